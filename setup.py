@@ -1,0 +1,43 @@
+"""Packaging. Tool settings live in pyproject.toml, pinned ranges in requirements.txt."""
+
+import pathlib
+import re
+
+import setuptools
+
+ROOT = pathlib.Path(__file__).parent
+
+
+def requirements(name: str) -> list[str]:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+setuptools.setup(
+    name="vinejax",
+    version=re.findall(r'__version__ = "(.*)"', (ROOT / "vinejax/__init__.py").read_text())[0],
+    description="VinePPO in JAX: step-level credit for LLM reasoning by Monte Carlo continuations",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.14",
+    packages=setuptools.find_packages(include=["vinejax", "vinejax.*"]),
+    package_data={"vinejax": ["tasks/arithmetic_tokenizer/*.json", "analysis/report/*.html.j2"]},
+    install_requires=requirements("requirements.txt"),
+    extras_require={
+        # On a TPU VM install this extra, never a bare libtpu: the pair must match.
+        "tpu": ["jax[tpu]"],
+        "cuda": ["jax[cuda12]"],
+        "hub": ["datasets>=3.0"],
+        "wandb": ["wandb>=0.18"],
+        "test": [
+            "pytest>=8.0",
+            "pytest-xdist>=3.6",
+            "hypothesis>=6.100",
+            "chex>=0.1.90",
+            "beartype>=0.20",
+            "ruff==0.17.5",
+            "pyright[nodejs]==1.1.414",
+        ],
+    },
+)

@@ -1,0 +1,36 @@
+"""Errors that are for people: one line that says what is wrong, where, and what to do.
+
+The command line prints them without a traceback and ends with status 2 (`main.py`). Everything
+else that is raised is a bug and keeps its traceback.
+"""
+
+
+class UserError(Exception):
+    """Base of all of them; `str()` is the one line."""
+
+
+class ConfigError(UserError):
+    """A field of the configuration is unknown, has the wrong type or is out of range."""
+
+    def __init__(self, field: str, message: str, value: str = ""):
+        """`field` is dotted (`ppo.clip`); `value` is what was found there, as it would be typed."""
+        super().__init__(f"{field} = {value}: {message}" if value else f"{field}: {message}")
+        self.field = field
+
+
+class DataError(UserError):
+    """A data file is missing or one of its lines cannot be used."""
+
+    def __init__(self, file: str, line: int | None, message: str):
+        """`line` counts from 1; None when the whole file is meant."""
+        super().__init__(f"{file}: {message}" if line is None else f"{file}:{line}: {message}")
+        self.file = file
+        self.line = line
+
+
+class WorkdirError(UserError):
+    """The work directory cannot be used, or holds another run, or a file in it is damaged."""
+
+
+class ModelError(UserError):
+    """A model folder is missing, incomplete or of a kind that is not supported."""

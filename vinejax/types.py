@@ -1,0 +1,83 @@
+"""What crosses files: problems and episodes on the host, batches and train states on the device.
+
+Letters used in the whole package. Reinforcement learning: C reasoning steps, M Monte Carlo
+rollouts a state (the paper's K), B sequences, T tokens. The model's own are in `model/decoder.py`.
+"""
+
+import dataclasses
+import hashlib
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One row of a data set; `answer` is the gold as the data set gives it."""
+
+    id: str
+    question: str
+    answer: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Continuation:
+    """One Monte Carlo continuation of a state: its text after the state, and its graded return."""
+
+    text: str
+    reward: float
+    finish: str  # 'eos' | 'stop' | 'length'
+
+
+@dataclasses.dataclass(frozen=True)
+class Episode:
+    """One sampled solution. Token ids are the sampled ones: they are never decoded and re-encoded.
+
+    States are s_0 (the prompt's end), s_1, ..., s_C: s_c is the prompt and the first
+    `step_ends[c - 1]` response tokens. s_C is terminal and has no entry in `values`.
+    """
+
+    problem_id: str
+    prompt: list[int]
+    response: list[int]
+    logprobs: list[float]  # the sampler's, one a response token
+    text: str  # the response as graded: ends before a stop string
+    finished: bool  # False when the token budget cut it
+    reward: float
+    step_ends: list[int]  # [C] response token index one past each step
+    values: np.ndarray | None = None  # f32[C] V(s_0) .. V(s_{C-1})
+    value_counts: np.ndarray | None = None  # i32[C] continuations behind each value; 0: back-filled
+    continuations: tuple[tuple[Continuation, ...], ...] = ()  # [C][M]
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.prompt + self.response
+
+
+class Batch(NamedTuple):
+    """Episodes made rectangular. Entry t of every per-token array belongs to `tokens[:, t]`."""
+
+    tokens: jax.Array  # i32[B, T]
+    segment_ids: jax.Array  # i32[B, T] 0 is padding; equal ids attend to each other
+    positions: jax.Array  # i32[B, T] within the segment
+    mask: jax.Array  # bool[B, T] response tokens
+    advantages: jax.Array  # f32[B, T]
+    old_logprobs: jax.Array  # f32[B, T]
+    ref_logprobs: jax.Array  # f32[B, T]
+
+
+class TrainState(NamedTuple):
+    """Everything that an update changes."""
+
+    step: jax.Array  # i32[] optimizer updates applied
+    params: Any
+    opt_state: Any
+
+
+def row_seed(
+    seed: int, iteration: int, problem: str, rollout: int = 0, state: int = 0, k: int = 0
+) -> int:
+    """Stable 64-bit seed of one sampled row, the same on every host, in every process and order."""
+    text = f"{seed}/{iteration}/{problem}/{rollout}/{state}/{k}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
