@@ -1,0 +1,169 @@
+"""Advantages of reasoning steps, of tokens and of whole solutions, from rewards and values.
+
+Letters of reinforcement learning, each with one meaning in the whole package:
+
+    B  sequences: sampled solutions, one a row
+    C  reasoning steps of a solution
+    M  Monte Carlo rollouts a state (the paper's K)
+    T  tokens of a row
+
+The states of a solution with n steps are s_0 (the prompt), s_1, ..., s_n. The last one is terminal:
+V(s_n) = 0, and it has no entry in `values`.
+
+In every docstring "the paper" is VinePPO, https://arxiv.org/abs/2410.01679 (v2), and "the
+reference" is its code, McGill-NLP/VinePPO at efe7228, with paths from `src/treetune/`.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float32, Integer, Real, ScalarLike, Shaped
+
+from vinejax.rl.masked import masked_mean
+
+
+def _next(x: Float32[Array, "B N"]) -> Float32[Array, "B N"]:
+    """Entry i of the result is entry i + 1 of `x`; the last one is 0."""
+    return jnp.pad(x, ((0, 0), (0, 1)))[:, 1:]
+
+
+@jax.jit
+def step_advantages(
+    values: Real[Array, "B C"],
+    rewards: Shaped[Array, "B"] | Shaped[Array, "B C"],
+    num_steps: Integer[Array, "B"],
+    gamma: ScalarLike = 1.0,
+) -> Float32[Array, "B C"]:
+    """Advantage of every reasoning step: what it added to the expected return.
+
+        A_c = r_c + γ·V(s_{c+1}) - V(s_c)    V(s_n) = 0,  n = num_steps
+
+    With γ = 1 the steps of a solution add up to R - V(s_0).
+
+    Args:
+      values: [B, C], V(s_0) .. V(s_{n-1}) in each row. Entries past n are never read.
+      rewards: [B], the reward of the solution, which comes with its last step; or [B, C], one a
+        step. Of any real dtype; never read past n, nor for a solution without steps.
+      num_steps: int [B], 0 <= n <= C.
+      gamma: discount a step.
+
+    Returns:
+      float32 [B, C], 0 past `num_steps`.
+
+    Source: the paper, section 4; the reference's
+    `episode_generators/math_episode_generator_with_mc_advantages.py:395-401`, which fixes γ = 1.
+    """
+    step = jnp.arange(values.shape[1])
+    is_step = step < num_steps[:, None]
+    is_paid = is_step
+    if rewards.ndim == 1:
+        rewards = rewards[:, None]
+        is_paid = step == num_steps[:, None] - 1
+    rewards = jnp.where(is_paid, jnp.float32(rewards), 0.0)
+    values = jnp.where(is_step, jnp.float32(values), 0.0)
+    return rewards + jnp.float32(gamma) * _next(values) - values
+
+
+@jax.jit
+def token_advantages(
+    step_advantages: Real[Array, "B C"], step_ids: Integer[Array, "B T"]
+) -> Float32[Array, "B T"]:
+    """Gives every token the advantage of the step that it belongs to.
+
+        A_t = A_{c(t)}    c(t) = step_ids[t]
+
+    Args:
+      step_advantages: [B, C].
+      step_ids: int [B, T], the step c of each token, 0 <= c < C, or -1 off the response.
+
+    Returns:
+      float32 [B, T], 0 where `step_ids` is -1.
+
+    Source: the paper, section 4; the reference's
+    `episode_generators/math_episode_generator_with_mc_advantages.py:329-375`, which finds the step
+    of a token by its first character. Here steps are made of tokens to begin with.
+    """
+    is_response = step_ids >= 0
+    per_token = jnp.take_along_axis(step_advantages, jnp.where(is_response, step_ids, 0), axis=1)
+    return jnp.where(is_response, jnp.float32(per_token), 0.0)
+
+
+@jax.jit(static_argnames="kind")
+def group_advantages(
+    rewards: Shaped[Array, "B"], group_ids: Integer[Array, "B"], kind: str = "grpo"
+) -> Float32[Array, "B"]:
+    """Advantage of every solution over the other solutions of its group (those of one problem).
+
+        grpo:  A_i = (r_i - mean r) / (std r + 1e-8)    population mean and std of the group
+        rloo:  A_i = r_i - mean_{j≠i} r_j
+
+    Args:
+      rewards: [B] of any real dtype.
+      group_ids: int [B], equal for the members of a group: any 32-bit integers, in any order.
+      kind: 'grpo' or 'rloo'.
+
+    Returns:
+      float32 [B], exactly 0 in groups whose rewards are all equal and in groups of one.
+
+    Raises:
+      ValueError: for any other `kind`.
+
+    Source: GRPO, https://arxiv.org/abs/2402.03300, section 4.1.2; RLOO,
+    https://arxiv.org/abs/2402.14740. The reference has neither; the paper compares with both.
+    """
+    rewards = jnp.float32(rewards)
+    same = group_ids[:, None] == group_ids
+    # Rounding of the mean, over a std of nearly 0, would invent a signal where there is none.
+    is_flat = jnp.all(~same | (rewards[:, None] == rewards), axis=1)
+    if kind == "grpo":
+        centred = rewards - masked_mean(rewards, same, axis=1)
+        variance = jnp.where(is_flat, 1.0, masked_mean(centred**2, same, axis=1))
+        advantages = centred / (jnp.sqrt(variance) + 1e-8)
+    elif kind == "rloo":
+        others = same & ~jnp.eye(len(rewards), dtype=bool)
+        advantages = rewards - masked_mean(rewards, others, axis=1)
+    else:
+        raise ValueError(f"unknown kind {kind!r}: use 'grpo' or 'rloo'")
+    return jnp.where(is_flat, 0.0, advantages)
+
+
+@jax.jit
+def gae(
+    rewards: Shaped[Array, "B T"],
+    values: Real[Array, "B T"],
+    mask: Bool[Array, "B T"],
+    gamma: ScalarLike,
+    lam: ScalarLike,
+) -> tuple[Float32[Array, "B T"], Float32[Array, "B T"]]:
+    """Generalised advantage estimates and the returns that a critic learns.
+
+        δ_t = r_t + γ·V_{t+1} - V_t    A_t = δ_t + γλ·A_{t+1}    return_t = A_t + V_t
+
+    A run of True in `mask` is one episode, and a row may hold several (packing). V and A are 0
+    after a run.
+
+    Args:
+      rewards: [B, T] of any real dtype, the reward for taking token t.
+      values: [B, T], the value of the state before token t is taken.
+      mask: bool [B, T], response tokens. Off it nothing is read.
+      gamma: discount a token, γ.
+      lam: λ; 0 gives the one-step δ_t and 1 the whole return less V_t.
+
+    Returns:
+      (advantages, returns), float32 [B, T], 0 off the mask.
+
+    Source: https://arxiv.org/abs/1506.02438, equation 16; the reference's
+    `trainers/ppo_trainer.py:1093-1157`, which has one episode a row and runs with γ = λ = 1.
+    """
+    rewards = jnp.where(mask, jnp.float32(rewards), 0.0)
+    values = jnp.where(mask, jnp.float32(values), 0.0)
+    gamma, lam = jnp.float32(gamma), jnp.float32(lam)
+    deltas = rewards + gamma * _next(values) - values
+
+    def backwards(advantage, token):
+        delta, is_response = token
+        advantage = jnp.where(is_response, delta + gamma * lam * advantage, 0.0)
+        return advantage, advantage
+
+    after_last = jnp.zeros_like(deltas[:, 0])
+    _, advantages = jax.lax.scan(backwards, after_last, (deltas.T, mask.T), reverse=True)
+    return advantages.T, advantages.T + values

@@ -1,0 +1,110 @@
+"""Per-token losses of policy and value, and estimates of the KL divergence.
+
+Nothing is masked or averaged here: the learner sums over response tokens and divides once by their
+global number, so microbatches, packing and device count cannot change the result. A padded entry
+must hold finite log-probabilities, because 0 · NaN is NaN in a gradient too.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float32, Real, ScalarLike
+
+
+@jax.jit
+def ppo_clip(
+    logprobs: Real[Array, "*shape"],
+    old_logprobs: Real[Array, "*shape"],
+    advantages: Real[Array, "*shape"],
+    clip: ScalarLike | Sequence[ScalarLike],
+) -> Float32[Array, "*shape"]:
+    """Clipped policy loss of every token, to be minimised.
+
+        L = max(-A·ρ, -A·clip(ρ, 1 - ε_low, 1 + ε_high))    ρ = exp(logπ - logπ_old)
+
+    At ρ = 1 its gradient is that of REINFORCE, -A·∇logπ; a token that has moved past the clip in
+    the direction of its advantage has gradient 0.
+
+    Args:
+      logprobs: [B, T], log-probability of each token under the current policy, in nats.
+      old_logprobs: [B, T], the same under the policy that sampled it.
+      advantages: [B, T].
+      clip: ε, or the pair (ε_low, ε_high).
+
+    Returns:
+      float32 [B, T].
+
+    Source: https://arxiv.org/abs/1707.06347, equation 7; the reference's
+    `trainers/ppo_trainer.py:892-921`, which has one ε of 0.2. The pair is the "clip-higher" of
+    https://arxiv.org/abs/2503.14476.
+    """
+    low, high = jnp.broadcast_to(jnp.float32(clip), 2)
+    advantages = jnp.float32(advantages)
+    ratio = jnp.exp(jnp.float32(logprobs) - jnp.float32(old_logprobs))
+    clipped_ratio = jnp.clip(ratio, 1 - low, 1 + high)
+    return jnp.maximum(-advantages * ratio, -advantages * clipped_ratio)
+
+
+@jax.jit
+def value_clip(
+    values: Real[Array, "*shape"],
+    old_values: Real[Array, "*shape"],
+    returns: Real[Array, "*shape"],
+    clip: ScalarLike,
+) -> Float32[Array, "*shape"]:
+    """Clipped squared error of every value, to be minimised.
+
+        L = ½·max((V - G)², (clip(V, V_old - ε, V_old + ε) - G)²)
+
+    Args:
+      values: [B, T], the critic's current values V.
+      old_values: [B, T], its values when the episodes were sampled.
+      returns: [B, T], the targets G.
+      clip: ε, in units of value.
+
+    Returns:
+      float32 [B, T].
+
+    Source: the reference's `trainers/ppo_trainer.py:1003-1017` (ε = 0.2), there with a masked mean.
+    """
+    values, old_values, returns = map(jnp.float32, (values, old_values, returns))
+    clip = jnp.float32(clip)
+    clipped_values = jnp.clip(values, old_values - clip, old_values + clip)
+    return 0.5 * jnp.maximum((values - returns) ** 2, (clipped_values - returns) ** 2)
+
+
+@jax.jit(static_argnames="kind")
+def kl(
+    logprobs: Real[Array, "*shape"], ref_logprobs: Real[Array, "*shape"], kind: str = "k1"
+) -> Float32[Array, "*shape"]:
+    """Estimate of KL(π ‖ π_ref) at every token, from the token that π sampled.
+
+        k1 = -d    k2 = ½·d²    k3 = exp(d) - d - 1    d = logπ_ref - logπ
+
+    k1 and k3 are unbiased; k2 and k3 are never negative. As a loss k1 has an expected gradient of
+    0: it is for logging and for rewards.
+
+    Args:
+      logprobs: [B, T], log-probability of each token under π, in nats.
+      ref_logprobs: [B, T], the same under π_ref.
+      kind: 'k1', 'k2' or 'k3'.
+
+    Returns:
+      float32 [B, T], not clamped.
+
+    Raises:
+      ValueError: for any other `kind`.
+
+    Source: http://joschu.net/blog/kl-approx.html; the reference's `trainers/ppo_trainer.py:907-925`
+    (k3, its `control_variate`), which clamps to [0, 10]. That is the learner's to do here.
+    """
+    difference = jnp.float32(ref_logprobs) - jnp.float32(logprobs)
+    if kind == "k1":
+        return -difference
+    if kind == "k2":
+        return 0.5 * difference**2
+    if kind == "k3":
+        # exp(d) - d - 1 is ½d² for small d, which float32 loses against the 1 but not in expm1.
+        return jnp.expm1(difference) - difference
+    raise ValueError(f"unknown kind {kind!r}: use 'k1', 'k2' or 'k3'")

@@ -1,0 +1,56 @@
+"""Sums, means and whitening over the entries that a mask selects.
+
+Every function replaces what the mask leaves out before it computes anything, so NaN there reaches
+neither the result nor a gradient.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float32, Shaped
+
+
+@jax.jit(static_argnames="axis")
+def masked_sum(
+    x: Shaped[Array, "..."], mask: Bool[Array, "..."], axis: int | None = None
+) -> Float32[Array, "..."]:
+    """Σ x over the entries where `mask` is True; `x` and `mask` broadcast against each other."""
+    return jnp.sum(jnp.where(mask, jnp.float32(x), 0.0), axis=axis)
+
+
+@jax.jit(static_argnames="axis")
+def masked_mean(
+    x: Shaped[Array, "..."], mask: Bool[Array, "..."], axis: int | None = None
+) -> Float32[Array, "..."]:
+    """Mean of `x` over the entries where `mask` is True, and 0 where there is none.
+
+    The mask has the full shape: `x` broadcasts to it.
+    """
+    count = jnp.sum(mask, axis=axis)
+    return masked_sum(x, mask, axis) / jnp.maximum(count, 1)
+
+
+@jax.jit(static_argnames="shift_mean")
+def whiten(
+    x: Shaped[Array, "*shape"], mask: Bool[Array, "*shape"], shift_mean: bool = True
+) -> Float32[Array, "*shape"]:
+    """Scales the selected entries to unit variance and, by default, shifts them to zero mean.
+
+        y = (x - μ) / √(σ² + 1e-8)    μ = Σ x / n    σ² = Σ (x - μ)² / (n - 1)
+
+    Args:
+      x: [B, T] of any real dtype, usually advantages.
+      mask: bool [B, T], the n entries that count. All of them share one mean and one variance.
+      shift_mean: False leaves the mean in, y = x / √(σ² + 1e-8), so that 0 stays 0.
+
+    Returns:
+      float32 [B, T], 0 off the mask.
+
+    Source: the reference's `trainers/utils.py:266-283`, called per minibatch in
+    `trainers/ppo_trainer.py:742-759`; `shift_mean=False` is its `grayen_advantages`. A single
+    entry has σ² = 0 here where the reference divides 0 by 0.
+    """
+    x = jnp.where(mask, jnp.float32(x), 0.0)
+    centred = x - masked_mean(x, mask)
+    variance = masked_sum(centred**2, mask) / jnp.maximum(jnp.sum(mask) - 1, 1)
+    scaled = (centred if shift_mean else x) / jnp.sqrt(variance + 1e-8)
+    return jnp.where(mask, scaled, 0.0)

@@ -1,0 +1,30 @@
+"""Monte Carlo values of states. The letters are those of `advantages.py`."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float32, Integer, Shaped
+
+from vinejax.rl.masked import masked_mean
+
+
+@jax.jit
+def mc_values(
+    returns: Shaped[Array, "B C M"], counts: Integer[Array, "B C"]
+) -> Float32[Array, "B C"]:
+    """Value of every state: the mean return of the rollouts that started there.
+
+        V(s) = 1/m · Σᵢ Rᵢ    i = 1..m,  m = counts[s] <= M
+
+    Args:
+      returns: [B, C, M] of any real dtype, the graded return of each rollout of s_0 .. s_{C-1}.
+      counts: int [B, C], how many of the M a state really has. The rest are never read.
+
+    Returns:
+      float32 [B, C], 0 where `counts` is 0.
+
+    Source: the paper, section 4; the reference's
+    `episode_generators/math_episode_generator_with_mc_advantages.py:403-432`. Counts may differ
+    from state to state; the released runs of the reference always have M = 9.
+    """
+    is_rollout = jnp.arange(returns.shape[-1]) < counts[..., None]
+    return masked_mean(returns, is_rollout, axis=-1)
