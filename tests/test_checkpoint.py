@@ -1,0 +1,228 @@
+"""Checkpoints: what is saved comes back, and what is damaged says so."""
+
+import gc
+import pathlib
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from vinejax.errors import WorkdirError
+from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.types import TrainState
+
+OPTIMIZER = optax.chain(
+    optax.clip_by_global_norm(1.0), optax.adamw(optax.linear_schedule(1e-2, 0.0, 9))
+)
+
+
+def make_state(seed: int = 0) -> TrainState:
+    keys = jax.random.split(jax.random.key(seed), 2)
+    blocks = {"w": jax.random.normal(keys[1], (2, 3, 3), jnp.bfloat16)}
+    params = {"embed": jax.random.normal(keys[0], (5, 4)), "blocks": blocks}
+    return TrainState(jnp.int32(0), params, OPTIMIZER.init(params))
+
+
+@jax.jit
+def update(state: TrainState) -> TrainState:
+    grads = jax.tree.map(lambda x: x - 1, state.params)
+    updates, opt_state = OPTIMIZER.update(grads, state.opt_state, state.params)
+    return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_a_restored_run_goes_on_bit_for_bit(tmp_path: pathlib.Path):
+    state = update(update(make_state()))
+    meta = {"data": [1, 2.5, "three", None], "best": {"pass_at_1": 0.5}}
+    with Checkpoints(tmp_path / "checkpoints", keep=2) as checkpoints:
+        assert checkpoints.latest() is None
+        checkpoints.save(2, state, meta)
+    with Checkpoints(tmp_path / "checkpoints", keep=2) as checkpoints:
+        assert checkpoints.latest() == 2
+        restored, found = checkpoints.restore(2, like=make_state(seed=1))
+    assert found == meta
+    assert_equal(restored, state)
+    assert_equal(update(restored), update(state))
+
+
+def test_layout_and_the_newest_are_kept(tmp_path: pathlib.Path):
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        for i in (1, 5, 10):
+            checkpoints.save(i, make_state(i), {"i": i})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["10", "5"]
+    assert {"params", "optimizer", "meta"} <= {path.name for path in (tmp_path / "10").iterdir()}
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        state, meta = checkpoints.restore(5, make_state())
+    assert meta == {"i": 5}
+    assert_equal(state, make_state(5))
+
+
+def test_saving_again_keeps_what_is_there(tmp_path: pathlib.Path):
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(1, make_state(1), {"i": 1})
+        checkpoints.save(1, make_state(2), {"i": 2})
+        checkpoints.close()
+        state, meta = Checkpoints(tmp_path, keep=2).restore(1, make_state())
+    assert meta == {"i": 1}
+    assert_equal(state, make_state(1))
+
+
+def test_what_an_earlier_process_saved_later_goes(tmp_path: pathlib.Path):
+    for steps in ((5, 10), (8,)):
+        with Checkpoints(tmp_path, keep=1) as best:
+            for i in steps:
+                best.save_params(i, make_state(i).params, {})
+    with Checkpoints(tmp_path, keep=1) as best:
+        assert best.latest() == 8
+        params, _ = best.restore_params(8, make_state().params)
+    assert_equal(params, make_state(8).params)
+
+
+def test_arrays_may_be_overwritten_while_they_are_saved(tmp_path: pathlib.Path):
+    add = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
+    state = TrainState(jnp.int32(0), {"w": jnp.zeros((1000, 1000))}, {"m": jnp.zeros(100)})
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        for i in range(3):
+            checkpoints.save(i, state, {})
+            state = add(state)
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        for i in range(3):
+            found, _ = checkpoints.restore(i, state)
+            assert all(np.all(np.asarray(leaf) == i) for leaf in jax.tree.leaves(found))
+
+
+def test_like_decides_sharding_and_dtype(tmp_path: pathlib.Path):
+    state = make_state()
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, state, {})
+    mesh = jax.make_mesh((1, 1), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    shape = jax.ShapeDtypeStruct((5, 4), jnp.bfloat16, sharding=sharding)
+    blocks = jax.device_put(state.params["blocks"], sharding)
+    like = state._replace(params={"embed": shape, "blocks": blocks})
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        found, _ = checkpoints.restore(1, like)
+        on_host, _ = checkpoints.restore_params(1, jax.tree.map(np.asarray, state.params))
+    assert found.params["embed"].sharding == sharding == found.params["blocks"]["w"].sharding
+    assert found.step.sharding == state.step.sharding
+    assert_equal(found.params["embed"], state.params["embed"].astype(jnp.bfloat16))
+    assert isinstance(on_host["embed"], np.ndarray)
+    assert_equal(on_host, state.params)
+
+
+def test_weights_alone(tmp_path: pathlib.Path):
+    state = make_state()
+    with Checkpoints(tmp_path / "best", keep=1) as best:
+        best.save_params(3, state.params, {"pass_at_1": 0.25})
+        best.save_params(7, state.params, {"pass_at_1": 0.5})
+    with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
+        checkpoints.save(7, state, {"i": 7})
+    shutil.rmtree(tmp_path / "checkpoints" / "7" / "optimizer")  # it is not even read
+    for folder, meta in (("best", {"pass_at_1": 0.5}), ("checkpoints", {"i": 7})):
+        with Checkpoints(tmp_path / folder, keep=1) as checkpoints:
+            assert checkpoints.latest() == 7
+            params, found = checkpoints.restore_params(7, make_state(1).params)
+        assert found == meta
+        assert_equal(params, state.params)
+    with Checkpoints(tmp_path / "best", keep=1) as best:
+        with pytest.raises(WorkdirError, match=r"best/7: is damaged.*optimizer"):
+            best.restore(7, make_state())
+
+
+def test_a_save_that_was_cut_short_does_not_count(tmp_path: pathlib.Path):
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(1, make_state(1), {})
+    shutil.copytree(tmp_path / "1", tmp_path / "2.orbax-checkpoint-tmp")
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        assert checkpoints.latest() == 1
+        checkpoints.save(2, make_state(2), {"i": 2})  # the resumed run gets there again
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        state, meta = checkpoints.restore(2, make_state())
+    assert meta == {"i": 2}
+    assert_equal(state, make_state(2))
+
+
+def refusal(folder: pathlib.Path, iteration: int, params: Any) -> str:
+    """The message of the error that restoring from `folder` raises."""
+    with Checkpoints(folder, keep=1) as checkpoints, pytest.raises(WorkdirError) as error:
+        state = make_state()
+        checkpoints.restore(iteration, state._replace(params=params))
+    return str(error.value)
+
+
+@pytest.fixture
+def tidy() -> Iterator[None]:
+    """Orbax abandons its other reads when one fails; this collects them within the test."""
+    yield
+    gc.collect()
+
+
+# What the garbage collector then says about them.
+abandons_reads = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def truncate(folder: pathlib.Path) -> None:
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+@abandons_reads
+@pytest.mark.usefixtures("tidy")
+@pytest.mark.parametrize(
+    ("damage", "part"),
+    [(truncate, "params"), (truncate, "optimizer"), (truncate, "meta"), (shutil.rmtree, "params")],
+)
+def test_damaged_checkpoints(tmp_path: pathlib.Path, damage: Any, part: str):
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(4, make_state(), {"i": 4})
+    damage(tmp_path / "4" / part)
+    message = refusal(tmp_path, 4, make_state().params)
+    assert message.startswith(f"{tmp_path}/4: is damaged")
+    assert "\n" not in message and len(message) < 500
+
+
+@abandons_reads
+@pytest.mark.usefixtures("tidy")
+def test_other_shapes_are_refused(tmp_path: pathlib.Path):
+    state = make_state()
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(4, state, {})
+    for change in ({"embed": jnp.zeros((5, 6))}, {"head": jnp.zeros(3)}):
+        message = refusal(tmp_path, 4, state.params | change)
+        assert "another model" in message and "\n" not in message
+
+
+def test_missing_checkpoints_and_folders(tmp_path: pathlib.Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WorkdirError, match="cannot be used"):
+        Checkpoints(tmp_path / "file", keep=1)
+    with Checkpoints(tmp_path / "new", keep=1) as checkpoints:
+        with pytest.raises(WorkdirError, match="new/3: no such checkpoint"):
+            checkpoints.restore(3, make_state())
+
+
+def test_a_failed_save_is_reported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    manager = checkpoints._manager
+    monkeypatch.setattr(manager, "save", fail)
+    with pytest.raises(WorkdirError, match=r"checkpoints: cannot be written \(.*No space left"):
+        checkpoints.save(1, make_state(), {})
+    monkeypatch.setattr(manager, "wait_until_finished", fail)
+    with pytest.raises(WorkdirError, match=r"checkpoints: cannot be written \(.*No space left"):
+        checkpoints.close()

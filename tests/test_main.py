@@ -1,0 +1,157 @@
+"""The command line: what it refuses, how it says so, and what it hands on."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+CONFIG = """
+from vinejax.config import default
+
+STEPS = 5
+
+def get_config(variant="small"):
+    config = default()
+    config.iterations = STEPS
+    config.values.k = {"small": 2, "large": 9}[variant]
+    config.eval.problems = 100
+    return config
+"""
+
+# Stands in for the modules that do the work, which need not exist for these tests.
+FAKES = """
+import sys, types
+
+def record(mode):
+    def call(cfg, workdir):
+        assert "jax" not in sys.modules
+        print(mode, workdir, cfg.iterations, cfg.values.k, cfg.ppo.clip, cfg.eval.problems,
+              cfg.resume, cfg.sample.stop)
+    return call
+
+for name, function, mode in [
+    ("vinejax.train", "train", "train"),
+    ("vinejax.evaluate", "evaluate_run", "eval"),
+    ("vinejax.baselines.sft", "warm_up", "sft"),
+]:
+    sys.modules[name] = types.ModuleType(name)
+    setattr(sys.modules[name], function, record(mode))
+"""
+RUN = "\nfrom vinejax import main\nmain.run()\n"
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "mine.py").write_text(CONFIG)
+    return tmp_path
+
+
+def command(folder: pathlib.Path, *arguments: str, setup: str = FAKES) -> tuple[int, str, str]:
+    """Status, standard output and standard error of the program with `setup` run before it."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", setup + RUN, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "output"),
+    [
+        ([], "train runs/mine 5 2 0.2 100 True ()"),
+        (["--mode=eval", "--workdir=there"], "eval there 5 2 0.2 100 True ()"),
+        (["--mode=sft", "--config.values.k=4"], "sft runs/mine 5 4 0.2 100 True ()"),
+        (["--config.ppo.clip", "0.1", "--noconfig.resume"], "train runs/mine 5 2 0.1 100 False ()"),
+        (["--config.eval.problems=none"], "train runs/mine 5 2 0.2 None True ()"),
+        (["--config.eval.problems=7", "--config.ppo.clip=1"], "train runs/mine 5 2 1.0 7 True ()"),
+        (["--config.sample.stop=('a','b')"], "train runs/mine 5 2 0.2 100 True ('a', 'b')"),
+    ],
+)
+def test_dispatch(folder: pathlib.Path, arguments: list[str], output: str):
+    status, out, err = command(folder, "--config=mine.py", *arguments)
+    assert (status, out.strip(), err) == (0, output, "")
+
+
+def test_argument_of_the_config_file(folder: pathlib.Path):
+    status, out, _ = command(folder, "--config=mine.py:large")
+    assert (status, out.split()[3]) == (0, "9")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--config is missing"),
+        (["--config=nope.py"], "--config=nope.py: no such file"),
+        (["--config=nope.py", "--config.ppo.clip=0.1"], "--config=nope.py: no such file"),
+        (["--config=mine.py:tiny"], "mine.py:9: KeyError: 'tiny'"),
+        (["--config=mine.py", "--config.ppo.clpi=0.1"], "ppo.clpi: no such field; .* ppo.clip$"),
+        (["--config=mine.py", "--config.clip=0.1"], "clip: no such field; .* ppo.clip$"),
+        (["--config=mine.py", "--config.ppo.clip=abc"], "--config.ppo.clip=abc: could not convert"),
+        (["--config=mine.py", "--config.values.k=1.5"], "--config.values.k=1.5: invalid literal"),
+        (["--config=mine.py", "--config.values.k=none"], "values.k = None: must be of type int"),
+        (["--config=mine.py", "--config.sample.stop=(1,)"], "sample.stop = 1: must be of type str"),
+        (["--config=mine.py", "--config.values.k=0"], "values.k = 0: must be at least 1"),
+        (["--config=mine.py", "--workdri=x"], "flag 'workdri'. Did you mean: workdir"),
+        (["--config=mine.py", "--mode=trian"], "--mode=trian: .*train"),
+        (["--config=mine.py", "configs/other.py"], "unexpected argument 'configs/other.py'"),
+        (["--config=mine.py", "--flagfile=nope"], "flagfile"),
+    ],
+)
+def test_mistakes_are_one_line(folder: pathlib.Path, arguments: list[str], message: str):
+    # The modules are the real ones: to touch them would import jax, here an error.
+    setup = "import sys\nsys.modules['jax'] = None\n"
+    status, out, err = command(folder, *arguments, setup=setup)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1 and err.startswith("vinejax: error: ")
+    assert re.search(message, err)
+    assert [path.name for path in folder.iterdir()] == ["mine.py"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "bad.py: defines no get_config()"),
+        ("def get_config(:\n", "bad.py: SyntaxError"),
+        ("import does_not_exist\n", "bad.py:1: ModuleNotFoundError"),
+        ("def get_config():\n    return 3\n", "bad.py: get_config() must return"),
+        (
+            "def get_config():\n    x = 1\n    raise OSError('two\\nlines')\n",
+            "bad.py:3: OSError: two l",
+        ),
+        (CONFIG.replace("= STEPS", "= 'five'"), "bad.py:8: TypeError: Could not override field"),
+        (CONFIG.replace("config.iterations", "config.iteration"), "nearest one is iterations"),
+    ],
+)
+def test_broken_config_files_are_one_line(folder: pathlib.Path, text: str, message: str):
+    (folder / "bad.py").write_text(text)
+    status, out, err = command(folder, "--config=bad.py")
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1 and message in err
+
+
+def test_errors_for_people_and_bugs_differ(folder: pathlib.Path):
+    def outcome(statement: str) -> tuple[int, str, str]:
+        fail = (
+            f"def fail(cfg, workdir):\n    {statement}\nsys.modules['vinejax.train'].train = fail\n"
+        )
+        return command(folder, "--config=mine.py", setup=FAKES + fail)
+
+    mistake = outcome("from vinejax import errors; raise errors.DataError('a.jsonl', 3, 'bad')")
+    assert mistake == (2, "", "vinejax: error: a.jsonl:3: bad\n")
+    assert outcome("raise KeyboardInterrupt")[0] == 130
+    status, _, err = outcome("1 / 0")
+    assert status == 1 and err.startswith("Traceback") and "ZeroDivisionError" in err
+
+
+def test_help_names_the_options_and_ends_well(folder: pathlib.Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "vinejax.main", "--help"], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stderr == ""
+    assert all(option in done.stdout for option in ("--config", "--workdir", "--mode"))

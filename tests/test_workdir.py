@@ -1,0 +1,155 @@
+"""The folder of a run: what is recorded, and which configuration may continue it."""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from etils import epath
+
+import vinejax
+from vinejax.config import Config, from_dict
+from vinejax.errors import WorkdirError
+from vinejax.runtime import workdir
+from vinejax.runtime.workdir import open_workdir, write_atomic
+
+
+def record(folder: pathlib.Path) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+def test_records_configuration_and_versions(tmp_path: pathlib.Path):
+    cfg = from_dict({"ppo": {"clip": 0.3}, "sample": {"stop": ("a", "b")}})
+    folder = open_workdir(cfg, tmp_path / "runs" / "mine")
+    assert folder == tmp_path / "runs" / "mine"
+    found = record(tmp_path / "runs" / "mine")
+    assert set(found) == {"config", "versions", "git_revision"}
+    assert from_dict(found["config"]) == cfg
+    names = {"vinejax", "python", "jax", "jaxlib", "flax", "optax"}
+    names |= {"orbax-checkpoint", "transformers", "numpy"}
+    assert set(found["versions"]) == names and all(found["versions"].values())
+    assert found["versions"]["vinejax"] == vinejax.__version__
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+
+
+def test_relative_paths_become_absolute(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert open_workdir(Config(), "runs/mine") == tmp_path / "runs" / "mine"
+
+
+def test_the_same_run_is_reopened_and_some_fields_may_change(tmp_path: pathlib.Path):
+    open_workdir(Config(), tmp_path)
+    open_workdir(Config(), tmp_path)
+    changes = {"iterations": 3, "resume": True, "profile": "1:2", "log": {"vines": 0}}
+    changes |= {"eval": {"every": 2, "problems": 5}, "checkpoint": {"keep": 1}}
+    cfg = from_dict(changes)
+    open_workdir(cfg, tmp_path)
+    assert from_dict(record(tmp_path)["config"]) == cfg
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"seed": 1}, "seed was 42 and is now 1"),
+        ({"values": {"k": 3}, "seed": 42}, "values.k was 9 and is now 3"),
+        ({"values": {"max_states": 3}}, "values.max_states was null and is now 3"),
+        ({"sample": {"stop": ("a",)}}, 'sample.stop was [] and is now ["a"]'),
+        ({"mesh": {"data": 2}, "kl": {"coef": 1.0}}, "kl.coef was 0.0001 and is now 1.0"),
+    ],
+)
+def test_another_run_is_refused(tmp_path: pathlib.Path, fields: dict, message: str):
+    open_workdir(Config(), tmp_path)
+    before = (tmp_path / "config.json").read_bytes()
+    with pytest.raises(WorkdirError) as error:
+        open_workdir(from_dict(fields), tmp_path)
+    text = str(error.value)
+    assert message in text and str(tmp_path) in text and "\n" not in text
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_without_resume_a_run_is_refused(tmp_path: pathlib.Path):
+    cfg = from_dict({"resume": False})
+    open_workdir(cfg, tmp_path)
+    with pytest.raises(WorkdirError, match="holds a run; set resume=True"):
+        open_workdir(cfg, tmp_path)
+
+
+def test_a_younger_field_had_its_default(tmp_path: pathlib.Path):
+    open_workdir(Config(), tmp_path)
+    found = record(tmp_path)
+    del found["config"]["values"]["dedup"]
+    (tmp_path / "config.json").write_text(json.dumps(found))
+    with pytest.raises(WorkdirError, match="values.dedup was true and is now false"):
+        open_workdir(from_dict({"values": {"dedup": False}}), tmp_path)
+    open_workdir(Config(), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"config": 3}', "{}"])
+def test_damaged_record(tmp_path: pathlib.Path, text: str):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(WorkdirError, match="is damaged"):
+        open_workdir(Config(), tmp_path)
+    assert (tmp_path / "config.json").read_text() == text
+
+
+def test_folders_that_cannot_be_used(tmp_path: pathlib.Path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below", "/proc/vinejax"):
+        with pytest.raises(WorkdirError, match="cannot be used") as error:
+            open_workdir(Config(), path)
+        assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_only_the_writer_writes(tmp_path: pathlib.Path):
+    folder = open_workdir(Config(), tmp_path / "mine", is_writer=False)
+    assert folder == tmp_path / "mine" and not (tmp_path / "mine").exists()
+
+
+def test_remote_paths_stay_as_they_are():
+    folder = open_workdir(Config(), "gs://bucket/mine", is_writer=False)
+    assert str(folder) == "gs://bucket/mine" and workdir.is_remote(folder)
+    assert not workdir.is_remote(epath.Path("/tmp/mine"))
+
+
+def test_atomic_write_keeps_the_old_file_when_it_fails(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = epath.Path(tmp_path / "file")
+    write_atomic(path, "old")
+    monkeypatch.setattr(type(path), "replace", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_git_revision_is_of_this_checkout_or_none(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    module = tmp_path / "vinejax" / "__init__.py"
+    module.parent.mkdir()
+    module.write_text("")
+    monkeypatch.setattr(vinejax, "__file__", str(module))
+    assert workdir.git_revision() is None  # no checkout
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert workdir.git_revision() is None  # no commit
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "one"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    assert workdir.git_revision() == head.stdout.strip()
+    module.write_text("edited")
+    assert workdir.git_revision() == head.stdout.strip() + "-dirty"
+    monkeypatch.setenv("PATH", "")
+    assert workdir.git_revision() is None  # no git
+
+
+def test_does_not_import_jax():
+    code = "import sys, vinejax.runtime.workdir; assert 'jax' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_allowed_changes_name_real_fields():
+    fields = {field.name for field in dataclasses.fields(Config)}
+    assert fields >= workdir.FREE_FIELDS | {group[:-1] for group in workdir.FREE_GROUPS}

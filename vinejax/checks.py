@@ -1,0 +1,130 @@
+"""Every check of the configuration: what each field may be, and what fits with what."""
+
+import importlib.util
+import math
+from collections.abc import Callable
+from typing import Any
+
+from vinejax.config import Config
+from vinejax.errors import ConfigError
+
+AT_LEAST_ONE = (
+    *("data.max_prompt_tokens", "sample.max_tokens", "values.k", "eval.samples", "eval.problems"),
+    *("rollout.prompts", "rollout.per_prompt", "rollout.slots", "sft.batch"),
+    *("ppo.epochs", "ppo.minibatch", "ppo.microbatch", "checkpoint.every", "checkpoint.keep"),
+    *("model.num_layers", "model.width", "model.num_heads", "model.num_kv_heads"),
+    *("model.ffn", "model.context"),
+)
+NOT_NEGATIVE = (
+    *("iterations", "eval.every", "log.vines", "sample.top_k", "sft.steps", "values.max_states"),
+    *("kl.coef", "eval.temperature", "optimizer.weight_decay"),
+)
+POSITIVE = (
+    *("ppo.clip", "optimizer.learning_rate", "sft.learning_rate", "optimizer.eps"),
+    "optimizer.max_grad_norm",
+)
+FRACTION = (*("optimizer.warmup_fraction", "sft.warmup_fraction", "optimizer.b1", "optimizer.b2"),)
+CHOICES = {
+    "model.compute_dtype": ("float32", "bfloat16"),
+    "values.budget": ("left", "fresh"),
+    "ppo.whiten": ("iteration", "minibatch", "none"),
+    "kl.reduction": ("token", "sequence"),
+    "optimizer.warmup": ("linear", "log"),
+}
+
+
+def check(cfg: Config) -> None:
+    """Refuses a configuration that cannot be meant, before anything is loaded or written.
+
+    Raises:
+      ConfigError: names the first such field, its value, and what it may be.
+    """
+    values = dict(flatten(cfg))
+
+    def require(names: tuple[str, ...], test: Callable[[Any], bool], rule: str) -> None:
+        for name in names:
+            if values[name] is not None and not test(values[name]):
+                raise ConfigError(name, rule, repr(values[name]))
+
+    # First, so that no other test meets a NaN, for which every comparison is false.
+    numbers = tuple(name for name, value in values.items() if isinstance(value, float))
+    require(numbers, math.isfinite, "must be a finite number")
+    require(AT_LEAST_ONE, lambda x: x >= 1, "must be at least 1")
+    require(NOT_NEGATIVE, lambda x: x >= 0, "must not be negative")
+    require(POSITIVE, lambda x: x > 0, "must be greater than 0")
+    require(FRACTION, lambda x: 0 <= x < 1, "must be at least 0 and less than 1")
+    require(("sample.top_p", "eval.top_p"), lambda x: 0 < x <= 1, "must be over 0 and at most 1")
+    require(("ppo.gamma",), lambda x: 0 <= x <= 1, "must be from 0 to 1")
+    # JAX keeps 32 bits of a seed and drops the rest without a word.
+    require(("seed",), lambda x: 0 <= x < 2**32, "must be from 0 to 2**32 - 1")
+    for name, choices in CHOICES.items():
+        require((name,), choices.__contains__, "must be " + " or ".join(map(repr, choices)))
+    _check_sampling(cfg)
+    _check_batches(cfg)
+    _check_model(cfg)
+    _check_run(cfg)
+
+
+def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Dotted names and values of a configuration, in the order of its fields."""
+    flat = []
+    for name, value in vars(fields).items():
+        group = hasattr(value, "__dataclass_fields__")
+        flat += flatten(value, f"{prefix}{name}.") if group else [(prefix + name, value)]
+    return flat
+
+
+def _check_sampling(cfg: Config) -> None:
+    if cfg.sample.temperature <= 0:
+        rule = (
+            "must be greater than 0: argmax makes all solutions of a problem, and all continuations"
+            " of a state, equal, so there is nothing to learn from (eval.temperature may be 0)"
+        )
+        raise ConfigError("sample.temperature", rule, repr(cfg.sample.temperature))
+    if "" in cfg.sample.stop:
+        raise ConfigError("sample.stop", "holds an empty string, which stops every text at once")
+
+
+def _check_batches(cfg: Config) -> None:
+    ppo = cfg.ppo
+    if ppo.minibatch % ppo.microbatch:
+        rule = f"must divide ppo.minibatch = {ppo.minibatch}"
+        raise ConfigError("ppo.microbatch", rule, repr(ppo.microbatch))
+    if ppo.max_ratio <= 1:
+        rule = "must be over 1, the mean ratio of a policy that has not moved"
+        raise ConfigError("ppo.max_ratio", rule, repr(ppo.max_ratio))
+
+
+def _check_model(cfg: Config) -> None:
+    model = cfg.model
+    if model.path:
+        return  # the sizes come with the weights
+    if model.num_heads % model.num_kv_heads:
+        rule = f"must divide model.num_heads = {model.num_heads}"
+        raise ConfigError("model.num_kv_heads", rule, repr(model.num_kv_heads))
+    if model.width % (2 * model.num_heads):
+        rule = (
+            f"must be a multiple of 2 * model.num_heads = {2 * model.num_heads}: RoPE turns pairs"
+        )
+        raise ConfigError("model.width", rule, repr(model.width))
+
+
+def _check_run(cfg: Config) -> None:
+    if not cfg.data.task:
+        raise ConfigError("data.task", "names no task; try vinejax.tasks.arithmetic", "''")
+    sizes = {"data": cfg.mesh.data, "fsdp": cfg.mesh.fsdp, "tensor": cfg.mesh.tensor}
+    for name, size in sizes.items():
+        if size < 1 and size != -1:
+            rule = "must be at least 1, or -1 for whatever devices are left"
+            raise ConfigError(f"mesh.{name}", rule, repr(size))
+    if list(sizes.values()).count(-1) > 1:
+        raise ConfigError("mesh", "at most one of data, fsdp and tensor may be -1", str(sizes))
+    if cfg.profile:
+        start, colon, stop = cfg.profile.partition(":")
+        whole = colon and start.isdecimal() and stop.isdecimal()
+        if not (whole and int(start) < int(stop)):
+            rule = "must be 'start:stop', two iterations with start < stop, or '' for no trace"
+            raise ConfigError("profile", rule, repr(cfg.profile))
+    if cfg.log.wandb and importlib.util.find_spec("wandb") is None:
+        rule = "needs the wandb package: pip install 'vinejax[wandb]', or set log.wandb to ''"
+        raise ConfigError("log.wandb", rule, repr(cfg.log.wandb))

@@ -1,0 +1,127 @@
+"""VinePPO in JAX, from the command line.
+
+    python -m vinejax.main --config=configs/tiny.py [--workdir=DIR] [--mode=train|eval|sft]
+                           [--config.ppo.clip=0.1 ...]
+
+--config    a Python file with get_config(); see configs/
+--config.X  overrides field X of it; vinejax/config.py lists them all; 'none' unsets an integer
+--workdir   where everything goes, runs/<name of the config file> by default; a path or gs://.
+            The same command again resumes.
+--mode      train (the default), eval (the newest checkpoint), sft (the supervised warm-up alone)
+"""
+
+import importlib
+import re
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from vinejax.checks import check
+from vinejax.config import Fields, check_name, from_dict
+from vinejax.errors import UserError
+
+# Imported when needed, by name: an error in the command must not wait for jax.
+MODES = {
+    "train": ("vinejax.train", "train"),
+    "eval": ("vinejax.evaluate", "evaluate_run"),
+    "sft": ("vinejax.baselines.sft", "warm_up"),
+}
+FLAGS = flags.FLAGS
+
+
+class ConfigFile(flags.ArgumentParser):
+    """Runs a config file. `ml_collections` has a parser for it, which hides or wraps its errors."""
+
+    def parse(self, path: str) -> Fields:
+        """The result of `get_config()`; what follows a colon in `path` is its argument.
+
+        Raises:
+          UserError: the file is missing or fails; the message has the line.
+        """
+        file, colon, argument = path.partition(":")
+        if not Path(file).is_file():
+            raise UserError(f"--config={path}: no such file; see configs/")
+        try:
+            module = runpy.run_path(file)
+            if "get_config" not in module:
+                raise UserError(f"{file}: defines no get_config(); see configs/tiny.py")
+            config = module["get_config"](*([argument] if colon else []))
+        except UserError:
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if frame.filename == file]
+            place = f"{file}:{lines[-1]}" if lines else file
+            raise UserError(f"{place}: {type(error).__name__}: {error}") from error
+        if not isinstance(config, Fields):
+            raise UserError(f"{file}: get_config() must return what default() gave it")
+        return config
+
+
+class OptionalInt(flags.IntegerParser):
+    """`none` for integers that may be None; for the others `from_dict` refuses it."""
+
+    def parse(self, argument: str | int | None) -> int | None:
+        return None if argument in (None, "none", "None") else super().parse(argument)
+
+
+def define_flags() -> None:
+    config_flags.DEFINE_config_file("config", help_string="Python file with get_config().")
+    FLAGS["config"].parser = ConfigFile()
+    config_flags.register_flag_parser_for_type(int, OptionalInt())
+    flags.DEFINE_string("workdir", None, "Folder of the run; runs/<config file> by default.")
+    flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """Parses the command line and runs the config file; gives back what is left of `argv`.
+
+    Raises:
+      UserError: an override names no field, or the config file fails.
+      flags.Error: any other flag is unknown or has a value of the wrong type.
+    """
+    if {"-h", "--help"} & set(argv):
+        print((__doc__ or "").strip())
+        sys.exit(0)
+    for argument in FLAGS.read_flags_from_files(argv, force_gnu=False):
+        if override := re.match(r"--?(?:no)?config\.([^=]+)", argument):
+            check_name(override[1])
+    rest = FLAGS(argv)
+    if FLAGS["verbosity"].using_default_value:
+        FLAGS.verbosity = logging.WARNING  # Orbax writes dozens of lines a checkpoint at INFO
+    return rest
+
+
+def main(argv: list[str]) -> None:
+    """Checks the configuration, then hands over to the module of the mode."""
+    if len(argv) > 1:
+        raise UserError(f"unexpected argument {argv[1]!r}: options start with --, see --help")
+    if FLAGS.config is None:
+        raise UserError("--config is missing; try --config=configs/tiny.py")
+    cfg = from_dict(FLAGS.config)
+    check(cfg)
+    file = config_flags.get_config_filename(FLAGS["config"]).partition(":")[0]
+    workdir = FLAGS.workdir or f"runs/{Path(file).stem}"
+    module, function = MODES[FLAGS.mode]
+    getattr(importlib.import_module(module), function)(cfg, workdir)
+
+
+def run() -> None:
+    """The program: `main`, with errors that are for people on one line and status 2."""
+    try:
+        define_flags()
+        app.run(main, flags_parser=parse_flags)
+    except (UserError, flags.Error) as error:
+        print("vinejax: error:", " ".join(str(error).split()), file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("vinejax: interrupted; the same command resumes", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    run()

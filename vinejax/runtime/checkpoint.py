@@ -1,0 +1,142 @@
+"""Checkpoints: one folder an iteration, written behind the run's back, found again on resume.
+
+A checkpoint of a run has three items, `params`, `optimizer` (the optimizer state and the step) and
+`meta` (JSON), so that inference loads the weights alone. Orbax writes into a temporary folder and
+renames it, hence a save that was cut short does not count. Every process of a run makes every call.
+"""
+
+import os
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+from vinejax.errors import WorkdirError
+from vinejax.types import TrainState
+
+Args = ocp.args
+
+
+class Checkpoints:
+    """The checkpoints `<folder>/<iteration>/`, of which the newest `keep` are kept.
+
+    A context manager; leaving it waits for the save that is under way.
+    """
+
+    def __init__(self, folder: str | os.PathLike, keep: int):
+        """Opens or creates `folder`, which has to be an absolute path.
+
+        Raises:
+          WorkdirError: the folder cannot be used.
+        """
+        self.folder = epath.Path(folder)
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._manager = ocp.CheckpointManager(self.folder, options=options)
+        except OSError as error:
+            raise WorkdirError(f"{self.folder}: cannot be used ({_brief(error)})") from error
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def latest(self) -> int | None:
+        """The newest whole checkpoint, None if there is none."""
+        return self._manager.latest_step()
+
+    def save(self, iteration: int, state: TrainState, meta: dict[str, Any]) -> None:
+        """Starts to save; the arrays may be donated as soon as this returns.
+
+        An iteration that is there already stays as it is, since a run repeats itself exactly. Later
+        ones go: an earlier process got further than this one was resumed at.
+
+        Raises:
+          WorkdirError: this save, or the one before, cannot be written.
+        """
+        optimizer = {"step": np.asarray(state.step), "opt_state": state.opt_state}
+        items = {"params": Args.StandardSave(state.params)}
+        self._save(iteration, items | {"optimizer": Args.StandardSave(optimizer)}, meta)
+
+    def save_params(self, iteration: int, params: Any, meta: dict[str, Any]) -> None:
+        """As `save`, for weights that are not trained further."""
+        self._save(iteration, {"params": Args.StandardSave(params)}, meta)
+
+    def restore(self, iteration: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        """The state and the meta that were saved.
+
+        Args:
+          like: arrays or `jax.ShapeDtypeStruct`s with the dtypes and the shardings of the result.
+
+        Raises:
+          WorkdirError: there is no such checkpoint, it is damaged, or it has other shapes.
+        """
+        optimizer = {"step": like.step, "opt_state": like.opt_state}
+        items = self._restore(iteration, {"params": like.params, "optimizer": optimizer})
+        state = TrainState(
+            step=items["optimizer"]["step"],
+            params=items["params"],
+            opt_state=items["optimizer"]["opt_state"],
+        )
+        return state, items["meta"]
+
+    def restore_params(self, iteration: int, like: Any) -> tuple[Any, dict[str, Any]]:
+        """As `restore`, reading the weights alone, whether the rest was saved or not."""
+        items = self._restore(iteration, {"params": like})
+        return items["params"], items["meta"]
+
+    def close(self) -> None:
+        """Waits for the save that is under way.
+
+        Raises:
+          WorkdirError: it cannot be written.
+        """
+        try:
+            self._manager.close()
+        except (OSError, ValueError) as error:
+            raise WorkdirError(f"{self.folder}: cannot be written ({_brief(error)})") from error
+
+    def _save(self, iteration: int, items: dict[str, Any], meta: dict[str, Any]) -> None:
+        steps = self._manager.all_steps()
+        if iteration in steps:
+            return
+        args = Args.Composite(**items, meta=Args.JsonSave(meta))
+        try:
+            for later in [step for step in steps if step > iteration]:
+                self._manager.delete(later)
+            self._manager.save(iteration, args=args, force=True)
+        except (OSError, ValueError) as error:
+            raise WorkdirError(f"{self.folder}: cannot be written ({_brief(error)})") from error
+
+    def _restore(self, iteration: int, like: dict[str, Any]) -> Any:
+        folder = self.folder / str(iteration)
+        if iteration not in self._manager.all_steps():
+            raise WorkdirError(f"{folder}: no such checkpoint")
+        items = {
+            name: Args.StandardRestore(jax.tree.map(_abstract, tree)) for name, tree in like.items()
+        }
+        args = Args.Composite(**items, meta=Args.JsonRestore())
+        try:
+            return self._manager.restore(iteration, args=args)
+        except (OSError, ValueError, KeyError) as error:
+            rule = "is damaged, or of another model; without it the one before it is used"
+            raise WorkdirError(f"{folder}: {rule} ({_brief(error)})") from error
+
+
+def _abstract(leaf: Any) -> Any:
+    """Shape, dtype and sharding of one array; without a sharding the result is on the host."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    if isinstance(leaf, jax.Array):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+    return np.asarray(leaf)
+
+
+def _brief(error: Exception) -> str:
+    """The start of a message of Orbax, which can be pages long."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]

@@ -1,0 +1,245 @@
+"""The record of a run: metrics.jsonl, TensorBoard events, W&B, episodes, and what is shown."""
+
+import contextlib
+import importlib
+import json
+import math
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from etils import epath
+from tensorboardX import SummaryWriter
+
+from vinejax.config import LogConfig
+from vinejax.errors import ConfigError, WorkdirError
+from vinejax.runtime.display import make_display
+from vinejax.runtime.workdir import is_remote, write_atomic
+
+
+class RunLog:
+    """Writes and shows what a run measures. Use it as a context manager.
+
+    Only the writing process does anything; in the others every method is safe to call.
+
+    `timings` holds `timing_s/<stage>`, the seconds spent in each stage since the last line of
+    metrics; the caller adds it to the values of the next one. (JAX returns before it has computed:
+    a stage has to fetch a result for its time to mean something.)
+    """
+
+    def __init__(
+        self,
+        workdir: epath.Path,
+        cfg: LogConfig,
+        total_iterations: int,
+        is_writer: bool = True,
+        resumed_at: int | None = None,
+    ):
+        """Opens nothing that needs closing yet, except for W&B.
+
+        Args:
+          resumed_at: the first iteration that this process will train, 0 for a new run. What an
+            earlier process recorded from there on is dropped, since it will come again. None: this
+            process does not train, so that nothing is.
+
+        Raises:
+          ConfigError: W&B is asked for and not installed.
+          WorkdirError: metrics.jsonl is damaged.
+        """
+        self.timings: dict[str, float] = {}
+        self._workdir = workdir
+        self._is_writer = is_writer
+        self._resumed_at = resumed_at
+        self._display = make_display(total_iterations, finished=resumed_at or 0)
+        self._stages: list[str] = []
+        self._events: dict[str, SummaryWriter] = {}
+        self._wandb = _start_wandb(workdir, cfg.wandb) if cfg.wandb and is_writer else None
+        if is_writer:
+            self._metrics = _MetricsFile(workdir / "metrics.jsonl", resumed_at)
+
+    def __enter__(self) -> "RunLog":
+        if self._is_writer:
+            self._display.open()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if not self._is_writer:
+            return
+        self._display.close()
+        for events in self._events.values():
+            events.close()
+        if self._wandb is not None:
+            self._wandb.finish(exit_code=int(exception[0] is not None))
+
+    def metrics(self, iteration: int, step: int, stage: str, values: Mapping[str, Any]) -> None:
+        """One line of metrics.jsonl, and the same numbers everywhere else.
+
+        Args:
+          iteration: the iteration that was run, from 0; or, off training, how many came before.
+          step: optimizer updates so far.
+          stage: 'train', 'eval', 'test' or 'sft'.
+          values: numbers, also as NumPy or JAX scalars. One that is not finite becomes null.
+        """
+        self.timings = {}
+        if not self._is_writer:
+            return
+        plain = {name: np.asarray(value).item() for name, value in values.items()}
+        line = {"iteration": iteration, "step": step, "stage": stage} | plain
+        self._metrics.append(line)
+        _, at = _point(line)
+        events = self._events_of(stage, at)
+        for name, value in plain.items():
+            if math.isfinite(value):  # tensorboardX prints a warning for each that is not
+                events.add_scalar(name, value, at)
+        if self._wandb is not None:
+            self._wandb.log({"iteration": iteration, "step": step} | plain)
+        self._display.record(iteration, step, stage, plain)
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Shows `name` as what the run is doing, and adds the time it takes to `timings`."""
+        start = time.monotonic()
+        self._stages.append(name)
+        self._display.stage(name)
+        try:
+            yield
+        finally:
+            self._stages.pop()
+            self._display.stage(self._stages[-1] if self._stages else "")
+            key = f"timing_s/{name}"
+            self.timings[key] = self.timings.get(key, 0.0) + time.monotonic() - start
+
+    def progress(self, done: int, total: int) -> None:
+        """Shows how far the current stage is, in a terminal."""
+        self._display.progress(done, total)
+
+    def episodes(self, iteration: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Writes episodes/<iteration>.jsonl, one row a line, whole or not at all."""
+        if not self._is_writer:
+            return
+        folder = self._workdir / "episodes"
+        folder.mkdir(parents=True, exist_ok=True)
+        text = "".join(json.dumps(_strict(row), allow_nan=False) + "\n" for row in rows)
+        write_atomic(folder / f"{iteration}.jsonl", text)
+
+    def message(self, text: str) -> None:
+        """Says something to whoever watches."""
+        if self._is_writer:
+            self._display.message(text)
+
+    def _events_of(self, stage: str, at: int) -> SummaryWriter:
+        """TensorBoard events of a stage, in a folder of its own, whose first event is at `at`."""
+        if stage not in self._events:
+            # TensorBoard forgets what an earlier process wrote from `purge` on: see `_MetricsFile`.
+            purge = at if stage == "sft" else self._resumed_at
+            if purge is not None and stage not in ("train", "sft"):
+                purge += 1
+            # Files are named by the second, and another process may have started in the same one.
+            suffix = f".{uuid.uuid4().hex[:8]}"
+            self._events[stage] = SummaryWriter(
+                os.fspath(self._workdir / "tensorboard" / stage),
+                purge_step=purge,
+                flush_secs=5,
+                filename_suffix=suffix,
+            )
+        return self._events[stage]
+
+
+class _MetricsFile:
+    """metrics.jsonl, in which a metric of a resumed run appears once."""
+
+    def __init__(self, path: epath.Path, resumed_at: int | None):
+        self._path = path
+        self._earlier: set[tuple[str, int]] = set()  # what other processes recorded
+
+        def comes_again(stage: str, at: int) -> bool:
+            if resumed_at is None or stage == "sft":
+                return False
+            # An evaluation before iteration `resumed_at` may be repeated or not: see `append`.
+            return at >= resumed_at if stage == "train" else at > resumed_at
+
+        if path.exists():
+            self._drop(comes_again)
+            lines = path.read_text(encoding="utf-8").splitlines()
+            self._earlier = {_point(json.loads(line)) for line in lines}
+
+    def append(self, line: dict[str, Any]) -> None:
+        stage, at = _point(line)
+        if (stage, at) in self._earlier:
+            in_order = stage in ("train", "sft")  # all that follows will come again too
+
+            def is_stale(other: str, x: int) -> bool:
+                return other == stage and (x >= at if in_order else x == at)
+
+            self._drop(is_stale)
+            self._earlier = {point for point in self._earlier if not is_stale(*point)}
+        text = json.dumps(_strict(line), allow_nan=False) + "\n"
+        if is_remote(self._path):
+            before = self._path.read_text() if self._path.exists() else ""
+            self._path.write_text(before + text)
+        else:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(text)
+
+    def _drop(self, is_stale: Callable[[str, int], bool]) -> None:
+        """Rewrites the file without stale lines, and without one that was cut by a crash."""
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        try:
+            kept = [x for x in lines if x.endswith("\n") and not is_stale(*_point(json.loads(x)))]
+        except (ValueError, KeyError, TypeError) as error:
+            raise WorkdirError(f"{self._path}: is damaged ({error}); move it away") from error
+        if kept != lines:
+            write_atomic(self._path, "".join(kept))
+
+
+def _point(line: dict[str, Any]) -> tuple[str, int]:
+    """Stage and place of a line: the warm-up counts steps, everything else iterations."""
+    stage = line["stage"]
+    return stage, line["step"] if stage == "sft" else line["iteration"]
+
+
+def _strict(value: Any) -> Any:
+    """`value` for strict JSON: NumPy and JAX values as lists and numbers, NaN and infinity null."""
+    if isinstance(value, Mapping):
+        return {name: _strict(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if not hasattr(value, "__array__"):
+        raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+    return _strict(np.asarray(value).tolist())
+
+
+def _start_wandb(workdir: epath.Path, project: str) -> Any:
+    """A W&B run, the same one each time that `workdir` is resumed.
+
+    Raises:
+      ConfigError: the package is not installed.
+    """
+    try:
+        wandb = importlib.import_module("wandb")
+    except ImportError as error:
+        rule = f"wandb cannot be imported ({error}): pip install 'vinejax[wandb]'"
+        raise ConfigError("log.wandb", rule, repr(project)) from error
+    file = workdir / "wandb_id"
+    if not file.exists():
+        write_atomic(file, uuid.uuid4().hex[:8])
+    record = workdir / "config.json"
+    run = wandb.init(
+        project=project,
+        id=file.read_text(),
+        name=workdir.name,
+        dir=None if is_remote(workdir) else os.fspath(workdir),
+        resume="allow",
+        config=json.loads(record.read_text())["config"] if record.exists() else None,
+    )
+    # Its own counter cannot go back, which a run does that resumes at its last checkpoint.
+    run.define_metric("*", step_metric="iteration")
+    run.define_metric("sft/*", step_metric="step")
+    return run

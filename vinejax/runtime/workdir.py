@@ -1,0 +1,122 @@
+"""The folder of a run: what it was started with, and whether this command may continue it."""
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+import vinejax
+from vinejax.config import Config
+from vinejax.errors import WorkdirError
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy")
+# What may change from one start to the next without making it another run.
+FREE_FIELDS = {"iterations", "resume", "profile"}
+FREE_GROUPS = ("log.", "eval.", "checkpoint.")
+
+
+def open_workdir(cfg: Config, path: str | os.PathLike, is_writer: bool = True) -> epath.Path:
+    """Creates or reopens `path`, records the configuration there, and returns it absolute.
+
+    `config.json` holds the configuration, the versions and the git revision of the latest start.
+    Of several processes one is the writer; the others only get the path.
+
+    Raises:
+      WorkdirError: the folder cannot be written; it holds a run with another configuration, or any
+        run when `cfg.resume` is False. Nothing has been changed then.
+    """
+    folder = epath.Path(path)
+    if not is_remote(folder):
+        folder = epath.Path(os.path.abspath(folder))
+    if not is_writer:
+        return folder
+    file = folder / "config.json"
+    try:
+        _check_same_run(cfg, file)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps(_record(cfg), indent=2) + "\n")
+    except (OSError, ImportError) as error:  # a client library may be missing for gs://
+        raise WorkdirError(
+            f"{folder}: cannot be used ({error}); choose another --workdir"
+        ) from error
+    return folder
+
+
+def is_remote(path: epath.Path) -> bool:
+    """Whether the path is in an object store, where files cannot be appended to."""
+    return "://" in os.fspath(path)
+
+
+def write_atomic(path: epath.Path, text: str) -> None:
+    """Writes a whole file or, if the process dies on the way, leaves the old one as it was."""
+    unfinished = path.with_name(path.name + ".tmp")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def git_revision() -> str | None:
+    """Revision of the checkout that this package runs from, `-dirty` if edited; None elsewhere."""
+    root = Path(vinejax.__file__).parents[1]
+    if not (root / ".git").exists():
+        return None  # installed; a git command would answer for whatever surrounds the folder
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
+    command += ["--exclude=*"]  # no tag names
+    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, env=environment, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _record(cfg: Config) -> dict[str, Any]:
+    versions: dict[str, str | None] = {"vinejax": vinejax.__version__}
+    versions["python"] = platform.python_version()
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "config": dataclasses.asdict(cfg),
+        "versions": versions,
+        "git_revision": git_revision(),
+    }
+
+
+def _check_same_run(cfg: Config, file: epath.Path) -> None:
+    """Raises WorkdirError if `file` records a run that `cfg` does not continue."""
+    if not file.exists():
+        return
+    if not cfg.resume:
+        raise WorkdirError(f"{file.parent}: holds a run; set resume=True, or choose --workdir")
+    try:
+        recorded = _flatten(json.loads(file.read_text(encoding="utf-8"))["config"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WorkdirError(f"{file}: is damaged; choose another --workdir") from error
+    # A field that is younger than the run had its default.
+    recorded = _flatten(dataclasses.asdict(Config())) | recorded
+    for name, value in _flatten(dataclasses.asdict(cfg)).items():
+        if name in FREE_FIELDS or name.startswith(FREE_GROUPS) or recorded[name] == value:
+            continue
+        change = f"{name} was {json.dumps(recorded[name])} and is now {json.dumps(value)}"
+        raise WorkdirError(f"{file}: {change}; set it back to resume, or choose another --workdir")
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted names, in order; tuples as the lists that JSON makes of them."""
+    flat = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = list(value) if isinstance(value, tuple) else value
+    return flat
