@@ -1,0 +1,102 @@
+"""Texts to token ids: prompts, worked responses, and the problems of a split.
+
+Sampled responses never come here: their ids are used as they were drawn.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from vinejax.errors import ConfigError, DataError, ModelError
+from vinejax.tasks.base import Split, Task
+from vinejax.types import Problem
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# Texts to encode a response after. One of them keeps its tokens whatever follows: letters do not
+# merge with a line end, a space or a digit, nor a line end with a letter.
+ANCHORS = ("a", "\n")
+
+
+def encode_prompt(
+    tokenizer: "PreTrainedTokenizerBase", text: str, chat_template: bool
+) -> list[int]:
+    """Ids of a prompt, with BOS in front exactly once where the tokenizer has one.
+
+    With `chat_template`, `text` is what the user says and the ids end where the assistant's turn
+    begins. Raises ConfigError if the tokenizer has no chat template, ModelError if no token at
+    all would stand before the response.
+    """
+    if chat_template:
+        text = _render(tokenizer, text)
+    ids = _encode(tokenizer, text)
+    bos: Any = tokenizer.bos_token_id
+    if bos is not None and ids[:1] != [bos]:  # templates of most models write BOS themselves
+        ids = [bos, *ids]
+    if not ids:
+        raise ModelError("the tokenizer has no BOS token, which a prompt without text needs")
+    return ids
+
+
+def _render(tokenizer: "PreTrainedTokenizerBase", text: str) -> str:
+    if tokenizer.chat_template is None:
+        raise ConfigError("data.chat_template", "the tokenizer has no chat template", "True")
+    messages = [{"role": "user", "content": text}]
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+
+def encode_response(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    """Ids of a response as it stands after a prompt: no BOS, EOS at the end.
+
+    SentencePiece puts a space before whatever it encodes, which inside a sequence is one space
+    too many. So the text is encoded together with an anchor before it, and the anchor's tokens
+    are taken off again; decode(prompt + ids) is then decode(prompt) + text. Unlike the reference,
+    which encodes prompt and response as one text, a token can never reach over the border
+    between them, where generation starts. If no anchor keeps its tokens, the text is encoded
+    alone, which is right for byte-level BPE.
+
+    Raises ModelError if the tokenizer has no EOS token.
+    """
+    eos: Any = tokenizer.eos_token_id
+    if eos is None:
+        raise ModelError("the tokenizer has no EOS token, so no response could ever end")
+    for anchor in ANCHORS:
+        before, both = _encode(tokenizer, anchor), _encode(tokenizer, anchor + text)
+        if both[: len(before)] == before:
+            return [*both[len(before) :], eos]
+    return [*_encode(tokenizer, text), eos]
+
+
+def _encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def load_problems(
+    task: Task,
+    tokenizer: "PreTrainedTokenizerBase",
+    split: Split,
+    max_prompt_tokens: int,
+    chat_template: bool,
+) -> tuple[list[tuple[Problem, list[int]]], list[str]]:
+    """(problems with their prompt ids, ids of the problems whose prompt is too long).
+
+    Raises DataError if no problem is left, or if two have the same id: the random numbers of a
+    rollout come from its problem's id.
+    """
+    problems = task.load(split)
+    seen = set()
+    kept, dropped = [], []
+    for problem in problems:
+        if problem.id in seen:
+            message = f"two problems have the id {problem.id!r}"
+            raise DataError(f"{task.name} {split}", None, message)
+        seen.add(problem.id)
+        ids = encode_prompt(tokenizer, task.prompt(problem), chat_template)
+        if len(ids) <= max_prompt_tokens:
+            kept.append((problem, ids))
+        else:
+            dropped.append(problem.id)
+    if not kept:
+        limit = f"data.max_prompt_tokens = {max_prompt_tokens}"
+        message = f"none of {len(problems)} prompts has at most {limit} tokens"
+        raise DataError(f"{task.name} {split}", None, message)
+    return kept, dropped

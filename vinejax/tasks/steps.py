@@ -1,0 +1,124 @@
+"""Reasoning steps: where a response divides, in characters and then in tokens."""
+
+import bisect
+from typing import TYPE_CHECKING
+
+from vinejax.tasks.text import UNFINISHED, decode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+STYLES = ("gsm8k", "lines")
+ANSWER_LINE = "\n#### "
+PATIENCE = 32  # tokens that may add no complete text before whole prefixes are decoded
+
+
+def split_steps(text: str, style: str = "gsm8k") -> list[int]:
+    """Character boundaries [0, ..., len(text)]: step c is text[boundaries[c]:boundaries[c + 1]].
+
+    Total: any string has at least one step and steps lose no character. Boundaries rise strictly,
+    but for '', which is one empty step, [0, 0]. A line takes the newline before it.
+
+    'gsm8k': one step a line; blank lines at the start join the first line that is not blank, the
+      last '\\n#### ' and all after it join the last such line before it, and other blank lines
+      are steps of their own. As `split_solution_into_intermediate_steps` in
+      `src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO, which raises where there are two
+      answer lines and gives an empty first step to a text of nothing but blank lines.
+    'lines': one step a line that is not blank; blank lines join the next such line, at the end
+      of the text the last.
+    """
+    if style not in STYLES:
+        raise ValueError(f"unknown style {style!r}; known: {', '.join(map(repr, STYLES))}")
+    marker = text.rfind(ANSWER_LINE) if style == "gsm8k" else -1
+    body = len(text) if marker < 0 else marker
+    starts = [0] + [i for i in range(body) if text[i] == "\n"]
+    ends = starts[1:] + [body]
+    filled = [c for c in range(len(starts)) if text[starts[c] : ends[c]].strip()]
+    if style == "lines":
+        inner = [ends[c] for c in filled[:-1]]
+    else:
+        first = filled[0] if filled else 0
+        last = (filled[-1] if filled else 0) if marker >= 0 else len(starts) - 1
+        inner = [i for i in starts[first + 1 : last + 1] if i > 0]
+    return [0, *inner, len(text)]
+
+
+def step_ends(
+    tokenizer: "PreTrainedTokenizerBase",
+    prompt: list[int],
+    response: list[int],
+    boundaries: list[int],
+    text: str,
+) -> list[int]:
+    """[C] response token index one past each step; [] for an empty response.
+
+    `boundaries` are those of `text`, the response as graded, which may stop short of what the
+    tokens decode to (a stop string is cut). A boundary inside a token moves to the end of that
+    token, equal ones merge, and the last step takes all tokens that are left, EOS included.
+    """
+    if not response:
+        return []
+    decoded, ends = token_ends(tokenizer, prompt, response)
+    # Text that was decoded without its prompt may lack the space that SentencePiece strips.
+    shift = max(0, decoded.find(text))
+    inner = {bisect.bisect_left(ends, b + shift) + 1 for b in boundaries[1:-1] if b > 0}
+    return sorted(t for t in inner if t < len(response)) + [len(response)]
+
+
+def token_ends(
+    tokenizer: "PreTrainedTokenizerBase", prompt: list[int], response: list[int]
+) -> tuple[str, list[int]]:
+    """The response's decoded text, and for each token the characters complete at its end.
+
+    ends[t - 1] = len(decode(prompt + response[:t])) - len(decode(prompt)), and what it was one
+    token before where a character is unfinished.
+    """
+    ids, first = prompt + response, len(prompt)
+    prompt_text = decode(tokenizer, prompt).rstrip(UNFINISHED)
+    decoded = decode(tokenizer, ids)[len(prompt_text) :]
+    ends = _near_ends(tokenizer, ids, first, len(prompt_text), decoded)
+    if ends is None:
+        ends = _whole_ends(tokenizer, ids, first, len(prompt_text), decoded)
+    ends[-1] = len(decoded)
+    return decoded, ends
+
+
+def _near_ends(
+    tokenizer: "PreTrainedTokenizerBase", ids: list[int], first: int, head: int, decoded: str
+) -> list[int] | None:
+    """Ends of ids[first:] in linear work: each token is decoded after a few known ones only.
+
+    From one place where the text is complete to another; what a token adds must be what the whole
+    text has at that place. None where it is not for long: bytes that never make a character, or a
+    decoder that needs all that stands before.
+    """
+    start, known, done = 0, first, 0  # ids[start:known] have `head` characters on their own,
+    ends = []  # decoded[:done] is the text before `known`
+    for end in range(first + 1, len(ids) + 1):
+        if end - known > PATIENCE:
+            return None
+        piece = decode(tokenizer, ids[start:end])[head:]
+        if not _is_complete(piece, decoded, done):
+            ends.append(done)
+            continue
+        ends.append(done + len(piece))
+        if piece:  # after a head without text the next token would lose its leading space
+            start, known, done = known, end, done + len(piece)
+            head = len(decode(tokenizer, ids[start:known]))
+    return ends
+
+
+def _whole_ends(
+    tokenizer: "PreTrainedTokenizerBase", ids: list[int], first: int, head: int, decoded: str
+) -> list[int]:
+    """Ends of ids[first:] by their definition, decoding every prefix."""
+    ends, done = [], 0
+    for end in range(first + 1, len(ids) + 1):
+        text = decode(tokenizer, ids[:end])[head:]
+        done = len(text) if _is_complete(text, decoded, 0) else done
+        ends.append(done)
+    return ends
+
+
+def _is_complete(piece: str, decoded: str, done: int) -> bool:
+    return decoded.startswith(piece, done) and not piece.endswith(UNFINISHED)
