@@ -1,0 +1,75 @@
+"""Names and numbers of an iteration, as TRL and verl name them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from vinejax.learner.step import UpdateStats
+from vinejax.rollout.engine import EngineStats
+from vinejax.types import Batch, Episode
+
+
+def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Rewards, lengths and step values of the iteration's episodes."""
+    rewards = np.array([episode.reward for episode in episodes])
+    lengths = np.array([len(episode.response) for episode in episodes])
+    by_problem: dict[str, set[float]] = {}
+    for episode in episodes:
+        by_problem.setdefault(episode.problem_id, set()).add(episode.reward)
+    values = [v[n > 0] for e in episodes if (v := e.values) is not None
+              and (n := e.value_counts) is not None]  # fmt: skip
+    sampled = np.concatenate(values) if values else np.zeros(0)
+    return {
+        "reward/mean": rewards.mean(),
+        "reward/std": rewards.std(),
+        "frac_reward_zero_std": np.mean([len(found) == 1 for found in by_problem.values()]),
+        "response_length/mean": lengths.mean(),
+        "response_length/max": lengths.max(),
+        "response_length/clip_ratio": np.mean([not e.finished for e in episodes]),
+        "steps/mean": np.mean([len(e.step_ends) for e in episodes]),
+        "values/mean": sampled.mean() if sampled.size else 0.0,
+    }
+
+
+def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, float]:
+    """|sampler - scorer| over response tokens: 0 but for rounding, or something is wrong."""
+    sampled = np.concatenate([np.asarray(e.logprobs, np.float32) for e in episodes])
+    scored = np.asarray(batch.old_logprobs)[np.asarray(batch.mask)]
+    difference = np.abs(sampled - scored) if sampled.size else np.zeros(1)
+    return {
+        "rollout/logprob_diff/mean": difference.mean(),
+        "rollout/logprob_diff/max": difference.max(),
+    }
+
+
+def update_metrics(updates: Sequence[UpdateStats]) -> dict[str, float]:
+    """Means over the tokens of all updates; norms over the updates that were applied."""
+    total = jax.tree.map(lambda *x: np.sum(x), *jax.device_get(list(updates)))
+    tokens, applied = max(total.tokens, 1.0), max(total.updates, 1.0)
+    return {
+        "actor/loss": total.loss / tokens,
+        "actor/kl": total.kl / tokens,
+        "actor/old_kl": total.old_kl / tokens,
+        "actor/ratio": total.ratio / tokens,
+        "actor/clip_frac": total.clipped / tokens,
+        "actor/entropy": total.entropy / tokens,
+        "actor/grad_norm": total.grad_norm / applied,
+        "actor/skipped_updates": total.skipped,
+    }
+
+
+def engine_metrics(
+    stats: EngineStats, episodes: Sequence[Episode], timings: Mapping[str, float]
+) -> dict[str, float]:
+    """What the iteration's two phases of sampling generated, and how fast."""
+    seconds = timings["timing_s/rollout"] + timings["timing_s/value"]
+    return {
+        "values/rollouts": sum(len(group) for e in episodes for group in e.continuations),
+        "rollout/decoded_tokens": stats.decoded_tokens,
+        "rollout/prefill_tokens": stats.prefill_tokens,
+        "rollout/slot_utilisation": stats.slot_utilisation,
+        "rollout/compiles": stats.compiles,
+        "perf/tokens_per_s": stats.decoded_tokens / max(seconds, 1e-9),
+    }
