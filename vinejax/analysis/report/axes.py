@@ -1,0 +1,106 @@
+"""Data coordinates to the coordinates of a drawing, and the ticks between."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from vinejax.analysis.report import text
+
+LEFT, RIGHT, TOP, BOTTOM = 44.0, 10.0, 12.0, 30.0  # room around the plot
+TINY = 1e-30  # what an axis cannot tell from zero
+
+
+class Size(NamedTuple):
+    """Width and height of a drawing, and about how many ticks its axes have."""
+
+    width: float
+    height: float
+    x_ticks: int
+    y_ticks: int
+
+
+SMALL, SIDE, HERO = Size(290.0, 150.0, 4, 3), Size(380.0, 250.0, 4, 5), Size(776.0, 250.0, 8, 5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """A plot's box and scales. Ticks are (coordinate, label)."""
+
+    size: Size
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    x_ticks: list[tuple[float, str]]
+    y_ticks: list[tuple[float, str]]
+    log: bool
+    left: float = LEFT
+    top: float = TOP
+
+    @property
+    def right(self) -> float:
+        return self.size.width - RIGHT
+
+    @property
+    def bottom(self) -> float:
+        return self.size.height - BOTTOM
+
+    def x(self, value: float | int) -> float:
+        return round(_place(value, self.x_range, self.left, self.right), 1)
+
+    def y(self, value: float) -> float:
+        value = math.log10(value) if self.log else value
+        return round(_place(value, self.y_range, self.bottom, self.top), 1)
+
+
+def frame(
+    positions: Sequence[int],
+    extent: tuple[float, float],
+    size: Size,
+    log: bool = False,
+    margin: float = 0.0,
+) -> Frame:
+    """A box around the data; `margin` is room to the sides, in units of x (half a bar)."""
+    first, last = positions[0] - margin, positions[-1] + margin
+    if first == last:  # a single position stands in the middle
+        first, last = first - 1, last + 1
+    low, high = extent
+    labels = _decades(low, high) if log else _round_steps(low, high, size.y_ticks)
+    ends = [math.log10(v) if log else v for v in (labels[0], labels[-1])]
+    shape = Frame(size, (first, last), (ends[0], ends[1]), [], [], log)
+    steps = _round_steps(float(positions[0]), float(positions[-1]), size.x_ticks)
+    inside = [v for v in steps if positions[0] <= v <= positions[-1] and v == int(v)]
+    return dataclasses.replace(
+        shape,
+        x_ticks=[(shape.x(v), f"{int(v):,}") for v in inside or positions[:1]],
+        y_ticks=[(shape.y(v), text.tick(v)) for v in labels],
+    )
+
+
+def path(points: Sequence[tuple[float, float]]) -> str:
+    """An SVG path through the points; a single one is no line."""
+    if len(points) < 2:
+        return ""
+    return "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
+
+
+def _place(value: float | int, data: tuple[float, float], start: float, end: float) -> float:
+    return start + (value - data[0]) / (data[1] - data[0]) * (end - start)
+
+
+def _round_steps(low: float, high: float, count: int) -> list[float]:
+    """About `count` steps of 1, 2, 2.5 or 5 times a power of ten that enclose the range."""
+    if high - low < max(1e-9 * max(abs(low), abs(high)), TINY):  # one value, up to rounding
+        high = low + max(abs(low), 1.0)
+    raw = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
+
+
+def _decades(low: float, high: float) -> list[float]:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    last = max(last, first + 1)
+    stride = -(-(last - first) // 4)
+    last = first + -(-(last - first) // stride) * stride
+    return [10.0**i for i in range(first, last + 1, stride)]

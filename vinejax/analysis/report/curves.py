@@ -1,0 +1,274 @@
+"""Metrics to charts: which curves the page has, and where their ink goes.
+
+A chart with at most `MAX_COLUMNS` positions draws every point; a longer one draws the mean of equal
+runs of positions over a band of their extremes, so that a spike of one iteration stays visible.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable
+
+from vinejax.analysis.report import axes, text
+from vinejax.analysis.report.read import Record
+
+MAX_COLUMNS = 120
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """One metric: `stage` picks the records; `band` also reads `<key>_low` and `<key>_high`."""
+
+    key: str
+    label: str
+    style: str = "main"  # a class of the template: main, second, third, mark
+    stage: str = "train"
+    band: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """A chart as planned; one whose curves have no points is left out."""
+
+    title: str
+    curves: tuple[Curve, ...]
+    note: str = ""
+    log: bool = False
+    floor: float | None = 0.0  # a value that the axis must include
+    top: float | None = None
+    size: axes.Size = axes.SMALL
+    x_label: str = "iteration"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """A point of a curve, or many merged; `low` and `high` bound its interval or their extremes."""
+
+    x: float
+    y: float
+    low: float | None
+    high: float | None
+    first: int
+    last: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A curve as ink."""
+
+    label: str
+    style: str
+    line: str
+    band: str
+    dots: list[tuple[float, float]]
+    last: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Hover:
+    """A column of the plot that reads out its values while the pointer is over it."""
+
+    left: float
+    width: float
+    x: float
+    dots: list[tuple[float, str]]
+    lines: list[str]
+    box_left: float
+    box_width: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    spec: Spec
+    frame: axes.Frame
+    drawn: list[Drawn]
+    hovers: list[Hover]
+    summary: str
+    is_thinned: bool
+
+    @property
+    def size(self) -> str:
+        """The template's class: the accuracy has one drawing for wide screens, one for narrow."""
+        return {axes.HERO: "hero", axes.SIDE: "side"}.get(self.spec.size, "small")
+
+
+def charts(records: list[Record]) -> list[Chart]:
+    """Every chart of the page that has something to show, in reading order."""
+    names = {name for record in records for name in record.values}
+    heroes = [_accuracy(names, size) for size in (axes.HERO, axes.SIDE)]
+    drawn = [chart(spec, records) for spec in [*heroes, *_HEALTH]]
+    return [c for c in drawn if c is not None]
+
+
+def _accuracy(names: set[str], size: axes.Size) -> Spec:
+    """Reward and every pass@k and maj@k that the run has logged, pass@1 with its interval."""
+    curves = [Curve("reward/mean", "training reward", "second")]
+    found = (re.fullmatch(r"eval/(pass|maj)_at_(\d+)", name) for name in names)
+    for kind, k in sorted((m[1] != "pass", int(m[2])) for m in found if m):
+        word = "maj" if kind else "pass"
+        style = "main" if (word, k) == ("pass", 1) else "fourth" if kind else "third"
+        curves.append(Curve(f"eval/{word}_at_{k}", f"{word}@{k}", style, "eval", style == "main"))
+    curves.append(Curve("test/pass_at_1", "test pass@1", "mark", "test", True))
+    note = "band and whiskers: 95% bootstrap interval"
+    return Spec("Accuracy", tuple(curves), note, floor=0.0, top=1.0, size=size)
+
+
+def _one(title: str, key: str, note: str, **options) -> Spec:
+    return Spec(title, (Curve(key, title.lower()),), note, **options)
+
+
+_HEALTH = (
+    _one("Mean step value", "values/mean", "V(s) over the states of an iteration", top=1.0),
+    _one("Problems without signal", "frac_reward_zero_std", "share with all rewards equal"),
+    _one("Entropy", "actor/entropy", "nats a token"),
+    _one("KL to the reference", "actor/kl", "nats a token"),
+    _one("Clip fraction", "actor/clip_frac", "share of tokens with a clipped ratio"),
+    _one("Gradient norm", "actor/grad_norm", "before clipping"),
+    _one("Policy loss", "actor/loss", "not a measure of progress", floor=None),
+    Spec(
+        "Sampler against scorer",
+        (
+            Curve("rollout/logprob_diff/mean", "mean"),
+            Curve("rollout/logprob_diff/max", "largest", "third"),
+        ),
+        "difference of log-probabilities, log axis",
+        log=True,
+    ),
+    Spec(
+        "Response length",
+        (
+            Curve("response_length/mean", "mean"),
+            Curve("response_length/max", "longest", "third"),
+        ),
+        "tokens",
+    ),
+    _one("Cut responses", "response_length/clip_ratio", "share that reached the token budget"),
+    _one("Continuations", "values/rollouts", "sampled for the values of an iteration"),
+    _one("Throughput", "perf/tokens_per_s", "tokens a second"),
+    Spec(
+        "SFT loss",
+        (Curve("sft/loss", "sft loss", stage="sft"),),
+        "supervised warm start",
+        x_label="SFT step",
+    ),
+)
+
+
+def chart(spec: Spec, records: list[Record]) -> Chart | None:
+    """Thins and draws the curves of one chart."""
+    found = {c: list(_points(c, records)) for c in spec.curves}
+    if spec.log:  # a logarithm has no place for zero
+        found = {c: [p for p in points if p.y > axes.TINY] for c, points in found.items()}
+    positions = sorted({p.first for points in found.values() for p in points})
+    if not positions:
+        return None
+    columns = groups(positions)
+    thin = {c: _thin(points, columns) for c, points in found.items() if points}
+    frame = axes.frame(positions, _extent(spec, thin), spec.size, spec.log)
+    drawn = [_draw(c, thin[c], frame, text.short(found[c][-1].y)) for c in thin]
+    summary = "; ".join(
+        f"{c.label} {text.short(found[c][0].y)} to {text.short(found[c][-1].y)}" for c in thin
+    )
+    hovers = _hovers(spec, thin, columns, frame)
+    return Chart(spec, frame, drawn, hovers, summary, len(columns) < len(positions))
+
+
+def _points(curve: Curve, records: list[Record]) -> Iterable[Mark]:
+    for record in records:
+        y = record.values.get(curve.key)
+        if record.stage == curve.stage and y is not None:
+            low = record.values.get(f"{curve.key}_low") if curve.band else None
+            high = record.values.get(f"{curve.key}_high") if curve.band else None
+            yield Mark(float(record.position), y, low, high, record.position, record.position)
+
+
+def groups(positions: list[int]) -> list[list[int]]:
+    """Runs of equally many positions, one a column of the plot."""
+    size = -(-len(positions) // MAX_COLUMNS)
+    return [positions[i : i + size] for i in range(0, len(positions), size)]
+
+
+def _thin(points: list[Mark], columns: list[list[int]]) -> list[Mark]:
+    """Merges the points of each group; points that are alone in theirs stay as they are."""
+    by_position = {p.first: p for p in points}
+    merged = []
+    for group in columns:
+        inside = [by_position[i] for i in group if i in by_position]
+        if len(inside) == 1:
+            merged.append(inside[0])
+        elif inside:
+            y = sum(p.y for p in inside) / len(inside)
+            low = min(p.y if p.low is None else p.low for p in inside)
+            high = max(p.y if p.high is None else p.high for p in inside)
+            first, last = inside[0].first, inside[-1].last
+            merged.append(Mark((first + last) / 2, y, low, high, first, last))
+    return merged
+
+
+def _extent(spec: Spec, thin: dict[Curve, list[Mark]]) -> tuple[float, float]:
+    values = [v for points in thin.values() for p in points for v in (p.y, p.low, p.high)]
+    kept = [v for v in values if v is not None]
+    if not spec.log:
+        kept += [v for v in (spec.floor, spec.top) if v is not None]
+    return min(kept), max(kept)
+
+
+def _draw(curve: Curve, points: list[Mark], frame: axes.Frame, last: str) -> Drawn:
+    placed = [(frame.x(p.x), frame.y(p.y)) for p in points]
+    bounded = [p for p in points if p.low is not None and p.high is not None]
+    upper = [(frame.x(p.x), frame.y(p.high)) for p in bounded if p.high is not None]
+    lower = [(frame.x(p.x), frame.y(p.low)) for p in bounded if p.low is not None]
+    is_mark = curve.style == "mark"
+    if is_mark or len(points) == 1:
+        ends = zip(lower, upper, strict=True)
+        band = "".join(f"M{low[0]:g} {low[1]:g}V{high[1]:g}" for low, high in ends)
+    else:
+        band = axes.path(upper + lower[::-1]) + "Z" if len(bounded) > 1 else ""
+    return Drawn(
+        label=curve.label,
+        style=curve.style + (" whisker" if is_mark or len(points) == 1 else ""),
+        line="" if is_mark else axes.path(placed),
+        band=band,
+        dots=placed if is_mark or len(points) <= 12 else [],
+        last=last,
+    )
+
+
+def _hovers(
+    spec: Spec, thin: dict[Curve, list[Mark]], columns: list[list[int]], frame: axes.Frame
+) -> list[Hover]:
+    centres = [frame.x((group[0] + group[-1]) / 2) for group in columns]
+    hovers = []
+    for i, (group, x) in enumerate(zip(columns, centres, strict=True)):
+        left = (centres[i - 1] + x) / 2 if i else frame.left
+        right = (centres[i + 1] + x) / 2 if i + 1 < len(centres) else frame.right
+        inside = [(c, p) for c in thin for p in thin[c] if group[0] <= p.first <= group[-1]]
+        parts = [f"{spec.x_label} {span(group[0], group[-1])}"]
+        parts += [_say(c, p, len(spec.curves) > 1) for c, p in inside]
+        dots = [(frame.y(p.y), c.style) for c, p in inside]
+        hovers.append(hover(frame, (left, right), x, dots, parts))
+    return hovers
+
+
+def hover(
+    frame: axes.Frame,
+    column: tuple[float, float],
+    x: float,
+    dots: list[tuple[float, str]],
+    lines: list[str],
+) -> Hover:
+    """Places the box of a readout on the side of the pointer that has room."""
+    width = 6.2 * max(map(len, lines)) + 14
+    box_left = x - 8 - width if x > (frame.left + frame.right) / 2 else x + 8
+    left, right = column
+    return Hover(left, round(right - left, 1), x, dots, lines, round(box_left, 1), round(width, 1))
+
+
+def span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}–{last}"
+
+
+def _say(curve: Curve, point: Mark, named: bool) -> str:
+    said = f"{curve.label} {text.short(point.y)}" if named else text.short(point.y)
+    if point.low is None or point.high is None:
+        return said
+    return f"{said} [{text.short(point.low)}, {text.short(point.high)}]"

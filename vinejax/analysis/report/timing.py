@@ -1,0 +1,74 @@
+"""Where the time of an iteration goes: a stacked bar an iteration, one colour a phase."""
+
+import dataclasses
+import math
+
+from vinejax.analysis.report import axes, curves, text
+from vinejax.analysis.report.read import Record
+
+PHASES = ("rollout", "value", "score", "train")
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """One layer of the stack: a path of all its bars, and its share of the whole run."""
+
+    name: str
+    bars: str
+    share: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeChart:
+    frame: axes.Frame
+    phases: list[Phase]
+    hovers: list[curves.Hover]
+    total: float
+
+
+def time_chart(records: list[Record]) -> TimeChart | None:
+    """Mean seconds a phase over each group of iterations; None where no phase was timed."""
+    rows = {r.position: _seconds(r) for r in records if r.stage == "train"}
+    rows = {position: seconds for position, seconds in rows.items() if any(seconds)}
+    if not rows:
+        return None
+    groups = curves.groups(sorted(rows))
+    means = [[sum(rows[i][p] for i in g) / len(g) for p in range(len(PHASES))] for g in groups]
+    margin = 0.5 if len(groups) > 1 else 2.5  # a single bar would fill the plot
+    frame = axes.frame(sorted(rows), (0.0, max(map(sum, means))), axes.SIDE, margin=margin)
+    totals = [sum(row[p] for row in rows.values()) for p in range(len(PHASES))]
+    total = sum(totals)
+    phases = [
+        Phase(name, _bars(frame, groups, means, p), totals[p] / total)
+        for p, name in enumerate(PHASES)
+    ]
+    hovers = [_hover(frame, g, m) for g, m in zip(groups, means, strict=True)]
+    return TimeChart(frame, [p for p in phases if p.share], hovers, total)
+
+
+def _seconds(record: Record) -> list[float]:
+    return [max(0.0, record.values.get(f"timing_s/{phase}", 0.0)) for phase in PHASES]
+
+
+def _bars(frame: axes.Frame, groups: list[list[int]], means: list[list[float]], phase: int) -> str:
+    drawn = []
+    for group, mean in zip(groups, means, strict=True):
+        below, above = math.fsum(mean[:phase]), math.fsum(mean[: phase + 1])
+        left, width = _column(frame, group)
+        low, high = frame.y(below), frame.y(above)
+        if low > high:
+            drawn.append(f"M{left:g} {low:g}V{high:g}h{width:g}V{low:g}z")
+    return "".join(drawn)
+
+
+def _column(frame: axes.Frame, group: list[int]) -> tuple[float, float]:
+    left, right = frame.x(group[0] - 0.5), frame.x(group[-1] + 0.5)
+    inset = 0.6 if right - left > 6 else 0.0  # gaps between thin bars would shimmer
+    return round(left + inset, 1), round(right - left - 2 * inset, 1)
+
+
+def _hover(frame: axes.Frame, group: list[int], mean: list[float]) -> curves.Hover:
+    left, width = _column(frame, group)
+    lines = [f"iteration {curves.span(group[0], group[-1])}: {text.short(sum(mean))} s"]
+    lines += [f"{name} {text.short(m)} s" for name, m in zip(PHASES, mean, strict=True) if m]
+    return curves.hover(frame, (left, left + width), round(left + width / 2, 1), [], lines)
