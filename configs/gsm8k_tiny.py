@@ -1,0 +1,37 @@
+"""Two VinePPO iterations on real GSM8K with a really trained 260K-parameter Llama.
+
+    python -m vinejax.main --config=configs/gsm8k_tiny.py \\
+        --config.data.path=FOLDER --config.model.path=FOLDER
+
+FOLDER 1 holds train.jsonl and test.jsonl of GSM8K (or is 'openai/gsm8k', through `datasets`);
+FOLDER 2 is a Hugging Face model of the Llama family, here stories260K. It was trained on
+children's stories and scores about 0: the point is that real text, a real tokenizer and real
+weights go through every stage. About a minute on two CPU cores.
+"""
+
+from vinejax.config import default
+
+
+def get_config():
+    cfg = default()
+    cfg.iterations = 2
+    cfg.data.task = "vinejax.tasks.gsm8k"
+    cfg.data.path = "../shared/data/gsm8k"
+    cfg.data.max_prompt_tokens = 256
+    cfg.model.path = "../shared/data/tiny_model/stories260K/hf"
+    cfg.model.compute_dtype = "float32"
+    cfg.sample.temperature = 0.6
+    cfg.sample.top_p = 0.9
+    cfg.sample.max_tokens = 96
+    cfg.sample.stop = ("\n\n\nProblem:",)
+    cfg.rollout.prompts = 8
+    cfg.rollout.per_prompt = 2
+    cfg.rollout.slots = 64
+    cfg.values.k = 3
+    cfg.values.max_states = 25
+    cfg.ppo.minibatch = 8
+    cfg.ppo.microbatch = 4
+    cfg.eval.every = 0
+    cfg.eval.samples = 2
+    cfg.eval.problems = 16
+    return cfg

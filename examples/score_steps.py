@@ -1,0 +1,59 @@
+"""The value of every step of one solution: where did it go right, where wrong?
+
+    python examples/score_steps.py [MODEL_FOLDER]
+
+Any problem, solution and grader will do; here the shipped arithmetic model and a solution with a
+slip in its second line. A step's value is the share of fresh continuations, sampled after it, that
+still reach the right answer, so V falls at the slip and its advantage is negative.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import vinejax
+
+MODEL = Path(__file__).parents[1] / "configs" / "tiny_start"
+PROMPT = "7+8-4*2="
+SOLUTION = "\n7+8=15\n15-4=12\n12*2=24\n#### 24"  # 15 - 4 is 11, so the answer should be 22
+ANSWER = "#### 22"
+K = 64  # continuations a state
+
+
+def score_steps(folder: str, prompt: str, solution: str, answer: str, k: int = K):
+    """(steps, V(s_0) .. V(s_{C-1}), advantages) of a worked solution."""
+    model, params, tokenizer = vinejax.load_pretrained(folder)
+    config = vinejax.SampleConfig(temperature=1.0, max_tokens=64)
+    engine = vinejax.Engine(model, config, tokenizer)
+
+    boundaries = vinejax.split_steps(solution, style="gsm8k")
+    steps = [solution[a:b] for a, b in zip(boundaries, boundaries[1:], strict=False)]
+    ids = [tokenizer.bos_token_id, *tokenizer.encode(prompt, add_special_tokens=False)]
+    positions = [len(ids)]  # of the states: the prompt's end, then each step's
+    for step in steps:
+        ids += tokenizer.encode(step, add_special_tokens=False)
+        positions.append(len(ids))
+
+    # One trunk, K branches at every state but the terminal one.
+    states = range(len(steps))
+    branches = [vinejax.Branch(0, positions[c], seed=k * c + i) for c in states for i in range(k)]
+    grown = engine.grow(params, [ids], branches)
+    returns = np.array([out.text.endswith(answer) for out in grown], np.float32)
+    counts = np.full((1, len(steps)), k)
+    values = vinejax.mc_values(returns.reshape(1, len(steps), k), counts)
+    reward = np.array([float(solution.endswith(answer))])
+    advantages = vinejax.step_advantages(values, reward, np.array([len(steps)]))
+    return steps, np.asarray(values)[0], np.asarray(advantages)[0]
+
+
+def main() -> None:
+    folder = sys.argv[1] if len(sys.argv) > 1 else str(MODEL)
+    steps, values, advantages = score_steps(folder, PROMPT, SOLUTION, ANSWER)
+    print(f"{PROMPT}\n\n  V before  advantage  step")
+    for step, value, advantage in zip(steps, values, advantages, strict=True):
+        print(f"  {value:8.2f}  {advantage:+9.2f}  {step.strip()!r}")
+
+
+if __name__ == "__main__":
+    main()

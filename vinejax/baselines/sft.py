@@ -1,0 +1,170 @@
+"""Supervised fine-tuning on the task's worked solutions: the policy that reinforcement starts from.
+
+Loss on the response only, EOS included, mean over the tokens of the batch. (The reference averages
+each response first: `trainers/mle_trainer.py:621-645`.)
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from etils import epath
+
+from vinejax.config import Config, OptimizerConfig
+from vinejax.errors import ConfigError, DataError
+from vinejax.learner.batch import Batch, collate
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.score import token_logprobs
+from vinejax.model.decoder import Decoder, DecoderConfig, Params
+from vinejax.model.weights import load_pretrained, save_pretrained
+from vinejax.runtime.log import RunLog
+from vinejax.runtime.workdir import open_workdir
+from vinejax.tasks.base import Task, load_task
+from vinejax.tasks.prompts import encode_response, load_problems
+from vinejax.types import Episode, TrainState, row_seed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FOLDER = "warmup"  # of the workdir: the model, in Hugging Face's layout
+LOG_EVERY = 20  # steps
+
+
+def fresh_model(cfg: Config, task: Task) -> tuple[Decoder, Params, "PreTrainedTokenizerBase"]:
+    """A model of the configured sizes with random weights, on the tokenizer that the task ships.
+
+    Raises ConfigError for a task that has none: such a task needs `model.path`.
+    """
+    make_tokenizer = getattr(task, "tokenizer", None)
+    if make_tokenizer is None:
+        raise ConfigError("model.path", f"task {task.name} ships no tokenizer; name a model folder")
+    tokenizer, sizes = make_tokenizer(), cfg.model
+    model = Decoder(
+        DecoderConfig(
+            vocab_size=len(tokenizer),
+            num_layers=sizes.num_layers,
+            width=sizes.width,
+            num_heads=sizes.num_heads,
+            num_kv_heads=sizes.num_kv_heads,
+            head_dim=sizes.width // sizes.num_heads,
+            ffn=sizes.ffn,
+            context=sizes.context,
+            bos_id=tokenizer.bos_token_id,
+            eos_ids=(tokenizer.eos_token_id,),
+            compute_dtype=cfg.model.compute_dtype,
+        )
+    )
+    return model, jax.jit(model.init)(jax.random.key(cfg.seed)), tokenizer
+
+
+@functools.partial(jax.jit, static_argnames=("model", "optimizer"), donate_argnames="state")
+def sft_step(
+    model: Decoder, optimizer: optax.GradientTransformation, state: TrainState, batch: Batch
+) -> tuple[TrainState, jax.Array]:
+    """One update on the mean negative log-likelihood of the batch's response tokens."""
+
+    def loss(params: Params) -> jax.Array:
+        logprobs, _ = token_logprobs(model, params, batch, temperature=1.0)
+        total = jnp.sum(jnp.where(batch.mask, logprobs, 0.0))
+        return -total / jnp.maximum(batch.mask.sum(), 1)
+
+    value, grads = jax.value_and_grad(loss)(state.params)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    return TrainState(state.step + 1, params, opt_state), value
+
+
+def worked_examples(
+    task: Task, tokenizer: "PreTrainedTokenizerBase", cfg: Config, context: int
+) -> list[Episode]:
+    """The train split as episodes whose response is the worked solution.
+
+    Solutions that do not fit the context are left out. DataError when none fits.
+    """
+    limit = min(cfg.data.max_prompt_tokens, context - 1)
+    problems, _ = load_problems(task, tokenizer, "train", limit, cfg.data.chat_template)
+    examples = []
+    for problem, prompt in problems:
+        text = task.solution(problem)
+        response = encode_response(tokenizer, text)
+        if len(prompt) + len(response) <= context:
+            nothing = [0.0] * len(response)
+            examples.append(
+                Episode(problem.id, prompt, response, nothing, text, True, 1.0, [len(response)])
+            )
+    if not examples:
+        raise DataError(f"{task.name} train", None, f"no worked solution fits {context} tokens")
+    return examples
+
+
+def _batches(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
+    """`sft.steps` batches, epoch after epoch, each in an order of its own; one compiled shape."""
+    longest = max(examples, key=lambda example: len(example.tokens))
+    epoch, order = 0, []
+    for _ in range(cfg.sft.steps):
+        while len(order) < cfg.sft.batch:
+            rng = np.random.default_rng(row_seed(cfg.seed, 0, "sft", rollout=epoch))
+            order, epoch = [*order, *rng.permutation(len(examples))], epoch + 1
+        chosen = [examples[i] for i in order[: cfg.sft.batch]]
+        order = order[cfg.sft.batch :]
+        # The longest example fixes the length; its row is cut off again.
+        yield Batch(*(x[: cfg.sft.batch] for x in collate([*chosen, longest], 1)))
+
+
+def train_supervised(
+    model: Decoder,
+    params: Params,
+    tokenizer: "PreTrainedTokenizerBase",
+    task: Task,
+    cfg: Config,
+    log: RunLog,
+) -> Params:
+    """The parameters after `sft.steps` updates."""
+    schedule = dataclasses.replace(
+        OptimizerConfig(),
+        learning_rate=cfg.sft.learning_rate,
+        warmup_fraction=cfg.sft.warmup_fraction,
+    )
+    optimizer = make_optimizer(schedule, cfg.sft.steps)
+    state = TrainState(jnp.int32(0), params, jax.jit(optimizer.init)(params))
+    examples = worked_examples(task, tokenizer, cfg, model.cfg.context)
+    with log.stage("sft"):
+        for step, batch in enumerate(_batches(examples, cfg), start=1):
+            state, loss = sft_step(model, optimizer, state, batch)
+            log.progress(step, cfg.sft.steps)
+            if step % LOG_EVERY == 0 or step == cfg.sft.steps:
+                log.metrics(0, step, "sft", {"sft/loss": loss})
+    return state.params
+
+
+def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
+    """`--mode=sft`: fine-tune `model.path`, or a fresh model, into `<workdir>/warmup`.
+
+    A warm-up that is there already is used as it is. Returns the folder.
+    """
+    task = load_task(cfg.data)
+    workdir = open_workdir(cfg, path)
+    folder = workdir / FOLDER
+    if (folder / "model.safetensors").exists():
+        return folder
+    if cfg.model.path:
+        model, params, tokenizer = load_pretrained(cfg.model.path)
+        model = with_compute_dtype(model, cfg.model.compute_dtype)
+    else:
+        model, params, tokenizer = fresh_model(cfg, task)
+    with RunLog(workdir, cfg.log, cfg.iterations) as log:
+        params = train_supervised(model, params, tokenizer, task, cfg, log)
+        save_pretrained(os.fspath(folder), model, params, tokenizer)
+        log.message(f"supervised start: {folder}")
+    return folder
+
+
+def with_compute_dtype(model: Decoder, dtype: str) -> Decoder:
+    """The model computing in `dtype`; parameters keep theirs."""
+    return Decoder(dataclasses.replace(model.cfg, compute_dtype=dtype))

@@ -1,0 +1,112 @@
+"""Accuracy of a policy on a split: pass@1, pass@k, maj@k, with bootstrap intervals."""
+
+import json
+import os
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+
+from vinejax.analysis.accuracy import accuracy_metrics
+from vinejax.config import Config
+from vinejax.model.decoder import Params
+from vinejax.rollout.engine import Engine, Grown
+from vinejax.rollout.trajectories import PromptedProblem, sample_solutions
+from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.log import RunLog
+from vinejax.runtime.workdir import open_workdir, write_atomic
+from vinejax.session import Session, open_session
+from vinejax.tasks.base import Split
+
+PREFIXES = {"validation": "eval", "test": "test"}  # of the metrics' names
+SAME_DRAWS = -1  # for row_seed's iteration: every evaluation draws the same random numbers
+
+
+def solve(
+    session: Session, engine: Engine, params: Params, split: Split
+) -> tuple[list[PromptedProblem], list[list[Grown]], np.ndarray]:
+    """(problems, their `eval.samples` responses, rewards [P, n]) of a split.
+
+    A response that the budget cut is graded like any other, as the reference's evaluation does.
+    """
+    cfg = session.cfg
+    problems = session.problems(split)[0][: cfg.eval.problems]
+    solutions = sample_solutions(engine, params, problems, cfg.eval.samples, cfg.seed, SAME_DRAWS)
+    rewards = [
+        [session.task.reward(problem, grown.text) for grown in responses]
+        for (problem, _), responses in zip(problems, solutions, strict=True)
+    ]
+    return problems, solutions, np.array(rewards, np.float32)
+
+
+def metrics_of(
+    session: Session, solutions: list[list[Grown]], rewards: np.ndarray
+) -> dict[str, float]:
+    """pass_at_1 and the rest, with the mean response length and the share that was cut."""
+    answers = [[session.task.answer(grown.text) for grown in group] for group in solutions]
+    everything = [grown for group in solutions for grown in group]
+    return accuracy_metrics(rewards, answers, session.cfg.seed) | {
+        "response_length": float(np.mean([len(grown.tokens) for grown in everything])),
+        "clip_ratio": float(np.mean([grown.finish == "length" for grown in everything])),
+    }
+
+
+def evaluate(
+    session: Session,
+    engine: Engine,
+    params: Params,
+    split: Split,
+    done: int,
+    step: int,
+    log: RunLog,
+) -> float:
+    """Evaluate after `done` iterations and record it; returns pass@1."""
+    name = PREFIXES[split]
+    with log.stage(name):
+        _, solutions, rewards = solve(session, engine, params, split)
+    found = metrics_of(session, solutions, rewards)
+    values = {f"{name}/{key}": value for key, value in found.items()}
+    log.metrics(done, step, name, values | log.timings)
+    return found["pass_at_1"]
+
+
+def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
+    """`--mode=eval`: the best policy of the workdir, else its newest, else the start, on the test
+    split. Prints the figures; writes them, and every response, to `<workdir>/eval/`."""
+    workdir = open_workdir(cfg, path)
+    session = open_session(cfg, workdir)
+    params, source = newest_params(session, workdir)
+    problems, solutions, rewards = solve(session, session.evaluator, params, "test")
+    found = metrics_of(session, solutions, rewards)
+    folder = workdir / "eval"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = (
+        {"problem_id": problem.id, "question": problem.question, "answer": problem.answer,
+         "responses": [{"text": g.text, "finish": g.finish, "reward": float(r)}
+                       for g, r in zip(group, row, strict=True)]}
+        for (problem, _), group, row in zip(problems, solutions, rewards, strict=True)
+    )  # fmt: skip
+    write_atomic(folder / "test.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    record = {"source": source, "problems": len(problems), "samples": cfg.eval.samples, **found}
+    write_atomic(folder / "test.json", json.dumps(record, indent=2) + "\n")
+    print(f"{source} on {len(problems)} test problems, {cfg.eval.samples} samples each")
+    for name, value in found.items():
+        print(f"  {name:<16} {value:.4f}")
+    return record
+
+
+def newest_params(session: Session, workdir: epath.Path) -> tuple[Params, str]:
+    """Weights to evaluate and where they come from."""
+    like = jax.eval_shape(lambda: session.start)
+    like = jax.tree.map(
+        lambda x, y: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=y.sharding),
+        like,
+        session.start,
+    )
+    for name in ("best", "checkpoints"):
+        if (workdir / name).exists():
+            with Checkpoints(workdir / name, keep=1) as checkpoints:
+                if (step := checkpoints.latest()) is not None:
+                    return checkpoints.restore_params(step, like)[0], f"{name}/{step}"
+    return session.start, "the start"
