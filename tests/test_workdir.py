@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -13,11 +14,17 @@ import vinejax
 from vinejax.config import Config, from_dict
 from vinejax.errors import WorkdirError
 from vinejax.runtime import workdir
-from vinejax.runtime.workdir import open_workdir, write_atomic
+from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
 
 
 def record(folder: pathlib.Path) -> dict:
     return json.loads((folder / "config.json").read_text())
+
+
+def open_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
+    folder = check_workdir(cfg, path)
+    record_run(cfg, folder)
+    return folder
 
 
 def test_records_configuration_and_versions(tmp_path: pathlib.Path):
@@ -97,18 +104,18 @@ def test_damaged_record(tmp_path: pathlib.Path, text: str):
 def test_folders_that_cannot_be_used(tmp_path: pathlib.Path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below", "/proc/vinejax"):
-        with pytest.raises(WorkdirError, match="cannot be used") as error:
+        with pytest.raises(WorkdirError, match="cannot be used|is not a folder") as error:
             open_workdir(Config(), path)
         assert str(path) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_only_the_writer_writes(tmp_path: pathlib.Path):
-    folder = open_workdir(Config(), tmp_path / "mine", is_writer=False)
+def test_checking_writes_nothing(tmp_path: pathlib.Path):
+    folder = check_workdir(Config(), tmp_path / "mine")
     assert folder == tmp_path / "mine" and not (tmp_path / "mine").exists()
 
 
 def test_remote_paths_stay_as_they_are():
-    folder = open_workdir(Config(), "gs://bucket/mine", is_writer=False)
+    folder = epath.Path("gs://bucket/mine")
     assert str(folder) == "gs://bucket/mine" and workdir.is_remote(folder)
     assert not workdir.is_remote(epath.Path("/tmp/mine"))
 

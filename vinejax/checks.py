@@ -5,11 +5,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from vinejax.config import Config
+from vinejax.config import GROUP, Config
 from vinejax.errors import ConfigError
 
 AT_LEAST_ONE = (
-    *("data.max_prompt_tokens", "sample.max_tokens", "values.k", "eval.samples", "eval.problems"),
+    *(
+        "data.max_prompt_tokens",
+        "sample.max_tokens",
+        "values.k",
+        "eval.samples",
+        "eval.problems",
+    ),
     *("rollout.prompts", "rollout.per_prompt", "rollout.slots", "sft.batch"),
     *("ppo.epochs", "ppo.minibatch", "ppo.microbatch", "checkpoint.every", "checkpoint.keep"),
     *("model.num_layers", "model.width", "model.num_heads", "model.num_kv_heads"),
@@ -87,7 +93,10 @@ def _check_sampling(cfg: Config) -> None:
 
 def _check_batches(cfg: Config) -> None:
     ppo = cfg.ppo
-    if ppo.minibatch % ppo.microbatch:
+    if cfg.rollout.slots % GROUP:
+        rule = f"must be a multiple of {GROUP}"
+        raise ConfigError("rollout.slots", rule, repr(cfg.rollout.slots))
+    if ppo.microbatch and ppo.minibatch % ppo.microbatch:
         rule = f"must divide ppo.minibatch = {ppo.minibatch}"
         raise ConfigError("ppo.microbatch", rule, repr(ppo.microbatch))
     if ppo.max_ratio <= 1:

@@ -48,11 +48,14 @@ class SampleConfig:
     stop: tuple[str, ...] = ()
 
 
+GROUP = 8  # slots of the engine that decode on one trunk together
+
+
 @dataclasses.dataclass(frozen=True)
 class RolloutConfig:
     prompts: int = 64  # problems an iteration
     per_prompt: int = 8  # solutions a problem
-    slots: int = 256  # rows decoded at once
+    slots: int = 256  # branches decoded at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +76,7 @@ class PPOConfig:
     clip: float = 0.2
     epochs: int = 2
     minibatch: int = 64  # episodes an optimizer update
-    microbatch: int = 64  # episodes a forward and backward pass; gradients are accumulated
+    microbatch: int | None = None  # episodes a forward and backward pass; None: the minibatch
     gamma: float = 1.0
     whiten: str = "iteration"  # 'iteration', 'minibatch' (the reference's) or 'none'
     shift_mean: bool = True  # whitening subtracts the mean

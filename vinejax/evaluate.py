@@ -15,7 +15,7 @@ from vinejax.rollout.engine import Engine, Grown
 from vinejax.rollout.trajectories import PromptedProblem, sample_solutions
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.log import RunLog
-from vinejax.runtime.workdir import open_workdir, write_atomic
+from vinejax.runtime.workdir import write_atomic
 from vinejax.session import Session, open_session
 from vinejax.tasks.base import Split
 
@@ -31,7 +31,7 @@ def solve(
     A response that the budget cut is graded like any other, as the reference's evaluation does.
     """
     cfg = session.cfg
-    problems = session.problems(split)[0][: cfg.eval.problems]
+    problems = session.problems[split][: cfg.eval.problems]
     solutions = sample_solutions(engine, params, problems, cfg.eval.samples, cfg.seed, SAME_DRAWS)
     rewards = [
         [session.task.reward(problem, grown.text) for grown in responses]
@@ -74,8 +74,8 @@ def evaluate(
 def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
     """`--mode=eval`: the best policy of the workdir, else its newest, else the start, on the test
     split. Prints the figures; writes them, and every response, to `<workdir>/eval/`."""
-    workdir = open_workdir(cfg, path)
-    session = open_session(cfg, workdir)
+    session = open_session(cfg, path)
+    workdir = session.workdir
     params, source = newest_params(session, workdir)
     problems, solutions, rewards = solve(session, session.evaluator, params, "test")
     found = metrics_of(session, solutions, rewards)

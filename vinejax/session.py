@@ -1,14 +1,14 @@
 """What training and evaluation both need, made once: task, problems, model, weights, mesh."""
 
 import dataclasses
+import json
 import os
 from typing import TYPE_CHECKING
 
-import jax
 from etils import epath
 from jax.sharding import Mesh
 
-from vinejax.baselines.sft import FOLDER, warm_up, with_compute_dtype
+from vinejax.baselines.sft import warm_start, with_compute_dtype
 from vinejax.config import Config, SampleConfig
 from vinejax.errors import ConfigError
 from vinejax.model.decoder import Decoder, Params
@@ -16,6 +16,7 @@ from vinejax.model.sharding import make_mesh
 from vinejax.model.weights import load_pretrained
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import PromptedProblem
+from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
 from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.prompts import load_problems
 
@@ -23,22 +24,21 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+
 @dataclasses.dataclass(frozen=True)
 class Session:
     """A run's fixed parts. `start` is where the policy starts and what its KL is measured from."""
 
     cfg: Config
+    workdir: epath.Path
     task: Task
     mesh: Mesh
     model: Decoder
     start: Params
     tokenizer: "PreTrainedTokenizerBase"
-
-    def problems(self, split: Split) -> tuple[list[PromptedProblem], list[str]]:
-        """A split's problems with their prompt ids, and the ids of those that were too long."""
-        data = self.cfg.data
-        limit = min(data.max_prompt_tokens, self.model.cfg.context - 1)
-        return load_problems(self.task, self.tokenizer, split, limit, data.chat_template)
+    problems: dict[Split, list[PromptedProblem]]
 
     def engine(self, sample: SampleConfig) -> Engine:
         return Engine(self.model, sample, self.tokenizer, self.mesh, slots=self.cfg.rollout.slots)
@@ -57,26 +57,53 @@ class Session:
         )
 
 
-def open_session(cfg: Config, workdir: epath.Path) -> Session:
-    """Load what the configuration names; without `model.path`, warm a fresh model up first.
+def open_session(cfg: Config, path: str | os.PathLike) -> Session:
+    """Load what the configuration names, then open the workdir: what cannot run writes nothing.
 
-    Raises ConfigError when the model's context leaves no room for prompt and response.
+    Without `model.path` a fresh model is warmed up first.
+
+    Prompts that are too long are left out: counted on the screen, listed in dropped_prompts.json.
+    Raises ConfigError when the model's context leaves no room for the prompts, or for the response.
     """
+    workdir = check_workdir(cfg, path)
     task = load_task(cfg.data)
     mesh = make_mesh(cfg.mesh)
-    folder = cfg.model.path
-    if not folder:
-        folder = os.fspath(workdir / FOLDER)
-        if not (workdir / FOLDER / "model.safetensors").exists():
-            warm_up(cfg, workdir)
+    folder = cfg.model.path or os.fspath(warm_start(cfg, task, workdir))
     model, start, tokenizer = load_pretrained(folder, mesh=mesh)
-    if cfg.sample.max_tokens >= model.cfg.context:
-        raise ConfigError(
-            "sample.max_tokens",
-            f"leaves no room for a prompt in the model's context of {model.cfg.context}",
-            str(cfg.sample.max_tokens),
-        )
-    jax.block_until_ready(start)
-    return Session(
-        cfg, task, mesh, with_compute_dtype(model, cfg.model.compute_dtype), start, tokenizer
-    )
+    context = model.cfg.context
+    for field, value in (
+        ("data.max_prompt_tokens", cfg.data.max_prompt_tokens),
+        ("sample.max_tokens", cfg.sample.max_tokens),
+    ):
+        if value >= context:
+            raise ConfigError(field, f"the model's context is {context}; lower it", str(value))
+    problems, dropped = prompted_problems(cfg, task, tokenizer)
+    record_run(cfg, workdir)
+    if any(dropped.values()):
+        write_atomic(workdir / "dropped_prompts.json", json.dumps(dropped, indent=1) + "\n")
+    model = with_compute_dtype(model, cfg.model.compute_dtype)
+    return Session(cfg, workdir, task, mesh, model, start, tokenizer, problems)
+
+
+def prompted_problems(
+    cfg: Config, task: Task, tokenizer: "PreTrainedTokenizerBase"
+) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[str]]]:
+    """The problems of every split with their prompt ids, and the ids of those left out.
+
+    Raises ConfigError when an iteration draws more problems than there are to train on.
+    """
+    limit, chat = cfg.data.max_prompt_tokens, cfg.data.chat_template
+    kept: dict[Split, list[PromptedProblem]] = {}
+    dropped: dict[Split, list[str]] = {}
+    for split in SPLITS:
+        kept[split], dropped[split] = load_problems(task, tokenizer, split, limit, chat)
+        if dropped[split]:
+            total = len(kept[split]) + len(dropped[split])
+            print(
+                f"{split}: {len(dropped[split])} of {total} prompts have more than "
+                f"data.max_prompt_tokens = {limit} tokens and are left out: dropped_prompts.json"
+            )
+    if len(kept["train"]) < cfg.rollout.prompts:
+        rule = f"the train split has only {len(kept['train'])} problems; lower it"
+        raise ConfigError("rollout.prompts", rule, str(cfg.rollout.prompts))
+    return kept, dropped

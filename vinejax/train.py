@@ -14,7 +14,6 @@ from etils import epath
 from vinejax.analysis.episodes import episode_rows
 from vinejax.analysis.report import build_report
 from vinejax.config import Config
-from vinejax.errors import ConfigError
 from vinejax.evaluate import evaluate
 from vinejax.learner.batch import collate, minibatches, with_advantages, with_logprobs
 from vinejax.learner.metrics import engine_metrics, episode_metrics, logprob_diff, update_metrics
@@ -26,7 +25,6 @@ from vinejax.rollout.vine import fill_values
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.profile import profiler
-from vinejax.runtime.workdir import open_workdir
 from vinejax.session import Session, open_session
 from vinejax.tasks.base import Split
 from vinejax.types import TrainState, row_seed
@@ -37,9 +35,8 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
 
     Returns the workdir, which then holds checkpoints, metrics, episodes and `report.html`.
     """
-    workdir = open_workdir(cfg, path)
-    session = open_session(cfg, workdir)
-    problems = training_problems(session)
+    session = open_session(cfg, path)
+    workdir = session.workdir
     optimizer = make_optimizer(cfg.optimizer, num_updates(cfg))
     with (
         Checkpoints(workdir / "checkpoints", cfg.checkpoint.keep) as checkpoints,
@@ -48,7 +45,6 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
     ):
         state, done, best_accuracy = resume(session, optimizer, checkpoints)
         with RunLog(workdir, cfg.log, cfg.iterations, resumed_at=done) as log:
-            report_dropped(session, log)
             sampler, evaluator = session.sampler, session.evaluator
 
             def accuracy(state: TrainState, split: Split, done: int) -> float:
@@ -60,7 +56,7 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
                 best_accuracy = accuracy(state, "validation", 0)
             for iteration in range(done, cfg.iterations):
                 profile(iteration)
-                state = iterate(session, sampler, optimizer, state, problems, iteration, log)
+                state = iterate(session, sampler, optimizer, state, iteration, log)
                 done = iteration + 1
                 if is_due(done, cfg.eval.every, cfg.iterations):
                     found = accuracy(state, "validation", done)
@@ -79,13 +75,12 @@ def iterate(
     sampler: Engine,
     optimizer: optax.GradientTransformation,
     state: TrainState,
-    problems: list[PromptedProblem],
     iteration: int,
     log: RunLog,
 ) -> TrainState:
     """One iteration of VinePPO."""
     cfg, task, model = session.cfg, session.task, session.model
-    chosen = draw(problems, cfg, iteration)
+    chosen = draw(session.problems["train"], cfg, iteration)
     before = dataclasses.replace(sampler.stats)
     with log.stage("rollout"):
         episodes = sample_episodes(sampler, state.params, task, chosen, cfg, iteration)
@@ -131,27 +126,6 @@ def num_updates(cfg: Config) -> int:
 def is_due(done: int, every: int, last: int) -> bool:
     """After every `every` iterations (0: never) and after the last."""
     return done == last or (every > 0 and done % every == 0)
-
-
-def training_problems(session: Session) -> list[PromptedProblem]:
-    """Raises ConfigError when there are fewer than an iteration draws."""
-    problems, _ = session.problems("train")
-    wanted = session.cfg.rollout.prompts
-    if len(problems) < wanted:
-        rule = f"the train split has only {len(problems)} problems; lower it"
-        raise ConfigError("rollout.prompts", rule, str(wanted))
-    return problems
-
-
-def report_dropped(session: Session, log: RunLog) -> None:
-    """Say which problems are left out for the length of their prompt."""
-    for split in ("train", "validation", "test"):
-        kept, dropped = session.problems(split)
-        if dropped:
-            log.message(
-                f"{split}: {len(dropped)} of {len(kept) + len(dropped)} prompts are longer than "
-                f"data.max_prompt_tokens and left out: {', '.join(dropped)}"
-            )
 
 
 def resume(

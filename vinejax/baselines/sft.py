@@ -24,7 +24,7 @@ from vinejax.learner.score import token_logprobs
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.weights import load_pretrained, save_pretrained
 from vinejax.runtime.log import RunLog
-from vinejax.runtime.workdir import open_workdir
+from vinejax.runtime.workdir import check_workdir, record_run
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.prompts import encode_response, load_problems
 from vinejax.types import Episode, TrainState, row_seed
@@ -118,12 +118,7 @@ def _batches(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
 
 
 def train_supervised(
-    model: Decoder,
-    params: Params,
-    tokenizer: "PreTrainedTokenizerBase",
-    task: Task,
-    cfg: Config,
-    log: RunLog,
+    model: Decoder, params: Params, examples: list[Episode], cfg: Config, log: RunLog
 ) -> Params:
     """The parameters after `sft.steps` updates."""
     schedule = dataclasses.replace(
@@ -133,7 +128,6 @@ def train_supervised(
     )
     optimizer = make_optimizer(schedule, cfg.sft.steps)
     state = TrainState(jnp.int32(0), params, jax.jit(optimizer.init)(params))
-    examples = worked_examples(task, tokenizer, cfg, model.cfg.context)
     with log.stage("sft"):
         for step, batch in enumerate(_batches(examples, cfg), start=1):
             state, loss = sft_step(model, optimizer, state, batch)
@@ -149,7 +143,11 @@ def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
     A warm-up that is there already is used as it is. Returns the folder.
     """
     task = load_task(cfg.data)
-    workdir = open_workdir(cfg, path)
+    return warm_start(cfg, task, check_workdir(cfg, path))
+
+
+def warm_start(cfg: Config, task: Task, workdir: epath.Path) -> epath.Path:
+    """As `warm_up`, in a workdir that has been checked."""
     folder = workdir / FOLDER
     if (folder / "model.safetensors").exists():
         return folder
@@ -158,8 +156,10 @@ def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
         model = with_compute_dtype(model, cfg.model.compute_dtype)
     else:
         model, params, tokenizer = fresh_model(cfg, task)
+    examples = worked_examples(task, tokenizer, cfg, model.cfg.context)
+    record_run(cfg, workdir)  # only now: what cannot run writes nothing
     with RunLog(workdir, cfg.log, cfg.iterations) as log:
-        params = train_supervised(model, params, tokenizer, task, cfg, log)
+        params = train_supervised(model, params, examples, cfg, log)
         save_pretrained(os.fspath(folder), model, params, tokenizer)
         log.message(f"supervised start: {folder}")
     return folder

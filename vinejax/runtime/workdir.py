@@ -1,11 +1,13 @@
 """The folder of a run: what it was started with, and whether this command may continue it."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
 import os
 import platform
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +23,43 @@ FREE_FIELDS = {"iterations", "resume", "profile"}
 FREE_GROUPS = ("log.", "eval.", "checkpoint.")
 
 
-def open_workdir(cfg: Config, path: str | os.PathLike, is_writer: bool = True) -> epath.Path:
-    """Creates or reopens `path`, records the configuration there, and returns it absolute.
-
-    `config.json` holds the configuration, the versions and the git revision of the latest start.
-    Of several processes one is the writer; the others only get the path.
+def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
+    """The absolute `path`, if this configuration may run there. Writes nothing.
 
     Raises:
-      WorkdirError: the folder cannot be written; it holds a run with another configuration, or any
-        run when `cfg.resume` is False. Nothing has been changed then.
+      WorkdirError: the folder holds a run with another configuration, or any run when `cfg.resume`
+        is False; or something on the way to it is not a folder, or not writable.
     """
     folder = epath.Path(path)
     if not is_remote(folder):
         folder = epath.Path(os.path.abspath(folder))
-    if not is_writer:
-        return folder
-    file = folder / "config.json"
-    try:
-        _check_same_run(cfg, file)
+        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            rule = "is not a folder" if not there.is_dir() else "is not writable"
+            raise WorkdirError(f"{folder}: {there} {rule}; choose another --workdir")
+    with _usable(folder):
+        _check_same_run(cfg, folder / "config.json")
+    return folder
+
+
+def record_run(cfg: Config, folder: epath.Path) -> None:
+    """Writes `config.json` into a folder that `check_workdir` gave, making it if need be.
+
+    It holds the configuration, the versions and the git revision of the latest start.
+    """
+    with _usable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, json.dumps(_record(cfg), indent=2) + "\n")
+        write_atomic(folder / "config.json", json.dumps(_record(cfg), indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def _usable(folder: epath.Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ImportError) as error:  # a client library may be missing for gs://
         raise WorkdirError(
             f"{folder}: cannot be used ({error}); choose another --workdir"
         ) from error
-    return folder
 
 
 def is_remote(path: epath.Path) -> bool:

@@ -67,7 +67,8 @@ def encode_response(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int
 
 
 def _encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    return list(tokenizer.encode(text, add_special_tokens=False))
+    # verbose: what is too long is dropped and reported by us, not warned about.
+    return list(tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
 def load_problems(
