@@ -41,8 +41,8 @@ def with_logprobs(
     """The batch with the log-probabilities of the policy that sampled it and of the reference."""
 
     def scored(weights: Params) -> jax.Array:
-        temperature = cfg.sample.temperature
-        parts = [score(model, weights, x, temperature) for x in slices(batch, cfg.ppo.microbatch)]
+        size = cfg.ppo.microbatch or cfg.ppo.minibatch
+        parts = [score(model, weights, x, cfg.sample.temperature) for x in slices(batch, size)]
         return jnp.concatenate(parts)
 
     return batch._replace(old_logprobs=scored(params), ref_logprobs=scored(reference))

@@ -33,7 +33,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
     }
 
 
-def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, float]:
+def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
     """|sampler - scorer| over response tokens: 0 but for rounding, or something is wrong."""
     sampled = np.concatenate([np.asarray(e.logprobs, np.float32) for e in episodes])
     scored = np.asarray(batch.old_logprobs)[np.asarray(batch.mask)]
@@ -44,7 +44,7 @@ def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, float]:
     }
 
 
-def update_metrics(updates: Sequence[UpdateStats]) -> dict[str, float]:
+def update_metrics(updates: Sequence[UpdateStats]) -> dict[str, Any]:
     """Means over the tokens of all updates; norms over the updates that were applied."""
     total = jax.tree.map(lambda *x: np.sum(x), *jax.device_get(list(updates)))
     tokens, applied = max(total.tokens, 1.0), max(total.updates, 1.0)
@@ -62,11 +62,13 @@ def update_metrics(updates: Sequence[UpdateStats]) -> dict[str, float]:
 
 def engine_metrics(
     stats: EngineStats, episodes: Sequence[Episode], timings: Mapping[str, float]
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """What the iteration's two phases of sampling generated, and how fast."""
+    # Episodes that share a state share its continuations.
+    drawn = {id(group): len(group) for e in episodes for group in e.continuations}
     seconds = timings["timing_s/rollout"] + timings["timing_s/value"]
     return {
-        "values/rollouts": sum(len(group) for e in episodes for group in e.continuations),
+        "values/rollouts": sum(drawn.values()),
         "rollout/decoded_tokens": stats.decoded_tokens,
         "rollout/prefill_tokens": stats.prefill_tokens,
         "rollout/slot_utilisation": stats.slot_utilisation,

@@ -83,7 +83,7 @@ def gradients(
         return jax.tree.map(jnp.add, total, (grads, sums)), None
 
     micros = jax.tree.map(
-        lambda x: x.reshape(-1, min(ppo.microbatch, x.shape[0]), *x.shape[1:]), batch
+        lambda x: x.reshape(-1, ppo.microbatch or x.shape[0], *x.shape[1:]), batch
     )
     zero = (jax.tree.map(jnp.zeros_like, params), UpdateStats(*[jnp.float32(0)] * 10))
     (grads, sums), _ = lax.scan(accumulate, zero, micros)
