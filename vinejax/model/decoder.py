@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 Params = dict[str, Any]
@@ -222,8 +223,10 @@ def unstack(params: Params, num_layers: int) -> list[Params]:
     return [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(num_layers)]
 
 
-def apply(model: Decoder, params: Params, tokens: Int[Array, "B T"]) -> Float[Array, "B T V"]:
-    """Float32 logits of whole sequences without padding; for tests and small use."""
+def apply(
+    model: Decoder, params: Params, tokens: ArrayLike | list[list[int]]
+) -> Float[Array, "B T V"]:
+    """Float32 logits of whole sequences [B, T] without padding; for tests and small use."""
     tokens = jnp.asarray(tokens, jnp.int32)
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     x, _ = model.hidden(params, tokens, positions, jnp.ones_like(tokens))

@@ -4,10 +4,10 @@ Axes: `data` splits sequences and replicates weights, `fsdp` splits sequences an
 splits heads, feed-forward columns and the vocabulary.
 """
 
+import math
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -47,13 +47,14 @@ def make_mesh(cfg: MeshConfig) -> Mesh:
     sizes = [cfg.data, cfg.fsdp, cfg.tensor]
     num_devices = jax.device_count()
     if -1 in sizes:
-        others = -int(np.prod(sizes))
-        sizes[sizes.index(-1)] = num_devices // others
-    if int(np.prod(sizes)) > num_devices or num_devices % int(np.prod(sizes)):
+        others = -math.prod(sizes)
+        sizes[sizes.index(-1)] = max(num_devices // others, 1)
+    size = math.prod(sizes)
+    if num_devices % size:
         raise ConfigError(
             "mesh", f"data x fsdp x tensor = {sizes} needs a divisor of {num_devices} devices"
         )
-    devices = jax.devices()[: int(np.prod(sizes))]
+    devices = jax.devices()[:size]
     names = ("data", "fsdp", "tensor")
     return jax.make_mesh(tuple(sizes), names, axis_types=(AxisType.Auto,) * 3, devices=devices)
 

@@ -62,16 +62,22 @@ def _to_ours(path: tuple[str, ...], x: np.ndarray, shape: tuple[int, ...]) -> np
     return (x.T if transposed else x).reshape(shape)
 
 
+def _read_json(file: epath.Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(file.read_text())
+    except ValueError as error:
+        raise ModelError(f"{file} is not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise ModelError(f"{file} is not a JSON object")
+    return raw
+
+
 def read_config(folder: epath.Path) -> DecoderConfig:
     """The architecture of a folder's config.json; ModelError names the field that we refuse."""
-    try:
-        raw = json.loads((folder / "config.json").read_text())
-    except FileNotFoundError:
-        raise ModelError(
-            f"{folder}/config.json is missing: not a Hugging Face model folder"
-        ) from None
-    except json.JSONDecodeError as error:
-        raise ModelError(f"{folder}/config.json is not JSON: {error}") from None
+    file = folder / "config.json"
+    if not file.exists():
+        raise ModelError(f"{file} is missing: not a Hugging Face model folder")
+    raw = _read_json(file)
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     for field, value, supported in (
         ("model_type", raw.get("model_type"), "llama"),
@@ -79,19 +85,24 @@ def read_config(folder: epath.Path) -> DecoderConfig:
         ("rope_type", rope.get("rope_type", rope.get("type", "default")), "default"),
     ):
         if value != supported:
-            raise ModelError(
-                f"{folder}/config.json: {field} = {value!r} is not supported, only {supported!r}"
-            )
-    num_heads = raw["num_attention_heads"]
+            raise ModelError(f"{file}: {field} = {value!r} is not supported, only {supported!r}")
+
+    def size(field: str, otherwise: int | None = None) -> int:
+        value = otherwise if raw.get(field) is None else raw[field]
+        if not isinstance(value, int) or value < 1:
+            raise ModelError(f"{file}: {field} = {value!r} must be a positive integer")
+        return value
+
+    num_heads = size("num_attention_heads")
     return DecoderConfig(
-        vocab_size=raw["vocab_size"],
-        num_layers=raw["num_hidden_layers"],
-        width=raw["hidden_size"],
+        vocab_size=size("vocab_size"),
+        num_layers=size("num_hidden_layers"),
+        width=size("hidden_size"),
         num_heads=num_heads,
-        num_kv_heads=raw.get("num_key_value_heads") or num_heads,
-        head_dim=raw.get("head_dim") or raw["hidden_size"] // num_heads,
-        ffn=raw["intermediate_size"],
-        context=raw["max_position_embeddings"],
+        num_kv_heads=size("num_key_value_heads", num_heads),
+        head_dim=size("head_dim", size("hidden_size") // num_heads),
+        ffn=size("intermediate_size"),
+        context=size("max_position_embeddings"),
         rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta", 10000.0)),
         norm_eps=raw.get("rms_norm_eps", 1e-6),
         tied_head=raw.get("tie_word_embeddings", False),
@@ -107,7 +118,7 @@ def _eos_ids(folder: epath.Path, config: dict[str, Any]) -> tuple[int, ...]:
     """All ids that end a text: generation_config.json may know more than config.json."""
     found: list[int] = []
     generation = folder / "generation_config.json"
-    for raw in (config, json.loads(generation.read_text()) if generation.exists() else {}):
+    for raw in (config, _read_json(generation) if generation.exists() else {}):
         ids = raw.get("eos_token_id")
         found += ids if isinstance(ids, list) else [] if ids is None else [ids]
     return tuple(sorted(set(found)))
@@ -176,7 +187,7 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
 
 
 def load_pretrained(
-    path: str, dtype: str = "float32", mesh: Mesh | None = None
+    path: epath.PathLike, dtype: str = "float32", mesh: Mesh | None = None
 ) -> tuple[Decoder, Params, "PreTrainedTokenizerBase"]:
     """Model, parameters and tokenizer of a Hugging Face folder.
 
@@ -208,7 +219,7 @@ def load_tokenizer(folder: epath.PathLike) -> "PreTrainedTokenizerBase":
 
 
 def save_pretrained(
-    path: str,
+    path: epath.PathLike,
     model: Decoder,
     params: Params,
     tokenizer: "PreTrainedTokenizerBase",
@@ -234,7 +245,9 @@ def save_pretrained(
 
 
 def hf_config(cfg: DecoderConfig, dtype: str) -> dict[str, Any]:
-    """config.json of a LlamaForCausalLM."""
+    """config.json of a LlamaForCausalLM; ModelError where there is no such Llama."""
+    if cfg.qkv_bias != cfg.out_bias:
+        raise ModelError("a Llama has biases on all of q, k, v and out or on none: cannot be saved")
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

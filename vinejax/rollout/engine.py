@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from vinejax.config import SampleConfig
+from vinejax.config import GROUP, SampleConfig
 from vinejax.model.decoder import Decoder, Params
 from vinejax.rollout.decode import EOS, NOT_FINITE, Queue, TrunkKV, decode_wave, prefill
 from vinejax.runtime.compiles import num_compiles
@@ -96,11 +96,13 @@ class Engine:
         tokenizer: "PreTrainedTokenizerBase",
         mesh: Mesh | None = None,
         slots: int = 64,
-        group: int = 8,
+        group: int = GROUP,
     ):
         if slots % group:
             raise ValueError(f"slots = {slots} must be a multiple of group = {group}")
         self.model, self.sample_config, self.tokenizer = model, sample_config, tokenizer
+        # What decoding compiles for: stop strings and budgets are no part of the program.
+        self._drawing = dataclasses.replace(sample_config, max_tokens=1, stop=())
         self.num_rows, self.group = slots // group, group
         self.stats = EngineStats()
         own: Any = tokenizer.eos_token_id
@@ -189,7 +191,7 @@ class Engine:
         queue = self._queue(trunks, branches, budgets, wave)
         width = bucket(max(budgets[i] for i in items))
         out, steps = decode_wave(
-            self.model, self.sample_config, self.eos_ids, width, self.group,
+            self.model, self._drawing, self.eos_ids, width, self.group,
             params, trunk_kv, queue,
         )  # fmt: skip
         out = jax.device_get(out)

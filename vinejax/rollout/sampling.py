@@ -34,23 +34,29 @@ def inverse_cdf(weights: Float[Array, "S V"], u: Float[Array, " S"]) -> Int[Arra
     """The token at which the cumulative weight passes u * total; u in [0, 1).
 
     Two levels, block sums and then one block: a third of the work of a full cumulative sum. A
-    token of weight 0 is never drawn: the cumulative sum does not pass anything there.
+    token of weight 0 is never drawn.
     """
     S, V = weights.shape
     blocks = jnp.pad(weights, ((0, 0), (0, -V % BLOCK))).reshape(S, -1, BLOCK)
 
-    def passes(cumulative: Float[Array, "S n"], goal: Float[Array, " S"]) -> Int[Array, " S"]:
-        # Rounding can put the goal at the very end; it then belongs to the last weight there is.
-        below = jnp.nextafter(cumulative[:, -1], 0.0)
-        return jnp.sum(cumulative <= jnp.minimum(goal, below)[:, None], axis=-1)
+    def first_past(
+        weights: Float[Array, "S n"], cumulative: Float[Array, "S n"], goal: Float[Array, " S"]
+    ) -> Int[Array, " S"]:
+        # A parallel cumulative sum is not monotone to the last bit: over hundreds of blocks, one
+        # of weight 0 can raise it. So only places that have weight may pass the goal.
+        reached = jnp.where(weights > 0, cumulative, 0.0)
+        # Rounding can put the goal past either end; it then belongs to the weight nearest to it.
+        below = jnp.nextafter(reached.max(axis=-1), 0.0)
+        return jnp.argmax(reached > jnp.clip(goal, 0.0, below)[:, None], axis=-1)
 
-    totals = jnp.cumsum(blocks.sum(axis=-1), axis=-1)
+    sums = blocks.sum(axis=-1)
+    totals = jnp.cumsum(sums, axis=-1)
     goal = u * totals[:, -1]
-    block = passes(totals, goal)
+    block = first_past(sums, totals, goal)
     rows = jnp.arange(S)
     before = jnp.where(block > 0, totals[rows, block - 1], 0.0)
-    inside = jnp.cumsum(blocks[rows, block], axis=-1)
-    return block * BLOCK + passes(inside, goal - before)
+    inside = blocks[rows, block]
+    return block * BLOCK + first_past(inside, jnp.cumsum(inside, axis=-1), goal - before)
 
 
 def sample(
