@@ -1,12 +1,18 @@
 """The embedded task: chains of additions, subtractions and products, worked one operation a line.
 
-    47+38-29=            the prompt
-    47+38=85             one step a line
-    85-29=56
-    #### 56              the answer
+    7+8-4*2=            the prompt
+    7+8=15              one step a line
+    15-4=11
+    11*2=22
+    #### 22             the answer
 
 Every problem is generated, nothing is downloaded. A problem's split is a hash of its question, so
 that the three splits cannot share one. Difficulty is the number of operations.
+
+The demonstrations of the supervised warm-up are hasty: before any line but the last they may stop
+showing work and write the answer down. The answer is right, but the model cannot do several
+operations in its head, so what it learns from them fails often. Working it out line by line is
+what reinforcement has to find, and a step's value shows where a solution gave up.
 """
 
 import hashlib
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
 
 SIZES = {"train": 6000, "validation": 256, "test": 512}
 OPERATIONS = (2, 3, 4)  # difficulties, in equal shares
+HASTE = 0.5  # chance that a demonstration skips the rest of its work, before each line
 LARGEST = 20  # every operand and every intermediate result lies in 0 .. LARGEST
 TOKENIZER = pathlib.Path(__file__).parent / "arithmetic_tokenizer"
 
@@ -32,10 +39,14 @@ _ANSWER = re.compile(r"#### (-?\d+)")
 _OPERATION = re.compile(r"(\d+)([-+*])(\d+)")
 
 
+def _hash(text: str) -> float:
+    """A number in [0, 1), the same for the same text everywhere."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest()) / 2**32
+
+
 def split_of(question: str) -> str:
     """The split of a question: a tenth each for validation and test."""
-    digit = hashlib.blake2b(question.encode()).digest()[0] % 10
-    return {0: "test", 1: "validation"}.get(digit, "train")
+    return {0: "test", 1: "validation"}.get(int(10 * _hash(question)), "train")
 
 
 def _apply(left: int, sign: str, right: int) -> int:
@@ -87,7 +98,13 @@ class Arithmetic:
         return f"{problem.question}="
 
     def solution(self, problem: Problem) -> str:
-        return f"\n{problem.answer}"
+        """A demonstration: the worked answer, or a hasty one that skips some of its last lines."""
+        *lines, answer = problem.answer.split("\n")
+        for i in range(len(lines) - 1):
+            if _hash(f"{problem.question} {i}") < HASTE:
+                lines = lines[:i]
+                break
+        return "".join(f"\n{line}" for line in [*lines, answer])
 
     def split(self, text: str) -> list[int]:
         return split_steps(text, style="gsm8k")
