@@ -100,6 +100,9 @@ class Engine:
     ):
         if slots % group:
             raise ValueError(f"slots = {slots} must be a multiple of group = {group}")
+        cfg = sample_config
+        if cfg.temperature < 0 or not 0 < cfg.top_p <= 1 or cfg.top_k < 0:
+            raise ValueError(f"{cfg}: temperature >= 0, 0 < top_p <= 1 and top_k >= 0 are needed")
         self.model, self.sample_config, self.tokenizer = model, sample_config, tokenizer
         # What decoding compiles for: stop strings and budgets are no part of the program.
         self._drawing = dataclasses.replace(sample_config, max_tokens=1, stop=())
@@ -133,7 +136,7 @@ class Engine:
             for limit, branch in zip(limits, branches, strict=True)
         ]
         compiles = num_compiles()
-        results = [Grown([], [], "", "length")] * len(branches)
+        results = [Grown([], [], "", "length") for _ in branches]
         rows = self._rows(branches, budgets)
         for start in range(0, len(rows), self.num_rows):
             wave = rows[start : start + self.num_rows]
@@ -150,6 +153,8 @@ class Engine:
                 raise ValueError(
                     f"trunk {i} has {len(trunk)} tokens, the context is {self.model.cfg.context}"
                 )
+            if min(trunk) < 0 or max(trunk) >= self.model.cfg.vocab_size:
+                raise ValueError(f"trunk {i} has ids outside 0 .. {self.model.cfg.vocab_size - 1}")
         for i, branch in enumerate(branches):
             if not 0 <= branch.trunk < len(trunks):
                 raise ValueError(f"branch {i}: no trunk {branch.trunk} among {len(trunks)}")

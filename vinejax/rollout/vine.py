@@ -13,7 +13,7 @@ import numpy as np
 from vinejax.config import Config
 from vinejax.model.decoder import Params
 from vinejax.rl.values import mc_values
-from vinejax.rollout.engine import Branch, Engine, Grown
+from vinejax.rollout.engine import Branch, Engine, Grown, bucket
 from vinejax.rollout.trajectories import PromptedProblem, graded
 from vinejax.tasks.base import Task
 from vinejax.tasks.text import continuation_text, decode
@@ -96,9 +96,12 @@ def fill_values(
         episode = episodes[state.episode]
         own = grown[i * cfg.values.k : (i + 1) * cfg.values.k]
         found.append(_grade(engine, task, by_id[episode.problem_id], episode, state, own, cfg))
-    returns = np.array([[c.reward for c in group] for group in found], np.float32)
-    counts = np.full((1, len(found)), cfg.values.k, np.int32)
-    values = np.asarray(mc_values(returns[None], counts))[0] if found else returns
+    # A bucket's size, so that the number of states, which changes, compiles nothing.
+    returns = np.zeros((1, bucket(len(found)), cfg.values.k), np.float32)
+    counts = np.zeros(returns.shape[:2], np.int32)
+    for i, group in enumerate(found):
+        returns[0, i], counts[0, i] = [c.reward for c in group], cfg.values.k
+    values = np.asarray(mc_values(returns, counts))[0]
     return [
         _filled(episode, [found[s] for s in visited], values[visited], cfg.ppo.gamma)
         for episode, visited in zip(episodes, visits, strict=True)

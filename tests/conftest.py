@@ -1,0 +1,33 @@
+"""What the tests share: a tiny random model, a tiny trained one, and one compilation cache."""
+
+import os
+import tempfile
+
+# Before jax is imported. Tests that start processes compile the same programs; the cache is the
+# run's own, so that no run depends on an earlier one.
+_cache = tempfile.TemporaryDirectory(prefix="vinejax-compiled-")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _cache.name)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test may need the network
+
+import model_oracles  # noqa: E402
+import pytest  # noqa: E402
+from tokenizer_cases import shared  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def tiny() -> model_oracles.Model:
+    """Two layers with grouped-query attention, over the shipped arithmetic tokenizer."""
+    from vinejax.tasks.arithmetic import Arithmetic
+
+    tokenizer = Arithmetic().tokenizer()
+    return model_oracles.random_model(tokenizer=tokenizer, vocab_size=len(tokenizer))
+
+
+@pytest.fixture(scope="session")
+def stories() -> model_oracles.Model:
+    """stories260K: a Llama of 260 thousand parameters that really writes English."""
+    from vinejax.model.weights import load_pretrained
+
+    return model_oracles.Model(*load_pretrained(str(shared("tiny_model/stories260K/hf"))))

@@ -1,0 +1,57 @@
+"""The package's front door: names that resolve, an import that costs nothing."""
+
+import subprocess
+import sys
+
+import pytest
+
+import vinejax
+
+IMPORT = """
+import sys, time
+start = time.perf_counter()
+import vinejax
+took = time.perf_counter() - start
+assert vinejax.__version__ and "Engine" in dir(vinejax)
+heavy = {"jax", "jaxlib", "numpy", "flax", "optax", "orbax", "transformers", "sympy"}
+print(took, sorted(heavy & sys.modules.keys()))
+"""
+PAGE = """
+Branch Engine SampleConfig apply gae group_advantages kl load_pretrained mc_values ppo_clip
+save_pretrained split_steps step_advantages token_advantages value_clip whiten
+""".split()  # users have written these down
+
+
+def test_import_is_instant_and_loads_nothing_heavy():
+    times = []
+    for _ in range(3):  # the least of three: the machine may be busy
+        done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        took, heavy = done.stdout.split(maxsplit=1)
+        assert heavy.strip() == "[]"
+        times.append(float(took))
+    assert min(times) < 0.2
+
+
+def test_every_public_name_resolves():
+    assert set(PAGE) <= set(vinejax.__all__)
+    assert vinejax.__all__ == sorted(set(vinejax.__all__))
+    for name in vinejax.__all__:
+        assert getattr(vinejax, name).__module__.startswith("vinejax."), name
+    assert set(vinejax.__all__) <= set(dir(vinejax))
+
+
+def test_star_import():
+    namespace: dict[str, object] = {}
+    exec("from vinejax import *", namespace)
+    assert set(vinejax.__all__) <= namespace.keys()
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_it():
+    with pytest.raises(AttributeError, match="module 'vinejax' has no attribute 'Engin'"):
+        vinejax.Engin  # noqa: B018
+    assert not hasattr(vinejax, "__path_of_something__")
+
+
+def test_the_version_is_a_version():
+    assert [part.isdecimal() for part in vinejax.__version__.split(".")] == [True] * 3

@@ -1,0 +1,146 @@
+"""The sharding table covers every weight, and eight devices compute what one does."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from model_oracles import ALL_BIASES, random_model
+
+from vinejax.config import MeshConfig
+from vinejax.errors import ConfigError
+from vinejax.model.sharding import PARAM_SPECS, make_mesh, param_shardings, spec_of
+
+NUM_DEVICES = jax.device_count()
+
+
+@pytest.mark.parametrize("fields", [dict(), dict(tied_head=True), ALL_BIASES])
+def test_every_weight_has_a_spec_of_its_rank(fields):
+    _, params, _ = random_model(**fields)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        spec = spec_of(path)
+        assert len(spec) == leaf.ndim, jax.tree_util.keystr(path)
+        if path[0].key == "layers":
+            assert spec[0] is None, "the scan runs over this axis"
+        for axis in ("fsdp", "tensor"):
+            assert list(spec).count(axis) <= 1
+
+
+def test_the_table_has_no_entry_that_nothing_uses():
+    _, params, _ = random_model(**ALL_BIASES)
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    used = {id(spec_of(path)) for path in paths}
+    assert [name for name, spec in PARAM_SPECS.items() if id(spec) not in used] == []
+    _, plain, _ = random_model()
+    names = {
+        "/".join(key.key for key in path[-2:])
+        for path, _ in jax.tree_util.tree_leaves_with_path(plain)
+    }
+    assert {name for name in PARAM_SPECS if name not in names and "bias" not in name} <= {"embed"}
+
+
+def test_matrices_are_split_over_both_axes_and_vectors_over_none():
+    for name, spec in PARAM_SPECS.items():
+        axes = {axis for axis in spec if axis}
+        if name.endswith("kernel") or name in ("embed", "head"):
+            assert axes == {"fsdp", "tensor"}, name
+        elif name.endswith("scale"):
+            assert axes == set(), name
+
+
+def test_a_missing_spec_is_an_error():
+    key = jax.tree_util.DictKey
+    with pytest.raises(KeyError):
+        spec_of((key("layers"), key("new"), key("kernel")))
+
+
+def test_the_default_mesh_is_one_device_whatever_there_is():
+    mesh = make_mesh(MeshConfig())
+    assert dict(mesh.shape) == {"data": 1, "fsdp": 1, "tensor": 1}
+    _, params, _ = random_model()
+    shardings = param_shardings(mesh, params)
+    assert jax.tree.structure(shardings) == jax.tree.structure(params)
+    assert shardings["embed"] == NamedSharding(mesh, P("tensor", "fsdp"))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        dict(data=2 * NUM_DEVICES),
+        dict(data=-1, tensor=2 * NUM_DEVICES),
+        dict(fsdp=-1, tensor=16 * NUM_DEVICES + 3),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(sizes):
+    with pytest.raises(ConfigError, match=rf"^mesh: .* {NUM_DEVICES} device") as error:
+        make_mesh(MeshConfig(**sizes))
+    assert error.value.field == "mesh"
+    assert "\n" not in str(error.value)
+
+
+EIGHT_DEVICES = """
+import jax, numpy as np
+from model_oracles import ALL_BIASES, random_model
+from vinejax.config import MeshConfig, SampleConfig
+from vinejax.errors import ConfigError
+from vinejax.model.decoder import apply
+from vinejax.model.sharding import BATCH_SPEC, make_mesh, param_shardings
+from vinejax.rollout.engine import Branch, Engine
+from vinejax.tasks.arithmetic import Arithmetic
+from jax.sharding import NamedSharding
+
+assert jax.device_count() == 8
+forward = jax.jit(apply, static_argnums=0)
+tokens = np.random.default_rng(0).integers(0, 20, (8, 16))
+model, params, _ = random_model(**ALL_BIASES)
+alone = forward(model, params, tokens)
+mesh = make_mesh(MeshConfig(data=-1, fsdp=2, tensor=2))
+assert dict(mesh.shape) == dict(data=2, fsdp=2, tensor=2)
+split = jax.device_put(params, param_shardings(mesh, params))
+kernel = split["layers"]["q"]["kernel"]
+assert kernel.addressable_shards[0].data.size * 4 == kernel.size
+rows = jax.device_put(tokens, NamedSharding(mesh, BATCH_SPEC))
+together = forward(model, split, rows)
+assert len(together.sharding.device_set) == 8
+np.testing.assert_allclose(together, alone, atol=1e-5)
+branches = [Branch(i % 3, 2 + i % 4, seed=i) for i in range(12)]
+trunks = tokens[:3].tolist()
+grown = [
+    Engine(model, SampleConfig(), Arithmetic().tokenizer(), mesh, slots=4, group=2).grow(
+        weights, trunks, branches, 9
+    )
+    for mesh, weights in ((None, params), (mesh, split))
+]
+assert [x.tokens for x in grown[0]] == [x.tokens for x in grown[1]]
+assert sum(len(x.tokens) for x in grown[0]) > 50
+for one, other in zip(*grown):
+    np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+
+for sizes in (dict(data=3), dict(data=-1, fsdp=3), dict(data=-1, tensor=16), dict(data=16)):
+    try:
+        make_mesh(MeshConfig(**sizes))
+    except ConfigError as error:
+        assert "8 devices" in str(error), error
+    else:
+        raise AssertionError(sizes)
+assert make_mesh(MeshConfig(data=2)).size == 2, "a mesh may leave devices out"
+print("same")
+"""
+
+
+@pytest.mark.slow
+def test_eight_devices_compute_what_one_does():
+    flags = "--xla_force_host_platform_device_count=8"
+    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", EIGHT_DEVICES],
+        cwd=os.path.dirname(__file__),
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "same"
