@@ -74,7 +74,7 @@ def evaluate(
 def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
     """`--mode=eval`: the best policy of the workdir, else its newest, else the start, on the test
     split. Prints the figures; writes them, and every response, to `<workdir>/eval/`."""
-    session = open_session(cfg, path)
+    session = open_session(cfg, path, splits=("test",))
     workdir = session.workdir
     params, source = newest_params(session, workdir)
     problems, solutions, rewards = solve(session, session.evaluator, params, "test")

@@ -57,11 +57,12 @@ class Session:
         )
 
 
-def open_session(cfg: Config, path: str | os.PathLike) -> Session:
+def open_session(
+    cfg: Config, path: str | os.PathLike, splits: tuple[Split, ...] = SPLITS
+) -> Session:
     """Load what the configuration names, then open the workdir: what cannot run writes nothing.
 
-    Without `model.path` a fresh model is warmed up first.
-
+    Without `model.path` a fresh model is warmed up first. Only the problems of `splits` are loaded.
     Prompts that are too long are left out: counted on the screen, listed in dropped_prompts.json.
     Raises ConfigError when the model's context leaves no room for the prompts, or for the response.
     """
@@ -77,7 +78,7 @@ def open_session(cfg: Config, path: str | os.PathLike) -> Session:
     ):
         if value >= context:
             raise ConfigError(field, f"the model's context is {context}; lower it", str(value))
-    problems, dropped = prompted_problems(cfg, task, tokenizer)
+    problems, dropped = prompted_problems(cfg, task, tokenizer, splits)
     record_run(cfg, workdir)
     if any(dropped.values()):
         write_atomic(workdir / "dropped_prompts.json", json.dumps(dropped, indent=1) + "\n")
@@ -86,16 +87,16 @@ def open_session(cfg: Config, path: str | os.PathLike) -> Session:
 
 
 def prompted_problems(
-    cfg: Config, task: Task, tokenizer: "PreTrainedTokenizerBase"
+    cfg: Config, task: Task, tokenizer: "PreTrainedTokenizerBase", splits: tuple[Split, ...]
 ) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[str]]]:
-    """The problems of every split with their prompt ids, and the ids of those left out.
+    """The problems of the splits with their prompt ids, and the ids of those left out.
 
     Raises ConfigError when an iteration draws more problems than there are to train on.
     """
     limit, chat = cfg.data.max_prompt_tokens, cfg.data.chat_template
     kept: dict[Split, list[PromptedProblem]] = {}
     dropped: dict[Split, list[str]] = {}
-    for split in SPLITS:
+    for split in splits:
         kept[split], dropped[split] = load_problems(task, tokenizer, split, limit, chat)
         if dropped[split]:
             total = len(kept[split]) + len(dropped[split])
@@ -103,7 +104,7 @@ def prompted_problems(
                 f"{split}: {len(dropped[split])} of {total} prompts have more than "
                 f"data.max_prompt_tokens = {limit} tokens and are left out: dropped_prompts.json"
             )
-    if len(kept["train"]) < cfg.rollout.prompts:
+    if "train" in splits and len(kept["train"]) < cfg.rollout.prompts:
         rule = f"the train split has only {len(kept['train'])} problems; lower it"
         raise ConfigError("rollout.prompts", rule, str(cfg.rollout.prompts))
     return kept, dropped
