@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizer_cases import NAMES, ODD_TEXTS, gsm8k_texts, load, shared
 
 from vinejax.tasks.prompts import encode_prompt, encode_response
-from vinejax.tasks.steps import split_steps, step_ends, token_ends
+from vinejax.tasks.steps import every_n_tokens, split_steps, step_ends, token_ends
 
 PROMPT = "[MATH_TASK] Problem:\nHow many?\n\nSolution:"
 any_text = st.text() | st.lists(st.sampled_from(["\n", " ", "#### ", "\n#### ", "x", "🎉"])).map(
@@ -90,8 +90,15 @@ def test_splitter_is_total(style: str, text: str):
 
 
 def test_unknown_style_names_the_known_ones():
-    with pytest.raises(ValueError, match="'maths'.*'gsm8k', 'lines'"):
+    with pytest.raises(ValueError, match="'maths'.*'math', 'gsm8k', 'lines'"):
         split_steps("x", "maths")
+
+
+def test_the_default_style_is_math():
+    text = "\nThe sum is three. The product is two."
+    assert split_steps(text) == split_steps(text, "math") == [0, 38]
+    text = "\nThe sum of both is three. The product of both is two."
+    assert split_steps(text) == [0, 26, 54] != split_steps(text, "gsm8k")
 
 
 def test_importing_steps_is_light():
@@ -103,6 +110,20 @@ def test_importing_steps_is_light():
 
 
 # --- tokens
+
+
+@pytest.mark.parametrize(
+    "num_tokens, n, ends",
+    [(7, 3, [3, 6, 7]), (6, 3, [3, 6]), (2, 3, [2]), (3, 1, [1, 2, 3]), (1, 1, [1]), (0, 4, [])],
+)
+def test_steps_of_n_tokens(num_tokens: int, n: int, ends: list[int]):
+    assert every_n_tokens(num_tokens, n) == ends
+
+
+@pytest.mark.parametrize("n", [0, -3])
+def test_a_step_has_a_token(n: int):
+    with pytest.raises(ValueError, match=f"at least one token, not {n}"):
+        every_n_tokens(5, n)
 
 
 def defined_ends(tokenizer: Any, prompt: list[int], response: list[int]) -> list[int]:

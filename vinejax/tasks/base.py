@@ -1,9 +1,11 @@
 """What a task is, how one is found, and how its files are read."""
 
 import difflib
+import gzip
 import importlib
 import json
 import pkgutil
+import zlib
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -86,14 +88,15 @@ def _unknown(name: str) -> ConfigError:
 def read_jsonl(path: str | Path, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """The objects of a JSON Lines file, each with a string under every name in `fields`.
 
-    Blank lines are passed over. Raises DataError that names the file, and the line where there
-    is one: a file that is missing, empty or not UTF-8, a line that is not a JSON object, a
-    needed field that is missing or not a string.
+    Blank lines are passed over; a file whose name ends in .gz is unpacked. Raises DataError that
+    names the file, and the line where there is one: a file that is missing, empty, damaged or not
+    UTF-8, a line that is not a JSON object, a needed field that is missing or not a string.
     """
     file, rows = str(path), []
+    open_text = gzip.open if file.endswith(".gz") else open
     try:
         # Not splitlines(): JSON strings may hold U+2028 and other line ends of Unicode.
-        with open(path, encoding="utf-8-sig") as lines:
+        with open_text(path, "rt", encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     rows.append(_parse(line, file, number))
@@ -102,6 +105,8 @@ def read_jsonl(path: str | Path, fields: tuple[str, ...] = ()) -> list[dict[str,
         raise DataError(file, None, f"not UTF-8 text ({error.reason})") from None
     except OSError as error:
         raise DataError(file, None, error.strerror or str(error)) from None
+    except (EOFError, zlib.error) as error:
+        raise DataError(file, None, f"damaged: {error}") from None
     if not rows:
         raise DataError(file, None, "no rows")
     return rows

@@ -7,13 +7,12 @@ after the LAST '####' on both sides; and which 373 of the training rows are the 
 our own draw, because the reference ships its split as a file.
 """
 
-import hashlib
 import re
-from pathlib import Path
 
 from vinejax.config import DataConfig
 from vinejax.errors import DataError
-from vinejax.tasks.base import Split, check_fields, read_jsonl
+from vinejax.tasks.base import Split
+from vinejax.tasks.load import mixed, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
 
@@ -33,7 +32,8 @@ def make(data: DataConfig) -> "GSM8K":
 class GSM8K:
     """The task; see `tasks/base.py` for what its methods promise.
 
-    `path` is a folder with train.jsonl and test.jsonl, or else the name of a `datasets` data set.
+    `path` is a folder with train and test files (`tasks/load.py`) or else the name of a `datasets`
+    data set.
     """
 
     def __init__(self, path: str):
@@ -45,7 +45,7 @@ class GSM8K:
         source = FILES[split]
         problems = [
             Problem(f"{source}/{i}", row["question"].strip(), row["answer"])
-            for i, row in enumerate(read_rows(self.path, source))
+            for i, row in enumerate(read_split(self.path, source, FIELDS, "main"))
         ]
         for problem in problems:
             if not self.answer(problem.answer):
@@ -83,27 +83,6 @@ def normalize(answer: str) -> str:
 
 def divide(problems: list[Problem], split: Split) -> list[Problem]:
     """The train or validation part of the training rows, always the same one, in mixed order."""
-    # Sorted by a hash and not shuffled by a library, whose stream may change with its version.
-    mixed = sorted(problems, key=lambda p: hashlib.blake2b(p.id.encode()).digest())
-    size = max(1, round(len(mixed) * VALIDATION_PORTION))
-    return mixed[:size] if split == "validation" else mixed[size:]
-
-
-def read_rows(path: str, source: str) -> list[dict]:
-    """Rows of <path>/<source>.jsonl, or of the data set `path` where no such path exists."""
-    folder = Path(path).expanduser()
-    if folder.exists():
-        return read_jsonl(folder / f"{source}.jsonl", FIELDS)
-    try:
-        import datasets
-    except ImportError:
-        message = "no such folder; to load it as a data set, pip install 'vinejax[hub]'"
-        raise DataError(path, None, message) from None
-    try:
-        rows = [dict(row) for row in datasets.load_dataset(path, "main", split=source)]
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(path, None, f"no such folder, and no such data set: {reason}") from None
-    for number, row in enumerate(rows, start=1):
-        check_fields(row, FIELDS, f"{path} {source}", number)
-    return rows
+    drawn = mixed(problems)
+    size = max(1, round(len(drawn) * VALIDATION_PORTION))
+    return drawn[:size] if split == "validation" else drawn[size:]

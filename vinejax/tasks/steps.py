@@ -3,22 +3,25 @@
 import bisect
 from typing import TYPE_CHECKING
 
+from vinejax.tasks.math_steps import split_math
 from vinejax.tasks.text import UNFINISHED, decode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-STYLES = ("gsm8k", "lines")
+STYLES = ("math", "gsm8k", "lines")
 ANSWER_LINE = "\n#### "
 PATIENCE = 32  # tokens that may add no complete text before whole prefixes are decoded
 
 
-def split_steps(text: str, style: str = "gsm8k") -> list[int]:
+def split_steps(text: str, style: str = "math") -> list[int]:
     """Character boundaries [0, ..., len(text)]: step c is text[boundaries[c]:boundaries[c + 1]].
 
     Total: any string has at least one step and steps lose no character. Boundaries rise strictly,
     but for '', which is one empty step, [0, 0]. A line takes the newline before it.
 
+    'math': sentences, lines, lines of formulas, and what is left of over 100 characters broken at
+      a comma or the like; see `tasks/math_steps.py`.
     'gsm8k': one step a line; blank lines at the start join the first line that is not blank, the
       last '\\n#### ' and all after it join the last such line before it, and other blank lines
       are steps of their own. As `split_solution_into_intermediate_steps` in
@@ -29,6 +32,8 @@ def split_steps(text: str, style: str = "gsm8k") -> list[int]:
     """
     if style not in STYLES:
         raise ValueError(f"unknown style {style!r}; known: {', '.join(map(repr, STYLES))}")
+    if style == "math":
+        return split_math(text)
     marker = text.rfind(ANSWER_LINE) if style == "gsm8k" else -1
     body = len(text) if marker < 0 else marker
     starts = [0] + [i for i in range(body) if text[i] == "\n"]
@@ -41,6 +46,17 @@ def split_steps(text: str, style: str = "gsm8k") -> list[int]:
         last = (filled[-1] if filled else 0) if marker >= 0 else len(starts) - 1
         inner = [i for i in starts[first + 1 : last + 1] if i > 0]
     return [0, *inner, len(text)]
+
+
+def every_n_tokens(num_tokens: int, n: int) -> list[int]:
+    """[C] step ends n, 2n, ..., num_tokens: steps of n tokens where a text has none to divide by.
+
+    What `step_ends` gives for a task's own steps; the last may be shorter, no tokens have no step.
+    Raises ValueError for n < 1.
+    """
+    if n < 1:
+        raise ValueError(f"a step needs at least one token, not {n}")
+    return [*range(n, num_tokens, n), num_tokens] if num_tokens else []
 
 
 def step_ends(

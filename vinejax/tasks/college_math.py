@@ -1,0 +1,18 @@
+"""College Math: exercises of university textbooks.
+
+Tang et al. 2024 (MathScale), https://arxiv.org/abs/2403.02884. For evaluation only. The reference
+takes the first 500 of its 2,818 test problems; here all rows of the file are the test.
+"""
+
+from typing import Any
+
+from vinejax.config import DataConfig
+from vinejax.tasks.evaluation import Evaluation
+
+
+def make(data: DataConfig) -> Evaluation:
+    return Evaluation("college_math", data.path, ("question", "answer"), question_and_answer)
+
+
+def question_and_answer(row: dict[str, Any]) -> tuple[str, str]:
+    return row["question"].strip(), row["answer"].strip()

@@ -1,0 +1,87 @@
+"""What the tasks that only evaluate have in common: one set of problems, each with a bare answer.
+
+Prompted, and their answers looked for, as MATH's are; a response that ends as GSM8K's do, with
+'#### 5' and no box, is read that way, so that a model trained on either can be tested.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from vinejax.errors import ConfigError, DataError
+from vinejax.tasks.base import Split
+from vinejax.tasks.load import read_file, read_split
+from vinejax.tasks.steps import split_steps
+from vinejax.types import Problem
+
+DOLLAR = re.compile(r"(?<!\\)\$")
+
+
+class Evaluation:
+    """A task with nothing but a test split; see `tasks/base.py` for what its methods promise.
+
+    `path` is a file (`tasks/load.py` names the kinds), a folder with such a file called 'test', or
+    else the name of a `datasets` data set. Rows have strings under `fields`, and `read` makes a
+    row a question and its answer, or raises ValueError with what is wrong with it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        fields: tuple[str, ...],
+        read: Callable[[dict[str, Any]], tuple[str, str]],
+    ):
+        if not path:
+            raise ConfigError("data.path", f"name the file with the problems of {name}", "''")
+        self.name = name
+        self.path = path
+        self._fields = fields
+        self._read = read
+
+    def load(self, split: Split) -> list[Problem]:
+        """Problems named after their row, 'test/17'; `answer` is bare."""
+        if split != "test":
+            raise DataError(self.path, None, f"{self.name} is an evaluation set, without {split}")
+        file = Path(self.path).expanduser()
+        rows = (
+            read_file(file, self._fields)
+            if file.is_file()
+            else read_split(self.path, split, self._fields)
+        )
+        return [self._problem(f"{split}/{i}", row) for i, row in enumerate(rows)]
+
+    def _problem(self, name: str, row: dict[str, Any]) -> Problem:
+        try:
+            question, answer = self._read(row)
+        except ValueError as error:
+            raise DataError(self.path, None, f"{name}: {error}") from None
+        if not answer.strip():
+            raise DataError(self.path, None, f"{name}: the answer is empty")
+        return Problem(name, question, answer)
+
+    def prompt(self, problem: Problem) -> str:
+        return f"[MATH_TASK] Problem:\n{problem.question}\n\nSolution:"
+
+    def solution(self, problem: Problem) -> str:
+        """The answer in its box: there is no split to train on."""
+        return f"\nThe answer is $\\boxed{{{DOLLAR.sub('', problem.answer)}}}$."
+
+    def split(self, text: str) -> list[int]:
+        return split_steps(text, "math")
+
+    def answer(self, text: str) -> str | None:
+        from vinejax.tasks.grading import extract_answer  # only where something is graded
+
+        return extract_answer(text, style=_style(text))
+
+    def reward(self, problem: Problem, response: str) -> float:
+        """1.0 for a response whose answer equals the gold, else 0.0."""
+        from vinejax.tasks.grading import grade_response
+
+        return float(grade_response(response, problem.answer, "strict", style=_style(response)))
+
+
+def _style(response: str) -> Literal["math", "gsm8k"]:
+    return "gsm8k" if "####" in response and "\\boxed" not in response else "math"

@@ -1,0 +1,82 @@
+"""Rows of a task's data: from files of one's own, or from a `datasets` data set."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from vinejax.errors import DataError
+from vinejax.tasks.base import check_fields, read_jsonl
+from vinejax.types import Problem
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+HUB = "pip install 'vinejax[hub]'"  # brings datasets and pyarrow
+
+
+def read_split(
+    path: str, source: str, fields: tuple[str, ...], config: str | None = None
+) -> list[dict[str, Any]]:
+    """Rows of the file <path>/<source> with one of SUFFIXES, or, where no such path exists, of
+    the split `source` of the data set `path` in its configuration `config`.
+
+    Every row has a string under every name in `fields`. Raises DataError where there are no such
+    rows, naming the file and the line.
+    """
+    folder = Path(path).expanduser()
+    if not folder.exists():
+        return _read_hub(path, source, fields, config)
+    if not folder.is_dir():
+        raise DataError(path, None, f"a file; needed is a folder with {source}.jsonl")
+    for suffix in SUFFIXES:
+        if (file := folder / f"{source}{suffix}").exists():
+            return read_file(file, fields)
+    others = " or ".join(SUFFIXES[1:])
+    raise DataError(str(folder / f"{source}.jsonl"), None, f"no such file, nor one in {others}")
+
+
+def read_file(file: Path, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """Rows of one file, by its name a Parquet file or JSON Lines; as `read_split` otherwise."""
+    if file.suffix != ".parquet":
+        return read_jsonl(file, fields)
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise DataError(str(file), None, f"to read Parquet, {HUB}") from None
+    try:
+        rows = parquet.read_table(file).to_pylist()
+    except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
+        raise DataError(str(file), None, f"not Parquet: {_one_line(error)}") from None
+    return _checked(rows, fields, str(file))
+
+
+def _read_hub(
+    path: str, source: str, fields: tuple[str, ...], config: str | None
+) -> list[dict[str, Any]]:
+    try:
+        import datasets
+    except ImportError:
+        message = f"no such folder; to load it as a data set, {HUB}"
+        raise DataError(path, None, message) from None
+    try:
+        rows = [dict(row) for row in datasets.load_dataset(path, config, split=source)]
+    except (OSError, ValueError) as error:
+        reason = f"no such folder, and no such data set: {_one_line(error)}"
+        raise DataError(path, None, reason) from None
+    return _checked(rows, fields, f"{path} {source}")
+
+
+def _checked(rows: list[Any], fields: tuple[str, ...], file: str) -> list[dict[str, Any]]:
+    if not rows:
+        raise DataError(file, None, "no rows")
+    for number, row in enumerate(rows, start=1):
+        check_fields(row, fields, file, number)
+    return rows
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def mixed(problems: list[Problem]) -> list[Problem]:
+    """The problems in an order that looks random and never changes: what splits are cut from."""
+    # Sorted by a hash and not shuffled by a library, whose stream may change with its version.
+    return sorted(problems, key=lambda p: hashlib.blake2b(p.id.encode()).digest())

@@ -1,0 +1,257 @@
+"""Reasoning steps of MATH-style responses: sentences, lines and the formulas inside them.
+
+The rules are the reference's (`src/treetune/tasks/math_extract_steps_inplace.py` of
+McGill-NLP/VinePPO, lines cited below), and so are the boundaries wherever it gives any. It puts a
+placeholder of 60 characters where a formula stands and splits that text; here formulas are spans
+of the text itself, overwritten by a filler of the same length, and the 60 is arithmetic.
+
+Departures, all where the reference raises: a response that is one short part is one step; a
+formula inside a formula belongs to the outer one; '' is one empty step. And one bound: the name
+of an environment has at most 64 characters. Work is near linear in the text, whatever it holds.
+"""
+
+import bisect
+import functools
+import itertools
+import re
+from collections.abc import Callable
+
+Span = tuple[int, int]
+
+FILLER = "\0"  # no letter, space, sign or digit of any rule below
+FORMULA = 60  # characters that a formula counts for where parts are measured with formulas hidden
+SHORT = 20  # parts shorter than this are joined to the next
+LONG = 100  # parts longer than this are broken
+LANGUAGE_SIDE, MATH_SIDE = 40, 20  # least characters on either side of such a break
+TAILS = (".$", ".$$", r".\)", r".\]")  # a sentence that ends inside its formula
+
+INLINE_OPEN = re.compile(r"(?<!\\)\$")
+INLINE_CLOSE = re.compile(r"(?<!\\)\$(?!\$)")
+# Lookaheads, because the text of one name can hold the beginning of another.
+BEGIN = re.compile(r"\\begin\{(?=([^}]{0,64})\})")
+END = re.compile(r"\\end\{(?=([^}]{0,64})\})")
+NEWLINE = re.compile("\n")
+# Not after 'A.M.', 'vertex A.', 'Dr.' or 'the US.'
+SENTENCE_END = re.compile(r"(?<!\b[A-Za-z])(?<!\s[A-Za-z]{2})\.(?=\s+[A-Z])")
+LONE_OPENER = re.compile(r"\s*(?:\$\$?|\\\(|\\\[|\\begin\{[^}]*\}|\[asy\])\s*")
+INK = re.compile(r"\S")
+# In order of preference; the break is where group 1 ends.
+LANGUAGE_BREAKS = [re.compile(p) for p in (r"(,)", r"(\sand)\s", r"(:)", r"(\sto)\s")]
+MATH_BREAKS = [
+    re.compile(f"({re.escape(p)})")
+    for p in (",$", r",\)", r",\]", "=", r"\equiv", "+", r"\cancelto")
+]
+
+
+def split_math(text: str) -> list[int]:
+    """Character boundaries [0, ..., len(text)] of the steps; rising, but for '' -> [0, 0].
+
+    Total and lossless. `split_solution_inplace`, lines 420-442 of the reference's file.
+    """
+    if not text:
+        return [0, 0]
+    masked, formulas = mask(text)
+    ends = _sentences(masked, formulas)
+    ends = _formula_periods(text, formulas, ends)
+    ends = _formula_lines(text, formulas, ends)
+    starts = [0, *ends[:-1]]
+    return [0, *(c for a, b in zip(starts, ends, strict=True) for c in _break_long(text[a:b], a))]
+
+
+# --- formulas
+
+
+def mask(text: str) -> tuple[str, list[Span]]:
+    """The text with every character of a formula replaced by FILLER, and the outermost formulas.
+
+    Kinds are looked for one after another, each in what those before it left over (:21-67). The
+    reference's regular expressions do the same in quadratic time where a bracket never closes.
+    """
+    masked, spans = text, []
+    for find in FORMULAS:
+        found = find(masked)
+        spans += found
+        pieces, done = [], 0
+        for start, end in found:
+            pieces += [masked[done:start], FILLER * (end - start)]
+            done = end
+        masked = "".join(pieces) + masked[done:]
+    outer: list[Span] = []
+    for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if not outer or start >= outer[-1][1]:
+            outer.append((start, end))
+    return masked, outer
+
+
+def _between(opener: str, closer: str, masked: str) -> list[Span]:
+    """From every `opener` to the next `closer`; what lies between is not looked at."""
+    spans, start = [], masked.find(opener)
+    while start >= 0 and (end := masked.find(closer, start + len(opener))) >= 0:
+        end += len(closer)
+        spans.append((start, end))
+        start = masked.find(opener, end)
+    return spans
+
+
+def _inline(masked: str) -> list[Span]:
+    r"""$...$ with something in it; \$ is no delimiter, and the closing $ is the last of its run."""
+    spans, opener = [], INLINE_OPEN.search(masked)
+    while opener and (closer := INLINE_CLOSE.search(masked, opener.start() + 2)):
+        spans.append((opener.start(), closer.end()))
+        opener = INLINE_OPEN.search(masked, closer.end())
+    return spans
+
+
+def _environments(masked: str) -> list[Span]:
+    r"""From every \begin{name} to the next \end{name} of the same name."""
+    ends: dict[str, list[int]] = {}
+    for match in END.finditer(masked):
+        ends.setdefault(match[1], []).append(match.start())
+    spans, done = [], 0
+    for match in BEGIN.finditer(masked):
+        start, name = match.start(), match[1]
+        closers = ends.get(name, [])
+        nearest = bisect.bisect_left(closers, start + len(rf"\begin{{{name}}}"))
+        if start >= done and nearest < len(closers):
+            done = closers[nearest] + len(rf"\end{{{name}}}")
+            spans.append((start, done))
+    return spans
+
+
+FORMULAS: tuple[Callable[[str], list[Span]], ...] = (
+    functools.partial(_between, "[asy]", "[/asy]"),
+    functools.partial(_between, r"$\begin{tabular}", r"\end{tabular}$"),
+    functools.partial(_between, r"\begin{tabular}", r"\end{tabular}"),
+    functools.partial(_between, r"\(", r"\)"),
+    functools.partial(_between, r"\[", r"\]"),
+    functools.partial(_between, "$$", "$$"),
+    _inline,
+    _environments,
+)
+
+
+# --- parts: from here on `ends` are the ends of all parts, the last is len(text)
+
+
+def _join(ends: list[int], is_open: Callable[[int, int], bool]) -> list[int]:
+    """`ends` without those of open parts: such a part goes on to the next end, the last one joins
+    the part before it."""
+    kept, start = [], 0
+    for end in ends:
+        if not is_open(start, end):
+            kept.append(end)
+            start = end
+    if kept[-1:] != ends[-1:]:
+        kept[-1:] = ends[-1:]
+    return kept
+
+
+def _sentences(masked: str, formulas: list[Span]) -> list[int]:
+    """Parts end after a sentence and before a newline (:76-114).
+
+    Short ones without a formula or a period at their end are joined to the next.
+    """
+    cuts = {m.end() for m in SENTENCE_END.finditer(masked)}
+    cuts |= {m.start() for m in NEWLINE.finditer(masked)} - {0}
+    starts = [start for start, _ in formulas]
+
+    def is_open(start: int, end: int) -> bool:
+        if end == len(masked) or end - start >= SHORT or masked[end - 1] == ".":
+            return False
+        return bisect.bisect_left(starts, start) == bisect.bisect_left(starts, end)
+
+    return _join([*sorted(cuts), len(masked)], is_open)
+
+
+def _formula_periods(text: str, formulas: list[Span], ends: list[int]) -> list[int]:
+    """Parts end after a formula that ends in a period too (:117-162); other short ones join."""
+    cuts = {end for start, end in formulas if text.endswith(TAILS, start, end)}
+    return _join(
+        sorted(cuts.union(ends)),
+        lambda start, end: end - start < SHORT and not text.endswith(TAILS, start, end),
+    )
+
+
+def _formula_lines(text: str, formulas: list[Span], ends: list[int]) -> list[int]:
+    """Parts end before a newline inside a formula too (:165-220); a lone opener joins its line.
+
+    Of equal formulas in one part only the first is divided, as the reference does it.
+    """
+    cuts, seen = set(ends), set()
+    for start, end in formulas:
+        formula = (bisect.bisect_right(ends, start), text[start:end])
+        if formula not in seen:
+            seen.add(formula)
+            cuts.update(m.start() for m in NEWLINE.finditer(text, start, end))
+    blank_until = 0  # after a lone opener, so that blank lines after it are read only once
+
+    def is_open(start: int, end: int) -> bool:
+        nonlocal blank_until
+        if end - start < 3 or end <= blank_until:
+            return True
+        if not LONE_OPENER.fullmatch(text, start, end):
+            return False
+        ink = INK.search(text, end)
+        blank_until = ink.start() if ink else len(text)
+        return True
+
+    return _join(sorted(cuts), is_open)
+
+
+# --- long parts
+
+
+def _break_long(part: str, offset: int) -> list[int]:
+    """Ends, with `offset` added, of a part that is broken until nothing is too long (:330-417).
+
+    What follows a break in a formula is broken as formulas only. The reference keeps that range
+    relative to the piece that was broken and compares it with an offset in the part; so do we.
+    """
+    ends, math_start, math_end = [], len(part), 0
+    pending = [(0, len(part))]
+    while pending:
+        start, end = pending.pop()
+        piece, cut = part[start:end], None
+        if len(piece) > LONG:
+            if not math_start <= start < math_end:
+                cut = _language_break(piece)
+            if cut is None and (cut := _middle(piece, MATH_BREAKS, MATH_SIDE, lambda i: i)):
+                math_start, math_end = min(math_start, cut), max(math_end, len(piece))
+        if cut is None:
+            ends.append(offset + end)
+        else:
+            pending += [(start + cut, end), (start, start + cut)]
+    return ends
+
+
+def _language_break(piece: str) -> int | None:
+    """Where to break outside formulas (:223-290); their size counts as FORMULA characters."""
+    masked, formulas = mask(piece)
+    ends = [end for _, end in formulas]
+    growth = [FORMULA - (end - start) for start, end in formulas]
+    shifts = list(itertools.accumulate(growth, initial=0))
+    return _middle(
+        masked,
+        LANGUAGE_BREAKS,
+        LANGUAGE_SIDE,
+        lambda index: index + shifts[bisect.bisect_right(ends, index)],
+    )
+
+
+def _middle(
+    piece: str, breaks: list[re.Pattern], side: int, measure: Callable[[int], int]
+) -> int | None:
+    """The break of the first kind whose occurrence nearest to the middle leaves both sides enough.
+
+    `measure` maps an index to where it counts as standing; the earlier of two equally near wins.
+    """
+    middle = measure(len(piece)) / 2
+    for pattern in breaks:
+        found = [match.end(1) for match in pattern.finditer(piece)]
+        after = bisect.bisect_left(found, middle, key=measure)
+        near = found[max(0, after - 1) : after + 1]
+        if near:
+            cut = min(near, key=lambda index: abs(measure(index) - middle))
+            if side <= cut <= len(piece) - side:
+                return cut
+    return None

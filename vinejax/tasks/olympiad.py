@@ -1,0 +1,21 @@
+"""OlympiadBench: its 675 open-ended English mathematics problems without images.
+
+He et al. 2024, https://arxiv.org/abs/2402.14008. For evaluation only.
+"""
+
+from typing import Any
+
+from vinejax.config import DataConfig
+from vinejax.tasks.evaluation import Evaluation
+
+
+def make(data: DataConfig) -> Evaluation:
+    return Evaluation("olympiad", data.path, ("question",), question_and_answer)
+
+
+def question_and_answer(row: dict[str, Any]) -> tuple[str, str]:
+    """The question and all of its final answers as one; a unit belongs to neither."""
+    answers = row.get("final_answer")
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        raise ValueError(f"field 'final_answer' must be a list of strings, found {answers!r}")
+    return row["question"].strip(), ", ".join(answers)

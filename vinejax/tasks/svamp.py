@@ -1,0 +1,23 @@
+"""SVAMP: 1,000 one-step word problems that tell understanding from pattern matching.
+
+Patel, Bhattamishra and Goyal 2021, https://arxiv.org/abs/2103.07191. For evaluation only.
+"""
+
+from typing import Any
+
+from vinejax.config import DataConfig
+from vinejax.tasks.evaluation import Evaluation
+
+
+def make(data: DataConfig) -> Evaluation:
+    return Evaluation("svamp", data.path, ("Body", "Question"), question_and_answer)
+
+
+def question_and_answer(row: dict[str, Any]) -> tuple[str, str]:
+    """Body and question as one text, with the full stop that a third of the bodies lack."""
+    body, question, answer = row["Body"].strip(), row["Question"].strip(), row.get("Answer")
+    if isinstance(answer, bool) or not isinstance(answer, int | float):
+        raise ValueError(f"field 'Answer' must be a number, found {answer!r}")
+    if not body.endswith((".", "?", "!")):
+        body += "."
+    return f"{body} {question}", str(int(answer) if answer % 1 == 0 else answer)
