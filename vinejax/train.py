@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from etils import epath
+from jax.sharding import NamedSharding, PartitionSpec
 
 from vinejax.analysis.episodes import episode_rows
 from vinejax.analysis.report import build_report
@@ -65,7 +66,8 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
                         best.save_params(done, state.params, {"pass_at_1": found})
                 if is_due(done, cfg.checkpoint.every, cfg.iterations):
                     checkpoints.save(done, state, {"best_accuracy": best_accuracy})
-            accuracy(state, "test", done)
+            if done > 0:
+                accuracy(state, "test", done)
             log.message(f"report: {build_report(workdir)}")
     return workdir
 
@@ -132,11 +134,28 @@ def resume(
     session: Session, optimizer: optax.GradientTransformation, checkpoints: Checkpoints
 ) -> tuple[TrainState, int, float]:
     """(state, iterations done, best validation accuracy) of the newest checkpoint or the start."""
-    params = jax.tree.map(jnp.copy, session.start)  # updates donate theirs; the start stays
-    state = TrainState(jnp.int32(0), params, jax.jit(optimizer.init)(params))
+    state = fresh_state(session, optimizer)
     done = checkpoints.latest()
     if done is None:
         return state, 0, -math.inf
     meta: dict[str, Any]
     state, meta = checkpoints.restore(done, state)
     return state, done, meta["best_accuracy"]
+
+
+def fresh_state(session: Session, optimizer: optax.GradientTransformation) -> TrainState:
+    """The start, all of it on the mesh: a moment lies where its weight does.
+
+    What an update returns is then placed as what it was given, and the next compiles nothing.
+    """
+    params = jax.tree.map(jnp.copy, session.start)  # updates donate theirs; the start stays
+    everywhere = NamedSharding(session.mesh, PartitionSpec())
+    shardings = optax.tree_map_params(
+        optimizer,
+        lambda _, param: param.sharding,
+        jax.eval_shape(optimizer.init, params),
+        params,
+        transform_non_params=lambda _: everywhere,
+    )
+    opt_state = jax.jit(optimizer.init, out_shardings=shardings)(params)
+    return TrainState(jax.device_put(jnp.int32(0), everywhere), params, opt_state)

@@ -1,0 +1,93 @@
+"""`--mode=eval`: which policy it takes, and that its figures are those of the training run."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import loop_cases as cases
+import pytest
+
+from vinejax.config import Config
+from vinejax.evaluate import evaluate_run
+from vinejax.model.weights import load_pretrained
+from vinejax.runtime.checkpoint import Checkpoints
+
+
+def run() -> Path:
+    return cases.finished_run().workdir
+
+
+def recorded(line: int) -> dict[str, float]:
+    """Test figures of the training run: line 0 at its start, line 1 at its end."""
+    lines = [x for x in cases.read_lines(run() / "metrics.jsonl") if x["stage"] == "test"]
+    assert len(lines) == 2
+    return {k.removeprefix("test/"): v for k, v in lines[line].items() if k.startswith("test/")}
+
+
+def figures(record: dict[str, Any]) -> dict[str, float]:
+    return {k: v for k, v in record.items() if k not in ("source", "problems", "samples")}
+
+
+def start_config() -> Config:
+    return cases.config(model={"path": str(run() / "warmup")})
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The run with its last checkpoint only."""
+    shutil.copytree(run(), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "best")
+    return tmp_path / "run"
+
+
+def test_start_and_end_differ():
+    """Or the tests below could not tell one policy from another."""
+    assert recorded(0) != recorded(1)
+
+
+def test_a_folder_without_a_run_means_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    record = evaluate_run(start_config(), tmp_path)
+    assert (record["source"], record["problems"], record["samples"]) == ("the start", 6, 2)
+    assert figures(record) == recorded(0)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "the start on 6 test problems, 2 samples each"
+    assert printed[1].split() == ["pass_at_1", f"{record['pass_at_1']:.4f}"]
+
+
+def test_the_newest_checkpoint(copy: Path):
+    before = (copy / "metrics.jsonl").read_bytes()
+    record = evaluate_run(cases.config(), copy)
+    assert record["source"] == "checkpoints/3" and figures(record) == recorded(1)
+    assert json.loads((copy / "eval" / "test.json").read_text()) == record
+    assert (copy / "metrics.jsonl").read_bytes() == before
+
+
+def test_the_best_policy_goes_before_the_newest(copy: Path):
+    _, start, _ = load_pretrained(str(copy / "warmup"))
+    with Checkpoints(copy / "best", keep=1) as best:
+        best.save_params(2, start, {"pass_at_1": 1.0})
+    record = evaluate_run(cases.config(), copy)
+    assert record["source"] == "best/2" and figures(record) == recorded(0)
+
+
+def test_every_response_is_written(tmp_path: Path):
+    record = evaluate_run(start_config(), tmp_path)
+    rows = cases.read_lines(tmp_path / "eval" / "test.jsonl")
+    task = cases.FewProblems()
+    assert [row["problem_id"] for row in rows] == [p.id for p in task.load("test")]
+    rewards = []
+    for row, problem in zip(rows, task.load("test"), strict=True):
+        assert (row["question"], row["answer"]) == (problem.question, problem.answer)
+        assert len(row["responses"]) == 2
+        for response in row["responses"]:
+            # Unlike in training a response that was cut is graded like any other.
+            assert response["reward"] == task.reward(problem, response["text"])
+            rewards.append(response["reward"])
+    assert record["pass_at_1"] == pytest.approx(sum(r >= 1 for r in rewards) / 12)
+
+
+def test_fewer_problems_on_request(tmp_path: Path):
+    cfg = cases.config(eval={"problems": 4}, model={"path": str(run() / "warmup")})
+    record = evaluate_run(cfg, tmp_path)
+    assert record["problems"] == 4 and len(cases.read_lines(tmp_path / "eval/test.jsonl")) == 4

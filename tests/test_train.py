@@ -1,0 +1,300 @@
+"""The whole loop on a tiny model: one run that many tests look at, and runs that must equal it."""
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import loop_cases as cases
+import numpy as np
+import pytest
+
+from vinejax import train as loop
+from vinejax.config import Config
+from vinejax.errors import ConfigError, DataError, WorkdirError
+from vinejax.model.weights import load_pretrained
+from vinejax.runtime.checkpoint import Checkpoints
+
+TRAIN_NAMES = (
+    *("reward/mean", "frac_reward_zero_std", "values/mean", "values/rollouts"),
+    *("actor/kl", "actor/entropy", "actor/clip_frac", "actor/grad_norm"),
+    *("response_length/mean", "response_length/max", "response_length/clip_ratio"),
+    *("rollout/logprob_diff/mean", "rollout/logprob_diff/max"),
+    *("timing_s/rollout", "timing_s/value", "timing_s/score", "timing_s/train"),
+    "perf/tokens_per_s",
+)
+EVAL_NAMES = ("pass_at_1", "pass_at_1_low", "pass_at_1_high", "pass_at_2", "maj_at_2")
+CLOCK = ("timing_s/", "perf/", "rollout/compiles")  # what two equal runs need not share
+
+
+@pytest.fixture(scope="module")
+def run() -> cases.Run:
+    return cases.finished_run()
+
+
+def metrics(workdir: Path, stage: str) -> list[dict[str, Any]]:
+    lines = cases.read_lines(workdir / "metrics.jsonl")
+    return [line for line in lines if line["stage"] == stage]
+
+
+def without_clock(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if not k.startswith(CLOCK)} for line in lines]
+
+
+def params_of(workdir: Path, iteration: int) -> Any:
+    like = load_pretrained(str(workdir / "warmup"))[1]
+    with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
+        return checkpoints.restore_params(iteration, like)[0]
+
+
+def contents(workdir: Path) -> dict[str, bytes]:
+    files = (path for path in workdir.rglob("*") if path.is_file())
+    return {str(path.relative_to(workdir)): path.read_bytes() for path in files}
+
+
+# --- what a run leaves
+
+
+def test_every_line_says_where_it_belongs(run):
+    workdir = run.workdir
+    places = [
+        (line["stage"], line["iteration"], line["step"])
+        for line in cases.read_lines(workdir / "metrics.jsonl")
+    ]
+    updates = 4  # an iteration: 12 episodes in minibatches of 8, twice
+    assert places == [
+        *[("sft", 0, 20), ("sft", 0, 25), ("test", 0, 0), ("eval", 0, 0)],
+        *[("train", 0, updates), ("eval", 1, updates)],
+        *[("train", 1, 2 * updates), ("eval", 2, 2 * updates)],
+        *[("train", 2, 3 * updates), ("eval", 3, 3 * updates), ("test", 3, 3 * updates)],
+    ]
+
+
+def test_the_stable_names_are_there_and_make_sense(run):
+    workdir = run.workdir
+    for line in metrics(workdir, "train"):
+        assert set(TRAIN_NAMES) <= line.keys()
+        assert all(math.isfinite(value) for key, value in line.items() if key != "stage")
+        assert 0 <= line["rollout/logprob_diff/mean"] <= line["rollout/logprob_diff/max"] <= 1e-4
+        assert 0 <= line["reward/mean"] <= 1 and 0 <= line["values/mean"] <= 1
+        assert 0 < line["actor/entropy"] < np.log(cases.VOCAB)
+        assert line["actor/grad_norm"] > 0 and line["actor/skipped_updates"] == 0
+        assert 1 <= line["response_length/mean"] <= line["response_length/max"] <= 16
+        assert 0 <= line["frac_reward_zero_std"] <= 1 and line["values/rollouts"] % 3 == 0
+    for stage, prefix in (("eval", "eval"), ("test", "test")):
+        for line in metrics(workdir, stage):
+            assert {f"{prefix}/{name}" for name in EVAL_NAMES} <= line.keys()
+
+
+def test_an_iteration_starts_at_ratio_1(run):
+    """And its KL is measured from the start of the run, not of the iteration."""
+    stats = [stats for _, stats in run.updates]
+    assert max(abs(x.ratio / x.tokens - 1) for x in stats) > 1e-3
+    for i in (0, 4, 8):
+        first = stats[i]
+        assert abs(first.ratio / first.tokens - 1) <= 1e-5
+        assert first.old_kl / first.tokens <= 1e-8
+        assert (first.kl / first.tokens <= 1e-8) == (i == 0)
+
+
+def test_episodes_hold_whole_vines(run):
+    workdir = run.workdir
+    cfg = cases.config()
+    for iteration in range(3):
+        rows = cases.read_lines(workdir / "episodes" / f"{iteration}.jsonl")
+        assert len(rows) == 12 and len({row["problem_id"] for row in rows}) == 4
+        for i, row in enumerate(rows):
+            steps = row["steps"]
+            assert row["iteration"] == iteration and row["prompt"] == f"{row['question']}="
+            assert "".join(step["text"] for step in steps) == row["response"]
+            total = sum(step["advantage"] for step in steps)
+            assert total == pytest.approx(row["reward"] - steps[0]["value"], abs=1e-5)
+            assert row["finished"] or row["reward"] == 0
+            for c, step in enumerate(steps):
+                after = steps[c + 1]["value"] if c + 1 < len(steps) else 0.0
+                assert step["value_after"] == after
+                assert step["count"] == (3 if c < 2 else 0)  # s_0 and max_states = 1 more
+                kept = [x["reward"] for x in step["continuations"]]
+                assert len(kept) == (step["count"] if i < cfg.log.vines else 0)
+                if kept:
+                    assert step["value"] == pytest.approx(np.mean(kept))
+        line = metrics(workdir, "train")[iteration]
+        assert line["reward/mean"] == pytest.approx(np.mean([row["reward"] for row in rows]))
+        lines = [len(row["steps"]) for row in rows]
+        assert max(lines) > 1 and line["steps/mean"] == pytest.approx(np.mean(lines))
+        states = {  # rollouts of a problem that begin alike share their states
+            (row["problem_id"], "".join(step["text"] for step in row["steps"][:c]))
+            for row in rows
+            for c in range(min(len(row["steps"]), 2))
+        }
+        assert line["values/rollouts"] == 3 * len(states)
+
+
+def test_problems_are_drawn_anew_each_iteration(run):
+    workdir = run.workdir
+    drawn = [
+        {row["problem_id"] for row in cases.read_lines(workdir / "episodes" / f"{i}.jsonl")}
+        for i in range(3)
+    ]
+    assert drawn[0] != drawn[1] or drawn[1] != drawn[2]
+    assert all(name.startswith("train/") for names in drawn for name in names)
+
+
+def test_the_rest_of_the_workdir(run):
+    workdir = run.workdir
+    assert (workdir / "report.html").stat().st_size > 10_000
+    assert {"config.json", "warmup", "checkpoints", "episodes", "tensorboard", "best"} <= {
+        path.name for path in workdir.iterdir()
+    }
+    assert sorted(path.name for path in (workdir / "checkpoints").iterdir()) == ["2", "3"]
+    start, end = load_pretrained(str(workdir / "warmup"))[1], params_of(workdir, 3)
+    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), start, end)
+    assert 1e-5 < min(jax.tree.leaves(moved)) < 0.1
+
+
+def test_seen_shapes_compile_nothing(run):
+    """The number of states and of tokens differs from iteration to iteration."""
+    assert run.iterations[0] > 5 and run.iterations[1:] == [0, 0]
+    first, *others = (compiled for compiled, _ in run.updates)
+    assert first > 0 and others == [0] * 11
+    lines = metrics(run.workdir, "train")
+    assert [line["rollout/compiles"] for line in lines[1:]] == [0, 0]
+    assert len({line["values/rollouts"] for line in lines}) > 1
+
+
+def best_of(workdir: Path) -> list[str]:
+    return sorted(path.name for path in (workdir / "best").iterdir())
+
+
+def test_the_best_policy_is_kept(run):
+    """The first of those with the highest validation accuracy, if the start does not have it."""
+    found = [line["eval/pass_at_1"] for line in metrics(run.workdir, "eval")]
+    best = found.index(max(found))
+    assert len(set(found)) > 1 and best_of(run.workdir) == ([str(best)] if best else [])
+
+
+# --- runs that must be the same
+
+
+@pytest.fixture(scope="module")
+def resumed(run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """(workdir, metrics at the interruption) of a run that died after its first iteration.
+
+    The first start also traces that iteration.
+    """
+    workdir = tmp_path_factory.mktemp("resumed")
+    iterate = loop.iterate
+
+    def dying(*args: Any):
+        if len(list(workdir.glob("episodes/*"))) == 1:
+            raise KeyboardInterrupt
+        return iterate(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "iterate", dying)
+        with pytest.raises(KeyboardInterrupt):
+            loop.train(cases.config(profile="0:1"), workdir)
+    before = cases.read_lines(workdir / "metrics.jsonl")
+    loop.train(cases.config(), workdir)
+    return workdir, before
+
+
+def test_the_same_seed_gives_the_same_run(run, resumed):
+    _, before = resumed
+    whole = cases.read_lines(run.workdir / "metrics.jsonl")
+    assert len(before) == 6 and without_clock(before) == without_clock(whole[:6])
+
+
+def test_a_resumed_run_equals_one_that_was_not_interrupted(run, resumed):
+    workdir, _ = resumed
+    found = cases.read_lines(workdir / "metrics.jsonl")
+    expected = cases.read_lines(run.workdir / "metrics.jsonl")
+    assert without_clock(found) == without_clock(expected)
+    for iteration in range(3):
+        name = f"episodes/{iteration}.jsonl"
+        assert (workdir / name).read_bytes() == (run.workdir / name).read_bytes()
+    cases.assert_equal(params_of(workdir, 3), params_of(run.workdir, 3))
+    assert best_of(workdir) == best_of(run.workdir)
+
+
+def test_a_profile_is_a_trace_of_its_iterations(resumed):
+    assert list((resumed[0] / "profile").rglob("*.xplane.pb"))
+
+
+def test_no_iterations_evaluate_the_start_once(run, tmp_path: Path):
+    loop.train(cases.config(iterations=0, model={"path": str(run.workdir / "warmup")}), tmp_path)
+    lines = cases.read_lines(tmp_path / "metrics.jsonl")
+    assert [(line["stage"], line["iteration"]) for line in lines] == [("test", 0), ("eval", 0)]
+    assert (
+        without_clock(lines) == without_clock(cases.read_lines(run.workdir / "metrics.jsonl"))[2:4]
+    )
+
+
+def test_another_seed_gives_another_run(run, tmp_path: Path):
+    cfg = cases.config(seed=7, iterations=1, model={"path": str(run.workdir / "warmup")})
+    loop.train(cfg, tmp_path)
+    (line,) = metrics(tmp_path, "train")
+    first = metrics(run.workdir, "train")[0]
+    assert line["actor/entropy"] != first["actor/entropy"]
+    assert not (tmp_path / "warmup").exists()
+
+
+def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path):
+    workdir = tmp_path / "copy"
+    shutil.copytree(run.workdir, workdir)
+    loop.train(cases.config(), workdir)
+    before, after = (
+        without_clock(cases.read_lines(where / "metrics.jsonl")) for where in (run.workdir, workdir)
+    )
+    assert after == before
+    cases.assert_equal(params_of(workdir, 3), params_of(run.workdir, 3))
+
+
+# --- refusals
+
+
+def refusal(kind: type[Exception], cfg: Config, workdir: Path) -> str:
+    with pytest.raises(kind) as error:
+        loop.train(cfg, workdir)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_another_configuration_is_refused(run):
+    before = contents(run.workdir)
+    message = refusal(WorkdirError, cases.config(values={"k": 4}), run.workdir)
+    assert "values.k was 3 and is now 4" in message
+    assert contents(run.workdir) == before
+
+
+def test_more_prompts_than_problems(run, tmp_path: Path):
+    cfg = cases.config(rollout={"prompts": 13}, model={"path": str(run.workdir / "warmup")})
+    assert "rollout.prompts = 13: the train split has only 12" in refusal(
+        ConfigError, cfg, tmp_path
+    )
+
+
+def test_no_room_in_the_context(run, tmp_path: Path):
+    model = {"path": str(run.workdir / "warmup")}
+    for section, field in (("data", "max_prompt_tokens"), ("sample", "max_tokens")):
+        cfg = cases.config(**{section: {field: 48}}, model=model)
+        message = refusal(ConfigError, cfg, tmp_path / section)
+        assert f"{section}.{field} = 48: the model's context is 48" in message
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "train.jsonl: no rows"),
+        ('{"question": "1+1?", "answer": "#### 2"}\n{"question"\n', "train.jsonl:2: not JSON"),
+        ('{"question": "1+1?"}\n', "train.jsonl:1: field 'answer' is missing"),
+    ],
+)
+def test_bad_data_is_one_line(run, tmp_path: Path, text: str, message: str):
+    (tmp_path / "train.jsonl").write_text(text)
+    cfg = cases.config(
+        data={"task": "vinejax.tasks.gsm8k", "path": str(tmp_path)},
+        model={"path": str(run.workdir / "warmup")},
+    )
+    assert message in refusal(DataError, cfg, tmp_path / "run")
