@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vinejax.rl.masked import whiten
     from vinejax.rl.values import mc_values
     from vinejax.rollout.engine import Branch, Engine
+    from vinejax.tasks.grading import Grader, Verdict, extract_answer, grade, grade_response
     from vinejax.tasks.steps import split_steps
 
 _HOMES = {
@@ -32,15 +33,25 @@ _HOMES = {
     "mc_values": "vinejax.rl.values",
     "Branch": "vinejax.rollout.engine",
     "Engine": "vinejax.rollout.engine",
+    "Grader": "vinejax.tasks.grading",
+    "Verdict": "vinejax.tasks.grading",
+    "extract_answer": "vinejax.tasks.grading",
+    "grade": "vinejax.tasks.grading",
+    "grade_response": "vinejax.tasks.grading",
     "split_steps": "vinejax.tasks.steps",
 }
 
 __all__ = [
     "Branch",
     "Engine",
+    "Grader",
     "SampleConfig",
+    "Verdict",
     "apply",
+    "extract_answer",
     "gae",
+    "grade",
+    "grade_response",
     "group_advantages",
     "kl",
     "load_pretrained",

@@ -1,0 +1,156 @@
+"""Finding the answer in a response: our rule, and the reference's.
+
+`extract_answer` is ours and gives the last candidate. `extract_reference` reproduces
+`src/treetune/tasks/math_answer_exctraction.py` of McGill-NLP/VinePPO (`extract_math_answer`) and
+`src/treetune/tasks/gsm8k.py`; reference/vineppo.md sections 6.1 and 6.2 describe both.
+
+Where ours departs: one candidate, the last, and never a list; a box is a whole command, so that
+`\\boxed 5` and `\\fbox{5}` are boxes and an escaped brace closes nothing; `####` counts only for
+GSM8K; the sign of a number is read from what stands before it, so '3-5' gives 5 and not -5;
+thousands separators and simple fractions stay in the number.
+"""
+
+import re
+from typing import Literal
+
+from vinejax.tasks.grading.latex import last_boxed
+from vinejax.tasks.grading.reference_normalise import normalise
+
+Style = Literal["math", "gsm8k"]
+MARKER = "####"
+
+_PHRASES = (
+    re.compile(r"final\s+answer\s*(?:is\b|:|\*\*)", re.IGNORECASE),
+    re.compile(r"answer\s*(?:is\b|:|=)", re.IGNORECASE),
+)
+_OPENERS = {"$$": "$$", "$": "$", "\\(": "\\)", "\\[": "\\]"}
+_SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|(?<=\S)\s+(?:because|since|as|so)\s")
+_COMMAND = re.compile(r"\\[a-zA-Z]+(?:\{[^{}]*\})?")
+_WORD = re.compile(r"(?<!\S)[A-Za-z']{2,}(?![^\s.,;:!?])")
+_SPAN = re.compile(r"\$([^$]+)\$")
+_NUMBER = re.compile(
+    r"(?:(?<![\w)\]}])(?:[-−]|(?<![\d)\]}] )[-−]\s))?"
+    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:/\d+)?%?"
+)
+_LONGEST_TAIL = 1000
+# No answer has such a run of backslashes, and a pattern that starts with one is quadratic in it.
+_BACKSLASHES = re.compile(r"\\{9,}")
+
+_REFERENCE_NUMBER = re.compile(r"-?\d*\.?\d+")
+_REFERENCE_AND = re.compile(r"\\text\{\s*and\s*\}")
+
+
+def extract_answer(text: str, style: Style = "math") -> str | None:
+    """The last answer that a response gives, without its box, dollars and full stop, or None.
+
+    Looked for in this order, the first kind that is found deciding: what follows the last `####`
+    (style 'gsm8k' only); the last box, unless it never closes; what follows the last 'final
+    answer is'; the last 'answer is'; the text itself where it is one formula and no words; the
+    last number; the text where it is one word. Never raises.
+    """
+    if style == "gsm8k" and MARKER in text:
+        return _first_line(text.rpartition(MARKER)[2]) or None
+    boxed = last_boxed(_BACKSLASHES.sub("", text))
+    if boxed is not None:
+        return boxed.strip()
+    for phrase in _PHRASES:
+        ends = [found.end() for found in phrase.finditer(text)]
+        if ends and (answer := _after_phrase(text[ends[-1] : ends[-1] + _LONGEST_TAIL])):
+            return answer
+    words = _words(text)
+    if words == 0:
+        return _undressed(text) or None
+    return _last_number(text) or (_undressed(text) if words == 1 else None)
+
+
+def _words(text: str) -> int | None:
+    """How many plain words stand in a text of one line; None for a solution or a broken box."""
+    text = text.strip()
+    if "\n" in text or "boxed" in text or len(text) > _LONGEST_TAIL:
+        return None
+    return len(_WORD.findall(_COMMAND.sub(" \\ ", text)))
+
+
+def _undressed(text: str) -> str:
+    return text.strip(" \t\n*$,;:.")
+
+
+def _first_line(text: str) -> str:
+    """The first line with anything in it, without spaces around it."""
+    return next((line.strip() for line in text.split("\n") if line.strip()), "")
+
+
+def _after_phrase(tail: str) -> str:
+    """The answer that follows 'answer is': a math span, or else the rest of the sentence."""
+    tail = tail.lstrip(" \t\n:*=")
+    for opener, closer in _OPENERS.items():
+        if tail.startswith(opener):
+            inside, closed, _ = tail[len(opener) :].partition(closer)
+            if closed:
+                return inside.strip()
+    end = _SENTENCE_END.search(tail)
+    sentence = tail[: end.start() if end else None]
+    # 'The final answer: the largest $n$ is 34.'
+    sentence = sentence.rpartition(" is ")[2]
+    spans = _SPAN.findall(sentence)
+    sentence = spans[-1] if spans else sentence
+    return _undressed(sentence)
+
+
+def _last_number(text: str) -> str | None:
+    """The last number of a text, with sign, thousands separators, `/` and `%` as written."""
+    numbers = _NUMBER.findall(text)
+    return numbers[-1].replace("−", "-").replace(" ", "") if numbers else None
+
+
+def extract_reference(text: str, problem: str = "") -> list[str]:
+    """All answers that the reference finds in a MATH response or solution, normalised.
+
+    Possibly empty. `problem` matters only where it says 'separated by commas': then an answer
+    without brackets is split. Source: `extract_math_answer`, reference/vineppo.md 6.1 item 1.
+    """
+    answers = []
+    for candidate in _reference_candidates(text):
+        answers += split_reference(candidate, problem)
+    return answers
+
+
+def split_reference(candidate: str, problem: str = "") -> list[str]:
+    """The answers in one candidate: its first line, normalised, split where the reference does."""
+    line = candidate.strip().split("\n")[0].lstrip(":").rstrip(".").rstrip("/")
+    answer = normalise(line)
+    if "separated by commas" in problem and not any(bracket in answer for bracket in "()[]"):
+        return [part.strip() for part in answer.split(",")]
+    return [part.strip() for part in _REFERENCE_AND.split(answer)]
+
+
+def _reference_candidates(text: str) -> list[str]:
+    if "final answer is $" in text and "$. I hope" in text:
+        return [text.split("final answer is $", 1)[1].split("$. I hope", 1)[0]]
+    if "boxed" in text:
+        return _reference_boxes(text)
+    if "he answer is" in text:
+        return [text.rpartition("he answer is")[2]]
+    output = text.rpartition("```output")[2].split("```")[0].strip() if "```output" in text else ""
+    if output:
+        return [output]
+    return _REFERENCE_NUMBER.findall(text.replace(",", ""))[-1:]
+
+
+def _reference_boxes(text: str) -> list[str]:
+    """What follows each `boxed{`, up to its brace; a `%` right behind keeps the brace [sic]."""
+    boxes = []
+    for piece in text.split("boxed{")[1:]:
+        depth = 0
+        for i, character in enumerate(piece):
+            depth += (character == "{") - (character == "}")
+            if depth < 0:
+                boxes.append(piece[: i + 1 if piece[i + 1 : i + 2] == "%" else i])
+                break
+    return boxes
+
+
+def reference_gsm8k(text: str) -> str | None:
+    """The text after the last `####`, None without one. Source: `gsm8k.py`, 6.2."""
+    _, marker, answer = text.rpartition(MARKER)
+    return answer.strip() if marker else None

@@ -1,0 +1,100 @@
+"""Plain numbers, exactly: what needs no parser is read here and decided without sympy or mpmath."""
+
+import re
+from fractions import Fraction
+
+MAX_DIGITS = 2000  # beyond this, numbers are compared as text
+LONG_DECIMAL = 10  # significant digits from which a decimal is read as a printed double
+
+_DECIMAL = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
+_FRACTION = re.compile(r"([+-]?)\\[dtc]?frac\{([+-]?\d+)\}\{([+-]?\d+)\}|([+-]?)(\d+)/(\d+)")
+_SMALL_FRACTION = re.compile(r"([+-]?)\\[dtc]?frac\s?(\d)\s?(\d)")
+_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d]|,\d)")
+_BASE = re.compile(r"\{?([0-9A-Z.]+)\}?_\{?(\d{1,2})\}?")
+
+
+def decimal(text: str) -> Fraction | None:
+    """An integer, a decimal or `1e3`, exactly; None for anything else or for too many digits."""
+    if len(text) > MAX_DIGITS:
+        return None
+    match = _DECIMAL.fullmatch(text)
+    if not match or not (match.group(2) or match.group(3)) or not text.isascii():
+        return None
+    sign, whole, part, exponent = match.groups()
+    if exponent and len(exponent) > 5:
+        return None
+    power = int(exponent or 0)
+    if abs(power) > MAX_DIGITS:
+        return None
+    value = Fraction(int((whole or "0") + (part or "")), 10 ** len(part or ""))
+    return (-value if sign == "-" else value) * Fraction(10) ** power
+
+
+def plain(text: str) -> Fraction | None:
+    """A decimal or a fraction of integers, exactly; None for anything else."""
+    value = decimal(text)
+    if value is not None or len(text) > MAX_DIGITS or not text.isascii():
+        return value
+    match = _FRACTION.fullmatch(text)
+    if match:
+        sign, top, bottom = (
+            match.group(1, 2, 3) if match.group(2) else match.group(4, 5, 6)
+        )  # \frac{..}{..} or a/b
+    else:
+        match = _SMALL_FRACTION.fullmatch(text)
+        if not match:
+            return None
+        sign, top, bottom = match.groups()
+    if int(bottom) == 0:
+        return None
+    return Fraction(int(top), int(bottom)) * (-1 if sign == "-" else 1)
+
+
+def same_number(a: Fraction, b: Fraction, a_text: str, b_text: str) -> bool:
+    """Equal, exactly; or one is a long decimal that agrees with the other in all its digits."""
+    if a == b or (decimal(a_text) is not None and decimal(b_text) is not None):
+        return a == b
+    return rounds_to(b, a_text) or rounds_to(a, b_text)
+
+
+def rounds_to(value: Fraction, shown: str) -> bool:
+    """Whether `shown`, a decimal of at least LONG_DECIMAL digits, is `value` to its last digit.
+
+    Shorter decimals are never approximations: 0.333 is not a third. The last of the 16 or 17
+    digits of a double may be off by one.
+    """
+    if significant(shown) < LONG_DECIMAL or decimal(shown) is None:
+        return False
+    places = len(shown.partition(".")[2])
+    exact = decimal(shown)
+    slack = Fraction(1 if significant(shown) > 15 else Fraction(1, 2), 10**places)
+    return exact is not None and abs(exact - value) <= slack
+
+
+def significant(shown: str) -> int:
+    """The number of significant digits of a decimal with a point; 0 without one."""
+    if "." not in shown or "e" in shown.lower():
+        return 0
+    return len(shown.lstrip("+-0.").replace(".", ""))
+
+
+def join_thousands(text: str) -> str:
+    """`12,345` to `12345`; commas that separate groups of three digits, and no others."""
+    return _THOUSANDS.sub(_join, text) if "," in text else text
+
+
+def _join(match: re.Match[str]) -> str:
+    before = match.string[: match.start()].rstrip("+- ")[-1:]
+    after = match.string[match.end() :].lstrip(" ")[:1]
+    # What fills a bracket is a pair: (-36,104] is an interval, [1,200] no number.
+    pair = before and before in "([\u2983" and after and after in ")]\u2984"
+    return match.group() if pair else match.group().replace(",", "")
+
+
+def based(text: str) -> tuple[str, int] | None:
+    """(digits, base) of a number such as `204_5` or `{A5}_{11}`."""
+    match = _BASE.fullmatch(text.replace(" ", ""))
+    if not match or not any(c.isdigit() for c in match.group(1)):
+        return None
+    digits = match.group(1).lstrip("0") or "0"
+    return digits, int(match.group(2))

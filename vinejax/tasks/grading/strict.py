@@ -1,0 +1,85 @@
+"""The strict comparison of two answers: what a mathematician would say.
+
+Values are exact: 0.333 is not a third, 3.14 is not pi. Only a decimal of ten or more significant
+digits is taken for the number that it was printed from. Conventions: a percentage equals its
+number with or without the sign; a unit, a degree mark or a name (`x =`) that one side leaves out is
+no error, two different measures are; lists and sets have no order, tuples have; the brackets of an
+interval count; a number written in a base equals only the same digits in the same base.
+
+Nothing is ever run as code: answers are read by the parsers of this package and by nothing else.
+`equal` bounds every size before it computes; the pool limits its time all the same.
+"""
+
+import re
+
+from vinejax.tasks.grading import latex, numbers
+
+MAX_CHARACTERS = 20_000
+
+_QUICK = re.compile(r"\\left|\\right|\\!|[\s$]|\.$")
+_QUICK_SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
+_COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d{2,})")  # 1,5 is a list
+_POINT_DECIMAL = re.compile(r"-?\d+\.\d+")
+
+
+def cheap(prediction: str, gold: str) -> bool | None:
+    """The verdict where no parser is needed: equal strings, plain numbers; None if in doubt."""
+    if not prediction.strip() or not gold.strip():
+        return False
+    if len(prediction) > MAX_CHARACTERS or len(gold) > MAX_CHARACTERS:
+        return prediction.strip() == gold.strip()
+    a, b = _quick(prediction), _quick(gold)
+    if a == b and a:
+        return True
+    x = numbers.plain(a)
+    if x is None:
+        return None
+    y = numbers.plain(b)
+    return None if y is None else numbers.same_number(x, y, a, b)
+
+
+def _quick(text: str) -> str:
+    """Without dollar signs, sizes and separators; a number with spaces inside keeps them."""
+    s = text.strip().strip("$").strip()
+    if re.search(r"[\d,]\s+\d", s):
+        return s
+    s = _QUICK_SEPARATOR.sub("", _QUICK.sub("", s))
+    joined = numbers.join_thousands(s)
+    return joined if joined.lstrip("+-").replace(".", "", 1).isdigit() else s
+
+
+def equal(prediction: str, gold: str) -> bool:
+    """Whether two answers (bare, in dollars or in a box) are the same; never raises."""
+    verdict = cheap(prediction, gold)
+    return _equal(prediction, gold) if verdict is None else verdict
+
+
+def _equal(prediction: str, gold: str) -> bool:
+    # Only here: mpmath costs a worker start-up time, and `cheap` runs without it.
+    from vinejax.tasks.grading import matching, structures
+
+    a, b = latex.clean(prediction), latex.clean(gold)
+    if not a or not b:
+        return False
+    if matching.key(a) == matching.key(b) or _decimal_comma(a, b) or _decimal_comma(b, a):
+        return True
+    try:
+        if matching.same(structures.read(a), structures.read(b)):
+            return True
+        # `100, 200` shows that the commas of `100,200` may separate a list.
+        if "," in a and "," in b and any(_is_list(s) for s in (a, b)):
+            return matching.same(structures.read(a, False), structures.read(b, False))
+    except RecursionError:
+        return False
+    return False
+
+
+def _is_list(text: str) -> bool:
+    return re.search(r",(?!\d{3}(?!\d))", text) is not None
+
+
+def _decimal_comma(a: str, b: str) -> bool:
+    """`0,25` against `0.25`: the same digits with a comma where the other has its point."""
+    return bool(
+        _COMMA_DECIMAL.fullmatch(a) and _POINT_DECIMAL.fullmatch(b) and a.replace(",", ".") == b
+    )
