@@ -2,9 +2,10 @@
 
     python -m vinejax.main --config=configs/tiny.py
 
-Two CPU cores, two to four minutes. The start, configs/tiny_start (150,000 parameters), was fine-tuned
-on hasty demonstrations (see vinejax/tasks/arithmetic.py) and solves 37% of the test problems;
-VinePPO finds that working them out line by line pays, and ends near 90%. README.md has the figures.
+Two CPU cores, two to four minutes. The start, configs/tiny_start (150,000 parameters), was
+fine-tuned on hasty demonstrations (see vinejax/tasks/arithmetic.py) and solves 37% of the test
+problems; VinePPO finds that working them out line by line pays, and ends near 90%. README.md has
+the figures.
 
 The start was made by, and another one is made by (some five minutes, then copy runs/start/warmup):
 
