@@ -19,10 +19,11 @@ from vinejax.learner.step import UpdateStats
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.runtime.compiles import num_compiles
 from vinejax.tasks import arithmetic
+from vinejax.tasks.base import Split
 from vinejax.types import Episode, Problem
 
 _folder = tempfile.TemporaryDirectory(prefix="vinejax-run-")
-SIZES = {"train": 12, "validation": 4, "test": 6}
+SIZES: dict[Split, int] = {"train": 12, "validation": 4, "test": 6}
 VOCAB, BOS, EOS = 20, 0, 1  # of the arithmetic tokenizer
 
 
@@ -33,7 +34,7 @@ class FewProblems(arithmetic.Arithmetic):
     rewards that differ, without which all results would be 0 and equal for the wrong reason.
     """
 
-    def load(self, split: str) -> list[Problem]:
+    def load(self, split: Split) -> list[Problem]:
         return _problems(split)[: SIZES[split]]
 
     def reward(self, problem: Problem, response: str) -> float:
@@ -44,7 +45,7 @@ class FewProblems(arithmetic.Arithmetic):
 
 
 @functools.cache
-def _problems(split: str) -> list[Problem]:
+def _problems(split: Split) -> list[Problem]:
     return arithmetic.Arithmetic().load(split)
 
 

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from vinejax import train as loop
-from vinejax.config import Config
-from vinejax.errors import ConfigError, DataError, WorkdirError
 from vinejax.model.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
 
@@ -46,11 +44,6 @@ def params_of(workdir: Path, iteration: int) -> Any:
     like = load_pretrained(str(workdir / "warmup"))[1]
     with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
         return checkpoints.restore_params(iteration, like)[0]
-
-
-def contents(workdir: Path) -> dict[str, bytes]:
-    files = (path for path in workdir.rglob("*") if path.is_file())
-    return {str(path.relative_to(workdir)): path.read_bytes() for path in files}
 
 
 # --- what a run leaves
@@ -98,11 +91,12 @@ def test_an_iteration_starts_at_ratio_1(run):
         assert (first.kl / first.tokens <= 1e-8) == (i == 0)
 
 
+def episodes(workdir: Path) -> list[list[dict[str, Any]]]:
+    return [cases.read_lines(workdir / "episodes" / f"{i}.jsonl") for i in range(3)]
+
+
 def test_episodes_hold_whole_vines(run):
-    workdir = run.workdir
-    cfg = cases.config()
-    for iteration in range(3):
-        rows = cases.read_lines(workdir / "episodes" / f"{iteration}.jsonl")
+    for iteration, rows in enumerate(episodes(run.workdir)):
         assert len(rows) == 12 and len({row["problem_id"] for row in rows}) == 4
         for i, row in enumerate(rows):
             steps = row["steps"]
@@ -116,13 +110,25 @@ def test_episodes_hold_whole_vines(run):
                 assert step["value_after"] == after
                 assert step["count"] == (3 if c < 2 else 0)  # s_0 and max_states = 1 more
                 kept = [x["reward"] for x in step["continuations"]]
-                assert len(kept) == (step["count"] if i < cfg.log.vines else 0)
+                assert len(kept) == (step["count"] if i < 8 else 0)  # log.vines
                 if kept:
                     assert step["value"] == pytest.approx(np.mean(kept))
-        line = metrics(workdir, "train")[iteration]
+
+
+def test_metrics_are_those_of_the_episodes(run):
+    for line, rows in zip(metrics(run.workdir, "train"), episodes(run.workdir), strict=True):
         assert line["reward/mean"] == pytest.approx(np.mean([row["reward"] for row in rows]))
-        lines = [len(row["steps"]) for row in rows]
-        assert max(lines) > 1 and line["steps/mean"] == pytest.approx(np.mean(lines))
+        counts = [len(row["steps"]) for row in rows]
+        assert max(counts) > 2 and line["steps/mean"] == pytest.approx(np.mean(counts))
+        cut = [not row["finished"] for row in rows]
+        assert line["response_length/clip_ratio"] == pytest.approx(np.mean(cut))
+        groups: dict[str, set[float]] = {}
+        for row in rows:
+            groups.setdefault(row["problem_id"], set()).add(row["reward"])
+        is_flat = [len(rewards) == 1 for rewards in groups.values()]
+        assert line["frac_reward_zero_std"] == pytest.approx(np.mean(is_flat))
+        values = [step["value"] for row in rows for step in row["steps"] if step["count"]]
+        assert line["values/mean"] == pytest.approx(np.mean(values), abs=1e-6)
         states = {  # rollouts of a problem that begin alike share their states
             (row["problem_id"], "".join(step["text"] for step in row["steps"][:c]))
             for row in rows
@@ -132,11 +138,7 @@ def test_episodes_hold_whole_vines(run):
 
 
 def test_problems_are_drawn_anew_each_iteration(run):
-    workdir = run.workdir
-    drawn = [
-        {row["problem_id"] for row in cases.read_lines(workdir / "episodes" / f"{i}.jsonl")}
-        for i in range(3)
-    ]
+    drawn = [{row["problem_id"] for row in rows} for rows in episodes(run.workdir)]
     assert drawn[0] != drawn[1] or drawn[1] != drawn[2]
     assert all(name.startswith("train/") for names in drawn for name in names)
 
@@ -249,52 +251,3 @@ def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path):
     )
     assert after == before
     cases.assert_equal(params_of(workdir, 3), params_of(run.workdir, 3))
-
-
-# --- refusals
-
-
-def refusal(kind: type[Exception], cfg: Config, workdir: Path) -> str:
-    with pytest.raises(kind) as error:
-        loop.train(cfg, workdir)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
-def test_another_configuration_is_refused(run):
-    before = contents(run.workdir)
-    message = refusal(WorkdirError, cases.config(values={"k": 4}), run.workdir)
-    assert "values.k was 3 and is now 4" in message
-    assert contents(run.workdir) == before
-
-
-def test_more_prompts_than_problems(run, tmp_path: Path):
-    cfg = cases.config(rollout={"prompts": 13}, model={"path": str(run.workdir / "warmup")})
-    assert "rollout.prompts = 13: the train split has only 12" in refusal(
-        ConfigError, cfg, tmp_path
-    )
-
-
-def test_no_room_in_the_context(run, tmp_path: Path):
-    model = {"path": str(run.workdir / "warmup")}
-    for section, field in (("data", "max_prompt_tokens"), ("sample", "max_tokens")):
-        cfg = cases.config(**{section: {field: 48}}, model=model)
-        message = refusal(ConfigError, cfg, tmp_path / section)
-        assert f"{section}.{field} = 48: the model's context is 48" in message
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("", "train.jsonl: no rows"),
-        ('{"question": "1+1?", "answer": "#### 2"}\n{"question"\n', "train.jsonl:2: not JSON"),
-        ('{"question": "1+1?"}\n', "train.jsonl:1: field 'answer' is missing"),
-    ],
-)
-def test_bad_data_is_one_line(run, tmp_path: Path, text: str, message: str):
-    (tmp_path / "train.jsonl").write_text(text)
-    cfg = cases.config(
-        data={"task": "vinejax.tasks.gsm8k", "path": str(tmp_path)},
-        model={"path": str(run.workdir / "warmup")},
-    )
-    assert message in refusal(DataError, cfg, tmp_path / "run")

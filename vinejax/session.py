@@ -69,21 +69,29 @@ def open_session(
     workdir = check_workdir(cfg, path)
     task = load_task(cfg.data)
     mesh = make_mesh(cfg.mesh)
-    folder = cfg.model.path or os.fspath(warm_start(cfg, task, workdir))
+    if cfg.model.path:
+        folder = cfg.model.path
+    else:
+        check_context(cfg, cfg.model.context)  # before it is trained
+        folder = os.fspath(warm_start(cfg, task, workdir))
     model, start, tokenizer = load_pretrained(folder, mesh=mesh)
-    context = model.cfg.context
-    for field, value in (
-        ("data.max_prompt_tokens", cfg.data.max_prompt_tokens),
-        ("sample.max_tokens", cfg.sample.max_tokens),
-    ):
-        if value >= context:
-            raise ConfigError(field, f"the model's context is {context}; lower it", str(value))
+    check_context(cfg, model.cfg.context)
     problems, dropped = prompted_problems(cfg, task, tokenizer, splits)
     record_run(cfg, workdir)
     if any(dropped.values()):
         write_atomic(workdir / "dropped_prompts.json", json.dumps(dropped, indent=1) + "\n")
     model = with_compute_dtype(model, cfg.model.compute_dtype)
     return Session(cfg, workdir, task, mesh, model, start, tokenizer, problems)
+
+
+def check_context(cfg: Config, context: int) -> None:
+    """ConfigError unless the model's context has room for prompts, and for responses."""
+    for field, value in (
+        ("data.max_prompt_tokens", cfg.data.max_prompt_tokens),
+        ("sample.max_tokens", cfg.sample.max_tokens),
+    ):
+        if value >= context:
+            raise ConfigError(field, f"the model's context is {context}; lower it", str(value))
 
 
 def prompted_problems(

@@ -36,7 +36,6 @@ LARGEST = 20  # every operand and every intermediate result lies in 0 .. LARGEST
 TOKENIZER = pathlib.Path(__file__).parent / "arithmetic_tokenizer"
 
 _ANSWER = re.compile(r"#### (-?\d+)")
-_OPERATION = re.compile(r"(\d+)([-+*])(\d+)")
 
 
 def _hash(text: str) -> float:
