@@ -15,9 +15,9 @@ import numpy as np
 import vinejax
 
 MODEL = Path(__file__).parents[1] / "configs" / "tiny_start"
-PROMPT = "7+8-4*2="
-SOLUTION = "\n7+8=15\n15-4=12\n12*2=24\n#### 24"  # 15 - 4 is 11, so the answer should be 22
-ANSWER = "#### 22"
+PROMPT = "7+8-4-3="
+SOLUTION = "\n7+8=15\n15-4=12\n12-3=9\n#### 9"  # 15 - 4 is 11, so the answer should be 8
+ANSWER = "#### 8"
 K = 64  # continuations a state
 
 

@@ -49,8 +49,8 @@ class Recorder(vinejax.Engine):
 def test_score_steps(folder: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(vinejax, "Engine", Recorder, raising=False)
     example = load("score_steps")
-    solution = example["SOLUTION"]
-    steps, values, advantages = example["score_steps"](folder, "7+8-4*2=", solution, "4", k=16)
+    solution = example["SOLUTION"].replace("9", "4")
+    steps, values, advantages = example["score_steps"](folder, "7+8-4-3=", solution, "4", k=16)
     positions = [1 + 8, 1 + 8 + 7, 1 + 8 + 7 + 8]  # BOS and prompt, then a token a character
     assert [b.position for b in Recorder.branches] == [p for p in positions for _ in range(16)]
     assert len({b.seed for b in Recorder.branches}) == 48
@@ -67,5 +67,15 @@ def test_score_steps_prints_a_table(
     monkeypatch.setattr("sys.argv", ["score_steps.py", folder])
     load("score_steps")["main"]()
     prompt, _, header, *rows = capsys.readouterr().out.splitlines()
-    assert prompt == "7+8-4*2=" and header.split() == ["V", "before", "advantage", "step"]
-    assert [row.split()[2] for row in rows] == ["'7+8=15'", "'15-4=12'", "'12*2=24\\n####"]
+    assert prompt == "7+8-4-3=" and header.split() == ["V", "before", "advantage", "step"]
+    assert [row.split()[2] for row in rows] == ["'7+8=15'", "'15-4=12'", "'12-3=9\\n####"]
+
+
+def test_the_shipped_start_sees_the_slip():
+    """V is high up to the step with the mistake, and 0 after it."""
+    example = load("score_steps")
+    _, values, advantages = example["score_steps"](
+        str(example["MODEL"]), example["PROMPT"], example["SOLUTION"], example["ANSWER"], k=32
+    )
+    assert values[1] > 0.5 and values[2] == 0.0
+    assert advantages.argmin() == 1

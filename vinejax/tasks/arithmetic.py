@@ -1,10 +1,10 @@
 """The embedded task: chains of additions, subtractions and products, worked one operation a line.
 
-    7+8-4*2=            the prompt
+    7+8-4-3=            the prompt
     7+8=15              one step a line
     15-4=11
-    11*2=22
-    #### 22             the answer
+    11-3=8
+    #### 8              the answer
 
 Every problem is generated, nothing is downloaded. A problem's split is a hash of its question, so
 that the three splits cannot share one. Difficulty is the number of operations.

@@ -38,7 +38,7 @@ def read_file(file: Path, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     if file.suffix != ".parquet":
         return read_jsonl(file, fields)
     try:
-        import pyarrow.parquet as parquet
+        import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise DataError(str(file), None, f"to read Parquet, {HUB}") from None
     try:
@@ -52,7 +52,7 @@ def _read_hub(
     path: str, source: str, fields: tuple[str, ...], config: str | None
 ) -> list[dict[str, Any]]:
     try:
-        import datasets
+        import datasets  # pyright: ignore[reportMissingImports]
     except ImportError:
         message = f"no such folder; to load it as a data set, {HUB}"
         raise DataError(path, None, message) from None
