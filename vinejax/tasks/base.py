@@ -51,6 +51,14 @@ class Task(Protocol):
         ...
 
 
+def reference_prompt(question: str) -> str:
+    """The reference's prompt, for every data set; the response begins with a line end.
+
+    Source: prompt_library/MATH_step_by_step_sft.jsonnet and generic_GSM8K_step_by_step.jsonnet.
+    """
+    return f"[MATH_TASK] Problem:\n{question}\n\nSolution:"
+
+
 def load_task(data: DataConfig) -> Task:
     """The task that `data.task` names: `make(data)` of that module, one of ours or the user's.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vinejax.errors import ConfigError, DataError
-from vinejax.tasks.base import Split
+from vinejax.tasks.base import Split, reference_prompt
 from vinejax.tasks.load import read_file, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
@@ -62,7 +62,7 @@ class Evaluation:
         return Problem(name, question, answer)
 
     def prompt(self, problem: Problem) -> str:
-        return f"[MATH_TASK] Problem:\n{problem.question}\n\nSolution:"
+        return reference_prompt(problem.question)
 
     def solution(self, problem: Problem) -> str:
         """The answer in its box: there is no split to train on."""

@@ -11,7 +11,7 @@ import re
 
 from vinejax.config import DataConfig
 from vinejax.errors import DataError
-from vinejax.tasks.base import Split
+from vinejax.tasks.base import Split, reference_prompt
 from vinejax.tasks.load import mixed, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
@@ -54,7 +54,7 @@ class GSM8K:
         return divide(problems, split) if source == "train" else problems
 
     def prompt(self, problem: Problem) -> str:
-        return f"[MATH_TASK] Problem:\n{problem.question}\n\nSolution:"
+        return reference_prompt(problem.question)
 
     def solution(self, problem: Problem) -> str:
         return f"\n{CALCULATOR.sub('', problem.answer)}\n"

@@ -9,13 +9,12 @@ Where we depart: which rows are held out is our own draw, because the reference 
 files; and a problem whose solution boxes nothing is not trained on, since its reward is always 0.
 """
 
-import re
 from functools import cached_property
 from typing import Any, Literal
 
 from vinejax.config import DataConfig
 from vinejax.errors import ConfigError, DataError
-from vinejax.tasks.base import Split
+from vinejax.tasks.base import Split, reference_prompt
 from vinejax.tasks.load import mixed, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
@@ -26,9 +25,6 @@ VALIDATION_PORTION = 500 / 12000  # of the rows that are not for the test
 # A test file with a larger share of all rows than this is from the division by the data's authors.
 LARGE_TEST = 0.25
 LISTED = 20  # ids in a printed line
-BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
-BARE_ARGUMENT = re.compile(r"[^\s$.,;{}]+")  # \boxed 5
-BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 Mode = Literal["strict", "reference"]
 
@@ -90,7 +86,7 @@ class MATH:
         ]
 
     def prompt(self, problem: Problem) -> str:
-        return f"[MATH_TASK] Problem:\n{problem.question}\n\nSolution:"
+        return reference_prompt(problem.question)
 
     def solution(self, problem: Problem) -> str:
         return f"\n{problem.answer}"
@@ -128,19 +124,9 @@ def boxed_answer(solution: str) -> str | None:
 
     None if there is no box, or nothing in it, or if it is never closed.
     """
-    boxes = list(BOX.finditer(solution))
-    if not boxes:
-        return None
-    start = boxes[-1].end()
-    if not solution.startswith("{", start):
-        bare = BARE_ARGUMENT.match(solution, start)
-        return bare[0] if bare else None
-    depth = 0
-    for match in BRACE.finditer(solution, start):
-        depth += {"{": 1, "}": -1}.get(match[0], 0)
-        if depth == 0:
-            return solution[start + 1 : match.start()].strip() or None
-    return None
+    from vinejax.tasks.grading.latex import last_boxed  # as the grader reads a response's
+
+    return (last_boxed(solution) or "").strip() or None
 
 
 def divide(train: list[Problem], test: list[Problem]) -> dict[Split, list[Problem]]:
