@@ -12,6 +12,8 @@ import vinejax.tasks.grading
 from vinejax.config import DataConfig
 from vinejax.errors import ConfigError, DataError
 from vinejax.tasks.base import Task, load_task
+from vinejax.tasks.evaluation import Evaluation
+from vinejax.tasks.grading import Grader
 from vinejax.types import Problem
 
 FILES = {
@@ -103,13 +105,13 @@ def test_a_path_is_needed(name: str):
 @pytest.mark.parametrize(
     "name, change, message",
     [
-        ("svamp", {"Answer": "3"}, "test/0: field 'Answer' must be a number, found '3'"),
-        ("svamp", {"Answer": None}, "test/0: field 'Answer' must be a number, found None"),
+        ("svamp", {"Answer": "3"}, "rows.jsonl:1: field 'Answer' must be a number, found '3'"),
+        ("svamp", {"Answer": None}, "rows.jsonl:1: field 'Answer' must be a number, found None"),
         ("svamp", {"Body": 1}, "rows.jsonl:1: field 'Body' must be a string, not int"),
-        ("olympiad", {"final_answer": "1"}, "test/0: field 'final_answer' must be a list of str"),
-        ("olympiad", {"final_answer": []}, "test/0: the answer is empty"),
-        ("olympiad", {"final_answer": [1]}, "test/0: field 'final_answer' must be a list of str"),
-        ("college_math", {"answer": " "}, "test/0: the answer is empty"),
+        ("olympiad", {"final_answer": "1"}, "rows.jsonl:1: field 'final_answer' must be a list"),
+        ("olympiad", {"final_answer": []}, "rows.jsonl:1: the answer is empty"),
+        ("olympiad", {"final_answer": [1]}, "rows.jsonl:1: field 'final_answer' must be a list"),
+        ("college_math", {"answer": " "}, "rows.jsonl:1: the answer is empty"),
         ("college_math", {"question": None}, "rows.jsonl:1: field 'question' must be a string"),
     ],
 )
@@ -134,8 +136,8 @@ def test_a_response_is_read_as_it_is_written(
 ):
     calls = []
 
-    def grade_response(response: str, gold: str, mode: str, style: str) -> bool:
-        calls.append((response, gold, mode, style))
+    def grade_response(response: str, gold: str, style: str) -> bool:
+        calls.append((response, gold, style))
         return len(calls) > 1
 
     monkeypatch.setattr(vinejax.tasks.grading, "grade_response", grade_response)
@@ -143,5 +145,18 @@ def test_a_response_is_read_as_it_is_written(
     task = task_of("college_math", write(tmp_path, ROWS["college_math"]))
     problem = Problem("test/0", "q", "$3$")
     assert [task.reward(problem, response) for _ in range(2)] == [0.0, 1.0]
-    assert calls == [(response, "$3$", "strict", style)] * 2
+    assert calls == [(response, "$3$", style)] * 2
     assert task.answer(response) == style
+
+
+@pytest.mark.parametrize("mode", ["strict", "reference"])
+def test_a_batch_has_the_rewards_of_its_responses(mode: Any, tmp_path: Path):
+    task = Evaluation(
+        "college_math", str(write(tmp_path, ROWS["college_math"])), (), lambda _: ("", "")
+    )
+    responses = ["\nSo $\\boxed{3}$.", "\n3 pens\n#### 3", "\n#### 5", "\nIt is $\\boxed{4}$.", ""]
+    items = [(Problem("test/0", "q", "$3$"), response) for response in responses]
+    with Grader(1, mode=mode) as grader:
+        assert task.rewards(items, grader) == [1.0, 1.0, 0.0, 0.0, 0.0]
+        assert grader.stats.pairs == 5
+    assert [task.gold(problem) for problem, _ in items[:1]] == ["$3$"]

@@ -14,7 +14,7 @@ from test_extract import rows
 
 import vinejax
 from vinejax.errors import UserError
-from vinejax.tasks.grading import Grader, Verdict, grade, pool, process
+from vinejax.tasks.grading import Grader, Verdict, grade, pool, process, readable
 from vinejax.tasks.grading.jobs import LONGEST_ANSWER
 
 HARD = ("x^2-1", "(x-1)(x+1)")
@@ -27,7 +27,7 @@ import os, resource, signal, sys, time
 from vinejax.tasks.grading import worker
 
 def act(mode, prediction, gold):
-    what = prediction[0]
+    what = gold if prediction is None else prediction[0]
     print("noise on the standard output", flush=True)
     if what == "hang":
         time.sleep(1000)
@@ -81,6 +81,28 @@ def test_cheap_pairs_start_no_worker():
             assert [v.correct for v in grader.grade_many(pairs)] == [True, True] + 3 * [False]
         assert gsm8k.grade_many([("1,000 ", "1000"), ("72.0", "72")]) == [TRUE, FALSE]
         assert strict.stats.started == lenient.stats.started == gsm8k.stats.started == 0
+
+
+def test_readable_golds():
+    golds = ["5", r"\frac{x}{2}", r"\text{even}", r"\frac{1}{", "", r"\foo", "9" * 6000, "[0, 1)"]
+    with Grader(1) as strict, reference() as lenient, reference(style="gsm8k") as gsm8k:
+        found = [v.correct for v in strict.readable_many(iter(golds))]
+        assert found == [True, True, True, False, False, False, False, True]
+        assert 0 < strict.stats.compared < len(golds)
+        assert strict.readable_many([]) == []
+        # The reference compares as strings what it cannot read; only nothing is unreadable to it.
+        found = [
+            v.correct for v in lenient.readable_many([r"\foo", "", r"We have $\boxed{}$ here"])
+        ]
+        assert found == [True, False, False]
+        assert gsm8k.readable_many(["5", " "]) == [TRUE, FALSE]
+        assert lenient.stats.started == gsm8k.stats.started == 0
+    assert readable(r"x^2") and not readable(r"x^^2")
+
+
+def test_a_gold_that_takes_too_long_is_not_readable(acting: None):
+    with Grader(1, timeout_s=0.5, grace_s=0.2) as grader:
+        assert grader.readable_many(["hang"]) == [Verdict(False, "timeout")]
 
 
 def test_whole_responses():

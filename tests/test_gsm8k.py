@@ -14,6 +14,7 @@ from vinejax.config import DataConfig
 from vinejax.errors import ConfigError, DataError
 from vinejax.tasks import gsm8k
 from vinejax.tasks.base import Task, load_task, read_jsonl
+from vinejax.tasks.grading import Grader
 from vinejax.tasks.prompts import load_problems
 from vinejax.types import Problem
 
@@ -93,45 +94,55 @@ def test_every_real_solution_earns_its_reward_and_none_without_its_answer():
         assert task.reward(problem, solution.rstrip() + "1\n") == 0.0
 
 
-def test_verdicts_are_the_reference_ones_but_for_commas_in_the_gold():
+def test_mode_reference_gives_the_reference_verdicts():
     with gzip.open(shared("grading/vineppo_grader_cases.jsonl.gz"), "rt", encoding="utf-8") as f:
         cases = [case for case in map(json.loads, f) if case["branch"] == "gsm8k"]
-    assert len(cases) == 7
+    assert len(cases) == 7 and not any(case["verdict"] for case in cases)
     task = gsm8k.make(DataConfig())
-    departures = []
-    for case in cases:
-        problem = Problem("test/0", "", f"#### {case['gold']}")
-        assert task.answer(case["prediction"]) == case["pred_extracted"]
-        if bool(task.reward(problem, case["prediction"])) != case["verdict"]:
-            departures.append(case["note"])
-    assert departures == [
-        "comma NOT removed from gold",
-        "comma NOT removed from gold: can never match",
-    ]
+    items = [(Problem("", "", f"#### {case['gold']}"), case["prediction"]) for case in cases]
+    assert [task.answer(response) for _, response in items] == [c["pred_extracted"] for c in cases]
+    with Grader(1, mode="reference", style="gsm8k") as grader:
+        assert task.rewards(items, grader) == [0.0] * 7
+        problem = Problem("", "", "#### 1072")
+        responses = ["A\n#### 1,072 ", "1072", "#### 1072\nThat is it."]
+        assert task.rewards([(problem, r) for r in responses], grader) == [1.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    "response, reward",
-    [
-        ("\nA\n#### 1,000", 1.0),
-        ("#### 5\n#### 1000 ", 1.0),
-        ("#### 1000\n#### 5", 0.0),
-        ("#### ", 0.0),
-        ("1000", 0.0),
-        ("", 0.0),
-        ("#### 1000.0", 0.0),
-    ],
-)
-def test_rewards_by_hand(response: str, reward: float):
-    for gold in ("1,000", "1000"):
-        problem = Problem("test/0", "", f"5\n#### {gold}")
-        assert gsm8k.make(DataConfig()).reward(problem, response) == reward
+RESPONSES = [
+    ("\nA\n#### 1,000", True),
+    ("#### 5\n#### 1000 ", True),
+    ("#### 1000.0", True),
+    ("#### $1000", True),
+    ("#### 1000 clips", True),
+    ("####\n1000\nThat is it.", True),
+    ("#### 1000\n#### 5", False),
+    ("#### 1000.5", False),
+    ("#### -1000", False),
+    ("#### ", False),
+    ("1000", False),
+    ("", False),
+]
+
+
+@pytest.mark.parametrize("gold", ["1,000", "1000"])
+def test_rewards_by_hand(gold: str):
+    task, problem = gsm8k.make(DataConfig()), Problem("test/0", "", f"5\n#### {gold}")
+    expected = [float(is_right) for _, is_right in RESPONSES]
+    with Grader(1, style="gsm8k") as grader:
+        assert task.rewards([(problem, r) for r, _ in RESPONSES], grader) == expected
+        without_gold = Problem("test/1", "", "1000")
+        assert task.gold(problem) == gold and task.gold(without_gold) is None
+        assert task.rewards([(without_gold, "#### 1000")], grader) == [0.0]
+    assert [task.reward(problem, r) for r, _ in RESPONSES] == expected
 
 
 def test_a_row_without_an_answer_is_an_error(folder: Path):
-    (folder / "test.jsonl").write_text('{"question": "q", "answer": "5"}\n')
-    with pytest.raises(DataError, match="test/0 has no answer after '####'"):
-        task_of(folder).load("test")
+    rows = "".join(json.dumps(row) + "\n" for row in ROWS[:2])
+    for answer in ("5", "5\\n####", ""):
+        bad = f'\n{{"question": "q", "answer": "{answer}"}}\n'
+        (folder / "test.jsonl").write_text(rows + bad)
+        with pytest.raises(DataError, match=r"test\.jsonl:4: no answer after '####'$"):
+            task_of(folder).load("test")
 
 
 def test_problems_load_with_their_prompts(folder: Path):
@@ -213,7 +224,7 @@ def test_a_module_of_the_user_is_a_task(tmp_path: Path, monkeypatch: pytest.Monk
 def test_rows_are_lines_whatever_their_strings_hold(tmp_path: Path):
     file = tmp_path / "x.jsonl"
     file.write_bytes('\ufeff{"a": "1\u2028"}\r\n\n{"a": "é"}'.encode())
-    assert read_jsonl(file, ("a",)) == [{"a": "1\u2028"}, {"a": "é"}]
+    assert read_jsonl(file, ("a",)) == [(1, {"a": "1\u2028"}), (3, {"a": "é"})]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +236,8 @@ def test_rows_are_lines_whatever_their_strings_hold(tmp_path: Path):
         (b'{"a": "1"}\n["a"]\n', "x.jsonl:2: expected an object, found list"),
         (b'{"a": "1"}\n{"b": "1"}\n', "x.jsonl:2: field 'a' is missing"),
         (b'{"a": 1}\n', "x.jsonl:1: field 'a' must be a string, not int"),
-        (b'{"a": "\xff"}\n', "x.jsonl: not UTF-8"),
+        (b'{"a": "1"}\n{"a": "\xff"}\n', "x.jsonl:2: not UTF-8 text (invalid start byte)"),
+        ('{"a": "1"}'.encode("utf-16"), "x.jsonl:1: not UTF-8"),
     ],
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path: Path, content: bytes, message: str):

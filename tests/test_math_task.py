@@ -4,19 +4,19 @@ import gzip
 import json
 import sys
 import types
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizer_cases import load
 
 import vinejax.tasks.grading
 from vinejax.config import DataConfig
 from vinejax.errors import ConfigError, DataError
 from vinejax.tasks.base import Task, load_task, read_jsonl
+from vinejax.tasks.grading import Grader, Verdict
 from vinejax.tasks.load import read_file, read_split
 from vinejax.tasks.math import MATH, boxed_answer, divide
-from vinejax.tasks.prompts import load_problems
 from vinejax.types import Problem
 
 
@@ -45,19 +45,6 @@ def folder(tmp_path: Path) -> Path:
 
 def task_of(path: object) -> Task:
     return load_task(DataConfig(task="vinejax.tasks.math", path=str(path)))
-
-
-@pytest.fixture
-def graded(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """What the grader is asked; it says yes to a response that holds its gold."""
-    calls = []
-
-    def grade_response(response: str, gold: str, mode: str, style: str, problem: str) -> bool:
-        calls.append((response, gold, mode, style, problem))
-        return gold in response
-
-    monkeypatch.setattr(vinejax.tasks.grading, "grade_response", grade_response)
-    return calls
 
 
 # --- splits
@@ -119,10 +106,24 @@ def test_moved_test_rows_are_announced(folder: Path, capsys: Any):
     assert capsys.readouterr().out == "math: 48 of the 52 test rows are used for training\n"
 
 
-def test_duplicate_ids_are_an_error(folder: Path):
-    write(folder / "test.jsonl", [row(i) | {"unique_id": "same"} for i in range(2)])
-    with pytest.raises(DataError, match="two problems have the id 'same'"):
-        load_problems(task_of(folder), load("byte_level"), "test", 1000, False)
+@pytest.mark.parametrize("other", ["train", "test"])
+def test_duplicate_ids_are_named_with_both_places(folder: Path, other: str):
+    same = {"unique_id": "same"}
+    write(folder / "test.jsonl", [row(1), row(2), row(3) | same])
+    rows = [row(4), row(5) | same] if other == "train" else [row(4)]
+    write(folder / "train.jsonl", rows)
+    if other == "test":
+        write(folder / "test.jsonl", [row(1), row(2) | same, row(3) | same])
+    with pytest.raises(DataError) as error:
+        task_of(folder).load("test")
+    place = folder / f"{other}.jsonl"
+    assert f"test.jsonl:3: the id 'same' is that of {place}:2 too" in str(error.value)
+
+
+def test_an_empty_solution_is_named_with_its_line(folder: Path):
+    write(folder / "train.jsonl", [row(0), row(1) | {"solution": " "}])
+    with pytest.raises(DataError, match=r"train\.jsonl:2: the answer is empty$"):
+        task_of(folder).load("train")
 
 
 # --- golds
@@ -138,6 +139,7 @@ def test_duplicate_ids_are_an_error(folder: Path):
         (r"$\boxed\pi$", r"\pi"),
         (r"$\boxed{\{1, 2\}}$", r"\{1, 2\}"),
         (r"$\boxed{\}}$", r"\}"),
+        (r"$\boxed{1}$ and $\boxed{2}$.", "1, 2"),
         (r"$\boxed{}$", None),
         (r"$\boxed{1}$ $\boxed{ }$", None),
         (r"$\boxed{1", None),
@@ -151,28 +153,15 @@ def test_the_last_box(solution: str, answer: str | None):
     assert boxed_answer(solution) == answer
 
 
-def test_problems_without_a_gold_are_listed_and_not_trained_on(folder: Path, capsys: Any):
+def test_problems_without_a_gold_are_loaded_like_others(folder: Path):
+    """The run finds them, lists them, and does not train on them: tests/test_session.py."""
     rows = [row(i) for i in range(48)]
-    for i in range(0, 48, 2):
-        rows[i]["solution"] = "The answer is 5."
+    rows[7]["solution"] = "The answer is 5."
     write(folder / "train.jsonl", rows)
-    task = task_of(folder)
-    train, validation = task.load("train"), task.load("validation")
-    assert all(int(p.id.removeprefix("train/")) % 2 for p in train)
-    assert len(validation) == 2 and 20 < len(train) < 25
-    line, *others = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"math: {46 - len(train)} of 46 train problems have no boxed answer")
-    assert "and are left out: train/" in line and line.endswith(", ...") == (46 - len(train) > 20)
-    assert all("of 2 validation problems" in o and "are kept" in o for o in others)
-    assert len(MATH(str(folder), keep_unboxed=True).load("train")) == 46
-    assert "are kept" in capsys.readouterr().out
-
-
-def test_nothing_left_to_train_on_is_an_error(folder: Path):
-    for name in ("train", "test"):
-        write(folder / f"{name}.jsonl", [{"problem": "p", "solution": "five"}] * 3)
-    with pytest.raises(DataError, match="no problem is left for train"):
-        task_of(folder).load("train")
+    task = MATH(str(folder))
+    golds = {p.id: task.gold(p) for p in task.load("train") + task.load("validation")}
+    assert len(golds) == 48 and golds.pop("train/7") is None
+    assert golds == {f"train/{i}": str(i + 1) for i in range(48) if i != 7}
 
 
 # --- prompt, response, reward
@@ -185,31 +174,61 @@ def test_prompt_and_response_are_the_reference_ones():
     assert task.split(task.solution(problem)) == [0, 17, 47]
 
 
-def test_strict_mode_compares_with_the_last_box(graded: list[tuple]):
-    task, problem = MATH("x"), Problem("test/0", "Which?", r"$\boxed{1}$ or $\boxed{23}$")
-    assert task.reward(problem, "It is 23.") == 1.0
-    assert task.reward(problem, "It is 3.") == 0.0
-    assert graded[0] == ("It is 23.", "23", "strict", "math", "Which?")
-    assert len(graded) == 2
+BOXED = Problem("test/0", "Which?", r"So it is $\boxed{7}$, no: $\boxed{\frac{1}{2}}$.")
+RESPONSES = [
+    r"Thus $\boxed{0.5}$.",
+    r"Not $\boxed{7}$. So $\boxed{1/2}$",
+    r"$\boxed{0.4}$",
+    "Hm",
+    "",
+]
 
 
-def test_reference_mode_hands_over_the_whole_solution(graded: list[tuple]):
-    task, problem = MATH("x", mode="reference"), Problem("test/0", "Which?", "It is 23.")
-    assert task.reward(problem, "Thus: It is 23.") == 1.0
-    assert graded == [("Thus: It is 23.", "It is 23.", "reference", "math", "Which?")]
+def test_strict_mode_compares_with_the_last_box():
+    task = MATH("x")
+    items = [(BOXED, response) for response in [task.solution(BOXED), *RESPONSES[1:]]]
+    with Grader(1) as grader:
+        assert task.rewards(items, grader) == [1.0, 1.0, 0.0, 0.0, 0.0]
+    assert [task.reward(BOXED, response) for _, response in items] == [1.0, 1.0, 0.0, 0.0, 0.0]
+    assert task.answer(RESPONSES[0]) == "0.5"
 
 
-def test_without_a_gold_no_response_is_right(graded: list[tuple]):
-    assert MATH("x").reward(Problem("test/0", "Which?", "It is $\\boxed{}$."), "") == 0.0
-    assert graded == []
+class Recorder(Grader):
+    """Says no, and remembers what it was asked."""
+
+    def grade_responses(self, items: Iterable[tuple[str, str, str]]) -> list[Verdict]:
+        self.asked = list(items)
+        return [Verdict(False) for _ in self.asked]
 
 
 @pytest.mark.parametrize("mode", ["strict", "reference"])
-def test_the_grader_takes_what_it_is_given(mode: Any):
-    task, problem = MATH("x", mode), Problem("test/0", "Which?", r"So it is $\boxed{\frac{1}{2}}$.")
-    responses = [task.solution(problem), r"Thus $\boxed{0.5}$.", r"Thus $\boxed{0.4}$.", "Hm"]
-    assert [task.reward(problem, r) for r in responses] == [1.0, 1.0, 0.0, 0.0]
-    assert task.answer(responses[1]) == "0.5"
+def test_reference_mode_hands_over_the_whole_solution(mode: Any):
+    grader = Recorder(1, mode=mode)
+    with grader:
+        assert MATH("x").rewards([(BOXED, "a"), (BOXED, "b")], grader) == [0.0, 0.0]
+    gold = BOXED.answer if mode == "reference" else r"\frac{1}{2}"
+    assert grader.asked == [("a", gold, "Which?"), ("b", gold, "Which?")]
+
+
+def test_a_solution_with_two_answers_earns_its_reward():
+    problem = Problem("test/0", "Which?", r"They are $\boxed{1}$ and $\boxed{2}$.")
+    responses = [problem.answer, r"$\boxed{2, 1}$", r"$\boxed{2}$"]
+    with Grader(1) as grader:
+        found = MATH("x").rewards([(problem, response) for response in responses], grader)
+    assert found == [1.0, 1.0, 0.0]
+
+
+def test_the_reference_takes_all_boxes_for_the_answer():
+    with Grader(1, mode="reference") as grader:
+        items = [(BOXED, RESPONSES[0]), (BOXED, BOXED.answer), (BOXED, RESPONSES[1])]
+        assert MATH("x").rewards(items, grader) == [0.0, 1.0, 1.0]
+
+
+def test_without_a_gold_no_response_is_right():
+    task, problem = MATH("x"), Problem("test/0", "Which?", "It is $\\boxed{}$.")
+    with Grader(1) as grader:
+        assert task.rewards([(problem, ""), (problem, problem.answer)], grader) == [0.0, 0.0]
+    assert task.reward(problem, problem.answer) == 0.0
 
 
 def test_answers_come_from_the_grader(monkeypatch: pytest.MonkeyPatch):
@@ -241,15 +260,16 @@ def test_a_missing_file_is_named_with_the_other_kinds(folder: Path):
 
 def test_packed_and_parquet_files_hold_the_same_rows(folder: Path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    expected = read_split(str(folder), "test", ("problem",))
+    _, expected = read_split(str(folder), "test", ("problem",))
+    assert [line for line, _ in expected] == [1, 2]
     packed = gzip.compress((folder / "test.jsonl").read_bytes())
     (folder / "test.jsonl").unlink()
     (folder / "test.jsonl.gz").write_bytes(packed)
-    assert read_split(str(folder), "test", ("problem",)) == expected
+    assert read_split(str(folder), "test", ("problem",)).numbered == expected
     (folder / "test.jsonl.gz").unlink()
-    table = sys.modules["pyarrow"].Table.from_pylist(expected)
+    table = sys.modules["pyarrow"].Table.from_pylist([row for _, row in expected])
     parquet.write_table(table, folder / "test.parquet")
-    assert read_split(str(folder), "test", ("problem",)) == expected
+    assert read_split(str(folder), "test", ("problem",)).numbered == expected
     with pytest.raises(DataError, match=r"test\.parquet:1: field 'solved' is missing"):
         read_file(folder / "test.parquet", ("solved",))
 
@@ -277,7 +297,7 @@ def test_a_name_is_a_data_set_without_configuration(monkeypatch: pytest.MonkeyPa
 
     def load_dataset(path: str, name: str | None, split: str) -> list[Any]:
         calls.append((path, name, split))
-        return read_jsonl(folder / f"{split}.jsonl")
+        return [row for _, row in read_jsonl(folder / f"{split}.jsonl")]
 
     module = types.ModuleType("datasets")
     vars(module)["load_dataset"] = load_dataset

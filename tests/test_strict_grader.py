@@ -14,15 +14,29 @@ from hypothesis import strategies as st
 from tokenizer_cases import shared
 
 from vinejax.tasks.grading import evaluate, expression, latex, lexer, strict
+from vinejax.tasks.grading.extract import extract_answer
 
-FIXTURE = Path(__file__).parent / "fixtures" / "grading_cases.jsonl"
-OWN = [json.loads(line) for line in FIXTURE.read_text(encoding="utf-8").splitlines()]
+FIXTURES = Path(__file__).parent / "fixtures"
+# Our own pairs, with the verdict of a mathematician: by topic, and by the kind of answer.
+OWN = [
+    json.loads(line)
+    for name in ("grading_cases", "grading_kinds")
+    for line in (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+]
 CATEGORIES = sorted({row["category"] for row in OWN})
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    with gzip.open(shared(f"grading/{name}.jsonl.gz"), "rt", encoding="utf-8") as file:
+    return shared_rows(f"grading/{name}")
+
+
+def shared_rows(name: str) -> list[dict[str, Any]]:
+    with gzip.open(shared(f"{name}.jsonl.gz"), "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
+
+
+def open_lines(name: str) -> list[str]:
+    return shared(name).read_text(encoding="utf-8").splitlines()
 
 
 def assert_rate(cases: list[tuple[str, str, bool]], least: float) -> None:
@@ -60,6 +74,20 @@ def test_math_answer_forms() -> None:
 
 def test_math_near_misses() -> None:
     assert_rate(labelled(rows("math_near_miss_negatives")), 0.998)
+
+
+def test_grader_cases_through_extraction() -> None:
+    """The answer of a response, against the gold of the upstream test and against the bare one."""
+    for tier, least in (("core", 1.0), ("stretch", 0.95), ("extraction", 0.95)):
+        found = [r for r in rows("grader_cases") if r["tier"] == tier]
+        for gold in ("gold", "gold_bare"):
+            right = 0
+            for row in found:
+                style = "gsm8k" if row["form"] == "gsm8k_text" else "math"
+                answer = extract_answer(row["prediction"], style)
+                equal = answer is not None and strict.equal(answer, row[gold] or row["gold"])
+                right += equal == row["expected"]
+            assert right >= least * len(found), (tier, gold, right, len(found))
 
 
 def test_what_a_mathematician_would_say_of_the_references_cases() -> None:
@@ -113,6 +141,89 @@ def test_cheap_verdicts_are_right(category: str) -> None:
 )
 def test_last_boxed(text: str, box: str | None) -> None:
     assert latex.last_boxed(text) == box
+
+
+@pytest.mark.parametrize(
+    ("text", "boxes"),
+    [
+        (r"\boxed{1} and \boxed{2}", "1, 2"),
+        (r"$\boxed{1}$, $\boxed{2}$ or $\boxed{3}$.", "1, 2, 3"),
+        (r"\[\boxed{1}\quad\text{and}\quad\boxed{2}.\]", "1, 2"),
+        (r"\boxed{7}. So \boxed{1}, \boxed{2}", "1, 2"),
+        (r"\boxed{1}, no: \boxed{2}", "2"),
+        (r"\boxed{1}. \boxed{2}", "2"),
+        ("\\boxed{1}\n\n\\boxed{2}", "2"),
+        (r"\boxed{5}, \boxed{5}", "5"),
+        (r"\boxed{1} and \boxed{2", None),
+        ("1", None),
+    ],
+)
+def test_boxes_that_are_one_answer(text: str, boxes: str | None) -> None:
+    assert latex.last_boxes(text) == boxes
+
+
+READABLE = [
+    *[
+        "5",
+        "-1,234.5",
+        "$72$",
+        r"\boxed{\frac{1}{2}}",
+        r"x^2 - 1",
+        r"[0, 1)",
+        "]0, 1[",
+        r"\{1, 2\}",
+    ],
+    *[
+        r"\text{even}",
+        "Evelyn",
+        "(A)",
+        r"\textbf{(B)}",
+        "C)",
+        "3:30 PM",
+        r"12\text{ cm}^2",
+        "101_2",
+    ],
+    *[
+        r"\begin{pmatrix} 1 \\ x \end{pmatrix}",
+        r"y = 2x + 1",
+        r"x < 3",
+        r"\mathbb{R}",
+        r"\emptyset",
+    ],
+    *[r"2, 4, 6, \ldots", r"\frac{1}{7}\triangle ABC", r"\angle ABC = 30^\circ", "twenty-five"],
+    *[r"x<2 : (-\infty,2)", r"P(A\cap B)=\frac12", "not enough information"],
+]
+UNREADABLE = [
+    *["", "  ", "$$", r"\boxed{}", r"\frac{1}{", "[0, 1", "(1, 2))", "}{", r"\text{even"],
+    *[r"\begin{tabular}{c} 1 \end{tabular}", r"\unknown{5}", r"\int_0^1 x", "x^^2", "5 = ", "3 +"],
+    *[
+        r"1, \foo",
+        r"(\foo, 2)",
+        r"\begin{pmatrix} 1 & \foo \end{pmatrix}",
+        r"x = \foo",
+        "1" * 30_000,
+    ],
+]
+
+
+@pytest.mark.parametrize(
+    ("gold", "expected"), [(g, True) for g in READABLE] + [(g, False) for g in UNREADABLE]
+)
+def test_what_a_gold_must_be_to_be_readable(gold: str, expected: bool) -> None:
+    assert strict.readable(gold) == expected
+    assert not expected or strict.equal(gold, gold)
+
+
+def test_the_golds_of_data_sets_are_readable() -> None:
+    """But for the proofs and the broken LaTeX in College Math, the only set that has any."""
+    golds = [json.loads(line)["answer"] for line in open_lines("gsm8k/train.jsonl")[:300]]
+    golds = [gold.rpartition("#### ")[2] for gold in golds]
+    golds += [", ".join(r["final_answer"]) for r in shared_rows("eval/olympiadbench_en_oe_to")]
+    golds += [r["gold_bare"] or r["gold"] for r in rows("grader_cases") if r["tier"] == "core"]
+    golds += [r["gold"] for r in rows("math_answer_forms")]
+    assert [gold for gold in dict.fromkeys(golds) if not strict.readable(gold)] == []
+    college = [r["answer"] for r in shared_rows("eval/college_math_ccby")[::4]]
+    assert sum(map(strict.readable, college)) >= 0.93 * len(college)
 
 
 @pytest.mark.parametrize(

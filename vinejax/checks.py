@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from vinejax.config import GROUP, Config
+from vinejax.config import METHODS, Config
 from vinejax.errors import ConfigError
 
 AT_LEAST_ONE = (
@@ -17,23 +17,33 @@ AT_LEAST_ONE = (
         "eval.problems",
     ),
     *("rollout.prompts", "rollout.per_prompt", "rollout.slots", "sft.batch"),
+    *("grader.workers", "grader.memory_mb"),
     *("ppo.epochs", "ppo.minibatch", "ppo.microbatch", "checkpoint.every", "checkpoint.keep"),
     *("model.num_layers", "model.width", "model.num_heads", "model.num_kv_heads"),
-    *("model.ffn", "model.context"),
+    *("model.ffn", "model.context", "dapo.rounds", "budget.prompts", "budget.episodes"),
+    *("budget.updates", "restem.problems", "restem.keep", "restem.epochs", "restem.eval_every"),
+    *("dpo.problems", "dpo.pairs", "dpo.epochs"),
 )
 NOT_NEGATIVE = (
     *("iterations", "eval.every", "log.vines", "sample.top_k", "sft.steps", "values.max_states"),
-    *("kl.coef", "eval.temperature", "optimizer.weight_decay"),
+    *("kl.coef", "eval.temperature", "optimizer.weight_decay", "critic.warmup_iterations"),
+    *("dpo.penalty", "opmd.tau"),
 )
 POSITIVE = (
     *("ppo.clip", "optimizer.learning_rate", "sft.learning_rate", "optimizer.eps"),
-    "optimizer.max_grad_norm",
+    *("optimizer.max_grad_norm", "grader.timeout_s", "rollout.memory_gib", "ppo.clip_high"),
+    *("critic.clip", "critic.learning_rate", "dpo.beta"),
 )
 FRACTION = (*("optimizer.warmup_fraction", "sft.warmup_fraction", "optimizer.b1", "optimizer.b2"),)
 CHOICES = {
     "model.compute_dtype": ("float32", "bfloat16"),
     "values.budget": ("left", "fresh"),
-    "ppo.whiten": ("iteration", "minibatch", "none"),
+    "grader.mode": ("strict", "reference"),
+    "grader.unreadable": ("drop", "keep"),
+    "method": tuple(METHODS),
+    "ppo.whiten": ("method", "iteration", "minibatch", "none"),
+    "ppo.reduction": ("method", "token", "sequence", "budget"),
+    "sft.reduction": ("token", "sequence"),
     "kl.reduction": ("token", "sequence"),
     "optimizer.warmup": ("linear", "log"),
 }
@@ -60,11 +70,14 @@ def check(cfg: Config) -> None:
     require(POSITIVE, lambda x: x > 0, "must be greater than 0")
     require(FRACTION, lambda x: 0 <= x < 1, "must be at least 0 and less than 1")
     require(("sample.top_p", "eval.top_p"), lambda x: 0 < x <= 1, "must be over 0 and at most 1")
-    require(("ppo.gamma",), lambda x: 0 <= x <= 1, "must be from 0 to 1")
+    require(("dapo.overlong",), lambda x: 0 <= x < 1, "must be at least 0 and less than 1")
+    require(("asymre.shift",), lambda x: -1 <= x <= 1, "must be from -1 to 1")
+    require(("ppo.gamma", "critic.lam"), lambda x: 0 <= x <= 1, "must be from 0 to 1")
     # JAX keeps 32 bits of a seed and drops the rest without a word.
     require(("seed",), lambda x: 0 <= x < 2**32, "must be from 0 to 2**32 - 1")
     for name, choices in CHOICES.items():
         require((name,), choices.__contains__, "must be " + " or ".join(map(repr, choices)))
+    _check_method(cfg)
     _check_sampling(cfg)
     _check_batches(cfg)
     _check_model(cfg)
@@ -80,6 +93,29 @@ def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
     return flat
 
 
+NEEDS_GROUPS = {
+    **dict.fromkeys(("grpo", "rloo", "dr_grpo", "dapo", "opmd", "asymre"), "is compared with"),
+    "dpo_positive": "is paired with",
+}
+
+
+def _check_method(cfg: Config) -> None:
+    """Refuses fields that the method does not read, and groups of one where it compares."""
+    defaults = dict(flatten(Config()))
+    for name, value in flatten(cfg):
+        section = name.partition(".")[0]
+        owners = [method for method, sections in METHODS.items() if section in sections]
+        if owners and cfg.method not in owners and value != defaults[name]:
+            rule = f"is read by method = {owners[0]!r} alone, and this run has {cfg.method!r}"
+            raise ConfigError(name, rule, repr(value))
+    if cfg.method in NEEDS_GROUPS and cfg.rollout.per_prompt < 2:
+        rule = (
+            f"must be at least 2 for method = {cfg.method!r}: a solution "
+            f"{NEEDS_GROUPS[cfg.method]} the others of its problem"
+        )
+        raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
+
+
 def _check_sampling(cfg: Config) -> None:
     if cfg.sample.temperature <= 0:
         rule = (
@@ -93,12 +129,12 @@ def _check_sampling(cfg: Config) -> None:
 
 def _check_batches(cfg: Config) -> None:
     ppo = cfg.ppo
-    if cfg.rollout.slots % GROUP:
-        rule = f"must be a multiple of {GROUP}"
-        raise ConfigError("rollout.slots", rule, repr(cfg.rollout.slots))
     if ppo.microbatch and ppo.minibatch % ppo.microbatch:
         rule = f"must divide ppo.minibatch = {ppo.minibatch}"
         raise ConfigError("ppo.microbatch", rule, repr(ppo.microbatch))
+    if ppo.microbatch and cfg.sft.batch % ppo.microbatch:
+        rule = f"must be a multiple of ppo.microbatch = {ppo.microbatch}"
+        raise ConfigError("sft.batch", rule, repr(cfg.sft.batch))
     if ppo.max_ratio <= 1:
         rule = "must be over 1, the mean ratio of a policy that has not moved"
         raise ConfigError("ppo.max_ratio", rule, repr(ppo.max_ratio))

@@ -6,12 +6,16 @@ import importlib
 import json
 import pkgutil
 import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from vinejax.config import DataConfig
 from vinejax.errors import ConfigError, DataError
 from vinejax.types import Problem
+
+if TYPE_CHECKING:
+    from vinejax.tasks.grading import Grader
 
 Split = Literal["train", "validation", "test"]
 
@@ -21,7 +25,7 @@ class Task(Protocol):
     """Problems with a reward. Any module with `make(data: DataConfig) -> Task` can be `data.task`.
 
     Nothing here sees token ids; prompts are encoded by `tasks/prompts.py` and step boundaries
-    are mapped to tokens by `tasks/steps.py`.
+    are mapped to tokens by `tasks/steps.py`. The protocols below are what a task may have besides.
     """
 
     name: str
@@ -47,7 +51,37 @@ class Task(Protocol):
         ...
 
     def reward(self, problem: Problem, response: str) -> float:
-        """The return of a response; 1.0 and more counts as correct."""
+        """The reward of a response's outcome; 1.0 and more counts as correct."""
+        ...
+
+
+@runtime_checkable
+class BatchGraded(Protocol):
+    """A task that compares answers in the run's grader, a batch at a time.
+
+    `style` is that of the grader, 'math' if the task has none; its mode is `grader.mode`.
+    """
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: "Grader") -> list[float]:
+        """What `reward` says of every (problem, response), in order."""
+        ...
+
+
+@runtime_checkable
+class WithGold(Protocol):
+    """A task whose golds the grader reads before the run, to find those that it cannot read."""
+
+    def gold(self, problem: Problem) -> str | None:
+        """The bare gold answer; None where the problem has none."""
+        ...
+
+
+@runtime_checkable
+class StepRewarded(Protocol):
+    """A task with process rewards, which are added to that of the outcome."""
+
+    def step_rewards(self, problem: Problem, steps: Sequence[str]) -> Sequence[float]:
+        """The reward of each of a response's steps, the texts that `split` makes of it."""
         ...
 
 
@@ -93,36 +127,42 @@ def _unknown(name: str) -> ConfigError:
     return ConfigError("data.task", message, repr(name))
 
 
-def read_jsonl(path: str | Path, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """The objects of a JSON Lines file, each with a string under every name in `fields`.
+def read_jsonl(path: str | Path, fields: tuple[str, ...] = ()) -> list[tuple[int, dict[str, Any]]]:
+    """The objects of a JSON Lines file, each with the number of its line, from 1.
 
-    Blank lines are passed over; a file whose name ends in .gz is unpacked. Raises DataError that
-    names the file, and the line where there is one: a file that is missing, empty, damaged or not
-    UTF-8, a line that is not a JSON object, a needed field that is missing or not a string.
+    Every object has a string under every name in `fields`. Blank lines are passed over; a file
+    whose name ends in .gz is unpacked. Raises DataError that names the file, and the line where
+    there is one: a file that is missing, empty or damaged, a line that is not UTF-8 or not a JSON
+    object, a needed field that is missing or not a string.
     """
     file, rows = str(path), []
-    open_text = gzip.open if file.endswith(".gz") else open
-    try:
-        # Not splitlines(): JSON strings may hold U+2028 and other line ends of Unicode.
-        with open_text(path, "rt", encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    rows.append(_parse(line, file, number))
-                    check_fields(rows[-1], fields, file, number)
-    except UnicodeDecodeError as error:
-        raise DataError(file, None, f"not UTF-8 text ({error.reason})") from None
-    except OSError as error:
-        raise DataError(file, None, error.strerror or str(error)) from None
-    except (EOFError, zlib.error) as error:
-        raise DataError(file, None, f"damaged: {error}") from None
+    for number, line in _lines(file):
+        if line.strip():
+            row = _parse(line, file, number)
+            check_fields(row, fields, file, number)
+            rows.append((number, row))
     if not rows:
         raise DataError(file, None, "no rows")
     return rows
 
 
-def _parse(line: str, file: str, number: int) -> Any:
+def _lines(file: str) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers; a line ends at a newline and nowhere else."""
+    open_bytes = gzip.open if file.endswith(".gz") else open
     try:
-        return json.loads(line)
+        with open_bytes(file, "rb") as lines:
+            yield from enumerate(lines, start=1)
+    except OSError as error:
+        raise DataError(file, None, error.strerror or str(error)) from None
+    except (EOFError, zlib.error) as error:
+        raise DataError(file, None, f"damaged: {error}") from None
+
+
+def _parse(line: bytes, file: str, number: int) -> Any:
+    try:
+        return json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(file, number, f"not UTF-8 text ({error.reason})") from None
     except json.JSONDecodeError as error:
         message = f"not JSON ({error.msg}, column {error.colno})"
         raise DataError(file, number, message) from None

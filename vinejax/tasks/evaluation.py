@@ -5,15 +5,18 @@ Prompted, and their answers looked for, as MATH's are; a response that ends as G
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vinejax.errors import ConfigError, DataError
 from vinejax.tasks.base import Split, reference_prompt
-from vinejax.tasks.load import read_file, read_split
+from vinejax.tasks.load import problems_of, read_file, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
+
+if TYPE_CHECKING:
+    from vinejax.tasks.grading import Grader
 
 DOLLAR = re.compile(r"(?<!\\)\$")
 
@@ -50,16 +53,11 @@ class Evaluation:
             if file.is_file()
             else read_split(self.path, split, self._fields)
         )
-        return [self._problem(f"{split}/{i}", row) for i, row in enumerate(rows)]
 
-    def _problem(self, name: str, row: dict[str, Any]) -> Problem:
-        try:
-            question, answer = self._read(row)
-        except ValueError as error:
-            raise DataError(self.path, None, f"{name}: {error}") from None
-        if not answer.strip():
-            raise DataError(self.path, None, f"{name}: the answer is empty")
-        return Problem(name, question, answer)
+        def problem(i: int, row: dict[str, Any]) -> Problem:
+            return Problem(f"{split}/{i}", *self._read(row))
+
+        return problems_of(rows, problem, {})
 
     def prompt(self, problem: Problem) -> str:
         return reference_prompt(problem.question)
@@ -76,11 +74,19 @@ class Evaluation:
 
         return extract_answer(text, style=_style(text))
 
+    def gold(self, problem: Problem) -> str | None:
+        return problem.answer
+
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 for a response whose answer equals the gold, else 0.0."""
+        """1.0 for a response whose answer equals the gold, else 0.0, as in mode 'strict'."""
         from vinejax.tasks.grading import grade_response
 
-        return float(grade_response(response, problem.answer, "strict", style=_style(response)))
+        return float(grade_response(response, problem.answer, style=_style(response)))
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: "Grader") -> list[float]:
+        """The answer is looked for as `answer` does, in either mode; the mode compares."""
+        pairs = ((self.answer(response), problem.answer) for problem, response in items)
+        return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
 
 
 def _style(response: str) -> Literal["math", "gsm8k"]:

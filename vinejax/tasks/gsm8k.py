@@ -1,20 +1,24 @@
 """GSM8K: grade-school word problems with a worked solution and an integer answer.
 
-Prompt, response format and answer rule are the reference's (`src/treetune/tasks/gsm8k.py` of
-McGill-NLP/VinePPO). Where we depart: commas are removed from the gold too (the reference forgets
-it, so that a gold such as '1,000' can never be matched); the answer is compared with the text
-after the LAST '####' on both sides; and which 373 of the training rows are the validation set is
-our own draw, because the reference ships its split as a file.
+Prompt, response format and, in mode 'reference', the answer rule are the reference's
+(`src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO). Where we depart: in mode 'strict' the answer
+is compared as a number, with units and separators as people write them, where the reference
+compares strings and forgets the commas of the gold; and which 373 of the training rows are the
+validation set is our own draw, because the reference ships its split as a file.
 """
 
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from vinejax.config import DataConfig
-from vinejax.errors import DataError
 from vinejax.tasks.base import Split, reference_prompt
-from vinejax.tasks.load import mixed, read_split
+from vinejax.tasks.load import mixed, problems_of, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
+
+if TYPE_CHECKING:
+    from vinejax.tasks.grading import Grader
 
 HUB_NAME = "openai/gsm8k"
 FILES: dict[Split, str] = {"train": "train", "validation": "train", "test": "test"}
@@ -36,6 +40,8 @@ class GSM8K:
     data set.
     """
 
+    style = "gsm8k"
+
     def __init__(self, path: str):
         self.name = "gsm8k"
         self.path = path
@@ -43,14 +49,13 @@ class GSM8K:
     def load(self, split: Split) -> list[Problem]:
         """Problems named after their row, 'train/17'; `answer` is the whole worked answer."""
         source = FILES[split]
-        problems = [
-            Problem(f"{source}/{i}", row["question"].strip(), row["answer"])
-            for i, row in enumerate(read_split(self.path, source, FIELDS, "main"))
-        ]
-        for problem in problems:
-            if not self.answer(problem.answer):
-                message = f"{problem.id} has no answer after '{MARKER}'"
-                raise DataError(self.path, None, message)
+
+        def problem(i: int, row: dict[str, Any]) -> Problem:
+            if not self.answer(row["answer"]):
+                raise ValueError(f"no answer after '{MARKER}'")
+            return Problem(f"{source}/{i}", row["question"].strip(), row["answer"])
+
+        problems = problems_of(read_split(self.path, source, FIELDS, "main"), problem, {})
         return divide(problems, split) if source == "train" else problems
 
     def prompt(self, problem: Problem) -> str:
@@ -66,19 +71,35 @@ class GSM8K:
         _, marker, answer = text.rpartition(MARKER)
         return answer.strip() if marker else None
 
+    def gold(self, problem: Problem) -> str | None:
+        return self.answer(problem.answer)
+
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 for the gold's digits, 0.0 for anything else or no '####'.
+        """1.0 for the gold's number after the last '####', else 0.0, as in mode 'strict'."""
+        from vinejax.tasks.grading import grade
 
-        A comparison of strings, as the reference's: '72.0', '$72' and '72 clips' are wrong.
-        """
-        given, gold = self.answer(response), self.answer(problem.answer)
-        if given is None or gold is None:
-            return 0.0
-        return float(normalize(given) == normalize(gold))
+        given = final_answer(response)
+        return float(given is not None and grade(given, self.gold(problem) or ""))
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: "Grader") -> list[float]:
+        """In mode 'strict' '72.0', '$72' and '72 clips' are 72; in mode 'reference' the texts
+        after the last '####' have to be the same."""
+        if grader.mode == "reference":
+            verdicts = grader.grade_responses(
+                (response, problem.answer, problem.question) for problem, response in items
+            )
+        else:
+            verdicts = grader.grade_many(
+                (final_answer(response), self.gold(problem) or "") for problem, response in items
+            )
+        return [float(verdict.correct) for verdict in verdicts]
 
 
-def normalize(answer: str) -> str:
-    return answer.strip().replace(",", "").lower()
+def final_answer(response: str) -> str | None:
+    """The first line with text after the last '####'; None where there is none."""
+    from vinejax.tasks.grading import extract_answer  # only where something is graded
+
+    return extract_answer(response, style="gsm8k") if MARKER in response else None
 
 
 def divide(problems: list[Problem], split: Split) -> list[Problem]:

@@ -1,8 +1,9 @@
 """Rows of a task's data: from files of one's own, or from a `datasets` data set."""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vinejax.errors import DataError
 from vinejax.tasks.base import check_fields, read_jsonl
@@ -12,9 +13,14 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 HUB = "pip install 'vinejax[hub]'"  # brings datasets and pyarrow
 
 
-def read_split(
-    path: str, source: str, fields: tuple[str, ...], config: str | None = None
-) -> list[dict[str, Any]]:
+class Rows(NamedTuple):
+    """Rows of a file or data set, at least one, each with its line (or its number), from 1."""
+
+    file: str
+    numbered: list[tuple[int, dict[str, Any]]]
+
+
+def read_split(path: str, source: str, fields: tuple[str, ...], config: str | None = None) -> Rows:
     """Rows of the file <path>/<source> with one of SUFFIXES, or, where no such path exists, of
     the split `source` of the data set `path` in its configuration `config`.
 
@@ -33,10 +39,10 @@ def read_split(
     raise DataError(str(folder / f"{source}.jsonl"), None, f"no such file, nor one in {others}")
 
 
-def read_file(file: Path, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def read_file(file: Path, fields: tuple[str, ...] = ()) -> Rows:
     """Rows of one file, by its name a Parquet file or JSON Lines; as `read_split` otherwise."""
     if file.suffix != ".parquet":
-        return read_jsonl(file, fields)
+        return Rows(str(file), read_jsonl(file, fields))
     try:
         import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -48,9 +54,7 @@ def read_file(file: Path, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     return _checked(rows, fields, str(file))
 
 
-def _read_hub(
-    path: str, source: str, fields: tuple[str, ...], config: str | None
-) -> list[dict[str, Any]]:
+def _read_hub(path: str, source: str, fields: tuple[str, ...], config: str | None) -> Rows:
     try:
         import datasets  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -64,16 +68,40 @@ def _read_hub(
     return _checked(rows, fields, f"{path} {source}")
 
 
-def _checked(rows: list[Any], fields: tuple[str, ...], file: str) -> list[dict[str, Any]]:
+def _checked(rows: list[Any], fields: tuple[str, ...], file: str) -> Rows:
     if not rows:
         raise DataError(file, None, "no rows")
     for number, row in enumerate(rows, start=1):
         check_fields(row, fields, file, number)
-    return rows
+    return Rows(file, list(enumerate(rows, start=1)))
 
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def problems_of(
+    rows: Rows, problem: Callable[[int, dict[str, Any]], Problem], places: dict[str, str]
+) -> list[Problem]:
+    """What `problem(i, row)` makes of every row, i from 0; it raises ValueError for a bad one.
+
+    `places` says where the ids that are taken came from, and is added to. Raises DataError, naming
+    the file and the line, for a bad row, an empty answer, or an id that is taken.
+    """
+    found = []
+    for i, (line, row) in enumerate(rows.numbered):
+        try:
+            made = problem(i, row)
+        except ValueError as error:
+            raise DataError(rows.file, line, str(error)) from None
+        if not made.answer.strip():
+            raise DataError(rows.file, line, "the answer is empty")
+        if made.id in places:
+            message = f"the id {made.id!r} is that of {places[made.id]} too"
+            raise DataError(rows.file, line, message)
+        places[made.id] = f"{rows.file}:{line}"
+        found.append(made)
+    return found
 
 
 def mixed(problems: list[Problem]) -> list[Problem]:

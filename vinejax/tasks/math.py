@@ -6,27 +6,28 @@ formats for the warm-up the one without a newline at the end). The data is not o
 `data.path` names a copy, in either of its two divisions (see `divide`).
 
 Where we depart: which rows are held out is our own draw, because the reference ships its splits as
-files; and a problem whose solution boxes nothing is not trained on, since its reward is always 0.
+files; and in mode 'strict' the gold is the last box of the solution alone.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from vinejax.config import DataConfig
-from vinejax.errors import ConfigError, DataError
+from vinejax.errors import ConfigError
 from vinejax.tasks.base import Split, reference_prompt
-from vinejax.tasks.load import mixed, read_split
+from vinejax.tasks.load import mixed, problems_of, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
+
+if TYPE_CHECKING:
+    from vinejax.tasks.grading import Grader
 
 FIELDS = ("problem", "solution")
 TEST_PORTION = 500 / 12500  # of all rows
 VALIDATION_PORTION = 500 / 12000  # of the rows that are not for the test
 # A test file with a larger share of all rows than this is from the division by the data's authors.
 LARGE_TEST = 0.25
-LISTED = 20  # ids in a printed line
-
-Mode = Literal["strict", "reference"]
 
 
 def make(data: DataConfig) -> "MATH":
@@ -40,50 +41,33 @@ class MATH:
     """The task; see `tasks/base.py` for what its methods promise.
 
     `path` is a folder with train and test files (`tasks/load.py`) or else the name of a `datasets`
-    data set; rows have `problem` and `solution`, and may have a `unique_id`. `mode` is how
-    responses are graded; with `keep_unboxed` problems without a boxed answer are trained on too.
+    data set; rows have `problem` and `solution`, and may have a `unique_id`.
     """
 
-    def __init__(self, path: str, mode: Mode = "strict", keep_unboxed: bool = False):
+    style = "math"
+
+    def __init__(self, path: str):
         self.name = "math"
         self.path = path
-        self.mode: Mode = mode
-        self.keep_unboxed = keep_unboxed
 
     def load(self, split: Split) -> list[Problem]:
-        """Problems named by `unique_id` or their row, 'train/17'; `answer` is the whole solution.
-
-        Prints one line where solutions box no answer: such problems stay in validation and test,
-        whose sizes are to be those of the splits, and are left out of train.
-        """
-        problems = self._splits[split]
-        unboxed = [p.id for p in problems if boxed_answer(p.answer) is None]
-        leave_out = split == "train" and not self.keep_unboxed
-        if unboxed:
-            ids = ", ".join(unboxed[:LISTED]) + (", ..." if len(unboxed) > LISTED else "")
-            fate = "left out" if leave_out else "kept"
-            count = f"{len(unboxed)} of {len(problems)} {split} problems"
-            print(f"{self.name}: {count} have no boxed answer and are {fate}: {ids}")
-        if leave_out:
-            problems = [p for p in problems if p.id not in set(unboxed)]
-        if not problems:
-            raise DataError(self.path, None, f"no problem is left for {split}")
-        return problems
+        """Problems named by `unique_id` or row, 'train/17'; `answer` is the whole solution."""
+        return self._splits[split]
 
     @cached_property
     def _splits(self) -> dict[Split, list[Problem]]:
-        train, test = (self._read(source) for source in ("train", "test"))
+        places: dict[str, str] = {}
+        train, test = (self._read(source, places) for source in ("train", "test"))
         splits = divide(train, test)
         if moved := len(test) - len(splits["test"]):
             print(f"{self.name}: {moved} of the {len(test)} test rows are used for training")
         return splits
 
-    def _read(self, source: str) -> list[Problem]:
-        rows = read_split(self.path, source, FIELDS)
-        return [
-            Problem(_id(row, f"{source}/{i}"), row["problem"], row["solution"])
-            for i, row in enumerate(rows)
-        ]
+    def _read(self, source: str, places: dict[str, str]) -> list[Problem]:
+        def problem(i: int, row: dict[str, Any]) -> Problem:
+            return Problem(_id(row, f"{source}/{i}"), row["problem"], row["solution"])
+
+        return problems_of(read_split(self.path, source, FIELDS), problem, places)
 
     def prompt(self, problem: Problem) -> str:
         return reference_prompt(problem.question)
@@ -99,19 +83,24 @@ class MATH:
 
         return extract_answer(text, style="math")
 
-    def reward(self, problem: Problem, response: str) -> float:
-        """1.0 for a response whose answer is the gold's, else 0.0.
+    def gold(self, problem: Problem) -> str | None:
+        return boxed_answer(problem.answer)
 
-        'strict' compares with the last boxed answer of the solution; 'reference' hands over the
-        solution itself, out of which the reference's rules extract a list of answers.
-        """
+    def reward(self, problem: Problem, response: str) -> float:
+        """1.0 for a response whose answer is the gold, else 0.0, as in mode 'strict'."""
         from vinejax.tasks.grading import grade_response
 
-        gold = problem.answer if self.mode == "reference" else boxed_answer(problem.answer)
-        if gold is None:
-            return 0.0
-        question = problem.question
-        return float(grade_response(response, gold, self.mode, style="math", problem=question))
+        return float(grade_response(response, self.gold(problem) or ""))
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: "Grader") -> list[float]:
+        """'strict' compares with the last boxed answer of the solution; 'reference' hands over the
+        solution itself, out of which the reference's rules extract a list of answers."""
+        whole = grader.mode == "reference"
+        verdicts = grader.grade_responses(
+            (response, problem.answer if whole else self.gold(problem) or "", problem.question)
+            for problem, response in items
+        )
+        return [float(verdict.correct) for verdict in verdicts]
 
 
 def _id(row: dict[str, Any], name: str) -> str:
@@ -120,13 +109,14 @@ def _id(row: dict[str, Any], name: str) -> str:
 
 
 def boxed_answer(solution: str) -> str | None:
-    r"""What the last \boxed{...} or \boxed 5 of a solution holds.
+    r"""What the last \boxed{...} or \boxed 5 of a solution holds, or the last few, 'and' between.
 
-    None if there is no box, or nothing in it, or if it is never closed.
+    None if there is no box, or nothing in the last one, or if that is never closed.
     """
-    from vinejax.tasks.grading.latex import last_boxed  # as the grader reads a response's
+    # As the grader reads a response's.
+    from vinejax.tasks.grading.latex import last_boxed, last_boxes
 
-    return (last_boxed(solution) or "").strip() or None
+    return last_boxes(solution) if (last_boxed(solution) or "").strip() else None
 
 
 def divide(train: list[Problem], test: list[Problem]) -> dict[Split, list[Problem]]:

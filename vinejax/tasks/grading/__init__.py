@@ -10,7 +10,7 @@ from vinejax.tasks.grading.extract import Style, extract_answer
 from vinejax.tasks.grading.jobs import Mode
 from vinejax.tasks.grading.pool import Grader, Stats, Verdict
 
-__all__ = ["Grader", "Stats", "Verdict", "extract_answer", "grade", "grade_response"]
+__all__ = ["Grader", "Stats", "Verdict", "extract_answer", "grade", "grade_response", "readable"]
 
 
 def grade(prediction: str, gold: str, mode: Mode = "strict", style: Style = "math") -> bool:
@@ -34,6 +34,11 @@ def grade_response(
     """
     grader = _shared_grader(mode, style)
     return grader.grade_responses([(response, gold, problem)])[0].correct
+
+
+def readable(answer: str, mode: Mode = "strict", style: Style = "math") -> bool:
+    """Whether a gold can be graded against: see `Grader.readable_many`. Bounded as `grade` is."""
+    return _shared_grader(mode, style).readable_many([answer])[0].correct
 
 
 @functools.cache

@@ -6,7 +6,7 @@ instead of filling the memory.
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from math import comb, factorial
+from math import comb, factorial, gcd, lcm
 from typing import Any
 
 import mpmath
@@ -129,6 +129,13 @@ class Evaluator:
 
     def call(self, name: str, args: list[Value]) -> Value:
         a = args[0]
+        if name in ("max", "min"):
+            return self.extreme(name, args)
+        if name in ("gcd", "lcm"):
+            if any(not isinstance(v, Fraction) or v.denominator != 1 for v in args):
+                raise Undefined("of numbers that are not whole")
+            whole = [int(v) for v in args]
+            return _bounded(Fraction(gcd(*whole) if name == "gcd" else lcm(*whole)))
         if name == "root":
             index = args[1]
             if not isinstance(index, Fraction) or index == 0:
@@ -146,6 +153,13 @@ class Evaluator:
             self.check(0, self.mp.mag(a) if a else 0)
             return Fraction(int(self.mp.floor(a) if name == "floor" else self.mp.ceil(a)))
         return self.transcendental(name, args)
+
+    def extreme(self, name: str, args: list[Value]) -> Value:
+        values = [self.to_mp(v) for v in args]
+        if any(getattr(v, "imag", 0) != 0 for v in values):
+            raise Undefined("no order")
+        choose = max if name == "max" else min
+        return args[values.index(choose(values))]
 
     def transcendental(self, name: str, args: list[Value]) -> Value:
         x = self.to_mp(args[0])

@@ -26,10 +26,12 @@ _CONSTANTS = {"\\pi": "pi", "\\infty": "inf", "\\Pi": "Pi", "\\imath": "i"}
 _GREEK = set(
     """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi
     rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi
-    Omega ell hbar emptyset odot circ prime max min oplus perp parallel""".split()
+    Omega ell hbar emptyset odot circ prime max min oplus perp parallel triangle angle""".split()
 )
 _STOP = {"+", "-", ")", "}", "]", ",", "/", "%", "\\pm", "\\mp", "\\rfloor", "\\rceil"}
+_STOP |= {"\\over", "\\choose"}
 _PRODUCT = {"*", "\\cdot", "\\times"}
+_OF_SEVERAL = {"max", "min", "gcd", "lcm"}
 _WRAPPERS = {"\\overline", "\\mathbb", "\\bar", "\\dot", "\\mathrm"}
 
 
@@ -38,7 +40,7 @@ def parse(text: str) -> Tree:
     if len(text) > 4 * MAX_TOKENS:
         raise Malformed("too long")
     parser = _Parser(tokens(text))
-    tree = parser.sum()
+    tree = parser.whole()
     if parser.at < len(parser.tokens):
         raise Malformed(f"left over: {parser.peek()}")
     return tree
@@ -71,6 +73,17 @@ class _Parser:
             raise Malformed("too deep")
         tree = read()
         self.depth -= 1
+        return tree
+
+    def whole(self) -> Tree:
+        """A sum, or two with `\\over` or `\\choose` between them."""
+        tree = self.sum()
+        if self.peek() == "\\over":
+            self.take()
+            return ("div", tree, self.sum())
+        if self.peek() == "\\choose":
+            self.take()
+            return ("call", "binom", [tree, self.sum()])
         return tree
 
     def sum(self) -> Tree:
@@ -160,7 +173,7 @@ class _Parser:
         """`{..}` holding an expression."""
         self.take("{")
         outer, self.bars = self.bars, False
-        tree = self.sum()
+        tree = self.whole()
         self.bars = outer
         self.take("}")
         return tree
@@ -194,7 +207,7 @@ class _Parser:
         if closing is None:
             raise Malformed(f"unexpected {token}")
         outer, self.bars = self.bars, token == "|"
-        tree = self.deeper(self.sum)
+        tree = self.deeper(self.whole)
         self.take(closing)
         self.bars = outer
         return ("call", "abs", [tree]) if token == "|" else tree
@@ -257,18 +270,30 @@ class _Parser:
     def function(self, name: str) -> Tree:
         """`\\sin^2 2x`, `\\log_2 8`: the argument runs to the next operator or function."""
         power = base = None
+        if name == "lg":
+            name, base = "log", ("num", Fraction(10), "10")
+        if name in _OF_SEVERAL:
+            return ("call", name, self.arguments())
         while self.peek() in ("^", "_"):
             if self.take() == "^":
                 power = self.exponent()
             else:
                 base = self.argument()
         arguments = [self.function_argument()]
-        if name in ("max", "min", "gcd", "lcm"):
-            raise Malformed("functions of several arguments are not read")
         tree: Tree = ("call", name, arguments if base is None else [*arguments, base])
         if power == ("neg", ("num", Fraction(1), "1")):
             return ("call", f"arc{name}", arguments)
         return tree if power is None else ("pow", tree, power)
+
+    def arguments(self) -> list[Tree]:
+        """`(12, 18)`"""
+        self.take("(")
+        found = [self.deeper(self.whole)]
+        while self.peek() == ",":
+            self.take()
+            found.append(self.deeper(self.whole))
+        self.take(")")
+        return found
 
     def function_argument(self) -> Tree:
         if self.peek() in ("(", "{", "["):

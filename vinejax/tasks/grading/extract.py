@@ -4,16 +4,17 @@
 `src/treetune/tasks/math_answer_exctraction.py` of McGill-NLP/VinePPO (`extract_math_answer`) and
 `src/treetune/tasks/gsm8k.py`; reference/vineppo.md sections 6.1 and 6.2 describe both.
 
-Where ours departs: one candidate, the last, and never a list; a box is a whole command, so that
-`\\boxed 5` and `\\fbox{5}` are boxes and an escaped brace closes nothing; `####` counts only for
-GSM8K; the sign of a number is read from what stands before it, so '3-5' gives 5 and not -5;
-thousands separators and simple fractions stay in the number.
+Where ours departs: one candidate, the last, in which boxes with nothing but 'and' or commas between
+them are one list; a box is a whole command, so that `\\boxed 5` and `\\fbox{5}` are boxes and an
+escaped brace closes nothing; `####` counts only for GSM8K; where nothing is boxed or announced, a
+formula between dollars is taken whole; the sign of a number is read from what stands before it, so
+'3-5' gives 5 and not -5; thousands separators and simple fractions stay in the number.
 """
 
 import re
 from typing import Literal
 
-from vinejax.tasks.grading.latex import last_boxed
+from vinejax.tasks.grading.latex import last_boxes
 from vinejax.tasks.grading.reference_normalise import normalise
 
 Style = Literal["math", "gsm8k"]
@@ -30,9 +31,14 @@ _WORD = re.compile(r"(?<!\S)[A-Za-z']{2,}(?![^\s.,;:!?])")
 _SPAN = re.compile(r"\$([^$]+)\$")
 _NUMBER = re.compile(
     r"(?:(?<![\w)\]}])(?:[-−]|(?<![\d)\]}] )[-−]\s))?"
-    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:/\d+)?%?"
+    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+,\d\d(?![\d,.])|\d+)(?:\.\d+)?|\.\d+)(?:/\d+)?%?"
+)
+_FORMULA = re.compile(
+    r"(?<!\\)\$\$(.+?)(?<!\\)\$\$|(?<!\\)\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
+    re.DOTALL,
 )
 _LONGEST_TAIL = 1000
+_MOST_WORDS = 3  # beside a number in an answer: '5 square feet and'
 # No answer has such a run of backslashes, and a pattern that starts with one is quadratic in it.
 _BACKSLASHES = re.compile(r"\\{9,}")
 
@@ -44,13 +50,14 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
     """The last answer that a response gives, without its box, dollars and full stop, or None.
 
     Looked for in this order, the first kind that is found deciding: what follows the last `####`
-    (style 'gsm8k' only); the last box, unless it never closes; what follows the last 'final
-    answer is'; the last 'answer is'; the text itself where it is one formula and no words; the
-    last number; the text where it is one word. Never raises.
+    (style 'gsm8k' only); the last box, with those that it makes a list with, unless it never
+    closes; what follows the last 'final answer is'; the last 'answer is'; the text itself where it
+    is one formula and no words; the last formula between dollars or the like, if no number follows
+    it (style 'math' only); the last number; the text where it is one word. Never raises.
     """
     if style == "gsm8k" and MARKER in text:
         return _first_line(text.rpartition(MARKER)[2]) or None
-    boxed = last_boxed(_BACKSLASHES.sub("", text))
+    boxed = last_boxes(_BACKSLASHES.sub("", text))
     if boxed is not None:
         return boxed.strip()
     for phrase in _PHRASES:
@@ -60,6 +67,8 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
     words = _words(text)
     if words == 0:
         return _undressed(text) or None
+    if style == "math" and (formula := _last_formula(text)):
+        return formula
     return _last_number(text) or (_undressed(text) if words == 1 else None)
 
 
@@ -72,7 +81,8 @@ def _words(text: str) -> int | None:
 
 
 def _undressed(text: str) -> str:
-    return text.strip(" \t\n*$,;:.")
+    """Without dollars and punctuation at its ends; `.5` keeps its point."""
+    return re.sub(r"^[\s*$,;:]*(?:\.(?!\d)[\s*$,;:]*)?", "", text).rstrip(" \t\n*$,;:.").strip()
 
 
 def _first_line(text: str) -> str:
@@ -94,7 +104,21 @@ def _after_phrase(tail: str) -> str:
     sentence = sentence.rpartition(" is ")[2]
     spans = _SPAN.findall(sentence)
     sentence = spans[-1] if spans else sentence
+    numbers = _NUMBER.findall(sentence)
+    if len(numbers) == 1 and (_words(sentence) or 0) > _MOST_WORDS:
+        return _last_number(sentence) or ""  # 'Jane started growing it 3 hours ago.'
     return _undressed(sentence)
+
+
+def _last_formula(text: str) -> str | None:
+    """The last formula between delimiters, where no number comes after it and no box is broken."""
+    found = None
+    for match in _FORMULA.finditer(text[-_LONGEST_TAIL:]):
+        found = match
+    if found is None or "boxed" in text or _NUMBER.search(text[-_LONGEST_TAIL:], found.end()):
+        return None
+    formula = _undressed(next(filter(None, found.groups()), ""))
+    return formula if re.search(r"[A-Za-z\d]", formula) else None
 
 
 def _last_number(text: str) -> str | None:

@@ -7,15 +7,23 @@ never raises.
 """
 
 import re
+import unicodedata
+from fractions import Fraction
 
-from vinejax.tasks.grading import words
+from vinejax.tasks.grading import quantities, words
 
 OPEN, CLOSE = words.OPEN, words.CLOSE  # private use characters: no answer holds them
 SET_OPEN, SET_CLOSE, ROW = "\u2983", "\u2984", "\ue002"
 
 _BOX = re.compile(r"(?<!\\)\\+(?:boxed|fbox|framebox)(?![A-Za-z])")
-_JOINT = re.compile(r"(?:\\text\{|\\q?quad|and|or|[\s,;.${}]|\\[()\[\],; ])*")
+# Between boxes of one answer: no end of a sentence, and no blank line.
+_JOINT = re.compile(
+    r"(?!.*\n\s*\n)(?:\\(?:text|mbox|mathrm)\s*\{|\\q?quad|and|or|&|[\s,;${}]|\\[()\[\],;!: ])*",
+    re.DOTALL,
+)
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_SPACES = re.compile(r"\s*")
+MAX_BOXES = 4  # inside each other
 
 _UNICODE = {
     **dict.fromkeys("−–—‐‑", "-"),
@@ -45,17 +53,21 @@ _UNICODE = {
     "，": ",",
     "％": "%",
     **{c: f"^{{{i}}}" for i, c in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
-    "½": r"\frac{1}{2}",
-    "¼": r"\frac{1}{4}",
-    "¾": r"\frac{3}{4}",
+    "⁄": "/",
+    "…": r"\ldots ",
+    "′": "'",
+    "″": "''",
 }
+for _character in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒":
+    _part = Fraction(unicodedata.numeric(_character)).limit_denominator(10)
+    _UNICODE[_character] = rf"\frac{{{_part.numerator}}}{{{_part.denominator}}}"
 _TRANSLATE = str.maketrans(
     {**_UNICODE, **{chr(0xFEE0 + c): chr(c) for c in range(0x21, 0x7F) if c not in (0x2C, 0x25)}}
 )
 _SUPERSCRIPTS = re.compile(r"(?:\^\{\d\}){2,}")
 
 _ALIASES = {
-    **dict.fromkeys(["dfrac", "tfrac", "cfrac"], r"\frac"),
+    **dict.fromkeys(["dfrac", "tfrac", "cfrac", "sfrac", "xfrac", "nicefrac"], r"\frac"),
     **dict.fromkeys(["dbinom", "tbinom"], r"\binom"),
     **dict.fromkeys(["leq", "leqslant", "leqq"], r"\le"),
     **dict.fromkeys(["geq", "geqslant", "geqq"], r"\ge"),
@@ -75,13 +87,17 @@ _ALIASES = {
     **dict.fromkeys(["rangle"], ")"),
     **dict.fromkeys(["simeq", "thickapprox"], r"\approx"),
     **dict.fromkeys(["degree", "degrees"], r"^\circ"),
-    **dict.fromkeys(["lor", "vee"], ","),
+    **dict.fromkeys(["lor", "vee", "land", "wedge"], ","),
     **dict.fromkeys(["bar"], r"\overline"),
+    **dict.fromkeys(["dots", "cdots", "dotsc", "dotsb", "ldots"], r"\ldots"),
+    **dict.fromkeys(["backslash", "smallsetminus"], r"\setminus"),
     **dict.fromkeys(["quad", "qquad", "newline", "space"], " "),
     **dict.fromkeys(
         """left right bigl bigr Bigl Bigr big Big bigg Bigg biggl biggr Biggl Biggr displaystyle
         textstyle scriptstyle limits nolimits vec overrightarrow hat tilde boldsymbol bm mathcal
-        mathfrak thinspace negthinspace rm bf it sf tt nonumber notag hspace ensuremath""".split(),
+        mathfrak thinspace negthinspace rm bf it sf tt nonumber notag hspace ensuremath
+        tiny scriptsize footnotesize small normalsize large Large LARGE huge Huge checkmark ldotp
+        blacksquare square qed""".split(),
         "",
     ),
 }
@@ -95,8 +111,17 @@ _OPENING, _CLOSING = "([{" + SET_OPEN + OPEN, ")]}" + SET_CLOSE + CLOSE
 # Brackets, and whatever a separator may start with.
 _BRACKETS = re.compile(rf"[()\[\]{{}}{SET_OPEN}{SET_CLOSE}{OPEN}{CLOSE}\\,;=<>!&{ROW}:]")
 _DELIMITERS = re.compile(r"\\[()\[\]]")
-_PHANTOM = re.compile(r"\\[hv]?phantom\s*(?:\{[^{}]*\}|.)")
-_MONEY = re.compile(r"(?:\\\$|[€£¥])\s*(-?[\d.,]*\d)")
+_PHANTOM = re.compile(r"\\[hv]?phantom\s*(?:\{[^{}]*\}|.)|\\[hv]space\*?\s*\{[^{}]*\}")
+_COLOUR = re.compile(r"\\(?:text)?color\s*(?:\[\w*\])?\s*\{[^{}]*\}")
+_NO_DELIMITER = re.compile(r"\\(?:left|right|bigl|bigr|Bigl|Bigr)\s*\.")
+_NUMBER_SET = re.compile(
+    r"\\(?:mathbf|mathrm|bm|boldsymbol|Bbb|mathds)\s*(?:\{([RZNQ])\}|([RZNQ])\b)"
+)
+_EMPHASIS = re.compile(r"\s*(\*\*|\*|__|`)([^*`]*)\1\s*[.]?\s*", re.DOTALL)
+_CUP_LETTER = re.compile(r"(?<=[\])])\s*U\s*(?=(?:\\left\s*)?[\[(])")
+# ]1,2] and [1,2[, as written in France; no endpoint here holds a bracket of its own.
+_FRENCH_OPEN = re.compile(r"(^|\\cup|\\in|=|:)(\s*(?:\\left\s*)?)\](?=[^\[\]()]*[,;])")
+_FRENCH_CLOSE = re.compile(r"([(\[][^\[\]()]*[,;][^\[\]()]*)\[(?=\s*(?:$|\\cup))")
 _LEAD = re.compile(
     rf"^[\s:{OPEN}]*(?:so |thus |hence |therefore,? )*(?:the )?(?:final )?"
     rf"(?:answer|result|solution)s?(?: is| are|:)*[\s{OPEN}{CLOSE}]*:?\s*",
@@ -117,6 +142,18 @@ def group_end(text: str, start: int) -> int:
     return -1
 
 
+def is_balanced(text: str) -> bool:
+    """Whether every brace closes, and as many brackets close as open: `[0, 1)` does, `[0` not."""
+    braces = brackets = 0
+    for match in _BRACE.finditer(text):
+        braces += (match.group() == "{") - (match.group() == "}")
+        if braces < 0:
+            return False
+    for character in clean(text):
+        brackets += (character in "([" + SET_OPEN) - (character in ")]" + SET_CLOSE)
+    return braces == brackets == 0
+
+
 def last_boxed(text: str) -> str | None:
     """What the last `\\boxed{..}` (or `\\fbox{..}`, or `\\boxed 5`) holds; None without one.
 
@@ -126,8 +163,28 @@ def last_boxed(text: str) -> str | None:
     return _box(text, found[-1].end()) if found else None
 
 
+def last_boxes(text: str) -> str | None:
+    """`last_boxed`, and with it the boxes right before it: what they hold, separated by commas.
+
+    They are one answer where nothing but `and`, `or` and punctuation within a sentence stands
+    between them; the same contents count once.
+    """
+    found = list(_BOX.finditer(text))
+    last = _box(text, found[-1].end()) if found else None
+    if last is None:
+        return None
+    contents, start = [last], found[-1].start()
+    for match in reversed(found[:-1]):
+        box = _box(text, match.end()) if text.startswith("{", match.end()) else None
+        if box is None or not _JOINT.fullmatch(text, match.end() + len(box) + 2, start):
+            break
+        contents.append(box)
+        start = match.start()
+    return ", ".join(dict.fromkeys(content.strip() for content in reversed(contents)))
+
+
 def _box(text: str, end: int) -> str | None:
-    start = end + len(text[end:]) - len(text[end:].lstrip())
+    start = _SPACES.match(text, end).end()  # pyright: ignore[reportOptionalMemberAccess]
     if start < len(text) and text[start] == "{":
         close = group_end(text, start)
         return None if close < 0 else text[start + 1 : close]
@@ -138,25 +195,14 @@ def _box(text: str, end: int) -> str | None:
 
 
 def peel(text: str) -> str:
-    """What the last box holds, or `text` itself; a box that never closes runs to the end.
-
-    Boxes with nothing but `and`, `or` and commas between them are a list.
-    """
-    found = list(_BOX.finditer(text))
-    if not found:
-        return text
-    boxes, between, end = [], [], 0
-    for match in found:
-        box = _box(text, match.end()) if text.startswith("{", match.end()) else None
-        if box is None:
+    """What the last boxes hold, or `text` itself; a box that never closes runs to the end."""
+    for _ in range(MAX_BOXES):
+        found = list(_BOX.finditer(text))
+        if not found:
             break
-        boxes.append(box)
-        between.append(text[end : match.start()])
-        end = match.end() + len(box) + 2
-    if len(boxes) == len(found) > 1 and all(map(_JOINT.fullmatch, [*between, text[end:]])):
-        return ", ".join(dict.fromkeys(boxes))
-    last = _box(text, found[-1].end())
-    return text[found[-1].end() :].lstrip().removeprefix("{") if last is None else last
+        boxes = last_boxes(text)
+        text = text[found[-1].end() :].lstrip().removeprefix("{") if boxes is None else boxes
+    return text
 
 
 def clean(text: str) -> str:
@@ -168,11 +214,12 @@ def clean(text: str) -> str:
     elif r"\begin" not in s:
         s = re.sub(r"\\\\(?=[A-Za-z{}])", r"\\", s)
     s = re.sub(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r"\\times ", s)
+    s = _layout(quantities.plain(_SEPARATORS.sub("", s)))
     s = re.sub(r"\\([dtc]?frac|binom)\s+([A-Za-z])([A-Za-z])(?![A-Za-z])", r"\\\1{\2}{\3}", s)
-    s = _DELIMITERS.sub(" ", _PHANTOM.sub("", _SEPARATORS.sub("", s)))
+    s = _DELIMITERS.sub(" ", _PHANTOM.sub("", s))
     s = _commands(s)
     s = re.sub(r"(?<!\\)\$", " ", s)
-    s = _MONEY.sub(rf"\1{OPEN}dollars{CLOSE}", s).replace("\\$", "")
+    s = s.replace("\\$", "")
     s = words.mark(_fonts(s))
     s = _LEAD.sub("", s.replace("**", "^").replace("~", " "))
     if OPEN not in s:
@@ -182,10 +229,23 @@ def clean(text: str) -> str:
     return _trim(s)
 
 
+def _layout(s: str) -> str:
+    """Without colours and emphasis; open ends of intervals, sets of numbers and signs one way."""
+    if match := _EMPHASIS.fullmatch(s):
+        s = match.group(2)
+    s = _NO_DELIMITER.sub("", _COLOUR.sub("", s))
+    s = _NUMBER_SET.sub(lambda m: rf"\mathbb{{{m.group(1) or m.group(2)}}}", s)
+    s = re.sub(r"\\not\s*=", r"\\ne ", s).replace("+/-", "\\pm ")
+    s = re.sub(r"(?<!\d)\.\.\.+|(?<=\d\s)\.\.\.+|(?<=,)\.\.\.+", r"\\ldots ", s)
+    s = re.sub(r"-\s*(?=(?:\\left\s*)?\\\{)", r"\\setminus ", s)
+    s = _CUP_LETTER.sub(r"\\cup ", s)
+    return _FRENCH_CLOSE.sub(r"\1)", _FRENCH_OPEN.sub(r"\1\2(", s))
+
+
 def _trim(s: str) -> str:
-    """Without closing punctuation and without braces around the whole."""
+    """Without punctuation at the ends and without braces around the whole."""
     for _ in range(4):
-        s = s.strip().rstrip("\\.,;: ")
+        s = s.strip().rstrip("\\.,;: ").lstrip("=, ")
         if s.startswith("{") and group_end(s, 0) == len(s) - 1:
             s = s[1:-1]
     return s.strip()
@@ -247,6 +307,10 @@ def split_top(s: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]
         if match.group() in _OPENING:
             depth += 1
         elif match.group() in _CLOSING:
+            depth = max(0, depth - 1)
+        elif s.startswith("\\begin", match.start()):
+            depth += 1
+        elif s.startswith("\\end{", match.start()):
             depth = max(0, depth - 1)
         elif depth == 0 and (hit := separator.match(s, match.start())):
             parts.append(s[start : hit.start()])

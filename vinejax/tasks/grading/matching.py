@@ -3,9 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Sequence as Nodes
+from fractions import Fraction
 
-from vinejax.tasks.grading import numbers, relations, symbolic, words
-from vinejax.tasks.grading.structures import (
+from vinejax.tasks.grading import measures, numbers, real_sets, relations, symbolic, words
+from vinejax.tasks.grading.expression import Tree
+from vinejax.tasks.grading.nodes import (
     Based,
     Collection,
     Formula,
@@ -26,12 +28,12 @@ def same(a: Node, b: Node) -> bool:
     if key(a.source) == key(b.source) and a.source:
         return True
     for x, y in ((a, b), (b, a)):  # (B) 12 against B
-        if (
-            isinstance(x, Formula)
-            and words.choice(x.prefix)
-            and words.same_text(x.prefix, y.source)
-        ):
+        label = _label(x)
+        if words.choice(label) and not _label(y) and words.same_text(label, y.source):
             return True
+    x, y = measures.clock(a), measures.clock(b)
+    if x and y and not (isinstance(a, Formula) and isinstance(b, Formula)):
+        return measures.same_time(x, y) or (not _is_clock(a, b) and _ratio(a, b))
     if isinstance(a, Text) or isinstance(b, Text):
         return _same_text(a, b)
     if isinstance(a, Relation) or isinstance(b, Relation):
@@ -55,6 +57,11 @@ def same(a: Node, b: Node) -> bool:
     return _same_text(a, b) if isinstance(a, Raw) and isinstance(b, Raw) else False
 
 
+def _label(node: Node) -> str:
+    """The `(B)` of `(B) 12`; '' without one."""
+    return node.prefix if isinstance(node, Formula) and node.prefix else words.label(node.source)
+
+
 def key(source: str) -> str:
     """A string without the spaces and braces that mean nothing: `x ^{2}` is `x^2`."""
     bare = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", source).rstrip(".")
@@ -65,7 +72,7 @@ def _same_text(a: Node, b: Node) -> bool:
     if isinstance(a, Raw) and isinstance(b, Raw):
         # Neither was understood: the same words, or nothing.
         wordy = all(re.fullmatch(r"[^\\^_{}|]*", n.source) for n in (a, b))
-        return wordy and bool(a.source) and words.text_key(a.source) == words.text_key(b.source)
+        return wordy and words.same_words(a.source, b.source)
     if not a.source or not b.source:
         return False
     if words.same_text(a.source, b.source):
@@ -78,12 +85,26 @@ def _same_text(a: Node, b: Node) -> bool:
 
 
 def _formula(a: Formula, b: Formula) -> bool:
-    x, y = _measure(a), _measure(b)
-    if x and y and x != y:
-        return False
     if a.prefix and b.prefix and words.text_key(a.prefix) != words.text_key(b.prefix):
         return False
-    return symbolic.same(a.tree, b.tree)
+    x, y = _measure(a), _measure(b)
+    if x and y and x != y and {x, y} != {"degree", "radian"}:
+        found = measures.scale(x), measures.scale(y)
+        if not (found[0] and found[1]) or found[0][0] != found[1][0]:
+            return False
+        return symbolic.same(_times(a.tree, found[0][1]), _times(b.tree, found[1][1]))
+    if symbolic.same(a.tree, b.tree):
+        return True
+    # 5 m, read as a product, against 5 \text{ m}
+    for unit, tree, other in ((x, a.tree, b), (y, b.tree, a)):
+        product = measures.as_product(tree, unit, other.tree) if unit and not other.unit else None
+        if product:
+            return symbolic.same(product, other.tree)
+    return False
+
+
+def _times(tree: Tree, factor: Fraction) -> Tree:
+    return ("mul", [tree, ("num", factor, str(factor))])
 
 
 def _measure(formula: Formula) -> str:
@@ -123,6 +144,8 @@ def _within(a: Nodes[Node], b: Nodes[Node]) -> bool:
 
 def _collection(a: Node, b: Node) -> bool:
     if isinstance(a, Collection) and isinstance(b, Collection):
+        if {a.kind, b.kind} & {"intersection", "difference"}:
+            return _intervals(a, b) or a.kind == b.kind and _in_order(a.items, b.items)
         if len(a.items) != len(b.items) and _repeats(a) and _repeats(b):
             return _within(a.items, b.items) and _within(b.items, a.items)
         if _named(a) != _named(b) and (_named(a) or _named(b)):
@@ -133,8 +156,11 @@ def _collection(a: Node, b: Node) -> bool:
         return _intervals(a, b)
     many, one = (a, b) if isinstance(a, Collection) else (b, a)
     assert isinstance(many, Collection)
-    if isinstance(one, Sequence) and many.kind == "list" and one.opening == "(":
-        return one.closing == ")" and _in_order(_values(many), one.items)
+    if isinstance(one, Sequence) and many.kind == "list":
+        brackets = one.opening + one.closing
+        ordered = brackets == "()" or (brackets == "[]" and len(one.items) > 2)
+        if ordered and _in_order(_values(many), one.items):
+            return True
     if len(many.items) == 1:
         return same(many.items[0], one)
     return _intervals(many, one)
@@ -176,7 +202,10 @@ def _interval_like(node: Node) -> bool:
 
 def _intervals(a: Node, b: Node) -> bool:
     """Inequalities, intervals and unions as sets of intervals."""
-    x, y = relations.as_intervals(a), relations.as_intervals(b)
+    names = {real_sets.subject(a), real_sets.subject(b)} - {""}
+    if len(names) > 1 or "?" in names:
+        return False
+    x, y = real_sets.as_intervals(a), real_sets.as_intervals(b)
     return bool(x and y) and _any_order(x or [], y or [])
 
 
@@ -187,6 +216,8 @@ def _relation(a: Node, b: Node) -> bool:
         if relations.same_solutions(a, b) or _intervals(a, b):
             return True
         x, y = relations.named_value(a), relations.named_value(b)
+        if x and y and relations.is_y_of_x(x[0], y[0]) and same(x[1], y[1]):
+            return True
         # x = 5 + 6 = 11 against x = 11: a chain ends in what it says.
         return bool(
             x and y and max(len(a.ops), len(b.ops)) > 1 and same(x[0], y[0]) and same(x[1], y[1])
@@ -205,6 +236,9 @@ def _matrix(a: Node, b: Node) -> bool:
         return (
             a.bars == b.bars and len(a.rows) == len(b.rows) and all(map(_in_order, a.rows, b.rows))
         )
+    if isinstance(b, Sequence) and all(isinstance(row, Sequence) for row in b.items):
+        rows = [row.items for row in b.items if isinstance(row, Sequence)]
+        return not a.bars and len(rows) == len(a.rows) and all(map(_in_order, a.rows, rows))
     vector = [cell for row in a.rows for cell in row]
     if isinstance(b, Sequence) and (b.opening, b.closing) == ("(", ")"):
         return 1 in (len(a.rows), len(a.rows[0])) and not a.bars and _in_order(vector, b.items)
@@ -216,7 +250,7 @@ def _ratio(a: Node, b: Node) -> bool:
     if isinstance(a, Ratio) and isinstance(b, Ratio):
         if not words.same_unit(a.unit, b.unit) or len(a.parts) != len(b.parts):
             return False
-        if _is_clock(a) or _is_clock(b):
+        if _is_clock(a, b):
             return _in_order(a.parts, b.parts)
         (x, *xs), (y, *ys) = ([p.tree for p in r.parts if isinstance(p, Formula)] for r in (a, b))
         products = zip(xs, ys, strict=True)
@@ -225,8 +259,14 @@ def _ratio(a: Node, b: Node) -> bool:
     if not isinstance(ratio, Ratio) or not isinstance(other, Formula) or len(ratio.parts) != 2:
         return False
     top, bottom = (p.tree for p in ratio.parts if isinstance(p, Formula))
-    return not _is_clock(ratio) and symbolic.same(("div", top, bottom), other.tree)
+    return not _is_clock(ratio, ratio) and symbolic.same(("div", top, bottom), other.tree)
 
 
-def _is_clock(node: Ratio) -> bool:
-    return bool(node.unit) or re.search(r":\s*[0-5]\d\b", node.source) is not None
+def _is_clock(a: Node, b: Node) -> bool:
+    """Whether both look like times of day, or one cannot be anything else: 8:05, 2:30 PM."""
+    sources = [node.source.strip() for node in (a, b)]
+    if any(isinstance(node, Ratio) and node.unit for node in (a, b)):
+        return True
+    if any(re.search(r":\s*0\d\b", source) for source in sources):
+        return True
+    return all(re.fullmatch(r"\d{1,2}\s*:\s*[0-5]\d", source) for source in sources)

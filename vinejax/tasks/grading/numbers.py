@@ -10,7 +10,7 @@ _DECIMAL = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
 _FRACTION = re.compile(r"([+-]?)\\[dtc]?frac\{([+-]?\d+)\}\{([+-]?\d+)\}|([+-]?)(\d+)/(\d+)")
 _SMALL_FRACTION = re.compile(r"([+-]?)\\[dtc]?frac\s?(\d)\s?(\d)")
 _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d]|,\d)")
-_BASE = re.compile(r"\{?([0-9A-Z.]+)\}?_\{?(\d{1,2})\}?")
+_BASE = re.compile(r"[{(]?([0-9A-Z.]+)[})]?_\{?(\d{1,2})\}?")
 
 
 def decimal(text: str) -> Fraction | None:

@@ -117,6 +117,17 @@ class Grader:
         """
         return self._grade([self._job(prediction, gold) for prediction, gold in pairs])
 
+    def readable_many(self, golds: Iterable[str]) -> list[Verdict]:
+        """Whether each gold can be graded against: `correct` where it is understood.
+
+        'strict': a number, a formula, a structure of such, or words, and no string that only
+        itself could equal. 'reference': its extraction finds answers with something in them.
+        What takes too long to read is not readable.
+        """
+        if self.mode == "reference" and self.style == "gsm8k":
+            return [Verdict(bool(gold.strip())) for gold in golds]
+        return self._grade([(self.mode, None, gold) for gold in golds])
+
     def grade_responses(self, items: Iterable[tuple[str, str, str]]) -> list[Verdict]:
         """The verdicts on (response, gold, problem), in order: extract, then grade.
 
@@ -273,8 +284,8 @@ class Grader:
             self._verdicts.popitem(last=False)
 
 
-def _size(answer: str | tuple[str, ...]) -> int:
-    return len(answer) if isinstance(answer, str) else sum(map(len, answer))
+def _size(answer: str | tuple[str, ...] | None) -> int:
+    return len(answer) if isinstance(answer, str) else sum(map(len, answer or ()))
 
 
 def _end_all(

@@ -59,6 +59,12 @@ def _is_bare(text: str) -> bool:
     return not _PROSE.search(_IN_A_COMMAND.sub(" \\ ", stripped))
 
 
+def readable_reference(gold: str) -> bool:
+    """Whether the reference finds answers in a gold, and something in each of them."""
+    answers = bare_answers(gold) if _is_bare(gold) else extract_reference(gold)
+    return bool(answers) and all(answer.strip() for answer in answers)
+
+
 def equal_gsm8k(prediction: str, gold: str) -> bool:
     """The reference's comparison of strings: only the prediction loses its commas [sic]."""
     return prediction.strip().replace(",", "").lower() == gold.strip().lower()
@@ -189,7 +195,10 @@ def symbolic_equal(prediction: str, gold: str) -> bool:
     """Whether sympy finds two LaTeX formulas equal. Slow, and without a limit of its own."""
     from vinejax.tasks.grading import reference_symbolic as sympy_side
 
-    a, b = sympy_side.latex_to_text(prediction), sympy_side.latex_to_text(gold)
+    try:
+        a, b = sympy_side.latex_to_text(prediction), sympy_side.latex_to_text(gold)
+    except sympy_side.Refused:
+        return False
     if not (sympy_side.allowed(a) and sympy_side.allowed(b)):
         return False
     return sympy_side.difference_is_zero(a, b) or sympy_side.nearly_equal(a, b)

@@ -68,9 +68,13 @@ class Refused(ValueError):
 
 
 def latex_to_text(latex: str) -> str:
-    """The reference's text for LaTeX: `\\frac{a}{b}` is `a/b`, braces vanish."""
+    """The reference's text for LaTeX: `\\frac{a}{b}` is `a/b`, braces vanish. Raises Refused."""
     latex = latex.replace("\\tfrac", "\\frac").replace("\\dfrac", "\\frac")
-    text = LatexNodes2Text().latex_to_text(latex.replace("\\frac", " \\frac"))
+    try:
+        text = LatexNodes2Text().latex_to_text(latex.replace("\\frac", " \\frac"))
+    # A `\\sqrt` with nothing behind it, a matrix with an empty row.
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise Refused("no LaTeX") from error
     for symbol, name in _UNICODE.items():
         text = text.replace(symbol, name)
     return text.strip()

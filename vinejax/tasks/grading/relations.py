@@ -1,9 +1,11 @@
 """Equations and inequalities: the same solutions, an interval, or a value behind its name."""
 
+import re
+
 from vinejax.tasks.grading import symbolic, words
 from vinejax.tasks.grading.expression import Tree
-from vinejax.tasks.grading.structures import (
-    Collection,
+from vinejax.tasks.grading.latex import CLOSE, OPEN
+from vinejax.tasks.grading.nodes import (
     Formula,
     Node,
     Raw,
@@ -27,15 +29,29 @@ def named_value(node: Node) -> tuple[Node, Node] | None:
     return None
 
 
+def name_of(node: Node) -> str:
+    """The source of a side that only names something, '' for any other."""
+    return node.source.strip() if _is_name(node) else ""
+
+
 def _is_name(node: Node) -> bool:
     """Whether a left side only names what the right side says: x, f(x), AB, NO/BO, (x, y)."""
     if isinstance(node, Text):
         return True
     if isinstance(node, Raw):
-        return node.source[:1].isalpha() or node.source.startswith("\\")
+        # A\\cap B, \\angle ABC, or a product of matrices that is said to be a number
+        return node.source[:1].isalpha() or "\\" in node.source
     if isinstance(node, Sequence):
         return all(_is_name(item) for item in node.items)
-    return isinstance(node, Formula) and not node.unit and _only_symbols(node.tree)
+    if not isinstance(node, Formula) or not _only_symbols(node.tree):
+        return False
+    return not node.unit or node.unit.strip(OPEN + CLOSE).isupper()  # \angle ABC
+
+
+def is_y_of_x(a: Node, b: Node) -> bool:
+    """Whether one is y and the other f(x): two names of the same function."""
+    names = [re.sub(r"\s|\\", "", node.source) for node in (a, b)]
+    return any(x == "y" and re.fullmatch(r"[fgh]\(x\)", y) for x, y in (names, names[::-1]))
 
 
 def _only_symbols(tree: Tree) -> bool:
@@ -73,50 +89,3 @@ def same_solutions(a: Relation, b: Relation) -> bool:
         return False
     sign = symbolic.ratio(x, y)
     return sign > 0 if operator in ("<", "<=") else sign != 0
-
-
-def as_intervals(node: Node) -> list[Sequence] | None:
-    """The intervals that `x < 2`, `-2 <= x <= 7`, `x != 3` or a list of such stands for."""
-    if isinstance(node, Sequence):
-        return [node] if len(node.items) == 2 else None
-    if isinstance(node, Collection):
-        if node.kind == "set":
-            return None
-        parts = [as_intervals(item) for item in node.items]
-        if any(p is None for p in parts):
-            return None
-        return [interval for part in parts for interval in part or []]
-    if isinstance(node, Formula) and node.tree == ("sym", "mathbb:R"):
-        return [_interval("(", _infinite(-1), _infinite(1), ")")]
-    return _of_relation(node) if isinstance(node, Relation) else None
-
-
-def _of_relation(node: Relation) -> list[Sequence] | None:
-    ops, sides = node.ops, node.sides
-    if ops == ("in",):
-        return as_intervals(sides[1])
-    if ops == ("!=",) and _is_name(sides[0]):
-        point = sides[1]
-        return [
-            _interval("(", _infinite(-1), point, ")"),
-            _interval("(", point, _infinite(1), ")"),
-        ]
-    if not set(ops) <= {"<", "<="}:
-        return None
-    brackets = {"<": "()", "<=": "[]"}
-    if len(ops) == 2 and _is_name(sides[1]):
-        return [_interval(brackets[ops[0]][0], sides[0], sides[2], brackets[ops[1]][1])]
-    if len(ops) == 1 and _is_name(sides[0]):
-        return [_interval("(", _infinite(-1), sides[1], brackets[ops[0]][1])]
-    if len(ops) == 1 and _is_name(sides[1]):
-        return [_interval(brackets[ops[0]][0], sides[0], _infinite(1), ")")]
-    return None
-
-
-def _infinite(sign: int) -> Node:
-    infinity: Tree = ("sym", "inf")
-    return Formula("", infinity if sign > 0 else ("neg", infinity))
-
-
-def _interval(opening: str, low: Node, high: Node, closing: str) -> Sequence:
-    return Sequence("", opening, (low, high), closing)

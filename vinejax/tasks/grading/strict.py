@@ -12,14 +12,13 @@ Nothing is ever run as code: answers are read by the parsers of this package and
 
 import re
 
-from vinejax.tasks.grading import latex, numbers
+from vinejax.tasks.grading import latex, numbers, words
 
 MAX_CHARACTERS = 20_000
 
 _QUICK = re.compile(r"\\left|\\right|\\!|[\s$]|\.$")
 _QUICK_SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
-_COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d{2,})")  # 1,5 is a list
-_POINT_DECIMAL = re.compile(r"-?\d+\.\d+")
+_COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d(?:\d\d+)?)")  # 1,5 is a list, 1,500 is not 1.5
 
 
 def cheap(prediction: str, gold: str) -> bool | None:
@@ -61,11 +60,14 @@ def _equal(prediction: str, gold: str) -> bool:
     a, b = latex.clean(prediction), latex.clean(gold)
     if not a or not b:
         return False
-    if matching.key(a) == matching.key(b) or _decimal_comma(a, b) or _decimal_comma(b, a):
+    if matching.key(a) == matching.key(b):
         return True
     try:
         if matching.same(structures.read(a), structures.read(b)):
             return True
+        for x, y in ((a, b), (b, a)):  # 0,5 against 1/2
+            if _COMMA_DECIMAL.fullmatch(x) and "," not in y:
+                return matching.same(structures.read(x.replace(",", ".")), structures.read(y))
         # `100, 200` shows that the commas of `100,200` may separate a list.
         if "," in a and "," in b and any(_is_list(s) for s in (a, b)):
             return matching.same(structures.read(a, False), structures.read(b, False))
@@ -74,12 +76,29 @@ def _equal(prediction: str, gold: str) -> bool:
     return False
 
 
+def readable(answer: str) -> bool:
+    """Whether an answer (bare, in dollars or in a box) is understood, as a gold has to be.
+
+    A number, a formula, or a tuple, list, set, matrix or relation of such, or words. False for what
+    would be compared as a string: an empty answer, brackets that do not close, commands that no
+    reader knows. Never raises; in bounded time.
+    """
+    if len(answer) > MAX_CHARACTERS:
+        return False
+    if numbers.plain(_quick(answer)) is not None:
+        return True
+    from vinejax.tasks.grading import structures
+
+    cleaned = latex.clean(answer)
+    if words.label(cleaned):
+        return True  # C) and the like
+    if not cleaned or not latex.is_balanced(answer):
+        return False
+    try:
+        return structures.is_understood(structures.read(cleaned))
+    except RecursionError:
+        return False
+
+
 def _is_list(text: str) -> bool:
     return re.search(r",(?!\d{3}(?!\d))", text) is not None
-
-
-def _decimal_comma(a: str, b: str) -> bool:
-    """`0,25` against `0.25`: the same digits with a comma where the other has its point."""
-    return bool(
-        _COMMA_DECIMAL.fullmatch(a) and _POINT_DECIMAL.fullmatch(b) and a.replace(",", ".") == b
-    )

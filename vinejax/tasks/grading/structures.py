@@ -1,122 +1,62 @@
-"""What an answer is made of: numbers and formulas, tuples, sets, lists, matrices, relations, text.
+"""Reading an answer: from the outside in, lists and relations before brackets before formulas.
 
 `read` never raises: what it does not understand is a `Raw`, equal only to the same string.
 """
 
 import re
-from dataclasses import dataclass
-from fractions import Fraction
 
-from vinejax.tasks.grading import latex, numbers, words
-from vinejax.tasks.grading.expression import Tree, parse
-from vinejax.tasks.grading.latex import CLOSE, OPEN, ROW, SET_CLOSE, SET_OPEN
+from vinejax.tasks.grading import (
+    latex,
+    matrices,
+    measures,
+    numbers,
+    quantities,
+    relations,
+    words,
+)
+from vinejax.tasks.grading.expression import parse
+from vinejax.tasks.grading.latex import CLOSE, OPEN, SET_CLOSE, SET_OPEN
 from vinejax.tasks.grading.lexer import Malformed
+from vinejax.tasks.grading.nodes import (
+    Based,
+    Collection,
+    Formula,
+    Matrix,
+    Node,
+    Ratio,
+    Raw,
+    Relation,
+    Sequence,
+    Text,
+)
 
 MAX_DEPTH = 12
 MAX_ITEMS = 3000
 
 
-@dataclass(frozen=True)
-class Raw:
-    """Not understood."""
-
-    source: str
-
-
-@dataclass(frozen=True)
-class Text:
-    """Words."""
-
-    source: str
-
-
-@dataclass(frozen=True)
-class Formula:
-    """A number or an expression, with the words before and after it ('' without)."""
-
-    source: str
-    tree: Tree
-    prefix: str = ""
-    unit: str = ""
-
-
-@dataclass(frozen=True)
-class Based:
-    """A number with the base it is written in."""
-
-    source: str
-    digits: str
-    base: int
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """`a:b`, also a time of day."""
-
-    source: str
-    parts: tuple["Node", ...]
-    unit: str = ""
-
-
-@dataclass(frozen=True)
-class Sequence:
-    """A tuple, point, vector or interval: ordered, with its brackets."""
-
-    source: str
-    opening: str
-    items: tuple["Node", ...]
-    closing: str
-
-
-@dataclass(frozen=True)
-class Collection:
-    """A set in braces, a list with bare commas, or a union of intervals: kind set, list, union."""
-
-    source: str
-    kind: str
-    items: tuple["Node", ...]
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """Rows of nodes; `bars` for a determinant."""
-
-    source: str
-    rows: tuple[tuple["Node", ...], ...]
-    bars: bool = False
-
-
-@dataclass(frozen=True)
-class Relation:
-    """A chain `side op side op ..`; ops are `=`, `<`, `<=`, `!=`, `in`: `a > b` is `b < a`."""
-
-    source: str
-    sides: tuple["Node", ...]
-    ops: tuple[str, ...]
-
-
-Node = Raw | Text | Formula | Based | Ratio | Sequence | Collection | Matrix | Relation
-
 _COMMA = re.compile(r"[,;]")
 _CUP = re.compile(r"\\cup(?![A-Za-z])")
+_CAP = re.compile(r"\\cap(?![A-Za-z])")
+_WITHOUT = re.compile(r"\\setminus(?![A-Za-z])")
 _COLON = re.compile(r":(?!=)")
+_PLAIN = re.compile(r"[^\\^_{}|=<>]*[^\W\d_][^\\^_{}|=<>]*")  # words that are nothing else
+_DOTS = re.compile(r"\s*\\ldots\s*")
+_SET = re.compile(r"^\s*(?:[(\[].*[)\]]|\\mathbb\{R\}|\\emptyset)\s*$", re.DOTALL)
 _APPROX = re.compile(r"\\approx(?![A-Za-z])")
 _OPERATOR = re.compile(r"\\(?:le|ge|ne|in|equiv)(?![A-Za-z])|:=|<=|>=|!=|==|[=<>]")
 _OPERATORS = {"\\le": "<=", "\\ge": ">=", "\\ne": "!=", "\\in": "in"}
 _OPERATORS |= {"\\equiv": "=", ":=": "=", "==": "="}
 _TURNED = {">": "<", ">=": "<="}
-_MATRIX = re.compile(
-    r"(.*?)[(\[]?\s*(\|?)\s*\\begin\s*\{([pbvVB]?(?:small)?matrix|array|cases)\*?\}\s*(.*)\\end\s*\{\3\*?\}\s*\|?\s*[)\]]?",
-    re.DOTALL,
-)
-_ARRAY_SPEC = re.compile(r"^\s*(?:\[\w\])?\{[lcr|@{}\s]*\}")
-_ROW, _CELL = re.compile(ROW), re.compile("&")
 _UNIT = re.compile(
     rf"(?P<body>[^{OPEN}{CLOSE}]*[^{OPEN}{CLOSE}\s])\s*"
     rf"(?P<unit>{OPEN}[^{CLOSE}]*{CLOSE}"
     rf"(?:{OPEN}[^{CLOSE}]*{CLOSE}|\^\{{?-?\d\}}?|[\s/{{}}.()]|\\cdot)*)"
 )
 _BRACED_UNIT = re.compile(rf"(?P<body>.*[^_^{CLOSE}])\{{(?P<unit>{OPEN}[^{CLOSE}]*{CLOSE})\}}")
+_NAMED = re.compile(
+    rf"(?:[A-Z](?:_?\{{?\d\}}?|'+)?\s*(?=\())?(?P<body>[(\[](?P<inner>[^()\[\]{OPEN}{CLOSE}]*)[)\]])"
+    rf"\s*(?P<after>{OPEN}[^{CLOSE}]*{CLOSE})?"
+)
 _PREFIX = re.compile(rf"{OPEN}([^{CLOSE}]*){CLOSE}\s*:?\s*([^{OPEN}{CLOSE}]+)")
 
 
@@ -129,11 +69,26 @@ def _read(s: str, depth: int) -> Node:
     s = _unwrap(s)
     if not s or depth > MAX_DEPTH:
         return Raw(s)
-    for reader in (_list, _approximate, _signs, _relation, _union, _bracketed, _matrix):
+    for reader in (_restated, _list, _approximate, _signs, _relation, _union, _without, _bracketed):
         node = reader(s, depth + 1)
         if node is not None:
             return node
-    return _leaf(s, depth + 1)
+    matrix = matrices.matrix(s, depth + 1, _read)
+    return _leaf(s, depth + 1) if matrix is None else matrix
+
+
+def is_understood(node: Node) -> bool:
+    """Whether nothing in a structure would be compared as a string, but for words and names."""
+    if isinstance(node, Raw):
+        return _PLAIN.fullmatch(node.source) is not None
+    if isinstance(node, Sequence | Collection):
+        return all(is_understood(item) or _DOTS.fullmatch(item.source) for item in node.items)
+    if isinstance(node, Matrix):
+        return all(is_understood(cell) for row in node.rows for cell in row)
+    if isinstance(node, Relation):
+        named = relations.named_value(node)
+        return all(map(is_understood, named[1:] if named else node.sides))
+    return True
 
 
 def _unwrap(s: str) -> str:
@@ -156,11 +111,25 @@ def flatten(nodes: list[Node]) -> tuple[Node, ...]:
     return tuple(flat)
 
 
+def _restated(s: str, depth: int) -> Node | None:
+    """The set of `x < 2 : (-\\infty, 2)`, which says the same twice."""
+    parts = latex.split_top(s, _COLON)[0]
+    if len(parts) != 2 or not _SET.search(parts[1]):
+        return None
+    said, node = _read(parts[0], depth), _read(parts[1], depth)
+    sets = (Sequence, Collection) if parts[1].strip()[:1] in ("(", "[") else (Formula, Collection)
+    prose = isinstance(said, Text | Relation | Collection)
+    return node if prose and isinstance(node, sets) else None
+
+
 def _list(s: str, depth: int) -> Node | None:
     parts = latex.split_top(s, _COMMA)[0]
     if len(parts) < 2 or len(parts) > MAX_ITEMS:
         return None
     parts = [p for p in parts if p.strip()]
+    measure = measures.compound(s)
+    if measure:
+        return measure
     return Collection(s, "list", flatten([_read(p, depth) for p in parts])) if parts else None
 
 
@@ -187,6 +156,9 @@ def _relation(s: str, depth: int) -> Node | None:
     parts, found = latex.split_top(s, _OPERATOR)
     if not found:
         return None
+    pieces = latex.split_top(s, _CUP)[0]
+    if len(pieces) > 1 and all(map(_OPERATOR.search, pieces)):  # x < 1 \\cup x > 2
+        return Collection(s, "list", flatten([_read(p, depth) for p in pieces]))
     ops = [_OPERATORS.get(op, op) for op in found]
     sides = [_read(p, depth) for p in parts]
     if all(op in (">", ">=") for op in ops):
@@ -200,16 +172,34 @@ def _relation(s: str, depth: int) -> Node | None:
 
 def _union(s: str, depth: int) -> Node | None:
     parts = latex.split_top(s, _CUP)[0]
+    if len(parts) == 1:
+        parts, kind = latex.split_top(s, _CAP)[0], "intersection"
+    else:
+        kind = "union"
     if len(parts) == 1 or not all(p.strip() for p in parts):
         return None
     nodes = [_read(p, depth) for p in parts]
+    if kind == "intersection" and not all(isinstance(n, Sequence | Collection) for n in nodes):
+        return None
     sets = [n for n in nodes if isinstance(n, Collection) and n.kind == "set"]
-    if len(sets) == len(nodes):
+    if len(sets) == len(nodes) and kind == "union":
         return Collection(s, "set", tuple(item for n in sets for item in n.items))
-    return Collection(s, "union", tuple(nodes))
+    return Collection(s, kind, tuple(nodes))
+
+
+def _without(s: str, depth: int) -> Node | None:
+    """A set less another: R \\ {0}."""
+    parts = latex.split_top(s, _WITHOUT)[0]
+    if len(parts) != 2 or not all(p.strip() for p in parts):
+        return None
+    return Collection(s, "difference", tuple(_read(p, depth) for p in parts))
 
 
 def _bracketed(s: str, depth: int) -> Node | None:
+    named = _NAMED.fullmatch(s)
+    if named and latex.split_top(named["inner"], _COMMA)[1]:  # A(3, 4), (3, 4) cm
+        if not words.changes_meaning(named["after"] or ""):
+            s = named["body"]
     if s[0] not in "([" + SET_OPEN or s[-1] not in ")]" + SET_CLOSE:
         return None
     if _closing(s) != len(s) - 1 or (s[0] == SET_OPEN) != (s[-1] == SET_CLOSE):
@@ -241,26 +231,6 @@ def _closing(s: str) -> int:
     return -1
 
 
-def _matrix(s: str, depth: int) -> Node | None:
-    match = _MATRIX.fullmatch(s)
-    if not match:
-        return None
-    factor, bar, kind, body = match.groups()
-    if "\\begin" in factor + body:
-        return None
-    body = _ARRAY_SPEC.sub("", body, count=1) if kind == "array" else body
-    rows = [r for r in latex.split_top(body, _ROW)[0] if r.strip()]
-    cells = [[c.strip() for c in latex.split_top(r, _CELL)[0]] for r in rows]
-    if sum(map(len, cells)) > MAX_ITEMS:
-        return None
-    if kind == "cases":
-        return Collection(s, "list", flatten([_read(" ".join(c), depth) for c in cells]))
-    if factor.strip():
-        cells = [[f"({factor})*({c})" for c in row] for row in cells]
-    grid = tuple(tuple(_read(c, depth) for c in row) for row in cells)
-    return Matrix(s, grid, bars=bool(bar) or kind[0] in "vV")
-
-
 def _leaf(s: str, depth: int) -> Node:
     if s == "\\emptyset":
         return Collection(s, "set", ())
@@ -268,8 +238,10 @@ def _leaf(s: str, depth: int) -> Node:
     if based:
         return Based(s, *based)
     if re.fullmatch(rf"{OPEN}[^{CLOSE}]*{CLOSE}", s):
-        count = words.number(s)
-        return Text(s) if count is None else Formula(s, ("num", Fraction(count), str(count)))
+        return _said(s)
+    measure = measures.compound(s)
+    if measure:
+        return measure
     parts = latex.split_top(s, _COLON)[0]
     unit = _BRACED_UNIT.fullmatch(s) or _UNIT.fullmatch(s)
     if len(parts) > 1 and depth < MAX_DEPTH:
@@ -278,10 +250,24 @@ def _leaf(s: str, depth: int) -> Node:
         return Ratio(s, nodes, after) if all(isinstance(n, Formula) for n in nodes) else Raw(s)
     for prefix, body, after in _splits(s, unit):
         try:
-            return Formula(s, parse(body), prefix, after)
+            tree = parse(body)
+            if words.unit_key(after) == "degree":
+                return Formula(s, ("deg", tree), prefix)
+            return Formula(s, tree, prefix, after)
         except Malformed:
             continue
     return Raw(s)
+
+
+def _said(s: str) -> Node:
+    """Words: a number, a set of numbers, or only words."""
+    count = quantities.spoken(s.strip(OPEN + CLOSE))
+    if count is not None:
+        return Formula(s, ("num", count, str(count)))
+    key = words.text_key(s)
+    if key in words.EMPTY:
+        return Collection(s, "set", ())
+    return Formula(s, ("sym", "mathbb:R")) if key in words.REALS else Text(s)
 
 
 def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
@@ -291,7 +277,7 @@ def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
     found = [("", unit["body"], unit["unit"])] if unit else []
     before = _PREFIX.fullmatch(s)
     found += [(before[1], before[2], "")] if before else []
-    mixed = re.fullmatch(r"(-?)\s*(\d+)[ -](\d+)\s*/\s*(\d+)(.*)", s)
+    mixed = re.fullmatch(r"(-?)\s*(\d+) (\d+)\s*/\s*(\d+)(.*)", s)
     if mixed:
         sign, whole, top, bottom, rest = mixed.groups()
         found.append(("", f"{sign}({whole}+{top}/{bottom}){rest}", ""))

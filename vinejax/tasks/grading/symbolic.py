@@ -20,6 +20,7 @@ POINT_BITS = 240
 POINTS = 10
 ENOUGH = 3  # points at which both sides have a value
 MAX_VARIABLES = 20
+INFINITY = float("inf")
 
 _CONSTANTS = {"pi", "e", "i", "inf"}
 _FAILURES = (ArithmeticError, ValueError, TypeError, KeyError, RecursionError)
@@ -151,6 +152,43 @@ def _sample(a: Tree, b: Tree, names: list[str], marks: frozenset[str]) -> list[t
         (real if all(is_real) else other).append(pair)
     imaginary = any(n == ("sym", "i") for t in (a, b) for n in _nodes(t))
     return [*real, *other] if imaginary or len(real) < ENOUGH else real
+
+
+def real_value(tree: Tree) -> Any:
+    """A number of mpmath, or infinity, for a real constant; None for anything else."""
+    sign = is_infinite(tree)
+    if sign or variables(tree):
+        return sign * INFINITY if sign else None
+    try:
+        measure = evaluate.Evaluator({}, POINT_BITS, frozenset({"deg", "pct", "log"}))
+        value = measure(tree)
+        if getattr(value, "imag", 0) != 0:
+            return None
+        # Equal ends that were computed differently must be equal.
+        return round(Fraction(value) if isinstance(value, Fraction) else _fraction(value), 50)
+    except _FAILURES:
+        return None
+
+
+def _fraction(value: Any) -> Fraction:
+    """A real number of mpmath to 60 decimals."""
+    return Fraction(int(value.real * 10**60), 10**60)
+
+
+def constant(tree: Tree) -> Tree | None:
+    """The number that a tree is for all values of its variables; None if it varies."""
+    names = sorted(variables(tree))
+    try:
+        values = [
+            evaluate.Evaluator(point, POINT_BITS, frozenset())(tree)
+            for point in itertools.islice(_points(names), ENOUGH)
+        ]
+    except _FAILURES:
+        return None
+    first = values[0]
+    if not isinstance(first, Fraction) or any(v != first for v in values):
+        return None
+    return ("num", first, str(first))
 
 
 def ratio(a: Tree, b: Tree) -> int:

@@ -6,13 +6,12 @@ OPEN, CLOSE = "\ue000", "\ue001"
 
 # Names that are mathematics even without a backslash.
 FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "exp", "log", "ln"}
-FUNCTIONS |= {"arcsin", "arccos", "arctan", "max", "min", "gcd", "lcm"}
+FUNCTIONS |= {"arcsin", "arccos", "arctan", "max", "min", "gcd", "lcm", "lg"}
 _PLAIN_COMMANDS = {
     **{name: name for name in FUNCTIONS | {"sqrt", "pi", "theta", "alpha", "beta", "infty"}},
     **dict.fromkeys(["infinity", "Infinity", "inf", "oo"], "infty"),
 }
 _PERCENT = {"percent", "percentage", "percents"}
-_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
 _JOINERS = {"and", "or"}
 # Short words that no one means as a product of variables.
 _SHORT = set(
@@ -48,18 +47,26 @@ _UNIT_ALIASES = {
     "l": "liter liters litre litres",
     "ml": "milliliter milliliters",
     "gal": "gallon gallons",
-    "mph": "",
-    "kph": "",
     "dollar": "dollars usd bucks",
     "cent": "cents",
+    "euro": "euros eur",
+    "yen": "jpy",
+    "rupee": "rupees",
+    "celsius": "centigrade",
+    "fahrenheit": "",
     "degree": "degrees deg",
     "radian": "radians rad",
     "am": "a.m. a.m",
     "pm": "p.m. p.m",
 }
 _UNITS = {w: unit for unit, names in _UNIT_ALIASES.items() for w in [unit, *names.split()]}
-_SHORT |= {name for name in _UNITS if len(name) > 1 and name.isalpha()}
+_UNITS |= {"mph": "mi/h", "kph": "km/h", "kmh": "km/h"}
+_SHORT |= {"sq", "cu"} | {name for name in _UNITS if len(name) > 1 and name.isalpha()}
 _UNIT_LETTERS = set("mgslhNJWVKCAFTL")
+EMPTY = {"nosolution", "nosolutions", "norealsolution", "norealsolutions", "emptyset", "nullset"}
+REALS = {"allrealnumbers", "allreals", "realnumbers", "allrealnumber", "allrealvalues"}
+_SYNONYMS = {"dne": "doesnotexist", "doesn'texist": "doesnotexist", "undef": "undefined"}
+_SYNONYMS |= {"infinitelymanysolutions": "infinitelymany"}
 _CHANGES = re.compile(
     r"\d|\b(?:not?|non|none|never|negative|minus|less|fewer|more|greater|least|most|than|under|over"
     r"|below|above|between|without|except|times|plus|half|double|twice|to|if)\b"
@@ -71,6 +78,10 @@ _RUN = re.compile(
     rf"\\(?:begin|end)\s*\{{\w+\*?\}}|\\[A-Za-z]+|{OPEN}([^{CLOSE}]*){CLOSE}"
     r"|(?<![A-Za-z])(?:[ap]\.m\b\.?)|[A-Za-z]{2,}"
 )
+
+
+_UNIT_BEFORE = re.compile(rf"{CLOSE}\s*(?:/|\\cdot)\s*$")  # \text{ m}/\text{s}
+_HYPHEN = re.compile(rf"(?<=[A-Za-z]){CLOSE}\s*-\s*{OPEN}(?=[A-Za-z])")
 
 
 def is_word(run: str) -> bool:
@@ -85,7 +96,8 @@ def is_word(run: str) -> bool:
 def mark(s: str) -> str:
     """Bare words into OPEN..CLOSE, text that is mathematics out of it, 'and' and 'or' to commas."""
     s = re.sub(r"\{\s*(?:and|or)\s*\}", " , ", s)
-    merged = re.sub(rf"{CLOSE}\s*{OPEN}", " ", _RUN.sub(_mark_one, s))
+    merged = _HYPHEN.sub("-", _RUN.sub(_mark_one, s))
+    merged = re.sub(rf"{CLOSE}\s*{OPEN}", " ", merged)
     merged = re.sub(r",\s*(?:,\s*)+", ", ", merged)
     return merged.replace(f"{OPEN}{CLOSE}", "")
 
@@ -95,7 +107,14 @@ def _mark_one(match: re.Match[str]) -> str:
     if run[0] == "\\":
         return run
     if inner is not None:
-        return _mark_text(inner)
+        before = match.string[max(0, match.start() - 12) : match.start()]
+        if inner in _UNIT_LETTERS and _UNIT_BEFORE.search(before):
+            return f"{OPEN}{inner}{CLOSE}"
+        # Apart from a command that stands before it.
+        return " " * before[-1:].isalpha() + _mark_text(inner)
+    before = match.string[max(0, match.start() - 2) : match.start()].strip()
+    if run == "min" and before[-1:].isdigit() and not match.string.startswith("(", match.end()):
+        return f"{OPEN}{run}{CLOSE}"  # minutes
     if run in _PLAIN_COMMANDS:
         return f"\\{_PLAIN_COMMANDS[run]} "
     if run.lower() in _PERCENT:
@@ -107,6 +126,7 @@ def _mark_one(match: re.Match[str]) -> str:
 
 def _mark_text(inner: str) -> str:
     """The contents of a text command: mathematics if it is, otherwise text items."""
+    inner = inner.replace("~", " ")
     core = inner.strip()
     if core.lower() in _PERCENT:
         return "%"
@@ -138,18 +158,21 @@ def _mark_text(inner: str) -> str:
 
 def changes_meaning(text: str) -> bool:
     """Whether words beside a number make another number of it: `not 5`, `at least 5`, `5 to 6`."""
-    return any(_CHANGES.search(t.casefold()) for t in re.findall(rf"{OPEN}([^{CLOSE}]*)", text))
-
-
-def number(text: str) -> int | None:
-    """The number that a word from zero to twelve says."""
-    key = text_key(text)
-    return _NUMBERS.index(key) if key in _NUMBERS else None
+    said = (re.sub(r"\^\{?-?\d\}?", "", t) for t in re.findall(rf"{OPEN}([^{CLOSE}]*)", text))
+    return any(_CHANGES.search(t.casefold()) for t in said)  # a power of a unit is no number
 
 
 def text_key(text: str) -> str:
-    """Text for comparison: case, spaces and punctuation at the ends do not matter."""
-    return re.sub(rf"[\s{OPEN}{CLOSE}{{}}]", "", text).strip(".,;:!\"'()").casefold()
+    """Text for comparison: articles, case, spaces and punctuation at the ends do not matter."""
+    bare = re.sub(rf"[\s{OPEN}{CLOSE}{{}}]+", " ", text).strip(" .,;:!?\"'()").casefold()
+    key = re.sub(r"^(?:an?|the) (?=\S{2})", "", bare).replace(" ", "")
+    return _SYNONYMS.get(key, key)
+
+
+def label(source: str) -> str:
+    """The `(B)` before what a choice says: `(B) 12`; '' without one."""
+    match = re.match(rf"[{OPEN}\s]*(\([A-J]\))[{CLOSE}\s]*\S|([A-J]\))\Z|([A-J][.:])\s+\S", source)
+    return next(filter(None, match.groups())) if match else ""
 
 
 def choice(text: str) -> tuple[str, str] | None:
@@ -162,9 +185,14 @@ def choice(text: str) -> tuple[str, str] | None:
     return letter, text_key(match.group(2) or match.group(4) or "")
 
 
+def same_words(a: str, b: str) -> bool:
+    """Equal texts with something in them."""
+    return bool(text_key(a)) and text_key(a) == text_key(b)
+
+
 def same_text(a: str, b: str) -> bool:
     """Equal words, or the same choice with and without its wording."""
-    if text_key(a) == text_key(b):
+    if same_words(a, b):
         return True
     ca, cb = choice(a), choice(b)
     if ca and cb:
@@ -182,6 +210,8 @@ def unit_key(text: str) -> str:
     if len(set(spoken) - {"square", "sq", "cubic", "cu"}) > 1:
         spoken = [w for w in spoken if w != "in"]  # beside other words it is no inch
     found = [_UNITS[w] for w in spoken if w in _UNITS]
+    if len(found) > 1 and found[-1] in ("celsius", "fahrenheit"):
+        found = found[-1:]  # degrees Celsius
     return "/".join(found) + power if found else ""
 
 

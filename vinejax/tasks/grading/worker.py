@@ -1,9 +1,9 @@
 """The process that compares answers: `python -m vinejax.tasks.grading.worker`, see `pool.py`.
 
 One JSON object a line in, one out. The first line in is the settings, the first line out says
-that everything is imported; from then on the answer to {"mode", "prediction", "gold"} is
-{"correct"} or {"error"}. Imports neither jax nor transformers. The pool kills a worker that takes
-too long; should the pool itself be gone by then, an alarm ends the worker.
+that everything is imported; from then on the answer to {"mode", "prediction", "gold"}, a job of
+`jobs.py`, is {"correct"} or {"error"}. Imports neither jax nor transformers. The pool kills a
+worker that takes too long; should the pool itself be gone by then, an alarm ends the worker.
 """
 
 import importlib

@@ -1,0 +1,166 @@
+"""Numbers as people write them, to numbers as the parsers read them: text in, text out.
+
+Money, millions, ordinals, per cent, degrees with minutes, temperatures, decimals that go on, and
+bases in words. Each pass is a pattern that is linear in the text; none of them raises.
+"""
+
+import re
+from fractions import Fraction
+
+_TEXT = r"\\(?:text|mbox|mathrm|textrm|textsuperscript|rm)\s*"
+_SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALE = re.compile(
+    rf"(?<=\d)(?P<open>[\s~]*(?:\\[ ,;])?[\s~]*(?:{_TEXT}\{{[\s~]*)?)"
+    rf"(?P<scale>{'|'.join(_SCALES)})s?\b(?P<close>\s*\}})?"
+)
+_CURRENCIES = {"\\$": "dollars", "€": "euros", "£": "pounds", "¥": "yen", "¢": "cents"}
+_SIGN = r"(?P<sign>\\\$|[€£¥¢])"
+_TIMES = r"(?:\s*(?:\\cdot|\\times)\s*10\^\{\d+\})?"
+# Where the amount goes on, `\$4\frac{1}{2}`, the sign is left to be dropped.
+_GOES = r"(?![\d.,]|\s*(?:[/^*(+-]|\\[dt]?frac))"
+_MONEY_BEFORE = re.compile(rf"{_SIGN}\s*\}}?\s*(?P<amount>-?[\d.,]*\d{_TIMES}){_GOES}")
+_MONEY_AFTER = re.compile(rf"(?P<amount>\d{_TIMES})\s*{_SIGN}")
+_MONEY_CODE = re.compile(r"\b(?P<sign>USD|EUR|US\\\$)\s*(?P<amount>[\d.,]*\d)")
+_CODES = {"USD": "dollars", "EUR": "euros", "US\\$": "dollars"}
+_TEXT_SIGN = re.compile(rf"{_TEXT}\{{\s*(\\\$|[€£¥])\s*\}}")
+_PER_CENT = re.compile(r"\bper[\s~]+cent\b")
+_POINTS = re.compile(r"(\bpercent|\\?%)[\s~]+points?\b")
+_ORDINAL = re.compile(
+    rf"(?<=\d)(?:\s*\^\s*)?(?:\{{\s*)?(?:{_TEXT}\{{?\s*)?(?P<end>st|nd|rd|th)(?![A-Za-z])(?P<close>\s*\}}*)"
+)
+_CIRCLE = r"\^\s*(?:\\circ|\{\s*\\circ\s*\})"
+_SEXAGESIMAL = re.compile(
+    rf"(\d+)\s*{_CIRCLE}\s*(\d+(?:\.\d+)?)\s*(?:'|\^\s*\{{?\\prime\}}?)(?!')"
+    r"(?:\s*(\d+(?:\.\d+)?)\s*(?:''|\"|\^\s*\{?\\prime\\prime\}?))?"
+)
+_FEET_INCHES = re.compile(r"(?<![\w.}])(\d+)\s*'\s*(\d+(?:\.\d+)?)\s*(?:''|\")")
+_LETTER_O = re.compile(r"(?<=\d)\^\s*(?:o|\{\s*o\s*\})(?![A-Za-z])")
+_TEMPERATURE = re.compile(
+    rf"{_CIRCLE}[\s~]*(?:\\,)?(?:{_TEXT}\{{\s*)?(?P<scale>[CF])\b(?P<close>\}}?)"
+)
+_DEGREES_OF = {"C": "celsius", "F": "fahrenheit"}
+_GOES_ON = re.compile(r"(?<![\d.])(\d*)\.(\d{2,60}?)\s*(?:\.{3,}|\\[lc]?dots(?![A-Za-z]))")
+_BASES = "two three four five six seven eight nine ten eleven twelve".split()
+_BASE_OF: dict[str, int] = {word: base for base, word in enumerate(_BASES, 2)}
+_BASE_WORD = re.compile(rf"_\s*\{{?\s*(?:{_TEXT}\{{)?\s*(?P<base>{'|'.join(_BASES)})\b\s*\}}*")
+_IN_BASE = re.compile(
+    rf"(?<=[\dA-Z])[\s~]*(?:{_TEXT}\{{)?\s*(?:\(|in\s+|\bin\s*)?base[\s~-]*\}}?\s*"
+    rf"(?P<base>\d{{1,2}}|{'|'.join(_BASES)})\b\s*[)}}]*"
+)
+
+
+def plain(s: str) -> str:
+    """The text with its quantities in the one notation that the parsers know."""
+    s = _PER_CENT.sub("percent", s)
+    s = _POINTS.sub(r"\1", s)
+    s = _SCALE.sub(_scaled, s)
+    s = _TEXT_SIGN.sub(r"\1", s)
+    s = _MONEY_CODE.sub(lambda m: f"{m['amount']} {_CODES[m['sign']]} ", s)
+    for pattern in (_MONEY_BEFORE, _MONEY_AFTER):
+        s = pattern.sub(lambda m: f"{m['amount']} {_CURRENCIES[m['sign']]} ", s)
+    s = _ORDINAL.sub(_without_ending, s)
+    s = _SEXAGESIMAL.sub(_in_degrees, s)
+    s = _FEET_INCHES.sub(r"\1 feet \2 inches", s)
+    s = _LETTER_O.sub(r"^\\circ ", s)
+    s = _TEMPERATURE.sub(_temperature, s)
+    s = _GOES_ON.sub(_repeating, s)
+    s = _BASE_WORD.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
+    return _IN_BASE.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
+
+
+def _scaled(match: re.Match[str]) -> str:
+    """`\\text{ million}` to a power of ten; a text that goes on stays open."""
+    opened = match["open"].strip(" ~,;\\\n\t")
+    power = rf"\cdot 10^{{{_SCALES[match['scale']]}}}"
+    if "{" in opened:
+        return power if match["close"] else f"{power}\\{opened}"
+    return power + (match["close"] or "")
+
+
+def _without_ending(match: re.Match[str]) -> str:
+    """3rd to 3, where the ending belongs to the number; braces that it opened go with it."""
+    digits = re.search(r"\d+$", match.string[max(0, match.start() - 4) : match.start()])
+    number = int(digits.group()) if digits else 0
+    last = 0 if number % 100 in (11, 12, 13) else number % 10
+    if match["end"] != {1: "st", 2: "nd", 3: "rd"}.get(last, "th"):
+        return match.group()
+    opened = match.group().count("{")
+    return match["close"].replace("}", "", opened) if match["close"].count("}") >= opened else ""
+
+
+def _in_degrees(match: re.Match[str]) -> str:
+    degrees, minutes, seconds = match.groups()
+    return rf"({degrees}+\frac{{{minutes}}}{{60}}+\frac{{{seconds or 0}}}{{3600}})^\circ "
+
+
+def _temperature(match: re.Match[str]) -> str:
+    opened = "{" in match.group()[match.group().rfind("circ") + 4 :].removeprefix("}")
+    return f" {_DEGREES_OF[match['scale']]} " + ("" if opened else match["close"])
+
+
+def _repeating(match: re.Match[str]) -> str:
+    """0.1666... as 0.1\\overline{6}; unchanged where the digits show no period."""
+    whole, digits = match.groups()
+    for length in range(1, len(digits) // 2 + 1):
+        block, times = digits[-length:], 3 if length == 1 else 2
+        if digits.endswith(block * times):
+            head = digits
+            while head.endswith(block):
+                head = head.removesuffix(block)
+            return rf"{whole or 0}.{head}\overline{{{block}}}"
+    return match.group()
+
+
+def _base(word: str) -> str:
+    return str(_BASE_OF.get(word, word))
+
+
+_SMALL = {w: i for i, w in enumerate("zero one two three four five six seven eight nine".split())}
+_SMALL |= {w: i for i, w in enumerate("ten eleven twelve thirteen fourteen fifteen".split(), 10)}
+_SMALL |= {"sixteen": 16, "seventeen": 17, "eighteen": 18, "nineteen": 19}
+_TENS = {w: 10 * i for i, w in enumerate("twenty thirty forty fifty sixty".split(), 2)}
+_TENS |= {"seventy": 70, "eighty": 80, "ninety": 90}
+_CARDINALS = {**_SMALL, **_TENS}
+_ORDINALS = {"first": 1, "second": 2, "third": 3, "fifth": 5, "eighth": 8, "ninth": 9}
+_ORDINALS |= {"twelfth": 12}
+_ORDINALS |= {w.removesuffix("y") + "ieth": n for w, n in _TENS.items()}
+_ORDINALS |= {f"{w}th": n for w, n in _SMALL.items() if f"{w}th" not in ("oneth", "twoth")}
+_PARTS = {"half": 2, "quarter": 4, **{w: n for w, n in _ORDINALS.items() if n > 2}}
+
+
+def spoken(text: str) -> Fraction | None:
+    """The number that words say: `twenty-five`, `two thirds`, `third`; None for other words."""
+    found = text.casefold().replace("-", " ").split()
+    if not 0 < len(found) <= 12:
+        return None
+    if found[-1].removesuffix("s") in _PARTS or found[-1] == "halves":
+        below = _PARTS.get(found[-1].removesuffix("s"), 2)
+        before = found[:-1]
+        above = 1 if before in ([], ["a"], ["one"]) else _cardinal(before)
+        if above is not None and (before or below in (2, 4) and found[-1][0] in "hq"):
+            return Fraction(above, below)
+    if found[-1] in _ORDINALS:
+        last = _ORDINALS[found[-1]]
+        before = _cardinal(found[:-1]) if found[:-1] else 0
+        fits = before is not None and (before == 0 or last < 10 and before % 10 == 0)
+        return Fraction((before or 0) + last) if fits else None
+    value = _cardinal(found)
+    return None if value is None else Fraction(value)
+
+
+def _cardinal(found: list[str]) -> int | None:
+    """`two thousand five hundred and six`; None where the words are no number."""
+    total = current = 0
+    for i, word in enumerate(found):
+        if word in _CARDINALS:
+            room = 10 if word in _SMALL and _SMALL[word] < 10 else 100
+            if current % room or (current % 100 in range(10, 20)) or (word == "zero" and i):
+                return None
+            current += _CARDINALS[word]
+        elif word == "hundred" and current < 10:
+            current = 100 * max(1, current)
+        elif word in _SCALES:
+            total, current = total + max(1, current) * 10 ** _SCALES[word], 0
+        elif word != "and" or i == 0:
+            return None
+    return total + current if found else None
