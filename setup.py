@@ -29,6 +29,9 @@ setuptools.setup(
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda12]"],
         "hub": ["datasets>=3.0"],
+        "gcs": ["gcsfs"],
+        # Makes the fixtures of the tests on models, and runs those that load what we save.
+        "oracle": ["torch>=2.4"],
         "wandb": ["wandb>=0.18"],
         "test": [
             "pytest>=8.0",

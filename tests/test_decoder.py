@@ -12,7 +12,8 @@ from model_oracles import ALL_BIASES, random_model
 from tokenizer_cases import shared
 
 from vinejax.learner.score import token_logprobs
-from vinejax.model.decoder import RMSNorm, apply, rope
+from vinejax.model.decoder import RMSNorm, apply
+from vinejax.model.rope import Rope, rotate
 from vinejax.types import Batch
 
 TOKENS = np.random.default_rng(7).integers(0, 20, (3, 24))
@@ -22,7 +23,9 @@ VARIANTS = {
     "mqa": dict(num_kv_heads=1),
     "tied": dict(tied_head=True),
     "biases": ALL_BIASES,
-    "other sizes": dict(num_layers=3, head_dim=6, ffn=20, rope_theta=50.0, norm_eps=1e-2),
+    "other sizes": dict(
+        num_layers=3, head_dim=6, ffn=20, rope=Rope(rope_theta=50.0), norm_eps=1e-2
+    ),
 }
 
 
@@ -64,7 +67,7 @@ def test_golden_logits_of_a_trained_model(stories):
 def test_rope_turns_complex_pairs(theta):
     x = np.random.default_rng(0).normal(size=(1, 5, 3, 8)).astype(np.float32)
     positions = np.array([[0, 1, 7, 100, 4095]])
-    out = rope(jnp.asarray(x), jnp.asarray(positions), theta)
+    out = rotate(jnp.asarray(x), jnp.asarray(positions), Rope(rope_theta=theta).frequencies(8))
     np.testing.assert_allclose(out[0], oracle.rope(x[0], positions[0], theta), atol=2e-3)
     np.testing.assert_allclose(out[0, :4], oracle.rope(x[0], positions[0], theta)[:4], atol=5e-5)
     np.testing.assert_array_equal(out[0, 0], x[0, 0])
@@ -74,7 +77,10 @@ def test_rope_scores_depend_on_the_distance_alone():
     q, k = np.random.default_rng(0).normal(size=(2, 1, 1, 1, 8)).astype(np.float32)
 
     def score(q_at: int, k_at: int) -> float:
-        turned = [rope(jnp.asarray(x), jnp.array([[t]]), 1e4) for x, t in ((q, q_at), (k, k_at))]
+        turned = [
+            rotate(jnp.asarray(x), jnp.array([[t]]), Rope().frequencies(8))
+            for x, t in ((q, q_at), (k, k_at))
+        ]
         return float(jnp.sum(turned[0] * turned[1]))
 
     assert score(9, 4) == pytest.approx(score(105, 100), abs=1e-4)
@@ -85,9 +91,9 @@ def test_rope_of_bfloat16_keeps_its_angles_in_float32():
     """bfloat16 has no 257: angles rounded to it would turn by a whole radian too little."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 1, 2, 8)), jnp.bfloat16)
     at = jnp.array([[257]])
-    out = rope(x, at, 1e4)
+    out = rotate(x, at, Rope().frequencies(8))
     assert out.dtype == jnp.bfloat16
-    exact = rope(x.astype(jnp.float32), at, 1e4)
+    exact = rotate(x.astype(jnp.float32), at, Rope().frequencies(8))
     np.testing.assert_allclose(out.astype(jnp.float32), exact, atol=0.02)
 
 
@@ -117,9 +123,10 @@ def test_no_token_sees_a_later_one():
     assert change[np.tri(24, k=-1, dtype=bool)].max() == 0
 
 
-def test_segments_of_a_packed_row_are_apart():
+@pytest.mark.parametrize("fields", [dict(), dict(windows=(4, None), local_rope=Rope("linear"))])
+def test_segments_of_a_packed_row_are_apart(fields):
     """Two sequences in one row, in either order, have the log-probabilities of each alone."""
-    model, params, _ = random_model()
+    model, params, _ = random_model(**fields)
     first, second, pad = TOKENS[0, :10], TOKENS[1, :14], np.full(6, 3)
 
     @jax.jit

@@ -1,10 +1,12 @@
-"""The sharding table covers every weight, and eight devices compute what one does."""
+"""The sharding table covers every weight; eight devices, and two processes, do what one does."""
 
 import os
+import socket
 import subprocess
 import sys
 
 import jax
+import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -13,11 +15,15 @@ from model_oracles import ALL_BIASES, random_model
 from vinejax.config import MeshConfig
 from vinejax.errors import ConfigError
 from vinejax.model.sharding import PARAM_SPECS, make_mesh, param_shardings, spec_of
+from vinejax.model.weights import load_pretrained, save_pretrained
 
 NUM_DEVICES = jax.device_count()
 
 
-@pytest.mark.parametrize("fields", [dict(), dict(tied_head=True), ALL_BIASES])
+ALL_NORMS = dict(qk_norm=True, sandwich_norms=True)
+
+
+@pytest.mark.parametrize("fields", [dict(), dict(tied_head=True), ALL_BIASES, ALL_NORMS])
 def test_every_weight_has_a_spec_of_its_rank(fields):
     _, params, _ = random_model(**fields)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -30,11 +36,11 @@ def test_every_weight_has_a_spec_of_its_rank(fields):
 
 
 def test_the_table_has_no_entry_that_nothing_uses():
-    _, params, _ = random_model(**ALL_BIASES)
+    _, params, _ = random_model(**ALL_BIASES, **ALL_NORMS)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     used = {id(spec_of(path)) for path in paths}
     assert [name for name, spec in PARAM_SPECS.items() if id(spec) not in used] == []
-    _, plain, _ = random_model()
+    _, plain, _ = random_model(**ALL_NORMS)
     names = {
         "/".join(key.key for key in path[-2:])
         for path, _ in jax.tree_util.tree_leaves_with_path(plain)
@@ -82,13 +88,16 @@ def test_a_mesh_that_does_not_fit_is_refused(sizes):
 
 
 EIGHT_DEVICES = """
+import tempfile
 import jax, numpy as np
 from model_oracles import ALL_BIASES, random_model
 from vinejax.config import MeshConfig, SampleConfig
-from vinejax.errors import ConfigError
+from vinejax.errors import ConfigError, ModelError
 from vinejax.model.decoder import apply
+from vinejax.model.weights import load_pretrained, save_pretrained
 from vinejax.model.sharding import BATCH_SPEC, make_mesh, param_shardings
-from vinejax.rollout.engine import Branch, Engine
+from vinejax.rollout.branches import Branch
+from vinejax.rollout.engine import Engine
 from vinejax.tasks.arithmetic import Arithmetic
 from jax.sharding import NamedSharding
 
@@ -109,7 +118,7 @@ np.testing.assert_allclose(together, alone, atol=1e-5)
 branches = [Branch(i % 3, 2 + i % 4, seed=i) for i in range(12)]
 trunks = tokens[:3].tolist()
 grown = [
-    Engine(model, SampleConfig(), Arithmetic().tokenizer(), mesh, slots=4, group=2).grow(
+    Engine(model, SampleConfig(), Arithmetic().tokenizer(), mesh, slots=4).grow(
         weights, trunks, branches, 9
     )
     for mesh, weights in ((None, params), (mesh, split))
@@ -127,6 +136,25 @@ for sizes in (dict(data=3), dict(data=-1, fsdp=3), dict(data=-1, tensor=16), dic
     else:
         raise AssertionError(sizes)
 assert make_mesh(MeshConfig(data=2)).size == 2, "a mesh may leave devices out"
+
+# Loading: each device reads its part, out of tensors that are fused too.
+for fields in (ALL_BIASES, dict(family="phi3"), dict(tied_head=True)):
+    with tempfile.TemporaryDirectory() as folder:
+        model, params, _ = random_model(**fields)
+        mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+        save_pretrained(folder, model, params, Arithmetic().tokenizer())
+        loaded = load_pretrained(folder, mesh=mesh)[1]
+        assert jax.tree.map(lambda x: x.sharding, loaded) == param_shardings(mesh, params)
+        jax.tree.map(np.testing.assert_array_equal, loaded, params)
+        save_pretrained(folder, model, loaded, Arithmetic().tokenizer(), dtype="bfloat16")
+        half = load_pretrained(folder, dtype="bfloat16")[1]
+        jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y.astype(x.dtype)), half, params)
+        try:
+            load_pretrained(folder, mesh=make_mesh(MeshConfig(tensor=8)))
+        except ModelError as error:
+            assert "embed of shape (20, 32) does not divide over the mesh" in str(error), error
+        else:
+            raise AssertionError("20 rows over 8 devices")
 print("same")
 """
 
@@ -144,3 +172,44 @@ def test_eight_devices_compute_what_one_does():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "same"
+
+
+TWO_PROCESSES = """
+import sys
+import jax, numpy as np
+port, index, source, target = sys.argv[1:]
+jax.distributed.initialize(f"localhost:{port}", 2, int(index))
+from vinejax.config import MeshConfig
+from vinejax.model.sharding import make_mesh
+from vinejax.model.weights import load_pretrained, save_pretrained
+
+assert (jax.device_count(), jax.local_device_count()) == (2, 1)
+model, params, tokenizer = load_pretrained(source, mesh=make_mesh(MeshConfig(fsdp=2)))
+kernel = params["layers"]["q"]["kernel"]
+assert not kernel.is_fully_addressable
+assert kernel.addressable_shards[0].data.shape[1] * 2 == kernel.shape[1]
+save_pretrained(target, model, params, tokenizer)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_load_their_parts_and_save_the_whole(tmp_path, tiny):
+    source, target = tmp_path / "source", tmp_path / "target"
+    save_pretrained(source, *tiny)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_PROCESSES, str(port), str(i), str(source), str(target)],
+            env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    params = load_pretrained(target)[1]
+    jax.tree.map(np.testing.assert_array_equal, params, tiny.params)

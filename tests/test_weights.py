@@ -12,17 +12,22 @@ import pytest
 from model_oracles import ALL_BIASES, Model, random_model
 from safetensors.numpy import load_file, save_file
 from tokenizer_cases import shared
+from tokenizers import Tokenizer
 
 from vinejax.errors import ModelError
 from vinejax.model.decoder import apply
-from vinejax.model.weights import load_pretrained, save_pretrained
+from vinejax.model.rope import Rope
+from vinejax.model.weights import load_pretrained, load_tokenizer, save_pretrained
 from vinejax.tasks.arithmetic import TOKENIZER
+from vinejax.tasks.text import decode
 
 VARIANTS = {
     "gqa": dict(),
     "mha, tied head": dict(num_kv_heads=4, tied_head=True),
     "biases": ALL_BIASES,
-    "other sizes": dict(head_dim=6, rope_theta=500.0, norm_eps=1e-3, bos_id=0, eos_ids=(1, 3)),
+    "other sizes": dict(
+        head_dim=6, rope=Rope(rope_theta=500.0), norm_eps=1e-3, bos_id=0, eos_ids=(1, 3)
+    ),
 }
 IN_A_LAYER = {
     "input_layernorm.weight": (32,),
@@ -54,6 +59,14 @@ def edit_tensors(folder: pathlib.Path, **changes: np.ndarray | None) -> None:
     file = folder / "model.safetensors"
     tensors = {**load_file(file), **changes}
     save_file({k: v for k, v in tensors.items() if v is not None}, file)
+
+
+def cut(file: pathlib.Path, size: int) -> None:
+    file.write_bytes(file.read_bytes()[:size])
+
+
+def write_index(folder: pathlib.Path, weight_map: dict[str, str]) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
 
 @pytest.fixture
@@ -111,6 +124,8 @@ def test_a_trained_model_survives_being_saved(stories, tmp_path):
     assert ours | not_ours == theirs | {"eos_token_id": [2]}
     assert stories.decoder.cfg.eos_ids == (2,)
     text = "Lily's  dog,\n12+3=15"
+    written = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert written["tokenizer_class"] == "PreTrainedTokenizerFast", "transformers 4 has no other"
     tokenizer = load_pretrained(tmp_path)[2]
     assert tokenizer.encode(text) == stories.tokenizer.encode(text)
 
@@ -134,6 +149,62 @@ def test_weights_in_several_files(tiny, folder):
     assert_equal(load_pretrained(folder)[1], tiny.params)
 
 
+def test_weights_over_a_size_are_several_files_with_an_index(tiny, tmp_path):
+    def files() -> dict[str, int]:
+        return {x.name: x.stat().st_size for x in tmp_path.glob("*.safetensors*")}
+
+    save_pretrained(tmp_path, *tiny, max_shard_bytes=20_000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    parts = {name: load_file(tmp_path / name) for name in files() if name.endswith("rs")}
+    assert len(parts) >= 3 and max(files().values()) < 22_000
+    assert index["weight_map"] == {name: file for file, part in parts.items() for name in part}
+    size = sum(x.nbytes for part in parts.values() for x in part.values())
+    assert index["metadata"] == {"total_size": size}
+    assert_equal(load_pretrained(tmp_path)[1], tiny.params)
+
+    save_pretrained(tmp_path, *tiny)
+    assert files().keys() == {"model.safetensors"}, "no file of the save before is left"
+    assert_equal(load_pretrained(tmp_path)[1], tiny.params)
+
+
+def test_generation_config_is_carried_along(tiny, folder, tmp_path):
+    text = '{"eos_token_id": [3, 1], "temperature": 0.6}'
+    (folder / "generation_config.json").write_text(text)
+    model, params, tokenizer = load_pretrained(folder)
+    save_pretrained(tmp_path / "again", model, params, tokenizer)
+    assert (tmp_path / "again" / "generation_config.json").read_text() == text
+    save_pretrained(tmp_path / "again", *tiny)
+    assert not (tmp_path / "again" / "generation_config.json").exists()
+
+
+def test_what_old_checkpoints_carry_beside_weights(tiny, tmp_path):
+    """RoPE's buffers, and a head that is the embedding once more."""
+    model, params, _ = random_model(tied_head=True)
+    save_pretrained(tmp_path, model, params, tiny.tokenizer)
+    buffer = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
+    edit_tensors(tmp_path, **{"lm_head.weight": np.asarray(params["embed"]), **buffer})
+    assert_equal(load_pretrained(tmp_path)[1], params)
+
+
+def test_files_beside_the_index_are_not_read(tiny, tmp_path):
+    save_pretrained(tmp_path, *tiny, max_shard_bytes=20_000)
+    save_file({"wq": np.ones(3, np.float32)}, tmp_path / "consolidated.safetensors")
+    assert_equal(load_pretrained(tmp_path)[1], tiny.params)
+
+
+def test_loading_computes_nothing_on_the_device(folder, monkeypatch):
+    """Parameters arrive as they were read: no second copy is made there."""
+    monkeypatch.setattr(jax, "device_put", lambda *_: pytest.fail("copied"))
+    with jax.transfer_guard_device_to_device("disallow"):
+        assert jax.tree.leaves(load_pretrained(folder)[1])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float64", "half"])
+def test_a_dtype_that_is_none(dtype, folder):
+    with pytest.raises(ModelError, match=f"dtype = '{dtype}' is none of float32, bfloat16"):
+        load_pretrained(folder, dtype=dtype)
+
+
 def test_a_mesh_places_the_weights(tiny, folder):
     from vinejax.config import MeshConfig
     from vinejax.model.sharding import make_mesh, param_shardings
@@ -149,7 +220,7 @@ def test_ids_that_end_a_text_are_merged(folder):
     (folder / "generation_config.json").write_text('{"eos_token_id": [3, 1]}')
     model, _, _ = load_pretrained(folder)
     assert model.cfg.eos_ids == (1, 3)
-    assert model.cfg.rope_theta == 77.0, "where transformers 5 writes it"
+    assert model.cfg.rope.rope_theta == 77.0, "where transformers 5 writes it"
 
 
 def test_defaults_of_old_configs(folder):
@@ -164,7 +235,7 @@ def test_defaults_of_old_configs(folder):
         edit_tensors(folder, **dict.fromkeys(names, wide))
     model, params, _ = load_pretrained(folder)
     assert (model.cfg.num_kv_heads, model.cfg.head_dim) == (4, 8)
-    assert (model.cfg.rope_theta, model.cfg.eos_ids) == (10000.0, ())
+    assert (model.cfg.rope.rope_theta, model.cfg.eos_ids) == (10000.0, ())
     assert apply(model, params, [[1, 2]]).shape == (1, 2, 20)
 
 
@@ -194,16 +265,23 @@ DAMAGE: dict[str, tuple[Any, str]] = {
         "hidden_act = 'gelu' is not supported",
     ),
     "scaled rope": (
-        lambda f: edit_json(f / "config.json", rope_scaling={"rope_type": "llama3", "factor": 8}),
-        "rope_type = 'llama3' is not supported",
+        lambda f: edit_json(f / "config.json", rope_scaling={"rope_type": "axial", "factor": 8}),
+        "rope_type = 'axial' is not supported",
     ),
-    "scaled rope, old": (
-        lambda f: edit_json(f / "config.json", rope_scaling={"type": "linear", "factor": 2}),
-        "rope_type = 'linear' is not supported",
+    "a field of another model": (
+        lambda f: edit_json(f / "config.json", num_local_experts=8),
+        "num_local_experts = 8 is not supported",
     ),
-    "scaled rope, new": (
-        lambda f: edit_json(f / "config.json", rope_parameters={"rope_type": "yarn"}),
-        "rope_type = 'yarn' is not supported",
+    "an id outside": (
+        lambda f: edit_json(f / "config.json", eos_token_id=[1, 20]),
+        "eos_token_id = 20 is outside vocab_size = 20",
+    ),
+    "no EOS": (
+        lambda f: (
+            edit_json(f / "config.json", eos_token_id=None),
+            edit_json(f / "tokenizer_config.json", eos_token=None),
+        ),
+        "no EOS token in config.json",
     ),
     "a tensor missing": (
         lambda f: edit_tensors(f, **{"model.layers.1.mlp.up_proj.weight": None}),
@@ -213,23 +291,64 @@ DAMAGE: dict[str, tuple[Any, str]] = {
         lambda f: edit_json(f / "config.json", attention_bias=True),
         "tensor model.layers.0.self_attn.k_proj.bias is missing",
     ),
+    "a tensor too many": (
+        lambda f: edit_tensors(f, **{"model.layers.2.mlp.up_proj.weight": np.zeros((48, 32), "f")}),
+        "model.safetensors: tensor model.layers.2.mlp.up_proj.weight is no part of a llama model",
+    ),
+    "a bias too many": (
+        lambda f: edit_tensors(f, **{"model.layers.0.self_attn.q_proj.bias": np.zeros(32, "f")}),
+        "tensor model.layers.0.self_attn.q_proj.bias is no part of a llama model",
+    ),
+    "a head that is not the embedding": (
+        lambda f: edit_json(f / "config.json", tie_word_embeddings=True),
+        "tensor lm_head.weight differs from the embedding, yet tie_word_embeddings is true",
+    ),
     "a tensor of another shape": (
         lambda f: edit_tensors(f, **{"lm_head.weight": np.zeros((20, 31), np.float32)}),
         "model.safetensors: tensor lm_head.weight has shape (20, 31), the config says (20, 32)",
     ),
+    "quantized weights": (
+        lambda f: edit_tensors(f, **{"lm_head.weight": np.zeros((20, 32), np.int8)}),
+        "model.safetensors: tensor lm_head.weight is stored as I8, supported are F64, F32",
+    ),
     "cut short": (
-        lambda f: (f / "model.safetensors").write_bytes(
-            (f / "model.safetensors").read_bytes()[:-100]
-        ),
-        "model.safetensors is not a whole safetensors file",
+        lambda f: cut(f / "model.safetensors", -100),
+        "model.safetensors is not a whole safetensors file: tensor model.norm.weight ends at byte",
+    ),
+    "a header cut short": (
+        lambda f: cut(f / "model.safetensors", 200),
+        "model.safetensors is not a whole safetensors file: its header ends early",
     ),
     "empty weights": (
         lambda f: (f / "model.safetensors").write_bytes(b""),
         "model.safetensors is not a whole safetensors file",
     ),
+    "not weights": (
+        lambda f: (f / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"[]" + bytes(9)),
+        "model.safetensors is not a safetensors file: its header is damaged",
+    ),
+    "a file of the index missing": (
+        lambda f: write_index(f, {"lm_head.weight": "model-00002-of-00002.safetensors"}),
+        "model-00002-of-00002.safetensors is missing, which model.safetensors.index.json names",
+    ),
+    "an index that is wrong": (
+        lambda f: write_index(f, {"lm_head.bias": "model.safetensors"}),
+        "model.safetensors: tensor lm_head.bias is missing, which model.safetensors.index.json",
+    ),
+    "a tensor twice": (
+        lambda f: (
+            shutil.copy(f / "model.safetensors", f / "a.safetensors"),
+            (f / "model.safetensors").rename(f / "b.safetensors"),
+        ),
+        "tensor model.embed_tokens.weight is in both a.safetensors and b.safetensors",
+    ),
     "pickled only": (
         lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
-        "pickled weights are refused",
+        "pickled weights are refused (*.bin, *.pt), as loading them runs code",
+    ),
+    "half a tokenizer": (
+        lambda f: cut(f / "tokenizer.json", 100),
+        "its tokenizer cannot be loaded: ",
     ),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json is missing"),
     "too many tokens": (
@@ -243,7 +362,9 @@ DAMAGE: dict[str, tuple[Any, str]] = {
 def test_a_bad_folder_is_one_line_that_names_it(name, folder, monkeypatch):
     damage, message = DAMAGE[name]
     damage(folder)
-    monkeypatch.setattr(jax, "device_put", lambda *_: pytest.fail("something was allocated"))
+    monkeypatch.setattr(
+        jax, "make_array_from_callback", lambda *_: pytest.fail("something was allocated")
+    )
     with pytest.raises(ModelError) as error:
         load_pretrained(folder)
     said = str(error.value)
@@ -255,6 +376,40 @@ def test_a_model_that_no_llama_is_like_cannot_be_saved(tiny, tmp_path):
     model, params, _ = random_model(qkv_bias=True)
     with pytest.raises(ModelError, match="cannot be saved"):
         save_pretrained(str(tmp_path), model, params, tiny.tokenizer)
+
+
+# --- tokenizers ---
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox_20b", "minimind_6400", "mistral_7b_v1"])
+def test_a_tokenizer_gives_texts_back(name, tmp_path):
+    """1,000 of GSM8K, as its file splits them, also after the model was saved."""
+    source = shared(f"tokenizers/{name}")
+    for file in source.glob("*.json"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    tokenizer = load_tokenizer(tmp_path)
+    file = Tokenizer.from_file(str(source / "tokenizer.json"))
+    lines = shared("gsm8k/train.jsonl").read_text(encoding="utf-8").splitlines()[:500]
+    texts = [json.loads(line)[field] for line in lines for field in ("question", "answer")]
+    tokenizer.save_pretrained(tmp_path / "saved")
+    again = load_tokenizer(tmp_path / "saved")
+    for text in texts:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert ids == file.encode(text, add_special_tokens=False).ids
+        assert ids == again.encode(text, add_special_tokens=False)
+        assert decode(tokenizer, ids) == text
+    assert again.chat_template == tokenizer.chat_template
+
+
+def test_ids_past_the_tokenizer_are_empty_text(tiny, tmp_path):
+    """A vocabulary is often padded; what a model may draw there has no text."""
+    model, params, _ = random_model(vocab_size=32)
+    save_pretrained(tmp_path, model, params, tiny.tokenizer)
+    loaded, _, tokenizer = load_pretrained(tmp_path)
+    assert loaded.cfg.vocab_size == 32 and len(tokenizer) == 20
+    five = tokenizer.encode("5", add_special_tokens=False)
+    assert decode(tokenizer, [20, *five, 31]) == "5"
 
 
 def test_the_shipped_tokenizer_is_a_folder_without_a_model():

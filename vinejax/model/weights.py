@@ -1,221 +1,208 @@
-"""Hugging Face folders in and out: config.json, model*.safetensors, tokenizer files.
+"""Hugging Face folders in and out: config.json, safetensors, tokenizer files.
 
-The supported family is Llama (LlamaForCausalLM, default RoPE). What a config asks for and we do not
-compute is refused by name, never ignored.
+Weights are read by range, a parameter at a time and of it the parts that this host's devices
+hold, and written a tensor at a time: host memory is bounded by the largest parameter.
 """
 
+import dataclasses
 import json
 import os
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
-from jax.sharding import Mesh
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, SingleDeviceSharding
 
 from vinejax.errors import ModelError
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
+from vinejax.model.families import config_json, eos_ids, parse_config
+from vinejax.model.fields import Reader
+from vinejax.model.hub import find_folder, local_copy
+from vinejax.model.layout import (
+    EMBED,
+    HEAD,
+    TOP,
+    Path,
+    Source,
+    abstract_params,
+    blocks,
+    path_of,
+    read_part,
+    sources,
+    torch_matrix,
+)
 from vinejax.model.sharding import param_shardings
+from vinejax.model.tensors import NewTensor, StoredTensor, find_tensors, read_json, write_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Ours -> (theirs, axes of theirs that make ours); {} is the layer. A torch Linear is [out, in].
-_TOP = {
-    ("embed",): "model.embed_tokens.weight",
-    ("norm", "scale"): "model.norm.weight",
-    ("head",): "lm_head.weight",
-}
-_LAYER = {
-    "attention_norm": "model.layers.{}.input_layernorm",
-    "mlp_norm": "model.layers.{}.post_attention_layernorm",
-    "q": "model.layers.{}.self_attn.q_proj",
-    "k": "model.layers.{}.self_attn.k_proj",
-    "v": "model.layers.{}.self_attn.v_proj",
-    "out": "model.layers.{}.self_attn.o_proj",
-    "gate": "model.layers.{}.mlp.gate_proj",
-    "up": "model.layers.{}.mlp.up_proj",
-    "down": "model.layers.{}.mlp.down_proj",
-}
-
-
-def theirs(path: tuple[str, ...]) -> str:
-    """The Hugging Face tensor name of a parameter path; a layer's keeps `{}` for its number."""
-    if path[0] != "layers":
-        return _TOP[path]
-    return f"{_LAYER[path[1]]}.{'bias' if path[2] == 'bias' else 'weight'}"
-
-
-def _to_theirs(path: tuple[str, ...], x: np.ndarray) -> np.ndarray:
-    """One layer's parameter, or a top one, in torch's shape."""
-    if path[-1] == "kernel":
-        width_in = x.shape[0] * x.shape[1] if path[1] == "out" else x.shape[0]
-        return x.reshape(width_in, -1).T
-    if path[-1] == "bias":
-        return x.reshape(-1)
-    return x.T if path == ("head",) else x
-
-
-def _to_ours(path: tuple[str, ...], x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    transposed = path[-1] == "kernel" or path == ("head",)
-    return (x.T if transposed else x).reshape(shape)
-
-
-def _read_json(file: epath.Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(file.read_text())
-    except ValueError as error:
-        raise ModelError(f"{file} is not JSON: {error}") from None
-    if not isinstance(raw, dict):
-        raise ModelError(f"{file} is not a JSON object")
-    return raw
-
-
-def read_config(folder: epath.Path) -> DecoderConfig:
-    """The architecture of a folder's config.json; ModelError names the field that we refuse."""
-    file = folder / "config.json"
-    if not file.exists():
-        raise ModelError(f"{file} is missing: not a Hugging Face model folder")
-    raw = _read_json(file)
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    for field, value, supported in (
-        ("model_type", raw.get("model_type"), "llama"),
-        ("hidden_act", raw.get("hidden_act", "silu"), "silu"),
-        ("rope_type", rope.get("rope_type", rope.get("type", "default")), "default"),
-    ):
-        if value != supported:
-            raise ModelError(f"{file}: {field} = {value!r} is not supported, only {supported!r}")
-
-    def size(field: str, otherwise: int | None = None) -> int:
-        value = otherwise if raw.get(field) is None else raw[field]
-        if not isinstance(value, int) or value < 1:
-            raise ModelError(f"{file}: {field} = {value!r} must be a positive integer")
-        return value
-
-    num_heads = size("num_attention_heads")
-    return DecoderConfig(
-        vocab_size=size("vocab_size"),
-        num_layers=size("num_hidden_layers"),
-        width=size("hidden_size"),
-        num_heads=num_heads,
-        num_kv_heads=size("num_key_value_heads", num_heads),
-        head_dim=size("head_dim", size("hidden_size") // num_heads),
-        ffn=size("intermediate_size"),
-        context=size("max_position_embeddings"),
-        rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta", 10000.0)),
-        norm_eps=raw.get("rms_norm_eps", 1e-6),
-        tied_head=raw.get("tie_word_embeddings", False),
-        qkv_bias=raw.get("attention_bias", False),
-        out_bias=raw.get("attention_bias", False),
-        mlp_bias=raw.get("mlp_bias", False),
-        bos_id=raw.get("bos_token_id"),
-        eos_ids=_eos_ids(folder, raw),
-    )
-
-
-def _eos_ids(folder: epath.Path, config: dict[str, Any]) -> tuple[int, ...]:
-    """All ids that end a text: generation_config.json may know more than config.json."""
-    found: list[int] = []
-    generation = folder / "generation_config.json"
-    for raw in (config, _read_json(generation) if generation.exists() else {}):
-        ids = raw.get("eos_token_id")
-        found += ids if isinstance(ids, list) else [] if ids is None else [ids]
-    return tuple(sorted(set(found)))
-
-
-def _open_tensors(folder: epath.Path) -> dict[str, Any]:
-    """Tensor name -> lazy safetensors slice, over all files of the folder."""
-    from safetensors import SafetensorError, safe_open
-
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ModelError(
-            f"{folder} has no *.safetensors; pickled weights are refused, as loading them runs code"
-        )
-    tensors = {}
-    for file in files:
-        try:
-            handle = safe_open(os.fspath(file), framework="numpy")
-        except SafetensorError as error:
-            raise ModelError(f"{file} is not a whole safetensors file: {error}") from None
-        tensors |= {name: (handle, file) for name in handle.keys()}  # noqa: SIM118 (not a dict)
-    return tensors
-
-
-def _check_tensors(folder: epath.Path, tensors: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Every tensor there with its shape, before anything is allocated."""
-    for name, shape in wanted.items():
-        if name not in tensors:
-            raise ModelError(f"{folder}: tensor {name} is missing")
-        handle, file = tensors[name]
-        found = tuple(handle.get_slice(name).get_shape())
-        if found != shape:
-            raise ModelError(f"{file}: tensor {name} has shape {found}, the config says {shape}")
-
-
-def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | None) -> Params:
-    """The folder's weights as our stacked tree, placed by the sharding table on the mesh."""
-    cfg = model.cfg
-    tensors = _open_tensors(folder)
-    abstract = jax.eval_shape(model.init, jax.random.key(0))
-    leaves = jax.tree_util.tree_leaves_with_path(abstract)
-    paths = {tuple(key.key for key in path): x for path, x in leaves}  # pyright: ignore
-    wanted = {}
-    for path, x in paths.items():
-        layers = range(cfg.num_layers) if path[0] == "layers" else [None]
-        shape = x.shape[1:] if path[0] == "layers" else x.shape
-        torch_shape = _to_theirs(path, np.broadcast_to(np.int8(0), shape)).shape
-        wanted |= {theirs(path).format(layer): torch_shape for layer in layers}
-    _check_tensors(folder, tensors, wanted)
-
-    def read(name: str) -> np.ndarray:
-        return tensors[name][0].get_tensor(name)
-
-    def leaf(path: tuple[Any, ...], x: jax.ShapeDtypeStruct, sharding: Any) -> jax.Array:
-        names = tuple(key.key for key in path)
-        if names[0] == "layers":
-            layers = [read(theirs(names).format(i)) for i in range(cfg.num_layers)]
-            value = np.stack([_to_ours(names, layer, x.shape[1:]) for layer in layers])
-        else:
-            value = _to_ours(names, read(theirs(names)), x.shape)
-        return jax.device_put(value.astype(jnp.dtype(dtype)), sharding)
-
-    device = jax.tree.map(lambda _: jax.devices()[0], abstract)
-    shardings = device if mesh is None else param_shardings(mesh, abstract)
-    return jax.tree_util.tree_map_with_path(leaf, abstract, shardings)
+DTYPES = ("float32", "bfloat16", "float16")
+GENERATION = "generation_config.json"
+MAX_SHARD_BYTES = 5 * 10**9
+NOT_A_WEIGHT = "rotary_emb.inv_freq"  # a buffer that early Llama checkpoints carry
 
 
 def load_pretrained(
     path: epath.PathLike, dtype: str = "float32", mesh: Mesh | None = None
 ) -> tuple[Decoder, Params, "PreTrainedTokenizerBase"]:
-    """Model, parameters and tokenizer of a Hugging Face folder.
+    """Model, parameters and tokenizer of a Hugging Face folder, gs:// folder or hub name.
 
-    `dtype` is that of the returned parameters. Raises ModelError, one line, for what is missing,
-    misshapen or unsupported, before anything is allocated on a device.
+    `dtype` is that of the returned parameters: float32, bfloat16 or float16. Raises ModelError,
+    one line, for what is missing, misshapen or unsupported, before anything is allocated on a
+    device.
     """
-    folder = epath.Path(path)
-    if not folder.is_dir():
-        raise ModelError(f"{path}: no such model folder")
-    model = Decoder(read_config(folder))
-    tokenizer = load_tokenizer(folder)
-    if len(tokenizer) > model.cfg.vocab_size:
-        raise ModelError(
-            f"{folder}: the tokenizer has {len(tokenizer)} tokens, "
-            f"the model only {model.cfg.vocab_size}"
-        )
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype = {dtype!r} is none of {', '.join(DTYPES)}")
+    folder = find_folder(path)
+    model, tokenizer = load_model(folder)
     return model, load_params(folder, model, dtype, mesh), tokenizer
 
 
+def load_model(folder: epath.Path) -> tuple[Decoder, "PreTrainedTokenizerBase"]:
+    """Architecture and tokenizer of a folder, without its weights."""
+    cfg = read_config(folder)
+    tokenizer = load_tokenizer(folder)
+    if len(tokenizer) > cfg.vocab_size:
+        raise ModelError(
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model only {cfg.vocab_size}"
+        )
+    if not cfg.eos_ids and tokenizer.eos_token_id is None:
+        places = f"config.json, {GENERATION} or tokenizer_config.json"
+        raise ModelError(f"{folder}: no EOS token in {places}, so no response could ever end")
+    return Decoder(cfg), tokenizer
+
+
+def read_config(folder: epath.Path) -> DecoderConfig:
+    """The architecture of a folder's config.json, with all ids that end a text.
+
+    generation_config.json may know more of them. ModelError names the field that we refuse.
+    """
+    file, generation = folder / "config.json", folder / GENERATION
+    if not file.exists():
+        raise ModelError(f"{file} is missing: not a Hugging Face model folder")
+    cfg = parse_config(read_json(file), os.fspath(file))
+    ids, text = set(cfg.eos_ids), ""
+    if generation.exists():
+        text = generation.read_text()
+        ids |= set(eos_ids(Reader(os.fspath(generation), read_json(generation))))
+    for i in ids:
+        if not 0 <= i < cfg.vocab_size:
+            raise ModelError(f"{file}: eos_token_id = {i} is outside vocab_size = {cfg.vocab_size}")
+    return dataclasses.replace(cfg, eos_ids=tuple(sorted(ids)), generation=text)
+
+
 def load_tokenizer(folder: epath.PathLike) -> "PreTrainedTokenizerBase":
-    """The folder's fast tokenizer, through transformers."""
+    """The folder's fast tokenizer and chat template, through transformers.
+
+    As tokenizer.json has it: AutoTokenizer of transformers 5 rebuilds the tokenizers of some
+    families, and then a text can come apart differently from how the model was trained.
+    """
     if not (epath.Path(folder) / "tokenizer.json").exists():
         raise ModelError(f"{folder}/tokenizer.json is missing")
     # Otherwise its import says on every run that torch is missing, which is not needed.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    from transformers import AutoTokenizer
+    from transformers import PreTrainedTokenizerFast
 
-    return AutoTokenizer.from_pretrained(os.fspath(folder))
+    with local_copy(epath.Path(folder)) as local:
+        try:
+            return PreTrainedTokenizerFast.from_pretrained(local)
+        except Exception as error:  # the tokenizers library raises bare Exceptions
+            reason = " ".join(str(error).split())[:200]
+            raise ModelError(f"{folder}: its tokenizer cannot be loaded: {reason}") from None
+
+
+def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | None) -> Params:
+    """The folder's weights as our stacked tree, placed by the sharding table on the mesh.
+
+    Every tensor's name, shape and bytes are checked before anything is allocated on a device.
+    """
+    where, abstract = sources(model), abstract_params(model)
+    tensors = find_tensors(folder)
+    _check_tensors(folder, tensors, where, model.cfg)
+    if mesh is None:
+        shardings = jax.tree.map(lambda _: SingleDeviceSharding(jax.local_devices()[0]), abstract)
+    else:
+        shardings = param_shardings(mesh, abstract)
+        jax.tree_util.tree_map_with_path(_check_divides, abstract, shardings)
+
+    def load(path: Path, x: jax.ShapeDtypeStruct, sharding: Any) -> jax.Array:
+        source, parts = where[path], {}
+
+        def read(index: Any) -> np.ndarray:
+            ranges = tuple(s.indices(n)[:2] for s, n in zip(index, x.shape, strict=True))
+            if ranges not in parts:  # devices along `data` hold the same
+                out = np.empty([stop - start for start, stop in ranges], jnp.dtype(dtype))
+                if path[0] == "layers":
+                    for i in range(model.cfg.num_layers):
+                        tensor = tensors[source.name.format(i)]
+                        read_part(tensor, path, source, x.shape[1:], index[1:], out[i])
+                else:
+                    read_part(tensors[source.name], path, source, x.shape, index, out)
+                parts[ranges] = out
+            return parts[ranges]
+
+        # Waited for: the host's copy lives until the device has it.
+        return jax.block_until_ready(jax.make_array_from_callback(x.shape, sharding, read))
+
+    leaves, tree = jax.tree_util.tree_flatten_with_path(abstract)
+    wanted = [
+        (path_of(key_path), x, sharding)
+        for (key_path, x), sharding in zip(leaves, jax.tree.leaves(shardings), strict=True)
+    ]
+    # Largest first: where the devices' memory is the host's, its copy comes while there is room.
+    order = sorted(range(len(wanted)), key=lambda i: -wanted[i][1].size)
+    loaded = {i: load(*wanted[i]) for i in order}
+    return jax.tree.unflatten(tree, [loaded[i] for i in range(len(wanted))])
+
+
+def _check_tensors(
+    folder: epath.Path,
+    tensors: dict[str, StoredTensor],
+    where: dict[Path, Source],
+    cfg: DecoderConfig,
+) -> None:
+    """ModelError for the first tensor that is missing, misshapen or one too many."""
+    wanted = {}
+    for path, source in where.items():
+        layers = range(cfg.num_layers) if path[0] == "layers" else [None]
+        wanted |= {source.name.format(layer): source.shape for layer in layers}
+    for name, shape in wanted.items():
+        if name not in tensors:
+            raise ModelError(f"{folder}: tensor {name} is missing")
+        if tensors[name].shape != shape:
+            rule = f"has shape {tensors[name].shape}, the config says {shape}"
+            raise ModelError(f"{tensors[name].file}: tensor {name} {rule}")
+    for name in sorted(tensors.keys() - wanted.keys()):
+        if name == TOP[HEAD] and cfg.tied_head:
+            rule = "differs from the embedding, yet tie_word_embeddings is true"
+            is_wrong = not _equal(tensors[name], tensors[TOP[EMBED]])
+        else:
+            rule = f"is no part of a {cfg.family} model with this config.json"
+            is_wrong = not name.endswith(NOT_A_WEIGHT)
+        if is_wrong:
+            raise ModelError(f"{tensors[name].file}: tensor {name} {rule}")
+
+
+def _equal(a: StoredTensor, b: StoredTensor) -> bool:
+    return (a.dtype, a.shape) == (b.dtype, b.shape) and all(
+        np.array_equal(a.rows(*rows), b.rows(*rows)) for rows in blocks(a, 0, a.shape[0])
+    )
+
+
+def _check_divides(key_path: tuple[Any, ...], x: jax.ShapeDtypeStruct, sharding: Any) -> None:
+    try:
+        sharding.shard_shape(x.shape)
+    except ValueError:
+        name, mesh = "/".join(path_of(key_path)), dict(sharding.mesh.shape)
+        raise ModelError(
+            f"{name} of shape {x.shape} does not divide over the mesh {mesh} as {sharding.spec}; "
+            "choose another mesh.fsdp or mesh.tensor"
+        ) from None
 
 
 def save_pretrained(
@@ -224,48 +211,72 @@ def save_pretrained(
     params: Params,
     tokenizer: "PreTrainedTokenizerBase",
     dtype: str | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """Write a folder that transformers and `load_pretrained` load; dtype None: the params' own."""
-    from safetensors.numpy import save_file
+    """Write a folder that transformers and `load_pretrained` load; dtype None: the params' own.
 
-    folder = epath.Path(path)
+    Weights of more than `max_shard_bytes` become several files with an index. Every process of a
+    run makes the call, the first one writes. Raises ModelError if the family has no such model.
+    """
+    folder, cfg = epath.Path(path), model.cfg
+    config = config_json(cfg, jnp.dtype(dtype or params["embed"].dtype).name)
+    tensors = _new_tensors(model, params, dtype)
+    if jax.process_index() > 0:
+        for tensor in tensors:
+            tensor.make()  # takes part in the gathering
+        return
     folder.mkdir(parents=True, exist_ok=True)
-    tensors: dict[str, np.ndarray] = {}
-    for key_path, x in jax.tree_util.tree_leaves_with_path(params):
-        names = tuple(key.key for key in key_path)  # pyright: ignore
-        value = np.asarray(jax.device_get(x)).astype(jnp.dtype(dtype or x.dtype))
-        layers = enumerate(value) if names[0] == "layers" else [(None, value)]
-        for i, layer in layers:
-            tensors[theirs(names).format(i)] = np.ascontiguousarray(_to_theirs(names, layer))
-    stored = next(iter(tensors.values())).dtype.name
-    (folder / "config.json").write_text(json.dumps(hf_config(model.cfg, stored), indent=2) + "\n")
-    tokenizer.save_pretrained(os.fspath(folder))
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    if cfg.generation:
+        (folder / GENERATION).write_text(cfg.generation)
+    else:
+        (folder / GENERATION).unlink(missing_ok=True)
+    _save_tokenizer(folder, tokenizer)
     # Last, so that a folder with weights is a whole one.
-    save_file(tensors, os.fspath(folder / "model.safetensors"), metadata={"format": "pt"})
+    write_tensors(folder, tensors, max_shard_bytes)
 
 
-def hf_config(cfg: DecoderConfig, dtype: str) -> dict[str, Any]:
-    """config.json of a LlamaForCausalLM; ModelError where there is no such Llama."""
-    if cfg.qkv_bias != cfg.out_bias:
-        raise ModelError("a Llama has biases on all of q, k, v and out or on none: cannot be saved")
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": cfg.vocab_size,
-        "num_hidden_layers": cfg.num_layers,
-        "hidden_size": cfg.width,
-        "num_attention_heads": cfg.num_heads,
-        "num_key_value_heads": cfg.num_kv_heads,
-        "head_dim": cfg.head_dim,
-        "intermediate_size": cfg.ffn,
-        "max_position_embeddings": cfg.context,
-        "rope_theta": cfg.rope_theta,
-        "rms_norm_eps": cfg.norm_eps,
-        "tie_word_embeddings": cfg.tied_head,
-        "attention_bias": cfg.qkv_bias,
-        "mlp_bias": cfg.mlp_bias,
-        "hidden_act": "silu",
-        "bos_token_id": cfg.bos_id,
-        "eos_token_id": list(cfg.eos_ids),
-        "torch_dtype": dtype,
-    }
+def _save_tokenizer(folder: epath.Path, tokenizer: "PreTrainedTokenizerBase") -> None:
+    with tempfile.TemporaryDirectory(prefix="vinejax-tokenizer-") as local:
+        tokenizer.save_pretrained(local)
+        config = epath.Path(local) / "tokenizer_config.json"
+        raw = read_json(config)
+        if raw.get("tokenizer_class") == "TokenizersBackend":
+            raw["tokenizer_class"] = "PreTrainedTokenizerFast"  # which transformers 4 knows as well
+            config.write_text(json.dumps(raw, indent=2, ensure_ascii=False) + "\n")
+        for file in epath.Path(local).iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+
+
+def _new_tensors(model: Decoder, params: Params, dtype: str | None) -> list[NewTensor]:
+    """The tensors of the family's layout; each fetches its parameters when it is made."""
+    where = sources(model)
+    leaves = {path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(params)}
+    parts: dict[str, list[Path]] = {}  # of a tensor, in the order of its rows
+    for path in sorted(where, key=lambda path: where[path].start):
+        parts.setdefault(where[path].name, []).append(path)
+
+    def tensor(name: str, paths: list[Path], layer: int | None) -> NewTensor:
+        wanted = jnp.dtype(dtype or leaves[paths[0]].dtype)
+
+        def make() -> np.ndarray:
+            rows = [torch_matrix(path, _fetch(leaves[path], layer)) for path in paths]
+            value = rows[0] if len(rows) == 1 else np.concatenate(rows)
+            return value.astype(wanted, copy=False).reshape(shape)
+
+        shape = where[paths[0]].shape
+        return NewTensor(name.format(layer), wanted, shape, make)
+
+    return [
+        tensor(name, paths, layer)
+        for name, paths in parts.items()
+        for layer in (range(model.cfg.num_layers) if paths[0][0] == "layers" else [None])
+    ]
+
+
+def _fetch(x: jax.Array | np.ndarray, layer: int | None) -> np.ndarray:
+    """A parameter, or one layer of it, on this host, wherever its parts are."""
+    x = x if layer is None else x[layer]
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        x = multihost_utils.process_allgather(x, tiled=True)
+    return np.asarray(x)

@@ -1,0 +1,53 @@
+"""`--mode=export`: the policy of a run as a Hugging Face folder."""
+
+import os
+
+import jax
+from etils import epath
+
+from vinejax.baselines.sft import FOLDER as WARM_UP
+from vinejax.config import Config
+from vinejax.errors import WorkdirError
+from vinejax.model.hub import find_folder
+from vinejax.model.layout import abstract_params
+from vinejax.model.sharding import make_mesh, param_shardings
+from vinejax.model.weights import load_model, save_pretrained
+from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.workdir import check_workdir
+
+FOLDER = "export"  # of the workdir
+SOURCES = {"best": ("best", "checkpoints"), "last": ("checkpoints",)}
+
+
+def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> epath.Path:
+    """Write a checkpoint's weights, in the float32 they were trained in, to `<workdir>/export`.
+
+    `policy` 'best' is what `--mode=eval` evaluates: the checkpoint with the best validation
+    accuracy, or the newest where none was better than the start; 'last' is the newest. Architecture
+    and tokenizer are those that the run started from, whose weights are not read. Returns the
+    folder. Raises WorkdirError where there is no checkpoint.
+    """
+    workdir = check_workdir(cfg, path)
+    name, step = find_checkpoint(workdir, policy)
+    model, tokenizer = load_model(find_folder(cfg.model.path or workdir / WARM_UP))
+    abstract = abstract_params(model)
+    like = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        abstract,
+        param_shardings(make_mesh(cfg.mesh), abstract),
+    )
+    with Checkpoints(workdir / name, keep=1) as checkpoints:
+        params, _ = checkpoints.restore_params(step, like)
+    save_pretrained(workdir / FOLDER, model, params, tokenizer)
+    print(f"{name}/{step} is now in {workdir / FOLDER}")
+    return workdir / FOLDER
+
+
+def find_checkpoint(workdir: epath.Path, policy: str) -> tuple[str, int]:
+    """(folder of the workdir, number) of the checkpoint that `policy` names."""
+    for name in SOURCES[policy]:
+        if (workdir / name).exists():
+            with Checkpoints(workdir / name, keep=1) as checkpoints:
+                if (step := checkpoints.latest()) is not None:
+                    return name, step
+    raise WorkdirError(f"{workdir}: holds no checkpoint to export; --mode=train makes one")

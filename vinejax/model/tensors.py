@@ -1,0 +1,207 @@
+"""safetensors files, read by range and written tensor by tensor.
+
+A file is 8 bytes with the length of a JSON header, the header (name -> dtype, shape, byte range),
+then the bytes. The `safetensors` library maps whole files, whose pages count as the process's
+memory (512 MB read grew it by 576 MB), wants all tensors at once to save them, and opens no gs://
+path. Here memory is what is asked for.
+"""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+
+from vinejax.errors import ModelError
+
+DTYPES = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(jnp.bfloat16),
+}
+MAX_HEADER = 100 * 2**20  # bytes, as in the library
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+CONVERT = (
+    "import sys, transformers as t; a, b = sys.argv[1:]; "
+    "t.AutoModelForCausalLM.from_pretrained(a, dtype='auto').save_pretrained(b); "
+    "t.AutoTokenizer.from_pretrained(a).save_pretrained(b)"
+)
+PICKLED = (
+    "pickled weights are refused (*.bin, *.pt), as loading them runs code; if you trust MODEL, a "
+    f'folder or hub name, convert it where torch is installed: python -c "{CONVERT}" MODEL FOLDER'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor lies."""
+
+    name: str
+    file: epath.Path
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    start: int  # byte of the file
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Rows start .. stop - 1 of its first axis, in the stored dtype."""
+        row = math.prod(self.shape[1:])
+        with self.file.open("rb") as file:
+            file.seek(self.start + start * row * self.dtype.itemsize)
+            data = file.read((stop - start) * row * self.dtype.itemsize)
+        shape = (stop - start, *self.shape[1:])
+        if len(data) != math.prod(shape) * self.dtype.itemsize:
+            raise ModelError(f"{self.file}: tensor {self.name} ends early: the file has changed")
+        return np.frombuffer(data, self.dtype).reshape(shape)
+
+
+def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
+    """Tensor name -> where it is, for a folder with one file, several, or an index of them.
+
+    Headers alone are read. Raises ModelError for pickled weights, for a file that is missing,
+    cut short or no safetensors file, and for a tensor that two files have.
+    """
+    index = folder / INDEX
+    listed: dict[str, str] = {}
+    if index.exists():
+        listed = read_json(index).get("weight_map") or {}
+        if not isinstance(listed, dict) or any(type(file) is not str for file in listed.values()):
+            raise ModelError(f"{index}: weight_map must name the file of each tensor")
+        files = [folder / name for name in sorted(set(listed.values()))]
+        for file in files:
+            if not file.exists():
+                raise ModelError(f"{file} is missing, which {INDEX} names")
+    elif (folder / SINGLE).exists():
+        files = [folder / SINGLE]
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"{folder} has no *.safetensors; {PICKLED}")
+    found: dict[str, StoredTensor] = {}
+    for file in files:
+        for tensor in read_header(file):
+            if tensor.name in found:
+                twice = f"{found[tensor.name].file.name} and {file.name}"
+                raise ModelError(f"{folder}: tensor {tensor.name} is in both {twice}")
+            found[tensor.name] = tensor
+    for name, file in listed.items():
+        if name not in found or found[name].file.name != file:
+            raise ModelError(f"{folder / file}: tensor {name} is missing, which {INDEX} puts there")
+    return found
+
+
+def read_json(file: epath.Path) -> dict[str, Any]:
+    """A JSON object; ModelError names a file that has none."""
+    try:
+        raw = json.loads(file.read_text())
+    except ValueError as error:
+        raise ModelError(f"{file} is not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise ModelError(f"{file} is not a JSON object")
+    return raw
+
+
+def read_header(file: epath.Path) -> list[StoredTensor]:
+    """The tensors of a file, after a check that every byte of each is there."""
+    size = file.stat().length
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if size < 8 or length > min(MAX_HEADER, size - 8):
+            raise ModelError(f"{file} is not a whole safetensors file: its header ends early")
+        try:
+            header = json.loads(opened.read(length))
+            header.pop("__metadata__", None)
+            entries = [(name, str(x["dtype"]), *_numbers(x)) for name, x in header.items()]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ModelError(f"{file} is not a safetensors file: its header is damaged") from None
+    tensors = []
+    for name, dtype, shape, start, stop in entries:
+        if dtype not in DTYPES:
+            known = ", ".join(DTYPES)
+            raise ModelError(f"{file}: tensor {name} is stored as {dtype}, supported are {known}")
+        if stop - start != math.prod(shape) * DTYPES[dtype].itemsize:
+            raise ModelError(f"{file}: tensor {name} has {stop - start} bytes for shape {shape}")
+        if 8 + length + stop > size:
+            raise ModelError(
+                f"{file} is not a whole safetensors file: tensor {name} ends at byte "
+                f"{8 + length + stop} of {size}; download it again"
+            )
+        tensors.append(StoredTensor(name, file, DTYPES[dtype], shape, 8 + length + start))
+    return tensors
+
+
+def _numbers(entry: dict[str, Any]) -> tuple[tuple[int, ...], int, int]:
+    """Shape, first and last byte of a header's entry; ValueError where they are none."""
+    shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
+    if any(type(x) is not int or x < 0 for x in (*shape, start, stop)):
+        raise ValueError
+    return shape, start, stop
+
+
+@dataclasses.dataclass(frozen=True)
+class NewTensor:
+    """A tensor to be written; `make` gives it when its turn has come."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    make: Callable[[], np.ndarray]
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def write_tensors(folder: epath.Path, tensors: list[NewTensor], max_bytes: int) -> None:
+    """Write them as model.safetensors or, if they are more than `max_bytes`, as several files with
+    an index. What the folder held before goes first; the file by which it is found comes last.
+    """
+    for old in [folder / INDEX, *folder.glob("model*.safetensors")]:
+        old.unlink(missing_ok=True)
+    parts: list[list[NewTensor]] = [[]]
+    for tensor in tensors:
+        if parts[-1] and sum(x.size for x in parts[-1]) + tensor.size > max_bytes:
+            parts.append([])
+        parts[-1].append(tensor)
+    if len(parts) == 1:
+        _write_file(folder / SINGLE, parts[0])
+        return
+    places: dict[str, str] = {}
+    for i, part in enumerate(parts, start=1):
+        name = f"model-{i:05d}-of-{len(parts):05d}.safetensors"
+        _write_file(folder / name, part)
+        places |= {tensor.name: name for tensor in part}
+    size = sum(tensor.size for tensor in tensors)
+    index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _write_file(file: epath.Path, tensors: Iterable[NewTensor]) -> None:
+    """One file, under another name until it is whole; objects of a store come to be whole."""
+    codes = {dtype: code for code, dtype in DTYPES.items()}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for tensor in tensors:
+        offsets = [end, end := end + tensor.size]
+        shape = list(tensor.shape)
+        header[tensor.name] = {
+            "dtype": codes[tensor.dtype], "shape": shape, "data_offsets": offsets,
+        }  # fmt: skip
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that the bytes are aligned
+    unfinished = file if "://" in os.fspath(file) else file.with_name(file.name + ".tmp")
+    with unfinished.open("wb") as opened:
+        opened.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors:
+            value = np.ascontiguousarray(tensor.make())
+            assert (value.dtype, value.shape) == (tensor.dtype, tensor.shape), tensor.name
+            opened.write(value.reshape(-1).view(np.uint8).data)
+    if unfinished != file:
+        unfinished.replace(file)
