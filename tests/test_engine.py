@@ -12,13 +12,19 @@ from tokenizer_cases import shared
 
 from vinejax.config import SampleConfig
 from vinejax.learner.score import score
-from vinejax.rollout.engine import Branch, Engine, Grown
+from vinejax.rollout.branches import Branch, Grown
+from vinejax.rollout.engine import Engine
 from vinejax.types import Batch
 
 WIDTH = 16  # of the ring, and the largest budget: the longest items fill it
 CASES: dict[str, tuple[dict[str, Any], SampleConfig]] = {
     "gqa": (dict(), SampleConfig()),
     "mha": (dict(num_kv_heads=4, **ALL_BIASES), SampleConfig(temperature=0.6, top_p=0.9)),
+    # A query sees 6 positions in the first layer: less than trunk, suffix, or both together.
+    "window": (
+        dict(windows=(6, None), attention_softcap=3.0, logit_softcap=8.0, qk_norm=True, seed=4),
+        SampleConfig(temperature=0.8),
+    ),
     "mqa": (dict(num_kv_heads=1, tied_head=True, seed=3), SampleConfig(temperature=0.6, top_k=5)),
 }
 TRUNKS = [list(np.random.default_rng(n).integers(2, 20, n).tolist()) for n in (9, 30, 17)]
@@ -43,13 +49,13 @@ class Case(NamedTuple):
 def case(request: pytest.FixtureRequest, tiny: Model) -> Case:
     fields, sampling = CASES[request.param]
     model = random_model(tokenizer=tiny.tokenizer, **fields) if fields else tiny
-    engine = Engine(model.decoder, sampling, model.tokenizer, slots=4, group=2)
+    engine = Engine(model.decoder, sampling, model.tokenizer, slots=4)
     return Case(model, sampling, engine.grow(model.params, TRUNKS, BRANCHES, BUDGETS))
 
 
 @pytest.fixture(scope="module")
 def base(tiny: Model) -> Engine:
-    return Engine(tiny.decoder, SampleConfig(), tiny.tokenizer, slots=4, group=2)
+    return Engine(tiny.decoder, SampleConfig(), tiny.tokenizer, slots=4)
 
 
 def assert_same(found: list[Grown], expected: list[Grown]) -> None:
@@ -103,7 +109,7 @@ def test_a_trained_model_writes_what_transformers_wrote(stories):
     branches = [Branch(i, len(trunk), seed=i) for i, trunk in enumerate(trunks)]
     budgets = [len(ids) - 1, *[32] * len(prompts)]
     sampling = SampleConfig(temperature=0)
-    engine = Engine(stories.decoder, sampling, stories.tokenizer, slots=8, group=2)
+    engine = Engine(stories.decoder, sampling, stories.tokenizer, slots=8)
     story, *others = engine.grow(stories.params, trunks, branches, budgets)
     assert story.tokens == ids[1:]
     assert story.text == golden["greedy_text"]
@@ -134,20 +140,23 @@ def test_order_and_company_do_not_matter(base, tiny):
 
 
 @pytest.mark.parametrize(
-    ("slots", "group"),
+    "settings",
     [
-        pytest.param(2, 2, id="one row, many waves"),
-        pytest.param(9, 1, id="a slot a row"),
+        dict(slots=1, chunk=1),
+        dict(slots=1, window_rows=1, chunk=64),
+        dict(slots=9, window_rows=2, chunk=3),
+        dict(slots=64),
     ],
+    ids=str,
 )
-def test_slots_do_not_matter(slots, group, base, tiny):
-    engine = Engine(tiny.decoder, SampleConfig(), tiny.tokenizer, slots=slots, group=group)
+def test_slots_window_and_chunk_do_not_matter(settings, base, tiny):
+    engine = Engine(tiny.decoder, SampleConfig(), tiny.tokenizer, **settings)
     found = engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS)
     assert_same(found, base.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS))
 
 
-def test_a_trunk_with_more_than_a_wave_holds(base, tiny):
-    """150 branches on one trunk, where a wave takes 64, and some on others: each as if alone."""
+def test_a_trunk_with_most_of_the_branches(base, tiny):
+    """150 branches on one trunk, which then takes several rows, and some on others."""
     branches = [Branch(1, 1 + i % 30, seed=i) for i in range(150)] + BRANCHES
     found = base.grow(tiny.params, TRUNKS, branches, [4] * 150 + BUDGETS)
     assert_same(found[150:], base.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS))

@@ -1,99 +1,31 @@
 """Which states are valued, from which continuations, and what the advantages come to."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import loop_cases as cases
 import numpy as np
 import pytest
+from vine_cases import (
+    MAX_TOKENS,
+    PROBLEM,
+    PROMPT,
+    RIGHT,
+    WRONG,
+    FakeEngine,
+    Task,
+    boundaries,
+    config,
+    episode,
+    fill,
+    rewards_of,
+    values_of,
+)
 
-from vinejax.config import Config, RewardConfig
+from vinejax.config import RewardConfig
 from vinejax.learner.batch import collate, with_advantages
-from vinejax.rollout.engine import Branch, Engine, Grown
+from vinejax.rollout.branches import Branch
 from vinejax.rollout.trajectories import sample_episodes
 from vinejax.rollout.vine import fill_values
-from vinejax.types import Episode, Problem
-
-QUESTION, ANSWER = "2+3-1", "2+3=5\n5-1=4\n#### 4"
-RIGHT = ("\n2+3=5", "\n5-1=4\n#### 4")
-WRONG = ("\n2+3=6", "\n6-1=5", "\n5-1=4", "\n\n#### 5")  # the last joins the step before it
-PROMPT = [cases.BOS, *cases.tokenizer().encode(f"{QUESTION}=")]
-MAX_TOKENS = 40
-PROBLEM = (Problem("train/7", QUESTION, ANSWER), PROMPT)
-
-
-class Task(cases.FewProblems):
-    """Rewards by the whole response; remembers what it was given."""
-
-    def __init__(self, reward: Callable[[str], float] = lambda text: float("#### 4" in text)):
-        self.rule, self.graded = reward, []
-
-    def reward(self, problem: Problem, response: str) -> float:
-        assert problem == PROBLEM[0]
-        self.graded.append(response)
-        return self.rule(response)
-
-
-class FakeEngine(Engine):
-    """Grows what `script(branch, k)` says, k counting the branches of a state from 0."""
-
-    def __init__(self, script: Callable[[Branch, int], tuple[str, str]]):
-        self.tokenizer, self.script = cases.tokenizer(), script
-
-    def grow(self, params, trunks, branches, max_tokens=None) -> list[Grown]:
-        self.trunks, self.branches, self.budgets = trunks, branches, max_tokens
-        seen: dict[tuple[int, int], int] = {}
-        out = []
-        for branch in branches:
-            assert 1 <= branch.position <= len(trunks[branch.trunk])
-            place = (branch.trunk, branch.position)
-            text, finish = self.script(branch, seen.get(place, 0))
-            seen[place] = seen.get(place, 0) + 1
-            ids = self.tokenizer.encode(text) + [cases.EOS] * (finish == "eos")
-            out.append(Grown(ids, [-1.0] * len(ids), text, finish))
-        return out
-
-    def states(self) -> list[tuple[int, int]]:
-        """(trunk, position) of each state that was grown from, in order."""
-        return list(dict.fromkeys((b.trunk, b.position) for b in self.branches))
-
-
-def episode(steps: tuple[str, ...], finish: str = "eos", reward: float = 1.0) -> Episode:
-    pieces = [cases.tokenizer().encode(step) for step in steps]
-    if finish == "eos":
-        pieces[-1] = [*pieces[-1], cases.EOS]
-    ends = np.cumsum([len(piece) for piece in pieces]).tolist()
-    return cases.episode(
-        PROMPT, sum(pieces, []), problem_id=PROBLEM[0].id, text="".join(steps), step_ends=ends,
-        finished=finish != "length", reward=reward,
-    )  # fmt: skip
-
-
-def alternate(branch: Branch, k: int) -> tuple[str, str]:
-    """Every second continuation reaches the answer; the later the state, the more do."""
-    return ("\n#### 4" if k * 5 < branch.position else "\n#### 5"), "eos"
-
-
-def fill(episodes: list[Episode], cfg: Config, script=alternate, task: Any = None):
-    engine = FakeEngine(script)
-    filled = fill_values(engine, {}, task or Task(), [PROBLEM], episodes, cfg, iteration=3)
-    return filled, engine
-
-
-def config(**values: Any) -> Config:
-    values = {"k": 4, "max_states": None} | values
-    return cases.config(values=values, sample={"max_tokens": MAX_TOKENS})
-
-
-def boundaries(of: Episode) -> list[int]:
-    """Positions of s_0 .. s_{C-1} on the trunk."""
-    return [len(PROMPT) + end for end in (0, *of.step_ends[:-1])]
-
-
-def values_of(one: Episode) -> np.ndarray:
-    assert one.values is not None
-    return one.values
 
 
 def test_every_state_but_the_terminal_one_is_sampled_from():
@@ -177,8 +109,8 @@ def test_budgets():
 
 def test_no_two_branches_share_a_seed():
     class Sampler(FakeEngine):
-        def grow(self, *args):
-            grown = super().grow(*args)
+        def grow(self, *args, **settings):
+            grown = super().grow(*args, **settings)
             seeds.extend(branch.seed for branch in self.branches)
             return grown
 
@@ -186,9 +118,9 @@ def test_no_two_branches_share_a_seed():
     engine = Sampler(lambda branch, k: ("".join((RIGHT, WRONG)[k % 2]), "eos"))
     cfg = cases.config(values={"max_states": None, "dedup": False})
     for iteration in (3, 4):
-        episodes = sample_episodes(engine, {}, Task(), [PROBLEM], cfg, iteration)
+        episodes = sample_episodes(engine, {}, rewards_of(Task()), [PROBLEM], cfg, iteration)
         assert len(episodes) == 3
-        fill_values(engine, {}, Task(), [PROBLEM], episodes, cfg, iteration)
+        fill_values(engine, {}, rewards_of(Task()), [PROBLEM], episodes, cfg, iteration)
     assert len(seeds) > 40 and len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**64 for seed in seeds)
 
@@ -236,7 +168,8 @@ def test_empty_responses_have_no_states():
 def test_sampled_episodes_carry_what_was_drawn():
     texts = ["".join(RIGHT), "".join(WRONG), "\n2+3="]
     engine = FakeEngine(lambda branch, k: (texts[k], "length" if k == 2 else "eos"))
-    found = sample_episodes(engine, {}, Task(lambda text: 0.75), [PROBLEM], cases.config(), 0)
+    rewards = rewards_of(Task(lambda text: 0.75))
+    found = sample_episodes(engine, {}, rewards, [PROBLEM], cases.config(), 0)
     assert engine.states() == [(0, len(PROMPT))] and engine.trunks == [PROMPT]
     expected = [episode(RIGHT), episode(WRONG), episode(("\n2+3=",), "length")]
     for e, by_hand in zip(found, expected, strict=True):
@@ -245,3 +178,27 @@ def test_sampled_episodes_carry_what_was_drawn():
     assert [e.reward for e in found] == [0.75, 0.75, 0.0]
     assert [e.finished for e in found] == [True, True, False]
     assert found[0].step_ends == expected[0].step_ends and found[2].step_ends == [5]
+
+
+class Batched(Task):
+    """Graded a batch at a time; remembers the batches."""
+
+    def rewards(self, items, grader) -> list[float]:
+        self.graded.append([response for _, response in items])
+        return [self.rule(response) for _, response in items]
+
+
+def test_each_phase_is_graded_as_one_batch():
+    """All but the responses that the budget cut, in the order in which they were drawn."""
+    texts = ["".join(RIGHT), "".join(WRONG), "\n2+3="]
+    task, cfg = Batched(), config()
+    engine = FakeEngine(lambda branch, k: (texts[k % 3], "length" if k % 3 == 2 else "eos"))
+    with rewards_of(task) as rewards:
+        found = sample_episodes(engine, {}, rewards, [PROBLEM], cfg, 0)
+        assert task.graded == [texts[:2]] and [e.reward for e in found] == [1.0, 0.0, 0.0]
+        filled = fill_values(engine, {}, rewards, [PROBLEM], found, cfg, 0)
+    _, batch = task.graded
+    assert len(batch) == 3 * len(engine.states()) > 9  # of four continuations one is cut
+    kept = [c for e in filled for group in e.continuations for c in group if c.finish != "length"]
+    assert {c.reward for c in kept} == {0.0, 1.0}
+    assert all(c.reward == float("#### 4" in c.text) for c in kept)

@@ -1,8 +1,11 @@
 """The attention of decoding: a slot reads its trunk's KV and its own suffix, merged exactly.
 
-P rows of slots, each on one trunk; G slots a row; S = P * G; R = N / K query heads a KV head; T
-trunk columns; W ring columns. Softmax parts are (values, max, sum), all float32.
+S slots; P resident trunks, G lanes each, a lane being a place for one slot's query; R = N / K query
+heads a KV head; T trunk columns; W suffix columns. Softmax parts are (values, max, sum), float32.
 """
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +13,42 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 Part = tuple[jax.Array, jax.Array, jax.Array]
+
+
+class Scoring(NamedTuple):
+    """How a layer makes scores of products."""
+
+    scores: Callable[[jax.Array], jax.Array]  # of q . k: scaled, and bounded where the model does
+    window: int | None  # positions that a query sees, itself included; None: all before it
+
+
+class Lanes(NamedTuple):
+    """Which slot's query stands in which lane; a slot has one lane, on the trunk that it reads."""
+
+    lane: jax.Array  # i32[S] P * G for a slot that has none
+    slot: jax.Array  # i32[P * G] S for an empty lane
+    visible: jax.Array  # i32[P * G] trunk columns that the lane's query may see
+    position: jax.Array  # i32[P * G] of the lane's query
+
+
+def assign_lanes(
+    row: Int[Array, " S"], busy: Bool[Array, " S"], visible: Int[Array, " S"],
+    position: Int[Array, " S"], rows: int, group: int,
+) -> Lanes:  # fmt: skip
+    """The slots that are busy, gathered by the row of the window that they read.
+
+    At most `group` of them may be on one row.
+    """
+    on_row = (row[:, None] == jnp.arange(rows)) & busy[:, None]
+    rank = jnp.cumsum(on_row, axis=0)[jnp.arange(row.shape[0]), row] - 1
+    lane = jnp.where(busy, row * group + rank, rows * group)
+    slot = jnp.full(rows * group, row.shape[0], jnp.int32)
+    slot = slot.at[lane].set(jnp.arange(row.shape[0], dtype=jnp.int32), mode="drop")
+
+    def of_lane(x: jax.Array) -> jax.Array:
+        return jnp.take(x, slot, mode="fill", fill_value=0)
+
+    return Lanes(lane, slot, of_lane(visible), of_lane(position))
 
 
 def _part(scores: jax.Array, values_of: str, values: jax.Array) -> Part:
@@ -26,47 +65,103 @@ def trunk_part(
     q: Float[Array, "S K R H"],
     keys: Float[Array, "P K T H"],
     values: Float[Array, "P K T H"],
-    visible: Int[Array, " S"],
+    lanes: Lanes,
+    scoring: Scoring,
 ) -> Part:
-    """Attention over the first `visible` trunk columns.
+    """Attention over what each slot may see of its trunk.
 
-    The queries of a row's G slots are one matrix product, so a trunk is read once for all of them.
+    The queries of all slots on a trunk are one matrix product, so it is read once for all of them.
+    Only queries move to their lanes and back: they are small, and keys and values are not.
     """
-    S, K, R, H = q.shape
+    _, K, R, H = q.shape
     P, _, T, _ = keys.shape
-    rows = q.reshape(P, S // P, K, R, H).transpose(0, 2, 1, 3, 4).reshape(P, K, -1, H)
-    scores = jnp.einsum("pkqh,pkth->pkqt", rows, keys, preferred_element_type=jnp.float32)
-    seen = jnp.arange(T) < jnp.repeat(visible.reshape(P, -1), R, axis=1)[:, None, :, None]
-    part = _part(jnp.where(seen, scores * H**-0.5, -jnp.inf), "pkqt,pkth->pkqh", values)
+    rows = jnp.take(q, lanes.slot, axis=0, mode="fill", fill_value=0)
+    rows = rows.reshape(P, -1, K, R, H).transpose(0, 2, 1, 3, 4).reshape(P, K, -1, H)
+    products = jnp.einsum("pkqh,pkth->pkqt", rows, keys, preferred_element_type=jnp.float32)
+    column, visible, position = jnp.arange(T), lanes.visible[:, None], lanes.position[:, None]
+    seen = column < visible
+    if scoring.window is not None:
+        seen &= column > position - scoring.window
+    seen = jnp.repeat(seen.reshape(P, -1, T), R, axis=1)[:, None]
+    scores = jnp.where(seen, scoring.scores(products), -jnp.inf)
+    part = _part(scores, "pkqt,pkth->pkqh", values)
 
     def slots(x: jax.Array) -> jax.Array:
-        return x.reshape(P, K, S // P, R, -1).transpose(0, 2, 1, 3, 4).reshape(S, K, R, -1)
+        x = x.reshape(P, K, -1, R, x.shape[-1]).transpose(0, 2, 1, 3, 4)
+        return x.reshape(-1, K, R, x.shape[-1])[lanes.lane]
 
     return slots(part[0]), slots(part[1]), slots(part[2])
 
 
 def ring_part(
     q: Float[Array, "S K R H"],
-    keys: Float[Array, "S K W H"],
-    values: Float[Array, "S K W H"],
-    seen: Bool[Array, "S W"],
+    keys: list[jax.Array],  # W / b blocks of [S, K, b, H], or [S, K, H, b] if `turned`
+    values: list[jax.Array],  # W / b blocks of [S, K, b, H]
+    step: Int[Array, ""],
+    age: Int[Array, " S"],
+    scoring: Scoring,
+    turned: bool,
 ) -> Part:
-    """Attention over a slot's own suffix."""
-    scores = jnp.einsum("skrh,skwh->skrw", q, keys, preferred_element_type=jnp.float32)
-    scores = jnp.where(seen[:, None, None], scores * q.shape[-1] ** -0.5, -jnp.inf)
-    return _part(scores, "skrw,skwh->skrh", values)
+    """Attention over a slot's own suffix: the columns of the last `age + 1` steps.
+
+    The ring is kept in blocks, and one in which no slot sees a column is not read at all. (A slice
+    of one array would be copied before it is read; the branch of a condition reads in place.)
+    """
+    S, K, R, H = q.shape
+    block = values[0].shape[2]
+    width = block * len(keys)
+    product = "skrh,skhw->skrw" if turned else "skrh,skwh->skrw"
+    if scoring.window is not None:
+        age = jnp.minimum(age, scoring.window - 1)
+    oldest = jnp.max(age)
+    empty = jnp.zeros((S, K, R, 1), jnp.float32)
+    part = jnp.zeros((S, K, R, H), jnp.float32), empty - jnp.inf, empty
+    for n, (k, v) in enumerate(zip(keys, values, strict=True)):
+        column_age = (step - n * block - jnp.arange(block)) % width
+
+        def read(part: Part, k: jax.Array, v: jax.Array, column_age: jax.Array = column_age):
+            products = jnp.einsum(product, q, k, preferred_element_type=jnp.float32)
+            seen = (column_age <= age[:, None])[:, None, None]
+            scores = jnp.where(seen, scoring.scores(products), -jnp.inf)
+            return join(part, _part(scores, "skrw,skwh->skrh", v))
+
+        if len(keys) == 1:
+            return read(part, k, v)
+        live = jnp.any(column_age <= oldest)
+        part = lax.cond(live, read, lambda part, k, v: part, part, k, v)
+    return part
+
+
+def join(a: Part, b: Part) -> Part:
+    """The softmax part over both parts' columns, by log-sum-exp."""
+    top = jnp.maximum(a[1], b[1])
+    safe = jnp.where(jnp.isfinite(top), top, 0.0)  # neither may have seen anything yet
+    scale_a, scale_b = jnp.exp(a[1] - safe), jnp.exp(b[1] - safe)
+    return a[0] * scale_a + b[0] * scale_b, top, a[2] * scale_a + b[2] * scale_b
 
 
 def merge(a: Part, b: Part) -> jax.Array:
-    """The softmax over both parts' columns, by log-sum-exp. One of them must see something."""
-    top = jnp.maximum(a[1], b[1])
-    scale_a, scale_b = jnp.exp(a[1] - top), jnp.exp(b[1] - top)
-    return (a[0] * scale_a + b[0] * scale_b) / (a[2] * scale_a + b[2] * scale_b)
+    """The attention over both parts' columns. One of them must have seen something."""
+    mixed, _, total = join(a, b)
+    return mixed / total
 
 
 def write_column(
-    ring: Float[Array, "S K W H"], column: Int[Array, ""], x: Float[Array, "S 1 K H"]
-) -> Float[Array, "S K W H"]:
-    """All slots' new key or value into one shared column: one update, no scatter."""
-    new = x.transpose(0, 2, 1, 3).astype(ring.dtype)
-    return lax.dynamic_update_slice(ring, new, (0, 0, column, 0))
+    ring: list[jax.Array], step: Int[Array, ""], x: Float[Array, "S 1 K H"], axis: int
+) -> list[jax.Array]:
+    """All slots' new key or value into the one column that they share, on `axis`: no scatter.
+
+    Every block is written to, all but one with what it held: a choice between whole blocks, made
+    at run time, would copy them.
+    """
+    block = ring[0].shape[axis]
+    column = step % (block * len(ring))
+    new = jnp.expand_dims(x[:, 0], axis).astype(ring[0].dtype)
+    place = [jnp.int32(0)] * 4
+    place[axis] = column % block
+    written = []
+    for n, old in enumerate(ring):
+        mine = lax.dynamic_slice(old, place, new.shape)
+        here = jnp.where(column // block == n, new, mine)
+        written.append(lax.dynamic_update_slice(old, here, place))
+    return written

@@ -4,89 +4,62 @@ A trunk is a token sequence whose KV is computed once and then only read. A bran
 position, seed): a continuation that starts after `position` tokens of its trunk. Sampling
 solutions, Monte Carlo values and evaluation are all branches.
 
-Trunks pass through in waves. A wave has P rows of G slots; a row serves the branches of one trunk,
-and a slot whose branch has ended takes the row's next one inside the compiled loop (`decode.py`).
+`plan.py` says which shard serves a branch, `phase.py` drives a phase from the host, `window.py` and
+`decode.py` hold the programs that the devices run.
 """
 
 import dataclasses
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from vinejax.config import GROUP, SampleConfig
+from vinejax.config import SampleConfig
 from vinejax.model.decoder import Decoder, Params
-from vinejax.rollout.decode import EOS, NOT_FINITE, Queue, TrunkKV, decode_wave, prefill
+from vinejax.rollout import decode, layout, split, window
+from vinejax.rollout.branches import (
+    Branch,
+    Grown,
+    OnGrown,
+    Work,
+    budgets_of,
+    check,
+    work_of,
+)
+from vinejax.rollout.phase import Drawn, Phase, Programs, queue_fields
+from vinejax.rollout.plan import Load, Sizes, assign, bucket, lanes, ring_blocks, window_shape
+from vinejax.rollout.stats import EngineStats
+from vinejax.rollout.stop import stop_table, token_texts
 from vinejax.runtime.compiles import num_compiles
-from vinejax.tasks.text import cut_at_stop, decode
+from vinejax.tasks.text import cut_at_stop
+from vinejax.tasks.text import decode as text_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-MAX_ITEMS_A_SLOT = 16  # of one wave: it bounds the queue, whose size is part of a compiled program
+CHUNKS = (8, 64)  # the least and the most decode steps between two looks of the host
+LOOKS = 8  # of the host in the time of the longest branch
+LARGEST_BATCH = 8  # trunks of one prefill
 
 
-@dataclasses.dataclass(frozen=True)
-class Branch:
-    """A continuation to be drawn after the first `position` tokens of trunk number `trunk`."""
+class Scored(NamedTuple):
+    """`grow_scored`'s results."""
 
-    trunk: int
-    position: int  # 1 <= position <= len(trunk)
-    seed: int  # 0 <= seed < 2**64; draw n (absolute token index) uses fold_in(row key, n)
-
-
-@dataclasses.dataclass(frozen=True)
-class Grown:
-    """What grew on a branch."""
-
-    tokens: list[int]
-    logprobs: list[float]  # temperature-scaled, full softmax
-    text: str  # ends before a stop string
-    finish: str  # 'eos' | 'stop' | 'length'
-
-
-@dataclasses.dataclass
-class EngineStats:
-    """Counted since the engine was made. A slot-step is one slot in one decode step."""
-
-    prefill_tokens: int = 0
-    decoded_tokens: int = 0
-    decode_steps: int = 0
-    slot_steps: int = 0
-    compiles: int = 0
-
-    @property
-    def slot_utilisation(self) -> float:
-        """Share of slot-steps that gave a token."""
-        return self.decoded_tokens / max(self.slot_steps, 1)
-
-    def minus(self, earlier: "EngineStats") -> "EngineStats":
-        """What was counted since `earlier`, a copy taken with dataclasses.replace."""
-        now, then = dataclasses.astuple(self), dataclasses.astuple(earlier)
-        return EngineStats(*(a - b for a, b in zip(now, then, strict=True)))
-
-
-def bucket(length: int, least: int = 16) -> int:
-    """The next length of 16, 24, 32, 48, 64, 96 ...: few programs, at most a third of padding."""
-    size = least
-    while size < length:
-        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
-    return size
-
-
-@dataclasses.dataclass(frozen=True)
-class _Row:
-    trunk: int
-    branches: list[int]  # longest expected first
+    grown: list[Grown]
+    trunk_logprobs: list[np.ndarray]  # a trunk: f32[length], 0 at the first token
 
 
 class Engine:
     """Grows branches on trunks with one model, sampling configuration and tokenizer.
 
-    `slots` rows are decoded at once, `group` of them on one trunk; both fix compiled shapes, so
-    that a branch's tokens depend on neither its neighbours nor how many there are.
+    `slots` branches are decoded at once over all shards of the mesh, `chunk` steps between two
+    looks of the host (None: by the longest branch). `memory_gib` bounds what keys and values take
+    on one device (None: a share of what it has): fewer trunks are then resident at a time, and
+    fewer slots where that is not enough. `window_rows` fixes the resident trunks of a shard. None
+    of these changes a token.
     """
 
     def __init__(
@@ -96,21 +69,28 @@ class Engine:
         tokenizer: "PreTrainedTokenizerBase",
         mesh: Mesh | None = None,
         slots: int = 64,
-        group: int = GROUP,
+        window_rows: int | None = None,
+        chunk: int | None = None,
+        memory_gib: float | None = None,
     ):
-        if slots % group:
-            raise ValueError(f"slots = {slots} must be a multiple of group = {group}")
         cfg = sample_config
         if cfg.temperature < 0 or not 0 < cfg.top_p <= 1 or cfg.top_k < 0:
             raise ValueError(f"{cfg}: temperature >= 0, 0 < top_p <= 1 and top_k >= 0 are needed")
-        self.model, self.sample_config, self.tokenizer = model, sample_config, tokenizer
+        for name, value in (("slots", slots), ("window_rows", window_rows), ("chunk", chunk)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} = {value} must be at least 1")
+        self.model, self.sample_config, self.tokenizer = model, cfg, tokenizer
         # What decoding compiles for: stop strings and budgets are no part of the program.
-        self._drawing = dataclasses.replace(sample_config, max_tokens=1, stop=())
-        self.num_rows, self.group = slots // group, group
+        self._drawing = dataclasses.replace(cfg, max_tokens=1, stop=())
+        self.slots, self.window_rows, self.chunk = slots, window_rows, chunk
+        self.memory_gib = memory_gib
         self.stats = EngineStats()
         own: Any = tokenizer.eos_token_id
         self.eos_ids = tuple(sorted({*model.cfg.eos_ids} | ({own} - {None})))
-        self._mesh = mesh
+        self.mesh = mesh or layout.one_device_mesh()
+        split.check_tensor(model, self.mesh)
+        self._weights: tuple[Params, Any] | None = None  # as trained, as decoding wants them
+        self._room: int | None = None
 
     def grow(
         self,
@@ -118,152 +98,196 @@ class Engine:
         trunks: list[list[int]],
         branches: list[Branch],
         max_tokens: int | list[int] | None = None,
+        on_grown: OnGrown | None = None,
     ) -> list[Grown]:
         """Continuations, one a branch, in the branches' order.
 
         `max_tokens` bounds each (default: the sampling configuration's), and so does the model's
-        context less the position; a bound of 0 gives an empty 'length'. Raises ValueError naming a
-        bad branch or trunk, FloatingPointError naming a trunk whose logits are not finite.
+        context less the position; a bound of 0 gives an empty 'length'. `on_grown(i, grown)` is
+        called once for each branch as it ends, while the devices go on with the others.
+
+        Raises ValueError naming a bad branch or trunk, or the memory that is too small;
+        FloatingPointError naming a trunk whose logits are not finite.
         """
-        self._check(trunks, branches)
+        return self._grow(params, trunks, branches, max_tokens, on_grown, scored=False).grown
+
+    def grow_scored(
+        self,
+        params: Params,
+        trunks: list[list[int]],
+        branches: list[Branch],
+        max_tokens: int | list[int] | None = None,
+        on_grown: OnGrown | None = None,
+    ) -> Scored:
+        """As `grow`, and the log-probabilities of the trunks' own tokens, read off their prefill.
+
+        They are scaled by the temperature, of the full softmax, as `learner.score.score` has them.
+        """
+        return self._grow(params, trunks, branches, max_tokens, on_grown, scored=True)
+
+    @property
+    def scores_as_learner(self) -> bool:
+        """Whether the trunks' log-probabilities are computed from the learner's own weights: in
+        float32, and not summed in parts over the tensor axis."""
+        return self.model.cfg.compute_dtype == "float32" and self.mesh.shape["tensor"] == 1
+
+    def release(self) -> None:
+        """Give up the copy of the weights that decoding keeps between two calls."""
+        self._weights = None
+
+    def _grow(
+        self,
+        params: Params,
+        trunks: list[list[int]],
+        branches: list[Branch],
+        max_tokens: int | list[int] | None,
+        on_grown: OnGrown | None,
+        scored: bool,
+    ) -> Scored:
+        check(trunks, branches, self.model.cfg)
         if max_tokens is None:
             max_tokens = self.sample_config.max_tokens
-        limits = max_tokens if isinstance(max_tokens, list) else [max_tokens] * len(branches)
-        if len(limits) != len(branches):
-            raise ValueError(f"{len(limits)} entries of max_tokens for {len(branches)} branches")
-        budgets = [
-            min(limit, self.model.cfg.context - branch.position)
-            for limit, branch in zip(limits, branches, strict=True)
-        ]
-        compiles = num_compiles()
+        budgets = budgets_of(branches, max_tokens, self.model.cfg.context)
         results = [Grown([], [], "", "length") for _ in branches]
-        rows = self._rows(branches, budgets)
-        for start in range(0, len(rows), self.num_rows):
-            wave = rows[start : start + self.num_rows]
-            for index, grown in self._grow_wave(params, trunks, branches, budgets, wave):
-                results[index] = grown
+        for i, budget in enumerate(budgets):
+            if budget <= 0 and on_grown is not None:
+                on_grown(i, results[i])
+        compiles = num_compiles()
+        work = work_of(trunks, branches, budgets, scored)
+        if not any(work.trunks):
+            return Scored(results, [])
+        loads, sizes = self._plan(work, scored, self._memory(params))
+        phase = self._phase(params, work, loads, sizes, scored)
+        prefix_texts: dict[tuple[int, int], str] = {}
+        cut_short: list[Drawn] = []
+
+        def keep(drawn: Drawn) -> None:
+            branch = branches[drawn.branch]
+            place = (branch.trunk, branch.position)
+            prefix = trunks[branch.trunk][: branch.position]
+            if place not in prefix_texts:
+                prefix_texts[place] = text_of(self.tokenizer, prefix)
+            kept, text, hit = cut_at_stop(
+                self.tokenizer, prefix, prefix_texts[place], drawn.tokens, self.sample_config.stop
+            )
+            if drawn.ended == decode.STOP and not hit:
+                cut_short.append(drawn)
+                return
+            finish = "stop" if hit else "eos" if drawn.ended == decode.EOS else "length"
+            grown = Grown(drawn.tokens[:kept], drawn.logprobs[:kept], text, finish)
+            results[drawn.branch] = grown
+            self.stats.useful_tokens += kept
+            if on_grown is not None:
+                on_grown(drawn.branch, grown)
+
+        for drawn in phase.run():
+            keep(drawn)
         self.stats.compiles += num_compiles() - compiles
-        return results
+        for drawn in self._go_on(params, trunks, branches, budgets, cut_short):
+            keep(drawn)
+        logprobs = phase.trunk_logprobs()
+        return Scored(results, [logprobs[i] for i in range(len(trunks))] if scored else [])
 
-    def _check(self, trunks: list[list[int]], branches: list[Branch]) -> None:
-        for i, trunk in enumerate(trunks):
-            if not trunk:
-                raise ValueError(f"trunk {i} is empty")
-            if len(trunk) > self.model.cfg.context:
-                raise ValueError(
-                    f"trunk {i} has {len(trunk)} tokens, the context is {self.model.cfg.context}"
-                )
-            if min(trunk) < 0 or max(trunk) >= self.model.cfg.vocab_size:
-                raise ValueError(f"trunk {i} has ids outside 0 .. {self.model.cfg.vocab_size - 1}")
-        for i, branch in enumerate(branches):
-            if not 0 <= branch.trunk < len(trunks):
-                raise ValueError(f"branch {i}: no trunk {branch.trunk} among {len(trunks)}")
-            if not 1 <= branch.position <= len(trunks[branch.trunk]):
-                raise ValueError(
-                    f"branch {i}: position {branch.position} is outside "
-                    f"1 .. {len(trunks[branch.trunk])}, the length of trunk {branch.trunk}"
-                )
-            if not 0 <= branch.seed < 2**64:
-                raise ValueError(f"branch {i}: seed {branch.seed} is not a 64-bit number")
+    def _plan(self, work: Work, scored: bool, memory: int) -> tuple[list[list[Load]], Sizes]:
+        """The shards' loads and the shapes of the phase, within so many bytes a device."""
+        shards = split.num_shards(self.mesh)
+        num_branches = sum(n > 0 for n in work.budget)
+        num_trunks = sum(map(bool, work.trunks))
+        slots = -(-self.slots // shards)
+        a_shard = max(-(-num_trunks // shards), 1)
+        wanted, group = window_shape(slots, a_shard, -(-num_branches // shards))
+        rows = self.window_rows or wanted
+        columns = bucket(max(map(len, work.trunks), default=1), least=32)
+        width = bucket(max(work.budget, default=1))
+        slots, rows, taken = layout.fit(self.model, self.mesh, memory, slots, rows, columns, width)
+        self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
+        group = min(slots, max(group, lanes(slots, rows)))
+        loads = assign(work.trunk, work.budget, shards, rows)
+        if scored:
+            with_branches = {load.trunk for own in loads for load in own}
+            for i in range(len(work.trunks)):
+                if i not in with_branches:
+                    loads[i % shards].append(Load(i, [], 0))
+        most = max(sum(len(load.items) for load in own) for own in loads)
+        platform = self.mesh.devices.flat[0].platform
+        sizes = Sizes(
+            slots=slots, rows=rows, group=group, columns=columns, width=width,
+            queue=bucket(most + 1, least=1024), batch=min(max(rows // 4, 1), LARGEST_BATCH),
+            blocks=ring_blocks(width, platform),
+            turned=platform == "cpu" and self.model.cfg.num_heads > self.model.cfg.num_kv_heads,
+            chunk=self.chunk or min(max(width // LOOKS, CHUNKS[0]), CHUNKS[1]),
+        )  # fmt: skip
+        return loads, sizes
 
-    def _rows(self, branches: list[Branch], budgets: list[int]) -> list[_Row]:
-        """Branches by trunk. A trunk with more than its share of the work gets several rows."""
-        by_trunk: dict[int, list[int]] = {}
-        for i, branch in enumerate(branches):
-            if budgets[i] > 0:
-                by_trunk.setdefault(branch.trunk, []).append(i)
-        total = sum(map(len, by_trunk.values()))
-        share = min(max(self.group, -(-total // self.num_rows)), self.group * MAX_ITEMS_A_SLOT)
-        rows = []
-        for trunk, indices in by_trunk.items():
-            indices = sorted(indices, key=lambda i: -budgets[i])
-            parts = -(-len(indices) // share)
-            rows += [_Row(trunk, indices[part::parts]) for part in range(parts)]
-        # Rows of like work share a wave: a wave lasts as long as its longest row.
-        return sorted(rows, key=lambda row: -sum(budgets[i] for i in row.branches))
+    def _phase(
+        self, params: Params, work: Work, loads: list[list[Load]], sizes: Sizes, scored: bool
+    ) -> Phase:
+        model, mesh, weights = self.model, self.mesh, self._decoding(params)
+        temperature = self.sample_config.temperature if scored else None
+        queue = layout.queue_on_shards(mesh, queue_fields(work, loads, sizes.queue))
 
-    def _grow_wave(
+        def decode_chunk(held: Any, waiting: Any, slots: Any, rows: Any) -> Any:
+            return decode.decode_chunk(
+                model, self._drawing, mesh, self.eos_ids, sizes,
+                weights, held, queue, self._stops, waiting, slots, rows,
+            )  # fmt: skip
+
+        programs = Programs(
+            prefill=functools.partial(window.prefill, model, mesh, temperature, weights),
+            copy=functools.partial(window.copy_rows, mesh),
+            decode=decode_chunk,
+        )
+        empty = layout.empty(model, mesh, sizes)
+        return Phase(mesh, programs, work, loads, sizes, empty, self.stats)
+
+    def _decoding(self, params: Params) -> Any:
+        """The weights for decoding; made once for all phases with the same `params`."""
+        if self._weights is None or self._weights[0] is not params:
+            self._weights = None  # before the next are made
+            self._weights = params, split.for_decoding(self.model, self.mesh, params)
+        return self._weights[1]
+
+    def _memory(self, params: Params) -> int:
+        """Bytes for keys and values on each device, settled once: shapes depend on it."""
+        if self.memory_gib is not None:
+            return int(self.memory_gib * 2**30)
+        if self._room is None:
+            jax.block_until_ready(self._decoding(params))  # which take their own
+            self._room = layout.memory_to_use(self.mesh)
+        return self._room
+
+    @functools.cached_property
+    def _stops(self) -> jax.Array:
+        """The automaton of the stop strings on every device."""
+        stop, size = self.sample_config.stop, self.model.cfg.vocab_size
+        texts = token_texts(self.tokenizer, size) if stop else [""] * size
+        return layout.everywhere(self.mesh, stop_table(stop, texts))
+
+    def _go_on(
         self,
         params: Params,
         trunks: list[list[int]],
         branches: list[Branch],
         budgets: list[int],
-        wave: list[_Row],
-    ) -> Iterator[tuple[int, Grown]]:
-        """Grow the branches of up to P rows; yields (branch index, result)."""
-        items = [i for row in wave for i in row.branches]
-        trunk_kv = self._prefill(params, trunks, branches, wave)
-        queue = self._queue(trunks, branches, budgets, wave)
-        width = bucket(max(budgets[i] for i in items))
-        out, steps = decode_wave(
-            self.model, self._drawing, self.eos_ids, width, self.group,
-            params, trunk_kv, queue,
-        )  # fmt: skip
-        out = jax.device_get(out)
-        self.stats.decode_steps += int(steps)
-        self.stats.slot_steps += int(steps) * self.num_rows * self.group
-        prefix_texts: dict[tuple[int, int], str] = {}
-        for item, i in enumerate(items):
-            branch, length = branches[i], int(out.lengths[item])
-            if out.ended[item] == NOT_FINITE:
-                raise FloatingPointError(
-                    f"branch {i} on trunk {branch.trunk}: the logits of its token {length} are not "
-                    f"finite; the weights have diverged"
-                )
-            self.stats.decoded_tokens += length
-            prefix = trunks[branch.trunk][: branch.position]
-            place = (branch.trunk, branch.position)
-            if place not in prefix_texts:
-                prefix_texts[place] = decode(self.tokenizer, prefix)
-            tokens = out.tokens[item, :length].tolist()
-            kept, text, hit = cut_at_stop(
-                self.tokenizer, prefix, prefix_texts[place], tokens, self.sample_config.stop
-            )
-            finish = "stop" if hit else "eos" if out.ended[item] == EOS else "length"
-            yield i, Grown(tokens[:kept], out.logprobs[item, :kept].tolist(), text, finish)
+        cut_short: Sequence[Drawn],
+    ) -> list[Drawn]:
+        """Branches that the devices ended at a stop string that the decoded text does not have.
 
-    def _prefill(
-        self, params: Params, trunks: list[list[int]], branches: list[Branch], wave: list[_Row]
-    ) -> TrunkKV:
-        """KV of the wave's trunks up to their last branch, each computed once."""
-        needed: dict[int, int] = {}
-        for row in wave:
-            last = max(branches[i].position for i in row.branches)
-            needed[row.trunk] = max(last, needed.get(row.trunk, 0))
-        tokens = np.zeros((self.num_rows, bucket(max(needed.values()), least=32)), np.int32)
-        for n, (trunk, length) in enumerate(needed.items()):
-            tokens[n, :length] = trunks[trunk][:length]
-        self.stats.prefill_tokens += sum(needed.values())
-        place = {trunk: n for n, trunk in enumerate(needed)}
-        row_of = np.zeros(self.num_rows, np.int32)
-        row_of[: len(wave)] = [place[row.trunk] for row in wave]
-        return prefill(self.model, params, self._put(tokens), self._put(row_of))
-
-    def _queue(
-        self,
-        trunks: list[list[int]],
-        branches: list[Branch],
-        budgets: list[int],
-        wave: list[_Row],
-    ) -> Queue:
-        """The wave's branches row by row, in arrays of one fixed size."""
-        capacity = self.num_rows * self.group * MAX_ITEMS_A_SLOT
-        position, token, budget = (np.ones(capacity, np.int32) for _ in range(3))
-        seed = np.zeros((capacity, 2), np.uint32)
-        ends = np.cumsum([len(row.branches) for row in wave])
-        for item, i in enumerate(i for row in wave for i in row.branches):
-            branch = branches[i]
-            position[item], budget[item] = branch.position, budgets[i]
-            token[item] = trunks[branch.trunk][branch.position - 1]
-            seed[item] = branch.seed >> 32, branch.seed & 0xFFFFFFFF
-        end = np.full(self.num_rows, ends[-1], np.int32)
-        end[: len(wave)] = ends
-        first = np.concatenate([[0], end[:-1]]).astype(np.int32)
-        arrays = (position, token, seed, budget, first, end)
-        return Queue(*(self._put(x) for x in arrays))
-
-    def _put(self, x: np.ndarray) -> jax.Array:
-        """Onto the mesh, on every device of it."""
-        if self._mesh is None:
-            return jax.numpy.asarray(x)
-        return jax.device_put(x, NamedSharding(self._mesh, PartitionSpec()))
+        A draw belongs to its place in the sequence, so each goes on from its own last token with
+        its own seed, as if it had never been interrupted.
+        """
+        longer = [trunks[branches[d.branch].trunk][: branches[d.branch].position] + d.tokens
+                  for d in cut_short]  # fmt: skip
+        left = [budgets[d.branch] - len(d.tokens) for d in cut_short]
+        again = [Branch(n, len(longer[n]), branches[d.branch].seed)
+                 for n, d in enumerate(cut_short)]  # fmt: skip
+        if not again:
+            return []
+        useful = self.stats.useful_tokens
+        grown = self.grow(params, longer, again, left)
+        self.stats.useful_tokens = useful  # each is counted as a whole
+        ended = {"eos": decode.EOS, "stop": decode.LENGTH, "length": decode.LENGTH}
+        return [
+            Drawn(d.branch, d.tokens + g.tokens, d.logprobs + g.logprobs, ended[g.finish])
+            for d, g in zip(cut_short, grown, strict=True)
+        ]

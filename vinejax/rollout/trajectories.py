@@ -1,11 +1,21 @@
 """Solutions of an iteration's problems, and of a test set: the same branches at prompts' ends."""
 
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from vinejax.config import Config
 from vinejax.model.decoder import Params
-from vinejax.rollout.engine import Branch, Engine, Grown
-from vinejax.tasks.base import Task
+from vinejax.rollout.branches import Branch, Grown, OnGrown
+from vinejax.rollout.engine import Engine
+from vinejax.tasks.rewards import BackgroundRewards, Rewards
 from vinejax.tasks.steps import step_ends
 from vinejax.types import Episode, Problem, row_seed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 PromptedProblem = tuple[Problem, list[int]]  # a problem and the ids of its prompt
 
@@ -13,54 +23,119 @@ PromptedProblem = tuple[Problem, list[int]]  # a problem and the ids of its prom
 def sample_solutions(
     engine: Engine,
     params: Params,
+    rewards: Rewards,
     problems: list[PromptedProblem],
     per_problem: int,
     seed: int,
     iteration: int,
-) -> list[list[Grown]]:
-    """`per_problem` responses to each problem, in the problems' order."""
+    truncated: float | None = None,
+) -> tuple[list[list[Grown]], np.ndarray]:
+    """(`per_problem` responses to each of P problems, in their order; f32[P, n] their rewards).
+
+    A response that the budget cut gets `truncated`, whatever it says; None: it is graded too.
+    """
     trunks = [prompt for _, prompt in problems]
     branches = [
         Branch(i, len(prompt), row_seed(seed, iteration, problem.id, rollout))
         for i, (problem, prompt) in enumerate(problems)
         for rollout in range(per_problem)
     ]
-    grown = engine.grow(params, trunks, branches)
-    return [grown[i : i + per_problem] for i in range(0, len(grown), per_problem)]
+
+    def response_of(i: int, grown: Grown) -> tuple[Problem, str]:
+        return problems[i // per_problem][0], grown.text
+
+    def grow(on_grown: OnGrown) -> list[Grown]:
+        return engine.grow(params, trunks, branches, on_grown=on_grown)
+
+    grown, outcomes = graded_as_grown(grow, rewards, response_of, truncated)
+    groups = [grown[i : i + per_problem] for i in range(0, len(grown), per_problem)]
+    return groups, np.array(outcomes, np.float32).reshape(len(problems), per_problem)
 
 
-def graded(task: Task, problem: Problem, response: str, finish: str, truncated: float) -> float:
-    """The return of a response; one that the budget cut gets `truncated` whatever it says."""
-    return truncated if finish == "length" else float(task.reward(problem, response))
+def graded_as_grown(
+    grow: Callable[[OnGrown], list[Grown]],
+    rewards: Rewards,
+    response_of: Callable[[int, Grown], tuple[Problem, str]],
+    truncated: float | None,
+) -> tuple[list[Grown], list[float]]:
+    """(what grew, the rewards), each response graded while the devices go on with the others.
+
+    `response_of(i, grown)` is the problem and the whole response that branch i makes.
+    """
+    with BackgroundRewards(rewards) as background:
+
+        def on_grown(i: int, one: Grown) -> None:
+            if truncated is None or one.finish != "length":
+                background.add(i, *response_of(i, one))
+
+        grown = grow(on_grown)
+        found = background.results()
+    cut = truncated or 0.0
+    return grown, [found.get(i, cut) for i in range(len(grown))]
+
+
+def rewarded_steps(
+    rewards: Rewards,
+    tokenizer: "PreTrainedTokenizerBase",
+    problem: Problem,
+    prompt: list[int],
+    response: list[int],
+    text: str,
+) -> tuple[list[int], list[float] | None]:
+    """([C] step ends, [C] the steps' own rewards) of a response; None if the task rewards none.
+
+    The rewards of steps that end inside one token add up, as these steps are one.
+    """
+    boundaries = rewards.task.split(text)
+    ends = step_ends(tokenizer, prompt, response, boundaries, text)
+    if not rewards.has_steps or not ends:
+        return ends, [] if rewards.has_steps else None
+    steps = [text[start:end] for start, end in itertools.pairwise(boundaries)]
+    own = rewards.of_steps(problem, steps)
+    if len(own) == len(ends):
+        return ends, own
+    total = dict.fromkeys(ends, 0.0)
+    for reward, boundary in zip(own[:-1], boundaries[1:], strict=False):
+        end, *_ = step_ends(tokenizer, prompt, response, [0, boundary, len(text)], text)
+        total[end] += reward
+    total[ends[-1]] += own[-1]
+    return ends, list(total.values())
 
 
 def sample_episodes(
     engine: Engine,
     params: Params,
-    task: Task,
+    rewards: Rewards,
     problems: list[PromptedProblem],
     cfg: Config,
     iteration: int,
 ) -> list[Episode]:
     """Graded episodes with their steps, `rollout.per_prompt` a problem; values come later."""
-    solutions = sample_solutions(
-        engine, params, problems, cfg.rollout.per_prompt, cfg.seed, iteration
-    )
+    solutions, outcomes = sample_solutions(
+        engine, params, rewards, problems, cfg.rollout.per_prompt, cfg.seed, iteration,
+        cfg.reward.truncated,
+    )  # fmt: skip
+    drawn = [
+        (problem, prompt, grown)
+        for (problem, prompt), responses in zip(problems, solutions, strict=True)
+        for grown in responses
+    ]
     episodes = []
-    for (problem, prompt), responses in zip(problems, solutions, strict=True):
-        for grown in responses:
-            boundaries = task.split(grown.text)
-            ends = step_ends(engine.tokenizer, prompt, grown.tokens, boundaries, grown.text)
-            episodes.append(
-                Episode(
-                    problem_id=problem.id,
-                    prompt=prompt,
-                    response=grown.tokens,
-                    logprobs=grown.logprobs,
-                    text=grown.text,
-                    finished=grown.finish != "length",
-                    reward=graded(task, problem, grown.text, grown.finish, cfg.reward.truncated),
-                    step_ends=ends,
-                )
+    for (problem, prompt, grown), outcome in zip(drawn, outcomes.ravel().tolist(), strict=True):
+        ends, own = rewarded_steps(
+            rewards, engine.tokenizer, problem, prompt, grown.tokens, grown.text
+        )
+        episodes.append(
+            Episode(
+                problem_id=problem.id,
+                prompt=prompt,
+                response=grown.tokens,
+                logprobs=grown.logprobs,
+                text=grown.text,
+                finished=grown.finish != "length",
+                reward=outcome,
+                step_ends=ends,
+                step_rewards=own,
             )
+        )
     return episodes

@@ -1,23 +1,30 @@
 """The values of an episode's states, from Monte Carlo continuations of each.
 
-V(s) is the mean graded return of `values.k` continuations sampled from the policy at s. The states
+V(s) is the mean return of `values.k` continuations sampled from the policy at s. The states
 are s_0, the prompt's end, and the step boundaries short of the last: V(s_C) = 0 needs no sample.
+The return is the reward of the outcome; of a task that rewards steps it is what the steps after
+the state bring, discounted, the outcome's reward coming with the last of them.
 An episode is one trunk, its states are positions on it, so a value costs no prefill of its own.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from vinejax.config import Config
 from vinejax.model.decoder import Params
 from vinejax.rl.values import mc_values
-from vinejax.rollout.engine import Branch, Engine, Grown, bucket
-from vinejax.rollout.trajectories import PromptedProblem, graded
-from vinejax.tasks.base import Task
+from vinejax.rollout.branches import Branch, Grown, OnGrown
+from vinejax.rollout.engine import Engine
+from vinejax.rollout.plan import bucket
+from vinejax.rollout.trajectories import PromptedProblem, graded_as_grown, rewarded_steps
+from vinejax.tasks.rewards import Rewards
 from vinejax.tasks.text import continuation_text, decode
 from vinejax.types import Continuation, Episode, Problem, row_seed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class _State(NamedTuple):
@@ -65,19 +72,63 @@ def _budget(state: _State, episode: Episode, cfg: Config) -> int:
 def fill_values(
     engine: Engine,
     params: Params,
-    task: Task,
+    rewards: Rewards,
     problems: list[PromptedProblem],
     episodes: list[Episode],
     cfg: Config,
     iteration: int,
 ) -> list[Episode]:
-    """The episodes with `values`, `value_counts` and `continuations`.
+    """The episodes with `values`, `value_counts` and `continuations`, and `scored` where it can be.
+
+    A continuation is graded as the whole solution that it completes, while others are sampled.
 
     States past `values.max_states` are back-filled with what follows them, so that the advantages
     there are 0 (count 0). Source: math_episode_generator_with_mc_advantages.py:667-732.
     """
-    by_id = {problem.id: problem for problem, _ in problems}
     states, visits = _plan(episodes, cfg)
+    branches, budgets = _branches(states, episodes, cfg, iteration)
+    by_id = {problem.id: problem for problem, _ in problems}
+    problem_of = [by_id[episode.problem_id] for episode in episodes]
+    so_far = [_text(engine.tokenizer, episodes[state.episode], state) for state in states]
+    scored: list[np.ndarray] = []
+
+    def response_of(i: int, one: Grown) -> tuple[Problem, str]:
+        return problem_of[branches[i].trunk], so_far[i // cfg.values.k] + one.text
+
+    def grow(on_grown: OnGrown) -> list[Grown]:
+        trunks = [episode.tokens for episode in episodes]
+        if not engine.scores_as_learner:
+            return engine.grow(params, trunks, branches, budgets, on_grown)
+        grown, logprobs = engine.grow_scored(params, trunks, branches, budgets, on_grown)
+        scored.extend(logprobs)
+        return grown
+
+    grown, returns = graded_as_grown(grow, rewards, response_of, cfg.reward.truncated)
+    if rewards.has_steps:
+        for i, one in enumerate(grown):
+            state, (problem, text) = states[i // cfg.values.k], response_of(i, one)
+            later = _later(rewards, engine.tokenizer, problem, episodes[state.episode], state,
+                           one.tokens, text)  # fmt: skip
+            returns[i] = _discounted(later, returns[i], cfg.ppo.gamma)
+    values = _means(returns, len(states), cfg.values.k)
+    made = [Continuation(g.text, r, g.finish) for g, r in zip(grown, returns, strict=True)]
+    groups = [tuple(made[i : i + cfg.values.k]) for i in range(0, len(made), cfg.values.k)]
+    filled = [
+        _filled(episode, [groups[s] for s in visited], values[visited], cfg.ppo.gamma)
+        for episode, visited in zip(episodes, visits, strict=True)
+    ]
+    if not scored:
+        return filled
+    return [
+        dataclasses.replace(e, scored=own[len(e.prompt) :].tolist())
+        for e, own in zip(filled, scored, strict=True)
+    ]
+
+
+def _branches(
+    states: list[_State], episodes: list[Episode], cfg: Config, iteration: int
+) -> tuple[list[Branch], list[int]]:
+    """`values.k` branches a state, and their budgets."""
     rollout_of = _rollout_numbers(episodes)
     branches, budgets = [], []
     for state in states:
@@ -85,27 +136,19 @@ def fill_values(
         for k in range(cfg.values.k):
             # State 0 of `row_seed` is the solution itself: s_0 must not replay it.
             place = (episode.problem_id, rollout_of[state.episode], state.step + 1, k)
-            branches.append(
-                Branch(state.episode, state.position, row_seed(cfg.seed, iteration, *place))
-            )
+            seed = row_seed(cfg.seed, iteration, *place)
+            branches.append(Branch(state.episode, state.position, seed))
             budgets.append(_budget(state, episode, cfg))
-    grown = engine.grow(params, [e.tokens for e in episodes], branches, budgets)
+    return branches, budgets
 
-    found = []
-    for i, state in enumerate(states):
-        episode = episodes[state.episode]
-        own = grown[i * cfg.values.k : (i + 1) * cfg.values.k]
-        found.append(_grade(engine, task, by_id[episode.problem_id], episode, state, own, cfg))
+
+def _means(returns: list[float], num_states: int, k: int) -> np.ndarray:
+    """f32[num_states] the mean return of each state's k continuations."""
     # A bucket's size, so that the number of states, which changes, compiles nothing.
-    returns = np.zeros((1, bucket(len(found)), cfg.values.k), np.float32)
-    counts = np.zeros(returns.shape[:2], np.int32)
-    for i, group in enumerate(found):
-        returns[0, i], counts[0, i] = [c.reward for c in group], cfg.values.k
-    values = np.asarray(mc_values(returns, counts))[0]
-    return [
-        _filled(episode, [found[s] for s in visited], values[visited], cfg.ppo.gamma)
-        for episode, visited in zip(episodes, visits, strict=True)
-    ]
+    padded = np.zeros((1, bucket(num_states), k), np.float32)
+    padded[0, :num_states] = np.reshape(np.array(returns, np.float32), (num_states, k))
+    counts = np.full(padded.shape[:2], k, np.int32)
+    return np.asarray(mc_values(padded, counts))[0]
 
 
 def _rollout_numbers(episodes: list[Episode]) -> list[int]:
@@ -118,27 +161,36 @@ def _rollout_numbers(episodes: list[Episode]) -> list[int]:
     return numbers
 
 
-def _grade(
-    engine: Engine,
-    task: Task,
+def _text(tokenizer: "PreTrainedTokenizerBase", episode: Episode, state: _State) -> str:
+    """The response as far as the state."""
+    prompt_text = decode(tokenizer, episode.prompt)
+    before = episode.tokens[len(episode.prompt) : state.position]
+    return continuation_text(tokenizer, episode.prompt, prompt_text, before)
+
+
+def _later(
+    rewards: Rewards,
+    tokenizer: "PreTrainedTokenizerBase",
     problem: Problem,
     episode: Episode,
     state: _State,
-    grown: list[Grown],
-    cfg: Config,
-) -> tuple[Continuation, ...]:
-    """A state's continuations, each graded as the whole solution that it completes."""
-    prompt_text = decode(engine.tokenizer, episode.prompt)
-    before = episode.tokens[len(episode.prompt) : state.position]
-    so_far = continuation_text(engine.tokenizer, episode.prompt, prompt_text, before)
-    return tuple(
-        Continuation(
-            g.text,
-            graded(task, problem, so_far + g.text, g.finish, cfg.reward.truncated),
-            g.finish,
-        )
-        for g in grown
-    )
+    tokens: list[int],
+    text: str,
+) -> list[float]:
+    """The own rewards of the steps that end after the state, in the solution that `tokens` make.
+
+    `text` is the whole response; how it divides may depend on what came after the state.
+    """
+    used = state.position - len(episode.prompt)
+    response = episode.response[:used] + tokens
+    ends, own = rewarded_steps(rewards, tokenizer, problem, episode.prompt, response, text)
+    return [reward for end, reward in zip(ends, own or [], strict=True) if end > used]
+
+
+def _discounted(rewards: list[float], outcome: float, gamma: float) -> float:
+    """r_0 + γ·r_1 + γ²·r_2 + ..., the outcome's reward coming with the last."""
+    own = sum(gamma**i * reward for i, reward in enumerate(rewards))
+    return own + gamma ** max(len(rewards) - 1, 0) * outcome
 
 
 def _filled(
@@ -149,8 +201,11 @@ def _filled(
 ) -> Episode:
     """The episode with its sampled values, and the rest such that r + gamma V' - V = 0."""
     num_steps, sampled = len(episode.step_ends), len(continuations)
-    steps_to_go = np.arange(num_steps)[::-1]
-    filled = (episode.reward * gamma**steps_to_go).astype(np.float32)
+    # In the advantages' own precision and order, or rounding would leave something of them.
+    rewards, after = np.asarray(episode.rewards, np.float32), np.float32(0)
+    filled = np.zeros(num_steps, np.float32)
+    for c in reversed(range(num_steps)):
+        after = filled[c] = rewards[c] + np.float32(gamma) * after
     filled[:sampled] = values
     counts = np.zeros(num_steps, np.int32)
     counts[:sampled] = [len(group) for group in continuations]

@@ -1,0 +1,290 @@
+"""How fast continuations are drawn: the engine against other ways, on the same lengths.
+
+    python benchmarks/rollout.py [--model=1m|10m] [--vocab=512|32k] [--contenders=ours,host,...]
+    python benchmarks/rollout.py --scaling     # time and memory at K and at 2 K
+    python benchmarks/rollout.py --items       # slot utilisation where lengths are not known
+    python benchmarks/rollout.py --device --model=rho1b --vocab=32k --slots=256    # on a GPU
+
+On a CPU ours has a virtual device a core (`--devices`), as its mesh would have on an accelerator;
+the others use the cores as their libraries do. All contenders run in one process, on the work of
+`workload.py`. A first call compiles; then come `--repeats` rounds in which each runs once, and
+medians are printed. Before that, all must write the same at temperature 0, and those that draw with
+the engine's random numbers the same at 0.6. Seconds of the processor are printed beside the
+clock's: they hardly change when others use the machine.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from bandwidth import measure_device
+from contenders import CONTENDERS
+from workload import (
+    SHAPES,
+    STATES,
+    VOCABULARIES,
+    Lengths,
+    NotInstalled,
+    Run,
+    Workload,
+    make_workload,
+)
+
+from vinejax.model.decoder import Decoder
+from vinejax.runtime.compiles import num_compiles
+
+SHARE_ALIKE = 0.99  # of the branches: rounding can turn a draw at a boundary
+LOGPROB_TOLERANCE = 1e-4
+
+
+class Disagreement(Exception):
+    """Two contenders wrote different things where they must not."""
+
+
+def assert_alike(name: str, made: Run, expected: Run) -> str:
+    """A line on how alike two runs are; Disagreement if they are not."""
+    pairs = list(zip(made.tokens, expected.tokens, strict=True))
+    alike = statistics.mean(a == b for a, b in pairs)
+    line = f"{name}: {alike:.2%} of {len(pairs)} branches have the same tokens as ours"
+    if alike < SHARE_ALIKE or [len(a) for a, _ in pairs] != [len(b) for _, b in pairs]:
+        raise Disagreement(line)
+    if made.logprobs is not None and expected.logprobs is not None:
+        gap = 0.0
+        for (a, b), ours, theirs in zip(pairs, made.logprobs, expected.logprobs, strict=True):
+            same = next((n for n in range(len(a)) if a[n] != b[n]), len(a))
+            gap = max(gap, *np.abs(np.subtract(ours[:same], theirs[:same])), 0.0)
+        line += f", log-probabilities within {gap:.0e}"
+        if gap > LOGPROB_TOLERANCE:
+            raise Disagreement(line)
+    return line
+
+
+def greedy_part(work: Workload, count: int = 16, most: int = 32) -> Workload:
+    """`count` of the branches, spread over all states, at temperature 0."""
+    some = np.linspace(0, len(work.branches) - 1, count).astype(int)
+    return dataclasses.replace(
+        work,
+        sampling=dataclasses.replace(work.sampling, temperature=0.0, top_p=1.0),
+        branches=[work.branches[i] for i in some],
+        budgets=[min(most, work.budgets[i]) for i in some],
+    )
+
+
+def prepare(work: Workload, names: list[str]) -> tuple[dict[str, Callable[[], Run]], list[str]]:
+    """The contenders that are installed, ready to run, and a line on each that is not."""
+    ready, lines = {}, []
+    for name in names:
+        try:
+            ready[name] = CONTENDERS[name](work)
+        except NotInstalled as missing:
+            lines.append(f"{name}: not measured, {missing} is not installed")
+    return ready, lines
+
+
+def check(work: Workload, names: list[str]) -> list[str]:
+    """All contenders at temperature 0 on a part of the work; a line on each."""
+    ready, _ = prepare(greedy_part(work), names)
+    made = {name: run() for name, run in ready.items()}
+    return [
+        f"temperature 0, {assert_alike(name, run, made['ours'])}"
+        for name, run in made.items()
+        if name != "ours"
+    ]
+
+
+class Rounds(NamedTuple):
+    first: dict[str, Run]  # what the first call of each gave
+    seconds: dict[str, list[float]]  # on the clock, a round
+    cpu_seconds: dict[str, list[float]]  # of all cores together
+    compiles: int  # programs compiled after the first calls
+
+
+def timed_rounds(ready: dict[str, Callable[[], Run]], repeats: int) -> Rounds:
+    """A first call of each, then `repeats` rounds in which each runs once."""
+    first = {name: run() for name, run in ready.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in ready}
+    cpu_seconds: dict[str, list[float]] = {name: [] for name in ready}
+    compiles = num_compiles()
+    for _ in range(repeats):
+        for name, run in ready.items():
+            start, cpu_start = time.perf_counter(), time.process_time()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+            cpu_seconds[name].append(time.process_time() - cpu_start)
+    return Rounds(first, seconds, cpu_seconds, num_compiles() - compiles)
+
+
+def slower(seconds: dict[str, list[float]], name: str, than: str) -> float:
+    """Time of `name` over time of `than`, the median over rounds."""
+    pairs = zip(seconds[name], seconds[than], strict=True)
+    return statistics.median(a / b for a, b in pairs)
+
+
+def compare(work: Workload, names: list[str], repeats: int) -> tuple[list[str], list[dict]]:
+    """What is to be printed, and the table's rows."""
+    lines = check(work, names)
+    ready, missing = prepare(work, names)
+    rounds = timed_rounds(ready, repeats)
+    first, seconds, cpu_seconds = rounds.first, rounds.seconds, rounds.cpu_seconds
+    for name, made in first.items():
+        if name != "ours" and made.logprobs is not None:  # it draws with the same numbers
+            lines.append(f"temperature 0.6, {assert_alike(name, made, first['ours'])}")
+    rows = []
+    for name, made in first.items():
+        rows.append(
+            {
+                "contender": name,
+                "tokens_per_s": work.useful_tokens / statistics.median(seconds[name]),
+                "time_ratio": slower(seconds, name, "ours"),
+                "cpu_ratio": slower(cpu_seconds, name, "ours"),
+                "prefill_tokens": made.prefill_tokens,
+                "decode_steps": made.decode_steps,
+                "slot_utilisation": made.slot_utilisation,
+                "seconds": seconds[name],
+                "cpu_seconds": cpu_seconds[name],
+            }
+        )
+    lines.append(f"programs compiled in the timed rounds: {rounds.compiles}")
+    return [*lines, "", *table(rows), *missing], rows
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Markdown."""
+    lines = [
+        "| contender | useful tokens/s | time / ours | CPU time / ours | prefill tokens | "
+        "decode steps | utilisation |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['contender']} | {row['tokens_per_s']:,.0f} | {row['time_ratio']:.2f} | "
+            f"{row['cpu_ratio']:.2f} | "
+            f"{row['prefill_tokens']:,} | {row['decode_steps']:,} | {row['slot_utilisation']:.3f} |"
+        )
+    return lines
+
+
+def peak_memory(run: Callable[[], Run]) -> int:
+    """Bytes this process held at most during a run (Linux); 0 where the kernel does not say."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    except OSError:
+        return 0
+    run()
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) * 1024
+
+
+def scaling(make: Callable[[int], Workload], k: int, repeats: int) -> list[str]:
+    """Time and peak memory of ours at `k` and at 2 `k` continuations a state."""
+    ready = {str(n): CONTENDERS["ours"](make(n)) for n in (k, 2 * k)}
+    rounds = timed_rounds(ready, repeats)
+    less, more = ready
+    lines = ["| K | seconds | peak memory of the process |", "|---|---|---|"]
+    for n, run in ready.items():
+        peak = peak_memory(run) / 2**20
+        lines.append(f"| {n} | {statistics.median(rounds.seconds[n]):.2f} | {peak:,.0f} MiB |")
+    ratios = slower(rounds.seconds, more, less), slower(rounds.cpu_seconds, more, less)
+    return [*lines, f"time at {more} / time at {less}: {ratios[0]:.2f}, CPU time {ratios[1]:.2f}"]
+
+
+def ends_at_random(work: Workload, cap: int) -> Workload:
+    """The work with lengths that no one knows: an EOS is drawn with probability 4 / cap.
+
+    The output matrix is zero, so that all tokens are equally likely, whatever the text.
+    """
+    size = work.model.cfg.vocab_size
+    cfg = dataclasses.replace(work.model.cfg, eos_ids=tuple(range(round(size * 4 / cap))))
+    params = work.params | {"head": work.params["head"] * 0}
+    budgets = [cap] * len(work.budgets)
+    return dataclasses.replace(work, model=Decoder(cfg), params=params, budgets=budgets)
+
+
+def items_a_slot(
+    make: Callable[[int], Workload], lengths: Lengths, slots: int, counts: list[int]
+) -> list[str]:
+    """Slot utilisation of ours where only sampling tells a branch's length."""
+    head = "items a slot | K | mean length | decode steps | utilisation"
+    lines = [f"| {head} |", "|---|---|---|---|---|"]
+    for count in counts:
+        k = max(1, round(count * slots / (lengths.trajectories * STATES)))
+        made = CONTENDERS["ours"](ends_at_random(make(k), lengths.cap))()
+        mean = statistics.mean(map(len, made.tokens))
+        used = made.slot_utilisation
+        lines.append(f"| {count} | {k} | {mean:.1f} | {made.decode_steps:,} | {used:.3f} |")
+    return lines
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    whole = Lengths()
+    parser = argparse.ArgumentParser(description="Speed of drawing continuations.")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--scaling", action="store_true", help="time and memory at K and 2 K")
+    mode.add_argument("--items", action="store_true", help="utilisation at unknown lengths")
+    mode.add_argument("--device", action="store_true", help="share of the bandwidth limit")
+    parser.add_argument("--model", choices=SHAPES, default="10m")
+    parser.add_argument("--vocab", choices=VOCABULARIES, default="512")
+    parser.add_argument("--trajectories", type=int, default=whole.trajectories)
+    parser.add_argument("--k", type=int, default=whole.k)
+    parser.add_argument("--prompt", type=int, default=whole.prompt)
+    parser.add_argument("--trajectory", type=int, default=whole.trajectory)
+    parser.add_argument("--cap", type=int, default=whole.cap)
+    parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--devices", type=int, default=os.cpu_count(), help="of ours, on a CPU")
+    parser.add_argument("--contenders", default=",".join(CONTENDERS))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--copy-mib", type=int, default=1024, help="array of the copy, --device")
+    parser.add_argument("--json", type=Path, help="where to write the rows")
+    parsed = parser.parse_args(arguments)
+    unknown = set(parsed.contenders.split(",")) - set(CONTENDERS)
+    if unknown:
+        parser.error(
+            f"--contenders: {', '.join(sorted(unknown))} not among {', '.join(CONTENDERS)}"
+        )
+    return parsed
+
+
+def main(arguments: list[str]) -> None:
+    args = parse(arguments)
+    if args.devices > 1:
+        jax.config.update("jax_num_cpu_devices", args.devices)
+    lengths = Lengths(args.trajectories, args.k, args.prompt, args.trajectory, args.cap)
+    dtype = "bfloat16" if args.device else "float32"
+
+    def make(k: int) -> Workload:
+        of_k = dataclasses.replace(lengths, k=k)
+        return make_workload(args.model, VOCABULARIES[args.vocab], of_k, args.slots, dtype)
+
+    work, rows = make(args.k), []
+    print(
+        f"{args.model}, vocabulary {args.vocab}, {args.slots} slots, {len(work.branches)} branches "
+        f"on {len(work.trunks)} trunks, {work.useful_tokens:,} tokens, {jax.device_count()} "
+        f"{jax.default_backend()} devices, jax {jax.__version__}, "
+        f"{time.strftime('%Y-%m-%d')}"
+    )
+    if args.scaling:
+        lines = scaling(make, args.k, args.repeats)
+    elif args.items:
+        lines = items_a_slot(make, lengths, args.slots, [8, 16, 32])
+    elif args.device:
+        lines = measure_device(work, args.repeats, args.copy_mib * 2**20)
+    else:
+        others = [name for name in args.contenders.split(",") if name != "ours"]
+        lines, rows = compare(work, ["ours", *others], args.repeats)
+    print("\n".join(lines))
+    if args.json:
+        record = vars(args) | {"json": None, "rows": rows, "lines": lines}
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

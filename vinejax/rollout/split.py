@@ -1,0 +1,106 @@
+"""How decoding splits a model over the mesh: by hand, since every shard runs a loop of its own.
+
+Weights are equal on all data shards. Over the tensor axis: query and KV heads, feed-forward columns
+and, where it divides, the vocabulary. With fewer KV heads than places each is repeated.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as Spec
+from jaxtyping import Array, Float, Int
+
+from vinejax.model.decoder import Decoder, Params, cast, unstack
+from vinejax.model.sharding import spec_of
+
+DATA_AXES = ("data", "fsdp")  # of the mesh: each place on them is a shard
+TENSOR = "tensor"
+SHARDS, EVERYWHERE = Spec(DATA_AXES), Spec()
+CACHE = Spec(DATA_AXES, TENSOR)  # [n, K, columns, H]
+
+
+def num_shards(mesh: Mesh) -> int:
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def check_tensor(model: Decoder, mesh: Mesh) -> None:
+    """ValueError unless the model's heads and feed-forward columns divide over the tensor axis."""
+    cfg, tensor = model.cfg, mesh.shape[TENSOR]
+    uneven = {"heads": cfg.num_heads % tensor, "feed-forward columns": cfg.ffn % tensor}
+    uneven["KV heads"] = cfg.num_kv_heads % tensor and tensor % cfg.num_kv_heads
+    for what, rest in uneven.items():
+        if rest:
+            raise ValueError(f"mesh.tensor = {tensor} does not divide the model's {what}")
+
+
+def num_kv_heads(model: Decoder, mesh: Mesh) -> int:
+    """K over all places of the tensor axis, repeated ones counted."""
+    return max(model.cfg.num_kv_heads, mesh.shape[TENSOR])
+
+
+def own_part(model: Decoder, mesh: Mesh) -> Decoder:
+    """The model as one place of the tensor axis sees it."""
+    cfg, tensor = model.cfg, mesh.shape[TENSOR]
+    return Decoder(
+        dataclasses.replace(
+            cfg,
+            num_heads=cfg.num_heads // tensor,
+            num_kv_heads=num_kv_heads(model, mesh) // tensor,
+            ffn=cfg.ffn // tensor,
+            attention_scale=cfg.score_scale,
+            tensor_axis=TENSOR,
+        )
+    )
+
+
+def vocab_axis(model: Decoder, mesh: Mesh) -> str | None:
+    """The axis that splits the vocabulary; None where it does not divide."""
+    return None if model.cfg.vocab_size % mesh.shape[TENSOR] else TENSOR
+
+
+def weight_specs(model: Decoder, mesh: Mesh) -> Any:
+    """A PartitionSpec for each of the weights that `for_decoding` gives."""
+
+    def spec(path: tuple[Any, ...], _: Any) -> Spec:
+        axes = [axis if axis == TENSOR else None for axis in spec_of(path)]
+        if path[0].key in ("embed", "head") and vocab_axis(model, mesh) is None:
+            axes = []
+        return Spec(*(axes[1:] if path[0].key == "layers" else axes))
+
+    specs = jax.tree_util.tree_map_with_path(spec, jax.eval_shape(model.init, jax.random.key(0)))
+    return {**specs, "layers": [specs["layers"]] * model.cfg.num_layers}
+
+
+@functools.partial(jax.jit, static_argnames=("model", "mesh"))
+def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Any:
+    """The weights as decoding wants them: rounded once, layers in a list, split by tensor alone."""
+    repeats = num_kv_heads(model, mesh) // model.cfg.num_kv_heads
+
+    def repeated(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
+        is_kv = path[-2].key in ("k", "v") if len(path) > 1 else False
+        return jnp.repeat(x, repeats, axis=-2) if is_kv and repeats > 1 else x
+
+    params = jax.tree_util.tree_map_with_path(repeated, cast(params, model.cfg.compute_dtype))
+    params = {**params, "layers": unstack(params, model.cfg.num_layers)}
+    return jax.tree.map(
+        lambda x, spec: lax.with_sharding_constraint(x, NamedSharding(mesh, spec)),
+        params, weight_specs(model, mesh), is_leaf=lambda x: isinstance(x, jax.Array),
+    )  # fmt: skip
+
+
+def embed(
+    model: Decoder, params: Any, tokens: Int[Array, "*shape"], axis: str | None
+) -> Float[Array, "*shape D"]:
+    """The embeddings of tokens, from a part of the vocabulary on each place of `axis`."""
+    if axis is None:
+        return model.embed(params, tokens)
+    size = params["embed"].shape[0]
+    place = tokens - lax.axis_index(axis) * size
+    mine = (place >= 0) & (place < size)
+    x = model.embed(params, jnp.where(mine, place, 0))
+    return lax.psum(jnp.where(mine[..., None], x, 0), axis)

@@ -1,0 +1,61 @@
+"""Stop strings on the device: an automaton over token texts.
+
+The host finds a stop string in the decoded text (`tasks/text.py`) and has the last word. The device
+only has to end a branch early, so that no slot decodes past one: it walks the automaton of Aho and
+Corasick (1975), whose alphabet here is the vocabulary, one table look-up a token.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vinejax.tasks.text import decode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+HIT = -1
+
+
+def token_texts(tokenizer: "PreTrainedTokenizerBase", vocab_size: int) -> list[str]:
+    """What each id adds to a text in the middle of it; '' for special ids and those it lacks."""
+    anchor: Any = tokenizer.encode("a", add_special_tokens=False)[-1:]
+    before = len(decode(tokenizer, anchor))
+    return [decode(tokenizer, [*anchor, i])[before:] for i in range(vocab_size)]
+
+
+def stop_table(stop: tuple[str, ...], texts: list[str]) -> np.ndarray:
+    """i32[A, V]: from a state and a token to the next state, HIT once a stop string is complete.
+
+    A state is the longest end of the text that a stop string begins with; state 0 is none. A = 0
+    without stop strings. A character that is spread over tokens leads to state 0: a stop string
+    with such a character may be missed here, never on the host.
+    """
+    if not stop:
+        return np.zeros((0, len(texts)), np.int32)
+    prefixes = sorted({s[:n] for s in stop for n in range(len(s) + 1)}, key=len)
+    state_of = {prefix: i for i, prefix in enumerate(prefixes)}
+    letters = {c: i for i, c in enumerate(sorted(set("".join(stop))))}
+    other = len(letters)
+
+    def after(prefix: str, letter: str) -> int:
+        text = prefix + letter
+        if any(text.endswith(s) for s in stop):
+            return HIT
+        return max(state_of[text[i:]] for i in range(len(text) + 1) if text[i:] in state_of)
+
+    by_letter = np.zeros((len(prefixes), other + 1), np.int32)
+    for prefix, state in state_of.items():
+        for letter, i in letters.items():
+            by_letter[state, i] = after(prefix, letter)
+
+    longest = max(map(len, texts))
+    spelled = np.full((len(texts), longest), other)
+    for i, text in enumerate(texts):
+        spelled[i, : len(text)] = [letters.get(c, other) for c in text]
+    lengths = np.array([len(text) for text in texts])
+    table = np.repeat(np.arange(len(prefixes), dtype=np.int32)[:, None], len(texts), axis=1)
+    for n in range(longest):
+        going = (table != HIT) & (lengths > n)
+        table = np.where(going, by_letter[table, spelled[:, n]], table)
+    return table
