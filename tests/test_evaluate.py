@@ -12,6 +12,7 @@ from vinejax.config import Config
 from vinejax.evaluate import evaluate_run
 from vinejax.model.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.tasks.rewards import Rewards
 
 
 def run() -> Path:
@@ -71,8 +72,18 @@ def test_the_best_policy_goes_before_the_newest(copy: Path):
     assert record["source"] == "best/2" and figures(record) == recorded(0)
 
 
-def test_every_response_is_written(tmp_path: Path):
+def test_every_response_is_graded_in_one_batch_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    batches, graded = [], Rewards.__call__
+
+    def noted(rewards: Rewards, items: Any) -> list[float]:
+        batches.append(items)
+        return graded(rewards, items)
+
+    monkeypatch.setattr(Rewards, "__call__", noted)
     record = evaluate_run(start_config(), tmp_path)
+    assert [len(batch) for batch in batches] == [12]
     rows = cases.read_lines(tmp_path / "eval" / "test.jsonl")
     task = cases.FewProblems()
     assert [row["problem_id"] for row in rows] == [p.id for p in task.load("test")]

@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[1] / "vinejax"
 LAYERS = [
     "main",  # the command line
     "train",  # the loop
+    "offline",  # the iterations of methods that sample first
     "evaluate",  # a policy's accuracy, for the loop and by itself
+    "export",  # a run's policy for other programs
     "session",  # task, weights and mesh of a run
     "baselines",  # what the loop can start from, or be compared with
     "analysis",  # what a run wrote, for people

@@ -26,16 +26,17 @@ FAKES = """
 import sys, types
 
 def record(mode):
-    def call(cfg, workdir):
+    def call(cfg, workdir, **options):
         assert "jax" not in sys.modules
         print(mode, workdir, cfg.iterations, cfg.values.k, cfg.ppo.clip, cfg.eval.problems,
-              cfg.resume, cfg.sample.stop)
+              cfg.resume, cfg.sample.stop, *options.values())
     return call
 
 for name, function, mode in [
     ("vinejax.train", "train", "train"),
     ("vinejax.evaluate", "evaluate_run", "eval"),
     ("vinejax.baselines.sft", "warm_up", "sft"),
+    ("vinejax.export", "export_run", "export"),
 ]:
     sys.modules[name] = types.ModuleType(name)
     setattr(sys.modules[name], function, record(mode))
@@ -67,6 +68,8 @@ def command(folder: pathlib.Path, *arguments: str, setup: str = FAKES) -> tuple[
         ([], "train runs/mine 5 2 0.2 100 True ()"),
         (["--mode=eval", "--workdir=there"], "eval there 5 2 0.2 100 True ()"),
         (["--mode=sft", "--config.values.k=4"], "sft runs/mine 5 4 0.2 100 True ()"),
+        (["--mode=export"], "export runs/mine 5 2 0.2 100 True () best"),
+        (["--mode=export", "--policy=last"], "export runs/mine 5 2 0.2 100 True () last"),
         (["--config.ppo.clip", "0.1", "--noconfig.resume"], "train runs/mine 5 2 0.1 100 False ()"),
         (["--config.eval.problems=none"], "train runs/mine 5 2 0.2 None True ()"),
         (["--config.eval.problems=7", "--config.ppo.clip=1"], "train runs/mine 5 2 1.0 7 True ()"),

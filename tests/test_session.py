@@ -1,16 +1,23 @@
 """What a run refuses to start with, in one line and before it has written anything."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import loop_cases as cases
 import pytest
 
 from vinejax import train as loop
-from vinejax.config import Config
+from vinejax.config import Config, DataConfig
 from vinejax.errors import ConfigError, DataError, WorkdirError
+from vinejax.evaluate import evaluate_run
 from vinejax.session import open_session
+from vinejax.tasks.grading import Grader
 from vinejax.tasks.prompts import encode_prompt
+from vinejax.types import Problem
+
+BAD = {0: None, 2: r"\frac{1}{", 3: r"\frac{" + 50 * "1"}  # golds of the first rows of each split
 
 
 @pytest.fixture(scope="module")
@@ -79,16 +86,121 @@ def test_long_prompts_are_left_out_and_listed(
     model = {"path": str(run.workdir / "warmup")}
     cfg = cases.config(data={"max_prompt_tokens": 12}, rollout={"prompts": 1}, model=model)
     session = open_session(cfg, tmp_path)
-    dropped = json.loads((tmp_path / "dropped_prompts.json").read_text())
+    dropped = json.loads((tmp_path / "dropped_problems.json").read_text())
     printed, task = capsys.readouterr().out, cases.FewProblems()
     for split, size in cases.SIZES.items():
         lengths = {
             problem.id: len(encode_prompt(session.tokenizer, task.prompt(problem), False))
             for problem in task.load(split)
         }
-        assert dropped[split] == [name for name, length in lengths.items() if length > 12]
+        reason = "the prompt has more than data.max_prompt_tokens = 12 tokens"
+        assert dropped[split] == [
+            {"id": name, "reason": reason, "left_out": True}
+            for name, length in lengths.items()
+            if length > 12
+        ]
         kept = [problem.id for problem, _ in session.problems[split]]
         assert kept == [name for name, length in lengths.items() if length <= 12]
         if dropped[split]:
             assert f"{split}: {len(dropped[split])} of {size} prompts have more than" in printed
     assert dropped["train"] and session.problems["train"]
+
+
+class Graded(cases.FewProblems):
+    """Graded by the grader, with a few golds that nothing can read."""
+
+    def gold(self, problem: Problem) -> str | None:
+        return BAD.get(int(problem.id.split("/")[1]), self.answer(problem.answer))
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
+        pairs = [(self.answer(response), self.gold(problem) or "") for problem, response in items]
+        return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
+
+
+class Hopeless(Graded):
+    def gold(self, problem: Problem) -> str | None:
+        return None
+
+
+def make(data: DataConfig) -> Graded:
+    return Hopeless() if data.path == "hopeless" else Graded()
+
+
+def graded_config(run: cases.Run, path: str = "", **sections: Any) -> Config:
+    data = {"task": "test_session", "path": path}
+    model = {"path": str(run.workdir / "warmup")}
+    return cases.config(data=data, model=model, **sections)
+
+
+@pytest.mark.parametrize("unreadable, left", [("drop", 9), ("keep", 12)])
+def test_golds_that_cannot_be_read_are_listed_and_not_trained_on(
+    run, tmp_path: Path, capsys: pytest.CaptureFixture[str], unreadable: str, left: int
+):
+    cfg = graded_config(run, grader={"unreadable": unreadable})
+    with open_session(cfg, tmp_path) as session:
+        sizes = [len(problems) for problems in session.problems.values()]
+    assert sizes == [left, 4, 6]
+    kept = {problem.id for problem, _ in session.problems["train"]}
+    assert ("train/2" in kept) == (unreadable == "keep") and "train/1" in kept
+    listed = json.loads((tmp_path / "dropped_problems.json").read_text())
+    printed = capsys.readouterr().out.splitlines()
+    for split, size, line in zip(cases.SIZES, cases.SIZES.values(), printed, strict=True):
+        out = split == "train" and unreadable == "drop"
+        reason = {"reason": "the gold cannot be read", "left_out": out}
+        assert listed[split] == [{"id": f"{split}/{i}", "gold": BAD[i]} | reason for i in BAD]
+        assert line == (
+            f"{split}: 3 of {size} golds cannot be read and are {'left out' if out else 'kept'}: "
+            f"{split}/0 without one, {split}/2 {BAD[2]!r}, {split}/3 {str(BAD[3])[:40]!r}: "
+            "dropped_problems.json"
+        )
+
+
+def test_no_gold_that_can_be_read(run, tmp_path: Path):
+    message = refusal(DataError, graded_config(run, "hopeless"), tmp_path / "run")
+    assert message == "arithmetic train: none of the golds of its 12 problems can be read"
+    assert not (tmp_path / "run").exists()
+    record = evaluate_run(graded_config(run, "hopeless"), tmp_path / "eval")
+    assert record["problems"] == 6 and record["pass_at_1"] == 0.0
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[Grader]:
+    graders, close = [], Grader.close
+
+    def noted(grader: Grader) -> None:
+        graders.append(grader)
+        close(grader)
+
+    monkeypatch.setattr(Grader, "close", noted)
+    return graders
+
+
+def test_the_grader_ends_with_the_run(run, tmp_path: Path, closed: list, monkeypatch: Any):
+    cfg = graded_config(run, iterations=1, eval={"every": 0}, log={"vines": 12})
+    loop.train(cfg, tmp_path / "run")
+    assert len(closed) == 1
+    (line,) = [x for x in cases.read_lines(tmp_path / "run/metrics.jsonl") if x["stage"] == "train"]
+    assert (line["grader/timeouts"], line["grader/errors"]) == (0, 0)
+    # What the iteration's two phases drew and the budget did not cut; not the evaluations'.
+    rows = cases.read_lines(tmp_path / "run/episodes/0.jsonl")
+    states = {
+        (row["problem_id"], "".join(step["text"] for step in row["steps"][:c])): step
+        for row in rows
+        for c, step in enumerate(row["steps"])
+    }
+    finishes = [x["finish"] for step in states.values() for x in step["continuations"]]
+    ended = sum(row["finished"] for row in rows) + sum(f != "length" for f in finishes)
+    assert line["grader/pairs"] == ended > 0
+    assert 0 < line["timing_s/grade"] < line["timing_s/rollout"] + line["timing_s/value"]
+    evaluate_run(cfg, tmp_path / "run")
+    assert len(closed) == 2
+
+    def dying(*_: Any):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "iterate", dying)
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(cfg, tmp_path / "dying")
+    assert len(closed) == 3
+    refusal(ConfigError, graded_config(run, rollout={"prompts": 13}), tmp_path / "refused")
+    assert len(closed) == 4

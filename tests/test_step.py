@@ -1,5 +1,6 @@
 """The update: its gradient against a plain oracle, and everything that must not change it."""
 
+import dataclasses
 import functools
 import os
 import subprocess
@@ -16,6 +17,7 @@ import rl_oracles as oracle
 
 from vinejax.config import KLConfig, PPOConfig
 from vinejax.learner.batch import collate, minibatches, with_logprobs
+from vinejax.learner.objective import Objective
 from vinejax.learner.score import score
 from vinejax.learner.step import gradients, train_step
 from vinejax.runtime.compiles import num_compiles
@@ -29,8 +31,12 @@ LENGTHS = [(4, 9), (2, 3), (4, 9), (5, 0), (3, 10), (2, 3), (4, 1)]
 TOKENS = sum(r for _, r in LENGTHS)
 CLAMPED = (0, 6)  # row and position of a token whose k3 is over 10
 
-gradients_jit = jax.jit(gradients, static_argnames=("model", "temperature", "ppo", "kl_cfg"))
-grads_of = functools.partial(gradients_jit, cases.model())
+gradients_jit = jax.jit(gradients, static_argnames=("model", "objective"))
+
+
+def grads_of(params: Any, batch: Batch, temperature: float, ppo: PPOConfig, kl_cfg: KLConfig):
+    objective = Objective(temperature, dataclasses.replace(ppo, reduction="token"), kl_cfg)
+    return gradients_jit(cases.model(), params, batch, objective)
 
 
 @functools.cache
@@ -166,8 +172,9 @@ def test_an_eos_that_is_also_the_pad_id_gets_its_gradient():
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 def test_ratio_is_1_and_kl_0_before_the_first_update(temperature):
     cfg = cases.config(sample={"temperature": temperature}, ppo={"microbatch": None})
-    params, batch = cases.params(), collate(cases.random_episodes(LENGTHS * 2), rows=8)
-    batch = with_logprobs(cases.model(), params, params, batch, cfg)
+    params, episodes = cases.params(), cases.random_episodes(LENGTHS * 2)
+    batch = collate(episodes, rows=8)
+    batch = with_logprobs(cases.model(), params, params, batch, episodes, cfg)
     for minibatch in minibatches(batch, 8, seed=0, iteration=0, epoch=0):
         _, stats = grads_of(params, minibatch, temperature, PLAIN, KL)
         assert stats.tokens > 10 and stats.clipped == 0
@@ -183,7 +190,8 @@ def update(batch: Batch, ppo: PPOConfig = PLAIN, state: TrainState | None = None
     if state is None:
         params = cases.params()
         state = TrainState(jnp.int32(0), params, OPTIMIZER.init(params))
-    return train_step(cases.model(), OPTIMIZER, T_SAMPLE, ppo, KL, state, batch)
+    objective = Objective(T_SAMPLE, dataclasses.replace(ppo, reduction="token"), KL)
+    return train_step(cases.model(), OPTIMIZER, objective, state, batch)
 
 
 @pytest.mark.parametrize("shift_mean", [True, False])

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from vinejax.rl.losses import kl, ppo_clip, value_clip
     from vinejax.rl.masked import whiten
     from vinejax.rl.values import mc_values
-    from vinejax.rollout.engine import Branch, Engine
+    from vinejax.rollout.branches import Branch
+    from vinejax.rollout.engine import Engine
     from vinejax.tasks.grading import Grader, Verdict, extract_answer, grade, grade_response
     from vinejax.tasks.steps import split_steps
 
@@ -31,7 +32,7 @@ _HOMES = {
     "value_clip": "vinejax.rl.losses",
     "whiten": "vinejax.rl.masked",
     "mc_values": "vinejax.rl.values",
-    "Branch": "vinejax.rollout.engine",
+    "Branch": "vinejax.rollout.branches",
     "Engine": "vinejax.rollout.engine",
     "Grader": "vinejax.tasks.grading",
     "Verdict": "vinejax.tasks.grading",

@@ -8,13 +8,31 @@ type after `--config.`. Values that make no sense are refused by `checks.py`.
 
 import dataclasses
 import difflib
+import runpy
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ml_collections import config_dict
 
 from vinejax.errors import ConfigError
+
+# What a method reads, beside what all read: sections of `Config` that the others must leave alone.
+METHODS = {
+    "vineppo": ("values",),
+    "ppo": ("critic",),
+    "grpo": (),
+    "rloo": (),
+    "dr_grpo": (),
+    "dapo": ("dapo",),
+    "reinforce++": (),
+    "opmd": ("opmd",),
+    "asymre": ("asymre",),
+    "restem": ("restem",),
+    "dpo_positive": ("dpo",),
+    "sft": (),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +66,12 @@ class SampleConfig:
     stop: tuple[str, ...] = ()
 
 
-GROUP = 8  # slots of the engine that decode on one trunk together
-
-
 @dataclasses.dataclass(frozen=True)
 class RolloutConfig:
     prompts: int = 64  # problems an iteration
     per_prompt: int = 8  # solutions a problem
-    slots: int = 256  # branches decoded at once
+    slots: int = 256  # branches decoded at once, over all devices
+    memory_gib: float | None = None  # for keys and values on one device; None: a share of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,14 +88,29 @@ class RewardConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class GraderConfig:
+    """How answers are compared, for tasks that grade with a `Grader`."""
+
+    mode: str = "strict"  # what a mathematician would say; 'reference': the reference's verdicts
+    workers: int = 2  # processes
+    timeout_s: float = 5.0  # wall-clock time of one pair, which then counts as wrong
+    memory_mb: int = 2048  # address space of a worker
+    unreadable: str = "drop"  # training problems whose gold no rule can read; or 'keep'
+
+
+@dataclasses.dataclass(frozen=True)
 class PPOConfig:
     clip: float = 0.2
+    clip_high: float | None = None  # the upper clip; None: `clip`, and 0.28 for 'dapo'
     epochs: int = 2
     minibatch: int = 64  # episodes an optimizer update
     microbatch: int | None = None  # episodes a forward and backward pass; None: the minibatch
     gamma: float = 1.0
-    whiten: str = "iteration"  # 'iteration', 'minibatch' (the reference's) or 'none'
+    whiten: str = (
+        "method"  # 'iteration', 'minibatch' (the reference's), 'none', or the method's own
+    )
     shift_mean: bool = True  # whitening subtracts the mean
+    reduction: str = "method"  # mean of the policy loss: 'token', 'sequence', 'budget', or as above
     max_ratio: float = 10.0  # an update whose mean probability ratio passes this is skipped
 
 
@@ -87,6 +118,56 @@ class PPOConfig:
 class KLConfig:
     coef: float = 1e-4
     reduction: str = "token"  # 'token': mean over tokens; 'sequence': sum, then mean over sequences
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticConfig:
+    """Of method 'ppo': a second model that predicts the return at every token."""
+
+    lam: float = 1.0  # of the generalised advantage estimates; 1: return less value
+    clip: float = 0.2  # a value moves no further from the old one in the loss
+    learning_rate: float = 1e-6
+    warmup_iterations: int = 0  # at the start of the run, that train the critic alone
+
+
+@dataclasses.dataclass(frozen=True)
+class DAPOConfig:
+    """Of method 'dapo'."""
+
+    rounds: int = 4  # of sampling an iteration, at most, in search of groups with spread
+    overlong: float = 0.2  # last part of sample.max_tokens in which the reward sinks by up to 1
+
+
+@dataclasses.dataclass(frozen=True)
+class OPMDConfig:
+    tau: float = 1.0  # of method 'opmd': weight of the squared log-ratio of a solution
+
+
+@dataclasses.dataclass(frozen=True)
+class AsymREConfig:
+    shift: float = -0.1  # of method 'asymre': added to the group's mean as the baseline
+
+
+@dataclasses.dataclass(frozen=True)
+class RestEMConfig:
+    """Of method 'restem'. Solutions a problem: rollout.per_prompt."""
+
+    problems: int | None = None  # sampled an iteration; None: the whole train split
+    keep: int = 10  # correct solutions a problem at most
+    epochs: int = 8  # at most: see eval_every
+    eval_every: int = 500  # updates between two looks at validation; the first that is no better
+    #                        than the one before ends the iteration
+
+
+@dataclasses.dataclass(frozen=True)
+class DPOConfig:
+    """Of method 'dpo_positive'. Solutions a problem: rollout.per_prompt."""
+
+    problems: int | None = None  # sampled an iteration; None: the whole train split
+    pairs: int = 64  # a problem at most; ppo.minibatch of them an update
+    beta: float = 0.1
+    penalty: float = 50.0  # λ: on a correct solution less likely than it was at the start
+    epochs: int = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,10 +184,22 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SFTConfig:
-    steps: int = 300
+    """Supervised fine-tuning: `--mode=sft`, and method 'sft', whose iterations are epochs."""
+
+    steps: int = 300  # of `--mode=sft`
     batch: int = 64
     learning_rate: float = 1e-3
     warmup_fraction: float = 0.03
+    reduction: str = "token"  # mean over tokens; 'sequence': over each solution first
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetConfig:
+    """What a run may use, so that methods compare: nothing is begun once one is used up."""
+
+    prompts: int | None = None  # problems drawn, each time anew; None: no bound
+    episodes: int | None = None  # solutions sampled from them; continuations do not count
+    updates: int | None = None  # gradient steps of the policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +232,7 @@ class LogConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
+    method: str = "vineppo"  # where the training signal comes from: see METHODS
     iterations: int = 1000
     seed: int = 42
     resume: bool = True  # False: a workdir that already holds a run is an error
@@ -149,10 +243,18 @@ class Config:
     rollout: RolloutConfig = RolloutConfig()
     values: ValuesConfig = ValuesConfig()
     reward: RewardConfig = RewardConfig()
+    grader: GraderConfig = GraderConfig()
     ppo: PPOConfig = PPOConfig()
     kl: KLConfig = KLConfig()
+    critic: CriticConfig = CriticConfig()
+    dapo: DAPOConfig = DAPOConfig()
+    opmd: OPMDConfig = OPMDConfig()
+    asymre: AsymREConfig = AsymREConfig()
+    restem: RestEMConfig = RestEMConfig()
+    dpo: DPOConfig = DPOConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     sft: SFTConfig = SFTConfig()
+    budget: BudgetConfig = BudgetConfig()
     eval: EvalConfig = EvalConfig()
     mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -188,6 +290,14 @@ def default() -> Fields:
         return fields
 
     return Fields(tree(Config()))
+
+
+def from_file(file: str, neighbour: str) -> Fields:
+    """The configuration of the config file `neighbour` in the folder of `file`, to be changed.
+
+    A config file that differs from another in a few fields calls it with its own `__file__`.
+    """
+    return runpy.run_path(str(Path(file).with_name(neighbour)))["get_config"]()
 
 
 def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:

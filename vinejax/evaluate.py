@@ -11,7 +11,8 @@ from etils import epath
 from vinejax.analysis.accuracy import accuracy_metrics
 from vinejax.config import Config
 from vinejax.model.decoder import Params
-from vinejax.rollout.engine import Engine, Grown
+from vinejax.rollout.branches import Grown
+from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import PromptedProblem, sample_solutions
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.log import RunLog
@@ -32,12 +33,11 @@ def solve(
     """
     cfg = session.cfg
     problems = session.problems[split][: cfg.eval.problems]
-    solutions = sample_solutions(engine, params, problems, cfg.eval.samples, cfg.seed, SAME_DRAWS)
-    rewards = [
-        [session.task.reward(problem, grown.text) for grown in responses]
-        for (problem, _), responses in zip(problems, solutions, strict=True)
-    ]
-    return problems, solutions, np.array(rewards, np.float32)
+    solutions, rewards = sample_solutions(
+        engine, params, session.rewards, problems, cfg.eval.samples, cfg.seed, SAME_DRAWS
+    )
+    engine.release()
+    return problems, solutions, rewards
 
 
 def metrics_of(
@@ -50,6 +50,12 @@ def metrics_of(
         "response_length": float(np.mean([len(grown.tokens) for grown in everything])),
         "clip_ratio": float(np.mean([grown.finish == "length" for grown in everything])),
     }
+
+
+def accuracy_of(session: Session, engine: Engine, params: Params, split: Split) -> float:
+    """pass@1 of a split, which is not recorded."""
+    _, _, rewards = solve(session, engine, params, split)
+    return float(rewards.mean(axis=1).mean())
 
 
 def evaluate(
@@ -74,10 +80,10 @@ def evaluate(
 def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
     """`--mode=eval`: the best policy of the workdir, else its newest, else the start, on the test
     split. Prints the figures; writes them, and every response, to `<workdir>/eval/`."""
-    session = open_session(cfg, path, splits=("test",))
-    workdir = session.workdir
-    params, source = newest_params(session, workdir)
-    problems, solutions, rewards = solve(session, session.evaluator, params, "test")
+    with open_session(cfg, path, splits=("test",)) as session:
+        workdir = session.workdir
+        params, source = newest_params(session, workdir)
+        problems, solutions, rewards = solve(session, session.evaluator, params, "test")
     found = metrics_of(session, solutions, rewards)
     folder = workdir / "eval"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,15 @@
 """VinePPO in JAX, from the command line.
 
-    python -m vinejax.main --config=configs/tiny.py [--workdir=DIR] [--mode=train|eval|sft]
+    python -m vinejax.main --config=configs/tiny.py [--workdir=DIR] [--mode=train|eval|sft|export]
                            [--config.ppo.clip=0.1 ...]
 
 --config    a Python file with get_config(); see configs/
 --config.X  overrides field X of it; vinejax/config.py lists them all; 'none' unsets an integer
 --workdir   where everything goes, runs/<name of the config file> by default; a path or gs://.
             The same command again resumes.
---mode      train (the default), eval (the newest checkpoint), sft (the supervised warm-up alone)
+--mode      train (the default), eval (the newest checkpoint), sft (the supervised warm-up alone),
+            export (a Hugging Face folder, <workdir>/export)
+--policy    what is exported: best (the default; of the checkpoints, by validation) or last
 """
 
 import importlib
@@ -29,6 +31,7 @@ MODES = {
     "train": ("vinejax.train", "train"),
     "eval": ("vinejax.evaluate", "evaluate_run"),
     "sft": ("vinejax.baselines.sft", "warm_up"),
+    "export": ("vinejax.export", "export_run"),
 }
 FLAGS = flags.FLAGS
 
@@ -75,6 +78,7 @@ def define_flags() -> None:
     config_flags.register_flag_parser_for_type(int, OptionalInt())
     flags.DEFINE_string("workdir", None, "Folder of the run; runs/<config file> by default.")
     flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
+    flags.DEFINE_enum("policy", "best", ["best", "last"], "Which checkpoint to export.")
 
 
 def parse_flags(argv: list[str]) -> list[str]:
@@ -107,7 +111,8 @@ def main(argv: list[str]) -> None:
     file = config_flags.get_config_filename(FLAGS["config"]).partition(":")[0]
     workdir = FLAGS.workdir or f"runs/{Path(file).stem}"
     module, function = MODES[FLAGS.mode]
-    getattr(importlib.import_module(module), function)(cfg, workdir)
+    options = {"policy": FLAGS.policy} if FLAGS.mode == "export" else {}
+    getattr(importlib.import_module(module), function)(cfg, workdir, **options)
 
 
 def run() -> None:

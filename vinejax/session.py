@@ -1,16 +1,17 @@
 """What training and evaluation both need, made once: task, problems, model, weights, mesh."""
 
+import contextlib
 import dataclasses
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from etils import epath
 from jax.sharding import Mesh
 
 from vinejax.baselines.sft import warm_start, with_compute_dtype
 from vinejax.config import Config, SampleConfig
-from vinejax.errors import ConfigError
+from vinejax.errors import ConfigError, DataError
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import make_mesh
 from vinejax.model.weights import load_pretrained
@@ -19,29 +20,46 @@ from vinejax.rollout.trajectories import PromptedProblem
 from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
 from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.prompts import load_problems
+from vinejax.tasks.rewards import Rewards
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+DROPPED = "dropped_problems.json"
+LISTED = 5  # golds in a printed line
 
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A run's fixed parts. `start` is where the policy starts and what its KL is measured from."""
+    """A run's fixed parts, and the grader, which ends with the session as a context manager.
+
+    `start` is where the policy starts and what its KL is measured from.
+    """
 
     cfg: Config
     workdir: epath.Path
     task: Task
+    rewards: Rewards
     mesh: Mesh
     model: Decoder
     start: Params
     tokenizer: "PreTrainedTokenizerBase"
     problems: dict[Split, list[PromptedProblem]]
 
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rewards.close()
+
     def engine(self, sample: SampleConfig) -> Engine:
-        return Engine(self.model, sample, self.tokenizer, self.mesh, slots=self.cfg.rollout.slots)
+        rollout = self.cfg.rollout
+        return Engine(
+            self.model, sample, self.tokenizer, self.mesh,
+            slots=rollout.slots, memory_gib=rollout.memory_gib,
+        )  # fmt: skip
 
     @property
     def sampler(self) -> Engine:
@@ -63,7 +81,7 @@ def open_session(
     """Load what the configuration names, then open the workdir: what cannot run writes nothing.
 
     Without `model.path` a fresh model is warmed up first. Only the problems of `splits` are loaded.
-    Prompts that are too long are left out: counted on the screen, listed in dropped_prompts.json.
+    Those that are left out are counted on the screen and listed in dropped_problems.json.
     Raises ConfigError when the model's context leaves no room for the prompts, or for the response.
     """
     workdir = check_workdir(cfg, path)
@@ -75,44 +93,88 @@ def open_session(
         check_context(cfg, cfg.model.context)  # before it is trained
         folder = os.fspath(warm_start(cfg, task, workdir))
     model, start, tokenizer = load_pretrained(folder, mesh=mesh)
-    check_context(cfg, model.cfg.context)
-    problems, dropped = prompted_problems(cfg, task, tokenizer, splits)
-    record_run(cfg, workdir)
-    if any(dropped.values()):
-        write_atomic(workdir / "dropped_prompts.json", json.dumps(dropped, indent=1) + "\n")
+    check_context(cfg, model.cfg.context, model.cfg.context_reason)
     model = with_compute_dtype(model, cfg.model.compute_dtype)
-    return Session(cfg, workdir, task, mesh, model, start, tokenizer, problems)
+    with contextlib.ExitStack() as stack:
+        rewards = stack.enter_context(Rewards(task, cfg.grader))
+        problems, dropped = prompted_problems(cfg, rewards, tokenizer, splits)
+        record_run(cfg, workdir)
+        if any(dropped.values()):
+            write_atomic(workdir / DROPPED, json.dumps(dropped, indent=1) + "\n")
+        stack.pop_all()  # from here on the session closes it
+    return Session(cfg, workdir, task, rewards, mesh, model, start, tokenizer, problems)
 
 
-def check_context(cfg: Config, context: int) -> None:
-    """ConfigError unless the model's context has room for prompts, and for responses."""
+def check_context(cfg: Config, context: int, why: str = "") -> None:
+    """ConfigError unless the model's context has room for prompts, and for responses.
+
+    `why` is the reason where it ends before what the checkpoint claims.
+    """
     for field, value in (
         ("data.max_prompt_tokens", cfg.data.max_prompt_tokens),
         ("sample.max_tokens", cfg.sample.max_tokens),
     ):
         if value >= context:
-            raise ConfigError(field, f"the model's context is {context}; lower it", str(value))
+            raise ConfigError(field, f"the model's context is {context}{why}; lower it", str(value))
 
 
 def prompted_problems(
-    cfg: Config, task: Task, tokenizer: "PreTrainedTokenizerBase", splits: tuple[Split, ...]
-) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[str]]]:
-    """The problems of the splits with their prompt ids, and the ids of those left out.
+    cfg: Config, rewards: Rewards, tokenizer: "PreTrainedTokenizerBase", splits: tuple[Split, ...]
+) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[dict[str, Any]]]]:
+    """The problems of the splits with their prompt ids, and a record of those that are not usual.
 
-    Raises ConfigError when an iteration draws more problems than there are to train on.
+    Prompts that are too long are left out of every split. Problems whose gold cannot be read are
+    left out of train, unless `grader.unreadable` is 'keep'; validation and test keep them, so that
+    their sizes are those of the data.
+
+    Raises ConfigError when an iteration draws more problems than there are to train on, DataError
+    when none of them has a gold that can be read.
     """
-    limit, chat = cfg.data.max_prompt_tokens, cfg.data.chat_template
     kept: dict[Split, list[PromptedProblem]] = {}
-    dropped: dict[Split, list[str]] = {}
+    listed: dict[Split, list[dict[str, Any]]] = {}
     for split in splits:
-        kept[split], dropped[split] = load_problems(task, tokenizer, split, limit, chat)
-        if dropped[split]:
-            total = len(kept[split]) + len(dropped[split])
-            print(
-                f"{split}: {len(dropped[split])} of {total} prompts have more than "
-                f"data.max_prompt_tokens = {limit} tokens and are left out: dropped_prompts.json"
-            )
+        problems, too_long = _short_prompts(cfg, rewards.task, tokenizer, split)
+        golds = rewards.unreadable([problem for problem, _ in problems])
+        leave_out = split == "train" and cfg.grader.unreadable == "drop"
+        if golds:
+            _say_unreadable(split, golds, len(problems), leave_out)
+        if leave_out:
+            problems = [pair for pair in problems if pair[0].id not in golds]
+        if not problems:
+            message = f"none of the golds of its {len(golds)} problems can be read"
+            raise DataError(f"{rewards.task.name} {split}", None, message)
+        reason = {"reason": "the gold cannot be read", "left_out": leave_out}
+        unreadable = [{"id": name, "gold": gold} | reason for name, gold in golds.items()]
+        kept[split], listed[split] = problems, too_long + unreadable
     if "train" in splits and len(kept["train"]) < cfg.rollout.prompts:
         rule = f"the train split has only {len(kept['train'])} problems; lower it"
         raise ConfigError("rollout.prompts", rule, str(cfg.rollout.prompts))
-    return kept, dropped
+    return kept, listed
+
+
+def _short_prompts(
+    cfg: Config, task: Task, tokenizer: "PreTrainedTokenizerBase", split: Split
+) -> tuple[list[PromptedProblem], list[dict[str, Any]]]:
+    """The problems whose prompt is not too long, and a record of each of the others."""
+    limit = cfg.data.max_prompt_tokens
+    kept, dropped = load_problems(task, tokenizer, split, limit, cfg.data.chat_template)
+    rule = f"more than data.max_prompt_tokens = {limit} tokens"
+    if dropped:
+        total = len(kept) + len(dropped)
+        print(f"{split}: {len(dropped)} of {total} prompts have {rule} and are left out: {DROPPED}")
+    reason = {"reason": f"the prompt has {rule}", "left_out": True}
+    return kept, [{"id": name} | reason for name in dropped]
+
+
+def _say_unreadable(
+    split: Split, golds: dict[str, str | None], total: int, leave_out: bool
+) -> None:
+    first = [
+        f"{name} {'without one' if gold is None else repr(gold[:40])}"
+        for name, gold in golds.items()
+    ]
+    some = ", ".join(first[:LISTED]) + (", ..." if len(first) > LISTED else "")
+    fate = "left out" if leave_out else "kept"
+    print(
+        f"{split}: {len(golds)} of {total} golds cannot be read and are {fate}: {some}: {DROPPED}"
+    )

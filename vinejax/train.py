@@ -1,25 +1,47 @@
-"""The loop: sample solutions, value their steps, score, update."""
+"""The loop: sample solutions, find out whose doing their reward was, update.
+
+Where the training signal comes from is `cfg.method`; all else is the same for every method.
+"""
 
 import dataclasses
+import itertools
 import math
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
 from etils import epath
-from jax.sharding import NamedSharding, PartitionSpec
 
 from vinejax.analysis.episodes import episode_rows
 from vinejax.analysis.report import build_report
+from vinejax.baselines.critic import (
+    Targets,
+    critic_metrics,
+    critic_step,
+    critic_values,
+    fresh_critic,
+    make_critic_optimizer,
+)
+from vinejax.baselines.samples import draw, sample_with_spread
 from vinejax.config import Config
 from vinejax.evaluate import evaluate
-from vinejax.learner.batch import collate, minibatches, with_advantages, with_logprobs
-from vinejax.learner.metrics import engine_metrics, episode_metrics, logprob_diff, update_metrics
+from vinejax.learner.batch import collate, minibatches, with_logprobs
+from vinejax.learner.credit import with_credit
+from vinejax.learner.metrics import (
+    engine_metrics,
+    episode_metrics,
+    grading_metrics,
+    logprob_diff,
+    record,
+    update_metrics,
+)
+from vinejax.learner.objective import objective_of
 from vinejax.learner.optimizer import learning_rate, make_optimizer
+from vinejax.learner.spent import Spent, left, num_updates
 from vinejax.learner.step import train_step
+from vinejax.learner.update import fresh_state
+from vinejax.offline import OFFLINE
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import PromptedProblem, sample_episodes
 from vinejax.rollout.vine import fill_values
@@ -28,23 +50,32 @@ from vinejax.runtime.log import RunLog
 from vinejax.runtime.profile import profiler
 from vinejax.session import Session, open_session
 from vinejax.tasks.base import Split
-from vinejax.types import TrainState, row_seed
+from vinejax.types import Batch, Episode, TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a run is: what a checkpoint knows beside its state."""
+
+    done: int = 0  # iterations
+    best_accuracy: float = -math.inf  # on the validation split
+    spent: Spent = Spent()
 
 
 def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
-    """VinePPO from the start, or from the newest checkpoint, to `cfg.iterations`.
+    """A run from the start, or from the newest checkpoint, to `cfg.iterations` or its budget.
 
     Returns the workdir, which then holds checkpoints, metrics, episodes and `report.html`.
     """
-    session = open_session(cfg, path)
-    workdir = session.workdir
-    optimizer = make_optimizer(cfg.optimizer, num_updates(cfg))
     with (
-        Checkpoints(workdir / "checkpoints", cfg.checkpoint.keep) as checkpoints,
-        Checkpoints(workdir / "best", keep=1) as best,
-        profiler(cfg.profile, workdir / "profile") as profile,
+        open_session(cfg, path) as session,
+        Checkpoints(session.workdir / "checkpoints", cfg.checkpoint.keep) as checkpoints,
+        Checkpoints(session.workdir / "best", keep=1) as best,
+        profiler(cfg.profile, session.workdir / "profile") as profile,
     ):
-        state, done, best_accuracy = resume(session, optimizer, checkpoints)
+        workdir = session.workdir
+        state, progress = resume(session, checkpoints)
+        done, best_accuracy, spent = progress.done, progress.best_accuracy, progress.spent
         with RunLog(workdir, cfg.log, cfg.iterations, resumed_at=done) as log:
             sampler, evaluator = session.sampler, session.evaluator
 
@@ -55,17 +86,20 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
             if done == 0:
                 accuracy(state, "test", 0)
                 best_accuracy = accuracy(state, "validation", 0)
-            for iteration in range(done, cfg.iterations):
-                profile(iteration)
-                state = iterate(session, sampler, optimizer, state, iteration, log)
-                done = iteration + 1
-                if is_due(done, cfg.eval.every, cfg.iterations):
+            while done < cfg.iterations and not left(cfg, spent).nothing:
+                profile(done)
+                one_iteration = OFFLINE.get(cfg.method, iterate)
+                state, spent = one_iteration(session, sampler, state, spent, done, log)
+                done += 1
+                last = done if left(cfg, spent).nothing else cfg.iterations
+                if is_due(done, cfg.eval.every, last):
                     found = accuracy(state, "validation", done)
                     if found > best_accuracy:
                         best_accuracy = found
                         best.save_params(done, state.params, {"pass_at_1": found})
-                if is_due(done, cfg.checkpoint.every, cfg.iterations):
-                    checkpoints.save(done, state, {"best_accuracy": best_accuracy})
+                if is_due(done, cfg.checkpoint.every, last):
+                    meta = {"best_accuracy": best_accuracy, "spent": dataclasses.asdict(spent)}
+                    checkpoints.save(done, state, meta)
             if done > 0:
                 accuracy(state, "test", done)
             log.message(f"report: {build_report(workdir)}")
@@ -73,56 +107,105 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
 
 
 def iterate(
-    session: Session,
-    sampler: Engine,
-    optimizer: optax.GradientTransformation,
-    state: TrainState,
-    iteration: int,
-    log: RunLog,
-) -> TrainState:
-    """One iteration of VinePPO."""
-    cfg, task, model = session.cfg, session.task, session.model
-    chosen = draw(session.problems["train"], cfg, iteration)
-    before = dataclasses.replace(sampler.stats)
+    session: Session, sampler: Engine, state: TrainState, spent: Spent, iteration: int, log: RunLog
+) -> tuple[TrainState, Spent]:
+    """One iteration of a policy-gradient method."""
+    cfg, rewards, model = session.cfg, session.rewards, session.model
+    before, graded_before = dataclasses.replace(sampler.stats), rewards.stats
     with log.stage("rollout"):
-        episodes = sample_episodes(sampler, state.params, task, chosen, cfg, iteration)
+        chosen, episodes, spent = sample(session, sampler, state, spent, iteration)
     with log.stage("value"):
-        episodes = fill_values(sampler, state.params, task, chosen, episodes, cfg, iteration)
+        if cfg.method == "vineppo":
+            episodes = fill_values(sampler, state.params, rewards, chosen, episodes, cfg, iteration)
+        sampler.release()
     with log.stage("score"):
         batch = collate(episodes, rows=cfg.ppo.minibatch)
-        batch = with_logprobs(model, state.params, session.start, batch, cfg)
-        batch, step_advantages = with_advantages(batch, episodes, cfg.ppo)
-        jax.block_until_ready(batch)
+        batch = with_logprobs(model, state.params, session.start, batch, episodes, cfg)
+        old_values = values_of(session, state, batch)
+        credit = with_credit(batch, episodes, cfg, old_values)
+        jax.block_until_ready(credit.batch)
     with log.stage("train"):
-        updates = []
-        for epoch in range(cfg.ppo.epochs):
-            for minibatch in minibatches(batch, cfg.ppo.minibatch, cfg.seed, iteration, epoch):
-                state, stats = train_step(
-                    model, optimizer, cfg.sample.temperature, cfg.ppo, cfg.kl, state, minibatch
-                )
-                updates.append(stats)
-        updates = jax.device_get(updates)
+        targets = None
+        if old_values is not None and credit.returns is not None:
+            targets = Targets(old_values, credit.returns)
+        tried = itertools.islice(
+            all_minibatches(cfg, (credit.batch, targets), iteration), left(cfg, spent).updates
+        )
+        state, values = update(session, state, tried, iteration)
     rows = episode_rows(
-        session.tokenizer, chosen, episodes, step_advantages, iteration, cfg.log.vines
+        session.tokenizer, chosen, episodes, credit.by_step, iteration, cfg.log.vines
     )
     log.episodes(iteration, rows)
-    values = episode_metrics(episodes) | logprob_diff(episodes, batch) | update_metrics(updates)
-    values |= engine_metrics(sampler.stats.minus(before), episodes, log.timings)
-    values["actor/lr"] = float(learning_rate(cfg.optimizer, num_updates(cfg))(state.step - 1))
-    log.metrics(iteration, int(state.step), "train", values | log.timings)
-    return state
+    stats = sampler.stats.minus(before)
+    values |= episode_metrics(episodes) | logprob_diff(episodes, credit.batch)
+    values |= engine_metrics(stats, episodes, log.timings)
+    values |= grading_metrics(rewards.stats.minus(graded_before))
+    spent = spent.plus(tokens=stats.decoded_tokens, updates=values.pop("updates"))
+    return state, record(log, iteration, int(state.step), values, spent)
 
 
-def draw(problems: list[PromptedProblem], cfg: Config, iteration: int) -> list[PromptedProblem]:
-    """The iteration's problems: distinct within it, as on_policy_episode_generator.py:261-270."""
-    rng = np.random.default_rng(row_seed(cfg.seed, iteration, "problems"))
-    return [problems[i] for i in rng.permutation(len(problems))[: cfg.rollout.prompts]]
+def sample(
+    session: Session, sampler: Engine, state: TrainState, spent: Spent, iteration: int
+) -> tuple[list[PromptedProblem], list[Episode], Spent]:
+    """(the iteration's problems, the episodes to learn from, what is spent now)."""
+    cfg = session.cfg
+
+    def episodes_of(problems: list[PromptedProblem]) -> list[Episode]:
+        return sample_episodes(sampler, state.params, session.rewards, problems, cfg, iteration)
+
+    count = min(cfg.rollout.prompts, left(cfg, spent).prompts)
+    if cfg.method == "dapo":
+        wide = min(cfg.dapo.rounds * count, left(cfg, spent).prompts)
+        chosen = draw(session.problems["train"], wide, cfg.seed, iteration)
+        episodes, everything = sample_with_spread(episodes_of, chosen, count, cfg.dapo.rounds)
+    else:
+        chosen = draw(session.problems["train"], count, cfg.seed, iteration)
+        episodes = everything = episodes_of(chosen)
+    prompts = len(everything) // cfg.rollout.per_prompt
+    return chosen, episodes, spent.plus(prompts=prompts, episodes=len(everything))
 
 
-def num_updates(cfg: Config) -> int:
-    """Optimizer updates of the whole run: the learning rate decays over them."""
-    episodes = cfg.rollout.prompts * cfg.rollout.per_prompt
-    return cfg.iterations * cfg.ppo.epochs * math.ceil(episodes / cfg.ppo.minibatch)
+def values_of(session: Session, state: TrainState, batch: Batch) -> jax.Array | None:
+    """The critic's values of the iteration's episodes, where there is a critic."""
+    if state.critic is None:
+        return None
+    ppo = session.cfg.ppo
+    size = ppo.microbatch or ppo.minibatch
+    return critic_values(session.model, state.critic.params, batch, size)
+
+
+Rows = tuple[Batch, Targets | None]
+
+
+def all_minibatches(cfg: Config, rows: Rows, iteration: int) -> Iterator[Rows]:
+    for epoch in range(cfg.ppo.epochs):
+        yield from minibatches(rows, cfg.ppo.minibatch, cfg.seed, iteration, epoch)
+
+
+def update(
+    session: Session, state: TrainState, rows: Iterator[Rows], iteration: int
+) -> tuple[TrainState, dict[str, Any]]:
+    """(the state after updates on all minibatches, their metrics); 'updates' are the policy's."""
+    cfg, model = session.cfg, session.model
+    optimizer, objective = make_optimizer(cfg.optimizer, num_updates(cfg)), objective_of(cfg)
+    of_critic = make_critic_optimizer(cfg, num_updates(cfg))
+    policy, critic = state._replace(critic=None), state.critic
+    updates, critic_updates = [], []
+    for batch, targets in rows:
+        if critic is not None:
+            critic, stats = critic_step(
+                model, of_critic, cfg.critic.clip, cfg.ppo.microbatch, critic, (batch, targets)
+            )
+            critic_updates.append(stats)
+        if critic is None or iteration >= cfg.critic.warmup_iterations:
+            policy, stats = train_step(model, optimizer, objective, policy, batch)
+            updates.append(stats)
+    updates, critic_updates = jax.device_get((updates, critic_updates))
+    values = {"updates": len(updates)} | (update_metrics(updates) if updates else {})
+    values |= critic_metrics(critic_updates) if critic_updates else {}
+    rate = learning_rate(cfg.optimizer, num_updates(cfg))
+    values["actor/lr"] = float(rate(policy.step - 1)) if updates else 0.0
+    return policy._replace(critic=critic), values
 
 
 def is_due(done: int, every: int, last: int) -> bool:
@@ -130,32 +213,17 @@ def is_due(done: int, every: int, last: int) -> bool:
     return done == last or (every > 0 and done % every == 0)
 
 
-def resume(
-    session: Session, optimizer: optax.GradientTransformation, checkpoints: Checkpoints
-) -> tuple[TrainState, int, float]:
-    """(state, iterations done, best validation accuracy) of the newest checkpoint or the start."""
-    state = fresh_state(session, optimizer)
+def resume(session: Session, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
+    """State and progress of the newest checkpoint, or of the start."""
+    cfg = session.cfg
+    state = fresh_state(session.start, make_optimizer(cfg.optimizer, 1), session.mesh)
+    if cfg.method == "ppo":
+        critic = fresh_critic(session.model, session.start, cfg.seed, session.mesh)
+        optimizer = make_critic_optimizer(cfg, 1)
+        state = state._replace(critic=fresh_state(critic, optimizer, session.mesh))
     done = checkpoints.latest()
     if done is None:
-        return state, 0, -math.inf
+        return state, Progress()
     meta: dict[str, Any]
     state, meta = checkpoints.restore(done, state)
-    return state, done, meta["best_accuracy"]
-
-
-def fresh_state(session: Session, optimizer: optax.GradientTransformation) -> TrainState:
-    """The start, all of it on the mesh: a moment lies where its weight does.
-
-    What an update returns is then placed as what it was given, and the next compiles nothing.
-    """
-    params = jax.tree.map(jnp.copy, session.start)  # updates donate theirs; the start stays
-    everywhere = NamedSharding(session.mesh, PartitionSpec())
-    shardings = optax.tree_map_params(
-        optimizer,
-        lambda _, param: param.sharding,
-        jax.eval_shape(optimizer.init, params),
-        params,
-        transform_non_params=lambda _: everywhere,
-    )
-    opt_state = jax.jit(optimizer.init, out_shardings=shardings)(params)
-    return TrainState(jax.device_put(jnp.int32(0), everywhere), params, opt_state)
+    return state, Progress(done, meta["best_accuracy"], Spent(**meta["spent"]))

@@ -23,7 +23,11 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Continuation:
-    """One Monte Carlo continuation of a state: its text after the state, and its graded return."""
+    """One Monte Carlo continuation of a state: its text after the state, and its return from there.
+
+    The return is the outcome's reward, and with step rewards the discounted sum of what its steps
+    after the state bring.
+    """
 
     text: str
     reward: float
@@ -44,8 +48,10 @@ class Episode:
     logprobs: list[float]  # the sampler's, one a response token
     text: str  # the response as graded: ends before a stop string
     finished: bool  # False when the token budget cut it
-    reward: float
+    reward: float  # the outcome's, which comes with the last step
     step_ends: list[int]  # [C] response token index one past each step
+    step_rewards: list[float] | None = None  # [C] the steps' own, of tasks that reward steps
+    scored: list[float] | None = None  # the response's log-probs by the prefill of its trunk
     values: np.ndarray | None = None  # f32[C] V(s_0) .. V(s_{C-1})
     value_counts: np.ndarray | None = None  # i32[C] continuations behind each value; 0: back-filled
     continuations: tuple[tuple[Continuation, ...], ...] = ()  # [C][M]
@@ -53,6 +59,14 @@ class Episode:
     @property
     def tokens(self) -> list[int]:
         return self.prompt + self.response
+
+    @property
+    def rewards(self) -> list[float]:
+        """[C] what comes with each step: its own reward, and with the last the outcome's."""
+        rewards = list(self.step_rewards or [0.0] * len(self.step_ends))
+        if rewards:
+            rewards[-1] += self.reward
+        return rewards
 
 
 class Batch(NamedTuple):
@@ -73,6 +87,7 @@ class TrainState(NamedTuple):
     step: jax.Array  # i32[] optimizer updates applied
     params: Any
     opt_state: Any
+    critic: Any = None  # a TrainState of its own, in the runs that train a critic
 
 
 def row_seed(

@@ -1,14 +1,15 @@
 """Supervised fine-tuning on the task's worked solutions: the policy that reinforcement starts from.
 
-Loss on the response only, EOS included, mean over the tokens of the batch. (The reference averages
-each response first: `trainers/mle_trainer.py:621-645`.)
+Loss on the response only, EOS included: a mean over the tokens of the batch or, with
+`sft.reduction='sequence'`, of the means of its responses, as the reference's
+`trainers/mle_trainer.py:621-645`.
 """
 
 import dataclasses
 import functools
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +19,19 @@ from etils import epath
 
 from vinejax.config import Config, OptimizerConfig
 from vinejax.errors import ConfigError, DataError
-from vinejax.learner.batch import Batch, collate
+from vinejax.learner.batch import collate
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.score import token_logprobs
+from vinejax.learner.step import token_weights
+from vinejax.learner.update import accumulate, apply
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
+from vinejax.model.tensors import INDEX, SINGLE
 from vinejax.model.weights import load_pretrained, save_pretrained
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.workdir import check_workdir, record_run
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.prompts import encode_response, load_problems
-from vinejax.types import Episode, TrainState, row_seed
+from vinejax.types import Batch, Episode, TrainState, row_seed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,21 +67,44 @@ def fresh_model(cfg: Config, task: Task) -> tuple[Decoder, Params, "PreTrainedTo
     return model, jax.jit(model.init)(jax.random.key(cfg.seed)), tokenizer
 
 
-@functools.partial(jax.jit, static_argnames=("model", "optimizer"), donate_argnames="state")
+class Likelihood(NamedTuple):
+    """How likely a model is to make the batch's responses; static in compiled programs."""
+
+    reduction: str = "token"  # or 'sequence': see `learner.step.token_weights`
+    temperature: float = 1.0
+    microbatch: int | None = None  # rows a forward and backward pass; None: all
+
+
+BY_TOKEN = Likelihood()
+
+
+def likelihood_gradients(
+    model: Decoder, params: Params, batch: Batch, how: Likelihood
+) -> tuple[Params, jax.Array]:
+    """Gradient of the mean negative log-likelihood of the response tokens, and the mean."""
+    weights = token_weights(batch.mask, how.reduction)
+
+    def loss(params: Params, micro: tuple[Batch, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        rows, weights = micro
+        logprobs, _ = token_logprobs(model, params, rows, how.temperature)
+        mean = -jnp.sum(weights * jnp.where(rows.mask, logprobs, 0.0))
+        return mean, mean
+
+    return accumulate(loss, params, (batch, weights), how.microbatch)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "optimizer", "how"), donate_argnames="state")
 def sft_step(
-    model: Decoder, optimizer: optax.GradientTransformation, state: TrainState, batch: Batch
+    model: Decoder,
+    optimizer: optax.GradientTransformation,
+    state: TrainState,
+    batch: Batch,
+    how: Likelihood = BY_TOKEN,
 ) -> tuple[TrainState, jax.Array]:
     """One update on the mean negative log-likelihood of the batch's response tokens."""
-
-    def loss(params: Params) -> jax.Array:
-        logprobs, _ = token_logprobs(model, params, batch, temperature=1.0)
-        total = jnp.sum(jnp.where(batch.mask, logprobs, 0.0))
-        return -total / jnp.maximum(batch.mask.sum(), 1)
-
-    value, grads = jax.value_and_grad(loss)(state.params)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    return TrainState(state.step + 1, params, opt_state), value
+    grads, value = likelihood_gradients(model, state.params, batch, how)
+    state, _, _ = apply(optimizer, state, grads)
+    return state, value
 
 
 def worked_examples(
@@ -105,7 +132,7 @@ def worked_examples(
 
 def _batches(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
     """`sft.steps` batches, epoch after epoch, each in an order of its own; one compiled shape."""
-    longest = max(examples, key=lambda example: len(example.tokens))
+    longest = max(len(example.tokens) for example in examples)
     epoch, order = 0, []
     for _ in range(cfg.sft.steps):
         while len(order) < cfg.sft.batch:
@@ -113,24 +140,31 @@ def _batches(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
             order, epoch = [*order, *rng.permutation(len(examples))], epoch + 1
         chosen = [examples[i] for i in order[: cfg.sft.batch]]
         order = order[cfg.sft.batch :]
-        # The longest example fixes the length; its row is cut off again.
-        yield Batch(*(x[: cfg.sft.batch] for x in collate([*chosen, longest], 1)))
+        yield collate(chosen, cfg.sft.batch, longest)
+
+
+def sft_likelihood(cfg: Config) -> Likelihood:
+    return Likelihood(cfg.sft.reduction, microbatch=cfg.ppo.microbatch)
+
+
+def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
+    schedule = dataclasses.replace(
+        OptimizerConfig(),
+        learning_rate=cfg.sft.learning_rate,
+        warmup_fraction=cfg.sft.warmup_fraction,
+    )
+    return make_optimizer(schedule, num_updates)
 
 
 def train_supervised(
     model: Decoder, params: Params, examples: list[Episode], cfg: Config, log: RunLog
 ) -> Params:
     """The parameters after `sft.steps` updates."""
-    schedule = dataclasses.replace(
-        OptimizerConfig(),
-        learning_rate=cfg.sft.learning_rate,
-        warmup_fraction=cfg.sft.warmup_fraction,
-    )
-    optimizer = make_optimizer(schedule, cfg.sft.steps)
+    optimizer, how = sft_optimizer(cfg, cfg.sft.steps), sft_likelihood(cfg)
     state = TrainState(jnp.int32(0), params, jax.jit(optimizer.init)(params))
     with log.stage("sft"):
         for step, batch in enumerate(_batches(examples, cfg), start=1):
-            state, loss = sft_step(model, optimizer, state, batch)
+            state, loss = sft_step(model, optimizer, state, batch, how)
             log.progress(step, cfg.sft.steps)
             if step % LOG_EVERY == 0 or step == cfg.sft.steps:
                 log.metrics(0, step, "sft", {"sft/loss": loss})
@@ -149,7 +183,7 @@ def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
 def warm_start(cfg: Config, task: Task, workdir: epath.Path) -> epath.Path:
     """As `warm_up`, in a workdir that has been checked."""
     folder = workdir / FOLDER
-    if (folder / "model.safetensors").exists():
+    if any((folder / name).exists() for name in (SINGLE, INDEX)):
         return folder
     if cfg.model.path:
         model, params, tokenizer = load_pretrained(cfg.model.path)

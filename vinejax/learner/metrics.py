@@ -6,8 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from vinejax.learner.spent import Spent
 from vinejax.learner.step import UpdateStats
-from vinejax.rollout.engine import EngineStats
+from vinejax.rollout.stats import EngineStats
+from vinejax.runtime.log import RunLog
+from vinejax.tasks.rewards import GradingStats
 from vinejax.types import Batch, Episode
 
 
@@ -20,17 +23,22 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
         by_problem.setdefault(episode.problem_id, set()).add(episode.reward)
     values = [v[n > 0] for e in episodes if (v := e.values) is not None
               and (n := e.value_counts) is not None]  # fmt: skip
-    sampled = np.concatenate(values) if values else np.zeros(0)
-    return {
+    own = [sum(e.step_rewards) for e in episodes if e.step_rewards is not None]
+    found = {
         "reward/mean": rewards.mean(),
         "reward/std": rewards.std(),
-        "frac_reward_zero_std": np.mean([len(found) == 1 for found in by_problem.values()]),
+        "frac_reward_zero_std": np.mean([len(group) == 1 for group in by_problem.values()]),
         "response_length/mean": lengths.mean(),
         "response_length/max": lengths.max(),
         "response_length/clip_ratio": np.mean([not e.finished for e in episodes]),
         "steps/mean": np.mean([len(e.step_ends) for e in episodes]),
-        "values/mean": sampled.mean() if sampled.size else 0.0,
     }
+    if values:
+        sampled = np.concatenate(values)
+        found["values/mean"] = sampled.mean() if sampled.size else 0.0
+    if own:
+        found["reward/steps"] = np.mean(own)
+    return found
 
 
 def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
@@ -66,12 +74,38 @@ def engine_metrics(
     """What the iteration's two phases of sampling generated, and how fast."""
     # Episodes that share a state share its continuations.
     drawn = {id(group): len(group) for e in episodes for group in e.continuations}
-    seconds = timings["timing_s/rollout"] + timings["timing_s/value"]
+    seconds = timings["timing_s/rollout"] + timings.get("timing_s/value", 0.0)
     return {
         "values/rollouts": sum(drawn.values()),
         "rollout/decoded_tokens": stats.decoded_tokens,
+        "rollout/useful_tokens": stats.useful_tokens,
         "rollout/prefill_tokens": stats.prefill_tokens,
+        "rollout/decode_steps": stats.decode_steps,
         "rollout/slot_utilisation": stats.slot_utilisation,
+        "rollout/queued_utilisation": stats.queued_utilisation,
+        "rollout/cache_gib": stats.cache_bytes / 2**30,
         "rollout/compiles": stats.compiles,
-        "perf/tokens_per_s": stats.decoded_tokens / max(seconds, 1e-9),
+        "timing_s/prefill": stats.prefill_s,
+        "timing_s/device_wait": stats.wait_s,
+        "timing_s/host": stats.host_s,
+        "perf/tokens_per_s": stats.useful_tokens / max(seconds, 1e-9),
     }
+
+
+def grading_metrics(stats: GradingStats) -> dict[str, Any]:
+    """What the iteration's grading did; its seconds are part of the sampling stages'."""
+    return {
+        "grader/pairs": stats.pairs,
+        "grader/timeouts": stats.timeouts,
+        "grader/errors": stats.errors,
+        "timing_s/grade": stats.seconds,
+    }
+
+
+def record(
+    log: RunLog, iteration: int, step: int, values: Mapping[str, Any], spent: Spent
+) -> Spent:
+    """The iteration's line, with the totals of the run; returns these, this iteration timed."""
+    spent = spent.timed(log.timings)
+    log.metrics(iteration, step, "train", {**values, **log.timings, **spent.metrics()})
+    return spent

@@ -1,5 +1,6 @@
 """AdamW with warm-up and linear decay, from optax."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -27,6 +28,7 @@ def learning_rate(cfg: OptimizerConfig, num_updates: int) -> Callable[[ArrayLike
     return schedule
 
 
+@functools.cache  # equal settings, the same object: a step compiled with it is found again
 def make_optimizer(cfg: OptimizerConfig, num_updates: int) -> optax.GradientTransformation:
     """Clipping by the global norm, then AdamW. Decay leaves norms and biases alone."""
 

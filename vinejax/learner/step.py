@@ -1,4 +1,4 @@
-"""One optimizer update of PPO: clipped loss plus KL, gradients accumulated over microbatches."""
+"""One optimizer update of a policy-gradient method: its loss plus KL, over microbatches."""
 
 import functools
 from typing import NamedTuple
@@ -6,13 +6,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from vinejax.config import KLConfig, PPOConfig
+from vinejax.learner.objective import Objective
 from vinejax.learner.score import token_logprobs
+from vinejax.learner.update import accumulate, apply
 from vinejax.model.decoder import Decoder, Params
-from vinejax.rl.losses import kl, ppo_clip
+from vinejax.rl.losses import kl, opmd, ppo_clip, reinforce
 from vinejax.rl.masked import whiten
 from vinejax.types import Batch, TrainState
 
@@ -34,73 +34,85 @@ class UpdateStats(NamedTuple):
     updates: Float[Array, ""]
 
 
-def _sums(
-    model: Decoder, params: Params, batch: Batch, temperature: float, ppo: PPOConfig
-) -> UpdateStats:
-    """Per-token terms of a microbatch, summed."""
-    logprobs, entropy = token_logprobs(model, params, batch, temperature)
+def token_weights(
+    mask: Bool[Array, "B T"], reduction: str, max_tokens: int = 1
+) -> Float[Array, "B T"]:
+    """w_t of a loss Σ w_t·L_t over the minibatch; 0 off the mask.
+
+    'token': 1 / its tokens. 'sequence': 1 / (the row's tokens · rows with a response). 'budget':
+    1 / (max_tokens · rows with a response), which no length enters.
+    """
+    lengths = mask.sum(axis=1, keepdims=True)
+    sequences = jnp.maximum((lengths > 0).sum(), 1)
+    if reduction == "token":
+        count = jnp.maximum(lengths.sum(), 1)
+    elif reduction == "sequence":
+        count = jnp.maximum(lengths, 1) * sequences
+    else:
+        count = max_tokens * sequences
+    return jnp.where(mask, 1.0 / count, 0.0)
+
+
+def _terms(
+    model: Decoder, params: Params, batch: Batch, objective: Objective
+) -> tuple[Float[Array, "B T"], UpdateStats]:
+    """(the policy loss of each token, sums over a microbatch)."""
+    logprobs, entropy = token_logprobs(model, params, batch, objective.temperature)
     # Off the response both are replaced by 0 before any arithmetic: no NaN, no gradient.
-    logprobs = jnp.where(batch.mask, logprobs, 0.0)
-    ratio = jnp.exp(logprobs - batch.old_logprobs)
+    logprobs, old, advantages, ref = (
+        jnp.where(batch.mask, x, 0.0)
+        for x in (logprobs, batch.old_logprobs, batch.advantages, batch.ref_logprobs)
+    )
+    ratio = jnp.exp(logprobs - old)
+    low, high = objective.clip
+    if objective.loss == "clip":
+        loss = ppo_clip(logprobs, old, advantages, objective.clip)
+    elif objective.loss == "opmd":
+        loss = opmd(logprobs, old, advantages, batch.mask, objective.tau)
+    else:
+        loss = reinforce(logprobs, advantages)
     terms = UpdateStats(
-        loss=ppo_clip(logprobs, batch.old_logprobs, batch.advantages, ppo.clip),
-        kl=jnp.clip(kl(logprobs, batch.ref_logprobs, kind="k3"), 0.0, K3_MAX),
-        old_kl=kl(logprobs, batch.old_logprobs, kind="k3"),
+        loss=loss,
+        kl=jnp.clip(kl(logprobs, ref, kind="k3"), 0.0, K3_MAX),
+        old_kl=kl(logprobs, old, kind="k3"),
         ratio=ratio,
-        clipped=(jnp.abs(ratio - 1) > ppo.clip).astype(jnp.float32),
+        clipped=((ratio < 1 - low) | (ratio > 1 + high)).astype(jnp.float32),
         entropy=entropy,
         tokens=jnp.ones_like(ratio),
         grad_norm=jnp.zeros_like(ratio),
         skipped=jnp.zeros_like(ratio),
         updates=jnp.zeros_like(ratio),
     )
-    return UpdateStats(*(jnp.sum(jnp.where(batch.mask, x, 0.0)) for x in terms))
+    return loss, UpdateStats(*(jnp.sum(jnp.where(batch.mask, x, 0.0)) for x in terms))
 
 
 def gradients(
-    model: Decoder,
-    params: Params,
-    batch: Batch,
-    temperature: float,
-    ppo: PPOConfig,
-    kl_cfg: KLConfig,
+    model: Decoder, params: Params, batch: Batch, objective: Objective
 ) -> tuple[Params, UpdateStats]:
     """Gradient of the minibatch's loss, and the sums behind it.
 
-    The loss is one sum over the minibatch's tokens divided by their number, so microbatches and
-    devices cannot change it:  L = sum(policy) / tokens + coef * sum(k3) / (tokens | sequences).
+    L = Σ w_t·policy_t + coef · Σ k3_t / (tokens | sequences)    w_t: `token_weights`
     """
-    tokens = jnp.maximum(batch.mask.sum(), 1)
     sequences = jnp.maximum(batch.mask.any(axis=1).sum(), 1)
-    kl_count = tokens if kl_cfg.reduction == "token" else sequences
+    tokens = jnp.maximum(batch.mask.sum(), 1)
+    kl_count = tokens if objective.kl.reduction == "token" else sequences
+    weights = token_weights(batch.mask, objective.ppo.reduction, objective.max_tokens)
 
-    def loss(params: Params, micro: Batch) -> tuple[jax.Array, UpdateStats]:
-        sums = _sums(model, params, micro, temperature, ppo)
-        return sums.loss / tokens + kl_cfg.coef * sums.kl / kl_count, sums
+    def loss(params: Params, micro: tuple[Batch, jax.Array]) -> tuple[jax.Array, UpdateStats]:
+        rows, weights = micro
+        policy, sums = _terms(model, params, rows, objective)
+        return jnp.sum(weights * policy) + objective.kl.coef * sums.kl / kl_count, sums
 
-    def accumulate(total: tuple[Params, UpdateStats], micro: Batch):
-        (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params, micro)
-        return jax.tree.map(jnp.add, total, (grads, sums)), None
-
-    micros = jax.tree.map(
-        lambda x: x.reshape(-1, ppo.microbatch or x.shape[0], *x.shape[1:]), batch
-    )
-    zero = (jax.tree.map(jnp.zeros_like, params), UpdateStats(*[jnp.float32(0)] * 10))
-    (grads, sums), _ = lax.scan(accumulate, zero, micros)
-    return grads, sums
+    return accumulate(loss, params, (batch, weights), objective.ppo.microbatch)
 
 
 @functools.partial(
-    jax.jit,
-    static_argnames=("model", "optimizer", "temperature", "ppo", "kl_cfg"),
-    donate_argnames="state",
+    jax.jit, static_argnames=("model", "optimizer", "objective"), donate_argnames="state"
 )
 def train_step(
     model: Decoder,
     optimizer: optax.GradientTransformation,
-    temperature: float,
-    ppo: PPOConfig,
-    kl_cfg: KLConfig,
+    objective: Objective,
     state: TrainState,
     batch: Batch,
 ) -> tuple[TrainState, UpdateStats]:
@@ -110,20 +122,12 @@ def train_step(
     changes nothing, the schedule's step included, and is counted. (The reference multiplies the
     loss by 0, which lets a NaN through.)
     """
+    ppo = objective.ppo
     if ppo.whiten == "minibatch":
         advantages = whiten(batch.advantages, batch.mask, shift_mean=ppo.shift_mean)
         batch = batch._replace(advantages=advantages)
-    grads, sums = gradients(model, state.params, batch, temperature, ppo, kl_cfg)
-    grad_norm = optax.global_norm(grads)
+    grads, sums = gradients(model, state.params, batch, objective)
     mean_ratio = sums.ratio / jnp.maximum(sums.tokens, 1)
-    accept = (mean_ratio <= ppo.max_ratio) & jnp.isfinite(grad_norm)
-
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    updated = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
-    state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), updated, state)
-    stats = sums._replace(
-        grad_norm=jnp.where(accept, grad_norm, 0.0),
-        skipped=1.0 - accept.astype(jnp.float32),
-        updates=accept.astype(jnp.float32),
-    )
-    return state, stats
+    state, norm, accepted = apply(optimizer, state, grads, mean_ratio <= ppo.max_ratio)
+    made = accepted.astype(jnp.float32)
+    return state, sums._replace(grad_norm=norm, skipped=1.0 - made, updates=made)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Integer, Real, ScalarLike, Shaped
 
-from vinejax.rl.masked import masked_mean
+from vinejax.rl.masked import masked_mean, masked_sum
 
 
 def _next(x: Float32[Array, "B N"]) -> Float32[Array, "B N"]:
@@ -87,19 +87,26 @@ def token_advantages(
     return jnp.where(is_response, jnp.float32(per_token), 0.0)
 
 
-@jax.jit(static_argnames="kind")
+@jax.jit(static_argnames=("kind", "ddof"))
 def group_advantages(
-    rewards: Shaped[Array, "B"], group_ids: Integer[Array, "B"], kind: str = "grpo"
+    rewards: Shaped[Array, "B"],
+    group_ids: Integer[Array, "B"],
+    kind: str = "grpo",
+    ddof: int = 0,
+    eps: ScalarLike = 1e-8,
 ) -> Float32[Array, "B"]:
     """Advantage of every solution over the other solutions of its group (those of one problem).
 
-        grpo:  A_i = (r_i - mean r) / (std r + 1e-8)    population mean and std of the group
+        grpo:  A_i = (r_i - mean r) / (std r + ε)    mean and std of the group
+        mean:  A_i = r_i - mean r
         rloo:  A_i = r_i - mean_{j≠i} r_j
 
     Args:
       rewards: [B] of any real dtype.
       group_ids: int [B], equal for the members of a group: any 32-bit integers, in any order.
-      kind: 'grpo' or 'rloo'.
+      kind: 'grpo', 'mean' or 'rloo'.
+      ddof: 0 for the population's std, 1 for the sample's (TRL's); 'grpo' only.
+      eps: ε, TRL's is 1e-4; 'grpo' only.
 
     Returns:
       float32 [B], exactly 0 in groups whose rewards are all equal and in groups of one.
@@ -108,22 +115,49 @@ def group_advantages(
       ValueError: for any other `kind`.
 
     Source: GRPO, https://arxiv.org/abs/2402.03300, section 4.1.2; RLOO,
-    https://arxiv.org/abs/2402.14740. The reference has neither; the paper compares with both.
+    https://arxiv.org/abs/2402.14740; 'mean' is that of Dr. GRPO, https://arxiv.org/abs/2503.20783.
+    The reference has none of them; the paper compares with the first two.
     """
     rewards = jnp.float32(rewards)
     same = group_ids[:, None] == group_ids
     # Rounding of the mean, over a std of nearly 0, would invent a signal where there is none.
     is_flat = jnp.all(~same | (rewards[:, None] == rewards), axis=1)
-    if kind == "grpo":
-        centred = rewards - masked_mean(rewards, same, axis=1)
-        variance = jnp.where(is_flat, 1.0, masked_mean(centred**2, same, axis=1))
-        advantages = centred / (jnp.sqrt(variance) + 1e-8)
+    if kind in ("grpo", "mean"):
+        advantages = rewards - masked_mean(rewards, same, axis=1)
+        if kind == "grpo":
+            # The deviations of the group's members, each from its own copy of the group's mean.
+            freedom = jnp.maximum(same.sum(axis=1) - ddof, 1)
+            variance = masked_sum(advantages**2, same, axis=1) / freedom
+            advantages = advantages / (jnp.sqrt(jnp.where(is_flat, 1.0, variance)) + eps)
     elif kind == "rloo":
         others = same & ~jnp.eye(len(rewards), dtype=bool)
         advantages = rewards - masked_mean(rewards, others, axis=1)
     else:
-        raise ValueError(f"unknown kind {kind!r}: use 'grpo' or 'rloo'")
+        raise ValueError(f"unknown kind {kind!r}: use 'grpo', 'mean' or 'rloo'")
     return jnp.where(is_flat, 0.0, advantages)
+
+
+@jax.jit
+def overlong_penalty(
+    lengths: Integer[Array, "B"], max_tokens: ScalarLike, buffer: ScalarLike
+) -> Float32[Array, "B"]:
+    """What a solution's reward loses for coming near the token budget, from 0 to -1.
+
+        P = clip((L - b - n) / b, -1, 0)    L = max_tokens, b = buffer, n = length
+
+    Args:
+      lengths: int [B], response tokens n.
+      max_tokens: the budget L of a response.
+      buffer: b, its last part, in tokens; 0 gives no penalty.
+
+    Returns:
+      float32 [B].
+
+    Source: DAPO, https://arxiv.org/abs/2503.14476, equation 13 ("soft overlong punishment").
+    """
+    buffer = jnp.asarray(buffer, jnp.float32)
+    over = (jnp.float32(max_tokens) - buffer - lengths) / jnp.maximum(buffer, 1e-9)
+    return jnp.where(buffer > 0, jnp.clip(over, -1.0, 0.0), 0.0)
 
 
 @jax.jit

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float32, Real, ScalarLike
+from jaxtyping import Array, Bool, Float32, Real, ScalarLike
 
 
 @jax.jit
@@ -44,6 +44,95 @@ def ppo_clip(
     ratio = jnp.exp(jnp.float32(logprobs) - jnp.float32(old_logprobs))
     clipped_ratio = jnp.clip(ratio, 1 - low, 1 + high)
     return jnp.maximum(-advantages * ratio, -advantages * clipped_ratio)
+
+
+@jax.jit
+def reinforce(
+    logprobs: Real[Array, "*shape"], advantages: Real[Array, "*shape"]
+) -> Float32[Array, "*shape"]:
+    """Policy loss of every token without a ratio, to be minimised.
+
+        L = -A·logπ
+
+    Also off the policy that sampled, where a baseline below the mean reward keeps it stable.
+
+    Args:
+      logprobs: [B, T], log-probability of each token under the current policy, in nats.
+      advantages: [B, T].
+
+    Returns:
+      float32 [B, T].
+
+    Source: AsymRE, https://arxiv.org/abs/2506.20520, with A = r - (mean r + δV), δV < 0.
+    """
+    return -jnp.float32(advantages) * jnp.float32(logprobs)
+
+
+@jax.jit
+def opmd(
+    logprobs: Real[Array, "B T"],
+    old_logprobs: Real[Array, "B T"],
+    advantages: Real[Array, "B T"],
+    mask: Bool[Array, "B T"],
+    tau: ScalarLike,
+) -> Float32[Array, "B T"]:
+    """Online policy mirror descent: REINFORCE, held near the policy that sampled.
+
+        Σ_t L_t = -A·logπ(y) + τ/2·(logπ(y) - logπ_old(y))²    logπ(y) = Σ_t logπ_t
+
+    The square is of the solution's sum; each token carries its share of it, d_t·Σ d.
+
+    Args:
+      logprobs: [B, T], log-probability of each token under the current policy, in nats.
+      old_logprobs: [B, T], the same under the policy that sampled it.
+      advantages: [B, T], of the solution at each of its tokens.
+      mask: bool [B, T], one solution a row.
+      tau: τ; 0 gives `reinforce`.
+
+    Returns:
+      float32 [B, T], 0 off the mask.
+
+    Source: Kimi k1.5, https://arxiv.org/abs/2501.12599, section 2.3.2, with A = r - mean r.
+    """
+    logprobs = jnp.where(mask, jnp.float32(logprobs), 0.0)
+    moved = logprobs - jnp.where(mask, jnp.float32(old_logprobs), 0.0)
+    shares = moved * jnp.sum(moved, axis=1, keepdims=True)
+    return jnp.where(mask, reinforce(logprobs, advantages) + 0.5 * tau * shares, 0.0)
+
+
+@jax.jit
+def dpo_positive(
+    chosen: Real[Array, "B"],
+    rejected: Real[Array, "B"],
+    ref_chosen: Real[Array, "B"],
+    ref_rejected: Real[Array, "B"],
+    beta: ScalarLike,
+    penalty: ScalarLike = 0.0,
+) -> Float32[Array, "B"]:
+    """Preference loss of every pair of solutions, to be minimised.
+
+        L = -logσ(β·z)    z = (w - l) - (w_ref - l_ref) - λ·max(0, w_ref - w)
+
+    The last term keeps the better solution from becoming less likely than it was, which the
+    difference alone allows.
+
+    Args:
+      chosen: [B], log-probability w of the better solution: the sum over its tokens, in nats.
+      rejected: [B], l of the worse one.
+      ref_chosen: [B], w_ref under the frozen start.
+      ref_rejected: [B], l_ref.
+      beta: β, greater than 0.
+      penalty: λ; 0 gives DPO.
+
+    Returns:
+      float32 [B].
+
+    Source: DPO-Positive, https://arxiv.org/abs/2402.13228; the reference's
+    `trainers/dpo_positive_trainer.py:636-651`.
+    """
+    w, worse, w_ref, worse_ref = map(jnp.float32, (chosen, rejected, ref_chosen, ref_rejected))
+    z = (w - worse) - (w_ref - worse_ref) - penalty * jnp.maximum(0.0, w_ref - w)
+    return -jax.nn.log_sigmoid(beta * z)
 
 
 @jax.jit

@@ -1,7 +1,8 @@
 """Checkpoints: one folder an iteration, written behind the run's back, found again on resume.
 
 A checkpoint of a run has three items, `params`, `optimizer` (the optimizer state and the step) and
-`meta` (JSON), so that inference loads the weights alone. Orbax writes into a temporary folder and
+`meta` (JSON), so that inference loads the weights alone; a run with a critic has `critic` beside
+them, all that is to restore it. Orbax writes into a temporary folder and
 renames it, hence a save that was cut short does not count. Every process of a run makes every call.
 """
 
@@ -58,9 +59,8 @@ class Checkpoints:
         Raises:
           WorkdirError: this save, or the one before, cannot be written.
         """
-        optimizer = {"step": np.asarray(state.step), "opt_state": state.opt_state}
-        items = {"params": Args.StandardSave(state.params)}
-        self._save(iteration, items | {"optimizer": Args.StandardSave(optimizer)}, meta)
+        trees = {name: Args.StandardSave(tree) for name, tree in _trees(state).items()}
+        self._save(iteration, trees, meta)
 
     def save_params(self, iteration: int, params: Any, meta: dict[str, Any]) -> None:
         """As `save`, for weights that are not trained further."""
@@ -75,13 +75,10 @@ class Checkpoints:
         Raises:
           WorkdirError: there is no such checkpoint, it is damaged, or it has other shapes.
         """
-        optimizer = {"step": like.step, "opt_state": like.opt_state}
-        items = self._restore(iteration, {"params": like.params, "optimizer": optimizer})
-        state = TrainState(
-            step=items["optimizer"]["step"],
-            params=items["params"],
-            opt_state=items["optimizer"]["opt_state"],
-        )
+        items = self._restore(iteration, _trees(like))
+        state = TrainState(params=items["params"], **items["optimizer"])
+        if like.critic is not None:
+            state = state._replace(critic=TrainState(**items["critic"]))
         return state, items["meta"]
 
     def restore_params(self, iteration: int, like: Any) -> tuple[Any, dict[str, Any]]:
@@ -125,6 +122,17 @@ class Checkpoints:
         except (OSError, ValueError, KeyError) as error:
             rule = "is damaged, or of another model; without it the one before it is used"
             raise WorkdirError(f"{folder}: {rule} ({_brief(error)})") from error
+
+
+def _trees(state: TrainState) -> dict[str, Any]:
+    """The items of a state."""
+    trees = {
+        "params": state.params,
+        "optimizer": {"step": state.step, "opt_state": state.opt_state},
+    }
+    if state.critic is not None:
+        trees["critic"] = state.critic._asdict() | {"critic": {}}
+    return trees
 
 
 def _abstract(leaf: Any) -> Any:

@@ -1,0 +1,96 @@
+"""Learning curves of every method on the tiny task, from the one shipped start.
+
+    python benchmarks/learning_smoke.py [--out=runs/learning] [--methods=vineppo,ppo,...]
+                                        [--config.FIELD=VALUE ...]
+
+Runs configs/tiny.py and configs/tiny_<method>.py one after another, each in its own workdir under
+`--out`, and writes `curves.json` there: for every evaluation the test or validation accuracy with
+its 95% interval, and what the run had used by then: prompts, episodes, generated tokens, gradient
+steps, and seconds a stage. Runs that are there already are resumed or taken as they are. Prints a
+table of starts and ends. Overrides apply to every run, such as --config.budget.episodes=6400.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from vinejax.checks import check
+from vinejax.config import check_name, from_dict, from_file
+from vinejax.train import train
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+FILES = {
+    "vineppo": "tiny.py",
+    **{name: f"tiny_{name}.py" for name in ("ppo", "grpo", "rloo", "dr_grpo", "dapo", "opmd")},
+    "reinforce++": "tiny_reinforce_pp.py",
+    **{name: f"tiny_{name}.py" for name in ("asymre", "restem", "dpo_positive", "sft")},
+}
+STAGES = {"eval": "validation", "test": "test"}
+
+
+def run(method: str, out: Path, overrides: list[str]) -> list[dict[str, Any]]:
+    """The curve of one method: a point an evaluation."""
+    fields: Any = from_file(str(CONFIGS / "tiny.py"), FILES[method])
+    for override in overrides:
+        name, _, value = override.removeprefix("--config.").partition("=")
+        check_name(name)
+        section, _, leaf = name.rpartition(".")
+        (fields[section] if section else fields)[leaf] = json.loads(value)
+    cfg = from_dict(fields)
+    check(cfg)
+    return curve(Path(train(cfg, out / method.replace("+", "p"))))
+
+
+def curve(workdir: Path) -> list[dict[str, Any]]:
+    """Accuracies of a workdir, each with the totals of the iterations before it."""
+    text = (workdir / "metrics.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    totals = {line["iteration"] + 1: line for line in lines if line["stage"] == "train"}
+    points = []
+    for line in lines:
+        if line["stage"] in STAGES:
+            used = totals.get(line["iteration"], {})
+            accuracy = {
+                name: line[f"{line['stage']}/pass_at_1{suffix}"]
+                for name, suffix in (("accuracy", ""), ("low", "_low"), ("high", "_high"))
+            }
+            cost = {name: x for name, x in used.items() if "total" in name}
+            split = STAGES[line["stage"]]
+            points.append({"split": split, "iteration": line["iteration"]} | accuracy | cost)
+    return points
+
+
+def table(curves: dict[str, list[dict[str, Any]]]) -> str:
+    """Test accuracy at the start and at the end, and what the run had used."""
+    rows = ["| method | start | end (95% interval) | episodes | tokens | updates | seconds |"]
+    rows.append("|---|---|---|---|---|---|---|")
+    for method, points in curves.items():
+        start, *_, end = [point for point in points if point["split"] == "test"]
+        seconds = sum(x for name, x in end.items() if name.startswith("timing_s/total_"))
+        interval = f"{end['accuracy']:.1%} ({end['low']:.1%} to {end['high']:.1%})"
+        counts = " | ".join(f"{end[f'total/{x}']:,}" for x in ("episodes", "tokens", "updates"))
+        rows.append(
+            f"| {method} | {start['accuracy']:.1%} | {interval} | {counts} | {seconds:.0f} |"
+        )
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/learning"))
+    parser.add_argument("--methods", default=",".join(FILES))
+    arguments, overrides = parser.parse_known_args()
+    if wrong := [x for x in overrides if not x.startswith("--config.")]:
+        parser.error(f"unknown argument {wrong[0]}")
+    curves = {}
+    for method in arguments.methods.split(","):
+        if method not in FILES:
+            parser.error(f"unknown method {method!r}: {', '.join(FILES)}")
+        curves[method] = run(method, arguments.out, overrides)
+        (arguments.out / "curves.json").write_text(json.dumps(curves, indent=1) + "\n")
+    print(table(curves))
+
+
+if __name__ == "__main__":
+    main()

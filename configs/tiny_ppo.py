@@ -1,0 +1,15 @@
+"""PPO with a critic on the tiny task: configs/tiny.py but for the source of the advantage.
+
+    python -m vinejax.main --config=configs/tiny_ppo.py
+
+The formula and its source: docs/methods.md.
+"""
+
+from vinejax.config import from_file
+
+
+def get_config():
+    cfg = from_file(__file__, "tiny.py")
+    cfg.method = "ppo"
+    cfg.critic.learning_rate = 1e-3
+    return cfg

@@ -1,0 +1,22 @@
+"""RestEM on the tiny task: fine-tuning on its own correct solutions, from the start each time.
+
+    python -m vinejax.main --config=configs/tiny_restem.py
+
+Three iterations sample 72,000 solutions; VinePPO's 25 sample 6,400, and some 160,000
+continuations that are shorter.
+The formula and its source: docs/methods.md.
+"""
+
+from vinejax.config import from_file
+
+
+def get_config():
+    cfg = from_file(__file__, "tiny.py")
+    cfg.method = "restem"
+    cfg.iterations = 3
+    cfg.rollout.per_prompt = 4
+    cfg.restem.epochs = 2
+    cfg.restem.eval_every = 1000
+    cfg.optimizer.learning_rate = 1e-3
+    cfg.eval.every = 1
+    return cfg

@@ -1,0 +1,14 @@
+"""RLOO on the tiny task: configs/tiny.py but for the source of the advantage.
+
+    python -m vinejax.main --config=configs/tiny_rloo.py
+
+The formula and its source: docs/methods.md.
+"""
+
+from vinejax.config import from_file
+
+
+def get_config():
+    cfg = from_file(__file__, "tiny.py")
+    cfg.method = "rloo"
+    return cfg

@@ -1,0 +1,18 @@
+"""Supervised fine-tuning on the tiny task's own solutions, from the shipped start.
+
+    python -m vinejax.main --config=configs/tiny_sft.py
+
+They are hasty (see vinejax/tasks/arithmetic.py), and the start has learnt them: no gain is due.
+The formula and its source: docs/methods.md.
+"""
+
+from vinejax.config import from_file
+
+
+def get_config():
+    cfg = from_file(__file__, "tiny.py")
+    cfg.method = "sft"
+    cfg.iterations = 2
+    cfg.eval.every = 1
+    cfg.sft.learning_rate = 1e-3
+    return cfg

@@ -1,0 +1,120 @@
+"""The config files of the methods: what they change, that they load, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vinejax.checks import check, flatten
+from vinejax.config import METHODS, Config, from_dict, from_file
+from vinejax.errors import ConfigError
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+TINY = sorted(path.name for path in CONFIGS.glob("tiny_*.py"))
+PAPER = sorted(path.name for path in (CONFIGS / "paper").glob("*.py"))
+OF_THE_PAPER = ("vineppo", "ppo", "grpo", "rloo", "restem", "dpo_positive", "sft")
+SETTINGS = ("rho_math", "rho_gsm8k", "deepseek_math", "deepseek_gsm8k")
+
+
+def load(*parts: str) -> Config:
+    return from_dict(from_file(str(CONFIGS.joinpath(*parts)), parts[-1]))
+
+
+def lines_between(one: Config, other: Config) -> list[str]:
+    fields = dict(flatten(one))
+    return [f"{name} = {x!r}" for name, x in flatten(other) if fields[name] != x]
+
+
+def test_every_method_is_at_most_ten_lines_from_vineppo():
+    tiny = load("tiny.py")
+    found = {tiny.method} | {load(name).method for name in TINY}
+    assert found == set(METHODS)
+    for name in TINY:
+        check(load(name))
+        changed = lines_between(tiny, load(name))
+        print(f"{name}: {len(changed)} lines: {'; '.join(changed)}")
+        assert 1 <= len(changed) <= 10 and not any("model." in x or "task" in x for x in changed)
+        text = (CONFIGS / name).read_text(encoding="utf-8")
+        assert text.count("    cfg.") == len(changed)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_paper_configs_differ_in_few_lines(setting: str):
+    base = load("paper", f"{setting}_vineppo.py")
+    for method in OF_THE_PAPER:
+        name = f"{setting}_{method}.py"
+        cfg = load("paper", name)
+        check(cfg)
+        assert cfg.method == method
+        assert len(lines_between(base, cfg)) <= 10
+        text = (CONFIGS / "paper" / name).read_text(encoding="utf-8")
+        for part in (f"--config=configs/paper/{name}", "Hardware: ", "the paper", "Departs: "):
+            assert part in text, (name, part)
+
+
+def test_there_is_nothing_else_in_the_folder():
+    names = {f"{setting}_{method}.py" for setting in SETTINGS for method in OF_THE_PAPER}
+    assert set(PAPER) == names | {f"{setting}.py" for setting in SETTINGS}
+
+
+def test_hyperparameters_of_the_paper():
+    for setting, iterations in zip(SETTINGS, (1000, 650, 1000, 650), strict=True):
+        vine = load("paper", f"{setting}_vineppo.py")
+        assert vine.iterations == iterations and vine.values.budget == "fresh"
+        assert vine.values.max_states == (25 if "gsm8k" in setting else None)
+        sample = vine.sample
+        assert (sample.temperature, sample.top_p, sample.max_tokens) == (0.6, 0.9, 1024)
+        assert (vine.rollout.prompts, vine.rollout.per_prompt, vine.values.k) == (64, 8, 9)
+        ppo = vine.ppo
+        assert (ppo.epochs, ppo.minibatch, ppo.clip, ppo.gamma) == (2, 64, 0.2, 1.0)
+        assert (vine.kl.coef, vine.kl.reduction) == (1e-4, "sequence")
+        assert (vine.optimizer.learning_rate, vine.optimizer.warmup) == (1e-6, "log")
+        critic = load("paper", f"{setting}_ppo.py").critic
+        assert (critic.lam, critic.clip, critic.learning_rate) == (1.0, 0.2, 1e-6)
+        dpo = load("paper", f"{setting}_dpo_positive.py")
+        assert dpo.dpo.beta == (0.3 if "gsm8k" in setting else 0.1)
+        assert (dpo.dpo.penalty, dpo.dpo.pairs, dpo.dpo.epochs) == (50.0, 64, 3)
+        assert dpo.rollout.per_prompt == 64 and dpo.iterations == 1
+        restem = load("paper", f"{setting}_restem.py")
+        assert restem.iterations == 10 and restem.restem.problems is None
+        assert (restem.restem.keep, restem.restem.epochs, restem.restem.eval_every) == (10, 8, 500)
+        sft = load("paper", f"{setting}_sft.py")
+        rate = 1e-5 if "rho" in setting else 5e-5
+        assert (sft.iterations, sft.sft.batch, sft.sft.learning_rate) == (2, 64, rate)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"method": "pppo"}, "method", "must be 'vineppo' or 'ppo'"),
+        ({"method": "grpo", "rollout": {"per_prompt": 1}}, "rollout.per_prompt", "at least 2"),
+        ({"method": "rloo", "rollout": {"per_prompt": 1}}, "rollout.per_prompt", "at least 2"),
+        ({"method": "dapo", "rollout": {"per_prompt": 1}}, "rollout.per_prompt", "at least 2"),
+        ({"method": "dpo_positive", "rollout": {"per_prompt": 1}}, "rollout.per_prompt", "paired"),
+        ({"method": "ppo", "values": {"k": 3}}, "values.k", "read by method = 'vineppo' alone"),
+        ({"method": "grpo", "values": {"max_states": 2}}, "values.max_states", "'vineppo' alone"),
+        ({"critic": {"lam": 0.95}}, "critic.lam", "'ppo' alone, and this run has 'vineppo'"),
+        ({"method": "rloo", "critic": {"clip": 0.1}}, "critic.clip", "'ppo' alone"),
+        ({"method": "ppo", "dpo": {"beta": 0.3}}, "dpo.beta", "'dpo_positive' alone"),
+        ({"method": "dpo_positive", "dpo": {"beta": 0.0}}, "dpo.beta", "greater than 0"),
+        ({"method": "dpo_positive", "dpo": {"beta": -0.1}}, "dpo.beta", "greater than 0"),
+        ({"method": "ppo", "critic": {"lam": 1.5}}, "critic.lam", "from 0 to 1"),
+        ({"method": "ppo", "critic": {"clip": 0.0}}, "critic.clip", "greater than 0"),
+        ({"method": "dapo", "dapo": {"rounds": 0}}, "dapo.rounds", "at least 1"),
+        ({"method": "dapo", "dapo": {"overlong": 1.0}}, "dapo.overlong", "less than 1"),
+        ({"method": "asymre", "asymre": {"shift": 2.0}}, "asymre.shift", "from -1 to 1"),
+        ({"budget": {"updates": 0}}, "budget.updates", "at least 1"),
+        ({"ppo": {"reduction": "mean"}}, "ppo.reduction", "'token' or 'sequence' or 'budget'"),
+        ({"ppo": {"microbatch": 32}, "sft": {"batch": 48}}, "sft.batch", "ppo.microbatch = 32"),
+    ],
+)
+def test_what_is_refused(fields: dict[str, Any], field: str, message: str):
+    with pytest.raises(ConfigError) as error:
+        check(from_dict(fields))
+    assert error.value.field == field
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_group_of_one_is_enough_where_nothing_is_compared():
+    for method in ("vineppo", "ppo", "reinforce++", "restem", "sft"):
+        check(from_dict({"method": method, "rollout": {"per_prompt": 1}}))

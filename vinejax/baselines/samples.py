@@ -1,0 +1,55 @@
+"""Which problems an iteration samples, and DAPO's search for groups with spread."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from vinejax.rollout.trajectories import PromptedProblem
+from vinejax.types import Episode, row_seed
+
+Sample = Callable[[list[PromptedProblem]], list[Episode]]  # a group of episodes a problem, in order
+
+
+def draw(
+    problems: list[PromptedProblem], count: int | None, seed: int, iteration: int
+) -> list[PromptedProblem]:
+    """The iteration's first `count` problems, None all, in an order of its own.
+
+    They are distinct within the iteration, as in on_policy_episode_generator.py:261-270.
+    """
+    rng = np.random.default_rng(row_seed(seed, iteration, "problems"))
+    return [problems[i] for i in rng.permutation(len(problems))[:count]]
+
+
+def chunks(problems: list[PromptedProblem], size: int) -> Iterator[list[PromptedProblem]]:
+    """Consecutive parts of `size`, so that a whole split is sampled in pieces of one shape."""
+    for start in range(0, len(problems), size):
+        yield problems[start : start + size]
+
+
+def sample_with_spread(
+    sample: Sample, problems: list[PromptedProblem], wanted: int, rounds: int
+) -> tuple[list[Episode], list[Episode]]:
+    """(episodes of `wanted` problems, everything that was sampled).
+
+    Each round samples the next `wanted` of `problems` and keeps the groups whose rewards are not
+    all equal: the others teach nothing. After `rounds` rounds, or the last problem, groups without
+    spread fill up what is missing.
+
+    Source: dynamic sampling of DAPO, https://arxiv.org/abs/2503.14476, section 3.2, which has no
+    bound.
+    """
+    spread: list[list[Episode]] = []
+    flat: list[list[Episode]] = []
+    for chosen in list(chunks(problems, wanted))[:rounds]:
+        groups: dict[str, list[Episode]] = {problem.id: [] for problem, _ in chosen}
+        for episode in sample(chosen):
+            groups[episode.problem_id].append(episode)
+        for group in groups.values():
+            has_spread = len({episode.reward for episode in group}) > 1
+            (spread if has_spread else flat).append(group)
+        if len(spread) >= wanted:
+            break
+    kept = (spread + flat)[:wanted]
+    everything = [episode for group in spread + flat for episode in group]
+    return [episode for group in kept for episode in group], everything
