@@ -11,9 +11,20 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may need the network
 
+from collections.abc import Iterator  # noqa: E402
+
+import jax  # noqa: E402
 import model_oracles  # noqa: E402
 import pytest  # noqa: E402
 from tokenizer_cases import shared  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs() -> Iterator[None]:
+    """Gives up a module's programs: each takes a dozen of the 65,530 memory maps that Linux allows
+    a process, and XLA dies of a segmentation fault where there are no more."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,8 @@ LAYERS = [
     "rl",  # the mathematics, of arrays alone
     "checks",  # of the configuration
     "types",  # what crosses files
-    "config",  # every setting
+    "config",  # of files and the command line
+    "settings",  # every setting
     "errors",  # for people
 ]
 FILES = sorted(ROOT.rglob("*.py"))

@@ -11,6 +11,7 @@ import pytest
 from etils import epath
 
 import vinejax
+from vinejax.checks import flatten
 from vinejax.config import Config, from_dict
 from vinejax.errors import WorkdirError
 from vinejax.runtime import workdir
@@ -159,4 +160,5 @@ def test_does_not_import_jax():
 
 def test_allowed_changes_name_real_fields():
     fields = {field.name for field in dataclasses.fields(Config)}
-    assert fields >= workdir.FREE_FIELDS | {group[:-1] for group in workdir.FREE_GROUPS}
+    assert fields >= {group[:-1] for group in workdir.FREE_GROUPS}
+    assert {name for name, _ in flatten(Config())} >= workdir.FREE_FIELDS

@@ -3,6 +3,7 @@
 import importlib.util
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from vinejax.config import METHODS, Config
@@ -23,6 +24,8 @@ AT_LEAST_ONE = (
     *("model.ffn", "model.context", "dapo.rounds", "budget.prompts", "budget.episodes"),
     *("budget.updates", "restem.problems", "restem.keep", "restem.epochs", "restem.eval_every"),
     *("dpo.problems", "dpo.pairs", "dpo.epochs"),
+    *("distributed.timeout_s", "distributed.heartbeat_s", "distributed.port"),
+    *("plan.timeout_s", "plan.tokens", "plan.steps"),
 )
 NOT_NEGATIVE = (
     *("iterations", "eval.every", "log.vines", "sample.top_k", "sft.steps", "values.max_states"),
@@ -37,6 +40,8 @@ POSITIVE = (
 FRACTION = (*("optimizer.warmup_fraction", "sft.warmup_fraction", "optimizer.b1", "optimizer.b2"),)
 CHOICES = {
     "model.compute_dtype": ("float32", "bfloat16"),
+    "model.attention": ("auto", "xla", "splash", "cudnn"),
+    "model.remat": ("none", "dots", "full"),
     "values.budget": ("left", "fresh"),
     "grader.mode": ("strict", "reference"),
     "grader.unreadable": ("drop", "keep"),
@@ -82,6 +87,7 @@ def check(cfg: Config) -> None:
     _check_batches(cfg)
     _check_model(cfg)
     _check_run(cfg)
+    _check_devices(cfg)
 
 
 def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
@@ -142,6 +148,8 @@ def _check_batches(cfg: Config) -> None:
 
 def _check_model(cfg: Config) -> None:
     model = cfg.model
+    if model.architecture and not Path(model.architecture).is_file():
+        raise ConfigError("model.architecture", "no such file", repr(model.architecture))
     if model.path:
         return  # the sizes come with the weights
     if model.num_heads % model.num_kv_heads:
@@ -157,13 +165,6 @@ def _check_model(cfg: Config) -> None:
 def _check_run(cfg: Config) -> None:
     if not cfg.data.task:
         raise ConfigError("data.task", "names no task; try vinejax.tasks.arithmetic", "''")
-    sizes = {"data": cfg.mesh.data, "fsdp": cfg.mesh.fsdp, "tensor": cfg.mesh.tensor}
-    for name, size in sizes.items():
-        if size < 1 and size != -1:
-            rule = "must be at least 1, or -1 for whatever devices are left"
-            raise ConfigError(f"mesh.{name}", rule, repr(size))
-    if list(sizes.values()).count(-1) > 1:
-        raise ConfigError("mesh", "at most one of data, fsdp and tensor may be -1", str(sizes))
     if cfg.profile:
         start, colon, stop = cfg.profile.partition(":")
         whole = colon and start.isdecimal() and stop.isdecimal()
@@ -173,3 +174,27 @@ def _check_run(cfg: Config) -> None:
     if cfg.log.wandb and importlib.util.find_spec("wandb") is None:
         rule = "needs the wandb package: pip install 'vinejax[wandb]', or set log.wandb to ''"
         raise ConfigError("log.wandb", rule, repr(cfg.log.wandb))
+
+
+def _check_devices(cfg: Config) -> None:
+    layouts = {"mesh": cfg.mesh} | {f"meshes.{name}": row for name, row in cfg.meshes.items()}
+    for group, mesh in layouts.items():
+        sizes = {"data": mesh.data, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
+        for name, size in sizes.items():
+            if size < 1 and size != -1:
+                rule = "must be at least 1, or -1 for whatever devices are left"
+                raise ConfigError(f"{group}.{name}", rule, repr(size))
+        if list(sizes.values()).count(-1) > 1:
+            raise ConfigError(group, "at most one of data, fsdp and tensor may be -1", str(sizes))
+    for name, row in cfg.meshes.items():
+        if row.slots is not None and row.slots < 1:
+            raise ConfigError(f"meshes.{name}.slots", "must be at least 1", repr(row.slots))
+        if row.memory_gib is not None and not 0 < row.memory_gib < math.inf:
+            rule = "must be greater than 0"
+            raise ConfigError(f"meshes.{name}.memory_gib", rule, repr(row.memory_gib))
+    # Heartbeats are lost a few at a time on a busy host; half a minute is what JAX users live with.
+    if cfg.distributed.heartbeat_s > 30:
+        rule = "must be at most 30, so that a dead host ends the others within a minute"
+        raise ConfigError("distributed.heartbeat_s", rule, repr(cfg.distributed.heartbeat_s))
+    if cfg.distributed.port > 65535:
+        raise ConfigError("distributed.port", "must be at most 65535", repr(cfg.distributed.port))

@@ -4,7 +4,7 @@
                            [--config.ppo.clip=0.1 ...]
 
 --config    a Python file with get_config(); see configs/
---config.X  overrides field X of it; vinejax/config.py lists them all; 'none' unsets an integer
+--config.X  overrides field X of it; vinejax/settings.py lists them all; 'none' unsets an integer
 --workdir   where everything goes, runs/<name of the config file> by default; a path or gs://.
             The same command again resumes.
 --mode      train (the default), eval (the newest checkpoint), sft (the supervised warm-up alone),

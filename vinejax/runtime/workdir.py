@@ -19,8 +19,13 @@ from vinejax.errors import WorkdirError
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy")
 # What may change from one start to the next without making it another run.
-FREE_FIELDS = {"iterations", "resume", "profile"}
-FREE_GROUPS = ("log.", "eval.", "checkpoint.")
+FREE_FIELDS = {
+    *("iterations", "resume", "profile", "topology", "compile_cache"),
+    *("model.attention", "model.remat", "rollout.slots", "rollout.memory_gib"),
+    *("grader.workers", "grader.timeout_s", "grader.memory_mb"),
+}
+FREE_GROUPS = ("log.", "eval.", "checkpoint.", "budget.")
+FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")
 
 
 def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
