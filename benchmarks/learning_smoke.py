@@ -6,11 +6,13 @@
 Runs configs/tiny.py and configs/tiny_<method>.py one after another, each in its own workdir under
 `--out`, and writes `curves.json` there: for every evaluation the test or validation accuracy with
 its 95% interval, and what the run had used by then: prompts, episodes, generated tokens, gradient
-steps, and seconds a stage. Runs that are there already are resumed or taken as they are. Prints a
-table of starts and ends. Overrides apply to every run, such as --config.budget.episodes=6400.
+steps, and seconds a stage. With matplotlib (`pip install -e '.[bench]'`) also `curves.png`. Runs
+that are there already are resumed or taken as they are. Prints a table of starts and ends.
+Overrides apply to every run, such as --config.budget.episodes=6400.
 """
 
 import argparse
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,34 @@ def table(curves: dict[str, list[dict[str, Any]]]) -> str:
     return "\n".join(rows)
 
 
+def plot(curves: dict[str, list[dict[str, Any]]], file: Path) -> None:
+    """Validation accuracy against the tokens that a run had generated, a panel a method."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import EngFormatter
+
+    columns = 4
+    figure, axes = plt.subplots(
+        -(-len(curves) // columns), columns, sharey=True, figsize=(12, 7), layout="constrained"
+    )
+    for panel in axes.flat[len(curves) :]:
+        panel.axis("off")
+    for (method, points), panel in zip(curves.items(), axes.flat, strict=False):
+        seen = [point for point in points if point["split"] == "validation"]
+        against = "total/tokens" if seen[-1]["total/tokens"] else "total/updates"
+        x = [point.get(against, 0) for point in seen]
+        panel.fill_between(x, [p["low"] for p in seen], [p["high"] for p in seen], alpha=0.2)
+        panel.plot(x, [p["accuracy"] for p in seen], marker="o", markersize=3)
+        panel.set(title=method, ylim=(0, 1), xlabel=against.replace("total/", ""))
+        panel.xaxis.set_major_formatter(EngFormatter())
+        panel.grid(alpha=0.3)
+    figure.supylabel("validation pass@1, 95% interval")
+    figure.savefig(file, dpi=120)
+    plt.close(figure)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/learning"))
@@ -89,6 +119,8 @@ def main() -> None:
             parser.error(f"unknown method {method!r}: {', '.join(FILES)}")
         curves[method] = run(method, arguments.out, overrides)
         (arguments.out / "curves.json").write_text(json.dumps(curves, indent=1) + "\n")
+    if importlib.util.find_spec("matplotlib") is not None:
+        plot(curves, arguments.out / "curves.png")
     print(table(curves))
 
 
