@@ -4,20 +4,35 @@ import os
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
+from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from model_oracles import ALL_BIASES, random_model
 
+from vinejax.baselines.critic import fresh_critic
 from vinejax.config import MeshConfig
 from vinejax.errors import ConfigError
-from vinejax.model.sharding import PARAM_SPECS, make_mesh, param_shardings, spec_of
+from vinejax.model.sharding import (
+    PARAM_SPECS,
+    fit,
+    make_mesh,
+    param_shardings,
+    spec_for,
+    spec_of,
+    tensor_only,
+)
 from vinejax.model.weights import load_pretrained, save_pretrained
 
 NUM_DEVICES = jax.device_count()
+
+
+def axes_of(spec: P) -> list[str]:
+    """The mesh axes in a spec."""
+    return [name for entry in spec if entry for name in np.atleast_1d(entry).tolist()]
 
 
 ALL_NORMS = dict(qk_norm=True, sandwich_norms=True)
@@ -31,13 +46,14 @@ def test_every_weight_has_a_spec_of_its_rank(fields):
         assert len(spec) == leaf.ndim, jax.tree_util.keystr(path)
         if path[0].key == "layers":
             assert spec[0] is None, "the scan runs over this axis"
-        for axis in ("fsdp", "tensor"):
-            assert list(spec).count(axis) <= 1
+        assert len(axes_of(spec)) == len(set(axes_of(spec)))
 
 
 def test_the_table_has_no_entry_that_nothing_uses():
-    _, params, _ = random_model(**ALL_BIASES, **ALL_NORMS)
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    model, params, _ = random_model(**ALL_BIASES, **ALL_NORMS)
+    critic = fresh_critic(model, params, 0, make_mesh(MeshConfig()))
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path((params, critic))]
+    paths = [path[1:] for path in paths]
     used = {id(spec_of(path)) for path in paths}
     assert [name for name, spec in PARAM_SPECS.items() if id(spec) not in used] == []
     _, plain, _ = random_model(**ALL_NORMS)
@@ -45,13 +61,18 @@ def test_the_table_has_no_entry_that_nothing_uses():
         "/".join(key.key for key in path[-2:])
         for path, _ in jax.tree_util.tree_leaves_with_path(plain)
     }
-    assert {name for name in PARAM_SPECS if name not in names and "bias" not in name} <= {"embed"}
+    assert {name for name in PARAM_SPECS if name not in names and "bias" not in name} <= {
+        "embed",
+        "head/kernel",
+    }
 
 
 def test_matrices_are_split_over_both_axes_and_vectors_over_none():
     for name, spec in PARAM_SPECS.items():
-        axes = {axis for axis in spec if axis}
-        if name.endswith("kernel") or name in ("embed", "head"):
+        axes = set(axes_of(spec))
+        if name.startswith("head/"):
+            assert axes == set(), "a critic's head is one column"
+        elif name.endswith("kernel") or name in ("embed", "head"):
             assert axes == {"fsdp", "tensor"}, name
         elif name.endswith("scale"):
             assert axes == set(), name
@@ -63,13 +84,35 @@ def test_a_missing_spec_is_an_error():
         spec_of((key("layers"), key("new"), key("kernel")))
 
 
+def test_what_does_not_divide_is_not_split():
+    mesh: Any = AbstractMesh((2, 4, 8), ("data", "fsdp", "tensor"))
+    key = jax.tree_util.DictKey
+    assert spec_for((key("embed"),), (64, 51), mesh) == P(("tensor", "fsdp"), None)
+    assert spec_for((key("embed"),), (24, 64), mesh) == P("tensor", "fsdp")
+    assert spec_for((key("embed"),), (52, 64), mesh) == P("fsdp", None)
+    assert spec_for((key("embed"),), (51, 64), mesh) == P(None, "fsdp")
+    assert spec_for((key("embed"),), (51, 63), mesh) == P(None, None)
+    assert spec_for((key("k"), key("kernel")), (2, 64, 4, 16), mesh) == P(None, "fsdp", None, None)
+    assert spec_for((key("head"),), (66, 64), mesh) == P(None, "tensor")
+    # Of two axes on one, as many as divide.
+    for size, spec in (
+        (8, ("data", "fsdp")),
+        (4, "data"),
+        (12, "data"),
+        (3, None),
+        (16, ("data", "fsdp")),
+    ):
+        assert fit(P(("data", "fsdp")), (size,), mesh) == P(spec), size
+    assert tensor_only(P(("tensor", "fsdp"), "data", None)) == P("tensor", None, None)
+
+
 def test_the_default_mesh_is_one_device_whatever_there_is():
     mesh = make_mesh(MeshConfig())
     assert dict(mesh.shape) == {"data": 1, "fsdp": 1, "tensor": 1}
     _, params, _ = random_model()
     shardings = param_shardings(mesh, params)
     assert jax.tree.structure(shardings) == jax.tree.structure(params)
-    assert shardings["embed"] == NamedSharding(mesh, P("tensor", "fsdp"))
+    assert shardings["embed"] == NamedSharding(mesh, P(("tensor", "fsdp"), None))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +135,7 @@ import tempfile
 import jax, numpy as np
 from model_oracles import ALL_BIASES, random_model
 from vinejax.config import MeshConfig, SampleConfig
-from vinejax.errors import ConfigError, ModelError
+from vinejax.errors import ConfigError
 from vinejax.model.decoder import apply
 from vinejax.model.weights import load_pretrained, save_pretrained
 from vinejax.model.sharding import BATCH_SPEC, make_mesh, param_shardings
@@ -149,12 +192,23 @@ for fields in (ALL_BIASES, dict(family="phi3"), dict(tied_head=True)):
         save_pretrained(folder, model, loaded, Arithmetic().tokenizer(), dtype="bfloat16")
         half = load_pretrained(folder, dtype="bfloat16")[1]
         jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y.astype(x.dtype)), half, params)
+        assert load_pretrained(folder, mesh=mesh)[0].mesh == mesh
         try:
             load_pretrained(folder, mesh=make_mesh(MeshConfig(tensor=8)))
-        except ModelError as error:
-            assert "embed of shape (20, 32) does not divide over the mesh" in str(error), error
+        except ConfigError as error:
+            assert "mesh.tensor = 8: does not divide the model's 4 query heads" in str(error), error
         else:
-            raise AssertionError("20 rows over 8 devices")
+            raise AssertionError("4 heads over 8 devices")
+
+# What does not divide is whole: 3 KV heads and 21 tokens over two places.
+with tempfile.TemporaryDirectory() as folder:
+    model, params, _ = random_model(num_heads=6, num_kv_heads=3, vocab_size=21)
+    save_pretrained(folder, model, params, Arithmetic().tokenizer())
+    loaded = load_pretrained(folder, mesh=mesh)[1]
+    shapes = [x.addressable_shards[0].data.shape for x in (
+        loaded["embed"], loaded["layers"]["k"]["kernel"], loaded["layers"]["q"]["kernel"])]
+    assert shapes == [(21, 16), (2, 16, 3, 8), (2, 16, 3, 8)], shapes
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
 print("same")
 """
 

@@ -7,10 +7,11 @@ reference's `models/pretrained_with_value_head.py:23-88` and `trainers/ppo_train
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
@@ -18,8 +19,10 @@ from jaxtyping import Array, Float
 from vinejax.config import Config
 from vinejax.learner.batch import slices
 from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.score import shifted
 from vinejax.learner.update import accumulate, apply
 from vinejax.model.decoder import Decoder, Params
+from vinejax.model.sharding import everywhere
 from vinejax.rl.losses import value_clip
 from vinejax.types import Batch, TrainState
 
@@ -27,8 +30,8 @@ from vinejax.types import Batch, TrainState
 class Targets(NamedTuple):
     """What a critic learns, beside the batch that it learns from."""
 
-    old_values: jax.Array  # f32[B, T] its own, when the episodes were sampled
-    returns: jax.Array  # f32[B, T]
+    old_values: Any  # f32[B, T] its own, when the episodes were sampled
+    returns: Any  # f32[B, T]
 
 
 class CriticStats(NamedTuple):
@@ -49,13 +52,14 @@ def fresh_critic(model: Decoder, start: Params, seed: int, mesh: Mesh) -> Params
     The kernel is drawn from N(0, 1 / (D + 1)), the bias is 0.
     """
     width = model.cfg.width
-    kernel = jax.random.normal(jax.random.key(seed), (width,)) * (width + 1) ** -0.5
-    head = {"kernel": kernel, "bias": jnp.float32(0)}
+
+    def draw() -> Params:
+        kernel = jax.random.normal(jax.random.key(seed), (width,)) * (width + 1) ** -0.5
+        return {"kernel": kernel, "bias": jnp.float32(0)}
+
     backbone = {name: x for name, x in start.items() if name != "head"}
-    return {
-        "backbone": backbone,
-        "head": jax.device_put(head, NamedSharding(mesh, PartitionSpec())),
-    }
+    head = jax.jit(draw, out_shardings=NamedSharding(mesh, PartitionSpec()))()
+    return {"backbone": backbone, "head": head}
 
 
 def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[Array, "B T"]:
@@ -64,18 +68,20 @@ def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[Array, "
     # The final norm and one output column: a decoder with a vocabulary of one.
     cfg = dataclasses.replace(model.cfg, tied_head=False, logit_softcap=None)
     output = critic["backbone"] | {"head": critic["head"]["kernel"][:, None]}
-    values = Decoder(cfg).logits(output, x[:, :-1])[..., 0] + critic["head"]["bias"]
-    return jnp.pad(values, ((0, 0), (1, 0)))
+    after = Decoder(cfg, model.mesh).logits(output, x)[..., 0] + critic["head"]["bias"]
+    return shifted(after)
 
 
 @functools.partial(jax.jit, static_argnames="model")
 def _values(model: Decoder, critic: Params, batch: Batch) -> Float[Array, "B T"]:
-    return jnp.where(batch.mask, token_values(model, critic, batch), 0.0)
+    values = jnp.where(batch.mask, token_values(model, critic, batch), 0.0)
+    return everywhere(values, model.mesh)
 
 
-def critic_values(model: Decoder, critic: Params, batch: Batch, size: int) -> Float[Array, "B T"]:
-    """Values before the batch's response tokens, 0 elsewhere; `size` rows at a time."""
-    return jnp.concatenate([_values(model, critic, rows) for rows in slices(batch, size)])
+def critic_values(model: Decoder, critic: Params, batch: Batch, size: int) -> np.ndarray:
+    """f32[B, T] before the batch's response tokens, 0 elsewhere; `size` rows at a time."""
+    parts = [_values(model, critic, rows) for rows in slices(batch, size)]
+    return np.concatenate(jax.device_get(parts))
 
 
 def make_critic_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
@@ -112,7 +118,10 @@ def critic_gradients(
         sums = CriticStats(*(jnp.sum(jnp.where(batch.mask, x, 0.0)) for x in terms))
         return sums.loss / tokens, sums
 
-    return accumulate(loss, critic, rows, microbatch)
+    def ready(critic: Params) -> Params:
+        return critic | {"backbone": model.ready(critic["backbone"])}
+
+    return accumulate(loss, critic, rows, microbatch, model.mesh, ready)
 
 
 @functools.partial(
@@ -130,7 +139,7 @@ def critic_step(
 ) -> tuple[TrainState, CriticStats]:
     """One update of the critic; one whose gradient is not finite changes nothing."""
     grads, sums = critic_gradients(model, state.params, rows, clip, microbatch)
-    state, norm, accepted = apply(optimizer, state, grads)
+    state, norm, accepted = apply(optimizer, state, grads, model.mesh)
     return state, sums._replace(grad_norm=norm, updates=accepted.astype(jnp.float32))
 
 

@@ -85,12 +85,13 @@ def pair_gradients(
     count = jnp.maximum((pairs.chosen.segment_ids > 0).any(axis=1).sum(), 1)
 
     def loss(params: Params, micro: Pairs) -> tuple[jax.Array, PairStats]:
-        rows = jax.tree.map(lambda *x: jnp.concatenate(x), *micro)
+        # Chosen and rejected by turns: both rows of a pair stay where the pair lies.
+        rows = jax.tree.map(lambda *x: jnp.stack(x, 1).reshape(-1, x[0].shape[1]), *micro)
         logprobs, _ = token_logprobs(model, params, rows, temperature)
         # Differences to the reference, then sums: two sums of a whole solution, the other way
         # round, would cancel, and what float32 loses there the penalty multiplies.
         moved = jnp.where(rows.mask, logprobs - rows.ref_logprobs, 0.0).sum(axis=1)
-        chosen, rejected = jnp.split(moved, 2)
+        chosen, rejected = moved.reshape(-1, 2).T
         margin, zero = chosen - rejected, jnp.zeros_like(chosen)
         by_pair = dpo_positive(chosen, rejected, zero, zero, dpo.beta, dpo.penalty)
         terms = PairStats(
@@ -105,7 +106,7 @@ def pair_gradients(
         stats = PairStats(*(jnp.sum(jnp.where(is_pair, x, 0.0)) for x in terms))
         return stats.loss / count, stats
 
-    return accumulate(loss, params, pairs, microbatch)
+    return accumulate(loss, params, pairs, microbatch, model.mesh, model.ready)
 
 
 @functools.partial(
@@ -124,7 +125,7 @@ def pair_step(
 ) -> tuple[TrainState, PairStats]:
     """One update on one minibatch of pairs; one whose gradient is not finite changes nothing."""
     grads, sums = pair_gradients(model, state.params, pairs, temperature, dpo, microbatch)
-    state, norm, accepted = apply(optimizer, state, grads)
+    state, norm, accepted = apply(optimizer, state, grads, model.mesh)
     return state, sums._replace(grad_norm=norm, updates=accepted.astype(jnp.float32))
 
 

@@ -16,17 +16,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from etils import epath
+from jax.sharding import Mesh
 
-from vinejax.config import Config, OptimizerConfig
+from vinejax.config import Config, ModelConfig, OptimizerConfig
 from vinejax.errors import ConfigError, DataError
 from vinejax.learner.batch import collate
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.score import token_logprobs
 from vinejax.learner.step import token_weights
-from vinejax.learner.update import accumulate, apply
+from vinejax.learner.update import accumulate, apply, fresh_state
+from vinejax.model.config import check_choice
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
+from vinejax.model.sharding import make_mesh, param_shardings, platform_of
 from vinejax.model.tensors import INDEX, SINGLE
 from vinejax.model.weights import load_pretrained, save_pretrained
+from vinejax.runtime.devices import on_devices
+from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.workdir import check_workdir, record_run
 from vinejax.tasks.base import Task, load_task
@@ -40,7 +45,9 @@ FOLDER = "warmup"  # of the workdir: the model, in Hugging Face's layout
 LOG_EVERY = 20  # steps
 
 
-def fresh_model(cfg: Config, task: Task) -> tuple[Decoder, Params, "PreTrainedTokenizerBase"]:
+def fresh_model(
+    cfg: Config, task: Task, mesh: Mesh
+) -> tuple[Decoder, Params, "PreTrainedTokenizerBase"]:
     """A model of the configured sizes with random weights, on the tokenizer that the task ships.
 
     Raises ConfigError for a task that has none: such a task needs `model.path`.
@@ -61,10 +68,13 @@ def fresh_model(cfg: Config, task: Task) -> tuple[Decoder, Params, "PreTrainedTo
             context=sizes.context,
             bos_id=tokenizer.bos_token_id,
             eos_ids=(tokenizer.eos_token_id,),
-            compute_dtype=cfg.model.compute_dtype,
-        )
+        ),
+        mesh,
     )
-    return model, jax.jit(model.init)(jax.random.key(cfg.seed)), tokenizer
+    model = computing(model, cfg.model)
+    key = jax.random.key(cfg.seed)
+    shardings = param_shardings(mesh, jax.eval_shape(model.init, key))
+    return model, jax.jit(lambda: model.init(key), out_shardings=shardings)(), tokenizer
 
 
 class Likelihood(NamedTuple):
@@ -90,7 +100,7 @@ def likelihood_gradients(
         mean = -jnp.sum(weights * jnp.where(rows.mask, logprobs, 0.0))
         return mean, mean
 
-    return accumulate(loss, params, (batch, weights), how.microbatch)
+    return accumulate(loss, params, (batch, weights), how.microbatch, model.mesh, model.ready)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "optimizer", "how"), donate_argnames="state")
@@ -103,7 +113,7 @@ def sft_step(
 ) -> tuple[TrainState, jax.Array]:
     """One update on the mean negative log-likelihood of the batch's response tokens."""
     grads, value = likelihood_gradients(model, state.params, batch, how)
-    state, _, _ = apply(optimizer, state, grads)
+    state, _, _ = apply(optimizer, state, grads, model.mesh)
     return state, value
 
 
@@ -157,11 +167,11 @@ def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation
 
 
 def train_supervised(
-    model: Decoder, params: Params, examples: list[Episode], cfg: Config, log: RunLog
+    model: Decoder, params: Params, examples: list[Episode], cfg: Config, mesh: Mesh, log: RunLog
 ) -> Params:
     """The parameters after `sft.steps` updates."""
     optimizer, how = sft_optimizer(cfg, cfg.sft.steps), sft_likelihood(cfg)
-    state = TrainState(jnp.int32(0), params, jax.jit(optimizer.init)(params))
+    state = fresh_state(params, optimizer, mesh)
     with log.stage("sft"):
         for step, batch in enumerate(_batches(examples, cfg), start=1):
             state, loss = sft_step(model, optimizer, state, batch, how)
@@ -176,29 +186,41 @@ def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
 
     A warm-up that is there already is used as it is. Returns the folder.
     """
-    task = load_task(cfg.data)
-    return warm_start(cfg, task, check_workdir(cfg, path))
+    workdir, task, cfg = check_workdir(cfg, path), load_task(cfg.data), on_devices(cfg)
+    return warm_start(cfg, task, workdir, make_mesh(cfg.mesh))
 
 
-def warm_start(cfg: Config, task: Task, workdir: epath.Path) -> epath.Path:
+def warm_start(cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh) -> epath.Path:
     """As `warm_up`, in a workdir that has been checked."""
     folder = workdir / FOLDER
-    if any((folder / name).exists() for name in (SINGLE, INDEX)):
+    is_there = any((folder / name).exists() for name in (SINGLE, INDEX))
+    barrier("warm-up", is_there)
+    if is_there:
         return folder
     if cfg.model.path:
-        model, params, tokenizer = load_pretrained(cfg.model.path)
-        model = with_compute_dtype(model, cfg.model.compute_dtype)
+        model, params, tokenizer = load_pretrained(cfg.model.path, mesh=mesh)
+        model = computing(model, cfg.model)
     else:
-        model, params, tokenizer = fresh_model(cfg, task)
+        model, params, tokenizer = fresh_model(cfg, task, mesh)
     examples = worked_examples(task, tokenizer, cfg, model.cfg.context)
-    record_run(cfg, workdir)  # only now: what cannot run writes nothing
-    with RunLog(workdir, cfg.log, cfg.iterations) as log:
-        params = train_supervised(model, params, examples, cfg, log)
+    if is_writer():
+        record_run(cfg, workdir)  # only now: what cannot run writes nothing
+    with RunLog(workdir, cfg.log, cfg.iterations, is_writer()) as log:
+        params = train_supervised(model, params, examples, cfg, mesh, log)
         save_pretrained(os.fspath(folder), model, params, tokenizer)
         log.message(f"supervised start: {folder}")
+    barrier("warm-up is saved")
     return folder
 
 
-def with_compute_dtype(model: Decoder, dtype: str) -> Decoder:
-    """The model computing in `dtype`; parameters keep theirs."""
-    return Decoder(dataclasses.replace(model.cfg, compute_dtype=dtype))
+def computing(model: Decoder, how: ModelConfig) -> Decoder:
+    """The model computing as the settings say; parameters keep their dtype.
+
+    Raises ConfigError for a named attention that the model or its mesh cannot have.
+    """
+    cfg = dataclasses.replace(
+        model.cfg, compute_dtype=how.compute_dtype, attention=how.attention, remat=how.remat
+    )
+    platform = "cpu" if model.mesh is None else platform_of(model.mesh)
+    check_choice(how.attention, platform, cfg)
+    return dataclasses.replace(model, cfg=cfg)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vinejax.model.decoder import Decoder, Params
+from vinejax.model.sharding import everywhere
 from vinejax.types import Batch
 
 
@@ -23,16 +24,23 @@ def token_logprobs(
     divided by `temperature` (0, argmax sampling, is scored at 1, as the sampler does).
     """
     x, _ = model.hidden(params, batch.tokens, batch.positions, batch.segment_ids)
-    logits = model.logits(params, x[:, :-1]) / (temperature or 1.0)
+    logits = model.logits(params, x) / (temperature or 1.0)
     everything = jax.nn.log_softmax(logits, axis=-1)
-    taken = jnp.take_along_axis(everything, batch.tokens[:, 1:, None], axis=-1)[..., 0]
+    following = jnp.roll(batch.tokens, -1, axis=1)
+    # By comparison, not by index: each place then looks at its own part of the vocabulary.
+    is_taken = jnp.arange(logits.shape[-1]) == following[..., None]
+    taken = jnp.sum(jnp.where(is_taken, everything, 0.0), axis=-1)
     entropy = -jnp.sum(jnp.exp(everything) * everything, axis=-1)
-    start = ((0, 0), (1, 0))
-    return jnp.pad(taken, start), jnp.pad(entropy, start)
+    return shifted(taken), shifted(entropy)
+
+
+def shifted(after: Float[Array, "B T"]) -> Float[Array, "B T"]:
+    """What was computed from each token for the next one, at that one; 0 at the first."""
+    return jnp.pad(after[:, :-1], ((0, 0), (1, 0)))
 
 
 @functools.partial(jax.jit, static_argnames=("model", "temperature"))
 def score(model: Decoder, params: Params, batch: Batch, temperature: float) -> Float[Array, "B T"]:
     """Log-probabilities of the batch's tokens, 0 off the response."""
     logprobs, _ = token_logprobs(model, params, batch, temperature)
-    return jnp.where(batch.mask, logprobs, 0.0)
+    return everywhere(jnp.where(batch.mask, logprobs, 0.0), model.mesh)

@@ -103,7 +103,8 @@ def gradients(
         policy, sums = _terms(model, params, rows, objective)
         return jnp.sum(weights * policy) + objective.kl.coef * sums.kl / kl_count, sums
 
-    return accumulate(loss, params, (batch, weights), objective.ppo.microbatch)
+    rows, microbatch = (batch, weights), objective.ppo.microbatch
+    return accumulate(loss, params, rows, microbatch, model.mesh, model.ready)
 
 
 @functools.partial(
@@ -128,6 +129,7 @@ def train_step(
         batch = batch._replace(advantages=advantages)
     grads, sums = gradients(model, state.params, batch, objective)
     mean_ratio = sums.ratio / jnp.maximum(sums.tokens, 1)
-    state, norm, accepted = apply(optimizer, state, grads, mean_ratio <= ppo.max_ratio)
+    accept = mean_ratio <= ppo.max_ratio
+    state, norm, accepted = apply(optimizer, state, grads, model.mesh, accept)
     made = accepted.astype(jnp.float32)
     return state, sums._replace(grad_norm=norm, skipped=1.0 - made, updates=made)

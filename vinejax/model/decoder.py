@@ -22,70 +22,33 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from vinejax.errors import ModelError
-from vinejax.model.rope import BY_LENGTH, Rope, rotate
+from vinejax.model import attention
+from vinejax.model.attention import softcap
+from vinejax.model.config import DecoderConfig
+from vinejax.model.embedding import lookup
+from vinejax.model.rope import BY_LENGTH, rotate
+from vinejax.model.sharding import (
+    BY_COLUMN,
+    BY_POSITION,
+    ROWS,
+    WHOLE,
+    constrain,
+    gathered,
+    platform_of,
+    relaid,
+    spec_for,
+)
 
 Params = dict[str, Any]
 # (q [B,T,N,H], k [B,T,K,H], v [B,T,K,H]) -> (mixed values [B,T,N,H], whatever the caller keeps)
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class DecoderConfig:
-    """The architecture. Hashable, so that a model can be a static argument of a jitted function."""
-
-    vocab_size: int
-    num_layers: int
-    width: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    ffn: int
-    context: int  # tokens of a sequence at most
-    family: str = "llama"  # Hugging Face's `model_type`: the layout that it is saved in
-    rope: Rope = Rope()
-    local_rope: Rope | None = None  # of the layers with a window; None: `rope` too
-    windows: tuple[int | None, ...] = ()  # a layer: positions that a query sees, itself included,
-    #                                       None all of them; () when all layers see everything
-    activation: str = "silu"  # of the gate: 'silu' or 'gelu_tanh'
-    norm_eps: float = 1e-5
-    norm_offset: float = 0.0  # added to every norm's scale
-    sandwich_norms: bool = False  # also after attention and after the MLP
-    qk_norm: bool = False  # over each head's q and k, before they turn
-    attention_scale: float | None = None  # of q . k; None: 1 / sqrt(head_dim)
-    attention_softcap: float | None = None  # c: scores become c tanh(score / c)
-    logit_softcap: float | None = None
-    embed_scale: float = 1.0
-    tied_head: bool = False
-    qkv_bias: bool = False
-    out_bias: bool = False
-    mlp_bias: bool = False
-    bos_id: int | None = None
-    eos_ids: tuple[int, ...] = ()
-    compute_dtype: str = "float32"
-    # The mesh axis over which heads and feed-forward columns are split by hand, as decoding does;
-    # None: by the compiler, or not at all.
-    tensor_axis: str | None = None
-    # The text of generation_config.json, only carried along to where the model is saved.
-    generation: str = dataclasses.field(default="", compare=False, repr=False)
-
-    @property
-    def score_scale(self) -> float:
-        """What q . k is multiplied by."""
-        return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
-
-    @property
-    def context_reason(self) -> str:
-        """Why the context ends before what the checkpoint claims, in brackets, or ''."""
-        rope = self.rope.rope_type
-        return f" (its rope_type = {rope!r} changes beyond)" if rope in BY_LENGTH else ""
-
-    def window(self, layer: int) -> int | None:
-        """How many positions a query of the layer sees, itself included; None: all before it."""
-        return self.windows[layer] if self.windows else None
 
 
 class LayerFacts(NamedTuple):
@@ -97,6 +60,19 @@ class LayerFacts(NamedTuple):
 
 
 EVERYTHING = 2**30  # a window that no sequence fills
+SUMS = ("out", "down")  # the products over heads, and over feed-forward columns
+ENDS = ("embed", "head")  # the weights outside the layers that are split
+WEIGHT = "weight"  # the name of a gathered weight: too much to keep one of each layer
+# What the forward pass of a layer leaves for the backward pass.
+REMAT = {
+    "none": jax.checkpoint_policies.save_anything_except_these_names(WEIGHT),
+    # Products with weights, and what an attention kernel needs; not XLA's scores.
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(attention.SAVED),
+    ),
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 class RMSNorm(nn.Module):
@@ -124,6 +100,7 @@ class Projection(nn.Module):
     bias: bool = False
     num_in: int = 1
     axis: str | None = None
+    flat: bool = True  # all of x as one matrix
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -133,9 +110,10 @@ class Projection(nn.Module):
             1.0, "fan_in", "normal", in_axis=axes[: self.num_in], out_axis=axes[self.num_in :]
         )
         kernel = self.param("kernel", initializer, in_shape + self.features).astype(x.dtype)
-        # As plain matrices: on CPU the gradient of the batched form costs twice as much.
+        # As one matrix: on CPU the gradient of the batched form costs twice as much. Over a mesh
+        # it would hide from the compiler which rows and positions are where.
         batch_shape, num_in = x.shape[: x.ndim - self.num_in], math.prod(in_shape)
-        y = x.reshape(-1, num_in) @ kernel.reshape(num_in, -1)
+        y = x.reshape(*[-1] if self.flat else batch_shape, num_in) @ kernel.reshape(num_in, -1)
         y = y.reshape(batch_shape + self.features)
         if self.axis is not None:
             y = lax.psum(y, self.axis)
@@ -155,6 +133,7 @@ class Block(nn.Module):
     """One layer: x + attention(norm(x)), then x + gated MLP(norm(x))."""
 
     cfg: DecoderConfig
+    mesh: Mesh | None = None  # over which whole sequences are laid out
 
     @nn.compact
     def __call__(
@@ -173,52 +152,45 @@ class Block(nn.Module):
         def turn(x: jax.Array) -> jax.Array:
             return rotate(x, positions, facts.frequencies, facts.rope_scale)
 
-        h = norm("attention_norm", x)
-        q = norm("q_norm", Projection(heads, cfg.qkv_bias, name="q")(h), cfg.qk_norm)
-        k = norm("k_norm", Projection(kv_heads, cfg.qkv_bias, name="k")(h), cfg.qk_norm)
-        v = Projection(kv_heads, cfg.qkv_bias, name="v")(h)
+        # What is computed of each position alone is split over `tensor` by position; a product
+        # needs all positions of the columns that a place has.
+        def whole(x: jax.Array) -> jax.Array:
+            return relaid(x, self.mesh, WHOLE, BY_POSITION)
+
+        def by_position(x: jax.Array) -> jax.Array:
+            return relaid(x, self.mesh, BY_POSITION, WHOLE)
+
+        def project(name: str, features: tuple[int, ...], bias: bool, x: jax.Array) -> jax.Array:
+            # `out` takes heads by their width, and it and `down` are sums over what is split.
+            num_in, axis = 1 + (name == "out"), cfg.tensor_axis if name in SUMS else None
+            flat = self.mesh is None or self.mesh.size == 1
+            return Projection(features, bias, num_in, axis, flat, name=name)(x)
+
+        h = whole(norm("attention_norm", x))
+        q = norm("q_norm", project("q", heads, cfg.qkv_bias, h), cfg.qk_norm)
+        k = norm("k_norm", project("k", kv_heads, cfg.qkv_bias, h), cfg.qk_norm)
+        v = project("v", kv_heads, cfg.qkv_bias, h)
         mixed, kept = attend(turn(q), turn(k), v)
-        axis = cfg.tensor_axis
-        h = Projection((cfg.width,), cfg.out_bias, num_in=2, axis=axis, name="out")(mixed)
+        h = by_position(project("out", (cfg.width,), cfg.out_bias, mixed))
         x = x + norm("post_attention_norm", h, cfg.sandwich_norms)
-        h = norm("mlp_norm", x)
-        gate = Projection((cfg.ffn,), cfg.mlp_bias, name="gate")(h)
-        up = Projection((cfg.ffn,), cfg.mlp_bias, name="up")(h)
-        gated = ACTIVATIONS[cfg.activation](gate) * up
-        h = Projection((cfg.width,), cfg.mlp_bias, axis=axis, name="down")(gated)
+        h = whole(norm("mlp_norm", x))
+        gate = project("gate", (cfg.ffn,), cfg.mlp_bias, h)
+        up = project("up", (cfg.ffn,), cfg.mlp_bias, h)
+        gated = constrain(ACTIVATIONS[cfg.activation](gate) * up, self.mesh, *BY_COLUMN)
+        h = by_position(project("down", (cfg.width,), cfg.mlp_bias, gated))
         return x + norm("post_mlp_norm", h, cfg.sandwich_norms), kept
-
-
-def softcap(x: jax.Array, cap: float | None) -> jax.Array:
-    """cap * tanh(x / cap): x bounded to (-cap, cap); None leaves it."""
-    return x if cap is None else cap * jnp.tanh(x / cap)
-
-
-def self_attention(
-    q: Float[Array, "B T N H"],
-    k: Float[Array, "B T K H"],
-    v: Float[Array, "B T K H"],
-    visible: Bool[Array, "B T T"],
-    scale: float,
-    cap: float | None = None,
-) -> Float[Array, "B T N H"]:
-    """Grouped-query attention over the sequence itself; scores and softmax in float32.
-
-    Scores are q . k times `scale`, bounded by `cap` where the model has one.
-    """
-    B, T, N, H = q.shape
-    grouped = q.reshape(B, T, k.shape[2], -1, H)
-    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, k, preferred_element_type=jnp.float32)
-    scores = jnp.where(visible[:, None, None], softcap(scores * scale, cap), -jnp.inf)
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    return jnp.einsum("bkgts,bskh->btkgh", weights, v).reshape(B, T, N, H)
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-    """The functions of a model. It holds no weights: they are the first argument of each."""
+    """The functions of a model. It holds no weights: they are the first argument of each.
+
+    With a `mesh`, whole sequences are laid out over it: rows over `data` and `fsdp`, heads, columns
+    and vocabulary over `tensor`; a layer's weights are whole over `fsdp` only while it computes.
+    """
 
     cfg: DecoderConfig
+    mesh: Mesh | None = None  # None: wherever the compiler likes
 
     def init(self, key: jax.Array) -> Params:
         """Random float32 parameters: {embed [V,D], layers {... [L,...]}, norm {scale}, head [D,V]}.
@@ -243,8 +215,25 @@ class Decoder:
             params["head"] = jax.random.normal(head_key, shape) * cfg.width**-0.5
         return params
 
+    def ready(self, params: Params) -> Params:
+        """The weights as all passes of an update use them: rounded, gathered where once will do.
+
+        Embedding and output matrix are then whole over `fsdp`; the layers, which are too much for
+        that, lie as before. A gradient by these is one by `params`, entry by entry.
+        """
+        params = cast(params, self.cfg.compute_dtype)
+        ends = {name: self._gathered(name, params[name]) for name in ENDS if name in params}
+        return {**params, **ends}
+
+    def _gathered(self, name: str, w: jax.Array) -> jax.Array:
+        """The embedding or output matrix `name` in the compute dtype, whole over `fsdp`."""
+        w = w.astype(self.cfg.compute_dtype)
+        if self.mesh is None:
+            return w
+        return gathered(w, self.mesh, spec_for((jax.tree_util.DictKey(name),), w.shape, self.mesh))
+
     def embed(self, params: Params, tokens: Int[Array, "*shape"]) -> Float[Array, "*shape D"]:
-        x = params["embed"].astype(self.cfg.compute_dtype)[tokens]
+        x = lookup(params["embed"].astype(self.cfg.compute_dtype), tokens, self.mesh)
         return x if self.cfg.embed_scale == 1 else x * self.cfg.embed_scale
 
     def facts(self, layer: int) -> LayerFacts:
@@ -273,7 +262,8 @@ class Decoder:
         """
         if isinstance(facts, int):
             facts = self.facts(facts)
-        return Block(self.cfg).apply({"params": layer}, x, positions, attend, facts)  # pyright: ignore
+        block = Block(self.cfg, self.mesh)
+        return block.apply({"params": layer}, x, positions, attend, facts)  # pyright: ignore
 
     def hidden(
         self,
@@ -288,37 +278,78 @@ class Decoder:
         A position sees itself and what is before it in its own segment, as far as the layer's
         window goes.
         """
-        cfg = self.cfg
-        index = jnp.arange(tokens.shape[1])
-        distance = index[:, None] - index
-        same_segment = segment_ids[:, :, None] == segment_ids[:, None, :]
-        visible = same_segment & (distance >= 0)
+        cfg, mesh = self.cfg, self.mesh
+        tokens, positions, segment_ids = (
+            constrain(x, mesh, ROWS, None) for x in (tokens, positions, segment_ids)
+        )
+        kind, seen = self._attention(segment_ids)
 
         def body(x: jax.Array, scanned: tuple[Params, LayerFacts | None]) -> tuple[jax.Array, Any]:
             layer, facts = scanned
-            seen = visible if facts is None else visible & (distance < facts.window)
 
             def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
-                mixed = self_attention(q, k, v, seen, cfg.score_scale, cfg.attention_softcap)
+                own = seen if facts is None else seen & attention.before(q.shape[1], facts.window)
+                mixed = attention.over_mesh(kind, mesh, q, k, v, own, cfg.rule)
                 return mixed, (k, v) if keep_kv else None
 
-            return self.block(layer, x, positions, attend, 0 if facts is None else facts)
+            layer = self._whole_layer(layer)
+            x, kept = self.block(layer, x, positions, attend, 0 if facts is None else facts)
+            return constrain(x, mesh, *BY_POSITION), kept
 
+        if cfg.remat != "none" or (mesh is not None and mesh.shape["fsdp"] > 1):
+            body = jax.checkpoint(body, policy=REMAT[cfg.remat], prevent_cse=False)
         # Cast before the scan, so that each weight is rounded once and not once a layer trip.
         layers = cast(params["layers"], cfg.compute_dtype)
         facts = None
-        if cfg.windows:  # otherwise all layers are as the first
+        if cfg.is_mixed:  # otherwise all layers are as the first
             each = [self.facts(i) for i in range(cfg.num_layers)]
             facts = jax.tree.map(lambda *x: np.stack(x), *each)
-        return lax.scan(body, self.embed(params, tokens), (layers, facts))
+        x = constrain(self.embed(params, tokens), mesh, *BY_POSITION)
+        return lax.scan(body, x, (layers, facts))
+
+    def _attention(self, segment_ids: Int[Array, "B T"]) -> tuple[str, jax.Array]:
+        """(the kind, what it is told: segment ids, or the positions that each position sees).
+
+        The latter without windows that differ from layer to layer.
+        """
+        cfg, T = self.cfg, segment_ids.shape[1]
+        platform = "" if self.mesh is None else platform_of(self.mesh)
+        kind = "xla"
+        if not cfg.is_mixed:
+            kind = attention.choose(
+                cfg.attention, platform, cfg.rule, T, cfg.head_dim, cfg.compute_dtype
+            )
+        if kind == "splash":
+            return kind, segment_ids
+        window = None if cfg.is_mixed else cfg.rule.window
+        same_segment = segment_ids[:, :, None] == segment_ids[:, None, :]
+        return kind, same_segment & attention.before(T, window)
+
+    def _whole_layer(self, layer: Params) -> Params:
+        """A layer's weights, whole over `fsdp`."""
+        cfg, mesh = self.cfg, self.mesh
+        if mesh is None:
+            return layer
+
+        def whole(path: tuple[Any, ...], w: jax.Array) -> jax.Array:
+            spec = P(*spec_for(path, (cfg.num_layers, *w.shape), mesh)[1:])
+            return checkpoint_name(gathered(w, mesh, spec), WEIGHT)
+
+        return jax.tree_util.tree_map_with_path(whole, layer)
 
     def logits(self, params: Params, x: Float[Array, "*shape D"]) -> Float[Array, "*shape V"]:
         """Final norm and output matrix; float32 whatever the compute dtype."""
         cfg = self.cfg
         norm = RMSNorm(cfg.norm_eps, cfg.norm_offset)
         x = norm.apply({"params": params["norm"]}, x)  # pyright: ignore
-        head = params["embed"].T if cfg.tied_head else params["head"]
-        logits = jnp.matmul(x, head.astype(x.dtype), preferred_element_type=jnp.float32)  # pyright: ignore
+        name = "embed" if cfg.tied_head else "head"
+        head = self._gathered(name, params[name])
+        head = head.T if cfg.tied_head else head
+        if x.ndim == 3:
+            x = relaid(x, self.mesh, WHOLE, BY_POSITION)
+        logits = jnp.matmul(x, head, preferred_element_type=jnp.float32)
+        if x.ndim == 3:
+            logits = constrain(logits, self.mesh, *BY_COLUMN)
         return softcap(logits, cfg.logit_softcap)
 
 

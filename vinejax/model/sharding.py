@@ -4,19 +4,35 @@ Axes: `data` splits sequences and replicates weights, `fsdp` splits sequences an
 splits heads, feed-forward columns and the vocabulary.
 """
 
+import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax import lax
+from jax.experimental.mesh_utils import create_device_mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vinejax.config import MeshConfig
+from vinejax.config import Config, MeshConfig
 from vinejax.errors import ConfigError
 
+Axis = str | tuple[str, ...] | None  # of a mesh, for one axis of an array
+AnyMesh = Mesh | AbstractMesh  # where the sizes of its axes are enough
+Axes = Sequence[Axis]  # one of each axis of an array, as a PartitionSpec has them
+AXES = ("data", "fsdp", "tensor")
+ROWS = ("data", "fsdp")  # what sequences are split over
+WHOLE = (ROWS, None, None)  # [B, T, D] where a product needs all positions
+BY_POSITION = (ROWS, "tensor", None)  # [B, T, D] elsewhere, which takes a part of the memory
+BY_COLUMN = (ROWS, None, "tensor")  # [B, T, F] and [B, T, V]
+
 # Last names of the path of a weight -> spec. The layers' weights carry a leading axis L.
+# `fsdp` is kept from the last axis where it can be: split there, with parts of 128 numbers, the
+# TPU's compiler (libtpu 0.0.42) adds up whole gradients on every chip instead of their parts; so it
+# does, wherever the axis is, when `fsdp` alone takes all chips of a slice.
 PARAM_SPECS = {
-    "embed": P("tensor", "fsdp"),  # [V, D]
+    "embed": P(("tensor", "fsdp"), None),  # [V, D]
     "head": P("fsdp", "tensor"),  # [D, V]
     "norm/scale": P(None),  # [D]
     "attention_norm/scale": P(None, None),  # [L, D]
@@ -31,7 +47,7 @@ PARAM_SPECS = {
     "out/kernel": P(None, "tensor", None, "fsdp"),  # [L, N, H, D]
     "gate/kernel": P(None, "fsdp", "tensor"),  # [L, D, F]
     "up/kernel": P(None, "fsdp", "tensor"),  # [L, D, F]
-    "down/kernel": P(None, "tensor", "fsdp"),  # [L, F, D]
+    "down/kernel": P(None, ("tensor", "fsdp"), None),  # [L, F, D]
     "q/bias": P(None, "tensor", None),  # [L, N, H]
     "k/bias": P(None, "tensor", None),  # [L, K, H]
     "v/bias": P(None, "tensor", None),  # [L, K, H]
@@ -39,14 +55,17 @@ PARAM_SPECS = {
     "gate/bias": P(None, "tensor"),  # [L, F]
     "up/bias": P(None, "tensor"),  # [L, F]
     "down/bias": P(None, None),  # [L, D]
+    "head/kernel": P(None),  # [D] of a critic
+    "head/bias": P(),  # [] of a critic
 }
-BATCH_SPEC = P(("data", "fsdp"), None)  # [B, T]
+BATCH_SPEC = P(ROWS, None)  # [B, T]
 
 
 def make_mesh(cfg: MeshConfig) -> Mesh:
-    """The mesh over all devices; a size of -1 takes what the others leave.
+    """The mesh over the first devices; a size of -1 takes what the others leave.
 
-    Raises ConfigError when the sizes do not multiply to the number of devices.
+    Raises ConfigError when the sizes do not multiply to a divisor of the number of devices or, with
+    several hosts, to all of them: a host without a device in the mesh could not take part.
     """
     sizes = [cfg.data, cfg.fsdp, cfg.tensor]
     num_devices = jax.device_count()
@@ -58,19 +77,154 @@ def make_mesh(cfg: MeshConfig) -> Mesh:
         raise ConfigError(
             "mesh", f"data x fsdp x tensor = {sizes} needs a divisor of {num_devices} devices"
         )
-    devices = jax.devices()[:size]
-    names = ("data", "fsdp", "tensor")
-    return jax.make_mesh(tuple(sizes), names, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    if jax.process_count() > 1 and size != num_devices:
+        rule = f"data x fsdp x tensor = {sizes} leaves some of the hosts' {num_devices} devices out"
+        raise ConfigError("mesh", f"{rule}; set one of them to -1")
+    return mesh_over(tuple(sizes), jax.devices()[:size])
+
+
+def mesh_over(sizes: tuple[int, ...], devices: list[Any]) -> Mesh:
+    """A mesh of (data, fsdp, tensor) over the devices, neighbours on an axis being wired together.
+
+    Unlike `jax.make_mesh` it may cut a side of the slice in two: 16 x 4 on v6e:8x8.
+    """
+    places = create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    return Mesh(places, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def platform_of(mesh: Mesh) -> str:
+    """'tpu', 'gpu' or 'cpu': what the mesh is made of, which the compiling machine may not have."""
+    return mesh.devices.flat[0].platform
 
 
 def spec_of(path: tuple[Any, ...]) -> P:
     """The table's entry for a parameter path (as jax.tree_util gives it)."""
     names = [key.key for key in path]
-    return PARAM_SPECS.get("/".join(names[-2:])) or PARAM_SPECS[names[-1]]
+    pair = "/".join(names[-2:])
+    return PARAM_SPECS[pair if pair in PARAM_SPECS else names[-1]]
+
+
+def fit(spec: P, shape: tuple[int, ...], mesh: AnyMesh) -> P:
+    """The spec without the mesh axes over which an axis of the shape does not divide."""
+    kept = []
+    for entry, size in zip(spec, shape, strict=True):
+        taken: list[str] = []
+        for name in _names(entry):
+            ways = math.prod(mesh.shape[other] for other in [*taken, name])
+            if size % ways == 0:
+                taken.append(name)
+        kept.append(tuple(taken) if len(taken) > 1 else taken[0] if taken else None)
+    return P(*kept)
+
+
+def tensor_only(spec: P) -> P:
+    """The spec without the axes that split sequences: where a weight lies while it is used."""
+    return P(*("tensor" if "tensor" in _names(entry) else None for entry in spec))
+
+
+def _names(entry: Axis) -> tuple[str, ...]:
+    return (entry,) if isinstance(entry, str) else entry or ()
+
+
+def spec_for(path: tuple[Any, ...], shape: tuple[int, ...], mesh: AnyMesh) -> P:
+    """Where a parameter of this shape lies: the table's entry, as far as the shape divides.
+
+    KV heads that are fewer than the tensor axis, or a vocabulary that is odd, are not split. An
+    axis that cannot be split by both `tensor` and `fsdp` leaves the latter to the last axis.
+    """
+    wanted = spec_of(path)
+    spec = fit(wanted, shape, mesh)
+    if ("tensor", "fsdp") in wanted and not any("fsdp" in _names(entry) for entry in spec):
+        return fit(P(*spec[:-1], "fsdp"), shape, mesh)
+    return spec
 
 
 def param_shardings(mesh: Mesh, params: Any) -> Any:
     """A NamedSharding for each parameter; `params` may be arrays or ShapeDtypeStructs."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: NamedSharding(mesh, spec_of(path)), params
+        lambda path, x: NamedSharding(mesh, spec_for(path, x.shape, mesh)), params
     )
+
+
+def constrain(x: jax.Array, mesh: Mesh | None, *axes: Axis) -> jax.Array:
+    """x laid out over the mesh as P(*axes) says, as far as its shape divides.
+
+    Without a mesh, or on one device, x itself.
+    """
+    if mesh is None or mesh.size == 1:
+        return x
+    return lax.with_sharding_constraint(x, NamedSharding(mesh, fit(P(*axes), x.shape, mesh)))
+
+
+def everywhere(tree: Any, mesh: Mesh | None) -> Any:
+    """Arrays that every device, and so every host, holds whole."""
+    return jax.tree.map(lambda x: constrain(x, mesh, *[None] * x.ndim), tree)
+
+
+def as_params(tree: Any, mesh: Mesh | None) -> Any:
+    """A tree of parameters, or of their gradients, placed by the table."""
+    if mesh is None:
+        return tree
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: constrain(x, mesh, *spec_for(path, x.shape, mesh)), tree
+    )
+
+
+def gathered(w: jax.Array, mesh: Mesh | None, spec: P) -> jax.Array:
+    """A weight that lies as `spec` says, whole over `fsdp`; only `tensor` still splits it.
+
+    Its gradient is summed over all rows and lies as `spec` again.
+    """
+    used = tensor_only(spec)
+    # Two steps, which are one collective: asked for parts at once, the compiler may rather bring
+    # the activations of all rows to every device.
+    return relaid(w, mesh, tuple(used), tuple(used), tuple(spec))
+
+
+def relaid(x: jax.Array, mesh: Mesh | None, there: Axes, *back: Axes) -> jax.Array:
+    """x laid out as `there`, and its gradient as `back`, one after the other.
+
+    A plain constraint would hold the gradient to `there` too: whole where parts are wanted.
+    """
+    if mesh is None or mesh.size == 1:
+        return x
+    return _relaid(x, mesh, tuple(there), tuple(map(tuple, back)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _relaid(x: jax.Array, mesh: Mesh, there: Axes, back: tuple[Axes, ...]) -> jax.Array:
+    return constrain(x, mesh, *there)
+
+
+def _relaid_back(
+    mesh: Mesh, there: Axes, back: tuple[Axes, ...], _: None, g: jax.Array
+) -> tuple[jax.Array]:
+    for axes in back:
+        g = constrain(g, mesh, *axes)
+    return (g,)
+
+
+_relaid.defvjp(lambda x, *layout: (_relaid(x, *layout), None), _relaid_back)
+
+
+def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
+    """ConfigError unless a model's query heads and feed-forward columns divide over `tensor`."""
+    tensor = mesh.shape["tensor"]
+    for what, size in (("query heads", num_heads), ("feed-forward columns", ffn)):
+        if size % tensor:
+            rule = f"does not divide the model's {size} {what}; choose a divisor of it"
+            raise ConfigError("mesh.tensor", rule, str(tensor))
+
+
+def check_rows(mesh: AnyMesh, cfg: Config) -> None:
+    """ConfigError unless the rows of one pass divide over the places that share them."""
+    places = mesh.shape["data"] * mesh.shape["fsdp"]
+    rows = {"ppo.microbatch": cfg.ppo.microbatch}
+    if cfg.ppo.microbatch is None:
+        rows = {"ppo.minibatch": cfg.ppo.minibatch}
+        if cfg.method == "sft" or not cfg.model.path:
+            rows["sft.batch"] = cfg.sft.batch
+    for field, size in rows.items():
+        if size is not None and size % places:
+            rule = f"must be a multiple of mesh.data x mesh.fsdp = {places}, which share the rows"
+            raise ConfigError(field, rule, str(size))

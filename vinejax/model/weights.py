@@ -35,7 +35,7 @@ from vinejax.model.layout import (
     sources,
     torch_matrix,
 )
-from vinejax.model.sharding import param_shardings
+from vinejax.model.sharding import check_heads, param_shardings
 from vinejax.model.tensors import NewTensor, StoredTensor, find_tensors, read_json, write_tensors
 
 if TYPE_CHECKING:
@@ -53,13 +53,14 @@ def load_pretrained(
     """Model, parameters and tokenizer of a Hugging Face folder, gs:// folder or hub name.
 
     `dtype` is that of the returned parameters: float32, bfloat16 or float16. Raises ModelError,
-    one line, for what is missing, misshapen or unsupported, before anything is allocated on a
-    device.
+    one line, for what is missing, misshapen or unsupported, and ConfigError for heads that do not
+    divide over the mesh, before anything is allocated on a device.
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype = {dtype!r} is none of {', '.join(DTYPES)}")
     folder = find_folder(path)
     model, tokenizer = load_model(folder)
+    model = dataclasses.replace(model, mesh=mesh)
     return model, load_params(folder, model, dtype, mesh), tokenizer
 
 
@@ -121,6 +122,8 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
 
     Every tensor's name, shape and bytes are checked before anything is allocated on a device.
     """
+    if mesh is not None:
+        check_heads(mesh, model.cfg.num_heads, model.cfg.ffn)
     where, abstract = sources(model), abstract_params(model)
     tensors = find_tensors(folder)
     _check_tensors(folder, tensors, where, model.cfg)
@@ -128,7 +131,6 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
         shardings = jax.tree.map(lambda _: SingleDeviceSharding(jax.local_devices()[0]), abstract)
     else:
         shardings = param_shardings(mesh, abstract)
-        jax.tree_util.tree_map_with_path(_check_divides, abstract, shardings)
 
     def load(path: Path, x: jax.ShapeDtypeStruct, sharding: Any) -> jax.Array:
         source, parts = where[path], {}
@@ -192,17 +194,6 @@ def _equal(a: StoredTensor, b: StoredTensor) -> bool:
     return (a.dtype, a.shape) == (b.dtype, b.shape) and all(
         np.array_equal(a.rows(*rows), b.rows(*rows)) for rows in blocks(a, 0, a.shape[0])
     )
-
-
-def _check_divides(key_path: tuple[Any, ...], x: jax.ShapeDtypeStruct, sharding: Any) -> None:
-    try:
-        sharding.shard_shape(x.shape)
-    except ValueError:
-        name, mesh = "/".join(path_of(key_path)), dict(sharding.mesh.shape)
-        raise ModelError(
-            f"{name} of shape {x.shape} does not divide over the mesh {mesh} as {sharding.spec}; "
-            "choose another mesh.fsdp or mesh.tensor"
-        ) from None
 
 
 def save_pretrained(
