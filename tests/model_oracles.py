@@ -199,3 +199,11 @@ def greedy_with_cache(model: Decoder, params: Params, prompts: list[list[int]]) 
             token, keys, values = step(jnp.int32(tokens[-1]), at, keys, values)
             tokens.append(int(token))
         yield tokens
+
+
+def assert_same(found: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Equal branches: tokens, text and end, and log-probabilities within 1e-4."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert (one.tokens, one.text, one.finish) == (other.tokens, other.text, other.finish)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)

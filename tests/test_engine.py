@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import model_oracles as oracle
 import numpy as np
 import pytest
-from model_oracles import ALL_BIASES, Model, random_model
+from model_oracles import ALL_BIASES, Model, assert_same, random_model
 from tokenizer_cases import shared
 
 from vinejax.config import SampleConfig
@@ -56,13 +56,6 @@ def case(request: pytest.FixtureRequest, tiny: Model) -> Case:
 @pytest.fixture(scope="module")
 def base(tiny: Model) -> Engine:
     return Engine(tiny.decoder, SampleConfig(), tiny.tokenizer, slots=4)
-
-
-def assert_same(found: list[Grown], expected: list[Grown]) -> None:
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert (one.tokens, one.text, one.finish) == (other.tokens, other.text, other.finish)
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
 
 
 # --- against slow and obvious generation ---

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import model_oracles as oracle
 import numpy as np
 import pytest
-from model_oracles import Model, random_model
+from model_oracles import Model, assert_same, random_model
 
 from vinejax.config import SampleConfig
 from vinejax.learner.score import score
@@ -33,12 +33,6 @@ def engine_of(model: Model, **settings) -> Engine:
 def whole(tiny: Model) -> list[Grown]:
     """With all trunks resident."""
     return engine_of(tiny, window_rows=32, slots=8).grow(tiny.params, TRUNKS, BRANCHES, BUDGETS)
-
-
-def assert_same(found: list[Grown], expected: list[Grown]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        assert (one.tokens, one.text, one.finish) == (other.tokens, other.text, other.finish)
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
 
 
 # --- a window smaller than the trunks ---

@@ -12,9 +12,11 @@ import optax
 import pytest
 
 from vinejax.baselines import sft
+from vinejax.config import MeshConfig
 from vinejax.errors import ConfigError, DataError, WorkdirError
 from vinejax.learner.batch import collate
 from vinejax.learner.optimizer import make_optimizer
+from vinejax.model.sharding import make_mesh
 from vinejax.model.weights import load_pretrained
 from vinejax.session import open_session
 from vinejax.tasks.prompts import encode_prompt
@@ -64,7 +66,7 @@ def test_loss_is_the_mean_over_response_tokens_alone():
 
 def test_loss_falls():
     cfg = cases.config()
-    model, params, _ = sft.fresh_model(cfg, TASK)
+    model, params, _ = sft.fresh_model(cfg, TASK, make_mesh(cfg.mesh))
     optimizer = make_optimizer(dataclasses.replace(cfg.optimizer, learning_rate=1e-2), 20)
     state = TrainState(jnp.int32(0), params, optimizer.init(params))
     losses = []
@@ -107,7 +109,7 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_warm_up_leaves_a_model_and_its_losses(warmed: Path):
     model, params, tokenizer = load_pretrained(str(warmed / "warmup"))
-    fresh, start, _ = sft.fresh_model(cases.config(), TASK)
+    fresh, start, _ = sft.fresh_model(cases.config(), TASK, make_mesh(MeshConfig()))
     assert dataclasses.replace(model.cfg, compute_dtype="float32") == fresh.cfg
     assert len(tokenizer) == cases.VOCAB
     moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), params, start)

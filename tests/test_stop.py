@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from model_oracles import Model
+from model_oracles import Model, assert_same
 
 from vinejax.config import SampleConfig
 from vinejax.rollout.branches import Branch
@@ -82,9 +82,3 @@ def test_a_branch_that_was_ended_by_mistake_goes_on(stories):
     assert_same(again, found)
     assert with_others.prefill_tokens > stats.prefill_tokens, "it went on, from its own trunk"
     assert with_others.useful_tokens == stats.useful_tokens
-
-
-def assert_same(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        assert (one.tokens, one.text, one.finish) == (other.tokens, other.text, other.finish)
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)

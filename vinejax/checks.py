@@ -189,6 +189,11 @@ def _check_devices(cfg: Config) -> None:
     for name, row in cfg.meshes.items():
         if row.slots is not None and row.slots < 1:
             raise ConfigError(f"meshes.{name}.slots", "must be at least 1", repr(row.slots))
+        if row.microbatch is not None and (
+            row.microbatch < 1 or cfg.ppo.minibatch % row.microbatch
+        ):
+            rule = f"must be at least 1 and divide ppo.minibatch = {cfg.ppo.minibatch}"
+            raise ConfigError(f"meshes.{name}.microbatch", rule, repr(row.microbatch))
         if row.memory_gib is not None and not 0 < row.memory_gib < math.inf:
             rule = "must be greater than 0"
             raise ConfigError(f"meshes.{name}.memory_gib", rule, repr(row.memory_gib))

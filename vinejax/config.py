@@ -118,11 +118,11 @@ def default() -> Fields:
 
 
 def from_file(file: str, neighbour: str) -> Fields:
-    """The configuration of the config file `neighbour` in the folder of `file`, to be changed.
+    """The configuration of the config file `neighbour`, seen from the folder of `file`, to change.
 
     A config file that differs from another in a few fields calls it with its own `__file__`.
     """
-    return runpy.run_path(str(Path(file).with_name(neighbour)))["get_config"]()
+    return runpy.run_path(str(Path(file).parent / neighbour))["get_config"]()
 
 
 def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:

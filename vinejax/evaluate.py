@@ -15,6 +15,7 @@ from vinejax.rollout.branches import Grown
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import PromptedProblem, sample_solutions
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.workdir import write_atomic
 from vinejax.session import Session, open_session
@@ -84,7 +85,21 @@ def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
         workdir = session.workdir
         params, source = newest_params(session, workdir)
         problems, solutions, rewards = solve(session, session.evaluator, params, "test")
-    found = metrics_of(session, solutions, rewards)
+        found = metrics_of(session, solutions, rewards)
+    record = {"source": source, "problems": len(problems), "samples": cfg.eval.samples, **found}
+    if is_writer():
+        _write_evaluation(workdir, problems, solutions, rewards, record)
+    barrier("the end")
+    return record
+
+
+def _write_evaluation(
+    workdir: epath.Path,
+    problems: list[PromptedProblem],
+    solutions: list[list[Grown]],
+    rewards: np.ndarray,
+    record: dict[str, Any],
+) -> None:
     folder = workdir / "eval"
     folder.mkdir(parents=True, exist_ok=True)
     rows = (
@@ -94,25 +109,22 @@ def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
         for (problem, _), group, row in zip(problems, solutions, rewards, strict=True)
     )  # fmt: skip
     write_atomic(folder / "test.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    record = {"source": source, "problems": len(problems), "samples": cfg.eval.samples, **found}
     write_atomic(folder / "test.json", json.dumps(record, indent=2) + "\n")
-    print(f"{source} on {len(problems)} test problems, {cfg.eval.samples} samples each")
-    for name, value in found.items():
-        print(f"  {name:<16} {value:.4f}")
-    return record
+    print(f"{record['source']} on {len(problems)} test problems, {record['samples']} samples each")
+    for name, value in record.items():
+        if isinstance(value, float):
+            print(f"  {name:<16} {value:.4f}")
 
 
 def newest_params(session: Session, workdir: epath.Path) -> tuple[Params, str]:
     """Weights to evaluate and where they come from."""
-    like = jax.eval_shape(lambda: session.start)
+    start = session.reference
     like = jax.tree.map(
-        lambda x, y: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=y.sharding),
-        like,
-        session.start,
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), start
     )
     for name in ("best", "checkpoints"):
         if (workdir / name).exists():
             with Checkpoints(workdir / name, keep=1) as checkpoints:
                 if (step := checkpoints.latest()) is not None:
                     return checkpoints.restore_params(step, like)[0], f"{name}/{step}"
-    return session.start, "the start"
+    return start, "the start"

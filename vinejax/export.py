@@ -13,6 +13,8 @@ from vinejax.model.layout import abstract_params
 from vinejax.model.sharding import make_mesh, param_shardings
 from vinejax.model.weights import load_model, save_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.devices import on_devices
+from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.workdir import check_workdir
 
 FOLDER = "export"  # of the workdir
@@ -27,7 +29,7 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
     and tokenizer are those that the run started from, whose weights are not read. Returns the
     folder. Raises WorkdirError where there is no checkpoint.
     """
-    workdir = check_workdir(cfg, path)
+    workdir, cfg = check_workdir(cfg, path), on_devices(cfg)
     name, step = find_checkpoint(workdir, policy)
     model, tokenizer = load_model(find_folder(cfg.model.path or workdir / WARM_UP))
     abstract = abstract_params(model)
@@ -39,7 +41,9 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
     with Checkpoints(workdir / name, keep=1) as checkpoints:
         params, _ = checkpoints.restore_params(step, like)
     save_pretrained(workdir / FOLDER, model, params, tokenizer)
-    print(f"{name}/{step} is now in {workdir / FOLDER}")
+    if is_writer():
+        print(f"{name}/{step} is now in {workdir / FOLDER}")
+    barrier("the end")
     return workdir / FOLDER
 
 

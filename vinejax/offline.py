@@ -29,6 +29,7 @@ from vinejax.baselines.sft import sft_likelihood, sft_optimizer, sft_step, worke
 from vinejax.evaluate import accuracy_of
 from vinejax.learner.batch import shuffled
 from vinejax.learner.metrics import engine_metrics, episode_metrics, grading_metrics, record
+from vinejax.learner.offload import to_device
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.spent import Spent, left
 from vinejax.learner.update import fresh_state
@@ -54,7 +55,7 @@ def restem(
         num_updates = cfg.restem.epochs * math.ceil(len(examples) / cfg.ppo.minibatch)
         batches = epochs_of(examples, cfg.restem.epochs, cfg.ppo.minibatch, cfg.seed, iteration)
         optimizer = make_optimizer(cfg.optimizer, num_updates)
-        fresh = fresh_state(session.start, optimizer, session.mesh)
+        fresh = fresh_state(session.reference, optimizer, session.mesh)
         evaluator = session.evaluator
 
         def accuracy(params: Params) -> float:
@@ -111,7 +112,7 @@ def sft(
     size = math.ceil(len(examples) / cfg.sft.batch)
     optimizer = sft_optimizer(cfg, cfg.iterations * size)
     batches = epochs_of(examples, 1, cfg.sft.batch, cfg.seed, iteration)
-    losses = []
+    state, losses = to_device(state), []
     with log.stage("train"):
         for batch in itertools.islice(batches, left(cfg, spent).updates):
             state, loss = sft_step(session.model, optimizer, state, batch, sft_likelihood(cfg))
@@ -162,8 +163,9 @@ def sample_train(
 
 def _pair_batches(session: Session, pairs: list[Pair], iteration: int) -> Iterator[Pairs]:
     cfg = session.cfg
+    reference = session.reference
     longest = max(len(episode.tokens) for pair in pairs for episode in pair)
     for epoch in range(cfg.dpo.epochs):
         for part in shuffled(pairs, cfg.ppo.minibatch, cfg.seed, iteration, epoch):
             batch = collate_pairs(part, cfg.ppo.minibatch, longest)
-            yield with_reference(session.model, session.start, batch, cfg.sample.temperature)
+            yield with_reference(session.model, reference, batch, cfg.sample.temperature)

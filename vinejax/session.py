@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING, Any
 from etils import epath
 from jax.sharding import Mesh
 
-from vinejax.baselines.sft import warm_start, with_compute_dtype
+from vinejax.baselines.sft import computing, warm_start
 from vinejax.config import Config, SampleConfig
 from vinejax.errors import ConfigError, DataError
+from vinejax.learner.offload import to_device, to_host
+from vinejax.model.architecture import check_architecture
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.sharding import make_mesh
+from vinejax.model.sharding import check_rows, make_mesh
 from vinejax.model.weights import load_pretrained
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import PromptedProblem
-from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
+from vinejax.runtime.devices import on_devices, use_compile_cache
+from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
+from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
 from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.prompts import load_problems
 from vinejax.tasks.rewards import Rewards
+from vinejax.types import Problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -35,7 +40,8 @@ LISTED = 5  # golds in a printed line
 class Session:
     """A run's fixed parts, and the grader, which ends with the session as a context manager.
 
-    `start` is where the policy starts and what its KL is measured from.
+    `start` is where the policy starts and what its KL is measured from. With `offload.reference` it
+    waits in the host's memory; `reference` is on the devices.
     """
 
     cfg: Config
@@ -53,6 +59,11 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.rewards.close()
+
+    @property
+    def reference(self) -> Params:
+        """The start, on the devices while the caller holds it."""
+        return to_device(self.start)
 
     def engine(self, sample: SampleConfig) -> Engine:
         rollout = self.cfg.rollout
@@ -84,23 +95,32 @@ def open_session(
     Those that are left out are counted on the screen and listed in dropped_problems.json.
     Raises ConfigError when the model's context leaves no room for the prompts, or for the response.
     """
-    workdir = check_workdir(cfg, path)
-    task = load_task(cfg.data)
+    workdir, task = check_workdir(cfg, path), load_task(cfg.data)
+    use_compile_cache(cfg.compile_cache)
+    cfg = on_devices(cfg)
+    barrier("start", dataclasses.asdict(cfg))  # the workdir has been read: it may be written now
     mesh = make_mesh(cfg.mesh)
+    check_rows(mesh, cfg)
     if cfg.model.path:
         folder = cfg.model.path
     else:
         check_context(cfg, cfg.model.context)  # before it is trained
-        folder = os.fspath(warm_start(cfg, task, workdir))
+        folder = os.fspath(warm_start(cfg, task, workdir, mesh))
     model, start, tokenizer = load_pretrained(folder, mesh=mesh)
     check_context(cfg, model.cfg.context, model.cfg.context_reason)
-    model = with_compute_dtype(model, cfg.model.compute_dtype)
+    if cfg.model.architecture:
+        check_architecture(cfg.model.architecture, model)
+    model = computing(model, cfg.model)
+    start = to_host(start) if cfg.offload.reference else start
     with contextlib.ExitStack() as stack:
         rewards = stack.enter_context(Rewards(task, cfg.grader))
         problems, dropped = prompted_problems(cfg, rewards, tokenizer, splits)
-        record_run(cfg, workdir)
-        if any(dropped.values()):
-            write_atomic(workdir / DROPPED, json.dumps(dropped, indent=1) + "\n")
+        if is_writer():
+            record_run(cfg, workdir)
+            if any(dropped.values()):
+                write_atomic(workdir / DROPPED, json.dumps(dropped, indent=1) + "\n")
+        barrier("workdir", problems)
+        check_shared(workdir)
         stack.pop_all()  # from here on the session closes it
     return Session(cfg, workdir, task, rewards, mesh, model, start, tokenizer, problems)
 
@@ -134,9 +154,9 @@ def prompted_problems(
     listed: dict[Split, list[dict[str, Any]]] = {}
     for split in splits:
         problems, too_long = _short_prompts(cfg, rewards.task, tokenizer, split)
-        golds = rewards.unreadable([problem for problem, _ in problems])
+        golds = _unreadable(rewards, [problem for problem, _ in problems])
         leave_out = split == "train" and cfg.grader.unreadable == "drop"
-        if golds:
+        if golds and is_writer():
             _say_unreadable(split, golds, len(problems), leave_out)
         if leave_out:
             problems = [pair for pair in problems if pair[0].id not in golds]
@@ -152,6 +172,14 @@ def prompted_problems(
     return kept, listed
 
 
+def _unreadable(rewards: Rewards, problems: list[Problem]) -> dict[str, str | None]:
+    """As `Rewards.unreadable`, in the problems' order; of several hosts, each looks at a share."""
+    numbers = {problem.id: i for i, problem in enumerate(problems)}
+    found = rewards.unreadable([problem for i, problem in enumerate(problems) if is_mine(i)])
+    everything = shared_work({numbers[name]: gold for name, gold in found.items()})
+    return {problems[i].id: gold for i, gold in sorted(everything.items())}
+
+
 def _short_prompts(
     cfg: Config, task: Task, tokenizer: "PreTrainedTokenizerBase", split: Split
 ) -> tuple[list[PromptedProblem], list[dict[str, Any]]]:
@@ -159,7 +187,7 @@ def _short_prompts(
     limit = cfg.data.max_prompt_tokens
     kept, dropped = load_problems(task, tokenizer, split, limit, cfg.data.chat_template)
     rule = f"more than data.max_prompt_tokens = {limit} tokens"
-    if dropped:
+    if dropped and is_writer():
         total = len(kept) + len(dropped)
         print(f"{split}: {len(dropped)} of {total} prompts have {rule} and are left out: {DROPPED}")
     reason = {"reason": f"the prompt has {rule}", "left_out": True}

@@ -213,13 +213,14 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TopologyConfig:
-    """A row of `meshes`: how named devices are laid out, and how much they decode at once."""
+    """A row of `meshes`: how named devices are laid out, and how much they do at once."""
 
     data: int = 1
     fsdp: int = 1
     tensor: int = 1
     slots: int | None = None  # instead of rollout.slots; None: that
     memory_gib: float | None = None  # instead of rollout.memory_gib; None: that
+    microbatch: int | None = None  # instead of ppo.microbatch; None: that
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from etils import epath
 
 from vinejax.analysis.episodes import episode_rows
@@ -37,6 +38,7 @@ from vinejax.learner.metrics import (
     update_metrics,
 )
 from vinejax.learner.objective import objective_of
+from vinejax.learner.offload import to_device, to_host
 from vinejax.learner.optimizer import learning_rate, make_optimizer
 from vinejax.learner.spent import Spent, left, num_updates
 from vinejax.learner.step import train_step
@@ -46,6 +48,7 @@ from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import PromptedProblem, sample_episodes
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.profile import profiler
 from vinejax.session import Session, open_session
@@ -76,7 +79,7 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
         workdir = session.workdir
         state, progress = resume(session, checkpoints)
         done, best_accuracy, spent = progress.done, progress.best_accuracy, progress.spent
-        with RunLog(workdir, cfg.log, cfg.iterations, resumed_at=done) as log:
+        with RunLog(workdir, cfg.log, cfg.iterations, is_writer(), resumed_at=done) as log:
             sampler, evaluator = session.sampler, session.evaluator
 
             def accuracy(state: TrainState, split: Split, done: int) -> float:
@@ -90,6 +93,7 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
                 profile(done)
                 one_iteration = OFFLINE.get(cfg.method, iterate)
                 state, spent = one_iteration(session, sampler, state, spent, done, log)
+                state = parked(cfg, state)
                 done += 1
                 last = done if left(cfg, spent).nothing else cfg.iterations
                 if is_due(done, cfg.eval.every, last):
@@ -102,7 +106,9 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
                     checkpoints.save(done, state, meta)
             if done > 0:
                 accuracy(state, "test", done)
-            log.message(f"report: {build_report(workdir)}")
+            if is_writer():
+                log.message(f"report: {build_report(workdir)}")
+        barrier("the end")  # a host that ends while others are at work would end them
     return workdir
 
 
@@ -120,18 +126,18 @@ def iterate(
         sampler.release()
     with log.stage("score"):
         batch = collate(episodes, rows=cfg.ppo.minibatch)
-        batch = with_logprobs(model, state.params, session.start, batch, episodes, cfg)
+        batch = with_logprobs(model, state.params, session.reference, batch, episodes, cfg)
         old_values = values_of(session, state, batch)
         credit = with_credit(batch, episodes, cfg, old_values)
-        jax.block_until_ready(credit.batch)
     with log.stage("train"):
+        barrier("train", [(episode.tokens, episode.rewards) for episode in episodes])
         targets = None
         if old_values is not None and credit.returns is not None:
             targets = Targets(old_values, credit.returns)
         tried = itertools.islice(
             all_minibatches(cfg, (credit.batch, targets), iteration), left(cfg, spent).updates
         )
-        state, values = update(session, state, tried, iteration)
+        state, values = update(session, to_device(state), tried, iteration)
     rows = episode_rows(
         session.tokenizer, chosen, episodes, credit.by_step, iteration, cfg.log.vines
     )
@@ -165,13 +171,13 @@ def sample(
     return chosen, episodes, spent.plus(prompts=prompts, episodes=len(everything))
 
 
-def values_of(session: Session, state: TrainState, batch: Batch) -> jax.Array | None:
+def values_of(session: Session, state: TrainState, batch: Batch) -> np.ndarray | None:
     """The critic's values of the iteration's episodes, where there is a critic."""
     if state.critic is None:
         return None
     ppo = session.cfg.ppo
     size = ppo.microbatch or ppo.minibatch
-    return critic_values(session.model, state.critic.params, batch, size)
+    return critic_values(session.model, to_device(state.critic.params), batch, size)
 
 
 Rows = tuple[Batch, Targets | None]
@@ -208,6 +214,17 @@ def update(
     return policy._replace(critic=critic), values
 
 
+def parked(cfg: Config, state: TrainState) -> TrainState:
+    """The state between updates: with `offload.optimizer`, what only they need leaves the devices.
+
+    `to_device` brings it back.
+    """
+    if not cfg.offload.optimizer:
+        return state
+    critic = None if state.critic is None else to_host(state.critic)
+    return state._replace(opt_state=to_host(state.opt_state), critic=critic)
+
+
 def is_due(done: int, every: int, last: int) -> bool:
     """After every `every` iterations (0: never) and after the last."""
     return done == last or (every > 0 and done % every == 0)
@@ -216,14 +233,15 @@ def is_due(done: int, every: int, last: int) -> bool:
 def resume(session: Session, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
     """State and progress of the newest checkpoint, or of the start."""
     cfg = session.cfg
-    state = fresh_state(session.start, make_optimizer(cfg.optimizer, 1), session.mesh)
+    start = session.reference
+    state = fresh_state(start, make_optimizer(cfg.optimizer, 1), session.mesh)
     if cfg.method == "ppo":
-        critic = fresh_critic(session.model, session.start, cfg.seed, session.mesh)
+        critic = fresh_critic(session.model, start, cfg.seed, session.mesh)
         optimizer = make_critic_optimizer(cfg, 1)
         state = state._replace(critic=fresh_state(critic, optimizer, session.mesh))
     done = checkpoints.latest()
     if done is None:
-        return state, Progress()
+        return parked(cfg, state), Progress()
     meta: dict[str, Any]
     state, meta = checkpoints.restore(done, state)
-    return state, Progress(done, meta["best_accuracy"], Spent(**meta["spent"]))
+    return parked(cfg, state), Progress(done, meta["best_accuracy"], Spent(**meta["spent"]))

@@ -70,7 +70,10 @@ class Episode:
 
 
 class Batch(NamedTuple):
-    """Episodes made rectangular. Entry t of every per-token array belongs to `tokens[:, t]`."""
+    """Episodes made rectangular. Entry t of every per-token array belongs to `tokens[:, t]`.
+
+    NumPy arrays on the host, until a compiled program takes them.
+    """
 
     tokens: jax.Array  # i32[B, T]
     segment_ids: jax.Array  # i32[B, T] 0 is padding; equal ids attend to each other

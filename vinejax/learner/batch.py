@@ -1,10 +1,14 @@
-"""Ragged episodes to rectangular batches, once an iteration; batches to minibatches."""
+"""Ragged episodes to rectangular batches, once an iteration; batches to minibatches.
+
+A batch lives on the host, the same on every one, and enters a compiled program as a whole, which
+lays it out over the devices (`learner/update.py`): it is some megabytes, and weights are what takes
+room. What comes back, log-probabilities and values, is fetched as soon as it is there.
+"""
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from vinejax.config import Config, PPOConfig
@@ -37,7 +41,7 @@ def collate(episodes: list[Episode], rows: int, longest: int = 0) -> Batch:
         positions[row, :n] = np.arange(n)
         mask[row, len(episode.prompt) : n] = True
     zeros = [np.zeros(shape, np.float32) for _ in range(3)]
-    return Batch(*map(jnp.asarray, (tokens, segment_ids, positions, mask, *zeros)))
+    return Batch(*cast(Any, (tokens, segment_ids, positions, mask, *zeros)))
 
 
 def with_logprobs(
@@ -50,16 +54,16 @@ def with_logprobs(
     saves a forward pass; otherwise `score` gives them.
     """
 
-    def by_score(weights: Params) -> jax.Array:
+    def by_score(weights: Params) -> np.ndarray:
         size = cfg.ppo.microbatch or cfg.ppo.minibatch
         parts = [score(model, weights, x, cfg.sample.temperature) for x in slices(batch, size)]
-        return jnp.concatenate(parts)
+        return np.concatenate(jax.device_get(parts))
 
     if all(episode.scored is not None for episode in episodes):
         own = np.zeros(batch.tokens.shape, np.float32)
         for row, episode in enumerate(episodes):
             own[row, len(episode.prompt) : len(episode.tokens)] = episode.scored
-        old = jnp.asarray(own)
+        old = own
     else:
         old = by_score(params)
     return batch._replace(old_logprobs=old, ref_logprobs=by_score(reference))
@@ -103,7 +107,7 @@ def with_advantages(
     by_token = token_advantages(by_step, layout.step_ids)
     if ppo.whiten == "iteration":
         by_token = whiten(by_token, batch.mask, shift_mean=ppo.shift_mean)
-    return batch._replace(advantages=by_token), np.asarray(by_step)
+    return batch._replace(advantages=np.asarray(by_token)), np.asarray(by_step)
 
 
 def shuffled(

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,11 +17,11 @@ from vinejax.types import Batch, Episode
 class Credit(NamedTuple):
     batch: Batch  # with its advantages, whitened over the iteration where that is configured
     by_step: np.ndarray  # f32[B, C] before whitening, a step's mean over its tokens: for the report
-    returns: jax.Array | None = None  # f32[B, T] what a critic learns
+    returns: np.ndarray | None = None  # f32[B, T] what a critic learns
 
 
 def with_credit(
-    batch: Batch, episodes: list[Episode], cfg: Config, values: jax.Array | None = None
+    batch: Batch, episodes: list[Episode], cfg: Config, values: np.ndarray | None = None
 ) -> Credit:
     """The advantages of the configured method.
 
@@ -37,6 +36,7 @@ def with_credit(
     if kind == "critic":
         assert values is not None
         advantages, returns = gae(rewards, values, batch.mask, ppo.gamma, cfg.critic.lam)
+        returns = np.asarray(returns)
     elif kind == "return":
         rewards -= cfg.kl.coef * kl(batch.old_logprobs, batch.ref_logprobs, kind="k1")
         advantages, _ = gae(rewards, jnp.zeros_like(rewards), batch.mask, ppo.gamma, 1.0)
@@ -47,7 +47,7 @@ def with_credit(
     by_step = _means(np.asarray(advantages), layout)
     if ppo.whiten == "iteration":
         advantages = whiten(advantages, batch.mask, shift_mean=ppo.shift_mean)
-    return Credit(batch._replace(advantages=advantages), by_step, returns)
+    return Credit(batch._replace(advantages=np.asarray(advantages)), by_step, returns)
 
 
 def _token_rewards(layout: StepLayout) -> np.ndarray:

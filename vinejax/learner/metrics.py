@@ -1,5 +1,6 @@
 """Names and numbers of an iteration, as TRL and verl name them."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from vinejax.learner.spent import Spent
 from vinejax.learner.step import UpdateStats
 from vinejax.rollout.stats import EngineStats
+from vinejax.runtime.distributed import exchange
 from vinejax.runtime.log import RunLog
 from vinejax.tasks.rewards import GradingStats
 from vinejax.types import Batch, Episode
@@ -93,12 +95,16 @@ def engine_metrics(
 
 
 def grading_metrics(stats: GradingStats) -> dict[str, Any]:
-    """What the iteration's grading did; its seconds are part of the sampling stages'."""
+    """What the iteration's grading did, of all hosts together.
+
+    Its seconds, the slowest host's, are part of the sampling stages'.
+    """
+    pairs, timeouts, errors, seconds = zip(*exchange(list(dataclasses.astuple(stats))), strict=True)
     return {
-        "grader/pairs": stats.pairs,
-        "grader/timeouts": stats.timeouts,
-        "grader/errors": stats.errors,
-        "timing_s/grade": stats.seconds,
+        "grader/pairs": sum(pairs),
+        "grader/timeouts": sum(timeouts),
+        "grader/errors": sum(errors),
+        "timing_s/grade": max(seconds),
     }
 
 

@@ -40,6 +40,7 @@ from vinejax.rollout.split import (
     SHARDS,
     embed,
     own_part,
+    readable,
     vocab_axis,
     weight_specs,
 )
@@ -131,11 +132,12 @@ def decode_chunk(
     steps: Any = Spec(None, DATA_AXES)
     slot_specs = Slots(shards, shards, shards, shards, shards, shards, caches, caches)
     weights = weight_specs(model, mesh)
-    return jax.shard_map(
+    slots, rows, trace = jax.shard_map(
         one_shard, mesh=mesh, check_vma=False,
         in_specs=(weights, CACHE, SHARDS, EVERYWHERE, EVERYWHERE, slot_specs, SHARDS),
         out_specs=(slot_specs, SHARDS, Trace(steps, steps, steps, steps, shards)),
     )(params, window, queue, stops, waiting, slots, rows)  # fmt: skip
+    return slots, rows, readable(mesh, trace)
 
 
 def _on_row(slots: Slots, rows: Rows) -> Int[Array, "S P"]:

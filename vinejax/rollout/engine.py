@@ -29,20 +29,16 @@ from vinejax.rollout.branches import (
     check,
     work_of,
 )
+from vinejax.rollout.finish import Ending
 from vinejax.rollout.phase import Drawn, Phase, Programs, queue_fields
-from vinejax.rollout.plan import Load, Sizes, assign, bucket, lanes, ring_blocks, window_shape
+from vinejax.rollout.plan import Load, Sizes, assign
 from vinejax.rollout.stats import EngineStats
 from vinejax.rollout.stop import stop_table, token_texts
+from vinejax.runtime import distributed
 from vinejax.runtime.compiles import num_compiles
-from vinejax.tasks.text import cut_at_stop
-from vinejax.tasks.text import decode as text_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-CHUNKS = (8, 64)  # the least and the most decode steps between two looks of the host
-LOOKS = 8  # of the host in the time of the longest branch
-LARGEST_BATCH = 8  # trunks of one prefill
 
 
 class Scored(NamedTuple):
@@ -104,7 +100,8 @@ class Engine:
 
         `max_tokens` bounds each (default: the sampling configuration's), and so does the model's
         context less the position; a bound of 0 gives an empty 'length'. `on_grown(i, grown)` is
-        called once for each branch as it ends, while the devices go on with the others.
+        called once for each branch as it ends, while the devices go on with the others; of several
+        hosts, which all make the call, on the one whose item the branch is.
 
         Raises ValueError naming a bad branch or trunk, or the memory that is too small;
         FloatingPointError naming a trunk whose logits are not finite.
@@ -150,74 +147,41 @@ class Engine:
         budgets = budgets_of(branches, max_tokens, self.model.cfg.context)
         results = [Grown([], [], "", "length") for _ in branches]
         for i, budget in enumerate(budgets):
-            if budget <= 0 and on_grown is not None:
+            if budget <= 0 and on_grown is not None and distributed.is_mine(i):
                 on_grown(i, results[i])
         compiles = num_compiles()
         work = work_of(trunks, branches, budgets, scored)
         if not any(work.trunks):
             return Scored(results, [])
         loads, sizes = self._plan(work, scored, self._memory(params))
+        distributed.barrier("grow", (trunks, branches, budgets, sizes))
         phase = self._phase(params, work, loads, sizes, scored)
-        prefix_texts: dict[tuple[int, int], str] = {}
-        cut_short: list[Drawn] = []
-
-        def keep(drawn: Drawn) -> None:
-            branch = branches[drawn.branch]
-            place = (branch.trunk, branch.position)
-            prefix = trunks[branch.trunk][: branch.position]
-            if place not in prefix_texts:
-                prefix_texts[place] = text_of(self.tokenizer, prefix)
-            kept, text, hit = cut_at_stop(
-                self.tokenizer, prefix, prefix_texts[place], drawn.tokens, self.sample_config.stop
-            )
-            if drawn.ended == decode.STOP and not hit:
-                cut_short.append(drawn)
-                return
-            finish = "stop" if hit else "eos" if drawn.ended == decode.EOS else "length"
-            grown = Grown(drawn.tokens[:kept], drawn.logprobs[:kept], text, finish)
-            results[drawn.branch] = grown
-            self.stats.useful_tokens += kept
-            if on_grown is not None:
-                on_grown(drawn.branch, grown)
-
-        for drawn in phase.run():
-            keep(drawn)
+        ending = Ending(self.tokenizer, self.sample_config.stop, trunks, branches, on_grown)
+        cut_short = ending.take(phase.run(), results)
         self.stats.compiles += num_compiles() - compiles
-        for drawn in self._go_on(params, trunks, branches, budgets, cut_short):
-            keep(drawn)
+        ending.take(self._go_on(params, trunks, branches, budgets, cut_short), results)
+        self.stats.useful_tokens += sum(len(grown.tokens) for grown in results)
         logprobs = phase.trunk_logprobs()
         return Scored(results, [logprobs[i] for i in range(len(trunks))] if scored else [])
 
     def _plan(self, work: Work, scored: bool, memory: int) -> tuple[list[list[Load]], Sizes]:
         """The shards' loads and the shapes of the phase, within so many bytes a device."""
-        shards = split.num_shards(self.mesh)
-        num_branches = sum(n > 0 for n in work.budget)
-        num_trunks = sum(map(bool, work.trunks))
-        slots = -(-self.slots // shards)
-        a_shard = max(-(-num_trunks // shards), 1)
-        wanted, group = window_shape(slots, a_shard, -(-num_branches // shards))
-        rows = self.window_rows or wanted
-        columns = bucket(max(map(len, work.trunks), default=1), least=32)
-        width = bucket(max(work.budget, default=1))
-        slots, rows, taken = layout.fit(self.model, self.mesh, memory, slots, rows, columns, width)
+        sizes, taken = layout.sizes_of(
+            self.model, self.mesh, self.mesh.devices.flat[0].platform, memory, self.slots,
+            num_trunks=sum(map(bool, work.trunks)), num_branches=sum(n > 0 for n in work.budget),
+            longest=max(map(len, work.trunks), default=1), budget=max(work.budget, default=1),
+            window_rows=self.window_rows, chunk=self.chunk,
+        )  # fmt: skip
         self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
-        group = min(slots, max(group, lanes(slots, rows)))
-        loads = assign(work.trunk, work.budget, shards, rows)
+        shards = split.num_shards(self.mesh)
+        loads = assign(work.trunk, work.budget, shards, sizes.rows)
         if scored:
             with_branches = {load.trunk for own in loads for load in own}
             for i in range(len(work.trunks)):
                 if i not in with_branches:
                     loads[i % shards].append(Load(i, [], 0))
         most = max(sum(len(load.items) for load in own) for own in loads)
-        platform = self.mesh.devices.flat[0].platform
-        sizes = Sizes(
-            slots=slots, rows=rows, group=group, columns=columns, width=width,
-            queue=bucket(most + 1, least=1024), batch=min(max(rows // 4, 1), LARGEST_BATCH),
-            blocks=ring_blocks(width, platform),
-            turned=platform == "cpu" and self.model.cfg.num_heads > self.model.cfg.num_kv_heads,
-            chunk=self.chunk or min(max(width // LOOKS, CHUNKS[0]), CHUNKS[1]),
-        )  # fmt: skip
-        return loads, sizes
+        return loads, dataclasses.replace(sizes, queue=layout.queue_size(most))
 
     def _phase(
         self, params: Params, work: Work, loads: list[list[Load]], sizes: Sizes, scored: bool
@@ -253,7 +217,8 @@ class Engine:
             return int(self.memory_gib * 2**30)
         if self._room is None:
             jax.block_until_ready(self._decoding(params))  # which take their own
-            self._room = layout.memory_to_use(self.mesh)
+            # Hosts may have different room left, and must come to the same shapes.
+            self._room = int(min(distributed.exchange(layout.memory_to_use(self.mesh))))
         return self._room
 
     @functools.cached_property

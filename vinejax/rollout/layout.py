@@ -10,14 +10,18 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from vinejax.model.decoder import Decoder
+from vinejax.model.sharding import AnyMesh
 from vinejax.rollout.decode import Queue, Slots
-from vinejax.rollout.plan import Sizes
+from vinejax.rollout.plan import Sizes, bucket, lanes, ring_blocks, window_shape
 from vinejax.rollout.split import CACHE, EVERYWHERE, SHARDS, num_kv_heads, num_shards
 from vinejax.rollout.window import Rows, Window
 
 HOST_SHARE = 0.25  # of the host's memory, where a device does not tell its own
 FREE_SHARE = 0.8  # of what is free on a device: programs need room too
 FEW_ROWS = 8  # of the window, which is cut down to these before slots are
+CHUNKS = (8, 64)  # the least and the most decode steps between two looks of the host
+LOOKS = 8  # of the host in the time of the longest branch
+LARGEST_BATCH = 8  # trunks of one prefill
 
 
 def one_device_mesh() -> Mesh:
@@ -26,7 +30,7 @@ def one_device_mesh() -> Mesh:
     return jax.make_mesh((1, 1, 1), names, (AxisType.Auto,) * 3, devices=jax.devices()[:1])
 
 
-def cache_bytes(model: Decoder, mesh: Mesh, columns: int) -> int:
+def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:
     """On one device, of a slot with `columns` of the ring or a row with `columns` of the window."""
     cfg, heads = model.cfg, num_kv_heads(model, mesh) // mesh.shape["tensor"]
     item = jnp.dtype(cfg.compute_dtype).itemsize
@@ -42,7 +46,7 @@ def memory_to_use(mesh: Mesh) -> int:
 
 
 def fit(
-    model: Decoder, mesh: Mesh, memory: int, slots: int, rows: int, columns: int, width: int
+    model: Decoder, mesh: AnyMesh, memory: int, slots: int, rows: int, columns: int, width: int
 ) -> tuple[int, int, int]:
     """(slots, rows) of those wanted that a device's `memory` holds, and the bytes they take.
 
@@ -59,6 +63,37 @@ def fit(
         rows = max(1, min(rows, memory // 2 // row_bytes))
         slots = min(slots, (memory - rows * row_bytes) // slot_bytes)
     return slots, rows, rows * row_bytes + slots * slot_bytes
+
+
+def sizes_of(
+    model: Decoder, mesh: AnyMesh, platform: str, memory: int, slots: int, *,
+    num_trunks: int, num_branches: int, longest: int, budget: int,
+    window_rows: int | None = None, chunk: int | None = None,
+) -> tuple[Sizes, int]:  # fmt: skip
+    """The shapes of a phase, within `memory` bytes a device, and the bytes that its caches take.
+
+    `slots` are those of all shards, `longest` is the tokens of the longest trunk, `budget` the
+    largest of a branch; the branches are taken to be even over the shards.
+    """
+    shards = num_shards(mesh)
+    slots = -(-slots // shards)
+    a_shard = max(-(-num_trunks // shards), 1)
+    wanted, group = window_shape(slots, a_shard, -(-num_branches // shards))
+    columns, width = bucket(longest, least=32), bucket(budget)
+    slots, rows, taken = fit(model, mesh, memory, slots, window_rows or wanted, columns, width)
+    sizes = Sizes(
+        slots=slots, rows=rows, group=min(slots, max(group, lanes(slots, rows))),
+        columns=columns, width=width, queue=queue_size(-(-num_branches // shards)),
+        batch=min(max(rows // 4, 1), LARGEST_BATCH), blocks=ring_blocks(width, platform),
+        turned=platform == "cpu" and model.cfg.num_heads > model.cfg.num_kv_heads,
+        chunk=chunk or min(max(width // LOOKS, CHUNKS[0]), CHUNKS[1]),
+    )  # fmt: skip
+    return sizes, taken
+
+
+def queue_size(branches: int) -> int:
+    """Places of a shard's queue; rows look one past the last branch."""
+    return bucket(branches + 1, least=1024)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "mesh", "sizes"))
@@ -93,13 +128,18 @@ def empty(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows, Slots
     return Window(caches(), caches()), rows, slots
 
 
+def put(mesh: Mesh, spec: Any, x: np.ndarray) -> jax.Array:
+    """A host array, of which every host has the whole, on the mesh."""
+    return jax.make_array_from_callback(x.shape, NamedSharding(mesh, spec), lambda part: x[part])
+
+
 def on_shards(mesh: Mesh, x: np.ndarray) -> jax.Array:
     """[D, n, ...] of D shards as [D * n, ...] on the mesh."""
-    return jax.device_put(x.reshape(-1, *x.shape[2:]), NamedSharding(mesh, SHARDS))
+    return put(mesh, SHARDS, x.reshape(-1, *x.shape[2:]))
 
 
 def everywhere(mesh: Mesh, x: Any) -> jax.Array:
-    return jax.device_put(x, NamedSharding(mesh, EVERYWHERE))
+    return put(mesh, EVERYWHERE, np.asarray(x))
 
 
 def queue_on_shards(mesh: Mesh, fields: dict[str, np.ndarray]) -> Queue:

@@ -218,6 +218,7 @@ class Phase:
     # --- decoding ---
 
     def _decode(self) -> tuple[int, Trace]:
+        # A NumPy value is the same on every host; a jax array would be this one's.
         waiting = np.array(any(self._waiting))
         self._slots, self._rows, trace = self._programs.decode(
             self._window, waiting, self._slots, self._rows

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float, Int
 
 from vinejax.model.decoder import Decoder, Params, cast, unstack
-from vinejax.model.sharding import spec_of
+from vinejax.model.sharding import AnyMesh, spec_of, tensor_only
 
 DATA_AXES = ("data", "fsdp")  # of the mesh: each place on them is a shard
 TENSOR = "tensor"
@@ -24,11 +24,11 @@ SHARDS, EVERYWHERE = Spec(DATA_AXES), Spec()
 CACHE = Spec(DATA_AXES, TENSOR)  # [n, K, columns, H]
 
 
-def num_shards(mesh: Mesh) -> int:
+def num_shards(mesh: AnyMesh) -> int:
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
-def check_tensor(model: Decoder, mesh: Mesh) -> None:
+def check_tensor(model: Decoder, mesh: AnyMesh) -> None:
     """ValueError unless the model's heads and feed-forward columns divide over the tensor axis."""
     cfg, tensor = model.cfg, mesh.shape[TENSOR]
     uneven = {"heads": cfg.num_heads % tensor, "feed-forward columns": cfg.ffn % tensor}
@@ -38,7 +38,7 @@ def check_tensor(model: Decoder, mesh: Mesh) -> None:
             raise ValueError(f"mesh.tensor = {tensor} does not divide the model's {what}")
 
 
-def num_kv_heads(model: Decoder, mesh: Mesh) -> int:
+def num_kv_heads(model: Decoder, mesh: AnyMesh) -> int:
     """K over all places of the tensor axis, repeated ones counted."""
     return max(model.cfg.num_kv_heads, mesh.shape[TENSOR])
 
@@ -58,16 +58,16 @@ def own_part(model: Decoder, mesh: Mesh) -> Decoder:
     )
 
 
-def vocab_axis(model: Decoder, mesh: Mesh) -> str | None:
+def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
     """The axis that splits the vocabulary; None where it does not divide."""
     return None if model.cfg.vocab_size % mesh.shape[TENSOR] else TENSOR
 
 
-def weight_specs(model: Decoder, mesh: Mesh) -> Any:
+def weight_specs(model: Decoder, mesh: AnyMesh) -> Any:
     """A PartitionSpec for each of the weights that `for_decoding` gives."""
 
     def spec(path: tuple[Any, ...], _: Any) -> Spec:
-        axes = [axis if axis == TENSOR else None for axis in spec_of(path)]
+        axes = list(tensor_only(spec_of(path)))
         if path[0].key in ("embed", "head") and vocab_axis(model, mesh) is None:
             axes = []
         return Spec(*(axes[1:] if path[0].key == "layers" else axes))
@@ -91,6 +91,13 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Any:
         lambda x, spec: lax.with_sharding_constraint(x, NamedSharding(mesh, spec)),
         params, weight_specs(model, mesh), is_leaf=lambda x: isinstance(x, jax.Array),
     )  # fmt: skip
+
+
+def readable(mesh: Mesh, tree: Any) -> Any:
+    """What a program hands to the hosts: each has to see all of it, so that all decide the same."""
+    if not mesh.is_multi_process:
+        return tree
+    return lax.with_sharding_constraint(tree, NamedSharding(mesh, EVERYWHERE))
 
 
 def embed(

@@ -10,6 +10,7 @@ from vinejax.config import Config
 from vinejax.model.decoder import Params
 from vinejax.rollout.branches import Branch, Grown, OnGrown
 from vinejax.rollout.engine import Engine
+from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.tasks.rewards import BackgroundRewards, Rewards
 from vinejax.tasks.steps import step_ends
 from vinejax.types import Episode, Problem, row_seed
@@ -60,7 +61,8 @@ def graded_as_grown(
 ) -> tuple[list[Grown], list[float]]:
     """(what grew, the rewards), each response graded while the devices go on with the others.
 
-    `response_of(i, grown)` is the problem and the whole response that branch i makes.
+    `response_of(i, grown)` is the problem and the whole response that branch i makes. Each host
+    grades the branches that it reads.
     """
     with BackgroundRewards(rewards) as background:
 
@@ -69,7 +71,7 @@ def graded_as_grown(
                 background.add(i, *response_of(i, one))
 
         grown = grow(on_grown)
-        found = background.results()
+        found = shared_work(background.results())
     cut = truncated or 0.0
     return grown, [found.get(i, cut) for i in range(len(grown))]
 
@@ -120,11 +122,17 @@ def sample_episodes(
         for (problem, prompt), responses in zip(problems, solutions, strict=True)
         for grown in responses
     ]
+    tokenizer = engine.tokenizer
+    steps = shared_work(
+        {
+            i: list(rewarded_steps(rewards, tokenizer, problem, prompt, g.tokens, g.text))
+            for i, (problem, prompt, g) in enumerate(drawn)
+            if is_mine(i)
+        }
+    )
     episodes = []
-    for (problem, prompt, grown), outcome in zip(drawn, outcomes.ravel().tolist(), strict=True):
-        ends, own = rewarded_steps(
-            rewards, engine.tokenizer, problem, prompt, grown.tokens, grown.text
-        )
+    for i, (problem, prompt, grown) in enumerate(drawn):
+        ends, own = steps[i]
         episodes.append(
             Episode(
                 problem_id=problem.id,
@@ -133,7 +141,7 @@ def sample_episodes(
                 logprobs=grown.logprobs,
                 text=grown.text,
                 finished=grown.finish != "length",
-                reward=outcome,
+                reward=float(outcomes.flat[i]),
                 step_ends=ends,
                 step_rewards=own,
             )

@@ -19,6 +19,7 @@ from vinejax.rollout.branches import Branch, Grown, OnGrown
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.plan import bucket
 from vinejax.rollout.trajectories import PromptedProblem, graded_as_grown, rewarded_steps
+from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.tasks.rewards import Rewards
 from vinejax.tasks.text import continuation_text, decode
 from vinejax.types import Continuation, Episode, Problem, row_seed
@@ -105,11 +106,15 @@ def fill_values(
 
     grown, returns = graded_as_grown(grow, rewards, response_of, cfg.reward.truncated)
     if rewards.has_steps:
+        own: dict[int, float] = {}
         for i, one in enumerate(grown):
-            state, (problem, text) = states[i // cfg.values.k], response_of(i, one)
-            later = _later(rewards, engine.tokenizer, problem, episodes[state.episode], state,
-                           one.tokens, text)  # fmt: skip
-            returns[i] = _discounted(later, returns[i], cfg.ppo.gamma)
+            if is_mine(i):
+                state, (problem, text) = states[i // cfg.values.k], response_of(i, one)
+                later = _later(rewards, engine.tokenizer, problem, episodes[state.episode], state,
+                               one.tokens, text)  # fmt: skip
+                own[i] = _discounted(later, returns[i], cfg.ppo.gamma)
+        everywhere = shared_work(own)
+        returns = [everywhere[i] for i in range(len(grown))]
     values = _means(returns, len(states), cfg.values.k)
     made = [Continuation(g.text, r, g.finish) for g, r in zip(grown, returns, strict=True)]
     groups = [tuple(made[i : i + cfg.values.k]) for i in range(0, len(made), cfg.values.k)]

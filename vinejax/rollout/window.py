@@ -4,6 +4,7 @@ P rows of T columns. Prefill writes trunks into rows; a row can be copied, so th
 the trunk than one row has lanes for. Padding is on the right, where no branch ever looks.
 """
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -13,9 +14,11 @@ from jax import lax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from vinejax.model.decoder import Decoder, self_attention
+from vinejax.model import attention
+from vinejax.model.decoder import Decoder
+from vinejax.model.sharding import platform_of
 from vinejax.rollout.sampling import log_softmax, take
-from vinejax.rollout.split import CACHE, SHARDS, embed, own_part, vocab_axis, weight_specs
+from vinejax.rollout.split import CACHE, SHARDS, embed, own_part, readable, vocab_axis, weight_specs
 
 
 class Window(NamedTuple):
@@ -53,7 +56,7 @@ def prefill(
     def one_shard(
         params: Any, window: Window, rows: Rows, tokens: Any, into: Any, served: Rows
     ) -> tuple[Window, Rows, Any]:
-        keys, values, x = _trunk_kv(part, axis, params, tokens)
+        keys, values, x = _trunk_kv(part, axis, platform_of(mesh), params, tokens)
         length = tokens.shape[1]
 
         def put(old: jax.Array, new: jax.Array) -> jax.Array:
@@ -68,11 +71,12 @@ def prefill(
             return window, rows, None
         return window, rows, _own_logprobs(part, axis, params, x, tokens, temperature)
 
-    return jax.shard_map(
+    window, rows, logprobs = jax.shard_map(
         one_shard, mesh=mesh, check_vma=False,
         in_specs=(weight_specs(model, mesh), CACHE, SHARDS, SHARDS, SHARDS, SHARDS),
         out_specs=(CACHE, SHARDS, SHARDS),
     )(params, window, rows, tokens, into, served)  # fmt: skip
+    return window, rows, None if logprobs is None else readable(mesh, logprobs)
 
 
 def _serve(rows: Rows, into: Int[Array, " B"], served: Rows) -> Rows:
@@ -80,21 +84,18 @@ def _serve(rows: Rows, into: Int[Array, " B"], served: Rows) -> Rows:
 
 
 def _trunk_kv(
-    model: Decoder, axis: str | None, params: Any, tokens: Int[Array, "B t"]
+    model: Decoder, axis: str | None, platform: str, params: Any, tokens: Int[Array, "B t"]
 ) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
     """Each layer's keys and values [B, t, K, H], and the final hidden states."""
-    cfg, (B, length) = model.cfg, tokens.shape
-    positions = jnp.broadcast_to(jnp.arange(length), tokens.shape)
-    distance = jnp.arange(length)[:, None] - jnp.arange(length)
+    cfg = model.cfg
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     x = embed(model, params, tokens, axis)
     keys, values = [], []
     for i, layer in enumerate(params["layers"]):
-        window = cfg.window(i) or length
-        visible = jnp.broadcast_to((distance >= 0) & (distance < window), (B, length, length))
+        rule = dataclasses.replace(cfg.rule, window=cfg.window(i))
 
-        def attend(q: jax.Array, k: jax.Array, v: jax.Array, visible: jax.Array = visible):
-            mixed = self_attention(q, k, v, visible, cfg.score_scale, cfg.attention_softcap)
-            return mixed, (k, v)
+        def attend(q: jax.Array, k: jax.Array, v: jax.Array, rule: attention.Rule = rule):
+            return attention.causal(cfg.attention, platform, q, k, v, rule), (k, v)
 
         x, (k, v) = model.block(layer, x, positions, attend, i)
         keys.append(k)

@@ -57,6 +57,13 @@ def record_run(cfg: Config, folder: epath.Path) -> None:
         write_atomic(folder / "config.json", json.dumps(_record(cfg), indent=2) + "\n")
 
 
+def check_shared(folder: epath.Path) -> None:
+    """WorkdirError unless what the first host has recorded is there for this one too."""
+    if not (folder / "config.json").exists():
+        rule = "is not what the first host writes to; use gs:// or a folder that all hosts share"
+        raise WorkdirError(f"{folder}: {rule}, as --workdir")
+
+
 @contextlib.contextmanager
 def _usable(folder: epath.Path) -> Iterator[None]:
     try:

@@ -1,0 +1,69 @@
+"""From drawn tokens to what grew: texts, stop strings, and how each branch ended."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vinejax.rollout.branches import Branch, Grown, OnGrown
+from vinejax.rollout.decode import EOS, STOP
+from vinejax.rollout.phase import Drawn
+from vinejax.runtime.distributed import is_mine, shared_work
+from vinejax.tasks.text import cut_at_stop, decode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Ending:
+    """Reads the branches of a phase as they end. Of several hosts, each reads its own."""
+
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        stop: tuple[str, ...],
+        trunks: Sequence[list[int]],
+        branches: Sequence[Branch],
+        on_grown: OnGrown | None,
+    ):
+        self._tokenizer, self._stop, self._on_grown = tokenizer, stop, on_grown
+        self._trunks, self._branches = trunks, branches
+        self._prefix_texts: dict[tuple[int, int], str] = {}
+
+    def take(self, drawn: Iterable[Drawn], results: list[Grown]) -> list[Drawn]:
+        """Fills in `results` by branch; gives back those that the devices cut short, by branch.
+
+        Results and what is given back are the same on every host.
+        """
+        everything: dict[int, Drawn] = {}
+        own: dict[int, Any] = {}
+        for one in drawn:
+            everything[one.branch] = one
+            if not is_mine(one.branch):
+                continue
+            own[one.branch] = told = self._read(one)
+            if told is not None and self._on_grown is not None:
+                self._on_grown(one.branch, _grown(one, *told))
+        cut_short = []
+        for i, told in sorted(shared_work(own).items()):
+            if told is None:
+                cut_short.append(everything[i])
+            else:
+                results[i] = _grown(everything[i], *told)
+        return cut_short
+
+    def _read(self, drawn: Drawn) -> list[Any] | None:
+        """[tokens kept, text, finish]; None where the decoded text has no stop string after all."""
+        branch = self._branches[drawn.branch]
+        place = (branch.trunk, branch.position)
+        prefix = self._trunks[branch.trunk][: branch.position]
+        if place not in self._prefix_texts:
+            self._prefix_texts[place] = decode(self._tokenizer, prefix)
+        kept, text, hit = cut_at_stop(
+            self._tokenizer, prefix, self._prefix_texts[place], drawn.tokens, self._stop
+        )
+        if drawn.ended == STOP and not hit:
+            return None
+        return [kept, text, "stop" if hit else "eos" if drawn.ended == EOS else "length"]
+
+
+def _grown(drawn: Drawn, kept: int, text: str, finish: str) -> Grown:
+    return Grown(drawn.tokens[:kept], drawn.logprobs[:kept], text, finish)
