@@ -76,8 +76,9 @@ def batch() -> Batch:
     moved = np.where(mask, ref - current, 0.0).sum(axis=1)
     wanted = np.array([1.5, -1.2, 1.8, -0.5, 2.0, 1.1, -1.5, 0.9])  # nats, a whole solution
     ref += ((wanted - moved) / mask.sum(axis=1))[:, None]
-    old, ref = (jnp.asarray(np.where(mask, x, 0.0), jnp.float32) for x in (old, ref))
-    return plain._replace(old_logprobs=old, ref_logprobs=ref)
+    old, ref = (np.where(mask, x, 0.0).astype(np.float32) for x in (old, ref))
+    # On the device, for functions that are called outside a compiled program.
+    return jax.tree.map(jnp.asarray, plain._replace(old_logprobs=old, ref_logprobs=ref))
 
 
 def values() -> np.ndarray:

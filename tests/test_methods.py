@@ -195,7 +195,7 @@ def test_ppo_with_a_constant_critic_is_reinforce():
     """λ = γ = 1, ratio 1."""
     cfg = methods.config("ppo", ppo={"whiten": "none"})
     batch = at_ratio_1(methods.batch())
-    credit = with_credit(batch, methods.episodes(), cfg, jnp.full((8, 32), 0.5))
+    credit = with_credit(batch, methods.episodes(), cfg, np.full((8, 32), 0.5, np.float32))
     expected = reinforce_gradient(spread(np.array(methods.REWARDS) - 0.5))
     cases.assert_close(policy_gradient(credit.batch), expected, 2e-6)
 
