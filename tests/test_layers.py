@@ -18,6 +18,7 @@ LAYERS = [
     "offline",  # the iterations of methods that sample first
     "evaluate",  # a policy's accuracy, for the loop and by itself
     "export",  # a run's policy for other programs
+    "plan",  # what a run would take of chips that nobody has yet
     "session",  # task, weights and mesh of a run
     "baselines",  # what the loop can start from, or be compared with
     "analysis",  # what a run wrote, for people

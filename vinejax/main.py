@@ -1,14 +1,15 @@
 """VinePPO in JAX, from the command line.
 
-    python -m vinejax.main --config=configs/tiny.py [--workdir=DIR] [--mode=train|eval|sft|export]
-                           [--config.ppo.clip=0.1 ...]
+    python -m vinejax.main --config=configs/tiny.py [--workdir=DIR]
+                           [--mode=train|eval|sft|export|plan] [--config.ppo.clip=0.1 ...]
 
 --config    a Python file with get_config(); see configs/
 --config.X  overrides field X of it; vinejax/settings.py lists them all; 'none' unsets an integer
 --workdir   where everything goes, runs/<name of the config file> by default; a path or gs://.
             The same command again resumes.
 --mode      train (the default), eval (the newest checkpoint), sft (the supervised warm-up alone),
-            export (a Hugging Face folder, <workdir>/export)
+            export (a Hugging Face folder, <workdir>/export), plan (what --config.topology=v5e:16x16
+            would hold and how fast it could be; without it, and status 1 if it does not fit)
 --policy    what is exported: best (the default; of the checkpoints, by validation) or last
 """
 
@@ -25,6 +26,7 @@ from ml_collections import config_flags
 from vinejax.checks import check
 from vinejax.config import Fields, check_name, from_dict
 from vinejax.errors import UserError
+from vinejax.runtime import distributed
 
 # Imported when needed, by name: an error in the command must not wait for jax.
 MODES = {
@@ -32,6 +34,7 @@ MODES = {
     "eval": ("vinejax.evaluate", "evaluate_run"),
     "sft": ("vinejax.baselines.sft", "warm_up"),
     "export": ("vinejax.export", "export_run"),
+    "plan": ("vinejax.plan.command", "plan_run"),
 }
 FLAGS = flags.FLAGS
 
@@ -100,8 +103,8 @@ def parse_flags(argv: list[str]) -> list[str]:
     return rest
 
 
-def main(argv: list[str]) -> None:
-    """Checks the configuration, then hands over to the module of the mode."""
+def main(argv: list[str]) -> int:
+    """Checks the configuration, then hands over to the module of the mode. Returns the status."""
     if len(argv) > 1:
         raise UserError(f"unexpected argument {argv[1]!r}: options start with --, see --help")
     if FLAGS.config is None:
@@ -110,9 +113,12 @@ def main(argv: list[str]) -> None:
     check(cfg)
     file = config_flags.get_config_filename(FLAGS["config"]).partition(":")[0]
     workdir = FLAGS.workdir or f"runs/{Path(file).stem}"
+    if FLAGS.mode != "plan":  # which asks no device, and no other host
+        distributed.initialize(cfg.distributed)
     module, function = MODES[FLAGS.mode]
     options = {"policy": FLAGS.policy} if FLAGS.mode == "export" else {}
-    getattr(importlib.import_module(module), function)(cfg, workdir, **options)
+    result = getattr(importlib.import_module(module), function)(cfg, workdir, **options)
+    return int(result is False)  # of a plan: it does not fit
 
 
 def run() -> None:
@@ -122,10 +128,13 @@ def run() -> None:
         app.run(main, flags_parser=parse_flags)
     except (UserError, flags.Error) as error:
         print("vinejax: error:", " ".join(str(error).split()), file=sys.stderr)
-        sys.exit(2)
+        distributed.leave(2)
     except KeyboardInterrupt:
         print("vinejax: interrupted; the same command resumes", file=sys.stderr)
-        sys.exit(130)
+        distributed.leave(130)
+    except Exception:
+        traceback.print_exc()
+        distributed.leave(1)
 
 
 if __name__ == "__main__":

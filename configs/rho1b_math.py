@@ -1,0 +1,35 @@
+"""VinePPO, RhoMath 1.1B on MATH, on one GPU, on four TPU chips or on a pod.
+
+    python -m vinejax.main --mode=plan --config=configs/rho1b_math.py --config.topology=v5e:2x2
+    python -m vinejax.main --config=configs/rho1b_math.py --config.data.path=FOLDER
+
+Hardware: any row below, named by its chips; tpu/README.md says how to rent one. None was run:
+docs/plan.md lists the rows that were compiled, the others have room by arithmetic alone.
+Reproduces: 23.0% pass@1 on the test split, the paper's VinePPO row, with its hyperparameters.
+Departs: as configs/paper/rho_math_vineppo.py; nothing that changes results beside it.
+"""
+
+from pathlib import Path
+
+from vinejax.config import from_file
+
+
+def get_config():
+    cfg = from_file(__file__, "paper/rho_math_vineppo.py")
+    cfg.model.architecture = str(Path(__file__).parent / "models" / "rho_1b.json")
+    cfg.model.remat = "full"
+    cfg.compile_cache = "runs/compiled"
+    cfg.mesh.data = 1  # the rows below say it
+    # The model has 4 KV heads, and 2048 / fsdp is not under the 128 lanes of a TPU.
+    cfg.meshes["v5e:16x16"] = dict(data=4, fsdp=16, tensor=4, slots=8192, microbatch=64)
+    cfg.meshes["v5p:4x4x4"] = dict(fsdp=16, tensor=4, slots=8192, microbatch=64)
+    cfg.meshes["v6e:8x8"] = dict(fsdp=16, tensor=4, slots=8192, microbatch=64)
+    # The smallest that fit.
+    cfg.meshes["v5e:2x2"] = dict(fsdp=4, slots=512, microbatch=8)
+    cfg.meshes["v5p:2x2x1"] = dict(fsdp=4, slots=2048, microbatch=32)
+    cfg.meshes["v6e:1x1"] = dict(slots=256, microbatch=2)
+    cfg.meshes["h100:1"] = dict(slots=512, microbatch=8)
+    cfg.meshes["h200:1"] = dict(slots=1024, microbatch=16)
+    cfg.meshes["h100:8"] = dict(fsdp=8, slots=2048, microbatch=64)
+    cfg.meshes["h200:8"] = dict(fsdp=8, slots=4096, microbatch=64)
+    return cfg
