@@ -107,23 +107,15 @@ def test_decoding_speaks_over_the_tensor_axis_alone_and_in_small_sums(compiled, 
     assert sum(x.sent for x in found if not x.in_loop) < MIB, listed(found)
 
 
-def test_decoding_copies_little_at_the_entry_of_its_loop(compiled, case: Case):
-    """XLA copies, silently, what it wants in another layout: here the rings, in and out again
-    without memory of their own, and the projections with heads on an axis. Nothing else: no trunk,
-    no MLP, no embedding, no output matrix."""
-    decode, cfg = compiled("decode"), case.model.cfg
-    sizes, heads = main_phase(parts(case)[1]).sizes, cfg.num_heads // case.tensor
-    block = sizes.width // sizes.blocks
-    ring = f"bf16[{sizes.slots},{heads},{block},{cfg.head_dim}]"
-    projection = f"bf16[{cfg.width},{heads},{cfg.head_dim}]"
+def test_decoding_copies_nothing_at_the_entry_of_its_loop(compiled, case: Case):
+    """XLA copies, silently, what it wants in another layout: no cache and no weight is."""
+    decode = compiled("decode")
     held, _ = parts(case)
-    assert set(decode["copies"]) <= {ring, projection}
-    assert decode["copies"].get(ring, 0) <= 2 * held.suffix_kv
-    assert decode["copies"].get(projection, 0) <= 3 * LAYERS * 2 * cfg.width * heads * cfg.head_dim
-    assert decode["memory"]["temp"] < 256 * MIB
+    assert decode["copies"] == {}
+    assert decode["memory"]["temp"] < 128 * MIB
     assert decode["memory"]["alias"] >= held.suffix_kv, "the rings are written in place"
     arguments = held.decode_copy + held.trunk_kv + held.suffix_kv
-    assert decode["memory"]["peak"] < 1.02 * arguments + 256 * MIB
+    assert decode["memory"]["peak"] < 1.02 * arguments + 128 * MIB
 
 
 def test_prefill_speaks_over_the_tensor_axis_alone(compiled, case: Case):

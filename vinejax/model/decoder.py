@@ -60,6 +60,7 @@ class LayerFacts(NamedTuple):
 
 
 EVERYTHING = 2**30  # a window that no sequence fills
+HEADS = ("q", "k", "v")  # the products that give heads
 SUMS = ("out", "down")  # the products over heads, and over feed-forward columns
 ENDS = ("embed", "head")  # the weights outside the layers that are split
 WEIGHT = "weight"  # the name of a gathered weight: too much to keep one of each layer
@@ -101,15 +102,19 @@ class Projection(nn.Module):
     num_in: int = 1
     axis: str | None = None
     flat: bool = True  # all of x as one matrix
+    turned: bool = False  # the kernel lies [features, inputs], with the features' axes as one
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         in_shape = x.shape[x.ndim - self.num_in :]
-        axes = tuple(range(self.num_in + len(self.features)))
+        features = (math.prod(self.features),) if self.turned else self.features
+        axes = tuple(range(self.num_in + len(features)))
         initializer = nn.initializers.variance_scaling(
             1.0, "fan_in", "normal", in_axis=axes[: self.num_in], out_axis=axes[self.num_in :]
         )
-        kernel = self.param("kernel", initializer, in_shape + self.features).astype(x.dtype)
+        shape = features + in_shape if self.turned else in_shape + features
+        kernel = self.param("kernel", initializer, shape).astype(x.dtype)
+        kernel = kernel.T if self.turned else kernel
         # As one matrix: on CPU the gradient of the batched form costs twice as much. Over a mesh
         # it would hide from the compiler which rows and positions are where.
         batch_shape, num_in = x.shape[: x.ndim - self.num_in], math.prod(in_shape)
@@ -118,7 +123,8 @@ class Projection(nn.Module):
         if self.axis is not None:
             y = lax.psum(y, self.axis)
         if self.bias:
-            y = y + self.param("bias", nn.initializers.zeros, self.features).astype(x.dtype)
+            bias = self.param("bias", nn.initializers.zeros, features).astype(x.dtype)
+            y = y + bias.reshape(self.features)
         return y
 
 
@@ -164,7 +170,9 @@ class Block(nn.Module):
             # `out` takes heads by their width, and it and `down` are sums over what is split.
             num_in, axis = 1 + (name == "out"), cfg.tensor_axis if name in SUMS else None
             flat = self.mesh is None or self.mesh.size == 1
-            return Projection(features, bias, num_in, axis, flat, name=name)(x)
+            # For decoding they lie as a TPU wants them: it would copy them at its loop's entry.
+            turned = cfg.tensor_axis is not None and name in HEADS
+            return Projection(features, bias, num_in, axis, flat, turned, name=name)(x)
 
         h = whole(norm("attention_norm", x))
         q = norm("q_norm", project("q", heads, cfg.qkv_bias, h), cfg.qk_norm)

@@ -134,11 +134,17 @@ class Programs:
         return jax.tree.map(lambda x, spec: self._shape(x.shape, x.dtype, spec), shapes, specs)
 
     def _caches(self) -> tuple[window.Window, window.Rows, decode.Slots]:
-        shapes = jax.eval_shape(lambda: layout.empty(self.model, self.mesh, self.phase.sizes))
-        return jax.tree.map(
-            lambda x: self._shape(x.shape, x.dtype, split.CACHE if x.ndim > 1 else split.SHARDS),
-            shapes,
+        held, rows, slots = jax.eval_shape(
+            lambda: layout.empty(self.model, self.mesh, self.phase.sizes)
         )
+
+        def placed(tree: Any, axes: str) -> Any:
+            spec = split.cache_spec(axes)
+            return jax.tree.map(lambda x: self._shape(x.shape, x.dtype, spec), tree)
+
+        keys, values = map(placed, (slots.keys, slots.values), self.phase.sizes.ring)
+        slots = placed(slots._replace(keys=[], values=[]), "s")._replace(keys=keys, values=values)
+        return placed(held, "skbh"), placed(rows, "s"), slots
 
     def _batch(self, rows: int) -> Batch:
         """On the host, as the loop has it."""

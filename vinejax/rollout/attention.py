@@ -95,12 +95,12 @@ def trunk_part(
 
 def ring_part(
     q: Float[Array, "S K R H"],
-    keys: list[jax.Array],  # W / b blocks of [S, K, b, H], or [S, K, H, b] if `turned`
-    values: list[jax.Array],  # W / b blocks of [S, K, b, H]
+    keys: list[jax.Array],  # W / b blocks of S, K, b, H in the order of `axes`
+    values: list[jax.Array],
     step: Int[Array, ""],
     age: Int[Array, " S"],
     scoring: Scoring,
-    turned: bool,
+    axes: tuple[str, str],
 ) -> Part:
     """Attention over a slot's own suffix: the columns of the last `age + 1` steps.
 
@@ -108,9 +108,9 @@ def ring_part(
     of one array would be copied before it is read; the branch of a condition reads in place.)
     """
     S, K, R, H = q.shape
-    block = values[0].shape[2]
+    block = values[0].shape[axes[1].index("b")]
     width = block * len(keys)
-    product = "skrh,skhw->skrw" if turned else "skrh,skwh->skrw"
+    product, mixture = f"skrh,{axes[0]}->skrb", f"skrb,{axes[1]}->skrh"
     if scoring.window is not None:
         age = jnp.minimum(age, scoring.window - 1)
     oldest = jnp.max(age)
@@ -123,7 +123,7 @@ def ring_part(
             products = jnp.einsum(product, q, k, preferred_element_type=jnp.float32)
             seen = (column_age <= age[:, None])[:, None, None]
             scores = jnp.where(seen, scoring.scores(products), -jnp.inf)
-            return join(part, _part(scores, "skrw,skwh->skrh", v))
+            return join(part, _part(scores, mixture, v))
 
         if len(keys) == 1:
             return read(part, k, v)
@@ -147,16 +147,17 @@ def merge(a: Part, b: Part) -> jax.Array:
 
 
 def write_column(
-    ring: list[jax.Array], step: Int[Array, ""], x: Float[Array, "S 1 K H"], axis: int
+    ring: list[jax.Array], step: Int[Array, ""], x: Float[Array, "S 1 K H"], axes: str
 ) -> list[jax.Array]:
-    """All slots' new key or value into the one column that they share, on `axis`: no scatter.
+    """All slots' new key or value into the one column that they share, 'b' of `axes`: no scatter.
 
     Every block is written to, all but one with what it held: a choice between whole blocks, made
     at run time, would copy them.
     """
+    axis = axes.index("b")
     block = ring[0].shape[axis]
     column = step % (block * len(ring))
-    new = jnp.expand_dims(x[:, 0], axis).astype(ring[0].dtype)
+    new = jnp.einsum(f"sbkh->{axes}", x).astype(ring[0].dtype)
     place = [jnp.int32(0)] * 4
     place[axis] = column % block
     written = []

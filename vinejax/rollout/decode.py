@@ -38,6 +38,7 @@ from vinejax.rollout.split import (
     DATA_AXES,
     EVERYWHERE,
     SHARDS,
+    cache_spec,
     embed,
     own_part,
     readable,
@@ -66,8 +67,8 @@ class Slots(NamedTuple):
     age: jax.Array  # i32[S] tokens sampled so far
     token: jax.Array  # i32[S] the one to feed
     match: jax.Array  # i32[S] how much of a stop string the text ends with: a state of `stops`
-    keys: list[list[jax.Array]]  # a layer: W / b blocks of [S, K, b, H], or [S, K, H, b] if turned
-    values: list[list[jax.Array]]  # a layer: W / b blocks of [S, K, b, H]
+    keys: list[list[jax.Array]]  # a layer: W / b blocks of S, K, b, H in the order of `Sizes.ring`
+    values: list[list[jax.Array]]  # the same
 
 
 class Trace(NamedTuple):
@@ -128,9 +129,9 @@ def decode_chunk(
         return slots, rows, Trace(trace[0], trace[1], trace[2], trace[3], left)
 
     shards: Any = SHARDS
-    caches: Any = CACHE
     steps: Any = Spec(None, DATA_AXES)
-    slot_specs = Slots(shards, shards, shards, shards, shards, shards, caches, caches)
+    rings: Any = map(cache_spec, sizes.ring)
+    slot_specs = Slots(shards, shards, shards, shards, shards, shards, *rings)
     weights = weight_specs(model, mesh)
     slots, rows, trace = jax.shard_map(
         one_shard, mesh=mesh, check_vma=False,
@@ -190,7 +191,7 @@ def _step(
     position = visible + age
     lanes = assign_lanes(slots.row, busy, visible, position, sizes.rows, sizes.group)
     logits, keys, values = _forward(
-        model, axis, sizes.turned, params, window, slots, lanes, position, age
+        model, axis, sizes.ring, params, window, slots, lanes, position, age
     )
     token, logprob = sample(
         logits, _uniforms(queue.seed[slots.item], position + 1),
@@ -223,8 +224,8 @@ def _uniforms(seed: jax.Array, index: Int[Array, " S"]) -> Float[Array, " S"]:
 
 
 def _forward(
-    model: Decoder, axis: str | None, turned: bool, params: Any, window: Window, slots: Slots,
-    lanes: Lanes, position: Int[Array, " S"], age: Int[Array, " S"],
+    model: Decoder, axis: str | None, ring: tuple[str, str], params: Any, window: Window,
+    slots: Slots, lanes: Lanes, position: Int[Array, " S"], age: Int[Array, " S"],
 ) -> tuple[Float[Array, "S V"], list[list[jax.Array]], list[list[jax.Array]]]:  # fmt: skip
     """Next-token logits of all slots, and the rings with the new column."""
     cfg, step, S = model.cfg, slots.step[0], slots.item.shape[0]
@@ -234,15 +235,15 @@ def _forward(
     for i, layer in enumerate(params["layers"]):
 
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, i: int = i):
-            ring_k = write_column(slots.keys[i], step, k, axis=3 if turned else 2)
-            ring_v = write_column(slots.values[i], step, v, axis=2)
+            ring_k = write_column(slots.keys[i], step, k, ring[0])
+            ring_v = write_column(slots.values[i], step, v, ring[1])
             q = q.reshape(S, k.shape[2], -1, q.shape[-1])  # [S,1,N,H] -> [S,K,R,H]
             scoring = Scoring(
                 lambda qk: softcap(qk * cfg.score_scale, cfg.attention_softcap), cfg.window(i)
             )
             mixed = merge(
                 trunk_part(q, window.keys[i], window.values[i], lanes, scoring),
-                ring_part(q, ring_k, ring_v, step, age, scoring, turned),
+                ring_part(q, ring_k, ring_v, step, age, scoring, ring),
             )
             return mixed.reshape(S, 1, -1, q.shape[-1]).astype(v.dtype), (ring_k, ring_v)
 

@@ -12,8 +12,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import AnyMesh
 from vinejax.rollout.decode import Queue, Slots
-from vinejax.rollout.plan import Sizes, bucket, lanes, ring_blocks, window_shape
-from vinejax.rollout.split import CACHE, EVERYWHERE, SHARDS, num_kv_heads, num_shards
+from vinejax.rollout.plan import Sizes, bucket, lanes, ring_axes, ring_blocks, window_shape
+from vinejax.rollout.split import EVERYWHERE, SHARDS, cache_spec, num_kv_heads, num_shards
 from vinejax.rollout.window import Rows, Window
 
 HOST_SHARE = 0.25  # of the host's memory, where a device does not tell its own
@@ -85,7 +85,7 @@ def sizes_of(
         slots=slots, rows=rows, group=min(slots, max(group, lanes(slots, rows))),
         columns=columns, width=width, queue=queue_size(-(-num_branches // shards)),
         batch=min(max(rows // 4, 1), LARGEST_BATCH), blocks=ring_blocks(width, platform),
-        turned=platform == "cpu" and model.cfg.num_heads > model.cfg.num_kv_heads,
+        ring=ring_axes(platform, slots, model.cfg.num_heads > model.cfg.num_kv_heads),
         chunk=chunk or min(max(width // LOOKS, CHUNKS[0]), CHUNKS[1]),
     )  # fmt: skip
     return sizes, taken
@@ -101,11 +101,10 @@ def empty(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows, Slots
     """A window without trunks, and slots without work; every array has a buffer of its own."""
     cfg, shards = model.cfg, num_shards(mesh)
 
-    def cache(count: int, columns: int, turned: bool = False) -> jax.Array:
-        places = (cfg.head_dim, columns) if turned else (columns, cfg.head_dim)
-        shape = (shards * count, num_kv_heads(model, mesh), *places)
-        x = jnp.zeros(shape, cfg.compute_dtype)
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, CACHE))
+    def cache(count: int, columns: int, axes: str = "skbh") -> jax.Array:
+        sizes = {"s": shards * count, "k": num_kv_heads(model, mesh), "b": columns}
+        x = jnp.zeros([(sizes | {"h": cfg.head_dim})[axis] for axis in axes], cfg.compute_dtype)
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, cache_spec(axes)))
 
     def numbers(count: int, value: int = 0) -> jax.Array:
         x = jnp.full(shards * count, value, jnp.int32)
@@ -114,16 +113,16 @@ def empty(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows, Slots
     def caches() -> list[jax.Array]:
         return [cache(sizes.rows, sizes.columns) for _ in range(cfg.num_layers)]
 
-    def rings(turned: bool) -> list[list[jax.Array]]:
+    def rings(axes: str) -> list[list[jax.Array]]:
         block = sizes.width // sizes.blocks
-        return [[cache(sizes.slots, block, turned) for _ in range(sizes.blocks)]
+        return [[cache(sizes.slots, block, axes) for _ in range(sizes.blocks)]
                 for _ in range(cfg.num_layers)]  # fmt: skip
 
     P, S = sizes.rows, sizes.slots
     rows = Rows(numbers(P), numbers(P), numbers(P))
     slots = Slots(
         numbers(1), numbers(S, -1), numbers(S), numbers(S), numbers(S), numbers(S),
-        rings(sizes.turned), rings(False),
+        *map(rings, sizes.ring),
     )  # fmt: skip
     return Window(caches(), caches()), rows, slots
 

@@ -37,7 +37,7 @@ class Sizes:
     batch: int  # trunks a prefill
     chunk: int  # decode steps of a call, at most
     blocks: int  # of the ring, each read only while it is alive
-    turned: bool  # the ring's keys lie [S, K, H, b]: faster on a CPU where heads share them
+    ring: tuple[str, str]  # axes of a block of the ring's keys, and of its values: see `ring_axes`
 
 
 def ring_blocks(width: int, platform: str) -> int:
@@ -46,6 +46,19 @@ def ring_blocks(width: int, platform: str) -> int:
     One on a GPU, where a condition inside a loop costs a round trip to the host.
     """
     return 1 if platform == "gpu" else max(1, min(8, width // 32))
+
+
+def ring_axes(platform: str, slots: int, shares_heads: bool) -> tuple[str, str]:
+    """The order of the axes (slots, kv heads, block columns, head width) of keys and values.
+
+    A TPU has the column that a step writes outermost, and slots on its lanes if they fill them; it
+    would copy the whole ring at the entry of the loop, and back, if it lay otherwise. On a CPU keys
+    are faster turned where heads share them.
+    """
+    if platform == "tpu":
+        axes = "bksh" if slots % 128 else "bkhs"
+        return axes, axes
+    return ("skhb" if platform == "cpu" and shares_heads else "skbh"), "skbh"
 
 
 def bucket(length: int, least: int = 16) -> int:

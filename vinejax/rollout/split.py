@@ -15,13 +15,18 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float, Int
 
-from vinejax.model.decoder import Decoder, Params, cast, unstack
+from vinejax.model.decoder import HEADS, Decoder, Params, cast, unstack
 from vinejax.model.sharding import AnyMesh, spec_of, tensor_only
 
 DATA_AXES = ("data", "fsdp")  # of the mesh: each place on them is a shard
 TENSOR = "tensor"
 SHARDS, EVERYWHERE = Spec(DATA_AXES), Spec()
 CACHE = Spec(DATA_AXES, TENSOR)  # [n, K, columns, H]
+
+
+def cache_spec(axes: str) -> Spec:
+    """Of a cache whose axes are in this order: slots or rows 's', KV heads 'k', any others."""
+    return Spec(*({"s": DATA_AXES, "k": TENSOR}.get(axis) for axis in axes))
 
 
 def num_shards(mesh: AnyMesh) -> int:
@@ -70,6 +75,8 @@ def weight_specs(model: Decoder, mesh: AnyMesh) -> Any:
         axes = list(tensor_only(spec_of(path)))
         if path[0].key in ("embed", "head") and vocab_axis(model, mesh) is None:
             axes = []
+        if _gives_heads(path):  # [L, D, N, H] or [L, N, H]
+            axes = [axes[0], axes[-2], None] if path[-1].key == "kernel" else axes[:2]
         return Spec(*(axes[1:] if path[0].key == "layers" else axes))
 
     specs = jax.tree_util.tree_map_with_path(spec, jax.eval_shape(model.init, jax.random.key(0)))
@@ -78,19 +85,31 @@ def weight_specs(model: Decoder, mesh: AnyMesh) -> Any:
 
 @functools.partial(jax.jit, static_argnames=("model", "mesh"))
 def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Any:
-    """The weights as decoding wants them: rounded once, layers in a list, split by tensor alone."""
+    """The weights as decoding wants them: rounded once, layers in a list, split by tensor alone.
+
+    The kernels of q, k and v lie [N * H, D], their biases [N * H].
+    """
     repeats = num_kv_heads(model, mesh) // model.cfg.num_kv_heads
 
-    def repeated(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
-        is_kv = path[-2].key in ("k", "v") if len(path) > 1 else False
-        return jnp.repeat(x, repeats, axis=-2) if is_kv and repeats > 1 else x
+    def turned(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
+        if not _gives_heads(path):
+            return x
+        if path[-2].key != "q" and repeats > 1:
+            x = jnp.repeat(x, repeats, axis=-2)
+        x = x.reshape(*x.shape[:-2], -1)
+        return x.swapaxes(-1, -2) if path[-1].key == "kernel" else x
 
-    params = jax.tree_util.tree_map_with_path(repeated, cast(params, model.cfg.compute_dtype))
+    params = jax.tree_util.tree_map_with_path(turned, cast(params, model.cfg.compute_dtype))
     params = {**params, "layers": unstack(params, model.cfg.num_layers)}
     return jax.tree.map(
         lambda x, spec: lax.with_sharding_constraint(x, NamedSharding(mesh, spec)),
         params, weight_specs(model, mesh), is_leaf=lambda x: isinstance(x, jax.Array),
     )  # fmt: skip
+
+
+def _gives_heads(path: tuple[Any, ...]) -> bool:
+    """Whether a weight, or its bias, ends in heads and their width."""
+    return len(path) > 1 and path[-2].key in HEADS
 
 
 def readable(mesh: Mesh, tree: Any) -> Any:
