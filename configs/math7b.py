@@ -24,8 +24,8 @@ def get_config():
     cfg.model.remat = "full"
     cfg.compile_cache = "runs/compiled"
     cfg.mesh.fsdp = 1  # the rows below say it
-    # Eight ways over `tensor` rather than four: a decode step then reads half as much of the weights
-    # a chip, and decoding is what an iteration is made of.
+    # Eight ways over `tensor` rather than four: a decode step then reads half as much of the
+    # weights a chip, and decoding is what an iteration is made of.
     cfg.meshes["v5e:16x16"] = dict(fsdp=32, tensor=8, slots=3072, microbatch=32)
     cfg.meshes["v5p:4x4x4"] = dict(fsdp=16, tensor=4, slots=4096, microbatch=32)
     cfg.meshes["v6e:8x8"] = dict(fsdp=16, tensor=4, slots=1536, microbatch=32)
