@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import loop_cases as cases
 import numpy as np
+from jax.sharding import Mesh
 
 from vinejax.baselines.critic import Targets, critic_gradients, fresh_critic
 from vinejax.baselines.dpo_positive import Pairs, pair_gradients
@@ -19,7 +19,7 @@ from vinejax.learner.credit import with_credit
 from vinejax.learner.objective import objective_of
 from vinejax.learner.score import score
 from vinejax.learner.step import gradients
-from vinejax.model.sharding import make_mesh
+from vinejax.model.sharding import make_mesh, param_shardings
 from vinejax.types import Batch, Episode
 
 ONLINE = [name for name in METHODS if name not in ("restem", "dpo_positive", "sft")]
@@ -90,24 +90,26 @@ def critic_params() -> Any:
     return fresh_critic(cases.model(), cases.params(), 5, make_mesh(MeshConfig()))
 
 
-Place = Callable[[Any], Any]
+def gradient(method: str, microbatch: int | None, mesh: Mesh | None = None) -> Any:
+    """The gradient of one minibatch, on one device or over a mesh."""
+    model = dataclasses.replace(cases.model(), mesh=mesh)
 
+    def place(params: Any) -> Any:
+        return params if mesh is None else jax.device_put(params, param_shardings(mesh, params))
 
-def gradient(method: str, microbatch: int | None, place: Place = lambda x: x) -> Any:
-    """The gradient of one minibatch; `place` puts parameters, and rows, on devices."""
-    model, params = cases.model(), place(cases.params())
+    params = place(cases.params())
     if method == "critic":
         credit = with_credit(batch(), episodes(), config("ppo"), values())
         assert credit.returns is not None
-        rows = place((credit.batch, Targets(values() + 0.1, credit.returns)))
+        rows = (credit.batch, Targets(values() + 0.1, credit.returns))
         return grads_of_critic(model, place(critic_params()), rows, 0.2, microbatch)[0]
     if method == "dpo_positive":
         rows = batch()
         pairs = Pairs(*(jax.tree.map(lambda x, i=i: jnp.roll(x, i, 0), rows) for i in (0, 3)))
-        return grads_of_pairs(model, params, place(pairs), 0.8, DPOConfig(), microbatch)[0]
+        return grads_of_pairs(model, params, pairs, 0.8, DPOConfig(), microbatch)[0]
     if method in ("restem", "sft"):
         how = Likelihood("sequence" if method == "restem" else "token", 0.8, microbatch)
-        return grads_of_likelihood(model, params, place(batch()), how)[0]
+        return grads_of_likelihood(model, params, batch(), how)[0]
     own = {"opmd": {"tau": 0.1}} if method == "opmd" else {}
     cfg = config(method, ppo={"minibatch": 8, "microbatch": microbatch}, kl={"coef": 0.1}, **own)
     credit = with_credit(batch(), episodes(), cfg, values())
@@ -115,4 +117,4 @@ def gradient(method: str, microbatch: int | None, place: Place = lambda x: x) ->
     objective = dataclasses.replace(
         objective, ppo=dataclasses.replace(objective.ppo, whiten="none")
     )
-    return grads_of_policy(model, params, place(credit.batch), objective)[0]
+    return grads_of_policy(model, params, credit.batch, objective)[0]

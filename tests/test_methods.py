@@ -40,22 +40,17 @@ DEVICES = """
 import jax, sys
 sys.path.insert(0, "tests")
 import method_cases as methods
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from vinejax.model.sharding import mesh_over
 
 assert jax.device_count() == 8
 for method in methods.GRADIENTS:
-    expected = methods.gradient(method, None)
-    for n in (1, 2, 4, 8):
-        mesh = Mesh(jax.devices()[:n], ("data",))
-        def place(tree):
-            def put(x):
-                is_rows = x.shape == (8, 32)
-                x = jax.device_put(x, NamedSharding(mesh, P("data") if is_rows else P()))
-                assert not is_rows or x.addressable_shards[0].data.shape == (8 // n, 32)
-                return x
-            return jax.tree.map(put, tree)
-        found = methods.gradient(method, None, place)
-        methods.cases.assert_close(found, expected, 2e-6)
+    alone = methods.gradient(method, None)
+    for n in (2, 4, 8):
+        mesh = mesh_over((1, n, 1), jax.devices()[:n])  # rows, weights and gradients in n parts
+        found = methods.gradient(method, None, mesh)
+        parts = {len(x.sharding.device_set) for x in jax.tree.leaves(found)}
+        assert parts == {n}, parts
+        methods.cases.assert_close(found, alone, 2e-6)
     print(method)
 """
 
