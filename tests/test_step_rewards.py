@@ -202,6 +202,7 @@ def test_unusable_step_rewards_are_one_line(given: list[float], message: str):
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_whole_run(tmp_path: Any):
     model = {"path": str(cases.finished_run().workdir / "warmup")}
     data = {"task": "test_step_rewards"}
