@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vinejax.config import SampleConfig
 from vinejax.model.decoder import Decoder, softcap
+from vinejax.model.sharding import ROWS
 from vinejax.rollout.attention import (
     Lanes,
     Scoring,
@@ -35,7 +36,6 @@ from vinejax.rollout.plan import Sizes
 from vinejax.rollout.sampling import sample
 from vinejax.rollout.split import (
     CACHE,
-    DATA_AXES,
     EVERYWHERE,
     SHARDS,
     cache_spec,
@@ -129,7 +129,7 @@ def decode_chunk(
         return slots, rows, Trace(trace[0], trace[1], trace[2], trace[3], left)
 
     shards: Any = SHARDS
-    steps: Any = Spec(None, DATA_AXES)
+    steps: Any = Spec(None, ROWS)
     rings: Any = map(cache_spec, sizes.ring)
     slot_specs = Slots(shards, shards, shards, shards, shards, shards, *rings)
     weights = weight_specs(model, mesh)

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from vinejax.model.decoder import Decoder
-from vinejax.model.sharding import AnyMesh
+from vinejax.model.sharding import AnyMesh, mesh_over
 from vinejax.rollout.decode import Queue, Slots
 from vinejax.rollout.plan import Sizes, bucket, lanes, ring_axes, ring_blocks, window_shape
 from vinejax.rollout.split import EVERYWHERE, SHARDS, cache_spec, num_kv_heads, num_shards
@@ -26,8 +26,7 @@ LARGEST_BATCH = 8  # trunks of one prefill
 
 def one_device_mesh() -> Mesh:
     """For an engine that is given none."""
-    names = ("data", "fsdp", "tensor")
-    return jax.make_mesh((1, 1, 1), names, (AxisType.Auto,) * 3, devices=jax.devices()[:1])
+    return mesh_over((1, 1, 1), jax.devices()[:1])
 
 
 def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:

@@ -16,17 +16,16 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float, Int
 
 from vinejax.model.decoder import HEADS, Decoder, Params, cast, unstack
-from vinejax.model.sharding import AnyMesh, spec_of, tensor_only
+from vinejax.model.sharding import ROWS, AnyMesh, spec_of, tensor_only
 
-DATA_AXES = ("data", "fsdp")  # of the mesh: each place on them is a shard
 TENSOR = "tensor"
-SHARDS, EVERYWHERE = Spec(DATA_AXES), Spec()
-CACHE = Spec(DATA_AXES, TENSOR)  # [n, K, columns, H]
+SHARDS, EVERYWHERE = Spec(ROWS), Spec()  # each place on the axes of rows is a shard
+CACHE = Spec(ROWS, TENSOR)  # [n, K, columns, H]
 
 
 def cache_spec(axes: str) -> Spec:
     """Of a cache whose axes are in this order: slots or rows 's', KV heads 'k', any others."""
-    return Spec(*({"s": DATA_AXES, "k": TENSOR}.get(axis) for axis in axes))
+    return Spec(*({"s": ROWS, "k": TENSOR}.get(axis) for axis in axes))
 
 
 def num_shards(mesh: AnyMesh) -> int:
