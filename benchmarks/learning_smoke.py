@@ -80,11 +80,11 @@ def table(curves: dict[str, list[dict[str, Any]]]) -> str:
 
 def plot(curves: dict[str, list[dict[str, Any]]], file: Path) -> None:
     """Validation accuracy against the tokens that a run had generated, a panel a method."""
-    import matplotlib
+    import matplotlib  # pyright: ignore[reportMissingImports]
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-    from matplotlib.ticker import EngFormatter
+    from matplotlib import pyplot as plt  # pyright: ignore[reportMissingImports]
+    from matplotlib.ticker import EngFormatter  # pyright: ignore[reportMissingImports]
 
     columns = 4
     figure, axes = plt.subplots(
