@@ -1,7 +1,6 @@
 """The report of a run: what it shows is what was logged, and what a model wrote stays text."""
 
 import html
-import html.parser
 import json
 import pathlib
 import random
@@ -12,64 +11,12 @@ import pytest
 from fake_run import sample_episode, sample_metrics, write_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from report_cases import Page, write
 
 from vinejax.analysis.report import axes, build_report, text, vine
 from vinejax.analysis.report.read import number, read_run, spread
 
 HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(1)>\"'{{ 7 * 7 }}"
-VOID = {"meta", "input", "path", "circle", "rect", "br"}
-
-
-class Page(html.parser.HTMLParser):
-    """Tags, attributes and visible text of a page, as a browser would see them."""
-
-    def __init__(self, source: str):
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.words: list[str] = []
-        self.open: list[str] = []
-        self.feed(source)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag, "the page is well nested"
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return re.sub(r"\s+", " ", "".join(self.words))
-
-
-def write(
-    workdir: pathlib.Path,
-    metrics: list[dict[str, Any]] | str = "",
-    episodes: dict[int, list[dict[str, Any]]] | None = None,
-    config: dict[str, Any] | None = None,
-) -> str:
-    """The page of a workdir with these files."""
-    if not isinstance(metrics, str):
-        metrics = "".join(json.dumps(line) + "\n" for line in metrics)
-    (workdir / "metrics.jsonl").write_text(metrics, encoding="utf-8")
-    (workdir / "episodes").mkdir()
-    for iteration, found in (episodes or {}).items():
-        lines = "".join(json.dumps(episode) + "\n" for episode in found)
-        (workdir / f"episodes/{iteration}.jsonl").write_text(lines, encoding="utf-8")
-    if config is not None:
-        (workdir / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return pathlib.Path(build_report(workdir)).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -211,7 +211,9 @@ def test_a_whole_run(tmp_path: Any):
     rows = cases.read_lines(tmp_path / "episodes" / "0.jsonl")
     sums = []
     for row in rows:
-        own = sum(worth(step["text"]) for step in row["steps"])
+        rewards = [step["reward"] for step in row["steps"]]
+        assert rewards == pytest.approx([worth(step["text"]) for step in row["steps"]])
+        own = sum(rewards)
         total = sum(step["advantage"] for step in row["steps"])
         bound = own + row["reward"] - row["steps"][0]["value"]
         assert total == pytest.approx(bound, abs=1e-5)

@@ -139,7 +139,7 @@ def iterate(
         )
         state, values = update(session, to_device(state), tried, iteration)
     rows = episode_rows(
-        session.tokenizer, chosen, episodes, credit.by_step, iteration, cfg.log.vines
+        session.tokenizer, chosen, episodes, credit.by_step, iteration, cfg.log.vines, credit.values
     )
     log.episodes(iteration, rows)
     stats = sampler.stats.minus(before)

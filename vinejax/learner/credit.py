@@ -18,6 +18,7 @@ class Credit(NamedTuple):
     batch: Batch  # with its advantages, whitened over the iteration where that is configured
     by_step: np.ndarray  # f32[B, C] before whitening, a step's mean over its tokens: for the report
     returns: np.ndarray | None = None  # f32[B, T] what a critic learns
+    values: np.ndarray | None = None  # f32[B, C] a critic's, before each step: for the report
 
 
 def with_credit(
@@ -31,12 +32,12 @@ def with_credit(
     kind, ppo = METHODS[cfg.method].advantage, objective_of(cfg).ppo
     if kind == "vine":
         return Credit(*with_advantages(batch, episodes, ppo))
-    layout, returns = step_layout(batch, episodes), None
+    layout, returns, before_steps = step_layout(batch, episodes), None, None
     rewards = jnp.asarray(_token_rewards(layout))
     if kind == "critic":
         assert values is not None
         advantages, returns = gae(rewards, values, batch.mask, ppo.gamma, cfg.critic.lam)
-        returns = np.asarray(returns)
+        returns, before_steps = np.asarray(returns), _before_steps(values, layout)
     elif kind == "return":
         rewards -= cfg.kl.coef * kl(batch.old_logprobs, batch.ref_logprobs, kind="k1")
         advantages, _ = gae(rewards, jnp.zeros_like(rewards), batch.mask, ppo.gamma, 1.0)
@@ -47,7 +48,8 @@ def with_credit(
     by_step = _means(np.asarray(advantages), layout)
     if ppo.whiten == "iteration":
         advantages = whiten(advantages, batch.mask, shift_mean=ppo.shift_mean)
-    return Credit(batch._replace(advantages=np.asarray(advantages)), by_step, returns)
+    batch = batch._replace(advantages=np.asarray(advantages))
+    return Credit(batch, by_step, returns, before_steps)
 
 
 def _token_rewards(layout: StepLayout) -> np.ndarray:
@@ -70,6 +72,15 @@ def _against_group(episodes: list[Episode], kind: str, cfg: Config) -> np.ndarra
         rewards += np.asarray(overlong_penalty(lengths, budget, cfg.dapo.overlong * budget))
     advantages = np.asarray(group_advantages(rewards, groups, kind))
     return advantages - cfg.asymre.shift if cfg.method == "asymre" else advantages
+
+
+def _before_steps(values: np.ndarray, layout: StepLayout) -> np.ndarray:
+    """f32[B, C] of values before tokens, f32[B, T], those of each step's first; 0 past the last."""
+    found = np.zeros(layout.rewards.shape, np.float32)
+    before = np.pad(layout.step_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    row, token = np.nonzero((layout.step_ids >= 0) & (layout.step_ids != before))
+    found[row, layout.step_ids[row, token]] = values[row, token]
+    return found
 
 
 def _means(advantages: np.ndarray, layout: StepLayout) -> np.ndarray:

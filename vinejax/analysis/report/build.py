@@ -13,7 +13,7 @@ from vinejax.analysis.report import vine as vines
 from vinejax.analysis.report.read import Record, Run, read_run
 
 MAX_BYTES = 4_500_000
-FACTS = (("model.path", "model"), ("values.k", "K"), ("seed", "seed"))
+FACTS = (("method", "method"), ("model.path", "model"), ("values.k", "K"), ("seed", "seed"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +106,8 @@ def settings(config: dict[str, Any]) -> list[tuple[str, str]]:
 def facts(config: dict[str, Any]) -> list[tuple[str, str]]:
     """The few settings that the header names."""
     flat = dict(settings(config))
+    if flat.get("method", "vineppo") != "vineppo":
+        flat.pop("values.k", None)
     found = [(label, flat[name]) for name, label in FACTS if name in flat]
     if "git revision" in flat:
         found.append(("git", flat["git revision"][:10]))

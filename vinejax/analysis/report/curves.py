@@ -118,6 +118,9 @@ def _one(title: str, key: str, note: str, **options) -> Spec:
 
 _HEALTH = (
     _one("Mean step value", "values/mean", "V(s) over the states of an iteration", top=1.0),
+    _one("Critic's value", "critic/value", "V(s), mean over tokens"),
+    _one("Critic's error", "critic/error", "squared, of value to return"),
+    _one("Step rewards", "reward/steps", "mean sum of a solution's"),
     _one("Problems without signal", "frac_reward_zero_std", "share with all rewards equal"),
     _one("Entropy", "actor/entropy", "nats a token"),
     _one("KL to the reference", "actor/kl", "nats a token"),

@@ -62,7 +62,7 @@ def short(value: float | None) -> str:
     return f"{sign}{size:#.3g}".rstrip(".")
 
 
-def tick(value: float) -> str:
+def tick(value: float | None) -> str:
     """A label of an axis: as `short`, without the zeros that fill it up."""
     label = short(value)
     if "e" in label:
