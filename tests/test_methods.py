@@ -1,9 +1,6 @@
 """Every method's gradient, and the identities that tie the methods to one another."""
 
-import os
-import subprocess
-import sys
-
+import eight_devices
 import jax
 import jax.numpy as jnp
 import loop_cases as cases
@@ -37,8 +34,7 @@ def test_microbatches_change_nothing(method):
 
 
 DEVICES = """
-import jax, sys
-sys.path.insert(0, "tests")
+import jax
 import method_cases as methods
 from vinejax.model.sharding import mesh_over
 
@@ -57,15 +53,7 @@ for method in methods.GRADIENTS:
 
 @pytest.mark.slow
 def test_devices_change_nothing():
-    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-    done = subprocess.run(
-        [sys.executable, "-c", DEVICES],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.stdout.split() == methods.GRADIENTS, done.stderr[-3000:]
+    assert eight_devices.printed("-c", DEVICES) == methods.GRADIENTS
 
 
 # --- advantages, against loops

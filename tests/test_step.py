@@ -2,9 +2,6 @@
 
 import dataclasses
 import functools
-import os
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -203,7 +200,7 @@ def test_whitening_of_minibatches_equals_whitening_by_hand(shift_mean):
     grads, sums = grads_of(cases.params(), by_hand, T_SAMPLE, PLAIN, KL)
     cases.assert_close(state.opt_state[0].trace, grads, 2e-6)
     np.testing.assert_allclose(stats.loss, sums.loss, rtol=1e-5)
-    np.testing.assert_allclose(stats.grad_norm, optax.global_norm(grads), rtol=1e-5)
+    np.testing.assert_allclose(stats.grad_norm, optax.tree.norm(grads), rtol=1e-5)
     assert (stats.updates, stats.skipped, state.step) == (1, 0, 1)
 
 
@@ -246,39 +243,3 @@ def test_a_second_step_compiles_nothing():
     for _ in range(2):
         state, _ = update(make_batch(), state=state)
     assert num_compiles() == compiles and state.step == 3
-
-
-EIGHT_DEVICES = """
-import jax, sys
-sys.path.insert(0, "tests")
-import test_step as t
-from jax.sharding import NamedSharding
-from vinejax.config import MeshConfig
-from vinejax.model.sharding import BATCH_SPEC, make_mesh, param_shardings
-
-assert jax.device_count() == 8
-batch, params = t.make_batch(), t.cases.params()
-expected, sums = t.grads_of(params, batch, t.T_SAMPLE, t.PLAIN, t.KL)
-mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-params = jax.device_put(params, param_shardings(mesh, params))
-batch = jax.device_put(batch, NamedSharding(mesh, BATCH_SPEC))
-assert {x.data.shape for x in batch.tokens.addressable_shards} == {(2, 32)}
-assert {x.data.shape for x in params["head"].addressable_shards} == {(16, 10)}
-ppo = t.PPOConfig(whiten="none", microbatch=4)
-found, stats = t.grads_of(params, batch, t.T_SAMPLE, ppo, t.KL)
-t.cases.assert_close(found, expected, 2e-6)
-t.np.testing.assert_allclose(t.np.array(stats), t.np.array(sums), rtol=1e-5)
-print("equal")
-"""
-
-
-def test_eight_devices_change_nothing():
-    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-    done = subprocess.run(
-        [sys.executable, "-c", EIGHT_DEVICES],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.stdout == "equal\n", done.stderr[-3000:]
