@@ -77,7 +77,7 @@ def apply(
     An update that is not to be accepted, or whose gradient is not finite, changes nothing, the
     schedule's step included; its norm is given as 0.
     """
-    norm = optax.global_norm(grads)
+    norm = optax.tree.norm(grads)
     accept = accept & jnp.isfinite(norm)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     updated = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
