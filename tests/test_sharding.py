@@ -1,23 +1,29 @@
 """The sharding table covers every weight; eight devices, and two processes, do what one does."""
 
+import contextlib
+import dataclasses
 import os
 import socket
 import subprocess
 import sys
 from typing import Any
 
+import eight_devices
 import jax
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from model_oracles import ALL_BIASES, random_model
+from model_oracles import ALL_BIASES, TINY, random_model
 
 from vinejax.baselines.critic import fresh_critic
 from vinejax.config import MeshConfig
 from vinejax.errors import ConfigError
+from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import (
+    AXES,
     PARAM_SPECS,
+    check_heads,
     fit,
     make_mesh,
     param_shardings,
@@ -26,6 +32,7 @@ from vinejax.model.sharding import (
     tensor_only,
 )
 from vinejax.model.weights import load_pretrained, save_pretrained
+from vinejax.rollout.split import check_tensor
 
 NUM_DEVICES = jax.device_count()
 
@@ -113,6 +120,31 @@ def test_the_default_mesh_is_one_device_whatever_there_is():
     shardings = param_shardings(mesh, params)
     assert jax.tree.structure(shardings) == jax.tree.structure(params)
     assert shardings["embed"] == NamedSharding(mesh, P(("tensor", "fsdp"), None))
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "ffn", "what"),
+    [
+        (6, 2, 8, "6 query heads"),
+        (8, 2, 6, "6 feed-forward columns"),
+        (12, 6, 8, ""),  # on each place 3 of 12, as 2 places need the same KV head
+        (12, 3, 8, ""),
+        (8, 1, 8, ""),
+    ],
+)
+def test_a_run_and_the_engine_refuse_the_same_models(heads, kv_heads, ffn, what):
+    mesh: Any = AbstractMesh((1, 1, 4), AXES)
+    sizes = dict(num_heads=heads, num_kv_heads=kv_heads, ffn=ffn)
+    model = Decoder(dataclasses.replace(TINY, **sizes))
+    rule = f"mesh.tensor = 4.* does not divide the model's {what}"
+
+    def refused(kind: type[Exception]) -> Any:
+        return pytest.raises(kind, match=rule) if what else contextlib.nullcontext()
+
+    with refused(ConfigError):
+        check_heads(mesh, heads, ffn)
+    with refused(ValueError):
+        check_tensor(model, mesh)
 
 
 @pytest.mark.parametrize(
@@ -215,17 +247,7 @@ print("same")
 
 @pytest.mark.slow
 def test_eight_devices_compute_what_one_does():
-    flags = "--xla_force_host_platform_device_count=8"
-    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", EIGHT_DEVICES],
-        cwd=os.path.dirname(__file__),
-        env=env,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "same"
+    assert eight_devices.printed("-c", EIGHT_DEVICES) == ["same"]
 
 
 TWO_PROCESSES = """

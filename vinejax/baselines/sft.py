@@ -27,7 +27,7 @@ from vinejax.learner.step import token_weights
 from vinejax.learner.update import accumulate, apply, fresh_state
 from vinejax.model.config import check_choice
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
-from vinejax.model.sharding import make_mesh, param_shardings, platform_of
+from vinejax.model.sharding import check_heads, make_mesh, param_shardings, platform_of
 from vinejax.model.tensors import INDEX, SINGLE
 from vinejax.model.weights import load_pretrained, save_pretrained
 from vinejax.runtime.devices import on_devices
@@ -50,8 +50,10 @@ def fresh_model(
 ) -> tuple[Decoder, Params, "PreTrainedTokenizerBase"]:
     """A model of the configured sizes with random weights, on the tokenizer that the task ships.
 
-    Raises ConfigError for a task that has none: such a task needs `model.path`.
+    Raises ConfigError for a task that has none: such a task needs `model.path`; and for sizes that
+    do not divide over the mesh.
     """
+    check_heads(mesh, cfg.model.num_heads, cfg.model.ffn)
     make_tokenizer = getattr(task, "tokenizer", None)
     if make_tokenizer is None:
         raise ConfigError("model.path", f"task {task.name} ships no tokenizer; name a model folder")

@@ -129,8 +129,8 @@ def _names(entry: Axis) -> tuple[str, ...]:
 def spec_for(path: tuple[Any, ...], shape: tuple[int, ...], mesh: AnyMesh) -> P:
     """Where a parameter of this shape lies: the table's entry, as far as the shape divides.
 
-    KV heads that are fewer than the tensor axis, or a vocabulary that is odd, are not split. An
-    axis that cannot be split by both `tensor` and `fsdp` leaves the latter to the last axis.
+    KV heads, or a vocabulary, that do not divide over `tensor` are not split by it. An axis that
+    cannot be split by both `tensor` and `fsdp` leaves the latter to the last axis.
     """
     wanted = spec_of(path)
     spec = fit(wanted, shape, mesh)
@@ -207,13 +207,22 @@ def _relaid_back(
 _relaid.defvjp(lambda x, *layout: (_relaid(x, *layout), None), _relaid_back)
 
 
-def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
-    """ConfigError unless a model's query heads and feed-forward columns divide over `tensor`."""
-    tensor = mesh.shape["tensor"]
+def uneven(mesh: AnyMesh, num_heads: int, ffn: int) -> str:
+    """What of a model has to divide over `tensor` and does not, such as '3 query heads', or ''.
+
+    KV heads that do not divide are repeated, a vocabulary that does not is not split.
+    """
     for what, size in (("query heads", num_heads), ("feed-forward columns", ffn)):
-        if size % tensor:
-            rule = f"does not divide the model's {size} {what}; choose a divisor of it"
-            raise ConfigError("mesh.tensor", rule, str(tensor))
+        if size % mesh.shape["tensor"]:
+            return f"{size} {what}"
+    return ""
+
+
+def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
+    """ConfigError for a model that cannot be split over `tensor`: see `uneven`."""
+    if what := uneven(mesh, num_heads, ffn):
+        rule = f"does not divide the model's {what}; choose a divisor of it"
+        raise ConfigError("mesh.tensor", rule, str(mesh.shape["tensor"]))
 
 
 def check_rows(mesh: AnyMesh, cfg: Config) -> None:

@@ -100,7 +100,7 @@ def decode_copy_bytes(case: Case) -> int:
             spec = ()
         size = local_size(spec, x.shape, case)
         if {"k", "v"} & set(names) and repeats > 1:
-            size = size * repeats // case.tensor  # fewer heads than places: one each
+            size = size * repeats // case.tensor  # K is whole where it does not divide
         total += size * (FLOAT32 if names[-1] == "scale" else item)
     return total
 

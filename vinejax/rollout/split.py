@@ -1,11 +1,12 @@
 """How decoding splits a model over the mesh: by hand, since every shard runs a loop of its own.
 
 Weights are equal on all data shards. Over the tensor axis: query and KV heads, feed-forward columns
-and, where it divides, the vocabulary. With fewer KV heads than places each is repeated.
+and, where it divides, the vocabulary. KV heads that do not divide are repeated until they do.
 """
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float, Int
 
 from vinejax.model.decoder import HEADS, Decoder, Params, cast, unstack
-from vinejax.model.sharding import ROWS, AnyMesh, spec_of, tensor_only
+from vinejax.model.sharding import ROWS, AnyMesh, spec_of, tensor_only, uneven
 
 TENSOR = "tensor"
 SHARDS, EVERYWHERE = Spec(ROWS), Spec()  # each place on the axes of rows is a shard
@@ -33,18 +34,17 @@ def num_shards(mesh: AnyMesh) -> int:
 
 
 def check_tensor(model: Decoder, mesh: AnyMesh) -> None:
-    """ValueError unless the model's heads and feed-forward columns divide over the tensor axis."""
-    cfg, tensor = model.cfg, mesh.shape[TENSOR]
-    uneven = {"heads": cfg.num_heads % tensor, "feed-forward columns": cfg.ffn % tensor}
-    uneven["KV heads"] = cfg.num_kv_heads % tensor and tensor % cfg.num_kv_heads
-    for what, rest in uneven.items():
-        if rest:
-            raise ValueError(f"mesh.tensor = {tensor} does not divide the model's {what}")
+    """ValueError for a model that cannot be split over the tensor axis: see `uneven`."""
+    if what := uneven(mesh, model.cfg.num_heads, model.cfg.ffn):
+        raise ValueError(f"mesh.tensor = {mesh.shape[TENSOR]} does not divide the model's {what}")
 
 
 def num_kv_heads(model: Decoder, mesh: AnyMesh) -> int:
-    """K over all places of the tensor axis, repeated ones counted."""
-    return max(model.cfg.num_kv_heads, mesh.shape[TENSOR])
+    """K over all places of the tensor axis, repeated ones counted.
+
+    N is a multiple of K and of the places, so of what this is, their least common multiple.
+    """
+    return math.lcm(model.cfg.num_kv_heads, mesh.shape[TENSOR])
 
 
 def own_part(model: Decoder, mesh: Mesh) -> Decoder:
