@@ -41,6 +41,7 @@ for name, function, mode in [
     sys.modules[name] = types.ModuleType(name)
     setattr(sys.modules[name], function, record(mode))
 """
+GRPO = pathlib.Path(__file__).parents[1] / "configs" / "tiny_grpo.py"
 RUN = "\nfrom vinejax import main\nmain.run()\n"
 
 
@@ -100,6 +101,8 @@ def test_argument_of_the_config_file(folder: pathlib.Path):
         (["--config=mine.py", "--config.values.k=none"], "values.k = None: must be of type int"),
         (["--config=mine.py", "--config.sample.stop=(1,)"], "sample.stop = 1: must be of type str"),
         (["--config=mine.py", "--config.values.k=0"], "values.k = 0: must be at least 1"),
+        (["--config=mine.py:large", "--config.method=grpo"], "values.k = 9: is read by method ="),
+        ([f"--config={GRPO}", "--config.values.k=9"], "values.k = 9: .* 'grpo'; leave it out"),
         (["--config=mine.py", "--workdri=x"], "flag 'workdri'. Did you mean: workdir"),
         (["--config=mine.py", "--mode=trian"], "--mode=trian: .*train"),
         (["--config=mine.py", "configs/other.py"], "unexpected argument 'configs/other.py'"),

@@ -1,12 +1,14 @@
 """The config files of the methods: what they change, that they load, and what is refused."""
 
+import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from vinejax.checks import check, flatten
-from vinejax.config import METHODS, Config, from_dict, from_file
+from vinejax.config import METHODS, Config, Fields, default, from_dict, from_file, given
 from vinejax.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -16,8 +18,14 @@ OF_THE_PAPER = ("vineppo", "ppo", "grpo", "rloo", "restem", "dpo_positive", "sft
 SETTINGS = ("rho_math", "rho_gsm8k", "deepseek_math", "deepseek_gsm8k")
 
 
+def checked(fields: Fields) -> Config:
+    cfg = from_dict(fields)
+    check(cfg, given(fields))
+    return cfg
+
+
 def load(*parts: str) -> Config:
-    return from_dict(from_file(str(CONFIGS.joinpath(*parts)), parts[-1]))
+    return checked(from_file(str(CONFIGS.joinpath(*parts)), parts[-1]))
 
 
 def lines_between(one: Config, other: Config) -> list[str]:
@@ -30,7 +38,6 @@ def test_every_method_is_at_most_ten_lines_from_vineppo():
     found = {tiny.method} | {load(name).method for name in TINY}
     assert found == set(METHODS)
     for name in TINY:
-        check(load(name))
         changed = lines_between(tiny, load(name))
         print(f"{name}: {len(changed)} lines: {'; '.join(changed)}")
         assert 1 <= len(changed) <= 10 and not any("model." in x or "task" in x for x in changed)
@@ -44,7 +51,6 @@ def test_paper_configs_differ_in_few_lines(setting: str):
     for method in OF_THE_PAPER:
         name = f"{setting}_{method}.py"
         cfg = load("paper", name)
-        check(cfg)
         assert cfg.method == method
         assert len(lines_between(base, cfg)) <= 10
         text = (CONFIGS / "paper" / name).read_text(encoding="utf-8")
@@ -118,3 +124,26 @@ def test_what_is_refused(fields: dict[str, Any], field: str, message: str):
 def test_a_group_of_one_is_enough_where_nothing_is_compared():
     for method in ("vineppo", "ppo", "reinforce++", "restem", "sft"):
         check(from_dict({"method": method, "rollout": {"per_prompt": 1}}))
+
+
+OWN_FIELDS = [
+    (method, section, field.name)
+    for method, sections in METHODS.items()
+    for section in sections
+    for field in dataclasses.fields(getattr(Config(), section))
+]
+
+
+@pytest.mark.parametrize(("method", "section", "name"), OWN_FIELDS)
+def test_a_field_of_another_method_is_refused_at_its_default_too(method, section, name):
+    fields: Any = default()
+    fields.method = method
+    fields[section][name] = fields[section][name]
+    checked(fields)
+    fields.method = "grpo"
+    for copied in (fields, copy.deepcopy(fields)):
+        with pytest.raises(ConfigError, match="alone, and this run has 'grpo'; leave") as error:
+            checked(copied)
+        assert error.value.field == f"{section}.{name}"
+    fields[section] = default()[section]  # as a file does that changes another's method
+    checked(fields)

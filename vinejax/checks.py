@@ -2,7 +2,7 @@
 
 import importlib.util
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,11 @@ CHOICES = {
 }
 
 
-def check(cfg: Config) -> None:
+def check(cfg: Config, given: Collection[str] = ()) -> None:
     """Refuses a configuration that cannot be meant, before anything is loaded or written.
+
+    `given` are fields that were set, as `config.given` has them: one that the method does not read
+    is refused even at its default.
 
     Raises:
       ConfigError: names the first such field, its value, and what it may be.
@@ -82,7 +85,7 @@ def check(cfg: Config) -> None:
     require(("seed",), lambda x: 0 <= x < 2**32, "must be from 0 to 2**32 - 1")
     for name, choices in CHOICES.items():
         require((name,), choices.__contains__, "must be " + " or ".join(map(repr, choices)))
-    _check_method(cfg)
+    _check_method(cfg, given)
     _check_sampling(cfg)
     _check_batches(cfg)
     _check_model(cfg)
@@ -105,15 +108,16 @@ NEEDS_GROUPS = {
 }
 
 
-def _check_method(cfg: Config) -> None:
+def _check_method(cfg: Config, given: Collection[str]) -> None:
     """Refuses fields that the method does not read, and groups of one where it compares."""
     defaults = dict(flatten(Config()))
     for name, value in flatten(cfg):
         section = name.partition(".")[0]
         owners = [method for method, sections in METHODS.items() if section in sections]
-        if owners and cfg.method not in owners and value != defaults[name]:
+        is_set = value != defaults[name] or name in given
+        if owners and cfg.method not in owners and is_set:
             rule = f"is read by method = {owners[0]!r} alone, and this run has {cfg.method!r}"
-            raise ConfigError(name, rule, repr(value))
+            raise ConfigError(name, f"{rule}; leave it out", repr(value))
     if cfg.method in NEEDS_GROUPS and cfg.rollout.per_prompt < 2:
         rule = (
             f"must be at least 2 for method = {cfg.method!r}: a solution "

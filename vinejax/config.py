@@ -81,7 +81,10 @@ __all__ = [
     "default",
     "from_dict",
     "from_file",
+    "given",
 ]
+
+OWNED = {section for sections in METHODS.values() for section in sections}
 
 
 class Fields(config_dict.ConfigDict):
@@ -97,24 +100,55 @@ class Fields(config_dict.ConfigDict):
         return super().__getattr__(attribute)
 
 
+class Setting(config_dict.FieldReference):
+    """The value of a field, and whether it was set since `default()` made it."""
+
+    def __init__(self, value: Any, kind: type):
+        super().__init__(value, kind)
+        self.is_set = False
+
+    def set(self, value: Any, type_safe: bool = True) -> None:
+        super().set(value, type_safe)
+        self.is_set = True
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy
+        super().__setstate__(state)
+        self.is_set = state["is_set"]
+
+
 def default() -> Fields:
     """Every field at its default, for a config file to change. Optional integers accept None."""
 
-    def tree(section: Any) -> dict[str, Any]:
+    def tree(section: Any, is_owned: bool = False) -> dict[str, Any]:
         hints = get_type_hints(type(section))
         fields = {}
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
             if dataclasses.is_dataclass(value):
-                value = tree(value)
+                value = tree(value, field.name in OWNED)
             elif isinstance(value, dict):  # rows that the config file adds
                 value = config_dict.ConfigDict(value, type_safe=False)
             elif value is None:  # a bare None would accept any type later
-                value = config_dict.placeholder(get_args(hints[field.name])[0])
+                value = Setting(None, get_args(hints[field.name])[0])
+            elif is_owned:  # for `given`
+                value = Setting(value, type(value))
             fields[field.name] = value
         return fields
 
     return Fields(tree(Config()))
+
+
+def given(fields: Fields) -> set[str]:
+    """Names of the fields of methods' own sections that were set, be it to their default.
+
+    A section that was replaced by a fresh one, `default().values`, has none.
+    """
+    return {
+        f"{section}.{name}"
+        for section in OWNED.intersection(fields)
+        for name, value in getattr(fields, section).items(preserve_field_references=True)
+        if isinstance(value, Setting) and value.is_set
+    }
 
 
 def from_file(file: str, neighbour: str) -> Fields:
