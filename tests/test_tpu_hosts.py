@@ -228,17 +228,36 @@ def test_watch_rents_nothing_for_a_command_that_is_wrong(tmp_path: Path):
 
 @pytest.mark.slow
 def test_watch_waits_while_google_cannot_be_asked(tmp_path: Path):
-    """Nothing is known then, so nothing is deleted; the job is followed when it is back."""
+    """Nothing is known then, so nothing is deleted; it goes on when Google is back."""
     tpu = checkout(tmp_path)
     (tmp_path / "queued").write_text("ACTIVE\n")
-    (tmp_path / "node").write_text("READY\n")
-    gcloud = (tmp_path / "bin/gcloud").read_text()
-    outage = f"[[ $(wc -l <{tmp_path}/calls) != [1-9] ]] || {{ echo no route >&2; exit 1; }}\n"
+    (tmp_path / "node").write_text("REPAIRING\n")
     before = '"$fake/calls"\n'
+    outage = f"""case $(wc -l <{tmp_path}/calls) in
+  [5-8]) echo "ERROR: no route" >&2; exit 1 ;;
+  9) echo READY >{tmp_path}/node ;;
+esac
+"""
+    gcloud = (tmp_path / "bin/gcloud").read_text()
     assert before in gcloud
     (tmp_path / "bin/gcloud").write_text(gcloud.replace(before, before + outage))
     words = ["--poll=0", "--", "true", "--workdir=gs://b/run"]
     done = on_four("watch.sh", tmp_path, *words, tpu=tpu)
     assert done.returncode == 0, done.stderr
     calls = (tmp_path / "calls").read_text()
-    assert calls.count("queued-resources describe") >= 10 and "delete" not in calls
+    assert calls.count("queued-resources describe") >= 6 and "delete" not in calls
+    said = [line[9:] for line in done.stderr.splitlines() if "Google" in line]
+    assert said == ["Google cannot be asked: ERROR: no route", "Google can be asked again"]
+
+
+def test_watch_needs_an_answer_to_its_first_look(tmp_path: Path):
+    """As without a project, or without the right to it; it would wait for ever."""
+    tpu = checkout(tmp_path)
+    denied = "echo WARNING: old >&2; echo 'ERROR: (gcloud) PERMISSION_DENIED: no' >&2; exit 1"
+    (tmp_path / "bin/gcloud").write_text(f"#!/bin/sh\n{denied}\n")
+    words = ["--poll=0", "--", "true", "--workdir=gs://b/run"]
+    done = on_four("watch.sh", tmp_path, *words, tpu=tpu)
+    assert done.returncode == 1
+    first, second = done.stderr.splitlines()
+    assert first.endswith(" Google cannot be asked: ERROR: (gcloud) PERMISSION_DENIED: no")
+    assert second == "error: Google has to answer once before this goes on by itself"

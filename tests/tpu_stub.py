@@ -93,6 +93,8 @@ def checkout(folder: Path) -> Path:
     for name in ("__init__.py", "errors.py", "runtime/__init__.py", "runtime/topology.py"):
         (root / "vinejax" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "vinejax" / name, root / "vinejax" / name)
+    for name in (".gitattributes", ".revision"):  # the commit, for an archive to name
+        shutil.copy(ROOT / name, root)
     git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
     git += ["-c", "commit.gpgsign=false"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):

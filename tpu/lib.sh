@@ -170,16 +170,17 @@ read_topology() {
 }
 
 # state_of GROUP FIELD: state of what gcloud compute tpus GROUP calls by our name. ABSENT: there is
-# none. UNKNOWN: Google could not be asked, which says nothing about it.
+# none. UNKNOWN, with a reason after it: Google could not be asked, which says nothing about it.
 state_of() {
-  local said
+  local said reason
   if said=$(SHOW='' run gcloud compute tpus "$1" describe "${OPT[name]}" "${WHERE[@]}" \
     --format="value($2)" 2>&1); then
     grep -xE '[A-Z_]{2,}' <<<"$said" || true # and no warnings
   elif [[ $said == *NOT_FOUND* ]]; then
     echo ABSENT
   else
-    echo UNKNOWN
+    reason=$(grep -m 1 '^ERROR' <<<"$said") || reason=${said##*$'\n'}
+    echo "UNKNOWN ${reason:-gcloud failed without a word}"
   fi
 }
 

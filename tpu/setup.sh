@@ -34,7 +34,6 @@ published=${OPT[packages-until]:-$(git -C "$ROOT" show -s --format=%cI "$commit"
 git -C "$ROOT" diff --quiet HEAD || echo "note: changes that are not committed stay here" >&2
 
 remote='rm -rf vinejax && mkdir vinejax && tar -xzf vinejax.tar.gz -C vinejax'
-remote+=" && echo $commit > vinejax/.revision"
 run mkdir -p "$LOGS"
 run git --git-dir="$ROOT/.git" archive --format=tar.gz --output="$LOGS/vinejax.tar.gz" "$commit"
 copy_to_hosts "$LOGS/vinejax.tar.gz" vinejax.tar.gz

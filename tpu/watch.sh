@@ -11,30 +11,35 @@ last checkpoint. A command that fails on a slice that is still there ends this.'
    restarts --' "$@"
 
 SETTLE=180 # seconds until Google has noted that a slice is gone
+told=''    # why Google cannot be asked, as far as it was said
 
-# slice_state: there, coming (or in repair), taken (or never asked for), unknown.
-slice_state() {
-  case $(queued_state) in
-    ACTIVE)
-      case $(state_of tpu-vm state) in
-        READY) echo there ;;
-        PREEMPTED | TERMINATED | STOPPING | STOPPED | DELETING | ABSENT) echo taken ;;
-        UNKNOWN) echo unknown ;;
-        *) echo coming ;;
-      esac
-      ;;
-    ABSENT | FAILED | DELETING | SUSPENDING | SUSPENDED) echo taken ;;
-    UNKNOWN) echo unknown ;;
-    *) echo coming ;;
+# look: sets SLICE to there, coming (or in repair), taken (or never asked for), or unknown. Says why
+# it is unknown, once for each reason.
+look() {
+  local state
+  state=$(queued_state)
+  [[ $state != ACTIVE ]] || state=$(state_of tpu-vm state)
+  case $state in
+    READY) SLICE=there ;;
+    ABSENT | FAILED | PREEMPTED | TERMINATED | STOPPING | STOPPED) SLICE=taken ;;
+    DELETING | SUSPENDING | SUSPENDED) SLICE=taken ;;
+    UNKNOWN*) SLICE=unknown state="Google cannot be asked: ${state#UNKNOWN }" ;;
+    *) SLICE=coming ;;
   esac
+  [[ $SLICE == unknown ]] || state='' # what is said of it is the reason
+  if [[ $state != "$told" ]]; then
+    printf '%(%H:%M:%S)T %s\n' -1 "${state:-Google can be asked again}" >&2
+  fi
+  told=$state
 }
 
 # was_taken: after a failure, whether the slice went away rather than the command being wrong.
 was_taken() {
-  local end=$((SECONDS + SETTLE)) state
+  local end=$((SECONDS + SETTLE))
   while ((SECONDS < end)); do
-    state=$(slice_state)
-    [[ $state != taken && $state != coming ]] || return 0
+    look
+    [[ $SLICE != taken && $SLICE != coming ]] || return 0
+    [[ $SLICE != unknown ]] || end=$((SECONDS + SETTLE)) # of which nothing can be concluded
     sleep "${OPT[poll]}"
   done
   return 1
@@ -71,7 +76,8 @@ launch() {
 # once: does what the slice needs next; ends the script when the command has ended.
 once() {
   local code=0
-  case $(slice_state) in
+  look
+  case $SLICE in
     there) ;;
     taken)
       ((rented <= OPT[restarts])) || fail "${OPT[restarts]} slices were taken away; giving up"
@@ -117,6 +123,8 @@ OPT[dry-run]=''
 
 rented=0
 is_new='' # not set up since it came
+look
+[[ $SLICE != unknown ]] || fail "Google has to answer once before this goes on by itself"
 while true; do
   once
   sleep "${OPT[poll]}"
