@@ -196,6 +196,23 @@ def test_damaged_checkpoints(tmp_path: pathlib.Path, damage: Any, part: str):
 
 @abandons_reads
 @pytest.mark.usefixtures("tidy")
+def test_one_data_file_that_was_cut_short(tmp_path: pathlib.Path):
+    """Orbax's own error of it is a bare Exception. Small arrays have no such file."""
+    params = {"w": jax.random.normal(jax.random.key(0), (300, 1000))}
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save_params(4, params, {})
+    files = list((tmp_path / "4/params/ocdbt.process_0/d").iterdir())
+    file = max(files, key=lambda path: path.stat().st_size)
+    assert file.stat().st_size > 1_000_000
+    file.write_bytes(file.read_bytes()[:1000])
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        with pytest.raises(WorkdirError, match="4: is damaged, or of another model") as error:
+            checkpoints.restore_params(4, params)
+    assert "\n" not in str(error.value)
+
+
+@abandons_reads
+@pytest.mark.usefixtures("tidy")
 def test_other_shapes_are_refused(tmp_path: pathlib.Path):
     state = make_state()
     with Checkpoints(tmp_path, keep=1) as checkpoints:
@@ -203,6 +220,20 @@ def test_other_shapes_are_refused(tmp_path: pathlib.Path):
     for change in ({"embed": jnp.zeros((5, 6))}, {"head": jnp.zeros(3)}):
         message = refusal(tmp_path, 4, state.params | change)
         assert "another model" in message and "\n" not in message
+
+
+def test_an_error_of_the_devices_is_no_damage(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object, **__: object) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(4, make_state(), {})
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        monkeypatch.setattr(checkpoints._manager, "restore", fail)
+        with pytest.raises(jax.errors.JaxRuntimeError, match="Out of memory"):
+            checkpoints.restore(4, make_state())
 
 
 def test_missing_checkpoints_and_folders(tmp_path: pathlib.Path):

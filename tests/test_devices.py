@@ -1,11 +1,16 @@
-"""Which row of `meshes` a run takes, and the errors where none is right."""
+"""Which row of `meshes` a run takes, the errors where none is right, and a device's memory."""
 
+import os
 from types import SimpleNamespace
+from unittest.mock import Mock
 
+import jax
 import pytest
+from jax.sharding import Mesh
 
 from vinejax.config import Config, MeshConfig, RolloutConfig, TopologyConfig
 from vinejax.errors import ConfigError
+from vinejax.rollout.layout import memory_to_use
 from vinejax.runtime import devices
 
 ROWS = {
@@ -65,3 +70,11 @@ def test_a_named_topology_may_come_with_a_mesh_of_its_own(found):
     found("cpu", 4)
     cfg = Config(meshes=ROWS, topology="cpu:4", mesh=MeshConfig(fsdp=4))
     assert devices.on_devices(cfg) == cfg
+
+
+def test_virtual_devices_share_the_memory_of_their_host():
+    """A CPU device tells of no memory of its own."""
+    host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for count in (1, 8):
+        mesh = Mock(spec=Mesh, local_devices=jax.devices("cpu")[:1] * count)
+        assert count * memory_to_use(mesh) == pytest.approx(host / 4, rel=1e-6)

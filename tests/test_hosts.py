@@ -8,21 +8,35 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from vinejax.config import DistributedConfig
+from vinejax.config import Config, DistributedConfig
 from vinejax.errors import UserError
 from vinejax.runtime import distributed
+from vinejax.runtime.devices import on_devices
 
 ROOT = Path(__file__).parents[1]
+TINY = ROOT / "configs" / "tiny.py"
+# Evaluation samples as training does, so that programs are compiled once.
 SMALL = {
     **{"iterations": 2, "rollout.prompts": 4, "rollout.per_prompt": 2, "rollout.slots": 16},
-    **{"values.k": 2, "sample.max_tokens": 24, "ppo.minibatch": 8, "ppo.epochs": 1},
-    **{"eval.problems": 4, "eval.samples": 2, "eval.every": 1},
-    **{"checkpoint.every": 1, "checkpoint.keep": 3},
+    **{"values.k": 2, "sample.max_tokens": 24, "sample.top_p": 0.9},
+    **{"ppo.minibatch": 8, "ppo.epochs": 1, "checkpoint.every": 1, "checkpoint.keep": 3},
+    **{"eval.problems": 4, "eval.samples": 2, "eval.every": 1, "eval.temperature": 1.0},
 }
-CUBE = {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2}
+# The devices choose the row: eight of one process, of two or of four, and four of another start.
+WITH_ROWS = f"""
+from vinejax.config import from_file
+
+def get_config():
+    cfg = from_file({str(TINY)!r}, "tiny.py")
+    cfg.sample.stop = ("=15", "5\\n")
+    cfg.meshes["cpu:8"] = dict(data=2, fsdp=2, tensor=2, microbatch=4)
+    cfg.meshes["cpu:4"] = dict(fsdp=2, tensor=2, slots=8, microbatch=2)
+    return cfg
+"""
 # What is not the run's but the machine's, or a compilation that another mesh does without.
 OF_THE_MACHINE = ("timing_s/", "perf/", "rollout/compiles")
 
@@ -33,12 +47,11 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start(processes: int, devices: int, workdir: Path, *flags: str, **fields) -> list:
+def start(processes: int, devices: int, config: Path, workdir: Path, **fields) -> list:
     """The processes of one run on CPU devices; what they print goes to files beside the workdir."""
     port, started = free_port(), []
     settings = SMALL | {name.replace("__", "."): value for name, value in fields.items()}
-    command = [sys.executable, "-m", "vinejax.main", "--config=configs/tiny.py"]
-    command += [f"--workdir={workdir}", *flags]
+    command = [sys.executable, "-m", "vinejax.main", f"--config={config}", f"--workdir={workdir}"]
     command += [f"--config.{name}={value}" for name, value in settings.items()]
     for process in range(processes):
         environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)}
@@ -54,8 +67,8 @@ def start(processes: int, devices: int, workdir: Path, *flags: str, **fields) ->
     return started
 
 
-def run(processes: int, devices: int, workdir: Path, *flags: str, **fields) -> None:
-    for i, process in enumerate(start(processes, devices, workdir, *flags, **fields)):
+def run(processes: int, devices: int, config: Path, workdir: Path, **fields) -> None:
+    for i, process in enumerate(start(processes, devices, config, workdir, **fields)):
         status = process.wait(timeout=600)
         assert status == 0, Path(f"{workdir}.{i}.log").read_text()[-3000:]
 
@@ -79,18 +92,25 @@ def assert_same_record(one: dict, other: dict) -> None:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def config(tmp_path_factory):
+    file = tmp_path_factory.mktemp("config") / "rows.py"
+    file.write_text(WITH_ROWS)
+    return file
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, config):
     """Three iterations of one process with eight devices."""
     workdir = tmp_path_factory.mktemp("hosts") / "alone"
-    run(1, 8, workdir, **dict(CUBE, iterations=3))
+    run(1, 8, config, workdir, iterations=3)
     return workdir
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 4])
-def test_several_processes_do_what_one_does(alone, tmp_path, processes):
+def test_several_processes_do_what_one_does(alone, config, tmp_path, processes):
     workdir = tmp_path / "run"
-    run(processes, 8 // processes, workdir, **CUBE)
+    run(processes, 8 // processes, config, workdir)
     for iteration in range(2):
         assert episodes_of(workdir, iteration) == episodes_of(alone, iteration)
     mine, theirs = records_of(workdir), records_of(alone)
@@ -105,16 +125,27 @@ def test_several_processes_do_what_one_does(alone, tmp_path, processes):
     others = [Path(f"{workdir}.{i}.log").read_text() for i in range(1, processes)]
     assert not any("iteration" in text for text in others)
 
-    # Its checkpoint goes on with another number of processes and another mesh.
-    run(2, 2, workdir, iterations=3, mesh__data=1, mesh__fsdp=2, mesh__tensor=2)
-    assert episodes_of(workdir, 2) == episodes_of(alone, 2)
+    if processes == 4:  # its checkpoint goes on with another number of them and another row
+        run(2, 2, config, workdir, iterations=3)
+        assert episodes_of(workdir, 2) == episodes_of(alone, 2)
+
+
+@pytest.mark.slow
+def test_what_is_compared_has_something_to_differ_in(alone):
+    """Rewards that differ, updates that move the policy, and texts that a stop string ended."""
+    records = records_of(alone)
+    trained = [records["train", i] for i in range(3)]
+    assert any(record["frac_reward_zero_std"] < 1 for record in trained)
+    assert all(record["actor/grad_norm"] > 0 for record in trained)
+    texts = [row["response"] for i in range(3) for row in episodes_of(alone, i) if row["finished"]]
+    assert any("####" not in text for text in texts) and any("####" in text for text in texts)
 
 
 @pytest.mark.slow
 def test_a_dead_process_ends_the_others_within_a_minute(tmp_path):
     workdir = tmp_path / "run"
     first, second = start(
-        2, 1, workdir, iterations=10_000, mesh__data=2, distributed__heartbeat_s=10
+        2, 1, TINY, workdir, iterations=10_000, mesh__data=2, distributed__heartbeat_s=10
     )
     try:
         deadline = time.monotonic() + 300
@@ -197,6 +228,11 @@ def test_the_metadata_of_a_tpu_vm_says_how_many_hosts(monkeypatch, tmp_path):
 
     monkeypatch.setattr(distributed.urllib.request, "urlopen", refuse)
     assert distributed.num_hosts() == 1
+    on_devices(Config())  # which is true here
+    monkeypatch.setattr(jax, "process_count", lambda: 2)  # as on a slice of two hosts
+    with pytest.raises(UserError, match="belong to 2 hosts, and the environment names 1 ") as error:
+        on_devices(Config())
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("missing", ["JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID"])

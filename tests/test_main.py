@@ -150,6 +150,9 @@ def test_errors_for_people_and_bugs_differ(folder: pathlib.Path):
 
     mistake = outcome("from vinejax import errors; raise errors.DataError('a.jsonl', 3, 'bad')")
     assert mistake == (2, "", "vinejax: error: a.jsonl:3: bad\n")
+    for name in ("RoomError", "DivergedError"):  # a ValueError and a FloatingPointError in Python
+        status, _, err = outcome(f"from vinejax import errors; raise errors.{name}('one line')")
+        assert (status, err) == (2, "vinejax: error: one line\n")
     assert outcome("raise KeyboardInterrupt")[0] == 130
     status, _, err = outcome("1 / 0")
     assert status == 1 and err.startswith("Traceback") and "ZeroDivisionError" in err

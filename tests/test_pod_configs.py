@@ -114,3 +114,6 @@ def test_a_rows_microbatch_replaces_the_configs_and_divides_the_minibatch():
     fields.meshes["v5e:16x16"].microbatch = 48
     with pytest.raises(ConfigError, match="v5e:16x16.microbatch = 48: .* divide ppo.minibatch"):
         check(from_dict(fields))
+    fields.meshes["v5e:16x16"].microbatch, fields.sft.batch = 32, 48  # supervised steps have it too
+    with pytest.raises(ConfigError, match="v5e:16x16.microbatch = 32: .* and sft.batch = 48"):
+        check(from_dict(fields))

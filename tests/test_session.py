@@ -1,5 +1,6 @@
 """What a run refuses to start with, in one line and before it has written anything."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +10,11 @@ import loop_cases as cases
 import pytest
 
 from vinejax import train as loop
-from vinejax.config import Config, DataConfig
-from vinejax.errors import ConfigError, DataError, WorkdirError
+from vinejax.config import Config, DataConfig, TopologyConfig
+from vinejax.errors import ConfigError, DataError, DivergedError, RoomError, WorkdirError
 from vinejax.evaluate import evaluate_run
+from vinejax.export import export_run
+from vinejax.model.weights import load_pretrained, save_pretrained
 from vinejax.session import open_session
 from vinejax.tasks.grading import Grader
 from vinejax.tasks.prompts import encode_prompt
@@ -42,6 +45,38 @@ def test_another_configuration_is_refused(run):
     message = refusal(WorkdirError, cases.config(values={"k": 4}), run.workdir)
     assert "values.k was 3 and is now 4" in message
     assert contents(run.workdir) == before
+
+
+def test_a_run_with_a_row_of_meshes_goes_on(run, tmp_path: Path):
+    """The row sets slots and microbatch, here to those of `config()`; `--mode=train` twice, then
+    eval and export. That another row may follow is said in test_workdir.py."""
+    fields = {"ppo": {"microbatch": None}, "rollout": {"slots": 99}, "eval": {"every": 0}}
+    cfg = cases.config(model={"path": str(run.workdir / "warmup")}, **fields)
+    row = TopologyConfig(slots=32, microbatch=4)
+    cfg = dataclasses.replace(cfg, meshes={"cpu:1": row}, iterations=1)
+    loop.train(cfg, tmp_path)
+    recorded = json.loads((tmp_path / "config.json").read_text())["config"]
+    assert (recorded["rollout"]["slots"], recorded["ppo"]["microbatch"]) == (32, 4)
+    assert (tmp_path / "episodes/0.jsonl").read_bytes() == (
+        run.workdir / "episodes/0.jsonl"
+    ).read_bytes()
+    cfg = dataclasses.replace(cfg, iterations=2)
+    loop.train(cfg, tmp_path)
+    assert evaluate_run(cfg, tmp_path)["source"] == "checkpoints/2"
+    assert (export_run(cfg, tmp_path) / "model.safetensors").exists()
+
+
+def test_memory_without_room_and_weights_that_diverged_are_one_line(run, tmp_path: Path):
+    start = run.workdir / "warmup"
+    cfg = cases.config(model={"path": str(start)}, rollout={"memory_gib": 2**-20})
+    message = refusal(RoomError, cfg, tmp_path / "run")
+    assert message.startswith("memory_gib = 9.54e-07 does not hold one trunk of ")
+    assert "raise it (in a run rollout.memory_gib)" in message
+    model, params, tokenizer = load_pretrained(start)
+    params["norm"]["scale"] *= float("nan")
+    save_pretrained(tmp_path / "nan", model, params, tokenizer)
+    cfg = cases.config(model={"path": str(tmp_path / "nan")})
+    assert "are not finite" in refusal(DivergedError, cfg, tmp_path / "diverged")
 
 
 def test_more_prompts_than_problems(run, tmp_path: Path):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -12,10 +13,13 @@ from etils import epath
 
 import vinejax
 from vinejax.checks import flatten
-from vinejax.config import Config, from_dict
+from vinejax.config import Config, TopologyConfig, from_dict
 from vinejax.errors import WorkdirError
 from vinejax.runtime import workdir
+from vinejax.runtime.devices import with_row
 from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 
 def record(folder: pathlib.Path) -> dict:
@@ -52,6 +56,7 @@ def test_the_same_run_is_reopened_and_some_fields_may_change(tmp_path: pathlib.P
     open_workdir(Config(), tmp_path)
     changes = {"iterations": 3, "resume": True, "profile": "1:2", "log": {"vines": 0}}
     changes |= {"eval": {"every": 2, "problems": 5}, "checkpoint": {"keep": 1}}
+    changes |= {"ppo": {"microbatch": 4}, "rollout": {"slots": 8, "memory_gib": 1.0}}
     cfg = from_dict(changes)
     open_workdir(cfg, tmp_path)
     assert from_dict(record(tmp_path)["config"]) == cfg
@@ -75,6 +80,37 @@ def test_another_run_is_refused(tmp_path: pathlib.Path, fields: dict, message: s
     text = str(error.value)
     assert message in text and str(tmp_path) in text and "\n" not in text
     assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_all_that_a_row_of_meshes_sets_may_change():
+    """A start is compared with what the last one's devices had, before it knows its own."""
+    row = TopologyConfig(data=2, fsdp=2, tensor=2, slots=7, memory_gib=1.0, microbatch=2)
+    cfg = Config()
+    placed = with_row(dataclasses.replace(cfg, meshes={"cpu:8": row}), "cpu:8")
+    before, after = dict(flatten(cfg)), dict(flatten(placed))
+    changed = {name for name, value in before.items() if after[name] != value}
+    assert len(changed) == 1 + len(dataclasses.fields(TopologyConfig))  # and `meshes` itself
+    groups = workdir.FREE_GROUPS
+    assert all(name in workdir.FREE_FIELDS or f"{name}.".startswith(groups) for name in changed)
+
+
+def test_a_folder_may_be_named_in_another_way(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As configs/tiny.py does, whose model lies beside it."""
+    for name in ("start", "other"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def cfg(folder: str) -> Config:
+        return from_dict({"model": {"path": folder}, "data": {"path": folder}})
+
+    open_workdir(cfg("start"), tmp_path / "run")
+    for folder in ("./start", str(tmp_path / "start"), "other/../start"):
+        open_workdir(cfg(folder), tmp_path / "run")
+    for folder in ("other", "nowhere", ""):
+        with pytest.raises(WorkdirError, match="path was "):
+            open_workdir(cfg(folder), tmp_path / "run")
 
 
 def test_without_resume_a_run_is_refused(tmp_path: pathlib.Path):
@@ -151,6 +187,29 @@ def test_git_revision_is_of_this_checkout_or_none(
     assert workdir.git_revision() == head.stdout.strip() + "-dirty"
     monkeypatch.setenv("PATH", "")
     assert workdir.git_revision() is None  # no git
+
+
+def test_an_archive_has_the_revision_that_git_wrote_into_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """tpu/setup.sh and the image of tpu/Dockerfile run from one."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    (source / "vinejax").mkdir(parents=True)
+    (source / "vinejax" / "__init__.py").write_text("")
+    for name in (".gitattributes", workdir.REVISION):
+        shutil.copy(ROOT / name, source)
+    git = ["git", "-C", str(source), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+    archive = subprocess.check_output([*git, "archive", "HEAD"])
+    copy.mkdir()
+    subprocess.run(["tar", "-x", "-C", str(copy)], input=archive, check=True)
+    monkeypatch.setattr(vinejax, "__file__", str(copy / "vinejax" / "__init__.py"))
+    assert workdir.git_revision() == head
+    shutil.rmtree(source / ".git")  # a copy of the checkout, where nothing was filled in
+    monkeypatch.setattr(vinejax, "__file__", str(source / "vinejax" / "__init__.py"))
+    assert workdir.git_revision() is None
 
 
 def test_does_not_import_jax():

@@ -190,13 +190,15 @@ def _check_devices(cfg: Config) -> None:
                 raise ConfigError(f"{group}.{name}", rule, repr(size))
         if list(sizes.values()).count(-1) > 1:
             raise ConfigError(group, "at most one of data, fsdp and tensor may be -1", str(sizes))
+    minibatch, batch = cfg.ppo.minibatch, cfg.sft.batch
     for name, row in cfg.meshes.items():
         if row.slots is not None and row.slots < 1:
             raise ConfigError(f"meshes.{name}.slots", "must be at least 1", repr(row.slots))
         if row.microbatch is not None and (
-            row.microbatch < 1 or cfg.ppo.minibatch % row.microbatch
+            row.microbatch < 1 or math.gcd(minibatch, batch) % row.microbatch
         ):
-            rule = f"must be at least 1 and divide ppo.minibatch = {cfg.ppo.minibatch}"
+            both = f"ppo.minibatch = {minibatch} and sft.batch = {batch}"
+            rule = f"must be at least 1, and divide {both}"
             raise ConfigError(f"meshes.{name}.microbatch", rule, repr(row.microbatch))
         if row.memory_gib is not None and not 0 < row.memory_gib < math.inf:
             rule = "must be greater than 0"

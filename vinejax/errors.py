@@ -34,3 +34,11 @@ class WorkdirError(UserError):
 
 class ModelError(UserError):
     """A model folder is missing, incomplete or of a kind that is not supported."""
+
+
+class RoomError(UserError, ValueError):
+    """The memory that the engine may use does not hold what it needs at the least."""
+
+
+class DivergedError(UserError, FloatingPointError):
+    """The weights give logits that are not finite."""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from vinejax.errors import RoomError
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import AnyMesh, mesh_over
 from vinejax.rollout.decode import Queue, Slots
@@ -16,7 +17,7 @@ from vinejax.rollout.plan import Sizes, bucket, lanes, ring_axes, ring_blocks, w
 from vinejax.rollout.split import EVERYWHERE, SHARDS, cache_spec, num_kv_heads, num_shards
 from vinejax.rollout.window import Rows, Window
 
-HOST_SHARE = 0.25  # of the host's memory, where a device does not tell its own
+HOST_SHARE = 0.25  # of the host's memory, for all its devices, where they do not tell their own
 FREE_SHARE = 0.8  # of what is free on a device: programs need room too
 FEW_ROWS = 8  # of the window, which is cut down to these before slots are
 CHUNKS = (8, 64)  # the least and the most decode steps between two looks of the host
@@ -40,7 +41,8 @@ def memory_to_use(mesh: Mesh) -> int:
     """Bytes that the window and the rings may take on each device, unless the user says so."""
     stats = mesh.local_devices[0].memory_stats() or {}
     if "bytes_limit" not in stats:
-        return int(HOST_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return int(HOST_SHARE * host / len(mesh.local_devices))
     return int(FREE_SHARE * (stats["bytes_limit"] - stats.get("bytes_in_use", 0)))
 
 
@@ -49,13 +51,14 @@ def fit(
 ) -> tuple[int, int, int]:
     """(slots, rows) of those wanted that a device's `memory` holds, and the bytes they take.
 
-    Rows are given up first, down to FEW_ROWS. Raises ValueError where not one of each fits.
+    Rows are given up first, down to FEW_ROWS. Raises RoomError where not one of each fits.
     """
     row_bytes, slot_bytes = cache_bytes(model, mesh, columns), cache_bytes(model, mesh, width)
     if row_bytes + slot_bytes > memory:
-        raise ValueError(
+        raise RoomError(
             f"memory_gib = {memory / 2**30:.3g} does not hold one trunk of {columns} tokens and "
-            f"one slot of {width}: they take {(row_bytes + slot_bytes) / 2**30:.3g} GiB a device"
+            f"one slot of {width}: they take {(row_bytes + slot_bytes) / 2**30:.3g} GiB a device; "
+            f"raise it (in a run rollout.memory_gib), or allow fewer tokens"
         )
     rows = max(min(rows, FEW_ROWS), min(rows, (memory - slots * slot_bytes) // row_bytes))
     if rows * row_bytes + slots * slot_bytes > memory:

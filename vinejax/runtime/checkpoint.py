@@ -119,7 +119,9 @@ class Checkpoints:
         args = Args.Composite(**items, meta=Args.JsonRestore())
         try:
             return self._manager.restore(iteration, args=args)
-        except (OSError, ValueError, KeyError) as error:
+        except jax.errors.JaxRuntimeError:  # of the devices, such as no memory left
+            raise
+        except Exception as error:  # Orbax raises what it likes, a bare Exception too
             rule = "is damaged, or of another model; without it the one before it is used"
             raise WorkdirError(f"{folder}: {rule} ({_brief(error)})") from error
 

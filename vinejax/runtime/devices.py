@@ -8,6 +8,7 @@ import jax
 
 from vinejax.config import Config, MeshConfig
 from vinejax.errors import ConfigError
+from vinejax.runtime.distributed import check_hosts
 from vinejax.runtime.topology import match, parse
 
 
@@ -20,8 +21,10 @@ def on_devices(cfg: Config) -> Config:
     Raises:
       ConfigError: the topology has no row, or is not what the devices are; or there are rows and
         the devices match none.
+      UserError: the devices belong to other hosts than were found: see `check_hosts`.
     """
     devices = jax.devices()
+    check_hosts()
     found = match(devices[0].device_kind, len(devices), cfg.meshes)
     if cfg.topology:
         check_same(cfg.topology, devices)
@@ -31,7 +34,8 @@ def on_devices(cfg: Config) -> Config:
     if found is None:
         rule = (
             f"none of {', '.join(cfg.meshes)} is what was found, {len(devices)} x "
-            f"{devices[0].device_kind}; add a row, or set mesh.data, mesh.fsdp or mesh.tensor"
+            f"{devices[0].device_kind}; add a row, or set mesh.data, mesh.fsdp or mesh.tensor (-1: "
+            "all devices)"
         )
         raise ConfigError("meshes", rule)
     return with_row(cfg, found)

@@ -82,6 +82,24 @@ def initialize(cfg: DistributedConfig) -> None:
         ) from error
 
 
+def check_hosts() -> None:
+    """Asks the devices how many hosts they belong to, once the hosts have met.
+
+    Raises:
+      UserError: others than `initialize` was told of. Each would take itself for the first one, and
+        write the files.
+    """
+    import jax
+
+    hosts, found = num_hosts(), jax.process_count()
+    if hosts != found:
+        raise UserError(
+            f"{socket.gethostname()}: its devices belong to {found} hosts, and the environment "
+            f"names {hosts} (on a TPU VM its metadata server does, which may not have answered); "
+            "try again, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
+        )
+
+
 def leave(status: int) -> NoReturn:
     """Ends this process. Of several, at once: the others wait for it, so it cannot wait for them
     to say goodbye, as a normal end does."""
@@ -192,7 +210,10 @@ def _number(name: str) -> int:
 
 
 def _num_tpu_workers() -> int:
-    """From the metadata server of Google's VMs; 1 where there is none, or it knows nothing."""
+    """From the metadata server of Google's VMs; 1 where there is none, or it knows nothing.
+
+    `check_hosts` tells whether it should have known.
+    """
     request = urllib.request.Request(METADATA + WORKERS, headers={"Metadata-Flavor": "Google"})
     try:
         with urllib.request.urlopen(request, timeout=METADATA_TIMEOUT_S) as answer:

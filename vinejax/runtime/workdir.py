@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,15 +18,20 @@ import vinejax
 from vinejax.config import Config
 from vinejax.errors import WorkdirError
 
+REVISION = ".revision"  # of an archive, beside the package
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy")
-# What may change from one start to the next without making it another run.
+# What may change from one start to the next without making it another run. All that a row of
+# `meshes` sets is among it, since what is recorded is what the devices had, and the next start is
+# compared before it knows its own.
 FREE_FIELDS = {
     *("iterations", "resume", "profile", "topology", "compile_cache"),
-    *("model.attention", "model.remat", "rollout.slots", "rollout.memory_gib"),
+    *("model.attention", "model.remat", "model.architecture"),
+    *("rollout.slots", "rollout.memory_gib", "ppo.microbatch"),
     *("grader.workers", "grader.timeout_s", "grader.memory_mb"),
 }
 FREE_GROUPS = ("log.", "eval.", "checkpoint.", "budget.")
 FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")
+PATHS = ("model.path", "data.path")  # a folder may be named in another way
 
 
 def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
@@ -87,10 +93,13 @@ def write_atomic(path: epath.Path, text: str) -> None:
 
 
 def git_revision() -> str | None:
-    """Revision of the checkout that this package runs from, `-dirty` if edited; None elsewhere."""
+    """Revision of the checkout that this package runs from, `-dirty` if edited; None elsewhere.
+
+    That of a `git archive` is the commit which git wrote into it, edited or not.
+    """
     root = Path(vinejax.__file__).parents[1]
-    if not (root / ".git").exists():
-        return None  # installed; a git command would answer for whatever surrounds the folder
+    if not (root / ".git").exists():  # a git command would answer for whatever is around the folder
+        return _archived_revision(root / REVISION)
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
     command += ["--exclude=*"]  # no tag names
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
@@ -101,6 +110,14 @@ def git_revision() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def _archived_revision(file: Path) -> str | None:
+    """See .gitattributes; None where the package is installed, or copied from a checkout."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        text = file.read_text(encoding="utf-8").strip()
+        return text if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", text) else None
+    return None
 
 
 def _record(cfg: Config) -> dict[str, Any]:
@@ -133,8 +150,15 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
     for name, value in _flatten(dataclasses.asdict(cfg)).items():
         if name in FREE_FIELDS or name.startswith(FREE_GROUPS) or recorded[name] == value:
             continue
+        if name in PATHS and _is_same_folder(recorded[name], value):
+            continue
         change = f"{name} was {json.dumps(recorded[name])} and is now {json.dumps(value)}"
         raise WorkdirError(f"{file}: {change}; set it back to resume, or choose another --workdir")
+
+
+def _is_same_folder(one: str, other: str) -> bool:
+    """Of two names; hub names and remote paths are no folders here."""
+    return all(map(os.path.isdir, (one, other))) and os.path.samefile(one, other)
 
 
 def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
