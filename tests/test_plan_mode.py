@@ -111,7 +111,7 @@ def test_branches_of_an_iteration(tmp_path: Path):
 
 def test_room_for_keys_and_values(tmp_path: Path):
     case = small(tmp_path)
-    assert kv_room(case, resident=int(31.5 * GIB)) == pytest.approx(0.8 * 40 * GIB)
+    assert kv_room(case, resident=case.limit - 40 * GIB) == pytest.approx(0.8 * 40 * GIB)
     assert kv_room(small(tmp_path, fields={"rollout.memory_gib": 2.0}), 0) == 2 * GIB
     assert kv_room(case, resident=100 * GIB) == 0
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from vinejax.errors import ConfigError
+from vinejax.errors import ConfigError, UserError
 from vinejax.runtime import topology
 from vinejax.runtime.topology import KINDS, match, parse
 
@@ -144,6 +144,26 @@ def test_memory_is_what_the_compiler_allows():
         "v5p": 95.74,
         "v4": 30.5,
     }
+
+
+@pytest.fixture(autouse=True)
+def _no_share_is_set(monkeypatch: pytest.MonkeyPatch):
+    for name in topology.GPU_SHARE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("name", topology.GPU_SHARE_VARIABLES)
+def test_a_gpu_gives_the_share_that_jax_takes(name: str, monkeypatch: pytest.MonkeyPatch):
+    whole = KINDS["h100"].chip.hbm_gib
+    assert 79 < whole < 80
+    assert parse("h100:8").chip.hbm_gib == 0.75 * whole  # docs.jax.dev: GPU memory allocation
+    monkeypatch.setenv(name, ".9")
+    assert parse("h100:8").chip.hbm_gib == 0.9 * whole
+    assert parse("v5e:2x2").chip == KINDS["v5e"].chip
+    for share in ("nine tenths", "0", ".0", "1.5", "-1", "nan"):
+        monkeypatch.setenv(name, share)
+        with pytest.raises(UserError, match=f"^{name} = '{share}' must be a share, such as .9$"):
+            _ = parse("h100:8").chip
 
 
 def test_options_of_the_compiler():

@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import fnmatch
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ Shape = tuple[int, ...]
 class Chip:
     """Peaks of one chip as its maker states them; no program reaches all of them at once."""
 
-    hbm_gib: float  # GiB (2^30) that the compiler lets a program use, less than the chip carries
+    hbm_gib: float  # GiB (2^30) that a program may use, less than the chip carries; of GPUs: all
     bf16_tflops: float  # 10^12 dense bfloat16 operations per second
     hbm_gb_s: float  # 10^9 bytes per second from and to memory
     link_gb_s: float  # 10^9 bytes per second out of the chip over all its links, one direction
@@ -54,7 +55,8 @@ _SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 # (arxiv.org/abs/2304.01433). `hbm_gib` is what libtpu's compiler names as available when a program
 # does not fit; v4: its 15.25 GiB of a core, twice.
 # GPU: NVIDIA's data sheets of the SXM forms, without sparsity; NVLink halved to one direction.
-# `hbm_gib` is nine tenths of the memory, as with XLA_PYTHON_CLIENT_MEM_FRACTION=.9; not measured.
+# `hbm_gib` is all that CUDA shows a program, as error messages of others have it; jax takes a share
+# of it: see `Topology.chip`.
 # cpu: round figures, for trying out a plan; no CPU was measured.
 KINDS = {
     "v5e": Kind(
@@ -94,17 +96,17 @@ KINDS = {
         runtime="tpu-ubuntu2204-base",
     ),
     "h100": Kind(
-        chip=Chip(hbm_gib=71.5, bf16_tflops=989, hbm_gb_s=3350, link_gb_s=450),
+        chip=Chip(hbm_gib=79.1, bf16_tflops=989, hbm_gb_s=3350, link_gb_s=450),
         dims=1,
         device_kinds=("NVIDIA H100*",),
     ),
     "h200": Kind(
-        chip=Chip(hbm_gib=126, bf16_tflops=989, hbm_gb_s=4800, link_gb_s=450),
+        chip=Chip(hbm_gib=139.7, bf16_tflops=989, hbm_gb_s=4800, link_gb_s=450),
         dims=1,
         device_kinds=("NVIDIA H200*",),
     ),
     "a100": Kind(
-        chip=Chip(hbm_gib=72, bf16_tflops=312, hbm_gb_s=2039, link_gb_s=300),
+        chip=Chip(hbm_gib=79.1, bf16_tflops=312, hbm_gb_s=2039, link_gb_s=300),
         dims=1,
         device_kinds=("NVIDIA A100*80GB*",),
     ),
@@ -114,6 +116,11 @@ KINDS = {
         device_kinds=("cpu",),
     ),
 }
+
+
+# The older name is the second; jax refuses both at once.
+GPU_SHARE_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+GPU_SHARE = 0.75  # docs.jax.dev/en/latest/gpu_memory_allocation.html
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +133,11 @@ class Topology:
 
     @property
     def chip(self) -> Chip:
-        return KINDS[self.kind].chip
+        """With the memory that programs get: on a GPU a share of it all, `gpu_share`."""
+        chip = KINDS[self.kind].chip
+        if self.is_tpu or self.kind == "cpu":
+            return chip
+        return dataclasses.replace(chip, hbm_gib=chip.hbm_gib * gpu_share())
 
     @property
     def chips(self) -> int:
@@ -204,6 +215,17 @@ def parse(name: str) -> Topology:
     if rule := _broken_rule(KINDS[kind], shape):
         raise ConfigError("topology", f"{kind} {rule}", repr(name))
     return Topology(name, kind, shape)
+
+
+def gpu_share() -> float:
+    """Of a GPU's memory, what jax takes at the start: three quarters, unless a variable says so."""
+    for name in GPU_SHARE_VARIABLES:
+        if said := os.environ.get(name):
+            share = float(said) if re.fullmatch(r"\d*\.?\d+", said) else 0.0
+            if not 0 < share <= 1:
+                raise UserError(f"{name} = {said!r} must be a share, such as .9")
+            return share
+    return GPU_SHARE
 
 
 def match(device_kind: str, num_devices: int, names: Iterable[str]) -> str | None:
