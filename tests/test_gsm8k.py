@@ -238,6 +238,10 @@ def test_rows_are_lines_whatever_their_strings_hold(tmp_path: Path):
         (b'{"a": 1}\n', "x.jsonl:1: field 'a' must be a string, not int"),
         (b'{"a": "1"}\n{"a": "\xff"}\n', "x.jsonl:2: not UTF-8 text (invalid start byte)"),
         ('{"a": "1"}'.encode("utf-16"), "x.jsonl:1: not UTF-8"),
+        (
+            b'{"a": "1"}\n{"a": "q\\ud800"}\n',
+            r"x.jsonl:2: field 'a' holds '\ud800', half a character",
+        ),
     ],
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path: Path, content: bytes, message: str):
@@ -246,6 +250,21 @@ def test_a_bad_file_is_named_with_its_line(tmp_path: Path, content: bytes, messa
     with pytest.raises(DataError) as error:
         read_jsonl(file, ("a",))
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_fields_that_are_not_read_may_hold_anything(tmp_path: Path):
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(b'{"a": "1", "b": "\\ud800"}\n{"a": "\\ud83d\\ude00"}\n')
+    assert [row["a"] for _, row in read_jsonl(file, ("a",))] == ["1", "\U0001f600"]
+
+
+def test_one_row_is_too_few_for_training_and_validation(folder: Path):
+    (folder / "train.jsonl").write_text(json.dumps(ROWS[0]) + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match="train.jsonl: one row, and validation takes"):
+        task_of(folder).load("train")
+    assert [len(task_of(folder).load(split)) for split in ("validation", "test")] == [1, 3]
+    (folder / "train.jsonl").write_text(2 * (json.dumps(ROWS[0]) + "\n"), encoding="utf-8")
+    assert [len(task_of(folder).load(split)) for split in ("train", "validation")] == [1, 1]
 
 
 def test_a_missing_file_is_named(tmp_path: Path):

@@ -120,6 +120,20 @@ def test_duplicate_ids_are_named_with_both_places(folder: Path, other: str):
     assert f"test.jsonl:3: the id 'same' is that of {place}:2 too" in str(error.value)
 
 
+def test_an_id_that_is_no_text_is_named_with_its_line(folder: Path):
+    write(folder / "train.jsonl", [row(0), row(1) | {"unique_id": "a\ud800"}])
+    with pytest.raises(DataError, match=r"train.jsonl:2: the id holds '\\ud800', half a character"):
+        task_of(folder).load("train")
+
+
+def test_one_row_is_too_few_for_training_and_validation(folder: Path):
+    write(folder / "train.jsonl", [row(0)])
+    write(folder / "test.jsonl", [row(1)])
+    with pytest.raises(DataError, match="train: one row, and validation takes at least one"):
+        task_of(folder).load("train")
+    assert [len(task_of(folder).load(split)) for split in ("validation", "test")] == [1, 1]
+
+
 def test_an_empty_solution_is_named_with_its_line(folder: Path):
     write(folder / "train.jsonl", [row(0), row(1) | {"solution": " "}])
     with pytest.raises(DataError, match=r"train\.jsonl:2: the answer is empty$"):

@@ -133,7 +133,7 @@ def read_jsonl(path: str | Path, fields: tuple[str, ...] = ()) -> list[tuple[int
     Every object has a string under every name in `fields`. Blank lines are passed over; a file
     whose name ends in .gz is unpacked. Raises DataError that names the file, and the line where
     there is one: a file that is missing, empty or damaged, a line that is not UTF-8 or not a JSON
-    object, a needed field that is missing or not a string.
+    object, a needed field that is missing, not a string or not a text.
     """
     file, rows = str(path), []
     for number, line in _lines(file):
@@ -169,7 +169,7 @@ def _parse(line: bytes, file: str, number: int) -> Any:
 
 
 def check_fields(row: Any, fields: tuple[str, ...], file: str, number: int) -> None:
-    """DataError unless `row` is an object with a string under every name in `fields`."""
+    """DataError unless `row` is an object with a text under every name in `fields`."""
     if not isinstance(row, dict):
         raise DataError(file, number, f"expected an object, found {type(row).__name__}")
     for field in fields:
@@ -178,3 +178,17 @@ def check_fields(row: Any, fields: tuple[str, ...], file: str, number: int) -> N
         if not isinstance(row[field], str):
             kind = type(row[field]).__name__
             raise DataError(file, number, f"field {field!r} must be a string, not {kind}")
+        check_text(row[field], f"field {field!r}", file, number)
+
+
+def check_text(text: str, what: str, file: str, number: int) -> None:
+    """DataError for a string with half a character, such as JSON's `"\\ud800"`.
+
+    It has no UTF-8 form: no tokenizer takes it, and no file could hold it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        message = f"{what} holds {half!r}, half a character, which no UTF-8 text has"
+        raise DataError(file, number, message) from None

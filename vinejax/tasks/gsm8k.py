@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vinejax.config import DataConfig
 from vinejax.tasks.base import Split, reference_prompt
-from vinejax.tasks.load import mixed, problems_of, read_split
+from vinejax.tasks.load import check_left, mixed, problems_of, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
 
@@ -55,8 +55,11 @@ class GSM8K:
                 raise ValueError(f"no answer after '{MARKER}'")
             return Problem(f"{source}/{i}", row["question"].strip(), row["answer"])
 
-        problems = problems_of(read_split(self.path, source, FIELDS, "main"), problem, {})
-        return divide(problems, split) if source == "train" else problems
+        rows = read_split(self.path, source, FIELDS, "main")
+        problems = problems_of(rows, problem, {})
+        problems = divide(problems, split) if source == "train" else problems
+        check_left(problems, rows.file)
+        return problems
 
     def prompt(self, problem: Problem) -> str:
         return reference_prompt(problem.question)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vinejax.errors import DataError
-from vinejax.tasks.base import check_fields, read_jsonl
+from vinejax.tasks.base import check_fields, check_text, read_jsonl
 from vinejax.types import Problem
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
@@ -86,7 +86,7 @@ def problems_of(
     """What `problem(i, row)` makes of every row, i from 0; it raises ValueError for a bad one.
 
     `places` says where the ids that are taken came from, and is added to. Raises DataError, naming
-    the file and the line, for a bad row, an empty answer, or an id that is taken.
+    the file and the line, for a bad row, an empty answer, an id that is taken, or what is no text.
     """
     found = []
     for i, (line, row) in enumerate(rows.numbered):
@@ -94,6 +94,8 @@ def problems_of(
             made = problem(i, row)
         except ValueError as error:
             raise DataError(rows.file, line, str(error)) from None
+        for what in ("id", "question", "answer"):
+            check_text(getattr(made, what), f"the {what}", rows.file, line)
         if not made.answer.strip():
             raise DataError(rows.file, line, "the answer is empty")
         if made.id in places:
@@ -102,6 +104,13 @@ def problems_of(
         places[made.id] = f"{rows.file}:{line}"
         found.append(made)
     return found
+
+
+def check_left(problems: list[Problem], place: str) -> None:
+    """DataError for a train split of which validation took the only row."""
+    if not problems:
+        message = "one row, and validation takes at least one; training needs another"
+        raise DataError(place, None, message)
 
 
 def mixed(problems: list[Problem]) -> list[Problem]:

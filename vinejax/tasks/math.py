@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from vinejax.config import DataConfig
 from vinejax.errors import ConfigError
 from vinejax.tasks.base import Split, reference_prompt
-from vinejax.tasks.load import mixed, problems_of, read_split
+from vinejax.tasks.load import check_left, mixed, problems_of, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
 
@@ -52,7 +52,9 @@ class MATH:
 
     def load(self, split: Split) -> list[Problem]:
         """Problems named by `unique_id` or row, 'train/17'; `answer` is the whole solution."""
-        return self._splits[split]
+        problems = self._splits[split]
+        check_left(problems, f"{self.path} {split}")
+        return problems
 
     @cached_property
     def _splits(self) -> dict[Split, list[Problem]]:
