@@ -6,12 +6,13 @@ They are hasty (see vinejax/tasks/arithmetic.py), and the start has learnt them:
 The formula and its source: docs/methods.md.
 """
 
-from vinejax.config import from_file
+from vinejax.config import default, from_file
 
 
 def get_config():
     cfg = from_file(__file__, "tiny.py")
     cfg.method = "sft"
+    cfg.optimizer = default().optimizer
     cfg.iterations = 2
     cfg.eval.every = 1
     cfg.sft.learning_rate = 1e-3

@@ -1,6 +1,7 @@
 """Supervised warm-up: its loss, its batches, its folder and what it refuses."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import optax
 import pytest
 
 from vinejax.baselines import sft
-from vinejax.config import MeshConfig
+from vinejax.checks import check
+from vinejax.config import MeshConfig, from_dict
 from vinejax.errors import ConfigError, DataError, WorkdirError
 from vinejax.learner.batch import collate
 from vinejax.learner.optimizer import make_optimizer
@@ -26,7 +28,7 @@ TASK = cases.FewProblems()
 
 
 def examples(context: int = 48) -> list[Episode]:
-    return sft.worked_examples(TASK, cases.tokenizer(), cases.config(), context)
+    return sft.worked_examples(TASK, cases.tokenizer(), cases.config(), context)[0]
 
 
 def test_examples_are_the_train_split_worked_out():
@@ -45,6 +47,40 @@ def test_what_does_not_fit_the_context_is_left_out():
     assert 0 < len(fewer) < len(whole) == len(examples(longest))
     with pytest.raises(DataError, match="no worked solution fits 12 tokens"):
         examples(12)
+
+
+def test_what_is_left_out_is_counted_and_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+):
+    tokenizer = cases.tokenizer()
+    sizes = {e.problem_id: len(e.tokens) for e in examples()}
+    prompts = {
+        p.id: len(encode_prompt(tokenizer, TASK.prompt(p), False)) for p in TASK.load("train")
+    }
+    longest, widest = max(sizes.values()), max(prompts.values())
+    model = {"context": longest - 1}
+    data = {"max_prompt_tokens": widest - 1}
+    sft.warm_up(cases.config(model=model, data=data, sft={"steps": 0}), tmp_path)
+    listed = json.loads((tmp_path / "dropped_examples.json").read_text())
+    reasons = {x["id"]: x["reason"] for x in listed}
+    assert {
+        name for name in sizes if sizes[name] == longest or prompts[name] == widest
+    } == reasons.keys()
+    for name, reason in reasons.items():
+        assert reason == (
+            f"the prompt has more than {widest - 1} tokens"
+            if prompts[name] == widest
+            else f"prompt and solution have {longest} tokens, the context {longest - 1}"
+        )
+    said = f"sft: {len(listed)} of {len(sizes)} worked solutions are too long and left out"
+    assert said in capsys.readouterr().out
+
+
+def test_the_method_refuses_an_optimizer_that_it_does_not_read():
+    check(from_dict({"method": "sft", "sft": {"learning_rate": 1e-4}}))
+    check(from_dict({"method": "restem", "optimizer": {"b2": 0.95}}))
+    with pytest.raises(ConfigError, match="optimizer.b2 = 0.95: is not read by method = 'sft'"):
+        check(from_dict({"method": "sft", "optimizer": {"b2": 0.95}}))
 
 
 def test_loss_is_the_mean_over_response_tokens_alone():

@@ -118,6 +118,9 @@ def _check_method(cfg: Config, given: Collection[str]) -> None:
         if owners and cfg.method not in owners and is_set:
             rule = f"is read by method = {owners[0]!r} alone, and this run has {cfg.method!r}"
             raise ConfigError(name, f"{rule}; leave it out", repr(value))
+        if cfg.method == "sft" and section == "optimizer" and value != defaults[name]:
+            rule = "is not read by method = 'sft', which has sft.learning_rate and the defaults"
+            raise ConfigError(name, f"{rule}; leave it out", repr(value))
     if cfg.method in NEEDS_GROUPS and cfg.rollout.per_prompt < 2:
         rule = (
             f"must be at least 2 for method = {cfg.method!r}: a solution "
@@ -145,6 +148,10 @@ def _check_batches(cfg: Config) -> None:
     if ppo.microbatch and cfg.sft.batch % ppo.microbatch:
         rule = f"must be a multiple of ppo.microbatch = {ppo.microbatch}"
         raise ConfigError("sft.batch", rule, repr(cfg.sft.batch))
+    episodes, group = cfg.budget.episodes, cfg.rollout.per_prompt
+    if episodes is not None and episodes < group:
+        rule = f"must be at least rollout.per_prompt = {group}: only whole groups are sampled"
+        raise ConfigError("budget.episodes", rule, repr(episodes))
     if ppo.max_ratio <= 1:
         rule = "must be over 1, the mean ratio of a policy that has not moved"
         raise ConfigError("ppo.max_ratio", rule, repr(ppo.max_ratio))

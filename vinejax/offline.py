@@ -25,7 +25,13 @@ from vinejax.baselines.dpo_positive import (
 )
 from vinejax.baselines.restem import climb, epochs_of, keep_correct
 from vinejax.baselines.samples import chunks, draw
-from vinejax.baselines.sft import sft_likelihood, sft_optimizer, sft_step, worked_examples
+from vinejax.baselines.sft import (
+    list_left_out,
+    sft_likelihood,
+    sft_optimizer,
+    sft_step,
+    worked_examples,
+)
 from vinejax.evaluate import accuracy_of
 from vinejax.learner.batch import shuffled
 from vinejax.learner.metrics import engine_metrics, episode_metrics, grading_metrics, record
@@ -108,7 +114,9 @@ def sft(
 ) -> tuple[TrainState, Spent]:
     """One epoch over the data set's own solutions."""
     cfg = session.cfg
-    examples = worked_examples(session.task, session.tokenizer, cfg, session.model.cfg.context)
+    context = session.model.cfg.context
+    examples, left_out = worked_examples(session.task, session.tokenizer, cfg, context)
+    list_left_out(left_out, len(examples), session.workdir)
     size = math.ceil(len(examples) / cfg.sft.batch)
     optimizer = sft_optimizer(cfg, cfg.iterations * size)
     batches = epochs_of(examples, 1, cfg.sft.batch, cfg.seed, iteration)

@@ -177,7 +177,10 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SFTConfig:
-    """Supervised fine-tuning: `--mode=sft`, and method 'sft', whose iterations are epochs."""
+    """Supervised fine-tuning: `--mode=sft`, and method 'sft', whose iterations are epochs.
+
+    Nothing of `optimizer` is read.
+    """
 
     steps: int = 300  # of `--mode=sft`
     batch: int = 64

@@ -40,7 +40,7 @@ from vinejax.learner.metrics import (
 from vinejax.learner.objective import objective_of
 from vinejax.learner.offload import to_device, to_host
 from vinejax.learner.optimizer import learning_rate, make_optimizer
-from vinejax.learner.spent import Spent, left, num_updates
+from vinejax.learner.spent import Spent, left, num_critic_updates, num_updates
 from vinejax.learner.step import train_step
 from vinejax.learner.update import fresh_state
 from vinejax.offline import OFFLINE
@@ -194,7 +194,7 @@ def update(
     """(the state after updates on all minibatches, their metrics); 'updates' are the policy's."""
     cfg, model = session.cfg, session.model
     optimizer, objective = make_optimizer(cfg.optimizer, num_updates(cfg)), objective_of(cfg)
-    of_critic = make_critic_optimizer(cfg, num_updates(cfg))
+    of_critic = make_critic_optimizer(cfg, num_critic_updates(cfg))
     policy, critic = state._replace(critic=None), state.critic
     updates, critic_updates = [], []
     for batch, targets in rows:

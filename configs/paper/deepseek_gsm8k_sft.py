@@ -9,12 +9,13 @@ Departs: the warm-up of the learning rate is linear. `--mode=export` then makes 
 other configurations can start from.
 """
 
-from vinejax.config import from_file
+from vinejax.config import default, from_file
 
 
 def get_config():
     cfg = from_file(__file__, "deepseek_gsm8k.py")
     cfg.method = "sft"
+    cfg.optimizer = default().optimizer
     cfg.iterations = 2
     cfg.model.path = "deepseek-ai/deepseek-math-7b-base"
     cfg.sft.learning_rate = 5e-5

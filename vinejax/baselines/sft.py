@@ -7,6 +7,7 @@ Loss on the response only, EOS included: a mean over the tokens of the batch or,
 
 import dataclasses
 import functools
+import json
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,7 +34,7 @@ from vinejax.model.weights import load_pretrained, save_pretrained
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
-from vinejax.runtime.workdir import check_workdir, record_run
+from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.prompts import encode_response, load_problems
 from vinejax.types import Batch, Episode, TrainState, row_seed
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FOLDER = "warmup"  # of the workdir: the model, in Hugging Face's layout
+LEFT_OUT = "dropped_examples.json"  # of the workdir
 LOG_EVERY = 20  # steps
 
 
@@ -121,25 +123,40 @@ def sft_step(
 
 def worked_examples(
     task: Task, tokenizer: "PreTrainedTokenizerBase", cfg: Config, context: int
-) -> list[Episode]:
-    """The train split as episodes whose response is the worked solution.
+) -> tuple[list[Episode], list[dict[str, str]]]:
+    """The train split as episodes whose response is the worked solution; (those, the others).
 
-    Solutions that do not fit the context are left out. DataError when none fits.
+    The others are records of the problems whose prompt is too long, or whose solution does not fit
+    the context after it. DataError when none fits.
     """
     limit = min(cfg.data.max_prompt_tokens, context - 1)
-    problems, _ = load_problems(task, tokenizer, "train", limit, cfg.data.chat_template)
-    examples = []
+    problems, too_long = load_problems(task, tokenizer, "train", limit, cfg.data.chat_template)
+    reason = f"the prompt has more than {limit} tokens"
+    examples, left_out = [], [{"id": name, "reason": reason} for name in too_long]
     for problem, prompt in problems:
         text = task.solution(problem)
         response = encode_response(tokenizer, text)
-        if len(prompt) + len(response) <= context:
-            nothing = [0.0] * len(response)
-            examples.append(
-                Episode(problem.id, prompt, response, nothing, text, True, 1.0, [len(response)])
-            )
+        size = len(prompt) + len(response)
+        if size > context:
+            reason = f"prompt and solution have {size} tokens, the context {context}"
+            left_out.append({"id": problem.id, "reason": reason})
+            continue
+        nothing = [0.0] * len(response)
+        examples.append(
+            Episode(problem.id, prompt, response, nothing, text, True, 1.0, [len(response)])
+        )
     if not examples:
         raise DataError(f"{task.name} train", None, f"no worked solution fits {context} tokens")
-    return examples
+    return examples, left_out
+
+
+def list_left_out(left_out: list[dict[str, str]], kept: int, workdir: epath.Path) -> None:
+    """Counts on the screen, and lists in the workdir, what is not trained on; once a workdir."""
+    file = workdir / LEFT_OUT
+    if left_out and is_writer() and not file.exists():
+        count, total = len(left_out), len(left_out) + kept
+        print(f"sft: {count} of {total} worked solutions are too long and left out: {LEFT_OUT}")
+        write_atomic(file, json.dumps(left_out, indent=1) + "\n")
 
 
 def _batches(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
@@ -204,9 +221,10 @@ def warm_start(cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh) -> epat
         model = computing(model, cfg.model)
     else:
         model, params, tokenizer = fresh_model(cfg, task, mesh)
-    examples = worked_examples(task, tokenizer, cfg, model.cfg.context)
+    examples, left_out = worked_examples(task, tokenizer, cfg, model.cfg.context)
     if is_writer():
         record_run(cfg, workdir)  # only now: what cannot run writes nothing
+    list_left_out(left_out, len(examples), workdir)
     with RunLog(workdir, cfg.log, cfg.iterations, is_writer()) as log:
         params = train_supervised(model, params, examples, cfg, mesh, log)
         save_pretrained(os.fspath(folder), model, params, tokenizer)

@@ -4,7 +4,9 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from vinejax.config import BudgetConfig, Config
+from vinejax.config import Config
+
+ENDLESS = 2**62  # of a bound that is not set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,24 +51,43 @@ class Left:
 
 def left(cfg: Config, spent: Spent) -> Left:
     """What the run may still use. Whole groups only: a problem takes `rollout.per_prompt`."""
-    budget, endless = cfg.budget, 2**62
-    groups = endless
+    budget, groups = cfg.budget, ENDLESS
     if budget.episodes is not None:
         groups = (budget.episodes - spent.episodes) // cfg.rollout.per_prompt
-    prompts = endless if budget.prompts is None else budget.prompts - spent.prompts
-    updates = endless if budget.updates is None else budget.updates - spent.updates
+    prompts = ENDLESS if budget.prompts is None else budget.prompts - spent.prompts
+    updates = ENDLESS if budget.updates is None else budget.updates - spent.updates
     return Left(min(prompts, groups), updates)
 
 
 def num_updates(cfg: Config) -> int:
-    """Updates of a policy-gradient run: the learning rate decays over them."""
-    per_prompt, minibatch = cfg.rollout.per_prompt, cfg.ppo.minibatch
-    a_step = math.ceil(cfg.rollout.prompts * per_prompt / minibatch) * cfg.ppo.epochs
-    iterations = min(cfg.iterations, *_iterations(cfg.budget, cfg.rollout.prompts, per_prompt))
-    return min(iterations * a_step, cfg.budget.updates or 2**62)
+    """Updates of the policy in a policy-gradient run: its learning rate decays over them.
+
+    None in the iterations that train a critic alone. DAPO is taken to need one round an iteration:
+    with more, a budget of prompts or episodes ends the run before the rate is at 0.
+    """
+    full, rest = _iterations(cfg)
+    alone = cfg.critic.warmup_iterations
+    updates = max(0, full - alone) * _of_iteration(cfg, cfg.rollout.prompts)
+    updates += _of_iteration(cfg, rest) if full >= alone else 0
+    return min(updates, cfg.budget.updates or ENDLESS)
 
 
-def _iterations(budget: BudgetConfig, prompts: int, per_prompt: int) -> tuple[int, int]:
-    """Iterations until the prompts, and until the episodes, are used up."""
-    by_prompts = math.ceil((budget.prompts or 2**62) / prompts)
-    return by_prompts, math.ceil((budget.episodes or 2**62) / (prompts * per_prompt))
+def num_critic_updates(cfg: Config) -> int:
+    """Updates of the critic, which has some before the policy's first."""
+    full, rest = _iterations(cfg)
+    alone = cfg.critic.warmup_iterations
+    sizes = (cfg.rollout.prompts, rest)
+    whole, last = (min(_of_iteration(cfg, n), cfg.budget.updates or ENDLESS) for n in sizes)
+    return min(full, alone) * whole + (last if full < alone else 0) + num_updates(cfg)
+
+
+def _iterations(cfg: Config) -> tuple[int, int]:
+    """(iterations of `rollout.prompts` problems, problems in one more that the budget cuts)."""
+    prompts = cfg.budget.prompts or ENDLESS
+    groups = (cfg.budget.episodes or ENDLESS) // cfg.rollout.per_prompt
+    full, rest = divmod(min(prompts, groups), cfg.rollout.prompts)
+    return (full, rest) if full < cfg.iterations else (cfg.iterations, 0)
+
+
+def _of_iteration(cfg: Config, prompts: int) -> int:
+    return math.ceil(prompts * cfg.rollout.per_prompt / cfg.ppo.minibatch) * cfg.ppo.epochs
