@@ -92,6 +92,19 @@ def mesh_over(sizes: tuple[int, ...], devices: list[Any]) -> Mesh:
     return Mesh(places, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
+def auto(mesh: Mesh) -> Mesh:
+    """The mesh as our programs want it, with its axes left to the compiler, whatever they were.
+
+    Raises ValueError for axes other than data, fsdp and tensor.
+    """
+    if mesh.axis_names != AXES:
+        raise ValueError(
+            f"mesh has the axes {mesh.axis_names}, wanted are {AXES}, some of size 1: "
+            f"jax.make_mesh((1, 1, {mesh.size}), {AXES})"
+        )
+    return Mesh(mesh.devices, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
 def platform_of(mesh: Mesh) -> str:
     """'tpu', 'gpu' or 'cpu': what the mesh is made of, which the compiling machine may not have."""
     return mesh.devices.flat[0].platform
@@ -144,6 +157,22 @@ def param_shardings(mesh: Mesh, params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(
         lambda path, x: NamedSharding(mesh, spec_for(path, x.shape, mesh)), params
     )
+
+
+def placed(mesh: Mesh, params: Any) -> Any:
+    """Parameters on the mesh: laid out by the table if they lie on other devices, or in another
+    order of them. NumPy arrays stay what they are."""
+
+    def is_there(x: Any) -> bool:
+        if not isinstance(x, jax.Array):
+            return True
+        if isinstance(x.sharding, NamedSharding):
+            return x.sharding.mesh == mesh
+        return mesh.size == 1 and x.sharding.device_set == set(mesh.devices.flat)
+
+    if all(map(is_there, jax.tree.leaves(params))):
+        return params
+    return jax.device_put(params, param_shardings(mesh, params))
 
 
 def constrain(x: jax.Array, mesh: Mesh | None, *axes: Axis) -> jax.Array:

@@ -9,9 +9,8 @@ path. Here memory is what is asked for.
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +27,7 @@ DTYPES = {
 MAX_HEADER = 100 * 2**20  # bytes, as in the library
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+UNFINISHED = ".tmp"  # ends the name of a file until it is whole
 CONVERT = (
     "import sys, transformers as t; a, b = sys.argv[1:]; "
     "t.AutoModelForCausalLM.from_pretrained(a, dtype='auto').save_pretrained(b); "
@@ -82,7 +82,10 @@ def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
     else:
         files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise ModelError(f"{folder} has no *.safetensors; {PICKLED}")
+        is_pickled = any(file.suffix in (".bin", ".pt", ".pth") for file in folder.iterdir())
+        # Of a model on the hub no others were downloaded.
+        where = "" if is_pickled else "if its weights are elsewhere, or were left on the hub: "
+        raise ModelError(f"{folder} has no *.safetensors; {where}{PICKLED}")
     found: dict[str, StoredTensor] = {}
     for file in files:
         for tensor in read_header(file):
@@ -159,32 +162,63 @@ class NewTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+class Written(NamedTuple):
+    """Files of weights that are whole, under names by which nobody finds them yet."""
+
+    files: list[tuple[epath.Path, str]]  # where each is, and its name to be
+    index: str  # the text of the index, '' for none
+
+
 def write_tensors(folder: epath.Path, tensors: list[NewTensor], max_bytes: int) -> None:
     """Write them as model.safetensors or, if they are more than `max_bytes`, as several files with
-    an index. What the folder held before goes first; the file by which it is found comes last.
+    an index, in the place of what the folder held.
     """
-    for old in [folder / INDEX, *folder.glob("model*.safetensors")]:
-        old.unlink(missing_ok=True)
+    put_in_place(folder, write_unfinished(folder, tensors, max_bytes))
+
+
+def write_unfinished(folder: epath.Path, tensors: list[NewTensor], max_bytes: int) -> Written:
+    """The first half of `write_tensors`, which changes nothing that the folder holds.
+
+    Needs room for both. Where it fails it leaves nothing behind.
+    """
     parts: list[list[NewTensor]] = [[]]
     for tensor in tensors:
         if parts[-1] and sum(x.size for x in parts[-1]) + tensor.size > max_bytes:
             parts.append([])
         parts[-1].append(tensor)
-    if len(parts) == 1:
-        _write_file(folder / SINGLE, parts[0])
-        return
-    places: dict[str, str] = {}
-    for i, part in enumerate(parts, start=1):
-        name = f"model-{i:05d}-of-{len(parts):05d}.safetensors"
-        _write_file(folder / name, part)
-        places |= {tensor.name: name for tensor in part}
+    count = len(parts)
+    names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+    names = names if count > 1 else [SINGLE]
+    files = [(folder / (name + UNFINISHED), name) for name in names]
+    try:
+        for (file, _), part in zip(files, parts, strict=True):
+            _write_file(file, part)
+    except BaseException:
+        for file, _ in files:
+            file.unlink(missing_ok=True)
+        raise
+    if count == 1:
+        return Written(files, "")
+    places = {x.name: name for name, part in zip(names, parts, strict=True) for x in part}
     size = sum(tensor.size for tensor in tensors)
     index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    return Written(files, json.dumps(index, indent=2) + "\n")
+
+
+def put_in_place(folder: epath.Path, written: Written) -> None:
+    """The second half: what the folder held goes, the new files take their names.
+
+    The old ones go first, so that nobody ever finds a mixture; the index comes last.
+    """
+    for old in [folder / INDEX, *folder.glob("model*.safetensors")]:
+        old.unlink(missing_ok=True)
+    for file, name in written.files:
+        file.replace(folder / name)
+    if written.index:
+        (folder / INDEX).write_text(written.index)
 
 
 def _write_file(file: epath.Path, tensors: Iterable[NewTensor]) -> None:
-    """One file, under another name until it is whole; objects of a store come to be whole."""
     codes = {dtype: code for code, dtype in DTYPES.items()}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -196,12 +230,9 @@ def _write_file(file: epath.Path, tensors: Iterable[NewTensor]) -> None:
         }  # fmt: skip
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # so that the bytes are aligned
-    unfinished = file if "://" in os.fspath(file) else file.with_name(file.name + ".tmp")
-    with unfinished.open("wb") as opened:
+    with file.open("wb") as opened:
         opened.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors:
             value = np.ascontiguousarray(tensor.make())
             assert (value.dtype, value.shape) == (tensor.dtype, tensor.shape), tensor.name
             opened.write(value.reshape(-1).view(np.uint8).data)
-    if unfinished != file:
-        unfinished.replace(file)

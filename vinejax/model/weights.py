@@ -35,8 +35,15 @@ from vinejax.model.layout import (
     sources,
     torch_matrix,
 )
-from vinejax.model.sharding import check_heads, param_shardings
-from vinejax.model.tensors import NewTensor, StoredTensor, find_tensors, read_json, write_tensors
+from vinejax.model.sharding import auto, check_heads, param_shardings
+from vinejax.model.tensors import (
+    NewTensor,
+    StoredTensor,
+    find_tensors,
+    put_in_place,
+    read_json,
+    write_unfinished,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -54,14 +61,20 @@ def load_pretrained(
 
     `dtype` is that of the returned parameters: float32, bfloat16 or float16. Raises ModelError,
     one line, for what is missing, misshapen or unsupported, and ConfigError for heads that do not
-    divide over the mesh, before anything is allocated on a device.
+    divide over the mesh, before anything is allocated on a device; ValueError for a mesh whose
+    axes are not data, fsdp and tensor.
     """
-    if dtype not in DTYPES:
-        raise ModelError(f"dtype = {dtype!r} is none of {', '.join(DTYPES)}")
+    _check_dtype(dtype)
+    mesh = None if mesh is None else auto(mesh)
     folder = find_folder(path)
     model, tokenizer = load_model(folder)
     model = dataclasses.replace(model, mesh=mesh)
     return model, load_params(folder, model, dtype, mesh), tokenizer
+
+
+def _check_dtype(dtype: str) -> None:
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype = {dtype!r} is none of {', '.join(DTYPES)}")
 
 
 def load_model(folder: epath.Path) -> tuple[Decoder, "PreTrainedTokenizerBase"]:
@@ -207,9 +220,14 @@ def save_pretrained(
     """Write a folder that transformers and `load_pretrained` load; dtype None: the params' own.
 
     Weights of more than `max_shard_bytes` become several files with an index. Every process of a
-    run makes the call, the first one writes. Raises ModelError if the family has no such model.
+    run makes the call, the first one writes. What the folder held goes when the new weights are
+    whole. Raises ModelError, before anything is written, for a dtype that is none, for parameters
+    that are not the model's, and if the family has no such model.
     """
     folder, cfg = epath.Path(path), model.cfg
+    if dtype is not None:
+        _check_dtype(dtype)
+    _check_params(model, params)
     config = config_json(cfg, jnp.dtype(dtype or params["embed"].dtype).name)
     tensors = _new_tensors(model, params, dtype)
     if jax.process_index() > 0:
@@ -217,6 +235,7 @@ def save_pretrained(
             tensor.make()  # takes part in the gathering
         return
     folder.mkdir(parents=True, exist_ok=True)
+    written = write_unfinished(folder, tensors, max_shard_bytes)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     if cfg.generation:
         (folder / GENERATION).write_text(cfg.generation)
@@ -224,7 +243,26 @@ def save_pretrained(
         (folder / GENERATION).unlink(missing_ok=True)
     _save_tokenizer(folder, tokenizer)
     # Last, so that a folder with weights is a whole one.
-    write_tensors(folder, tensors, max_shard_bytes)
+    put_in_place(folder, written)
+
+
+def _check_params(model: Decoder, params: Params) -> None:
+    """ModelError for the first parameter that is missing, misshapen, one too many or no float."""
+    leaves = {path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(params)}
+    wanted = jax.tree_util.tree_leaves_with_path(abstract_params(model))
+    shapes = {path_of(p): x.shape for p, x in wanted}
+    for path, shape in shapes.items():
+        name = "/".join(path)
+        if path not in leaves:
+            raise ModelError(f"parameter {name} is missing")
+        if leaves[path].shape != shape:
+            rule = f"has shape {leaves[path].shape}, the model says {shape}"
+            raise ModelError(f"parameter {name} {rule}")
+        if leaves[path].dtype.name not in DTYPES:
+            known = ", ".join(DTYPES)
+            raise ModelError(f"parameter {name} is {leaves[path].dtype.name}, none of {known}")
+    for path in sorted(leaves.keys() - shapes.keys()):
+        raise ModelError(f"parameter {'/'.join(path)} is no part of the model")
 
 
 def _save_tokenizer(folder: epath.Path, tokenizer: "PreTrainedTokenizerBase") -> None:
