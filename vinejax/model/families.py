@@ -29,6 +29,7 @@ class Family:
     local_theta: float | None = None  # the layers with a window have a RoPE of their own
     rope_theta: float = 10000.0
     partial_rope: bool = False  # partial_rotary_factor may be less than 1
+    ones: tuple[str, ...] = ()  # fields of some configs, which change nothing if 1
     rope_types: tuple[str, ...] = ("default", "linear", "llama3", "yarn", *BY_LENGTH)
     norm_eps: float = 1e-6
 
@@ -56,7 +57,8 @@ FAMILIES = {
     ),
     "phi3": Family(
         "Phi3ForCausalLM", kv_heads_default=True, head_dim_field=False, fused=True, windows="all",
-        partial_rope=True, rope_types=("default", "longrope"), norm_eps=1e-5,
+        partial_rope=True, ones=("full_attn_mod", "interpolate_factor"),
+        rope_types=("default", "longrope"), norm_eps=1e-5,
     ),
 }  # fmt: skip
 
@@ -116,6 +118,9 @@ def parse_config(raw: dict[str, Any], file: str = "config.json") -> DecoderConfi
         bos_id=read.token("bos_token_id"),
         eos_ids=eos_ids(read),
     )
+    for field in family.ones:
+        if read.get(field) not in (None, 1):
+            read.fail(field, "is not supported, only 1")
     read.refuse_the_rest(HARMLESS)
     return cfg
 
