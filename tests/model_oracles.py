@@ -1,7 +1,7 @@
 """Slow and obvious: the decoder in NumPy loops, and generation by one full forward pass a token."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vinejax.config import SampleConfig
-from vinejax.model.decoder import Decoder, DecoderConfig, Params, apply, cast, unstack
+from vinejax.model.decoder import Decoder, DecoderConfig, Params, apply
 
 TINY = DecoderConfig(
     vocab_size=20, num_layers=2, width=32, num_heads=4, num_kv_heads=2, head_dim=8, ffn=48,
@@ -153,52 +153,6 @@ def continue_slowly(
         if token in eos_ids:
             return tokens[len(prefix) :], logprobs, "eos"
     return tokens[len(prefix) :], logprobs, "length"
-
-
-def greedy_with_cache(model: Decoder, params: Params, prompts: list[list[int]]) -> Iterator[Any]:
-    """Each prompt with its 64 greedy tokens, by prefill and one cached step a token.
-
-    A function of tokens, so that prompts up to the first's length share the two programs.
-    """
-    cfg, length = model.cfg, len(prompts[0])
-    layers = unstack(cast(params, cfg.compute_dtype), cfg.num_layers)
-
-    @jax.jit
-    def prefill(tokens: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        positions, segment = jnp.arange(length)[None], jnp.ones((1, length), jnp.int32)
-        x, kv = model.hidden(params, tokens, positions, segment, keep_kv=True)
-        keys, values = (jnp.pad(c[:, 0], ((0, 0), (0, 64), (0, 0), (0, 0))) for c in kv)
-        return model.logits(params, x[0]), keys, values  # [T, V], [L, T + 64, K, H] twice
-
-    @jax.jit
-    def step(token: jax.Array, at: jax.Array, keys: jax.Array, values: jax.Array) -> Any:
-        x, before = model.embed(params, token[None, None]), jnp.arange(length + 64)
-        for i, layer in enumerate(layers):
-            window = cfg.window(i) or length + 64
-            seen = (before <= at) & (before > at - window)
-
-            def attend(q: jax.Array, k: jax.Array, v: jax.Array, i=i, seen=seen, kv=(keys, values)):
-                kv = kv[0].at[i, at].set(k[0, 0]), kv[1].at[i, at].set(v[0, 0])
-                group = cfg.num_heads // cfg.num_kv_heads
-                of_head = [jnp.repeat(x[i], group, axis=1) for x in kv]
-                scores = jnp.einsum("nh,snh->ns", q[0, 0], of_head[0]) * cfg.score_scale
-                if cap := cfg.attention_softcap:
-                    scores = cap * jnp.tanh(scores / cap)
-                weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-                return jnp.einsum("ns,snh->nh", weights, of_head[1])[None, None], kv
-
-            x, (keys, values) = model.block(layer, x, at[None, None], attend, i)
-        return jnp.argmax(model.logits(params, x[0, 0])), keys, values
-
-    for prompt in prompts:
-        padded = np.array([prompt + [0] * (length - len(prompt))], np.int32)
-        logits, keys, values = prefill(padded)
-        tokens = [*prompt, int(jnp.argmax(logits[len(prompt) - 1]))]
-        while len(tokens) < len(prompt) + 64:
-            at = jnp.int32(len(tokens) - 1)
-            token, keys, values = step(jnp.int32(tokens[-1]), at, keys, values)
-            tokens.append(int(token))
-        yield tokens
 
 
 def assert_same(found: Sequence[Any], expected: Sequence[Any]) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 
 import jax.numpy as jnp
 import numpy as np
@@ -192,6 +193,8 @@ def test_the_text_of_a_continuation_keeps_its_spaces(greedy, stories):
         (TRUNKS, Branch(1, 8, 0), r"branch 1: position 8 .* 1 \.\. 7, the length of trunk 1"),
         (TRUNKS, Branch(0, 1, -1), "branch 1: seed -1"),
         (TRUNKS, Branch(0, 1, 2**64), "branch 1: seed 18446744073709551616"),
+        (TRUNKS, Branch(0, 2, 0, 3), r"branch 1: response 3 is outside 0 \.\. 2, its position"),
+        ([[3], np.array([4.0])], Branch(0, 1, 0), "trunk 1 is no sequence of token ids"),
     ],
 )
 def test_bad_input_is_named(trunks, branch, message, tiny):
@@ -204,14 +207,41 @@ def test_bad_input_is_named(trunks, branch, message, tiny):
 def test_as_many_budgets_as_branches(tiny):
     with pytest.raises(ValueError, match="3 entries of max_tokens for 24 branches"):
         tiny_engine(tiny).grow(tiny.params, TRUNKS, BRANCHES, [1, 2, 3])
+    with pytest.raises(ValueError, match="max_tokens = .* must be an integer"):
+        tiny_engine(tiny).grow(tiny.params, TRUNKS, BRANCHES[:1], np.array([1.5]))
+
+
+@pytest.mark.parametrize("kind", [tuple, np.array, lambda ids: [np.int32(i) for i in ids]])
+def test_ids_and_budgets_of_any_kind(kind, tiny, grown):
+    trunks, budgets = tuple(map(kind, TRUNKS)), kind([16] * len(BRANCHES))
+    engine = tiny_engine(tiny)
+    assert engine.grow(tiny.params, trunks, tuple(BRANCHES), budgets) == grown
+    assert engine.grow(tiny.params, trunks, BRANCHES, np.int64(16)) == grown
+    square = np.array([trunk[:4] for trunk in TRUNKS])
+    assert engine.grow(tiny.params, square, BRANCHES, 16) == grown
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.1}, {"top_k": -1}]
+    "wrong",
+    [
+        *({"temperature": -1.0}, {"temperature": math.nan}, {"temperature": math.inf}),
+        *({"top_p": 0.0}, {"top_p": 1.1}, {"top_p": math.nan}, {"top_k": -1}),
+    ],
 )
 def test_sampling_settings_out_of_range(wrong: dict, tiny):
     with pytest.raises(ValueError, match="top_p <= 1"):
         Engine(tiny.decoder, SampleConfig(**wrong), tiny.tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"),
+    [("ab", r"stop = 'ab' must be a tuple of strings: \('ab',\)"), (("a", ""), "empty string")],
+)
+def test_stop_strings_that_are_none(stop, message, tiny):
+    cfg = SampleConfig()
+    object.__setattr__(cfg, "stop", stop)  # outside of tests nobody checks its type
+    with pytest.raises(ValueError, match=message):
+        Engine(tiny.decoder, cfg, tiny.tokenizer)
 
 
 @pytest.mark.parametrize("name", ["slots", "window_rows", "chunk"])
@@ -230,6 +260,8 @@ def test_weights_that_have_diverged_are_an_error_that_names_the_trunk(tiny):
         engine.grow(params, TRUNKS, [*sound, Branch(1, 7, 0)], 1)
     with pytest.raises(FloatingPointError, match="branch 0 on trunk 0"):
         engine.grow({**tiny.params, "head": tiny.params["head"] * jnp.nan}, TRUNKS, BRANCHES, 4)
+    with pytest.raises(FloatingPointError, match="trunk 1: .* its own tokens are not finite"):
+        engine.grow_scored(params, [TRUNKS[0], [*TRUNKS[1], 3]], sound[:1], 1)
 
 
 # --- what is counted ---

@@ -1,7 +1,9 @@
 """Trunks passing through a small window, memory, and what an engine reports as it goes."""
 
 import dataclasses
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import model_oracles as oracle
 import numpy as np
@@ -11,8 +13,11 @@ from model_oracles import Model, assert_same, random_model
 from vinejax.config import SampleConfig
 from vinejax.learner.score import score
 from vinejax.rollout.branches import Branch, Grown
+from vinejax.rollout.decode import decode_chunk
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.layout import cache_bytes, one_device_mesh
+from vinejax.rollout.plan import bucket
+from vinejax.rollout.window import copy_rows, prefill
 from vinejax.types import Batch
 
 rng = np.random.default_rng(0)
@@ -113,19 +118,28 @@ def test_no_slot_waits_while_branches_do(tiny):
     assert engine.stats.useful_tokens == engine.stats.decoded_tokens == sum(lengths)
 
 
-def test_twenty_phases_of_like_sizes_compile_once(tiny):
-    from vinejax.runtime.compiles import num_compiles
-
-    engine = engine_of(tiny, slots=8)
+def test_twenty_phases_compile_once_a_bucket(tiny):
+    """Trunks, branches a trunk and budgets differ from phase to phase. Their buckets are what is
+    compiled for: of the longest trunk, and the power of 2 below the branches a trunk."""
+    programs: tuple[Any, ...] = (decode_chunk, copy_rows, prefill)
+    before = [program._cache_size() for program in programs]
+    engine = engine_of(tiny, slots=16)
     draw = np.random.default_rng(3)
-    counts = []
+    counts, buckets = set(), set()
     for seed in range(20):
-        trunks = [draw.integers(2, 20, n).tolist() for n in draw.integers(17, 33, 12)]
-        places = [(t, int(draw.integers(1, len(trunks[t]) + 1))) for t in range(12)] * 5
+        trunks = [draw.integers(2, 20, n).tolist() for n in draw.integers(10, 45, 16)]
+        places = [(t, int(at)) for t, trunk in enumerate(trunks)
+                  for at in draw.integers(1, len(trunk) + 1, 3 * draw.integers(2, 9))]  # fmt: skip
         branches = [Branch(t, at, seed * 1000 + i) for i, (t, at) in enumerate(places)]
-        engine.grow(tiny.params, trunks, branches, draw.integers(9, 17, 60).tolist())
-        counts.append(num_compiles())
-    assert counts[-1] == counts[0]
+        engine.grow(tiny.params, trunks, branches, draw.integers(9, 17, len(branches)).tolist())
+        longest = max(position for _, position in places)
+        counts.add(len(branches))
+        buckets.add((bucket(longest, least=32), (len(branches) // 16).bit_length()))
+    assert len(counts) > 15 and 1 < len(buckets) <= 4
+    now = [program._cache_size() for program in programs]
+    decodes, copies, prefills = (n - m for n, m in zip(now, before, strict=True))
+    assert decodes <= len(buckets) and copies <= len(buckets)
+    assert prefills <= 2 * len(buckets), "a batch of short trunks is padded to less"
 
 
 # --- as branches end ---
@@ -175,6 +189,21 @@ def test_new_weights_are_used(tiny, whole):
     assert [x.tokens for x in changed] != [x.tokens for x in whole]
     engine.release()
     assert_same(engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS), whole)
+
+
+@pytest.mark.parametrize("numpy", [False, True])
+def test_weights_that_changed_in_place_are_used(numpy, tiny):
+    """An array of the same dict that is another, and NumPy's, whose numbers are others."""
+    params = jax.tree.map(lambda x: np.array(x) if numpy else x, tiny.params)
+    engine, one = engine_of(tiny), [TRUNKS, BRANCHES[:1], 1]
+    (first,) = engine.grow(params, *one)
+    if numpy:
+        params["norm"]["scale"] *= 3
+    else:
+        params["norm"] = {"scale": 3 * params["norm"]["scale"]}
+    (changed,) = engine.grow(params, *one)
+    assert_same([changed], engine_of(tiny).grow(params, *one))
+    assert abs(changed.logprobs[0] - first.logprobs[0]) > 0.01
 
 
 # --- frequencies ---

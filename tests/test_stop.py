@@ -1,7 +1,9 @@
 """The automaton of stop strings against looking for them in the text, and what it saves."""
 
+import dataclasses
 import random
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from model_oracles import Model, assert_same
@@ -10,6 +12,7 @@ from vinejax.config import SampleConfig
 from vinejax.rollout.branches import Branch
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.stop import HIT, stop_table, token_texts
+from vinejax.tasks.text import continuation_text, decode
 
 TEXTS = ["", "a", "b", "c", "ab", "ba", "abc", "aab", "bab", "cab" * 5, "\ufffd", "x y"]
 STOPS = [
@@ -82,3 +85,37 @@ def test_a_branch_that_was_ended_by_mistake_goes_on(stories):
     assert_same(again, found)
     assert with_others.prefill_tokens > stats.prefill_tokens, "it went on, from its own trunk"
     assert with_others.useful_tokens == stats.useful_tokens
+
+
+@pytest.mark.parametrize("by_device", [True, False], ids=["device", "host alone"])
+def test_from_every_state_of_a_solution_its_own_draws_end_as_it_did(by_device, stories):
+    """So a value is that of the policy with its stop strings, which can begin before the branch."""
+    tokenizer, budget = stories.tokenizer, 24
+    stop = (" named L", "oy named", "dog named Max")
+    sampling = SampleConfig(temperature=0.7, max_tokens=budget, stop=stop)
+    engine = Engine(stories.decoder, sampling, tokenizer, slots=4, window_rows=4, chunk=8)
+    if not by_device:
+        engine.__dict__["_stops"] = jnp.zeros_like(engine._stops)
+    prompt = [1, *tokenizer.encode("Once upon a time", add_special_tokens=False)]
+    at, prompt_text = len(prompt), decode(tokenizer, prompt)
+    solutions = engine.grow(stories.params, [prompt], [Branch(0, at, seed) for seed in range(8)])
+    assert {x.finish for x in solutions} == {"stop", "length"}
+
+    trunks = [prompt + x.tokens for x in solutions]
+    states = [(i, n) for i, x in enumerate(solutions) for n in range(len(x.tokens))]
+    branches = [Branch(i, at + n, seed=i, response=at) for i, n in states]
+    before = dataclasses.replace(engine.stats)
+    found = engine.grow(stories.params, trunks, branches, [budget - n for _, n in states])
+    for (i, n), one in zip(states, found, strict=True):
+        whole = solutions[i]
+        so_far = continuation_text(tokenizer, prompt, prompt_text, whole.tokens[:n])
+        assert (one.tokens, one.finish) == (whole.tokens[n:], whole.finish)
+        assert so_far[: len(so_far) - one.overlap] + one.text == whole.text
+    assert max(x.overlap for x in found) > 6 and min(len(x.tokens) for x in found) == 1
+    since = engine.stats.minus(before)
+    assert (since.decoded_tokens == since.useful_tokens) == by_device
+
+    # A response of its own, which begins with the branch, does not end with what stood before it.
+    i, n = next(state for state, x in zip(states, found, strict=True) if x.overlap)
+    (alone,) = engine.grow(stories.params, trunks, [Branch(i, at + n, seed=i)], budget - n)
+    assert len(alone.tokens) > len(solutions[i].tokens) - n and alone.overlap == 0

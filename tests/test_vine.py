@@ -24,6 +24,7 @@ from vine_cases import (
 from vinejax.config import RewardConfig
 from vinejax.learner.batch import collate, with_advantages
 from vinejax.rollout.branches import Branch
+from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import sample_episodes
 from vinejax.rollout.vine import fill_values
 
@@ -131,6 +132,20 @@ def test_a_continuation_is_graded_as_the_whole_solution():
     assert set(task.graded) == {"\n#### 4", "\n2+3=5\n#### 4"}
     assert values_of(filled).tolist() == [0.0, 1.0]
     assert filled.continuations[1][0].text == "\n#### 4"
+
+
+def test_no_graded_continuation_has_a_stop_string_that_began_before_its_state(tiny, monkeypatch):
+    """The policy would have ended there: its values know nothing of what comes after."""
+    monkeypatch.setattr(Task, "split", lambda _, text: list(range(len(text) + 1)))  # by letter
+    stop = ("-3", "#2")
+    cfg = cases.config(
+        values={"k": 4, "max_states": None}, sample={"max_tokens": MAX_TOKENS, "stop": stop}
+    )
+    engine, task = Engine(tiny.decoder, cfg.sample, tiny.tokenizer, slots=8), Task()
+    episodes = sample_episodes(engine, tiny.params, rewards_of(task), [PROBLEM], cfg, 3)
+    fill_values(engine, tiny.params, rewards_of(task), [PROBLEM], episodes, cfg, 3)
+    assert len(task.graded) > 50
+    assert not [text for text in task.graded if any(s in text for s in stop)]
 
 
 def test_truncated_continuations_get_their_own_reward():

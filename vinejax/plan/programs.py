@@ -74,7 +74,7 @@ class Programs:
         seed = self._shape((n, 2), jnp.uint32, split.SHARDS)
         queue = decode.Queue(
             position=self._numbers(n), token=self._numbers(n), seed=seed, budget=self._numbers(n),
-            before=self._numbers(n),
+            match=self._numbers(n), before=self._numbers(n),
         )  # fmt: skip
         # A state a letter of the stop strings: their tokens are not known here, this is their most.
         states = sum(map(len, cfg.stop))

@@ -57,6 +57,7 @@ class Queue(NamedTuple):
     token: jax.Array  # i32[Q] the last of them
     seed: jax.Array  # u32[Q, 2] high and low half
     budget: jax.Array  # i32[Q]
+    match: jax.Array  # i32[Q] the state of `stops` that it begins with
     before: jax.Array  # i32[Q] the budgets of all branches before it together
 
 
@@ -147,34 +148,42 @@ def _on_row(slots: Slots, rows: Rows) -> Int[Array, "S P"]:
     return (there & (slots.item >= 0)[:, None]).astype(jnp.int32)
 
 
-def _refill(
+def _offers(
     slots: Slots, rows: Rows, queue: Queue, group: int, waiting: Bool[Array, ""]
-) -> tuple[Slots, Rows]:
-    """Idle slots take the next items of rows with a free lane.
+) -> tuple[Int[Array, " P"], Int[Array, " P"]]:
+    """(rows in the order in which slots take from them, the items that each of these has to give).
 
-    While trunks wait for a row the oldest rows go first, to make room; then those with the most
-    work left, so that the rows run dry together. A row's own items are sorted, the longest first.
+    A row gives as many as it has free lanes. While trunks wait for a row the oldest go first, to
+    make room; then those with the most work left, so that the rows run dry together.
     """
-    idle = slots.item < 0
     room = jnp.minimum(rows.end - rows.next, group - _on_row(slots, rows).sum(axis=0))
     work_left = queue.before[rows.end] - queue.before[rows.next]
     urgency = jnp.where(waiting, -rows.loaded, work_left)
     order = jnp.argsort(jnp.where(room > 0, -urgency, jnp.iinfo(jnp.int32).max))
-    room = jnp.maximum(room, 0)[order]
-    past = jnp.cumsum(room)
+    return order, jnp.maximum(room, 0)[order]
+
+
+def _refill(
+    slots: Slots, rows: Rows, queue: Queue, group: int, waiting: Bool[Array, ""]
+) -> tuple[Slots, Rows]:
+    """Idle slots take the next items: the n-th of them the n-th that the rows offer."""
+    idle = slots.item < 0
+    order, offers = _offers(slots, rows, queue, group, waiting)
+    past = jnp.cumsum(offers)  # the number of the first offer after a row's
+    first = past - offers
     number = jnp.cumsum(idle) - 1  # of an idle slot among them
     taken = idle & (number < past[-1])
-    place = jnp.minimum(jnp.searchsorted(past, number, side="right"), room.shape[0] - 1)
+    place = jnp.minimum(jnp.searchsorted(past, number, side="right"), offers.shape[0] - 1)
     row = order[place].astype(jnp.int32)
-    item = rows.next[row] + number - (past - room)[place]
-    served = jnp.clip(idle.sum() - (past - room), 0, room)
+    item = rows.next[row] + number - first[place]  # a row's own are sorted, the longest first
+    served = jnp.clip(idle.sum() - first, 0, offers)
     return (
         slots._replace(
             item=jnp.where(taken, item, slots.item),
             row=jnp.where(taken, row, slots.row),
             age=jnp.where(taken, 0, slots.age),
             token=jnp.where(taken, queue.token[item], slots.token),
-            match=jnp.where(taken, 0, slots.match),
+            match=jnp.where(taken, queue.match[item], slots.match),
         ),
         rows._replace(next=rows.next.at[order].add(served)),
     )

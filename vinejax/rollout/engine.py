@@ -10,7 +10,7 @@ solutions, Monte Carlo values and evaluation are all branches.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -19,21 +19,26 @@ from jax.sharding import Mesh
 
 from vinejax.config import SampleConfig
 from vinejax.model.decoder import Decoder, Params
+from vinejax.model.sharding import auto, placed
 from vinejax.rollout import decode, layout, split, window
 from vinejax.rollout.branches import (
     Branch,
     Grown,
+    MaxTokens,
     OnGrown,
+    Trunks,
     Work,
+    as_lists,
     budgets_of,
     check,
+    check_sampling,
     work_of,
 )
 from vinejax.rollout.finish import Ending
 from vinejax.rollout.phase import Drawn, Phase, Programs, queue_fields
 from vinejax.rollout.plan import Load, Sizes, assign
 from vinejax.rollout.stats import EngineStats
-from vinejax.rollout.stop import stop_table, token_texts
+from vinejax.rollout.stop import first_states, stop_table, token_texts
 from vinejax.runtime import distributed
 from vinejax.runtime.compiles import num_compiles
 
@@ -51,11 +56,12 @@ class Scored(NamedTuple):
 class Engine:
     """Grows branches on trunks with one model, sampling configuration and tokenizer.
 
-    `slots` branches are decoded at once over all shards of the mesh, `chunk` steps between two
-    looks of the host (None: by the longest branch). `memory_gib` bounds what keys and values take
-    on one device (None: a share of what it has): fewer trunks are then resident at a time, and
-    fewer slots where that is not enough. `window_rows` fixes the resident trunks of a shard. None
-    of these changes a token.
+    `mesh` has the axes data, fsdp and tensor; None: the model's own, else one device. Weights that
+    lie elsewhere are brought there. `slots` branches are decoded at once over all its shards,
+    `chunk` steps between two looks of the host (None: by the longest branch). `memory_gib` bounds
+    what keys and values take on one device (None: a share of what it has): fewer trunks are then
+    resident at a time, and fewer slots where that is not enough. `window_rows` fixes the resident
+    trunks of a shard. None of these changes a token.
     """
 
     def __init__(
@@ -70,8 +76,7 @@ class Engine:
         memory_gib: float | None = None,
     ):
         cfg = sample_config
-        if cfg.temperature < 0 or not 0 < cfg.top_p <= 1 or cfg.top_k < 0:
-            raise ValueError(f"{cfg}: temperature >= 0, 0 < top_p <= 1 and top_k >= 0 are needed")
+        check_sampling(cfg)
         for name, value in (("slots", slots), ("window_rows", window_rows), ("chunk", chunk)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} = {value} must be at least 1")
@@ -83,17 +88,18 @@ class Engine:
         self.stats = EngineStats()
         own: Any = tokenizer.eos_token_id
         self.eos_ids = tuple(sorted({*model.cfg.eos_ids} | ({own} - {None})))
-        self.mesh = mesh or layout.one_device_mesh()
+        wanted = mesh or model.mesh
+        self.mesh = layout.one_device_mesh() if wanted is None else auto(wanted)
         split.check_tensor(model, self.mesh)
-        self._weights: tuple[Params, Any] | None = None  # as trained, as decoding wants them
+        self._weights: tuple[list[Any], Any] | None = None  # as trained, as decoding wants them
         self._room: int | None = None
 
     def grow(
         self,
         params: Params,
-        trunks: list[list[int]],
-        branches: list[Branch],
-        max_tokens: int | list[int] | None = None,
+        trunks: Trunks,
+        branches: Sequence[Branch],
+        max_tokens: MaxTokens = None,
         on_grown: OnGrown | None = None,
     ) -> list[Grown]:
         """Continuations, one a branch, in the branches' order.
@@ -104,21 +110,22 @@ class Engine:
         hosts, which all make the call, on the one whose item the branch is.
 
         Raises ValueError naming a bad branch or trunk, or the memory that is too small;
-        FloatingPointError naming a trunk whose logits are not finite.
+        DivergedError, a FloatingPointError, naming a trunk whose logits are not finite.
         """
         return self._grow(params, trunks, branches, max_tokens, on_grown, scored=False).grown
 
     def grow_scored(
         self,
         params: Params,
-        trunks: list[list[int]],
-        branches: list[Branch],
-        max_tokens: int | list[int] | None = None,
+        trunks: Trunks,
+        branches: Sequence[Branch],
+        max_tokens: MaxTokens = None,
         on_grown: OnGrown | None = None,
     ) -> Scored:
         """As `grow`, and the log-probabilities of the trunks' own tokens, read off their prefill.
 
         They are scaled by the temperature, of the full softmax, as `learner.score.score` has them.
+        Raises DivergedError for a trunk without branches too.
         """
         return self._grow(params, trunks, branches, max_tokens, on_grown, scored=True)
 
@@ -135,12 +142,13 @@ class Engine:
     def _grow(
         self,
         params: Params,
-        trunks: list[list[int]],
-        branches: list[Branch],
-        max_tokens: int | list[int] | None,
+        trunks: Trunks,
+        branches: Sequence[Branch],
+        max_tokens: MaxTokens,
         on_grown: OnGrown | None,
         scored: bool,
     ) -> Scored:
+        trunks = as_lists(trunks)
         check(trunks, branches, self.model.cfg)
         if max_tokens is None:
             max_tokens = self.sample_config.max_tokens
@@ -149,19 +157,19 @@ class Engine:
         for i, budget in enumerate(budgets):
             if budget <= 0 and on_grown is not None and distributed.is_mine(i):
                 on_grown(i, results[i])
-        compiles = num_compiles()
-        work = work_of(trunks, branches, budgets, scored)
-        if not any(work.trunks):
+        if not (scored and trunks) and not any(budget > 0 for budget in budgets):
             return Scored(results, [])
-        loads, sizes = self._plan(work, scored, self._memory(params))
-        distributed.barrier("grow", (trunks, branches, budgets, sizes))
-        phase = self._phase(params, work, loads, sizes, scored)
+        compiles = num_compiles()
+        phase = self._phase(params, trunks, branches, budgets, scored)
         ending = Ending(self.tokenizer, self.sample_config.stop, trunks, branches, on_grown)
         cut_short = ending.take(phase.run(), results)
-        self.stats.compiles += num_compiles() - compiles
-        ending.take(self._go_on(params, trunks, branches, budgets, cut_short), results)
-        self.stats.useful_tokens += sum(len(grown.tokens) for grown in results)
         logprobs = phase.trunk_logprobs()
+        del phase  # and its caches, before others are made
+        while cut_short:
+            going_on = self._go_on(params, trunks, branches, budgets, cut_short)
+            cut_short = ending.take(going_on, results)
+        self.stats.compiles += num_compiles() - compiles
+        self.stats.useful_tokens += sum(len(grown.tokens) for grown in results)
         return Scored(results, [logprobs[i] for i in range(len(trunks))] if scored else [])
 
     def _plan(self, work: Work, scored: bool, memory: int) -> tuple[list[list[Load]], Sizes]:
@@ -184,8 +192,18 @@ class Engine:
         return loads, dataclasses.replace(sizes, queue=layout.queue_size(most))
 
     def _phase(
-        self, params: Params, work: Work, loads: list[list[Load]], sizes: Sizes, scored: bool
+        self,
+        params: Params,
+        trunks: list[list[int]],
+        branches: Sequence[Branch],
+        budgets: list[int],
+        scored: bool,
     ) -> Phase:
+        """A phase of these branches, planned, its programs at hand, nothing computed."""
+        match = first_states(self._table, trunks, branches)
+        work = work_of(trunks, branches, budgets, match, scored)
+        loads, sizes = self._plan(work, scored, self._memory(params))
+        distributed.barrier("grow", (trunks, branches, budgets, sizes))
         model, mesh, weights = self.model, self.mesh, self._decoding(params)
         temperature = self.sample_config.temperature if scored else None
         queue = layout.queue_on_shards(mesh, queue_fields(work, loads, sizes.queue))
@@ -205,10 +223,12 @@ class Engine:
         return Phase(mesh, programs, work, loads, sizes, empty, self.stats)
 
     def _decoding(self, params: Params) -> Any:
-        """The weights for decoding; made once for all phases with the same `params`."""
-        if self._weights is None or self._weights[0] is not params:
+        """The weights for decoding; made once for all phases with the same arrays."""
+        leaves = jax.tree.leaves(params)
+        if self._weights is None or not _same(leaves, self._weights[0]):
             self._weights = None  # before the next are made
-            self._weights = params, split.for_decoding(self.model, self.mesh, params)
+            made = split.for_decoding(self.model, self.mesh, placed(self.mesh, params))
+            self._weights = leaves, made
         return self._weights[1]
 
     def _memory(self, params: Params) -> int:
@@ -222,37 +242,46 @@ class Engine:
         return self._room
 
     @functools.cached_property
-    def _stops(self) -> jax.Array:
-        """The automaton of the stop strings on every device."""
+    def _table(self) -> np.ndarray:
+        """The automaton of the stop strings."""
         stop, size = self.sample_config.stop, self.model.cfg.vocab_size
-        texts = token_texts(self.tokenizer, size) if stop else [""] * size
-        return layout.everywhere(self.mesh, stop_table(stop, texts))
+        return stop_table(stop, token_texts(self.tokenizer, size) if stop else [""] * size)
+
+    @functools.cached_property
+    def _stops(self) -> jax.Array:
+        """The same on every device."""
+        return layout.everywhere(self.mesh, self._table)
 
     def _go_on(
         self,
         params: Params,
         trunks: list[list[int]],
-        branches: list[Branch],
+        branches: Sequence[Branch],
         budgets: list[int],
         cut_short: Sequence[Drawn],
-    ) -> list[Drawn]:
+    ) -> Iterator[Drawn]:
         """Branches that the devices ended at a stop string that the decoded text does not have.
 
         A draw belongs to its place in the sequence, so each goes on from its own last token with
         its own seed, as if it had never been interrupted.
         """
-        longer = [trunks[branches[d.branch].trunk][: branches[d.branch].position] + d.tokens
-                  for d in cut_short]  # fmt: skip
-        left = [budgets[d.branch] - len(d.tokens) for d in cut_short]
-        again = [Branch(n, len(longer[n]), branches[d.branch].seed)
-                 for n, d in enumerate(cut_short)]  # fmt: skip
-        if not again:
-            return []
-        useful = self.stats.useful_tokens
-        grown = self.grow(params, longer, again, left)
-        self.stats.useful_tokens = useful  # each is counted as a whole
-        ended = {"eos": decode.EOS, "stop": decode.LENGTH, "length": decode.LENGTH}
-        return [
-            Drawn(d.branch, d.tokens + g.tokens, d.logprobs + g.logprobs, ended[g.finish])
-            for d, g in zip(cut_short, grown, strict=True)
-        ]
+        longer, again, left = [], [], []
+        for n, drawn in enumerate(cut_short):
+            branch = branches[drawn.branch]
+            longer.append(trunks[branch.trunk][: branch.position] + drawn.tokens)
+            began = branch.position if branch.response is None else branch.response
+            again.append(Branch(n, len(longer[n]), branch.seed, began))
+            left.append(budgets[drawn.branch] - len(drawn.tokens))
+            if not left[n]:
+                yield drawn._replace(ended=decode.LENGTH)
+        if any(left):
+            for more in self._phase(params, longer, again, left, scored=False).run():
+                i, tokens, logprobs, _ = cut_short[more.branch]
+                yield Drawn(i, tokens + more.tokens, logprobs + more.logprobs, more.ended)
+
+
+def _same(leaves: list[Any], known: list[Any]) -> bool:
+    """Whether these are the very arrays. NumPy's never are: they may have changed in place."""
+    return len(leaves) == len(known) and all(
+        x is y and isinstance(x, jax.Array) for x, y in zip(leaves, known, strict=True)
+    )

@@ -4,6 +4,7 @@ The host keeps one chunk of decoding ahead: while the devices work on it, the la
 read, what has ended is handed out, and waiting trunks are loaded into rows that have become free.
 """
 
+import functools
 import itertools
 import time
 from collections import defaultdict, deque
@@ -14,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from vinejax.errors import DivergedError
 from vinejax.rollout.branches import Work
 from vinejax.rollout.decode import GOING, NOT_FINITE, Slots, Trace
 from vinejax.rollout.layout import on_shards
@@ -56,13 +58,14 @@ def queue_fields(work: Work, loads: list[list[Load]], size: int) -> dict[str, np
     `size` is larger than their number: rows look one past the last.
     """
     shape = (len(loads), size)
-    fields = {name: np.ones(shape, np.int32) for name in ("position", "token", "budget")}
+    fields = {name: np.ones(shape, np.int32) for name in ("position", "token", "budget", "match")}
     seed = np.zeros((*shape, 2), np.uint32)
     for shard, own in enumerate(loads):
         for q, i in enumerate(i for load in own for i in load.items):
             fields["position"][shard, q] = work.position[i]
             fields["token"][shard, q] = work.last[i]
             fields["budget"][shard, q] = work.budget[i]
+            fields["match"][shard, q] = work.match[i]
             seed[shard, q] = work.seed[i] >> 32, work.seed[i] & 0xFFFFFFFF
     before = np.cumsum(fields["budget"], axis=1, dtype=np.int32) - fields["budget"]
     return fields | {"seed": seed, "before": before}
@@ -93,7 +96,7 @@ class Phase:
     def run(self) -> Iterator[Drawn]:
         """The branches as they end, in no order. Devices work while the caller has one in hand.
 
-        Raises FloatingPointError naming a trunk whose logits are not finite.
+        Raises DivergedError naming a trunk whose logits are not finite.
         """
         start = time.perf_counter()
         self._load()
@@ -108,11 +111,20 @@ class Phase:
             previous = trace
 
     def trunk_logprobs(self) -> dict[int, np.ndarray]:
-        """f32[length] of every trunk that was computed, where `prefill` gives them."""
-        return {
-            trunk: np.asarray(jax.device_get(array))[place][: len(self._work.trunks[trunk])]
-            for trunk, array, place in self._trunk_logprobs
-        }
+        """f32[length] of every trunk that was computed, where `prefill` gives them.
+
+        Raises DivergedError naming a trunk where they are not finite.
+        """
+        found = {}
+        for trunk, array, place in self._trunk_logprobs:
+            own = np.asarray(jax.device_get(array))[place][: len(self._work.trunks[trunk])]
+            if not np.isfinite(own).all():
+                raise DivergedError(
+                    f"trunk {trunk}: the log-probabilities of its own tokens are not finite; "
+                    "the weights have diverged"
+                )
+            found[trunk] = own
+        return found
 
     # --- trunks into rows ---
 
@@ -212,7 +224,7 @@ class Phase:
                 end[shard, place] = load.first + len(load.items)
                 loaded[shard, place] = self._num_loaded
                 self._num_loaded += 1
-        put = lambda x: on_shards(self._mesh, x)  # noqa: E731
+        put = functools.partial(on_shards, self._mesh)
         return put(into), Rows(put(first), put(end), put(loaded))
 
     # --- decoding ---
@@ -273,7 +285,7 @@ class Phase:
             self._tokens[i] += token[start:end].tolist()
             self._logprobs[i] += logprob[start:end].tolist()
             if (how := int(ended[end - 1])) == NOT_FINITE:
-                raise FloatingPointError(
+                raise DivergedError(
                     f"branch {i} on trunk {self._work.trunk[i]}: the logits of its token "
                     f"{len(self._tokens[i])} are not finite; the weights have diverged"
                 )

@@ -5,10 +5,12 @@ only has to end a branch early, so that no slot decodes past one: it walks the a
 Corasick (1975), whose alphabet here is the vocabulary, one table look-up a token.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vinejax.rollout.branches import Branch
 from vinejax.tasks.text import decode
 
 if TYPE_CHECKING:
@@ -59,3 +61,25 @@ def stop_table(stop: tuple[str, ...], texts: list[str]) -> np.ndarray:
         going = (table != HIT) & (lengths > n)
         table = np.where(going, by_letter[table, spelled[:, n]], table)
     return table
+
+
+def first_states(
+    table: np.ndarray, trunks: Sequence[list[int]], branches: Sequence[Branch]
+) -> list[int]:
+    """The state that each branch begins with: the end of a walk over its response so far.
+
+    The same walk as the device took when it sampled that response. A stop string that it finds on
+    the way is not the branch's own: it starts again.
+    """
+    ends: dict[tuple[int, int], int] = {}  # (trunk, response) -> the last position of a branch
+    for b in branches:
+        if b.response is not None and len(table):
+            place = (b.trunk, b.response)
+            ends[place] = max(ends.get(place, 0), b.position)
+    states: dict[tuple[int, int | None, int], int] = {}
+    for (trunk, response), end in ends.items():
+        state = states[trunk, response, response] = 0
+        for position in range(response, end):
+            state = max(int(table[state, trunks[trunk][position]]), 0)
+            states[trunk, response, position + 1] = state
+    return [states.get((b.trunk, b.response, b.position), 0) for b in branches]

@@ -21,7 +21,7 @@ from vinejax.rollout.plan import bucket
 from vinejax.rollout.trajectories import PromptedProblem, graded_as_grown, rewarded_steps
 from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.tasks.rewards import Rewards
-from vinejax.tasks.text import continuation_text, decode
+from vinejax.tasks.text import UNFINISHED, continuation_text, decode
 from vinejax.types import Continuation, Episode, Problem, row_seed
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def fill_values(
     scored: list[np.ndarray] = []
 
     def response_of(i: int, one: Grown) -> tuple[Problem, str]:
-        return problem_of[branches[i].trunk], so_far[i // cfg.values.k] + one.text
+        text = so_far[i // cfg.values.k]
+        return problem_of[branches[i].trunk], text[: len(text) - one.overlap] + one.text
 
     def grow(on_grown: OnGrown) -> list[Grown]:
         trunks = [episode.tokens for episode in episodes]
@@ -142,7 +143,8 @@ def _branches(
             # State 0 of `row_seed` is the solution itself: s_0 must not replay it.
             place = (episode.problem_id, rollout_of[state.episode], state.step + 1, k)
             seed = row_seed(cfg.seed, iteration, *place)
-            branches.append(Branch(state.episode, state.position, seed))
+            start = len(episode.prompt)
+            branches.append(Branch(state.episode, state.position, seed, start))
             budgets.append(_budget(state, episode, cfg))
     return branches, budgets
 
@@ -167,10 +169,11 @@ def _rollout_numbers(episodes: list[Episode]) -> list[int]:
 
 
 def _text(tokenizer: "PreTrainedTokenizerBase", episode: Episode, state: _State) -> str:
-    """The response as far as the state."""
+    """The response as far as the state; the text of a continuation begins where it ends."""
     prompt_text = decode(tokenizer, episode.prompt)
     before = episode.tokens[len(episode.prompt) : state.position]
-    return continuation_text(tokenizer, episode.prompt, prompt_text, before)
+    text = continuation_text(tokenizer, episode.prompt, prompt_text, before)
+    return text.rstrip(UNFINISHED)
 
 
 def _later(
