@@ -4,40 +4,58 @@
 `src/treetune/tasks/math_answer_exctraction.py` of McGill-NLP/VinePPO (`extract_math_answer`) and
 `src/treetune/tasks/gsm8k.py`; reference/vineppo.md sections 6.1 and 6.2 describe both.
 
-Where ours departs: one candidate, the last, in which boxes with nothing but 'and' or commas between
-them are one list; a box is a whole command, so that `\\boxed 5` and `\\fbox{5}` are boxes and an
-escaped brace closes nothing; `####` counts only for GSM8K; where nothing is boxed or announced, a
-formula between dollars is taken whole; the sign of a number is read from what stands before it, so
-'3-5' gives 5 and not -5; thousands separators and simple fractions stay in the number.
+Where ours departs: one candidate, the last, in which boxes (and formulas that are announced) with
+nothing but 'and' or commas between them are one list; a box is a whole command, so that `\\boxed 5`
+and `\\fbox{5}` are boxes and an escaped brace closes nothing; what a box that never closes holds is
+taken if it is no word; 'the answer is correct' announces nothing; `####` counts only for GSM8K;
+where nothing is boxed or announced, a formula between dollars is taken whole; the sign of a number
+is read from what stands before it, so '3-5' gives 5 and not -5; thousands separators, fractions,
+mixed numbers, ratios and times of day stay whole.
 """
 
 import re
 from typing import Literal
 
 from vinejax.tasks.grading.latex import last_boxes
+from vinejax.tasks.grading.numbers import plain
+from vinejax.tasks.grading.quantities import spoken
 from vinejax.tasks.grading.reference_normalise import normalise
 
 Style = Literal["math", "gsm8k"]
 MARKER = "####"
 
 _PHRASES = (
-    re.compile(r"final\s+answer\s*(?:is\b|:|\*\*)", re.IGNORECASE),
-    re.compile(r"answer\s*(?:is\b|:|=)", re.IGNORECASE),
+    re.compile(r"final\s+answers?\s*(?:(?:is|are)\b|:|\*\*)", re.IGNORECASE),
+    re.compile(r"answers?\s*(?:(?:is|are)\b|:|=)", re.IGNORECASE),
+)
+# 'The answer is correct' looks back at an answer and gives none.
+_JUDGED = re.compile(
+    r"(?:[a-z]+ly |indeed |also )?(?:correct|right|valid|verified|confirmed|consistent|reasonable)"
+    r"(?:,| and\b| with\b| by\b|$)",
+    re.IGNORECASE,
 )
 _OPENERS = {"$$": "$$", "$": "$", "\\(": "\\)", "\\[": "\\]"}
 _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|(?<=\S)\s+(?:because|since|as|so)\s")
 _COMMAND = re.compile(r"\\[a-zA-Z]+(?:\{[^{}]*\})?")
 _WORD = re.compile(r"(?<!\S)[A-Za-z']{2,}(?![^\s.,;:!?])")
+_JOINT = re.compile(r"\s*(?:[,;]\s*(and|or)\b|[,;&]|(and|or)\b)\s*")
 _SPAN = re.compile(r"\$([^$]+)\$")
+_OPEN_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
+_FORMULA_END = re.compile(r"\$|\\\]|\\\)|\n|\Z")
+_IN_WORDS = re.compile(r"([^()]*\d)\s*\(([A-Za-z -]+)\)")
 _NUMBER = re.compile(
     r"(?:(?<![\w)\]}])(?:[-−]|(?<![\d)\]}] )[-−]\s))?"
-    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+,\d\d(?![\d,.])|\d+)(?:\.\d+)?|\.\d+)(?:/\d+)?%?"
+    r"(?:\d+(?::\d+)+(?:\s?[ap](?:m\b|\.m\.?))?|\d+(?: : \d+)+|\d+ \d+/\d+"
+    r"|(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3})+(?!\d)|\d+,\d\d(?![\d,.])|\d+)"
+    r"(?:\.\d+)?(?:/\d+)?%?|\.\d+(?:/\d+)?%?)",
+    re.IGNORECASE,
 )
 _FORMULA = re.compile(
     r"(?<!\\)\$\$(.+?)(?<!\\)\$\$|(?<!\\)\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
 )
 _LONGEST_TAIL = 1000
+_MOST_PHRASES = 20  # looked at, from the last back
 _MOST_WORDS = 3  # beside a number in an answer: '5 square feet and'
 # No answer has such a run of backslashes, and a pattern that starts with one is quadratic in it.
 _BACKSLASHES = re.compile(r"\\{9,}")
@@ -50,26 +68,49 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
     """The last answer that a response gives, without its box, dollars and full stop, or None.
 
     Looked for in this order, the first kind that is found deciding: what follows the last `####`
-    (style 'gsm8k' only); the last box, with those that it makes a list with, unless it never
-    closes; what follows the last 'final answer is'; the last 'answer is'; the text itself where it
-    is one formula and no words; the last formula between dollars or the like, if no number follows
-    it (style 'math' only); the last number; the text where it is one word. Never raises.
+    (style 'gsm8k' only); the last box, with those that it makes a list with, or what a last box
+    that never closes holds; what follows the last 'final answer is' that announces something; the
+    last such 'answer is'; the text itself where it is one formula and no words; the last formula
+    between dollars or the like, if no number follows it (style 'math' only); the last number; the
+    text where it is one word. Never raises.
     """
     if style == "gsm8k" and MARKER in text:
         return _first_line(text.rpartition(MARKER)[2]) or None
-    boxed = last_boxes(_BACKSLASHES.sub("", text))
+    text_of_boxes = _BACKSLASHES.sub("", text)
+    boxed = last_boxes(text_of_boxes)
     if boxed is not None:
         return boxed.strip()
-    for phrase in _PHRASES:
-        ends = [found.end() for found in phrase.finditer(text)]
-        if ends and (answer := _after_phrase(text[ends[-1] : ends[-1] + _LONGEST_TAIL])):
-            return answer
+    if rest := _broken_box(text_of_boxes):
+        return rest
+    announced, judged = _announced(text)
+    if announced:
+        return announced
     words = _words(text)
     if words == 0:
         return _undressed(text) or None
     if style == "math" and (formula := _last_formula(text)):
         return formula
-    return _last_number(text) or (_undressed(text) if words == 1 else None)
+    return _last_number(text) or judged or (_undressed(text) if words == 1 else None)
+
+
+def _broken_box(text: str) -> str | None:
+    """What the last box holds up to the end of its formula; None if that is but a word."""
+    found = list(_OPEN_BOX.finditer(text))
+    rest = _undressed(_FORMULA_END.split(text[found[-1].end() :], 1)[0]) if found else ""
+    return rest if re.search(r"[\d\\]", rest) else None
+
+
+def _announced(text: str) -> tuple[str | None, str | None]:
+    """(the last answer after 'answer is' or the like, the last judgement there), None without."""
+    judged = None
+    for phrase in _PHRASES:
+        ends = [found.end() for found in phrase.finditer(text)][-_MOST_PHRASES:]
+        for end in reversed(ends):
+            answer = _after_phrase(text[end : end + _LONGEST_TAIL])
+            if answer and not _JUDGED.match(answer):
+                return answer, judged
+            judged = judged or answer or None
+    return None, judged
 
 
 def _words(text: str) -> int | None:
@@ -91,23 +132,62 @@ def _first_line(text: str) -> str:
 
 
 def _after_phrase(tail: str) -> str:
-    """The answer that follows 'answer is': a math span, or else the rest of the sentence."""
+    """The answer that follows 'answer is': formulas, or else the rest of the sentence."""
     tail = tail.lstrip(" \t\n:*=")
-    for opener, closer in _OPENERS.items():
-        if tail.startswith(opener):
-            inside, closed, _ = tail[len(opener) :].partition(closer)
-            if closed:
-                return inside.strip()
+    if formulas := _formulas_at_start(tail):
+        return formulas
     end = _SENTENCE_END.search(tail)
     sentence = tail[: end.start() if end else None]
     # 'The final answer: the largest $n$ is 34.'
     sentence = sentence.rpartition(" is ")[2]
-    spans = _SPAN.findall(sentence)
-    sentence = spans[-1] if spans else sentence
+    sentence = _last_spans(sentence) or sentence
     numbers = _NUMBER.findall(sentence)
     if len(numbers) == 1 and (_words(sentence) or 0) > _MOST_WORDS:
         return _last_number(sentence) or ""  # 'Jane started growing it 3 hours ago.'
-    return _undressed(sentence)
+    return _once(_undressed(sentence))
+
+
+def _formulas_at_start(tail: str) -> str:
+    """The formula that a text begins with, or several as one list; '' without."""
+    found: list[str] = []
+    joints: list[bool] = []
+    at = end = 0
+    while opener := next((o for o in _OPENERS if tail.startswith(o, at)), None):
+        inside, closed, _ = tail[at + len(opener) :].partition(_OPENERS[opener])
+        if not closed:
+            break
+        found.append(inside.strip())
+        end = at + len(opener) + len(inside) + len(closed)
+        joint = _JOINT.match(tail, end)
+        if not joint:
+            break
+        at = joint.end()
+        joints.append(any(joint.groups()))
+    stop = _SENTENCE_END.match(tail, end)
+    is_list = any(joints[: len(found) - 1]) or stop or end == len(tail)
+    return ", ".join(found if is_list else found[:1])
+
+
+def _last_spans(sentence: str) -> str:
+    """The last `$..$`, with those that 'and' or 'or' makes a list with it; '' without."""
+    spans = list(_SPAN.finditer(sentence))
+    found, joined = [], False
+    for i, span in enumerate(reversed(spans)):
+        if i:
+            joint = _JOINT.fullmatch(sentence, span.end(), spans[-i].start())
+            joined = joined or bool(joint and any(joint.groups()))
+            if not joint or not joined:
+                break
+        found.append(span[1])
+    return ", ".join(reversed(found))
+
+
+def _once(answer: str) -> str:
+    """`5 (five)` as 5."""
+    said = _IN_WORDS.fullmatch(answer)
+    if said and (count := spoken(said[2])) is not None and plain(said[1]) == count:
+        return said[1]
+    return answer
 
 
 def _last_formula(text: str) -> str | None:
@@ -124,7 +204,7 @@ def _last_formula(text: str) -> str | None:
 def _last_number(text: str) -> str | None:
     """The last number of a text, with sign, thousands separators, `/` and `%` as written."""
     numbers = _NUMBER.findall(text)
-    return numbers[-1].replace("−", "-").replace(" ", "") if numbers else None
+    return re.sub(r"^-\s", "-", numbers[-1].replace("−", "-")) if numbers else None
 
 
 def extract_reference(text: str, problem: str = "") -> list[str]:
