@@ -29,6 +29,9 @@ FORMS = [
     *["x=@", "The answer is @.", r"Thus $\boxed{@}$.", "@. Then @\n@", "@\n#### @", "@ or @"],
     *[r"\mathbb{R}\setminus\{@\}", r"\lfloor @\rfloor", "(@,@)", "@ to @", r"\text{(@) }@"],
     *[r"\$@", "@,000", r"@\cap @", r"|x-@|<@", r"{@ \over @}", r"\max(@,@)"],
+    *["(B) @", "A. @", r"@ \land @", "x<@ and x>@", "x>@ or x<@", "@(@)", r"@\text{m}"],
+    *["negative @", "@ hundred", r"@\text{ tenths}", "@ squared", r"x\approx @", r"\text{ }@"],
+    *["@_{(2)}", "@ radians", "@ boys, @ girls", "loss of @", "{}@", "1'@", "@:@=@:@"],
 ]
 PIECES = [
     *["0", "1", "2", "3", "7", "10", "12", "0.5", "1.25", "1,000", "99", "100", "-1", "3.14159265"],

@@ -17,6 +17,7 @@ MAX_BITS = 60_000  # of an exact number
 MAX_MAGNITUDE = 20_000  # of a binary exponent
 MAX_FACTORIAL = 5_000
 
+_FLAT = ("tanh", "coth")
 Value = Any  # Fraction, or a real or complex number of mpmath
 
 
@@ -34,11 +35,15 @@ class Evaluator:
     `marks`: those of "deg", "pct" and "log" that count: a degree mark is pi/180, a per cent sign
     1/100, a log without a base is the decimal one. Without, the first two are marks that people
     leave out, and log is ln.
+
+    `span` is the largest binary exponent, of either sign, of the numbers met so far that had to be
+    rounded: a sum of them needs that many bits and more to show its smallest term.
     """
 
     def __init__(self, point: Mapping[str, Fraction], bits: int, marks: frozenset[str]) -> None:
         self.mp = _context(bits)
         self.point, self.marks = point, marks
+        self.span = 0
 
     def __call__(self, tree: Tree) -> Value:
         kind = tree[0]
@@ -69,6 +74,13 @@ class Evaluator:
             return self.divide(self(tree[1]), Fraction(100 if "pct" in self.marks else 1))
         return self.call(tree[1], [self(a) for a in tree[2]])
 
+    def pair(self, a: Tree, b: Tree) -> tuple[Value, Value]:
+        """Both values, exact or neither, and within `span`."""
+        x, y = self(a), self(b)
+        if isinstance(x, Fraction) and isinstance(y, Fraction):
+            return x, y
+        return self.to_mp(x), self.to_mp(y)
+
     def symbol(self, name: str) -> Value:
         if name == "pi":
             return +self.mp.pi
@@ -82,7 +94,10 @@ class Evaluator:
 
     def to_mp(self, value: Value) -> Value:
         if isinstance(value, Fraction):
+            self.span = max(self.span, bits_of(value))
             return self.mp.mpf(value.numerator) / value.denominator
+        if value:
+            self.span = max(self.span, abs(self.mp.mag(value)))
         return value
 
     def combine(self, a: Value, b: Value, operation: Callable[[Value, Value], Value]) -> Value:
@@ -101,7 +116,7 @@ class Evaluator:
             if base == 0 and n <= 0:
                 raise Undefined("0 to a power that is not positive")
             if isinstance(base, Fraction):
-                size = max(base.numerator.bit_length(), base.denominator.bit_length())
+                size = bits_of(base)
                 if size > 1 and size * abs(n) > MAX_BITS:
                     raise TooLarge
                 return base**n
@@ -177,6 +192,8 @@ class Evaluator:
         function = getattr(self.mp, names.get(name, name), None)
         if function is None:
             raise Undefined(name)
+        if name in _FLAT:
+            self.span = max(self.span, 3 * int(abs(x)))  # 1 - tanh x is about e^{-2x}
         return function(x)
 
     def factorial(self, n: Value) -> Value:
@@ -212,8 +229,12 @@ def _context(bits: int) -> Any:
     return _CONTEXTS[bits]
 
 
+def bits_of(value: Fraction) -> int:
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
+
+
 def _bounded(value: Fraction) -> Fraction:
-    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+    if bits_of(value) > MAX_BITS:
         raise TooLarge
     return value
 

@@ -108,6 +108,8 @@ class _Parser:
                 tree = ("div", tree, self.signed())
             elif self.at >= len(self.tokens) or self.ends_factor():
                 return tree
+            elif self.peek() == "(" and self.kind() == "op":
+                tree = ("mul", [tree, self.deeper(self.power)])
             else:
                 tree = self.join(tree, self.deeper(self.power))
 

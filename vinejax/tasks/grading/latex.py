@@ -2,18 +2,16 @@
 
 `clean` brings an answer to the small dialect that the parsers of this package read: no delimiters,
 no sizes, no spacing commands, `\\frac` for all its kin, sets in `SET_OPEN`..`SET_CLOSE`, and words,
-with or without `\\text`, in `OPEN`..`CLOSE`. Everything here is linear in the text, or nearly, and
-never raises.
+with or without `\\text`, in `OPEN`..`CLOSE` (marks.py). Everything here is linear in the text, or
+nearly, and never raises.
 """
 
 import re
 import unicodedata
 from fractions import Fraction
 
-from vinejax.tasks.grading import quantities, words
-
-OPEN, CLOSE = words.OPEN, words.CLOSE  # private use characters: no answer holds them
-SET_OPEN, SET_CLOSE, ROW = "\u2983", "\u2984", "\ue002"
+from vinejax.tasks.grading import marks, quantities, words
+from vinejax.tasks.grading.marks import AND, CLOSE, OPEN, OR, ROW, SET_CLOSE, SET_OPEN
 
 _BOX = re.compile(r"(?<!\\)\\+(?:boxed|fbox|framebox)(?![A-Za-z])")
 # Between boxes of one answer: no end of a sentence, and no blank line.
@@ -31,7 +29,7 @@ _UNICODE = {
     **dict.fromkeys("·⋅∙", r"\cdot "),
     **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u202a\u202b\u202c\u202d\u202e", ""),
     **dict.fromkeys("°º", r"^\circ "),
-    **dict.fromkeys([OPEN, CLOSE, SET_OPEN, SET_CLOSE, ROW], ""),
+    **dict.fromkeys(marks.ALL, ""),
     "÷": "/",
     "∕": "/",
     "π": r"\pi ",
@@ -87,7 +85,8 @@ _ALIASES = {
     **dict.fromkeys(["rangle"], ")"),
     **dict.fromkeys(["simeq", "thickapprox"], r"\approx"),
     **dict.fromkeys(["degree", "degrees"], r"^\circ"),
-    **dict.fromkeys(["lor", "vee", "land", "wedge"], ","),
+    **dict.fromkeys(["lor", "vee"], OR),
+    **dict.fromkeys(["land", "wedge"], AND),
     **dict.fromkeys(["bar"], r"\overline"),
     **dict.fromkeys(["dots", "cdots", "dotsc", "dotsb", "ldots"], r"\ldots"),
     **dict.fromkeys(["backslash", "smallsetminus"], r"\setminus"),
@@ -104,24 +103,33 @@ _ALIASES = {
 _COMMAND = re.compile(r"\\([A-Za-z]+)|\\([,;:!> ~{}%$&#|]|\n|\Z)")
 _SYMBOLS = {"{": SET_OPEN, "}": SET_CLOSE, "%": "%", "$": "\\$", "&": ",", "#": "", "|": "|"}
 _SEPARATORS = re.compile(r"(?<=\d)\s*(?:\{,\}\s*(?:\\!)?|,\s*\\!|\\,|,\\,)\s*(?=\d{3}(?!\d))")
-_SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d.]|\s*[/\d])")
+_SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?:\.\d+)?(?![\d.]|\s*[/\d])")
 # Normalised data sets lose one of the two backslashes of a row break: `3\1\-2`.
 _ROWS = re.compile(r"\\\\(?:\[[^\]]*\])?|\\cr\b|\\(?=[-+\d.&])|\\(?=[A-Za-z](?![A-Za-z]))")
 _OPENING, _CLOSING = "([{" + SET_OPEN + OPEN, ")]}" + SET_CLOSE + CLOSE
 # Brackets, and whatever a separator may start with.
-_BRACKETS = re.compile(rf"[()\[\]{{}}{SET_OPEN}{SET_CLOSE}{OPEN}{CLOSE}\\,;=<>!&{ROW}:]")
+_BRACKETS = re.compile(
+    rf"[()\[\]{{}}{SET_OPEN}{SET_CLOSE}{OPEN}{CLOSE}\\{marks.SEPARATORS}=<>!&{ROW}:]"
+)
 _DELIMITERS = re.compile(r"\\[()\[\]]")
 _PHANTOM = re.compile(r"\\[hv]?phantom\s*(?:\{[^{}]*\}|.)|\\[hv]space\*?\s*\{[^{}]*\}")
 _COLOUR = re.compile(r"\\(?:text)?color\s*(?:\[\w*\])?\s*\{[^{}]*\}")
 _NO_DELIMITER = re.compile(r"\\(?:left|right|bigl|bigr|Bigl|Bigr)\s*\.")
+# A set of numbers, but for newtons right after a number: 5\\,\\mathrm{N}.
 _NUMBER_SET = re.compile(
-    r"\\(?:mathbf|mathrm|bm|boldsymbol|Bbb|mathds)\s*(?:\{([RZNQ])\}|([RZNQ])\b)"
+    r"((?:[\d}]|\\pi)(?:\s|~|\\[,;: !])*\\mathrm\s*\{N\})"
+    r"|\\(?:mathbf|mathrm|bm|boldsymbol|Bbb|mathds)\s*(?:\{([RZNQ])\}|([RZNQ])\b)"
 )
 _EMPHASIS = re.compile(r"\s*(\*\*|\*|__|`)([^*`]*)\1\s*[.]?\s*", re.DOTALL)
 _CUP_LETTER = re.compile(r"(?<=[\])])\s*U\s*(?=(?:\\left\s*)?[\[(])")
 # ]1,2] and [1,2[, as written in France; no endpoint here holds a bracket of its own.
 _FRENCH_OPEN = re.compile(r"(^|\\cup|\\in|=|:)(\s*(?:\\left\s*)?)\](?=[^\[\]()]*[,;])")
 _FRENCH_CLOSE = re.compile(r"([(\[][^\[\]()]*[,;][^\[\]()]*)\[(?=\s*(?:$|\\cup))")
+# What is empty and no argument: {}5, 45{}^\circ
+_EMPTY_GROUP = re.compile(
+    r"((?:\\(?:frac|binom|sqrt|overline|mathbb|dot)(?![A-Za-z])|[\^_}\]])\s*\{\s*\})|\{\s*\}"
+)
+_ONE_LETTER = re.compile(r"(\\(?:math(?:bf|rm|it|sf)|text(?:bf|rm|it)?))\s+([A-Za-z])(?![A-Za-z])")
 _LEAD = re.compile(
     rf"^[\s:{OPEN}]*(?:so |thus |hence |therefore,? )*(?:the )?(?:final )?"
     rf"(?:answer|result|solution)s?(?: is| are|:)*[\s{OPEN}{CLOSE}]*:?\s*",
@@ -207,7 +215,7 @@ def peel(text: str) -> str:
 
 def clean(text: str) -> str:
     """An answer in the dialect that the parsers read; see the top of this file."""
-    s = peel(text).translate(_TRANSLATE)
+    s = re.sub(r"[\s~]{2,}", " ", peel(text).translate(_TRANSLATE))
     s = _SUPERSCRIPTS.sub(lambda m: "^{" + re.sub(r"\D", "", m.group()) + "}", s)
     if r"\\begin" in s:
         s = s.replace("\\\\", "\\")  # escaped once too often
@@ -220,7 +228,7 @@ def clean(text: str) -> str:
     s = _commands(s)
     s = re.sub(r"(?<!\\)\$", " ", s)
     s = s.replace("\\$", "")
-    s = words.mark(_fonts(s))
+    s = _EMPTY_GROUP.sub(lambda m: m.group(1) or " ", words.mark(_fonts(s)))
     s = _LEAD.sub("", s.replace("**", "^").replace("~", " "))
     if OPEN not in s:
         s = s.replace(CLOSE, "")  # its other half went with the lead
@@ -234,7 +242,8 @@ def _layout(s: str) -> str:
     if match := _EMPHASIS.fullmatch(s):
         s = match.group(2)
     s = _NO_DELIMITER.sub("", _COLOUR.sub("", s))
-    s = _NUMBER_SET.sub(lambda m: rf"\mathbb{{{m.group(1) or m.group(2)}}}", s)
+    s = _NUMBER_SET.sub(lambda m: m[1] or rf"\mathbb{{{m[2] or m[3]}}}", s)
+    s = _ONE_LETTER.sub(r"\1{\2}", s)
     s = re.sub(r"\\not\s*=", r"\\ne ", s).replace("+/-", "\\pm ")
     s = re.sub(r"(?<!\d)\.\.\.+|(?<=\d\s)\.\.\.+|(?<=,)\.\.\.+", r"\\ldots ", s)
     s = re.sub(r"-\s*(?=(?:\\left\s*)?\\\{)", r"\\setminus ", s)
@@ -245,7 +254,7 @@ def _layout(s: str) -> str:
 def _trim(s: str) -> str:
     """Without punctuation at the ends and without braces around the whole."""
     for _ in range(4):
-        s = s.strip().rstrip("\\.,;: ").lstrip("=, ")
+        s = s.strip().rstrip(f"\\.,;: {AND}{OR}").lstrip(f"=, {AND}{OR}")
         if s.startswith("{") and group_end(s, 0) == len(s) - 1:
             s = s[1:-1]
     return s.strip()

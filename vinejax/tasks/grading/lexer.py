@@ -6,7 +6,7 @@ attributes, no quotes: what is code in any language is not a formula here.
 
 import re
 
-from vinejax.tasks.grading.latex import CLOSE, OPEN
+from vinejax.tasks.grading.marks import CLOSE, OPEN
 
 MAX_TOKENS = 1500
 

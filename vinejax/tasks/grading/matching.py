@@ -1,12 +1,21 @@
 """Whether two structures say the same: the rules of `strict`, symmetric in their two sides."""
 
+import functools
 import re
-from collections import Counter
 from collections.abc import Sequence as Nodes
-from fractions import Fraction
 
-from vinejax.tasks.grading import measures, numbers, real_sets, relations, symbolic, words
-from vinejax.tasks.grading.expression import Tree
+from vinejax.tasks.grading import (
+    formulas,
+    measures,
+    numbers,
+    pairing,
+    real_sets,
+    relations,
+    structures,
+    symbolic,
+    units,
+    words,
+)
 from vinejax.tasks.grading.nodes import (
     Based,
     Collection,
@@ -18,19 +27,19 @@ from vinejax.tasks.grading.nodes import (
     Relation,
     Sequence,
     Text,
+    key,
 )
-
-MAX_PAIRINGS = 60  # items of lists compared each with each; longer lists must match in order
 
 
 def same(a: Node, b: Node) -> bool:
-    """Whether a mathematician would take one for the other."""
+    """Whether a mathematician would take one answer for the other: `(B) 12` is also `B`, or 12."""
+    return _same(a, b) or _same_choice(a, b)
+
+
+def _same(a: Node, b: Node) -> bool:
+    """Whether two nodes, which may be parts of answers, say the same."""
     if key(a.source) == key(b.source) and a.source:
         return True
-    for x, y in ((a, b), (b, a)):  # (B) 12 against B
-        label = _label(x)
-        if words.choice(label) and not _label(y) and words.same_text(label, y.source):
-            return True
     x, y = measures.clock(a), measures.clock(b)
     if x and y and not (isinstance(a, Formula) and isinstance(b, Formula)):
         return measures.same_time(x, y) or (not _is_clock(a, b) and _ratio(a, b))
@@ -50,22 +59,31 @@ def same(a: Node, b: Node) -> bool:
         return _intervals(a, b)
     if isinstance(a, Ratio) or isinstance(b, Ratio):
         return _ratio(a, b)
-    if isinstance(a, Based) and isinstance(b, Based):
-        return (a.digits, a.base) == (b.digits, b.base)
+    if isinstance(a, Based) or isinstance(b, Based):
+        return _based(a) == _based(b)
     if isinstance(a, Formula) and isinstance(b, Formula):
-        return _formula(a, b)
+        return formulas.same(a, b)
     return _same_text(a, b) if isinstance(a, Raw) and isinstance(b, Raw) else False
 
 
-def _label(node: Node) -> str:
-    """The `(B)` of `(B) 12`; '' without one."""
-    return node.prefix if isinstance(node, Formula) and node.prefix else words.label(node.source)
+_in_order = functools.partial(pairing.in_order, same=_same)
+_in_any_order = functools.partial(pairing.in_any_order, same=_same)
 
 
-def key(source: str) -> str:
-    """A string without the spaces and braces that mean nothing: `x ^{2}` is `x^2`."""
-    bare = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", source).rstrip(".")
-    return re.sub(r"([_^])\{(\w)\}(?!\d)", r"\1\2", bare)
+def _based(node: Node) -> tuple[str, int] | None:
+    """(digits, base) of a number in a base; `2a_{16}` may be one."""
+    if isinstance(node, Based):
+        return node.digits, node.base
+    return numbers.based(node.source.upper()) if isinstance(node, Formula) else None
+
+
+def _same_choice(a: Node, b: Node) -> bool:
+    """The same letter, or where one has none, what the letter stands for."""
+    x, y = structures.choice(a.source), structures.choice(b.source)
+    if x and y:
+        return x[0] == y[0] and (x[1] is None or y[1] is None or _same(x[1], y[1]))
+    said, other = (x[1], b) if x else (y[1] if y else None, a)
+    return said is not None and _same(said, other)
 
 
 def _same_text(a: Node, b: Node) -> bool:
@@ -75,95 +93,68 @@ def _same_text(a: Node, b: Node) -> bool:
         return wordy and words.same_words(a.source, b.source)
     if not a.source or not b.source:
         return False
-    if words.same_text(a.source, b.source):
+    if words.same_words(a.source, b.source):
         return True
     for text, other in ((a, b), (b, a)):
         value = relations.named_value(other)
-        if isinstance(text, Text) and value and words.same_text(text.source, value[1].source):
+        if isinstance(text, Text) and value and words.same_words(text.source, value[1].source):
             return True
     return False
-
-
-def _formula(a: Formula, b: Formula) -> bool:
-    if a.prefix and b.prefix and words.text_key(a.prefix) != words.text_key(b.prefix):
-        return False
-    x, y = _measure(a), _measure(b)
-    if x and y and x != y and {x, y} != {"degree", "radian"}:
-        found = measures.scale(x), measures.scale(y)
-        if not (found[0] and found[1]) or found[0][0] != found[1][0]:
-            return False
-        return symbolic.same(_times(a.tree, found[0][1]), _times(b.tree, found[1][1]))
-    if symbolic.same(a.tree, b.tree):
-        return True
-    # 5 m, read as a product, against 5 \text{ m}
-    for unit, tree, other in ((x, a.tree, b), (y, b.tree, a)):
-        product = measures.as_product(tree, unit, other.tree) if unit and not other.unit else None
-        if product:
-            return symbolic.same(product, other.tree)
-    return False
-
-
-def _times(tree: Tree, factor: Fraction) -> Tree:
-    return ("mul", [tree, ("num", factor, str(factor))])
-
-
-def _measure(formula: Formula) -> str:
-    """The unit of measure, '' without one; a degree mark and a per cent sign are units too."""
-    mark = {"deg": "degree", "pct": "percent"}.get(formula.tree[0], "")
-    return words.unit_key(formula.unit) or mark
-
-
-def _in_order(a: Nodes[Node], b: Nodes[Node]) -> bool:
-    return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _any_order(a: Nodes[Node], b: Nodes[Node]) -> bool:
-    """A pairing of equal items; equality is transitive, so the first match serves."""
-    if len(a) != len(b):
-        return False
-    if len(a) > MAX_PAIRINGS:
-        return _same_numbers(a, b) or _in_order(a, b)
-    left = list(b)
-    for item in a:
-        found = next((i for i, other in enumerate(left) if same(item, other)), None)
-        if found is None:
-            return False
-        del left[found]
-    return True
-
-
-def _same_numbers(a: Nodes[Node], b: Nodes[Node]) -> bool:
-    """Long lists in another order, if they hold plain numbers only."""
-    x, y = ([numbers.plain(node.source) for node in nodes] for nodes in (a, b))
-    return None not in x and Counter(x) == Counter(y)
-
-
-def _within(a: Nodes[Node], b: Nodes[Node]) -> bool:
-    return len(a) * len(b) <= MAX_PAIRINGS**2 and all(any(same(x, y) for y in b) for x in a)
 
 
 def _collection(a: Node, b: Node) -> bool:
     if isinstance(a, Collection) and isinstance(b, Collection):
-        if {a.kind, b.kind} & {"intersection", "difference"}:
-            return _intervals(a, b) or a.kind == b.kind and _in_order(a.items, b.items)
+        if _disagree(a, b):
+            return False
+        if a.kind != b.kind and {a.kind, b.kind} & {"intersection", "difference"}:
+            return _intervals(a, b)
+        if a.kind == b.kind == "difference":
+            return _intervals(a, b) or _in_order(a.items, b.items)
         if len(a.items) != len(b.items) and _repeats(a) and _repeats(b):
-            return _within(a.items, b.items) and _within(b.items, a.items)
+            return pairing.within(a.items, b.items, _same) and pairing.within(
+                b.items, a.items, _same
+            )
         if _named(a) != _named(b) and (_named(a) or _named(b)):
             # x = 1, y = 2 against 1, 2: the order says which is which.
             return _in_order(_values(a), _values(b))
-        if _any_order(_shared_name(a), _shared_name(b)):
-            return True
-        return _intervals(a, b)
+        by_noun = _by_noun(a, b)
+        if by_noun is not None:
+            return by_noun
+        return _in_any_order(_shared_name(a), _shared_name(b)) or _intervals(a, b)
     many, one = (a, b) if isinstance(a, Collection) else (b, a)
     assert isinstance(many, Collection)
-    if isinstance(one, Sequence) and many.kind == "list":
+    if isinstance(one, Sequence) and many.kind == "list" and many.joiner != "or":
         brackets = one.opening + one.closing
         ordered = brackets == "()" or (brackets == "[]" and len(one.items) > 2)
         if ordered and _in_order(_values(many), one.items):
             return True
     if len(many.items) == 1:
-        return same(many.items[0], one)
+        return _same(many.items[0], one)
     return _intervals(many, one)
+
+
+def _disagree(a: Collection, b: Collection) -> bool:
+    """Whether `and` here and `or` there matter: not between the values of one unknown."""
+    if {a.joiner, b.joiner} != {"and", "or"}:
+        return False
+    for item in (*a.items, *b.items):
+        value = relations.named_value(item)
+        said = value[1] if value and not _named(a) + _named(b) else item
+        if isinstance(said, Formula) and symbolic.variables(said.tree):
+            return True
+        if not isinstance(said, Formula | Sequence | Collection):
+            return True
+    return False
+
+
+def _by_noun(a: Collection, b: Collection) -> bool | None:
+    """Whether as many of each are said: 5 boys, 3 girls; None where not all items have nouns."""
+    x, y = ({units.nouns(i.unit): i for i in n.items if isinstance(i, Formula)} for n in (a, b))
+    if not len(x) == len(a.items) == len(b.items) == len(y) or frozenset() in (*x, *y):
+        return None
+    return (
+        all(_same(x[n], y[n]) for n in x) if x.keys() == y.keys() else _in_order(a.items, b.items)
+    )
 
 
 def _repeats(node: Collection) -> bool:
@@ -206,7 +197,7 @@ def _intervals(a: Node, b: Node) -> bool:
     if len(names) > 1 or "?" in names:
         return False
     x, y = real_sets.as_intervals(a), real_sets.as_intervals(b)
-    return bool(x and y) and _any_order(x or [], y or [])
+    return bool(x and y) and _in_any_order(x or [], y or [])
 
 
 def _relation(a: Node, b: Node) -> bool:
@@ -216,15 +207,15 @@ def _relation(a: Node, b: Node) -> bool:
         if relations.same_solutions(a, b) or _intervals(a, b):
             return True
         x, y = relations.named_value(a), relations.named_value(b)
-        if x and y and relations.is_y_of_x(x[0], y[0]) and same(x[1], y[1]):
+        if x and y and relations.is_y_of_x(x[0], y[0]) and _same(x[1], y[1]):
             return True
         # x = 5 + 6 = 11 against x = 11: a chain ends in what it says.
         return bool(
-            x and y and max(len(a.ops), len(b.ops)) > 1 and same(x[0], y[0]) and same(x[1], y[1])
+            x and y and max(len(a.ops), len(b.ops)) > 1 and _same(x[0], y[0]) and _same(x[1], y[1])
         )
     relation, other = (a, b) if isinstance(a, Relation) else (b, a)
     value = relations.named_value(relation)
-    if value is not None and same(value[1], other):
+    if value is not None and _same(value[1], other):
         return True
     return _intervals(relation, other)
 
@@ -242,13 +233,13 @@ def _matrix(a: Node, b: Node) -> bool:
     vector = [cell for row in a.rows for cell in row]
     if isinstance(b, Sequence) and (b.opening, b.closing) == ("(", ")"):
         return 1 in (len(a.rows), len(a.rows[0])) and not a.bars and _in_order(vector, b.items)
-    return len(vector) == 1 and same(vector[0], b)
+    return len(vector) == 1 and _same(vector[0], b)
 
 
 def _ratio(a: Node, b: Node) -> bool:
     """Ratios are proportional; a time of day is a ratio whose second part has two digits."""
     if isinstance(a, Ratio) and isinstance(b, Ratio):
-        if not words.same_unit(a.unit, b.unit) or len(a.parts) != len(b.parts):
+        if not units.same_unit(a.unit, b.unit) or len(a.parts) != len(b.parts):
             return False
         if _is_clock(a, b):
             return _in_order(a.parts, b.parts)

@@ -1,4 +1,7 @@
-"""Matrices: reading them, and sums, products and multiples of several as one matrix."""
+"""Matrices: reading them, and sums, products and multiples of several as one matrix.
+
+A determinant of formulas is the formula that it stands for.
+"""
 
 import re
 from collections.abc import Callable
@@ -6,12 +9,13 @@ from fractions import Fraction
 
 from vinejax.tasks.grading import latex
 from vinejax.tasks.grading.expression import Tree
-from vinejax.tasks.grading.latex import ROW
+from vinejax.tasks.grading.marks import CLOSE, MATRIX, MATRIX_END, OPEN, ROW
 from vinejax.tasks.grading.nodes import Collection, Formula, Matrix, Node
 
 MAX_CELLS = 3000
 MAX_MATRICES = 8  # in one expression
 MAX_PRODUCT = 36  # cells of a matrix that is multiplied
+MAX_ORDER = 4  # of a determinant that is expanded
 
 Read = Callable[[str, int], Node]
 Grid = tuple[tuple[Node, ...], ...]
@@ -21,14 +25,21 @@ _MATRIX = re.compile(
     r"\\end\s*\{\3\*?\}\s*\|?\s*[)\]]?",
     re.DOTALL,
 )
+_DET = re.compile(rf"(.*?)(?:\\det|{OPEN}det{CLOSE}|\bdet)\s*", re.DOTALL)
+_TIMES = re.compile(r"(?:\\cdot|\\times|\*)\s*$")
+_GROUP, _SUM = re.compile(r"\([^()]*\)|\{[^{}]*\}"), re.compile(r"(?<=.)[-+]")
 _ONE = re.compile(r"\\begin\s*\{(\w+)\*?\}(?:(?!\\begin|\\end).)*\\end\s*\{\1\*?\}", re.DOTALL)
 _ARRAY_SPEC = re.compile(r"^\s*(?:\[\w\])?\{[lcr|@{}\s]*\}")
 _ROW, _CELL = re.compile(ROW), re.compile("&")
-# A matrix in an expression: its number between two private characters, then perhaps ^T.
-_MARK = "\ue003{}\ue004"
+# A matrix in an expression: its number between two marks, then perhaps ^T.
+_MARK = MATRIX + "{}" + MATRIX_END
 _POWER = r"(?:\s*\^\s*(?:T|\\top|\{\s*(?:T|\\top|\\mathbb:T)\s*\}))"
-_FACTOR = re.compile(rf"\s*[(\[]?\s*\ue003(\d+)\ue004\s*[)\]]?({_POWER})?\s*(?:\\cdot|\\times|\*)?")
-_TERM = re.compile(r"\s*([-+]?)\s*((?:[^-+\ue003\ue004]|\([^()\ue003]*\))*?)\s*(?=[(\[]?\s*\ue003)")
+_FACTOR = re.compile(
+    rf"\s*[(\[]?\s*{MATRIX}(\d+){MATRIX_END}\s*[)\]]?({_POWER})?\s*(?:\\cdot|\\times|\*)?"
+)
+_TERM = re.compile(
+    rf"\s*([-+]?)\s*((?:[^-+{MATRIX}{MATRIX_END}]|\([^(){MATRIX}]*\))*?)\s*(?=[(\[]?\s*{MATRIX})"
+)
 
 
 def matrix(s: str, depth: int, read: Read) -> Node | None:
@@ -49,11 +60,38 @@ def matrix(s: str, depth: int, read: Read) -> Node | None:
     if kind == "cases":
         items = [_read_list(read, " ".join(c), depth) for c in cells]
         return Collection(s, "list", tuple(item for part in items for item in part))
-    if factor.strip():
-        factor = "-1" if factor.strip() == "-" else factor
+    named = _DET.fullmatch(factor)
+    factor = _TIMES.sub("", named[1] if named else factor).strip()
+    factor = "-1" if factor == "-" else factor
+    if named or bar or kind[0] in "vV":
+        grid = tuple(tuple(read(c, depth) for c in row) for row in cells)
+        value = None if kind[0] == "V" else _determinant(grid, read(factor or "1", depth))
+        if value is not None and not _SUM.search(_GROUP.sub("", factor)):
+            return Formula(s, value)
+        return None if named or factor else Matrix(s, grid, bars=True)
+    if factor:
         cells = [[f"({factor})*({c})" for c in row] for row in cells]
-    grid = tuple(tuple(read(c, depth) for c in row) for row in cells)
-    return Matrix(s, grid, bars=bool(bar) or kind[0] in "vV")
+    return Matrix(s, tuple(tuple(read(c, depth) for c in row) for row in cells))
+
+
+def _determinant(grid: Grid, factor: Node) -> Tree | None:
+    """A formula times a small determinant of formulas; None for anything else."""
+    cells = _formulas(Matrix("", grid))
+    if not cells or len(cells) != len(cells[0]) or len(cells) > MAX_ORDER:
+        return None
+    return ("mul", [factor.tree, _expanded(cells)]) if isinstance(factor, Formula) else None
+
+
+def _expanded(cells: "Cells") -> Tree:
+    """Along the first row; of no rows it is 1."""
+    if not cells:
+        return _number(1)
+    first, *below = cells
+    terms: list[Tree] = []
+    for i, cell in enumerate(first):
+        minor = _expanded([row[:i] + row[i + 1 :] for row in below])
+        terms.append(("mul", [_number((-1) ** i), cell, minor]))
+    return ("add", terms)
 
 
 def _read_list(read: Read, text: str, depth: int) -> tuple[Node, ...]:

@@ -4,9 +4,9 @@ import operator
 import re
 from fractions import Fraction
 
-from vinejax.tasks.grading import numbers, symbolic, words
+from vinejax.tasks.grading import numbers, symbolic, units, words
 from vinejax.tasks.grading.expression import Tree
-from vinejax.tasks.grading.latex import CLOSE, OPEN
+from vinejax.tasks.grading.marks import AND, CLOSE, OPEN
 from vinejax.tasks.grading.nodes import Formula, Node, Ratio, Text
 
 # unit: (what it is measured in, how many of that)
@@ -22,7 +22,7 @@ _SCALES = {
     **{"l": ("l", Fraction(1)), "ml": ("l", Fraction(1, 1000))},
     **{"dollar": ("dollar", Fraction(1)), "cent": ("dollar", Fraction(1, 100))},
 }
-_PART = re.compile(rf"\s*(?:,\s*)?(\d+(?:\.\d+)?|\d+/\d+)\s*({OPEN}[^{CLOSE}]*{CLOSE})")
+_PART = re.compile(rf"\s*(?:[,{AND}]\s*)?(\d+(?:\.\d+)?|\d+/\d+)\s*({OPEN}[^{CLOSE}]*{CLOSE})")
 _CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)(?::([0-5]\d))?")
 _NOON = {"noon": 12 * 60, "midnight": 0}
 
@@ -44,7 +44,7 @@ def compound(s: str) -> Formula | None:
     """`6 feet 2 inches`, `1 hour, 20 minutes`: a measure in units that get smaller, as one."""
     parts, at = [], 0
     while match := _PART.match(s, at):
-        parts.append((match.group(1), words.unit_key(match.group(2)), match.group(2)))
+        parts.append((match.group(1), units.unit_key(match.group(2)), match.group(2)))
         at = match.end()
     scales = [scale(unit) for _, unit, _ in parts]
     if s[at:].strip() or len(parts) < 2 or len({found and found[0] for found in scales}) > 1:
@@ -57,15 +57,19 @@ def compound(s: str) -> Formula | None:
     return Formula(s, ("num", total, str(total)), unit=parts[-1][2])
 
 
-def as_product(tree: Tree, unit: str, other: Tree) -> Tree | None:
+def as_product(tree: Tree, said: str, other: Tree) -> Tree | None:
     """`5 kg` in the unit that the only letter of a product stands for: 5000 g for `x g`."""
-    letters = [name for name in symbolic.variables(other) if name.lower() in _SCALES]
-    wanted = scale(letters[0].lower()) if len(letters) == 1 else None
-    found = scale(unit)
+    letters = symbolic.variables(other)
+    letter = said.strip(OPEN + CLOSE + " ")
+    if letter in units.LETTERS & letters:
+        return ("mul", [tree, ("sym", letter)])
+    known = [name for name in letters if name.lower() in _SCALES]
+    wanted = scale(known[0].lower()) if len(known) == 1 else None
+    found = scale(units.unit_key(said))
     if not wanted or not found or wanted[0] != found[0]:
         return None
     factor = found[1] / wanted[1]
-    return ("mul", [tree, ("num", factor, str(factor)), ("sym", letters[0])])
+    return ("mul", [tree, ("num", factor, str(factor)), ("sym", known[0])])
 
 
 def clock(node: Node) -> tuple[int, str] | None:
@@ -74,15 +78,15 @@ def clock(node: Node) -> tuple[int, str] | None:
         minutes = _NOON.get(words.text_key(node.source))
         return None if minutes is None else (minutes, "pm" if minutes else "am")
     if isinstance(node, Formula) and node.tree[0] == "num" and not node.prefix:
-        half = words.unit_key(node.unit)
+        half = units.unit_key(node.unit)
         hour = node.tree[1]
         if half not in ("am", "pm") or hour.denominator != 1 or not 1 <= hour <= 12:
             return None
         return int(hour) % 12 * 60 + 720 * (half == "pm"), half
     if not isinstance(node, Ratio):
         return None
-    half = words.unit_key(node.unit)
-    match = _CLOCK.match(re.sub(r"\s|\{|\}", "", node.source))
+    half = units.unit_key(node.unit)
+    match = _CLOCK.fullmatch(re.sub(r"[\s{}]", "", node.source.replace(node.unit, "")))
     if not match or match.group(3) or len(node.parts) != 2 or int(match.group(1)) > 23:
         return None
     hour, minute = int(match.group(1)), int(match.group(2))

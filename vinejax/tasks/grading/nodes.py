@@ -3,6 +3,7 @@
 Every node has its `source`, the cleaned text that it was read from ('' where it was derived).
 """
 
+import re
 from dataclasses import dataclass
 
 from vinejax.tasks.grading.expression import Tree
@@ -62,11 +63,15 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Collection:
-    """A set in braces, a list with bare commas, or a union of intervals: kind set, list, union."""
+    """Several nodes; kind is set (in braces), list, union, intersection or difference.
+
+    `joiner` says whether the items of a list are joined by "and" or "or", or by commas alone ("").
+    """
 
     source: str
     kind: str
     items: tuple["Node", ...]
+    joiner: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,3 +93,9 @@ class Relation:
 
 
 Node = Raw | Text | Formula | Based | Ratio | Sequence | Collection | Matrix | Relation
+
+
+def key(source: str) -> str:
+    """A string without the spaces and braces that mean nothing: `x ^{2}` is `x^2`."""
+    bare = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", source).rstrip(".")
+    return re.sub(r"([_^])\{(\w)\}(?!\d)", r"\1\2", bare)

@@ -9,10 +9,34 @@ from fractions import Fraction
 
 _TEXT = r"\\(?:text|mbox|mathrm|textrm|textsuperscript|rm)\s*"
 _SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_FACTORS = {word: f"10^{{{power}}}" for word, power in [("hundred", 2), *_SCALES.items()]}
+_FACTORS |= {"ten": "10", "dozen": "12", "score": "20"}
+_ROOM = rf"(?P<open>[\s~]*(?:\\[ ,;])?[\s~]*(?:{_TEXT}\{{[\s~]*)?)"
 _SCALE = re.compile(
-    rf"(?<=\d)(?P<open>[\s~]*(?:\\[ ,;])?[\s~]*(?:{_TEXT}\{{[\s~]*)?)"
-    rf"(?P<scale>{'|'.join(_SCALES)})s?\b(?P<close>\s*\}})?"
+    rf"(?<=[\d}}]){_ROOM}(?P<scale>{'|'.join(_FACTORS)})s?(?![\w-])(?P<close>\s*\}})?"
 )
+# The parts that 7 thousandths and 3 quarters are made of; in the singular after 1 only.
+_BELOW = {"half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6}
+_BELOW |= {"seventh": 7, "eighth": 8, "ninth": 9, "tenth": 10, "hundredth": 100}
+_BELOW |= {f"{word}th": 10**power for word, power in _SCALES.items()}
+_PART = re.compile(
+    rf"(?<=[\d}}]){_ROOM}(?P<scale>{'|'.join(_BELOW)})(?P<plural>s?)(?![\w-])(?P<close>\s*\}})?"
+)
+_POWER_WORD = re.compile(
+    rf"(?<![\w.,])(?P<base>\d+(?:\.\d+)?)[\s~]*(?P<open>{_TEXT}\{{[\s~]*)?"
+    r"(?P<word>squared|cubed|factorial)(?P<close>\s*\})?(?=[\s$.}]*(?:$|[,;=]))"
+)
+_POWERS = {"squared": "^{2}", "cubed": "^{3}", "factorial": "!"}
+_NEGATIVE = re.compile(
+    rf"(?P<before>^|[=,($])\s*(?P<open>{_TEXT}\{{\s*)?(?:negative|minus)\b[\s~]*(?P<close>\}})?"
+    r"\s*(?=[\d.$]|\\(?:[dt]?frac|sqrt|pi)(?![A-Za-z]))",
+    re.IGNORECASE,
+)
+_SPOKEN = re.compile("|".join(["negative|minus", *_POWERS, *_FACTORS, *_BELOW]), re.IGNORECASE)
+# 300 K; any other bare letter is a variable.
+_KELVIN = re.compile(r"(?<=\d)(?:\s|~|\\[ ,;])+K(?=[\s$.]*$)")
+_APOSTROPHES = re.compile(r"(?<![\w.,'}])[1-9]\d{0,2}(?:'\d{3})+(?![\d'\"])")  # 1'234'567
+_POINTS_BETWEEN = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:\.\d{3}){2,}(?!\d|\.\d)")  # 1.234.567
 _CURRENCIES = {"\\$": "dollars", "€": "euros", "£": "pounds", "¥": "yen", "¢": "cents"}
 _SIGN = r"(?P<sign>\\\$|[€£¥¢])"
 _TIMES = r"(?:\s*(?:\\cdot|\\times)\s*10\^\{\d+\})?"
@@ -43,6 +67,10 @@ _GOES_ON = re.compile(r"(?<![\d.])(\d*)\.(\d{2,60}?)\s*(?:\.{3,}|\\[lc]?dots(?![
 _BASES = "two three four five six seven eight nine ten eleven twelve".split()
 _BASE_OF: dict[str, int] = {word: base for base, word in enumerate(_BASES, 2)}
 _BASE_WORD = re.compile(rf"_\s*\{{?\s*(?:{_TEXT}\{{)?\s*(?P<base>{'|'.join(_BASES)})\b\s*\}}*")
+_SUBSCRIPT = re.compile(
+    rf"_\s*\{{\s*(?:\(\s*(?P<base>\d{{1,2}})\s*\)|(?:{_TEXT}\{{)?\s*base[\s~-]*(?P<open>\}}?)\s*"
+    rf"(?P<said>\d{{1,2}}|{'|'.join(_BASES)})\s*(?P<close>\}}?))\s*\}}"
+)
 _IN_BASE = re.compile(
     rf"(?<=[\dA-Z])[\s~]*(?:{_TEXT}\{{)?\s*(?:\(|in\s+|\bin\s*)?base[\s~-]*\}}?\s*"
     rf"(?P<base>\d{{1,2}}|{'|'.join(_BASES)})\b\s*[)}}]*"
@@ -51,9 +79,15 @@ _IN_BASE = re.compile(
 
 def plain(s: str) -> str:
     """The text with its quantities in the one notation that the parsers know."""
-    s = _PER_CENT.sub("percent", s)
-    s = _POINTS.sub(r"\1", s)
-    s = _SCALE.sub(_scaled, s)
+    if "'" in s:
+        s = _APOSTROPHES.sub(lambda m: m.group().replace("'", ""), s)
+    if s.count(".") > 1:
+        s = _POINTS_BETWEEN.sub(lambda m: m.group().replace(".", ""), s)
+    s = _KELVIN.sub(r"\\text{ K}", s) if "K" in s else s
+    s = _POINTS.sub(r"\1", _PER_CENT.sub("percent", s))
+    if _SPOKEN.search(s):
+        s = _NEGATIVE.sub(_minus, _POWER_WORD.sub(_power, s))
+        s = _PART.sub(_part, _SCALE.sub(_scaled, s))
     s = _TEXT_SIGN.sub(r"\1", s)
     s = _MONEY_CODE.sub(lambda m: f"{m['amount']} {_CODES[m['sign']]} ", s)
     for pattern in (_MONEY_BEFORE, _MONEY_AFTER):
@@ -64,17 +98,47 @@ def plain(s: str) -> str:
     s = _LETTER_O.sub(r"^\\circ ", s)
     s = _TEMPERATURE.sub(_temperature, s)
     s = _GOES_ON.sub(_repeating, s)
-    s = _BASE_WORD.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
+    if "_" in s:
+        s = _SUBSCRIPT.sub(lambda m: f"_{{{_base(m['base'] or m['said'])}}}", s)
+        s = _BASE_WORD.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
     return _IN_BASE.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
 
 
 def _scaled(match: re.Match[str]) -> str:
-    """`\\text{ million}` to a power of ten; a text that goes on stays open."""
+    """`\\text{ million}` to a power of ten."""
+    return _times(rf"\cdot {_FACTORS[match['scale']]}", match)
+
+
+def _part(match: re.Match[str]) -> str:
+    """`7 thousandths` to a fraction; `2 third` is none, and 7 quarters are coins."""
+    count = re.search(
+        r"(?<![\d.,/}])\d+\Z", match.string[max(0, match.start() - 3) : match.start()]
+    )
+    number, below = int(count.group()) if count else 0, _BELOW[match["scale"]]
+    if not match["plural"] and number != 1 or match["scale"] == "quarter" and not 0 < number <= 4:
+        return match.group()
+    return _times(rf"\cdot \frac{{1}}{{{below}}}", match)
+
+
+def _times(factor: str, match: re.Match[str]) -> str:
+    """A factor in place of its word; a text that goes on stays open."""
     opened = match["open"].strip(" ~,;\\\n\t")
-    power = rf"\cdot 10^{{{_SCALES[match['scale']]}}}"
     if "{" in opened:
-        return power if match["close"] else f"{power}\\{opened}"
-    return power + (match["close"] or "")
+        return factor if match["close"] else f"{factor}\\{opened}"
+    return factor + (match["close"] or "")
+
+
+def _power(match: re.Match[str]) -> str:
+    """`5 squared` as 5^{2}; braces that it did not open stay."""
+    return match["base"] + _POWERS[match["word"]] + ("" if match["open"] else match["close"] or "")
+
+
+def _minus(match: re.Match[str]) -> str:
+    """`negative 5` as -5; a text that goes on stays open."""
+    if match["close"] and not match["open"]:
+        return match.group()
+    opened = "" if match["close"] else match["open"] or ""
+    return f"{match['before']}{opened}-"
 
 
 def _without_ending(match: re.Match[str]) -> str:
@@ -133,6 +197,9 @@ def spoken(text: str) -> Fraction | None:
     found = text.casefold().replace("-", " ").split()
     if not 0 < len(found) <= 12:
         return None
+    if found[0] in ("negative", "minus"):
+        value = spoken(" ".join(found[1:]))
+        return None if value is None else -value
     if found[-1].removesuffix("s") in _PARTS or found[-1] == "halves":
         below = _PARTS.get(found[-1].removesuffix("s"), 2)
         before = found[:-1]
@@ -152,13 +219,17 @@ def _cardinal(found: list[str]) -> int | None:
     """`two thousand five hundred and six`; None where the words are no number."""
     total = current = 0
     for i, word in enumerate(found):
-        if word in _CARDINALS:
+        if word == "a" and i == 0 and len(found) > 1:
+            current = 1
+        elif word in _CARDINALS:
             room = 10 if word in _SMALL and _SMALL[word] < 10 else 100
             if current % room or (current % 100 in range(10, 20)) or (word == "zero" and i):
                 return None
             current += _CARDINALS[word]
         elif word == "hundred" and current < 10:
             current = 100 * max(1, current)
+        elif word == "dozen":
+            current = 12 * max(1, current)
         elif word in _SCALES:
             total, current = total + max(1, current) * 10 ** _SCALES[word], 0
         elif word != "and" or i == 0:

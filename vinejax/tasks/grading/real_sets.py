@@ -28,23 +28,18 @@ class _Span:
 
 
 def as_intervals(node: Node) -> list[Sequence] | None:
-    """The intervals that `x < 2`, `-2 <= x <= 7`, `x != 3`, `|x| > 1` or a list of such stands for.
+    """The intervals that `x < 2`, `-2 <= x <= 7`, `x != 3`, `|x| > 1` or sets of such stand for.
 
-    In order and merged where the ends are numbers. Inequalities that together leave out nothing
-    are meant to hold at once: `x > 1, x < 2`.
+    In order and merged where the ends are numbers. None for anything else, and for sets of sets
+    whose ends are no numbers. Where commas alone stand between them, inequalities are meant to
+    hold at once, unless nothing would, `x < 1, x > 2`; and a list of intervals is their union
+    unless two of them meet.
     """
     found = _intervals(node)
     if found is None or len(found) > MAX_INTERVALS:
         return None
     spans = _spans(found)
-    if spans is None:
-        return found
-    merged = _merge(spans)
-    if isinstance(node, Collection) and node.items:
-        at_once = node.kind == "list" and _is_all(merged)
-        if at_once or node.kind == "intersection":
-            return [span.interval for span in _common(node.items)]
-    return [span.interval for span in merged]
+    return found if spans is None else [span.interval for span in _merge(spans)]
 
 
 def subject(node: Node) -> str:
@@ -74,45 +69,57 @@ def _is_reals(node: Node) -> bool:
 
 
 def _of_collection(node: Collection) -> list[Sequence] | None:
+    if len(node.items) > MAX_INTERVALS or subject(node) == "?":
+        return None
     if node.kind == "set":
-        return None
+        return _points(node.items)
+    items = _excluding(node.items)
+    parts: list[list[Sequence]] = []
+    for item in items:
+        part = _intervals(item)
+        if part is None or sum(map(len, parts)) + len(part) > MAX_INTERVALS:
+            return None
+        parts.append(part)
     if node.kind == "difference":
-        base, removed = _intervals(node.items[0]), node.items[1]
-        if base is None or len(base) > 1 or not isinstance(removed, Collection):
-            return None
-        return _without(base[0], list(removed.items))
-    first, *rest = node.items or (node,)
-    if isinstance(first, Relation) and first.ops == ("!=",) and relations.name_of(first.sides[0]):
-        # x != 1, 2 and x != 1, x != 2
-        points = [first.sides[1]]
-        for item in rest:
-            if not isinstance(item, Relation):
-                points.append(item)
-            elif item.ops == ("!=",) and subject(item) == subject(first):
-                points.append(item.sides[1])
-            else:
-                return None
-        return _without(_ALL, points)
-    if subject(node) == "?":
-        return None
-    found = []
-    for item in node.items:
-        if node.kind == "union" and isinstance(item, Collection) and item.kind == "set":
-            parts = [_interval("[", p, p, "]") for p in item.items]
-        else:
-            parts = _intervals(item)
-        if parts is None:
-            return None
-        found += parts
-    return found
+        return _difference(*parts)
+    if node.kind == "intersection":
+        return _common(parts)
+    if node.kind == "union" or (node.joiner == "or" and items == node.items):
+        return _union(parts)
+    if all(isinstance(item, Relation) for item in items):
+        at_once = node.joiner == "and" or items != node.items
+        return _common(parts) or (None if at_once else _union(parts))
+    return _union(parts) if _are_apart(parts) else None
+
+
+def _points(items: tuple[Node, ...]) -> list[Sequence] | None:
+    """The numbers of a set as intervals of one point."""
+    bare = all(isinstance(item, Formula) and not item.prefix + item.unit for item in items)
+    return [_interval("[", point, point, "]") for point in items] if bare else None
+
+
+def _excluding(items: tuple[Node, ...]) -> tuple[Node, ...]:
+    """`x != 1, 2` as `x != 1, x != 2`."""
+    first = items[0] if items else None
+    if not isinstance(first, Relation) or first.ops != ("!=",) or not _names(first):
+        return items
+    name = first.sides[0]
+    also = [x if isinstance(x, Relation) else Relation("", (name, x), ("!=",)) for x in items[1:]]
+    return (first, *also)
+
+
+def _names(relation: Relation) -> bool:
+    return bool(relations.name_of(relation.sides[0]))
 
 
 def _of_relation(node: Relation) -> list[Sequence] | None:
     ops, sides = node.ops, node.sides
     if ops == ("in",):
         return _intervals(sides[1])
-    if ops == ("!=",) and relations.name_of(sides[0]):
-        return _without(_ALL, [sides[1]])
+    if ops == ("!=",) and _names(node):
+        return _less_point(_ALL, sides[1])
+    if ops == ("=",) and _names(node):
+        return _points(sides[1:])
     if not set(ops) <= {"<", "<="}:
         return None
     brackets = {"<": "()", "<=": "[]"}
@@ -163,19 +170,10 @@ def _interval(opening: str, low: Node, high: Node, closing: str) -> Sequence:
 _ALL = _interval("(", _infinite(-1), _infinite(1), ")")
 
 
-def _without(base: Sequence, points: list[Node]) -> list[Sequence] | None:
-    """An interval less points inside it, which must be numbers if there are several."""
-    if not points or len(points) > MAX_INTERVALS:
-        return None
-    spans = _spans([_interval("[", p, p, "]") for p in points])
-    if spans is not None:
-        points = [span.interval.items[0] for span in _merge(spans)]
-    elif len(points) > 1:
-        return None
-    ends = [base.items[0], *points, base.items[1]]
-    opening = [base.opening] + ["("] * len(points)
-    closing = [")"] * len(points) + [base.closing]
-    return [_interval(opening[i], ends[i], ends[i + 1], closing[i]) for i in range(len(points) + 1)]
+def _less_point(base: Sequence, point: Node) -> list[Sequence]:
+    """An interval less a point inside it."""
+    below = _interval(base.opening, base.items[0], point, ")")
+    return [below, _interval("(", point, base.items[1], base.closing)]
 
 
 def _spans(found: list[Sequence]) -> list[_Span] | None:
@@ -208,18 +206,42 @@ def _merge(spans: list[_Span]) -> list[_Span]:
     return merged
 
 
-def _apart(left: _Span, right: _Span) -> bool:
-    """Whether something lies between two spans."""
-    return left.high < right.low or left.high == right.low and left.open_high and right.open_low
+def _union(parts: list[list[Sequence]]) -> list[Sequence]:
+    return [interval for part in parts for interval in part]
 
 
-def _common(nodes: tuple[Node, ...]) -> list[_Span]:
-    """What sets that have spans share."""
+def _are_apart(parts: list[list[Sequence]]) -> bool:
+    """Whether no two intervals have a point in common, or next to each other."""
+    spans = _spans(_union(parts))
+    return spans is None or len(_merge(spans)) == len(spans)
+
+
+def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
+    """What sets share; None where ends are no numbers, unless there is one set."""
+    if len(parts) == 1:
+        return parts[0]
     shared = [_Span(-symbolic.INFINITY, symbolic.INFINITY, _ALL)]
-    for node in nodes:
-        spans = _spans(as_intervals(node) or []) or []
-        shared = [both for a in shared for b in spans if (both := _overlap(a, b))]
-    return _merge(shared)
+    for part in parts:
+        spans = _spans(part)
+        if spans is None:
+            return None
+        shared = _merge([both for a in shared for b in spans if (both := _overlap(a, b))])
+    return [span.interval for span in shared]
+
+
+def _difference(base: list[Sequence], removed: list[Sequence]) -> list[Sequence] | None:
+    """A set less another; ends that are no numbers only in an interval less a point."""
+    gaps = _spans(removed)
+    if gaps is None or _spans(base) is None:
+        if len(base) != 1 or len(removed) != 1 or removed[0].items[0] is not removed[0].items[1]:
+            return None
+        return _less_point(base[0], removed[0].items[0])
+    around, low, opening = [], _infinite(-1), "("
+    for gap in _merge(gaps):
+        closing = ")" if gap.interval.opening == "[" else "]"
+        around.append(_interval(opening, low, gap.interval.items[0], closing))
+        low, opening = gap.interval.items[1], "(" if gap.interval.closing == "]" else "["
+    return _common([base, [*around, _interval(opening, low, _infinite(1), ")")]])
 
 
 def _overlap(a: _Span, b: _Span) -> _Span | None:
@@ -231,8 +253,3 @@ def _overlap(a: _Span, b: _Span) -> _Span | None:
     ends = low.interval.items[0], high.interval.items[1]
     joined = _interval(low.interval.opening, *ends, high.interval.closing)
     return _Span(low.low, high.high, joined)
-
-
-def _is_all(spans: list[_Span]) -> bool:
-    infinity = symbolic.INFINITY
-    return [(span.low, span.high) for span in spans] == [(-infinity, infinity)]

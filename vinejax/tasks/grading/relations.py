@@ -4,10 +4,11 @@ import re
 
 from vinejax.tasks.grading import symbolic, words
 from vinejax.tasks.grading.expression import Tree
-from vinejax.tasks.grading.latex import CLOSE, OPEN
+from vinejax.tasks.grading.marks import CLOSE, OPEN
 from vinejax.tasks.grading.nodes import (
     Formula,
     Node,
+    Ratio,
     Raw,
     Relation,
     Sequence,
@@ -43,6 +44,8 @@ def _is_name(node: Node) -> bool:
         return node.source[:1].isalpha() or "\\" in node.source
     if isinstance(node, Sequence):
         return all(_is_name(item) for item in node.items)
+    if isinstance(node, Ratio):  # a:b = 1:2
+        return not node.unit and all(_is_name(part) for part in node.parts)
     if not isinstance(node, Formula) or not _only_symbols(node.tree):
         return False
     return not node.unit or node.unit.strip(OPEN + CLOSE).isupper()  # \angle ABC

@@ -12,12 +12,16 @@ Nothing is ever run as code: answers are read by the parsers of this package and
 
 import re
 
-from vinejax.tasks.grading import latex, numbers, words
+from vinejax.tasks.grading import choices, latex, marks, numbers
 
 MAX_CHARACTERS = 20_000
 
 _QUICK = re.compile(r"\\left|\\right|\\!|[\s$]|\.$")
 _QUICK_SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
+# Not one number, whatever is deleted between: `$5$ $6$`, `1, 234`, `5\left6`.
+_APART = re.compile(r"[\d,](?:[\s$]|\\left|\\right)+[\d,]")
+# Commas that may separate thousands or items: no item of a list is written `000`.
+_AMBIGUOUS = re.compile(r"[1-9]\d{0,2}(?:,[1-9]\d\d)+")
 _COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d(?:\d\d+)?)")  # 1,5 is a list, 1,500 is not 1.5
 
 
@@ -40,7 +44,7 @@ def cheap(prediction: str, gold: str) -> bool | None:
 def _quick(text: str) -> str:
     """Without dollar signs, sizes and separators; a number with spaces inside keeps them."""
     s = text.strip().strip("$").strip()
-    if re.search(r"[\d,]\s+\d", s):
+    if _APART.search(s):
         return s
     s = _QUICK_SEPARATOR.sub("", _QUICK.sub("", s))
     joined = numbers.join_thousands(s)
@@ -56,6 +60,12 @@ def equal(prediction: str, gold: str) -> bool:
 def _equal(prediction: str, gold: str) -> bool:
     # Only here: mpmath costs a worker start-up time, and `cheap` runs without it.
     from vinejax.tasks.grading import matching, structures
+    from vinejax.tasks.grading.ellipses import written_out
+
+    def same(x: str, y: str, thousands: bool = True) -> bool:
+        """`thousands`: whether 1,000 is one number in `x`."""
+        nodes = structures.read(x, thousands), structures.read(y)
+        return matching.same(*map(written_out, nodes))
 
     a, b = latex.clean(prediction), latex.clean(gold)
     if not a or not b:
@@ -63,14 +73,13 @@ def _equal(prediction: str, gold: str) -> bool:
     if matching.key(a) == matching.key(b):
         return True
     try:
-        if matching.same(structures.read(a), structures.read(b)):
+        if same(a, b):
             return True
-        for x, y in ((a, b), (b, a)):  # 0,5 against 1/2
-            if _COMMA_DECIMAL.fullmatch(x) and "," not in y:
-                return matching.same(structures.read(x.replace(",", ".")), structures.read(y))
-        # `100, 200` shows that the commas of `100,200` may separate a list.
-        if "," in a and "," in b and any(_is_list(s) for s in (a, b)):
-            return matching.same(structures.read(a, False), structures.read(b, False))
+        for x, y in ((a, b), (b, a)):
+            if _COMMA_DECIMAL.fullmatch(x) and "," not in y:  # 0,5 against 1/2
+                return same(x.replace(",", "."), y)
+            if _AMBIGUOUS.fullmatch(x) and _is_list(y):  # 100,200 against 100, 200
+                return same(x, y, thousands=False)
     except RecursionError:
         return False
     return False
@@ -90,7 +99,7 @@ def readable(answer: str) -> bool:
     from vinejax.tasks.grading import structures
 
     cleaned = latex.clean(answer)
-    if words.label(cleaned):
+    if choices.split(cleaned):
         return True  # C) and the like
     if not cleaned or not latex.is_balanced(answer):
         return False
@@ -101,4 +110,4 @@ def readable(answer: str) -> bool:
 
 
 def _is_list(text: str) -> bool:
-    return re.search(r",(?!\d{3}(?!\d))", text) is not None
+    return re.search(rf",(?!\d{{3}}(?!\d))|[{marks.AND}{marks.OR}]", text) is not None

@@ -6,17 +6,20 @@
 import re
 
 from vinejax.tasks.grading import (
+    choices,
     latex,
     matrices,
     measures,
     numbers,
     quantities,
+    real_sets,
     relations,
+    units,
     words,
 )
 from vinejax.tasks.grading.expression import parse
-from vinejax.tasks.grading.latex import CLOSE, OPEN, SET_CLOSE, SET_OPEN
 from vinejax.tasks.grading.lexer import Malformed
+from vinejax.tasks.grading.marks import AND, CLOSE, OPEN, OR, SEPARATORS, SET_CLOSE, SET_OPEN
 from vinejax.tasks.grading.nodes import (
     Based,
     Collection,
@@ -34,7 +37,8 @@ MAX_DEPTH = 12
 MAX_ITEMS = 3000
 
 
-_COMMA = re.compile(r"[,;]")
+_COMMA = re.compile(f"[{SEPARATORS}]")
+_OR = re.compile(OR)
 _CUP = re.compile(r"\\cup(?![A-Za-z])")
 _CAP = re.compile(r"\\cap(?![A-Za-z])")
 _WITHOUT = re.compile(r"\\setminus(?![A-Za-z])")
@@ -75,6 +79,15 @@ def _read(s: str, depth: int) -> Node:
             return node
     matrix = matrices.matrix(s, depth + 1, _read)
     return _leaf(s, depth + 1) if matrix is None else matrix
+
+
+def choice(s: str) -> tuple[str, Node | None] | None:
+    """(letter, what it says) of a multiple choice answer; None for any other answer."""
+    found = choices.split(s)
+    if found is None or not found[1]:
+        return found and (found[0], None)
+    said = read(found[1])
+    return (found[0], said) if is_understood(said) else None
 
 
 def is_understood(node: Node) -> bool:
@@ -118,25 +131,49 @@ def _restated(s: str, depth: int) -> Node | None:
         return None
     said, node = _read(parts[0], depth), _read(parts[1], depth)
     sets = (Sequence, Collection) if parts[1].strip()[:1] in ("(", "[") else (Formula, Collection)
-    prose = isinstance(said, Text | Relation | Collection)
+    prose = isinstance(said, Text | Relation)
+    if isinstance(said, Collection):  # 184, x < 2: (-\infty, 2) says more than its set
+        prose = len(said.items) == 1 or all(isinstance(item, Relation) for item in said.items)
     return node if prose and isinstance(node, sets) else None
 
 
 def _list(s: str, depth: int) -> Node | None:
-    parts = latex.split_top(s, _COMMA)[0]
+    parts, found = latex.split_top(s, _COMMA)
     if len(parts) < 2 or len(parts) > MAX_ITEMS:
         return None
-    parts = [p for p in parts if p.strip()]
     measure = measures.compound(s)
     if measure:
         return measure
-    return Collection(s, "list", flatten([_read(p, depth) for p in parts])) if parts else None
+    if {AND, OR} <= set(found):  # `and` binds closer
+        parts = latex.split_top(s, _OR)[0]
+        return _joined(s, tuple(_read(p, depth) for p in parts if p.strip()), "or")
+    nodes = flatten([_read(p, depth) for p in parts if p.strip()])
+    # A joiner that is not before the last item says nothing of the items after it.
+    return _joined(s, nodes, {AND: "and", OR: "or"}.get(found[-1], "")) if nodes else None
+
+
+def _joined(s: str, nodes: tuple[Node, ...], joiner: str) -> Collection:
+    """A list; of inequalities `or` makes the union and `and` what they have in common."""
+    found = Collection(s, "list", nodes, joiner)
+    if not joiner or not all(map(_restricts, nodes)) or real_sets.subject(found) in ("", "?"):
+        return found
+    return Collection(s, "union" if joiner == "or" else "intersection", nodes, joiner)
+
+
+def _restricts(node: Node) -> bool:
+    """Whether a node says where a variable is, and not what it is."""
+    if isinstance(node, Collection):
+        return node.kind in ("union", "intersection") and node.joiner != ""
+    return isinstance(node, Relation) and "=" not in node.ops
 
 
 def _approximate(s: str, depth: int) -> Node | None:
-    """What is exact of `a \\approx b`: the first part that says something."""
+    """What is exact of `a \\approx b`, or the value where a only names it."""
     parts = latex.split_top(s, _APPROX)[0]
-    return None if len(parts) == 1 else _read(next((p for p in parts if p.strip()), ""), depth)
+    if len(parts) == 1:
+        return None
+    first, *rest = [_read(p, depth) for p in parts[:2] if p.strip()] or [Raw("")]
+    return rest[0] if rest and relations.name_of(first) else first
 
 
 def _signs(s: str, depth: int) -> Node | None:
@@ -158,7 +195,7 @@ def _relation(s: str, depth: int) -> Node | None:
         return None
     pieces = latex.split_top(s, _CUP)[0]
     if len(pieces) > 1 and all(map(_OPERATOR.search, pieces)):  # x < 1 \\cup x > 2
-        return Collection(s, "list", flatten([_read(p, depth) for p in pieces]))
+        return _joined(s, flatten([_read(p, depth) for p in pieces]), "or")
     ops = [_OPERATORS.get(op, op) for op in found]
     sides = [_read(p, depth) for p in parts]
     if all(op in (">", ">=") for op in ops):
@@ -207,14 +244,14 @@ def _bracketed(s: str, depth: int) -> Node | None:
     inner = s[1:-1]
     if s[0] == SET_OPEN:
         built = re.split(r"\||:", inner, maxsplit=1)
-        if len(built) == 2:  # {x | x > 2} says x > 2
+        if len(built) == 2 and not latex.split_top(built[0], _COMMA)[1]:  # {x | x > 2}: x > 2
             return _read(built[1], depth)
         items = flatten([_read(inner, depth)]) if inner.strip() else ()
         return Collection(s, "set", items)
-    parts = latex.split_top(inner, _COMMA)[0]
+    parts, found = latex.split_top(inner, _COMMA)
     if len(parts) > MAX_ITEMS:
         return None
-    if len(parts) > 1:
+    if len(parts) > 1 and not {AND, OR} & set(found):
         return Sequence(s, s[0], tuple(_read(p, depth) for p in parts), s[-1])
     if re.fullmatch(r"\(\s*[A-Za-z]\s*\)", s):
         return None  # a choice
@@ -251,7 +288,7 @@ def _leaf(s: str, depth: int) -> Node:
     for prefix, body, after in _splits(s, unit):
         try:
             tree = parse(body)
-            if words.unit_key(after) == "degree":
+            if units.unit_key(after) == "degree":
                 return Formula(s, ("deg", tree), prefix)
             return Formula(s, tree, prefix, after)
         except Malformed:
@@ -272,10 +309,10 @@ def _said(s: str) -> Node:
 
 def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
     """(words before, formula, words after), the most likely first."""
-    if words.changes_meaning(s):
+    before = _PREFIX.fullmatch(s)
+    if words.changes_meaning(s) or before and words.lowers(before[1]):
         return [("", s, "")]
     found = [("", unit["body"], unit["unit"])] if unit else []
-    before = _PREFIX.fullmatch(s)
     found += [(before[1], before[2], "")] if before else []
     mixed = re.fullmatch(r"(-?)\s*(\d+) (\d+)\s*/\s*(\d+)(.*)", s)
     if mixed:

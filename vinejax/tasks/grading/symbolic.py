@@ -1,14 +1,15 @@
 """Whether two trees are the same function of their variables, or multiples of each other.
 
 Rational constants are compared exactly. Everything else is compared at fixed points: an identity
-holds at all of them, and two different answers of the size people write never agree at one to a
-hundred digits. This needs no simplifier, so it takes milliseconds and cannot run away.
+holds at all of them, and two different answers never agree at one to a hundred digits, or to as
+many more as the smallest and the largest number in them ask for. This needs no simplifier, so it
+takes milliseconds and cannot run away.
 """
 
 import itertools
 import operator
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -19,7 +20,12 @@ CONSTANT_BITS = 500  # for constants: 150 digits
 POINT_BITS = 240
 POINTS = 10
 ENOUGH = 3  # points at which both sides have a value
+SLACK = 40  # last bits that rounding may have changed
+# Bits for each bit of the span of the numbers met: sin x is x but for x^3/6.
+DEPTH = 4
+MAX_WORK = 1_000_000  # bits times nodes: what would need more is taken for different
 MAX_VARIABLES = 20
+MAX_WRITTEN = 6_000  # bits of a number that is written down
 INFINITY = float("inf")
 
 _CONSTANTS = {"pi", "e", "i", "inf"}
@@ -78,35 +84,54 @@ def _same(a: Tree, b: Tree, marks: frozenset[str]) -> bool:
             return _same_constant(a, b, marks)
         if len(names) > MAX_VARIABLES:
             return False
-        pairs = _sample(a, b, names, marks)
-        return len(pairs) >= ENOUGH and all(_near(x, y, POINT_BITS, floor=1) for x, y in pairs)
+
+        def near(bits: int) -> tuple[bool, int]:
+            pairs, span = _sample(a, b, names, marks, bits)
+            return all(_near(x, y, bits, floor=1) for x, y in pairs), span
+
+        return _confirmed(near, (a, b), POINT_BITS)
     except _FAILURES:
         return False
 
 
+def _confirmed(
+    near: Callable[[int], tuple[bool, int]], trees: tuple[Tree, Tree], bits: int
+) -> bool:
+    """What `near(bits)` says; a yes only with bits enough for the span that it found.
+
+    `e^x + 10^{-70}` is `e^x` to 240 bits, and no longer to 1,200.
+    """
+    verdict, span = near(bits)
+    if not verdict or DEPTH * span <= bits - SLACK:
+        return verdict
+    bits += DEPTH * span
+    return bits * sum(1 for tree in trees for _ in _nodes(tree)) <= MAX_WORK and near(bits)[0]
+
+
 def _same_constant(a: Tree, b: Tree, marks: frozenset[str]) -> bool:
-    x, y = (evaluate.Evaluator({}, CONSTANT_BITS, marks)(t) for t in (a, b))
-    if isinstance(x, Fraction) and isinstance(y, Fraction):
-        decimals = all(t[0] == "num" or (t[0] == "neg" and t[1][0] == "num") for t in (a, b))
-        return x == y or (not decimals and (_rounds(a, y) or _rounds(b, x)))
-    if _near(x, y, CONSTANT_BITS):
+    def near(bits: int) -> tuple[bool, int]:
+        measure = evaluate.Evaluator({}, bits, marks)
+        x, y = measure.pair(a, b)
+        if _near(x, y, bits) or max(abs(x), abs(y)) * 2 ** (bits // 2) > 1:
+            return _near(x, y, bits), measure.span
+        # Both are tiny: noise, which shrinks with more bits, or numbers, which do not.
+        x2, y2 = evaluate.Evaluator({}, 4 * bits, marks).pair(a, b)
+        return abs(x2 - y2) * 2**bits < abs(x - y), measure.span
+
+    if _confirmed(near, (a, b), CONSTANT_BITS):
         return True
-    if _rounds(a, y) or _rounds(b, x):
-        return True
-    if max(abs(x), abs(y)) * 2 ** (CONSTANT_BITS // 2) > 1:
-        return False
-    # Both are tiny: noise, which shrinks with more bits, or numbers, which do not.
-    x2, y2 = (evaluate.Evaluator({}, 4 * CONSTANT_BITS, marks)(t) for t in (a, b))
-    return abs(x2 - y2) * 2**CONSTANT_BITS < abs(x - y)
+    decimals = all(t[0] == "num" or (t[0] == "neg" and t[1][0] == "num") for t in (a, b))
+    return not decimals and (_rounds(a, b, marks) or _rounds(b, a, marks))
 
 
-def _rounds(tree: Tree, exact: Any) -> bool:
-    """Whether the tree is a long decimal and `exact` the number it was printed from."""
+def _rounds(tree: Tree, other: Tree, marks: frozenset[str]) -> bool:
+    """Whether the tree is a long decimal and the other the number it was printed from."""
     sign = 1
     while tree[0] == "neg":
         tree, sign = tree[1], -sign
     if tree[0] != "num" or numbers.significant(tree[2]) < numbers.LONG_DECIMAL:
         return False
+    exact = evaluate.Evaluator({}, CONSTANT_BITS, marks)(other)
     if not isinstance(exact, Fraction):
         if getattr(exact, "imag", 0) != 0:
             return False
@@ -124,7 +149,7 @@ def _near(x: Any, y: Any, bits: int, floor: int = 0) -> bool:
         return x == y
     mp = (y if isinstance(x, Fraction) else x).context
     x, y = (mp.mpf(v.numerator) / v.denominator if isinstance(v, Fraction) else v for v in (x, y))
-    return bool(abs(x - y) <= max(abs(x), abs(y), floor) * mp.mpf(2) ** (40 - bits))
+    return bool(abs(x - y) <= max(abs(x), abs(y), floor) * mp.mpf(2) ** (SLACK - bits))
 
 
 def _points(names: list[str]) -> Iterator[dict[str, Fraction]]:
@@ -138,20 +163,29 @@ def _points(names: list[str]) -> Iterator[dict[str, Fraction]]:
         }
 
 
-def _sample(a: Tree, b: Tree, names: list[str], marks: frozenset[str]) -> list[tuple[Any, Any]]:
-    """Both values at the points that count: the real ones, or all if nothing is real."""
-    real, other = [], []
+def _sample(
+    a: Tree, b: Tree, names: list[str], marks: frozenset[str], bits: int
+) -> tuple[list[tuple[Any, Any]], int]:
+    """Both values at the points that count, the real ones, or all if nothing is real; their span.
+
+    Raises Undefined if there are not enough.
+    """
+    real, other, span = [], [], 0
     for point in _points(names):
-        measure = evaluate.Evaluator(point, POINT_BITS, marks)
+        measure = evaluate.Evaluator(point, bits, marks)
         try:
-            pair = measure(a), measure(b)
+            pair = measure.pair(a, b)
         except (evaluate.Undefined, ZeroDivisionError):
             continue
         # sqrt(1/n) and 1/sqrt(n) differ where they are imaginary, which nobody means.
         is_real = [isinstance(v, Fraction) or v.imag == 0 for v in pair]
         (real if all(is_real) else other).append(pair)
+        span = max(span, measure.span)
     imaginary = any(n == ("sym", "i") for t in (a, b) for n in _nodes(t))
-    return [*real, *other] if imaginary or len(real) < ENOUGH else real
+    pairs = [*real, *other] if imaginary or len(real) < ENOUGH else real
+    if len(pairs) < ENOUGH:
+        raise evaluate.Undefined("at too many points")
+    return pairs, span
 
 
 def real_value(tree: Tree) -> Any:
@@ -176,7 +210,10 @@ def _fraction(value: Any) -> Fraction:
 
 
 def constant(tree: Tree) -> Tree | None:
-    """The number that a tree is for all values of its variables; None if it varies."""
+    """The number that a tree is for all values of its variables.
+
+    None if it varies, and for numbers that are not rational or too long.
+    """
     names = sorted(variables(tree))
     try:
         values = [
@@ -188,27 +225,32 @@ def constant(tree: Tree) -> Tree | None:
     first = values[0]
     if not isinstance(first, Fraction) or any(v != first for v in values):
         return None
+    if evaluate.bits_of(first) > MAX_WRITTEN:
+        return None
     return ("num", first, str(first))
 
 
 def ratio(a: Tree, b: Tree) -> int:
     """The sign of the constant c with a = c b; 0 if there is none, or if c is not real."""
     names = sorted(variables(a) | variables(b))
-    if len(names) > MAX_VARIABLES:
+    if not names or len(names) > MAX_VARIABLES:
         return 0
-    try:
-        pairs = _sample(a, b, names, frozenset({"deg", "pct", "log"}))
-        if not names or len(pairs) < ENOUGH or any(x == 0 or y == 0 for x, y in pairs):
-            return 0
+    found = []
+
+    def proportional(bits: int) -> tuple[bool, int]:
+        pairs, span = _sample(a, b, names, frozenset({"deg", "pct", "log"}), bits)
+        if any(x == 0 or y == 0 for x, y in pairs):
+            return False, span
         x0, y0 = pairs[0]
-        measure = evaluate.Evaluator({}, POINT_BITS, frozenset())
-        times = operator.mul
-        if not all(
-            _near(measure.combine(x, y0, times), measure.combine(x0, y, times), POINT_BITS)
-            for x, y in pairs
-        ):
+        measure, times = evaluate.Evaluator({}, bits, frozenset()), operator.mul
+        found.append(measure.divide(x0, y0))
+        crossed = ((measure.combine(x, y0, times), measure.combine(x0, y, times)) for x, y in pairs)
+        return all(_near(x, y, bits) for x, y in crossed), span
+
+    try:
+        if not _confirmed(proportional, (a, b), POINT_BITS):
             return 0
-        c = measure.divide(x0, y0)
-        return 0 if getattr(c, "imag", 0) != 0 else 1 if c > 0 else -1
     except _FAILURES:
         return 0
+    c = found[0]
+    return 0 if getattr(c, "imag", 0) != 0 else 1 if c > 0 else -1

@@ -1,8 +1,9 @@
-"""Words in answers: text answers, choices, units and what may stand beside a number."""
+"""Words in answers: text answers, joiners, and what may stand beside a number."""
 
 import re
 
-OPEN, CLOSE = "\ue000", "\ue001"
+from vinejax.tasks.grading import units
+from vinejax.tasks.grading.marks import AND, CLOSE, OPEN, OR
 
 # Names that are mathematics even without a backslash.
 FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "exp", "log", "ln"}
@@ -12,7 +13,7 @@ _PLAIN_COMMANDS = {
     **dict.fromkeys(["infinity", "Infinity", "inf", "oo"], "infty"),
 }
 _PERCENT = {"percent", "percentage", "percents"}
-_JOINERS = {"and", "or"}
+_JOINERS = {"and": AND, "or": OR}
 # Short words that no one means as a product of variables.
 _SHORT = set(
     """all am any are area as at base be bits black blue but by byte bytes can cent cents cube
@@ -24,63 +25,34 @@ _SHORT = set(
     years yes""".split()
 )
 
-_UNIT_ALIASES = {
-    "cm": "centimeter centimeters centimetre centimetres cms",
-    "mm": "millimeter millimeters millimetre millimetres",
-    "m": "meter meters metre metres",
-    "km": "kilometer kilometers kilometre kilometres kms",
-    "in": "inch inches",
-    "ft": "foot feet",
-    "yd": "yard yards yds",
-    "mi": "mile miles",
-    "kg": "kilogram kilograms kgs",
-    "g": "gram grams",
-    "lb": "pound pounds lbs",
-    "oz": "ounce ounces",
-    "s": "second seconds sec secs",
-    "min": "minute minutes mins",
-    "h": "hour hours hr hrs",
-    "day": "days",
-    "week": "weeks",
-    "month": "months",
-    "year": "years yr yrs",
-    "l": "liter liters litre litres",
-    "ml": "milliliter milliliters",
-    "gal": "gallon gallons",
-    "dollar": "dollars usd bucks",
-    "cent": "cents",
-    "euro": "euros eur",
-    "yen": "jpy",
-    "rupee": "rupees",
-    "celsius": "centigrade",
-    "fahrenheit": "",
-    "degree": "degrees deg",
-    "radian": "radians rad",
-    "am": "a.m. a.m",
-    "pm": "p.m. p.m",
-}
-_UNITS = {w: unit for unit, names in _UNIT_ALIASES.items() for w in [unit, *names.split()]}
-_UNITS |= {"mph": "mi/h", "kph": "km/h", "kmh": "km/h"}
-_SHORT |= {"sq", "cu"} | {name for name in _UNITS if len(name) > 1 and name.isalpha()}
-_UNIT_LETTERS = set("mgslhNJWVKCAFTL")
+_SHORT |= {"sq", "cu"} | {name for name in units.NAMES if len(name) > 1 and name.isalpha()}
 EMPTY = {"nosolution", "nosolutions", "norealsolution", "norealsolutions", "emptyset", "nullset"}
 REALS = {"allrealnumbers", "allreals", "realnumbers", "allrealnumber", "allrealvalues"}
 _SYNONYMS = {"dne": "doesnotexist", "doesn'texist": "doesnotexist", "undef": "undefined"}
 _SYNONYMS |= {"infinitelymanysolutions": "infinitelymany"}
 _CHANGES = re.compile(
     r"\d|\b(?:not?|non|none|never|negative|minus|less|fewer|more|greater|least|most|than|under|over"
-    r"|below|above|between|without|except|times|plus|half|double|twice|to|if)\b"
+    r"|below|above|between|without|except|times|plus|half|double|twice|inverse|to|if)\b"
 )
-_FILLERS = re.compile(r"\b(?:the|an?(?!\.)|of|about|approximately|each|total)\b")
+_LOSSES = re.compile(
+    r"\b(?:loss|lost|losing|down|decreas|declin|drop|fall|fell|reduc|debt|deficit|ow(?:e|ing))"
+)
 
 _RUN = re.compile(
     r"(?<=[\d} ])(?:km|cm|ft|mi|m)/(?:hr|sec|min|s|h)(?![A-Za-z])(?:\^\{?2\}?)?|"
     rf"\\(?:begin|end)\s*\{{\w+\*?\}}|\\[A-Za-z]+|{OPEN}([^{CLOSE}]*){CLOSE}"
-    r"|(?<![A-Za-z])(?:[ap]\.m\b\.?)|[A-Za-z]{2,}"
+    r"|(?<![A-Za-z])(?:[AaPp]\.[Mm]\b\.?)|[A-Za-z]{2,}"
 )
 
 
 _UNIT_BEFORE = re.compile(rf"{CLOSE}\s*(?:/|\\cdot)\s*$")  # \text{ m}/\text{s}
+# 5\text{m}, 2\pi\text{m}^2 at the end of an answer or of an item
+_AMOUNT_BEFORE = re.compile(r"(?:[\d.})]|\\pi)[\s~]*$")
+_UNIT_AFTER = re.compile(
+    rf"\s*(?:\^\s*\{{?[23]\}}?)?[\s.}})]*(?:$|[,;]|(?:/|\\cdot)\s*{OPEN}|{OPEN}?\s*(?:and|or)\b)"
+)
+_JOINED = re.compile(r"((?:^|\s*,\s*|\s+)(?:and|or)(?=\s|$)\s*|\s*,\s*)")
+_SEPARATORS = re.compile(rf"[,;{AND}{OR}]\s*(?:[,;{AND}{OR}]\s*)+")
 _HYPHEN = re.compile(rf"(?<=[A-Za-z]){CLOSE}\s*-\s*{OPEN}(?=[A-Za-z])")
 
 
@@ -94,12 +66,18 @@ def is_word(run: str) -> bool:
 
 
 def mark(s: str) -> str:
-    """Bare words into OPEN..CLOSE, text that is mathematics out of it, 'and' and 'or' to commas."""
-    s = re.sub(r"\{\s*(?:and|or)\s*\}", " , ", s)
+    """Bare words into OPEN..CLOSE, text that is mathematics out of it, `and` and `or` marked."""
+    s = re.sub(r"\{\s*(and|or)\s*\}", lambda m: f" {_JOINERS[m[1]]} ", s)
     merged = _HYPHEN.sub("-", _RUN.sub(_mark_one, s))
     merged = re.sub(rf"{CLOSE}\s*{OPEN}", " ", merged)
-    merged = re.sub(r",\s*(?:,\s*)+", ", ", merged)
+    merged = _SEPARATORS.sub(_separator, merged)
     return merged.replace(f"{OPEN}{CLOSE}", "")
+
+
+def _separator(match: re.Match[str]) -> str:
+    """One of several: `, and` is `and`."""
+    said = match.group()
+    return f"{OR if OR in said else AND if AND in said else ','} "
 
 
 def _mark_one(match: re.Match[str]) -> str:
@@ -108,7 +86,11 @@ def _mark_one(match: re.Match[str]) -> str:
         return run
     if inner is not None:
         before = match.string[max(0, match.start() - 12) : match.start()]
-        if inner in _UNIT_LETTERS and _UNIT_BEFORE.search(before):
+        if inner in units.LETTERS and (
+            _UNIT_BEFORE.search(before)
+            or _AMOUNT_BEFORE.search(before)
+            and _UNIT_AFTER.match(match.string, match.end())
+        ):
             return f"{OPEN}{inner}{CLOSE}"
         # Apart from a command that stands before it.
         return " " * before[-1:].isalpha() + _mark_text(inner)
@@ -120,7 +102,7 @@ def _mark_one(match: re.Match[str]) -> str:
     if run.lower() in _PERCENT:
         return "%"
     if run.lower() in _JOINERS:
-        return " , "
+        return f" {_JOINERS[run.lower()]} "
     return f"{OPEN}{run}{CLOSE}" if "." in run or "/" in run or is_word(run) else run
 
 
@@ -128,15 +110,17 @@ def _mark_text(inner: str) -> str:
     """The contents of a text command: mathematics if it is, otherwise text items."""
     inner = inner.replace("~", " ")
     core = inner.strip()
+    if not core:
+        return " "
     if core.lower() in _PERCENT:
         return "%"
-    if core in _PLAIN_COMMANDS and core not in _UNITS:
+    if core in _PLAIN_COMMANDS and core not in units.NAMES:
         return f"\\{_PLAIN_COMMANDS[core]} "
     if re.fullmatch(r"[A-Za-z]+\s*/\s*[A-Za-z]+\s*(?:\^\{?\d\}?)?", core):
         return f"{OPEN}{core}{CLOSE}"
     if re.fullmatch(r"[A-Za-z]", core):
         # A letter in \text is a unit if it stands off from what is before it.
-        return f"{OPEN}{core}{CLOSE}" if inner != core and core in _UNIT_LETTERS else core
+        return f"{OPEN}{core}{CLOSE}" if inner != core and core in units.LETTERS else core
     amount = re.fullmatch(r"(-?[\d.,/:]*\d)\s*((?!(?:st|nd|rd|th)\b)[A-Za-z].*)", core)
     if amount:
         return f"{amount[1]}{OPEN}{amount[2]}{CLOSE}"
@@ -152,14 +136,24 @@ def _mark_text(inner: str) -> str:
             if core.isalnum() or len(core) == 1
             else f"{{{core}}}"
         )
-    items = re.split(r"(?:^|\s*,\s*|\s+)(?:and|or)(?:\s+|$)|\s*,\s*", core)
-    return " , ".join(f"{OPEN}{item}{CLOSE}" if item else "" for item in items)
+    pieces = _JOINED.split(core)
+    return "".join(
+        f" {next((mark for word, mark in _JOINERS.items() if word in piece), ',')} "
+        if i % 2
+        else f"{OPEN}{piece}{CLOSE}" * bool(piece)
+        for i, piece in enumerate(pieces)
+    )
 
 
 def changes_meaning(text: str) -> bool:
     """Whether words beside a number make another number of it: `not 5`, `at least 5`, `5 to 6`."""
     said = (re.sub(r"\^\{?-?\d\}?", "", t) for t in re.findall(rf"{OPEN}([^{CLOSE}]*)", text))
     return any(_CHANGES.search(t.casefold()) for t in said)  # a power of a unit is no number
+
+
+def lowers(text: str) -> bool:
+    """Whether words before a number say that it is taken away: `a loss of`, `down`."""
+    return _LOSSES.search(text.casefold()) is not None
 
 
 def text_key(text: str) -> str:
@@ -169,53 +163,6 @@ def text_key(text: str) -> str:
     return _SYNONYMS.get(key, key)
 
 
-def label(source: str) -> str:
-    """The `(B)` before what a choice says: `(B) 12`; '' without one."""
-    match = re.match(rf"[{OPEN}\s]*(\([A-J]\))[{CLOSE}\s]*\S|([A-J]\))\Z|([A-J][.:])\s+\S", source)
-    return next(filter(None, match.groups())) if match else ""
-
-
-def choice(text: str) -> tuple[str, str] | None:
-    """(letter, rest) of `(C)`, `C`, `(C) blue`; None if it is no multiple choice answer."""
-    bare = re.sub(rf"[{OPEN}{CLOSE}{{}}]", "", text).strip()
-    match = re.fullmatch(r"\(([A-Za-z])\)\s*(.*)|([A-Z])[.:)]\s*(.*)|([A-Za-z])", bare)
-    if not match:
-        return None
-    letter = match.group(1) or match.group(3) or match.group(5)
-    return letter, text_key(match.group(2) or match.group(4) or "")
-
-
 def same_words(a: str, b: str) -> bool:
     """Equal texts with something in them."""
     return bool(text_key(a)) and text_key(a) == text_key(b)
-
-
-def same_text(a: str, b: str) -> bool:
-    """Equal words, or the same choice with and without its wording."""
-    if same_words(a, b):
-        return True
-    ca, cb = choice(a), choice(b)
-    if ca and cb:
-        return ca[0] == cb[0] and (not ca[1] or not cb[1] or ca[1] == cb[1])
-    named, other = (ca, b) if ca else (cb, a)
-    return bool(named and named[1]) and named[1] == text_key(other) if named else False
-
-
-def unit_key(text: str) -> str:
-    """A unit of measure in one spelling; '' for counted things and other descriptions."""
-    low = _FILLERS.sub("", re.sub(rf"[{OPEN}{CLOSE}{{}}\\]", " ", text).casefold())
-    power = "2" if re.search(r"square|\bsq\b|\^ *2", low) else ""
-    power = "3" if re.search(r"cubic|\bcu\b|\^ *3", low) else power
-    spoken = re.findall(r"[a-z]+(?:\.m\b\.?)?", low)
-    if len(set(spoken) - {"square", "sq", "cubic", "cu"}) > 1:
-        spoken = [w for w in spoken if w != "in"]  # beside other words it is no inch
-    found = [_UNITS[w] for w in spoken if w in _UNITS]
-    if len(found) > 1 and found[-1] in ("celsius", "fahrenheit"):
-        found = found[-1:]  # degrees Celsius
-    return "/".join(found) + power if found else ""
-
-
-def same_unit(a: str, b: str) -> bool:
-    """False only for two different measures: a missing unit, or a counted noun, is no error."""
-    ka, kb = unit_key(a), unit_key(b)
-    return not ka or not kb or ka == kb
