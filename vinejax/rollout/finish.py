@@ -26,7 +26,7 @@ class Ending:
     ):
         self._tokenizer, self._stop, self._on_grown = tokenizer, stop, on_grown
         self._trunks, self._branches = trunks, branches
-        self._texts: dict[tuple[int, int, int | None], tuple[str, str]] = {}
+        self._texts: dict[tuple[int, int], str] = {}
 
     def take(self, drawn: Iterable[Drawn], results: list[Grown]) -> list[Drawn]:
         """Fills in `results` by branch; gives back those that the devices cut short, by branch.
@@ -54,20 +54,17 @@ class Ending:
         """What is kept; None where the decoded text has no stop string after all."""
         branch = self._branches[drawn.branch]
         prefix = self._trunks[branch.trunk][: branch.position]
-        text, before = self._before(branch, prefix)
+        text, before = self._text(branch.trunk, branch.position), ""
+        if self._stop and branch.response is not None:
+            before = tail(added(self._text(branch.trunk, branch.response), text), self._stop)
         cut = cut_at_stop(self._tokenizer, prefix, text, drawn.tokens, self._stop, before)
         return None if drawn.ended == STOP and not cut.hit else cut
 
-    def _before(self, branch: Branch, prefix: list[int]) -> tuple[str, str]:
-        """The text before a branch, and the end of it in which a stop string can have begun."""
-        place = (branch.trunk, branch.position, branch.response)
-        if place not in self._texts:
-            text, before = decode(self._tokenizer, prefix), ""
-            if self._stop and branch.response is not None:
-                prompt_text = decode(self._tokenizer, prefix[: branch.response])
-                before = tail(added(prompt_text, text), self._stop)
-            self._texts[place] = text, before
-        return self._texts[place]
+    def _text(self, trunk: int, end: int) -> str:
+        """That of a trunk's first `end` tokens, decoded once."""
+        if (trunk, end) not in self._texts:
+            self._texts[trunk, end] = decode(self._tokenizer, self._trunks[trunk][:end])
+        return self._texts[trunk, end]
 
 
 def _grown(drawn: Drawn, cut: Cut) -> Grown:

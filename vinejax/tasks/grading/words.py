@@ -165,4 +165,5 @@ def text_key(text: str) -> str:
 
 def same_words(a: str, b: str) -> bool:
     """Equal texts with something in them."""
-    return bool(text_key(a)) and text_key(a) == text_key(b)
+    key = text_key(a)
+    return bool(key) and key == text_key(b)
