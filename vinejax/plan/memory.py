@@ -16,7 +16,6 @@ from vinejax.rollout.split import num_kv_heads, vocab_axis
 
 FLOAT32 = 4
 MOMENTS = 2  # of Adam
-STAGES = ("rollout", "score", "train")
 
 
 class Phase(NamedTuple):
