@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vinejax.tasks.grading import Grader, extract_answer
+from vinejax.grading import Grader, extract_answer
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 PAIRS = 40_000

@@ -24,10 +24,10 @@ import transformers  # noqa: F401 (its import is not what is measured)
 from etils import epath
 
 from vinejax.model.decoder import Decoder, DecoderConfig
-from vinejax.model.families import config_json
-from vinejax.model.layout import sources
-from vinejax.model.tensors import NewTensor, write_tensors
-from vinejax.model.weights import load_pretrained, save_pretrained
+from vinejax.model.hf.families import config_json
+from vinejax.model.hf.names import sources
+from vinejax.model.hf.tensors import NewTensor, write_tensors
+from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.tasks.arithmetic import TOKENIZER
 
 WIDTH, FFN, VOCAB = 1536, 4096, 32000

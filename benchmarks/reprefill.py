@@ -18,9 +18,9 @@ import numpy as np
 from jax import lax
 from workload import Run, Workload
 
-from vinejax.config import SampleConfig
 from vinejax.model.decoder import Decoder, DecoderConfig, Params, unstack
 from vinejax.rollout.sampling import sample
+from vinejax.settings import SampleConfig
 
 
 class Cache(NamedTuple):

@@ -4,8 +4,8 @@
     python fuzz/atheris_grading.py -max_total_time=600 -len_control=0 -max_len=600 [CORPUS]
 
 Runs until something raises or takes longer than a second, and prints the texts; options are those
-of libFuzzer. Bytes choose the pieces and forms of tests/grading_grammar.py, or are text themselves.
-atheris needs Linux; it is no dependency of the project, and no test runs this.
+of libFuzzer. Bytes choose the pieces and forms of tests/helpers/grading_grammar.py, or are text
+themselves. atheris needs Linux; it is no dependency of the project, and no test runs this.
 """
 
 import sys
@@ -14,8 +14,8 @@ from pathlib import Path
 import atheris
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-with atheris.instrument_imports(include=["vinejax.tasks"]):
-    from grading_grammar import FORMS, PIECES, check_reference, check_strict, check_text
+with atheris.instrument_imports(include=["vinejax.grading", "vinejax.tasks"]):
+    from helpers.grading_grammar import FORMS, PIECES, check_reference, check_strict, check_text
 
 DEPTH = 4
 

@@ -14,9 +14,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # no test may need the network
 from collections.abc import Iterator  # noqa: E402
 
 import jax  # noqa: E402
-import model_oracles  # noqa: E402
 import pytest  # noqa: E402
-from tokenizer_cases import shared  # noqa: E402
+from helpers import model_oracles  # noqa: E402
+from helpers.tokenizer_cases import shared  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -39,6 +39,6 @@ def tiny() -> model_oracles.Model:
 @pytest.fixture(scope="session")
 def stories() -> model_oracles.Model:
     """stories260K: a Llama of 260 thousand parameters that really writes English."""
-    from vinejax.model.weights import load_pretrained
+    from vinejax.model.hf.weights import load_pretrained
 
     return model_oracles.Model(*load_pretrained(str(shared("tiny_model/stories260K/hf"))))

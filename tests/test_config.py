@@ -10,8 +10,9 @@ import pytest
 from ml_collections import config_dict
 
 from vinejax.checks import check, flatten
-from vinejax.config import Config, check_name, default, from_dict
+from vinejax.config import check_name, default, from_dict
 from vinejax.errors import ConfigError
+from vinejax.settings import Config
 
 
 def set_field(config: Any, name: str, value: object) -> None:

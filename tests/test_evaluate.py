@@ -5,13 +5,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import loop_cases as cases
 import pytest
+from helpers import loop_cases as cases
 
-from vinejax.config import Config
 from vinejax.evaluate import evaluate_run
-from vinejax.model.weights import load_pretrained
+from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.settings import Config
 from vinejax.tasks.rewards import Rewards
 
 

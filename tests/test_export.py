@@ -6,14 +6,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from model_oracles import Model
+from helpers.model_oracles import Model
 
-from vinejax.config import Config, ModelConfig
 from vinejax.errors import ConfigError, ModelError, WorkdirError
 from vinejax.export import export_run
-from vinejax.model.weights import load_pretrained, save_pretrained
+from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.workdir import check_workdir, record_run
+from vinejax.settings import Config, ModelConfig
 from vinejax.types import TrainState
 
 

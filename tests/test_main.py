@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers.paths import CONFIGS
 
 CONFIG = """
 from vinejax.config import default
@@ -41,7 +42,7 @@ for name, function, mode in [
     sys.modules[name] = types.ModuleType(name)
     setattr(sys.modules[name], function, record(mode))
 """
-GRPO = pathlib.Path(__file__).parents[1] / "configs" / "tiny_grpo.py"
+GRPO = CONFIGS / "tiny_grpo.py"
 RUN = "\nfrom vinejax import main\nmain.run()\n"
 
 

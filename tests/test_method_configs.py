@@ -2,16 +2,16 @@
 
 import copy
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.paths import CONFIGS
 
 from vinejax.checks import check, flatten
-from vinejax.config import METHODS, Config, Fields, default, from_dict, from_file, given
+from vinejax.config import Fields, default, from_dict, from_file, given
 from vinejax.errors import ConfigError
+from vinejax.settings import METHODS, Config
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 TINY = sorted(path.name for path in CONFIGS.glob("tiny_*.py"))
 PAPER = sorted(path.name for path in (CONFIGS / "paper").glob("*.py"))
 OF_THE_PAPER = ("vineppo", "ppo", "grpo", "rloo", "restem", "dpo_positive", "sft")

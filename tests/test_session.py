@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import loop_cases as cases
 import pytest
+from helpers import loop_cases as cases
 
 from vinejax import train as loop
-from vinejax.config import Config, DataConfig, TopologyConfig
 from vinejax.errors import ConfigError, DataError, DivergedError, RoomError, WorkdirError
 from vinejax.evaluate import evaluate_run
 from vinejax.export import export_run
-from vinejax.model.weights import load_pretrained, save_pretrained
+from vinejax.grading import Grader
+from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.session import open_session
-from vinejax.tasks.grading import Grader
+from vinejax.settings import Config, DataConfig, TopologyConfig
 from vinejax.tasks.prompts import encode_prompt
 from vinejax.types import Problem
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import loop_cases as cases
 import numpy as np
 import pytest
+from helpers import loop_cases as cases
 
 from vinejax import train as loop
-from vinejax.model.weights import load_pretrained
+from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
 
 TRAIN_NAMES = (

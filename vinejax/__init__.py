@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vinejax.config import SampleConfig
+    from vinejax.grading import Grader, Verdict, extract_answer, grade, grade_response
     from vinejax.model.decoder import apply
-    from vinejax.model.weights import load_pretrained, save_pretrained
+    from vinejax.model.hf.weights import load_pretrained, save_pretrained
     from vinejax.rl.advantages import gae, group_advantages, step_advantages, token_advantages
     from vinejax.rl.losses import kl, ppo_clip, value_clip
     from vinejax.rl.masked import whiten
     from vinejax.rl.values import mc_values
     from vinejax.rollout.branches import Branch
     from vinejax.rollout.engine import Engine
-    from vinejax.tasks.grading import Grader, Verdict, extract_answer, grade, grade_response
+    from vinejax.settings import SampleConfig
     from vinejax.tasks.steps import split_steps
 
 _HOMES = {
-    "SampleConfig": "vinejax.config",
+    "SampleConfig": "vinejax.settings",
     "apply": "vinejax.model.decoder",
-    "load_pretrained": "vinejax.model.weights",
-    "save_pretrained": "vinejax.model.weights",
+    "load_pretrained": "vinejax.model.hf.weights",
+    "save_pretrained": "vinejax.model.hf.weights",
     "gae": "vinejax.rl.advantages",
     "group_advantages": "vinejax.rl.advantages",
     "step_advantages": "vinejax.rl.advantages",
@@ -34,11 +34,11 @@ _HOMES = {
     "mc_values": "vinejax.rl.values",
     "Branch": "vinejax.rollout.branches",
     "Engine": "vinejax.rollout.engine",
-    "Grader": "vinejax.tasks.grading",
-    "Verdict": "vinejax.tasks.grading",
-    "extract_answer": "vinejax.tasks.grading",
-    "grade": "vinejax.tasks.grading",
-    "grade_response": "vinejax.tasks.grading",
+    "Grader": "vinejax.grading",
+    "Verdict": "vinejax.grading",
+    "extract_answer": "vinejax.grading",
+    "grade": "vinejax.grading",
+    "grade_response": "vinejax.grading",
     "split_steps": "vinejax.tasks.steps",
 }
 

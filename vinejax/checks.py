@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from vinejax.config import METHODS, Config
 from vinejax.errors import ConfigError
+from vinejax.settings import METHODS, Config
 
 AT_LEAST_ONE = (
     *(

@@ -15,76 +15,16 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from ml_collections import config_dict
 
+from vinejax import settings
 from vinejax.errors import ConfigError
-from vinejax.settings import (
-    METHODS,
-    AsymREConfig,
-    BudgetConfig,
-    CheckpointConfig,
-    Config,
-    CriticConfig,
-    DAPOConfig,
-    DataConfig,
-    DistributedConfig,
-    DPOConfig,
-    EvalConfig,
-    GraderConfig,
-    KLConfig,
-    LogConfig,
-    MeshConfig,
-    ModelConfig,
-    OffloadConfig,
-    OPMDConfig,
-    OptimizerConfig,
-    PlanConfig,
-    PPOConfig,
-    RestEMConfig,
-    RewardConfig,
-    RolloutConfig,
-    SampleConfig,
-    SFTConfig,
-    TopologyConfig,
-    ValuesConfig,
-)
-
-__all__ = [
-    "METHODS",
-    "AsymREConfig",
-    "BudgetConfig",
-    "CheckpointConfig",
-    "Config",
-    "CriticConfig",
-    "DAPOConfig",
-    "DPOConfig",
-    "DataConfig",
-    "DistributedConfig",
-    "EvalConfig",
-    "GraderConfig",
-    "KLConfig",
-    "LogConfig",
-    "MeshConfig",
-    "ModelConfig",
-    "OPMDConfig",
-    "OffloadConfig",
-    "OptimizerConfig",
-    "PPOConfig",
-    "PlanConfig",
-    "RestEMConfig",
-    "RewardConfig",
-    "RolloutConfig",
-    "SFTConfig",
-    "SampleConfig",
-    "TopologyConfig",
-    "ValuesConfig",
-    "Fields",
-    "check_name",
-    "default",
-    "from_dict",
-    "from_file",
-    "given",
-]
+from vinejax.settings import METHODS, Config
 
 OWNED = {section for sections in METHODS.values() for section in sections}
+
+
+def __getattr__(name: str) -> Any:
+    """The settings' names, which tasks of users' own import from here: `config.DataConfig`."""
+    return getattr(settings, name)
 
 
 class Fields(config_dict.ConfigDict):

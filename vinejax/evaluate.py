@@ -9,17 +9,18 @@ import numpy as np
 from etils import epath
 
 from vinejax.analysis.accuracy import accuracy_metrics
-from vinejax.config import Config
 from vinejax.model.decoder import Params
 from vinejax.rollout.branches import Grown
 from vinejax.rollout.engine import Engine
-from vinejax.rollout.trajectories import PromptedProblem, sample_solutions
+from vinejax.rollout.trajectories import sample_solutions
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.workdir import write_atomic
 from vinejax.session import Session, open_session
+from vinejax.settings import Config
 from vinejax.tasks.base import Split
+from vinejax.types import PromptedProblem
 
 PREFIXES = {"validation": "eval", "test": "test"}  # of the metrics' names
 SAME_DRAWS = -1  # for row_seed's iteration: every evaluation draws the same random numbers

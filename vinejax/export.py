@@ -6,16 +6,16 @@ import jax
 from etils import epath
 
 from vinejax.baselines.sft import FOLDER as WARM_UP
-from vinejax.config import Config
 from vinejax.errors import WorkdirError
-from vinejax.model.hub import find_folder
-from vinejax.model.layout import abstract_params
+from vinejax.model.hf.hub import find_folder
+from vinejax.model.hf.names import abstract_params
+from vinejax.model.hf.weights import load_model, save_pretrained
 from vinejax.model.sharding import make_mesh, param_shardings
-from vinejax.model.weights import load_model, save_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.workdir import check_workdir
+from vinejax.settings import Config
 
 FOLDER = "export"  # of the workdir
 SOURCES = {"best": ("best", "checkpoints"), "last": ("checkpoints",)}

@@ -32,17 +32,17 @@ from vinejax.baselines.sft import (
     sft_step,
     worked_examples,
 )
+from vinejax.budget import Spent, left
 from vinejax.evaluate import accuracy_of
 from vinejax.learner.batch import shuffled
-from vinejax.learner.metrics import engine_metrics, episode_metrics, grading_metrics, record
-from vinejax.learner.offload import to_device
 from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.spent import Spent, left
 from vinejax.learner.update import fresh_state
+from vinejax.metrics import engine_metrics, episode_metrics, grading_metrics, record
 from vinejax.model.decoder import Params
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import sample_episodes
 from vinejax.runtime.log import RunLog
+from vinejax.runtime.offload import to_device
 from vinejax.session import Session
 from vinejax.types import Episode, TrainState
 

@@ -10,22 +10,21 @@ from etils import epath
 from jax.sharding import Mesh
 
 from vinejax.baselines.sft import computing, warm_start
-from vinejax.config import Config, SampleConfig
 from vinejax.errors import ConfigError, DataError
-from vinejax.learner.offload import to_device, to_host
-from vinejax.model.architecture import check_architecture
 from vinejax.model.decoder import Decoder, Params
+from vinejax.model.hf.architecture import check_architecture
+from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import check_rows, make_mesh
-from vinejax.model.weights import load_pretrained
 from vinejax.rollout.engine import Engine
-from vinejax.rollout.trajectories import PromptedProblem
 from vinejax.runtime.devices import on_devices, use_compile_cache
 from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
+from vinejax.runtime.offload import to_device, to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
+from vinejax.settings import Config, SampleConfig
 from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.prompts import load_problems
 from vinejax.tasks.rewards import Rewards
-from vinejax.types import Problem
+from vinejax.types import Problem, PromptedProblem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

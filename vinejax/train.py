@@ -25,11 +25,15 @@ from vinejax.baselines.critic import (
     make_critic_optimizer,
 )
 from vinejax.baselines.samples import draw, sample_with_spread
-from vinejax.config import Config
+from vinejax.budget import Spent, left, num_critic_updates, num_updates
 from vinejax.evaluate import evaluate
 from vinejax.learner.batch import collate, minibatches, with_logprobs
 from vinejax.learner.credit import with_credit
-from vinejax.learner.metrics import (
+from vinejax.learner.objective import objective_of
+from vinejax.learner.optimizer import learning_rate, make_optimizer
+from vinejax.learner.step import train_step
+from vinejax.learner.update import fresh_state
+from vinejax.metrics import (
     engine_metrics,
     episode_metrics,
     grading_metrics,
@@ -37,23 +41,19 @@ from vinejax.learner.metrics import (
     record,
     update_metrics,
 )
-from vinejax.learner.objective import objective_of
-from vinejax.learner.offload import to_device, to_host
-from vinejax.learner.optimizer import learning_rate, make_optimizer
-from vinejax.learner.spent import Spent, left, num_critic_updates, num_updates
-from vinejax.learner.step import train_step
-from vinejax.learner.update import fresh_state
 from vinejax.offline import OFFLINE
 from vinejax.rollout.engine import Engine
-from vinejax.rollout.trajectories import PromptedProblem, sample_episodes
+from vinejax.rollout.trajectories import sample_episodes
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
+from vinejax.runtime.offload import to_device, to_host
 from vinejax.runtime.profile import profiler
 from vinejax.session import Session, open_session
+from vinejax.settings import Config
 from vinejax.tasks.base import Split
-from vinejax.types import Batch, Episode, TrainState
+from vinejax.types import Batch, Episode, PromptedProblem, TrainState
 
 
 @dataclasses.dataclass(frozen=True)

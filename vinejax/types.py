@@ -5,11 +5,12 @@ rollouts a state (the paper's K), B sequences, T tokens. The model's own are in 
 """
 
 import dataclasses
-import hashlib
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+
+from vinejax.seeds import row_seed as row_seed  # part of the public names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +20,9 @@ class Problem:
     id: str
     question: str
     answer: str
+
+
+PromptedProblem = tuple[Problem, list[int]]  # a problem and the ids of its prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +95,3 @@ class TrainState(NamedTuple):
     params: Any
     opt_state: Any
     critic: Any = None  # a TrainState of its own, in the runs that train a critic
-
-
-def row_seed(
-    seed: int, iteration: int, problem: str, rollout: int = 0, state: int = 0, k: int = 0
-) -> int:
-    """Stable 64-bit seed of one sampled row, the same on every host, in every process and order."""
-    text = f"{seed}/{iteration}/{problem}/{rollout}/{state}/{k}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vinejax.rollout.trajectories import PromptedProblem
-from vinejax.tasks.text import continuation_text, decode
-from vinejax.types import Episode
+from vinejax.text import continuation_text, decode
+from vinejax.types import Episode, PromptedProblem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -16,7 +16,6 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from vinejax.config import Config
 from vinejax.learner.batch import slices
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.score import shifted
@@ -24,6 +23,7 @@ from vinejax.learner.update import accumulate, apply
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import everywhere
 from vinejax.rl.losses import value_clip
+from vinejax.settings import Config
 from vinejax.types import Batch, TrainState
 
 

@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from vinejax.config import DPOConfig
 from vinejax.learner.batch import collate
 from vinejax.learner.score import score, token_logprobs
 from vinejax.learner.update import accumulate, apply
 from vinejax.model.decoder import Decoder, Params
 from vinejax.rl.losses import dpo_positive
-from vinejax.types import Batch, Episode, TrainState, row_seed
+from vinejax.seeds import host_rng
+from vinejax.settings import DPOConfig
+from vinejax.types import Batch, Episode, TrainState
 
 ACCEPTED = 0.5  # the least reward of the better one of a pair
 
@@ -57,7 +57,7 @@ def make_pairs(episodes: list[Episode], per_problem: int, seed: int) -> list[Pai
     pairs = []
     for name, (right, wrong) in groups.items():
         all_pairs = list(itertools.product(right, wrong))
-        rng = np.random.default_rng(row_seed(seed, 0, f"pairs/{name}"))
+        rng = host_rng(seed, 0, f"pairs/{name}")
         pairs += [all_pairs[i] for i in rng.permutation(len(all_pairs))[:per_problem]]
     return pairs
 

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import optax
 
 from vinejax.baselines.sft import Likelihood, sft_step
-from vinejax.config import Config
 from vinejax.learner.batch import collate, shuffled
 from vinejax.model.decoder import Decoder, Params
+from vinejax.settings import Config
 from vinejax.types import Batch, Episode, TrainState
 
 CORRECT = 1.0  # the least reward that is learnt from

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
-from vinejax.rollout.trajectories import PromptedProblem
-from vinejax.types import Episode, row_seed
+from vinejax.seeds import host_rng
+from vinejax.types import Episode, PromptedProblem
 
 Sample = Callable[[list[PromptedProblem]], list[Episode]]  # a group of episodes a problem, in order
 
@@ -17,7 +15,7 @@ def draw(
 
     They are distinct within the iteration, as in on_policy_episode_generator.py:261-270.
     """
-    rng = np.random.default_rng(row_seed(seed, iteration, "problems"))
+    rng = host_rng(seed, iteration, "problems")
     return [problems[i] for i in rng.permutation(len(problems))[:count]]
 
 

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from etils import epath
 from jax.sharding import Mesh
 
-from vinejax.config import Config, ModelConfig, OptimizerConfig
 from vinejax.errors import ConfigError, DataError
 from vinejax.learner.batch import collate
 from vinejax.learner.optimizer import make_optimizer
@@ -28,16 +26,18 @@ from vinejax.learner.step import token_weights
 from vinejax.learner.update import accumulate, apply, fresh_state
 from vinejax.model.config import check_choice
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
+from vinejax.model.hf.tensors import INDEX, SINGLE
+from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.model.sharding import check_heads, make_mesh, param_shardings, platform_of
-from vinejax.model.tensors import INDEX, SINGLE
-from vinejax.model.weights import load_pretrained, save_pretrained
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
+from vinejax.seeds import host_rng
+from vinejax.settings import Config, ModelConfig, OptimizerConfig
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.prompts import encode_response, load_problems
-from vinejax.types import Batch, Episode, TrainState, row_seed
+from vinejax.types import Batch, Episode, TrainState
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -165,7 +165,7 @@ def _batches(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
     epoch, order = 0, []
     for _ in range(cfg.sft.steps):
         while len(order) < cfg.sft.batch:
-            rng = np.random.default_rng(row_seed(cfg.seed, 0, "sft", rollout=epoch))
+            rng = host_rng(cfg.seed, 0, "sft", epoch)
             order, epoch = [*order, *rng.permutation(len(examples))], epoch + 1
         chosen = [examples[i] for i in order[: cfg.sft.batch]]
         order = order[cfg.sft.batch :]

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple, TypeVar, cast
 import jax
 import numpy as np
 
-from vinejax.config import Config, PPOConfig
 from vinejax.learner.score import score
 from vinejax.model.decoder import Decoder, Params
 from vinejax.rl.advantages import step_advantages, token_advantages
 from vinejax.rl.masked import whiten
-from vinejax.rollout.plan import bucket
-from vinejax.types import Batch, Episode, row_seed
+from vinejax.seeds import host_rng
+from vinejax.settings import Config, PPOConfig
+from vinejax.shapes import bucket
+from vinejax.types import Batch, Episode
 
 Rows = TypeVar("Rows")  # arrays [B, ...] in any nest of tuples
 Item = TypeVar("Item")
@@ -114,7 +115,7 @@ def shuffled(
     items: list[Item], size: int, seed: int, iteration: int, epoch: int
 ) -> Iterator[list[Item]]:
     """One epoch of `items` in lists of `size`, the last one shorter, in an order as that above."""
-    rng = np.random.default_rng(row_seed(seed, iteration, "shuffled", rollout=epoch))
+    rng = host_rng(seed, iteration, "shuffled", epoch)
     order = rng.permutation(len(items))
     for start in range(0, len(items), size):
         yield [items[i] for i in order[start : start + size]]
@@ -128,6 +129,6 @@ def slices(rows: Rows, size: int) -> Iterator[Rows]:
 
 def minibatches(rows: Rows, size: int, seed: int, iteration: int, epoch: int) -> Iterator[Rows]:
     """One epoch in an order that depends on (seed, iteration, epoch) alone."""
-    rng = np.random.default_rng(row_seed(seed, iteration, "minibatches", rollout=epoch))
+    rng = host_rng(seed, iteration, "minibatches", epoch)
     order = rng.permutation(jax.tree.leaves(rows)[0].shape[0])
     yield from slices(jax.tree.map(lambda x: x[order], rows), size)

@@ -5,12 +5,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from vinejax.config import Config
 from vinejax.learner.batch import StepLayout, step_layout, with_advantages
 from vinejax.learner.objective import METHODS, objective_of
 from vinejax.rl.advantages import gae, group_advantages, overlong_penalty
 from vinejax.rl.losses import kl
 from vinejax.rl.masked import whiten
+from vinejax.settings import Config
 from vinejax.types import Batch, Episode
 
 

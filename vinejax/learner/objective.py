@@ -3,7 +3,7 @@
 import dataclasses
 from typing import NamedTuple
 
-from vinejax.config import Config, KLConfig, PPOConfig
+from vinejax.settings import Config, KLConfig, PPOConfig
 
 
 class Method(NamedTuple):

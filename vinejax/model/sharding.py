@@ -15,8 +15,8 @@ from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vinejax.config import Config, MeshConfig
 from vinejax.errors import ConfigError
+from vinejax.settings import Config, MeshConfig
 
 Axis = str | tuple[str, ...] | None  # of a mesh, for one axis of an array
 AnyMesh = Mesh | AbstractMesh  # where the sizes of its axes are enough

@@ -5,7 +5,7 @@ import math
 from vinejax.plan.case import Case
 from vinejax.plan.memory import Phase
 from vinejax.plan.roofline import STAGE, TEMPORARIES, Planned
-from vinejax.rollout.layout import cache_bytes
+from vinejax.rollout.arrays import cache_bytes
 from vinejax.runtime.topology import KINDS
 
 GIB = 2**30

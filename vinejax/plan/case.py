@@ -8,14 +8,14 @@ import os
 from etils import epath
 from jax.sharding import AbstractMesh
 
-from vinejax.config import Config
 from vinejax.errors import ConfigError
-from vinejax.model.architecture import read_architecture
 from vinejax.model.config import DecoderConfig, check_choice
 from vinejax.model.decoder import Decoder
+from vinejax.model.hf.architecture import read_architecture
 from vinejax.model.sharding import AXES, check_heads, check_rows
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.topology import Topology, parse
+from vinejax.settings import Config
 from vinejax.tasks.base import load_task
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from etils import epath
 from rich.console import Console
 
-from vinejax.config import Config
 from vinejax.learner.objective import METHODS
 from vinejax.plan.advice import advice
 from vinejax.plan.case import Case, open_case
@@ -22,6 +21,7 @@ from vinejax.plan.roofline import TEMPORARIES, Planned, iteration, planned
 from vinejax.plan.table import Plan, as_json, show
 from vinejax.plan.work import Work, analytic
 from vinejax.runtime.workdir import write_atomic
+from vinejax.settings import Config
 
 FOLDER = "plan"  # of the workdir
 WIDTH = 120  # of the tables, where the output is no screen

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from vinejax.model.layout import abstract_params
+from vinejax.model.hf.names import abstract_params
 from vinejax.model.sharding import spec_for, tensor_only
 from vinejax.plan.case import Case
-from vinejax.rollout.layout import FREE_SHARE, cache_bytes, sizes_of
-from vinejax.rollout.plan import Sizes, bucket
+from vinejax.rollout.arrays import FREE_SHARE, cache_bytes, sizes_of
+from vinejax.rollout.assign import Sizes
 from vinejax.rollout.split import num_kv_heads, vocab_axis
+from vinejax.shapes import bucket
 
 FLOAT32 = 4
 MOMENTS = 2  # of Adam

@@ -18,12 +18,13 @@ from vinejax.learner.score import score
 from vinejax.learner.step import train_step
 from vinejax.learner.update import state_shardings
 from vinejax.model.decoder import Decoder
-from vinejax.model.layout import abstract_params
+from vinejax.model.hf.names import abstract_params
 from vinejax.model.sharding import param_shardings
 from vinejax.plan.case import Case
 from vinejax.plan.memory import Phase, train_length
 from vinejax.plan.work import pass_rows
-from vinejax.rollout import decode, layout, split, window
+from vinejax.rollout import arrays as layout
+from vinejax.rollout import decode, split, window
 from vinejax.types import Batch, TrainState
 
 UPDATES = 1000  # of a run: part of the learning rate's schedule, but of no shape

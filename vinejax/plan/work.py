@@ -21,8 +21,8 @@ from vinejax.plan.memory import (
     train_length,
     weight_bytes,
 )
-from vinejax.rollout.layout import cache_bytes
-from vinejax.rollout.plan import LONG_TAIL
+from vinejax.rollout.arrays import cache_bytes
+from vinejax.rollout.assign import LONG_TAIL
 
 # Passes over a microbatch's products: forward, and twice as many backward.
 FORWARD, BACKWARD = 1, 2

@@ -7,8 +7,8 @@ from typing import NamedTuple, SupportsIndex
 
 import numpy as np
 
-from vinejax.config import SampleConfig
 from vinejax.model.decoder import DecoderConfig
+from vinejax.settings import SampleConfig
 
 # Integers are Python's or NumPy's, sequences lists, tuples or arrays.
 Ids = Sequence[SupportsIndex] | np.ndarray

@@ -20,9 +20,9 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Bool, Float, Int
 
-from vinejax.config import SampleConfig
 from vinejax.model.decoder import Decoder, softcap
 from vinejax.model.sharding import ROWS
+from vinejax.rollout.assign import Sizes
 from vinejax.rollout.attention import (
     Lanes,
     Scoring,
@@ -32,7 +32,6 @@ from vinejax.rollout.attention import (
     trunk_part,
     write_column,
 )
-from vinejax.rollout.plan import Sizes
 from vinejax.rollout.sampling import sample
 from vinejax.rollout.split import (
     CACHE,
@@ -46,6 +45,7 @@ from vinejax.rollout.split import (
     weight_specs,
 )
 from vinejax.rollout.window import Rows, Window
+from vinejax.settings import SampleConfig
 
 GOING, LENGTH, EOS, STOP, NOT_FINITE = range(5)  # what a step was for its branch
 

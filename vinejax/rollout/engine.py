@@ -17,10 +17,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from vinejax.config import SampleConfig
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import auto, placed
-from vinejax.rollout import decode, layout, split, window
+from vinejax.rollout import arrays as layout
+from vinejax.rollout import decode, split, window
+from vinejax.rollout.assign import Load, Sizes, assign
 from vinejax.rollout.branches import (
     Branch,
     Grown,
@@ -36,11 +37,11 @@ from vinejax.rollout.branches import (
 )
 from vinejax.rollout.finish import Ending
 from vinejax.rollout.phase import Drawn, Phase, Programs, queue_fields
-from vinejax.rollout.plan import Load, Sizes, assign
 from vinejax.rollout.stats import EngineStats
 from vinejax.rollout.stop import first_states, stop_table, token_texts
 from vinejax.runtime import distributed
 from vinejax.runtime.compiles import num_compiles
+from vinejax.settings import SampleConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -7,7 +7,7 @@ from vinejax.rollout.branches import Branch, Grown, OnGrown
 from vinejax.rollout.decode import EOS, STOP
 from vinejax.rollout.phase import Drawn
 from vinejax.runtime.distributed import is_mine, shared_work
-from vinejax.tasks.text import Cut, added, cut_at_stop, decode, tail
+from vinejax.text import Cut, added, cut_at_stop, decode, tail
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

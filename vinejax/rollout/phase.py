@@ -16,12 +16,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vinejax.errors import DivergedError
+from vinejax.rollout.arrays import on_shards
+from vinejax.rollout.assign import Load, Sizes
 from vinejax.rollout.branches import Work
 from vinejax.rollout.decode import GOING, NOT_FINITE, Slots, Trace
-from vinejax.rollout.layout import on_shards
-from vinejax.rollout.plan import Load, Sizes, bucket
 from vinejax.rollout.stats import EngineStats
 from vinejax.rollout.window import Rows, Window
+from vinejax.shapes import bucket
 
 
 class Programs(NamedTuple):

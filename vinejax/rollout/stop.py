@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vinejax.rollout.branches import Branch
-from vinejax.tasks.text import decode
+from vinejax.text import decode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

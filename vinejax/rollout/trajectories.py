@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vinejax.config import Config
 from vinejax.model.decoder import Params
 from vinejax.rollout.branches import Branch, Grown, OnGrown
 from vinejax.rollout.engine import Engine
 from vinejax.runtime.distributed import is_mine, shared_work
+from vinejax.seeds import row_seed
+from vinejax.settings import Config
 from vinejax.tasks.rewards import BackgroundRewards, Rewards
 from vinejax.tasks.steps import step_ends
-from vinejax.types import Episode, Problem, row_seed
+from vinejax.types import Episode, Problem, PromptedProblem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-PromptedProblem = tuple[Problem, list[int]]  # a problem and the ids of its prompt
 
 
 def sample_solutions(

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vinejax.config import Config
 from vinejax.model.decoder import Params
 from vinejax.rl.values import mc_values
 from vinejax.rollout.branches import Branch, Grown, OnGrown
 from vinejax.rollout.engine import Engine
-from vinejax.rollout.plan import bucket
-from vinejax.rollout.trajectories import PromptedProblem, graded_as_grown, rewarded_steps
+from vinejax.rollout.trajectories import graded_as_grown, rewarded_steps
 from vinejax.runtime.distributed import is_mine, shared_work
+from vinejax.seeds import row_seed
+from vinejax.settings import Config
+from vinejax.shapes import bucket
 from vinejax.tasks.rewards import Rewards
-from vinejax.tasks.text import UNFINISHED, continuation_text, decode
-from vinejax.types import Continuation, Episode, Problem, row_seed
+from vinejax.text import UNFINISHED, continuation_text, decode
+from vinejax.types import Continuation, Episode, Problem, PromptedProblem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

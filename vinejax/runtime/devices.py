@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 
-from vinejax.config import Config, MeshConfig
 from vinejax.errors import ConfigError
 from vinejax.runtime.distributed import check_hosts
 from vinejax.runtime.topology import match, parse
+from vinejax.settings import Config, MeshConfig
 
 
 def on_devices(cfg: Config) -> Config:

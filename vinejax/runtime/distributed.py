@@ -18,8 +18,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vinejax.config import DistributedConfig
 from vinejax.errors import UserError
+from vinejax.settings import DistributedConfig
 
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
 WORKERS = "worker-network-endpoints"  # a comma-separated list, on VMs with TPUs

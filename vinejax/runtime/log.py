@@ -14,10 +14,10 @@ import numpy as np
 from etils import epath
 from tensorboardX import SummaryWriter
 
-from vinejax.config import LogConfig
 from vinejax.errors import ConfigError, WorkdirError
 from vinejax.runtime.display import make_display
 from vinejax.runtime.workdir import is_remote, write_atomic
+from vinejax.settings import LogConfig
 
 
 class RunLog:

@@ -15,8 +15,8 @@ from typing import Any
 from etils import epath
 
 import vinejax
-from vinejax.config import Config
 from vinejax.errors import WorkdirError
+from vinejax.settings import Config
 
 REVISION = ".revision"  # of an archive, beside the package
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vinejax.config import DataConfig
+from vinejax.settings import DataConfig
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
 
@@ -117,7 +117,7 @@ class Arithmetic:
 
     def tokenizer(self) -> "PreTrainedTokenizerBase":
         """The shipped character-level tokenizer, for models that start from nothing."""
-        from vinejax.model.weights import load_tokenizer
+        from vinejax.model.hf.weights import load_tokenizer
 
         return load_tokenizer(TOKENIZER)
 

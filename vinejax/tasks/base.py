@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from vinejax.config import DataConfig
 from vinejax.errors import ConfigError, DataError
+from vinejax.settings import DataConfig
 from vinejax.types import Problem
 
 if TYPE_CHECKING:
-    from vinejax.tasks.grading import Grader
+    from vinejax.grading import Grader
 
 Split = Literal["train", "validation", "test"]
 

@@ -6,7 +6,7 @@ takes the first 500 of its 2,818 test problems; here all rows of the file are th
 
 from typing import Any
 
-from vinejax.config import DataConfig
+from vinejax.settings import DataConfig
 from vinejax.tasks.evaluation import Evaluation
 
 

@@ -16,7 +16,7 @@ from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
 
 if TYPE_CHECKING:
-    from vinejax.tasks.grading import Grader
+    from vinejax.grading import Grader
 
 DOLLAR = re.compile(r"(?<!\\)\$")
 
@@ -70,7 +70,7 @@ class Evaluation:
         return split_steps(text, "math")
 
     def answer(self, text: str) -> str | None:
-        from vinejax.tasks.grading import extract_answer  # only where something is graded
+        from vinejax.grading import extract_answer  # only where something is graded
 
         return extract_answer(text, style=_style(text))
 
@@ -79,7 +79,7 @@ class Evaluation:
 
     def reward(self, problem: Problem, response: str) -> float:
         """1.0 for a response whose answer equals the gold, else 0.0, as in mode 'strict'."""
-        from vinejax.tasks.grading import grade_response
+        from vinejax.grading import grade_response
 
         return float(grade_response(response, problem.answer, style=_style(response)))
 

@@ -11,14 +11,14 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vinejax.config import DataConfig
+from vinejax.settings import DataConfig
 from vinejax.tasks.base import Split, reference_prompt
 from vinejax.tasks.load import check_left, mixed, problems_of, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
 
 if TYPE_CHECKING:
-    from vinejax.tasks.grading import Grader
+    from vinejax.grading import Grader
 
 HUB_NAME = "openai/gsm8k"
 FILES: dict[Split, str] = {"train": "train", "validation": "train", "test": "test"}
@@ -79,7 +79,7 @@ class GSM8K:
 
     def reward(self, problem: Problem, response: str) -> float:
         """1.0 for the gold's number after the last '####', else 0.0, as in mode 'strict'."""
-        from vinejax.tasks.grading import grade
+        from vinejax.grading import grade
 
         given = final_answer(response)
         return float(given is not None and grade(given, self.gold(problem) or ""))
@@ -100,7 +100,7 @@ class GSM8K:
 
 def final_answer(response: str) -> str | None:
     """The first line with text after the last '####'; None where there is none."""
-    from vinejax.tasks.grading import extract_answer  # only where something is graded
+    from vinejax.grading import extract_answer  # only where something is graded
 
     return extract_answer(response, style="gsm8k") if MARKER in response else None
 

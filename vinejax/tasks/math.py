@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from vinejax.config import DataConfig
 from vinejax.errors import ConfigError
+from vinejax.settings import DataConfig
 from vinejax.tasks.base import Split, reference_prompt
 from vinejax.tasks.load import check_left, mixed, problems_of, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
 
 if TYPE_CHECKING:
-    from vinejax.tasks.grading import Grader
+    from vinejax.grading import Grader
 
 FIELDS = ("problem", "solution")
 TEST_PORTION = 500 / 12500  # of all rows
@@ -81,7 +81,7 @@ class MATH:
         return split_steps(text, "math")
 
     def answer(self, text: str) -> str | None:
-        from vinejax.tasks.grading import extract_answer  # only where something is graded
+        from vinejax.grading import extract_answer  # only where something is graded
 
         return extract_answer(text, style="math")
 
@@ -90,7 +90,7 @@ class MATH:
 
     def reward(self, problem: Problem, response: str) -> float:
         """1.0 for a response whose answer is the gold, else 0.0, as in mode 'strict'."""
-        from vinejax.tasks.grading import grade_response
+        from vinejax.grading import grade_response
 
         return float(grade_response(response, self.gold(problem) or ""))
 
@@ -116,7 +116,7 @@ def boxed_answer(solution: str) -> str | None:
     None if there is no box, or nothing in the last one, or if that is never closed.
     """
     # As the grader reads a response's.
-    from vinejax.tasks.grading.latex import last_boxed, last_boxes
+    from vinejax.grading.strict.latex import last_boxed, last_boxes
 
     return last_boxes(solution) if (last_boxed(solution) or "").strip() else None
 

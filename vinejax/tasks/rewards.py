@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from vinejax.config import GraderConfig
 from vinejax.errors import UserError
+from vinejax.grading import Grader
+from vinejax.settings import GraderConfig
 from vinejax.tasks.base import BatchGraded, StepRewarded, Task, WithGold
-from vinejax.tasks.grading import Grader
 from vinejax.types import Problem
 
 

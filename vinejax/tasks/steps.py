@@ -4,7 +4,7 @@ import bisect
 from typing import TYPE_CHECKING
 
 from vinejax.tasks.math_steps import split_math
-from vinejax.tasks.text import UNFINISHED, decode
+from vinejax.text import UNFINISHED, decode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

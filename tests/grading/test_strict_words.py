@@ -1,0 +1,216 @@
+"""Words in answers to the strict comparison: kind by kind, what is the same beside what is not."""
+
+import time
+
+import pytest
+
+from vinejax.grading.strict import compare as strict
+from vinejax.grading.strict import marks
+
+EQUAL, DIFFERENT = True, False
+
+KINDS: dict[str, list[tuple[bool, str, str]]] = {
+    "a label counts alone": [
+        (EQUAL, "(B) 12", "B"),
+        (EQUAL, "(B) 12", "12"),
+        (EQUAL, r"\textbf{(B)}\ 12", "12"),
+        (EQUAL, "B) 12", "(B)"),
+        (EQUAL, "(B) blue", "blue"),
+        (EQUAL, "(C) not enough information", "C"),
+        (EQUAL, "(B) I and II", "B"),
+        (EQUAL, r"\textbf{(A)}\ -1", "A"),
+        (EQUAL, "(A), (C)", "(C), (A)"),
+        (DIFFERENT, "(B) 12", "(C) 12"),
+        (DIFFERENT, "(B) 12", "(B) 13"),
+        (DIFFERENT, "(A), (B), (C), (D), (E)", "A"),
+        (DIFFERENT, "(A) or (B)", "(A)"),
+        (DIFFERENT, "(A)(B)", "A"),
+        (DIFFERENT, "A. B. C.", "A"),
+        (DIFFERENT, "(A) 3 (B) 4", "A"),
+        (DIFFERENT, r"\text{(A)}, \text{(B)}", "A"),
+        (DIFFERENT, "(A) 12 or 13", "12"),
+        (DIFFERENT, "(C) is not it", "C"),
+        (DIFFERENT, r"(C) \text{ not } 5", "C"),
+        (DIFFERENT, "A. wrong", "A"),
+        *[(DIFFERENT, rf"\text{{(A)}}{more}", r"\text{(A)}") for more in ("+1", "-1", ",1", "^2")],
+    ],
+    "and, or": [
+        (EQUAL, "x>1 or x<2", r"\mathbb R"),
+        (EQUAL, "x>1 and x>3", "x>3"),
+        (EQUAL, "x>1, x<2", "(1,2)"),
+        (EQUAL, "x<1, x>2", r"x<1 \lor x>2"),
+        (EQUAL, "x<1 or x>2 and x<3", r"(-\infty,1)\cup(2,3)"),
+        (EQUAL, "x>a and x<b", "x<b and x>a"),
+        (EQUAL, "x=1 or x=2", "x=1 and x=2"),
+        (EQUAL, "x=1 and y=2 or x=3 and y=4", "(1,2), (3,4)"),
+        (EQUAL, "100 and 200", "100,200"),
+        (EQUAL, "1 hour and 30 minutes", "90 minutes"),
+        (DIFFERENT, "x<1 and x>2", "x<1 or x>2"),
+        (DIFFERENT, r"x<1 \land x>2", r"x<1 \lor x>2"),
+        (DIFFERENT, "x>1 or x<2", "(1,2)"),
+        (DIFFERENT, "x>1 and x>3", "x>1"),
+        (DIFFERENT, "x<1 and x>2", r"(-\infty,1)\cup(2,\infty)"),
+        (DIFFERENT, "x>a and x<b", "x>a or x<b"),
+        (DIFFERENT, "x=1 or y=2", "(1,2)"),
+        (DIFFERENT, "red and blue", "red or blue"),
+        (DIFFERENT, r"p \land q", r"p \lor q"),
+        (DIFFERENT, "(0,2) and (1,3)", "(0,3)"),
+        (DIFFERENT, "1 hour or 30 minutes", "1.5 hours"),
+        (EQUAL, r"x<2 \text{ or } x>3: (-\infty,2)\cup(3,\infty)", "x<2 or x>3"),
+        (DIFFERENT, r"184 \text{ or } x<2: (-\infty,2)", r"(-\infty,2)"),
+        (DIFFERENT, r"\{184, x<2: (-\infty,2)\}", "x<2"),
+    ],
+    "words of a formula": [
+        (EQUAL, r"\triangle ABC", r"\triangle ABC"),
+        (EQUAL, "5 apples", "5"),
+        (EQUAL, "210 ways", "210 combinations"),
+        (EQUAL, "5 distinct real roots", "5 real roots"),
+        (EQUAL, r"20\% increase", r"20\%"),
+        (EQUAL, r"x\text{ dollars}", "x"),
+        (EQUAL, "profit of 5", "5"),
+        (DIFFERENT, r"\triangle ABC", r"\triangle DEF"),
+        (DIFFERENT, r"\frac17\triangle ABC", r"\frac17\triangle DEF"),
+        (DIFFERENT, r"n \text{ even}", r"n \text{ odd}"),
+        (DIFFERENT, r"n \text{ even}", "n"),
+        (DIFFERENT, r"20\% increase", r"20\% decrease"),
+        (DIFFERENT, "5 miles north", "5 miles south"),
+        (DIFFERENT, "loss of 5", "5"),
+        (DIFFERENT, "down 5", "5"),
+    ],
+    "items named by nouns": [
+        (EQUAL, "5 rows and 3 columns", "3 columns and 5 rows"),
+        (EQUAL, "5 boys, 3 girls", "5, 3"),
+        (DIFFERENT, "5 rows and 3 columns", "3 rows and 5 columns"),
+        (DIFFERENT, "5 boys, 3 girls", "3 boys, 5 girls"),
+    ],
+    "scales, parts and powers": [
+        (EQUAL, "5 hundred", "500"),
+        (EQUAL, r"2\text{ dozen}", "24"),
+        (EQUAL, "two dozen", "24"),
+        (EQUAL, r"3\text{ tenths}", "0.3"),
+        (EQUAL, "3 quarters", "0.75"),
+        (EQUAL, "7 quarters", "7"),  # coins
+        (EQUAL, "5 squared", "25"),
+        (EQUAL, "5 cm squared", r"5\text{ cm}^2"),
+        (EQUAL, "5 factorial", "120"),
+        (EQUAL, "10 ten-dollar bills", "10"),
+        *[(DIFFERENT, f"5 {word}", "5") for word in ("hundred", "dozen", "score", "tenths")],
+        *[
+            (DIFFERENT, f"5 {word}", "5")
+            for word in ("thousandths", "cubed", "factorial", "inverse")
+        ],
+        (DIFFERENT, "2 halves", "2"),
+    ],
+    "degrees and radians": [
+        (EQUAL, r"180^\circ", r"\pi\text{ radians}"),
+        (EQUAL, "2 radians", "2"),
+        (DIFFERENT, r"30^\circ", r"30\text{ radians}"),
+        (DIFFERENT, "30 degrees", "30 radians"),
+        (DIFFERENT, "5 radians", "5 cm"),
+    ],
+    "times of day": [
+        (EQUAL, "5:30 P.M.", "17:30"),
+        (EQUAL, "10:00 A.M.", "10:00 am"),
+        (DIFFERENT, "5:30 P.M.", "5:30 A.M."),
+        (DIFFERENT, "8:34 p.m.+1", "8:34 p.m."),
+        (DIFFERENT, r"8:34\text{ p.m.}!", r"8:34\text{ p.m.}"),
+    ],
+    "units of one letter": [
+        (EQUAL, r"5\text{m}", "5"),
+        (EQUAL, r"5\,\mathrm{m}^2", "5"),
+        (EQUAL, r"2\pi\,\mathrm{m}", r"2\pi"),
+        (EQUAL, r"5\,\mathrm{N}", "5"),
+        (EQUAL, r"5\text{m}", "500 cm"),
+        (EQUAL, r"12\mathrm{V}", "12 V"),
+        (EQUAL, r"9.8\,\mathrm{m}/\mathrm{s}^2", "9.8"),
+        (EQUAL, "300 K", "300"),
+        (EQUAL, "5 Hz", "5"),
+        (EQUAL, r"5\,\mathrm{V}", "5 volts"),
+        (DIFFERENT, r"5\,\mathrm{V}", r"5\,\mathrm{A}"),
+        (DIFFERENT, r"5\text{m}", r"5\text{s}"),
+        (DIFFERENT, "5m", "5"),  # a variable
+        (DIFFERENT, r"1/2\,\mathrm{m}+1", "3/2"),
+        (DIFFERENT, "5 Hz", "5 s"),
+    ],
+    "nothing between": [
+        (EQUAL, r"\text{ }5", "5"),
+        (EQUAL, r"\text{~}5", "5"),
+        (EQUAL, r"1,\text{ }2", "1,2"),
+        (EQUAL, "{}5", "5"),
+        (EQUAL, r"45{}^\circ", r"45^\circ"),
+        (DIFFERENT, r"x^{}2", "x"),
+        (DIFFERENT, "5{}6", "56"),
+    ],
+    "notations": [
+        (EQUAL, "1 234.5", "1234.5"),
+        (EQUAL, "1'234'567", "1234567"),
+        (EQUAL, "1.234.567", "1234567"),
+        (DIFFERENT, "1.234", "1234"),
+        (DIFFERENT, "1'23", "123"),
+        (EQUAL, "negative 5", "-5"),
+        (EQUAL, r"\text{minus }\frac12", "-0.5"),
+        (DIFFERENT, "negative 5", "5"),
+        (EQUAL, r"x\approx5", "5"),
+        (DIFFERENT, r"\pi\approx3.14", "3.14"),
+        (EQUAL, "2(3)", "6"),
+        (EQUAL, r"2(\frac34)", "1.5"),
+        (DIFFERENT, r"2(\frac34)", r"2\frac34"),
+        (EQUAL, "a:b=1:2", "1:2"),
+        (DIFFERENT, "a:b=1:2", "2:1"),
+        (EQUAL, "1011_{(2)}", "1011_2"),
+        (EQUAL, r"1011_{\text{base }2}", "1011_2"),
+        (DIFFERENT, "1011_{(2)}", "1011_3"),
+        (EQUAL, "2A_{16}", "2a_{16}"),
+        (DIFFERENT, "2A_{16}", "2b_{16}"),
+        (EQUAL, r"\mathbf i+2\mathbf j", r"\mathbf{i}+2\mathbf{j}"),
+    ],
+    "pairs": [
+        (EQUAL, r"5\%, 5", "5, 0.05"),
+        (EQUAL, "x+1, 2, 1/2", "0.5, 1+x, 2"),
+        (DIFFERENT, r"\sqrt3, \sqrt3", r"\pm\sqrt3"),
+        (DIFFERENT, r"5\%, 5\%", "5, 6"),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_both_ways(kind: str) -> None:
+    for expected, a, b in KINDS[kind]:
+        assert strict.equal(a, b) == strict.equal(b, a) == expected, (a, b)
+
+
+@pytest.mark.parametrize(
+    "text", ["(A)", "B", "(B) 12", r"\textbf{(C)}\ \frac12", "C)", "5 boys, 3 girls"]
+)
+def test_a_gold_with_words_is_readable(text: str) -> None:
+    assert strict.readable(text)
+
+
+LISTED = {
+    "the same text in another order": (r"\log x^\circ+{}\%", r"\log x^\circ+{}\%", 60, True),
+    "other texts in another order": (r"\sin x+{}", r"{}+\sin x", 12, True),
+    "no partners": (r"\log x^\circ+{}\%", r"\cos x^\circ+{}\%", 60, False),
+}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_long_lists_take_less_than_a_second(name: str) -> None:
+    one, other, count, expected = LISTED[name]
+    a = ",".join(one.replace("{}", str(i)) for i in range(count))
+    b = ",".join(other.replace("{}", str(i)) for i in reversed(range(count)))
+    start = time.process_time()
+    assert strict.equal(a, b) == strict.equal(b, a) == expected
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("gap", [" ", "~", "\t \n", "{} ", "and ", r"\text{ }", marks.ALL])
+def test_what_says_nothing_takes_no_time(gap: str) -> None:
+    start = time.process_time()
+    assert not strict.equal("5" + gap * (15_000 // len(gap)) + "x", "6")
+    assert time.process_time() - start < 1
+
+
+def test_no_answer_holds_a_mark() -> None:
+    matrix = r"\begin{pmatrix} 1 \end{pmatrix}"
+    forged = f"{matrix} + {marks.MATRIX}5{marks.MATRIX_END}"
+    assert not strict.equal(forged, r"\begin{pmatrix} 2 \end{pmatrix}")

@@ -1,0 +1,191 @@
+"""A task, a configuration, a model and batches small enough to run the whole loop in seconds."""
+
+import dataclasses
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vinejax
+from vinejax import train as loop
+from vinejax.config import from_dict
+from vinejax.learner.step import UpdateStats
+from vinejax.model.decoder import Decoder, DecoderConfig, Params
+from vinejax.runtime.compiles import num_compiles
+from vinejax.settings import Config, DataConfig
+from vinejax.tasks import arithmetic
+from vinejax.tasks.base import Split
+from vinejax.types import Episode, Problem
+
+_folder = tempfile.TemporaryDirectory(prefix="vinejax-run-")
+SIZES: dict[Split, int] = {"train": 12, "validation": 4, "test": 6}
+VOCAB, BOS, EOS = 20, 0, 1  # of the arithmetic tokenizer
+
+
+class FewProblems(arithmetic.Arithmetic):
+    """The embedded task, the first problems of each split, graded leniently.
+
+    Near is right and a line of work is worth something: a model that can hardly write then gets
+    rewards that differ, without which all results would be 0 and equal for the wrong reason.
+    """
+
+    def load(self, split: Split) -> list[Problem]:
+        return _problems(split)[: SIZES[split]]
+
+    def reward(self, problem: Problem, response: str) -> float:
+        answer, gold = self.answer(response), self.answer(problem.answer)
+        if answer and gold and abs(int(answer) - int(gold)) <= 4:
+            return 1.0
+        return 0.25 if "=" in response else 0.0
+
+
+@functools.cache
+def _problems(split: Split) -> list[Problem]:
+    return arithmetic.Arithmetic().load(split)
+
+
+def make(data: DataConfig) -> FewProblems:
+    return FewProblems()
+
+
+@functools.cache
+def tokenizer() -> Any:
+    return arithmetic.Arithmetic().tokenizer()
+
+
+def config(**sections: Any) -> Config:
+    """Three iterations of two updates an epoch; `sections` change fields, as values={"k": 1}.
+
+    Prompt and response have at most 32 tokens together: every iteration has the same shapes.
+    """
+    fields: dict[str, Any] = {
+        "iterations": 3,
+        "data": {"task": "loop_cases", "max_prompt_tokens": 15},
+        "model": {
+            **{"compute_dtype": "float32", "num_layers": 1, "width": 32, "num_heads": 4},
+            **{"num_kv_heads": 2, "ffn": 64, "context": 48},
+        },
+        "sample": {"max_tokens": 16, "temperature": 0.8},
+        "rollout": {"prompts": 4, "per_prompt": 3, "slots": 32},
+        "values": {"k": 3, "max_states": 1},
+        "ppo": {"minibatch": 8, "microbatch": 4, "epochs": 2},
+        "optimizer": {"learning_rate": 3e-4, "weight_decay": 0.01},
+        "sft": {"steps": 25, "batch": 12, "learning_rate": 1e-2},
+        "eval": {"every": 1, "samples": 2, "temperature": 1.0, "top_p": 1.0},
+        "checkpoint": {"every": 1, "keep": 2},
+        "log": {"vines": 8},
+    }
+    for name, value in sections.items():
+        fields[name] = fields.get(name, {}) | value if isinstance(value, dict) else value
+    return from_dict(fields)
+
+
+class Run(NamedTuple):
+    """A finished run, and what was counted on the way."""
+
+    workdir: Path  # not to be changed
+    iterations: list[int]  # programs compiled in each
+    updates: list[tuple[int, UpdateStats]]  # of each: programs compiled, statistics
+
+
+@functools.cache
+def finished_run() -> Run:
+    """An uninterrupted run of `config()`."""
+    compiles, updates = [], []
+    iterate, train_step = loop.iterate, loop.train_step
+
+    def counted_iteration(*args: Any):
+        before = num_compiles()
+        state = iterate(*args)
+        compiles.append(num_compiles() - before)
+        return state
+
+    def counted_update(*args: Any):
+        before = num_compiles()
+        state, stats = train_step(*args)
+        updates.append((num_compiles() - before, stats))
+        return state, stats
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "iterate", counted_iteration)
+        patch.setattr(loop, "train_step", counted_update)
+        return Run(Path(loop.train(config(), f"{_folder.name}/run")), compiles, updates)
+
+
+@functools.cache
+def model(**changes: Any) -> Decoder:
+    sizes = DecoderConfig(
+        vocab_size=VOCAB, num_layers=2, width=32, num_heads=4, num_kv_heads=2, head_dim=8, ffn=64,
+        context=64, bos_id=BOS, eos_ids=(EOS,),
+    )  # fmt: skip
+    return Decoder(dataclasses.replace(sizes, **changes))
+
+
+def params(seed: int = 0) -> Params:
+    """Weights of `model()`; a copy, which a train step may donate."""
+    return jax.tree.map(jnp.array, _params(seed))
+
+
+@functools.cache
+def _params(seed: int) -> Params:
+    return jax.device_get(jax.jit(model().init)(jax.random.key(seed)))
+
+
+@jax.jit
+def logits(params: Params, tokens: jax.Array) -> jax.Array:
+    """[B, T, V] of sequences without padding."""
+    return vinejax.apply(model(), params, tokens)
+
+
+def episode(prompt: list[int], response: list[int], **fields: Any) -> Episode:
+    """One with everything that `collate` reads; a single step unless `fields` say otherwise."""
+    plain: dict[str, Any] = {
+        **{"problem_id": "p", "logprobs": [0.0] * len(response), "text": "", "finished": True},
+        **{"reward": 0.0, "step_ends": [len(response)] if response else []},
+    }
+    return Episode(prompt=prompt, response=response, **plain | fields)
+
+
+def random_episodes(lengths: list[tuple[int, int]], seed: int = 0) -> list[Episode]:
+    """Episodes of random tokens with these lengths of prompt and response."""
+    rng = np.random.default_rng(seed)
+    return [
+        episode([BOS, *rng.integers(3, VOCAB, p - 1).tolist()], rng.integers(3, VOCAB, r).tolist())
+        for p, r in lengths
+    ]
+
+
+def leaves(tree: Any) -> dict[str, np.ndarray]:
+    """Path -> array."""
+    return {
+        jax.tree_util.keystr(path): np.asarray(x)
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def assert_close(found: Any, expected: Any, tolerance: float) -> None:
+    """Norm of the difference over the norm, tensor by tensor."""
+    found, expected = leaves(found), leaves(expected)
+    assert found.keys() == expected.keys()
+    for name, x in expected.items():
+        x, difference = x.astype(np.float64), found[name].astype(np.float64) - x
+        assert np.linalg.norm(x) > 0, f"{name} is 0 everywhere: nothing is compared"
+        assert np.linalg.norm(difference) <= tolerance * np.linalg.norm(x), name
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    """Bit for bit."""
+    found, expected = leaves(found), leaves(expected)
+    assert found.keys() == expected.keys()
+    for name, x in expected.items():
+        np.testing.assert_array_equal(found[name], x, err_msg=name)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

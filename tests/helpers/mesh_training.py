@@ -1,0 +1,202 @@
+"""Updates on a mesh of eight devices; `test_train_mesh.py` runs it in a process of its own.
+
+Prints the name of each check that held.
+"""
+
+import dataclasses
+import re
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from helpers.loop_cases import assert_close
+from helpers.model_oracles import random_model
+from vinejax.baselines.critic import Targets, critic_step, critic_values, fresh_critic
+from vinejax.baselines.dpo_positive import Pairs, pair_step
+from vinejax.baselines.sft import Likelihood, fresh_model, sft_step
+from vinejax.errors import ConfigError
+from vinejax.learner.objective import Objective, objective_of
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.score import score
+from vinejax.learner.step import gradients, train_step
+from vinejax.learner.update import fresh_state, state_shardings
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.sharding import check_rows, make_mesh, param_shardings
+from vinejax.runtime.compiles import num_compiles
+from vinejax.settings import Config, DPOConfig, MeshConfig, ModelConfig, OptimizerConfig, PPOConfig
+from vinejax.tasks.base import load_task
+from vinejax.types import Batch
+
+B, T, V, D = 16, 32, 52, 40  # sizes that nothing else in a program has
+EVEN: dict[str, Any] = dict(vocab_size=V, width=D, num_heads=4, num_kv_heads=2)
+# KV heads, vocabulary and width that divide over nothing.
+ODD: dict[str, Any] = dict(vocab_size=51, width=39, num_heads=6, num_kv_heads=3)
+# A step in proportion to the gradient, nearly: Adam's own would multiply what rounding loses.
+SMOOTH = OptimizerConfig(learning_rate=0.1, eps=1.0, warmup="linear")
+OPTIMIZER = make_optimizer(SMOOTH, 4)
+
+
+def mesh_of(data: int, fsdp: int, tensor: int) -> Mesh:
+    return make_mesh(MeshConfig(data=data, fsdp=fsdp, tensor=tensor))
+
+
+def objective() -> Objective:
+    return objective_of(Config(ppo=PPOConfig(minibatch=B, microbatch=B // 2)))
+
+
+def batch(seed: int = 0) -> Batch:
+    """On the host. Rows of unlike lengths, near the policy that `random_model` is."""
+    rng = np.random.default_rng(seed)
+    at, lengths = np.arange(T), rng.integers(8, T + 1, (B, 1))
+    segment_ids = (at < lengths).astype(np.int32)
+    mask = (at >= 5) & (at < lengths)
+    rows = [rng.normal(size=(B, T)).astype(np.float32) * mask for _ in range(3)]
+    arrays: Any = (
+        rng.integers(0, 50, (B, T), np.int32), segment_ids, at * segment_ids, mask,
+        rows[0], rows[1] * 0.1 - 4 * mask, rows[2] * 0.1 - 4 * mask,
+    )  # fmt: skip
+    return Batch(*arrays)
+
+
+def placed(mesh: Mesh, **fields: Any) -> tuple[Decoder, Params]:
+    model, params, _ = random_model(**fields)
+    model = dataclasses.replace(model, mesh=mesh)
+    return model, jax.device_put(params, param_shardings(mesh, params))
+
+
+def two_updates(mesh: Mesh, **fields: Any) -> Any:
+    """Parameters after two updates, the sums of both, and the scores after them."""
+    model, params = placed(mesh, **fields)
+    state, sums = fresh_state(params, OPTIMIZER, mesh), []
+    for i in range(2):
+        state, stats = train_step(model, OPTIMIZER, objective(), state, batch(i))
+        sums.append({name: x for name, x in stats._asdict().items() if name != "skipped"})
+        assert (stats.skipped, stats.updates) == (0, 1)
+    return state.params, sums, score(model, state.params, batch(), 0.8)
+
+
+def other_methods(mesh: Mesh) -> Any:
+    """An update of the critic, of pairs and of supervised learning each."""
+    model, params = placed(mesh, **EVEN)
+    rows = batch()
+    critic = fresh_critic(model, params, 3, mesh)
+    values = critic_values(model, critic, rows, B)
+    targets = Targets(rows.old_logprobs, rows.advantages)
+    state = fresh_state(critic, OPTIMIZER, mesh)
+    state, of_critic = critic_step(model, OPTIMIZER, 0.2, B // 2, state, (rows, targets))
+    start = fresh_state(params, OPTIMIZER, mesh)
+    pairs = Pairs(rows, batch(1))
+    paired, of_pairs = pair_step(model, OPTIMIZER, 0.8, DPOConfig(), B // 2, start, pairs)
+    start = fresh_state(params, OPTIMIZER, mesh)
+    taught, loss = sft_step(model, OPTIMIZER, start, rows, Likelihood(microbatch=B // 2))
+    return values, state.params, of_critic, paired.params, of_pairs, taught.params, loss
+
+
+def same_numbers() -> None:
+    tied = EVEN | dict(tied_head=True, windows=(7, None))
+    for fields, sizes, remat in (
+        (EVEN, (2, 2, 2), "full"), (ODD, (2, 2, 2), "dots"), (tied, (1, 8, 1), "none")
+    ):  # fmt: skip
+        alone = two_updates(mesh_of(1, 1, 1), **fields)
+        assert_close(two_updates(mesh_of(*sizes), remat=remat, **fields), alone, 1e-5)
+    assert_close(other_methods(mesh_of(2, 2, 2)), other_methods(mesh_of(1, 1, 1)), 1e-5)
+
+
+def lies(x: jax.Array, sharding: Any) -> bool:
+    return x.sharding.is_equivalent_to(sharding, x.ndim)
+
+
+def one_program() -> None:
+    """A second update is given what the first one made, and compiles nothing."""
+    mesh = mesh_of(2, 2, 2)
+    for fields in (EVEN, ODD):
+        model, params = placed(mesh, **fields)
+        first = fresh_state(params, OPTIMIZER, mesh)
+        expected = state_shardings(params, OPTIMIZER, mesh)
+        assert jax.tree.all(jax.tree.map(lies, first, expected))
+        state, _ = train_step(model, OPTIMIZER, objective(), first, batch())
+        compiles = num_compiles()
+        state, _ = train_step(model, OPTIMIZER, objective(), state, batch(1))
+        fresh_state(params, make_optimizer(dataclasses.replace(SMOOTH), 4), mesh)
+        assert num_compiles() == compiles
+        assert jax.tree.all(jax.tree.map(lies, state, expected))
+
+
+def readable_everywhere() -> None:
+    mesh = mesh_of(2, 2, 2)
+    model, params = placed(mesh, **EVEN)
+    assert score(model, params, batch(), 1.0).is_fully_replicated
+    compute = jax.jit(gradients, static_argnames=("model", "objective"))
+    grads, sums = compute(model, params, batch(), objective())
+    assert all(x.is_fully_replicated for x in sums)
+    for x, y in zip(jax.tree.leaves(grads), jax.tree.leaves(params), strict=True):
+        assert lies(x, y.sharding)
+
+
+def computations(text: str) -> dict[str, list[str]]:
+    """Name of each computation of a compiled program -> its lines; ENTRY is the outermost."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if match := re.match(r"(ENTRY )?%?([\w.-]+) .*\{$", line):
+            lines = found.setdefault("ENTRY" if match[1] else match[2], [])
+        elif found:
+            lines.append(line)
+    return found
+
+
+def no_silly_collectives() -> None:
+    """Read in the compiled update of two microbatches."""
+    mesh = mesh_of(2, 2, 2)
+    model, params = placed(mesh, remat="full", **EVEN)
+    state = fresh_state(params, OPTIMIZER, mesh)
+    program = train_step.lower(model, OPTIMIZER, objective(), state, batch()).compile().as_text()
+    assert program is not None
+    # No place ever has all of the vocabulary, of logits or of a weight.
+    assert not re.search(rf"\[(\d+,)+{V}\]|\[{V},\d+", program)
+    assert re.search(rf"f32\[\d+,{T},{V // 2}\]", program), "logits, as they should be"
+    # Embedding and output matrix are brought together once, before the microbatches.
+    gathers = {
+        name: [line for line in lines if re.search(r"= \S+ all-gather(-start)?\(", line)]
+        for name, lines in computations(program).items()
+    }
+    for shape in (f"f32[{D},{V // 2}]", f"f32[{V // 2},{D}]"):
+        where = [name for name, lines in gathers.items() for line in lines if shape in line]
+        assert where == ["ENTRY"], (shape, where)
+    assert not re.search(r"= \S+ all-to-all\(", program)
+
+
+def refusals() -> None:
+    mesh = mesh_of(2, 2, 2)
+    refused = {
+        "ppo.minibatch = 6": Config(ppo=PPOConfig(minibatch=6), model=ModelConfig(path="x")),
+        "ppo.microbatch = 2": Config(ppo=PPOConfig(minibatch=8, microbatch=2)),
+        "sft.batch = 6": dataclasses.replace(
+            Config(ppo=PPOConfig(minibatch=8)), sft=dataclasses.replace(Config().sft, batch=6)
+        ),
+    }
+    for start, cfg in refused.items():
+        rule = "must be a multiple of mesh.data x mesh.fsdp = 4, which share the rows"
+        assert message(check_rows, mesh, cfg) == f"{start}: {rule}"
+    check_rows(mesh, Config(ppo=PPOConfig(minibatch=8, microbatch=4)))
+    sizes = dataclasses.replace(Config().model, num_heads=3)
+    found = message(fresh_model, Config(model=sizes), load_task(Config().data), mesh)
+    assert found.startswith("mesh.tensor = 2: does not divide the model's 3 query heads"), found
+
+
+def message(check: Any, *args: Any) -> str:
+    try:
+        check(*args)
+    except ConfigError as error:
+        return str(error)
+    raise AssertionError(f"{check.__name__} let it pass")
+
+
+CHECKS = (same_numbers, one_program, readable_everywhere, no_silly_collectives, refusals)
+
+if __name__ == "__main__":
+    assert jax.device_count() == 8
+    for check in CHECKS:
+        check()
+        print(check.__name__, flush=True)

@@ -1,0 +1,120 @@
+"""A batch of eight episodes, and the gradient that each method takes from it."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from helpers import loop_cases as cases
+from vinejax.baselines.critic import Targets, critic_gradients, fresh_critic
+from vinejax.baselines.dpo_positive import Pairs, pair_gradients
+from vinejax.baselines.sft import Likelihood, likelihood_gradients
+from vinejax.learner.batch import collate
+from vinejax.learner.credit import with_credit
+from vinejax.learner.objective import objective_of
+from vinejax.learner.score import score
+from vinejax.learner.step import gradients
+from vinejax.model.sharding import make_mesh, param_shardings
+from vinejax.settings import METHODS, Config, DPOConfig, MeshConfig
+from vinejax.types import Batch, Episode
+
+ONLINE = [name for name in METHODS if name not in ("restem", "dpo_positive", "sft")]
+# The critic of PPO is one more gradient.
+GRADIENTS = [*METHODS, "critic"]
+LENGTHS = [(4, 9), (2, 3), (4, 6), (5, 7), (3, 10), (2, 3), (4, 1), (6, 8)]
+REWARDS = [1.0, 0.0, 0.0, 1.0, 0.25, 0.0, 0.0, 0.0]  # two groups of four
+
+grads_of_policy = jax.jit(gradients, static_argnames=("model", "objective"))
+grads_of_critic = jax.jit(critic_gradients, static_argnames=("model", "clip", "microbatch"))
+grads_of_likelihood = jax.jit(likelihood_gradients, static_argnames=("model", "how"))
+grads_of_pairs = jax.jit(
+    pair_gradients, static_argnames=("model", "temperature", "dpo", "microbatch")
+)
+
+
+def config(method: str, **sections: Any) -> Config:
+    """`cases.config` for the method, which only VinePPO may give values."""
+    if method != "vineppo":
+        sections["values"] = {"k": 9, "max_states": None}
+    return cases.config(method=method, **sections)
+
+
+@functools.cache
+def episodes() -> list[Episode]:
+    """Two problems, four solutions each, with two steps where there is room, and values."""
+    rng = np.random.default_rng(1)
+    found = []
+    for i, plain in enumerate(cases.random_episodes(LENGTHS)):
+        n = len(plain.response)
+        ends = [n] if n < 2 else [n // 2, n]
+        found.append(
+            cases.episode(
+                plain.prompt, plain.response, problem_id=f"p{i // 4}", reward=REWARDS[i],
+                step_ends=ends, values=rng.uniform(0, 1, len(ends)).astype(np.float32),
+            )
+        )  # fmt: skip
+    return found
+
+
+@functools.cache
+def batch() -> Batch:
+    """Old and reference log-probabilities near those of `cases.params()`.
+
+    No ratio is near a clip, and no solution's sum near its reference's: there rounding would
+    decide, or be multiplied by the penalty of DPO-Positive.
+    """
+    plain = collate(episodes(), rows=8)
+    rng = np.random.default_rng(2)
+    current = np.asarray(score(cases.model(), cases.params(), plain, 0.8))
+    old = current + rng.choice([-0.4, -0.1, 0.05, 0.3], size=current.shape)
+    ref = current + rng.uniform(-0.8, 0.6, size=current.shape)
+    mask = np.asarray(plain.mask)
+    moved = np.where(mask, ref - current, 0.0).sum(axis=1)
+    wanted = np.array([1.5, -1.2, 1.8, -0.5, 2.0, 1.1, -1.5, 0.9])  # nats, a whole solution
+    ref += ((wanted - moved) / mask.sum(axis=1))[:, None]
+    old, ref = (np.where(mask, x, 0.0).astype(np.float32) for x in (old, ref))
+    # On the device, for functions that are called outside a compiled program.
+    return jax.tree.map(jnp.asarray, plain._replace(old_logprobs=old, ref_logprobs=ref))
+
+
+def values() -> np.ndarray:
+    """A critic's, as they might be."""
+    return np.random.default_rng(3).uniform(0, 1, (8, 32)).astype(np.float32)
+
+
+def critic_params() -> Any:
+    return fresh_critic(cases.model(), cases.params(), 5, make_mesh(MeshConfig()))
+
+
+def gradient(method: str, microbatch: int | None, mesh: Mesh | None = None) -> Any:
+    """The gradient of one minibatch, on one device or over a mesh."""
+    model = dataclasses.replace(cases.model(), mesh=mesh)
+
+    def place(params: Any) -> Any:
+        return params if mesh is None else jax.device_put(params, param_shardings(mesh, params))
+
+    params = place(cases.params())
+    if method == "critic":
+        credit = with_credit(batch(), episodes(), config("ppo"), values())
+        assert credit.returns is not None
+        rows = (credit.batch, Targets(values() + 0.1, credit.returns))
+        return grads_of_critic(model, place(critic_params()), rows, 0.2, microbatch)[0]
+    if method == "dpo_positive":
+        rows = batch()
+        pairs = Pairs(*(jax.tree.map(lambda x, i=i: jnp.roll(x, i, 0), rows) for i in (0, 3)))
+        return grads_of_pairs(model, params, pairs, 0.8, DPOConfig(), microbatch)[0]
+    if method in ("restem", "sft"):
+        how = Likelihood("sequence" if method == "restem" else "token", 0.8, microbatch)
+        return grads_of_likelihood(model, params, batch(), how)[0]
+    own = {"opmd": {"tau": 0.1}} if method == "opmd" else {}
+    cfg = config(method, ppo={"minibatch": 8, "microbatch": microbatch}, kl={"coef": 0.1}, **own)
+    credit = with_credit(batch(), episodes(), cfg, values())
+    objective = objective_of(cfg)  # its whitening is done: without it methods share a program
+    objective = dataclasses.replace(
+        objective, ppo=dataclasses.replace(objective.ppo, whiten="none")
+    )
+    return grads_of_policy(model, params, credit.batch, objective)[0]

@@ -1,0 +1,105 @@
+"""A task, an engine that grows what a script says, and episodes of one problem."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from helpers import loop_cases as cases
+from vinejax.rollout.branches import Branch, Grown
+from vinejax.rollout.engine import Engine
+from vinejax.rollout.vine import fill_values
+from vinejax.settings import Config, GraderConfig
+from vinejax.tasks.rewards import Rewards
+from vinejax.types import Episode, Problem
+
+QUESTION, ANSWER = "2+3-1", "2+3=5\n5-1=4\n#### 4"
+RIGHT = ("\n2+3=5", "\n5-1=4\n#### 4")
+WRONG = ("\n2+3=6", "\n6-1=5", "\n5-1=4", "\n\n#### 5")  # the last joins the step before it
+PROMPT = [cases.BOS, *cases.tokenizer().encode(f"{QUESTION}=")]
+MAX_TOKENS = 40
+PROBLEM = (Problem("train/7", QUESTION, ANSWER), PROMPT)
+
+
+class Task(cases.FewProblems):
+    """Rewards by the whole response; remembers what it was given."""
+
+    def __init__(self, reward: Callable[[str], float] = lambda text: float("#### 4" in text)):
+        self.rule, self.graded = reward, []
+
+    def reward(self, problem: Problem, response: str) -> float:
+        assert problem == PROBLEM[0]
+        self.graded.append(response)
+        return self.rule(response)
+
+
+class FakeEngine(Engine):
+    """Grows what `script(branch, k)` says, k counting the branches of a state from 0."""
+
+    def __init__(self, script: Callable[[Branch, int], tuple[str, str]]):
+        self.tokenizer, self.script = cases.tokenizer(), script
+
+    @property
+    def scores_as_learner(self) -> bool:
+        return False
+
+    def grow(self, params, trunks, branches, max_tokens=None, on_grown=None) -> list[Grown]:
+        self.trunks, self.branches, self.budgets = trunks, branches, max_tokens
+        seen: dict[tuple[int, int], int] = {}
+        out = []
+        for branch in branches:
+            assert 1 <= branch.position <= len(trunks[branch.trunk])
+            place = (branch.trunk, branch.position)
+            text, finish = self.script(branch, seen.get(place, 0))
+            seen[place] = seen.get(place, 0) + 1
+            ids = self.tokenizer.encode(text) + [cases.EOS] * (finish == "eos")
+            out.append(Grown(ids, [-1.0] * len(ids), text, finish))
+            if on_grown is not None:
+                on_grown(len(out) - 1, out[-1])
+        return out
+
+    def states(self) -> list[tuple[int, int]]:
+        """(trunk, position) of each state that was grown from, in order."""
+        return list(dict.fromkeys((b.trunk, b.position) for b in self.branches))
+
+
+def episode(steps: tuple[str, ...], finish: str = "eos", reward: float = 1.0) -> Episode:
+    pieces = [cases.tokenizer().encode(step) for step in steps]
+    if finish == "eos":
+        pieces[-1] = [*pieces[-1], cases.EOS]
+    ends = np.cumsum([len(piece) for piece in pieces]).tolist()
+    return cases.episode(
+        PROMPT, sum(pieces, []), problem_id=PROBLEM[0].id, text="".join(steps), step_ends=ends,
+        finished=finish != "length", reward=reward,
+    )  # fmt: skip
+
+
+def alternate(branch: Branch, k: int) -> tuple[str, str]:
+    """Every second continuation reaches the answer; the later the state, the more do."""
+    return ("\n#### 4" if k * 5 < branch.position else "\n#### 5"), "eos"
+
+
+def fill(episodes: list[Episode], cfg: Config, script=alternate, task: Any = None):
+    engine = FakeEngine(script)
+    rewards = rewards_of(task or Task())
+    filled = fill_values(engine, {}, rewards, [PROBLEM], episodes, cfg, iteration=3)
+    return filled, engine
+
+
+def rewards_of(task: Any) -> Rewards:
+    return Rewards(task, GraderConfig())
+
+
+def config(**values: Any) -> Config:
+    values = {"k": 4, "max_states": None} | values
+    return cases.config(values=values, sample={"max_tokens": MAX_TOKENS})
+
+
+def boundaries(of: Episode) -> list[int]:
+    """Positions of s_0 .. s_{C-1} on the trunk."""
+    return [len(PROMPT) + end for end in (0, *of.step_ends[:-1])]
+
+
+def values_of(one: Episode) -> np.ndarray:
+    assert one.values is not None
+    return one.values

@@ -1,0 +1,71 @@
+"""Compiles decoding and an update of the tiny model for so many virtual devices, and counts.
+
+    python weak_scaling_child.py DEVICES
+
+Problems, slots and the minibatch grow with the devices. Writes JSON: for each program the
+operations of its products and its collectives, of one device.
+"""
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from vinejax.config import from_dict, from_file
+from vinejax.model.sharding import mesh_over
+from vinejax.plan import hlo
+from vinejax.plan.case import open_case
+from vinejax.plan.child import devices_of
+from vinejax.plan.memory import main_phase, parts
+from vinejax.plan.programs import Programs
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+FSDP, TENSOR = 2, 2
+
+
+def product_flops(program: hlo.Program) -> float:
+    """2 x outputs x contracted numbers of every `dot`, as often as it runs."""
+    total = 0.0
+    for name, x, count, _, _ in hlo.walk(program):
+        if x.op != "dot":
+            continue
+        shapes = {other.name: other.shape for other in program.computations[name]}
+        operand = x.rest.split(",")[0].split()[-1].lstrip("%").rstrip(")")
+        dims = [int(n) for n in re.findall(r"\[([\d,]*)\]", shapes[operand])[0].split(",") if n]
+        axes = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", x.rest)
+        assert axes is not None, x
+        contracted = math.prod(dims[int(axis)] for axis in axes[1].split(",") if axis)
+        outputs = re.findall(r"\[([\d,]*)\]", x.shape)[0]
+        total += 2 * count * contracted * math.prod(int(n) for n in outputs.split(",") if n)
+    return total
+
+
+def counts(devices: int) -> dict[str, Any]:
+    fields = from_file(str(CONFIGS), "configs/tiny.py")
+    shards = devices // TENSOR
+    fields.topology = f"cpu:{devices}"
+    fields.meshes[fields.topology] = dict(data=shards // FSDP, fsdp=FSDP, tensor=TENSOR)
+    fields.rollout.prompts, fields.rollout.per_prompt = 2 * shards, 4
+    fields.rollout.slots = 8 * shards
+    fields.ppo.minibatch, fields.ppo.microbatch = 4 * shards, 2 * shards
+    fields.rollout.memory_gib = 1.0
+    case = open_case(from_dict(fields))
+    mesh = mesh_over((shards // FSDP, FSDP, TENSOR), devices_of(case))
+    programs = Programs(case, main_phase(parts(case)[1]), mesh)
+    found = {}
+    for name in ("decode", "train_step"):
+        program = hlo.parse(programs.lower(name).compile().as_text())
+        collectives = hlo.collectives(program)
+        found[name] = {
+            "flops": product_flops(program),
+            "times": hlo.totals(collectives),
+            "shapes": sorted((x.kind, x.shape, x.count) for x in collectives if not x.in_loop),
+            "looped": sorted((x.kind, x.shape, x.count, x.group) for x in collectives if x.in_loop),
+        }
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(counts(int(sys.argv[1]))))

@@ -1,0 +1,250 @@
+"""Every method's gradient, and the identities that tie the methods to one another."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import eight_devices
+from helpers import loop_cases as cases
+from helpers import method_cases as methods
+from helpers import rl_oracles as oracle
+
+from vinejax.baselines.critic import fresh_critic, token_values
+from vinejax.learner.credit import with_credit
+from vinejax.learner.objective import Objective, objective_of
+from vinejax.learner.score import token_logprobs
+from vinejax.learner.step import token_weights
+from vinejax.model.sharding import make_mesh
+from vinejax.settings import KLConfig, MeshConfig, PPOConfig
+
+# --- what must not change a gradient
+
+
+FAST = ("vineppo", "critic")  # the others compile as much again
+
+
+@pytest.mark.parametrize(
+    "method",
+    [m if m in FAST else pytest.param(m, marks=pytest.mark.slow) for m in methods.GRADIENTS],
+)
+def test_microbatches_change_nothing(method):
+    whole = methods.gradient(method, None)
+    for size in (4, 2, 1):
+        cases.assert_close(methods.gradient(method, size), whole, 2e-6)
+
+
+DEVICES = """
+import jax
+from helpers import method_cases as methods
+from vinejax.model.sharding import mesh_over
+
+assert jax.device_count() == 8
+for method in methods.GRADIENTS:
+    alone = methods.gradient(method, None)
+    for n in (2, 4, 8):
+        mesh = mesh_over((1, n, 1), jax.devices()[:n])  # rows, weights and gradients in n parts
+        found = methods.gradient(method, None, mesh)
+        parts = {len(x.sharding.device_set) for x in jax.tree.leaves(found)}
+        assert parts == {n}, parts
+        methods.cases.assert_close(found, alone, 2e-6)
+    print(method)
+"""
+
+
+@pytest.mark.slow
+def test_devices_change_nothing():
+    assert eight_devices.printed("-c", DEVICES) == methods.GRADIENTS
+
+
+# --- advantages, against loops
+
+
+def spread(by_row: np.ndarray) -> np.ndarray:
+    return np.where(methods.batch().mask, by_row[:, None], 0.0)
+
+
+def test_group_methods_equal_the_loops():
+    rewards, groups = np.array(methods.REWARDS), np.arange(8) // 4
+    for method, kind in (("grpo", "grpo"), ("rloo", "rloo")):
+        found = with_credit(methods.batch(), methods.episodes(), methods.config(method))
+        expected = oracle.group_advantages(rewards, groups, kind)
+        assert np.ptp(expected) > 1
+        np.testing.assert_allclose(found.batch.advantages, spread(expected), atol=1e-6)
+        np.testing.assert_allclose(found.by_step[:, 0], expected, atol=1e-6)
+    mean = np.repeat([rewards[:4].mean(), rewards[4:].mean()], 4)
+    for method, shift in (("dr_grpo", 0.0), ("opmd", 0.0), ("asymre", -0.1)):
+        found = with_credit(methods.batch(), methods.episodes(), methods.config(method))
+        expected = spread(rewards - (mean + shift))
+        np.testing.assert_allclose(found.batch.advantages, expected, atol=1e-6)
+
+
+def test_dapo_shapes_the_rewards_of_long_responses():
+    cfg = methods.config("dapo", sample={"max_tokens": 12}, dapo={"overlong": 0.5})
+    found = with_credit(methods.batch(), methods.episodes(), cfg)
+    lengths = np.array([r for _, r in methods.LENGTHS])
+    penalty = np.clip((12 - 6 - lengths) / 6, -1, 0)
+    assert penalty.min() < -0.5 and (penalty == 0).any()
+    rewards = np.array(methods.REWARDS) + penalty
+    expected = oracle.group_advantages(rewards, np.arange(8) // 4, "grpo")
+    np.testing.assert_allclose(found.batch.advantages, spread(expected), atol=1e-5)
+    assert objective_of(cfg).clip == (0.2, 0.28)
+
+
+def test_reinforce_pp_pays_the_kl_from_the_reward():
+    cfg = methods.config("reinforce++", kl={"coef": 0.1}, ppo={"whiten": "none"})
+    batch = methods.batch()
+    found = with_credit(batch, methods.episodes(), cfg).batch.advantages
+    expected = np.zeros((8, 32))
+    for b, (p, r) in enumerate(methods.LENGTHS):
+        total = methods.REWARDS[b]
+        for t in reversed(range(p, p + r)):
+            total -= 0.1 * float(batch.old_logprobs[b, t] - batch.ref_logprobs[b, t])
+            expected[b, t] = total
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert objective_of(cfg).kl.coef == 0.0
+    whitened = with_credit(
+        batch, methods.episodes(), methods.config("reinforce++", kl=cfg.kl.__dict__)
+    )
+    expected = oracle.whiten(expected, np.asarray(batch.mask))
+    np.testing.assert_allclose(whitened.batch.advantages, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("lam", [1.0, 0.95])
+def test_ppo_equals_the_loop(lam):
+    cfg = methods.config("ppo", critic={"lam": lam}, ppo={"whiten": "none", "gamma": 0.99})
+    batch, values = methods.batch(), np.asarray(methods.values())
+    found = with_credit(batch, methods.episodes(), cfg, methods.values())
+    rewards = np.zeros((8, 32))
+    for b, (p, r) in enumerate(methods.LENGTHS):
+        rewards[b, p + r - 1] = methods.REWARDS[b]
+    advantages, returns = oracle.gae(rewards, values, np.asarray(batch.mask), 0.99, lam)
+    np.testing.assert_allclose(found.batch.advantages, advantages, atol=1e-5)
+    assert found.returns is not None
+    np.testing.assert_allclose(found.returns, returns, atol=1e-5)
+
+
+# --- identities
+
+
+def test_a_group_of_equal_rewards_gives_nothing():
+    equal = [cases.episode(e.prompt, e.response, problem_id="p", reward=0.3)
+             for e in methods.episodes()]  # fmt: skip
+    for method in ("grpo", "rloo", "dr_grpo", "opmd", "dapo"):
+        cfg = methods.config(method, dapo={"overlong": 0.0} if method == "dapo" else {})
+        credit = with_credit(methods.batch(), equal, cfg)
+        assert not np.asarray(credit.batch.advantages).any() and not credit.by_step.any()
+        objective = objective_of(methods.config(method, kl={"coef": 0.0}))
+        if method != "opmd":  # whose square is no advantage
+            grads, _ = methods.grads_of_policy(
+                cases.model(), cases.params(), credit.batch, objective
+            )
+            assert not any(np.asarray(x).any() for x in jax.tree.leaves(grads))
+
+
+def reinforce_gradient(advantages: np.ndarray) -> dict:
+    """∇ of -Σ A·logπ / tokens, from the log-probabilities alone."""
+    batch = methods.batch()
+
+    def loss(params):
+        logprobs, _ = token_logprobs(cases.model(), params, batch, 0.8)
+        return -jnp.sum(jnp.where(batch.mask, logprobs * advantages, 0.0)) / batch.mask.sum()
+
+    return jax.jit(jax.grad(loss))(cases.params())
+
+
+def at_ratio_1(batch):
+    logprobs, _ = token_logprobs(cases.model(), cases.params(), batch, 0.8)
+    return batch._replace(old_logprobs=jnp.where(batch.mask, logprobs, 0.0))
+
+
+def policy_gradient(batch):
+    objective = Objective(0.8, PPOConfig(reduction="token"), KLConfig(coef=0.0))
+    return methods.grads_of_policy(cases.model(), cases.params(), batch, objective)[0]
+
+
+def test_vineppo_with_one_step_is_reinforce_with_a_monte_carlo_baseline():
+    values = np.random.default_rng(4).uniform(0, 1, 8).astype(np.float32)
+    whole = [
+        cases.episode(e.prompt, e.response, reward=e.reward, values=values[i : i + 1])
+        for i, e in enumerate(methods.episodes())
+    ]
+    cfg = methods.config("vineppo", ppo={"whiten": "none"})
+    credit = with_credit(at_ratio_1(methods.batch()), whole, cfg)
+    expected = reinforce_gradient(spread(np.array(methods.REWARDS) - values))
+    cases.assert_close(policy_gradient(credit.batch), expected, 2e-6)
+
+
+def test_ppo_with_a_constant_critic_is_reinforce():
+    """λ = γ = 1, ratio 1."""
+    cfg = methods.config("ppo", ppo={"whiten": "none"})
+    batch = at_ratio_1(methods.batch())
+    credit = with_credit(batch, methods.episodes(), cfg, np.full((8, 32), 0.5, np.float32))
+    expected = reinforce_gradient(spread(np.array(methods.REWARDS) - 0.5))
+    cases.assert_close(policy_gradient(credit.batch), expected, 2e-6)
+
+
+def test_asymre_and_opmd_at_the_policy_that_sampled_are_reinforce():
+    """Without the shift, and where the square's gradient is 0."""
+    batch = at_ratio_1(methods.batch())
+    rewards = np.array(methods.REWARDS)
+    mean = np.repeat([rewards[:4].mean(), rewards[4:].mean()], 4)
+    expected = reinforce_gradient(spread(rewards - mean))
+    for method, section in (("asymre", {"asymre": {"shift": 0.0}}), ("opmd", {})):
+        cfg = methods.config(method, kl={"coef": 0.0}, **section)
+        credit = with_credit(batch, methods.episodes(), cfg)
+        objective = objective_of(cfg)
+        grads, _ = methods.grads_of_policy(cases.model(), cases.params(), credit.batch, objective)
+        cases.assert_close(grads, expected, 5e-6)
+
+
+def test_the_weights_of_the_three_means():
+    mask = np.zeros((4, 6), bool)
+    mask[0, 1:5] = mask[1, 2] = mask[3, :6] = True  # 4, 1, 0 and 6 tokens
+    lengths = mask.sum(axis=1, keepdims=True)
+    expected = {
+        "token": mask / 11,
+        "sequence": np.where(mask, 1 / np.maximum(lengths, 1) / 3, 0),
+        "budget": mask / (3 * 10),
+    }
+    for reduction, weights in expected.items():
+        found = token_weights(jnp.asarray(mask), reduction, 10)
+        np.testing.assert_allclose(found, weights, rtol=1e-6)
+
+
+# --- the critic
+
+
+def test_the_critic_reads_the_value_at_the_token_before():
+    model, batch = cases.model(), methods.batch()
+    critic = methods.critic_params()
+    values = np.asarray(token_values(model, critic, batch))
+    changed = batch._replace(tokens=batch.tokens.at[:, 9].add(1) % cases.VOCAB)
+    moved = np.abs(np.asarray(token_values(model, critic, changed)) - values) > 1e-6
+    valid = np.asarray(batch.segment_ids) > 0
+    assert not moved[:, :10][valid[:, :10]].any()  # the value before token 9 does not see it
+    assert moved[:, 10][valid[:, 10]].all()
+    assert not values[:, 0].any()
+
+
+def test_a_fresh_critic_has_the_start_and_a_small_head():
+    model, params = cases.model(), cases.params()
+    critic = fresh_critic(model, params, 7, make_mesh(MeshConfig()))
+    assert "head" not in critic["backbone"]
+    cases.assert_equal(critic["backbone"], {k: v for k, v in params.items() if k != "head"})
+    assert critic["head"]["kernel"].shape == (32,) and critic["head"]["bias"] == 0
+    wide = cases.model(width=4000)
+    head = fresh_critic(wide, params, 7, make_mesh(MeshConfig()))["head"]["kernel"]
+    assert np.std(head) == pytest.approx(4001**-0.5, rel=0.05)
+    assert abs(np.mean(head)) < 1e-3
+
+
+def test_critic_values_by_hand():
+    """The final norm, then a linear head."""
+    model, critic, batch = cases.model(), methods.critic_params(), methods.batch()
+    x, _ = model.hidden(critic["backbone"], batch.tokens, batch.positions, batch.segment_ids)
+    x = np.asarray(x, np.float64)
+    x /= np.sqrt((x**2).mean(axis=-1, keepdims=True) + model.cfg.norm_eps)
+    x *= np.asarray(critic["backbone"]["norm"]["scale"])
+    expected = x[:, :-1] @ np.asarray(critic["head"]["kernel"])
+    found = token_values(model, critic | {"head": critic["head"] | {"bias": 0.5}}, batch)
+    np.testing.assert_allclose(found[:, 1:], expected + 0.5, atol=1e-5)

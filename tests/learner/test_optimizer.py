@@ -1,0 +1,99 @@
+"""The learning rate update by update, and AdamW against a loop."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from vinejax.learner.optimizer import learning_rate, make_optimizer
+from vinejax.settings import OptimizerConfig
+
+
+def rates(warmup: str, num_updates: int, fraction: float = 0.03) -> np.ndarray:
+    """Entry n - 1 is the rate of update n, as a share of the largest."""
+    cfg = OptimizerConfig(learning_rate=2e-3, warmup=warmup, warmup_fraction=fraction)
+    schedule = jax.jit(jax.vmap(learning_rate(cfg, num_updates)))
+    return np.asarray(schedule(jnp.arange(num_updates))) / 2e-3
+
+
+@pytest.mark.parametrize(
+    "warmup, expected",
+    [
+        ("log", {1: 0.1123, 48: 0.6304, 100: 0.7475, 240: 0.8884, 479: 1.0}),
+        ("linear", {1: 1 / 480, 48: 0.1, 100: 100 / 480, 240: 0.5, 480: 1.0}),
+    ],
+)
+def test_warmup_of_the_paper(warmup, expected):
+    """16,000 updates, 480 of them warm-up: log(n + 1) / log(W), or n / W."""
+    found = rates(warmup, 16000)
+    for n, rate in expected.items():
+        np.testing.assert_allclose(found[n - 1], rate, atol=5e-5)
+    assert (np.diff(found[:479]) > 0).all() and found.max() == 1.0
+    # Then a straight line that would reach 0 one update after the last.
+    after = np.arange(481, 16001)
+    np.testing.assert_allclose(found[480:], (16001 - after) / (16000 - 480), atol=1e-5)
+    assert 0 < found[-1] < 1e-4
+
+
+@pytest.mark.parametrize("warmup", ["log", "linear"])
+@pytest.mark.parametrize("num_updates, fraction", [(1, 0.03), (2, 0.9), (5, 0.0), (10, 0.25)])
+def test_short_runs_have_a_usable_schedule(warmup, num_updates, fraction):
+    found = rates(warmup, num_updates, fraction)
+    assert (found > 0).all() and (found <= 1).all() and found.max() > 0.5
+
+
+def test_adamw_equals_a_loop():
+    cfg = OptimizerConfig(
+        learning_rate=1e-2, warmup_fraction=0.25, b1=0.8, b2=0.95, eps=1e-6, weight_decay=0.1,
+        max_grad_norm=1.5,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    shapes = {"kernel": (3, 4), "scale": (4,), "bias": (4,)}
+    x = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    gradients = [{name: size * rng.normal(size=x[name].shape) for name in x} for size in (1, 4, 3)]
+    norms = [math.sqrt(sum((g**2).sum() for g in each.values())) for each in gradients]
+    gradients[0] = {name: g / norms[0] for name, g in gradients[0].items()}  # not to be clipped
+    assert min(norms[1:]) > 2
+
+    optimizer = make_optimizer(cfg, num_updates=8)
+    params: Any = {"layer": jax.tree.map(lambda v: jnp.asarray(v, jnp.float32), x)}
+    state = optimizer.init(params)
+    m, v = ({name: np.zeros(shape) for name, shape in shapes.items()} for _ in range(2))
+    for n, each in enumerate(gradients, start=1):
+        updates, state = optimizer.update(
+            {"layer": jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), each)}, state, params
+        )
+        params = optax.apply_updates(params, updates)
+
+        norm = math.sqrt(sum((g**2).sum() for g in each.values()))
+        lr = 1e-2 * min(n / 2, 1, (8 - n + 1) / 6)
+        for name, g in each.items():
+            g = g * min(1.0, 1.5 / norm)
+            m[name] = 0.8 * m[name] + 0.2 * g
+            v[name] = 0.95 * v[name] + 0.05 * g**2
+            step = (m[name] / (1 - 0.8**n)) / (np.sqrt(v[name] / (1 - 0.95**n)) + 1e-6)
+            decay = 0.1 * x[name] if name == "kernel" else 0.0
+            x[name] = x[name] - lr * (step + decay)
+            np.testing.assert_allclose(params["layer"][name], x[name], rtol=1e-5, atol=1e-7)
+
+
+def test_decay_leaves_norms_and_biases_alone():
+    cfg = OptimizerConfig(learning_rate=1.0, weight_decay=0.5, warmup_fraction=0.0)
+    optimizer = make_optimizer(cfg, 10)
+    params = {
+        "embed": jnp.ones((2, 3)),
+        "head": jnp.ones((3, 2)),
+        "norm": {"scale": jnp.ones(3)},
+        "layers": {"q": {"kernel": jnp.ones((1, 3, 3)), "bias": jnp.ones((1, 3))}},
+    }
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = optimizer.update(nothing, optimizer.init(params), params)
+    after: Any = optax.apply_updates(params, updates)
+    assert float(after["embed"][0, 0]) == 0.5 and float(after["head"][0, 0]) == 0.5
+    assert float(after["layers"]["q"]["kernel"][0, 0, 0]) == 0.5
+    kept = (after["norm"]["scale"], after["layers"]["q"]["bias"])
+    assert all((np.asarray(x) == 1).all() for x in kept)

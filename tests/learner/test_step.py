@@ -1,0 +1,245 @@
+"""The update: its gradient against a plain oracle, and everything that must not change it."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import loop_cases as cases
+from helpers import rl_oracles as oracle
+
+from vinejax.learner.batch import collate, minibatches, with_logprobs
+from vinejax.learner.objective import Objective
+from vinejax.learner.score import score
+from vinejax.learner.step import gradients, train_step
+from vinejax.runtime.compiles import num_compiles
+from vinejax.settings import KLConfig, PPOConfig
+from vinejax.types import Batch, TrainState
+
+T_SAMPLE = 0.6
+PLAIN = PPOConfig(whiten="none", clip=0.2)
+KL = KLConfig(coef=0.1, reduction="token")
+# (prompt, response) lengths of 7 episodes; the eighth row is empty.
+LENGTHS = [(4, 9), (2, 3), (4, 9), (5, 0), (3, 10), (2, 3), (4, 1)]
+TOKENS = sum(r for _, r in LENGTHS)
+CLAMPED = (0, 6)  # row and position of a token whose k3 is over 10
+
+gradients_jit = jax.jit(gradients, static_argnames=("model", "objective"))
+
+
+def grads_of(params: Any, batch: Batch, temperature: float, ppo: PPOConfig, kl_cfg: KLConfig):
+    objective = Objective(temperature, dataclasses.replace(ppo, reduction="token"), kl_cfg)
+    return gradients_jit(cases.model(), params, batch, objective)
+
+
+@functools.cache
+def make_batch() -> Batch:
+    """Advantages and log-probabilities such that both sides of the clip and the clamp are met.
+
+    No token is near either: there the gradient jumps, and rounding would decide.
+    """
+    rng = np.random.default_rng(0)
+    batch = collate(cases.random_episodes(LENGTHS), rows=8)
+    assert batch.tokens.shape == (8, 32) and not batch.mask[7].any()
+    current = np.asarray(score(cases.model(), cases.params(), batch, T_SAMPLE))
+    old = current + rng.choice([-0.4, -0.1, 0.05, 0.3], size=current.shape)
+    ref = current + rng.choice([-0.8, -0.3, 0.2, 0.6], size=current.shape)
+    ref[CLAMPED] = current[CLAMPED] + 4.0
+    arrays = (0.5 + rng.normal(size=current.shape), old, ref)
+    mask = np.asarray(batch.mask)
+    advantages, old, ref = (jnp.asarray(np.where(mask, x, 0.0), jnp.float32) for x in arrays)
+    return batch._replace(advantages=advantages, old_logprobs=old, ref_logprobs=ref)
+
+
+@functools.cache
+def oracle_sums() -> tuple[np.ndarray, Any]:
+    """(Σ policy loss, Σ k3) of `make_batch()` and their gradients, from logits without padding."""
+    batch = jax.device_get(make_batch())
+    lengths = {sum(pair) for pair in LENGTHS}
+    places = [(b, t) for b, (p, r) in enumerate(LENGTHS) for t in range(p, p + r)]
+
+    def sums(params):
+        policy, k3 = 0.0, 0.0
+        for length in lengths:
+            rows = [b for b, pair in enumerate(LENGTHS) if sum(pair) == length]
+            at = [(b, t) for b, t in places if b in rows]
+            z = cases.logits(params, batch.tokens[rows, :length]) / T_SAMPLE
+            everything = z - jnp.log(jnp.exp(z).sum(axis=-1, keepdims=True))
+            index = np.array([(rows.index(b), t - 1, batch.tokens[b, t]) for b, t in at])
+            logprobs = everything[tuple(index.T)]
+            arrays = (batch.old_logprobs, batch.ref_logprobs, batch.advantages)
+            old, ref, advantages = (x[tuple(np.array(at).T)] for x in arrays)
+            ratio, d = jnp.exp(logprobs - old), ref - logprobs
+            gain = jnp.minimum(ratio * advantages, jnp.clip(ratio, 0.8, 1.2) * advantages)
+            policy -= gain.sum()
+            k3 += jnp.minimum(jnp.exp(d) - d - 1, 10.0).sum()
+        return jnp.stack([policy, k3])
+
+    values, grads = jax.jit(lambda p: (sums(p), jax.jacrev(sums)(p)))(cases.params())
+    return np.asarray(values), grads
+
+
+@pytest.mark.parametrize("reduction", ["token", "sequence"])
+def test_loss_and_gradient_equal_the_oracle(reduction):
+    """L = Σ policy / tokens + coef · Σ k3 / (tokens | sequences)."""
+    # Of the sequences row 3 has no response, row 7 nothing at all.
+    weights = np.array([1 / TOKENS, 0.1 / (TOKENS if reduction == "token" else 6)])
+    values, expected = oracle_sums()
+    kl_cfg = KLConfig(coef=0.1, reduction=reduction)
+    grads, stats = grads_of(cases.params(), make_batch(), T_SAMPLE, PLAIN, kl_cfg)
+    np.testing.assert_allclose([stats.loss, stats.kl], values, rtol=1e-5)
+    cases.assert_close(grads, jax.tree.map(lambda x: np.tensordot(weights, x, 1), expected), 1e-5)
+
+
+def test_without_advantages_only_the_kl_moves_the_policy():
+    batch = make_batch()
+    batch = batch._replace(advantages=jnp.zeros_like(batch.advantages))
+    grads, _ = grads_of(cases.params(), batch, T_SAMPLE, PLAIN, KL)
+    of_k3 = jax.tree.map(lambda x: 0.1 * x[1] / TOKENS, oracle_sums()[1])
+    cases.assert_close(grads, of_k3, 1e-5)
+
+
+def test_sums_equal_the_loops():
+    batch = make_batch()
+    mask = np.asarray(batch.mask)
+    _, stats = grads_of(cases.params(), batch, T_SAMPLE, PLAIN, KL)
+    logprobs = np.asarray(score(cases.model(), cases.params(), batch, T_SAMPLE))[mask]
+    old, ref, advantages = (
+        np.asarray(x)[mask] for x in (batch.old_logprobs, batch.ref_logprobs, batch.advantages)
+    )
+    ratio = np.exp(logprobs - old)
+    k3 = oracle.kl(logprobs, ref, "k3")
+    clipped = np.abs(ratio - 1) > 0.2
+    assert k3.max() > 10 and 0 < clipped.sum() < clipped.size  # the cases that matter are there
+    expected = {
+        "loss": oracle.ppo_clip(logprobs, old, advantages, 0.2, 0.2).sum(),
+        "kl": np.minimum(k3, 10).sum(),
+        "old_kl": oracle.kl(logprobs, old, "k3").sum(),
+        "ratio": ratio.sum(),
+        "clipped": clipped.sum(),
+        "tokens": TOKENS,
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(getattr(stats, name), value, rtol=1e-4, err_msg=name)
+    assert 0 < stats.entropy <= stats.tokens * np.log(cases.VOCAB)
+
+
+def test_microbatches_change_nothing():
+    batch, params = make_batch(), cases.params()
+    whole, sums = grads_of(params, batch, T_SAMPLE, PLAIN, KL)  # one microbatch of 8
+    for size in (4, 2, 1):
+        ppo = PPOConfig(whiten="none", microbatch=size)
+        grads, stats = grads_of(params, batch, T_SAMPLE, ppo, KL)
+        cases.assert_close(grads, whole, 2e-6)
+        np.testing.assert_allclose(np.array(stats), np.array(sums), rtol=1e-5)
+
+
+def test_padding_changes_nothing():
+    """Empty rows, longer rows, and NaN wherever the mask is False."""
+    batch, params = make_batch(), cases.params()
+    expected, sums = grads_of(params, batch, T_SAMPLE, PLAIN, KL)
+    wide = Batch(*(jnp.pad(x, ((0, 4), (0, 16))) for x in batch))
+    names = ("advantages", "old_logprobs", "ref_logprobs")
+    nan_off = {name: jnp.where(wide.mask, getattr(wide, name), jnp.nan) for name in names}
+    grads, stats = grads_of(params, wide._replace(**nan_off), T_SAMPLE, PLAIN, KL)
+    cases.assert_close(grads, expected, 2e-6)
+    np.testing.assert_allclose(np.array(stats), np.array(sums), rtol=1e-5)
+
+
+def test_an_eos_that_is_also_the_pad_id_gets_its_gradient():
+    eos = pad = 0
+    batch = collate([cases.episode([5, 6], [7, 8, eos]), cases.episode([5], [9])], rows=8)
+    assert int(batch.tokens[1, 5]) == pad
+    mask = np.zeros((8, 32), bool)
+    mask[0, 2:5] = mask[1, 1] = True  # from the lengths
+    np.testing.assert_array_equal(batch.mask, mask)
+    logprobs = score(cases.model(), cases.params(), batch, T_SAMPLE)
+    only_eos = jnp.zeros((8, 32)).at[0, 4].set(1.0)
+    batch = batch._replace(advantages=only_eos, old_logprobs=logprobs, ref_logprobs=logprobs)
+    grads, stats = grads_of(cases.params(), batch, T_SAMPLE, PLAIN, KL)
+    assert stats.tokens == 4 and logprobs[0, 4] < 0
+    np.testing.assert_allclose(stats.loss, -1.0, rtol=1e-5)
+    assert np.linalg.norm(grads["head"][:, eos]) > 0.1
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_ratio_is_1_and_kl_0_before_the_first_update(temperature):
+    cfg = cases.config(sample={"temperature": temperature}, ppo={"microbatch": None})
+    params, episodes = cases.params(), cases.random_episodes(LENGTHS * 2)
+    batch = collate(episodes, rows=8)
+    batch = with_logprobs(cases.model(), params, params, batch, episodes, cfg)
+    for minibatch in minibatches(batch, 8, seed=0, iteration=0, epoch=0):
+        _, stats = grads_of(params, minibatch, temperature, PLAIN, KL)
+        assert stats.tokens > 10 and stats.clipped == 0
+        assert abs(stats.ratio / stats.tokens - 1) <= 1e-5
+        assert 0 <= stats.kl / stats.tokens <= 1e-5 and 0 <= stats.old_kl / stats.tokens <= 1e-5
+
+
+# The first update leaves its gradient in the momentum.
+OPTIMIZER = optax.sgd(1e-3, momentum=0.9)
+
+
+def update(batch: Batch, ppo: PPOConfig = PLAIN, state: TrainState | None = None):
+    if state is None:
+        params = cases.params()
+        state = TrainState(jnp.int32(0), params, OPTIMIZER.init(params))
+    objective = Objective(T_SAMPLE, dataclasses.replace(ppo, reduction="token"), KL)
+    return train_step(cases.model(), OPTIMIZER, objective, state, batch)
+
+
+@pytest.mark.parametrize("shift_mean", [True, False])
+def test_whitening_of_minibatches_equals_whitening_by_hand(shift_mean):
+    batch = make_batch()
+    state, stats = update(batch, PPOConfig(whiten="minibatch", shift_mean=shift_mean))
+    by_hand = oracle.whiten(np.asarray(batch.advantages), np.asarray(batch.mask), shift_mean)
+    by_hand = batch._replace(advantages=jnp.asarray(by_hand, jnp.float32))
+    grads, sums = grads_of(cases.params(), by_hand, T_SAMPLE, PLAIN, KL)
+    cases.assert_close(state.opt_state[0].trace, grads, 2e-6)
+    np.testing.assert_allclose(stats.loss, sums.loss, rtol=1e-5)
+    np.testing.assert_allclose(stats.grad_norm, optax.tree.norm(grads), rtol=1e-5)
+    assert (stats.updates, stats.skipped, state.step) == (1, 0, 1)
+
+
+def scaled_ratio(mean: float) -> Batch:
+    """The batch with this mean probability ratio."""
+    batch = make_batch()
+    _, stats = grads_of(cases.params(), batch, T_SAMPLE, PLAIN, KL)
+    by = jnp.log(mean / (stats.ratio / stats.tokens))
+    return batch._replace(old_logprobs=jnp.where(batch.mask, batch.old_logprobs - by, 0.0))
+
+
+def test_max_ratio_bounds_the_mean_of_the_minibatch():
+    assert [update(scaled_ratio(x))[1].skipped for x in (1.0, 9.99, 10.01)] == [0, 0, 1]
+
+
+def spoiled(how: str) -> Batch:
+    batch, at = make_batch(), (0, 5)
+    assert batch.mask[at]
+    if how == "ratio":
+        return scaled_ratio(12.0)
+    if how == "infinite ratio":
+        return batch._replace(old_logprobs=batch.old_logprobs.at[at].set(-1e4))
+    return batch._replace(**{how: getattr(batch, how).at[at].set(jnp.nan)})
+
+
+@pytest.mark.parametrize("how", ["ratio", "infinite ratio", "advantages", "old_logprobs"])
+def test_a_spoiled_update_changes_nothing_and_is_counted(how):
+    state, _ = update(make_batch())
+    before = jax.tree.map(np.array, state)
+    state, stats = update(spoiled(how), state=state)
+    cases.assert_equal(state, before)
+    assert (stats.skipped, stats.updates, stats.grad_norm) == (1, 0, 0)
+    state, stats = update(make_batch(), state=state)
+    assert (stats.skipped, stats.updates, state.step) == (0, 1, 2)
+
+
+def test_a_second_step_compiles_nothing():
+    state, _ = update(make_batch())
+    compiles = num_compiles()
+    for _ in range(2):
+        state, _ = update(make_batch(), state=state)
+    assert num_compiles() == compiles and state.step == 3

@@ -1,0 +1,235 @@
+"""The kernels' attention is XLA's, and each is chosen where it can be had."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.model_oracles import TINY, random_model
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
+from jax.sharding import AxisType
+
+from vinejax.errors import ConfigError
+from vinejax.learner.score import token_logprobs
+from vinejax.model import attention
+from vinejax.model.attention import Rule, before, choose, self_attention, splash_attention
+from vinejax.model.config import check_choice
+from vinejax.model.decoder import REMAT, Decoder
+from vinejax.model.sharding import platform_of
+from vinejax.types import Batch
+
+T = 384  # three blocks of splash
+
+
+def draw(*shape: int, seed: int = 0) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def segments(kind: str) -> jax.Array:
+    """[2, T]: one sequence a row and padding on its right, or several in a row."""
+    at = np.arange(T)
+    if kind == "padded":
+        return jnp.asarray([at < 300, at < 77], jnp.int32)
+    packed = [1 + (at > 30) + (at > 290), 1 + (at > 128)]
+    return jnp.asarray(np.where(at < 340, packed, 0), jnp.int32)
+
+
+# --- splash, in the interpreter, against plain products
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "make_splash_mha_single_device"
+    make = getattr(splash_attention_kernel, name)
+    monkeypatch.setattr(splash_attention_kernel, name, functools.partial(make, interpret=True))
+
+
+CASES = {
+    "several queries a key, packed": dict(heads=(4, 2), segments="packed"),
+    "one key, bounded, odd scale": dict(heads=(3, 1), softcap=5.0, scale=0.3),
+    "window": dict(heads=(1, 1), window=50, segments="packed"),
+    "half a vector wide": dict(heads=(2, 2), head_dim=64),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("interpreted")
+def test_splash_is_plain_attention(name: str):
+    case = {"head_dim": 32, "segments": "padded", "softcap": None, "window": None, **CASES[name]}
+    (N, K), H = case["heads"], case["head_dim"]
+    rule = Rule(case.get("scale", H**-0.5), case["softcap"], case["window"])
+    seen = segments(case["segments"])
+    visible = (seen[:, :, None] == seen[:, None, :]) & before(T, rule.window)
+    inputs = draw(2, T, N, H), draw(2, T, K, H, seed=1), draw(2, T, K, H, seed=2)
+    towards = draw(2, T, N, H, seed=3)
+
+    def plain(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return self_attention(q, k, v, visible, rule.scale, rule.softcap)
+
+    def kernel(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return splash_attention(q, k, v, seen, rule)
+
+    def both(attend: Any) -> Any:
+        """The mixed values, and the gradients of their product with `towards`."""
+        mixed, back = jax.vjp(attend, *inputs)
+        return mixed, *back(towards)
+
+    expected = jax.jit(lambda: both(plain))()
+    found = jax.jit(lambda: both(kernel))()
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5 * max(1.0, float(jnp.abs(y).max())))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", REMAT)
+@pytest.mark.usefixtures("interpreted")
+def test_a_model_by_splash_is_the_model(remat: str):
+    """Log-probabilities and gradients of padded rows; with what is computed again, too."""
+    model, params, _ = random_model(context=T, attention="splash", remat=remat)
+    plain = Decoder(dataclasses.replace(model.cfg, attention="xla", remat="none"))
+    tokens = jnp.asarray(np.random.default_rng(5).integers(0, 20, (2, T)))
+    seen = segments("padded")
+    positions = jnp.broadcast_to(jnp.arange(T), tokens.shape)
+    zeros = jnp.zeros((2, T))
+    batch = Batch(tokens, seen, positions, seen > 0, zeros, zeros, zeros)
+
+    def loss(params: Any, model: Decoder) -> tuple[jax.Array, jax.Array]:
+        logprobs, _ = token_logprobs(model, params, batch, 1.0)
+        logprobs = jnp.where(batch.mask, logprobs, 0.0)
+        return logprobs.mean(), logprobs
+
+    gradient = jax.jit(jax.grad(loss, has_aux=True), static_argnums=1)
+    expected = gradient(params, plain)
+    found = gradient(params, model)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), found, expected)
+
+
+@pytest.mark.parametrize("name", ["xla", "auto"])
+def test_a_place_attends_to_its_own_sequences(name: str):
+    """Of a window and a bound, on the right of which there may be anything."""
+    q, k, v = (draw(2, 32, 2, 8, seed=i) for i in range(3))
+
+    def mixed(change: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        return attention.causal(name, "cpu", change(q), change(k), change(v), Rule(0.2, 4.0, 9))
+
+    found = mixed(lambda x: x)
+    padded = mixed(lambda x: x.at[:, 20:].set(7.0))
+    np.testing.assert_array_equal(padded[:, :20], found[:, :20])
+    moved = np.abs(mixed(lambda x: x.at[:, 4].add(3.0)) - found).max(axis=(0, 2, 3)) > 0
+    np.testing.assert_array_equal(np.flatnonzero(moved), np.arange(4, 13))  # those who see 4
+
+
+# --- what the backward pass computes again
+
+
+def test_what_is_computed_again_changes_no_gradient():
+    tokens = jnp.asarray(np.random.default_rng(5).integers(0, 20, (2, 32)))
+    ones = jnp.ones_like(tokens)
+    found = {}
+    for remat in REMAT:
+        model, params, _ = random_model(remat=remat)
+
+        def loss(params: Any, model: Decoder = model) -> jax.Array:
+            x, _ = model.hidden(params, tokens, ones.cumsum(1) - 1, ones)
+            return jnp.sin(x).sum()
+
+        found[remat] = jax.jit(jax.grad(loss))(params)
+        program = jax.make_jaxpr(jax.grad(loss))(params)
+        assert ("remat" in str(program) or "checkpoint" in str(program)) == (remat != "none")
+    for remat in ("dots", "full"):
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6 * np.abs(y).max()),
+            found[remat], found["none"],
+        )  # fmt: skip
+
+
+def test_computing_more_again_keeps_less():
+    """Bytes that the forward pass leaves: everything, the products alone, each layer's input."""
+    tokens = jnp.zeros((2, 64), jnp.int32)
+    kept = {}
+    for remat in REMAT:
+        model, params, _ = random_model(remat=remat, num_layers=4)
+
+        def forward(params: Any, model: Decoder = model) -> jax.Array:
+            return model.hidden(params, tokens, tokens, tokens)[0]
+
+        _, back = jax.eval_shape(lambda params: jax.vjp(forward, params), params)
+        kept[remat] = sum(x.size for x in jax.tree.leaves(back))
+    assert kept["full"] < 0.7 * kept["dots"] < 0.5 * kept["none"], kept
+
+
+# --- the choice
+
+PLAIN = Rule(0.1)
+
+
+@pytest.mark.parametrize(
+    "name, platform, length, rest, expected",
+    [
+        ("auto", "cpu", 256, {}, "xla"),
+        ("auto", "tpu", 256, {}, "splash"),
+        ("auto", "tpu", 192, {}, "xla"),  # no multiple of 128
+        ("splash", "tpu", 96, {}, "xla"),
+        ("auto", "gpu", 256, {}, "cudnn"),
+        ("auto", "gpu", 256, {"dtype": "float32"}, "xla"),
+        ("auto", "gpu", 256, {"head_dim": 256}, "xla"),
+        ("auto", "gpu", 256, {"rule": Rule(0.1, softcap=5.0)}, "xla"),
+        ("auto", "tpu", 256, {"rule": Rule(0.1, softcap=5.0, window=9)}, "splash"),
+        ("xla", "tpu", 256, {}, "xla"),
+        ("xla", "gpu", 256, {}, "xla"),
+    ],
+)
+def test_what_is_chosen(name: str, platform: str, length: int, rest: dict, expected: str):
+    fields = {"rule": PLAIN, "head_dim": 64, "dtype": "bfloat16", **rest}
+    assert choose(name, platform, length=length, **fields) == expected
+
+
+@pytest.mark.parametrize(
+    "name, platform, fields, message",
+    [
+        ("splash", "cpu", {}, "is for TPU, and the mesh is of CPU devices"),
+        ("splash", "gpu", {}, "is for TPU, and the mesh is of GPU devices"),
+        ("cudnn", "tpu", {"compute_dtype": "bfloat16"}, "is for GPU, and the mesh is of TPU"),
+        ("cudnn", "gpu", {}, "needs model.compute_dtype = 'bfloat16', not 'float32'"),
+        ("splash", "tpu", {"windows": (4, None)}, "needs one window for all layers"),
+        (
+            "cudnn", "gpu", {"compute_dtype": "bfloat16", "head_dim": 12},
+            "needs heads of a multiple of 8 up to 128, not of 12",
+        ),
+        (
+            "cudnn", "gpu", {"compute_dtype": "bfloat16", "attention_softcap": 5.0},
+            "knows no bound on the scores",
+        ),
+    ],
+)  # fmt: skip
+def test_a_named_one_that_cannot_be_had_is_refused(
+    name: str, platform: str, fields: dict, message: str
+):
+    with pytest.raises(ConfigError, match=f"^model.attention = '{name}': ") as error:
+        check_choice(name, platform, dataclasses.replace(TINY, **fields))
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert "'auto' takes what fits" in str(error.value)
+
+
+def test_what_can_be_had_is_not_refused():
+    half = dataclasses.replace(TINY, compute_dtype="bfloat16")
+    for name, platform in [("splash", "tpu"), ("cudnn", "gpu"), ("xla", "gpu"), ("auto", "cpu")]:
+        check_choice(name, platform, half)
+
+
+def test_the_platform_is_the_meshs():
+    own = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
+    assert platform_of(own) == jax.devices()[0].platform
+
+
+def test_models_whose_layers_see_unlike_distances_are_computed_plainly():
+    """With one window for all, the kernel; with several, XLA, and the same numbers on both ways."""
+    ids = jnp.ones((1, 128), jnp.int32)
+    for windows, kind in [((5, 5), "splash"), ((), "splash"), ((5, None), "xla")]:
+        model, _, _ = random_model(windows=windows, attention="splash")
+        assert model._attention(ids)[0] == kind

@@ -1,0 +1,330 @@
+"""Every family against transformers: logits, cached decoding, what is saved, what is refused."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.paths import FIXTURES
+from safetensors.numpy import load_file
+
+from vinejax.errors import ModelError
+from vinejax.model.decoder import apply
+from vinejax.model.hf.families import config_json, parse_config
+from vinejax.model.hf.weights import load_pretrained, save_pretrained
+from vinejax.model.rope import Rope
+from vinejax.rollout.engine import Branch, Engine
+from vinejax.settings import SampleConfig
+
+MODELS = FIXTURES / "models"  # from make_models.py beside it
+NAMES = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
+
+
+def golden(name: str) -> Any:
+    return np.load(MODELS / name / "golden.npz")
+
+
+def stored_tensors(folder: Path) -> dict[str, np.ndarray]:
+    files = [load_file(file) for file in folder.glob("*.safetensors")]
+    return {name: x for tensors in files for name, x in tensors.items()}
+
+
+# --- against transformers ---
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_transformers(name):
+    model, params, _ = load_pretrained(MODELS / name)
+    found = golden(name)
+    out = apply(model, params, found["ids"][None])[0]
+    np.testing.assert_allclose(out, found["logits"], atol=2e-4, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_engine_continues_as_transformers(name):
+    """From 20 tokens and from 5, on both sides of where the windows of 6 to 9 begin to cut; and
+    from the middle of a trunk, where a window reaches from the suffix into the trunk."""
+    model, params, tokenizer = load_pretrained(MODELS / name)
+    model = type(model)(dataclasses.replace(model.cfg, eos_ids=()))
+    tokenizer.eos_token = None  # the golden texts go on after it
+    engine = Engine(model, SampleConfig(temperature=0.0, max_tokens=64), tokenizer, slots=8)
+    ids, short = (golden(name)[field].tolist() for field in ("ids", "short_ids"))
+    starts = [(0, 20), (0, 81), (0, 50), (1, 5)]
+    branches = [Branch(trunk, position, seed=1) for trunk, position in starts]
+    budgets = [len((ids, short)[trunk]) - position for trunk, position in starts]
+    grown = engine.grow(params, [ids, short], branches, budgets)
+    for found, (trunk, position) in zip(grown, starts, strict=True):
+        assert found.tokens == (ids, short)[trunk][position:]
+    assert [len(found.tokens) for found in grown[:1] + grown[3:]] == [64, 64]
+
+
+# What each fixture is for: without it the logits are others, so the tests above would fail.
+FEATURES = [
+    ("llama_llama3", dict(rope=Rope(rope_theta=100.0))),
+    ("llama_linear", dict(rope=Rope(rope_theta=50.0))),
+    ("llama_yarn", dict(rope=Rope(rope_theta=200.0))),
+    ("llama_dynamic", dict(rope=Rope())),
+    ("mistral", dict(windows=())),
+    ("mistral", dict(windows=(6,) * 3)),
+    ("mistral", dict(windows=(8,) * 3)),
+    ("qwen2", dict(windows=())),
+    ("qwen2", dict(windows=(6,) * 3)),
+    ("gemma2", dict(windows=(None, 6, None))),
+    ("gemma2", dict(attention_softcap=None)),
+    ("gemma2", dict(logit_softcap=None)),
+    ("gemma2", dict(attention_scale=None)),
+    ("gemma2", dict(embed_scale=1.0)),
+    ("gemma2", dict(norm_offset=0.0)),
+    ("gemma2", dict(activation="silu")),
+    ("gemma3_text", dict(local_rope=None)),
+    ("gemma3_text", dict(windows=(6, 6, 6, None))),
+    ("phi3", dict(windows=())),
+    ("phi3_longrope", dict(rope=Rope(rope_theta=100.0, partial_rotary_factor=0.75))),
+    ("phi3_longrope", dict(rope=Rope(rope_theta=100.0))),
+]
+
+
+@pytest.mark.parametrize("name, changed", FEATURES, ids=lambda x: str(x)[:40])
+def test_the_fixtures_show_each_feature(name, changed):
+    model, params, _ = load_pretrained(MODELS / name)
+    other = type(model)(dataclasses.replace(model.cfg, **changed))
+    found = golden(name)
+    out = apply(other, params, found["ids"][None])[0]
+    assert float(np.abs(out - found["logits"]).max()) > 0.05
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_saved_is_what_was_loaded(name, tmp_path):
+    """Names, shapes, dtypes and bits; and the config says the same to transformers."""
+    from transformers import AutoConfig
+
+    source = stored_tensors(MODELS / name)
+    dtype = next(iter(source.values())).dtype.name
+    model, params, tokenizer = load_pretrained(MODELS / name, dtype=dtype)
+    save_pretrained(tmp_path, model, params, tokenizer)
+    saved = stored_tensors(tmp_path)
+    assert saved.keys() == source.keys()
+    for tensor, x in source.items():
+        assert saved[tensor].dtype == x.dtype
+        np.testing.assert_array_equal(saved[tensor], x, err_msg=tensor)
+    theirs, ours = (
+        AutoConfig.from_pretrained(folder, local_files_only=True).to_dict()
+        for folder in (MODELS / name, tmp_path)
+    )
+    for raw in (theirs, ours):  # Rope's fields at their defaults come and go
+        raw |= raw.pop("rope_parameters")
+    same = ours.keys() & theirs.keys() - {"_name_or_path", "eos_token_id", "max_window_layers"}
+    assert {k: ours[k] for k in same} == {k: theirs[k] for k in same}
+    assert ours["eos_token_id"] == [theirs["eos_token_id"]]
+    assert theirs.keys() - ours.keys() <= {"beta_slow"}
+    assert load_pretrained(tmp_path)[0] == model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_transformers_loads_what_is_saved(name, tmp_path):
+    torch = pytest.importorskip("torch")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, params, tokenizer = load_pretrained(MODELS / name)
+    save_pretrained(tmp_path, model, params, tokenizer)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.float32, attn_implementation="eager", local_files_only=True
+    )
+    found = golden(name)
+    with torch.no_grad():
+        logits = theirs(torch.tensor(found["ids"][None].astype(np.int64))).logits[0]
+    np.testing.assert_allclose(logits.numpy(), found["logits"], atol=2e-5, rtol=0)
+    again = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
+    assert again.get_vocab() == tokenizer.get_vocab()
+
+
+# --- config.json ---
+
+LLAMA: dict[str, Any] = dict(
+    model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=32000, hidden_size=2048,
+    intermediate_size=5632, num_hidden_layers=3, num_attention_heads=32, num_key_value_heads=4,
+    max_position_embeddings=2048, rms_norm_eps=1e-5, hidden_act="silu", tie_word_embeddings=False,
+    attention_bias=False, attention_dropout=0.0, initializer_range=0.02, pretraining_tp=1,
+    use_cache=True, torch_dtype="float32", transformers_version="4.38.2", bos_token_id=1,
+    eos_token_id=2, rope_scaling=None, rope_theta=10000.0,
+)  # fmt: skip
+MISTRAL = LLAMA | dict(
+    model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=4096
+)
+QWEN2 = LLAMA | dict(
+    model_type="qwen2", architectures=["Qwen2ForCausalLM"], sliding_window=131072,
+    use_sliding_window=False, max_window_layers=2, use_mrope=False,
+)  # fmt: skip
+GEMMA2 = LLAMA | dict(
+    model_type="gemma2", architectures=["Gemma2ForCausalLM"], head_dim=64, sliding_window=4096,
+    hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh",
+    query_pre_attn_scalar=256, attn_logit_softcapping=50.0, final_logit_softcapping=30.0,
+    cache_implementation="hybrid", sliding_window_size=4096, tie_word_embeddings=None,
+)  # fmt: skip
+GEMMA3 = GEMMA2 | dict(
+    model_type="gemma3_text", architectures=["Gemma3ForCausalLM"], num_hidden_layers=7,
+    sliding_window=512, sliding_window_pattern=6, rope_theta=1e6, rope_local_base_freq=10000,
+    attn_logit_softcapping=None, final_logit_softcapping=None,
+)  # fmt: skip
+PHI3 = LLAMA | dict(
+    model_type="phi3", architectures=["Phi3ForCausalLM"], auto_map={"AutoConfig": "x.Phi3Config"},
+    embd_pdrop=0.0, resid_pdrop=0.0, original_max_position_embeddings=2048, sliding_window=2047,
+)  # fmt: skip
+LONGROPE = dict(type="longrope", short_factor=[1.0] * 32, long_factor=[2.0] * 32)
+PHI4_MINI = PHI3 | dict(  # what its config.json has beside these
+    full_attn_mod=1, interpolate_factor=1, lm_head_bias=False, mlp_bias=False,
+    partial_rotary_factor=0.75, sliding_window=262144, tie_word_embeddings=True,
+    rope_scaling=LONGROPE | dict(short_factor=[1.0] * 24, long_factor=[2.0] * 24),
+)  # fmt: skip
+
+
+def windows_of(**fields: Any) -> tuple[int | None, ...]:
+    return parse_config(fields).windows
+
+
+def test_configs_as_transformers_4_wrote_them():
+    """The older spellings; the fixtures have those of transformers 5."""
+    llama = parse_config(LLAMA | dict(rope_scaling=dict(type="linear", factor=4)))
+    assert (llama.rope.rope_type, llama.rope.factor) == ("linear", 4.0)
+    assert windows_of(**MISTRAL) == (4096,) * 3
+    assert windows_of(**MISTRAL | dict(sliding_window=None)) == ()
+    assert windows_of(**QWEN2) == (), "the window is there, and off"
+    assert windows_of(**QWEN2 | dict(use_sliding_window=True)) == (None, None, 131072)
+    assert windows_of(**GEMMA2) == (4096, None, 4096)
+    assert windows_of(**GEMMA3) == (512,) * 5 + (None, 512)
+    gemma3 = parse_config(GEMMA3 | dict(rope_scaling=dict(rope_type="linear", factor=8.0)))
+    assert gemma3.rope == Rope("linear", 1e6, factor=8.0) and gemma3.local_rope == Rope()
+    assert gemma3.tied_head, "the class's default, where the file says nothing"
+    assert parse_config(PHI3).windows == (2047,) * 3
+    phi4 = parse_config(PHI4_MINI)
+    assert phi4.tied_head and phi4.rope.partial_rotary_factor == 0.75
+
+
+def test_defaults_are_those_of_the_family():
+    plain = {k: v for k, v in LLAMA.items() if k not in ("rms_norm_eps", "rope_theta")}
+    assert parse_config(plain).norm_eps == 1e-6
+    phi3 = {k: v for k, v in PHI3.items() if k != "rms_norm_eps"}
+    assert parse_config(phi3).norm_eps == 1e-5
+    gemma = {k: v for k, v in GEMMA2.items() if "softcapping" not in k}
+    assert parse_config(gemma).attention_softcap == 50.0
+    assert parse_config(gemma).logit_softcap == 30.0
+    assert parse_config(GEMMA2 | dict(attn_logit_softcapping=None)).attention_softcap is None
+
+
+ROPES: list[dict[str, Any]] = [
+    dict(rope_type="linear", factor=2.5),
+    dict(rope_type="dynamic", factor=2.0),
+    dict(rope_type="dynamic", factor=2.0, original_max_position_embeddings=512),
+    dict(rope_type="llama3", factor=8.0, low_freq_factor=2.0, high_freq_factor=3.0),
+    dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=512),
+    dict(rope_type="yarn", factor=4.0, truncate=False, attention_factor=1.3, beta_fast=16),
+    dict(rope_type="yarn", factor=4.0, mscale=0.7, mscale_all_dim=0.5, beta_slow=2),
+    LONGROPE | dict(original_max_position_embeddings=512),
+    LONGROPE | dict(original_max_position_embeddings=512, factor=3.0, attention_factor=1.1),
+]
+
+
+@pytest.mark.parametrize("scaling", ROPES, ids=str)
+def test_every_rope_is_written_as_it_was_read(scaling):
+    cfg = parse_config(LLAMA | dict(rope_scaling=scaling))
+    assert parse_config(config_json(cfg, "float32")) == cfg
+    assert cfg.rope != Rope()
+    new = parse_config(LLAMA | dict(rope_parameters=scaling | dict(rope_theta=77.0)))
+    assert new.rope == dataclasses.replace(cfg.rope, rope_theta=77.0)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        dict(rope_type="dynamic", factor=2.0, original_max_position_embeddings=512),
+        LONGROPE | dict(original_max_position_embeddings=512),
+        LONGROPE | dict(type="su", original_max_position_embeddings=512),
+    ],
+)
+def test_rope_by_length_ends_the_context_where_it_would_change(scaling):
+    cfg = parse_config(LLAMA | dict(rope_scaling=scaling))
+    assert cfg.context == 512
+    model, params, _ = load_pretrained(MODELS / "llama")
+    rope = dataclasses.replace(cfg.rope, short_factor=(1.0,) * 3, long_factor=(1.0,) * 3)
+    short = type(model)(dataclasses.replace(model.cfg, context=512, rope=rope))
+    apply(short, params, np.zeros((1, 4), np.int32))
+    with pytest.raises(ModelError, match=f"513 tokens are .* rope_type = '{rope.rope_type}'"):
+        apply(short, params, np.zeros((1, 513), np.int32))
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (LLAMA | dict(model_type="mixtral"), "model_type = 'mixtral' is not supported"),
+    (LLAMA | dict(model_type="gemma3"), "model_type = 'gemma3' is not supported"),
+    (LLAMA | dict(architectures=["LlamaForSequenceClassification"]), "architectures = ["),
+    (LLAMA | dict(num_local_experts=8), "num_local_experts = 8 is not supported"),
+    (LLAMA | dict(quantization_config=dict(bits=4)), "quantization_config = {'bits': 4} is not"),
+    (LLAMA | dict(per_layer_config={"0": dict(head_dim=4)}), "per_layer_config = "),
+    (LLAMA | dict(sliding_window=128), "sliding_window = 128 is not supported"),
+    (LLAMA | dict(logits_scaling=8.0), "logits_scaling = 8.0 is not supported"),
+    (LLAMA | dict(hidden_act="gelu"), "hidden_act = 'gelu' is not supported"),
+    (LLAMA | dict(num_key_value_heads=5), "num_key_value_heads = 5 must divide"),
+    (LLAMA | dict(head_dim=7), "7 of head_dim = 7 channels turn"),
+    (LLAMA | dict(vocab_size=True), "vocab_size = True must be a positive integer"),
+    (LLAMA | dict(attention_bias=1), "attention_bias = 1 must be true or false"),
+    (LLAMA | dict(rms_norm_eps=-1), "rms_norm_eps = -1 must be a positive number"),
+    (LLAMA | dict(eos_token_id="</s>"), "eos_token_id = '</s>' must be a token id"),
+    (MISTRAL | dict(attention_bias=True), "attention_bias = True is not supported"),
+    (MISTRAL | dict(num_key_value_heads=None), "num_key_value_heads = None"),
+    (MISTRAL | dict(layer_types=["full_attention"] * 3), "layer_types = "),
+    (QWEN2 | dict(use_mrope=True), "use_mrope = True is not supported"),
+    (QWEN2 | dict(layer_types=["full_attention", "chunked_attention", "full_attention"]),
+     "layer_types = "),
+    (QWEN2 | dict(layer_types=["full_attention"]), "layer_types = "),
+    (QWEN2 | dict(layer_types=["sliding_attention"] * 3), "sliding_window = 131072 is off"),
+    (GEMMA2 | dict(use_bidirectional_attention=True), "use_bidirectional_attention = True"),
+    (GEMMA2 | dict(hidden_act="gelu"), "hidden_act = 'gelu'"),
+    (GEMMA3 | dict(attn_logit_softcapping=50.0), "attn_logit_softcapping = 50.0 is not supported"),
+    (LLAMA | dict(rope_scaling=dict(rope_type="axial")), "rope_type = 'axial' is not"),
+    (LLAMA | dict(rope_scaling=dict(rope_type="linear")), "factor = None"),
+    (LLAMA | dict(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5 is not supported"),
+    (LLAMA | dict(rope_scaling=dict(rope_type="llama3", factor=8.0)), "low_freq_factor = None"),
+    (LLAMA | dict(rope_scaling=dict(type="default", mrope_section=[1])), "mrope_section = [1]"),
+    (LLAMA | dict(rope_scaling=dict(rope_type="linear", factor=2, beta_fast=3)), "beta_fast = 3"),
+    (LLAMA | dict(rope_scaling=LONGROPE | dict(short_factor=[1.0])), "short_factor = [1.0] must"),
+    (LLAMA | dict(rope_scaling="yarn"), "RoPE = 'yarn' must be an object"),
+    (PHI3 | dict(rope_scaling=dict(rope_type="yarn", factor=2)), "rope_type = 'yarn' is not"),
+    (PHI4_MINI | dict(full_attn_mod=2), "full_attn_mod = 2 is not supported, only 1"),
+    (PHI4_MINI | dict(interpolate_factor=4), "interpolate_factor = 4 is not supported, only 1"),
+    (LLAMA | dict(full_attn_mod=1), "full_attn_mod = 1 is not supported"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("raw, message", REFUSED, ids=[message[:40] for _, message in REFUSED])
+def test_what_is_not_computed_is_refused_by_name(raw, message):
+    with pytest.raises(ModelError) as error:
+        parse_config(raw, "folder/config.json")
+    said = str(error.value)
+    assert said.startswith("folder/config.json: ") and message in said and "\n" not in said
+
+
+ODD_VALUES = [None, True, False, -1, 0, 1, 2.5, float("nan"), "x", "", [], [1], ["x"], {}, {"a": 1}]
+
+
+@pytest.mark.parametrize(
+    "base", [LLAMA, QWEN2, GEMMA2, GEMMA3, PHI3], ids=lambda x: x["model_type"]
+)
+def test_odd_values_of_any_field_are_a_model_error_or_harmless(base):
+    known = base.keys() | {"rope_parameters", "layer_types", "partial_rotary_factor", "head_dim"}
+    ropes = [{"rope_type": kind} for kind in ("default", "linear", "dynamic", "llama3", "yarn", [])]
+    inner = [LONGROPE | {field: value} for field in LONGROPE for value in ODD_VALUES]
+    changes = [{field: value} for field in known for value in ODD_VALUES]
+    changes += [{"rope_scaling": rope} for rope in ropes + inner]
+    for change in changes:
+        try:
+            parse_config(base | change)
+        except ModelError as error:
+            assert str(error).startswith("config.json: "), change
+
+
+def test_fields_that_are_off_or_harmless_are_accepted():
+    quiet = dict(num_local_experts=None, use_bidirectional_attention=False, quantization_config={})
+    loud = dict(temperature=0.6, _name_or_path="x/y", id2label={"0": "LABEL_0"}, max_length=20)
+    assert parse_config(LLAMA | quiet | loud) == parse_config(LLAMA)

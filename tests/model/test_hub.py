@@ -1,0 +1,134 @@
+"""Models by hub name and in object stores, without a network: the real cache, a store in memory."""
+
+import json
+import socket
+import types
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import jax
+import numpy as np
+import pytest
+from etils import epath
+from etils.epath import backend
+from fsspec.implementations.memory import MemoryFileSystem
+from helpers.model_oracles import Model
+from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+
+from vinejax.errors import ModelError
+from vinejax.model.hf import hub
+from vinejax.model.hf.weights import load_pretrained, save_pretrained
+
+
+def assert_same(found: tuple, model: Model) -> None:
+    assert found[0] == model.decoder
+    jax.tree.map(np.testing.assert_array_equal, found[1], model.params)
+    assert found[2].get_vocab() == model.tokenizer.get_vocab()
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("the network was touched"))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("a name was looked up"))
+
+
+def test_a_folder_needs_no_network(tiny, tmp_path, monkeypatch, no_network):
+    """Even one that is named as a hub name is, when the hub is not set offline."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.chdir(tmp_path)
+    save_pretrained("owner/model", *tiny)
+    assert_same(load_pretrained("owner/model"), tiny)
+
+
+def test_a_name_is_found_in_the_cache_of_the_host(tiny, tmp_path, monkeypatch, no_network):
+    """The layout is huggingface_hub's own, which reads it; offline as HF_HUB_OFFLINE says."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--owner--tiny-1.0"
+    save_pretrained(repository / "snapshots" / "0123abc", *tiny)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abc")
+    assert_same(load_pretrained("owner/tiny-1.0"), tiny)
+    with pytest.raises(ModelError, match="^owner/other: no such model folder, and neither in the"):
+        load_pretrained("owner/other")
+
+
+def test_what_is_downloaded_is_small_files_and_safetensors(monkeypatch, tmp_path):
+    asked = []
+
+    def download(name: str, **patterns: list[str]) -> str:
+        asked.append((name, patterns))
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert hub.find_folder("owner/model") == epath.Path(tmp_path)
+    [(name, patterns)] = asked
+    files = [
+        *("config.json", "tokenizer.json", "chat_template.jinja", "model-00001-of-2.safetensors"),
+        *("pytorch_model.bin", "consolidated.safetensors", "original/model.safetensors"),
+    ]
+    kept = huggingface_hub.utils.filter_repo_objects(files, **patterns)
+    assert name == "owner/model" and list(kept) == files[:4]
+
+
+@pytest.mark.parametrize(
+    "error", [LocalEntryNotFoundError, RepositoryNotFoundError, ConnectionError]
+)
+def test_a_name_that_is_nowhere_is_one_line(error, monkeypatch):
+    def fail(*_, **__):
+        if error is LocalEntryNotFoundError:
+            raise error("Cannot find\nthe file")
+        if error is ConnectionError:
+            raise error("no\nproxy")
+        response: Any = types.SimpleNamespace(headers={}, request=None)
+        raise error("401\nRepository Not Found", response=response)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(ModelError, match="^nobody/nothing: no such model folder") as raised:
+        load_pretrained("nobody/nothing")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("path", ["runs/a/b", "./tiny", "../x", "/nowhere", "a b/c", "gs://x/y"])
+def test_paths_are_not_looked_up_on_the_hub(path, monkeypatch, bucket):
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail(path))
+    with pytest.raises(ModelError, match=": no such model folder$"):
+        load_pretrained(path)
+
+
+# --- object stores ---
+
+
+class Bucket(MemoryFileSystem):
+    """Objects by name, as a client for gs:// shows them."""
+
+    protocol = "gs"
+    store: dict = {}
+    pseudo_dirs = [""]
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.removeprefix("gs://"))
+
+    def glob(self, path, **kwargs):
+        return [str(name).lstrip("/") for name in super().glob(path, **kwargs)]
+
+
+@pytest.fixture
+def bucket(monkeypatch) -> Bucket:
+    store = Bucket()
+    store.store.clear()
+    monkeypatch.setattr(backend.fsspec_backend, "fs", lambda path: store)
+    return store
+
+
+def test_a_folder_in_an_object_store(tiny, bucket):
+    save_pretrained("gs://models/tiny", *tiny, max_shard_bytes=20_000)
+    names = {Path(name).name for name in bucket.find("models/tiny")}
+    assert "model.safetensors.index.json" in names and "tokenizer.json" in names
+    assert not [name for name in names if name.endswith(".tmp")]
+    assert_same(load_pretrained("gs://models/tiny"), tiny)
+    config = json.loads(bucket.cat("models/tiny/config.json"))
+    bucket.pipe("models/tiny/config.json", json.dumps(config | {"vocab_size": 21}).encode())
+    with pytest.raises(ModelError, match="^gs://models/tiny/model-00001-of-.*: tensor model.embed"):
+        load_pretrained("gs://models/tiny")

@@ -1,0 +1,305 @@
+"""`--mode=plan`: its arithmetic against numbers made by hand, its verdicts, and bad input."""
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.paths import CONFIGS
+
+from vinejax.config import Fields, default, from_dict, from_file
+from vinejax.errors import ConfigError
+from vinejax.plan import child, command, compiler
+from vinejax.plan.case import Case, open_case
+from vinejax.plan.memory import decode_copy_bytes, kv_room, parts, weight_bytes
+from vinejax.plan.work import attention_flops, calls, decode_step, num_multiplied, train_step
+from vinejax.rollout.arrays import cache_bytes
+
+GIB = 2**30
+SMALL = {
+    "model_type": "llama", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "intermediate_size": 16, "vocab_size": 40,
+    "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
+
+def small(folder: Path, topology: str = "h100:8", fields: dict[str, Any] | None = None) -> Case:
+    """Two layers of width 8 on a mesh of 4 shards, 2 places each."""
+    return open_case(from_dict(small_fields(folder, topology, fields)))
+
+
+def small_fields(folder: Path, topology: str, fields: dict[str, Any] | None = None) -> Fields:
+    file = folder / "config.json"
+    file.write_text(json.dumps(SMALL))
+    cfg = default()
+    cfg.model.architecture = str(file)
+    cfg.data.max_prompt_tokens, cfg.sample.max_tokens = 32, 32
+    cfg.rollout.prompts, cfg.rollout.per_prompt, cfg.rollout.slots = 8, 4, 16
+    cfg.ppo.minibatch, cfg.ppo.microbatch = 16, 8
+    cfg.plan.steps = 4
+    cfg.topology = topology
+    cfg.meshes[topology] = dict(fsdp=4, tensor=2)
+    cfg.update_from_flattened_dict(fields or {})
+    return cfg
+
+
+def test_bytes_of_the_parts(tmp_path: Path):
+    case = small(tmp_path)
+    # embed and head 320, q and out 64, k and v 32 (one head: not split by tensor), gate, up and
+    # down 128, norms 8: not split.
+    layer = (64 + 64 + 3 * 128) // 8 + 2 * 32 // 4 + 2 * 8
+    assert weight_bytes(case) == 4 * (2 * 320 // 8 + 8 + 2 * layer)
+    # Over tensor alone, in bfloat16 but for the norms; the one KV head is on both places.
+    layer = 2 * ((64 + 64 + 3 * 128) // 2 + 2 * 32) + 4 * 2 * 8
+    assert decode_copy_bytes(case) == 2 * 2 * 320 // 2 + 4 * 8 + 2 * layer
+    # 2 layers, keys and values, one head of 4 a place, bfloat16.
+    assert cache_bytes(case.model, case.mesh, 10) == 2 * 2 * 10 * 4 * 2
+    held, (rollout, values) = parts(case)
+    assert held.optimizer == 2 * held.weights and held.reference == held.weights
+    assert (values.sizes.slots, values.sizes.width, values.sizes.columns) == (4, 32, 64)
+    assert rollout.sizes.columns == 32
+    assert held.suffix_kv == 4 * cache_bytes(case.model, case.mesh, 32)
+    assert held.trunk_kv == values.sizes.rows * cache_bytes(case.model, case.mesh, 64)
+
+
+def test_what_waits_in_the_hosts_memory(tmp_path: Path):
+    case = small(tmp_path, fields={"offload.reference": True, "offload.optimizer": True})
+    held, _ = parts(case)
+    assert held.of("rollout", case)["optimizer"] == held.of("rollout", case)["reference"] == 0
+    assert held.of("score", case)["reference"] == held.reference
+    assert held.of("train", case)["optimizer"] == held.optimizer
+    assert "decode copy" not in held.of("train", case)
+
+
+def test_operations(tmp_path: Path):
+    case = small(tmp_path)
+    a_layer = 64 + 64 + 2 * 32 + 3 * 128
+    assert num_multiplied(case, with_head=False) == 2 * a_layer
+    assert num_multiplied(case, with_head=True) == 2 * a_layer + 320
+    assert attention_flops(case, 10) == 2 * 4 * (2 * 4) * 10
+    _, (_, values) = parts(case)
+    # 4 slots a shard; a quarter of 32 tokens and half a trunk of 64 are seen.
+    flops = 4 * (2 * (2 * a_layer + 320) + attention_flops(case, 8 + 32)) / 2
+    assert decode_step(case, values).flops == flops
+    full = small(tmp_path, fields={"model.remat": "full"})
+    assert train_step(full).flops == pytest.approx(train_step(case).flops * 4 / 3)
+    # 16 sequences of 64 tokens over 4 shards, 3 passes.
+    tokens = 16 * 64 / 4
+    expected = 3 * tokens * (2 * (2 * a_layer + 320) + attention_flops(case, 32)) / 2
+    assert train_step(case).flops == expected
+
+
+def test_branches_of_an_iteration(tmp_path: Path):
+    case = small(tmp_path)
+    _, (rollout, values) = parts(case)
+    assert (rollout.trunks, rollout.branches, rollout.tokens) == (8, 32, 8)
+    # 32 solutions of 4 states, of which a problem's 4 share the first; 9 continuations each, as
+    # long as what is left: 1, 3/4, 1/2 and 1/4 of 8 tokens.
+    assert (values.trunks, values.branches) == (32, (32 * 4 - 24) * 9)
+    assert values.tokens == 8 * 2.5 / 4
+    assert calls(case, values)["decode"] == 104 * 9 * 5 / 16
+    assert calls(case, rollout)["decode"] == 32, "the longest ends alone"
+    _, (_, first) = parts(small(tmp_path, fields={"values.max_states": 0, "values.dedup": False}))
+    assert (first.branches, first.tokens) == (32 * 9, 8)
+
+
+def test_room_for_keys_and_values(tmp_path: Path):
+    case = small(tmp_path)
+    assert kv_room(case, resident=case.limit - 40 * GIB) == pytest.approx(0.8 * 40 * GIB)
+    assert kv_room(small(tmp_path, fields={"rollout.memory_gib": 2.0}), 0) == 2 * GIB
+    assert kv_room(case, resident=100 * GIB) == 0
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, **answers: dict[str, Any]) -> list[str]:
+    """Compilers that answer at once; returns the list of what was compiled."""
+    asked = []
+    plain = {"compile_s": 1.0, "memory": {"peak": GIB}, "collectives": [], "gathered": 0}
+
+    def compile_program(case: Case, config: dict, name: str, timeout_s: float) -> dict:
+        asked.append(name)
+        return answers.get(name.replace(" ", "_"), plain)
+
+    monkeypatch.setattr(command, "compile_program", compile_program)
+    monkeypatch.setattr(command, "check_compiler", lambda case: "")
+    return asked
+
+
+def test_a_plan_that_fits(tmp_path: Path, monkeypatch, capsys):
+    gather = {"kind": "all-gather", "shape": "f32[8]", "group": 2, "count": 3.0, "sent": 6e9,
+              "in_loop": False, "source": "x"}  # fmt: skip
+    plain = {"compile_s": 1.0, "memory": {"peak": GIB}, "gathered": 2}
+    asked = fake(monkeypatch, train_step=plain | {"collectives": [gather]})
+    case = small(tmp_path, "cpu:8")
+    assert command.plan_run(from_dict(small_fields(tmp_path, "cpu:8")), tmp_path) is True
+    assert asked == ["decode copy", "prefill", "decode", "score", "train_step"]
+    shown = capsys.readouterr().out
+    for part in ("trunk KV", "all-gather x 3", "It fits.", "cpu-8.json", "Involuntary"):
+        assert part in shown
+    plan = json.loads((tmp_path / "plan" / "cpu-8.json").read_text())
+    assert plan["fits"] and plan["topology"]["mesh"] == {"data": 1, "fsdp": 4, "tensor": 2}
+    step = plan["programs"]["train_step"]
+    assert step["seconds"]["interconnect"] == 6e9 / (case.topology.chip.link_gb_s * 1e9)
+    held, _ = parts(case)
+    assert step["memory_bytes"]["together"] == GIB + held.reference
+    train = plan["iteration"][-1]
+    assert train["calls"] == {"train_step": 4.0} and train["bound"] == "interconnect"
+    assert train["seconds"] == pytest.approx(4 * 6)
+
+
+def test_a_plan_that_does_not_fit_says_what_to_change(tmp_path: Path, monkeypatch, capsys):
+    too_much = {"error": "memory", "needs": 4.5 * GIB, "limit": 4.0 * GIB}
+    fake(monkeypatch, train_step=too_much, decode=too_much)
+    fields = small_fields(tmp_path, "cpu:8")
+    assert command.plan_run(from_dict(fields), tmp_path) is False
+    shown = capsys.readouterr().out
+    for part in ("decode: has no room", "train_step: has no room", "It does not fit."):
+        assert part in shown
+    assert "ppo.microbatch = 4 instead of 8" in shown and "model.remat = 'full'" in shown
+    assert "a slice of" in shown
+
+
+def test_a_compile_that_takes_too_long_or_fails(tmp_path: Path, monkeypatch, capsys):
+    fake(monkeypatch, score={"error": "time"}, prefill={"error": "INTERNAL: a bug"})
+    assert command.plan_run(from_dict(small_fields(tmp_path, "cpu:8")), tmp_path) is False
+    shown = capsys.readouterr().out
+    assert "score: did not compile within plan.timeout_s" in shown and "INTERNAL: a bug" in shown
+
+
+def seven_billion(tmp_path: Path, row: str) -> str:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from vinejax.config import from_file\n"
+        "def get_config():\n"
+        f"    cfg = from_file({str(CONFIGS / 'math7b.py')!r}, 'math7b.py')\n"
+        f"    {row}\n"
+        "    return cfg\n"
+    )
+    return str(file)
+
+
+def run(*arguments: str, cwd: Path) -> tuple[int, str, str]:
+    code = "import sys; from vinejax import main; main.run()"
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--mode=plan", *arguments],
+        cwd=cwd, capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_status_of_what_cannot_fit_and_of_bad_input(tmp_path: Path):
+    config = seven_billion(tmp_path, "cfg.meshes['h100:1'] = dict(slots=8, microbatch=1)")
+    status, out, _ = run(f"--config={config}", "--config.topology=h100:1", cwd=tmp_path)
+    assert status == 1 and "It does not fit." in out and "Nothing was compiled" in out
+    assert json.loads((tmp_path / "runs/mine/plan/h100-1.json").read_text())["fits"] is False
+    status, out, _ = run(f"--config={config}", "--config.topology=h100:8", cwd=tmp_path)
+    assert status == 0 and "It fits." in out and "No compiler for h100" in out
+    status, out, err = run(f"--config={config}", "--config.topology=v5e:3x3", cwd=tmp_path)
+    assert (status, out) == (2, "") and err.count("\n") == 1 and "v5e is offered as" in err
+
+
+@pytest.mark.slow
+def test_eight_devices_of_this_machine(tmp_path: Path):
+    """The real programs, compiled for eight virtual devices, and nothing initialised to do it."""
+    status, out, err = run(
+        f"--config={CONFIGS / 'tiny.py'}", "--config.topology=cpu:8", "--config.mesh.data=2",
+        "--config.mesh.fsdp=2", "--config.mesh.tensor=2", "--workdir=here", cwd=tmp_path,
+    )  # fmt: skip
+    assert status == 0, err
+    plan = json.loads((tmp_path / "here" / "plan" / "cpu-8.json").read_text())
+    for name, program in plan["programs"].items():
+        assert program["verdict"] == "" and program["compiled"]["compile_s"] > 0, name
+        assert program["collectives"], name
+    decode = plan["programs"]["decode"]["collectives"]
+    assert decode["all-reduce"]["times"] >= 2 * 3, "two a layer over tensor"
+
+
+def test_the_parent_starts_no_device(tmp_path: Path):
+    code = (
+        "from vinejax.config import from_dict\n"
+        "from vinejax.config import from_file\n"
+        f"cfg = from_file({str(CONFIGS / 'math7b.py')!r}, 'math7b.py')\n"
+        "cfg.topology = 'v5e:16x16'\n"
+        "from vinejax.plan.case import open_case\n"
+        "from vinejax.plan.memory import parts\n"
+        "from vinejax.plan import command\n"
+        "parts(open_case(from_dict(cfg)))\n"
+        "from jax._src import xla_bridge\n"
+        "assert not xla_bridge.backends_are_initialized()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("topology", "fields", "message"),
+    [
+        ("v7:2x2", {}, "unknown kind 'v7'"),
+        ("", {}, "needs the name of what to plan for: .*v5e:16x16, "),
+        ("v5e:8x16", {}, r"has no row in `meshes` \(rows are .*v5e:16x16, "),
+        ("v5e:16x16", {"ppo.minibatch": 48}, r"ppo.minibatch|ppo.microbatch"),
+        ("v5e:16x16", {"model.attention": "cudnn"}, "model.attention = 'cudnn': is for GPU"),
+        ("v5e:16x16", {"model.architecture": ""}, "model.architecture"),
+    ],
+)
+def test_bad_input_is_one_line(topology: str, fields: dict[str, Any], message: str):
+    cfg = from_file(str(CONFIGS), "configs/math7b.py")
+    cfg.topology = topology
+    if "ppo.minibatch" in fields:
+        cfg.meshes[topology].microbatch = 24
+    cfg.update_from_flattened_dict(fields)
+    with pytest.raises(ConfigError, match=message) as error:
+        open_case(from_dict(cfg))
+    assert "\n" not in str(error.value)
+
+
+def test_a_mesh_that_is_not_the_slice(tmp_path: Path):
+    with pytest.raises(ConfigError, match="data=1 x fsdp=4 x tensor=2 must multiply to the 16"):
+        small(tmp_path, "h100:16")
+    fields = small_fields(tmp_path, "h100:8")
+    fields.meshes["h100:8"] = dict(fsdp=-1, tensor=8)
+    with pytest.raises(ConfigError, match="mesh.tensor"):
+        open_case(from_dict(fields))
+
+
+def test_the_compiler_is_missing_or_another(tmp_path: Path, monkeypatch):
+    case = small(tmp_path, "v5e:2x4")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[tpu\]'"):
+        compiler.check_compiler(case)
+    assert compiler.check_compiler(small(tmp_path)) == "", "not needed for a GPU"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    versions = {"libtpu": "0.0.51", "jax": "0.10.2"}
+    monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
+    pin = ["numpy", 'libtpu==0.0.42.*; extra == "tpu"']
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: pin)
+    assert "libtpu 0.0.51 is not what jax 0.10.2 is made for" in compiler.check_compiler(case)
+    versions["libtpu"] = "0.0.42.1"
+    assert compiler.check_compiler(case) == ""
+
+
+def test_a_compile_is_ended_at_its_limit_and_its_last_words_kept(tmp_path: Path):
+    case = small(tmp_path, "cpu:8")
+    config = dataclasses.asdict(from_dict(small_fields(tmp_path, "cpu:8")))
+    assert compiler.compile_program(case, config, "score", 0.05) == {"error": "time"}
+    found = compiler.compile_program(case, config, "nonsense", 300)
+    assert "KeyError: 'nonsense'" in found["error"]
+
+
+def test_both_ways_in_which_the_compiler_says_that_there_is_no_room():
+    message = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (24.16G) exceeds available HBM (15.75G)."
+    )
+    found = child.too_large(message)
+    assert found == {"error": "memory", "needs": 24.16 * GIB, "limit": 15.75 * GIB}
+    found = child.too_large("RESOURCE_EXHAUSTED: Used 900.0M of 512.5M hbm. Exceeded")
+    assert found["needs"] == 900 * 2**20
+    assert child.too_large("INTERNAL: RET_CHECK\nfailed") == {"error": "INTERNAL: RET_CHECK failed"}

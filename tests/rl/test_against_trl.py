@@ -1,0 +1,88 @@
+"""The losses and advantages against TRL's numbers, at TRL's settings.
+
+`fixtures/make_trl.py` made them, with TRL's own code; the versions are in the file.
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.paths import FIXTURES
+
+from vinejax.learner.step import token_weights
+from vinejax.rl.advantages import gae, group_advantages
+from vinejax.rl.losses import dpo_positive, kl, ppo_clip, value_clip
+from vinejax.rl.masked import masked_mean, whiten
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixture:
+    settings: dict[str, Any]
+    given: dict[str, np.ndarray]
+    found: dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def trl() -> Fixture:
+    file = FIXTURES / "trl.json"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    assert record["versions"] == {"grpo, rloo": "trl 1.16.0", "ppo, dpo": "trl 0.11.4"}
+    parts = [{k: np.array(x) for k, x in record[name].items()} for name in ("given", "found")]
+    parts[0]["mask"] = parts[0]["mask"].astype(bool)
+    return Fixture(record["settings"], *parts)
+
+
+@pytest.mark.parametrize("name, kind", [("grpo", "grpo"), ("dr_grpo", "mean"), ("rloo", "rloo")])
+def test_group_advantages(trl: Fixture, name, kind):
+    """Sample standard deviation, and 1e-4 beside it."""
+    rewards = trl.given["rewards"]
+    groups = np.arange(len(rewards)) // trl.settings["group"]
+    found = group_advantages(rewards, groups, kind, ddof=1, eps=1e-4)
+    expected = trl.found[f"{name}_advantages"]
+    assert np.abs(expected).min() > 0.05
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name, reduction", [("bnpo", "token"), ("grpo", "sequence"), ("dr_grpo", "budget")]
+)
+def test_grpo_loss_and_gradient(trl: Fixture, name, reduction):
+    """Both clips, k3 in the loss, and the three means."""
+    settings, given = trl.settings["grpo"], trl.given
+    weights = token_weights(jnp.asarray(given["mask"]), reduction, settings["max_tokens"])
+
+    def loss(logprobs: jax.Array) -> jax.Array:
+        clip = (settings["clip"], settings["clip_high"])
+        policy = ppo_clip(logprobs, given["old"], given["by_row"][:, None] + 0 * logprobs, clip)
+        return jnp.sum(weights * (policy + settings["beta"] * kl(logprobs, given["ref"], "k3")))
+
+    found, grad = jax.value_and_grad(loss)(jnp.asarray(given["logprobs"], jnp.float32))
+    np.testing.assert_allclose(found, trl.found[f"{name}_loss"], rtol=1e-5)
+    np.testing.assert_allclose(grad, trl.found[f"{name}_grad"], atol=1e-6)
+
+
+def test_ppo(trl: Fixture):
+    settings, given, expected = trl.settings["ppo"], trl.given, trl.found
+    mask = given["mask"]
+    advantages, returns = gae(
+        given["token_rewards"], given["values"], mask, settings["gamma"], settings["lam"]
+    )
+    whitened = whiten(advantages, mask)
+    np.testing.assert_allclose(whitened, expected["ppo_advantages"], atol=2e-6)
+    np.testing.assert_allclose(returns, expected["ppo_returns"], atol=2e-6)
+    policy = ppo_clip(given["logprobs"], given["old"], whitened, settings["clip"])
+    value = value_clip(given["new_values"], given["values"], returns, settings["clip_value"])
+    np.testing.assert_allclose(masked_mean(policy, mask), expected["ppo_policy_loss"], rtol=1e-5)
+    np.testing.assert_allclose(masked_mean(value, mask), expected["ppo_value_loss"], rtol=1e-5)
+
+
+def test_dpo(trl: Fixture):
+    """DPO-Positive without its penalty."""
+    sums = trl.found["dpo_sums"]
+    losses = dpo_positive(*sums, trl.settings["dpo"]["beta"])
+    assert np.ptp(trl.found["dpo_losses"]) > 0.1
+    np.testing.assert_allclose(losses, trl.found["dpo_losses"], rtol=1e-5)

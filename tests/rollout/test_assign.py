@@ -1,0 +1,81 @@
+"""The plan of a phase: every branch once, shards and rows even, shapes few."""
+
+import random
+
+import pytest
+
+from vinejax.rollout.assign import assign, lanes, ring_blocks, window_shape
+from vinejax.shapes import bucket
+
+
+def random_work(seed: int, trunks: int, branches: int) -> tuple[list[int], list[int]]:
+    """(trunk, budget) of branches; some budgets are 0."""
+    draw = random.Random(seed)
+    return [draw.randrange(trunks) for _ in range(branches)], [
+        draw.choice([0, *range(1, 60)]) for _ in range(branches)
+    ]
+
+
+@pytest.mark.parametrize("shards", [1, 2, 8])
+@pytest.mark.parametrize("trunks", [1, 3, 40])
+def test_every_branch_is_served_once(shards, trunks):
+    trunk_of, budgets = random_work(trunks, trunks, 300)
+    loads = assign(trunk_of, budgets, shards, rows=4)
+    served = [i for own in loads for load in own for i in load.items]
+    assert sorted(served) == [i for i, budget in enumerate(budgets) if budget]
+    for own in loads:
+        first = 0
+        for load in own:
+            assert {trunk_of[i] for i in load.items} == {load.trunk}
+            assert load.work == sum(budgets[i] for i in load.items)
+            assert [budgets[i] for i in load.items] == sorted(
+                (budgets[i] for i in load.items), reverse=True
+            )
+            assert load.first == first
+            first += len(load.items)
+    totals = [sum(load.work for load in own) for own in loads]
+    # The largest load first: no shard is above the mean by more than one load.
+    assert max(totals) - sum(totals) / shards <= max(load.work for own in loads for load in own)
+
+
+def test_a_trunk_with_most_of_the_work_gets_several_rows_at_once():
+    trunk_of, budgets = [0] * 900 + list(range(1, 11)) * 10, [10] * 1000
+    (loads,) = assign(trunk_of, budgets, shards=1, rows=8)
+    parts = [load for load in loads if load.trunk == 0]
+    assert len(parts) == 7 and loads[:7] == parts, "first, and no more than there are rows"
+    works = [load.work for load in parts]
+    assert max(works) - min(works) <= 10
+
+
+@pytest.mark.parametrize("slots", [1, 7, 64, 256])
+@pytest.mark.parametrize("trunks", [1, 2, 9, 500])
+@pytest.mark.parametrize("a_trunk", [1, 8, 108])
+def test_a_window_has_lanes_for_all_slots(slots, trunks, a_trunk):
+    rows, group = window_shape(slots, trunks, trunks * a_trunk)
+    assert rows * group >= slots and group <= slots
+    assert rows == 1 or rows / 2 < trunks
+    if trunks >= rows and rows > 1:
+        assert rows * a_trunk >= min(2 * slots, trunks * a_trunk) / 2, "branches wait on each row"
+
+
+def test_a_window_that_memory_cut_down_still_serves_all_slots():
+    assert [lanes(64, rows) for rows in (1, 2, 3, 8, 64, 512)] == [64, 64, 44, 16, 2, 1]
+
+
+def test_buckets_are_few_and_close():
+    sizes = [bucket(n) for n in range(1, 5000)]
+    assert sorted(set(sizes))[:7] == [16, 24, 32, 48, 64, 96, 128]
+    assert len(set(sizes)) < 20
+    for n, size in enumerate(sizes, start=1):
+        assert n <= size and bucket(size) == size
+        assert n <= 16 or size - n < size / 3
+    assert sizes == sorted(sizes)
+    assert [bucket(n, least=32) for n in (1, 32, 33, 49)] == [32, 32, 48, 64]
+
+
+def test_the_ring_is_cut_into_equal_blocks():
+    for n in range(1, 3000):
+        width = bucket(n)
+        blocks = ring_blocks(width, "tpu")
+        assert 1 <= blocks <= 8 and width % blocks == 0 and width // blocks >= min(width, 32)
+        assert ring_blocks(width, "gpu") == 1

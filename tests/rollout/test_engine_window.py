@@ -1,0 +1,226 @@
+"""Trunks passing through a small window, memory, and what an engine reports as it goes."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import model_oracles as oracle
+from helpers.model_oracles import Model, assert_same, random_model
+
+from vinejax.learner.score import score
+from vinejax.rollout.arrays import cache_bytes, one_device_mesh
+from vinejax.rollout.branches import Branch, Grown
+from vinejax.rollout.decode import decode_chunk
+from vinejax.rollout.engine import Engine
+from vinejax.rollout.window import copy_rows, prefill
+from vinejax.settings import SampleConfig
+from vinejax.shapes import bucket
+from vinejax.types import Batch
+
+rng = np.random.default_rng(0)
+TRUNKS = [rng.integers(2, 20, n).tolist() for n in rng.integers(3, 40, 25)]
+BRANCHES = [
+    Branch(trunk, int(rng.integers(1, len(TRUNKS[trunk]) + 1)), seed)
+    for seed, trunk in enumerate(rng.integers(0, 25, 150).tolist())
+]
+BUDGETS = rng.integers(1, 17, 150).tolist()
+
+
+def engine_of(model: Model, **settings) -> Engine:
+    sampling = settings.pop("sampling", SampleConfig())
+    return Engine(model.decoder, sampling, model.tokenizer, **{"slots": 4, **settings})
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Model) -> list[Grown]:
+    """With all trunks resident."""
+    return engine_of(tiny, window_rows=32, slots=8).grow(tiny.params, TRUNKS, BRANCHES, BUDGETS)
+
+
+# --- a window smaller than the trunks ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "at_once"),
+    [
+        (dict(window_rows=1, chunk=2), 1),
+        (dict(window_rows=3, slots=6, chunk=5), 3),
+        (dict(window_rows=8, slots=16), 8),
+    ],
+    ids=str,
+)
+def test_trunks_pass_through_a_window(settings, at_once, whole, tiny):
+    engine = engine_of(tiny, **settings)
+    assert_same(engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS), whole)
+    used = {branch.trunk for branch in BRANCHES}
+    assert at_once < len(used)
+    farthest = {t: max(b.position for b in BRANCHES if b.trunk == t) for t in used}
+    assert engine.stats.prefill_tokens == sum(farthest.values()), "each trunk once"
+
+
+def test_the_first_branches_are_what_whole_forward_passes_give(whole, tiny):
+    for branch, budget, found in list(zip(BRANCHES, BUDGETS, whole, strict=True))[:30]:
+        prefix = TRUNKS[branch.trunk][: branch.position]
+        tokens, logprobs, finish = oracle.continue_slowly(
+            tiny, SampleConfig(), prefix, branch.seed, eos_ids=[1], max_tokens=budget
+        )
+        assert (found.tokens, found.finish) == (tokens, finish)
+        np.testing.assert_allclose(found.logprobs, logprobs, atol=1e-4)
+
+
+def test_memory_is_kept_to(whole, tiny):
+    """With room for ever less: fewer rows, then fewer slots, the same tokens; then an error."""
+    mesh = one_device_mesh()
+    row, slot = cache_bytes(tiny.decoder, mesh, 48), cache_bytes(tiny.decoder, mesh, 16)
+    taken = []
+    for room in (100 * row, 9 * row + 8 * slot, 2 * row + 2 * slot, row + slot):
+        engine = engine_of(tiny, slots=8, memory_gib=room / 2**30)
+        assert_same(engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS), whole)
+        assert engine.stats.cache_bytes <= room
+        taken.append(engine.stats.cache_bytes)
+    assert taken == sorted(taken, reverse=True) and taken[-1] == row + slot < taken[0]
+    engine = engine_of(tiny, slots=8, memory_gib=(row + slot - 1) / 2**30)
+    message = "does not hold one trunk of 48 tokens and one slot of 16"
+    with pytest.raises(ValueError, match=message):
+        engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS)
+    assert engine.stats.decode_steps == 0
+
+
+def test_more_continuations_take_no_more_memory(tiny):
+    taken = []
+    for k in (1, 2, 4):
+        engine = engine_of(tiny, slots=8, window_rows=4)
+        branches = [dataclasses.replace(b, seed=b.seed + 1000 * i) for b in BRANCHES
+                    for i in range(k)]  # fmt: skip
+        engine.grow(tiny.params, TRUNKS, branches, 4)
+        taken.append(engine.stats.cache_bytes)
+    assert len(set(taken)) == 1
+
+
+# --- slots are busy while there is work ---
+
+
+def test_no_slot_waits_while_branches_do(tiny):
+    """Budgets are the lengths, since nothing here ends by itself."""
+    model = random_model(tokenizer=tiny.tokenizer, vocab_size=20, seed=5)
+    engine = engine_of(model, slots=8, chunk=8)
+    engine.eos_ids = ()
+    lengths = np.minimum(np.random.default_rng(1).geometric(1 / 6, 40 * 12), 24).tolist()
+    trunks = [[3, 5, 7] * 4 for _ in range(40)]
+    branches = [Branch(i // 12, 1 + i % 12, seed=i) for i in range(len(lengths))]
+    found = engine.grow(model.params, trunks, branches, lengths)
+    assert [len(x.tokens) for x in found] == lengths
+    assert engine.stats.queued_utilisation >= 0.99
+    assert engine.stats.slot_utilisation >= 0.95
+    assert engine.stats.useful_tokens == engine.stats.decoded_tokens == sum(lengths)
+
+
+def test_twenty_phases_compile_once_a_bucket(tiny):
+    """Trunks, branches a trunk and budgets differ from phase to phase. Their buckets are what is
+    compiled for: of the longest trunk, and the power of 2 below the branches a trunk."""
+    programs: tuple[Any, ...] = (decode_chunk, copy_rows, prefill)
+    before = [program._cache_size() for program in programs]
+    engine = engine_of(tiny, slots=16)
+    draw = np.random.default_rng(3)
+    counts, buckets = set(), set()
+    for seed in range(20):
+        trunks = [draw.integers(2, 20, n).tolist() for n in draw.integers(10, 45, 16)]
+        places = [(t, int(at)) for t, trunk in enumerate(trunks)
+                  for at in draw.integers(1, len(trunk) + 1, 3 * draw.integers(2, 9))]  # fmt: skip
+        branches = [Branch(t, at, seed * 1000 + i) for i, (t, at) in enumerate(places)]
+        engine.grow(tiny.params, trunks, branches, draw.integers(9, 17, len(branches)).tolist())
+        longest = max(position for _, position in places)
+        counts.add(len(branches))
+        buckets.add((bucket(longest, least=32), (len(branches) // 16).bit_length()))
+    assert len(counts) > 15 and 1 < len(buckets) <= 4
+    now = [program._cache_size() for program in programs]
+    decodes, copies, prefills = (n - m for n, m in zip(now, before, strict=True))
+    assert decodes <= len(buckets) and copies <= len(buckets)
+    assert prefills <= 2 * len(buckets), "a batch of short trunks is padded to less"
+
+
+# --- as branches end ---
+
+
+def test_results_are_handed_out_as_they_end(whole, tiny):
+    seen: dict[int, Grown] = {}
+    order = []
+
+    def on_grown(i: int, grown: Grown) -> None:
+        assert i not in seen
+        seen[i] = grown
+        order.append(len(grown.tokens))
+
+    engine = engine_of(tiny, chunk=2)
+    found = engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS, on_grown=on_grown)
+    assert [seen[i] for i in range(len(BRANCHES))] == found
+    assert_same(found, whole)
+    assert engine.stats.host_s > 0 and engine.stats.wait_s > 0 and engine.stats.prefill_s > 0
+
+
+def test_trunks_are_scored_by_their_prefill(tiny):
+    """Also those without branches; as the scorer does, at the sampling temperature."""
+    sampling = SampleConfig(temperature=0.6, top_p=0.9)
+    engine = engine_of(tiny, sampling=sampling, window_rows=3)
+    some = [branch for branch in BRANCHES if branch.trunk % 3]
+    grown, logprobs = engine.grow_scored(tiny.params, TRUNKS, some, 4)
+    assert_same(grown, engine_of(tiny, sampling=sampling).grow(tiny.params, TRUNKS, some, 4))
+    assert engine.stats.prefill_tokens == sum(map(len, TRUNKS))
+    tokens, mask = np.zeros((25, 48), np.int32), np.zeros((25, 48), bool)
+    for row, trunk in enumerate(TRUNKS):
+        tokens[row, : len(trunk)], mask[row, 1 : len(trunk)] = trunk, True
+    zeros = jnp.zeros(tokens.shape)
+    positions = jnp.broadcast_to(jnp.arange(48), tokens.shape)
+    batch = Batch(jnp.asarray(tokens), jnp.ones(tokens.shape, jnp.int32), positions,
+                  jnp.asarray(mask), zeros, zeros, zeros)  # fmt: skip
+    scored = np.asarray(score(tiny.decoder, tiny.params, batch, 0.6))
+    for row, (trunk, own) in enumerate(zip(TRUNKS, logprobs, strict=True)):
+        np.testing.assert_allclose(own, scored[row, : len(trunk)], atol=1e-5)
+
+
+def test_new_weights_are_used(tiny, whole):
+    engine = engine_of(tiny)
+    engine.grow(tiny.params, TRUNKS, BRANCHES[:5], 4)
+    other = random_model(tokenizer=tiny.tokenizer, vocab_size=20, seed=9)
+    changed = engine.grow(other.params, TRUNKS, BRANCHES, BUDGETS)
+    assert [x.tokens for x in changed] != [x.tokens for x in whole]
+    engine.release()
+    assert_same(engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS), whole)
+
+
+@pytest.mark.parametrize("numpy", [False, True])
+def test_weights_that_changed_in_place_are_used(numpy, tiny):
+    """An array of the same dict that is another, and NumPy's, whose numbers are others."""
+    params = jax.tree.map(lambda x: np.array(x) if numpy else x, tiny.params)
+    engine, one = engine_of(tiny), [TRUNKS, BRANCHES[:1], 1]
+    (first,) = engine.grow(params, *one)
+    if numpy:
+        params["norm"]["scale"] *= 3
+    else:
+        params["norm"] = {"scale": 3 * params["norm"]["scale"]}
+    (changed,) = engine.grow(params, *one)
+    assert_same([changed], engine_of(tiny).grow(params, *one))
+    assert abs(changed.logprobs[0] - first.logprobs[0]) > 0.01
+
+
+# --- frequencies ---
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 0), (0.8, 0), (1.0, 4), (0.9, 6)])
+def test_first_tokens_have_the_exact_frequencies(top_p, top_k, tiny):
+    """Chi-square of 4,000 branches at one state; 99.9% of 19 degrees of freedom is 43.8."""
+    n, trunk = 4000, TRUNKS[0]
+    sampling = SampleConfig(temperature=0.8, top_p=top_p, top_k=top_k)
+    engine = engine_of(tiny, sampling=sampling, slots=64)
+    found = engine.grow(tiny.params, [trunk], [Branch(0, len(trunk), i) for i in range(n)], 1)
+    logits = oracle.forward(tiny.decoder.cfg, tiny.params, trunk)[-1] / 0.8
+    probs = np.exp(logits - logits.max())
+    kept = oracle.kept_tokens(probs / probs.sum(), top_p, top_k)
+    expected = n * kept / kept.sum()
+    counts = np.bincount([x.tokens[0] for x in found], minlength=20)
+    likely = expected > 0
+    assert not counts[~likely].any()
+    assert np.sum((counts - expected)[likely] ** 2 / expected[likely]) < 43.8

@@ -1,0 +1,121 @@
+"""The automaton of stop strings against looking for them in the text, and what it saves."""
+
+import dataclasses
+import random
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.model_oracles import Model, assert_same
+
+from vinejax.rollout.branches import Branch
+from vinejax.rollout.engine import Engine
+from vinejax.rollout.stop import HIT, stop_table, token_texts
+from vinejax.settings import SampleConfig
+from vinejax.text import continuation_text, decode
+
+TEXTS = ["", "a", "b", "c", "ab", "ba", "abc", "aab", "bab", "cab" * 5, "\ufffd", "x y"]
+STOPS = [
+    ("a",), ("ab",), ("aab",), ("abab", "ba"), ("bc", "cab"), ("abcab", "aa", "c"), ("y",), (" y",),
+    ("aaaa", "aab"), ("never",),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stop", STOPS, ids=str)
+def test_a_walk_hits_with_the_token_that_completes_a_stop_string(stop):
+    table = stop_table(stop, TEXTS)
+    draw = random.Random(0)
+    hits = 0
+    for _ in range(500):
+        state, text = 0, ""
+        for _ in range(12):
+            token = draw.randrange(len(TEXTS))
+            state, text = table[state, token], text + TEXTS[token]
+            assert (state == HIT) == any(s in text for s in stop), text
+            if state == HIT:
+                hits += 1
+                break
+    assert hits > 100 or stop == ("never",)
+
+
+def test_no_stop_strings_need_no_table():
+    assert stop_table((), TEXTS).shape == (0, len(TEXTS))
+
+
+def test_token_texts_are_what_tokens_add_to_a_text(stories):
+    """SentencePiece: a token at the beginning of a text would lose its space."""
+    tokenizer, size = stories.tokenizer, stories.decoder.cfg.vocab_size
+    texts = token_texts(tokenizer, size)
+    assert len(texts) == size
+    ids = tokenizer.encode("a Once upon a time, there was a little girl", add_special_tokens=False)
+    assert "".join(texts[i] for i in ids[1:]) in tokenizer.decode(ids)
+    assert texts[tokenizer.eos_token_id] == ""
+    assert any(text.startswith(" ") for text in texts)
+
+
+def grow(model: Model, stop: tuple[str, ...], table: np.ndarray | None = None):
+    """Twelve greedy stories from the BOS token alone and from a few words on."""
+    sampling = SampleConfig(temperature=0.7, max_tokens=32, stop=stop)
+    engine = Engine(model.decoder, sampling, model.tokenizer, slots=4, chunk=8)
+    if table is not None:
+        engine.__dict__["_stops"] = np.asarray(table)
+    trunk = [1, *model.tokenizer.encode("Once upon a time", add_special_tokens=False)]
+    branches = [Branch(0, 1 + i % len(trunk), seed=i) for i in range(12)]
+    return engine.grow(model.params, [trunk], branches), engine.stats
+
+
+def test_the_device_ends_a_branch_at_its_stop_string(stories):
+    found, stats = grow(stories, ("he",))
+    assert {x.finish for x in found} >= {"stop"}
+    assert stats.decoded_tokens == stats.useful_tokens == sum(len(x.tokens) for x in found)
+    # The same results without its help, when the host alone looks for it, and more tokens.
+    size = stories.decoder.cfg.vocab_size
+    by_host, without = grow(stories, ("he",), np.zeros((0, size), np.int32))
+    assert_same(by_host, found)
+    assert without.decoded_tokens > stats.decoded_tokens
+    assert without.useful_tokens == stats.useful_tokens
+
+
+def test_a_branch_that_was_ended_by_mistake_goes_on(stories):
+    """A table that takes a token in the middle for the end: the text decides, nothing changes."""
+    found, stats = grow(stories, ("he",))
+    wrong = np.zeros((1, stories.decoder.cfg.vocab_size), np.int32)
+    wrong[:, max(found, key=lambda x: len(x.tokens)).tokens[2]] = HIT
+    again, with_others = grow(stories, ("he",), wrong)
+    assert_same(again, found)
+    assert with_others.prefill_tokens > stats.prefill_tokens, "it went on, from its own trunk"
+    assert with_others.useful_tokens == stats.useful_tokens
+
+
+@pytest.mark.parametrize("by_device", [True, False], ids=["device", "host alone"])
+def test_from_every_state_of_a_solution_its_own_draws_end_as_it_did(by_device, stories):
+    """So a value is that of the policy with its stop strings, which can begin before the branch."""
+    tokenizer, budget = stories.tokenizer, 24
+    stop = (" named L", "oy named", "dog named Max")
+    sampling = SampleConfig(temperature=0.7, max_tokens=budget, stop=stop)
+    engine = Engine(stories.decoder, sampling, tokenizer, slots=4, window_rows=4, chunk=8)
+    if not by_device:
+        engine.__dict__["_stops"] = jnp.zeros_like(engine._stops)
+    prompt = [1, *tokenizer.encode("Once upon a time", add_special_tokens=False)]
+    at, prompt_text = len(prompt), decode(tokenizer, prompt)
+    solutions = engine.grow(stories.params, [prompt], [Branch(0, at, seed) for seed in range(8)])
+    assert {x.finish for x in solutions} == {"stop", "length"}
+
+    trunks = [prompt + x.tokens for x in solutions]
+    states = [(i, n) for i, x in enumerate(solutions) for n in range(len(x.tokens))]
+    branches = [Branch(i, at + n, seed=i, response=at) for i, n in states]
+    before = dataclasses.replace(engine.stats)
+    found = engine.grow(stories.params, trunks, branches, [budget - n for _, n in states])
+    for (i, n), one in zip(states, found, strict=True):
+        whole = solutions[i]
+        so_far = continuation_text(tokenizer, prompt, prompt_text, whole.tokens[:n])
+        assert (one.tokens, one.finish) == (whole.tokens[n:], whole.finish)
+        assert so_far[: len(so_far) - one.overlap] + one.text == whole.text
+    assert max(x.overlap for x in found) > 6 and min(len(x.tokens) for x in found) == 1
+    since = engine.stats.minus(before)
+    assert (since.decoded_tokens == since.useful_tokens) == by_device
+
+    # A response of its own, which begins with the branch, does not end with what stood before it.
+    i, n = next(state for state, x in zip(states, found, strict=True) if x.overlap)
+    (alone,) = engine.grow(stories.params, trunks, [Branch(i, at + n, seed=i)], budget - n)
+    assert len(alone.tokens) > len(solutions[i].tokens) - n and alone.overlap == 0

@@ -1,0 +1,219 @@
+"""Which states are valued, from which continuations, and what the advantages come to."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from helpers import loop_cases as cases
+from helpers.vine_cases import (
+    MAX_TOKENS,
+    PROBLEM,
+    PROMPT,
+    RIGHT,
+    WRONG,
+    FakeEngine,
+    Task,
+    boundaries,
+    config,
+    episode,
+    fill,
+    rewards_of,
+    values_of,
+)
+
+from vinejax.learner.batch import collate, with_advantages
+from vinejax.rollout.branches import Branch
+from vinejax.rollout.engine import Engine
+from vinejax.rollout.trajectories import sample_episodes
+from vinejax.rollout.vine import fill_values
+from vinejax.settings import RewardConfig
+
+
+def test_every_state_but_the_terminal_one_is_sampled_from():
+    episodes = [episode(RIGHT), episode(WRONG, reward=0.0), episode(("\n#### 4",))]
+    filled, engine = fill(episodes, config())
+    assert engine.trunks == [e.tokens for e in episodes]
+    # The rollouts of a prompt share s_0, so only the first grows from there.
+    first, second, _ = (boundaries(e) for e in episodes)
+    assert engine.states() == [(0, first[0]), (0, first[1])] + [(1, p) for p in second[1:]]
+    assert len(engine.branches) == 4 * (2 + 3)
+    for e in filled:
+        assert e.value_counts is not None and e.value_counts.tolist() == [4] * len(e.step_ends)
+        assert [len(group) for group in e.continuations] == [4] * len(e.step_ends)
+    assert filled[2].continuations[0] is filled[0].continuations[0]
+
+
+def test_values_are_means_and_advantages_telescope():
+    episodes = [episode(RIGHT), episode(WRONG, reward=0.0), episode(("\n#### 4",), reward=0.5)]
+    filled, _ = fill(episodes, config())
+    for e in filled:
+        means = [np.mean([c.reward for c in group]) for group in e.continuations]
+        np.testing.assert_array_equal(values_of(e), means)
+        # `alternate`, by hand: 0, 1, .. k < 4 with 5 k < position.
+        expected = [min(4, -(-position // 5)) / 4 for position in boundaries(e)]
+        np.testing.assert_array_equal(values_of(e), expected)
+    assert np.unique(np.concatenate([values_of(e) for e in filled])).size > 1
+    cfg = cases.config(ppo={"whiten": "none"})
+    _, advantages = with_advantages(collate(filled, 4), filled, cfg.ppo)
+    for row, e in zip(advantages, filled, strict=False):
+        np.testing.assert_allclose(row.sum(), e.reward - values_of(e)[0], atol=1e-6)
+    assert np.abs(advantages).max() > 0.1
+
+
+@pytest.mark.parametrize("max_states", [0, 1, 2, 3, 9])
+def test_states_past_max_states_get_no_advantage(max_states):
+    one = dataclasses.replace(episode((*RIGHT, *WRONG)), reward=0.75)
+    num_steps = len(one.step_ends)
+    (filled,), engine = fill([one], config(max_states=max_states))
+    sampled = min(max_states + 1, num_steps)  # s_0 and the first `max_states` step ends
+    assert [position for _, position in engine.states()] == boundaries(one)[:sampled]
+    assert filled.value_counts is not None
+    assert filled.value_counts.tolist() == [4] * sampled + [0] * (num_steps - sampled)
+    assert [len(c) for c in filled.continuations] == filled.value_counts.tolist()
+    assert (values_of(filled)[sampled:] == 0.75).all()
+    _, advantages = with_advantages(collate([filled], 1), [filled], cases.config().ppo)
+    if sampled < num_steps:  # the step out of the last sampled state is credited with the rest
+        last = values_of(filled)[sampled - 1]
+        np.testing.assert_allclose(advantages[0, sampled - 1], 0.75 - last)
+    assert not advantages[0, sampled:].any()
+
+
+def test_back_filled_states_get_no_advantage_with_a_discount_either():
+    cfg = cases.config(values={"max_states": 0}, ppo={"gamma": 0.5, "whiten": "none"})
+    (filled,), _ = fill([episode(WRONG, reward=1.0)], cfg)
+    np.testing.assert_allclose(values_of(filled)[1:], [0.25, 0.5, 1.0])
+    _, advantages = with_advantages(collate([filled], 1), [filled], cfg.ppo)
+    assert not advantages[0, 1:].any() and advantages[0, 0] != 0
+
+
+def test_equal_prefixes_are_one_state():
+    other_end = (RIGHT[0], "\n5-1=5\n#### 5")
+    episodes = [episode(RIGHT), episode(other_end, reward=0.0), episode(WRONG, reward=0.0)]
+    filled, engine = fill(episodes, config())
+    assert len(engine.states()) == 2 + 0 + 3
+    assert filled[1].continuations == filled[0].continuations
+    np.testing.assert_array_equal(values_of(filled[1]), values_of(filled[0]))
+
+    alone, engine = fill(episodes, config(dedup=False))
+    assert len(engine.states()) == 2 + 2 + 4 and len(engine.branches) == 4 * 8
+    assert len({branch.seed for branch in engine.branches}) == 4 * 8
+    for e, f in zip(alone, filled, strict=True):
+        np.testing.assert_array_equal(values_of(e), values_of(f))  # the script's answer is the same
+
+
+def test_budgets():
+    one = episode(WRONG, reward=0.0)
+    for budget, used in (("left", [0, *one.step_ends[:-1]]), ("fresh", [0] * len(one.step_ends))):
+        _, engine = fill([one], config(budget=budget))
+        assert engine.budgets == [MAX_TOKENS - n for n in used for _ in range(4)]
+
+
+def test_no_two_branches_share_a_seed():
+    class Sampler(FakeEngine):
+        def grow(self, *args, **settings):
+            grown = super().grow(*args, **settings)
+            seeds.extend(branch.seed for branch in self.branches)
+            return grown
+
+    seeds: list[int] = []
+    engine = Sampler(lambda branch, k: ("".join((RIGHT, WRONG)[k % 2]), "eos"))
+    cfg = cases.config(values={"max_states": None, "dedup": False})
+    for iteration in (3, 4):
+        episodes = sample_episodes(engine, {}, rewards_of(Task()), [PROBLEM], cfg, iteration)
+        assert len(episodes) == 3
+        fill_values(engine, {}, rewards_of(Task()), [PROBLEM], episodes, cfg, iteration)
+    assert len(seeds) > 40 and len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**64 for seed in seeds)
+
+
+def test_a_continuation_is_graded_as_the_whole_solution():
+    task = Task(lambda text: float(text.startswith("\n2+3=5") and text.endswith("#### 4")))
+    (filled,), _ = fill([episode(RIGHT)], config(), lambda branch, k: ("\n#### 4", "eos"), task)
+    assert set(task.graded) == {"\n#### 4", "\n2+3=5\n#### 4"}
+    assert values_of(filled).tolist() == [0.0, 1.0]
+    assert filled.continuations[1][0].text == "\n#### 4"
+
+
+def test_no_graded_continuation_has_a_stop_string_that_began_before_its_state(tiny, monkeypatch):
+    """The policy would have ended there: its values know nothing of what comes after."""
+    monkeypatch.setattr(Task, "split", lambda _, text: list(range(len(text) + 1)))  # by letter
+    stop = ("-3", "#2")
+    cfg = cases.config(
+        values={"k": 4, "max_states": None}, sample={"max_tokens": MAX_TOKENS, "stop": stop}
+    )
+    engine, task = Engine(tiny.decoder, cfg.sample, tiny.tokenizer, slots=8), Task()
+    episodes = sample_episodes(engine, tiny.params, rewards_of(task), [PROBLEM], cfg, 3)
+    fill_values(engine, tiny.params, rewards_of(task), [PROBLEM], episodes, cfg, 3)
+    assert len(task.graded) > 50
+    assert not [text for text in task.graded if any(s in text for s in stop)]
+
+
+def test_truncated_continuations_get_their_own_reward():
+    cfg = dataclasses.replace(config(), reward=RewardConfig(truncated=-0.5))
+    task = Task(lambda text: 0.75)
+    finishes = ("eos", "length", "stop", "length")
+
+    def script(branch: Branch, k: int) -> tuple[str, str]:
+        return "\n#### 4", finishes[k]
+
+    (filled,), _ = fill([episode(RIGHT)], cfg, script, task)
+    assert [c.finish for c in filled.continuations[0]] == list(finishes)
+    assert [c.reward for c in filled.continuations[0]] == [0.75, -0.5, 0.75, -0.5]
+    assert values_of(filled).tolist() == [0.125, 0.125]
+
+
+def test_float_rewards_stay_fractional():
+    task = Task(lambda text: 0.75)
+    (filled,), _ = fill([episode(RIGHT, reward=0.75)], config(), task=task)
+    assert values_of(filled).tolist() == [0.75, 0.75]
+    _, advantages = with_advantages(collate([filled], 1), [filled], cases.config().ppo)
+    assert not advantages.any()
+
+
+def test_empty_responses_have_no_states():
+    empty = cases.episode(PROMPT, [], problem_id=PROBLEM[0].id, finished=False)
+    filled, engine = fill([empty, episode(RIGHT), empty], config())
+    assert {trunk for trunk, _ in engine.states()} == {1} and len(engine.states()) == 2
+    for e in (filled[0], filled[2]):
+        assert values_of(e).shape == (0,) and e.continuations == ()
+    only, engine = fill([empty], config())
+    assert engine.branches == [] and values_of(only[0]).shape == (0,)
+
+
+def test_sampled_episodes_carry_what_was_drawn():
+    texts = ["".join(RIGHT), "".join(WRONG), "\n2+3="]
+    engine = FakeEngine(lambda branch, k: (texts[k], "length" if k == 2 else "eos"))
+    rewards = rewards_of(Task(lambda text: 0.75))
+    found = sample_episodes(engine, {}, rewards, [PROBLEM], cases.config(), 0)
+    assert engine.states() == [(0, len(PROMPT))] and engine.trunks == [PROMPT]
+    expected = [episode(RIGHT), episode(WRONG), episode(("\n2+3=",), "length")]
+    for e, by_hand in zip(found, expected, strict=True):
+        assert (e.problem_id, e.prompt, e.response) == ("train/7", PROMPT, by_hand.response)
+        assert e.logprobs == [-1.0] * len(e.response) and e.text == by_hand.text
+    assert [e.reward for e in found] == [0.75, 0.75, 0.0]
+    assert [e.finished for e in found] == [True, True, False]
+    assert found[0].step_ends == expected[0].step_ends and found[2].step_ends == [5]
+
+
+class Batched(Task):
+    """Graded a batch at a time; remembers the batches."""
+
+    def rewards(self, items, grader) -> list[float]:
+        self.graded.append([response for _, response in items])
+        return [self.rule(response) for _, response in items]
+
+
+def test_each_phase_is_graded_as_one_batch():
+    """All but the responses that the budget cut, in the order in which they were drawn."""
+    texts = ["".join(RIGHT), "".join(WRONG), "\n2+3="]
+    task, cfg = Batched(), config()
+    engine = FakeEngine(lambda branch, k: (texts[k % 3], "length" if k % 3 == 2 else "eos"))
+    with rewards_of(task) as rewards:
+        found = sample_episodes(engine, {}, rewards, [PROBLEM], cfg, 0)
+        assert task.graded == [texts[:2]] and [e.reward for e in found] == [1.0, 0.0, 0.0]
+        filled = fill_values(engine, {}, rewards, [PROBLEM], found, cfg, 0)
+    _, batch = task.graded
+    assert len(batch) == 3 * len(engine.states()) > 9  # of four continuations one is cut
+    kept = [c for e in filled for group in e.continuations for c in group if c.finish != "length"]
+    assert {c.reward for c in kept} == {0.0, 1.0}
+    assert all(c.reward == float("#### 4" in c.text) for c in kept)

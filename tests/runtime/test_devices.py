@@ -1,0 +1,80 @@
+"""Which row of `meshes` a run takes, the errors where none is right, and a device's memory."""
+
+import os
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import jax
+import pytest
+from jax.sharding import Mesh
+
+from vinejax.errors import ConfigError
+from vinejax.rollout.arrays import memory_to_use
+from vinejax.runtime import devices
+from vinejax.settings import Config, MeshConfig, RolloutConfig, TopologyConfig
+
+ROWS = {
+    "v5e:16x16": TopologyConfig(fsdp=64, tensor=4, slots=2048, memory_gib=6.0),
+    "cpu:8": TopologyConfig(data=2, fsdp=2, tensor=2),
+    "h100:8": TopologyConfig(fsdp=8),
+}
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch):
+    def set_devices(kind: str, count: int) -> None:
+        made = [SimpleNamespace(device_kind=kind)] * count
+        monkeypatch.setattr(devices.jax, "devices", lambda: made)
+
+    return set_devices
+
+
+@pytest.mark.parametrize(
+    "kind, count, row",
+    [("TPU v5 lite", 256, "v5e:16x16"), ("cpu", 8, "cpu:8"),
+     ("NVIDIA H100 80GB HBM3", 8, "h100:8")],
+)  # fmt: skip
+@pytest.mark.parametrize("named", [False, True])
+def test_the_devices_choose_the_row(found, kind, count, row, named):
+    found(kind, count)
+    cfg = devices.on_devices(Config(meshes=ROWS, topology=row if named else ""))
+    assert cfg.mesh == MeshConfig(ROWS[row].data, ROWS[row].fsdp, ROWS[row].tensor)
+    assert cfg.rollout.slots == (ROWS[row].slots or RolloutConfig().slots)
+    assert cfg.rollout.memory_gib == ROWS[row].memory_gib
+
+
+def test_without_rows_or_with_a_mesh_the_configuration_stays(found):
+    found("cpu", 8)
+    for cfg in (Config(), Config(meshes=ROWS, mesh=MeshConfig(fsdp=8))):
+        assert devices.on_devices(cfg) == cfg
+
+
+@pytest.mark.parametrize(
+    "cfg, message",
+    [
+        (Config(meshes=ROWS), "^meshes: none of v5e:16x16, cpu:8, h100:8 is what was found, 3 x"),
+        (Config(meshes=ROWS, topology="cpu:8"), "^topology = 'cpu:8': is not what was found, 3 x"),
+        (Config(topology="cpu:3"), r"^topology = 'cpu:3': has no row in `meshes` \(there are none"),
+        (Config(meshes=ROWS, topology="cpu:3"), "rows are v5e:16x16, cpu:8, h100:8"),
+        (Config(meshes=ROWS, topology="v9:3"), "^topology = 'v9:3': "),
+    ],
+)
+def test_what_does_not_fit_is_one_line(found, cfg, message):
+    found("cpu", 3)
+    with pytest.raises(ConfigError, match=message) as error:
+        devices.on_devices(cfg)
+    assert "\n" not in str(error.value)
+
+
+def test_a_named_topology_may_come_with_a_mesh_of_its_own(found):
+    found("cpu", 4)
+    cfg = Config(meshes=ROWS, topology="cpu:4", mesh=MeshConfig(fsdp=4))
+    assert devices.on_devices(cfg) == cfg
+
+
+def test_virtual_devices_share_the_memory_of_their_host():
+    """A CPU device tells of no memory of its own."""
+    host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for count in (1, 8):
+        mesh = Mock(spec=Mesh, local_devices=jax.devices("cpu")[:1] * count)
+        assert count * memory_to_use(mesh) == pytest.approx(host / 4, rel=1e-6)

@@ -1,0 +1,327 @@
+"""The record of a run, and what is shown of it."""
+
+import io
+import json
+import math
+import pathlib
+import struct
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from etils import epath
+from rich.console import Console
+from tensorboardX.proto import event_pb2
+
+from vinejax.errors import ConfigError, WorkdirError
+from vinejax.runtime import display
+from vinejax.runtime import log as log_module
+from vinejax.runtime.log import RunLog
+from vinejax.settings import LogConfig
+
+
+def open_log(folder: pathlib.Path, resumed_at: int | None = 0, **options: object) -> RunLog:
+    cfg = LogConfig(wandb=str(options.pop("wandb", "")))
+    return RunLog(epath.Path(folder), cfg, 4, resumed_at=resumed_at, **options)  # pyright: ignore
+
+
+def lines(folder: pathlib.Path) -> list[dict]:
+    text = (folder / "metrics.jsonl").read_text()
+    assert text.endswith("\n")
+    return [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+
+
+def points(folder: pathlib.Path) -> list[tuple[str, int, int]]:
+    return [(line["stage"], line["iteration"], line["step"]) for line in lines(folder)]
+
+
+def events(folder: pathlib.Path) -> Iterator[Any]:
+    """Events of all files of a folder, in order; a record is length, checksum, data, checksum."""
+    for file in sorted(folder.iterdir()):
+        data = file.read_bytes()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            yield event_pb2.Event.FromString(data[12 : 12 + length])  # pyright: ignore
+            data = data[16 + length :]
+
+
+def scalars(folder: pathlib.Path) -> list[tuple[str, int, float]]:
+    return [
+        (value.tag, event.step, value.simple_value)
+        for event in events(folder)
+        for value in event.summary.value
+    ]
+
+
+def test_metrics_are_strict_json_with_the_place_first(tmp_path: pathlib.Path):
+    with open_log(tmp_path) as log:
+        values = {"a": 1.5, "b": np.float32(0.25), "c": jnp.float32(2), "d": jnp.bfloat16(0.5)}
+        values |= {
+            "nan": math.nan,
+            "inf": np.float64("-inf"),
+            "count": np.int64(7),
+            "jnan": jnp.nan,
+        }
+        log.metrics(3, 12, "train", values)
+        text = (tmp_path / "metrics.jsonl").read_text()  # on disk at once
+    assert list(json.loads(text))[:3] == ["iteration", "step", "stage"]
+    expected = {"iteration": 3, "step": 12, "stage": "train", "a": 1.5, "b": 0.25, "c": 2, "d": 0.5}
+    assert lines(tmp_path) == [expected | {"nan": None, "inf": None, "count": 7, "jnan": None}]
+
+
+def test_tensorboard_has_the_same_numbers(tmp_path: pathlib.Path):
+    with open_log(tmp_path) as log:
+        log.metrics(0, 10, "sft", {"sft/loss": 2.0})
+        log.metrics(0, 0, "eval", {"eval/pass_at_1": 0.25})
+        log.metrics(0, 4, "train", {"reward/mean": 0.5, "actor/kl": math.nan})
+        log.metrics(1, 8, "train", {"reward/mean": 0.75})
+    assert scalars(tmp_path / "tensorboard" / "sft") == [("sft/loss", 10, 2.0)]
+    assert scalars(tmp_path / "tensorboard" / "eval") == [("eval/pass_at_1", 0, 0.25)]
+    expected = [("reward/mean", 0, 0.5), ("reward/mean", 1, 0.75)]
+    assert scalars(tmp_path / "tensorboard" / "train") == expected
+
+
+def test_tensorboard_is_told_what_a_resumed_run_repeats(tmp_path: pathlib.Path):
+    for start in (0, 7):
+        with open_log(tmp_path, resumed_at=start) as log:
+            log.metrics(start, start, "train", {"x": 1.0})
+            log.metrics(start + 1, start, "eval", {"x": 1.0})
+            log.metrics(0, 3, "sft", {"x": 1.0})
+    for stage, purged in {"train": [0, 7], "eval": [1, 8], "sft": [3, 3]}.items():
+        found = events(tmp_path / "tensorboard" / stage)
+        assert sorted(event.step for event in found if event.session_log.status) == purged
+
+
+def test_a_resumed_run_repeats_no_metric(tmp_path: pathlib.Path):
+    with open_log(tmp_path) as log:
+        for step in (10, 20):
+            log.metrics(0, step, "sft", {"sft/loss": 1.0})
+        for i in range(4):
+            if i % 2 == 0:
+                log.metrics(i, 4 * i, "eval", {"eval/pass_at_1": 0.1})
+            log.metrics(i, 4 * i + 4, "train", {"x": 1.0})
+    sft = [("sft", 0, 10), ("sft", 0, 20)]
+    first = [("eval", 0, 0), ("train", 0, 4), ("train", 1, 8)]
+    log = open_log(tmp_path, resumed_at=2)
+    assert points(tmp_path) == [*sft, *first, ("eval", 2, 8)]
+    with log:
+        log.metrics(2, 8, "eval", {"eval/pass_at_1": 0.2})
+        log.metrics(2, 12, "train", {"x": 2.0})
+    assert points(tmp_path) == [*sft, *first, ("eval", 2, 8), ("train", 2, 12)]
+    assert lines(tmp_path)[-2]["eval/pass_at_1"] == 0.2
+
+
+def test_an_evaluation_that_is_not_repeated_stays(tmp_path: pathlib.Path):
+    with open_log(tmp_path) as log:
+        for i in range(4):
+            log.metrics(i, 4 * i + 4, "train", {"x": 1.0})
+        log.metrics(4, 16, "eval", {"eval/pass_at_1": 0.1})
+    with open_log(tmp_path, resumed_at=4) as log:
+        log.metrics(4, 20, "train", {"x": 1.0})
+    assert ("eval", 4, 16) in points(tmp_path) and len(points(tmp_path)) == 6
+
+
+def test_a_run_that_begins_again_repeats_no_metric(tmp_path: pathlib.Path):
+    """Killed before its first checkpoint, it starts over with the warm-up."""
+    for _ in range(2):
+        with open_log(tmp_path) as log:
+            for step in (10, 20, 30):
+                log.metrics(0, step, "sft", {"sft/loss": 1.0})
+                warm_up = [step for stage, _, step in points(tmp_path) if stage == "sft"]
+                assert warm_up == [s for s in (10, 20, 30) if s <= step]
+            log.metrics(0, 0, "eval", {"eval/pass_at_1": 0.1})
+            log.metrics(0, 4, "train", {"x": 1.0})
+    expected = [("sft", 0, 10), ("sft", 0, 20), ("sft", 0, 30), ("eval", 0, 0), ("train", 0, 4)]
+    assert points(tmp_path) == expected
+
+
+def test_evaluation_alone_drops_nothing(tmp_path: pathlib.Path):
+    with open_log(tmp_path) as log:
+        for i in range(4):
+            log.metrics(i, 4 * i, "eval", {"eval/pass_at_1": 0.1})
+            log.metrics(i, 4 * i + 4, "train", {"x": 1.0})
+    before = points(tmp_path)
+    with open_log(tmp_path, resumed_at=None) as log:
+        log.metrics(2, 8, "test", {"test/pass_at_1": 0.3})
+    assert points(tmp_path) == [*before, ("test", 2, 8)]
+
+
+def test_a_line_that_a_crash_cut_is_dropped(tmp_path: pathlib.Path):
+    whole = '{"iteration": 0, "step": 4, "stage": "train"}\n'
+    (tmp_path / "metrics.jsonl").write_text(whole + '{"iteration": 1, "st')
+    with open_log(tmp_path, resumed_at=1) as log:
+        log.metrics(1, 8, "train", {})
+    assert points(tmp_path) == [("train", 0, 4), ("train", 1, 8)]
+
+
+def test_damaged_metrics_are_reported(tmp_path: pathlib.Path):
+    (tmp_path / "metrics.jsonl").write_text("nonsense\n")
+    with pytest.raises(WorkdirError, match=r"metrics\.jsonl: is damaged"):
+        open_log(tmp_path)
+
+
+def test_object_stores_get_the_whole_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(log_module, "is_remote", lambda path: True)
+    with open_log(tmp_path) as log:
+        for i in range(3):
+            log.metrics(i, i, "train", {"x": i})
+    assert points(tmp_path) == [("train", i, i) for i in range(3)]
+
+
+def test_timings_last_until_the_next_line(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def work(seconds: float) -> None:
+        clock[0] += seconds
+
+    with open_log(tmp_path) as log:
+        with log.stage("rollout"):
+            work(2)
+        with log.stage("rollout"), log.stage("value"):
+            work(3)
+        with pytest.raises(ZeroDivisionError), log.stage("train"):
+            work(1)
+            _ = 1 / 0
+        expected = {"timing_s/rollout": 5.0, "timing_s/value": 3.0, "timing_s/train": 1.0}
+        assert log.timings == expected
+        log.metrics(0, 4, "train", {"x": 1.0, **log.timings})
+        assert log.timings == {}
+    assert lines(tmp_path)[0].items() >= expected.items()
+
+
+def test_episodes_are_whole_files(tmp_path: pathlib.Path):
+    rows = [
+        {
+            "values": np.array([0.5, math.nan]),
+            "ids": [1, np.int32(2)],
+            "text": "é\u2028",
+            "a": None,
+        }
+    ]
+    with open_log(tmp_path) as log:
+        log.episodes(3, rows)
+        log.episodes(3, iter([*rows, *rows]))
+        with pytest.raises(TypeError):
+            log.episodes(3, [{"bad": object()}])
+    files = list((tmp_path / "episodes").iterdir())
+    assert [file.name for file in files] == ["3.jsonl"]
+    found = [json.loads(line) for line in files[0].read_text().splitlines()]
+    assert found == 2 * [{"values": [0.5, None], "ids": [1, 2], "text": "é\u2028", "a": None}]
+
+
+def test_other_processes_do_nothing(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+    with open_log(tmp_path, is_writer=False, wandb="x") as log:
+        with log.stage("train"):
+            log.progress(1, 2)
+        assert set(log.timings) == {"timing_s/train"}
+        log.message("hello")
+        log.metrics(0, 4, "train", {"x": 1.0})
+        log.episodes(0, [{}])
+    assert list(tmp_path.iterdir()) == [] and capsys.readouterr().out == ""
+
+
+def test_missing_wandb_is_one_line_before_anything_is_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r"^log\.wandb = 'project': .*pip install") as error:
+        open_log(tmp_path, wandb="project")
+    assert "\n" not in str(error.value) and list(tmp_path.iterdir()) == []
+
+
+def test_wandb_continues_the_same_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    started, logged, ended = [], [], []
+
+    class Run:
+        log = staticmethod(logged.append)
+        define_metric = staticmethod(lambda name, step_metric: None)
+        finish = staticmethod(lambda exit_code: ended.append(exit_code))
+
+    wandb = types.SimpleNamespace(init=lambda **options: started.append(options) or Run())
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    (tmp_path / "config.json").write_text('{"config": {"seed": 1}}')
+    with open_log(tmp_path, wandb="project") as log:
+        log.metrics(0, 4, "train", {"x": np.float32(1)})
+    with pytest.raises(ZeroDivisionError), open_log(tmp_path, resumed_at=1, wandb="project"):
+        _ = 1 / 0
+    assert logged == [{"iteration": 0, "step": 4, "x": 1.0}]
+    assert started[0]["id"] == started[1]["id"] and started[0]["project"] == "project"
+    assert started[0]["config"] == {"seed": 1} and started[0]["resume"] == "allow"
+    assert ended == [0, 1]
+
+
+def test_plain_lines(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    with open_log(tmp_path) as log:
+        log.message("[bold]as it is[/bold]")
+        clock[0] += 3
+        log.metrics(0, 50, "sft", {"sft/loss": 1.2345})
+        clock[0] += 10
+        log.metrics(0, 0, "eval", {"eval/pass_at_1": 0.381, "eval/pass_at_1_low": 0.3, "t": 1})
+        for i, seconds in enumerate((60, 20, 40)):  # the first one compiles
+            clock[0] += seconds
+            log.metrics(i, 4, "train", {"reward/mean": 0.41, "perf/tokens_per_s": 14823.2, "x": 1})
+    assert capsys.readouterr().out.splitlines() == [
+        "[bold]as it is[/bold]",
+        "sft step 50  loss 1.23  3.0 s",
+        "eval at 0  pass@1 0.381  10.0 s",
+        "iteration 0/4  reward 0.41  tokens/s 14,823  60.0 s  eta 3m00s",
+        "iteration 1/4  reward 0.41  tokens/s 14,823  20.0 s  eta 40s",
+        "iteration 2/4  reward 0.41  tokens/s 14,823  40.0 s  eta 30s",
+    ]
+
+
+def test_panel_in_a_terminal(monkeypatch: pytest.MonkeyPatch):
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    shown = display.LiveDisplay(8, finished=3)
+    shown.console = Console(width=80, record=True, file=io.StringIO())
+
+    def drawn() -> list[str]:
+        shown.console.print(shown.panel())
+        return [line.rstrip() for line in shown.console.export_text().splitlines()]
+
+    assert drawn()[0].startswith("iteration 3/8 ")
+    shown.stage("values")
+    shown.progress(37, 512)
+    clock[0] += 75
+    assert drawn()[1].endswith("values  37/512  1m15s")
+    shown.record(3, 12, "eval", {"eval/pass_at_1": 0.5, "eval/pass_at_16": 0.9})
+    assert drawn()[0] == "eval at 3  pass@1 0.5  pass@16 0.9  75.0 s"  # scrolls by, above
+    clock[0] += 10
+    shown.record(3, 16, "train", {"reward/mean": 0.25, "actor/kl": 1.234e-5})
+    shown.stage("")
+    first, _, latest = drawn()
+    assert first.startswith("iteration 4/8 ") and first.endswith("eta 40s")
+    assert latest == "reward 0.25  kl 1.23e-05  pass@1 0.5"
+
+
+def test_terminal_display_starts_and_ends(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(ZeroDivisionError), open_log(tmp_path) as log:
+        with log.stage("train"):
+            log.message("[bold]as it is[/bold]")
+            log.metrics(0, 4, "train", {"reward/mean": 0.5})
+            _ = 1 / 0
+    out = capsys.readouterr().out
+    assert "[bold]as it is[/bold]" in out and "iteration 1/4" in out
+    assert out.count("\x1b[?25l") == out.count("\x1b[?25h")  # the cursor is back
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0s"), (59.7, "1m00s"), (80, "1m20s"), (7500, "2h05m"), (100_000, "1d03h")],
+)
+def test_durations(seconds: float, text: str):
+    assert display.duration(seconds) == text

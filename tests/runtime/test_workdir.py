@@ -1,0 +1,225 @@
+"""The folder of a run: what is recorded, and which configuration may continue it."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+from etils import epath
+from helpers.paths import REPO
+
+import vinejax
+from vinejax.checks import flatten
+from vinejax.config import from_dict
+from vinejax.errors import WorkdirError
+from vinejax.runtime import workdir
+from vinejax.runtime.devices import with_row
+from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
+from vinejax.settings import Config, TopologyConfig
+
+ROOT = REPO
+
+
+def record(folder: pathlib.Path) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+def open_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
+    folder = check_workdir(cfg, path)
+    record_run(cfg, folder)
+    return folder
+
+
+def test_records_configuration_and_versions(tmp_path: pathlib.Path):
+    cfg = from_dict({"ppo": {"clip": 0.3}, "sample": {"stop": ("a", "b")}})
+    folder = open_workdir(cfg, tmp_path / "runs" / "mine")
+    assert folder == tmp_path / "runs" / "mine"
+    found = record(tmp_path / "runs" / "mine")
+    assert set(found) == {"config", "versions", "git_revision"}
+    assert from_dict(found["config"]) == cfg
+    names = {"vinejax", "python", "jax", "jaxlib", "flax", "optax"}
+    names |= {"orbax-checkpoint", "transformers", "numpy"}
+    assert set(found["versions"]) == names and all(found["versions"].values())
+    assert found["versions"]["vinejax"] == vinejax.__version__
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+
+
+def test_relative_paths_become_absolute(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert open_workdir(Config(), "runs/mine") == tmp_path / "runs" / "mine"
+
+
+def test_the_same_run_is_reopened_and_some_fields_may_change(tmp_path: pathlib.Path):
+    open_workdir(Config(), tmp_path)
+    open_workdir(Config(), tmp_path)
+    changes = {"iterations": 3, "resume": True, "profile": "1:2", "log": {"vines": 0}}
+    changes |= {"eval": {"every": 2, "problems": 5}, "checkpoint": {"keep": 1}}
+    changes |= {"ppo": {"microbatch": 4}, "rollout": {"slots": 8, "memory_gib": 1.0}}
+    cfg = from_dict(changes)
+    open_workdir(cfg, tmp_path)
+    assert from_dict(record(tmp_path)["config"]) == cfg
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"seed": 1}, "seed was 42 and is now 1"),
+        ({"values": {"k": 3}, "seed": 42}, "values.k was 9 and is now 3"),
+        ({"values": {"max_states": 3}}, "values.max_states was null and is now 3"),
+        ({"sample": {"stop": ("a",)}}, 'sample.stop was [] and is now ["a"]'),
+        ({"mesh": {"data": 2}, "kl": {"coef": 1.0}}, "kl.coef was 0.0001 and is now 1.0"),
+    ],
+)
+def test_another_run_is_refused(tmp_path: pathlib.Path, fields: dict, message: str):
+    open_workdir(Config(), tmp_path)
+    before = (tmp_path / "config.json").read_bytes()
+    with pytest.raises(WorkdirError) as error:
+        open_workdir(from_dict(fields), tmp_path)
+    text = str(error.value)
+    assert message in text and str(tmp_path) in text and "\n" not in text
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_all_that_a_row_of_meshes_sets_may_change():
+    """A start is compared with what the last one's devices had, before it knows its own."""
+    row = TopologyConfig(data=2, fsdp=2, tensor=2, slots=7, memory_gib=1.0, microbatch=2)
+    cfg = Config()
+    placed = with_row(dataclasses.replace(cfg, meshes={"cpu:8": row}), "cpu:8")
+    before, after = dict(flatten(cfg)), dict(flatten(placed))
+    changed = {name for name, value in before.items() if after[name] != value}
+    assert len(changed) == 1 + len(dataclasses.fields(TopologyConfig))  # and `meshes` itself
+    groups = workdir.FREE_GROUPS
+    assert all(name in workdir.FREE_FIELDS or f"{name}.".startswith(groups) for name in changed)
+
+
+def test_a_folder_may_be_named_in_another_way(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As configs/tiny.py does, whose model lies beside it."""
+    for name in ("start", "other"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def cfg(folder: str) -> Config:
+        return from_dict({"model": {"path": folder}, "data": {"path": folder}})
+
+    open_workdir(cfg("start"), tmp_path / "run")
+    for folder in ("./start", str(tmp_path / "start"), "other/../start"):
+        open_workdir(cfg(folder), tmp_path / "run")
+    for folder in ("other", "nowhere", ""):
+        with pytest.raises(WorkdirError, match="path was "):
+            open_workdir(cfg(folder), tmp_path / "run")
+
+
+def test_without_resume_a_run_is_refused(tmp_path: pathlib.Path):
+    cfg = from_dict({"resume": False})
+    open_workdir(cfg, tmp_path)
+    with pytest.raises(WorkdirError, match="holds a run; set resume=True"):
+        open_workdir(cfg, tmp_path)
+
+
+def test_a_younger_field_had_its_default(tmp_path: pathlib.Path):
+    open_workdir(Config(), tmp_path)
+    found = record(tmp_path)
+    del found["config"]["values"]["dedup"]
+    (tmp_path / "config.json").write_text(json.dumps(found))
+    with pytest.raises(WorkdirError, match="values.dedup was true and is now false"):
+        open_workdir(from_dict({"values": {"dedup": False}}), tmp_path)
+    open_workdir(Config(), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"config": 3}', "{}"])
+def test_damaged_record(tmp_path: pathlib.Path, text: str):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(WorkdirError, match="is damaged"):
+        open_workdir(Config(), tmp_path)
+    assert (tmp_path / "config.json").read_text() == text
+
+
+def test_folders_that_cannot_be_used(tmp_path: pathlib.Path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below", "/proc/vinejax"):
+        with pytest.raises(WorkdirError, match="cannot be used|is not a folder") as error:
+            open_workdir(Config(), path)
+        assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_checking_writes_nothing(tmp_path: pathlib.Path):
+    folder = check_workdir(Config(), tmp_path / "mine")
+    assert folder == tmp_path / "mine" and not (tmp_path / "mine").exists()
+
+
+def test_remote_paths_stay_as_they_are():
+    folder = epath.Path("gs://bucket/mine")
+    assert str(folder) == "gs://bucket/mine" and workdir.is_remote(folder)
+    assert not workdir.is_remote(epath.Path("/tmp/mine"))
+
+
+def test_atomic_write_keeps_the_old_file_when_it_fails(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = epath.Path(tmp_path / "file")
+    write_atomic(path, "old")
+    monkeypatch.setattr(type(path), "replace", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_git_revision_is_of_this_checkout_or_none(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    module = tmp_path / "vinejax" / "__init__.py"
+    module.parent.mkdir()
+    module.write_text("")
+    monkeypatch.setattr(vinejax, "__file__", str(module))
+    assert workdir.git_revision() is None  # no checkout
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert workdir.git_revision() is None  # no commit
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "one"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    assert workdir.git_revision() == head.stdout.strip()
+    module.write_text("edited")
+    assert workdir.git_revision() == head.stdout.strip() + "-dirty"
+    monkeypatch.setenv("PATH", "")
+    assert workdir.git_revision() is None  # no git
+
+
+def test_an_archive_has_the_revision_that_git_wrote_into_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """tpu/setup.sh and the image of tpu/Dockerfile run from one."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    (source / "vinejax").mkdir(parents=True)
+    (source / "vinejax" / "__init__.py").write_text("")
+    for name in (".gitattributes", workdir.REVISION):
+        shutil.copy(ROOT / name, source)
+    git = ["git", "-C", str(source), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+    archive = subprocess.check_output([*git, "archive", "HEAD"])
+    copy.mkdir()
+    subprocess.run(["tar", "-x", "-C", str(copy)], input=archive, check=True)
+    monkeypatch.setattr(vinejax, "__file__", str(copy / "vinejax" / "__init__.py"))
+    assert workdir.git_revision() == head
+    shutil.rmtree(source / ".git")  # a copy of the checkout, where nothing was filled in
+    monkeypatch.setattr(vinejax, "__file__", str(source / "vinejax" / "__init__.py"))
+    assert workdir.git_revision() is None
+
+
+def test_does_not_import_jax():
+    code = "import sys, vinejax.runtime.workdir; assert 'jax' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_allowed_changes_name_real_fields():
+    fields = {field.name for field in dataclasses.fields(Config)}
+    assert fields >= {group[:-1] for group in workdir.FREE_GROUPS}
+    assert {name for name, _ in flatten(Config())} >= workdir.FREE_FIELDS

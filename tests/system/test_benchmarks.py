@@ -1,0 +1,147 @@
+"""The benchmarks run at a toy size, and measure what they say."""
+
+import dataclasses
+import importlib
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.paths import REPO
+
+BENCHMARKS = REPO / "benchmarks"
+# Prefixes of one padded length and few slots: few programs to compile.
+SMALL = ["--devices=1", "--model=tiny", "--trajectories=2", "--k=1", "--slots=8"]
+SMALL += ["--prompt=8", "--trajectory=32", "--cap=16", "--repeats=1"]
+
+
+@pytest.fixture(scope="module")
+def rollout() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        yield importlib.import_module("rollout")
+
+
+@pytest.fixture(scope="module")
+def compared(rollout: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One comparison of every contender that needs no other project, as written by --json."""
+    file = tmp_path_factory.mktemp("benchmark") / "rows.json"
+    rollout.main([*SMALL, "--contenders=host,static,static-known", f"--json={file}"])
+    return json.loads(file.read_text())
+
+
+@pytest.mark.slow
+def test_all_contenders_write_the_same(compared):
+    said = [line for line in compared["lines"] if "temperature" in line]
+    names = ["host", "static", "static-known"]
+    assert [line.split(":")[0] for line in said] == [
+        f"temperature {t}, {name}" for t in ("0", "0.6") for name in names
+    ]
+    assert all("100.00% of 16 branches have the same tokens as ours" in line for line in said)
+
+
+@pytest.mark.slow
+def test_the_table_counts_what_each_did(compared):
+    rows = {row["contender"]: row for row in compared["rows"]}
+    # Two trunks of 8 states at 8, 11, ..., 29: ours reads each trunk once, up to its last branch.
+    assert rows.pop("ours")["prefill_tokens"] == 2 * 29
+    positions = 2 * sum(range(8, 32, 3))
+    assert {row["prefill_tokens"] for row in rows.values()} == {positions}
+    useful = rows["host"]["tokens_per_s"] * rows["host"]["seconds"][0]
+    for row in compared["rows"]:
+        assert row["tokens_per_s"] * row["seconds"][0] == pytest.approx(useful)
+    assert rows["static"]["slot_utilisation"] < rows["static-known"]["slot_utilisation"] <= 1
+    # 16 branches in two batches of 8: each step takes 8 slots, and so does the prefill's token.
+    steps = rows["static"]["decode_steps"] + 2
+    assert rows["static"]["slot_utilisation"] == pytest.approx(useful / (8 * steps))
+    table = [line for line in compared["lines"] if line.startswith("| ")]
+    assert [line.split(" | ")[0] for line in table] == [
+        *("| contender", "| ours", "| host", "| static", "| static-known")
+    ]
+    assert "programs compiled in the timed rounds: 0" in compared["lines"]
+
+
+def test_a_contender_that_is_not_installed_is_named(rollout, monkeypatch):
+    def absent(work: Any) -> Any:
+        raise importlib.import_module("workload").NotInstalled("torch")
+
+    monkeypatch.setitem(rollout.CONTENDERS, "transformers", absent)
+    _, lines = rollout.prepare(None, ["transformers"])
+    assert lines == ["transformers: not measured, torch is not installed"]
+
+
+def test_lengths_are_long_tailed(rollout):
+    lengths = rollout.Lengths(trajectories=40)
+    work = rollout.make_workload("tiny", 512, lengths, slots=8)
+    budgets = np.array(work.budgets)
+    assert len(budgets) == 40 * 8 * 9 and budgets.min() >= 1 and budgets.max() == lengths.cap
+    assert budgets.mean() == pytest.approx(lengths.cap / 4, rel=0.05)
+    assert np.median(budgets) < 0.75 * budgets.mean(), "not long-tailed"
+    assert {branch.position for branch in work.branches} == set(range(64, 192, 16))
+    again = rollout.make_workload("tiny", 512, lengths, slots=8)
+    assert (again.trunks, again.branches, again.budgets) == (
+        *(work.trunks, work.branches, work.budgets),
+    )
+
+
+def test_disagreement_is_an_error(rollout):
+    def run(odd: list[int], tokens: list[int], logprobs: list[float]) -> Any:
+        """200 branches of two tokens, those in `odd` as given."""
+        both = [(tokens, logprobs) if i in odd else ([1, 2], [-1.0, -2.0]) for i in range(200)]
+        return rollout.Run([t for t, _ in both], [p for _, p in both], 0, 0, 0)
+
+    plain = run([], [], [])
+    assert rollout.assert_alike("b", plain, plain).startswith("b: 100.00% of 200 branches")
+    # Rounding may turn a few draws; what is drawn after that has its own log-probabilities.
+    assert "99.50% of 200" in rollout.assert_alike("b", run([7], [1, 3], [-1.0, -9.0]), plain)
+    for odd in (
+        run([7, 8, 9], [1, 3], [-1.0, -2.0]),  # too many other tokens
+        run([7], [1], [-1.0]),  # another length
+        run([7], [1, 2], [-1.0, -2.1]),  # another log-probability
+    ):
+        with pytest.raises(rollout.Disagreement, match="b: "):
+            rollout.assert_alike("b", odd, plain)
+
+
+def test_scaling_and_items_print_tables(rollout, capsys: pytest.CaptureFixture[str]):
+    rollout.main([*SMALL, "--scaling"])
+    printed = capsys.readouterr().out
+    assert re.search(r"^\| 1 \| \d+\.\d\d \| [\d,]+ MiB \|$", printed, re.MULTILINE)
+    assert re.search(
+        r"^time at 2 / time at 1: \d+\.\d\d, CPU time \d+\.\d\d$", printed, re.MULTILINE
+    )
+
+    rollout.main([*SMALL, "--items"])
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| ([\d.]+) \| [\d,]+ \| (0\.\d+) \|$",
+                      capsys.readouterr().out, re.MULTILINE)  # fmt: skip
+    assert [(n, k) for n, k, _, _ in rows] == [("8", "4"), ("16", "8"), ("32", "16")]
+    # Ends with probability 1/4 a token, cut at 16: (1 - 0.75^16) * 4 on average, 256 branches.
+    assert float(rows[-1][2]) == pytest.approx(3.96, abs=0.7)
+
+
+def test_the_bandwidth_limit_counts_every_byte(rollout):
+    bandwidth = importlib.import_module("bandwidth")
+    work = rollout.make_workload("tiny", 512, rollout.Lengths(1, 1, 8, 32, 16), slots=4)
+    work = dataclasses.replace(work, branches=work.branches[:2], budgets=[3, 1])
+    column = 2 * 2 * 2 * 8 * 4  # key and value, layers, heads, width, bytes
+    layer = 32 * 32 * 2 + 2 * 32 * 16 + 3 * 32 * 48 + 2 * 32
+    needed = bandwidth.bytes_needed(work, decode_steps=10)
+    assert needed.weights == 10 * 4 * (2 * layer + 512 * 32 + 32)
+    assert needed.trunks == column * (8 * 3 + 11 * 1) / bandwidth.GROUP
+    assert needed.suffixes == column * (1 + 2 + 3 + 1)
+    assert needed.total == needed.weights + needed.trunks + needed.suffixes
+
+
+def test_device_run(rollout, capsys: pytest.CaptureFixture[str]):
+    rollout.main([*SMALL, "--device", "--copy-mib=1"])
+    printed = capsys.readouterr().out
+    assert re.search(r"^useful tokens/s +[\d,]+$", printed, re.MULTILINE)
+    assert re.search(r"^share of the limit \d+\.\d%$", printed, re.MULTILINE)
+
+
+def test_an_unknown_contender_is_refused(rollout, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="2"):
+        rollout.main(["--contenders=ours,vllm"])
+    assert "vllm not among ours, ours-1, host" in capsys.readouterr().err

@@ -1,0 +1,73 @@
+"""Two iterations of the shipped config on real problems, with a real tokenizer and real weights."""
+
+import dataclasses
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import loop_cases as cases
+from helpers.paths import CONFIGS
+from helpers.tokenizer_cases import shared
+
+from vinejax.checks import check
+from vinejax.config import from_dict
+from vinejax.model.hf.weights import load_pretrained
+from vinejax.settings import Config
+from vinejax.tasks.gsm8k import GSM8K
+from vinejax.train import train
+
+CONFIG = CONFIGS / "gsm8k_tiny.py"
+
+
+def small() -> Config:
+    """The config with the sizes cut down; what is tested is that everything meets."""
+    cfg = from_dict(runpy.run_path(str(CONFIG))["get_config"]())
+    check(cfg)
+    data = dataclasses.replace(cfg.data, path=str(shared("gsm8k")))
+    model = dataclasses.replace(cfg.model, path=str(shared("tiny_model/stories260K/hf")))
+    return dataclasses.replace(
+        cfg,
+        data=data,
+        model=model,
+        iterations=2,
+        sample=dataclasses.replace(cfg.sample, max_tokens=32),
+        rollout=dataclasses.replace(cfg.rollout, prompts=4, per_prompt=2, slots=32),
+        values=dataclasses.replace(cfg.values, k=2),
+        ppo=dataclasses.replace(cfg.ppo, epochs=1),
+        eval=dataclasses.replace(cfg.eval, problems=4),
+    )
+
+
+@pytest.mark.slow
+def test_two_iterations_on_real_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    cfg = small()
+    train(cfg, tmp_path)
+    lines = cases.read_lines(tmp_path / "metrics.jsonl")
+    trained = [line for line in lines if line["stage"] == "train"]
+    assert [line["iteration"] for line in trained] == [0, 1]
+    for line in trained:
+        assert line["rollout/logprob_diff/max"] < 1e-4
+        assert np.isfinite(line["actor/grad_norm"]) and line["actor/skipped_updates"] == 0
+        assert 0 < line["response_length/max"] <= 32
+    assert [line["stage"] for line in lines if line["stage"] != "train"] == [
+        "test", "eval", "eval", "test",
+    ]  # fmt: skip
+
+    by_id = {problem.id: problem for problem in GSM8K(cfg.data.path).load("train")}
+    *_, tokenizer = load_pretrained(cfg.model.path)
+    for i in range(2):
+        rows = cases.read_lines(tmp_path / "episodes" / f"{i}.jsonl")
+        assert len(rows) == 8
+        for row in rows:
+            problem = by_id[row["problem_id"]]
+            assert (row["question"], row["answer"]) == (problem.question, problem.answer)
+            assert row["prompt"] == f"[MATH_TASK] Problem:\n{problem.question}\n\nSolution:"
+            assert "".join(step["text"] for step in row["steps"]) == row["response"]
+            total = sum(step["advantage"] for step in row["steps"])
+            assert total == pytest.approx(row["reward"] - row["steps"][0]["value"], abs=1e-6)
+            assert 0 < len(tokenizer.encode(row["response"])) <= 40
+
+    # Prompts that are too long are counted and listed.
+    assert "prompts have more than data.max_prompt_tokens = 256 tokens" in capsys.readouterr().out
+    assert (tmp_path / "dropped_problems.json").exists() and (tmp_path / "report.html").exists()

@@ -1,0 +1,258 @@
+"""Several processes are one program: same tokens, same metrics, one set of files, one end."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from helpers.paths import REPO
+
+from vinejax.errors import UserError
+from vinejax.runtime import distributed
+from vinejax.runtime.devices import on_devices
+from vinejax.settings import Config, DistributedConfig
+
+ROOT = REPO
+TINY = ROOT / "configs" / "tiny.py"
+# Evaluation samples as training does, so that programs are compiled once.
+SMALL = {
+    **{"iterations": 2, "rollout.prompts": 4, "rollout.per_prompt": 2, "rollout.slots": 16},
+    **{"values.k": 2, "sample.max_tokens": 24, "sample.top_p": 0.9},
+    **{"ppo.minibatch": 8, "ppo.epochs": 1, "checkpoint.every": 1, "checkpoint.keep": 3},
+    **{"eval.problems": 4, "eval.samples": 2, "eval.every": 1, "eval.temperature": 1.0},
+}
+# The devices choose the row: eight of one process, of two or of four, and four of another start.
+WITH_ROWS = f"""
+from vinejax.config import from_file
+
+def get_config():
+    cfg = from_file({str(TINY)!r}, "tiny.py")
+    cfg.sample.stop = ("=15", "5\\n")
+    cfg.meshes["cpu:8"] = dict(data=2, fsdp=2, tensor=2, microbatch=4)
+    cfg.meshes["cpu:4"] = dict(fsdp=2, tensor=2, slots=8, microbatch=2)
+    return cfg
+"""
+# What is not the run's but the machine's, or a compilation that another mesh does without.
+OF_THE_MACHINE = ("timing_s/", "perf/", "rollout/compiles")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def start(processes: int, devices: int, config: Path, workdir: Path, **fields) -> list:
+    """The processes of one run on CPU devices; what they print goes to files beside the workdir."""
+    port, started = free_port(), []
+    settings = SMALL | {name.replace("__", "."): value for name, value in fields.items()}
+    command = [sys.executable, "-m", "vinejax.main", f"--config={config}", f"--workdir={workdir}"]
+    command += [f"--config.{name}={value}" for name, value in settings.items()]
+    for process in range(processes):
+        environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)}
+        if processes > 1:
+            environment |= {"JAX_NUM_PROCESSES": str(processes), "JAX_PROCESS_ID": str(process)}
+            environment |= {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}"}
+        with open(f"{workdir}.{process}.log", "w") as log:
+            started.append(
+                subprocess.Popen(
+                    command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
+                )
+            )
+    return started
+
+
+def run(processes: int, devices: int, config: Path, workdir: Path, **fields) -> None:
+    for i, process in enumerate(start(processes, devices, config, workdir, **fields)):
+        status = process.wait(timeout=600)
+        assert status == 0, Path(f"{workdir}.{i}.log").read_text()[-3000:]
+
+
+def records_of(workdir: Path) -> dict[tuple[str, int], dict]:
+    """The lines of metrics.jsonl by stage and iteration."""
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return {(line["stage"], line["iteration"]): line for line in lines}
+
+
+def episodes_of(workdir: Path, iteration: int) -> list[dict]:
+    text = (workdir / "episodes" / f"{iteration}.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def assert_same_record(one: dict, other: dict) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        if name != "stage" and not name.startswith(OF_THE_MACHINE):
+            np.testing.assert_allclose(other[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    file = tmp_path_factory.mktemp("config") / "rows.py"
+    file.write_text(WITH_ROWS)
+    return file
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, config):
+    """Three iterations of one process with eight devices."""
+    workdir = tmp_path_factory.mktemp("hosts") / "alone"
+    run(1, 8, config, workdir, iterations=3)
+    return workdir
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes_do_what_one_does(alone, config, tmp_path, processes):
+    workdir = tmp_path / "run"
+    run(processes, 8 // processes, config, workdir)
+    for iteration in range(2):
+        assert episodes_of(workdir, iteration) == episodes_of(alone, iteration)
+    mine, theirs = records_of(workdir), records_of(alone)
+    del mine["test", 2]  # the other goes on, and is tested later
+    assert list(mine) == [place for place in theirs if place[1] + (place[0] == "train") <= 2]
+    for place, record in mine.items():
+        assert_same_record(record, theirs[place])
+    assert sorted(path.name for path in (workdir / "checkpoints").iterdir()) == ["1", "2"]
+    assert (workdir / "report.html").exists()
+    events = list((workdir / "tensorboard" / "train").iterdir())
+    assert len(events) == 1  # the first process's
+    others = [Path(f"{workdir}.{i}.log").read_text() for i in range(1, processes)]
+    assert not any("iteration" in text for text in others)
+
+    if processes == 4:  # its checkpoint goes on with another number of them and another row
+        run(2, 2, config, workdir, iterations=3)
+        assert episodes_of(workdir, 2) == episodes_of(alone, 2)
+
+
+@pytest.mark.slow
+def test_what_is_compared_has_something_to_differ_in(alone):
+    """Rewards that differ, updates that move the policy, and texts that a stop string ended."""
+    records = records_of(alone)
+    trained = [records["train", i] for i in range(3)]
+    assert any(record["frac_reward_zero_std"] < 1 for record in trained)
+    assert all(record["actor/grad_norm"] > 0 for record in trained)
+    texts = [row["response"] for i in range(3) for row in episodes_of(alone, i) if row["finished"]]
+    assert any("####" not in text for text in texts) and any("####" in text for text in texts)
+
+
+@pytest.mark.slow
+def test_a_dead_process_ends_the_others_within_a_minute(tmp_path):
+    workdir = tmp_path / "run"
+    first, second = start(
+        2, 1, TINY, workdir, iterations=10_000, mesh__data=2, distributed__heartbeat_s=10
+    )
+    try:
+        deadline = time.monotonic() + 300
+        while not list((workdir / "episodes").glob("*.jsonl")):
+            assert first.poll() is None and time.monotonic() < deadline
+            time.sleep(0.5)
+        second.kill()
+        # By the missed heartbeat, or by the collective or the save that it was in the middle of.
+        assert first.wait(timeout=60) != 0
+    finally:
+        first.kill()
+        second.kill()
+
+
+@pytest.mark.slow
+def test_hosts_that_differ_are_told(tmp_path):
+    """One of them has another seed."""
+    port, started = free_port(), []
+    for process in range(2):
+        environment = os.environ | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(process)}
+        environment |= {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}"}
+        command = [sys.executable, "-m", "vinejax.main", "--config=configs/tiny.py"]
+        command += [f"--workdir={tmp_path}/run", f"--config.seed={process}"]
+        started.append(
+            subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        )
+    texts = [process.communicate(timeout=120)[1] for process in started]
+    assert all(process.returncode != 0 for process in started)
+    assert any("start: the hosts differ in what they are about to do" in text for text in texts)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_host_that_never_comes_is_one_line(tmp_path):
+    environment = os.environ | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
+    environment |= {"JAX_COORDINATOR_ADDRESS": f"localhost:{free_port()}"}
+    command = [sys.executable, "-m", "vinejax.main", "--config=configs/tiny.py"]
+    command += [f"--workdir={tmp_path}/run", "--config.distributed.timeout_s=2"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert "distributed.timeout_s = 2" in done.stderr, done.stderr
+    assert done.returncode == 2
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "environment, hosts",
+    [
+        ({}, 1),
+        ({"JAX_NUM_PROCESSES": "4"}, 4),
+        ({"TPU_WORKER_HOSTNAMES": "a,b,c"}, 3),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, 1),
+        ({"SLURM_STEP_NUM_TASKS": "2"}, 2),
+        ({"OMPI_COMM_WORLD_SIZE": "8"}, 8),
+    ],
+)
+def test_the_environment_says_how_many_hosts(monkeypatch, environment, hosts):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert distributed.num_hosts() == hosts
+
+
+def test_the_metadata_of_a_tpu_vm_says_how_many_hosts(monkeypatch, tmp_path):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setattr(distributed, "TPU_DEVICES", (tmp_path,))
+
+    class Answer:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def read(self):
+            return b"unknown:unknown:10.0.0.1,unknown:unknown:10.0.0.2"
+
+    monkeypatch.setattr(distributed.urllib.request, "urlopen", lambda *_, **__: Answer())
+    assert distributed.num_hosts() == 2
+
+    def refuse(*_, **__):
+        raise OSError("no such server")
+
+    monkeypatch.setattr(distributed.urllib.request, "urlopen", refuse)
+    assert distributed.num_hosts() == 1
+    on_devices(Config())  # which is true here
+    monkeypatch.setattr(jax, "process_count", lambda: 2)  # as on a slice of two hosts
+    with pytest.raises(UserError, match="belong to 2 hosts, and the environment names 1 ") as error:
+        on_devices(Config())
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("missing", ["JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID"])
+def test_hosts_named_in_part_are_refused(monkeypatch, missing):
+    names = {"JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": "x:1", "JAX_PROCESS_ID": "0"}
+    for name in names.keys() - {missing}:
+        monkeypatch.setenv(name, names[name])
+    with pytest.raises(UserError, match=f"{missing} is not"):
+        distributed.initialize(DistributedConfig())
+
+
+def test_numbers_of_hosts_are_numbers(monkeypatch):
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
+    with pytest.raises(UserError, match="^JAX_NUM_PROCESSES = 'two' must be a number$"):
+        distributed.num_hosts()
+
+
+def test_one_process_is_all_there_is():
+    assert distributed.is_writer() and all(distributed.is_mine(i) for i in range(5))
+    assert distributed.exchange([1, "a"]) == [[1, "a"]]
+    assert distributed.shared_work({3: [1], 1: None}) == {3: [1], 1: None}
+    distributed.barrier("nothing to wait for")

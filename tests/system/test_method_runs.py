@@ -1,0 +1,178 @@
+"""Each method through the loop: what one iteration leaves, resuming with a critic, and learning."""
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from helpers import loop_cases as cases
+from helpers import method_cases as methods
+from helpers.paths import CONFIGS
+
+from vinejax import train as loop
+from vinejax.baselines.sft import warm_up
+from vinejax.checks import check
+from vinejax.config import from_dict, from_file
+from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.session import open_session
+from vinejax.settings import METHODS
+
+TINY = str(CONFIGS / "tiny.py")
+SMALL: dict[str, Any] = {
+    "restem": {"restem": {"problems": 8, "epochs": 2, "eval_every": 2}},
+    "dpo_positive": {"dpo": {"problems": 8, "epochs": 1, "pairs": 4}},
+    "dapo": {"dapo": {"rounds": 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A start that is sometimes right."""
+    folder = tmp_path_factory.mktemp("start")
+    return str(warm_up(cases.config(sft={"steps": 25}), folder))
+
+
+def run(method: str, start: str, workdir: Path, **sections: Any) -> list[dict[str, Any]]:
+    fields = {"iterations": 1, "model": {"path": start}, "eval": {"every": 0, "samples": 2}}
+    loop.train(methods.config(method, **fields | SMALL.get(method, {}) | sections), workdir)
+    return cases.read_lines(workdir / "metrics.jsonl")
+
+
+SLOW = [m for m in METHODS if m not in ("ppo", "restem", "dpo_positive", "dapo")]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, marks=[pytest.mark.slow] if m in SLOW else []) for m in METHODS],
+)
+def test_one_iteration(method: str, start: str, tmp_path: Path):
+    lines = run(method, start, tmp_path)
+    assert [line["stage"] for line in lines] == ["test", "eval", "train", "eval", "test"]
+    line = lines[2]
+    assert all(math.isfinite(x) for name, x in line.items() if name != "stage")
+    assert line["total/updates"] > 0 and line["timing_s/total_train"] == line["timing_s/train"]
+    if method == "sft":
+        assert line["total/episodes"] == line["total/tokens"] == 0 and line["sft/loss"] > 0
+    else:
+        sampled = {"restem": 8, "dpo_positive": 8}.get(method, 4)
+        prompts = line["total/prompts"]
+        assert prompts == sampled or (method == "dapo" and prompts in (4, 8))
+        assert line["total/episodes"] == 3 * prompts
+        assert line["total/tokens"] >= line["total/episodes"]
+        rows = cases.read_lines(tmp_path / "episodes" / "0.jsonl")
+        assert len(rows) == 12
+        for row in rows:
+            assert "".join(step["text"] for step in row["steps"]) == row["response"]
+    if method == "restem":
+        assert 0 < line["restem/kept"] <= 24 and line["restem/looks"] >= 2
+    with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
+        assert checkpoints.latest() == 1
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+def state_of(start: str, workdir: Path, **sections: Any) -> tuple[Any, loop.Progress]:
+    cfg = methods.config("ppo", model={"path": start}, **sections)
+    with open_session(cfg, workdir) as session:
+        with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
+            return loop.resume(session, checkpoints)
+
+
+def test_a_critic_is_saved_and_restored_with_the_policy(start: str, tmp_path: Path):
+    """A run that was interrupted after one of two iterations ends as one that was not."""
+    sections: dict[str, Any] = {"iterations": 2, "critic": {"learning_rate": 1e-3}}
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    run("ppo", start, whole, **sections)
+    shutil.copytree(whole, half)
+    shutil.rmtree(half / "checkpoints" / "2")
+    shutil.rmtree(half / "best", ignore_errors=True)
+    fresh, begun = state_of(start, tmp_path / "fresh", **sections)
+    assert begun == loop.Progress()
+    first, progress = state_of(start, half, **sections)
+    assert progress.done == 1 and progress.spent.updates == 4
+    assert first.critic.step == 4 and (half / "checkpoints" / "1" / "critic").is_dir()
+    moved = jax.tree.map(
+        lambda a, b: float(np.abs(a - b).max()), first.critic.params, fresh.critic.params
+    )
+    assert min(jax.tree.leaves(moved)) > 1e-5
+    expected, _ = state_of(start, whole, **sections)
+    run("ppo", start, half, **sections)
+    found, _ = state_of(start, half, **sections)
+    cases.assert_equal(found, expected)
+
+
+def test_a_critic_is_warmed_up_alone(start: str, tmp_path: Path):
+    lines = run("ppo", start, tmp_path, critic={"warmup_iterations": 1})
+    (line,) = [line for line in lines if line["stage"] == "train"]
+    assert line["step"] == line["total/updates"] == 0 and line["critic/grad_norm"] > 0
+    state, _ = state_of(start, tmp_path, iterations=1, critic={"warmup_iterations": 1},
+                        eval={"every": 0, "samples": 2})  # fmt: skip
+    assert state.step == 0 and state.critic.step == 4
+
+
+@pytest.mark.parametrize(
+    ("budget", "totals"),
+    [
+        ({"updates": 6}, {"updates": 6, "prompts": 8, "episodes": 24}),
+        ({"prompts": 6}, {"updates": 6, "prompts": 6, "episodes": 18}),
+        ({"episodes": 17}, {"updates": 6, "prompts": 5, "episodes": 15}),
+    ],
+)
+def test_a_run_stops_at_its_budget(budget: dict, totals: dict, start: str, tmp_path: Path):
+    """Four updates an iteration of four prompts; the second one is cut."""
+    lines = run("grpo", start, tmp_path, iterations=9, budget=budget)
+    trained = [line for line in lines if line["stage"] == "train"]
+    assert len(trained) == 2 and [line["stage"] for line in lines[-2:]] == ["eval", "test"]
+    for name, total in totals.items():
+        assert trained[-1][f"total/{name}"] == total, name
+    assert trained[-1]["total/tokens"] == sum(x["rollout/decoded_tokens"] for x in trained)
+    with Checkpoints(tmp_path / "checkpoints", keep=2) as checkpoints:
+        assert checkpoints.latest() == 2
+    again = run("grpo", start, tmp_path, iterations=9, budget=budget)
+    assert [x["stage"] for x in again] == [x["stage"] for x in lines]
+
+
+def test_nothing_right_is_nothing_learnt(start: str, tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setattr(cases.FewProblems, "reward", lambda *_: 0.0)
+    for method in ("restem", "dpo_positive"):
+        lines = run(method, start, tmp_path / method)
+        assert lines[2]["total/updates"] == 0 and lines[2]["step"] == 0
+
+
+# --- learning, from the shipped start
+
+
+REDUCED: dict[str, dict[str, Any]] = {
+    "vineppo": {"iterations": 6},
+    "ppo": {"iterations": 8, "critic.learning_rate": 1e-3},
+    "grpo": {"iterations": 8},
+    "rloo": {"iterations": 8},
+    "restem": {
+        **{"iterations": 2, "restem.problems": 1000, "rollout.per_prompt": 4, "restem.epochs": 2},
+        **{"restem.eval_every": 1000, "optimizer.learning_rate": 2e-3},
+    },
+    "dpo_positive": {
+        **{"iterations": 1, "dpo.problems": 400, "rollout.per_prompt": 8, "dpo.pairs": 8},
+        **{"dpo.beta": 0.3, "dpo.epochs": 2, "optimizer.learning_rate": 5e-4},
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", REDUCED)
+def test_learning(method: str, tmp_path: Path):
+    """Test accuracy at the end above that of the start, by more than the 95% interval."""
+    fields: Any = from_file(TINY, "tiny.py")
+    fields.method = method
+    fields.eval.problems, fields.eval.every = 256, 0
+    for name, value in REDUCED[method].items():
+        section, _, leaf = name.rpartition(".")
+        (fields[section] if section else fields)[leaf] = value
+    cfg = from_dict(fields)
+    check(cfg)
+    loop.train(cfg, tmp_path)
+    lines = cases.read_lines(tmp_path / "metrics.jsonl")
+    before, after = (line for line in lines if line["stage"] == "test")
+    assert after["test/pass_at_1_low"] > before["test/pass_at_1_high"]

@@ -1,0 +1,144 @@
+"""Prompts and worked responses as ids: BOS once, and together they decode to the text."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from helpers.tokenizer_cases import NAMES, ODD_TEXTS, gsm8k_texts, load
+
+from vinejax.errors import ConfigError, DataError, ModelError
+from vinejax.tasks.prompts import encode_prompt, encode_response, load_problems
+from vinejax.types import Problem
+
+PROMPTS = ["[MATH_TASK] Problem:\nHow many 🍎?\n\nSolution:", "Q:", "她有", "x\n"]
+
+
+def decode(tokenizer: Any, ids: list[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_starts_with_bos_once_and_decodes_to_itself(name: str):
+    tokenizer = load(name)
+    bos = tokenizer.bos_token_id
+    for text in PROMPTS:
+        ids = encode_prompt(tokenizer, text, chat_template=False)
+        assert bos is None or (ids[0] == bos and ids.count(bos) == 1)
+        assert decode(tokenizer, ids) == text
+    if bos is not None:  # a text that brings its own BOS is not given a second one
+        assert encode_prompt(tokenizer, tokenizer.bos_token + "Q:", False).count(bos) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_prompt_and_response_decode_to_prompt_and_text(name: str):
+    tokenizer = load(name)
+    texts = [t for t in ODD_TEXTS if name != "gpt_neox_20b" or "e\u0301" not in t]
+    texts += [] if name in ("byte_level", "sentencepiece") else gsm8k_texts(15)
+    texts += ["x", " x", "7", ".", "#### 5", "\n", " "]
+    for prompt_text in PROMPTS:
+        prompt = encode_prompt(tokenizer, prompt_text, chat_template=False)
+        for text in texts:
+            ids = encode_response(tokenizer, text)
+            assert ids[-1] == tokenizer.eos_token_id and tokenizer.eos_token_id not in ids[:-1]
+            assert decode(tokenizer, prompt + ids) == prompt_text + text
+
+
+def test_a_response_gets_no_space_of_its_own():
+    """What plain encoding gets wrong, so that the test above can fail."""
+    tokenizer = load("sentencepiece")
+    prompt = encode_prompt(tokenizer, "Q:", chat_template=False)
+    plain = tokenizer.encode("\nx", add_special_tokens=False)
+    assert decode(tokenizer, prompt + plain) == "Q: \nx"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_empty_response_is_eos(name: str):
+    tokenizer = load(name)
+    assert encode_response(tokenizer, "") == [tokenizer.eos_token_id]
+
+
+def test_text_that_merges_with_every_anchor_is_encoded_alone():
+    merges_all: Any = SimpleNamespace(encode=lambda text, **_: [len(text)], eos_token_id=0)
+    assert encode_response(merges_all, "four") == [4, 0]
+
+
+def test_a_normalizer_may_change_the_text_but_adds_nothing():
+    tokenizer = load("gpt_neox_20b")
+    prompt = encode_prompt(tokenizer, "Q:", chat_template=False)
+    assert decode(tokenizer, prompt + encode_response(tokenizer, "\ne\u0301")) == "Q:\n\u00e9"
+
+
+def test_a_real_chat_template_ends_where_the_answer_begins():
+    tokenizer = load("minimind_6400")
+    ids = encode_prompt(tokenizer, "How many?", chat_template=True)
+    text = tokenizer.decode(ids)
+    assert text.startswith("<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n")
+    assert tokenizer.bos_token == "<|im_start|>" and ids[0] != ids[1]
+
+
+@pytest.mark.parametrize(
+    "template", ["<s>[{{ messages[0].content }}]", "{{ messages[0].content }}"]
+)
+def test_a_chat_template_gets_bos_whether_it_writes_it_or_not(template: str, monkeypatch: Any):
+    tokenizer = load("sentencepiece")
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    ids = encode_prompt(tokenizer, "Q", chat_template=True)
+    assert ids[0] == tokenizer.bos_token_id and ids.count(tokenizer.bos_token_id) == 1
+    assert decode(tokenizer, ids) in ("[Q]", "Q")
+
+
+def test_what_a_tokenizer_lacks_is_named():
+    tokenizer = load("byte_level")
+    with pytest.raises(ConfigError, match="data.chat_template.*no chat template"):
+        encode_prompt(tokenizer, "Q:", chat_template=True)
+    with pytest.raises(ModelError, match="BOS"):
+        encode_prompt(tokenizer, "", chat_template=False)
+    endless: Any = SimpleNamespace(eos_token_id=None)
+    with pytest.raises(ModelError, match="EOS"):
+        encode_response(endless, "x")
+
+
+class Words:
+    """A task of three prompts of 2, 3 and 9 bytes."""
+
+    name = "words"
+
+    def __init__(self, ids: tuple[str, ...] = ("test/0", "test/1", "test/2")):
+        self.ids = ids
+
+    def load(self, split: str) -> list[Problem]:
+        texts = ("Q:", "Q?:", "Question:")
+        return [Problem(i, text, "") for i, text in zip(self.ids, texts, strict=True)]
+
+    def prompt(self, problem: Problem) -> str:
+        return problem.question
+
+    def solution(self, problem: Problem) -> str:
+        return problem.answer
+
+    def split(self, text: str) -> list[int]:
+        return [0, len(text)]
+
+    def answer(self, text: str) -> str | None:
+        return None
+
+    def reward(self, problem: Problem, response: str) -> float:
+        return 0.0
+
+
+def test_prompts_that_are_too_long_are_dropped_and_listed():
+    tokenizer = load("byte_level")
+    problems, dropped = load_problems(Words(), tokenizer, "test", 3, False)
+    assert [(p.id, tokenizer.decode(ids)) for p, ids in problems] == [
+        ("test/0", "Q:"),
+        ("test/1", "Q?:"),
+    ]
+    assert dropped == ["test/2"]
+
+
+def test_no_prompt_left_and_equal_ids_are_errors():
+    tokenizer = load("byte_level")
+    with pytest.raises(DataError, match="words test: none of 3 prompts.*max_prompt_tokens = 1 "):
+        load_problems(Words(), tokenizer, "test", 1, False)
+    with pytest.raises(DataError, match="two problems have the id 'a'"):
+        load_problems(Words(("a", "b", "a")), tokenizer, "test", 100, False)

@@ -1,0 +1,168 @@
+"""A task with its grader: batches, counters, what a task may get wrong, and what is closed."""
+
+import dataclasses
+import math
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from helpers import loop_cases as cases
+
+from vinejax.errors import UserError
+from vinejax.grading import Grader, Verdict
+from vinejax.settings import GraderConfig
+from vinejax.tasks import rewards as module
+from vinejax.tasks.gsm8k import GSM8K
+from vinejax.tasks.math import MATH
+from vinejax.tasks.rewards import GradingStats, Rewards
+from vinejax.types import Problem
+
+PROBLEMS = [Problem(f"train/{i}", "", f"\n#### {i}") for i in range(6)]
+ITEMS = [(problem, f"\nIt is.\n#### {i % 3}") for i, problem in enumerate(PROBLEMS)]
+HARD = (Problem("test/0", "", r"$\boxed{(x+1)^2}$"), r"$\boxed{x^2+2x+1}$")
+
+
+class Plain(cases.FewProblems):
+    def reward(self, problem: Problem, response: str) -> float:
+        return len(response) / 4
+
+
+def test_a_plain_task_is_asked_for_each_and_has_no_grader(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(module, "Grader")
+    with Rewards(Plain(), GraderConfig()) as rewards:
+        assert rewards([(PROBLEMS[0], "abc"), (PROBLEMS[1], "")]) == [0.75, 0.0]
+        assert rewards.unreadable(PROBLEMS) == {} and not rewards.has_steps
+        assert (rewards.stats.pairs, rewards.stats.timeouts, rewards.stats.errors) == (0, 0, 0)
+
+
+class Recorder(Grader):
+    """Notes its settings and its batches, and reads no gold with a backslash."""
+
+    made: list["Recorder"] = []
+
+    def __init__(self, *settings: Any, **named: Any):
+        super().__init__(*settings, **named)
+        self.settings, self.named, self.batches = settings, named, []
+        Recorder.made.append(self)
+
+    def grade_many(self, pairs: Iterable[tuple[str | None, str]]) -> list[Verdict]:
+        self.batches.append(list(pairs))
+        return super().grade_many(self.batches[-1])
+
+    def readable_many(self, golds: Iterable[str]) -> list[Verdict]:
+        return [Verdict(bool(gold) and "\\" not in gold) for gold in golds]
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
+    monkeypatch.setattr(module, "Grader", Recorder)
+    monkeypatch.setattr(Recorder, "made", [])
+    return Recorder.made
+
+
+def test_the_grader_has_the_configured_settings_and_the_style_of_the_task(recorded: list):
+    cfg = GraderConfig(mode="reference", workers=3, timeout_s=2.5, memory_mb=700)
+    for task, style in ((GSM8K("x"), "gsm8k"), (MATH("x"), "math")):
+        Rewards(task, cfg).close()
+        grader = recorded[-1]
+        assert (grader.mode, grader.style, grader.workers, grader.timeout_s) == (
+            *("reference", style),
+            *(3, 2.5),
+        )
+        assert grader.named["memory_mb"] == 700
+
+
+def test_a_batch_goes_to_the_grader_whole(recorded: list):
+    with Rewards(GSM8K("x"), GraderConfig()) as rewards:
+        assert rewards(ITEMS) == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+        assert rewards([]) == []
+        (grader,) = recorded
+        assert grader.batches == [[(str(i % 3), str(i)) for i in range(6)]]
+        assert grader.stats.started == 0  # plain numbers need no worker
+        assert rewards.stats == GradingStats(6, 0, 0, rewards.stats.seconds)
+        assert rewards.stats.seconds > 0
+
+
+def test_counters_are_the_graders_and_of_the_time_between():
+    with Rewards(MATH("x"), GraderConfig(workers=1)) as rewards:
+        before = rewards.stats
+        assert rewards([HARD, (HARD[0], "Hm")]) == [1.0, 0.0]
+        assert rewards._grader and rewards._grader.stats.started == 1
+        rewards._grader.stats.timeouts += 2
+        rewards._grader.stats.errors += 1
+        since = rewards.stats.minus(before)
+        assert dataclasses.replace(since, seconds=0.0) == GradingStats(2, 2, 1)
+        assert 0 < since.seconds < 60
+
+
+def test_closed_means_that_the_workers_are_gone():
+    with Rewards(MATH("x"), GraderConfig(workers=1)) as rewards:
+        rewards([HARD])
+        assert rewards._grader
+        (worker,) = rewards._grader._live
+    assert worker.process.poll() is not None
+    with pytest.raises(ValueError, match="closed"):
+        rewards([HARD])
+    rewards.close()
+
+
+def test_unreadable_golds_are_named_with_what_they_are(recorded: list):
+    problems = [*PROBLEMS, Problem("train/6", "", r"#### \foo"), Problem("train/7", "", "none")]
+    with Rewards(GSM8K("x"), GraderConfig()) as rewards:
+        assert rewards.unreadable(problems) == {"train/6": r"\foo", "train/7": None}
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ([1.0], "task arithmetic: `rewards` gave 1 rewards for 6 responses"),
+        ([1.0] * 7, "task arithmetic: `rewards` gave 7 rewards for 6 responses"),
+        ([0.0, math.nan] * 3, "task arithmetic, problem train/1: a reward is nan; it must be"),
+        ([0.0] * 5 + [-math.inf], "task arithmetic, problem train/5: a reward is -inf; it must"),
+    ],
+)
+def test_unusable_rewards_are_one_line(given: list[float], message: str):
+    class Wrong(Plain):
+        def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
+            return given
+
+    with Rewards(Wrong(), GraderConfig()) as rewards, pytest.raises(UserError) as error:
+        rewards(ITEMS)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+def test_a_plain_reward_must_be_finite_too():
+    class Wrong(Plain):
+        def reward(self, problem: Problem, response: str) -> float:
+            return math.nan
+
+    with pytest.raises(UserError, match="task arithmetic, problem train/0: a reward is nan"):
+        Rewards(Wrong(), GraderConfig())(ITEMS)
+
+
+def test_threads_take_turns():
+    """A task of the user's need not be safe in threads."""
+
+    class Slow(Plain):
+        inside = 0
+
+        def reward(self, problem: Problem, response: str) -> float:
+            self.inside += 1
+            time.sleep(0.002)
+            assert self.inside == 1
+            self.inside -= 1
+            return float(response)
+
+    rewards, found = Rewards(Slow(), GraderConfig()), {}
+
+    def work(i: int) -> None:
+        found[i] = rewards([(problem, str(i)) for problem in PROBLEMS])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {i: [float(i)] * 6 for i in range(5)}

@@ -1,0 +1,84 @@
+"""How many updates a run will make: what its learning rates decay over."""
+
+import math
+from typing import Any
+
+import pytest
+
+from vinejax.budget import Spent, left, num_critic_updates, num_updates
+from vinejax.checks import check
+from vinejax.config import from_dict
+from vinejax.errors import ConfigError
+from vinejax.settings import Config
+
+
+def config(iterations: int, alone: int = 0, **budget: int | None) -> Config:
+    fields: dict[str, Any] = {
+        "method": "ppo",
+        "iterations": iterations,
+        "rollout": {"prompts": 4, "per_prompt": 8},
+        "ppo": {"minibatch": 12, "epochs": 2},
+        "critic": {"warmup_iterations": alone},
+        "budget": budget,
+    }
+    return from_dict(fields)
+
+
+def played(cfg: Config) -> tuple[int, int]:
+    """Updates of the policy and of the critic, counted as the loop makes them."""
+    spent, critic = Spent(), 0
+    for iteration in range(cfg.iterations):
+        allowed = left(cfg, spent)
+        if allowed.nothing:
+            break
+        prompts = min(cfg.rollout.prompts, allowed.prompts)
+        episodes = prompts * cfg.rollout.per_prompt
+        tried = math.ceil(episodes / cfg.ppo.minibatch) * cfg.ppo.epochs
+        tried = min(tried, left(cfg, spent).updates)
+        critic += tried
+        policy = tried if iteration >= cfg.critic.warmup_iterations else 0
+        spent = spent.plus(prompts=prompts, episodes=episodes, updates=policy)
+    return spent.updates, critic
+
+
+@pytest.mark.parametrize("alone", [0, 1, 2, 9])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {},
+        {"prompts": 1},
+        {"prompts": 10},
+        {"prompts": 12},
+        {"episodes": 8},
+        {"episodes": 71},
+        {"episodes": 10**6},
+        {"updates": 1},
+        {"updates": 5},
+        {"updates": 13},
+        {"prompts": 9, "episodes": 80, "updates": 11},
+    ],
+)
+def test_the_count_is_what_the_loop_makes(alone: int, budget: dict[str, int]):
+    cfg = config(5, alone, **budget)
+    assert (num_updates(cfg), num_critic_updates(cfg)) == played(cfg)
+
+
+def test_a_critic_trained_alone_takes_nothing_of_the_policys_schedule():
+    assert (num_updates(config(5)), num_critic_updates(config(5))) == (30, 30)
+    assert (num_updates(config(5, 2)), num_critic_updates(config(5, 2))) == (18, 30)
+
+
+@pytest.mark.parametrize("method", ["vineppo", "restem", "sft"])
+def test_a_budget_below_one_group_is_refused(method: str):
+    fields = {"method": method, "rollout": {"per_prompt": 8}}
+    check(from_dict(fields | {"budget": {"episodes": 8}}))
+    with pytest.raises(ConfigError, match="budget.episodes = 7: .*rollout.per_prompt = 8") as error:
+        check(from_dict(fields | {"budget": {"episodes": 7}}))
+    assert error.value.field == "budget.episodes"
+
+
+def test_dapo_is_counted_with_one_round_an_iteration():
+    fields = {"method": "dapo", "iterations": 3, "rollout": {"prompts": 4, "per_prompt": 8}}
+    for rounds in (1, 4):
+        cfg = from_dict(fields | {"dapo": {"rounds": rounds}, "budget": {"prompts": 8}})
+        assert num_updates(cfg) == 2 * 1 * 2  # iterations, minibatches, epochs

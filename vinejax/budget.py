@@ -1,0 +1,93 @@
+"""What a run has used, counted alike for every method, and when its budget is used up."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from vinejax.settings import Config
+
+ENDLESS = 2**62  # of a bound that is not set
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+    """Totals since the start of a run, over all processes that continued it."""
+
+    prompts: int = 0  # problems drawn, each time anew
+    episodes: int = 0  # solutions sampled from them
+    tokens: int = 0  # generated: solutions and continuations, not evaluation
+    updates: int = 0  # gradient steps of the policy that were tried
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # by stage
+
+    def plus(self, **more: int) -> "Spent":
+        """With these counts added."""
+        return dataclasses.replace(self, **{k: getattr(self, k) + x for k, x in more.items()})
+
+    def timed(self, timings: Mapping[str, float]) -> "Spent":
+        """With `timing_s/<stage>` added to the seconds of each stage."""
+        seconds = dict(self.seconds)
+        for name, x in timings.items():
+            stage = name.removeprefix("timing_s/")
+            seconds[stage] = seconds.get(stage, 0.0) + x
+        return dataclasses.replace(self, seconds=seconds)
+
+    def metrics(self) -> dict[str, float]:
+        counts = {name: getattr(self, name) for name in ("prompts", "episodes", "tokens")}
+        named = {f"total/{name}": x for name, x in (counts | {"updates": self.updates}).items()}
+        return named | {f"timing_s/total_{stage}": x for stage, x in self.seconds.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """What a budget still allows; without a bound a number that nothing reaches."""
+
+    prompts: int
+    updates: int
+
+    @property
+    def nothing(self) -> bool:
+        return self.prompts < 1 or self.updates < 1
+
+
+def left(cfg: Config, spent: Spent) -> Left:
+    """What the run may still use. Whole groups only: a problem takes `rollout.per_prompt`."""
+    budget, groups = cfg.budget, ENDLESS
+    if budget.episodes is not None:
+        groups = (budget.episodes - spent.episodes) // cfg.rollout.per_prompt
+    prompts = ENDLESS if budget.prompts is None else budget.prompts - spent.prompts
+    updates = ENDLESS if budget.updates is None else budget.updates - spent.updates
+    return Left(min(prompts, groups), updates)
+
+
+def num_updates(cfg: Config) -> int:
+    """Updates of the policy in a policy-gradient run: its learning rate decays over them.
+
+    None in the iterations that train a critic alone. DAPO is taken to need one round an iteration:
+    with more, a budget of prompts or episodes ends the run before the rate is at 0.
+    """
+    full, rest = _iterations(cfg)
+    alone = cfg.critic.warmup_iterations
+    updates = max(0, full - alone) * _of_iteration(cfg, cfg.rollout.prompts)
+    updates += _of_iteration(cfg, rest) if full >= alone else 0
+    return min(updates, cfg.budget.updates or ENDLESS)
+
+
+def num_critic_updates(cfg: Config) -> int:
+    """Updates of the critic, which has some before the policy's first."""
+    full, rest = _iterations(cfg)
+    alone = cfg.critic.warmup_iterations
+    sizes = (cfg.rollout.prompts, rest)
+    whole, last = (min(_of_iteration(cfg, n), cfg.budget.updates or ENDLESS) for n in sizes)
+    return min(full, alone) * whole + (last if full < alone else 0) + num_updates(cfg)
+
+
+def _iterations(cfg: Config) -> tuple[int, int]:
+    """(iterations of `rollout.prompts` problems, problems in one more that the budget cuts)."""
+    prompts = cfg.budget.prompts or ENDLESS
+    groups = (cfg.budget.episodes or ENDLESS) // cfg.rollout.per_prompt
+    full, rest = divmod(min(prompts, groups), cfg.rollout.prompts)
+    return (full, rest) if full < cfg.iterations else (cfg.iterations, 0)
+
+
+def _of_iteration(cfg: Config, prompts: int) -> int:
+    return math.ceil(prompts * cfg.rollout.per_prompt / cfg.ppo.minibatch) * cfg.ppo.epochs

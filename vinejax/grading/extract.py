@@ -1,0 +1,260 @@
+"""Finding the answer in a response: our rule, and the reference's.
+
+`extract_answer` is ours and gives the last candidate. `extract_reference` reproduces
+`src/treetune/tasks/math_answer_exctraction.py` of McGill-NLP/VinePPO (`extract_math_answer`) and
+`src/treetune/tasks/gsm8k.py`; reference/vineppo.md sections 6.1 and 6.2 describe both.
+
+Where ours departs: one candidate, the last, in which boxes (and formulas that are announced) with
+nothing but 'and' or commas between them are one list; a box is a whole command, so that `\\boxed 5`
+and `\\fbox{5}` are boxes and an escaped brace closes nothing; what a box that never closes holds is
+taken if it is no word; 'the answer is correct' announces nothing; `####` counts only for GSM8K;
+where nothing is boxed or announced, a formula between dollars is taken whole; the sign of a number
+is read from what stands before it, so '3-5' gives 5 and not -5; thousands separators, fractions,
+mixed numbers, ratios and times of day stay whole.
+"""
+
+import re
+from typing import Literal
+
+from vinejax.grading.reference.normalise import normalise
+from vinejax.grading.strict.latex import last_boxes
+from vinejax.grading.strict.numbers import plain
+from vinejax.grading.strict.quantities import spoken
+
+Style = Literal["math", "gsm8k"]
+MARKER = "####"
+
+_PHRASES = (
+    re.compile(r"final\s+answers?\s*(?:(?:is|are)\b|:|\*\*)", re.IGNORECASE),
+    re.compile(r"answers?\s*(?:(?:is|are)\b|:|=)", re.IGNORECASE),
+)
+# 'The answer is correct' looks back at an answer and gives none.
+_JUDGED = re.compile(
+    r"(?:[a-z]+ly |indeed |also )?(?:correct|right|valid|verified|confirmed|consistent|reasonable)"
+    r"(?:,| and\b| with\b| by\b|$)",
+    re.IGNORECASE,
+)
+_OPENERS = {"$$": "$$", "$": "$", "\\(": "\\)", "\\[": "\\]"}
+_SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|(?<=\S)\s+(?:because|since|as|so)\s")
+_COMMAND = re.compile(r"\\[a-zA-Z]+(?:\{[^{}]*\})?")
+_WORD = re.compile(r"(?<!\S)[A-Za-z']{2,}(?![^\s.,;:!?])")
+_JOINT = re.compile(r"\s*(?:[,;]\s*(and|or)\b|[,;&]|(and|or)\b)\s*")
+_SPAN = re.compile(r"\$([^$]+)\$")
+_OPEN_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
+_FORMULA_END = re.compile(r"\$|\\\]|\\\)|\n|\Z")
+_IN_WORDS = re.compile(r"([^()]*\d)\s*\(([A-Za-z -]+)\)")
+_NUMBER = re.compile(
+    r"(?:(?<![\w)\]}])(?:[-−]|(?<![\d)\]}] )[-−]\s))?"
+    r"(?:\d+(?::\d+)+(?:\s?[ap](?:m\b|\.m\.?))?|\d+(?: : \d+)+|\d+ \d+/\d+"
+    r"|(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3})+(?!\d)|\d+,\d\d(?![\d,.])|\d+)"
+    r"(?:\.\d+)?(?:/\d+)?%?|\.\d+(?:/\d+)?%?)",
+    re.IGNORECASE,
+)
+_FORMULA = re.compile(
+    r"(?<!\\)\$\$(.+?)(?<!\\)\$\$|(?<!\\)\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
+    re.DOTALL,
+)
+_LONGEST_TAIL = 1000
+_MOST_PHRASES = 20  # looked at, from the last back
+_MOST_WORDS = 3  # beside a number in an answer: '5 square feet and'
+# No answer has such a run of backslashes, and a pattern that starts with one is quadratic in it.
+_BACKSLASHES = re.compile(r"\\{9,}")
+
+_REFERENCE_NUMBER = re.compile(r"-?\d*\.?\d+")
+_REFERENCE_AND = re.compile(r"\\text\{\s*and\s*\}")
+
+
+def extract_answer(text: str, style: Style = "math") -> str | None:
+    """The last answer that a response gives, without its box, dollars and full stop, or None.
+
+    Looked for in this order, the first kind that is found deciding: what follows the last `####`
+    (style 'gsm8k' only); the last box, with those that it makes a list with, or what a last box
+    that never closes holds; what follows the last 'final answer is' that announces something; the
+    last such 'answer is'; the text itself where it is one formula and no words; the last formula
+    between dollars or the like, if no number follows it (style 'math' only); the last number; the
+    text where it is one word. Never raises.
+    """
+    if style == "gsm8k" and MARKER in text:
+        return _first_line(text.rpartition(MARKER)[2]) or None
+    text_of_boxes = _BACKSLASHES.sub("", text)
+    boxed = last_boxes(text_of_boxes)
+    if boxed is not None:
+        return boxed.strip()
+    if rest := _broken_box(text_of_boxes):
+        return rest
+    announced, judged = _announced(text)
+    if announced:
+        return announced
+    words = _words(text)
+    if words == 0:
+        return _undressed(text) or None
+    if style == "math" and (formula := _last_formula(text)):
+        return formula
+    return _last_number(text) or judged or (_undressed(text) if words == 1 else None)
+
+
+def _broken_box(text: str) -> str | None:
+    """What the last box holds up to the end of its formula; None if that is but a word."""
+    found = list(_OPEN_BOX.finditer(text))
+    rest = _undressed(_FORMULA_END.split(text[found[-1].end() :], 1)[0]) if found else ""
+    return rest if re.search(r"[\d\\]", rest) else None
+
+
+def _announced(text: str) -> tuple[str | None, str | None]:
+    """(the last answer after 'answer is' or the like, the last judgement there), None without."""
+    judged = None
+    for phrase in _PHRASES:
+        ends = [found.end() for found in phrase.finditer(text)][-_MOST_PHRASES:]
+        for end in reversed(ends):
+            answer = _after_phrase(text[end : end + _LONGEST_TAIL])
+            if answer and not _JUDGED.match(answer):
+                return answer, judged
+            judged = judged or answer or None
+    return None, judged
+
+
+def _words(text: str) -> int | None:
+    """How many plain words stand in a text of one line; None for a solution or a broken box."""
+    text = text.strip()
+    if "\n" in text or "boxed" in text or len(text) > _LONGEST_TAIL:
+        return None
+    return len(_WORD.findall(_COMMAND.sub(" \\ ", text)))
+
+
+def _undressed(text: str) -> str:
+    """Without dollars and punctuation at its ends; `.5` keeps its point."""
+    return re.sub(r"^[\s*$,;:]*(?:\.(?!\d)[\s*$,;:]*)?", "", text).rstrip(" \t\n*$,;:.").strip()
+
+
+def _first_line(text: str) -> str:
+    """The first line with anything in it, without spaces around it."""
+    return next((line.strip() for line in text.split("\n") if line.strip()), "")
+
+
+def _after_phrase(tail: str) -> str:
+    """The answer that follows 'answer is': formulas, or else the rest of the sentence."""
+    tail = tail.lstrip(" \t\n:*=")
+    if formulas := _formulas_at_start(tail):
+        return formulas
+    end = _SENTENCE_END.search(tail)
+    sentence = tail[: end.start() if end else None]
+    # 'The final answer: the largest $n$ is 34.'
+    sentence = sentence.rpartition(" is ")[2]
+    sentence = _last_spans(sentence) or sentence
+    numbers = _NUMBER.findall(sentence)
+    if len(numbers) == 1 and (_words(sentence) or 0) > _MOST_WORDS:
+        return _last_number(sentence) or ""  # 'Jane started growing it 3 hours ago.'
+    return _once(_undressed(sentence))
+
+
+def _formulas_at_start(tail: str) -> str:
+    """The formula that a text begins with, or several as one list; '' without."""
+    found: list[str] = []
+    joints: list[bool] = []
+    at = end = 0
+    while opener := next((o for o in _OPENERS if tail.startswith(o, at)), None):
+        inside, closed, _ = tail[at + len(opener) :].partition(_OPENERS[opener])
+        if not closed:
+            break
+        found.append(inside.strip())
+        end = at + len(opener) + len(inside) + len(closed)
+        joint = _JOINT.match(tail, end)
+        if not joint:
+            break
+        at = joint.end()
+        joints.append(any(joint.groups()))
+    stop = _SENTENCE_END.match(tail, end)
+    is_list = any(joints[: len(found) - 1]) or stop or end == len(tail)
+    return ", ".join(found if is_list else found[:1])
+
+
+def _last_spans(sentence: str) -> str:
+    """The last `$..$`, with those that 'and' or 'or' makes a list with it; '' without."""
+    spans = list(_SPAN.finditer(sentence))
+    found, joined = [], False
+    for i, span in enumerate(reversed(spans)):
+        if i:
+            joint = _JOINT.fullmatch(sentence, span.end(), spans[-i].start())
+            joined = joined or bool(joint and any(joint.groups()))
+            if not joint or not joined:
+                break
+        found.append(span[1])
+    return ", ".join(reversed(found))
+
+
+def _once(answer: str) -> str:
+    """`5 (five)` as 5."""
+    said = _IN_WORDS.fullmatch(answer)
+    if said and (count := spoken(said[2])) is not None and plain(said[1]) == count:
+        return said[1]
+    return answer
+
+
+def _last_formula(text: str) -> str | None:
+    """The last formula between delimiters, where no number comes after it and no box is broken."""
+    found = None
+    for match in _FORMULA.finditer(text[-_LONGEST_TAIL:]):
+        found = match
+    if found is None or "boxed" in text or _NUMBER.search(text[-_LONGEST_TAIL:], found.end()):
+        return None
+    formula = _undressed(next(filter(None, found.groups()), ""))
+    return formula if re.search(r"[A-Za-z\d]", formula) else None
+
+
+def _last_number(text: str) -> str | None:
+    """The last number of a text, with sign, thousands separators, `/` and `%` as written."""
+    numbers = _NUMBER.findall(text)
+    return re.sub(r"^-\s", "-", numbers[-1].replace("−", "-")) if numbers else None
+
+
+def extract_reference(text: str, problem: str = "") -> list[str]:
+    """All answers that the reference finds in a MATH response or solution, normalised.
+
+    Possibly empty. `problem` matters only where it says 'separated by commas': then an answer
+    without brackets is split. Source: `extract_math_answer`, reference/vineppo.md 6.1 item 1.
+    """
+    answers = []
+    for candidate in _reference_candidates(text):
+        answers += split_reference(candidate, problem)
+    return answers
+
+
+def split_reference(candidate: str, problem: str = "") -> list[str]:
+    """The answers in one candidate: its first line, normalised, split where the reference does."""
+    line = candidate.strip().split("\n")[0].lstrip(":").rstrip(".").rstrip("/")
+    answer = normalise(line)
+    if "separated by commas" in problem and not any(bracket in answer for bracket in "()[]"):
+        return [part.strip() for part in answer.split(",")]
+    return [part.strip() for part in _REFERENCE_AND.split(answer)]
+
+
+def _reference_candidates(text: str) -> list[str]:
+    if "final answer is $" in text and "$. I hope" in text:
+        return [text.split("final answer is $", 1)[1].split("$. I hope", 1)[0]]
+    if "boxed" in text:
+        return _reference_boxes(text)
+    if "he answer is" in text:
+        return [text.rpartition("he answer is")[2]]
+    output = text.rpartition("```output")[2].split("```")[0].strip() if "```output" in text else ""
+    if output:
+        return [output]
+    return _REFERENCE_NUMBER.findall(text.replace(",", ""))[-1:]
+
+
+def _reference_boxes(text: str) -> list[str]:
+    """What follows each `boxed{`, up to its brace; a `%` right behind keeps the brace [sic]."""
+    boxes = []
+    for piece in text.split("boxed{")[1:]:
+        depth = 0
+        for i, character in enumerate(piece):
+            depth += (character == "{") - (character == "}")
+            if depth < 0:
+                boxes.append(piece[: i + 1 if piece[i + 1 : i + 2] == "%" else i])
+                break
+    return boxes
+
+
+def reference_gsm8k(text: str) -> str | None:
+    """The text after the last `####`, None without one. Source: `gsm8k.py`, 6.2."""
+    _, marker, answer = text.rpartition(MARKER)
+    return answer.strip() if marker else None

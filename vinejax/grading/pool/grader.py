@@ -1,0 +1,306 @@
+"""Grading in processes that can be killed: a pair that hangs, crashes or explodes costs itself.
+
+    with Grader(workers=2, timeout_s=5) as grader:
+        verdicts = grader.grade_many([("\\frac{1}{2}", "0.5"), ("x+1", "1+x")])
+
+Cheap pairs (same strings, plain numbers, whatever the mode can tell without sympy) are answered
+here; the others go to workers that start on first use and stay. One pair is with a worker at a
+time, so its limit is its own. The graders of the peers stop a hanging sympy by signals or threads,
+which cannot interrupt it, or by forking the trainer (reference/peers.md section 3 item 2).
+"""
+
+import dataclasses
+import os
+import selectors
+import threading
+import time
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from vinejax.errors import UserError
+from vinejax.grading.extract import Style, extract_answer, reference_gsm8k
+from vinejax.grading.pool.jobs import Job, Mode, cheap
+from vinejax.grading.pool.process import WorkerProcess
+from vinejax.grading.reference.compare import bare_answers, equal_gsm8k, reference_answers
+
+START_ATTEMPTS = 3
+LONGEST_CACHED = 1000  # characters of a job; longer ones are rare, and would fill the memory
+ALARM_SLACK_S = 10.0  # a worker ends itself this long after the pool should have ended it
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """`correct` is False unless the comparison finished ('ok') and found the answers equal."""
+
+    correct: bool
+    status: Literal["ok", "timeout", "error"] = "ok"
+
+
+@dataclasses.dataclass
+class Stats:
+    """What a grader did. `timeouts` and `errors` count verdicts, repeated pairs each time."""
+
+    pairs: int = 0
+    cheap: int = 0
+    compared: int = 0  # by workers
+    timeouts: int = 0
+    errors: int = 0
+    started: int = 0  # workers, the first ones and every replacement
+
+
+class Grader:
+    """A pool of graders; a context manager, usable from several threads, one call at a time.
+
+    `timeout_s` is wall-clock time for one pair, from when a worker starts on it; then the worker
+    gets SIGTERM, and SIGKILL after `grace_s`. `memory_mb` limits a worker's address space,
+    `recycle` is how many pairs one compares before it is replaced, `cache` how many verdicts are
+    kept. Raises ValueError for settings that make no sense.
+    """
+
+    def __init__(
+        self,
+        workers: int = 2,
+        timeout_s: float = 5.0,
+        mode: Mode = "strict",
+        style: Style = "math",
+        *,
+        memory_mb: int = 2048,
+        grace_s: float = 1.0,
+        recycle: int = 10_000,
+        cache: int = 50_000,
+    ):
+        if mode not in ("strict", "reference") or style not in ("math", "gsm8k"):
+            raise ValueError(f"no mode {mode!r} with style {style!r}")
+        if min(workers, timeout_s, memory_mb, recycle) <= 0 or min(grace_s, cache) < 0:
+            raise ValueError("workers, timeout_s, memory_mb and recycle must be positive")
+        self.mode: Mode = mode
+        self.style: Style = style
+        self.workers, self.timeout_s = workers, timeout_s
+        self.grace_s, self.recycle, self.cache = grace_s, recycle, cache
+        self.stats = Stats()
+        alarm_s = timeout_s + grace_s + ALARM_SLACK_S
+        self._settings = {"modes": [mode], "memory_mb": memory_mb, "alarm_s": alarm_s}
+        self._verdicts: OrderedDict[Job, Verdict] = OrderedDict()
+        self._lock = threading.Lock()
+        self._failed_starts = 0
+        self._closed = False
+        self._own_new_workers()
+
+    def __enter__(self) -> "Grader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all workers. A closed grader grades no more."""
+        with self._lock:
+            self._closed = True
+            self._finalizer()
+
+    def _own_new_workers(self) -> None:
+        """Forget all workers: at the start, and in a forked child, to which they do not belong."""
+        self._live: list[WorkerProcess] = []
+        self._dying: list[tuple[WorkerProcess, float]] = []
+        self._pid = os.getpid()
+        arguments = (self._live, self._dying, self._pid, self.grace_s)
+        # Also at the end of the interpreter, for a grader that nobody closes.
+        self._finalizer = weakref.finalize(self, _end_all, *arguments)
+
+    def grade_many(self, pairs: Iterable[tuple[str | None, str]]) -> list[Verdict]:
+        """The verdicts on (prediction, gold), in order. Both are answers: bare or in their box.
+
+        A prediction of None is wrong. Nothing that a pair holds can raise here. Raises UserError
+        when workers cannot be started at all, ValueError after `close`.
+        """
+        return self._grade([self._job(prediction, gold) for prediction, gold in pairs])
+
+    def readable_many(self, golds: Iterable[str]) -> list[Verdict]:
+        """Whether each gold can be graded against: `correct` where it is understood.
+
+        'strict': a number, a formula, a structure of such, or words, and no string that only
+        itself could equal. 'reference': its extraction finds answers with something in them.
+        What takes too long to read is not readable.
+        """
+        if self.mode == "reference" and self.style == "gsm8k":
+            return [Verdict(bool(gold.strip())) for gold in golds]
+        return self._grade([(self.mode, None, gold) for gold in golds])
+
+    def grade_responses(self, items: Iterable[tuple[str, str, str]]) -> list[Verdict]:
+        """The verdicts on (response, gold, problem), in order: extract, then grade.
+
+        What a gold may be and when the problem matters: see `grade_response`.
+        """
+        return self._grade([self._response_job(*item) for item in items])
+
+    def _job(self, prediction: str | None, gold: str) -> Job | bool:
+        """What to compare, or the verdict itself where the reference compares strings."""
+        if prediction is None:
+            return False
+        if self.mode == "strict":
+            return ("strict", prediction, gold)
+        if self.style == "gsm8k":
+            return equal_gsm8k(prediction, gold)
+        if prediction == gold:
+            return True  # as lists of one extraction always are
+        return ("reference", tuple(bare_answers(prediction)), tuple(bare_answers(gold)))
+
+    def _response_job(self, response: str, gold: str, problem: str) -> Job | bool:
+        if self.mode == "strict":
+            answer = extract_answer(response, self.style)
+            return False if answer is None else ("strict", answer, gold)
+        if self.style == "gsm8k":
+            answer, gold_answer = reference_gsm8k(response), reference_gsm8k(gold)
+            return answer is not None and equal_gsm8k(answer, gold_answer or gold)
+        answers, golds = reference_answers(response, gold, problem)
+        return ("reference", tuple(answers), tuple(golds))
+
+    def _grade(self, jobs: Sequence[Job | bool]) -> list[Verdict]:
+        with self._lock:
+            if self._closed:
+                raise ValueError("this grader is closed")
+            known: dict[Job | bool, Verdict] = {True: Verdict(True), False: Verdict(False)}
+            hard: list[Job] = []
+            for job in dict.fromkeys(jobs):
+                if isinstance(job, bool):
+                    continue
+                verdict = self._without_worker(job)
+                if verdict is None:
+                    hard.append(job)
+                else:
+                    known[job] = verdict
+            if hard:
+                known |= self._compare(hard)
+            verdicts = [known[job] for job in jobs]
+            self.stats.pairs += len(verdicts)
+            self.stats.timeouts += sum(verdict.status == "timeout" for verdict in verdicts)
+            self.stats.errors += sum(verdict.status == "error" for verdict in verdicts)
+            return verdicts
+
+    def _without_worker(self, job: Job) -> Verdict | None:
+        if job in self._verdicts:
+            self._verdicts.move_to_end(job)
+            return self._verdicts[job]
+        correct = cheap(job)
+        if correct is None:
+            return None
+        self.stats.cheap += 1
+        return Verdict(correct)
+
+    def _compare(self, jobs: list[Job]) -> dict[Job, Verdict]:
+        """The workers' verdicts on jobs that all differ."""
+        if os.getpid() != self._pid:
+            self._finalizer.detach()
+            self._own_new_workers()
+        pending, verdicts = deque(jobs), {}
+        try:
+            while len(verdicts) < len(jobs):
+                self._hand_out(pending)
+                for job, verdict in self._collect():
+                    verdicts[job] = verdict
+                    self._remember(job, verdict)
+        except BaseException:
+            # Also Ctrl-C: the late reply of a busy worker must not meet the next pair.
+            _end_all(self._live, self._dying, self._pid, self.grace_s)
+            raise
+        self.stats.compared += len(jobs)
+        return verdicts
+
+    def _hand_out(self, pending: deque[Job]) -> None:
+        for worker in [w for w in self._live if w.ready and w.job is None and w.ended()]:
+            self._lose(worker, "error")
+        busy = sum(worker.job is not None for worker in self._live)
+        while len(self._live) < min(self.workers, busy + len(pending)):
+            self._live.append(WorkerProcess(self._settings))
+            self.stats.started += 1
+        for worker in self._live:
+            if pending and worker.ready and worker.job is None:
+                worker.give(pending.popleft(), self.timeout_s)
+
+    def _collect(self) -> list[tuple[Job, Verdict]]:
+        """Wait for the next reply, death or deadline of any worker, and act on it."""
+        now = time.monotonic()
+        moments = [w.deadline for w in self._live if w.job or not w.ready]
+        moments += [kill_at for _, kill_at in self._dying]
+        with selectors.DefaultSelector() as selector:
+            for worker in self._live:
+                selector.register(worker, selectors.EVENT_READ, worker)
+            events = selector.select(max(0.0, min(moments) - now))
+        done = [result for key, _ in events for result in self._receive(key.data)]
+        now = time.monotonic()
+        for worker in [w for w in self._live if w.deadline <= now and (w.job or not w.ready)]:
+            done += self._lose(worker, "timeout")
+        for worker, kill_at in list(self._dying):
+            if worker.ended() or kill_at <= now:
+                self._dying.remove((worker, kill_at))
+                worker.finish(grace_s=0)
+        return done
+
+    def _receive(self, worker: WorkerProcess) -> list[tuple[Job, Verdict]]:
+        try:
+            reply = worker.receive()
+        except (EOFError, ValueError):
+            return self._lose(worker, "error")
+        if reply is None:
+            return []
+        if worker.job is None:
+            return self._started(worker, reply)
+        job, worker.job = worker.job, None
+        worker.graded += 1
+        if worker.graded >= self.recycle:
+            self._lose(worker, "error")  # it holds no job that the error could be about
+        status = "error" if "error" in reply else "ok"
+        return [(job, Verdict(reply.get("correct", False), status))]
+
+    def _started(self, worker: WorkerProcess, reply: dict[str, Any]) -> list[tuple[Job, Verdict]]:
+        if "fatal" in reply:
+            raise UserError(f"a grader's worker cannot start: {reply['fatal']}")
+        worker.ready = True
+        self._failed_starts = 0
+        return []
+
+    def _lose(
+        self, worker: WorkerProcess, status: Literal["timeout", "error"]
+    ) -> list[tuple[Job, Verdict]]:
+        """Take a worker out of service; the job it was on, if any, gets the status."""
+        self._live.remove(worker)
+        worker.terminate()
+        self._dying.append((worker, time.monotonic() + self.grace_s))
+        if not worker.ready:
+            self._failed_starts += 1
+            if self._failed_starts >= START_ATTEMPTS:
+                raise UserError("a grader's worker cannot start: it ends or hangs while importing")
+        return [] if worker.job is None else [(worker.job, Verdict(False, status))]
+
+    def _remember(self, job: Job, verdict: Verdict) -> None:
+        """Keep a verdict. Timeouts too, a hanging pair comes again; an error may be of the day."""
+        _, prediction, gold = job
+        if verdict.status == "error" or _size(prediction) + _size(gold) > LONGEST_CACHED:
+            return
+        self._verdicts[job] = verdict
+        while len(self._verdicts) > self.cache:
+            self._verdicts.popitem(last=False)
+
+
+def _size(answer: str | tuple[str, ...] | None) -> int:
+    return len(answer) if isinstance(answer, str) else sum(map(len, answer or ()))
+
+
+def _end_all(
+    live: list[WorkerProcess],
+    dying: list[tuple[WorkerProcess, float]],
+    pid: int,
+    grace_s: float,
+) -> None:
+    """End every worker, unless this is a forked child: they are its parent's."""
+    if os.getpid() != pid:
+        return
+    workers = [*live, *(worker for worker, _ in dying)]
+    live.clear()
+    dying.clear()
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.finish(grace_s)

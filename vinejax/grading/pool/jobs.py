@@ -1,0 +1,63 @@
+"""What is compared, and both comparisons: the cheap one, for anywhere, the full one, for a worker.
+
+A job is (mode, prediction, gold). In mode 'strict' prediction and gold are strings, in mode
+'reference' tuples of strings: the answers that the reference extracts from each side. A prediction
+of None asks whether the gold, a string, is readable.
+"""
+
+from typing import Any, Literal
+
+from vinejax.grading.reference.compare import (
+    cheap_reference,
+    equal_reference,
+    readable_reference,
+)
+from vinejax.grading.strict import compare as strict
+
+Mode = Literal["strict", "reference"]
+Answer = str | tuple[str, ...]
+Job = tuple[Mode, Answer | None, Answer]
+
+# No gold of any data set here has a tenth of it; a job must also fit into a pipe at once.
+LONGEST_ANSWER = 5000
+
+
+def cheap(job: Job) -> bool | None:
+    """The verdict where it takes no time: same strings, plain numbers, easy rules; else None."""
+    mode, prediction, gold = job
+    if prediction is None:
+        return _cheap_readable(mode, str(gold))
+    if isinstance(prediction, str) and isinstance(gold, str):
+        return _cheap_strict(prediction.strip(), gold.strip())
+    if prediction == gold:
+        return True
+    if max(sum(map(len, prediction)), sum(map(len, gold))) > LONGEST_ANSWER:
+        return False
+    return cheap_reference(list(prediction), list(gold))
+
+
+def _cheap_strict(prediction: str, gold: str) -> bool | None:
+    if not prediction or not gold:
+        return False
+    if prediction == gold:
+        return True
+    if max(len(prediction), len(gold)) > LONGEST_ANSWER:
+        return False
+    return strict.cheap(prediction, gold)
+
+
+def _cheap_readable(mode: Mode, gold: str) -> bool | None:
+    if mode == "reference":
+        return readable_reference(gold)
+    if not gold.strip() or len(gold) > LONGEST_ANSWER:
+        return False
+    return True if strict.cheap(gold, "0") is not None else None  # a number
+
+
+def full(mode: Mode, prediction: Any, gold: Any) -> bool:
+    """The verdict, however long it takes. Only for a process that may be killed."""
+    if prediction is None:
+        return readable_reference(gold) if mode == "reference" else strict.readable(gold)
+    if mode == "reference":
+        return equal_reference(list(prediction), list(gold))
+    return strict.equal(prediction, gold)

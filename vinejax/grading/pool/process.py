@@ -1,0 +1,91 @@
+"""The pool's side of one worker process: start it, talk to it over its pipes, end it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from vinejax.grading.pool.jobs import Job
+
+MODULE = "vinejax.grading.pool.worker"
+STARTUP_S = 120.0  # importing sympy on a machine that is busy with other things
+
+
+class WorkerProcess:
+    """A worker of its own module, never a fork: it needs no `__main__` guard and no copy of us.
+
+    `job` is what it is working on, `deadline` (of `time.monotonic`) when that, or starting, must
+    be over. `fileno` makes it selectable.
+    """
+
+    def __init__(self, settings: dict[str, Any]):
+        root = str(Path(__file__).resolve().parents[3])
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.process = subprocess.Popen(
+            # -P: a sympy.py in the user's folder is not sympy.
+            [sys.executable, "-P", "-m", MODULE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        assert self.process.stdin and self.process.stdout
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        os.set_blocking(self.stdout.fileno(), False)
+        self.ready = False
+        self.job: Job | None = None
+        self.deadline = time.monotonic() + STARTUP_S
+        self.graded = 0
+        self._received = b""
+        self._write(settings)
+
+    def fileno(self) -> int:
+        return self.stdout.fileno()
+
+    def give(self, job: Job, timeout_s: float) -> None:
+        """Start it on a job; its wall-clock limit begins now, for an idle worker reads at once."""
+        mode, prediction, gold = self.job = job
+        self.deadline = time.monotonic() + timeout_s
+        self._write({"mode": mode, "prediction": prediction, "gold": gold})
+
+    def _write(self, message: dict[str, Any]) -> None:
+        # Lone surrogates, which a model can write, are kept as they are; json.loads takes them.
+        data = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        try:
+            self.stdin.write(data + b"\n")
+            self.stdin.flush()
+        except BrokenPipeError:
+            pass  # it is dead; whoever reads next finds the end of its replies
+
+    def receive(self) -> dict[str, Any] | None:
+        """Its reply; None while that is not complete. Raises EOFError when it has ended."""
+        data = self.stdout.read()
+        if data == b"":
+            raise EOFError
+        self._received += data or b""
+        line, end, rest = self._received.partition(b"\n")
+        if not end:
+            return None
+        self._received = rest
+        return json.loads(line)
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def finish(self, grace_s: float) -> None:
+        """After `terminate`: give it the grace, kill it, and close its pipes."""
+        try:
+            self.process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.stdout.close()
+        try:
+            self.stdin.close()
+        except BrokenPipeError:
+            pass  # something was left unsent in its buffer

@@ -1,0 +1,79 @@
+"""The process that compares answers: `python -m vinejax.grading.pool.worker`, see `pool.py`.
+
+One JSON object a line in, one out. The first line in is the settings, the first line out says
+that everything is imported; from then on the answer to {"mode", "prediction", "gold"}, a job of
+`jobs.py`, is {"correct"} or {"error"}. Imports neither jax nor transformers. The pool kills a
+worker that takes too long; should the pool itself be gone by then, an alarm ends the worker.
+"""
+
+import importlib
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from vinejax.grading.pool.jobs import full
+
+# Compared before a worker is ready, so that the limit of the first real pair pays for no import.
+WARM_UP = {"strict": ("\\frac{x}{2}", "0.5x"), "reference": (["\\frac{x}{2}"], ["0.5x"])}
+
+
+def main() -> None:
+    """Read jobs until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pool
+    replies = os.fdopen(os.dup(1), "wb")
+    # Whatever a library prints must not end up among the replies.
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    settings = json.loads(sys.stdin.buffer.readline())
+    try:
+        start(settings)
+    except (ImportError, MemoryError, OSError, ValueError) as error:
+        send(replies, {"fatal": f"{type(error).__name__}: {error}"})
+        return
+    os.dup2(silence, 2)
+    send(replies, {"ready": True})
+    serve(sys.stdin.buffer, replies, full, settings["alarm_s"])
+
+
+def start(settings: dict[str, Any]) -> None:
+    """Take the limits, import what the modes need and compare one pair in each.
+
+    Raises ImportError where a library is missing.
+    """
+    limit = settings["memory_mb"] * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    logging.disable(logging.CRITICAL)
+    for mode in settings["modes"]:
+        importlib.import_module(f"vinejax.grading.{mode}")
+        full(mode, *WARM_UP[mode])
+
+
+def serve(jobs: BinaryIO, replies: BinaryIO, compare: Callable[..., bool], alarm_s: float) -> None:
+    """Answer jobs one by one. An exception is an answer; running out of memory ends the process."""
+    for line in jobs:
+        job = json.loads(line)
+        signal.setitimer(signal.ITIMER_REAL, alarm_s)
+        try:
+            reply = {"correct": bool(compare(job["mode"], job["prediction"], job["gold"]))}
+        except MemoryError:
+            # The heap may be in any state. The pool counts an error and starts another worker.
+            os._exit(1)
+        except Exception as error:  # A bug of a library on one pair must not cost the next one.
+            reply = {"error": type(error).__name__}
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        send(replies, reply)
+
+
+def send(replies: BinaryIO, reply: dict[str, Any]) -> None:
+    replies.write(json.dumps(reply).encode() + b"\n")
+    replies.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""The reference's verdict on two lists of answers. It is wrong in known ways; that is its point.
+
+Reproduces, for the published numbers, `src/treetune/tasks/math_grader_minerva.py` (`eval_math`,
+`is_correct`, `math_equal`, `symbolic_equal`) and `gsm8k.py` of McGill-NLP/VinePPO; described in
+reference/vineppo.md sections 6.1 items 3 to 6 and 6.2. Use mode 'strict' for new work: this one
+takes 200 for 2, [0,1] for (0,1) and 3 hours for 3 minutes.
+
+Where we depart: no model text is evaluated as code (`reference_symbolic.py`), and a comparison
+that overflows Python's stack or runs into a limit is False, where the reference raises or hangs.
+"""
+
+import math
+import re
+from collections.abc import Callable
+
+from vinejax.grading.extract import extract_reference, split_reference
+
+TOLERANCE = 1e-3
+
+Symbolic = Callable[[str, str], bool]
+
+_BRACKETED = re.compile(r"[(\[].+[)\]]")
+_MATRIX_STARTS = ("\\begin{pmatrix}", "\\begin{bmatrix}")
+_MATRIX_ENDS = ("\\end{pmatrix}", "\\end{bmatrix}")
+_BOXED_OR_SAID = ("boxed", "he answer is", "final answer is $", "```output")
+_IN_A_COMMAND = re.compile(r"\\[a-zA-Z]+(?:\{[^{}]*\})?")
+_PROSE = re.compile(r"\n|(?<![^\s])[A-Za-z']+[,:;]?(?:\s+[A-Za-z']+[,:;]?){2}")
+
+
+class Undecided(Exception):
+    """The cheap rules leave it to sympy."""
+
+
+def reference_answers(response: str, gold: str, problem: str = "") -> tuple[list[str], list[str]]:
+    """The answers of a response and of a gold, which is a worked solution or one bare answer.
+
+    The reference only ever sees solutions, and extracts from both sides; so do we where the gold
+    is one. A gold such as '90^\\circ', with neither a box nor a sentence, is the answer itself,
+    and against it so is a response of that kind.
+    """
+    if not _is_bare(gold):
+        return extract_reference(response, problem), extract_reference(gold, problem)
+    given = split_reference if _is_bare(response) else extract_reference
+    return given(response, problem), split_reference(gold, problem)
+
+
+def bare_answers(answer: str) -> list[str]:
+    """The list that the reference makes of one answer, bare or still in its box."""
+    if "boxed{" in answer:
+        return extract_reference(answer)
+    return split_reference(answer)
+
+
+def _is_bare(text: str) -> bool:
+    """Whether a text is an answer and no more: no box, no phrase, no three words in a row."""
+    stripped = text.strip()
+    if not stripped or any(mark in stripped for mark in _BOXED_OR_SAID):
+        return False
+    return not _PROSE.search(_IN_A_COMMAND.sub(" \\ ", stripped))
+
+
+def readable_reference(gold: str) -> bool:
+    """Whether the reference finds answers in a gold, and something in each of them."""
+    answers = bare_answers(gold) if _is_bare(gold) else extract_reference(gold)
+    return bool(answers) and all(answer.strip() for answer in answers)
+
+
+def equal_gsm8k(prediction: str, gold: str) -> bool:
+    """The reference's comparison of strings: only the prediction loses its commas [sic]."""
+    return prediction.strip().replace(",", "").lower() == gold.strip().lower()
+
+
+def equal_reference(predictions: list[str], golds: list[str]) -> bool:
+    """Whether the last predictions, as many as there are golds, match the golds in any order.
+
+    May take long: only where it can be stopped. Source: `eval_math` and `is_correct`.
+    """
+    try:
+        return _equal_lists(predictions, golds, symbolic_equal)
+    except RecursionError:
+        return False
+
+
+def cheap_reference(predictions: list[str], golds: list[str]) -> bool | None:
+    """`equal_reference` where it can be told without sympy, in microseconds, else None."""
+    try:
+        return _equal_lists(predictions, golds, _undecided)
+    except (Undecided, RecursionError):
+        return None
+
+
+def _undecided(prediction: str, gold: str) -> bool:
+    raise Undecided
+
+
+def _equal_lists(predictions: list[str], golds: list[str], symbolic: Symbolic) -> bool:
+    golds = list(dict.fromkeys(golds))
+    # With no golds the slice keeps everything, and nothing can match: Python's -0, as there.
+    predictions = list(dict.fromkeys(predictions))[-len(golds) :]
+    return _matching(predictions, golds, symbolic)
+
+
+def _matching(predictions: list[str], golds: list[str], symbolic: Symbolic) -> bool:
+    matched_predictions, matched_golds = set(), set()
+    for i, prediction in enumerate(predictions):
+        for j, gold in enumerate(golds):
+            if equal_element(prediction, gold, symbolic):
+                matched_predictions.add(i)
+                matched_golds.add(j)
+    return len(matched_predictions) == len(predictions) and len(matched_golds) == len(golds)
+
+
+def equal_element(prediction: str, gold: str, symbolic: Symbolic) -> bool:
+    """One answer against one gold; unions of sets part by part, in any order."""
+    if "\\cup" in prediction and "\\cup" in gold:
+        return _matching(prediction.split("\\cup"), gold.split("\\cup"), symbolic)
+    numbers = _float(prediction.replace(",", "")), _float(gold.replace(",", ""))
+    if None not in numbers and abs(numbers[0] - numbers[1]) < TOLERANCE:  # pyright: ignore
+        return True
+    return math_equal(prediction, gold, symbolic)
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _number(text: str) -> float | None:
+    """A float, commas removed; '23%' and '23\\%' are hundredths."""
+    text = text.replace(",", "")
+    number = _float(text)
+    if number is None and text.endswith("%"):
+        number = _float(text[:-1].removesuffix("\\"))
+        return None if number is None else number / 100
+    return number
+
+
+def math_equal(prediction: str, gold: str, symbolic: Symbolic) -> bool:
+    """Same string, near numbers (a factor of 100 is forgiven), same parts or same formula."""
+    if prediction == gold:
+        return True
+    given, wanted = _number(prediction), _number(gold)
+    if given is not None and wanted is not None:
+        near = (wanted / 100, wanted, wanted * 100)
+        return any(math.isclose(number, given, abs_tol=TOLERANCE) for number in near)
+    if not prediction:
+        return False
+    prediction, gold = prediction.strip(), gold.strip()
+    if _BRACKETED.match(prediction) and _BRACKETED.match(gold):
+        if _equal_parts(prediction[1:-1].split(","), gold[1:-1].split(","), symbolic):
+            return True
+    if _is_matrix(prediction) and _is_matrix(gold):
+        rows, gold_rows = _rows(prediction), _rows(gold)
+        if len(rows) == len(gold_rows) and all(
+            _equal_parts(row.split("&"), gold_row.split("&"), symbolic)
+            for row, gold_row in zip(rows, gold_rows, strict=True)
+        ):
+            return True
+    return _equal_equations(prediction, gold, symbolic) or symbolic(prediction, gold)
+
+
+def _equal_parts(parts: list[str], gold_parts: list[str], symbolic: Symbolic) -> bool:
+    if len(parts) != len(gold_parts):
+        return False
+    pairs = zip(parts, gold_parts, strict=True)
+    return all(math_equal(part, gold_part, symbolic) for part, gold_part in pairs)
+
+
+def _is_matrix(text: str) -> bool:
+    return text.startswith(_MATRIX_STARTS) and text.endswith(_MATRIX_ENDS)
+
+
+def _rows(matrix: str) -> list[str]:
+    inside = matrix[len(_MATRIX_STARTS[0]) : -len(_MATRIX_ENDS[0])]
+    return [row.strip() for row in inside.split("\\\\") if row.strip()]
+
+
+def _equal_equations(prediction: str, gold: str, symbolic: Symbolic) -> bool:
+    """Two equations up to sign, or 'x = 5' against '5'."""
+    sides, gold_sides = prediction.split("="), gold.split("=")
+    if len(sides) == 2 and len(gold_sides) == 2:
+        left = f"{sides[0].strip()} - ({sides[1].strip()})"
+        right = f"{gold_sides[0].strip()} - ({gold_sides[1].strip()})"
+        return symbolic(left, right) or symbolic(f"-({left})", right)
+    if len(sides) == 2 and len(sides[0].strip()) <= 2 and len(gold_sides) == 1:
+        return math_equal(sides[1], gold, symbolic)
+    if len(gold_sides) == 2 and len(gold_sides[0].strip()) <= 2 and len(sides) == 1:
+        return math_equal(prediction, gold_sides[1], symbolic)
+    return False
+
+
+def symbolic_equal(prediction: str, gold: str) -> bool:
+    """Whether sympy finds two LaTeX formulas equal. Slow, and without a limit of its own."""
+    from vinejax.grading.reference import symbolic as sympy_side
+
+    try:
+        a, b = sympy_side.latex_to_text(prediction), sympy_side.latex_to_text(gold)
+    except sympy_side.Refused:
+        return False
+    if not (sympy_side.allowed(a) and sympy_side.allowed(b)):
+        return False
+    return sympy_side.difference_is_zero(a, b) or sympy_side.nearly_equal(a, b)

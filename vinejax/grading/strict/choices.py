@@ -1,0 +1,43 @@
+"""Multiple choice answers: a letter, alone or before what the choice says."""
+
+import re
+
+from vinejax.grading.strict.marks import CLOSE, OPEN, SEPARATORS
+
+_ALONE = re.compile(rf"[\s{{{OPEN}]*(?:\(([A-Za-z])\)|([A-Z])[.:)]?|([a-z]))[\s}}{CLOSE}]*")
+_LABEL = re.compile(
+    rf"[\s{{{OPEN}]*(?:\(([A-Za-z])\)|([A-H])[.:)](?=[\s}}{CLOSE}]))"
+    rf"(?P<gap>[\s}}{CLOSE}]*)(?P<said>.*)",
+    re.DOTALL,
+)
+# Where the answer goes on like this, the letter is part of a formula or one choice of several.
+_GOES_ON = re.compile(
+    rf"[+*/^_=<>!|'%:.){SEPARATORS}]|\\(?:cdot|times|cup|cap|setminus|in|le|ge)\b"
+)
+_ANOTHER = re.compile(r"(?<![A-Za-z\\])(?!A\s[a-z])[A-HJ](?![A-Za-z(_^'])")
+_DENIED = re.compile(
+    r"\b(?:is|are|was)\s+(?:not|false)\b|n't\b|\b(?:wrong|incorrect)\b|\bnot\b(?!\s+[A-Za-z])",
+    re.IGNORECASE,
+)
+
+
+def split(source: str) -> tuple[str, str] | None:
+    """(letter, what it says) of `(C)`, `C`, `(C) blue`, `C. 12`; None for any other answer.
+
+    An answer with a second letter, or that denies the first, is no choice.
+    """
+    alone = _ALONE.fullmatch(source)
+    if alone:
+        return next(filter(None, alone.groups())), ""
+    match = _LABEL.fullmatch(source)
+    if not match:
+        return None
+    letter, said = match.group(1) or match.group(2), match["said"].strip()
+    if said.count(CLOSE) > said.count(OPEN):  # \text{(C) blue}
+        said = OPEN + said
+    if letter not in "ABCDEFGH" and not said.startswith(OPEN):
+        return None  # (x) 2 is a product
+    minus = said.startswith("-") and not re.match(r"\s-[\d.\\(]", match["gap"][-1:] + said)
+    if minus or _GOES_ON.match(said) or _ANOTHER.search(said) or _DENIED.search(said):
+        return None
+    return letter, said

@@ -1,0 +1,113 @@
+"""The strict comparison of two answers: what a mathematician would say.
+
+Values are exact: 0.333 is not a third, 3.14 is not pi. Only a decimal of ten or more significant
+digits is taken for the number that it was printed from. Conventions: a percentage equals its
+number with or without the sign; a unit, a degree mark or a name (`x =`) that one side leaves out is
+no error, two different measures are; lists and sets have no order, tuples have; the brackets of an
+interval count; a number written in a base equals only the same digits in the same base.
+
+Nothing is ever run as code: answers are read by the parsers of this package and by nothing else.
+`equal` bounds every size before it computes; the pool limits its time all the same.
+"""
+
+import re
+
+from vinejax.grading.strict import choices, latex, marks, numbers
+
+MAX_CHARACTERS = 20_000
+
+_QUICK = re.compile(r"\\left|\\right|\\!|[\s$]|\.$")
+_QUICK_SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
+# Not one number, whatever is deleted between: `$5$ $6$`, `1, 234`, `5\left6`.
+_APART = re.compile(r"[\d,](?:[\s$]|\\left|\\right)+[\d,]")
+# Commas that may separate thousands or items: no item of a list is written `000`.
+_AMBIGUOUS = re.compile(r"[1-9]\d{0,2}(?:,[1-9]\d\d)+")
+_COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d(?:\d\d+)?)")  # 1,5 is a list, 1,500 is not 1.5
+
+
+def cheap(prediction: str, gold: str) -> bool | None:
+    """The verdict where no parser is needed: equal strings, plain numbers; None if in doubt."""
+    if not prediction.strip() or not gold.strip():
+        return False
+    if len(prediction) > MAX_CHARACTERS or len(gold) > MAX_CHARACTERS:
+        return prediction.strip() == gold.strip()
+    a, b = _quick(prediction), _quick(gold)
+    if a == b and a:
+        return True
+    x = numbers.plain(a)
+    if x is None:
+        return None
+    y = numbers.plain(b)
+    return None if y is None else numbers.same_number(x, y, a, b)
+
+
+def _quick(text: str) -> str:
+    """Without dollar signs, sizes and separators; a number with spaces inside keeps them."""
+    s = text.strip().strip("$").strip()
+    if _APART.search(s):
+        return s
+    s = _QUICK_SEPARATOR.sub("", _QUICK.sub("", s))
+    joined = numbers.join_thousands(s)
+    return joined if joined.lstrip("+-").replace(".", "", 1).isdigit() else s
+
+
+def equal(prediction: str, gold: str) -> bool:
+    """Whether two answers (bare, in dollars or in a box) are the same; never raises."""
+    verdict = cheap(prediction, gold)
+    return _equal(prediction, gold) if verdict is None else verdict
+
+
+def _equal(prediction: str, gold: str) -> bool:
+    # Only here: mpmath costs a worker start-up time, and `cheap` runs without it.
+    from vinejax.grading.strict import matching, structures
+    from vinejax.grading.strict.ellipses import written_out
+
+    def same(x: str, y: str, thousands: bool = True) -> bool:
+        """`thousands`: whether 1,000 is one number in `x`."""
+        nodes = structures.read(x, thousands), structures.read(y)
+        return matching.same(*map(written_out, nodes))
+
+    a, b = latex.clean(prediction), latex.clean(gold)
+    if not a or not b:
+        return False
+    if matching.key(a) == matching.key(b):
+        return True
+    try:
+        if same(a, b):
+            return True
+        for x, y in ((a, b), (b, a)):
+            if _COMMA_DECIMAL.fullmatch(x) and "," not in y:  # 0,5 against 1/2
+                return same(x.replace(",", "."), y)
+            if _AMBIGUOUS.fullmatch(x) and _is_list(y):  # 100,200 against 100, 200
+                return same(x, y, thousands=False)
+    except RecursionError:
+        return False
+    return False
+
+
+def readable(answer: str) -> bool:
+    """Whether an answer (bare, in dollars or in a box) is understood, as a gold has to be.
+
+    A number, a formula, or a tuple, list, set, matrix or relation of such, or words. False for what
+    would be compared as a string: an empty answer, brackets that do not close, commands that no
+    reader knows. Never raises; in bounded time.
+    """
+    if len(answer) > MAX_CHARACTERS:
+        return False
+    if numbers.plain(_quick(answer)) is not None:
+        return True
+    from vinejax.grading.strict import structures
+
+    cleaned = latex.clean(answer)
+    if choices.split(cleaned):
+        return True  # C) and the like
+    if not cleaned or not latex.is_balanced(answer):
+        return False
+    try:
+        return structures.is_understood(structures.read(cleaned))
+    except RecursionError:
+        return False
+
+
+def _is_list(text: str) -> bool:
+    return re.search(rf",(?!\d{{3}}(?!\d))|[{marks.AND}{marks.OR}]", text) is not None

@@ -1,0 +1,86 @@
+"""Lists with dots: `1, 2, \\ldots, 10` is what it leaves out, where that is a progression."""
+
+import dataclasses
+import re
+from fractions import Fraction
+
+from vinejax.grading.strict import evaluate, symbolic
+from vinejax.grading.strict.nodes import Collection, Formula, Node, Relation, Sequence
+
+MAX_TERMS = 1000  # written out; of longer progressions only the start is compared
+MAX_PARTS = 4  # sets of a union and sides of a relation
+
+_OF_SETS = ("union", "intersection", "difference")
+_DOTS = re.compile(r"\s*\\ldots\s*")
+
+
+def written_out(node: Node) -> Node:
+    """The node with the terms that dots stand for in it, if it is a list, set or tuple.
+
+    Also in the sides of a relation and in the sets of a union or the like. The terms before the
+    dots say what they are: an arithmetic progression if there are two, a geometric one if there
+    are three; one whole number before a larger one counts up to it. Where a progression has no
+    end, or one that is no number, it keeps its first terms and the dots.
+    """
+    if isinstance(node, Relation) and len(node.sides) <= MAX_PARTS:
+        return dataclasses.replace(node, sides=tuple(map(written_out, node.sides)))
+    if not isinstance(node, Collection | Sequence):
+        return node
+    items = node.items
+    if isinstance(node, Collection) and node.kind in _OF_SETS:
+        items = tuple(map(written_out, items)) if len(items) <= MAX_PARTS else items
+        return dataclasses.replace(node, items=items)
+    dots = [i for i, item in enumerate(items) if _DOTS.fullmatch(item.source)]
+    if len(dots) == 1 and 0 < dots[0] < MAX_TERMS:
+        items = _filled(items[: dots[0]], items[dots[0]], items[dots[0] + 1 :])
+    return dataclasses.replace(node, items=items)
+
+
+def _filled(before: tuple[Node, ...], dots: Node, after: tuple[Node, ...]) -> tuple[Node, ...]:
+    start, end = _values(before), _values(after)
+    step = _step(start, end)
+    if step is None:
+        return (*before, dots, *after)
+    if end:
+        terms = [*start]
+        while len(terms) < MAX_TERMS and terms[-1] != end[0] and _is_short(terms[-1]):
+            terms.append(_next(terms[-1], step))
+        if terms[-1] == end[0] and _goes_on(end, step):
+            between = terms[len(start) : -1]
+            return (*before, *(Formula(str(x), ("num", x, str(x))) for x in between), *after)
+    return (*before[: 2 if step[1] == 1 else 3], dots, *after)
+
+
+def _values(nodes: tuple[Node, ...]) -> list[Fraction]:
+    """The rational numbers that nodes are; [] if one is something else."""
+    bare = all(isinstance(n, Formula) and not n.prefix + n.unit for n in nodes)
+    found = [symbolic.constant(n.tree) for n in nodes if isinstance(n, Formula)] if bare else []
+    return [] if None in found else [tree[1] for tree in found if tree]
+
+
+Step = tuple[Fraction, Fraction]  # difference and ratio: after x comes x * ratio + difference
+
+
+def _next(x: Fraction, step: Step) -> Fraction:
+    return x * step[1] + step[0]
+
+
+def _is_short(x: Fraction) -> bool:
+    return evaluate.bits_of(x) <= symbolic.MAX_WRITTEN
+
+
+def _goes_on(terms: list[Fraction], step: Step) -> bool:
+    return all(_next(x, step) == y for x, y in zip(terms, terms[1:], strict=False))
+
+
+def _step(start: list[Fraction], end: list[Fraction]) -> Step | None:
+    """What leads from each term to the next, None where nothing does."""
+    one = Fraction(1)
+    if len(start) == 1 and end and start[0] < end[0] and start[0].denominator == 1:
+        return one, one
+    if len(start) < 2 or start[0] == start[1]:
+        return None
+    found = [(start[1] - start[0], one)]
+    if len(start) > 2 and start[0]:
+        found.append((Fraction(0), start[1] / start[0]))
+    return next((step for step in found if _goes_on(start, step)), None)

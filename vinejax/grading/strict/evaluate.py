@@ -1,0 +1,252 @@
+"""The value of a tree at a point: exact where it is rational, else to as many bits as asked.
+
+Sizes are bounded before a number is made: a tower of powers or a factorial raises `TooLarge`
+instead of filling the memory.
+"""
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from math import comb, factorial, gcd, lcm
+from typing import Any
+
+import mpmath
+
+from vinejax.grading.strict.expression import Tree
+
+MAX_BITS = 60_000  # of an exact number
+MAX_MAGNITUDE = 20_000  # of a binary exponent
+MAX_FACTORIAL = 5_000
+
+_FLAT = ("tanh", "coth")
+Value = Any  # Fraction, or a real or complex number of mpmath
+
+
+class TooLarge(ArithmeticError):
+    """A number that would be too large to make."""
+
+
+class Undefined(ArithmeticError):
+    """No value here: division by zero, log of zero, infinity inside arithmetic."""
+
+
+class Evaluator:
+    """Values of trees at `point`, a value for every variable, to `bits` bits.
+
+    `marks`: those of "deg", "pct" and "log" that count: a degree mark is pi/180, a per cent sign
+    1/100, a log without a base is the decimal one. Without, the first two are marks that people
+    leave out, and log is ln.
+
+    `span` is the largest binary exponent, of either sign, of the numbers met so far that had to be
+    rounded: a sum of them needs that many bits and more to show its smallest term.
+    """
+
+    def __init__(self, point: Mapping[str, Fraction], bits: int, marks: frozenset[str]) -> None:
+        self.mp = _context(bits)
+        self.point, self.marks = point, marks
+        self.span = 0
+
+    def __call__(self, tree: Tree) -> Value:
+        kind = tree[0]
+        if kind == "num":
+            return tree[1]
+        if kind == "sym":
+            return self.symbol(tree[1])
+        if kind == "add":
+            total = self(tree[1][0])
+            for term in tree[1][1:]:
+                total = self.combine(total, self(term), lambda a, b: a + b)
+            return total
+        if kind == "mul":
+            total = self(tree[1][0])
+            for factor in tree[1][1:]:
+                total = self.combine(total, self(factor), lambda a, b: a * b)
+            return total
+        if kind == "div":
+            return self.divide(self(tree[1]), self(tree[2]))
+        if kind == "pow":
+            return self.power(self(tree[1]), self(tree[2]))
+        if kind == "neg":
+            return -self(tree[1])
+        if kind == "deg":
+            value = self(tree[1])
+            return self.to_mp(value) * self.mp.pi / 180 if "deg" in self.marks else value
+        if kind == "pct":
+            return self.divide(self(tree[1]), Fraction(100 if "pct" in self.marks else 1))
+        return self.call(tree[1], [self(a) for a in tree[2]])
+
+    def pair(self, a: Tree, b: Tree) -> tuple[Value, Value]:
+        """Both values, exact or neither, and within `span`."""
+        x, y = self(a), self(b)
+        if isinstance(x, Fraction) and isinstance(y, Fraction):
+            return x, y
+        return self.to_mp(x), self.to_mp(y)
+
+    def symbol(self, name: str) -> Value:
+        if name == "pi":
+            return +self.mp.pi
+        if name == "e":
+            return +self.mp.e
+        if name == "i":
+            return self.mp.mpc(0, 1)
+        if name == "inf":
+            raise Undefined("infinity")
+        return self.point[name]
+
+    def to_mp(self, value: Value) -> Value:
+        if isinstance(value, Fraction):
+            self.span = max(self.span, bits_of(value))
+            return self.mp.mpf(value.numerator) / value.denominator
+        if value:
+            self.span = max(self.span, abs(self.mp.mag(value)))
+        return value
+
+    def combine(self, a: Value, b: Value, operation: Callable[[Value, Value], Value]) -> Value:
+        if isinstance(a, Fraction) and isinstance(b, Fraction):
+            return _bounded(operation(a, b))
+        return operation(self.to_mp(a), self.to_mp(b))
+
+    def divide(self, a: Value, b: Value) -> Value:
+        if b == 0:
+            raise Undefined("division by zero")
+        return self.combine(a, b, lambda x, y: x / y)
+
+    def power(self, base: Value, exponent: Value) -> Value:
+        if isinstance(exponent, Fraction) and exponent.denominator == 1:
+            n = exponent.numerator
+            if base == 0 and n <= 0:
+                raise Undefined("0 to a power that is not positive")
+            if isinstance(base, Fraction):
+                size = bits_of(base)
+                if size > 1 and size * abs(n) > MAX_BITS:
+                    raise TooLarge
+                return base**n
+            self.check(abs(n) * (1 + abs(self.mp.mag(base)) if base else 1))
+            return base**n
+        if base == 0:
+            if isinstance(exponent, Fraction) and exponent > 0:
+                return Fraction(0)
+            raise Undefined("0 to a power")
+        if isinstance(base, Fraction) and isinstance(exponent, Fraction):
+            exact = _exact_power(base, exponent)
+            if exact is not None:
+                return exact
+            # An odd root of a negative number is real: (-8)^{1/3} is -2.
+            if base < 0 and exponent.denominator % 2 and exponent.denominator < 1000:
+                return self.power(-base, exponent) * (-1) ** (exponent.numerator % 2)
+        x, y = self.to_mp(base), self.to_mp(exponent)
+        self.check(abs(self.mp.mag(x)) + 1, self.mp.mag(y) if y else 0)
+        return self.mp.power(x, y)
+
+    def check(self, size: Value, shift: int = 0) -> None:
+        """Raises TooLarge if a result would have a binary exponent past size * 2**shift."""
+        if shift > 40 or size * 2 ** max(0, int(shift)) > MAX_MAGNITUDE:
+            raise TooLarge
+
+    def call(self, name: str, args: list[Value]) -> Value:
+        a = args[0]
+        if name in ("max", "min"):
+            return self.extreme(name, args)
+        if name in ("gcd", "lcm"):
+            if any(not isinstance(v, Fraction) or v.denominator != 1 for v in args):
+                raise Undefined("of numbers that are not whole")
+            whole = [int(v) for v in args]
+            return _bounded(Fraction(gcd(*whole) if name == "gcd" else lcm(*whole)))
+        if name == "root":
+            index = args[1]
+            if not isinstance(index, Fraction) or index == 0:
+                raise Undefined("root of no index")
+            return self.power(a, 1 / index)
+        if name == "abs":
+            return abs(a)
+        if name == "fact":
+            return self.factorial(a)
+        if name == "binom":
+            return self.binomial(a, args[1])
+        if name in ("floor", "ceil"):
+            if isinstance(a, Fraction):
+                return Fraction(a.__floor__() if name == "floor" else a.__ceil__())
+            self.check(0, self.mp.mag(a) if a else 0)
+            return Fraction(int(self.mp.floor(a) if name == "floor" else self.mp.ceil(a)))
+        return self.transcendental(name, args)
+
+    def extreme(self, name: str, args: list[Value]) -> Value:
+        values = [self.to_mp(v) for v in args]
+        if any(getattr(v, "imag", 0) != 0 for v in values):
+            raise Undefined("no order")
+        choose = max if name == "max" else min
+        return args[values.index(choose(values))]
+
+    def transcendental(self, name: str, args: list[Value]) -> Value:
+        x = self.to_mp(args[0])
+        if x and self.mp.mag(x) > 14 and name not in ("log", "ln"):
+            raise TooLarge
+        if name in ("log", "ln"):
+            if x == 0:
+                raise Undefined("log of zero")
+            decimal = name == "log" and "log" in self.marks
+            base = self.to_mp(args[1]) if len(args) > 1 else self.mp.mpf(10) if decimal else None
+            if base is not None and (base == 0 or base == 1):
+                raise Undefined("log to base 0 or 1")
+            return self.mp.log(x) if base is None else self.mp.log(x) / self.mp.log(base)
+        names = {"arcsin": "asin", "arccos": "acos", "arctan": "atan"}
+        function = getattr(self.mp, names.get(name, name), None)
+        if function is None:
+            raise Undefined(name)
+        if name in _FLAT:
+            self.span = max(self.span, 3 * int(abs(x)))  # 1 - tanh x is about e^{-2x}
+        return function(x)
+
+    def factorial(self, n: Value) -> Value:
+        if isinstance(n, Fraction) and n.denominator == 1:
+            if n < 0:
+                raise Undefined("factorial of a negative number")
+            if n > MAX_FACTORIAL:
+                raise TooLarge
+            return Fraction(factorial(int(n)))
+        x = self.to_mp(n)
+        if x and self.mp.mag(x) > 10:
+            raise TooLarge
+        return self.mp.gamma(x + 1)
+
+    def binomial(self, n: Value, k: Value) -> Value:
+        if isinstance(n, Fraction) and isinstance(k, Fraction):
+            if n.denominator == k.denominator == 1 and 0 <= n <= MAX_FACTORIAL and k >= 0:
+                return Fraction(comb(int(n), int(k)))
+        x, y = self.to_mp(n), self.to_mp(k)
+        if max(self.mp.mag(v) if v else 0 for v in (x, y)) > 10:
+            raise TooLarge
+        return self.mp.binomial(x, y)
+
+
+_CONTEXTS: dict[int, Any] = {}
+
+
+def _context(bits: int) -> Any:
+    """A context of mpmath of its own: the global precision is never touched."""
+    if bits not in _CONTEXTS:
+        _CONTEXTS[bits] = mpmath.mp.clone()
+        _CONTEXTS[bits].prec = bits
+    return _CONTEXTS[bits]
+
+
+def bits_of(value: Fraction) -> int:
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
+
+
+def _bounded(value: Fraction) -> Fraction:
+    if bits_of(value) > MAX_BITS:
+        raise TooLarge
+    return value
+
+
+def _exact_power(base: Fraction, exponent: Fraction) -> Fraction | None:
+    """base**exponent where the root is rational: 4^{1/2}; None otherwise."""
+    index, n = exponent.denominator, exponent.numerator
+    if base < 0 or index > 64 or max(abs(n), base.numerator, base.denominator) > 10**15:
+        return None
+    top, bottom = (round(v ** (1 / index)) for v in (base.numerator, base.denominator))
+    if top**index != base.numerator or bottom**index != base.denominator:
+        return None
+    if max(top.bit_length(), bottom.bit_length()) * abs(n) > MAX_BITS:
+        raise TooLarge
+    return Fraction(top, bottom) ** n

@@ -1,0 +1,324 @@
+"""Cleaned LaTeX or plain text to a tree: a recursive descent parser for arithmetic and algebra.
+
+No text is ever run as code: the tokens below are all that is read, anything else is a `Malformed`
+expression, and the tree is made of tuples:
+
+    ("num", Fraction, shown)  ("sym", name)  ("add", [..])  ("mul", [..])  ("div", a, b)
+    ("pow", a, b)  ("neg", a)  ("call", name, [..])  ("deg", a)  ("pct", a)
+
+`log` carries its base as a second argument. Length and depth are bounded before anything is built.
+"""
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from vinejax.grading.strict import numbers
+from vinejax.grading.strict.lexer import MAX_TOKENS, Malformed, tokens
+from vinejax.grading.strict.words import FUNCTIONS
+
+MAX_DEPTH = 40
+
+Tree = tuple[Any, ...]
+
+_CONSTANTS = {"\\pi": "pi", "\\infty": "inf", "\\Pi": "Pi", "\\imath": "i"}
+_GREEK = set(
+    """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi
+    rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi
+    Omega ell hbar emptyset odot circ prime max min oplus perp parallel triangle angle""".split()
+)
+_STOP = {"+", "-", ")", "}", "]", ",", "/", "%", "\\pm", "\\mp", "\\rfloor", "\\rceil"}
+_STOP |= {"\\over", "\\choose"}
+_PRODUCT = {"*", "\\cdot", "\\times"}
+_OF_SEVERAL = {"max", "min", "gcd", "lcm"}
+_WRAPPERS = {"\\overline", "\\mathbb", "\\bar", "\\dot", "\\mathrm"}
+
+
+def parse(text: str) -> Tree:
+    """The tree of an expression; raises Malformed for anything else."""
+    if len(text) > 4 * MAX_TOKENS:
+        raise Malformed("too long")
+    parser = _Parser(tokens(text))
+    tree = parser.whole()
+    if parser.at < len(parser.tokens):
+        raise Malformed(f"left over: {parser.peek()}")
+    return tree
+
+
+class _Parser:
+    """One token of look-ahead over `tokens`; every method returns the tree of what it read."""
+
+    def __init__(self, found: list[tuple[str, str]]) -> None:
+        self.tokens, self.at, self.depth = found, 0, 0
+        self.bars = False  # inside |..|, where a bar closes instead of opening
+
+    def peek(self, ahead: int = 0) -> str:
+        at = self.at + ahead
+        return self.tokens[at][1] if at < len(self.tokens) else ""
+
+    def kind(self, ahead: int = 0) -> str:
+        at = self.at + ahead
+        return self.tokens[at][0] if at < len(self.tokens) else ""
+
+    def take(self, expected: str = "") -> str:
+        if self.at >= len(self.tokens) or (expected and self.peek() != expected):
+            raise Malformed(f"expected {expected or 'more'}")
+        self.at += 1
+        return self.tokens[self.at - 1][1]
+
+    def deeper(self, read: Callable[[], Tree]) -> Tree:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Malformed("too deep")
+        tree = read()
+        self.depth -= 1
+        return tree
+
+    def whole(self) -> Tree:
+        """A sum, or two with `\\over` or `\\choose` between them."""
+        tree = self.sum()
+        if self.peek() == "\\over":
+            self.take()
+            return ("div", tree, self.sum())
+        if self.peek() == "\\choose":
+            self.take()
+            return ("call", "binom", [tree, self.sum()])
+        return tree
+
+    def sum(self) -> Tree:
+        terms = []
+        while True:
+            sign = 1
+            while self.peek() in ("+", "-") and self.kind() == "op":
+                sign = -sign if self.take() == "-" else sign
+            term = self.product()
+            terms.append(("neg", term) if sign < 0 else term)
+            if self.peek() not in ("+", "-"):
+                return terms[0] if len(terms) == 1 else ("add", terms)
+
+    def product(self) -> Tree:
+        tree = self.deeper(self.power)
+        while True:
+            if self.peek() in _PRODUCT:
+                self.take()
+                tree = ("mul", [tree, self.signed()])
+            elif self.peek() == "/" and self.kind() == "op":
+                self.take()
+                tree = ("div", tree, self.signed())
+            elif self.at >= len(self.tokens) or self.ends_factor():
+                return tree
+            elif self.peek() == "(" and self.kind() == "op":
+                tree = ("mul", [tree, self.deeper(self.power)])
+            else:
+                tree = self.join(tree, self.deeper(self.power))
+
+    def ends_factor(self) -> bool:
+        if self.kind() == "text":
+            return False
+        return self.peek() in _STOP or (self.peek() == "|" and self.bars)
+
+    def signed(self) -> Tree:
+        if self.peek() == "-":
+            self.take()
+            return ("neg", self.deeper(self.signed))
+        return self.deeper(self.power)
+
+    def join(self, left: Tree, right: Tree) -> Tree:
+        """Factors side by side: a mixed number if they look like one, else a product."""
+        last = left[1][-1] if left[0] == "mul" else left
+        if right[0] == "num" and (last[0] == "num" or last[0] == "sym" and last[1][0] == "'"):
+            raise Malformed("a number right after a number or a word")
+        if left[0] == "num" and right[0] in ("pct", "deg"):
+            return (right[0], self.join(left, right[1]))
+        if left[0] == "num" and left[1].denominator == 1 and right[0] == "div":
+            top, bottom = right[1], right[2]
+            if top[0] == bottom[0] == "num" and 0 < top[1] < bottom[1]:
+                return ("add", [left, right])
+        return ("mul", [left, right])
+
+    def power(self) -> Tree:
+        tree = self.postfix(self.atom())
+        if self.peek() != "^":
+            return tree
+        self.take()
+        if self.is_degree():
+            return self.postfix(("deg", tree))
+        exponent = self.exponent()
+        if tree[0] == "sym" and self.peek() == "_":  # v^2_0
+            tree = self.symbol(tree[1])
+        return self.postfix(("pow", tree, exponent))
+
+    def is_degree(self) -> bool:
+        braced = self.peek() == "{"
+        if self.peek(braced) != "\\circ" or (braced and self.peek(2) != "}"):
+            return False
+        self.at += 3 if braced else 1
+        return True
+
+    def exponent(self) -> Tree:
+        if self.peek() == "-":
+            self.take()
+            return ("neg", self.deeper(self.exponent))
+        tree = self.deeper(self.power) if self.peek() != "{" else self.deeper(self.group)
+        if self.peek() == "^":
+            self.take()
+            return ("pow", tree, self.deeper(self.exponent))
+        return tree
+
+    def postfix(self, tree: Tree) -> Tree:
+        while self.peek() in ("!", "%") and self.kind() == "op":
+            tree = ("call", "fact", [tree]) if self.take() == "!" else ("pct", tree)
+        return tree
+
+    def group(self) -> Tree:
+        """`{..}` holding an expression."""
+        self.take("{")
+        outer, self.bars = self.bars, False
+        tree = self.whole()
+        self.bars = outer
+        self.take("}")
+        return tree
+
+    def argument(self) -> Tree:
+        """What a command such as \\frac takes: a group, or one digit or symbol as TeX has it."""
+        if self.peek() == "{":
+            return self.deeper(self.group)
+        if self.kind() == "num" and len(self.peek()) > 1:
+            digits = self.peek()
+            self.tokens[self.at : self.at + 1] = [("num", digits[0]), ("num", digits[1:])]
+        return self.deeper(self.atom)
+
+    def atom(self) -> Tree:
+        kind = self.kind()
+        token = self.take()
+        if kind == "num":
+            value = numbers.decimal(token)
+            if value is None:
+                raise Malformed("too many digits")
+            return ("num", value, token)
+        if kind == "rep":
+            return _repeating(token)
+        if kind == "text":
+            return self.symbol(f"'{token.strip()}'")
+        if kind == "sym":
+            return self.symbol(token)
+        if kind == "cmd":
+            return self.command(token)
+        closing = {"(": ")", "[": "]", "{": "}", "|": "|"}.get(token)
+        if closing is None:
+            raise Malformed(f"unexpected {token}")
+        outer, self.bars = self.bars, token == "|"
+        tree = self.deeper(self.whole)
+        self.take(closing)
+        self.bars = outer
+        return ("call", "abs", [tree]) if token == "|" else tree
+
+    def symbol(self, name: str) -> Tree:
+        """A variable with its primes and subscript; e and i without them are the constants."""
+        while self.peek() in ("_", "'") and self.kind() == "op":
+            name += self.subscript() if self.take() == "_" else "'"
+        return ("sym", name)
+
+    def subscript(self) -> str:
+        if self.peek() != "{":
+            return "_" + self.take().lstrip("\\").strip()
+        parts, depth = [], 0
+        while True:
+            token = self.take()
+            depth += (token == "{") - (token == "}")
+            parts.append(token.strip("{}\\ "))
+            if depth == 0:
+                return "_" + "".join(parts)
+
+    def command(self, token: str) -> Tree:
+        if token == "\\frac":
+            return ("div", self.argument(), self.argument())
+        if token == "\\binom":
+            return ("call", "binom", [self.argument(), self.argument()])
+        if token == "\\sqrt":
+            return self.root()
+        if token in ("\\lfloor", "\\lceil"):
+            tree = self.deeper(self.sum)
+            self.take("\\r" + token[2:])
+            return ("call", token[2:], [tree])
+        if token in _CONSTANTS:
+            return ("sym", _CONSTANTS[token])
+        if token in _WRAPPERS:
+            return self.wrapped(token)
+        if token[1:] in FUNCTIONS:
+            return self.function(token[1:])
+        if token[1:] in _GREEK:
+            return self.symbol(token)
+        raise Malformed(f"unknown command {token}")
+
+    def wrapped(self, token: str) -> Tree:
+        """`\\mathbb{R}`, `\\overline{AB}`: a symbol of its own, named for all of it."""
+        start = self.at
+        self.argument()
+        inner = "".join(text for _, text in self.tokens[start : self.at]).strip("{}")
+        return self.symbol(f"{token[1:]}:{inner}")
+
+    def root(self) -> Tree:
+        index: Tree = ("num", Fraction(2), "2")
+        if self.peek() == "[":
+            self.take()
+            index = self.deeper(self.sum)
+            self.take("]")
+        if self.kind() == "num":  # \sqrt12 is meant as the root of 12, whatever TeX prints
+            return ("call", "root", [self.atom(), index])
+        return ("call", "root", [self.argument(), index])
+
+    def function(self, name: str) -> Tree:
+        """`\\sin^2 2x`, `\\log_2 8`: the argument runs to the next operator or function."""
+        power = base = None
+        if name == "lg":
+            name, base = "log", ("num", Fraction(10), "10")
+        if name in _OF_SEVERAL:
+            return ("call", name, self.arguments())
+        while self.peek() in ("^", "_"):
+            if self.take() == "^":
+                power = self.exponent()
+            else:
+                base = self.argument()
+        arguments = [self.function_argument()]
+        tree: Tree = ("call", name, arguments if base is None else [*arguments, base])
+        if power == ("neg", ("num", Fraction(1), "1")):
+            return ("call", f"arc{name}", arguments)
+        return tree if power is None else ("pow", tree, power)
+
+    def arguments(self) -> list[Tree]:
+        """`(12, 18)`"""
+        self.take("(")
+        found = [self.deeper(self.whole)]
+        while self.peek() == ",":
+            self.take()
+            found.append(self.deeper(self.whole))
+        self.take(")")
+        return found
+
+    def function_argument(self) -> Tree:
+        if self.peek() in ("(", "{", "["):
+            return self.deeper(self.atom)
+        if self.peek() == "-":
+            self.take()
+            return ("neg", self.deeper(self.function_argument))
+        tree = self.deeper(self.power)
+        while not (self.at >= len(self.tokens) or self.ends_factor() or self.is_operator()):
+            tree = self.join(tree, self.deeper(self.power))
+        return tree
+
+    def is_operator(self) -> bool:
+        return self.peek() in _PRODUCT or self.peek()[1:] in FUNCTIONS
+
+
+def _repeating(token: str) -> Tree:
+    """`0.1\\overline{6}` as a fraction."""
+    head, _, tail = token.partition("\\")
+    whole, _, part = head.partition(".")
+    block = re.sub(r"\D", "", tail)
+    if len(token) > 200:
+        raise Malformed("too many digits")
+    fixed = Fraction(int((whole or "0") + part), 10 ** len(part))
+    period = Fraction(int(block), (10 ** len(block) - 1) * 10 ** len(part))
+    return ("num", fixed + period, token)

@@ -1,0 +1,328 @@
+"""LaTeX as a string: boxes, balanced groups, and the marks that do not change what is said.
+
+`clean` brings an answer to the small dialect that the parsers of this package read: no delimiters,
+no sizes, no spacing commands, `\\frac` for all its kin, sets in `SET_OPEN`..`SET_CLOSE`, and words,
+with or without `\\text`, in `OPEN`..`CLOSE` (marks.py). Everything here is linear in the text, or
+nearly, and never raises.
+"""
+
+import re
+import unicodedata
+from fractions import Fraction
+
+from vinejax.grading.strict import marks, quantities, words
+from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR, ROW, SET_CLOSE, SET_OPEN
+
+_BOX = re.compile(r"(?<!\\)\\+(?:boxed|fbox|framebox)(?![A-Za-z])")
+# Between boxes of one answer: no end of a sentence, and no blank line.
+_JOINT = re.compile(
+    r"(?!.*\n\s*\n)(?:\\(?:text|mbox|mathrm)\s*\{|\\q?quad|and|or|&|[\s,;${}]|\\[()\[\],;!: ])*",
+    re.DOTALL,
+)
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_SPACES = re.compile(r"\s*")
+MAX_BOXES = 4  # inside each other
+
+_UNICODE = {
+    **dict.fromkeys("−–—‐‑", "-"),
+    **dict.fromkeys("×✕", r"\times "),
+    **dict.fromkeys("·⋅∙", r"\cdot "),
+    **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u202a\u202b\u202c\u202d\u202e", ""),
+    **dict.fromkeys("°º", r"^\circ "),
+    **dict.fromkeys(marks.ALL, ""),
+    "÷": "/",
+    "∕": "/",
+    "π": r"\pi ",
+    "√": r"\sqrt ",
+    "∞": r"\infty ",
+    "≤": r"\le ",
+    "≥": r"\ge ",
+    "≠": r"\ne ",
+    "≈": r"\approx ",
+    "±": r"\pm ",
+    "∓": r"\mp ",
+    "∪": r"\cup ",
+    "∩": r"\cap ",
+    "∈": r"\in ",
+    "ℝ": r"\mathbb{R}",
+    "∅": r"\emptyset ",
+    "‘": "'",
+    "’": "'",
+    "，": ",",
+    "％": "%",
+    **{c: f"^{{{i}}}" for i, c in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+    "⁄": "/",
+    "…": r"\ldots ",
+    "′": "'",
+    "″": "''",
+}
+for _character in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒":
+    _part = Fraction(unicodedata.numeric(_character)).limit_denominator(10)
+    _UNICODE[_character] = rf"\frac{{{_part.numerator}}}{{{_part.denominator}}}"
+_TRANSLATE = str.maketrans(
+    {**_UNICODE, **{chr(0xFEE0 + c): chr(c) for c in range(0x21, 0x7F) if c not in (0x2C, 0x25)}}
+)
+_SUPERSCRIPTS = re.compile(r"(?:\^\{\d\}){2,}")
+
+_ALIASES = {
+    **dict.fromkeys(["dfrac", "tfrac", "cfrac", "sfrac", "xfrac", "nicefrac"], r"\frac"),
+    **dict.fromkeys(["dbinom", "tbinom"], r"\binom"),
+    **dict.fromkeys(["leq", "leqslant", "leqq"], r"\le"),
+    **dict.fromkeys(["geq", "geqslant", "geqq"], r"\ge"),
+    **dict.fromkeys(["neq"], r"\ne"),
+    **dict.fromkeys(["lt"], "<"),
+    **dict.fromkeys(["gt"], ">"),
+    **dict.fromkeys(["lvert", "rvert", "vert", "mid"], "|"),
+    **dict.fromkeys(["lbrack"], "["),
+    **dict.fromkeys(["rbrack"], "]"),
+    **dict.fromkeys(["lbrace"], SET_OPEN),
+    **dict.fromkeys(["rbrace"], SET_CLOSE),
+    **dict.fromkeys(["ast"], "*"),
+    **dict.fromkeys(["div"], "/"),
+    **dict.fromkeys(["varnothing", "oslash"], r"\emptyset"),
+    **dict.fromkeys(["bigcup"], r"\cup"),
+    **dict.fromkeys(["langle"], "("),
+    **dict.fromkeys(["rangle"], ")"),
+    **dict.fromkeys(["simeq", "thickapprox"], r"\approx"),
+    **dict.fromkeys(["degree", "degrees"], r"^\circ"),
+    **dict.fromkeys(["lor", "vee"], OR),
+    **dict.fromkeys(["land", "wedge"], AND),
+    **dict.fromkeys(["bar"], r"\overline"),
+    **dict.fromkeys(["dots", "cdots", "dotsc", "dotsb", "ldots"], r"\ldots"),
+    **dict.fromkeys(["backslash", "smallsetminus"], r"\setminus"),
+    **dict.fromkeys(["quad", "qquad", "newline", "space"], " "),
+    **dict.fromkeys(
+        """left right bigl bigr Bigl Bigr big Big bigg Bigg biggl biggr Biggl Biggr displaystyle
+        textstyle scriptstyle limits nolimits vec overrightarrow hat tilde boldsymbol bm mathcal
+        mathfrak thinspace negthinspace rm bf it sf tt nonumber notag hspace ensuremath
+        tiny scriptsize footnotesize small normalsize large Large LARGE huge Huge checkmark ldotp
+        blacksquare square qed""".split(),
+        "",
+    ),
+}
+_COMMAND = re.compile(r"\\([A-Za-z]+)|\\([,;:!> ~{}%$&#|]|\n|\Z)")
+_SYMBOLS = {"{": SET_OPEN, "}": SET_CLOSE, "%": "%", "$": "\\$", "&": ",", "#": "", "|": "|"}
+_SEPARATORS = re.compile(r"(?<=\d)\s*(?:\{,\}\s*(?:\\!)?|,\s*\\!|\\,|,\\,)\s*(?=\d{3}(?!\d))")
+_SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?:\.\d+)?(?![\d.]|\s*[/\d])")
+# Normalised data sets lose one of the two backslashes of a row break: `3\1\-2`.
+_ROWS = re.compile(r"\\\\(?:\[[^\]]*\])?|\\cr\b|\\(?=[-+\d.&])|\\(?=[A-Za-z](?![A-Za-z]))")
+_OPENING, _CLOSING = "([{" + SET_OPEN + OPEN, ")]}" + SET_CLOSE + CLOSE
+# Brackets, and whatever a separator may start with.
+_BRACKETS = re.compile(
+    rf"[()\[\]{{}}{SET_OPEN}{SET_CLOSE}{OPEN}{CLOSE}\\{marks.SEPARATORS}=<>!&{ROW}:]"
+)
+_DELIMITERS = re.compile(r"\\[()\[\]]")
+_PHANTOM = re.compile(r"\\[hv]?phantom\s*(?:\{[^{}]*\}|.)|\\[hv]space\*?\s*\{[^{}]*\}")
+_COLOUR = re.compile(r"\\(?:text)?color\s*(?:\[\w*\])?\s*\{[^{}]*\}")
+_NO_DELIMITER = re.compile(r"\\(?:left|right|bigl|bigr|Bigl|Bigr)\s*\.")
+# A set of numbers, but for newtons right after a number: 5\\,\\mathrm{N}.
+_NUMBER_SET = re.compile(
+    r"((?:[\d}]|\\pi)(?:\s|~|\\[,;: !])*\\mathrm\s*\{N\})"
+    r"|\\(?:mathbf|mathrm|bm|boldsymbol|Bbb|mathds)\s*(?:\{([RZNQ])\}|([RZNQ])\b)"
+)
+_EMPHASIS = re.compile(r"\s*(\*\*|\*|__|`)([^*`]*)\1\s*[.]?\s*", re.DOTALL)
+_CUP_LETTER = re.compile(r"(?<=[\])])\s*U\s*(?=(?:\\left\s*)?[\[(])")
+# ]1,2] and [1,2[, as written in France; no endpoint here holds a bracket of its own.
+_FRENCH_OPEN = re.compile(r"(^|\\cup|\\in|=|:)(\s*(?:\\left\s*)?)\](?=[^\[\]()]*[,;])")
+_FRENCH_CLOSE = re.compile(r"([(\[][^\[\]()]*[,;][^\[\]()]*)\[(?=\s*(?:$|\\cup))")
+# What is empty and no argument: {}5, 45{}^\circ
+_EMPTY_GROUP = re.compile(
+    r"((?:\\(?:frac|binom|sqrt|overline|mathbb|dot)(?![A-Za-z])|[\^_}\]])\s*\{\s*\})|\{\s*\}"
+)
+_ONE_LETTER = re.compile(r"(\\(?:math(?:bf|rm|it|sf)|text(?:bf|rm|it)?))\s+([A-Za-z])(?![A-Za-z])")
+_LEAD = re.compile(
+    rf"^[\s:{OPEN}]*(?:so |thus |hence |therefore,? )*(?:the )?(?:final )?"
+    rf"(?:answer|result|solution)s?(?: is| are|:)*[\s{OPEN}{CLOSE}]*:?\s*",
+    re.IGNORECASE,
+)
+
+
+def group_end(text: str, start: int) -> int:
+    """The index of the brace that closes the one at `start`, -1 if none does."""
+    depth = 0
+    for match in _BRACE.finditer(text, start):
+        if match.group() == "{":
+            depth += 1
+        elif match.group() == "}":
+            depth -= 1
+            if depth == 0:
+                return match.start()
+    return -1
+
+
+def is_balanced(text: str) -> bool:
+    """Whether every brace closes, and as many brackets close as open: `[0, 1)` does, `[0` not."""
+    braces = brackets = 0
+    for match in _BRACE.finditer(text):
+        braces += (match.group() == "{") - (match.group() == "}")
+        if braces < 0:
+            return False
+    for character in clean(text):
+        brackets += (character in "([" + SET_OPEN) - (character in ")]" + SET_CLOSE)
+    return braces == brackets == 0
+
+
+def last_boxed(text: str) -> str | None:
+    """What the last `\\boxed{..}` (or `\\fbox{..}`, or `\\boxed 5`) holds; None without one.
+
+    A last box that never closes gives None: the answer was cut off.
+    """
+    found = list(_BOX.finditer(text))
+    return _box(text, found[-1].end()) if found else None
+
+
+def last_boxes(text: str) -> str | None:
+    """`last_boxed`, and with it the boxes right before it: what they hold, separated by commas.
+
+    They are one answer where nothing but `and`, `or` and punctuation within a sentence stands
+    between them; the same contents count once.
+    """
+    found = list(_BOX.finditer(text))
+    last = _box(text, found[-1].end()) if found else None
+    if last is None:
+        return None
+    contents, start = [last], found[-1].start()
+    for match in reversed(found[:-1]):
+        box = _box(text, match.end()) if text.startswith("{", match.end()) else None
+        if box is None or not _JOINT.fullmatch(text, match.end() + len(box) + 2, start):
+            break
+        contents.append(box)
+        start = match.start()
+    return ", ".join(dict.fromkeys(content.strip() for content in reversed(contents)))
+
+
+def _box(text: str, end: int) -> str | None:
+    start = _SPACES.match(text, end).end()  # pyright: ignore[reportOptionalMemberAccess]
+    if start < len(text) and text[start] == "{":
+        close = group_end(text, start)
+        return None if close < 0 else text[start + 1 : close]
+    # Without braces TeX takes one token; people mean what stands before the dollar sign.
+    line = text[start:].split("\n")[0]
+    bare = line.split("$")[0] if "$" in line else (line.split() or [""])[0]
+    return bare.strip().rstrip(".,;") or None
+
+
+def peel(text: str) -> str:
+    """What the last boxes hold, or `text` itself; a box that never closes runs to the end."""
+    for _ in range(MAX_BOXES):
+        found = list(_BOX.finditer(text))
+        if not found:
+            break
+        boxes = last_boxes(text)
+        text = text[found[-1].end() :].lstrip().removeprefix("{") if boxes is None else boxes
+    return text
+
+
+def clean(text: str) -> str:
+    """An answer in the dialect that the parsers read; see the top of this file."""
+    s = re.sub(r"[\s~]{2,}", " ", peel(text).translate(_TRANSLATE))
+    s = _SUPERSCRIPTS.sub(lambda m: "^{" + re.sub(r"\D", "", m.group()) + "}", s)
+    if r"\\begin" in s:
+        s = s.replace("\\\\", "\\")  # escaped once too often
+    elif r"\begin" not in s:
+        s = re.sub(r"\\\\(?=[A-Za-z{}])", r"\\", s)
+    s = re.sub(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r"\\times ", s)
+    s = _layout(quantities.plain(_SEPARATORS.sub("", s)))
+    s = re.sub(r"\\([dtc]?frac|binom)\s+([A-Za-z])([A-Za-z])(?![A-Za-z])", r"\\\1{\2}{\3}", s)
+    s = _DELIMITERS.sub(" ", _PHANTOM.sub("", s))
+    s = _commands(s)
+    s = re.sub(r"(?<!\\)\$", " ", s)
+    s = s.replace("\\$", "")
+    s = _EMPTY_GROUP.sub(lambda m: m.group(1) or " ", words.mark(_fonts(s)))
+    s = _LEAD.sub("", s.replace("**", "^").replace("~", " "))
+    if OPEN not in s:
+        s = s.replace(CLOSE, "")  # its other half went with the lead
+    s = re.sub(r"\s+", " ", s)
+    s = _SPACED.sub(lambda m: m.group().replace(" ", ""), s)
+    return _trim(s)
+
+
+def _layout(s: str) -> str:
+    """Without colours and emphasis; open ends of intervals, sets of numbers and signs one way."""
+    if match := _EMPHASIS.fullmatch(s):
+        s = match.group(2)
+    s = _NO_DELIMITER.sub("", _COLOUR.sub("", s))
+    s = _NUMBER_SET.sub(lambda m: m[1] or rf"\mathbb{{{m[2] or m[3]}}}", s)
+    s = _ONE_LETTER.sub(r"\1{\2}", s)
+    s = re.sub(r"\\not\s*=", r"\\ne ", s).replace("+/-", "\\pm ")
+    s = re.sub(r"(?<!\d)\.\.\.+|(?<=\d\s)\.\.\.+|(?<=,)\.\.\.+", r"\\ldots ", s)
+    s = re.sub(r"-\s*(?=(?:\\left\s*)?\\\{)", r"\\setminus ", s)
+    s = _CUP_LETTER.sub(r"\\cup ", s)
+    return _FRENCH_CLOSE.sub(r"\1)", _FRENCH_OPEN.sub(r"\1\2(", s))
+
+
+def _trim(s: str) -> str:
+    """Without punctuation at the ends and without braces around the whole."""
+    for _ in range(4):
+        s = s.strip().rstrip(f"\\.,;: {AND}{OR}").lstrip(f"=, {AND}{OR}")
+        if s.startswith("{") and group_end(s, 0) == len(s) - 1:
+            s = s[1:-1]
+    return s.strip()
+
+
+def _commands(s: str) -> str:
+    """Aliases to one name each; sizes, spaces and escapes gone."""
+
+    def one(match: re.Match[str]) -> str:
+        name, symbol = match.groups()
+        if name is None:
+            return _SYMBOLS.get(symbol, " " if symbol in " \n:;,>" else "")
+        alias = _ALIASES.get(name)
+        # The space keeps `\lt x` from becoming one word, and never changes a meaning.
+        return match.group() if alias is None else alias + " " if alias[-1:].isalpha() else alias
+
+    first, last = s.find("\\begin"), s.rfind("\\end")
+    if 0 <= first < last:
+        s = s[:first] + _ROWS.sub(ROW, s[first:last]) + s[last:]
+    return _COMMAND.sub(one, s)
+
+
+_FONT = re.compile(
+    r"\\(?:text|mbox|hbox|textbf|textit|textrm|textsf|texttt|textnormal|mathrm|mathbf|mathit|"
+    r"mathsf|mathtt|operatorname\*?|emph|underline)\s*(\{)|\\?[{}]"
+)
+
+
+def _fonts(s: str) -> str:
+    """`\\text{..}` and its kin to OPEN..CLOSE, in one pass with a stack; nested ones merge."""
+    out, stack, inside, last = [], [], 0, 0
+    for match in _FONT.finditer(s):
+        out.append(s[last : match.start()])
+        last, token = match.end(), match.group()
+        if match.group(1):
+            out.append("" if inside else OPEN)
+            stack.append(True)
+            inside += 1
+        elif token == "{":
+            stack.append(False)
+            out.append(token)
+        elif token == "}" and stack and stack.pop():
+            inside -= 1
+            out.append("" if inside else CLOSE)
+        else:
+            out.append(token)
+    out.append(s[last:])
+    return "".join(out) + (CLOSE if inside else "")
+
+
+def split_top(s: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """(parts, separators): `s` split where the pattern matches outside every bracket.
+
+    A bracket closes any other, as the ends of half-open intervals do.
+    """
+    parts, found, depth, start, at = [], [], 0, 0, 0
+    while match := _BRACKETS.search(s, at):
+        at = match.end()
+        if match.group() in _OPENING:
+            depth += 1
+        elif match.group() in _CLOSING:
+            depth = max(0, depth - 1)
+        elif s.startswith("\\begin", match.start()):
+            depth += 1
+        elif s.startswith("\\end{", match.start()):
+            depth = max(0, depth - 1)
+        elif depth == 0 and (hit := separator.match(s, match.start())):
+            parts.append(s[start : hit.start()])
+            found.append(hit.group())
+            start = at = max(hit.end(), at)
+    return [*parts, s[start:]], found

@@ -1,0 +1,263 @@
+"""Whether two structures say the same: the rules of `strict`, symmetric in their two sides."""
+
+import functools
+import re
+from collections.abc import Sequence as Nodes
+
+from vinejax.grading.strict import (
+    formulas,
+    measures,
+    numbers,
+    pairing,
+    real_sets,
+    relations,
+    structures,
+    symbolic,
+    units,
+    words,
+)
+from vinejax.grading.strict.nodes import (
+    Based,
+    Collection,
+    Formula,
+    Matrix,
+    Node,
+    Ratio,
+    Raw,
+    Relation,
+    Sequence,
+    Text,
+    key,
+)
+
+
+def same(a: Node, b: Node) -> bool:
+    """Whether a mathematician would take one answer for the other: `(B) 12` is also `B`, or 12."""
+    return _same(a, b) or _same_choice(a, b)
+
+
+def _same(a: Node, b: Node) -> bool:
+    """Whether two nodes, which may be parts of answers, say the same."""
+    if key(a.source) == key(b.source) and a.source:
+        return True
+    x, y = measures.clock(a), measures.clock(b)
+    if x and y and not (isinstance(a, Formula) and isinstance(b, Formula)):
+        return measures.same_time(x, y) or (not _is_clock(a, b) and _ratio(a, b))
+    if isinstance(a, Text) or isinstance(b, Text):
+        return _same_text(a, b)
+    if isinstance(a, Relation) or isinstance(b, Relation):
+        return _relation(a, b)
+    if isinstance(a, Collection) or isinstance(b, Collection):
+        return _collection(a, b)
+    if isinstance(a, Matrix) or isinstance(b, Matrix):
+        return _matrix(a, b) or _matrix(b, a)
+    if isinstance(a, Sequence) and isinstance(b, Sequence):
+        pairs = len(a.items) == 2  # (0,1) is not [0,1]; brackets of longer tuples mean nothing
+        brackets = (a.opening, a.closing) == (b.opening, b.closing)
+        return (brackets or not pairs) and _in_order(a.items, b.items)
+    if _interval_like(a) and _interval_like(b):
+        return _intervals(a, b)
+    if isinstance(a, Ratio) or isinstance(b, Ratio):
+        return _ratio(a, b)
+    if isinstance(a, Based) or isinstance(b, Based):
+        return _based(a) == _based(b)
+    if isinstance(a, Formula) and isinstance(b, Formula):
+        return formulas.same(a, b)
+    return _same_text(a, b) if isinstance(a, Raw) and isinstance(b, Raw) else False
+
+
+_in_order = functools.partial(pairing.in_order, same=_same)
+_in_any_order = functools.partial(pairing.in_any_order, same=_same)
+
+
+def _based(node: Node) -> tuple[str, int] | None:
+    """(digits, base) of a number in a base; `2a_{16}` may be one."""
+    if isinstance(node, Based):
+        return node.digits, node.base
+    return numbers.based(node.source.upper()) if isinstance(node, Formula) else None
+
+
+def _same_choice(a: Node, b: Node) -> bool:
+    """The same letter, or where one has none, what the letter stands for."""
+    x, y = structures.choice(a.source), structures.choice(b.source)
+    if x and y:
+        return x[0] == y[0] and (x[1] is None or y[1] is None or _same(x[1], y[1]))
+    said, other = (x[1], b) if x else (y[1] if y else None, a)
+    return said is not None and _same(said, other)
+
+
+def _same_text(a: Node, b: Node) -> bool:
+    if isinstance(a, Raw) and isinstance(b, Raw):
+        # Neither was understood: the same words, or nothing.
+        wordy = all(re.fullmatch(r"[^\\^_{}|]*", n.source) for n in (a, b))
+        return wordy and words.same_words(a.source, b.source)
+    if not a.source or not b.source:
+        return False
+    if words.same_words(a.source, b.source):
+        return True
+    for text, other in ((a, b), (b, a)):
+        value = relations.named_value(other)
+        if isinstance(text, Text) and value and words.same_words(text.source, value[1].source):
+            return True
+    return False
+
+
+def _collection(a: Node, b: Node) -> bool:
+    if isinstance(a, Collection) and isinstance(b, Collection):
+        if _disagree(a, b):
+            return False
+        if a.kind != b.kind and {a.kind, b.kind} & {"intersection", "difference"}:
+            return _intervals(a, b)
+        if a.kind == b.kind == "difference":
+            return _intervals(a, b) or _in_order(a.items, b.items)
+        if len(a.items) != len(b.items) and _repeats(a) and _repeats(b):
+            return pairing.within(a.items, b.items, _same) and pairing.within(
+                b.items, a.items, _same
+            )
+        if _named(a) != _named(b) and (_named(a) or _named(b)):
+            # x = 1, y = 2 against 1, 2: the order says which is which.
+            return _in_order(_values(a), _values(b))
+        by_noun = _by_noun(a, b)
+        if by_noun is not None:
+            return by_noun
+        return _in_any_order(_shared_name(a), _shared_name(b)) or _intervals(a, b)
+    many, one = (a, b) if isinstance(a, Collection) else (b, a)
+    assert isinstance(many, Collection)
+    if isinstance(one, Sequence) and many.kind == "list" and many.joiner != "or":
+        brackets = one.opening + one.closing
+        ordered = brackets == "()" or (brackets == "[]" and len(one.items) > 2)
+        if ordered and _in_order(_values(many), one.items):
+            return True
+    if len(many.items) == 1:
+        return _same(many.items[0], one)
+    return _intervals(many, one)
+
+
+def _disagree(a: Collection, b: Collection) -> bool:
+    """Whether `and` here and `or` there matter: not between the values of one unknown."""
+    if {a.joiner, b.joiner} != {"and", "or"}:
+        return False
+    for item in (*a.items, *b.items):
+        value = relations.named_value(item)
+        said = value[1] if value and not _named(a) + _named(b) else item
+        if isinstance(said, Formula) and symbolic.variables(said.tree):
+            return True
+        if not isinstance(said, Formula | Sequence | Collection):
+            return True
+    return False
+
+
+def _by_noun(a: Collection, b: Collection) -> bool | None:
+    """Whether as many of each are said: 5 boys, 3 girls; None where not all items have nouns."""
+    x, y = ({units.nouns(i.unit): i for i in n.items if isinstance(i, Formula)} for n in (a, b))
+    if not len(x) == len(a.items) == len(b.items) == len(y) or frozenset() in (*x, *y):
+        return None
+    return (
+        all(_same(x[n], y[n]) for n in x) if x.keys() == y.keys() else _in_order(a.items, b.items)
+    )
+
+
+def _repeats(node: Collection) -> bool:
+    """Whether an item said twice is said once: in sets, and in lists of points."""
+    return node.kind == "set" or all(isinstance(item, Sequence) for item in node.items)
+
+
+def _named(node: Collection) -> tuple[str, ...]:
+    """The names of `x = 1, y = 2` if they all differ; () for anything else."""
+    found = [relations.named_value(item) for item in node.items]
+    names = [key(f[0].source) for f in found if f]
+    if len({name.partition("_")[0] for name in names}) == 1:
+        return ()  # x_1 = 2, x_2 = 5: roots, in any order
+    return tuple(sorted(names)) if len(set(names)) == len(node.items) > 1 else ()
+
+
+def _values(node: Collection) -> list[Node]:
+    found = [relations.named_value(item) for item in node.items]
+    return [f[1] if f else item for f, item in zip(found, node.items, strict=True)]
+
+
+def _shared_name(node: Collection) -> Nodes[Node]:
+    """`n = 1, 2, 3` names the list, not its first item."""
+    first, *rest = node.items or (Raw(""),)
+    value = relations.named_value(first)
+    if value and not any(isinstance(item, Relation) for item in rest):
+        return [value[1], *rest]
+    return node.items
+
+
+def _interval_like(node: Node) -> bool:
+    return (
+        isinstance(node, Formula) and node.tree == ("sym", "mathbb:R") or isinstance(node, Sequence)
+    )
+
+
+def _intervals(a: Node, b: Node) -> bool:
+    """Inequalities, intervals and unions as sets of intervals."""
+    names = {real_sets.subject(a), real_sets.subject(b)} - {""}
+    if len(names) > 1 or "?" in names:
+        return False
+    x, y = real_sets.as_intervals(a), real_sets.as_intervals(b)
+    return bool(x and y) and _in_any_order(x or [], y or [])
+
+
+def _relation(a: Node, b: Node) -> bool:
+    if isinstance(a, Relation) and isinstance(b, Relation):
+        if a.ops == b.ops and _in_order(a.sides, b.sides):
+            return True
+        if relations.same_solutions(a, b) or _intervals(a, b):
+            return True
+        x, y = relations.named_value(a), relations.named_value(b)
+        if x and y and relations.is_y_of_x(x[0], y[0]) and _same(x[1], y[1]):
+            return True
+        # x = 5 + 6 = 11 against x = 11: a chain ends in what it says.
+        return bool(
+            x and y and max(len(a.ops), len(b.ops)) > 1 and _same(x[0], y[0]) and _same(x[1], y[1])
+        )
+    relation, other = (a, b) if isinstance(a, Relation) else (b, a)
+    value = relations.named_value(relation)
+    if value is not None and _same(value[1], other):
+        return True
+    return _intervals(relation, other)
+
+
+def _matrix(a: Node, b: Node) -> bool:
+    if not isinstance(a, Matrix):
+        return False
+    if isinstance(b, Matrix):
+        return (
+            a.bars == b.bars and len(a.rows) == len(b.rows) and all(map(_in_order, a.rows, b.rows))
+        )
+    if isinstance(b, Sequence) and all(isinstance(row, Sequence) for row in b.items):
+        rows = [row.items for row in b.items if isinstance(row, Sequence)]
+        return not a.bars and len(rows) == len(a.rows) and all(map(_in_order, a.rows, rows))
+    vector = [cell for row in a.rows for cell in row]
+    if isinstance(b, Sequence) and (b.opening, b.closing) == ("(", ")"):
+        return 1 in (len(a.rows), len(a.rows[0])) and not a.bars and _in_order(vector, b.items)
+    return len(vector) == 1 and _same(vector[0], b)
+
+
+def _ratio(a: Node, b: Node) -> bool:
+    """Ratios are proportional; a time of day is a ratio whose second part has two digits."""
+    if isinstance(a, Ratio) and isinstance(b, Ratio):
+        if not units.same_unit(a.unit, b.unit) or len(a.parts) != len(b.parts):
+            return False
+        if _is_clock(a, b):
+            return _in_order(a.parts, b.parts)
+        (x, *xs), (y, *ys) = ([p.tree for p in r.parts if isinstance(p, Formula)] for r in (a, b))
+        products = zip(xs, ys, strict=True)
+        return all(symbolic.same(("mul", [x, v]), ("mul", [y, u])) for u, v in products)
+    ratio, other = (a, b) if isinstance(a, Ratio) else (b, a)
+    if not isinstance(ratio, Ratio) or not isinstance(other, Formula) or len(ratio.parts) != 2:
+        return False
+    top, bottom = (p.tree for p in ratio.parts if isinstance(p, Formula))
+    return not _is_clock(ratio, ratio) and symbolic.same(("div", top, bottom), other.tree)
+
+
+def _is_clock(a: Node, b: Node) -> bool:
+    """Whether both look like times of day, or one cannot be anything else: 8:05, 2:30 PM."""
+    sources = [node.source.strip() for node in (a, b)]
+    if any(isinstance(node, Ratio) and node.unit for node in (a, b)):
+        return True
+    if any(re.search(r":\s*0\d\b", source) for source in sources):
+        return True
+    return all(re.fullmatch(r"\d{1,2}\s*:\s*[0-5]\d", source) for source in sources)

@@ -1,0 +1,174 @@
+"""Matrices: reading them, and sums, products and multiples of several as one matrix.
+
+A determinant of formulas is the formula that it stands for.
+"""
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+from vinejax.grading.strict import latex
+from vinejax.grading.strict.expression import Tree
+from vinejax.grading.strict.marks import CLOSE, MATRIX, MATRIX_END, OPEN, ROW
+from vinejax.grading.strict.nodes import Collection, Formula, Matrix, Node
+
+MAX_CELLS = 3000
+MAX_MATRICES = 8  # in one expression
+MAX_PRODUCT = 36  # cells of a matrix that is multiplied
+MAX_ORDER = 4  # of a determinant that is expanded
+
+Read = Callable[[str, int], Node]
+Grid = tuple[tuple[Node, ...], ...]
+
+_MATRIX = re.compile(
+    r"(.*?)[(\[]?\s*(\|?)\s*\\begin\s*\{([pbvVB]?(?:small)?matrix|array|cases)\*?\}\s*(.*)"
+    r"\\end\s*\{\3\*?\}\s*\|?\s*[)\]]?",
+    re.DOTALL,
+)
+_DET = re.compile(rf"(.*?)(?:\\det|{OPEN}det{CLOSE}|\bdet)\s*", re.DOTALL)
+_TIMES = re.compile(r"(?:\\cdot|\\times|\*)\s*$")
+_GROUP, _SUM = re.compile(r"\([^()]*\)|\{[^{}]*\}"), re.compile(r"(?<=.)[-+]")
+_ONE = re.compile(r"\\begin\s*\{(\w+)\*?\}(?:(?!\\begin|\\end).)*\\end\s*\{\1\*?\}", re.DOTALL)
+_ARRAY_SPEC = re.compile(r"^\s*(?:\[\w\])?\{[lcr|@{}\s]*\}")
+_ROW, _CELL = re.compile(ROW), re.compile("&")
+# A matrix in an expression: its number between two marks, then perhaps ^T.
+_MARK = MATRIX + "{}" + MATRIX_END
+_POWER = r"(?:\s*\^\s*(?:T|\\top|\{\s*(?:T|\\top|\\mathbb:T)\s*\}))"
+_FACTOR = re.compile(
+    rf"\s*[(\[]?\s*{MATRIX}(\d+){MATRIX_END}\s*[)\]]?({_POWER})?\s*(?:\\cdot|\\times|\*)?"
+)
+_TERM = re.compile(
+    rf"\s*([-+]?)\s*((?:[^-+{MATRIX}{MATRIX_END}]|\([^(){MATRIX}]*\))*?)\s*(?=[(\[]?\s*{MATRIX})"
+)
+
+
+def matrix(s: str, depth: int, read: Read) -> Node | None:
+    """The matrix, or for `cases` the list, that a cleaned text is; None for anything else."""
+    if "\\begin" not in s:
+        return None
+    match = _MATRIX.fullmatch(s)
+    if not match:
+        return _expression(s, depth, read) if len(s) < 5000 else None
+    factor, bar, kind, body = match.groups()
+    if "\\begin" in factor + body:
+        return _expression(s, depth, read) if len(s) < 5000 else None
+    body = _ARRAY_SPEC.sub("", body, count=1) if kind == "array" else body
+    rows = [r for r in latex.split_top(body, _ROW)[0] if r.strip()]
+    cells = [[c.strip() for c in latex.split_top(r, _CELL)[0]] for r in rows]
+    if sum(map(len, cells)) > MAX_CELLS:
+        return None
+    if kind == "cases":
+        items = [_read_list(read, " ".join(c), depth) for c in cells]
+        return Collection(s, "list", tuple(item for part in items for item in part))
+    named = _DET.fullmatch(factor)
+    factor = _TIMES.sub("", named[1] if named else factor).strip()
+    factor = "-1" if factor == "-" else factor
+    if named or bar or kind[0] in "vV":
+        grid = tuple(tuple(read(c, depth) for c in row) for row in cells)
+        value = None if kind[0] == "V" else _determinant(grid, read(factor or "1", depth))
+        if value is not None and not _SUM.search(_GROUP.sub("", factor)):
+            return Formula(s, value)
+        return None if named or factor else Matrix(s, grid, bars=True)
+    if factor:
+        cells = [[f"({factor})*({c})" for c in row] for row in cells]
+    return Matrix(s, tuple(tuple(read(c, depth) for c in row) for row in cells))
+
+
+def _determinant(grid: Grid, factor: Node) -> Tree | None:
+    """A formula times a small determinant of formulas; None for anything else."""
+    cells = _formulas(Matrix("", grid))
+    if not cells or len(cells) != len(cells[0]) or len(cells) > MAX_ORDER:
+        return None
+    return ("mul", [factor.tree, _expanded(cells)]) if isinstance(factor, Formula) else None
+
+
+def _expanded(cells: "Cells") -> Tree:
+    """Along the first row; of no rows it is 1."""
+    if not cells:
+        return _number(1)
+    first, *below = cells
+    terms: list[Tree] = []
+    for i, cell in enumerate(first):
+        minor = _expanded([row[:i] + row[i + 1 :] for row in below])
+        terms.append(("mul", [_number((-1) ** i), cell, minor]))
+    return ("add", terms)
+
+
+def _read_list(read: Read, text: str, depth: int) -> tuple[Node, ...]:
+    node = read(text, depth)
+    return node.items if isinstance(node, Collection) and node.kind == "list" else (node,)
+
+
+def _expression(s: str, depth: int, read: Read) -> Node | None:
+    """`2A + B C^T` for matrices A, B, C with cells that are formulas."""
+    found = list(_ONE.finditer(s))
+    if not 1 <= len(found) <= MAX_MATRICES:
+        return None
+    grids = [_formulas(matrix(m.group(), depth, read)) for m in found]
+    marked, at = "", 0
+    for i, match in enumerate(found):
+        marked += s[at : match.start()] + _MARK.format(i)
+        at = match.end()
+    marked = (marked + s[at:]).strip()
+    total, at = None, 0
+    while at < len(marked):
+        term = _TERM.match(marked, at)
+        if not term or (at and not term.group(1)):
+            return None
+        grid, at = _product(marked, term.end(), grids)
+        scale = read(term.group(2), depth) if term.group(2).strip() else Formula("", _number(1))
+        if grid is None or not isinstance(scale, Formula):
+            return None
+        sign = _number(-1 if term.group(1) == "-" else 1)
+        grid = [[("mul", [sign, scale.tree, cell]) for cell in row] for row in grid]
+        total = grid if total is None else _sum(total, grid)
+        if total is None:
+            return None
+    if total is None:
+        return None
+    return Matrix(s, tuple(tuple(Formula("", cell) for cell in row) for row in total))
+
+
+Cells = list[list[Tree]]
+
+
+def _number(value: int) -> Tree:
+    return ("num", Fraction(value), str(value))
+
+
+def _formulas(node: Node | None) -> Cells | None:
+    if not isinstance(node, Matrix) or node.bars or len({len(row) for row in node.rows}) != 1:
+        return None
+    cells = [[c.tree for c in row if isinstance(c, Formula)] for row in node.rows]
+    same_size = all(len(c) == len(row) for c, row in zip(cells, node.rows, strict=True))
+    return cells if same_size else None
+
+
+def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, int]:
+    """The product of the matrices side by side from `at` on, and where it ends."""
+    result: Cells | None = None
+    while factor := _FACTOR.match(s, at):
+        grid, at = grids[int(factor.group(1))], factor.end()
+        if grid is not None and factor.group(2):
+            grid = [list(column) for column in zip(*grid, strict=True)]
+        if grid is None:
+            return None, at
+        if result is None:
+            result = grid
+            continue
+        if len(result[0]) != len(grid) or max(len(result), len(grid[0])) ** 2 > MAX_PRODUCT:
+            return None, at
+        columns = list(zip(*grid, strict=True))
+        result = [
+            [("add", [("mul", [x, y]) for x, y in zip(row, c, strict=True)]) for c in columns]
+            for row in result
+        ]
+    return result, at
+
+
+def _sum(a: Cells, b: Cells) -> Cells | None:
+    if (len(a), len(a[0])) != (len(b), len(b[0])):
+        return None
+    return [
+        [("add", [*pair]) for pair in zip(*rows, strict=True)] for rows in zip(a, b, strict=True)
+    ]

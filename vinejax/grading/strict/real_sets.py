@@ -1,0 +1,255 @@
+"""Sets of real numbers: inequalities, unions and differences as intervals from left to right."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from vinejax.grading.strict import relations, symbolic
+from vinejax.grading.strict.expression import Tree
+from vinejax.grading.strict.nodes import Collection, Formula, Node, Relation, Sequence
+
+MAX_INTERVALS = 60
+
+
+@dataclass(frozen=True)
+class _Span:
+    """An interval whose ends have values: `low` and `high` are floats of mpmath or infinite."""
+
+    low: Any
+    high: Any
+    interval: Sequence
+
+    @property
+    def open_low(self) -> bool:
+        return self.interval.opening == "("
+
+    @property
+    def open_high(self) -> bool:
+        return self.interval.closing == ")"
+
+
+def as_intervals(node: Node) -> list[Sequence] | None:
+    """The intervals that `x < 2`, `-2 <= x <= 7`, `x != 3`, `|x| > 1` or sets of such stand for.
+
+    In order and merged where the ends are numbers. None for anything else, and for sets of sets
+    whose ends are no numbers. Where commas alone stand between them, inequalities are meant to
+    hold at once, unless nothing would, `x < 1, x > 2`; and a list of intervals is their union
+    unless two of them meet.
+    """
+    found = _intervals(node)
+    if found is None or len(found) > MAX_INTERVALS:
+        return None
+    spans = _spans(found)
+    return found if spans is None else [span.interval for span in _merge(spans)]
+
+
+def subject(node: Node) -> str:
+    """The variable that inequalities are about, '' without one, '?' where there are several."""
+    names: set[str] = set()
+    if isinstance(node, Relation):
+        sides = node.sides[:1] if node.ops == ("in",) else node.sides
+        for side in sides:
+            names |= symbolic.variables(side.tree) if isinstance(side, Formula) else {side.source}
+    if isinstance(node, Collection):
+        names = {subject(item) for item in node.items} - {""}
+    return min(names) if len(names) == 1 else "?" if names else ""
+
+
+def _intervals(node: Node) -> list[Sequence] | None:
+    if isinstance(node, Sequence):
+        return [node] if len(node.items) == 2 else None
+    if isinstance(node, Collection):
+        return _of_collection(node)
+    if _is_reals(node):
+        return [_ALL]
+    return _of_relation(node) if isinstance(node, Relation) else None
+
+
+def _is_reals(node: Node) -> bool:
+    return isinstance(node, Formula) and node.tree == ("sym", "mathbb:R")
+
+
+def _of_collection(node: Collection) -> list[Sequence] | None:
+    if len(node.items) > MAX_INTERVALS or subject(node) == "?":
+        return None
+    if node.kind == "set":
+        return _points(node.items)
+    items = _excluding(node.items)
+    parts: list[list[Sequence]] = []
+    for item in items:
+        part = _intervals(item)
+        if part is None or sum(map(len, parts)) + len(part) > MAX_INTERVALS:
+            return None
+        parts.append(part)
+    if node.kind == "difference":
+        return _difference(*parts)
+    if node.kind == "intersection":
+        return _common(parts)
+    if node.kind == "union" or (node.joiner == "or" and items == node.items):
+        return _union(parts)
+    if all(isinstance(item, Relation) for item in items):
+        at_once = node.joiner == "and" or items != node.items
+        return _common(parts) or (None if at_once else _union(parts))
+    return _union(parts) if _are_apart(parts) else None
+
+
+def _points(items: tuple[Node, ...]) -> list[Sequence] | None:
+    """The numbers of a set as intervals of one point."""
+    bare = all(isinstance(item, Formula) and not item.prefix + item.unit for item in items)
+    return [_interval("[", point, point, "]") for point in items] if bare else None
+
+
+def _excluding(items: tuple[Node, ...]) -> tuple[Node, ...]:
+    """`x != 1, 2` as `x != 1, x != 2`."""
+    first = items[0] if items else None
+    if not isinstance(first, Relation) or first.ops != ("!=",) or not _names(first):
+        return items
+    name = first.sides[0]
+    also = [x if isinstance(x, Relation) else Relation("", (name, x), ("!=",)) for x in items[1:]]
+    return (first, *also)
+
+
+def _names(relation: Relation) -> bool:
+    return bool(relations.name_of(relation.sides[0]))
+
+
+def _of_relation(node: Relation) -> list[Sequence] | None:
+    ops, sides = node.ops, node.sides
+    if ops == ("in",):
+        return _intervals(sides[1])
+    if ops == ("!=",) and _names(node):
+        return _less_point(_ALL, sides[1])
+    if ops == ("=",) and _names(node):
+        return _points(sides[1:])
+    if not set(ops) <= {"<", "<="}:
+        return None
+    brackets = {"<": "()", "<=": "[]"}
+    if len(ops) == 2 and relations.name_of(sides[1]):
+        return [_interval(brackets[ops[0]][0], sides[0], sides[2], brackets[ops[1]][1])]
+    if len(ops) != 1:
+        return None
+    opening, closing = brackets[ops[0]]
+    for side, other, inside in ((sides[0], sides[1], True), (sides[1], sides[0], False)):
+        distance = _distance(side, other)
+        if distance:
+            low, high = distance
+            if inside:
+                return [_interval(opening, low, high, closing)]
+            below = _interval("(", _infinite(-1), low, closing)
+            return [below, _interval(opening, high, _infinite(1), ")")]
+    if relations.name_of(sides[0]):
+        return [_interval("(", _infinite(-1), sides[1], closing)]
+    if relations.name_of(sides[1]):
+        return [_interval(opening, sides[0], _infinite(1), ")")]
+    return None
+
+
+def _distance(side: Node, other: Node) -> tuple[Node, Node] | None:
+    """(c - r, c + r) of `|x - c|` against a number r."""
+    if not isinstance(side, Formula) or not isinstance(other, Formula):
+        return None
+    if side.tree[:2] != ("call", "abs") or symbolic.variables(other.tree):
+        return None
+    inner, names = side.tree[2][0], symbolic.variables(side.tree)
+    shift: Tree = ("add", [("sym", min(names, default="")), ("neg", inner)])
+    centre = symbolic.constant(shift)
+    if len(names) != 1 or centre is None:
+        return None
+    low = Formula("", ("add", [centre, ("neg", other.tree)]))
+    return low, Formula("", ("add", [centre, other.tree]))
+
+
+def _infinite(sign: int) -> Node:
+    infinity: Tree = ("sym", "inf")
+    return Formula("", infinity if sign > 0 else ("neg", infinity))
+
+
+def _interval(opening: str, low: Node, high: Node, closing: str) -> Sequence:
+    return Sequence("", opening, (low, high), closing)
+
+
+_ALL = _interval("(", _infinite(-1), _infinite(1), ")")
+
+
+def _less_point(base: Sequence, point: Node) -> list[Sequence]:
+    """An interval less a point inside it."""
+    below = _interval(base.opening, base.items[0], point, ")")
+    return [below, _interval("(", point, base.items[1], base.closing)]
+
+
+def _spans(found: list[Sequence]) -> list[_Span] | None:
+    spans = []
+    for interval in found:
+        low, high = (
+            symbolic.real_value(end.tree) if isinstance(end, Formula) else None
+            for end in interval.items
+        )
+        if low is None or high is None or low > high:
+            return None
+        spans.append(_Span(low, high, interval))
+    return spans
+
+
+def _merge(spans: list[_Span]) -> list[_Span]:
+    """Disjoint spans from left to right."""
+    merged: list[_Span] = []
+    for span in sorted(spans, key=lambda s: (s.low, s.open_low)):
+        last = merged[-1] if merged else None
+        touch = last and (
+            span.low < last.high or span.low == last.high and not (span.open_low and last.open_high)
+        )
+        if not last or not touch:
+            merged.append(span)
+        elif (span.high, not span.open_high) > (last.high, not last.open_high):
+            low, high = last.interval, span.interval
+            joined = _interval(low.opening, low.items[0], high.items[1], high.closing)
+            merged[-1] = _Span(last.low, span.high, joined)
+    return merged
+
+
+def _union(parts: list[list[Sequence]]) -> list[Sequence]:
+    return [interval for part in parts for interval in part]
+
+
+def _are_apart(parts: list[list[Sequence]]) -> bool:
+    """Whether no two intervals have a point in common, or next to each other."""
+    spans = _spans(_union(parts))
+    return spans is None or len(_merge(spans)) == len(spans)
+
+
+def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
+    """What sets share; None where ends are no numbers, unless there is one set."""
+    if len(parts) == 1:
+        return parts[0]
+    shared = [_Span(-symbolic.INFINITY, symbolic.INFINITY, _ALL)]
+    for part in parts:
+        spans = _spans(part)
+        if spans is None:
+            return None
+        shared = _merge([both for a in shared for b in spans if (both := _overlap(a, b))])
+    return [span.interval for span in shared]
+
+
+def _difference(base: list[Sequence], removed: list[Sequence]) -> list[Sequence] | None:
+    """A set less another; ends that are no numbers only in an interval less a point."""
+    gaps = _spans(removed)
+    if gaps is None or _spans(base) is None:
+        if len(base) != 1 or len(removed) != 1 or removed[0].items[0] is not removed[0].items[1]:
+            return None
+        return _less_point(base[0], removed[0].items[0])
+    around, low, opening = [], _infinite(-1), "("
+    for gap in _merge(gaps):
+        closing = ")" if gap.interval.opening == "[" else "]"
+        around.append(_interval(opening, low, gap.interval.items[0], closing))
+        low, opening = gap.interval.items[1], "(" if gap.interval.closing == "]" else "["
+    return _common([base, [*around, _interval(opening, low, _infinite(1), ")")]])
+
+
+def _overlap(a: _Span, b: _Span) -> _Span | None:
+    """What two spans share."""
+    low = max(a, b, key=lambda s: (s.low, s.open_low))
+    high = min(a, b, key=lambda s: (s.high, not s.open_high))
+    if low.low > high.high or low.low == high.high and (low.open_low or high.open_high):
+        return None
+    ends = low.interval.items[0], high.interval.items[1]
+    joined = _interval(low.interval.opening, *ends, high.interval.closing)
+    return _Span(low.low, high.high, joined)

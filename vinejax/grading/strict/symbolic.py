@@ -1,0 +1,256 @@
+"""Whether two trees are the same function of their variables, or multiples of each other.
+
+Rational constants are compared exactly. Everything else is compared at fixed points: an identity
+holds at all of them, and two different answers never agree at one to a hundred digits, or to as
+many more as the smallest and the largest number in them ask for. This needs no simplifier, so it
+takes milliseconds and cannot run away.
+"""
+
+import itertools
+import operator
+import random
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+from vinejax.grading.strict import evaluate, numbers
+from vinejax.grading.strict.expression import Tree
+
+CONSTANT_BITS = 500  # for constants: 150 digits
+POINT_BITS = 240
+POINTS = 10
+ENOUGH = 3  # points at which both sides have a value
+SLACK = 40  # last bits that rounding may have changed
+# Bits for each bit of the span of the numbers met: sin x is x but for x^3/6.
+DEPTH = 4
+MAX_WORK = 1_000_000  # bits times nodes: what would need more is taken for different
+MAX_VARIABLES = 20
+MAX_WRITTEN = 6_000  # bits of a number that is written down
+INFINITY = float("inf")
+
+_CONSTANTS = {"pi", "e", "i", "inf"}
+_FAILURES = (ArithmeticError, ValueError, TypeError, KeyError, RecursionError)
+
+
+def variables(tree: Tree) -> set[str]:
+    """The names of the symbols that are no constants."""
+    return {n[1] for n in _nodes(tree) if n[0] == "sym" and n[1] not in _CONSTANTS}
+
+
+def _nodes(tree: Tree) -> Iterator[Tree]:
+    stack: list[Any] = [tree]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, list):
+            stack.extend(item)
+        elif isinstance(item, tuple):
+            yield item
+            stack.extend(item[1:])
+
+
+def _readings(*trees: Tree) -> Iterator[frozenset[str]]:
+    """Which marks count: first all of them, then every other choice that makes a difference."""
+    found = set()
+    for node in itertools.chain.from_iterable(map(_nodes, trees)):
+        if node[0] in ("deg", "pct"):
+            found.add(node[0])
+        elif node[0] == "call" and node[1] == "log" and len(node[2]) == 1:
+            found.add("log")
+    ordered = sorted(found)
+    for keep in itertools.product([True, False], repeat=len(ordered)):
+        yield frozenset(mark for mark, kept in zip(ordered, keep, strict=True) if kept)
+
+
+def is_infinite(tree: Tree) -> int:
+    """1 for infinity, -1 for minus infinity, 0 for any other tree."""
+    if tree == ("sym", "inf"):
+        return 1
+    return -is_infinite(tree[1]) if tree[0] == "neg" else 0
+
+
+def same(a: Tree, b: Tree) -> bool:
+    """Whether two trees have the same value for all values of their variables."""
+    if a == b:
+        return True
+    if is_infinite(a) or is_infinite(b):
+        return is_infinite(a) == is_infinite(b)
+    return any(_same(a, b, marks) for marks in _readings(a, b))
+
+
+def _same(a: Tree, b: Tree, marks: frozenset[str]) -> bool:
+    names = sorted(variables(a) | variables(b))
+    try:
+        if not names:
+            return _same_constant(a, b, marks)
+        if len(names) > MAX_VARIABLES:
+            return False
+
+        def near(bits: int) -> tuple[bool, int]:
+            pairs, span = _sample(a, b, names, marks, bits)
+            return all(_near(x, y, bits, floor=1) for x, y in pairs), span
+
+        return _confirmed(near, (a, b), POINT_BITS)
+    except _FAILURES:
+        return False
+
+
+def _confirmed(
+    near: Callable[[int], tuple[bool, int]], trees: tuple[Tree, Tree], bits: int
+) -> bool:
+    """What `near(bits)` says; a yes only with bits enough for the span that it found.
+
+    `e^x + 10^{-70}` is `e^x` to 240 bits, and no longer to 1,200.
+    """
+    verdict, span = near(bits)
+    if not verdict or DEPTH * span <= bits - SLACK:
+        return verdict
+    bits += DEPTH * span
+    return bits * sum(1 for tree in trees for _ in _nodes(tree)) <= MAX_WORK and near(bits)[0]
+
+
+def _same_constant(a: Tree, b: Tree, marks: frozenset[str]) -> bool:
+    def near(bits: int) -> tuple[bool, int]:
+        measure = evaluate.Evaluator({}, bits, marks)
+        x, y = measure.pair(a, b)
+        if _near(x, y, bits) or max(abs(x), abs(y)) * 2 ** (bits // 2) > 1:
+            return _near(x, y, bits), measure.span
+        # Both are tiny: noise, which shrinks with more bits, or numbers, which do not.
+        x2, y2 = evaluate.Evaluator({}, 4 * bits, marks).pair(a, b)
+        return abs(x2 - y2) * 2**bits < abs(x - y), measure.span
+
+    if _confirmed(near, (a, b), CONSTANT_BITS):
+        return True
+    decimals = all(t[0] == "num" or (t[0] == "neg" and t[1][0] == "num") for t in (a, b))
+    return not decimals and (_rounds(a, b, marks) or _rounds(b, a, marks))
+
+
+def _rounds(tree: Tree, other: Tree, marks: frozenset[str]) -> bool:
+    """Whether the tree is a long decimal and the other the number it was printed from."""
+    sign = 1
+    while tree[0] == "neg":
+        tree, sign = tree[1], -sign
+    if tree[0] != "num" or numbers.significant(tree[2]) < numbers.LONG_DECIMAL:
+        return False
+    exact = evaluate.Evaluator({}, CONSTANT_BITS, marks)(other)
+    if not isinstance(exact, Fraction):
+        if getattr(exact, "imag", 0) != 0:
+            return False
+        places = len(tree[2].partition(".")[2]) + 5
+        exact = Fraction(int(exact.real * 10**places), 10**places)
+    return numbers.rounds_to(exact * sign, tree[2])
+
+
+def _near(x: Any, y: Any, bits: int, floor: int = 0) -> bool:
+    """Equal, exactly if both are exact, else but for the last digits of `bits`.
+
+    `floor` is the least size that the digits are counted from.
+    """
+    if isinstance(x, Fraction) and isinstance(y, Fraction):
+        return x == y
+    mp = (y if isinstance(x, Fraction) else x).context
+    x, y = (mp.mpf(v.numerator) / v.denominator if isinstance(v, Fraction) else v for v in (x, y))
+    return bool(abs(x - y) <= max(abs(x), abs(y), floor) * mp.mpf(2) ** (SLACK - bits))
+
+
+def _points(names: list[str]) -> Iterator[dict[str, Fraction]]:
+    """Fixed rational points; half of them positive, where roots and logarithms are real."""
+    generator = random.Random(" ".join(names))
+    for index in range(POINTS):
+        yield {
+            name: Fraction(generator.randint(17, 997), generator.choice([101, 211, 307]))
+            * (1 if index % 2 == 0 else generator.choice([1, -1]))
+            for name in names
+        }
+
+
+def _sample(
+    a: Tree, b: Tree, names: list[str], marks: frozenset[str], bits: int
+) -> tuple[list[tuple[Any, Any]], int]:
+    """Both values at the points that count, the real ones, or all if nothing is real; their span.
+
+    Raises Undefined if there are not enough.
+    """
+    real, other, span = [], [], 0
+    for point in _points(names):
+        measure = evaluate.Evaluator(point, bits, marks)
+        try:
+            pair = measure.pair(a, b)
+        except (evaluate.Undefined, ZeroDivisionError):
+            continue
+        # sqrt(1/n) and 1/sqrt(n) differ where they are imaginary, which nobody means.
+        is_real = [isinstance(v, Fraction) or v.imag == 0 for v in pair]
+        (real if all(is_real) else other).append(pair)
+        span = max(span, measure.span)
+    imaginary = any(n == ("sym", "i") for t in (a, b) for n in _nodes(t))
+    pairs = [*real, *other] if imaginary or len(real) < ENOUGH else real
+    if len(pairs) < ENOUGH:
+        raise evaluate.Undefined("at too many points")
+    return pairs, span
+
+
+def real_value(tree: Tree) -> Any:
+    """A number of mpmath, or infinity, for a real constant; None for anything else."""
+    sign = is_infinite(tree)
+    if sign or variables(tree):
+        return sign * INFINITY if sign else None
+    try:
+        measure = evaluate.Evaluator({}, POINT_BITS, frozenset({"deg", "pct", "log"}))
+        value = measure(tree)
+        if getattr(value, "imag", 0) != 0:
+            return None
+        # Equal ends that were computed differently must be equal.
+        return round(Fraction(value) if isinstance(value, Fraction) else _fraction(value), 50)
+    except _FAILURES:
+        return None
+
+
+def _fraction(value: Any) -> Fraction:
+    """A real number of mpmath to 60 decimals."""
+    return Fraction(int(value.real * 10**60), 10**60)
+
+
+def constant(tree: Tree) -> Tree | None:
+    """The number that a tree is for all values of its variables.
+
+    None if it varies, and for numbers that are not rational or too long.
+    """
+    names = sorted(variables(tree))
+    try:
+        values = [
+            evaluate.Evaluator(point, POINT_BITS, frozenset())(tree)
+            for point in itertools.islice(_points(names), ENOUGH)
+        ]
+    except _FAILURES:
+        return None
+    first = values[0]
+    if not isinstance(first, Fraction) or any(v != first for v in values):
+        return None
+    if evaluate.bits_of(first) > MAX_WRITTEN:
+        return None
+    return ("num", first, str(first))
+
+
+def ratio(a: Tree, b: Tree) -> int:
+    """The sign of the constant c with a = c b; 0 if there is none, or if c is not real."""
+    names = sorted(variables(a) | variables(b))
+    if not names or len(names) > MAX_VARIABLES:
+        return 0
+    found = []
+
+    def proportional(bits: int) -> tuple[bool, int]:
+        pairs, span = _sample(a, b, names, frozenset({"deg", "pct", "log"}), bits)
+        if any(x == 0 or y == 0 for x, y in pairs):
+            return False, span
+        x0, y0 = pairs[0]
+        measure, times = evaluate.Evaluator({}, bits, frozenset()), operator.mul
+        found.append(measure.divide(x0, y0))
+        crossed = ((measure.combine(x, y0, times), measure.combine(x0, y, times)) for x, y in pairs)
+        return all(_near(x, y, bits) for x, y in crossed), span
+
+    try:
+        if not _confirmed(proportional, (a, b), POINT_BITS):
+            return 0
+    except _FAILURES:
+        return 0
+    c = found[0]
+    return 0 if getattr(c, "imag", 0) != 0 else 1 if c > 0 else -1

@@ -1,0 +1,109 @@
+"""Units of measure, and the words beside a number that are no unit."""
+
+import re
+
+from vinejax.grading.strict.marks import CLOSE, OPEN
+
+_ALIASES = {
+    "cm": "centimeter centimeters centimetre centimetres cms",
+    "mm": "millimeter millimeters millimetre millimetres",
+    "m": "meter meters metre metres",
+    "km": "kilometer kilometers kilometre kilometres kms",
+    "in": "inch inches",
+    "ft": "foot feet",
+    "yd": "yard yards yds",
+    "mi": "mile miles",
+    "kg": "kilogram kilograms kgs",
+    "g": "gram grams",
+    "lb": "pound pounds lbs",
+    "oz": "ounce ounces",
+    "s": "second seconds sec secs",
+    "min": "minute minutes mins",
+    "h": "hour hours hr hrs",
+    "day": "days",
+    "week": "weeks",
+    "month": "months",
+    "year": "years yr yrs",
+    "l": "liter liters litre litres",
+    "ml": "milliliter milliliters",
+    "gal": "gallon gallons",
+    "dollar": "dollars usd bucks",
+    "cent": "cents",
+    "euro": "euros eur",
+    "yen": "jpy",
+    "rupee": "rupees",
+    "hz": "hertz",
+    "newton": "newtons",
+    "joule": "joules",
+    "watt": "watts",
+    "volt": "volts",
+    "ampere": "amperes amp amps",
+    "kelvin": "kelvins",
+    "tesla": "teslas",
+    "celsius": "centigrade",
+    "fahrenheit": "",
+    "degree": "degrees deg",
+    "radian": "radians rad",
+    "am": "a.m. a.m",
+    "pm": "p.m. p.m",
+}
+NAMES = {w: unit for unit, names in _ALIASES.items() for w in [unit, *names.split()]}
+NAMES |= {"mph": "mi/h", "kph": "km/h", "kmh": "km/h"}
+_CAPITALS = {"N": "newton", "J": "joule", "W": "watt", "V": "volt", "K": "kelvin", "A": "ampere"}
+_CAPITALS |= {"T": "tesla", "C": "celsius", "F": "fahrenheit", "L": "l"}
+LETTERS = {*"mgslh", *_CAPITALS}  # units of one letter
+_MARKERS = re.compile(rf"[{OPEN}{CLOSE}{{}}\\]")
+_POWERS = {"square", "squared", "sq", "cubic", "cubed", "cu"}
+_FILLERS = re.compile(r"\b(?:the|an?(?!\.)|of|about|approximately|each|total)\b")
+_EMPTY_WORDS = set("in per unit exactly only roughly around distinct different".split())
+_PLURALS = {"people", "men", "women", "children", "mice", "dice"}  # without an s
+
+
+def unit_key(text: str) -> str:
+    """A unit of measure in one spelling; '' for counted things and other descriptions."""
+    bare = _MARKERS.sub(" ", text).strip()
+    low = _CAPITALS.get(bare) or _plain(text)
+    power = "2" if re.search(r"square|\bsq\b|\^ *2", low) else ""
+    power = "3" if re.search(r"cubic|\bcu\b|\^ *3", low) else power
+    spoken = re.findall(r"[a-z]+(?:\.m\b\.?)?", low)
+    if len(set(spoken) - _POWERS) > 1:
+        spoken = [w for w in spoken if w != "in"]  # beside other words it is no inch
+    found = [NAMES[w] for w in spoken if w in NAMES]
+    if len(found) > 1 and found[-1] in ("celsius", "fahrenheit"):
+        found = found[-1:]  # degrees Celsius
+    return "/".join(found) + power if found else ""
+
+
+def same_unit(a: str, b: str) -> bool:
+    """False only for two different measures: a missing unit, or a counted noun, is no error."""
+    ka, kb = unit_key(a), unit_key(b)
+    return not ka or not kb or ka == kb
+
+
+def same_description(a: str, b: str) -> bool:
+    """False for words that say two things of a number: `5 miles north`, `5 miles south`.
+
+    Units do not count here, nor do counted nouns, which are plurals: `210 ways` and
+    `210 combinations` are the same number.
+    """
+    said_a, said_b = _description(a), _description(b)
+    return said_a <= said_b or said_b <= said_a
+
+
+def _description(text: str) -> set[str]:
+    return {w for w in _spoken(text) if w not in _PLURALS and not re.search(r"[^s]s$", w)}
+
+
+def nouns(text: str) -> frozenset[str]:
+    """All words but units and fillers, each in the singular: what a number is a number of."""
+    return frozenset(re.sub(r"(?<=[^s])s$", "", w) for w in _spoken(text))
+
+
+def _spoken(text: str) -> set[str]:
+    found = re.findall(r"[a-z'][a-z'.-]*", _plain(text))
+    return {w for w in found if w not in NAMES and w not in _POWERS | _EMPTY_WORDS}
+
+
+def _plain(text: str) -> str:
+    """In lower case, without markers and articles."""
+    return _FILLERS.sub("", _MARKERS.sub(" ", text).casefold())

@@ -1,0 +1,169 @@
+"""Words in answers: text answers, joiners, and what may stand beside a number."""
+
+import re
+
+from vinejax.grading.strict import units
+from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR
+
+# Names that are mathematics even without a backslash.
+FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "exp", "log", "ln"}
+FUNCTIONS |= {"arcsin", "arccos", "arctan", "max", "min", "gcd", "lcm", "lg"}
+_PLAIN_COMMANDS = {
+    **{name: name for name in FUNCTIONS | {"sqrt", "pi", "theta", "alpha", "beta", "infty"}},
+    **dict.fromkeys(["infinity", "Infinity", "inf", "oo"], "infty"),
+}
+_PERCENT = {"percent", "percentage", "percents"}
+_JOINERS = {"and": AND, "or": OR}
+# Short words that no one means as a product of variables.
+_SHORT = set(
+    """all am any are area as at base be bits black blue but by byte bytes can cent cents cube
+    cubic day days dime dimes each east edge even face fall feet few five four game games girl
+    girls gray grey half has he her high him his if in inch inches is it its kite least left
+    less line man many me mean men mile miles more most my near next nine only pair pairs past
+    peak per pink pm rate ray real red rise same set sets side sides six sum ten the them then
+    they this tie true unit units up us way ways we week weeks west win with year
+    years yes""".split()
+)
+
+_SHORT |= {"sq", "cu"} | {name for name in units.NAMES if len(name) > 1 and name.isalpha()}
+EMPTY = {"nosolution", "nosolutions", "norealsolution", "norealsolutions", "emptyset", "nullset"}
+REALS = {"allrealnumbers", "allreals", "realnumbers", "allrealnumber", "allrealvalues"}
+_SYNONYMS = {"dne": "doesnotexist", "doesn'texist": "doesnotexist", "undef": "undefined"}
+_SYNONYMS |= {"infinitelymanysolutions": "infinitelymany"}
+_CHANGES = re.compile(
+    r"\d|\b(?:not?|non|none|never|negative|minus|less|fewer|more|greater|least|most|than|under|over"
+    r"|below|above|between|without|except|times|plus|half|double|twice|inverse|to|if)\b"
+)
+_LOSSES = re.compile(
+    r"\b(?:loss|lost|losing|down|decreas|declin|drop|fall|fell|reduc|debt|deficit|ow(?:e|ing))"
+)
+
+_RUN = re.compile(
+    r"(?<=[\d} ])(?:km|cm|ft|mi|m)/(?:hr|sec|min|s|h)(?![A-Za-z])(?:\^\{?2\}?)?|"
+    rf"\\(?:begin|end)\s*\{{\w+\*?\}}|\\[A-Za-z]+|{OPEN}([^{CLOSE}]*){CLOSE}"
+    r"|(?<![A-Za-z])(?:[AaPp]\.[Mm]\b\.?)|[A-Za-z]{2,}"
+)
+
+
+_UNIT_BEFORE = re.compile(rf"{CLOSE}\s*(?:/|\\cdot)\s*$")  # \text{ m}/\text{s}
+# 5\text{m}, 2\pi\text{m}^2 at the end of an answer or of an item
+_AMOUNT_BEFORE = re.compile(r"(?:[\d.})]|\\pi)[\s~]*$")
+_UNIT_AFTER = re.compile(
+    rf"\s*(?:\^\s*\{{?[23]\}}?)?[\s.}})]*(?:$|[,;]|(?:/|\\cdot)\s*{OPEN}|{OPEN}?\s*(?:and|or)\b)"
+)
+_JOINED = re.compile(r"((?:^|\s*,\s*|\s+)(?:and|or)(?=\s|$)\s*|\s*,\s*)")
+_SEPARATORS = re.compile(rf"[,;{AND}{OR}]\s*(?:[,;{AND}{OR}]\s*)+")
+_HYPHEN = re.compile(rf"(?<=[A-Za-z]){CLOSE}\s*-\s*{OPEN}(?=[A-Za-z])")
+
+
+def is_word(run: str) -> bool:
+    """Whether a bare run of letters is a word and not a product of variables.
+
+    No one names a variable o; products of capitals are names of segments and polygons.
+    """
+    low = run.lower()
+    return len(run) > 4 or low in _SHORT or "o" in low or sum(c.isupper() for c in run) > 1
+
+
+def mark(s: str) -> str:
+    """Bare words into OPEN..CLOSE, text that is mathematics out of it, `and` and `or` marked."""
+    s = re.sub(r"\{\s*(and|or)\s*\}", lambda m: f" {_JOINERS[m[1]]} ", s)
+    merged = _HYPHEN.sub("-", _RUN.sub(_mark_one, s))
+    merged = re.sub(rf"{CLOSE}\s*{OPEN}", " ", merged)
+    merged = _SEPARATORS.sub(_separator, merged)
+    return merged.replace(f"{OPEN}{CLOSE}", "")
+
+
+def _separator(match: re.Match[str]) -> str:
+    """One of several: `, and` is `and`."""
+    said = match.group()
+    return f"{OR if OR in said else AND if AND in said else ','} "
+
+
+def _mark_one(match: re.Match[str]) -> str:
+    run, inner = match.group(), match.group(1)
+    if run[0] == "\\":
+        return run
+    if inner is not None:
+        before = match.string[max(0, match.start() - 12) : match.start()]
+        if inner in units.LETTERS and (
+            _UNIT_BEFORE.search(before)
+            or _AMOUNT_BEFORE.search(before)
+            and _UNIT_AFTER.match(match.string, match.end())
+        ):
+            return f"{OPEN}{inner}{CLOSE}"
+        # Apart from a command that stands before it.
+        return " " * before[-1:].isalpha() + _mark_text(inner)
+    before = match.string[max(0, match.start() - 2) : match.start()].strip()
+    if run == "min" and before[-1:].isdigit() and not match.string.startswith("(", match.end()):
+        return f"{OPEN}{run}{CLOSE}"  # minutes
+    if run in _PLAIN_COMMANDS:
+        return f"\\{_PLAIN_COMMANDS[run]} "
+    if run.lower() in _PERCENT:
+        return "%"
+    if run.lower() in _JOINERS:
+        return f" {_JOINERS[run.lower()]} "
+    return f"{OPEN}{run}{CLOSE}" if "." in run or "/" in run or is_word(run) else run
+
+
+def _mark_text(inner: str) -> str:
+    """The contents of a text command: mathematics if it is, otherwise text items."""
+    inner = inner.replace("~", " ")
+    core = inner.strip()
+    if not core:
+        return " "
+    if core.lower() in _PERCENT:
+        return "%"
+    if core in _PLAIN_COMMANDS and core not in units.NAMES:
+        return f"\\{_PLAIN_COMMANDS[core]} "
+    if re.fullmatch(r"[A-Za-z]+\s*/\s*[A-Za-z]+\s*(?:\^\{?\d\}?)?", core):
+        return f"{OPEN}{core}{CLOSE}"
+    if re.fullmatch(r"[A-Za-z]", core):
+        # A letter in \text is a unit if it stands off from what is before it.
+        return f"{OPEN}{core}{CLOSE}" if inner != core and core in units.LETTERS else core
+    amount = re.fullmatch(r"(-?[\d.,/:]*\d)\s*((?!(?:st|nd|rd|th)\b)[A-Za-z].*)", core)
+    if amount:
+        return f"{amount[1]}{OPEN}{amount[2]}{CLOSE}"
+    choices = re.findall(r"\([A-Za-z]+\)", core)
+    if len(choices) == 1 and core.startswith(choices[0]):
+        return f"{OPEN}{core}{CLOSE}"
+    if not re.search(r"[A-Za-z]{2}|[A-Za-z]\.", core) and "\\" not in core:
+        # \text{13}, \text{A5}, \text{ , }: no word in it.
+        return (
+            f"{core} "
+            if "," in core
+            else core
+            if core.isalnum() or len(core) == 1
+            else f"{{{core}}}"
+        )
+    pieces = _JOINED.split(core)
+    return "".join(
+        f" {next((mark for word, mark in _JOINERS.items() if word in piece), ',')} "
+        if i % 2
+        else f"{OPEN}{piece}{CLOSE}" * bool(piece)
+        for i, piece in enumerate(pieces)
+    )
+
+
+def changes_meaning(text: str) -> bool:
+    """Whether words beside a number make another number of it: `not 5`, `at least 5`, `5 to 6`."""
+    said = (re.sub(r"\^\{?-?\d\}?", "", t) for t in re.findall(rf"{OPEN}([^{CLOSE}]*)", text))
+    return any(_CHANGES.search(t.casefold()) for t in said)  # a power of a unit is no number
+
+
+def lowers(text: str) -> bool:
+    """Whether words before a number say that it is taken away: `a loss of`, `down`."""
+    return _LOSSES.search(text.casefold()) is not None
+
+
+def text_key(text: str) -> str:
+    """Text for comparison: articles, case, spaces and punctuation at the ends do not matter."""
+    bare = re.sub(rf"[\s{OPEN}{CLOSE}{{}}]+", " ", text).strip(" .,;:!?\"'()").casefold()
+    key = re.sub(r"^(?:an?|the) (?=\S{2})", "", bare).replace(" ", "")
+    return _SYNONYMS.get(key, key)
+
+
+def same_words(a: str, b: str) -> bool:
+    """Equal texts with something in them."""
+    key = text_key(a)
+    return bool(key) and key == text_key(b)

@@ -1,0 +1,144 @@
+"""Where each of our parameters lies in a Hugging Face checkpoint: name, rows, transposition.
+
+A torch Linear is [outputs, inputs]; ours is [inputs, outputs] with heads on an axis of their own.
+Phi-3 stacks the rows of q, k and v in one tensor, those of gate and up in another.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.hf.families import FAMILIES
+from vinejax.model.hf.tensors import StoredTensor
+
+Path = tuple[str, ...]  # of a parameter, such as ("layers", "q", "kernel")
+
+EMBED, HEAD = ("embed",), ("head",)
+TOP = {
+    EMBED: "model.embed_tokens.weight",
+    ("norm", "scale"): "model.norm.weight",
+    HEAD: "lm_head.weight",
+}
+MODULES = {
+    "attention_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "out": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+SANDWICH = {
+    "post_attention_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "post_mlp_norm": "post_feedforward_layernorm",
+}
+FUSED = {"self_attn.qkv_proj": ("q", "k", "v"), "mlp.gate_up_proj": ("gate", "up")}
+BLOCK_BYTES = 2**22  # of a file, held at a time
+
+
+class Source(NamedTuple):
+    """The rows of a torch tensor that are a parameter, or one layer's part of it."""
+
+    name: str  # {} stands for the layer
+    shape: tuple[int, ...]  # of the whole tensor
+    start: int
+    stop: int
+
+
+def path_of(key_path: tuple[Any, ...]) -> Path:
+    """The names along a path that jax.tree_util gives."""
+    return tuple(key.key for key in key_path)
+
+
+def abstract_params(model: Decoder) -> Params:
+    """The parameters as shapes, float32; nothing is allocated."""
+    return jax.eval_shape(lambda: model.init(jax.random.key(0)))
+
+
+def sources(model: Decoder) -> dict[Path, Source]:
+    """Where each parameter lies in a checkpoint of the model's family."""
+    cfg = model.cfg
+    modules = MODULES | (SANDWICH if cfg.sandwich_norms else {})
+    fused = FUSED if FAMILIES[cfg.family].fused else {}
+    shapes = {}
+    for key_path, x in jax.tree_util.tree_leaves_with_path(abstract_params(model)):
+        path = path_of(key_path)
+        shapes[path] = torch_shape(path, x.shape[1:] if path[0] == "layers" else x.shape)
+    found = {}
+    for path, shape in shapes.items():
+        if path[0] != "layers":
+            found[path] = Source(TOP[path], shape, 0, shape[0])
+            continue
+        _, module, kind = path
+        name, members = modules[module], (module,)
+        for fused_name, group in fused.items():
+            if module in group:
+                name, members = fused_name, group
+        rows = [shapes["layers", member, kind][0] for member in members]
+        start = sum(rows[: members.index(module)])
+        name = f"model.layers.{{}}.{name}.{'bias' if kind == 'bias' else 'weight'}"
+        found[path] = Source(name, (sum(rows), *shape[1:]), start, start + shape[0])
+    return found
+
+
+def _axes(path: Path, rank: int) -> tuple[slice, slice]:
+    """Which axes of a parameter are, flattened, the rows of torch's matrix and which its columns.
+
+    A vector has rows only.
+    """
+    if path == EMBED:
+        return slice(0, 1), slice(1, 2)
+    if path == HEAD or path[-1] == "kernel":
+        num_in = 2 if "out" in path else 1
+        return slice(num_in, rank), slice(0, num_in)
+    return slice(0, rank), slice(rank, rank)
+
+
+def torch_shape(path: Path, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape in a checkpoint of a parameter of `shape`, one layer's or a top one."""
+    rows, columns = _axes(path, len(shape))
+    matrix = math.prod(shape[rows]), math.prod(shape[columns])
+    return matrix if shape[columns] else matrix[:1]
+
+
+def torch_matrix(path: Path, x: np.ndarray) -> np.ndarray:
+    """A view of a parameter as [rows, columns] of a checkpoint."""
+    rows, _ = _axes(path, x.ndim)
+    num_rows = math.prod(x.shape[rows])
+    return x.reshape(num_rows, -1) if rows.start == 0 else x.reshape(-1, num_rows).T
+
+
+def _range(shape: tuple[int, ...], index: tuple[slice, ...]) -> tuple[int, int]:
+    """(start, stop) of axes flattened into one: the first may be cut, the others are whole."""
+    if not shape:
+        return 0, 1
+    start, stop, _ = index[0].indices(shape[0])
+    return start * math.prod(shape[1:]), stop * math.prod(shape[1:])
+
+
+def read_part(
+    tensor: StoredTensor, path: Path, source: Source, shape: tuple[int, ...],
+    index: tuple[slice, ...], out: np.ndarray,
+) -> None:  # fmt: skip
+    """Fill `out` with the part `index` of a parameter of `shape`, one layer's or a top one."""
+    rows, columns = _axes(path, len(shape))
+    first, last = _range(shape[rows], index[rows])
+    left, right = _range(shape[columns], index[columns])
+    matrix = torch_matrix(path, out)
+    for start, stop in blocks(tensor, first, last):
+        block = tensor.rows(source.start + start, source.start + stop)
+        matrix[start - first : stop - first] = block.reshape(stop - start, -1)[:, left:right]
+
+
+def blocks(tensor: StoredTensor, first: int, last: int) -> list[tuple[int, int]]:
+    """Rows first .. last - 1 in pieces that are small enough to be read at once."""
+    step = max(1, BLOCK_BYTES // (math.prod(tensor.shape[1:]) * tensor.dtype.itemsize))
+    return [(start, min(start + step, last)) for start in range(first, last, step)]
