@@ -27,13 +27,13 @@ LAYERS = [
     "rollout",  # problems to episodes with values
     "tasks",  # problems, rewards, steps; a tokenizer of its own is loaded as a model's
     "grading",  # is this answer the gold one?
-    "text",  # token ids to text
     "model",  # weights and forward pass; hf/ reads and writes Hugging Face folders
     "runtime",  # files, logs, checkpoints
     "rl",  # the mathematics, of arrays alone
     "budget",  # what a run has used, and may still use
     "checks",  # of the configuration
     "types",  # what crosses files
+    "text",  # token ids to text
     "seeds",  # random numbers by what they are for
     "shapes",  # lengths that arrays are padded to
     "config",  # of files and the command line

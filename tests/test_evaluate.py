@@ -12,7 +12,7 @@ from vinejax.evaluate import evaluate_run
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.settings import Config
-from vinejax.tasks.rewards import Rewards
+from vinejax.tasks.graded import GradedTask
 
 
 def run() -> Path:
@@ -75,13 +75,13 @@ def test_the_best_policy_goes_before_the_newest(copy: Path):
 def test_every_response_is_graded_in_one_batch_and_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    batches, graded = [], Rewards.__call__
+    batches, graded = [], GradedTask.__call__
 
-    def noted(rewards: Rewards, items: Any) -> list[float]:
+    def noted(rewards: GradedTask, items: Any) -> list[float]:
         batches.append(items)
         return graded(rewards, items)
 
-    monkeypatch.setattr(Rewards, "__call__", noted)
+    monkeypatch.setattr(GradedTask, "__call__", noted)
     record = evaluate_run(start_config(), tmp_path)
     assert [len(batch) for batch in batches] == [12]
     rows = cases.read_lines(tmp_path / "eval" / "test.jsonl")

@@ -12,7 +12,7 @@ from vinejax.learner.step import UpdateStats
 from vinejax.rollout.stats import EngineStats
 from vinejax.runtime.distributed import exchange
 from vinejax.runtime.log import RunLog
-from vinejax.tasks.rewards import GradingStats
+from vinejax.tasks.graded import GradingStats
 from vinejax.types import Batch, Episode
 
 

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from etils import epath
 from jax.sharding import Mesh
@@ -22,13 +22,10 @@ from vinejax.runtime.offload import to_device, to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
 from vinejax.settings import Config, SampleConfig
 from vinejax.tasks.base import Split, Task, load_task
+from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import load_problems
-from vinejax.tasks.rewards import Rewards
+from vinejax.text import Tokenizer
 from vinejax.types import Problem, PromptedProblem
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 DROPPED = "dropped_problems.json"
@@ -46,11 +43,11 @@ class Session:
     cfg: Config
     workdir: epath.Path
     task: Task
-    rewards: Rewards
+    rewards: GradedTask
     mesh: Mesh
     model: Decoder
     start: Params
-    tokenizer: "PreTrainedTokenizerBase"
+    tokenizer: Tokenizer
     problems: dict[Split, list[PromptedProblem]]
 
     def __enter__(self) -> "Session":
@@ -112,7 +109,7 @@ def open_session(
     model = computing(model, cfg.model)
     start = to_host(start) if cfg.offload.reference else start
     with contextlib.ExitStack() as stack:
-        rewards = stack.enter_context(Rewards(task, cfg.grader))
+        rewards = stack.enter_context(GradedTask(task, cfg.grader))
         problems, dropped = prompted_problems(cfg, rewards, tokenizer, splits)
         if is_writer():
             record_run(cfg, workdir)
@@ -138,7 +135,7 @@ def check_context(cfg: Config, context: int, why: str = "") -> None:
 
 
 def prompted_problems(
-    cfg: Config, rewards: Rewards, tokenizer: "PreTrainedTokenizerBase", splits: tuple[Split, ...]
+    cfg: Config, rewards: GradedTask, tokenizer: Tokenizer, splits: tuple[Split, ...]
 ) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[dict[str, Any]]]]:
     """The problems of the splits with their prompt ids, and a record of those that are not usual.
 
@@ -171,8 +168,8 @@ def prompted_problems(
     return kept, listed
 
 
-def _unreadable(rewards: Rewards, problems: list[Problem]) -> dict[str, str | None]:
-    """As `Rewards.unreadable`, in the problems' order; of several hosts, each looks at a share."""
+def _unreadable(rewards: GradedTask, problems: list[Problem]) -> dict[str, str | None]:
+    """`GradedTask.unreadable` in the order of the problems; each host reads its share."""
     numbers = {problem.id: i for i, problem in enumerate(problems)}
     found = rewards.unreadable([problem for i, problem in enumerate(problems) if is_mine(i)])
     everything = shared_work({numbers[name]: gold for name, gold in found.items()})
@@ -180,7 +177,7 @@ def _unreadable(rewards: Rewards, problems: list[Problem]) -> dict[str, str | No
 
 
 def _short_prompts(
-    cfg: Config, task: Task, tokenizer: "PreTrainedTokenizerBase", split: Split
+    cfg: Config, task: Task, tokenizer: Tokenizer, split: Split
 ) -> tuple[list[PromptedProblem], list[dict[str, Any]]]:
     """The problems whose prompt is not too long, and a record of each of the others."""
     limit = cfg.data.max_prompt_tokens

@@ -1,20 +1,22 @@
 """Sampled ids to text, and the search for stop strings in it."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+else:  # transformers takes seconds to import, and most of what names a tokenizer never makes one
+    Tokenizer = Any
 
 UNFINISHED = "\ufffd"  # what a decoder shows for a character whose last bytes are still to come
 
 
-def decode(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> str:
+def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
     """Text without special tokens, spaces as they are; ids that the tokenizer lacks give ''."""
     return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def continuation_text(
-    tokenizer: "PreTrainedTokenizerBase", prefix: list[int], prefix_text: str, ids: list[int]
+    tokenizer: Tokenizer, prefix: list[int], prefix_text: str, ids: list[int]
 ) -> str:
     """What `ids` add to the text of `prefix`.
 
@@ -39,7 +41,7 @@ class Cut(NamedTuple):
 
 
 def cut_at_stop(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     prefix: list[int],
     prefix_text: str,
     ids: list[int],

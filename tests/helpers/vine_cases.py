@@ -10,7 +10,7 @@ from vinejax.rollout.branches import Branch, Grown
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.vine import fill_values
 from vinejax.settings import Config, GraderConfig
-from vinejax.tasks.rewards import Rewards
+from vinejax.tasks.graded import GradedTask
 from vinejax.types import Episode, Problem
 
 QUESTION, ANSWER = "2+3-1", "2+3=5\n5-1=4\n#### 4"
@@ -86,8 +86,8 @@ def fill(episodes: list[Episode], cfg: Config, script=alternate, task: Any = Non
     return filled, engine
 
 
-def rewards_of(task: Any) -> Rewards:
-    return Rewards(task, GraderConfig())
+def rewards_of(task: Any) -> GradedTask:
+    return GradedTask(task, GraderConfig())
 
 
 def config(**values: Any) -> Config:

@@ -11,8 +11,8 @@ from helpers.tokenizer_cases import load
 
 from vinejax.settings import DataConfig, GraderConfig
 from vinejax.tasks.base import Split, Task, load_task
+from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import encode_prompt, encode_response, load_problems
-from vinejax.tasks.rewards import Rewards
 from vinejax.tasks.steps import step_ends
 from vinejax.types import Problem
 
@@ -70,7 +70,7 @@ def test_the_other_one_is_graded_by_the_grader(expand: Any):
     problem = Problem("test/0", "(x+1)(x+2)", "x^2+3x+2")
     assert len({p.id for p in expand.load("train")}) == 2000
     texts = [expand.solution(problem), "It is $\\boxed{(2+x)(x+1)}$.", "It is $\\boxed{x^2}$.", ""]
-    with Rewards(expand, GraderConfig(workers=1)) as rewards:
+    with GradedTask(expand, GraderConfig(workers=1)) as rewards:
         assert rewards([(problem, text) for text in texts]) == [1.0, 1.0, 0.0, 0.0]
         assert rewards.stats.pairs == 4
         assert rewards.unreadable(expand.load("test")) == {}
@@ -79,7 +79,7 @@ def test_the_other_one_is_graded_by_the_grader(expand: Any):
 
 def test_the_other_one_rewards_steps(expand: Any):
     problem = Problem("test/0", "(x+1)(x+2)", "x^2+3x+2")
-    rewards, text = Rewards(expand, GraderConfig()), "\na\nb\na\na"
+    rewards, text = GradedTask(expand, GraderConfig()), "\na\nb\na\na"
     ends = expand.split(text)
     steps = [text[a:b] for a, b in zip(ends, ends[1:], strict=False)]
     assert steps == ["\na", "\nb", "\na", "\na"] and rewards.has_steps

@@ -1,19 +1,16 @@
 """Episodes as the rows of episodes/<iteration>.jsonl: text, steps, values, advantages, reward."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from vinejax.text import continuation_text, decode
+from vinejax.text import Tokenizer, continuation_text, decode
 from vinejax.types import Episode, PromptedProblem
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 def episode_rows(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     problems: list[PromptedProblem],
     episodes: list[Episode],
     step_advantages: np.ndarray | None,
@@ -54,7 +51,7 @@ def episode_rows(
 
 
 def _steps(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     episode: Episode,
     values: np.ndarray | None,
     advantages: np.ndarray | None,

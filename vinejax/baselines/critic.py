@@ -21,7 +21,7 @@ from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.score import shifted
 from vinejax.learner.update import accumulate, apply
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.sharding import everywhere
+from vinejax.model.sharding import replicate
 from vinejax.rl.losses import value_clip
 from vinejax.settings import Config
 from vinejax.types import Batch, TrainState
@@ -75,7 +75,7 @@ def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[Array, "
 @functools.partial(jax.jit, static_argnames="model")
 def _values(model: Decoder, critic: Params, batch: Batch) -> Float[Array, "B T"]:
     values = jnp.where(batch.mask, token_values(model, critic, batch), 0.0)
-    return everywhere(values, model.mesh)
+    return replicate(values, model.mesh)
 
 
 def critic_values(model: Decoder, critic: Params, batch: Batch, size: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,19 +37,15 @@ from vinejax.seeds import host_rng
 from vinejax.settings import Config, ModelConfig, OptimizerConfig
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.prompts import encode_response, load_problems
+from vinejax.text import Tokenizer
 from vinejax.types import Batch, Episode, TrainState
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 FOLDER = "warmup"  # of the workdir: the model, in Hugging Face's layout
 LEFT_OUT = "dropped_examples.json"  # of the workdir
 LOG_EVERY = 20  # steps
 
 
-def fresh_model(
-    cfg: Config, task: Task, mesh: Mesh
-) -> tuple[Decoder, Params, "PreTrainedTokenizerBase"]:
+def fresh_model(cfg: Config, task: Task, mesh: Mesh) -> tuple[Decoder, Params, Tokenizer]:
     """A model of the configured sizes with random weights, on the tokenizer that the task ships.
 
     Raises ConfigError for a task that has none: such a task needs `model.path`; and for sizes that
@@ -122,7 +118,7 @@ def sft_step(
 
 
 def worked_examples(
-    task: Task, tokenizer: "PreTrainedTokenizerBase", cfg: Config, context: int
+    task: Task, tokenizer: Tokenizer, cfg: Config, context: int
 ) -> tuple[list[Episode], list[dict[str, str]]]:
     """The train split as episodes whose response is the worked solution; (those, the others).
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.sharding import everywhere
+from vinejax.model.sharding import replicate
 from vinejax.types import Batch
 
 
@@ -43,4 +43,4 @@ def shifted(after: Float[Array, "B T"]) -> Float[Array, "B T"]:
 def score(model: Decoder, params: Params, batch: Batch, temperature: float) -> Float[Array, "B T"]:
     """Log-probabilities of the batch's tokens, 0 off the response."""
     logprobs, _ = token_logprobs(model, params, batch, temperature)
-    return everywhere(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
+    return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)

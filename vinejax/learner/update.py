@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vinejax.model.decoder import Params
-from vinejax.model.sharding import ROWS, as_params, constrain, everywhere, param_shardings
+from vinejax.model.sharding import ROWS, as_params, constrain, param_shardings, replicate
 from vinejax.types import TrainState
 
 # (params, rows) -> (these rows' part of the loss, sums to be reported)
@@ -53,7 +53,7 @@ def accumulate(
     _, sums = jax.eval_shape(part, jax.tree.map(lambda x: x[0], micros))
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (params, sums))
     grads, sums = lax.scan(add, (as_params(zero[0], mesh), zero[1]), micros)[0]
-    return grads, everywhere(sums, mesh)
+    return grads, replicate(sums, mesh)
 
 
 def _strided(x: jax.Array, size: int, mesh: Mesh | None) -> jax.Array:
@@ -85,7 +85,7 @@ def apply(
     state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), updated, kept)
     if mesh is not None:  # as it came: otherwise the next update would be another program
         state = lax.with_sharding_constraint(state, state_shardings(state.params, optimizer, mesh))
-    return state, *everywhere((jnp.where(accept, norm, 0.0), accept), mesh)
+    return state, *replicate((jnp.where(accept, norm, 0.0), accept), mesh)
 
 
 def state_shardings(

@@ -185,7 +185,7 @@ def constrain(x: jax.Array, mesh: Mesh | None, *axes: Axis) -> jax.Array:
     return lax.with_sharding_constraint(x, NamedSharding(mesh, fit(P(*axes), x.shape, mesh)))
 
 
-def everywhere(tree: Any, mesh: Mesh | None) -> Any:
+def replicate(tree: Any, mesh: Mesh | None) -> Any:
     """Arrays that every device, and so every host, holds whole."""
     return jax.tree.map(lambda x: constrain(x, mesh, *[None] * x.ndim), tree)
 

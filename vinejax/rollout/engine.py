@@ -11,7 +11,7 @@ solutions, Monte Carlo values and evaluation are all branches.
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -42,9 +42,7 @@ from vinejax.rollout.stop import first_states, stop_table, token_texts
 from vinejax.runtime import distributed
 from vinejax.runtime.compiles import num_compiles
 from vinejax.settings import SampleConfig
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from vinejax.text import Tokenizer
 
 
 class Scored(NamedTuple):
@@ -69,7 +67,7 @@ class Engine:
         self,
         model: Decoder,
         sample_config: SampleConfig,
-        tokenizer: "PreTrainedTokenizerBase",
+        tokenizer: Tokenizer,
         mesh: Mesh | None = None,
         slots: int = 64,
         window_rows: int | None = None,

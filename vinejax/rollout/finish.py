@@ -1,16 +1,13 @@
 """From drawn tokens to what grew: texts, stop strings, and how each branch ended."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vinejax.rollout.branches import Branch, Grown, OnGrown
 from vinejax.rollout.decode import EOS, STOP
 from vinejax.rollout.phase import Drawn
 from vinejax.runtime.distributed import is_mine, shared_work
-from vinejax.text import Cut, added, cut_at_stop, decode, tail
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from vinejax.text import Cut, Tokenizer, added, cut_at_stop, decode, tail
 
 
 class Ending:
@@ -18,7 +15,7 @@ class Ending:
 
     def __init__(
         self,
-        tokenizer: "PreTrainedTokenizerBase",
+        tokenizer: Tokenizer,
         stop: tuple[str, ...],
         trunks: Sequence[list[int]],
         branches: Sequence[Branch],

@@ -6,20 +6,17 @@ Corasick (1975), whose alphabet here is the vocabulary, one table look-up a toke
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from vinejax.rollout.branches import Branch
-from vinejax.text import decode
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from vinejax.text import Tokenizer, decode
 
 HIT = -1
 
 
-def token_texts(tokenizer: "PreTrainedTokenizerBase", vocab_size: int) -> list[str]:
+def token_texts(tokenizer: Tokenizer, vocab_size: int) -> list[str]:
     """What each id adds to a text in the middle of it; '' for special ids and those it lacks."""
     anchor: Any = tokenizer.encode("a", add_special_tokens=False)[-1:]
     before = len(decode(tokenizer, anchor))

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,18 +11,16 @@ from vinejax.rollout.engine import Engine
 from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.seeds import row_seed
 from vinejax.settings import Config
-from vinejax.tasks.rewards import BackgroundRewards, Rewards
+from vinejax.tasks.graded import BackgroundGrading, GradedTask
 from vinejax.tasks.steps import step_ends
+from vinejax.text import Tokenizer
 from vinejax.types import Episode, Problem, PromptedProblem
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 def sample_solutions(
     engine: Engine,
     params: Params,
-    rewards: Rewards,
+    rewards: GradedTask,
     problems: list[PromptedProblem],
     per_problem: int,
     seed: int,
@@ -54,7 +51,7 @@ def sample_solutions(
 
 def graded_as_grown(
     grow: Callable[[OnGrown], list[Grown]],
-    rewards: Rewards,
+    rewards: GradedTask,
     response_of: Callable[[int, Grown], tuple[Problem, str]],
     truncated: float | None,
 ) -> tuple[list[Grown], list[float]]:
@@ -63,7 +60,7 @@ def graded_as_grown(
     `response_of(i, grown)` is the problem and the whole response that branch i makes. Each host
     grades the branches that it reads.
     """
-    with BackgroundRewards(rewards) as background:
+    with BackgroundGrading(rewards) as background:
 
         def on_grown(i: int, one: Grown) -> None:
             if truncated is None or one.finish != "length":
@@ -76,8 +73,8 @@ def graded_as_grown(
 
 
 def rewarded_steps(
-    rewards: Rewards,
-    tokenizer: "PreTrainedTokenizerBase",
+    rewards: GradedTask,
+    tokenizer: Tokenizer,
     problem: Problem,
     prompt: list[int],
     response: list[int],
@@ -106,7 +103,7 @@ def rewarded_steps(
 def sample_episodes(
     engine: Engine,
     params: Params,
-    rewards: Rewards,
+    rewards: GradedTask,
     problems: list[PromptedProblem],
     cfg: Config,
     iteration: int,

@@ -8,7 +8,7 @@ An episode is one trunk, its states are positions on it, so a value costs no pre
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,12 +21,9 @@ from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.seeds import row_seed
 from vinejax.settings import Config
 from vinejax.shapes import bucket
-from vinejax.tasks.rewards import Rewards
-from vinejax.text import UNFINISHED, continuation_text, decode
+from vinejax.tasks.graded import GradedTask
+from vinejax.text import UNFINISHED, Tokenizer, continuation_text, decode
 from vinejax.types import Continuation, Episode, Problem, PromptedProblem
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 class _State(NamedTuple):
@@ -74,7 +71,7 @@ def _budget(state: _State, episode: Episode, cfg: Config) -> int:
 def fill_values(
     engine: Engine,
     params: Params,
-    rewards: Rewards,
+    rewards: GradedTask,
     problems: list[PromptedProblem],
     episodes: list[Episode],
     cfg: Config,
@@ -169,7 +166,7 @@ def _rollout_numbers(episodes: list[Episode]) -> list[int]:
     return numbers
 
 
-def _text(tokenizer: "PreTrainedTokenizerBase", episode: Episode, state: _State) -> str:
+def _text(tokenizer: Tokenizer, episode: Episode, state: _State) -> str:
     """The response as far as the state; the text of a continuation begins where it ends."""
     prompt_text = decode(tokenizer, episode.prompt)
     before = episode.tokens[len(episode.prompt) : state.position]
@@ -178,8 +175,8 @@ def _text(tokenizer: "PreTrainedTokenizerBase", episode: Episode, state: _State)
 
 
 def _later(
-    rewards: Rewards,
-    tokenizer: "PreTrainedTokenizerBase",
+    rewards: GradedTask,
+    tokenizer: Tokenizer,
     problem: Problem,
     episode: Episode,
     state: _State,

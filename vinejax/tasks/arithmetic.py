@@ -18,16 +18,13 @@ what reinforcement has to find, and a step's value shows where a solution gave u
 import hashlib
 import pathlib
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vinejax.settings import DataConfig
 from vinejax.tasks.steps import split_steps
+from vinejax.text import Tokenizer
 from vinejax.types import Problem
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 SIZES = {"train": 6000, "validation": 256, "test": 512}
 OPERATIONS = (2, 3, 4)  # difficulties, in equal shares
@@ -115,7 +112,7 @@ class Arithmetic:
     def reward(self, problem: Problem, response: str) -> float:
         return float(self.answer(response) == self.answer(problem.answer))
 
-    def tokenizer(self) -> "PreTrainedTokenizerBase":
+    def tokenizer(self) -> Tokenizer:
         """The shipped character-level tokenizer, for models that start from nothing."""
         from vinejax.model.hf.weights import load_tokenizer
 

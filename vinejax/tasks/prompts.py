@@ -3,23 +3,19 @@
 Sampled responses never come here: their ids are used as they were drawn.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vinejax.errors import ConfigError, DataError, ModelError
 from vinejax.tasks.base import Split, Task
+from vinejax.text import Tokenizer
 from vinejax.types import Problem
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 # Texts to encode a response after. One of them keeps its tokens whatever follows: letters do not
 # merge with a line end, a space or a digit, nor a line end with a letter.
 ANCHORS = ("a", "\n")
 
 
-def encode_prompt(
-    tokenizer: "PreTrainedTokenizerBase", text: str, chat_template: bool
-) -> list[int]:
+def encode_prompt(tokenizer: Tokenizer, text: str, chat_template: bool) -> list[int]:
     """Ids of a prompt, with BOS in front exactly once where the tokenizer has one.
 
     With `chat_template`, `text` is what the user says and the ids end where the assistant's turn
@@ -37,14 +33,14 @@ def encode_prompt(
     return ids
 
 
-def _render(tokenizer: "PreTrainedTokenizerBase", text: str) -> str:
+def _render(tokenizer: Tokenizer, text: str) -> str:
     if tokenizer.chat_template is None:
         raise ConfigError("data.chat_template", "the tokenizer has no chat template", "True")
     messages = [{"role": "user", "content": text}]
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
-def encode_response(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:
     """Ids of a response as it stands after a prompt: no BOS, EOS at the end.
 
     SentencePiece puts a space before whatever it encodes, which inside a sequence is one space
@@ -66,14 +62,14 @@ def encode_response(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int
     return [*_encode(tokenizer, text), eos]
 
 
-def _encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
     # verbose: what is too long is dropped and reported by us, not warned about.
     return list(tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
 def load_problems(
     task: Task,
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     split: Split,
     max_prompt_tokens: int,
     chat_template: bool,

@@ -1,13 +1,9 @@
 """Reasoning steps: where a response divides, in characters and then in tokens."""
 
 import bisect
-from typing import TYPE_CHECKING
 
 from vinejax.tasks.math_steps import split_math
-from vinejax.text import UNFINISHED, decode
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from vinejax.text import UNFINISHED, Tokenizer, decode
 
 STYLES = ("math", "gsm8k", "lines")
 ANSWER_LINE = "\n#### "
@@ -60,7 +56,7 @@ def every_n_tokens(num_tokens: int, n: int) -> list[int]:
 
 
 def step_ends(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     prompt: list[int],
     response: list[int],
     boundaries: list[int],
@@ -82,7 +78,7 @@ def step_ends(
 
 
 def token_ends(
-    tokenizer: "PreTrainedTokenizerBase", prompt: list[int], response: list[int]
+    tokenizer: Tokenizer, prompt: list[int], response: list[int]
 ) -> tuple[str, list[int]]:
     """The response's decoded text, and for each token the characters complete at its end.
 
@@ -100,7 +96,7 @@ def token_ends(
 
 
 def _near_ends(
-    tokenizer: "PreTrainedTokenizerBase", ids: list[int], first: int, head: int, decoded: str
+    tokenizer: Tokenizer, ids: list[int], first: int, head: int, decoded: str
 ) -> list[int] | None:
     """Ends of ids[first:] in linear work: each token is decoded after a few known ones only.
 
@@ -125,7 +121,7 @@ def _near_ends(
 
 
 def _whole_ends(
-    tokenizer: "PreTrainedTokenizerBase", ids: list[int], first: int, head: int, decoded: str
+    tokenizer: Tokenizer, ids: list[int], first: int, head: int, decoded: str
 ) -> list[int]:
     """Ends of ids[first:] by their definition, decoding every prefix."""
     ends, done = [], 0

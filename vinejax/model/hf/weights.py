@@ -8,7 +8,7 @@ import dataclasses
 import json
 import os
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,9 +44,7 @@ from vinejax.model.hf.tensors import (
     write_unfinished,
 )
 from vinejax.model.sharding import auto, check_heads, param_shardings
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from vinejax.text import Tokenizer
 
 DTYPES = ("float32", "bfloat16", "float16")
 GENERATION = "generation_config.json"
@@ -56,7 +54,7 @@ NOT_A_WEIGHT = "rotary_emb.inv_freq"  # a buffer that early Llama checkpoints ca
 
 def load_pretrained(
     path: epath.PathLike, dtype: str = "float32", mesh: Mesh | None = None
-) -> tuple[Decoder, Params, "PreTrainedTokenizerBase"]:
+) -> tuple[Decoder, Params, Tokenizer]:
     """Model, parameters and tokenizer of a Hugging Face folder, gs:// folder or hub name.
 
     `dtype` is that of the returned parameters: float32, bfloat16 or float16. Raises ModelError,
@@ -77,7 +75,7 @@ def _check_dtype(dtype: str) -> None:
         raise ModelError(f"dtype = {dtype!r} is none of {', '.join(DTYPES)}")
 
 
-def load_model(folder: epath.Path) -> tuple[Decoder, "PreTrainedTokenizerBase"]:
+def load_model(folder: epath.Path) -> tuple[Decoder, Tokenizer]:
     """Architecture and tokenizer of a folder, without its weights."""
     cfg = read_config(folder)
     tokenizer = load_tokenizer(folder)
@@ -110,7 +108,7 @@ def read_config(folder: epath.Path) -> DecoderConfig:
     return dataclasses.replace(cfg, eos_ids=tuple(sorted(ids)), generation=text)
 
 
-def load_tokenizer(folder: epath.PathLike) -> "PreTrainedTokenizerBase":
+def load_tokenizer(folder: epath.PathLike) -> Tokenizer:
     """The folder's fast tokenizer and chat template, through transformers.
 
     As tokenizer.json has it: AutoTokenizer of transformers 5 rebuilds the tokenizers of some
@@ -213,7 +211,7 @@ def save_pretrained(
     path: epath.PathLike,
     model: Decoder,
     params: Params,
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     dtype: str | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
@@ -265,7 +263,7 @@ def _check_params(model: Decoder, params: Params) -> None:
         raise ModelError(f"parameter {'/'.join(path)} is no part of the model")
 
 
-def _save_tokenizer(folder: epath.Path, tokenizer: "PreTrainedTokenizerBase") -> None:
+def _save_tokenizer(folder: epath.Path, tokenizer: Tokenizer) -> None:
     with tempfile.TemporaryDirectory(prefix="vinejax-tokenizer-") as local:
         tokenizer.save_pretrained(local)
         config = epath.Path(local) / "tokenizer_config.json"

@@ -13,10 +13,10 @@ from helpers import loop_cases as cases
 from vinejax.errors import UserError
 from vinejax.grading import Grader, Verdict
 from vinejax.settings import GraderConfig
-from vinejax.tasks import rewards as module
+from vinejax.tasks import graded as module
+from vinejax.tasks.graded import GradedTask, GradingStats
 from vinejax.tasks.gsm8k import GSM8K
 from vinejax.tasks.math import MATH
-from vinejax.tasks.rewards import GradingStats, Rewards
 from vinejax.types import Problem
 
 PROBLEMS = [Problem(f"train/{i}", "", f"\n#### {i}") for i in range(6)]
@@ -31,7 +31,7 @@ class Plain(cases.FewProblems):
 
 def test_a_plain_task_is_asked_for_each_and_has_no_grader(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(module, "Grader")
-    with Rewards(Plain(), GraderConfig()) as rewards:
+    with GradedTask(Plain(), GraderConfig()) as rewards:
         assert rewards([(PROBLEMS[0], "abc"), (PROBLEMS[1], "")]) == [0.75, 0.0]
         assert rewards.unreadable(PROBLEMS) == {} and not rewards.has_steps
         assert (rewards.stats.pairs, rewards.stats.timeouts, rewards.stats.errors) == (0, 0, 0)
@@ -65,7 +65,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
 def test_the_grader_has_the_configured_settings_and_the_style_of_the_task(recorded: list):
     cfg = GraderConfig(mode="reference", workers=3, timeout_s=2.5, memory_mb=700)
     for task, style in ((GSM8K("x"), "gsm8k"), (MATH("x"), "math")):
-        Rewards(task, cfg).close()
+        GradedTask(task, cfg).close()
         grader = recorded[-1]
         assert (grader.mode, grader.style, grader.workers, grader.timeout_s) == (
             *("reference", style),
@@ -75,7 +75,7 @@ def test_the_grader_has_the_configured_settings_and_the_style_of_the_task(record
 
 
 def test_a_batch_goes_to_the_grader_whole(recorded: list):
-    with Rewards(GSM8K("x"), GraderConfig()) as rewards:
+    with GradedTask(GSM8K("x"), GraderConfig()) as rewards:
         assert rewards(ITEMS) == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
         assert rewards([]) == []
         (grader,) = recorded
@@ -86,7 +86,7 @@ def test_a_batch_goes_to_the_grader_whole(recorded: list):
 
 
 def test_counters_are_the_graders_and_of_the_time_between():
-    with Rewards(MATH("x"), GraderConfig(workers=1)) as rewards:
+    with GradedTask(MATH("x"), GraderConfig(workers=1)) as rewards:
         before = rewards.stats
         assert rewards([HARD, (HARD[0], "Hm")]) == [1.0, 0.0]
         assert rewards._grader and rewards._grader.stats.started == 1
@@ -98,7 +98,7 @@ def test_counters_are_the_graders_and_of_the_time_between():
 
 
 def test_closed_means_that_the_workers_are_gone():
-    with Rewards(MATH("x"), GraderConfig(workers=1)) as rewards:
+    with GradedTask(MATH("x"), GraderConfig(workers=1)) as rewards:
         rewards([HARD])
         assert rewards._grader
         (worker,) = rewards._grader._live
@@ -110,7 +110,7 @@ def test_closed_means_that_the_workers_are_gone():
 
 def test_unreadable_golds_are_named_with_what_they_are(recorded: list):
     problems = [*PROBLEMS, Problem("train/6", "", r"#### \foo"), Problem("train/7", "", "none")]
-    with Rewards(GSM8K("x"), GraderConfig()) as rewards:
+    with GradedTask(GSM8K("x"), GraderConfig()) as rewards:
         assert rewards.unreadable(problems) == {"train/6": r"\foo", "train/7": None}
 
 
@@ -128,7 +128,7 @@ def test_unusable_rewards_are_one_line(given: list[float], message: str):
         def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
             return given
 
-    with Rewards(Wrong(), GraderConfig()) as rewards, pytest.raises(UserError) as error:
+    with GradedTask(Wrong(), GraderConfig()) as rewards, pytest.raises(UserError) as error:
         rewards(ITEMS)
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
@@ -139,7 +139,7 @@ def test_a_plain_reward_must_be_finite_too():
             return math.nan
 
     with pytest.raises(UserError, match="task arithmetic, problem train/0: a reward is nan"):
-        Rewards(Wrong(), GraderConfig())(ITEMS)
+        GradedTask(Wrong(), GraderConfig())(ITEMS)
 
 
 def test_threads_take_turns():
@@ -155,7 +155,7 @@ def test_threads_take_turns():
             self.inside -= 1
             return float(response)
 
-    rewards, found = Rewards(Slow(), GraderConfig()), {}
+    rewards, found = GradedTask(Slow(), GraderConfig()), {}
 
     def work(i: int) -> None:
         found[i] = rewards([(problem, str(i)) for problem in PROBLEMS])

@@ -30,7 +30,7 @@ class GradingStats:
         return GradingStats(*(a - b for a, b in zip(now, then, strict=True)))
 
 
-class Rewards:
+class GradedTask:
     """A task with its grader: a context manager, usable from several threads, one call at a time.
 
     Workers start when a task that is `BatchGraded` has a pair that needs one; for other tasks
@@ -43,7 +43,7 @@ class Rewards:
         self._seconds = 0.0
         self._lock = threading.Lock()
 
-    def __enter__(self) -> "Rewards":
+    def __enter__(self) -> "GradedTask":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -129,21 +129,21 @@ class Rewards:
         return reward
 
 
-class BackgroundRewards:
-    """Rewards of responses as they come, on a thread of its own: the caller goes on sampling.
+class BackgroundGrading:
+    """GradedTask of responses as they come, on a thread of its own: the caller goes on sampling.
 
     A context manager; leaving it waits for the batch that is being graded and drops the others.
     """
 
     BATCH = 64  # responses: enough for all workers, few enough to be done before the last ones come
 
-    def __init__(self, rewards: Rewards):
+    def __init__(self, rewards: GradedTask):
         self._rewards = rewards
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rewards")
         self._next: list[tuple[int, Problem, str]] = []
         self._batches: list[tuple[list[int], Future[list[float]]]] = []
 
-    def __enter__(self) -> "BackgroundRewards":
+    def __enter__(self) -> "BackgroundGrading":
         return self
 
     def __exit__(self, *_: object) -> None:
