@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vinejax.errors import ConfigError
-from vinejax.settings import METHODS, Config
+from vinejax.methods import METHODS, find_method
+from vinejax.settings import Config
 
 AT_LEAST_ONE = (
     *(
@@ -45,11 +46,10 @@ CHOICES = {
     "values.budget": ("left", "fresh"),
     "grader.mode": ("strict", "reference"),
     "grader.unreadable": ("drop", "keep"),
-    "method": tuple(METHODS),
     "ppo.whiten": ("method", "iteration", "minibatch", "none"),
     "ppo.reduction": ("method", "token", "sequence", "budget"),
     "sft.reduction": ("token", "sequence"),
-    "kl.reduction": ("token", "sequence"),
+    "kl.reduction": ("policy", "token", "sequence"),
     "optimizer.warmup": ("linear", "log"),
 }
 
@@ -102,29 +102,24 @@ def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
     return flat
 
 
-NEEDS_GROUPS = {
-    **dict.fromkeys(("grpo", "rloo", "dr_grpo", "dapo", "opmd", "asymre"), "is compared with"),
-    "dpo_positive": "is paired with",
-}
-
-
 def _check_method(cfg: Config, given: Collection[str]) -> None:
     """Refuses fields that the method does not read, and groups of one where it compares."""
+    method = find_method(cfg.method)
     defaults = dict(flatten(Config()))
     for name, value in flatten(cfg):
         section = name.partition(".")[0]
-        owners = [method for method, sections in METHODS.items() if section in sections]
+        owners = [owner for owner, record in METHODS.items() if section in record.sections]
         is_set = value != defaults[name] or name in given
-        if owners and cfg.method not in owners and is_set:
+        if owners and section not in method.sections and is_set:
             rule = f"is read by method = {owners[0]!r} alone, and this run has {cfg.method!r}"
             raise ConfigError(name, f"{rule}; leave it out", repr(value))
-        if cfg.method == "sft" and section == "optimizer" and value != defaults[name]:
-            rule = "is not read by method = 'sft', which has sft.learning_rate and the defaults"
+        if section in method.ignores and value != defaults[name]:
+            rule = f"is not read by method = {cfg.method!r}, which has fields of its own for this"
             raise ConfigError(name, f"{rule}; leave it out", repr(value))
-    if cfg.method in NEEDS_GROUPS and cfg.rollout.per_prompt < 2:
+    if method.needs_groups and cfg.rollout.per_prompt < 2:
         rule = (
-            f"must be at least 2 for method = {cfg.method!r}: a solution "
-            f"{NEEDS_GROUPS[cfg.method]} the others of its problem"
+            f"must be at least 2 for method = {cfg.method!r}: a solution is compared, or paired, "
+            "with the others of its problem"
         )
         raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
 

@@ -17,9 +17,10 @@ from ml_collections import config_dict
 
 from vinejax import settings
 from vinejax.errors import ConfigError
-from vinejax.settings import METHODS, Config
+from vinejax.methods import METHODS
+from vinejax.settings import Config
 
-OWNED = {section for sections in METHODS.values() for section in sections}
+OWNED = {section for method in METHODS.values() for section in method.sections}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,32 +5,35 @@ import os
 import jax
 from etils import epath
 
-from vinejax.baselines.sft import FOLDER as WARM_UP
 from vinejax.errors import WorkdirError
 from vinejax.model.hf.hub import find_folder
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.hf.weights import load_model, save_pretrained
 from vinejax.model.sharding import make_mesh, param_shardings
-from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.checkpoint import Checkpoints, find_policy
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.workdir import check_workdir
 from vinejax.settings import Config
+from vinejax.warmup import FOLDER as WARM_UP
 
 FOLDER = "export"  # of the workdir
-SOURCES = {"best": ("best", "checkpoints"), "last": ("checkpoints",)}
 
 
 def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> epath.Path:
     """Write a checkpoint's weights, in the float32 they were trained in, to `<workdir>/export`.
 
-    `policy` 'best' is what `--mode=eval` evaluates: the checkpoint with the best validation
-    accuracy, or the newest where none was better than the start; 'last' is the newest. Architecture
-    and tokenizer are those that the run started from, whose weights are not read. Returns the
-    folder. Raises WorkdirError where there is no checkpoint.
+    `policy` 'best' is the checkpoint with the best validation accuracy, or the newest where none
+    was better than the start; 'last' is the newest. Architecture and tokenizer are those that the
+    run started from, whose weights are not read. Returns the folder. Raises WorkdirError where
+    there is no checkpoint.
     """
     workdir, cfg = check_workdir(cfg, path), on_devices(cfg)
-    name, step = find_checkpoint(workdir, policy)
+    # Where the start was best, whoever asks for an export still wants what was trained.
+    checkpoint = find_policy(workdir, policy) or find_policy(workdir, "last")
+    if checkpoint is None:
+        raise WorkdirError(f"{workdir}: holds no checkpoint to export; --mode=train makes one")
+    name, step = checkpoint
     model, tokenizer = load_model(find_folder(cfg.model.path or workdir / WARM_UP))
     abstract = abstract_params(model)
     like = jax.tree.map(
@@ -45,13 +48,3 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
         print(f"{name}/{step} is now in {workdir / FOLDER}")
     barrier("the end")
     return workdir / FOLDER
-
-
-def find_checkpoint(workdir: epath.Path, policy: str) -> tuple[str, int]:
-    """(folder of the workdir, number) of the checkpoint that `policy` names."""
-    for name in SOURCES[policy]:
-        if (workdir / name).exists():
-            with Checkpoints(workdir / name, keep=1) as checkpoints:
-                if (step := checkpoints.latest()) is not None:
-                    return name, step
-    raise WorkdirError(f"{workdir}: holds no checkpoint to export; --mode=train makes one")

@@ -32,7 +32,7 @@ from vinejax.runtime import distributed
 MODES = {
     "train": ("vinejax.train", "train"),
     "eval": ("vinejax.evaluate", "evaluate_run"),
-    "sft": ("vinejax.baselines.sft", "warm_up"),
+    "sft": ("vinejax.warmup", "warm_up"),
     "export": ("vinejax.export", "export_run"),
     "plan": ("vinejax.plan.command", "plan_run"),
 }

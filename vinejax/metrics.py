@@ -4,29 +4,23 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
-from vinejax.budget import Spent
-from vinejax.learner.step import UpdateStats
+from vinejax.learner.update import Update, mean_norm, num_accepted, total_sums
 from vinejax.rollout.stats import EngineStats
 from vinejax.runtime.distributed import exchange
-from vinejax.runtime.log import RunLog
 from vinejax.tasks.graded import GradingStats
 from vinejax.types import Batch, Episode
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Rewards, lengths and step values of the iteration's episodes."""
+    """Rewards, lengths and steps of all episodes that were sampled."""
     rewards = np.array([episode.reward for episode in episodes])
     lengths = np.array([len(episode.response) for episode in episodes])
     by_problem: dict[str, set[float]] = {}
     for episode in episodes:
         by_problem.setdefault(episode.problem_id, set()).add(episode.reward)
-    values = [v[n > 0] for e in episodes if (v := e.values) is not None
-              and (n := e.value_counts) is not None]  # fmt: skip
-    own = [sum(e.step_rewards) for e in episodes if e.step_rewards is not None]
-    found = {
+    metrics = {
         "reward/mean": rewards.mean(),
         "reward/std": rewards.std(),
         "frac_reward_zero_std": np.mean([len(group) == 1 for group in by_problem.values()]),
@@ -35,12 +29,23 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
         "response_length/clip_ratio": np.mean([not e.finished for e in episodes]),
         "steps/mean": np.mean([len(e.step_ends) for e in episodes]),
     }
-    if values:
-        sampled = np.concatenate(values)
-        found["values/mean"] = sampled.mean() if sampled.size else 0.0
-    if own:
-        found["reward/steps"] = np.mean(own)
-    return found
+    step_totals = [sum(e.step_rewards) for e in episodes if e.step_rewards is not None]
+    if step_totals:
+        metrics["reward/steps"] = np.mean(step_totals)
+    return metrics
+
+
+def value_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Mean of the Monte Carlo values that were sampled, back-filled ones left out."""
+    sampled = [
+        episode.values[episode.value_counts > 0]
+        for episode in episodes
+        if episode.values is not None and episode.value_counts is not None
+    ]
+    if not sampled:
+        return {}
+    values = np.concatenate(sampled)
+    return {"values/mean": values.mean() if values.size else 0.0}
 
 
 def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
@@ -54,26 +59,28 @@ def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
     }
 
 
-def update_metrics(updates: Sequence[UpdateStats]) -> dict[str, Any]:
-    """Means over the tokens of all updates; norms over the updates that were applied."""
-    total = jax.tree.map(lambda *x: np.sum(x), *jax.device_get(list(updates)))
-    tokens, applied = max(total.tokens, 1.0), max(total.updates, 1.0)
-    return {
+def update_metrics(updates: Sequence[Update]) -> dict[str, Any]:
+    """Means over the tokens of all updates; the norm over the updates that were made."""
+    total = total_sums(updates)
+    tokens = max(total.tokens, 1.0)
+    metrics = {
         "actor/loss": total.loss / tokens,
         "actor/kl": total.kl / tokens,
         "actor/old_kl": total.old_kl / tokens,
         "actor/ratio": total.ratio / tokens,
-        "actor/clip_frac": total.clipped / tokens,
         "actor/entropy": total.entropy / tokens,
-        "actor/grad_norm": total.grad_norm / applied,
-        "actor/skipped_updates": total.skipped,
+        "actor/grad_norm": mean_norm(updates),
+        "actor/skipped_updates": float(len(updates) - num_accepted(updates)),
     }
+    if total.clipped is not None:
+        metrics["actor/clip_frac"] = total.clipped / tokens
+    return metrics
 
 
 def engine_metrics(
     stats: EngineStats, episodes: Sequence[Episode], timings: Mapping[str, float]
 ) -> dict[str, Any]:
-    """What the iteration's two phases of sampling generated, and how fast."""
+    """Tokens, steps and memory of the iteration's sampling, of solutions and of continuations."""
     # Episodes that share a state share its continuations.
     drawn = {id(group): len(group) for e in episodes for group in e.continuations}
     seconds = timings["timing_s/rollout"] + timings.get("timing_s/value", 0.0)
@@ -106,12 +113,3 @@ def grading_metrics(stats: GradingStats) -> dict[str, Any]:
         "grader/errors": sum(errors),
         "timing_s/grade": max(seconds),
     }
-
-
-def record(
-    log: RunLog, iteration: int, step: int, values: Mapping[str, Any], spent: Spent
-) -> Spent:
-    """The iteration's line, with the totals of the run; returns these, this iteration timed."""
-    spent = spent.timed(log.timings)
-    log.metrics(iteration, step, "train", {**values, **log.timings, **spent.metrics()})
-    return spent

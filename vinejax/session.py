@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 from etils import epath
 from jax.sharding import Mesh
 
-from vinejax.baselines.sft import computing, warm_start
 from vinejax.errors import ConfigError, DataError
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
@@ -26,6 +26,7 @@ from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import load_problems
 from vinejax.text import Tokenizer
 from vinejax.types import Problem, PromptedProblem
+from vinejax.warmup import computing, warm_start
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 DROPPED = "dropped_problems.json"
@@ -37,13 +38,13 @@ class Session:
     """A run's fixed parts, and the grader, which ends with the session as a context manager.
 
     `start` is where the policy starts and what its KL is measured from. With `offload.reference` it
-    waits in the host's memory; `reference` is on the devices.
+    waits in the host's memory, from where `load_reference` brings it.
     """
 
     cfg: Config
     workdir: epath.Path
     task: Task
-    rewards: GradedTask
+    graded: GradedTask
     mesh: Mesh
     model: Decoder
     start: Params
@@ -54,31 +55,36 @@ class Session:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.rewards.close()
+        self.graded.close()
 
-    @property
-    def reference(self) -> Params:
-        """The start, on the devices while the caller holds it."""
+    def load_reference(self) -> Params:
+        """The start's weights, on the devices while the caller holds them."""
         return to_device(self.start)
 
-    def engine(self, sample: SampleConfig) -> Engine:
+    @functools.cached_property
+    def sampler(self) -> Engine:
+        """The engine of training, made at its first use."""
+        return self._make_engine(self.cfg.sample)
+
+    @functools.cached_property
+    def evaluator(self) -> Engine:
+        """The engine of evaluation: its own temperature and top-p, the rest as in training."""
+        evaluation = self.cfg.eval
+        return self._make_engine(
+            dataclasses.replace(
+                self.cfg.sample, temperature=evaluation.temperature, top_p=evaluation.top_p
+            )
+        )
+
+    def _make_engine(self, sample: SampleConfig) -> Engine:
         rollout = self.cfg.rollout
         return Engine(
-            self.model, sample, self.tokenizer, self.mesh,
-            slots=rollout.slots, memory_gib=rollout.memory_gib,
-        )  # fmt: skip
-
-    @property
-    def sampler(self) -> Engine:
-        return self.engine(self.cfg.sample)
-
-    @property
-    def evaluator(self) -> Engine:
-        """The evaluation's temperature and top-p, the same budget and stop strings."""
-        return self.engine(
-            dataclasses.replace(
-                self.cfg.sample, temperature=self.cfg.eval.temperature, top_p=self.cfg.eval.top_p
-            )
+            self.model,
+            sample,
+            self.tokenizer,
+            self.mesh,
+            slots=rollout.slots,
+            memory_gib=rollout.memory_gib,
         )
 
 
@@ -109,8 +115,8 @@ def open_session(
     model = computing(model, cfg.model)
     start = to_host(start) if cfg.offload.reference else start
     with contextlib.ExitStack() as stack:
-        rewards = stack.enter_context(GradedTask(task, cfg.grader))
-        problems, dropped = prompted_problems(cfg, rewards, tokenizer, splits)
+        graded = stack.enter_context(GradedTask(task, cfg.grader))
+        problems, dropped = prompted_problems(cfg, graded, tokenizer, splits)
         if is_writer():
             record_run(cfg, workdir)
             if any(dropped.values()):
@@ -118,7 +124,7 @@ def open_session(
         barrier("workdir", problems)
         check_shared(workdir)
         stack.pop_all()  # from here on the session closes it
-    return Session(cfg, workdir, task, rewards, mesh, model, start, tokenizer, problems)
+    return Session(cfg, workdir, task, graded, mesh, model, start, tokenizer, problems)
 
 
 def check_context(cfg: Config, context: int, why: str = "") -> None:
@@ -135,7 +141,7 @@ def check_context(cfg: Config, context: int, why: str = "") -> None:
 
 
 def prompted_problems(
-    cfg: Config, rewards: GradedTask, tokenizer: Tokenizer, splits: tuple[Split, ...]
+    cfg: Config, graded: GradedTask, tokenizer: Tokenizer, splits: tuple[Split, ...]
 ) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[dict[str, Any]]]]:
     """The problems of the splits with their prompt ids, and a record of those that are not usual.
 
@@ -149,8 +155,8 @@ def prompted_problems(
     kept: dict[Split, list[PromptedProblem]] = {}
     listed: dict[Split, list[dict[str, Any]]] = {}
     for split in splits:
-        problems, too_long = _short_prompts(cfg, rewards.task, tokenizer, split)
-        golds = _unreadable(rewards, [problem for problem, _ in problems])
+        problems, too_long = _short_prompts(cfg, graded.task, tokenizer, split)
+        golds = _unreadable(graded, [problem for problem, _ in problems])
         leave_out = split == "train" and cfg.grader.unreadable == "drop"
         if golds and is_writer():
             _say_unreadable(split, golds, len(problems), leave_out)
@@ -158,7 +164,7 @@ def prompted_problems(
             problems = [pair for pair in problems if pair[0].id not in golds]
         if not problems:
             message = f"none of the golds of its {len(golds)} problems can be read"
-            raise DataError(f"{rewards.task.name} {split}", None, message)
+            raise DataError(f"{graded.task.name} {split}", None, message)
         reason = {"reason": "the gold cannot be read", "left_out": leave_out}
         unreadable = [{"id": name, "gold": gold} | reason for name, gold in golds.items()]
         kept[split], listed[split] = problems, too_long + unreadable
@@ -168,12 +174,12 @@ def prompted_problems(
     return kept, listed
 
 
-def _unreadable(rewards: GradedTask, problems: list[Problem]) -> dict[str, str | None]:
+def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | None]:
     """`GradedTask.unreadable` in the order of the problems; each host reads its share."""
     numbers = {problem.id: i for i, problem in enumerate(problems)}
-    found = rewards.unreadable([problem for i, problem in enumerate(problems) if is_mine(i)])
-    everything = shared_work({numbers[name]: gold for name, gold in found.items()})
-    return {problems[i].id: gold for i, gold in sorted(everything.items())}
+    unreadable = graded.unreadable([problem for i, problem in enumerate(problems) if is_mine(i)])
+    golds = shared_work({numbers[name]: gold for name, gold in unreadable.items()})
+    return {problems[i].id: gold for i, gold in sorted(golds.items())}
 
 
 def _short_prompts(

@@ -6,22 +6,6 @@ a config file gives, and gives their names on; `checks.py` refuses values that m
 
 import dataclasses
 
-# What a method reads, beside what all read: sections of `Config` that the others must leave alone.
-METHODS = {
-    "vineppo": ("values",),
-    "ppo": ("critic",),
-    "grpo": (),
-    "rloo": (),
-    "dr_grpo": (),
-    "dapo": ("dapo",),
-    "reinforce++": (),
-    "opmd": ("opmd",),
-    "asymre": ("asymre",),
-    "restem": ("restem",),
-    "dpo_positive": ("dpo",),
-    "sft": (),
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
@@ -110,7 +94,9 @@ class PPOConfig:
 @dataclasses.dataclass(frozen=True)
 class KLConfig:
     coef: float = 1e-4
-    reduction: str = "token"  # 'token': mean over tokens; 'sequence': sum, then mean over sequences
+    # 'policy': the mean of the policy loss; 'token': mean over tokens; 'sequence': a sum over each
+    # response, then the mean over responses (the reference's).
+    reduction: str = "policy"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +253,7 @@ class LogConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    method: str = "vineppo"  # where the training signal comes from: see METHODS
+    method: str = "vineppo"  # a name of methods.py, or the dotted path of a module with a METHOD
     iterations: int = 1000
     seed: int = 42
     resume: bool = True  # False: a workdir that already holds a run is an error

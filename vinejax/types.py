@@ -5,12 +5,19 @@ rollouts a state (the paper's K), B sequences, T tokens. The model's own are in 
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
 from vinejax.seeds import row_seed as row_seed  # part of the public names
+
+CORRECT_REWARD = 1.0  # whatever else a task gives for partial credit
+
+
+def is_correct(reward: float) -> bool:
+    """Whether a reward is that of a right answer: for pass@1, RestEM, DPO pairs and the report."""
+    return reward >= CORRECT_REWARD
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +51,9 @@ class Episode:
 
     States are s_0 (the prompt's end), s_1, ..., s_C: s_c is the prompt and the first
     `step_ends[c - 1]` response tokens. s_C is terminal and has no entry in `values`.
+
+    `sample_episodes` fills all fields down to `step_rewards`, the last of them for tasks that
+    reward steps. `fill_values` adds the others, for methods with Monte Carlo values.
     """
 
     problem_id: str
@@ -73,25 +83,35 @@ class Episode:
         return rewards
 
 
-class Batch(NamedTuple):
+Array = jax.Array | np.ndarray
+A = TypeVar("A")
+
+
+class Batch(NamedTuple, Generic[A]):
     """Episodes made rectangular. Entry t of every per-token array belongs to `tokens[:, t]`.
 
-    NumPy arrays on the host, until a compiled program takes them.
+    Arrays are NumPy's on the host and jax's in a compiled program.
     """
 
-    tokens: jax.Array  # i32[B, T]
-    segment_ids: jax.Array  # i32[B, T] 0 is padding; equal ids attend to each other
-    positions: jax.Array  # i32[B, T] within the segment
-    mask: jax.Array  # bool[B, T] response tokens
-    advantages: jax.Array  # f32[B, T]
-    old_logprobs: jax.Array  # f32[B, T]
-    ref_logprobs: jax.Array  # f32[B, T]
+    tokens: A  # i32[B, T]
+    segment_ids: A  # i32[B, T] 0 is padding; equal ids attend to each other
+    positions: A  # i32[B, T] within the segment
+    mask: A  # bool[B, T] response tokens
+    advantages: A  # f32[B, T]
+    old_logprobs: A  # f32[B, T] log-probabilities, in nats, by the policy that sampled
+    ref_logprobs: A  # f32[B, T] by the reference
 
 
 class TrainState(NamedTuple):
-    """Everything that an update changes."""
+    """A model in training: everything that one update of it changes."""
 
     step: jax.Array  # i32[] optimizer updates applied
     params: Any
     opt_state: Any
-    critic: Any = None  # a TrainState of its own, in the runs that train a critic
+
+
+class RunState(NamedTuple):
+    """What a run trains: the policy and, with a method that has one, the critic."""
+
+    policy: TrainState
+    critic: TrainState | None = None

@@ -7,43 +7,41 @@ reference's `models/pretrained_with_value_head.py:23-88` and `trainers/ppo_train
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from vinejax.learner.batch import slices
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.score import shifted
-from vinejax.learner.update import accumulate, apply
+from vinejax.learner.update import Loss, Objective, Update, mean_norm, total_sums
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
 from vinejax.rl.losses import value_clip
 from vinejax.settings import Config
-from vinejax.types import Batch, TrainState
+from vinejax.types import Array, Batch
 
 
 class Targets(NamedTuple):
     """What a critic learns, beside the batch that it learns from."""
 
-    old_values: Any  # f32[B, T] its own, when the episodes were sampled
-    returns: Any  # f32[B, T]
+    old_values: Array  # f32[B, T] the critic's own, when the episodes were sampled
+    returns: Array  # f32[B, T]
 
 
-class CriticStats(NamedTuple):
-    """Sums over the minibatch's response tokens, but for the last two."""
+class CriticSums(NamedTuple):
+    """Sums over the minibatch's response tokens."""
 
-    loss: Float[Array, ""]
-    value: Float[Array, ""]
-    error: Float[Array, ""]  # squared, value to return
-    clipped: Float[Array, ""]  # values further than the clip from the old one
-    tokens: Float[Array, ""]
-    grad_norm: Float[Array, ""]
-    updates: Float[Array, ""]
+    loss: Float[jax.Array, ""]
+    value: Float[jax.Array, ""]
+    error: Float[jax.Array, ""]  # squared, value to return
+    clipped: Float[jax.Array, ""]  # values further than the clip from the old one
+    tokens: Float[jax.Array, ""]
 
 
 def fresh_critic(model: Decoder, start: Params, seed: int, mesh: Mesh) -> Params:
@@ -62,7 +60,7 @@ def fresh_critic(model: Decoder, start: Params, seed: int, mesh: Mesh) -> Params
     return {"backbone": backbone, "head": head}
 
 
-def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[Array, "B T"]:
+def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B T"]:
     """V of the state before each token, entry t belonging to `tokens[:, t]`; entry 0 is 0."""
     x, _ = model.hidden(critic["backbone"], batch.tokens, batch.positions, batch.segment_ids)
     # The final norm and one output column: a decoder with a vocabulary of one.
@@ -73,7 +71,7 @@ def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[Array, "
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _values(model: Decoder, critic: Params, batch: Batch) -> Float[Array, "B T"]:
+def _values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B T"]:
     values = jnp.where(batch.mask, token_values(model, critic, batch), 0.0)
     return replicate(values, model.mesh)
 
@@ -85,71 +83,59 @@ def critic_values(model: Decoder, critic: Params, batch: Batch, size: int) -> np
 
 
 def make_critic_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
-    """As the policy's, at `critic.learning_rate`."""
-    own = dataclasses.replace(cfg.optimizer, learning_rate=cfg.critic.learning_rate)
-    return make_optimizer(own, num_updates)
+    """The policy's optimizer at `critic.learning_rate`."""
+    settings = dataclasses.replace(cfg.optimizer, learning_rate=cfg.critic.learning_rate)
+    return make_optimizer(settings, num_updates)
 
 
-def critic_gradients(
-    model: Decoder,
-    critic: Params,
-    rows: tuple[Batch, Targets],
-    clip: float,
-    microbatch: int | None,
-) -> tuple[Params, CriticStats]:
-    """Gradient of the clipped squared error, mean over the minibatch's tokens; sums behind it."""
-    tokens = jnp.maximum(rows[0].mask.sum(), 1)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CriticObjective(Objective):
+    """Clipped squared error of the values, a mean over the minibatch's response tokens."""
 
-    def loss(critic: Params, micro: tuple[Batch, Targets]) -> tuple[jax.Array, CriticStats]:
-        batch, targets = micro
-        values, old_values, returns = (
-            jnp.where(batch.mask, x, 0.0)
-            for x in (token_values(model, critic, batch), targets.old_values, targets.returns)
-        )
-        terms = CriticStats(
-            loss=value_clip(values, old_values, returns, clip),
-            value=values,
-            error=(values - returns) ** 2,
-            clipped=(jnp.abs(values - old_values) > clip).astype(jnp.float32),
-            tokens=jnp.ones_like(values),
-            grad_norm=jnp.zeros_like(values),
-            updates=jnp.zeros_like(values),
-        )
-        sums = CriticStats(*(jnp.sum(jnp.where(batch.mask, x, 0.0)) for x in terms))
-        return sums.loss / tokens, sums
+    clip: float
 
-    def ready(critic: Params) -> Params:
-        return critic | {"backbone": model.ready(critic["backbone"])}
+    def loss_over(self, rows: tuple[Batch, Targets]) -> tuple[tuple[Batch, Targets], Loss]:
+        tokens = jnp.maximum(rows[0].mask.sum(), 1)
 
-    return accumulate(loss, critic, rows, microbatch, model.mesh, ready)
+        def loss(critic: Params, micro: tuple[Batch, Targets]) -> tuple[jax.Array, CriticSums]:
+            batch, targets = micro
+            values, old_values, returns = (
+                jnp.where(batch.mask, x, 0.0)
+                for x in (
+                    token_values(self.model, critic, batch),
+                    targets.old_values,
+                    targets.returns,
+                )
+            )
+            terms = CriticSums(
+                loss=value_clip(values, old_values, returns, self.clip),
+                value=values,
+                error=(values - returns) ** 2,
+                clipped=jnp.abs(values - old_values) > self.clip,
+                tokens=jnp.ones_like(values),
+            )
+            sums = jax.tree.map(lambda x: jnp.sum(jnp.where(batch.mask, x, 0.0)), terms)
+            return sums.loss / tokens, sums
 
+        return rows, loss
 
-@functools.partial(
-    jax.jit,
-    static_argnames=("model", "optimizer", "clip", "microbatch"),
-    donate_argnames="state",
-)
-def critic_step(
-    model: Decoder,
-    optimizer: optax.GradientTransformation,
-    clip: float,
-    microbatch: int | None,
-    state: TrainState,
-    rows: tuple[Batch, Targets],
-) -> tuple[TrainState, CriticStats]:
-    """One update of the critic; one whose gradient is not finite changes nothing."""
-    grads, sums = critic_gradients(model, state.params, rows, clip, microbatch)
-    state, norm, accepted = apply(optimizer, state, grads, model.mesh)
-    return state, sums._replace(grad_norm=norm, updates=accepted.astype(jnp.float32))
+    def cast(self, params: Params) -> Params:
+        return params | {"backbone": self.model.ready(params["backbone"])}
 
 
-def critic_metrics(updates: list[CriticStats]) -> dict[str, float]:
-    """Means over the tokens of the iteration's updates."""
-    total = jax.tree.map(lambda *x: float(sum(x)), *updates)
+def critic_objective(model: Decoder, cfg: Config) -> CriticObjective:
+    """The objective of PPO's critic."""
+    return CriticObjective(model=model, microbatch=cfg.ppo.microbatch, clip=cfg.critic.clip)
+
+
+def critic_metrics(updates: list[Update]) -> dict[str, float]:
+    """Means over the tokens of the iteration's updates; the norm over those that were made."""
+    total = jax.tree.map(float, total_sums(updates))
+    tokens = max(total.tokens, 1.0)
     return {
-        "critic/loss": total.loss / max(total.tokens, 1.0),
-        "critic/value": total.value / max(total.tokens, 1.0),
-        "critic/error": total.error / max(total.tokens, 1.0),
-        "critic/clip_frac": total.clipped / max(total.tokens, 1.0),
-        "critic/grad_norm": total.grad_norm / max(total.updates, 1.0),
+        "critic/loss": total.loss / tokens,
+        "critic/value": total.value / tokens,
+        "critic/error": total.error / tokens,
+        "critic/clip_frac": total.clipped / tokens,
+        "critic/grad_norm": mean_norm(updates),
     }

@@ -1,22 +1,17 @@
 """Ragged episodes to rectangular batches, once an iteration; batches to minibatches.
 
-A batch lives on the host, the same on every one, and enters a compiled program as a whole, which
-lays it out over the devices (`learner/update.py`): it is some megabytes, and weights are what takes
-room. What comes back, log-probabilities and values, is fetched as soon as it is there.
+A batch lives on the host, the same on every host, and enters a compiled program as a whole, which
+lays it out over the devices (`learner/update.py`): a batch is some megabytes, the weights are what
+takes room. Log-probabilities and values are fetched as soon as they are computed.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
-from vinejax.learner.score import score
-from vinejax.model.decoder import Decoder, Params
-from vinejax.rl.advantages import step_advantages, token_advantages
-from vinejax.rl.masked import whiten
 from vinejax.seeds import host_rng
-from vinejax.settings import Config, PPOConfig
 from vinejax.shapes import bucket
 from vinejax.types import Batch, Episode
 
@@ -41,37 +36,12 @@ def collate(episodes: list[Episode], rows: int, longest: int = 0) -> Batch:
         segment_ids[row, :n] = 1
         positions[row, :n] = np.arange(n)
         mask[row, len(episode.prompt) : n] = True
-    zeros = [np.zeros(shape, np.float32) for _ in range(3)]
-    return Batch(*cast(Any, (tokens, segment_ids, positions, mask, *zeros)))
-
-
-def with_logprobs(
-    model: Decoder, params: Params, reference: Params, batch: Batch, episodes: list[Episode],
-    cfg: Config,
-) -> Batch:  # fmt: skip
-    """The batch with the log-probabilities of the policy that sampled it and of the reference.
-
-    The policy's are those of the episodes' own trunks where the engine could give them, which
-    saves a forward pass; otherwise `score` gives them.
-    """
-
-    def by_score(weights: Params) -> np.ndarray:
-        size = cfg.ppo.microbatch or cfg.ppo.minibatch
-        parts = [score(model, weights, x, cfg.sample.temperature) for x in slices(batch, size)]
-        return np.concatenate(jax.device_get(parts))
-
-    if all(episode.scored is not None for episode in episodes):
-        own = np.zeros(batch.tokens.shape, np.float32)
-        for row, episode in enumerate(episodes):
-            own[row, len(episode.prompt) : len(episode.tokens)] = episode.scored
-        old = own
-    else:
-        old = by_score(params)
-    return batch._replace(old_logprobs=old, ref_logprobs=by_score(reference))
+    advantages, old_logprobs, ref_logprobs = (np.zeros(shape, np.float32) for _ in range(3))
+    return Batch(tokens, segment_ids, positions, mask, advantages, old_logprobs, ref_logprobs)
 
 
 class StepLayout(NamedTuple):
-    """Where the episodes' steps lie in the rows of their batch, and what comes with them."""
+    """Where the steps of episodes lie in the rows of their batch, with rewards and values."""
 
     step_ids: np.ndarray  # i32[B, T] the step of each response token, -1 elsewhere
     num_steps: np.ndarray  # i32[B]
@@ -80,6 +50,7 @@ class StepLayout(NamedTuple):
 
 
 def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
+    """The layout of the episodes' steps; C is the bucket of the most steps of an episode."""
     shape = (batch.tokens.shape[0], bucket(max(len(e.step_ends) for e in episodes)))
     rewards, values = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     num_steps = np.zeros(shape[0], np.int32)
@@ -95,30 +66,36 @@ def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
     return StepLayout(step_ids, num_steps, rewards, values)
 
 
-def with_advantages(
-    batch: Batch, episodes: list[Episode], ppo: PPOConfig
-) -> tuple[Batch, np.ndarray]:
-    """The batch with VinePPO's advantages of episodes whose values are filled.
+class Rollout(NamedTuple):
+    """An iteration's episodes, and the arrays whose row b is episode b; more rows are empty."""
 
-    They are whitened where `ppo.whiten` is 'iteration'. Also the steps' own, f32[B, C], before
-    whitening: what the report shows.
-    """
-    layout = step_layout(batch, episodes)
-    by_step = step_advantages(layout.values, layout.rewards, layout.num_steps, ppo.gamma)
-    by_token = token_advantages(by_step, layout.step_ids)
-    if ppo.whiten == "iteration":
-        by_token = whiten(by_token, batch.mask, shift_mean=ppo.shift_mean)
-    return batch._replace(advantages=np.asarray(by_token)), np.asarray(by_step)
+    episodes: list[Episode]
+    batch: Batch
+    steps: StepLayout
+    values: np.ndarray | None = None  # f32[B, T] a critic's, before each token
 
 
 def shuffled(
     items: list[Item], size: int, seed: int, iteration: int, epoch: int
 ) -> Iterator[list[Item]]:
-    """One epoch of `items` in lists of `size`, the last one shorter, in an order as that above."""
+    """One epoch of `items` in shuffled lists of `size`, the last of them shorter.
+
+    The order depends on (seed, iteration, epoch) only.
+    """
     rng = host_rng(seed, iteration, "shuffled", epoch)
     order = rng.permutation(len(items))
     for start in range(0, len(items), size):
         yield [items[i] for i in order[start : start + size]]
+
+
+def epochs_of(
+    examples: list[Episode], epochs: int, size: int, seed: int, iteration: int
+) -> Iterator[Batch]:
+    """The batches of all epochs, of one compiled shape; the last of each may hold empty rows."""
+    longest = max(len(example.tokens) for example in examples)
+    for epoch in range(epochs):
+        for part in shuffled(examples, size, seed, iteration, epoch):
+            yield collate(part, size, longest)
 
 
 def slices(rows: Rows, size: int) -> Iterator[Rows]:
@@ -128,7 +105,7 @@ def slices(rows: Rows, size: int) -> Iterator[Rows]:
 
 
 def minibatches(rows: Rows, size: int, seed: int, iteration: int, epoch: int) -> Iterator[Rows]:
-    """One epoch in an order that depends on (seed, iteration, epoch) alone."""
+    """One epoch of shuffled minibatches; the order depends on (seed, iteration, epoch) only."""
     rng = host_rng(seed, iteration, "minibatches", epoch)
     order = rng.permutation(jax.tree.leaves(rows)[0].shape[0])
     yield from slices(jax.tree.map(lambda x: x[order], rows), size)

@@ -1,93 +1,161 @@
-"""Whose doing was the reward: the advantage of every token, by every policy-gradient method."""
+"""Credit assignment: the advantage of every token, one function per kind of advantage.
+
+Each function takes a `Rollout` and the configuration and gives a `Credit`; `methods.py` says which
+method has which. The mathematics is in `rl/advantages.py`.
+"""
 
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from vinejax.learner.batch import StepLayout, step_layout, with_advantages
-from vinejax.learner.objective import METHODS, objective_of
-from vinejax.rl.advantages import gae, group_advantages, overlong_penalty
+from vinejax.learner.batch import Rollout, StepLayout
+from vinejax.methods import find_method, function_of
+from vinejax.rl.advantages import (
+    gae,
+    group_advantages,
+    overlong_penalty,
+    step_advantages,
+    token_advantages,
+)
 from vinejax.rl.losses import kl
 from vinejax.rl.masked import whiten
 from vinejax.settings import Config
-from vinejax.types import Batch, Episode
+from vinejax.types import Array, Episode
 
 
 class Credit(NamedTuple):
-    batch: Batch  # with its advantages, whitened over the iteration where that is configured
-    by_step: np.ndarray  # f32[B, C] before whitening, a step's mean over its tokens: for the report
-    returns: np.ndarray | None = None  # f32[B, T] what a critic learns
-    values: np.ndarray | None = None  # f32[B, C] a critic's, before each step: for the report
+    """Advantages, and what else a method knows of the steps."""
+
+    advantages: Array  # f32[B, T], read on response tokens alone
+    by_step: Array | None = None  # f32[B, C] for the report; None: a step's mean over its tokens
+    returns: Array | None = None  # f32[B, T] what a critic learns
+    values: Array | None = None  # f32[B, C] a critic's, before each step: for the report
 
 
-def with_credit(
-    batch: Batch, episodes: list[Episode], cfg: Config, values: np.ndarray | None = None
-) -> Credit:
-    """The advantages of the configured method.
+def assign_credit(rollout: Rollout, cfg: Config, whitening: str) -> Credit:
+    """The configured method's credit; `whitening` 'iteration' whitens its advantages here.
 
-    VinePPO takes the values that `fill_values` left in the episodes. PPO takes `values`, f32[B, T],
-    the critic's before each token. REINFORCE++ takes the batch's log-probabilities, for its KL.
+    `by_step` is that of before whitening. Arrays are on the host.
     """
-    kind, ppo = METHODS[cfg.method].advantage, objective_of(cfg).ppo
-    if kind == "vine":
-        return Credit(*with_advantages(batch, episodes, ppo))
-    layout, returns, before_steps = step_layout(batch, episodes), None, None
-    rewards = jnp.asarray(_token_rewards(layout))
-    if kind == "critic":
-        assert values is not None
-        advantages, returns = gae(rewards, values, batch.mask, ppo.gamma, cfg.critic.lam)
-        returns, before_steps = np.asarray(returns), _before_steps(values, layout)
-    elif kind == "return":
-        rewards -= cfg.kl.coef * kl(batch.old_logprobs, batch.ref_logprobs, kind="k1")
-        advantages, _ = gae(rewards, jnp.zeros_like(rewards), batch.mask, ppo.gamma, 1.0)
-    else:
-        by_row = np.zeros(batch.mask.shape[0], np.float32)
-        by_row[: len(episodes)] = _against_group(episodes, kind, cfg)
-        advantages = jnp.where(batch.mask, by_row[:, None], 0.0)
-    by_step = _means(np.asarray(advantages), layout)
-    if ppo.whiten == "iteration":
-        advantages = whiten(advantages, batch.mask, shift_mean=ppo.shift_mean)
-    batch = batch._replace(advantages=np.asarray(advantages))
-    return Credit(batch, by_step, returns, before_steps)
+    credit = function_of(find_method(cfg.method).credit)(rollout, cfg)
+    advantages, by_step = credit.advantages, credit.by_step
+    if by_step is None:
+        by_step = _means_of_steps(np.asarray(advantages), rollout.steps)
+    if whitening == "iteration":
+        advantages = whiten(advantages, rollout.batch.mask, shift_mean=cfg.ppo.shift_mean)
+    return credit._replace(advantages=np.asarray(advantages), by_step=np.asarray(by_step))
 
 
-def _token_rewards(layout: StepLayout) -> np.ndarray:
+def vine(rollout: Rollout, cfg: Config) -> Credit:
+    """VinePPO: A_c = r_c + γ·V(s_{c+1}) - V(s_c) for each token of step c, V by Monte Carlo."""
+    steps = rollout.steps
+    by_step = step_advantages(steps.values, steps.rewards, steps.num_steps, cfg.ppo.gamma)
+    return Credit(token_advantages(by_step, steps.step_ids), by_step)
+
+
+def critic(rollout: Rollout, cfg: Config) -> Credit:
+    """PPO: generalised advantage estimates on a critic's values, and the returns it learns."""
+    assert rollout.values is not None, "PPO's credit needs the critic's values"
+    rewards = _token_rewards(rollout.steps)
+    mask = rollout.batch.mask
+    advantages, returns = gae(rewards, rollout.values, mask, cfg.ppo.gamma, cfg.critic.lam)
+    values = _before_steps(rollout.values, rollout.steps)
+    return Credit(advantages, returns=np.asarray(returns), values=values)
+
+
+def return_to_go(rollout: Rollout, cfg: Config) -> Credit:
+    """REINFORCE++: the discounted reward that is still to come, less the KL to the reference."""
+    batch = rollout.batch
+    rewards = jnp.asarray(_token_rewards(rollout.steps))
+    rewards -= cfg.kl.coef * kl(batch.old_logprobs, batch.ref_logprobs, kind="k1")
+    advantages, _ = gae(rewards, jnp.zeros_like(rewards), batch.mask, cfg.ppo.gamma, 1.0)
+    return Credit(advantages)
+
+
+def grpo(rollout: Rollout, cfg: Config) -> Credit:
+    """GRPO: (r - mean) / standard deviation of the problem's solutions."""
+    return _against_group(rollout, solution_rewards(rollout.episodes), "grpo")
+
+
+def rloo(rollout: Rollout, cfg: Config) -> Credit:
+    """RLOO: r - mean of the problem's other solutions."""
+    return _against_group(rollout, solution_rewards(rollout.episodes), "rloo")
+
+
+def group_mean(rollout: Rollout, cfg: Config) -> Credit:
+    """Dr. GRPO and OPMD: r - mean of the problem's solutions."""
+    return _against_group(rollout, solution_rewards(rollout.episodes), "mean")
+
+
+def shifted_mean(rollout: Rollout, cfg: Config) -> Credit:
+    """AsymRE: r - (mean of the problem's solutions + `asymre.shift`)."""
+    rewards = solution_rewards(rollout.episodes)
+    return _against_group(rollout, rewards, "mean", shift=-cfg.asymre.shift)
+
+
+def dapo(rollout: Rollout, cfg: Config) -> Credit:
+    """DAPO: as GRPO, on rewards that sink where a solution comes near the token budget.
+
+    The published penalty goes from 0 to -1 where a wrong solution has -1 and a right one 1. Rewards
+    here are 0 and 1, half as far apart, so the penalty is halved. A group whose rewards are equal
+    without it, which the published method never trains on, gets no advantage.
+    """
+    episodes = rollout.episodes
+    rewards = solution_rewards(episodes)
+    lengths = np.array([len(episode.response) for episode in episodes], np.int32)
+    budget = cfg.sample.max_tokens
+    penalty = np.asarray(overlong_penalty(lengths, budget, cfg.dapo.overlong * budget))
+    groups = group_numbers(episodes)
+    spread = {g for g in groups if np.ptp(rewards[groups == g]) > 0}
+    penalised = np.where([g in spread for g in groups], rewards + 0.5 * penalty, 0.0)
+    return _against_group(rollout, penalised.astype(np.float32), "grpo")
+
+
+def solution_rewards(episodes: list[Episode]) -> np.ndarray:
+    """f32[episodes] the reward of each whole solution, the rewards of its steps included."""
+    return np.array([sum(e.rewards) if e.rewards else e.reward for e in episodes], np.float32)
+
+
+def group_numbers(episodes: list[Episode]) -> np.ndarray:
+    """i32[episodes] the number of each episode's problem, in the order in which they first come."""
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(e.problem_id for e in episodes))}
+    return np.array([numbers[episode.problem_id] for episode in episodes], np.int32)
+
+
+def _against_group(rollout: Rollout, rewards: np.ndarray, kind: str, shift: float = 0.0) -> Credit:
+    """Each solution against the others of its problem, the same advantage for all its tokens."""
+    mask = rollout.batch.mask
+    by_row = np.zeros(mask.shape[0], np.float32)
+    advantages = np.asarray(group_advantages(rewards, group_numbers(rollout.episodes), kind))
+    by_row[: len(rewards)] = advantages + np.float32(shift)
+    return Credit(np.where(mask, by_row[:, None], np.float32(0)))
+
+
+def _token_rewards(steps: StepLayout) -> np.ndarray:
     """f32[B, T]: a step's reward comes with its last token."""
-    rewards = np.zeros(layout.step_ids.shape, np.float32)
-    after = np.pad(layout.step_ids, ((0, 0), (0, 1)), constant_values=-1)[:, 1:]
-    row, token = np.nonzero((layout.step_ids >= 0) & (layout.step_ids != after))
-    rewards[row, token] = layout.rewards[row, layout.step_ids[row, token]]
+    rewards = np.zeros(steps.step_ids.shape, np.float32)
+    after = np.pad(steps.step_ids, ((0, 0), (0, 1)), constant_values=-1)[:, 1:]
+    row, token = np.nonzero((steps.step_ids >= 0) & (steps.step_ids != after))
+    rewards[row, token] = steps.rewards[row, steps.step_ids[row, token]]
     return rewards
 
 
-def _against_group(episodes: list[Episode], kind: str, cfg: Config) -> np.ndarray:
-    """f32[episodes], each against the other solutions of its problem."""
-    rewards = np.array([sum(e.rewards) if e.rewards else e.reward for e in episodes], np.float32)
-    numbers = {name: i for i, name in enumerate(dict.fromkeys(e.problem_id for e in episodes))}
-    groups = np.array([numbers[e.problem_id] for e in episodes], np.int32)
-    if cfg.method == "dapo":
-        lengths = np.array([len(e.response) for e in episodes], np.int32)
-        budget = cfg.sample.max_tokens
-        rewards += np.asarray(overlong_penalty(lengths, budget, cfg.dapo.overlong * budget))
-    advantages = np.asarray(group_advantages(rewards, groups, kind))
-    return advantages - cfg.asymre.shift if cfg.method == "asymre" else advantages
+def _before_steps(values: np.ndarray, steps: StepLayout) -> np.ndarray:
+    """f32[B, C] the value before the first token of each step, from values [B, T] before tokens."""
+    by_step = np.zeros(steps.rewards.shape, np.float32)
+    before = np.pad(steps.step_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    row, token = np.nonzero((steps.step_ids >= 0) & (steps.step_ids != before))
+    by_step[row, steps.step_ids[row, token]] = values[row, token]
+    return by_step
 
 
-def _before_steps(values: np.ndarray, layout: StepLayout) -> np.ndarray:
-    """f32[B, C] of values before tokens, f32[B, T], those of each step's first; 0 past the last."""
-    found = np.zeros(layout.rewards.shape, np.float32)
-    before = np.pad(layout.step_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
-    row, token = np.nonzero((layout.step_ids >= 0) & (layout.step_ids != before))
-    found[row, layout.step_ids[row, token]] = values[row, token]
-    return found
-
-
-def _means(advantages: np.ndarray, layout: StepLayout) -> np.ndarray:
-    """f32[B, C] mean over each step's tokens, 0 past the last step."""
-    totals, counts = np.zeros(layout.rewards.shape), np.zeros(layout.rewards.shape)
-    row, token = np.nonzero(layout.step_ids >= 0)
-    at = (row, layout.step_ids[row, token])
-    np.add.at(totals, at, advantages[row, token])
-    np.add.at(counts, at, 1)
+def _means_of_steps(advantages: np.ndarray, steps: StepLayout) -> np.ndarray:
+    """f32[B, C] the mean advantage of each step's tokens, 0 past the last step."""
+    totals = np.zeros(steps.rewards.shape)
+    counts = np.zeros(steps.rewards.shape)
+    row, token = np.nonzero(steps.step_ids >= 0)
+    place = (row, steps.step_ids[row, token])
+    np.add.at(totals, place, advantages[row, token])
+    np.add.at(counts, place, 1)
     return (totals / np.maximum(counts, 1)).astype(np.float32)

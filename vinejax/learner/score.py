@@ -8,11 +8,13 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from vinejax.learner.batch import slices
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
-from vinejax.types import Batch
+from vinejax.types import Batch, Episode
 
 
 def token_logprobs(
@@ -25,17 +27,17 @@ def token_logprobs(
     """
     x, _ = model.hidden(params, batch.tokens, batch.positions, batch.segment_ids)
     logits = model.logits(params, x) / (temperature or 1.0)
-    everything = jax.nn.log_softmax(logits, axis=-1)
+    log_probs = jax.nn.log_softmax(logits, axis=-1)
     following = jnp.roll(batch.tokens, -1, axis=1)
     # By comparison, not by index: each place then looks at its own part of the vocabulary.
     is_taken = jnp.arange(logits.shape[-1]) == following[..., None]
-    taken = jnp.sum(jnp.where(is_taken, everything, 0.0), axis=-1)
-    entropy = -jnp.sum(jnp.exp(everything) * everything, axis=-1)
+    taken = jnp.sum(jnp.where(is_taken, log_probs, 0.0), axis=-1)
+    entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
     return shifted(taken), shifted(entropy)
 
 
 def shifted(after: Float[Array, "B T"]) -> Float[Array, "B T"]:
-    """What was computed from each token for the next one, at that one; 0 at the first."""
+    """Moves what was computed from each token for the next one to that one; the first is 0."""
     return jnp.pad(after[:, :-1], ((0, 0), (1, 0)))
 
 
@@ -44,3 +46,32 @@ def score(model: Decoder, params: Params, batch: Batch, temperature: float) -> F
     """Log-probabilities of the batch's tokens, 0 off the response."""
     logprobs, _ = token_logprobs(model, params, batch, temperature)
     return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
+
+
+def with_logprobs(
+    model: Decoder,
+    params: Params,
+    reference: Params,
+    batch: Batch,
+    episodes: list[Episode],
+    temperature: float,
+    size: int,
+) -> Batch:
+    """The batch with log-probabilities by the policy that sampled it and by the reference.
+
+    The policy's are those of the episodes' own trunks where the engine could give them
+    (`Episode.scored`), which saves a forward pass; otherwise `score` gives them, `size` rows at a
+    time.
+    """
+
+    def scored_by(weights: Params) -> np.ndarray:
+        parts = [score(model, weights, rows, temperature) for rows in slices(batch, size)]
+        return np.concatenate(jax.device_get(parts))
+
+    if all(episode.scored is not None for episode in episodes):
+        old = np.zeros(batch.tokens.shape, np.float32)
+        for row, episode in enumerate(episodes):
+            old[row, len(episode.prompt) : len(episode.tokens)] = episode.scored
+    else:
+        old = scored_by(params)
+    return batch._replace(old_logprobs=old, ref_logprobs=scored_by(reference))

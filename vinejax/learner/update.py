@@ -1,44 +1,102 @@
-"""What every optimizer update shares: gradients over microbatches, and a guard.
+"""One optimizer update, the same for every objective: gradients over microbatches, and a guard.
 
-A loss is handed over as a sum that is already divided by the whole minibatch's count, so that
-microbatches and devices cannot change it. Where a mesh is given, gradients, parameters and the
-optimizer's moments lie by its table, rows are split over `data` and `fsdp`, and what the hosts read
-is whole on every device.
+An objective hands over its loss as a sum that is already divided by the whole minibatch's count, so
+that microbatches and devices cannot change it. Where the model has a mesh, gradients, parameters
+and the optimizer's moments lie by its table, rows are split over `data` and `fsdp`, and what the
+hosts read is replicated.
 """
 
+import abc
+import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool, Float
 
-from vinejax.model.decoder import Params
+from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import ROWS, as_params, constrain, param_shardings, replicate
 from vinejax.types import TrainState
 
-# (params, rows) -> (these rows' part of the loss, sums to be reported)
+# (params, a microbatch of rows) -> (their part of the minibatch's loss, sums to be reported)
 Loss = Callable[[Params, Any], tuple[jax.Array, Any]]
 
 
-def accumulate(
-    loss: Loss,
-    params: Params,
-    rows: Any,
-    microbatch: int | None,
-    mesh: Mesh | None,
-    ready: Callable[[Params], Params],
-) -> tuple[Params, Any]:
-    """(gradient, sums) of `loss` over `rows`, arrays [B, ...], `microbatch` rows at a time.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Objective(abc.ABC):
+    """What an update minimises. Hashable: it is a static argument of compiled programs."""
 
-    None takes all at once; otherwise it divides B. `ready` makes of the parameters what all passes
-    use (`Decoder.ready`): rounded copies, whose gradients are the parameters' own.
+    model: Decoder
+    microbatch: int | None = None  # rows per forward and backward pass; None: the whole minibatch
+
+    @abc.abstractmethod
+    def loss_over(self, rows: Any) -> tuple[Any, Loss]:
+        """The loss of a minibatch: (arrays [B, ...] to be cut into microbatches, their loss).
+
+        Whatever depends on the whole minibatch, such as the number of its tokens, is computed here.
+        """
+
+    def cast(self, params: Params) -> Params:
+        """The weights as all passes use them: rounded, with gradients that are the weights' own."""
+        return self.model.ready(params)
+
+    def accepts(self, sums: Any) -> jax.Array | bool:
+        """Whether an update with these sums is to be made; one that is not finite never is."""
+        return True
+
+
+class Update(NamedTuple):
+    """One update, as it is reported."""
+
+    sums: Any  # the objective's, over the minibatch
+    grad_norm: Float[Array, ""]  # 0 where the update was not made
+    accepted: Bool[Array, ""]
+
+
+@functools.partial(jax.jit, static_argnames=("objective", "optimizer"), donate_argnames="state")
+def update_step(
+    objective: Objective, optimizer: optax.GradientTransformation, state: TrainState, rows: Any
+) -> tuple[TrainState, Update]:
+    """One update on one minibatch, arrays [B, ...] with B a multiple of the microbatch.
+
+    An update that the objective does not accept, or whose gradient is not finite, changes nothing,
+    the schedule's step included. (The reference multiplies such a loss by 0, which lets a NaN
+    through.)
     """
-    weights = ready(params)
+    grads, sums = gradients(objective, state.params, rows)
+    mesh = objective.model.mesh
+    state, norm, accepted = apply_gradients(optimizer, state, grads, mesh, objective.accepts(sums))
+    return state, Update(sums, norm, accepted)
+
+
+def total_sums(updates: Sequence[Update]) -> Any:
+    """The sums of all updates together, on the host."""
+    return jax.tree.map(lambda *x: np.sum(x), *(jax.device_get(u.sums) for u in updates))
+
+
+def mean_norm(updates: Sequence[Update]) -> float:
+    """Mean gradient norm of the updates that were made; 0 where none was."""
+    norms = np.sum([update.grad_norm for update in updates], dtype=np.float32)
+    return float(norms / np.float32(max(num_accepted(updates), 1)))
+
+
+def num_accepted(updates: Sequence[Update]) -> int:
+    """How many of the updates were made."""
+    return sum(bool(update.accepted) for update in updates)
+
+
+def gradients(objective: Objective, params: Params, rows: Any) -> tuple[Params, Any]:
+    """(gradient, sums) of the objective over a minibatch, `microbatch` rows at a time."""
+    mesh = objective.model.mesh
+    rows, loss = objective.loss_over(rows)
+    weights = objective.cast(params)
 
     def part(micro: Any) -> tuple[Params, Any]:
         (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(weights, micro)
@@ -48,7 +106,7 @@ def accumulate(
         grads, sums = jax.tree.map(lambda x, y: x + y.astype(x.dtype), total, part(micro))
         return (as_params(grads, mesh), sums), None
 
-    size = microbatch or jax.tree.leaves(rows)[0].shape[0]
+    size = objective.microbatch or jax.tree.leaves(rows)[0].shape[0]
     micros = jax.tree.map(lambda x: _strided(x, size, mesh), rows)
     _, sums = jax.eval_shape(part, jax.tree.map(lambda x: x[0], micros))
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (params, sums))
@@ -65,24 +123,19 @@ def _strided(x: jax.Array, size: int, mesh: Mesh | None) -> jax.Array:
     return constrain(parts, mesh, None, ROWS, *[None] * (x.ndim - 1))
 
 
-def apply(
+def apply_gradients(
     optimizer: optax.GradientTransformation,
     state: TrainState,
     grads: Params,
     mesh: Mesh | None,
     accept: jax.Array | bool = True,
 ) -> tuple[TrainState, jax.Array, jax.Array]:
-    """(the state after one update, the gradient's norm, whether it was made).
-
-    An update that is not to be accepted, or whose gradient is not finite, changes nothing, the
-    schedule's step included; its norm is given as 0.
-    """
+    """(the state after one update, the gradient's norm, whether it was made): see `update_step`."""
     norm = optax.tree.norm(grads)
     accept = accept & jnp.isfinite(norm)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     updated = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
-    kept = state._replace(critic=None)
-    state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), updated, kept)
+    state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), updated, state)
     if mesh is not None:  # as it came: otherwise the next update would be another program
         state = lax.with_sharding_constraint(state, state_shardings(state.params, optimizer, mesh))
     return state, *replicate((jnp.where(accept, norm, 0.0), accept), mesh)
@@ -91,8 +144,10 @@ def apply(
 def state_shardings(
     params: Params, optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> TrainState:
-    """Where a state lies: parameters by the table, moments as their parameters, the rest whole."""
-    whole, placed = NamedSharding(mesh, P()), param_shardings(mesh, params)
+    """Shardings of a train state: parameters by the table, moments like their parameters, the rest
+    replicated."""
+    whole = NamedSharding(mesh, P())
+    placed = param_shardings(mesh, params)
     moments = optax.tree_map_params(
         optimizer,
         lambda _, sharding: sharding,

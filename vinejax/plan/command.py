@@ -12,7 +12,7 @@ from typing import Any
 from etils import epath
 from rich.console import Console
 
-from vinejax.learner.objective import METHODS
+from vinejax.methods import find_method
 from vinejax.plan.advice import advice
 from vinejax.plan.case import Case, open_case
 from vinejax.plan.compiler import check_compiler, compile_program
@@ -114,6 +114,6 @@ def finished(case: Case, phases: list[Phase], programs: list[Planned], notes: li
     phase = main_phase(phases)
     told = {each.name: advice(case, phase, each) for each in programs if each.total > case.limit}
     stages = iteration(case, phases, {each.name: each for each in programs})
-    if case.cfg.method not in METHODS:
+    if find_method(case.cfg.method).credit is None:
         notes = [*notes, SAMPLES_FIRST.format(method=case.cfg.method)]
     return Plan(case, phases, programs, stages, told, notes)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from vinejax.methods import find_method
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.sharding import spec_for, tensor_only
 from vinejax.plan.case import Case
@@ -79,7 +80,7 @@ def weight_bytes(case: Case) -> int:
 
 def critic_bytes(case: Case) -> int:
     """Of PPO's second model and its optimizer; it has no output matrix."""
-    if case.cfg.method != "ppo":
+    if find_method(case.cfg.method).values != "critic":
         return 0
     head = 0
     for path, x in leaves(case):
@@ -133,7 +134,7 @@ def phases(case: Case, resident: int) -> list[Phase]:
     episodes = cfg.rollout.prompts * cfg.rollout.per_prompt
     prompt = min(cfg.data.max_prompt_tokens, case.model.cfg.context)
     wanted = [("rollout", cfg.rollout.prompts, episodes, prompt, mean)]
-    if cfg.method == "vineppo":
+    if find_method(cfg.method).values == "monte_carlo":
         steps = cfg.plan.steps
         valued = steps if cfg.values.max_states is None else min(steps, cfg.values.max_states + 1)
         states = episodes * valued

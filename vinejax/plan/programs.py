@@ -11,12 +11,17 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-from vinejax.baselines.critic import Targets, critic_step, fresh_critic, make_critic_optimizer
-from vinejax.learner.objective import METHODS, objective_of
+from vinejax.baselines.critic import (
+    Targets,
+    critic_objective,
+    fresh_critic,
+    make_critic_optimizer,
+)
 from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.policy import policy_objective
 from vinejax.learner.score import score
-from vinejax.learner.step import train_step
-from vinejax.learner.update import state_shardings
+from vinejax.learner.update import state_shardings, update_step
+from vinejax.methods import find_method
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.sharding import param_shardings
@@ -92,12 +97,12 @@ class Programs:
 
     def _train_step(self) -> Any:
         cfg = self.case.cfg
-        # Methods that sample first train on pairs or likelihoods: as large a step as VinePPO's.
-        objective = objective_of(cfg if cfg.method in METHODS else type(cfg)())
+        # Methods without credit train on pairs or likelihoods: as large a step as VinePPO's.
+        has_credit = find_method(cfg.method).credit is not None
+        objective = policy_objective(self.model, cfg if has_credit else type(cfg)())
         optimizer = make_optimizer(cfg.optimizer, UPDATES)
         state = self._state(self.params, optimizer)
-        batch = self._batch(cfg.ppo.minibatch)
-        return train_step.lower(self.model, optimizer, objective, state, batch)
+        return update_step.lower(objective, optimizer, state, self._batch(cfg.ppo.minibatch))
 
     def _critic_step(self) -> Any:
         cfg = self.case.cfg
@@ -108,10 +113,8 @@ class Programs:
         optimizer = make_critic_optimizer(cfg, UPDATES)
         batch = self._batch(cfg.ppo.minibatch)
         rows = batch, Targets(batch.advantages, batch.advantages)
-        return critic_step.lower(
-            self.model, optimizer, cfg.critic.clip, cfg.ppo.microbatch,
-            self._state(params, optimizer), rows,
-        )  # fmt: skip
+        objective = critic_objective(self.model, cfg)
+        return update_step.lower(objective, optimizer, self._state(params, optimizer), rows)
 
     # --- arguments
 

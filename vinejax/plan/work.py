@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vinejax.methods import find_method
 from vinejax.plan.case import Case
 from vinejax.plan.memory import (
     FLOAT32,
@@ -134,7 +135,7 @@ def analytic(case: Case, phase: Phase) -> dict[str, Work]:
         "prefill": prefill(case, phase), "decode": decode_step(case, phase),
         "score": score(case), "train_step": train_step(case),
     }  # fmt: skip
-    if case.cfg.method == "ppo":
+    if find_method(case.cfg.method).values == "critic":
         work["critic_step"] = train_step(case)
     # Read in float32 where they lie, written rounded.
     return {"decode copy": Work(0, weight_bytes(case) + decode_copy_bytes(case))} | work

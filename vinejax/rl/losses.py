@@ -47,6 +47,30 @@ def ppo_clip(
 
 
 @jax.jit
+def is_clipped(
+    logprobs: Real[Array, "*shape"],
+    old_logprobs: Real[Array, "*shape"],
+    advantages: Real[Array, "*shape"],
+    clip: ScalarLike | Sequence[ScalarLike],
+) -> Bool[Array, "*shape"]:
+    """Tokens whose clipped branch `ppo_clip` takes, so that they have no gradient.
+
+        A > 0 and ρ > 1 + ε_high,  or  A < 0 and ρ < 1 - ε_low
+
+    A ratio that has moved against its advantage keeps its whole gradient, and a token without an
+    advantage has none to lose: neither is clipped.
+
+    Args and shapes: as `ppo_clip`. Returns bool [B, T].
+
+    Source: the reference's `trainers/ppo_trainer.py:936-938`, which compares the two branches.
+    """
+    low, high = jnp.broadcast_to(jnp.float32(clip), 2)
+    ratio = jnp.exp(jnp.float32(logprobs) - jnp.float32(old_logprobs))
+    advantages = jnp.float32(advantages)
+    return ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
+
+
+@jax.jit
 def reinforce(
     logprobs: Real[Array, "*shape"], advantages: Real[Array, "*shape"]
 ) -> Float32[Array, "*shape"]:

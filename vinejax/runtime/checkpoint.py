@@ -2,8 +2,8 @@
 
 A checkpoint of a run has three items, `params`, `optimizer` (the optimizer state and the step) and
 `meta` (JSON), so that inference loads the weights alone; a run with a critic has `critic` beside
-them, all that is to restore it. Orbax writes into a temporary folder and
-renames it, hence a save that was cut short does not count. Every process of a run makes every call.
+them, the whole of its train state. Orbax writes into a temporary folder and renames it, hence a
+save that was cut short does not count. Every process of a run makes every call.
 """
 
 import os
@@ -15,7 +15,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from vinejax.errors import WorkdirError
-from vinejax.types import TrainState
+from vinejax.types import RunState, TrainState
 
 Args = ocp.args
 
@@ -50,7 +50,7 @@ class Checkpoints:
         """The newest whole checkpoint, None if there is none."""
         return self._manager.latest_step()
 
-    def save(self, iteration: int, state: TrainState, meta: dict[str, Any]) -> None:
+    def save(self, iteration: int, state: RunState, meta: dict[str, Any]) -> None:
         """Starts to save; the arrays may be donated as soon as this returns.
 
         An iteration that is there already stays as it is, since a run repeats itself exactly. Later
@@ -66,7 +66,7 @@ class Checkpoints:
         """As `save`, for weights that are not trained further."""
         self._save(iteration, {"params": Args.StandardSave(params)}, meta)
 
-    def restore(self, iteration: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
+    def restore(self, iteration: int, like: RunState) -> tuple[RunState, dict[str, Any]]:
         """The state and the meta that were saved.
 
         Args:
@@ -76,10 +76,15 @@ class Checkpoints:
           WorkdirError: there is no such checkpoint, it is damaged, or it has other shapes.
         """
         items = self._restore(iteration, _trees(like))
-        state = TrainState(params=items["params"], **items["optimizer"])
+        policy = TrainState(params=items["params"], **items["optimizer"])
+        critic = None
         if like.critic is not None:
-            state = state._replace(critic=TrainState(**items["critic"]))
-        return state, items["meta"]
+            critic = TrainState(**{name: items["critic"][name] for name in TrainState._fields})
+        return RunState(policy, critic), items["meta"]
+
+    def meta(self, iteration: int) -> dict[str, Any]:
+        """The meta of a checkpoint, without reading any array."""
+        return self._restore(iteration, {})["meta"]
 
     def restore_params(self, iteration: int, like: Any) -> tuple[Any, dict[str, Any]]:
         """As `restore`, reading the weights alone, whether the rest was saved or not."""
@@ -126,13 +131,36 @@ class Checkpoints:
             raise WorkdirError(f"{folder}: {rule} ({_brief(error)})") from error
 
 
-def _trees(state: TrainState) -> dict[str, Any]:
+def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
+    """(folder of the workdir, iteration) of the checkpoint with a run's policy.
+
+    `policy` 'best' is the one with the best accuracy on validation; where validation has chosen
+    none yet, the newest; and None where the start was better than all that were looked at. 'last'
+    is the newest. None, too, where there is no checkpoint.
+    """
+    folders = ("best", "checkpoints") if policy == "best" else ("checkpoints",)
+    for name in folders:
+        if not (workdir / name).exists():
+            continue
+        with Checkpoints(workdir / name, keep=1) as checkpoints:
+            step = checkpoints.latest()
+            if step is None:
+                continue
+            # Checkpoints of runs that were begun before this was recorded count as not looked at.
+            has_been_worse = name != "best" and checkpoints.meta(step).get("evaluated", 0) > 0
+            return None if policy == "best" and has_been_worse else (name, step)
+    return None
+
+
+def _trees(state: RunState) -> dict[str, Any]:
     """The items of a state."""
+    policy = state.policy
     trees = {
-        "params": state.params,
-        "optimizer": {"step": state.step, "opt_state": state.opt_state},
+        "params": policy.params,
+        "optimizer": {"step": policy.step, "opt_state": policy.opt_state},
     }
     if state.critic is not None:
+        # The empty entry is part of the format since the first version.
         trees["critic"] = state.critic._asdict() | {"critic": {}}
     return trees
 

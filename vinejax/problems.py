@@ -1,17 +1,21 @@
-"""Which problems an iteration samples, and DAPO's search for groups with spread."""
+"""Which problems an iteration samples."""
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
+from vinejax.learner.credit import solution_rewards
 from vinejax.seeds import host_rng
 from vinejax.types import Episode, PromptedProblem
 
-Sample = Callable[[list[PromptedProblem]], list[Episode]]  # a group of episodes a problem, in order
+# A group of episodes per problem, in the problems' order.
+Sample = Callable[[list[PromptedProblem]], list[Episode]]
 
 
 def draw(
     problems: list[PromptedProblem], count: int | None, seed: int, iteration: int
 ) -> list[PromptedProblem]:
-    """The iteration's first `count` problems, None all, in an order of its own.
+    """The first `count` problems, None all, in an order that is the iteration's own.
 
     They are distinct within the iteration, as in on_policy_episode_generator.py:261-270.
     """
@@ -28,14 +32,13 @@ def chunks(problems: list[PromptedProblem], size: int) -> Iterator[list[Prompted
 def sample_with_spread(
     sample: Sample, problems: list[PromptedProblem], wanted: int, rounds: int
 ) -> tuple[list[Episode], list[Episode]]:
-    """(episodes of `wanted` problems, everything that was sampled).
+    """(episodes of `wanted` problems, all episodes that were sampled).
 
-    Each round samples the next `wanted` of `problems` and keeps the groups whose rewards are not
-    all equal: the others teach nothing. After `rounds` rounds, or the last problem, groups without
-    spread fill up what is missing.
+    Each round samples the next `wanted` of `problems` and keeps the groups whose rewards, those of
+    their steps included, are not all equal: the others teach nothing. After `rounds` rounds, or the
+    last problem, groups without spread fill up what is missing.
 
-    Source: dynamic sampling of DAPO, https://arxiv.org/abs/2503.14476, section 3.2, which has no
-    bound.
+    Source: dynamic sampling, https://arxiv.org/abs/2503.14476, section 3.2, which has no bound.
     """
     spread: list[list[Episode]] = []
     flat: list[list[Episode]] = []
@@ -44,10 +47,9 @@ def sample_with_spread(
         for episode in sample(chosen):
             groups[episode.problem_id].append(episode)
         for group in groups.values():
-            has_spread = len({episode.reward for episode in group}) > 1
-            (spread if has_spread else flat).append(group)
+            (spread if np.ptp(solution_rewards(group)) > 0 else flat).append(group)
         if len(spread) >= wanted:
             break
     kept = (spread + flat)[:wanted]
-    everything = [episode for group in spread + flat for episode in group]
-    return [episode for group in kept for episode in group], everything
+    sampled = [episode for group in spread + flat for episode in group]
+    return [episode for group in kept for episode in group], sampled

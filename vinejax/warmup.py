@@ -1,29 +1,24 @@
-"""Supervised fine-tuning on the task's worked solutions: the policy that reinforcement starts from.
+"""The supervised warm-up: a start for reinforcement, trained on the task's worked solutions.
 
-Loss on the response only, EOS included: a mean over the tokens of the batch or, with
-`sft.reduction='sequence'`, of the means of its responses, as the reference's
-`trainers/mle_trainer.py:621-645`.
+`--mode=sft`, and the first thing that a run without `model.path` does. The loss is that of
+`learner/likelihood.py`, on the response alone, EOS included.
 """
 
 import dataclasses
-import functools
 import json
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 from etils import epath
 from jax.sharding import Mesh
 
 from vinejax.errors import ConfigError, DataError
 from vinejax.learner.batch import collate
+from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.score import token_logprobs
-from vinejax.learner.step import token_weights
-from vinejax.learner.update import accumulate, apply, fresh_state
+from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.config import check_choice
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.hf.tensors import INDEX, SINGLE
@@ -38,7 +33,7 @@ from vinejax.settings import Config, ModelConfig, OptimizerConfig
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.prompts import encode_response, load_problems
 from vinejax.text import Tokenizer
-from vinejax.types import Batch, Episode, TrainState
+from vinejax.types import Batch, Episode
 
 FOLDER = "warmup"  # of the workdir: the model, in Hugging Face's layout
 LEFT_OUT = "dropped_examples.json"  # of the workdir
@@ -75,46 +70,6 @@ def fresh_model(cfg: Config, task: Task, mesh: Mesh) -> tuple[Decoder, Params, T
     key = jax.random.key(cfg.seed)
     shardings = param_shardings(mesh, jax.eval_shape(model.init, key))
     return model, jax.jit(lambda: model.init(key), out_shardings=shardings)(), tokenizer
-
-
-class Likelihood(NamedTuple):
-    """How likely a model is to make the batch's responses; static in compiled programs."""
-
-    reduction: str = "token"  # or 'sequence': see `learner.step.token_weights`
-    temperature: float = 1.0
-    microbatch: int | None = None  # rows a forward and backward pass; None: all
-
-
-BY_TOKEN = Likelihood()
-
-
-def likelihood_gradients(
-    model: Decoder, params: Params, batch: Batch, how: Likelihood
-) -> tuple[Params, jax.Array]:
-    """Gradient of the mean negative log-likelihood of the response tokens, and the mean."""
-    weights = token_weights(batch.mask, how.reduction)
-
-    def loss(params: Params, micro: tuple[Batch, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        rows, weights = micro
-        logprobs, _ = token_logprobs(model, params, rows, how.temperature)
-        mean = -jnp.sum(weights * jnp.where(rows.mask, logprobs, 0.0))
-        return mean, mean
-
-    return accumulate(loss, params, (batch, weights), how.microbatch, model.mesh, model.ready)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "optimizer", "how"), donate_argnames="state")
-def sft_step(
-    model: Decoder,
-    optimizer: optax.GradientTransformation,
-    state: TrainState,
-    batch: Batch,
-    how: Likelihood = BY_TOKEN,
-) -> tuple[TrainState, jax.Array]:
-    """One update on the mean negative log-likelihood of the batch's response tokens."""
-    grads, value = likelihood_gradients(model, state.params, batch, how)
-    state, _, _ = apply(optimizer, state, grads, model.mesh)
-    return state, value
 
 
 def worked_examples(
@@ -168,11 +123,13 @@ def _batches(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
         yield collate(chosen, cfg.sft.batch, longest)
 
 
-def sft_likelihood(cfg: Config) -> Likelihood:
-    return Likelihood(cfg.sft.reduction, microbatch=cfg.ppo.microbatch)
+def sft_objective(model: Decoder, cfg: Config) -> Likelihood:
+    """The likelihood that `sft.reduction` names."""
+    return Likelihood(model=model, microbatch=cfg.ppo.microbatch, reduction=cfg.sft.reduction)
 
 
 def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
+    """AdamW at `sft.learning_rate`; what the section `sft` does not set is at its default."""
     schedule = dataclasses.replace(
         OptimizerConfig(),
         learning_rate=cfg.sft.learning_rate,
@@ -185,14 +142,15 @@ def train_supervised(
     model: Decoder, params: Params, examples: list[Episode], cfg: Config, mesh: Mesh, log: RunLog
 ) -> Params:
     """The parameters after `sft.steps` updates."""
-    optimizer, how = sft_optimizer(cfg, cfg.sft.steps), sft_likelihood(cfg)
+    objective = sft_objective(model, cfg)
+    optimizer = sft_optimizer(cfg, cfg.sft.steps)
     state = fresh_state(params, optimizer, mesh)
     with log.stage("sft"):
         for step, batch in enumerate(_batches(examples, cfg), start=1):
-            state, loss = sft_step(model, optimizer, state, batch, how)
+            state, update = update_step(objective, optimizer, state, batch)
             log.progress(step, cfg.sft.steps)
             if step % LOG_EVERY == 0 or step == cfg.sft.steps:
-                log.metrics(0, step, "sft", {"sft/loss": loss})
+                log.metrics(0, step, "sft", {"sft/loss": update.sums})
     return state.params
 
 

@@ -1,0 +1,35 @@
+"""The likelihood of responses: what supervised fine-tuning and RestEM maximise."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from vinejax.learner.policy import token_weights
+from vinejax.learner.score import token_logprobs
+from vinejax.learner.update import Loss, Objective
+from vinejax.model.decoder import Params
+from vinejax.types import Batch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Likelihood(Objective):
+    """Mean negative log-likelihood of the response tokens, EOS included.
+
+    The sums that an update reports are this mean alone. `reduction` is that of `token_weights`;
+    'sequence' is the reference's (`trainers/mle_trainer.py:621-645`).
+    """
+
+    reduction: str = "token"
+    temperature: float = 1.0
+
+    def loss_over(self, rows: Batch) -> tuple[tuple[Batch, jax.Array], Loss]:
+        weights = token_weights(rows.mask, self.reduction)
+
+        def loss(params: Params, micro: tuple[Batch, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            batch, weights = micro
+            logprobs, _ = token_logprobs(self.model, params, batch, self.temperature)
+            mean = -jnp.sum(weights * jnp.where(batch.mask, logprobs, 0.0))
+            return mean, mean
+
+        return (rows, weights), loss

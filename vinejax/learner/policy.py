@@ -1,0 +1,184 @@
+"""What an update of the policy minimises: a loss per token plus KL, and the sums it reports."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from vinejax.learner.score import token_logprobs
+from vinejax.learner.update import Loss, Objective
+from vinejax.methods import find_method, function_of
+from vinejax.model.decoder import Decoder, Params
+from vinejax.rl import losses
+from vinejax.rl.masked import whiten
+from vinejax.settings import Config
+from vinejax.types import Batch
+
+K3_MAX = 10.0  # the reference clamps k3 to [0, 10] per token (ppo_trainer.py)
+
+
+class PolicyLoss(NamedTuple):
+    """What the loss function of a method gives."""
+
+    loss: Float[Array, "B T"]  # read on response tokens alone
+    # Tokens whose clipped branch is taken, so that they have no gradient. None: the loss has no
+    # probability ratio, so that nothing is clipped and `ppo.max_ratio` does not apply.
+    clipped: Bool[Array, "B T"] | None = None
+
+
+class PolicySums(NamedTuple):
+    """Sums over the minibatch's response tokens."""
+
+    loss: Float[Array, ""]  # without KL
+    kl: Float[Array, ""]  # k3 to the reference
+    old_kl: Float[Array, ""]  # k3 to the policy that sampled
+    ratio: Float[Array, ""]
+    entropy: Float[Array, ""]
+    tokens: Float[Array, ""]
+    clipped: Float[Array, ""] | None  # None: the loss has no ratio
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyObjective(Objective):
+    """The loss of a policy-gradient method.
+
+        Σ_t w_t·L_t + kl_coef·Σ_t v_t·k3_t    w = token_weights(mask, reduction)
+
+    `kl_reduction` 'policy' is v = w; 'token' is a mean over tokens; 'sequence' is the reference's:
+    a sum over each response, then the mean over responses.
+    """
+
+    temperature: float
+    loss: Callable[..., PolicyLoss]  # (log-probabilities, Batch, objective): see below
+    reduction: str = "token"
+    whiten: str = "none"  # 'minibatch': the advantages are whitened here
+    shift_mean: bool = True
+    clip: tuple[float, float] = (0.2, 0.2)  # (low, high)
+    max_ratio: float = 10.0
+    kl_coef: float = 0.0
+    kl_reduction: str = "policy"
+    max_tokens: int = 1  # of the reduction 'budget'
+    tau: float = 0.0  # of the loss `opmd`
+
+    def loss_over(self, rows: Batch) -> tuple[tuple[Batch, jax.Array], Loss]:
+        """`rows` with advantages, old and reference log-probabilities."""
+        if self.whiten == "minibatch":
+            advantages = whiten(rows.advantages, rows.mask, shift_mean=self.shift_mean)
+            rows = rows._replace(advantages=advantages)
+        weights = token_weights(rows.mask, self.reduction, self.max_tokens)
+        tokens = jnp.maximum(rows.mask.sum(), 1)
+        sequences = jnp.maximum(rows.mask.any(axis=1).sum(), 1)
+
+        def loss(params: Params, micro: tuple[Batch, jax.Array]) -> tuple[jax.Array, PolicySums]:
+            batch, weights = micro
+            policy, k3, sums = self._terms(params, batch)
+            if self.kl_reduction == "policy" and self.reduction != "token":
+                kl = self.kl_coef * jnp.sum(weights * k3)
+            else:  # a mean over tokens, or a sum over each response, needs no weights
+                count = sequences if self.kl_reduction == "sequence" else tokens
+                kl = self.kl_coef * sums.kl / count
+            return jnp.sum(weights * policy) + kl, sums
+
+        return (rows, weights), loss
+
+    def _terms(
+        self, params: Params, batch: Batch
+    ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], PolicySums]:
+        """(policy loss, k3 to the reference, the sums over a microbatch)."""
+        logprobs, entropy = token_logprobs(self.model, params, batch, self.temperature)
+        # Off the response all are replaced by 0 before any arithmetic: no NaN, no gradient.
+        logprobs, old, advantages, ref = (
+            jnp.where(batch.mask, x, 0.0)
+            for x in (logprobs, batch.old_logprobs, batch.advantages, batch.ref_logprobs)
+        )
+        with jax.named_scope("policy_loss"):
+            batch = batch._replace(advantages=advantages, old_logprobs=old, ref_logprobs=ref)
+            policy, clipped = self.loss(logprobs, batch, self)
+        with jax.named_scope("kl"):
+            k3 = jnp.clip(losses.kl(logprobs, ref, kind="k3"), 0.0, K3_MAX)
+        sums = PolicySums(
+            loss=policy,
+            kl=k3,
+            old_kl=losses.kl(logprobs, old, kind="k3"),
+            ratio=jnp.exp(logprobs - old),
+            entropy=entropy,
+            tokens=jnp.ones_like(logprobs),
+            clipped=clipped,
+        )
+        return policy, k3, jax.tree.map(lambda x: jnp.sum(jnp.where(batch.mask, x, 0.0)), sums)
+
+    def accepts(self, sums: PolicySums) -> jax.Array | bool:
+        """Not where the mean probability ratio passes `max_ratio`."""
+        if sums.clipped is None:
+            return True
+        return sums.ratio / jnp.maximum(sums.tokens, 1) <= self.max_ratio
+
+
+def policy_objective(model: Decoder, cfg: Config) -> PolicyObjective:
+    """The objective of the configured method; fields that say 'method' take the method's own."""
+    method, ppo = find_method(cfg.method), cfg.ppo
+    high = ppo.clip_high or method.clip_high or ppo.clip
+    loss = function_of(method.loss)
+    return PolicyObjective(
+        model=model,
+        microbatch=ppo.microbatch,
+        temperature=cfg.sample.temperature,
+        loss=loss,
+        reduction=method.reduction if ppo.reduction == "method" else ppo.reduction,
+        whiten=method.whiten if ppo.whiten == "method" else ppo.whiten,
+        shift_mean=ppo.shift_mean,
+        clip=(ppo.clip, high),
+        max_ratio=ppo.max_ratio,
+        kl_coef=0.0 if method.kl_in_reward else cfg.kl.coef,
+        kl_reduction=cfg.kl.reduction,
+        max_tokens=cfg.sample.max_tokens,
+        tau=cfg.opmd.tau if loss is opmd else 0.0,
+    )
+
+
+def token_weights(
+    mask: Bool[Array, "B T"], reduction: str, max_tokens: int = 1
+) -> Float[Array, "B T"]:
+    """Weights w_t of a loss Σ w_t·L_t over a minibatch; 0 off the mask.
+
+    Args:
+      mask: bool [B, T], response tokens.
+      reduction: 'token': 1 / tokens of the minibatch. 'sequence': 1 / (tokens of the row · rows
+        with a response). 'budget': 1 / (max_tokens · rows with a response), which no length enters.
+      max_tokens: of 'budget' alone.
+
+    Returns:
+      float32 [B, T].
+    """
+    lengths = mask.sum(axis=1, keepdims=True)
+    sequences = jnp.maximum((lengths > 0).sum(), 1)
+    if reduction == "token":
+        count = jnp.maximum(lengths.sum(), 1)
+    elif reduction == "sequence":
+        count = jnp.maximum(lengths, 1) * sequences
+    else:
+        count = max_tokens * sequences
+    return jnp.where(mask, 1.0 / count, 0.0)
+
+
+# --- the loss functions that `methods.py` names: (log-probabilities [B, T], Batch, objective)
+
+
+def clipped(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+    """PPO's: see `rl.losses.ppo_clip`."""
+    arguments = (logprobs, batch.old_logprobs, batch.advantages, objective.clip)
+    return PolicyLoss(losses.ppo_clip(*arguments), losses.is_clipped(*arguments))
+
+
+def reinforce(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+    """REINFORCE's, on or off the policy that sampled: see `rl.losses.reinforce`."""
+    return PolicyLoss(losses.reinforce(logprobs, batch.advantages))
+
+
+def opmd(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+    """Online policy mirror descent: see `rl.losses.opmd`."""
+    old, advantages = batch.old_logprobs, batch.advantages
+    return PolicyLoss(losses.opmd(logprobs, old, advantages, batch.mask, objective.tau))

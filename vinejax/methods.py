@@ -1,0 +1,112 @@
+"""What tells one method from another: a record each, and nowhere else.
+
+Sampling, grading, scoring, the optimizer, evaluation, checkpoints and the log are the same for
+all. `docs/methods.md` has the equations, and an example of a method of a user's own.
+
+Nothing heavy is imported here, so that the command line can check a configuration at once: a
+record names functions by their dotted path, or holds the function itself.
+"""
+
+import dataclasses
+import difflib
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from vinejax.errors import ConfigError
+
+Function = str | Callable[..., Any]  # 'package.module.function', or the function
+
+CREDIT = "vinejax.learner.credit"
+POLICY = "vinejax.learner.policy"
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """One method. The defaults are those of a clipped policy gradient on one policy."""
+
+    # (Rollout, Config) -> Credit, see learner/credit.py. None: the method has no advantages.
+    credit: Function | None
+    # (log-probabilities, Batch, Objective) -> PolicyLoss, see learner/policy.py.
+    loss: Function = f"{POLICY}.clipped"
+    whiten: str = "none"  # what `ppo.whiten` = 'method' means: 'iteration', 'minibatch' or 'none'
+    reduction: str = "token"  # what `ppo.reduction` = 'method' means: see `token_weights`
+    clip_high: float | None = None  # the upper clip where `ppo.clip_high` is None; None: `ppo.clip`
+    values: str | None = None  # values of states: 'monte_carlo', 'critic' or None
+    kl_in_reward: bool = False  # the credit has subtracted the KL: the loss does not add it again
+    needs_groups: bool = False  # a solution is compared with the others of its problem
+    needs_spread: bool = False  # groups of equal rewards are replaced by others, in rounds
+    sections: tuple[str, ...] = ()  # of `Config`, read by this method beside what all methods read
+    ignores: tuple[str, ...] = ()  # sections of `Config` that all methods read but this one
+    iteration: str = "policy_gradient"  # the function of iterations.py that runs one
+
+
+METHODS = {
+    "vineppo": Method(
+        f"{CREDIT}.vine", whiten="iteration", values="monte_carlo", sections=("values",)
+    ),
+    "ppo": Method(f"{CREDIT}.critic", whiten="iteration", values="critic", sections=("critic",)),
+    "grpo": Method(f"{CREDIT}.grpo", needs_groups=True),
+    "rloo": Method(f"{CREDIT}.rloo", needs_groups=True),
+    "dr_grpo": Method(f"{CREDIT}.group_mean", reduction="budget", needs_groups=True),
+    "dapo": Method(
+        f"{CREDIT}.dapo", clip_high=0.28, needs_groups=True, needs_spread=True, sections=("dapo",)
+    ),
+    "reinforce++": Method(f"{CREDIT}.return_to_go", whiten="iteration", kl_in_reward=True),
+    "opmd": Method(
+        f"{CREDIT}.group_mean", loss=f"{POLICY}.opmd", needs_groups=True, sections=("opmd",)
+    ),
+    "asymre": Method(
+        f"{CREDIT}.shifted_mean",
+        loss=f"{POLICY}.reinforce",
+        needs_groups=True,
+        sections=("asymre",),
+    ),
+    "restem": Method(None, sections=("restem",), iteration="restem"),
+    "dpo_positive": Method(None, needs_groups=True, sections=("dpo",), iteration="dpo_positive"),
+    "sft": Method(None, ignores=("optimizer",), iteration="supervised"),
+}
+
+
+def find_method(name: str) -> Method:
+    """The method that the field `method` names: one of ours, or `METHOD` of a user's module.
+
+    Raises ConfigError, naming the nearest of ours, for anything else. An import that fails inside
+    the user's module is passed on as it is.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    known = " or ".join(map(repr, METHODS))
+    rule = f"must be {known}, or the dotted path of a module with a METHOD"
+    if "." not in name or not all(part.isidentifier() for part in name.split(".")):
+        nearest = difflib.get_close_matches(name, METHODS, n=1, cutoff=0.6)
+        hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
+        raise ConfigError("method", rule + hint, repr(name))
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError("method", f"no module {error.name!r}; it {rule}", repr(name)) from None
+    method = getattr(module, "METHOD", None)
+    if not isinstance(method, Method):
+        raise ConfigError(
+            "method", "the module has no METHOD, a vinejax.methods.Method", repr(name)
+        )
+    return method
+
+
+@functools.cache
+def function_of(function: Function) -> Callable[..., Any]:
+    """The function that a record names or holds.
+
+    Raises ConfigError where the dotted path leads nowhere.
+    """
+    if callable(function):
+        return function
+    module, _, name = function.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ValueError, ModuleNotFoundError, AttributeError) as error:
+        raise ConfigError("method", f"no function {function}: {error}") from error
