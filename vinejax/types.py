@@ -5,7 +5,7 @@ rollouts a state (the paper's K), B sequences, T tokens. The model's own are in 
 """
 
 import dataclasses
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -83,23 +83,22 @@ class Episode:
         return rewards
 
 
-Array = jax.Array | np.ndarray
-A = TypeVar("A")
+Array = Any  # NumPy's on the host, jax's on the devices; no type that checkers know is both
 
 
-class Batch(NamedTuple, Generic[A]):
+class Batch(NamedTuple):
     """Episodes made rectangular. Entry t of every per-token array belongs to `tokens[:, t]`.
 
     Arrays are NumPy's on the host and jax's in a compiled program.
     """
 
-    tokens: A  # i32[B, T]
-    segment_ids: A  # i32[B, T] 0 is padding; equal ids attend to each other
-    positions: A  # i32[B, T] within the segment
-    mask: A  # bool[B, T] response tokens
-    advantages: A  # f32[B, T]
-    old_logprobs: A  # f32[B, T] log-probabilities, in nats, by the policy that sampled
-    ref_logprobs: A  # f32[B, T] by the reference
+    tokens: Array  # i32[B, T]
+    segment_ids: Array  # i32[B, T] 0 is padding; equal ids attend to each other
+    positions: Array  # i32[B, T] within the segment
+    mask: Array  # bool[B, T] response tokens
+    advantages: Array  # f32[B, T]
+    old_logprobs: Array  # f32[B, T] log-probabilities, in nats, by the policy that sampled
+    ref_logprobs: Array  # f32[B, T] by the reference
 
 
 class TrainState(NamedTuple):

@@ -110,7 +110,7 @@ def list_left_out(left_out: list[dict[str, str]], kept: int, workdir: epath.Path
         write_atomic(file, json.dumps(left_out, indent=1) + "\n")
 
 
-def _batches(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
+def batches_of(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
     """`sft.steps` batches, epoch after epoch, each in an order of its own; one compiled shape."""
     longest = max(len(example.tokens) for example in examples)
     epoch, order = 0, []
@@ -146,7 +146,7 @@ def train_supervised(
     optimizer = sft_optimizer(cfg, cfg.sft.steps)
     state = fresh_state(params, optimizer, mesh)
     with log.stage("sft"):
-        for step, batch in enumerate(_batches(examples, cfg), start=1):
+        for step, batch in enumerate(batches_of(examples, cfg), start=1):
             state, update = update_step(objective, optimizer, state, batch)
             log.progress(step, cfg.sft.steps)
             if step % LOG_EVERY == 0 or step == cfg.sft.steps:

@@ -13,7 +13,6 @@ from helpers.vine_cases import PROBLEM, RIGHT, WRONG, alternate, episode, fill
 
 from vinejax import train as loop
 from vinejax.analysis.episodes import episode_rows
-from vinejax.learner.credit import with_credit
 from vinejax.types import Batch, Episode
 
 
@@ -61,13 +60,13 @@ def test_steps_have_their_own_rewards_without_the_outcome():
 
 def test_credit_has_the_critics_values_of_each_steps_first_token():
     batch, values = methods.batch(), np.asarray(methods.values())
-    credit = with_credit(batch, methods.episodes(), methods.config("ppo"), values)
+    credit = methods.credit(methods.config("ppo"), values, batch)
     assert credit.values is not None
     for b, one in enumerate(methods.episodes()):
         starts = len(one.prompt) + np.array([0, *one.step_ends[:-1]])
         np.testing.assert_array_equal(credit.values[b, : len(starts)], values[b, starts])
         assert not credit.values[b, len(starts) :].any()
-    assert with_credit(batch, methods.episodes(), methods.config("grpo")).values is None
+    assert methods.credit(methods.config("grpo"), rows=batch).values is None
 
 
 @pytest.mark.slow

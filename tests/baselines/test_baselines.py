@@ -14,13 +14,14 @@ from helpers import method_cases as methods
 from helpers import rl_oracles as oracle
 
 from vinejax.baselines import dpo_positive, restem
-from vinejax.baselines.critic import Targets, critic_metrics, critic_step, critic_values
-from vinejax.baselines.samples import chunks, draw, sample_with_spread
-from vinejax.baselines.sft import Likelihood, likelihood_gradients
+from vinejax.baselines.critic import CriticObjective, Targets, critic_metrics, critic_values
 from vinejax.budget import Spent, left, num_updates
 from vinejax.config import from_dict
-from vinejax.learner.credit import with_credit
+from vinejax.learner.batch import epochs_of
+from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.score import score
+from vinejax.learner.update import gradients, update_step
+from vinejax.problems import chunks, draw, sample_with_spread
 from vinejax.rl.advantages import group_advantages, overlong_penalty
 from vinejax.rl.losses import dpo_positive as dpo_loss
 from vinejax.rl.losses import opmd, reinforce
@@ -84,17 +85,18 @@ def test_group_means_and_sample_deviations():
 
 def test_the_critic_learns_the_returns():
     cfg = methods.config("ppo")
-    credit = with_credit(methods.batch(), methods.episodes(), cfg, methods.values())
+    batch, credit = methods.batch(), methods.credit(cfg, methods.values())
     model, state = cases.model(), state_of(methods.critic_params())
-    old = critic_values(model, state.params, credit.batch, size=4)
+    old = critic_values(model, state.params, batch, size=4)
     assert credit.returns is not None
-    mask = np.asarray(credit.batch.mask)
+    mask = np.asarray(batch.mask)
     assert not np.asarray(old)[~mask].any()
-    rows, errors = (credit.batch, Targets(old, credit.returns)), []
+    objective = CriticObjective(model=model, microbatch=4, clip=10.0)
+    rows, errors = (batch, Targets(old, credit.returns)), []
     for _ in range(6):
-        before = critic_values(model, state.params, credit.batch, size=4)
-        state, stats = critic_step(model, SGD, 10.0, 4, state, rows)
-        found = critic_metrics(jax.device_get([stats]))
+        before = critic_values(model, state.params, batch, size=4)
+        state, update = update_step(objective, SGD, state, rows)
+        found = critic_metrics(jax.device_get([update]))
         returns = np.asarray(credit.returns)
         error = ((np.asarray(before) - returns) ** 2)[mask].mean()
         loss = oracle.value_clip(np.asarray(before), np.asarray(old), returns, 10.0)[mask].mean()
@@ -124,7 +126,7 @@ def climbing(accuracies: list[float], epochs: int = 3) -> tuple[TrainState, int,
     """(the state that RestEM ends with, updates made, looks) when validation says these."""
     model, examples = cases.model(), [solution(f"p{i}", 1.0) for i in range(8)]
     cfg = methods.config("restem", restem={"eval_every": 2})
-    batches = restem.epochs_of(examples, epochs, size=4, seed=0, iteration=0)
+    batches = epochs_of(examples, epochs, size=4, seed=0, iteration=0)
     said = iter(accuracies)
     state, losses, seen = restem.climb(
         model, SGD, state_of(cases.params()), batches, cfg, lambda params: next(said)
@@ -150,9 +152,8 @@ def test_restem_weighs_solutions_alike():
     logprobs = np.asarray(score(model, cases.params(), batch, 0.8))
     mask = np.asarray(batch.mask)
     rows = [logprobs[b][mask[b]].mean() for b in range(8)]
-    _, loss = likelihood_gradients(
-        model, cases.params(), batch, Likelihood("sequence", 0.8, microbatch=2)
-    )
+    objective = Likelihood(model=model, microbatch=2, reduction="sequence", temperature=0.8)
+    _, loss = gradients(objective, cases.params(), batch)
     np.testing.assert_allclose(loss, -np.mean(rows), rtol=1e-5)
     assert abs(np.mean(rows) - logprobs[mask].mean()) > 1e-3
 
@@ -162,7 +163,7 @@ def test_restem_weighs_solutions_alike():
 
 def test_pairs_are_right_with_wrong_of_one_problem():
     episodes = [solution(p, r, [3 + i, 1]) for i, (p, r) in enumerate(
-        [("a", 1.0), ("a", 0.0), ("a", 0.4), ("a", 0.5), ("b", 1.0), ("b", 1.0), ("c", 0.0)]
+        [("a", 1.0), ("a", 0.0), ("a", 0.9), ("a", 1.5), ("b", 1.0), ("b", 1.0), ("c", 0.0)]
     )]  # fmt: skip
     pairs = dpo_positive.make_pairs(episodes, 64, seed=0)
     places = {(episodes.index(w), episodes.index(x)) for w, x in pairs}
@@ -183,10 +184,13 @@ def test_dpo_learns_to_order_its_pairs():
     assert batch.chosen.tokens.shape == batch.rejected.tokens.shape == (12, 32)
     batch = dpo_positive.with_reference(model, reference, batch, 0.8)
     state, metrics = state_of(cases.params()), []
+    objective = dpo_positive.PairObjective(
+        model=model, microbatch=4, temperature=0.8, beta=cfg.dpo.beta, penalty=cfg.dpo.penalty
+    )
     for _ in range(8):
-        state, stats = dpo_positive.pair_step(model, SGD, 0.8, cfg.dpo, 4, state, batch)
-        assert stats.pairs == 9
-        metrics.append(dpo_positive.pair_metrics(jax.device_get([stats])))
+        state, update = update_step(objective, SGD, state, batch)
+        assert update.sums.pairs == 9
+        metrics.append(dpo_positive.pair_metrics(jax.device_get([update])))
     first, last = metrics[0], metrics[-1]
     np.testing.assert_allclose(first["dpo/loss"], math.log(2), rtol=1e-5)  # the start is its own
     assert abs(first["dpo/margin"]) < 1e-5 and last["dpo/loss"] < first["dpo/loss"] - 0.01
@@ -232,6 +236,20 @@ def test_groups_with_spread(with_spread: str, rounds: int, kept: str, sampled: i
     assert len(episodes) == 8 and len(everything) == 2 * sampled == 2 * sum(calls)
     for group in (episodes[i : i + 2] for i in range(0, 8, 2)):
         assert group[0].problem_id == group[1].problem_id
+
+
+def test_spread_is_of_outcome_and_steps_together():
+    """Groups of equal outcomes whose steps were paid differently teach something."""
+
+    def sample(problems: list[Any]) -> list[Episode]:
+        return [
+            dataclasses.replace(solution(p.id, 1.0), step_rewards=[0.5 * k * (p.id == "p5")])
+            for p, _ in problems
+            for k in (0, 1)
+        ]
+
+    episodes, sampled = sample_with_spread(sample, PROBLEMS[4:8], 2, rounds=2)
+    assert episodes[0].problem_id == "p5" and len(sampled) == 8
 
 
 # --- what a run has used

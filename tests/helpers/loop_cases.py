@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import vinejax
-from vinejax import train as loop
+from vinejax import iterations, train
 from vinejax.config import from_dict
-from vinejax.learner.step import UpdateStats
+from vinejax.learner.update import Update
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.runtime.compiles import num_compiles
 from vinejax.settings import Config, DataConfig
@@ -66,7 +66,7 @@ def config(**sections: Any) -> Config:
     """
     fields: dict[str, Any] = {
         "iterations": 3,
-        "data": {"task": "loop_cases", "max_prompt_tokens": 15},
+        "data": {"task": "helpers.loop_cases", "max_prompt_tokens": 15},
         "model": {
             **{"compute_dtype": "float32", "num_layers": 1, "width": 32, "num_heads": 4},
             **{"num_kv_heads": 2, "ffn": 64, "context": 48},
@@ -91,31 +91,31 @@ class Run(NamedTuple):
 
     workdir: Path  # not to be changed
     iterations: list[int]  # programs compiled in each
-    updates: list[tuple[int, UpdateStats]]  # of each: programs compiled, statistics
+    updates: list[tuple[int, Update]]  # of each: programs compiled, what it reports
 
 
 @functools.cache
 def finished_run() -> Run:
     """An uninterrupted run of `config()`."""
     compiles, updates = [], []
-    iterate, train_step = loop.iterate, loop.train_step
+    policy_gradient, update_step = iterations.policy_gradient, iterations.update_step
 
     def counted_iteration(*args: Any):
         before = num_compiles()
-        state = iterate(*args)
+        state = policy_gradient(*args)
         compiles.append(num_compiles() - before)
         return state
 
     def counted_update(*args: Any):
         before = num_compiles()
-        state, stats = train_step(*args)
-        updates.append((num_compiles() - before, stats))
-        return state, stats
+        state, update = update_step(*args)
+        updates.append((num_compiles() - before, update))
+        return state, update
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "iterate", counted_iteration)
-        patch.setattr(loop, "train_step", counted_update)
-        return Run(Path(loop.train(config(), f"{_folder.name}/run")), compiles, updates)
+        patch.setattr(iterations, "policy_gradient", counted_iteration)
+        patch.setattr(iterations, "update_step", counted_update)
+        return Run(Path(train.train(config(), f"{_folder.name}/run")), compiles, updates)
 
 
 @functools.cache

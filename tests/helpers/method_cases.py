@@ -10,30 +10,26 @@ import numpy as np
 from jax.sharding import Mesh
 
 from helpers import loop_cases as cases
-from vinejax.baselines.critic import Targets, critic_gradients, fresh_critic
-from vinejax.baselines.dpo_positive import Pairs, pair_gradients
-from vinejax.baselines.sft import Likelihood, likelihood_gradients
-from vinejax.learner.batch import collate
-from vinejax.learner.credit import with_credit
-from vinejax.learner.objective import objective_of
+from vinejax.baselines.critic import CriticObjective, Targets, fresh_critic
+from vinejax.baselines.dpo_positive import PairObjective, Pairs
+from vinejax.learner.batch import Rollout, collate, step_layout
+from vinejax.learner.credit import Credit, assign_credit
+from vinejax.learner.likelihood import Likelihood
+from vinejax.learner.policy import policy_objective
 from vinejax.learner.score import score
-from vinejax.learner.step import gradients
+from vinejax.learner.update import gradients
+from vinejax.methods import METHODS
 from vinejax.model.sharding import make_mesh, param_shardings
-from vinejax.settings import METHODS, Config, DPOConfig, MeshConfig
+from vinejax.settings import Config, DPOConfig, MeshConfig
 from vinejax.types import Batch, Episode
 
-ONLINE = [name for name in METHODS if name not in ("restem", "dpo_positive", "sft")]
+ONLINE = [name for name, method in METHODS.items() if method.credit is not None]
 # The critic of PPO is one more gradient.
 GRADIENTS = [*METHODS, "critic"]
 LENGTHS = [(4, 9), (2, 3), (4, 6), (5, 7), (3, 10), (2, 3), (4, 1), (6, 8)]
 REWARDS = [1.0, 0.0, 0.0, 1.0, 0.25, 0.0, 0.0, 0.0]  # two groups of four
 
-grads_of_policy = jax.jit(gradients, static_argnames=("model", "objective"))
-grads_of_critic = jax.jit(critic_gradients, static_argnames=("model", "clip", "microbatch"))
-grads_of_likelihood = jax.jit(likelihood_gradients, static_argnames=("model", "how"))
-grads_of_pairs = jax.jit(
-    pair_gradients, static_argnames=("model", "temperature", "dpo", "microbatch")
-)
+grads_of = jax.jit(gradients, static_argnames="objective")
 
 
 def config(method: str, **sections: Any) -> Config:
@@ -86,6 +82,22 @@ def values() -> np.ndarray:
     return np.random.default_rng(3).uniform(0, 1, (8, 32)).astype(np.float32)
 
 
+def credit(
+    cfg: Config,
+    of_critic: np.ndarray | None = None,
+    rows: Batch | None = None,
+    solutions: list[Episode] | None = None,
+) -> Credit:
+    """The configured method's credit, whitened as it wants, for `episodes()` unless given others.
+
+    `of_critic` is f32[B, T], the critic's values.
+    """
+    rows = batch() if rows is None else rows
+    solutions = episodes() if solutions is None else solutions
+    rollout = Rollout(solutions, rows, step_layout(rows, solutions), of_critic)
+    return assign_credit(rollout, cfg, policy_objective(cases.model(), cfg).whiten)
+
+
 def critic_params() -> Any:
     return fresh_critic(cases.model(), cases.params(), 5, make_mesh(MeshConfig()))
 
@@ -99,22 +111,28 @@ def gradient(method: str, microbatch: int | None, mesh: Mesh | None = None) -> A
 
     params = place(cases.params())
     if method == "critic":
-        credit = with_credit(batch(), episodes(), config("ppo"), values())
-        assert credit.returns is not None
-        rows = (credit.batch, Targets(values() + 0.1, credit.returns))
-        return grads_of_critic(model, place(critic_params()), rows, 0.2, microbatch)[0]
+        given = credit(config("ppo"), values())
+        assert given.returns is not None
+        rows = (batch(), Targets(values() + 0.1, given.returns))
+        objective = CriticObjective(model=model, microbatch=microbatch, clip=0.2)
+        return grads_of(objective, place(critic_params()), rows)[0]
     if method == "dpo_positive":
         rows = batch()
         pairs = Pairs(*(jax.tree.map(lambda x, i=i: jnp.roll(x, i, 0), rows) for i in (0, 3)))
-        return grads_of_pairs(model, params, pairs, 0.8, DPOConfig(), microbatch)[0]
+        dpo = DPOConfig()
+        objective = PairObjective(
+            model=model, microbatch=microbatch, temperature=0.8, beta=dpo.beta, penalty=dpo.penalty
+        )
+        return grads_of(objective, params, pairs)[0]
     if method in ("restem", "sft"):
-        how = Likelihood("sequence" if method == "restem" else "token", 0.8, microbatch)
-        return grads_of_likelihood(model, params, batch(), how)[0]
-    own = {"opmd": {"tau": 0.1}} if method == "opmd" else {}
-    cfg = config(method, ppo={"minibatch": 8, "microbatch": microbatch}, kl={"coef": 0.1}, **own)
-    credit = with_credit(batch(), episodes(), cfg, values())
-    objective = objective_of(cfg)  # its whitening is done: without it methods share a program
-    objective = dataclasses.replace(
-        objective, ppo=dataclasses.replace(objective.ppo, whiten="none")
-    )
-    return grads_of_policy(model, params, credit.batch, objective)[0]
+        reduction = "sequence" if method == "restem" else "token"
+        objective = Likelihood(
+            model=model, microbatch=microbatch, reduction=reduction, temperature=0.8
+        )
+        return grads_of(objective, params, batch())[0]
+    fields = {"opmd": {"tau": 0.1}} if method == "opmd" else {}
+    cfg = config(method, ppo={"minibatch": 8, "microbatch": microbatch}, kl={"coef": 0.1}, **fields)
+    rows = batch()._replace(advantages=credit(cfg, values()).advantages)
+    # Its whitening is done: without it methods share a program.
+    objective = dataclasses.replace(policy_objective(model, cfg), whiten="none")
+    return grads_of(objective, params, rows)[0]

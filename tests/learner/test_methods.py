@@ -1,5 +1,7 @@
 """Every method's gradient, and the identities that tie the methods to one another."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,12 +12,10 @@ from helpers import method_cases as methods
 from helpers import rl_oracles as oracle
 
 from vinejax.baselines.critic import fresh_critic, token_values
-from vinejax.learner.credit import with_credit
-from vinejax.learner.objective import Objective, objective_of
+from vinejax.learner.policy import PolicyObjective, clipped, policy_objective, token_weights
 from vinejax.learner.score import token_logprobs
-from vinejax.learner.step import token_weights
 from vinejax.model.sharding import make_mesh
-from vinejax.settings import KLConfig, MeshConfig, PPOConfig
+from vinejax.settings import Config, MeshConfig
 
 # --- what must not change a gradient
 
@@ -59,6 +59,10 @@ def test_devices_change_nothing():
 # --- advantages, against loops
 
 
+def objective_of(cfg: Config) -> PolicyObjective:
+    return policy_objective(cases.model(), cfg)
+
+
 def spread(by_row: np.ndarray) -> np.ndarray:
     return np.where(methods.batch().mask, by_row[:, None], 0.0)
 
@@ -66,34 +70,60 @@ def spread(by_row: np.ndarray) -> np.ndarray:
 def test_group_methods_equal_the_loops():
     rewards, groups = np.array(methods.REWARDS), np.arange(8) // 4
     for method, kind in (("grpo", "grpo"), ("rloo", "rloo")):
-        found = with_credit(methods.batch(), methods.episodes(), methods.config(method))
+        found = methods.credit(methods.config(method))
         expected = oracle.group_advantages(rewards, groups, kind)
         assert np.ptp(expected) > 1
-        np.testing.assert_allclose(found.batch.advantages, spread(expected), atol=1e-6)
-        np.testing.assert_allclose(found.by_step[:, 0], expected, atol=1e-6)
+        np.testing.assert_allclose(found.advantages, spread(expected), atol=1e-6)
+        np.testing.assert_allclose(np.asarray(found.by_step)[:, 0], expected, atol=1e-6)
     mean = np.repeat([rewards[:4].mean(), rewards[4:].mean()], 4)
     for method, shift in (("dr_grpo", 0.0), ("opmd", 0.0), ("asymre", -0.1)):
-        found = with_credit(methods.batch(), methods.episodes(), methods.config(method))
+        found = methods.credit(methods.config(method))
         expected = spread(rewards - (mean + shift))
-        np.testing.assert_allclose(found.batch.advantages, expected, atol=1e-6)
+        np.testing.assert_allclose(found.advantages, expected, atol=1e-6)
 
 
 def test_dapo_shapes_the_rewards_of_long_responses():
     cfg = methods.config("dapo", sample={"max_tokens": 12}, dapo={"overlong": 0.5})
-    found = with_credit(methods.batch(), methods.episodes(), cfg)
+    found = methods.credit(cfg)
     lengths = np.array([r for _, r in methods.LENGTHS])
     penalty = np.clip((12 - 6 - lengths) / 6, -1, 0)
     assert penalty.min() < -0.5 and (penalty == 0).any()
-    rewards = np.array(methods.REWARDS) + penalty
+    rewards = np.array(methods.REWARDS) + 0.5 * penalty
     expected = oracle.group_advantages(rewards, np.arange(8) // 4, "grpo")
-    np.testing.assert_allclose(found.batch.advantages, spread(expected), atol=1e-5)
+    np.testing.assert_allclose(found.advantages, spread(expected), atol=1e-5)
     assert objective_of(cfg).clip == (0.2, 0.28)
+
+
+def test_dapo_penalises_by_half_of_what_lies_between_right_and_wrong():
+    """As where a wrong solution has -1, a right one 1, and the penalty goes to -1: the advantages
+    are the same, but for the 1e-8 beside the standard deviation."""
+    cfg = methods.config("dapo", sample={"max_tokens": 12}, dapo={"overlong": 0.5})
+    rewards = np.array([1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0])
+    solutions = [
+        dataclasses.replace(episode, reward=float(reward))
+        for episode, reward in zip(methods.episodes(), rewards, strict=True)
+    ]
+    lengths = np.array([r for _, r in methods.LENGTHS])
+    published = 2 * rewards - 1 + np.clip((12 - 6 - lengths) / 6, -1, 0)
+    expected = oracle.group_advantages(published, np.arange(8) // 4, "grpo")
+    found = methods.credit(cfg, solutions=solutions)
+    np.testing.assert_allclose(found.advantages, spread(expected), atol=1e-5)
+
+
+def test_dapo_learns_nothing_from_a_group_that_differs_in_length_alone():
+    cfg = methods.config("dapo", sample={"max_tokens": 12}, dapo={"overlong": 0.5})
+    solutions = [
+        dataclasses.replace(episode, reward=1.0 if i < 4 else episode.reward)
+        for i, episode in enumerate(methods.episodes())
+    ]
+    found = np.asarray(methods.credit(cfg, solutions=solutions).advantages)
+    assert not found[:4].any() and found[4:].any()
 
 
 def test_reinforce_pp_pays_the_kl_from_the_reward():
     cfg = methods.config("reinforce++", kl={"coef": 0.1}, ppo={"whiten": "none"})
     batch = methods.batch()
-    found = with_credit(batch, methods.episodes(), cfg).batch.advantages
+    found = methods.credit(cfg).advantages
     expected = np.zeros((8, 32))
     for b, (p, r) in enumerate(methods.LENGTHS):
         total = methods.REWARDS[b]
@@ -101,24 +131,22 @@ def test_reinforce_pp_pays_the_kl_from_the_reward():
             total -= 0.1 * float(batch.old_logprobs[b, t] - batch.ref_logprobs[b, t])
             expected[b, t] = total
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert objective_of(cfg).kl.coef == 0.0
-    whitened = with_credit(
-        batch, methods.episodes(), methods.config("reinforce++", kl=cfg.kl.__dict__)
-    )
+    assert objective_of(cfg).kl_coef == 0.0
+    whitened = methods.credit(methods.config("reinforce++", kl=cfg.kl.__dict__))
     expected = oracle.whiten(expected, np.asarray(batch.mask))
-    np.testing.assert_allclose(whitened.batch.advantages, expected, atol=1e-5)
+    np.testing.assert_allclose(whitened.advantages, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("lam", [1.0, 0.95])
 def test_ppo_equals_the_loop(lam):
     cfg = methods.config("ppo", critic={"lam": lam}, ppo={"whiten": "none", "gamma": 0.99})
     batch, values = methods.batch(), np.asarray(methods.values())
-    found = with_credit(batch, methods.episodes(), cfg, methods.values())
+    found = methods.credit(cfg, methods.values())
     rewards = np.zeros((8, 32))
     for b, (p, r) in enumerate(methods.LENGTHS):
         rewards[b, p + r - 1] = methods.REWARDS[b]
     advantages, returns = oracle.gae(rewards, values, np.asarray(batch.mask), 0.99, lam)
-    np.testing.assert_allclose(found.batch.advantages, advantages, atol=1e-5)
+    np.testing.assert_allclose(found.advantages, advantages, atol=1e-5)
     assert found.returns is not None
     np.testing.assert_allclose(found.returns, returns, atol=1e-5)
 
@@ -131,13 +159,12 @@ def test_a_group_of_equal_rewards_gives_nothing():
              for e in methods.episodes()]  # fmt: skip
     for method in ("grpo", "rloo", "dr_grpo", "opmd", "dapo"):
         cfg = methods.config(method, dapo={"overlong": 0.0} if method == "dapo" else {})
-        credit = with_credit(methods.batch(), equal, cfg)
-        assert not np.asarray(credit.batch.advantages).any() and not credit.by_step.any()
+        credit = methods.credit(cfg, solutions=equal)
+        assert not np.asarray(credit.advantages).any() and not np.asarray(credit.by_step).any()
         objective = objective_of(methods.config(method, kl={"coef": 0.0}))
         if method != "opmd":  # whose square is no advantage
-            grads, _ = methods.grads_of_policy(
-                cases.model(), cases.params(), credit.batch, objective
-            )
+            rows = methods.batch()._replace(advantages=credit.advantages)
+            grads, _ = methods.grads_of(objective, cases.params(), rows)
             assert not any(np.asarray(x).any() for x in jax.tree.leaves(grads))
 
 
@@ -157,9 +184,10 @@ def at_ratio_1(batch):
     return batch._replace(old_logprobs=jnp.where(batch.mask, logprobs, 0.0))
 
 
-def policy_gradient(batch):
-    objective = Objective(0.8, PPOConfig(reduction="token"), KLConfig(coef=0.0))
-    return methods.grads_of_policy(cases.model(), cases.params(), batch, objective)[0]
+def policy_gradient(batch, credit):
+    objective = PolicyObjective(model=cases.model(), temperature=0.8, loss=clipped)
+    batch = batch._replace(advantages=credit.advantages)
+    return methods.grads_of(objective, cases.params(), batch)[0]
 
 
 def test_vineppo_with_one_step_is_reinforce_with_a_monte_carlo_baseline():
@@ -169,18 +197,19 @@ def test_vineppo_with_one_step_is_reinforce_with_a_monte_carlo_baseline():
         for i, e in enumerate(methods.episodes())
     ]
     cfg = methods.config("vineppo", ppo={"whiten": "none"})
-    credit = with_credit(at_ratio_1(methods.batch()), whole, cfg)
+    batch = at_ratio_1(methods.batch())
+    credit = methods.credit(cfg, rows=batch, solutions=whole)
     expected = reinforce_gradient(spread(np.array(methods.REWARDS) - values))
-    cases.assert_close(policy_gradient(credit.batch), expected, 2e-6)
+    cases.assert_close(policy_gradient(batch, credit), expected, 2e-6)
 
 
 def test_ppo_with_a_constant_critic_is_reinforce():
     """λ = γ = 1, ratio 1."""
     cfg = methods.config("ppo", ppo={"whiten": "none"})
     batch = at_ratio_1(methods.batch())
-    credit = with_credit(batch, methods.episodes(), cfg, np.full((8, 32), 0.5, np.float32))
+    credit = methods.credit(cfg, np.full((8, 32), 0.5, np.float32), batch)
     expected = reinforce_gradient(spread(np.array(methods.REWARDS) - 0.5))
-    cases.assert_close(policy_gradient(credit.batch), expected, 2e-6)
+    cases.assert_close(policy_gradient(batch, credit), expected, 2e-6)
 
 
 def test_asymre_and_opmd_at_the_policy_that_sampled_are_reinforce():
@@ -191,9 +220,8 @@ def test_asymre_and_opmd_at_the_policy_that_sampled_are_reinforce():
     expected = reinforce_gradient(spread(rewards - mean))
     for method, section in (("asymre", {"asymre": {"shift": 0.0}}), ("opmd", {})):
         cfg = methods.config(method, kl={"coef": 0.0}, **section)
-        credit = with_credit(batch, methods.episodes(), cfg)
-        objective = objective_of(cfg)
-        grads, _ = methods.grads_of_policy(cases.model(), cases.params(), credit.batch, objective)
+        rows = batch._replace(advantages=methods.credit(cfg, rows=batch).advantages)
+        grads, _ = methods.grads_of(objective_of(cfg), cases.params(), rows)
         cases.assert_close(grads, expected, 5e-6)
 
 

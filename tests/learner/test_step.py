@@ -12,28 +12,23 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import rl_oracles as oracle
 
-from vinejax.learner.batch import collate, minibatches, with_logprobs
-from vinejax.learner.objective import Objective
-from vinejax.learner.score import score
-from vinejax.learner.step import gradients, train_step
+from vinejax.learner.batch import collate, minibatches
+from vinejax.learner.policy import PolicyObjective, clipped, opmd, reinforce
+from vinejax.learner.score import score, with_logprobs
+from vinejax.learner.update import Update, gradients, num_accepted, update_step
 from vinejax.runtime.compiles import num_compiles
-from vinejax.settings import KLConfig, PPOConfig
 from vinejax.types import Batch, TrainState
 
 T_SAMPLE = 0.6
-PLAIN = PPOConfig(whiten="none", clip=0.2)
-KL = KLConfig(coef=0.1, reduction="token")
+PLAIN = PolicyObjective(
+    model=cases.model(), temperature=T_SAMPLE, loss=clipped, kl_coef=0.1, kl_reduction="token"
+)
 # (prompt, response) lengths of 7 episodes; the eighth row is empty.
 LENGTHS = [(4, 9), (2, 3), (4, 9), (5, 0), (3, 10), (2, 3), (4, 1)]
 TOKENS = sum(r for _, r in LENGTHS)
 CLAMPED = (0, 6)  # row and position of a token whose k3 is over 10
 
-gradients_jit = jax.jit(gradients, static_argnames=("model", "objective"))
-
-
-def grads_of(params: Any, batch: Batch, temperature: float, ppo: PPOConfig, kl_cfg: KLConfig):
-    objective = Objective(temperature, dataclasses.replace(ppo, reduction="token"), kl_cfg)
-    return gradients_jit(cases.model(), params, batch, objective)
+grads_of = jax.jit(gradients, static_argnames="objective")
 
 
 @functools.cache
@@ -83,14 +78,14 @@ def oracle_sums() -> tuple[np.ndarray, Any]:
     return np.asarray(values), grads
 
 
-@pytest.mark.parametrize("reduction", ["token", "sequence"])
+@pytest.mark.parametrize("reduction", ["token", "sequence", "policy"])
 def test_loss_and_gradient_equal_the_oracle(reduction):
     """L = Σ policy / tokens + coef · Σ k3 / (tokens | sequences)."""
     # Of the sequences row 3 has no response, row 7 nothing at all.
-    weights = np.array([1 / TOKENS, 0.1 / (TOKENS if reduction == "token" else 6)])
+    weights = np.array([1 / TOKENS, 0.1 / (6 if reduction == "sequence" else TOKENS)])
     values, expected = oracle_sums()
-    kl_cfg = KLConfig(coef=0.1, reduction=reduction)
-    grads, stats = grads_of(cases.params(), make_batch(), T_SAMPLE, PLAIN, kl_cfg)
+    objective = dataclasses.replace(PLAIN, kl_reduction=reduction)
+    grads, stats = grads_of(objective, cases.params(), make_batch())
     np.testing.assert_allclose([stats.loss, stats.kl], values, rtol=1e-5)
     cases.assert_close(grads, jax.tree.map(lambda x: np.tensordot(weights, x, 1), expected), 1e-5)
 
@@ -98,7 +93,7 @@ def test_loss_and_gradient_equal_the_oracle(reduction):
 def test_without_advantages_only_the_kl_moves_the_policy():
     batch = make_batch()
     batch = batch._replace(advantages=jnp.zeros_like(batch.advantages))
-    grads, _ = grads_of(cases.params(), batch, T_SAMPLE, PLAIN, KL)
+    grads, _ = grads_of(PLAIN, cases.params(), batch)
     of_k3 = jax.tree.map(lambda x: 0.1 * x[1] / TOKENS, oracle_sums()[1])
     cases.assert_close(grads, of_k3, 1e-5)
 
@@ -106,21 +101,23 @@ def test_without_advantages_only_the_kl_moves_the_policy():
 def test_sums_equal_the_loops():
     batch = make_batch()
     mask = np.asarray(batch.mask)
-    _, stats = grads_of(cases.params(), batch, T_SAMPLE, PLAIN, KL)
+    _, stats = grads_of(PLAIN, cases.params(), batch)
     logprobs = np.asarray(score(cases.model(), cases.params(), batch, T_SAMPLE))[mask]
     old, ref, advantages = (
         np.asarray(x)[mask] for x in (batch.old_logprobs, batch.ref_logprobs, batch.advantages)
     )
     ratio = np.exp(logprobs - old)
     k3 = oracle.kl(logprobs, ref, "k3")
-    clipped = np.abs(ratio - 1) > 0.2
-    assert k3.max() > 10 and 0 < clipped.sum() < clipped.size  # the cases that matter are there
+    # Clipped is where the clipped branch is the larger loss, not where the ratio is out of bounds.
+    branches = -advantages * ratio, -advantages * np.clip(ratio, 0.8, 1.2)
+    is_clipped = branches[1] > branches[0]
+    assert k3.max() > 10 and 0 < is_clipped.sum() < (np.abs(ratio - 1) > 0.2).sum()
     expected = {
         "loss": oracle.ppo_clip(logprobs, old, advantages, 0.2, 0.2).sum(),
         "kl": np.minimum(k3, 10).sum(),
         "old_kl": oracle.kl(logprobs, old, "k3").sum(),
         "ratio": ratio.sum(),
-        "clipped": clipped.sum(),
+        "clipped": is_clipped.sum(),
         "tokens": TOKENS,
     }
     for name, value in expected.items():
@@ -130,10 +127,9 @@ def test_sums_equal_the_loops():
 
 def test_microbatches_change_nothing():
     batch, params = make_batch(), cases.params()
-    whole, sums = grads_of(params, batch, T_SAMPLE, PLAIN, KL)  # one microbatch of 8
+    whole, sums = grads_of(PLAIN, params, batch)  # one microbatch of 8
     for size in (4, 2, 1):
-        ppo = PPOConfig(whiten="none", microbatch=size)
-        grads, stats = grads_of(params, batch, T_SAMPLE, ppo, KL)
+        grads, stats = grads_of(dataclasses.replace(PLAIN, microbatch=size), params, batch)
         cases.assert_close(grads, whole, 2e-6)
         np.testing.assert_allclose(np.array(stats), np.array(sums), rtol=1e-5)
 
@@ -141,11 +137,11 @@ def test_microbatches_change_nothing():
 def test_padding_changes_nothing():
     """Empty rows, longer rows, and NaN wherever the mask is False."""
     batch, params = make_batch(), cases.params()
-    expected, sums = grads_of(params, batch, T_SAMPLE, PLAIN, KL)
+    expected, sums = grads_of(PLAIN, params, batch)
     wide = Batch(*(jnp.pad(x, ((0, 4), (0, 16))) for x in batch))
     names = ("advantages", "old_logprobs", "ref_logprobs")
     nan_off = {name: jnp.where(wide.mask, getattr(wide, name), jnp.nan) for name in names}
-    grads, stats = grads_of(params, wide._replace(**nan_off), T_SAMPLE, PLAIN, KL)
+    grads, stats = grads_of(PLAIN, params, wide._replace(**nan_off))
     cases.assert_close(grads, expected, 2e-6)
     np.testing.assert_allclose(np.array(stats), np.array(sums), rtol=1e-5)
 
@@ -160,7 +156,7 @@ def test_an_eos_that_is_also_the_pad_id_gets_its_gradient():
     logprobs = score(cases.model(), cases.params(), batch, T_SAMPLE)
     only_eos = jnp.zeros((8, 32)).at[0, 4].set(1.0)
     batch = batch._replace(advantages=only_eos, old_logprobs=logprobs, ref_logprobs=logprobs)
-    grads, stats = grads_of(cases.params(), batch, T_SAMPLE, PLAIN, KL)
+    grads, stats = grads_of(PLAIN, cases.params(), batch)
     assert stats.tokens == 4 and logprobs[0, 4] < 0
     np.testing.assert_allclose(stats.loss, -1.0, rtol=1e-5)
     assert np.linalg.norm(grads["head"][:, eos]) > 0.1
@@ -168,12 +164,12 @@ def test_an_eos_that_is_also_the_pad_id_gets_its_gradient():
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 def test_ratio_is_1_and_kl_0_before_the_first_update(temperature):
-    cfg = cases.config(sample={"temperature": temperature}, ppo={"microbatch": None})
+    objective = dataclasses.replace(PLAIN, temperature=temperature)
     params, episodes = cases.params(), cases.random_episodes(LENGTHS * 2)
     batch = collate(episodes, rows=8)
-    batch = with_logprobs(cases.model(), params, params, batch, episodes, cfg)
+    batch = with_logprobs(cases.model(), params, params, batch, episodes, temperature, size=8)
     for minibatch in minibatches(batch, 8, seed=0, iteration=0, epoch=0):
-        _, stats = grads_of(params, minibatch, temperature, PLAIN, KL)
+        _, stats = grads_of(objective, params, minibatch)
         assert stats.tokens > 10 and stats.clipped == 0
         assert abs(stats.ratio / stats.tokens - 1) <= 1e-5
         assert 0 <= stats.kl / stats.tokens <= 1e-5 and 0 <= stats.old_kl / stats.tokens <= 1e-5
@@ -183,37 +179,51 @@ def test_ratio_is_1_and_kl_0_before_the_first_update(temperature):
 OPTIMIZER = optax.sgd(1e-3, momentum=0.9)
 
 
-def update(batch: Batch, ppo: PPOConfig = PLAIN, state: TrainState | None = None):
+def update(
+    batch: Batch, objective: PolicyObjective = PLAIN, state: TrainState | None = None
+) -> tuple[TrainState, Update]:
     if state is None:
         params = cases.params()
         state = TrainState(jnp.int32(0), params, OPTIMIZER.init(params))
-    objective = Objective(T_SAMPLE, dataclasses.replace(ppo, reduction="token"), KL)
-    return train_step(cases.model(), OPTIMIZER, objective, state, batch)
+    return update_step(objective, OPTIMIZER, state, batch)
 
 
 @pytest.mark.parametrize("shift_mean", [True, False])
 def test_whitening_of_minibatches_equals_whitening_by_hand(shift_mean):
     batch = make_batch()
-    state, stats = update(batch, PPOConfig(whiten="minibatch", shift_mean=shift_mean))
+    whitening = dataclasses.replace(PLAIN, whiten="minibatch", shift_mean=shift_mean)
+    state, made = update(batch, whitening)
     by_hand = oracle.whiten(np.asarray(batch.advantages), np.asarray(batch.mask), shift_mean)
     by_hand = batch._replace(advantages=jnp.asarray(by_hand, jnp.float32))
-    grads, sums = grads_of(cases.params(), by_hand, T_SAMPLE, PLAIN, KL)
+    grads, sums = grads_of(PLAIN, cases.params(), by_hand)
     cases.assert_close(state.opt_state[0].trace, grads, 2e-6)
-    np.testing.assert_allclose(stats.loss, sums.loss, rtol=1e-5)
-    np.testing.assert_allclose(stats.grad_norm, optax.tree.norm(grads), rtol=1e-5)
-    assert (stats.updates, stats.skipped, state.step) == (1, 0, 1)
+    np.testing.assert_allclose(made.sums.loss, sums.loss, rtol=1e-5)
+    np.testing.assert_allclose(made.grad_norm, optax.tree.norm(grads), rtol=1e-5)
+    assert made.accepted and state.step == 1
 
 
 def scaled_ratio(mean: float) -> Batch:
     """The batch with this mean probability ratio."""
     batch = make_batch()
-    _, stats = grads_of(cases.params(), batch, T_SAMPLE, PLAIN, KL)
+    _, stats = grads_of(PLAIN, cases.params(), batch)
     by = jnp.log(mean / (stats.ratio / stats.tokens))
     return batch._replace(old_logprobs=jnp.where(batch.mask, batch.old_logprobs - by, 0.0))
 
 
 def test_max_ratio_bounds_the_mean_of_the_minibatch():
-    assert [update(scaled_ratio(x))[1].skipped for x in (1.0, 9.99, 10.01)] == [0, 0, 1]
+    assert [bool(update(scaled_ratio(x))[1].accepted) for x in (1.0, 9.99, 10.01)] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_loss_without_a_ratio_is_not_bounded_by_it():
+    """AsymRE and OPMD are meant to go far from the policy that sampled."""
+    for loss in (reinforce, opmd):
+        objective = dataclasses.replace(PLAIN, loss=loss)
+        state, made = update(scaled_ratio(12.0), objective)
+        assert made.accepted and state.step == 1 and made.sums.clipped is None
 
 
 def spoiled(how: str) -> Batch:
@@ -230,11 +240,11 @@ def spoiled(how: str) -> Batch:
 def test_a_spoiled_update_changes_nothing_and_is_counted(how):
     state, _ = update(make_batch())
     before = jax.tree.map(np.array, state)
-    state, stats = update(spoiled(how), state=state)
+    state, refused = update(spoiled(how), state=state)
     cases.assert_equal(state, before)
-    assert (stats.skipped, stats.updates, stats.grad_norm) == (1, 0, 0)
-    state, stats = update(make_batch(), state=state)
-    assert (stats.skipped, stats.updates, state.step) == (0, 1, 2)
+    assert not refused.accepted and refused.grad_norm == 0
+    state, made = update(make_batch(), state=state)
+    assert made.accepted and state.step == 2 and num_accepted([refused, made]) == 1
 
 
 def test_a_second_step_compiles_nothing():

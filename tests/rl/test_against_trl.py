@@ -50,17 +50,25 @@ def test_group_advantages(trl: Fixture, name, kind):
 @pytest.mark.parametrize(
     "name, reduction", [("bnpo", "token"), ("grpo", "sequence"), ("dr_grpo", "budget")]
 )
-def test_grpo_loss_and_gradient(trl: Fixture, name, reduction):
-    """Both clips, k3 in the loss, and the three means."""
+def test_grpo_loss_and_gradient(trl: Fixture, monkeypatch: pytest.MonkeyPatch, name, reduction):
+    """The update's own loss: both clips, k3 in the loss, and the three means of both.
+
+    The log-probabilities stand in for weights, and for what a model would make of them.
+    """
     settings, given = trl.settings["grpo"], trl.given
-    weights = token_weights(jnp.asarray(given["mask"]), reduction, settings["max_tokens"])
-
-    def loss(logprobs: jax.Array) -> jax.Array:
-        clip = (settings["clip"], settings["clip_high"])
-        policy = ppo_clip(logprobs, given["old"], given["by_row"][:, None] + 0 * logprobs, clip)
-        return jnp.sum(weights * (policy + settings["beta"] * kl(logprobs, given["ref"], "k3")))
-
-    found, grad = jax.value_and_grad(loss)(jnp.asarray(given["logprobs"], jnp.float32))
+    monkeypatch.setattr(policy, "token_logprobs", lambda model, x, *_: (x, jnp.zeros_like(x)))
+    objective = policy.PolicyObjective(
+        model=cases.model(), temperature=1.0, loss=policy.clipped, reduction=reduction,
+        clip=(settings["clip"], settings["clip_high"]), kl_coef=settings["beta"],
+        max_tokens=settings["max_tokens"],
+    )  # fmt: skip
+    mask = jnp.asarray(given["mask"])
+    zeros = jnp.zeros(mask.shape, jnp.int32)
+    advantages = given["by_row"][:, None] + np.zeros(mask.shape)
+    arrays = (jnp.asarray(x, jnp.float32) for x in (advantages, given["old"], given["ref"]))
+    rows, loss = objective.loss_over(Batch(zeros, zeros, zeros, mask, *arrays))
+    logprobs = jnp.asarray(given["logprobs"], jnp.float32)
+    (found, _), grad = jax.value_and_grad(loss, has_aux=True)(logprobs, rows)
     np.testing.assert_allclose(found, trl.found[f"{name}_loss"], rtol=1e-5)
     np.testing.assert_allclose(grad, trl.found[f"{name}_grad"], atol=1e-6)
 

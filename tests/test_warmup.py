@@ -12,12 +12,14 @@ import optax
 import pytest
 from helpers import loop_cases as cases
 
-from vinejax.baselines import sft
+from vinejax import warmup
 from vinejax.checks import check
 from vinejax.config import from_dict
 from vinejax.errors import ConfigError, DataError, WorkdirError
 from vinejax.learner.batch import collate
+from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.update import update_step
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import make_mesh
 from vinejax.session import open_session
@@ -29,7 +31,7 @@ TASK = cases.FewProblems()
 
 
 def examples(context: int = 48) -> list[Episode]:
-    return sft.worked_examples(TASK, cases.tokenizer(), cases.config(), context)[0]
+    return warmup.worked_examples(TASK, cases.tokenizer(), cases.config(), context)[0]
 
 
 def test_examples_are_the_train_split_worked_out():
@@ -61,7 +63,7 @@ def test_what_is_left_out_is_counted_and_listed(
     longest, widest = max(sizes.values()), max(prompts.values())
     model = {"context": longest - 1}
     data = {"max_prompt_tokens": widest - 1}
-    sft.warm_up(cases.config(model=model, data=data, sft={"steps": 0}), tmp_path)
+    warmup.warm_up(cases.config(model=model, data=data, sft={"steps": 0}), tmp_path)
     listed = json.loads((tmp_path / "dropped_examples.json").read_text())
     reasons = {x["id"]: x["reason"] for x in listed}
     assert {
@@ -96,20 +98,20 @@ def test_loss_is_the_mean_over_response_tokens_alone():
     assert len(response) == 21 and abs(np.mean(response + prompt) - np.mean(response)) > 1e-3
     optimizer = optax.sgd(1.0)
     state = TrainState(jnp.int32(0), cases.params(), optimizer.init(cases.params()))
-    state, loss = sft.sft_step(cases.model(), optimizer, state, batch)
-    np.testing.assert_allclose(loss, np.mean(response), rtol=1e-5)
+    state, made = update_step(Likelihood(model=cases.model()), optimizer, state, batch)
+    np.testing.assert_allclose(made.sums, np.mean(response), rtol=1e-5)
     assert state.step == 1
 
 
 def test_loss_falls():
     cfg = cases.config()
-    model, params, _ = sft.fresh_model(cfg, TASK, make_mesh(cfg.mesh))
+    model, params, _ = warmup.fresh_model(cfg, TASK, make_mesh(cfg.mesh))
     optimizer = make_optimizer(dataclasses.replace(cfg.optimizer, learning_rate=1e-2), 20)
     state = TrainState(jnp.int32(0), params, optimizer.init(params))
     losses = []
-    for batch in sft._batches(examples(), cases.config(sft={"steps": 20})):
-        state, loss = sft.sft_step(model, optimizer, state, batch)
-        losses.append(float(loss))
+    for batch in warmup.batches_of(examples(), cases.config(sft={"steps": 20})):
+        state, made = update_step(Likelihood(model=model), optimizer, state, batch)
+        losses.append(float(made.sums))
     assert len(losses) == 20
     assert losses[0] == pytest.approx(np.log(cases.VOCAB), rel=0.3)  # a fresh model guesses
     assert np.mean(losses[-3:]) < 0.75 * losses[0]
@@ -117,13 +119,13 @@ def test_loss_falls():
 
 def test_batches_are_epochs_of_one_shape():
     cfg = cases.config(sft={"steps": 9, "batch": 8})  # 72 rows of 12 examples: six epochs
-    found = list(sft._batches(examples(), cfg))
+    found = list(warmup.batches_of(examples(), cfg))
     assert len({batch.tokens.shape for batch in found}) == 1 and len(found) == 9
     rows = [tuple(np.asarray(row).tolist()) for batch in found for row in batch.tokens]
     epochs = [rows[i : i + 12] for i in range(0, 72, 12)]
     assert all(sorted(epoch) == sorted(epochs[0]) for epoch in epochs)
     assert len(set(epochs[0])) == 12 and epochs[0] != epochs[1]
-    again = list(sft._batches(examples(), cfg))
+    again = list(warmup.batches_of(examples(), cfg))
     assert all((a.tokens == b.tokens).all() for a, b in zip(found, again, strict=True))
 
 
@@ -131,7 +133,7 @@ def test_a_task_without_a_tokenizer_needs_a_model(tmp_path: Path):
     (tmp_path / "train.jsonl").write_text('{"question": "1+1?", "answer": "2\\n#### 2"}\n' * 3)
     cfg = cases.config(data={"task": "vinejax.tasks.gsm8k", "path": str(tmp_path)})
     with pytest.raises(ConfigError) as error:
-        sft.warm_up(cfg, tmp_path / "run")
+        warmup.warm_up(cfg, tmp_path / "run")
     assert error.value.field == "model.path" and "ships no tokenizer" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -139,14 +141,14 @@ def test_a_task_without_a_tokenizer_needs_a_model(tmp_path: Path):
 @pytest.fixture(scope="module")
 def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workdir = tmp_path_factory.mktemp("sft")
-    folder = sft.warm_up(cases.config(sft={"steps": 25}), workdir)
+    folder = warmup.warm_up(cases.config(sft={"steps": 25}), workdir)
     assert Path(folder) == workdir / "warmup"
     return workdir
 
 
 def test_warm_up_leaves_a_model_and_its_losses(warmed: Path):
     model, params, tokenizer = load_pretrained(str(warmed / "warmup"))
-    fresh, start, _ = sft.fresh_model(cases.config(), TASK, make_mesh(MeshConfig()))
+    fresh, start, _ = warmup.fresh_model(cases.config(), TASK, make_mesh(MeshConfig()))
     assert dataclasses.replace(model.cfg, compute_dtype="float32") == fresh.cfg
     assert len(tokenizer) == cases.VOCAB
     moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), params, start)
@@ -165,7 +167,7 @@ def test_a_warm_up_that_is_there_is_used(warmed: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sft, "train_supervised", train)
     cfg = cases.config(sft={"steps": 25})
     weights = (warmed / "warmup" / "model.safetensors").read_bytes()
-    sft.warm_up(cfg, warmed)
+    warmup.warm_up(cfg, warmed)
     session = open_session(cfg, warmed)
     _, params, _ = load_pretrained(str(warmed / "warmup"))
     cases.assert_equal(session.start, params)
@@ -176,7 +178,7 @@ def test_warm_up_of_a_given_model(warmed: Path, tmp_path: Path):
     """`--mode=sft` on `model.path` starts from those weights and leaves them alone."""
     weights = (warmed / "warmup" / "model.safetensors").read_bytes()
     cfg = cases.config(model={"path": str(warmed / "warmup")}, sft={"steps": 0})
-    sft.warm_up(cfg, tmp_path)
+    warmup.warm_up(cfg, tmp_path)
     assert (tmp_path / "warmup" / "model.safetensors").read_bytes() == weights
     assert (warmed / "warmup" / "model.safetensors").read_bytes() == weights
 
