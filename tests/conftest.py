@@ -15,8 +15,7 @@ from collections.abc import Iterator  # noqa: E402
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
-from helpers import model_oracles  # noqa: E402
-from helpers.tokenizer_cases import shared  # noqa: E402
+from helpers import data, model_oracles  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,4 +40,4 @@ def stories() -> model_oracles.Model:
     """stories260K: a Llama of 260 thousand parameters that really writes English."""
     from vinejax.model.hf.weights import load_pretrained
 
-    return model_oracles.Model(*load_pretrained(str(shared("tiny_model/stories260K/hf"))))
+    return model_oracles.Model(*load_pretrained(str(data.path("stories260K/hf"))))

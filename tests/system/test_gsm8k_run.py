@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
-from helpers.paths import CONFIGS
-from helpers.tokenizer_cases import shared
+from helpers.paths import CONFIGS, REPO
 
 from vinejax.checks import check
 from vinejax.config import from_dict
@@ -24,8 +23,8 @@ def small() -> Config:
     """The config with the sizes cut down; what is tested is that everything meets."""
     cfg = from_dict(runpy.run_path(str(CONFIG))["get_config"]())
     check(cfg)
-    data = dataclasses.replace(cfg.data, path=str(shared("gsm8k")))
-    model = dataclasses.replace(cfg.model, path=str(shared("tiny_model/stories260K/hf")))
+    data = dataclasses.replace(cfg.data, path=str(REPO / cfg.data.path))
+    model = dataclasses.replace(cfg.model, path=str(REPO / cfg.model.path))
     return dataclasses.replace(
         cfg,
         data=data,
