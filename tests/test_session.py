@@ -24,8 +24,8 @@ BAD = {0: None, 2: r"\frac{1}{", 3: r"\frac{" + 50 * "1"}  # golds of the first 
 
 
 @pytest.fixture(scope="module")
-def run() -> cases.Run:
-    return cases.finished_run()
+def run(finished_run: cases.Run) -> cases.Run:
+    return finished_run
 
 
 def contents(workdir: Path) -> dict[str, bytes]:

@@ -1,9 +1,11 @@
-"""A task, a configuration, a model and batches small enough to run the whole loop in seconds."""
+"""A task, a configuration, a model and batches small enough to run the whole loop in seconds.
+
+For the tests on training, evaluation, the learner, checkpoints and credit.
+"""
 
 import dataclasses
 import functools
 import json
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,16 +25,15 @@ from vinejax.tasks import arithmetic
 from vinejax.tasks.base import Split
 from vinejax.types import Episode, Problem
 
-_folder = tempfile.TemporaryDirectory(prefix="vinejax-run-")
 SIZES: dict[Split, int] = {"train": 12, "validation": 4, "test": 6}
 VOCAB, BOS, EOS = 20, 0, 1  # of the arithmetic tokenizer
 
 
 class FewProblems(arithmetic.Arithmetic):
-    """The embedded task, the first problems of each split, graded leniently.
+    """The embedded task with the first problems of each split, graded leniently.
 
-    Near is right and a line of work is worth something: a model that can hardly write then gets
-    rewards that differ, without which all results would be 0 and equal for the wrong reason.
+    A near answer is right and a line of work earns a quarter: a model that can hardly write then
+    gets rewards that differ. Without them all results would be 0, and equal for the wrong reason.
     """
 
     def load(self, split: Split) -> list[Problem]:
@@ -60,13 +61,13 @@ def tokenizer() -> Any:
 
 
 def config(**sections: Any) -> Config:
-    """Three iterations of two updates an epoch; `sections` change fields, as values={"k": 1}.
+    """Three iterations of two epochs with two updates each; values={"k": 1} changes a field.
 
-    Prompt and response have at most 32 tokens together: every iteration has the same shapes.
+    Prompt and response have at most 32 tokens together, so that all iterations have equal shapes.
     """
     fields: dict[str, Any] = {
         "iterations": 3,
-        "data": {"task": "loop_cases", "max_prompt_tokens": 15},
+        "data": {"task": "helpers.loop_cases", "max_prompt_tokens": 15},
         "model": {
             **{"compute_dtype": "float32", "num_layers": 1, "width": 32, "num_heads": 4},
             **{"num_kv_heads": 2, "ffn": 64, "context": 48},
@@ -87,16 +88,15 @@ def config(**sections: Any) -> Config:
 
 
 class Run(NamedTuple):
-    """A finished run, and what was counted on the way."""
+    """The workdir of a finished run, with counts taken on the way."""
 
     workdir: Path  # not to be changed
-    iterations: list[int]  # programs compiled in each
-    updates: list[tuple[int, UpdateStats]]  # of each: programs compiled, statistics
+    iterations: list[int]  # programs compiled in each iteration
+    updates: list[tuple[int, UpdateStats]]  # programs compiled and statistics of each update
 
 
-@functools.cache
-def finished_run() -> Run:
-    """An uninterrupted run of `config()`."""
+def counted_run(workdir: Path) -> Run:
+    """Trains `config()` without interruption; tests take it from the fixture `finished_run`."""
     compiles, updates = [], []
     iterate, train_step = loop.iterate, loop.train_step
 
@@ -115,7 +115,7 @@ def finished_run() -> Run:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "iterate", counted_iteration)
         patch.setattr(loop, "train_step", counted_update)
-        return Run(Path(loop.train(config(), f"{_folder.name}/run")), compiles, updates)
+        return Run(Path(loop.train(config(), workdir)), compiles, updates)
 
 
 @functools.cache
@@ -144,7 +144,7 @@ def logits(params: Params, tokens: jax.Array) -> jax.Array:
 
 
 def episode(prompt: list[int], response: list[int], **fields: Any) -> Episode:
-    """One with everything that `collate` reads; a single step unless `fields` say otherwise."""
+    """An episode with everything that `collate` reads: a single step unless `fields` differ."""
     plain: dict[str, Any] = {
         **{"problem_id": "p", "logprobs": [0.0] * len(response), "text": "", "finished": True},
         **{"reward": 0.0, "step_ends": [len(response)] if response else []},
@@ -162,7 +162,7 @@ def random_episodes(lengths: list[tuple[int, int]], seed: int = 0) -> list[Episo
 
 
 def leaves(tree: Any) -> dict[str, np.ndarray]:
-    """Path -> array."""
+    """The arrays of a tree by their paths."""
     return {
         jax.tree_util.keystr(path): np.asarray(x)
         for path, x in jax.tree_util.tree_leaves_with_path(tree)
@@ -170,7 +170,7 @@ def leaves(tree: Any) -> dict[str, np.ndarray]:
 
 
 def assert_close(found: Any, expected: Any, tolerance: float) -> None:
-    """Norm of the difference over the norm, tensor by tensor."""
+    """Compares two trees: the norm of each difference over the norm of the expected tensor."""
     found, expected = leaves(found), leaves(expected)
     assert found.keys() == expected.keys()
     for name, x in expected.items():
@@ -180,7 +180,7 @@ def assert_close(found: Any, expected: Any, tolerance: float) -> None:
 
 
 def assert_equal(found: Any, expected: Any) -> None:
-    """Bit for bit."""
+    """Compares two trees bit for bit."""
     found, expected = leaves(found), leaves(expected)
     assert found.keys() == expected.keys()
     for name, x in expected.items():
