@@ -105,6 +105,7 @@ def test_disagreement_is_an_error(rollout):
             rollout.assert_alike("b", odd, plain)
 
 
+@pytest.mark.slow
 def test_scaling_and_items_print_tables(rollout, capsys: pytest.CaptureFixture[str]):
     rollout.main([*SMALL, "--scaling"])
     printed = capsys.readouterr().out
@@ -134,6 +135,7 @@ def test_the_bandwidth_limit_counts_every_byte(rollout):
     assert needed.total == needed.weights + needed.trunks + needed.suffixes
 
 
+@pytest.mark.slow
 def test_device_run(rollout, capsys: pytest.CaptureFixture[str]):
     rollout.main([*SMALL, "--device", "--copy-mib=1"])
     printed = capsys.readouterr().out

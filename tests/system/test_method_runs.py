@@ -160,8 +160,10 @@ REDUCED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", REDUCED)
+@pytest.mark.parametrize(
+    "method",
+    ["vineppo", *(pytest.param(m, marks=pytest.mark.slow) for m in REDUCED if m != "vineppo")],
+)
 def test_learning(method: str, tmp_path: Path):
     """Test accuracy at the end above that of the start, by more than the 95% interval."""
     fields: Any = from_file(TINY, "tiny.py")
