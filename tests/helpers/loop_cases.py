@@ -121,9 +121,17 @@ def counted_run(workdir: Path) -> Run:
 @functools.cache
 def model(**changes: Any) -> Decoder:
     sizes = DecoderConfig(
-        vocab_size=VOCAB, num_layers=2, width=32, num_heads=4, num_kv_heads=2, head_dim=8, ffn=64,
-        context=64, bos_id=BOS, eos_ids=(EOS,),
-    )  # fmt: skip
+        vocab_size=VOCAB,
+        num_layers=2,
+        width=32,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        ffn=64,
+        context=64,
+        bos_id=BOS,
+        eos_ids=(EOS,),
+    )
     return Decoder(dataclasses.replace(sizes, **changes))
 
 

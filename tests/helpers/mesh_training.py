@@ -1,4 +1,4 @@
-"""Updates on a mesh of eight devices; `test_train_mesh.py` runs it in a process of its own.
+"""Checks of updates on a mesh of eight devices, which learner/test_train_mesh.py runs in a process.
 
 Prints the name of each check that held.
 """
@@ -47,16 +47,21 @@ def objective() -> Objective:
 
 
 def batch(seed: int = 0) -> Batch:
-    """On the host. Rows of unlike lengths, near the policy that `random_model` is."""
+    """Rows of unlike lengths on the host, with log-probabilities near those of `random_model`."""
     rng = np.random.default_rng(seed)
     at, lengths = np.arange(T), rng.integers(8, T + 1, (B, 1))
     segment_ids = (at < lengths).astype(np.int32)
     mask = (at >= 5) & (at < lengths)
     rows = [rng.normal(size=(B, T)).astype(np.float32) * mask for _ in range(3)]
     arrays: Any = (
-        rng.integers(0, 50, (B, T), np.int32), segment_ids, at * segment_ids, mask,
-        rows[0], rows[1] * 0.1 - 4 * mask, rows[2] * 0.1 - 4 * mask,
-    )  # fmt: skip
+        rng.integers(0, 50, (B, T), np.int32),
+        segment_ids,
+        at * segment_ids,
+        mask,
+        rows[0],
+        rows[1] * 0.1 - 4 * mask,
+        rows[2] * 0.1 - 4 * mask,
+    )
     return Batch(*arrays)
 
 
@@ -97,8 +102,10 @@ def other_methods(mesh: Mesh) -> Any:
 def same_numbers() -> None:
     tied = EVEN | dict(tied_head=True, windows=(7, None))
     for fields, sizes, remat in (
-        (EVEN, (2, 2, 2), "full"), (ODD, (2, 2, 2), "dots"), (tied, (1, 8, 1), "none")
-    ):  # fmt: skip
+        (EVEN, (2, 2, 2), "full"),
+        (ODD, (2, 2, 2), "dots"),
+        (tied, (1, 8, 1), "none"),
+    ):
         alone = two_updates(mesh_of(1, 1, 1), **fields)
         assert_close(two_updates(mesh_of(*sizes), remat=remat, **fields), alone, 1e-5)
     assert_close(other_methods(mesh_of(2, 2, 2)), other_methods(mesh_of(1, 1, 1)), 1e-5)
@@ -109,7 +116,7 @@ def lies(x: jax.Array, sharding: Any) -> bool:
 
 
 def one_program() -> None:
-    """A second update is given what the first one made, and compiles nothing."""
+    """A second update takes the state that the first one returned, and compiles nothing."""
     mesh = mesh_of(2, 2, 2)
     for fields in (EVEN, ODD):
         model, params = placed(mesh, **fields)
@@ -136,7 +143,7 @@ def readable_everywhere() -> None:
 
 
 def computations(text: str) -> dict[str, list[str]]:
-    """Name of each computation of a compiled program -> its lines; ENTRY is the outermost."""
+    """The lines of each computation of a compiled program by name; the outermost is ENTRY."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         if match := re.match(r"(ENTRY )?%?([\w.-]+) .*\{$", line):
@@ -147,7 +154,7 @@ def computations(text: str) -> dict[str, list[str]]:
 
 
 def no_silly_collectives() -> None:
-    """Read in the compiled update of two microbatches."""
+    """Searches the compiled update of two microbatches."""
     mesh = mesh_of(2, 2, 2)
     model, params = placed(mesh, remat="full", **EVEN)
     state = fresh_state(params, OPTIMIZER, mesh)

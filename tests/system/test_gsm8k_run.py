@@ -50,8 +50,11 @@ def test_two_iterations_on_real_problems(tmp_path: Path, capsys: pytest.CaptureF
         assert np.isfinite(line["actor/grad_norm"]) and line["actor/skipped_updates"] == 0
         assert 0 < line["response_length/max"] <= 32
     assert [line["stage"] for line in lines if line["stage"] != "train"] == [
-        "test", "eval", "eval", "test",
-    ]  # fmt: skip
+        "test",
+        "eval",
+        "eval",
+        "test",
+    ]
 
     by_id = {problem.id: problem for problem in GSM8K(cfg.data.path).load("train")}
     *_, tokenizer = load_pretrained(cfg.model.path)

@@ -107,8 +107,13 @@ def test_a_critic_is_warmed_up_alone(start: str, tmp_path: Path):
     lines = run("ppo", start, tmp_path, critic={"warmup_iterations": 1})
     (line,) = [line for line in lines if line["stage"] == "train"]
     assert line["step"] == line["total/updates"] == 0 and line["critic/grad_norm"] > 0
-    state, _ = state_of(start, tmp_path, iterations=1, critic={"warmup_iterations": 1},
-                        eval={"every": 0, "samples": 2})  # fmt: skip
+    state, _ = state_of(
+        start,
+        tmp_path,
+        iterations=1,
+        critic={"warmup_iterations": 1},
+        eval={"every": 0, "samples": 2},
+    )
     assert state.step == 0 and state.critic.step == 4
 
 
