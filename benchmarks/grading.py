@@ -1,10 +1,10 @@
 """How many pairs a second the grader takes: cheap exits alone, and a realistic mix.
 
-    python benchmarks/grading.py [--workers=2] [--data=../shared/data]
+    python benchmarks/grading.py [--workers=2]
 
 Cheap: plain numbers and equal strings, which no worker sees. Mix: answers of models to GSM8K (nine
-pairs in ten are numbers) and gold answers of MATH in two spellings, right and wrong. No pair comes
-twice, so that the cache has no part in it; starting the workers is not counted.
+pairs in ten are numbers) and answers to competition problems in two spellings, right and wrong.
+No pair comes twice, so that the cache has no part in it; starting the workers is not counted.
 """
 
 import argparse
@@ -17,12 +17,12 @@ from typing import Any
 
 from vinejax.grading import Grader, extract_answer
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "grading"
 PAIRS = 40_000
 
 
-def rows(file: Path) -> list[dict[str, Any]]:
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
+def rows(name: str) -> list[dict[str, Any]]:
+    with gzip.open(DATA / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 
 
@@ -35,15 +35,14 @@ def cheap_pairs() -> list[tuple[str | None, str]]:
     return pairs
 
 
-def mixed_pairs(data: Path) -> list[tuple[str | None, str]]:
-    """Every pair of answers in the GSM8K oracle, the MATH forms and the near misses, once."""
-    grading = data / "grading"
+def mixed_pairs() -> list[tuple[str | None, str]]:
+    """Every pair of answers in the GSM8K oracle, the answer forms and the near misses, once."""
     pairs: list[tuple[str | None, str]] = [
         (extract_answer(row["solution"], "gsm8k"), row["gold"])
-        for row in rows(grading / "vineppo_oracle_gsm8k.jsonl.gz")
+        for row in rows("vineppo_oracle_gsm8k")
     ]
-    for name in ("math_answer_forms", "math_near_miss_negatives"):
-        pairs += [(r["prediction"], r["gold"]) for r in rows(grading / f"{name}.jsonl.gz")]
+    for name in ("answer_forms", "near_miss_negatives"):
+        pairs += [(r["prediction"], r["gold"]) for r in rows(name)]
     pairs = list(dict.fromkeys(pairs))
     random.Random(0).shuffle(pairs)
     return pairs
@@ -67,11 +66,10 @@ def measure(name: str, mode: Any, pairs: list[tuple[str | None, str]], workers: 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pairs a second of the grader.")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--data", type=Path, default=DATA)
     arguments = parser.parse_args()
     for mode in ("strict", "reference"):
         measure("cheap", mode, cheap_pairs(), arguments.workers)
-        measure("mix", mode, mixed_pairs(arguments.data), arguments.workers)
+        measure("mix", mode, mixed_pairs(), arguments.workers)
 
 
 if __name__ == "__main__":

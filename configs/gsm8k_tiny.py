@@ -1,12 +1,10 @@
 """Two VinePPO iterations on real GSM8K with a really trained 260K-parameter Llama.
 
-    python -m vinejax.main --config=configs/gsm8k_tiny.py \\
-        --config.data.path=FOLDER --config.model.path=FOLDER
+    python -m vinejax.main --config=configs/gsm8k_tiny.py --workdir=runs/gsm8k_tiny
 
-FOLDER 1 holds train.jsonl and test.jsonl of GSM8K (or is 'openai/gsm8k', through `datasets`);
-FOLDER 2 is a Hugging Face model of the Llama family, here stories260K. It was trained on
-children's stories and scores about 0: the point is that real text, a real tokenizer and real
-weights go through every stage. About a minute on two CPU cores.
+Start it in the folder of the repository: problems and model are those of tests/data. The model,
+stories260K, was trained on children's stories and scores about 0: the point is that real text, a
+real tokenizer and real weights go through every stage. About a minute on two CPU cores.
 """
 
 from vinejax.config import default
@@ -16,9 +14,9 @@ def get_config():
     cfg = default()
     cfg.iterations = 2
     cfg.data.task = "vinejax.tasks.gsm8k"
-    cfg.data.path = "../shared/data/gsm8k"
+    cfg.data.path = "tests/data/gsm8k"
     cfg.data.max_prompt_tokens = 256
-    cfg.model.path = "../shared/data/tiny_model/stories260K/hf"
+    cfg.model.path = "tests/data/stories260K/hf"
     cfg.model.compute_dtype = "float32"
     cfg.sample.temperature = 0.6
     cfg.sample.top_p = 0.9

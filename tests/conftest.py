@@ -1,4 +1,4 @@
-"""What the tests share: a tiny random model, a tiny trained one, and one compilation cache."""
+"""Fixtures of all tests, one compilation cache for a run of them, and the option --full."""
 
 import os
 import tempfile
@@ -15,21 +15,41 @@ from collections.abc import Iterator  # noqa: E402
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
-from helpers import model_oracles  # noqa: E402
-from helpers.tokenizer_cases import shared  # noqa: E402
+from helpers import data, loop_cases, model_oracles  # noqa: E402
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the slow tests as well")
+
+
+def is_fast_set(config: pytest.Config) -> bool:
+    """Whether slow tests stay out: not with --full, with -m, or where a test is named by its id."""
+    is_named = any("::" in argument for argument in config.args)
+    return not (config.getoption("--full") or config.option.markexpr or is_named)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return "fast set, --full adds the slow tests" if is_fast_set(config) else "with the slow tests"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if is_fast_set(config):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _few_programs() -> Iterator[None]:
-    """Gives up a module's programs: each takes a dozen of the 65,530 memory maps that Linux allows
-    a process, and XLA dies of a segmentation fault where there are no more."""
+    """Frees a module's programs: each takes a dozen of the 65,530 memory maps that Linux allows a
+    process, and XLA dies of a segmentation fault once there are no more."""
     yield
     jax.clear_caches()
 
 
 @pytest.fixture(scope="session")
 def tiny() -> model_oracles.Model:
-    """Two layers with grouped-query attention, over the shipped arithmetic tokenizer."""
+    """A random model of two layers with grouped-query attention and the arithmetic tokenizer."""
     from vinejax.tasks.arithmetic import Arithmetic
 
     tokenizer = Arithmetic().tokenizer()
@@ -38,7 +58,14 @@ def tiny() -> model_oracles.Model:
 
 @pytest.fixture(scope="session")
 def stories() -> model_oracles.Model:
-    """stories260K: a Llama of 260 thousand parameters that really writes English."""
+    """stories260K, a trained Llama of 260 thousand parameters that writes English."""
     from vinejax.model.hf.weights import load_pretrained
 
-    return model_oracles.Model(*load_pretrained(str(shared("tiny_model/stories260K/hf"))))
+    return model_oracles.Model(*load_pretrained(str(data.path("stories260K/hf"))))
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> loop_cases.Run:
+    """A run of `loop_cases.config()` to its end, whose workdir no test may change."""
+    jax.clear_caches()  # compilations are counted, whatever ran before
+    return loop_cases.counted_run(tmp_path_factory.mktemp("finished") / "run")

@@ -15,13 +15,14 @@ from vinejax.settings import Config
 from vinejax.tasks.graded import GradedTask
 
 
-def run() -> Path:
-    return cases.finished_run().workdir
+@pytest.fixture(scope="module")
+def run(finished_run: cases.Run) -> Path:
+    return finished_run.workdir
 
 
-def recorded(line: int) -> dict[str, float]:
+def recorded(run: Path, line: int) -> dict[str, float]:
     """Test figures of the training run: line 0 at its start, line 1 at its end."""
-    lines = [x for x in cases.read_lines(run() / "metrics.jsonl") if x["stage"] == "test"]
+    lines = [x for x in cases.read_lines(run / "metrics.jsonl") if x["stage"] == "test"]
     assert len(lines) == 2
     return {k.removeprefix("test/"): v for k, v in lines[line].items() if k.startswith("test/")}
 
@@ -30,50 +31,52 @@ def figures(record: dict[str, Any]) -> dict[str, float]:
     return {k: v for k, v in record.items() if k not in ("source", "problems", "samples")}
 
 
-def start_config() -> Config:
-    return cases.config(model={"path": str(run() / "warmup")})
+def start_config(run: Path) -> Config:
+    return cases.config(model={"path": str(run / "warmup")})
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
+def copy(run: Path, tmp_path: Path) -> Path:
     """The run with its last checkpoint only."""
-    shutil.copytree(run(), tmp_path / "run")
+    shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "best")
     return tmp_path / "run"
 
 
-def test_start_and_end_differ():
+def test_start_and_end_differ(run: Path):
     """Or the tests below could not tell one policy from another."""
-    assert recorded(0) != recorded(1)
+    assert recorded(run, 0) != recorded(run, 1)
 
 
-def test_a_folder_without_a_run_means_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    record = evaluate_run(start_config(), tmp_path)
+def test_a_folder_without_a_run_means_the_start(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    record = evaluate_run(start_config(run), tmp_path)
     assert (record["source"], record["problems"], record["samples"]) == ("the start", 6, 2)
-    assert figures(record) == recorded(0)
+    assert figures(record) == recorded(run, 0)
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "the start on 6 test problems, 2 samples each"
     assert printed[1].split() == ["pass_at_1", f"{record['pass_at_1']:.4f}"]
 
 
-def test_the_newest_checkpoint(copy: Path):
+def test_the_newest_checkpoint(run: Path, copy: Path):
     before = (copy / "metrics.jsonl").read_bytes()
     record = evaluate_run(cases.config(), copy)
-    assert record["source"] == "checkpoints/3" and figures(record) == recorded(1)
+    assert record["source"] == "checkpoints/3" and figures(record) == recorded(run, 1)
     assert json.loads((copy / "eval" / "test.json").read_text()) == record
     assert (copy / "metrics.jsonl").read_bytes() == before
 
 
-def test_the_best_policy_goes_before_the_newest(copy: Path):
+def test_the_best_policy_goes_before_the_newest(run: Path, copy: Path):
     _, start, _ = load_pretrained(str(copy / "warmup"))
     with Checkpoints(copy / "best", keep=1) as best:
         best.save_params(2, start, {"pass_at_1": 1.0})
     record = evaluate_run(cases.config(), copy)
-    assert record["source"] == "best/2" and figures(record) == recorded(0)
+    assert record["source"] == "best/2" and figures(record) == recorded(run, 0)
 
 
 def test_every_response_is_graded_in_one_batch_and_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     batches, graded = [], GradedTask.__call__
 
@@ -82,7 +85,7 @@ def test_every_response_is_graded_in_one_batch_and_written(
         return graded(rewards, items)
 
     monkeypatch.setattr(GradedTask, "__call__", noted)
-    record = evaluate_run(start_config(), tmp_path)
+    record = evaluate_run(start_config(run), tmp_path)
     assert [len(batch) for batch in batches] == [12]
     rows = cases.read_lines(tmp_path / "eval" / "test.jsonl")
     task = cases.FewProblems()
@@ -98,7 +101,7 @@ def test_every_response_is_graded_in_one_batch_and_written(
     assert record["pass_at_1"] == pytest.approx(sum(r >= 1 for r in rewards) / 12)
 
 
-def test_fewer_problems_on_request(tmp_path: Path):
-    cfg = cases.config(eval={"problems": 4}, model={"path": str(run() / "warmup")})
+def test_fewer_problems_on_request(run: Path, tmp_path: Path):
+    cfg = cases.config(eval={"problems": 4}, model={"path": str(run / "warmup")})
     record = evaluate_run(cfg, tmp_path)
     assert record["problems"] == 4 and len(cases.read_lines(tmp_path / "eval/test.jsonl")) == 4

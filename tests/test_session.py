@@ -24,8 +24,8 @@ BAD = {0: None, 2: r"\frac{1}{", 3: r"\frac{" + 50 * "1"}  # golds of the first 
 
 
 @pytest.fixture(scope="module")
-def run() -> cases.Run:
-    return cases.finished_run()
+def run(finished_run: cases.Run) -> cases.Run:
+    return finished_run
 
 
 def contents(workdir: Path) -> dict[str, bytes]:
@@ -47,6 +47,7 @@ def test_another_configuration_is_refused(run):
     assert contents(run.workdir) == before
 
 
+@pytest.mark.slow
 def test_a_run_with_a_row_of_meshes_goes_on(run, tmp_path: Path):
     """The row sets slots and microbatch, here to those of `config()`; `--mode=train` twice, then
     eval and export. That another row may follow is said in test_workdir.py."""

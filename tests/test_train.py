@@ -27,8 +27,8 @@ CLOCK = ("timing_s/", "perf/", "rollout/compiles")  # what two equal runs need n
 
 
 @pytest.fixture(scope="module")
-def run() -> cases.Run:
-    return cases.finished_run()
+def run(finished_run: cases.Run) -> cases.Run:
+    return finished_run
 
 
 def metrics(workdir: Path, stage: str) -> list[dict[str, Any]]:

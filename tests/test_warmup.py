@@ -103,6 +103,7 @@ def test_loss_is_the_mean_over_response_tokens_alone():
     assert state.step == 1
 
 
+@pytest.mark.slow
 def test_loss_falls():
     cfg = cases.config()
     model, params, _ = warmup.fresh_model(cfg, TASK, make_mesh(cfg.mesh))

@@ -70,7 +70,9 @@ def test_credit_has_the_critics_values_of_each_steps_first_token():
 
 
 @pytest.mark.slow
-def test_ppo_writes_the_values_that_its_advantages_came_from(tmp_path: Path, monkeypatch: Any):
+def test_ppo_writes_the_values_that_its_advantages_came_from(
+    tmp_path: Path, monkeypatch: Any, finished_run: cases.Run
+):
     lengths: list[list[tuple[int, int]]] = []
 
     def by_place(model: Any, critic: Any, batch: Batch, size: int) -> np.ndarray:
@@ -80,7 +82,7 @@ def test_ppo_writes_the_values_that_its_advantages_came_from(tmp_path: Path, mon
         return np.where(mask, np.arange(mask.shape[1]) / 64, 0).astype(np.float32)
 
     monkeypatch.setattr(loop, "critic_values", by_place)
-    model = {"path": str(cases.finished_run().workdir / "warmup")}
+    model = {"path": str(finished_run.workdir / "warmup")}
     cfg = methods.config("ppo", iterations=1, model=model, eval={"every": 0})
     loop.train(cfg, tmp_path)
     rows = cases.read_lines(tmp_path / "episodes" / "0.jsonl")

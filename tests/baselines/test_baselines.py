@@ -83,6 +83,7 @@ def test_group_means_and_sample_deviations():
 # --- the critic
 
 
+@pytest.mark.slow
 def test_the_critic_learns_the_returns():
     cfg = methods.config("ppo")
     batch, credit = methods.batch(), methods.credit(cfg, methods.values())
@@ -175,6 +176,7 @@ def test_pairs_are_right_with_wrong_of_one_problem():
     assert dpo_positive.make_pairs(episodes, 2, 3) == dpo_positive.make_pairs(episodes, 2, 3)
 
 
+@pytest.mark.slow
 def test_dpo_learns_to_order_its_pairs():
     episodes = [solution("a", float(i % 2), [3 + i, 4, 1][: 2 + i % 2]) for i in range(6)]
     pairs = dpo_positive.make_pairs(episodes, 64, seed=0)

@@ -1,11 +1,9 @@
 """Extraction of answers, ours and the reference's, and the reference's normalisation."""
 
-import gzip
-import json
 from typing import Any
 
 import pytest
-from helpers.tokenizer_cases import shared
+from helpers import data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +12,7 @@ from vinejax.grading.reference.normalise import normalise
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    with gzip.open(shared(f"grading/{name}.jsonl.gz"), "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+    return data.rows(f"grading/{name}")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +113,7 @@ def test_boxes_of_math_solutions():
 
 
 def test_boxes_of_model_responses():
-    for row in rows("math_responses"):
+    for row in rows("responses"):
         answer = extract_answer(row["response"])
         assert answer is not None
         assert f"\\boxed{{{answer}}}" in row["response"].replace("{ ", "{").replace(" }", "}") or (

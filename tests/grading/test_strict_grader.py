@@ -1,6 +1,5 @@
-"""The strict comparison: shared cases at the rates promised, own cases exactly, no accidents."""
+"""The strict comparison: collected cases at the rates promised, own cases exactly, no accidents."""
 
-import gzip
 import json
 import subprocess
 import sys
@@ -8,8 +7,8 @@ import time
 from typing import Any
 
 import pytest
+from helpers import data
 from helpers.paths import FIXTURES
-from helpers.tokenizer_cases import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,16 +26,7 @@ CATEGORIES = sorted({row["category"] for row in OWN})
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    return shared_rows(f"grading/{name}")
-
-
-def shared_rows(name: str) -> list[dict[str, Any]]:
-    with gzip.open(shared(f"{name}.jsonl.gz"), "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
-def open_lines(name: str) -> list[str]:
-    return shared(name).read_text(encoding="utf-8").splitlines()
+    return data.rows(f"grading/{name}")
 
 
 def assert_rate(cases: list[tuple[str, str, bool]], least: float) -> None:
@@ -68,12 +58,12 @@ def test_grader_cases(tier: str, least: float) -> None:
     assert_rate(labelled(bare), least)
 
 
-def test_math_answer_forms() -> None:
-    assert_rate(labelled(rows("math_answer_forms")), 0.99)
+def test_answer_forms() -> None:
+    assert_rate(labelled(rows("answer_forms")), 0.99)
 
 
-def test_math_near_misses() -> None:
-    assert_rate(labelled(rows("math_near_miss_negatives")), 0.998)
+def test_near_misses() -> None:
+    assert_rate(labelled(rows("near_miss_negatives")), 0.998)
 
 
 def test_grader_cases_through_extraction() -> None:
@@ -216,13 +206,13 @@ def test_what_a_gold_must_be_to_be_readable(gold: str, expected: bool) -> None:
 
 def test_the_golds_of_data_sets_are_readable() -> None:
     """But for the proofs and the broken LaTeX in College Math, the only set that has any."""
-    golds = [json.loads(line)["answer"] for line in open_lines("gsm8k/train.jsonl")[:300]]
+    golds = [row["answer"] for row in data.rows("gsm8k/train")[:300]]
     golds = [gold.rpartition("#### ")[2] for gold in golds]
-    golds += [", ".join(r["final_answer"]) for r in shared_rows("eval/olympiadbench_en_oe_to")]
+    golds += [", ".join(r["final_answer"]) for r in data.rows("eval/olympiadbench_en_oe_to")]
     golds += [r["gold_bare"] or r["gold"] for r in rows("grader_cases") if r["tier"] == "core"]
-    golds += [r["gold"] for r in rows("math_answer_forms")]
+    golds += [r["gold"] for r in rows("answer_forms")]
     assert [gold for gold in dict.fromkeys(golds) if not strict.readable(gold)] == []
-    college = [r["answer"] for r in shared_rows("eval/college_math_ccby")[::4]]
+    college = [r["answer"] for r in data.rows("eval/college_math_ccby")[::4]]
     assert sum(map(strict.readable, college)) >= 0.93 * len(college)
 
 

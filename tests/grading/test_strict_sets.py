@@ -1,12 +1,10 @@
 """The strict comparison of sets, progressions, determinants and numbers that nearly agree."""
 
-import gzip
-import json
 import re
 import time
 
 import pytest
-from helpers.tokenizer_cases import shared
+from helpers import data
 
 from vinejax.grading.strict import compare as strict
 
@@ -167,9 +165,8 @@ def test_not_the_same(kind: str) -> None:
 
 def test_no_union_of_a_gold_may_become_an_intersection() -> None:
     golds = set()
-    for name in ("math_answer_forms", "math_near_miss_negatives", "grader_cases"):
-        with gzip.open(shared(f"grading/{name}.jsonl.gz"), "rt", encoding="utf-8") as lines:
-            golds |= {json.loads(line)["gold"] for line in lines}
+    for name in ("answer_forms", "near_miss_negatives", "grader_cases"):
+        golds |= {row["gold"] for row in data.rows(f"grading/{name}")}
     pairs = [
         (gold[: at.start()] + r"\cap" + gold[at.end() :], gold)
         for gold in golds

@@ -1,1 +1,1 @@
-"""What tests share: oracles, cases, stand-ins. No tests."""
+"""Oracles, cases and stand-ins that several test files use; no tests."""

@@ -1,4 +1,7 @@
-"""A process of its own with eight virtual devices, since a backend starts only once."""
+"""Runs code in a process with eight virtual devices, since a backend starts only once.
+
+For the tests on meshes in tests/model, learner, rollout and system.
+"""
 
 import os
 import subprocess
@@ -10,15 +13,15 @@ FLAG = "--xla_force_host_platform_device_count=8"
 
 
 def printed(*arguments: str) -> list[str]:
-    """The lines that Python prints, run in tests/ with `-c` and a program, or with a file.
+    """The lines that `python ARGUMENTS` prints in tests/: `-c` and a program, or `-m` and a module.
 
-    A warning is an error there too. AssertionError with the end of its errors where it fails.
+    Warnings are errors. Raises AssertionError with the end of standard error if Python fails.
     """
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAG}"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-W", "error", *arguments]
     done = subprocess.run(
-        [sys.executable, "-W", "error", *arguments], cwd=TESTS,
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True, text=True, timeout=900,
-    )  # fmt: skip
+        command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=900
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()

@@ -1,9 +1,11 @@
-"""A task, a configuration, a model and batches small enough to run the whole loop in seconds."""
+"""A task, a configuration, a model and batches small enough to run the whole loop in seconds.
+
+For the tests on training, evaluation, the learner, checkpoints and credit.
+"""
 
 import dataclasses
 import functools
 import json
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,16 +25,15 @@ from vinejax.tasks import arithmetic
 from vinejax.tasks.base import Split
 from vinejax.types import Episode, Problem
 
-_folder = tempfile.TemporaryDirectory(prefix="vinejax-run-")
 SIZES: dict[Split, int] = {"train": 12, "validation": 4, "test": 6}
 VOCAB, BOS, EOS = 20, 0, 1  # of the arithmetic tokenizer
 
 
 class FewProblems(arithmetic.Arithmetic):
-    """The embedded task, the first problems of each split, graded leniently.
+    """The embedded task with the first problems of each split, graded leniently.
 
-    Near is right and a line of work is worth something: a model that can hardly write then gets
-    rewards that differ, without which all results would be 0 and equal for the wrong reason.
+    A near answer is right and a line of work earns a quarter: a model that can hardly write then
+    gets rewards that differ. Without them all results would be 0, and equal for the wrong reason.
     """
 
     def load(self, split: Split) -> list[Problem]:
@@ -60,9 +61,9 @@ def tokenizer() -> Any:
 
 
 def config(**sections: Any) -> Config:
-    """Three iterations of two updates an epoch; `sections` change fields, as values={"k": 1}.
+    """Three iterations of two epochs with two updates each; values={"k": 1} changes a field.
 
-    Prompt and response have at most 32 tokens together: every iteration has the same shapes.
+    Prompt and response have at most 32 tokens together, so that all iterations have equal shapes.
     """
     fields: dict[str, Any] = {
         "iterations": 3,
@@ -87,16 +88,15 @@ def config(**sections: Any) -> Config:
 
 
 class Run(NamedTuple):
-    """A finished run, and what was counted on the way."""
+    """The workdir of a finished run, with counts taken on the way."""
 
     workdir: Path  # not to be changed
-    iterations: list[int]  # programs compiled in each
-    updates: list[tuple[int, Update]]  # of each: programs compiled, what it reports
+    iterations: list[int]  # programs compiled in each iteration
+    updates: list[tuple[int, Update]]  # programs compiled in each update, and what it reports
 
 
-@functools.cache
-def finished_run() -> Run:
-    """An uninterrupted run of `config()`."""
+def counted_run(workdir: Path) -> Run:
+    """Trains `config()` without interruption; tests take it from the fixture `finished_run`."""
     compiles, updates = [], []
     policy_gradient, update_step = iterations.policy_gradient, iterations.update_step
 
@@ -115,15 +115,23 @@ def finished_run() -> Run:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(iterations, "policy_gradient", counted_iteration)
         patch.setattr(iterations, "update_step", counted_update)
-        return Run(Path(train.train(config(), f"{_folder.name}/run")), compiles, updates)
+        return Run(Path(train.train(config(), workdir)), compiles, updates)
 
 
 @functools.cache
 def model(**changes: Any) -> Decoder:
     sizes = DecoderConfig(
-        vocab_size=VOCAB, num_layers=2, width=32, num_heads=4, num_kv_heads=2, head_dim=8, ffn=64,
-        context=64, bos_id=BOS, eos_ids=(EOS,),
-    )  # fmt: skip
+        vocab_size=VOCAB,
+        num_layers=2,
+        width=32,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        ffn=64,
+        context=64,
+        bos_id=BOS,
+        eos_ids=(EOS,),
+    )
     return Decoder(dataclasses.replace(sizes, **changes))
 
 
@@ -144,7 +152,7 @@ def logits(params: Params, tokens: jax.Array) -> jax.Array:
 
 
 def episode(prompt: list[int], response: list[int], **fields: Any) -> Episode:
-    """One with everything that `collate` reads; a single step unless `fields` say otherwise."""
+    """An episode with everything that `collate` reads: a single step unless `fields` differ."""
     plain: dict[str, Any] = {
         **{"problem_id": "p", "logprobs": [0.0] * len(response), "text": "", "finished": True},
         **{"reward": 0.0, "step_ends": [len(response)] if response else []},
@@ -162,7 +170,7 @@ def random_episodes(lengths: list[tuple[int, int]], seed: int = 0) -> list[Episo
 
 
 def leaves(tree: Any) -> dict[str, np.ndarray]:
-    """Path -> array."""
+    """The arrays of a tree by their paths."""
     return {
         jax.tree_util.keystr(path): np.asarray(x)
         for path, x in jax.tree_util.tree_leaves_with_path(tree)
@@ -170,7 +178,7 @@ def leaves(tree: Any) -> dict[str, np.ndarray]:
 
 
 def assert_close(found: Any, expected: Any, tolerance: float) -> None:
-    """Norm of the difference over the norm, tensor by tensor."""
+    """Compares two trees: the norm of each difference over the norm of the expected tensor."""
     found, expected = leaves(found), leaves(expected)
     assert found.keys() == expected.keys()
     for name, x in expected.items():
@@ -180,7 +188,7 @@ def assert_close(found: Any, expected: Any, tolerance: float) -> None:
 
 
 def assert_equal(found: Any, expected: Any) -> None:
-    """Bit for bit."""
+    """Compares two trees bit for bit."""
     found, expected = leaves(found), leaves(expected)
     assert found.keys() == expected.keys()
     for name, x in expected.items():

@@ -1,4 +1,4 @@
-"""Updates on a mesh of eight devices; `test_train_mesh.py` runs it in a process of its own.
+"""Checks of updates on a mesh of eight devices, which learner/test_train_mesh.py runs in a process.
 
 Prints the name of each check that held.
 """
@@ -13,21 +13,21 @@ from jax.sharding import Mesh
 
 from helpers.loop_cases import assert_close
 from helpers.model_oracles import random_model
-from vinejax.baselines.critic import Targets, critic_step, critic_values, fresh_critic
-from vinejax.baselines.dpo_positive import Pairs, pair_step
-from vinejax.baselines.sft import Likelihood, fresh_model, sft_step
+from vinejax.baselines.critic import CriticObjective, Targets, critic_values, fresh_critic
+from vinejax.baselines.dpo_positive import PairObjective, Pairs
 from vinejax.errors import ConfigError
-from vinejax.learner.objective import Objective, objective_of
+from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.policy import PolicyObjective, policy_objective
 from vinejax.learner.score import score
-from vinejax.learner.step import gradients, train_step
-from vinejax.learner.update import fresh_state, state_shardings
+from vinejax.learner.update import fresh_state, gradients, state_shardings, update_step
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import check_rows, make_mesh, param_shardings
 from vinejax.runtime.compiles import num_compiles
 from vinejax.settings import Config, DPOConfig, MeshConfig, ModelConfig, OptimizerConfig, PPOConfig
 from vinejax.tasks.base import load_task
 from vinejax.types import Batch
+from vinejax.warmup import fresh_model
 
 B, T, V, D = 16, 32, 52, 40  # sizes that nothing else in a program has
 EVEN: dict[str, Any] = dict(vocab_size=V, width=D, num_heads=4, num_kv_heads=2)
@@ -42,21 +42,26 @@ def mesh_of(data: int, fsdp: int, tensor: int) -> Mesh:
     return make_mesh(MeshConfig(data=data, fsdp=fsdp, tensor=tensor))
 
 
-def objective() -> Objective:
-    return objective_of(Config(ppo=PPOConfig(minibatch=B, microbatch=B // 2)))
+def objective(model: Decoder) -> PolicyObjective:
+    return policy_objective(model, Config(ppo=PPOConfig(minibatch=B, microbatch=B // 2)))
 
 
 def batch(seed: int = 0) -> Batch:
-    """On the host. Rows of unlike lengths, near the policy that `random_model` is."""
+    """Rows of unlike lengths on the host, with log-probabilities near those of `random_model`."""
     rng = np.random.default_rng(seed)
     at, lengths = np.arange(T), rng.integers(8, T + 1, (B, 1))
     segment_ids = (at < lengths).astype(np.int32)
     mask = (at >= 5) & (at < lengths)
     rows = [rng.normal(size=(B, T)).astype(np.float32) * mask for _ in range(3)]
     arrays: Any = (
-        rng.integers(0, 50, (B, T), np.int32), segment_ids, at * segment_ids, mask,
-        rows[0], rows[1] * 0.1 - 4 * mask, rows[2] * 0.1 - 4 * mask,
-    )  # fmt: skip
+        rng.integers(0, 50, (B, T), np.int32),
+        segment_ids,
+        at * segment_ids,
+        mask,
+        rows[0],
+        rows[1] * 0.1 - 4 * mask,
+        rows[2] * 0.1 - 4 * mask,
+    )
     return Batch(*arrays)
 
 
@@ -71,9 +76,9 @@ def two_updates(mesh: Mesh, **fields: Any) -> Any:
     model, params = placed(mesh, **fields)
     state, sums = fresh_state(params, OPTIMIZER, mesh), []
     for i in range(2):
-        state, stats = train_step(model, OPTIMIZER, objective(), state, batch(i))
-        sums.append({name: x for name, x in stats._asdict().items() if name != "skipped"})
-        assert (stats.skipped, stats.updates) == (0, 1)
+        state, update = update_step(objective(model), OPTIMIZER, state, batch(i))
+        sums.append((update.sums, update.grad_norm))
+        assert update.accepted
     return state.params, sums, score(model, state.params, batch(), 0.8)
 
 
@@ -85,20 +90,26 @@ def other_methods(mesh: Mesh) -> Any:
     values = critic_values(model, critic, rows, B)
     targets = Targets(rows.old_logprobs, rows.advantages)
     state = fresh_state(critic, OPTIMIZER, mesh)
-    state, of_critic = critic_step(model, OPTIMIZER, 0.2, B // 2, state, (rows, targets))
+    how: Any = dict(model=model, microbatch=B // 2)
+    clipped = CriticObjective(**how, clip=0.2)
+    state, of_critic = update_step(clipped, OPTIMIZER, state, (rows, targets))
     start = fresh_state(params, OPTIMIZER, mesh)
-    pairs = Pairs(rows, batch(1))
-    paired, of_pairs = pair_step(model, OPTIMIZER, 0.8, DPOConfig(), B // 2, start, pairs)
+    dpo = DPOConfig()
+    pairs = PairObjective(**how, temperature=0.8, beta=dpo.beta, penalty=dpo.penalty)
+    paired, of_pairs = update_step(pairs, OPTIMIZER, start, Pairs(rows, batch(1)))
     start = fresh_state(params, OPTIMIZER, mesh)
-    taught, loss = sft_step(model, OPTIMIZER, start, rows, Likelihood(microbatch=B // 2))
-    return values, state.params, of_critic, paired.params, of_pairs, taught.params, loss
+    taught, of_likelihood = update_step(Likelihood(**how), OPTIMIZER, start, rows)
+    sums = of_critic.sums, of_pairs.sums, of_likelihood.sums
+    return values, state.params, paired.params, taught.params, sums
 
 
 def same_numbers() -> None:
     tied = EVEN | dict(tied_head=True, windows=(7, None))
     for fields, sizes, remat in (
-        (EVEN, (2, 2, 2), "full"), (ODD, (2, 2, 2), "dots"), (tied, (1, 8, 1), "none")
-    ):  # fmt: skip
+        (EVEN, (2, 2, 2), "full"),
+        (ODD, (2, 2, 2), "dots"),
+        (tied, (1, 8, 1), "none"),
+    ):
         alone = two_updates(mesh_of(1, 1, 1), **fields)
         assert_close(two_updates(mesh_of(*sizes), remat=remat, **fields), alone, 1e-5)
     assert_close(other_methods(mesh_of(2, 2, 2)), other_methods(mesh_of(1, 1, 1)), 1e-5)
@@ -109,16 +120,16 @@ def lies(x: jax.Array, sharding: Any) -> bool:
 
 
 def one_program() -> None:
-    """A second update is given what the first one made, and compiles nothing."""
+    """A second update takes the state that the first one returned, and compiles nothing."""
     mesh = mesh_of(2, 2, 2)
     for fields in (EVEN, ODD):
         model, params = placed(mesh, **fields)
         first = fresh_state(params, OPTIMIZER, mesh)
         expected = state_shardings(params, OPTIMIZER, mesh)
         assert jax.tree.all(jax.tree.map(lies, first, expected))
-        state, _ = train_step(model, OPTIMIZER, objective(), first, batch())
+        state, _ = update_step(objective(model), OPTIMIZER, first, batch())
         compiles = num_compiles()
-        state, _ = train_step(model, OPTIMIZER, objective(), state, batch(1))
+        state, _ = update_step(objective(model), OPTIMIZER, state, batch(1))
         fresh_state(params, make_optimizer(dataclasses.replace(SMOOTH), 4), mesh)
         assert num_compiles() == compiles
         assert jax.tree.all(jax.tree.map(lies, state, expected))
@@ -128,15 +139,15 @@ def readable_everywhere() -> None:
     mesh = mesh_of(2, 2, 2)
     model, params = placed(mesh, **EVEN)
     assert score(model, params, batch(), 1.0).is_fully_replicated
-    compute = jax.jit(gradients, static_argnames=("model", "objective"))
-    grads, sums = compute(model, params, batch(), objective())
+    compute = jax.jit(gradients, static_argnames="objective")
+    grads, sums = compute(objective(model), params, batch())
     assert all(x.is_fully_replicated for x in sums)
     for x, y in zip(jax.tree.leaves(grads), jax.tree.leaves(params), strict=True):
         assert lies(x, y.sharding)
 
 
 def computations(text: str) -> dict[str, list[str]]:
-    """Name of each computation of a compiled program -> its lines; ENTRY is the outermost."""
+    """The lines of each computation of a compiled program by name; the outermost is ENTRY."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         if match := re.match(r"(ENTRY )?%?([\w.-]+) .*\{$", line):
@@ -147,11 +158,11 @@ def computations(text: str) -> dict[str, list[str]]:
 
 
 def no_silly_collectives() -> None:
-    """Read in the compiled update of two microbatches."""
+    """Searches the compiled update of two microbatches."""
     mesh = mesh_of(2, 2, 2)
     model, params = placed(mesh, remat="full", **EVEN)
     state = fresh_state(params, OPTIMIZER, mesh)
-    program = train_step.lower(model, OPTIMIZER, objective(), state, batch()).compile().as_text()
+    program = update_step.lower(objective(model), OPTIMIZER, state, batch()).compile().as_text()
     assert program is not None
     # No place ever has all of the vocabulary, of logits or of a weight.
     assert not re.search(rf"\[(\d+,)+{V}\]|\[{V},\d+", program)

@@ -1,4 +1,7 @@
-"""A batch of eight episodes, and the gradient that each method takes from it."""
+"""A batch of eight episodes, and the gradient that each method takes from it.
+
+For the tests on methods in tests/learner, baselines, analysis and system.
+"""
 
 import dataclasses
 import functools
@@ -33,7 +36,7 @@ grads_of = jax.jit(gradients, static_argnames="objective")
 
 
 def config(method: str, **sections: Any) -> Config:
-    """`cases.config` for the method, which only VinePPO may give values."""
+    """`cases.config` for the method; only VinePPO keeps its setting of `values`."""
     if method != "vineppo":
         sections["values"] = {"k": 9, "max_states": None}
     return cases.config(method=method, **sections)
@@ -41,7 +44,7 @@ def config(method: str, **sections: Any) -> Config:
 
 @functools.cache
 def episodes() -> list[Episode]:
-    """Two problems, four solutions each, with two steps where there is room, and values."""
+    """Four solutions of each of two problems, in two steps where there is room, with values."""
     rng = np.random.default_rng(1)
     found = []
     for i, plain in enumerate(cases.random_episodes(LENGTHS)):
@@ -49,10 +52,14 @@ def episodes() -> list[Episode]:
         ends = [n] if n < 2 else [n // 2, n]
         found.append(
             cases.episode(
-                plain.prompt, plain.response, problem_id=f"p{i // 4}", reward=REWARDS[i],
-                step_ends=ends, values=rng.uniform(0, 1, len(ends)).astype(np.float32),
+                plain.prompt,
+                plain.response,
+                problem_id=f"p{i // 4}",
+                reward=REWARDS[i],
+                step_ends=ends,
+                values=rng.uniform(0, 1, len(ends)).astype(np.float32),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -78,7 +85,7 @@ def batch() -> Batch:
 
 
 def values() -> np.ndarray:
-    """A critic's, as they might be."""
+    """Values [8, 32] such as a critic might give."""
     return np.random.default_rng(3).uniform(0, 1, (8, 32)).astype(np.float32)
 
 

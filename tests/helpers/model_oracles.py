@@ -1,4 +1,7 @@
-"""Slow and obvious: the decoder in NumPy loops, and generation by one full forward pass a token."""
+"""The decoder in NumPy loops, and generation by one full forward pass per token.
+
+For the tests on the model and on the engine.
+"""
 
 import functools
 from collections.abc import Sequence
@@ -12,9 +15,15 @@ from vinejax.model.decoder import Decoder, DecoderConfig, Params, apply
 from vinejax.settings import SampleConfig
 
 TINY = DecoderConfig(
-    vocab_size=20, num_layers=2, width=32, num_heads=4, num_kv_heads=2, head_dim=8, ffn=48,
+    vocab_size=20,
+    num_layers=2,
+    width=32,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    ffn=48,
     context=96,
-)  # fmt: skip
+)
 ALL_BIASES: dict[str, Any] = dict(qkv_bias=True, out_bias=True, mlp_bias=True)
 
 
@@ -25,7 +34,7 @@ class Model(NamedTuple):
 
 
 def random_model(tokenizer: Any = None, seed: int = 0, **fields: Any) -> Model:
-    """A tiny model whose norms and biases are random too: zeros and ones would hide mistakes."""
+    """A tiny model whose norms and biases are random too, since zeros and ones hide mistakes."""
     model = Decoder(DecoderConfig(**{**vars(TINY), **fields}))
     rng = np.random.default_rng(seed)
 
@@ -46,7 +55,8 @@ def rms_norm(x: np.ndarray, scale: np.ndarray, eps: float) -> np.ndarray:
 
 
 def rope(x: np.ndarray, positions: Sequence[int], theta: float) -> np.ndarray:
-    """[T, heads, H]: pair j of a head is a complex number, turned by position * theta^(-2j/H)."""
+    """Rotates x [T, heads, H]: pair j of a head is a complex number, turned by
+    position * theta^(-2j/H)."""
     out = np.empty(x.shape)
     half = x.shape[-1] // 2
     for t, position in enumerate(positions):
@@ -63,7 +73,7 @@ def project(x: np.ndarray, weights: dict[str, np.ndarray], num_in: int = 1) -> n
 
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """[T, N, H]: every query head attends, up to itself, with the kv head of its group."""
+    """Causal attention [T, N, H]: a query head attends with the KV head of its group."""
     out = np.empty(q.shape)
     for t in range(len(q)):
         for head in range(q.shape[1]):
@@ -96,7 +106,7 @@ def forward(cfg: DecoderConfig, params: Params, tokens: Sequence[int]) -> np.nda
 
 
 def kept_tokens(probs: np.ndarray, top_p: float, top_k: int) -> np.ndarray:
-    """Probabilities with those outside top-k, then top-p, set to 0; by sorting, ties all kept."""
+    """Probabilities with those outside top-k, then top-p, set to 0; all ties are kept."""
     kept = probs
     if top_k:
         kept = np.where(probs >= np.sort(probs)[::-1][:top_k][-1], probs, 0.0)
@@ -156,7 +166,7 @@ def continue_slowly(
 
 
 def assert_same(found: Sequence[Any], expected: Sequence[Any]) -> None:
-    """Equal branches: tokens, text and end, and log-probabilities within 1e-4."""
+    """Compares branches: tokens, text and finish exactly, log-probabilities within 1e-4."""
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert (one.tokens, one.text, one.finish) == (other.tokens, other.text, other.finish)

@@ -1,4 +1,4 @@
-"""Workdirs to make reports of, and pages as a browser would see them."""
+"""Workdirs to make reports of, and pages as a browser would see them, for tests/analysis."""
 
 import html.parser
 import json
@@ -75,5 +75,5 @@ def row(steps: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
 
 
 def nodes(source: str) -> list[float]:
-    """Where the nodes of all stems are, in percent of the axis."""
+    """Positions of the nodes of all stems, in percent of the axis."""
     return [float(x) for x in re.findall(r'class="node" style="left:([\d.]+)%', source)]

@@ -1,4 +1,4 @@
-"""The mathematics of `vinejax.rl` again, as slow and obvious loops over Python floats.
+"""The mathematics of `vinejax.rl` as loops over Python floats, for tests/rl and tests/learner.
 
 An oracle never looks at an entry that its function promises not to read: tests put NaN there.
 """
@@ -65,7 +65,7 @@ def runs(row):
 
 
 def gae(rewards, values, mask, gamma, lam):
-    """A_t = Σ_k (γλ)^k δ_{t+k}, the sum of the definition and not the recursion."""
+    """A_t = Σ_k (γλ)^k δ_{t+k}, by the sum of the definition instead of the recursion."""
     advantages, returns = np.zeros(mask.shape), np.zeros(mask.shape)
     for b, row in enumerate(mask):
         for start, end in runs(row):

@@ -1,22 +1,14 @@
-"""Tokenizers and texts of the tests on prompts and steps: two made here, five real ones."""
+"""Tokenizers and texts: two tokenizers made here, five real ones. For tests/tasks and rollout."""
 
 import functools
-import json
-from pathlib import Path
 from typing import Any
 
-import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-REAL = {
-    "gpt2": "tokenizers/gpt2",
-    "gpt_neox_20b": "tokenizers/gpt_neox_20b",
-    "minimind_6400": "tokenizers/minimind_6400",
-    "mistral_7b_v1": "tokenizers/mistral_7b_v1",
-    "stories260K": "tiny_model/stories260K/hf",
-}
-NAMES = ["byte_level", "sentencepiece", *REAL]
+from helpers import data
+
+REAL = ["gpt2", "gpt_neox_20b", "minimind_6400", "mistral_7b_v1"]
+NAMES = ["byte_level", "sentencepiece", *REAL, "stories260K"]
 SPECIAL = {
     "gpt2": {"eos_token": "<|endoftext|>"},
     "gpt_neox_20b": {"eos_token": "<|endoftext|>"},
@@ -35,23 +27,16 @@ ODD_TEXTS = [
 ]
 
 
-def shared(path: str) -> Path:
-    """A file of the shared test data; skips the test, loudly, where it is absent."""
-    if not (SHARED / path).exists():
-        pytest.skip(f"test data is absent: {SHARED / path}")
-    return SHARED / path
-
-
 def gsm8k_texts(count: int) -> list[str]:
     """Worked answers of GSM8K with emoji and CJK strewn in."""
-    lines = shared("gsm8k/train.jsonl").read_text(encoding="utf-8").split("\n")[:count]
-    answers = [json.loads(line)["answer"] for line in lines]
+    answers = [row["answer"] for row in data.rows("gsm8k/train")[:count]]
     swaps = [("\n", "🎉\n"), (" is ", " 是 "), (". ", "。"), ("the", "👩‍👩‍👧"), ("e", "é")]
     return [f"\n{a.replace(*swaps[i % len(swaps)])}\n" for i, a in enumerate(answers)]
 
 
 @functools.cache
 def load(name: str) -> Any:
+    """The tokenizer of this name, one of `NAMES`."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if name == "byte_level":
@@ -59,7 +44,7 @@ def load(name: str) -> Any:
     if name == "sentencepiece":
         marks = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
         return PreTrainedTokenizerFast(tokenizer_object=_sentencepiece(), **marks)
-    folder = shared(REAL[name])
+    folder = data.path("stories260K/hf") if name == "stories260K" else data.tokenizer(name)
     if name in SPECIAL:
         file = str(folder / "tokenizer.json")
         return PreTrainedTokenizerFast(tokenizer_file=file, **SPECIAL[name])

@@ -1,6 +1,6 @@
-"""A stub of `gcloud` for the scripts of tpu/: a folder is a host's home, and ssh is bash.
+"""A stub of `gcloud` for the tests of tpu/: a folder stands for a host, and bash for ssh.
 
-On a host python3 is a stub, too, that brings a uv that makes a python.
+On a host python3 is a stub, too; it installs a stub of uv, which makes a python.
 """
 
 import os
@@ -42,7 +42,7 @@ esac
 
 
 def stub(folder: Path, hosts: int = 0) -> Path:
-    """A folder for PATH with a gcloud of so many hosts, whose homes are in `folder`/host."""
+    """A folder for PATH with a gcloud of `hosts` hosts, whose homes are in `folder`/host."""
     for host in range(hosts):
         (folder / f"host/{host}/vinejax/tpu").mkdir(parents=True)
         shutil.copy(TPU / "worker.sh", folder / f"host/{host}/vinejax/tpu")
@@ -66,7 +66,7 @@ chmod +x ~/.local/bin/uv
 def bash(
     script: str, *words: str, path: Path | None = None, tpu: Path = TPU
 ) -> subprocess.CompletedProcess[str]:
-    """`path` comes before PATH."""
+    """Runs a script of tpu/ with `path` in front of PATH."""
     found = os.environ["PATH"] if path is None else f"{path}:{os.environ['PATH']}"
     return subprocess.run(
         ["bash", str(tpu / script), *words],
@@ -81,7 +81,7 @@ def bash(
 def on_four(
     script: str, folder: Path, *words: str, tpu: Path = TPU
 ) -> subprocess.CompletedProcess[str]:
-    """`script` for the four hosts of v5e:4x4."""
+    """Runs a script of tpu/ for the four hosts of v5e:4x4."""
     if not (folder / "bin").exists():
         stub(folder, 4)
     slice_ = ["--name=vine", "--zone=z", "--topology=v5e:4x4", f"--logs={folder}/logs"]

@@ -1,4 +1,7 @@
-"""A task, an engine that grows what a script says, and episodes of one problem."""
+"""A task, an engine that replays a script, and episodes of one problem.
+
+For the tests on sampling and step values in tests/rollout, and for the reports.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +25,7 @@ PROBLEM = (Problem("train/7", QUESTION, ANSWER), PROMPT)
 
 
 class Task(cases.FewProblems):
-    """Rewards by the whole response; remembers what it was given."""
+    """Rewards the whole response by a rule, and remembers the responses."""
 
     def __init__(self, reward: Callable[[str], float] = lambda text: float("#### 4" in text)):
         self.rule, self.graded = reward, []
@@ -34,7 +37,7 @@ class Task(cases.FewProblems):
 
 
 class FakeEngine(Engine):
-    """Grows what `script(branch, k)` says, k counting the branches of a state from 0."""
+    """Returns the text and finish of `script(branch, k)`, the k-th branch of its state from 0."""
 
     def __init__(self, script: Callable[[Branch, int], tuple[str, str]]):
         self.tokenizer, self.script = cases.tokenizer(), script
@@ -69,13 +72,18 @@ def episode(steps: tuple[str, ...], finish: str = "eos", reward: float = 1.0) ->
         pieces[-1] = [*pieces[-1], cases.EOS]
     ends = np.cumsum([len(piece) for piece in pieces]).tolist()
     return cases.episode(
-        PROMPT, sum(pieces, []), problem_id=PROBLEM[0].id, text="".join(steps), step_ends=ends,
-        finished=finish != "length", reward=reward,
-    )  # fmt: skip
+        PROMPT,
+        sum(pieces, []),
+        problem_id=PROBLEM[0].id,
+        text="".join(steps),
+        step_ends=ends,
+        finished=finish != "length",
+        reward=reward,
+    )
 
 
 def alternate(branch: Branch, k: int) -> tuple[str, str]:
-    """Every second continuation reaches the answer; the later the state, the more do."""
+    """A script whose continuations reach the answer more often the later their state."""
     return ("\n#### 4" if k * 5 < branch.position else "\n#### 5"), "eos"
 
 

@@ -1,9 +1,9 @@
-"""Compiles decoding and an update of the tiny model for so many virtual devices, and counts.
+"""Compiles decoding and an update of the tiny model for a number of virtual devices, and counts.
 
     python weak_scaling_child.py DEVICES
 
-Problems, slots and the minibatch grow with the devices. Writes JSON: for each program the
-operations of its products and its collectives, of one device.
+Problems, slots and the minibatch grow with the devices. Writes JSON: for each program the FLOPs
+of its matrix products and its collectives, on one device. system/test_weak_scaling.py runs it.
 """
 
 import json
@@ -26,7 +26,7 @@ FSDP, TENSOR = 2, 2
 
 
 def product_flops(program: hlo.Program) -> float:
-    """2 x outputs x contracted numbers of every `dot`, as often as it runs."""
+    """FLOPs of every `dot`, 2 x outputs x contracted numbers, times its trip count."""
     total = 0.0
     for name, x, count, _, _ in hlo.walk(program):
         if x.op != "dot":

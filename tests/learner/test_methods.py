@@ -20,7 +20,7 @@ from vinejax.settings import Config, MeshConfig
 # --- what must not change a gradient
 
 
-FAST = ("vineppo", "critic")  # the others compile as much again
+FAST = ("critic",)  # the others compile as much again; VinePPO is in test_step.py
 
 
 @pytest.mark.parametrize(
@@ -212,6 +212,7 @@ def test_ppo_with_a_constant_critic_is_reinforce():
     cases.assert_close(policy_gradient(batch, credit), expected, 2e-6)
 
 
+@pytest.mark.slow
 def test_asymre_and_opmd_at_the_policy_that_sampled_are_reinforce():
     """Without the shift, and where the square's gradient is 0."""
     batch = at_ratio_1(methods.batch())

@@ -7,4 +7,5 @@ from helpers.mesh_training import CHECKS
 
 @pytest.mark.slow
 def test_eight_devices_train_as_one():
-    assert eight_devices.printed("mesh_training.py") == [check.__name__ for check in CHECKS]
+    printed = eight_devices.printed("-m", "helpers.mesh_training")
+    assert printed == [check.__name__ for check in CHECKS]

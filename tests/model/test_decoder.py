@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import data
 from helpers import model_oracles as oracle
 from helpers.model_oracles import ALL_BIASES, random_model
-from helpers.tokenizer_cases import shared
 from jax.typing import ArrayLike
 
 from vinejax.learner.score import token_logprobs
@@ -55,7 +55,7 @@ def test_logits_match_the_numpy_decoder(name):
 
 
 def test_golden_logits_of_a_trained_model(stories):
-    golden = np.load(shared("tiny_model/stories260K/golden_logits.npz"))
+    golden = np.load(data.path("stories260K/golden_logits.npz"))
     for name in ("a", "b"):
         ids = golden[f"ids_{name}"]
         padded = np.pad(ids, ((0, 0), (0, 64 - ids.shape[1])))  # one program for both

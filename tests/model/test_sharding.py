@@ -245,7 +245,6 @@ print("same")
 """
 
 
-@pytest.mark.slow
 def test_eight_devices_compute_what_one_does():
     assert eight_devices.printed("-c", EIGHT_DEVICES) == ["same"]
 
@@ -268,7 +267,6 @@ save_pretrained(target, model, params, tokenizer)
 """
 
 
-@pytest.mark.slow
 def test_two_processes_load_their_parts_and_save_the_whole(tmp_path, tiny):
     source, target = tmp_path / "source", tmp_path / "target"
     save_pretrained(source, *tiny)

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from helpers import data
 from helpers.model_oracles import ALL_BIASES, Model, random_model
-from helpers.tokenizer_cases import shared
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
@@ -112,7 +112,7 @@ def test_a_folder_is_laid_out_as_transformers_writes_a_llama(tiny, folder):
 
 
 def test_a_trained_model_survives_being_saved(stories, tmp_path):
-    source = shared("tiny_model/stories260K/hf")
+    source = data.path("stories260K/hf")
     save_pretrained(str(tmp_path), *stories)
     original, saved = (load_file(x / "model.safetensors") for x in (source, tmp_path))
     assert original.keys() == saved.keys()
@@ -351,14 +351,14 @@ def test_a_bad_folder_is_one_line_that_names_it(name, folder, monkeypatch):
 @pytest.mark.parametrize("name", ["gpt2", "gpt_neox_20b", "minimind_6400", "mistral_7b_v1"])
 def test_a_tokenizer_gives_texts_back(name, tmp_path):
     """1,000 of GSM8K, as its file splits them, also after the model was saved."""
-    source = shared(f"tokenizers/{name}")
+    source = data.tokenizer(name)
     for file in source.glob("*.json"):
         shutil.copy(file, tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     tokenizer = load_tokenizer(tmp_path)
     file = Tokenizer.from_file(str(source / "tokenizer.json"))
-    lines = shared("gsm8k/train.jsonl").read_text(encoding="utf-8").splitlines()[:500]
-    texts = [json.loads(line)[field] for line in lines for field in ("question", "answer")]
+    rows = data.rows("gsm8k/train")[:500]
+    texts = [row[field] for row in rows for field in ("question", "answer")]
     tokenizer.save_pretrained(tmp_path / "saved")
     again = load_tokenizer(tmp_path / "saved")
     for text in texts:

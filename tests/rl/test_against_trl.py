@@ -11,12 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import loop_cases as cases
 from helpers.paths import FIXTURES
 
-from vinejax.learner.step import token_weights
+from vinejax.learner import policy
 from vinejax.rl.advantages import gae, group_advantages
-from vinejax.rl.losses import dpo_positive, kl, ppo_clip, value_clip
+from vinejax.rl.losses import dpo_positive, ppo_clip, value_clip
 from vinejax.rl.masked import masked_mean, whiten
+from vinejax.types import Batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +84,9 @@ def test_ppo(trl: Fixture):
     whitened = whiten(advantages, mask)
     np.testing.assert_allclose(whitened, expected["ppo_advantages"], atol=2e-6)
     np.testing.assert_allclose(returns, expected["ppo_returns"], atol=2e-6)
-    policy = ppo_clip(given["logprobs"], given["old"], whitened, settings["clip"])
+    loss = ppo_clip(given["logprobs"], given["old"], whitened, settings["clip"])
     value = value_clip(given["new_values"], given["values"], returns, settings["clip_value"])
-    np.testing.assert_allclose(masked_mean(policy, mask), expected["ppo_policy_loss"], rtol=1e-5)
+    np.testing.assert_allclose(masked_mean(loss, mask), expected["ppo_policy_loss"], rtol=1e-5)
     np.testing.assert_allclose(masked_mean(value, mask), expected["ppo_value_loss"], rtol=1e-5)
 
 

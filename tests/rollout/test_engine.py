@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import data
 from helpers import model_oracles as oracle
 from helpers.model_oracles import ALL_BIASES, Model, assert_same, random_model
-from helpers.tokenizer_cases import shared
 
 from vinejax.learner.score import score
 from vinejax.rollout.branches import Branch, Grown
@@ -95,7 +95,7 @@ def test_the_sampler_s_logprobs_are_the_scorer_s(case):
 
 
 def test_a_trained_model_writes_what_transformers_wrote(stories):
-    golden = json.loads(shared("tiny_model/stories260K/golden.json").read_text())
+    golden = json.loads(data.path("stories260K/golden.json").read_text())
     ids = golden["greedy_ids_from_bos"]
     prompts = list(golden["prompts"].values())
     trunks = [ids[:1], *(prompt["ids"] for prompt in prompts)]

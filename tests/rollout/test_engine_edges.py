@@ -8,8 +8,8 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import data
 from helpers.model_oracles import Model, random_model
-from helpers.tokenizer_cases import shared
 
 from vinejax.rollout.branches import Branch, Grown
 from vinejax.rollout.engine import Engine
@@ -48,7 +48,7 @@ def greedy(stories: Model):
 
 
 def golden() -> dict:
-    return json.loads(shared("tiny_model/stories260K/golden.json").read_text())
+    return json.loads(data.path("stories260K/golden.json").read_text())
 
 
 # --- EOS and length ---

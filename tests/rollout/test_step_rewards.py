@@ -203,8 +203,8 @@ def test_unusable_step_rewards_are_one_line(given: list[float], message: str):
 
 
 @pytest.mark.slow
-def test_a_whole_run(tmp_path: Any):
-    model = {"path": str(cases.finished_run().workdir / "warmup")}
+def test_a_whole_run(tmp_path: Any, finished_run: cases.Run):
+    model = {"path": str(finished_run.workdir / "warmup")}
     data = {"task": "test_step_rewards"}
     train(cases.config(iterations=1, data=data, model=model, eval={"every": 0}), tmp_path)
     (line,) = [x for x in cases.read_lines(tmp_path / "metrics.jsonl") if x["stage"] == "train"]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
+from vinejax.baselines.sft import warm_up
 
 from vinejax import train as loop
-from vinejax.baselines.sft import warm_up
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.offload import to_device, to_host
 from vinejax.session import open_session
@@ -40,7 +40,9 @@ def test_there_and_back():
     assert to_device(tree)["a"] is tree["a"]  # what is there already is not copied
 
 
-@pytest.mark.parametrize("method", ["vineppo", "ppo", "sft"])
+@pytest.mark.parametrize(
+    "method", ["vineppo", *(pytest.param(m, marks=pytest.mark.slow) for m in ("ppo", "sft"))]
+)
 def test_a_run_is_the_same(method: str, start: str, tmp_path: Path):
     fields: dict[str, Any] = {"iterations": 2, "model": {"path": start}, "eval": {"every": 0}}
     loop.train(methods.config(method, **fields), tmp_path / "plain")

@@ -105,6 +105,7 @@ def test_disagreement_is_an_error(rollout):
             rollout.assert_alike("b", odd, plain)
 
 
+@pytest.mark.slow
 def test_scaling_and_items_print_tables(rollout, capsys: pytest.CaptureFixture[str]):
     rollout.main([*SMALL, "--scaling"])
     printed = capsys.readouterr().out
@@ -114,8 +115,11 @@ def test_scaling_and_items_print_tables(rollout, capsys: pytest.CaptureFixture[s
     )
 
     rollout.main([*SMALL, "--items"])
-    rows = re.findall(r"^\| (\d+) \| (\d+) \| ([\d.]+) \| [\d,]+ \| (0\.\d+) \|$",
-                      capsys.readouterr().out, re.MULTILINE)  # fmt: skip
+    rows = re.findall(
+        r"^\| (\d+) \| (\d+) \| ([\d.]+) \| [\d,]+ \| (0\.\d+) \|$",
+        capsys.readouterr().out,
+        re.MULTILINE,
+    )
     assert [(n, k) for n, k, _, _ in rows] == [("8", "4"), ("16", "8"), ("32", "16")]
     # Ends with probability 1/4 a token, cut at 16: (1 - 0.75^16) * 4 on average, 256 branches.
     assert float(rows[-1][2]) == pytest.approx(3.96, abs=0.7)
@@ -134,6 +138,7 @@ def test_the_bandwidth_limit_counts_every_byte(rollout):
     assert needed.total == needed.weights + needed.trunks + needed.suffixes
 
 
+@pytest.mark.slow
 def test_device_run(rollout, capsys: pytest.CaptureFixture[str]):
     rollout.main([*SMALL, "--device", "--copy-mib=1"])
     printed = capsys.readouterr().out

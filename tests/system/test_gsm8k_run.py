@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
-from helpers.paths import CONFIGS
-from helpers.tokenizer_cases import shared
+from helpers.paths import CONFIGS, REPO
 
 from vinejax.checks import check
 from vinejax.config import from_dict
@@ -24,8 +23,8 @@ def small() -> Config:
     """The config with the sizes cut down; what is tested is that everything meets."""
     cfg = from_dict(runpy.run_path(str(CONFIG))["get_config"]())
     check(cfg)
-    data = dataclasses.replace(cfg.data, path=str(shared("gsm8k")))
-    model = dataclasses.replace(cfg.model, path=str(shared("tiny_model/stories260K/hf")))
+    data = dataclasses.replace(cfg.data, path=str(REPO / cfg.data.path))
+    model = dataclasses.replace(cfg.model, path=str(REPO / cfg.model.path))
     return dataclasses.replace(
         cfg,
         data=data,
@@ -51,8 +50,11 @@ def test_two_iterations_on_real_problems(tmp_path: Path, capsys: pytest.CaptureF
         assert np.isfinite(line["actor/grad_norm"]) and line["actor/skipped_updates"] == 0
         assert 0 < line["response_length/max"] <= 32
     assert [line["stage"] for line in lines if line["stage"] != "train"] == [
-        "test", "eval", "eval", "test",
-    ]  # fmt: skip
+        "test",
+        "eval",
+        "eval",
+        "test",
+    ]
 
     by_id = {problem.id: problem for problem in GSM8K(cfg.data.path).load("train")}
     *_, tokenizer = load_pretrained(cfg.model.path)

@@ -107,8 +107,7 @@ def alone(tmp_path_factory, config):
     return workdir
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_processes_do_what_one_does(alone, config, tmp_path, processes):
     workdir = tmp_path / "run"
     run(processes, 8 // processes, config, workdir)
@@ -131,7 +130,6 @@ def test_several_processes_do_what_one_does(alone, config, tmp_path, processes):
         assert episodes_of(workdir, 2) == episodes_of(alone, 2)
 
 
-@pytest.mark.slow
 def test_what_is_compared_has_something_to_differ_in(alone):
     """Rewards that differ, updates that move the policy, and texts that a stop string ended."""
     records = records_of(alone)
@@ -161,7 +159,6 @@ def test_a_dead_process_ends_the_others_within_a_minute(tmp_path):
         second.kill()
 
 
-@pytest.mark.slow
 def test_hosts_that_differ_are_told(tmp_path):
     """One of them has another seed."""
     port, started = free_port(), []

@@ -11,9 +11,9 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.paths import CONFIGS
+from vinejax.baselines.sft import warm_up
 
 from vinejax import train as loop
-from vinejax.baselines.sft import warm_up
 from vinejax.checks import check
 from vinejax.config import from_dict, from_file
 from vinejax.runtime.checkpoint import Checkpoints
@@ -107,8 +107,13 @@ def test_a_critic_is_warmed_up_alone(start: str, tmp_path: Path):
     lines = run("ppo", start, tmp_path, critic={"warmup_iterations": 1})
     (line,) = [line for line in lines if line["stage"] == "train"]
     assert line["step"] == line["total/updates"] == 0 and line["critic/grad_norm"] > 0
-    state, _ = state_of(start, tmp_path, iterations=1, critic={"warmup_iterations": 1},
-                        eval={"every": 0, "samples": 2})  # fmt: skip
+    state, _ = state_of(
+        start,
+        tmp_path,
+        iterations=1,
+        critic={"warmup_iterations": 1},
+        eval={"every": 0, "samples": 2},
+    )
     assert state.step == 0 and state.critic.step == 4
 
 
@@ -160,8 +165,10 @@ REDUCED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", REDUCED)
+@pytest.mark.parametrize(
+    "method",
+    ["vineppo", *(pytest.param(m, marks=pytest.mark.slow) for m in REDUCED if m != "vineppo")],
+)
 def test_learning(method: str, tmp_path: Path):
     """Test accuracy at the end above that of the start, by more than the 95% interval."""
     fields: Any = from_file(TINY, "tiny.py")

@@ -24,8 +24,10 @@ def counted() -> dict[int, dict[str, Any]]:
     for devices in DEVICES:
         done = subprocess.run(
             [sys.executable, str(CHILD), str(devices)],
-            capture_output=True, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        )
         assert done.returncode == 0, done.stderr
         found[devices] = json.loads(done.stdout.splitlines()[-1])
     return found

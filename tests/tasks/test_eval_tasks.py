@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.tokenizer_cases import shared
+from helpers import data
 
 import vinejax.grading
 from vinejax.errors import ConfigError, DataError
@@ -17,7 +17,7 @@ from vinejax.tasks.evaluation import Evaluation
 from vinejax.types import Problem
 
 FILES = {
-    "svamp": "eval/svamp.jsonl",
+    "svamp": "eval/svamp.jsonl.gz",
     "olympiad": "eval/olympiadbench_en_oe_to.jsonl.gz",
     "college_math": "eval/college_math_ccby.jsonl.gz",
 }
@@ -42,7 +42,7 @@ def write(tmp_path: Path, row: dict[str, Any]) -> Path:
     "name, count", [("svamp", 1000), ("olympiad", 675), ("college_math", 1260)]
 )
 def test_real_rows_are_problems_with_bare_answers(name: str, count: int):
-    problems = task_of(name, shared(FILES[name])).load("test")
+    problems = task_of(name, data.path(FILES[name])).load("test")
     assert [p.id for p in problems] == [f"test/{i}" for i in range(count)]
     assert all(p.question.strip() == p.question and p.answer.strip() for p in problems)
     if name == "svamp":
@@ -70,7 +70,7 @@ def test_a_row_by_hand(name: str, question: str, answer: str, tmp_path: Path):
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_real_gold_in_its_box_earns_the_reward_and_another_number_does_not(name: str):
-    task = task_of(name, shared(FILES[name]))
+    task = task_of(name, data.path(FILES[name]))
     for problem in task.load("test")[::10]:
         assert task.reward(problem, task.solution(problem)) == 1.0, problem
         assert task.reward(problem, "\nThe answer is $\\boxed{7919}$.") == 0.0, problem
@@ -84,7 +84,7 @@ def test_svamp_answers_are_written_as_people_do(answer: float, text: str, tmp_pa
 
 
 def test_a_folder_works_too(tmp_path: Path):
-    shutil.copy(shared(FILES["olympiad"]), tmp_path / "test.jsonl.gz")
+    shutil.copy(data.path(FILES["olympiad"]), tmp_path / "test.jsonl.gz")
     assert len(task_of("olympiad", tmp_path).load("test")) == 675
 
 

@@ -1,6 +1,5 @@
 """The GSM8K task on the real data and the reference's verdicts; how tasks are found and read."""
 
-import gzip
 import json
 import sys
 import types
@@ -8,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.tokenizer_cases import load, shared
+from helpers import data
+from helpers.tokenizer_cases import load
 
 from vinejax.errors import ConfigError, DataError
 from vinejax.grading import Grader
@@ -43,7 +43,7 @@ def task_of(path: object) -> Task:
 
 
 def test_the_real_splits_have_the_reference_sizes():
-    task = task_of(shared("gsm8k"))
+    task = task_of(data.path("gsm8k"))
     train, validation, test = (task.load(s) for s in ("train", "validation", "test"))
     assert (len(train), len(validation), len(test)) == (7100, 373, 1319)
     ids = {p.id for p in train} | {p.id for p in validation}
@@ -85,7 +85,7 @@ def test_prompt_and_solution_are_the_reference_ones():
 
 
 def test_every_real_solution_earns_its_reward_and_none_without_its_answer():
-    task = task_of(shared("gsm8k"))
+    task = task_of(data.path("gsm8k"))
     for problem in task.load("test"):
         solution = task.solution(problem)
         assert "<<" not in solution
@@ -95,8 +95,7 @@ def test_every_real_solution_earns_its_reward_and_none_without_its_answer():
 
 
 def test_mode_reference_gives_the_reference_verdicts():
-    with gzip.open(shared("grading/vineppo_grader_cases.jsonl.gz"), "rt", encoding="utf-8") as f:
-        cases = [case for case in map(json.loads, f) if case["branch"] == "gsm8k"]
+    cases = [x for x in data.rows("grading/vineppo_grader_cases") if x["branch"] == "gsm8k"]
     assert len(cases) == 7 and not any(case["verdict"] for case in cases)
     task = gsm8k.make(DataConfig())
     items = [(Problem("", "", f"#### {case['gold']}"), case["prediction"]) for case in cases]

@@ -5,7 +5,8 @@ import time
 from typing import Any
 
 import pytest
-from helpers.tokenizer_cases import NAMES, load, shared
+from helpers import data
+from helpers.tokenizer_cases import NAMES, load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ def steps_of(text: str) -> list[str]:
 
 
 def test_boundaries_are_the_reference_ones_on_its_cases():
-    cases = json.loads(shared("grading/vineppo_splitter_cases.json").read_text(encoding="utf-8"))
+    cases = json.loads(data.path("grading/vineppo_splitter_cases.json").read_text(encoding="utf-8"))
     cases = [c for c in cases if c["name"][0] in "MR"]
     kept = {c["name"]: c["indices"] for c in cases if c["input"] and c["indices"] is not None}
     assert len(cases) == 32 and len(kept) == 29

@@ -1,6 +1,5 @@
 """The splitter against the reference's cases, and steps in tokens against their definition."""
 
-import gzip
 import json
 import random
 import subprocess
@@ -8,7 +7,8 @@ import sys
 from typing import Any
 
 import pytest
-from helpers.tokenizer_cases import NAMES, ODD_TEXTS, gsm8k_texts, load, shared
+from helpers import data
+from helpers.tokenizer_cases import NAMES, ODD_TEXTS, gsm8k_texts, load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ def decode(tokenizer: Any, ids: list[int]) -> str:
 
 
 def test_gsm8k_style_equals_the_reference_on_its_cases():
-    cases = json.loads(shared("grading/vineppo_splitter_cases.json").read_text(encoding="utf-8"))
+    cases = json.loads(data.path("grading/vineppo_splitter_cases.json").read_text(encoding="utf-8"))
     cases = [c for c in cases if c["name"].startswith("G") and c["indices"] is not None]
     assert len(cases) == 10
     assert {c["name"]: split_steps(c["input"], "gsm8k") for c in cases} == {
@@ -38,8 +38,7 @@ def test_gsm8k_style_equals_the_reference_on_its_cases():
 
 
 def test_gsm8k_style_equals_the_reference_on_real_solutions():
-    with gzip.open(shared("grading/vineppo_oracle_gsm8k.jsonl.gz"), "rt", encoding="utf-8") as f:
-        cases = [json.loads(line) for line in f]
+    cases = data.rows("grading/vineppo_oracle_gsm8k")
     assert len(cases) > 400
     for case in cases:
         assert split_steps(case["solution"], "gsm8k") == case["indices"]
