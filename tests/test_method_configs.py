@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from helpers.paths import CONFIGS
 
-from vinejax.checks import check, flatten
-from vinejax.config import Fields, default, from_dict, from_file, given
+from vinejax.checks import check_config, flatten
+from vinejax.config import Fields, default, fields_set, from_dict, from_file
 from vinejax.errors import ConfigError
 from vinejax.settings import METHODS, Config
 
@@ -20,7 +20,7 @@ SETTINGS = ("rho_math", "rho_gsm8k", "deepseek_math", "deepseek_gsm8k")
 
 def checked(fields: Fields) -> Config:
     cfg = from_dict(fields)
-    check(cfg, given(fields))
+    check_config(cfg, fields_set(fields))
     return cfg
 
 
@@ -116,14 +116,14 @@ def test_hyperparameters_of_the_paper():
 )
 def test_what_is_refused(fields: dict[str, Any], field: str, message: str):
     with pytest.raises(ConfigError) as error:
-        check(from_dict(fields))
+        check_config(from_dict(fields))
     assert error.value.field == field
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_group_of_one_is_enough_where_nothing_is_compared():
     for method in ("vineppo", "ppo", "reinforce++", "restem", "sft"):
-        check(from_dict({"method": method, "rollout": {"per_prompt": 1}}))
+        check_config(from_dict({"method": method, "rollout": {"per_prompt": 1}}))
 
 
 OWN_FIELDS = [

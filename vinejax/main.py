@@ -23,8 +23,8 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from vinejax.checks import check
-from vinejax.config import Fields, check_name, from_dict, given
+from vinejax.checks import check_config
+from vinejax.config import Fields, check_name, fields_set, from_dict
 from vinejax.errors import UserError
 from vinejax.runtime import distributed
 
@@ -110,7 +110,7 @@ def main(argv: list[str]) -> int:
     if FLAGS.config is None:
         raise UserError("--config is missing; try --config=configs/tiny.py")
     cfg = from_dict(FLAGS.config)
-    check(cfg, given(FLAGS.config))
+    check_config(cfg, fields_set(FLAGS.config))
     file = config_flags.get_config_filename(FLAGS["config"]).partition(":")[0]
     workdir = FLAGS.workdir or f"runs/{Path(file).stem}"
     if FLAGS.mode != "plan":  # which asks no device, and no other host

@@ -10,7 +10,7 @@ from helpers import loop_cases as cases
 from helpers.paths import CONFIGS
 from helpers.tokenizer_cases import shared
 
-from vinejax.checks import check
+from vinejax.checks import check_config
 from vinejax.config import from_dict
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.settings import Config
@@ -23,7 +23,7 @@ CONFIG = CONFIGS / "gsm8k_tiny.py"
 def small() -> Config:
     """The config with the sizes cut down; what is tested is that everything meets."""
     cfg = from_dict(runpy.run_path(str(CONFIG))["get_config"]())
-    check(cfg)
+    check_config(cfg)
     data = dataclasses.replace(cfg.data, path=str(shared("gsm8k")))
     model = dataclasses.replace(cfg.model, path=str(shared("tiny_model/stories260K/hf")))
     return dataclasses.replace(
