@@ -1,12 +1,12 @@
-"""Two VinePPO iterations on real GSM8K with a really trained 260K-parameter Llama.
+"""Two VinePPO iterations on GSM8K with a trained Llama of 260,000 parameters.
 
     python -m vinejax.main --config=configs/gsm8k_tiny.py \\
         --config.data.path=FOLDER --config.model.path=FOLDER
 
-FOLDER 1 holds train.jsonl and test.jsonl of GSM8K (or is 'openai/gsm8k', through `datasets`);
-FOLDER 2 is a Hugging Face model of the Llama family, here stories260K. It was trained on
-children's stories and scores about 0: the point is that real text, a real tokenizer and real
-weights go through every stage. About a minute on two CPU cores.
+The data folder holds GSM8K's train.jsonl and test.jsonl (or is 'openai/gsm8k', for `datasets`). The
+model folder is a Hugging Face model of the Llama family, here stories260K, which was trained on
+children's stories and scores about 0: the run shows that published data, tokenizers and weights go
+through every stage. It takes about a minute on two CPU cores.
 """
 
 from vinejax.config import default
