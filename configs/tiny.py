@@ -4,7 +4,7 @@
 
 It takes two to four minutes on two CPU cores. The start, configs/tiny_start (150,000 parameters),
 was fine-tuned on hasty demonstrations (see vinejax/tasks/arithmetic.py) and solves 37% of the test
-problems. VinePPO learns to work them out line by line, and ends near 90%. README.md has the figures.
+problems. VinePPO learns to work them out line by line, and ends near 90%: see README.md.
 
 This command made the start, and makes another in some five minutes; copy runs/start/warmup:
 

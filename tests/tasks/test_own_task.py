@@ -83,4 +83,4 @@ def test_the_other_one_rewards_steps(expand: Any):
     ends = expand.split(text)
     steps = [text[a:b] for a, b in zip(ends, ends[1:], strict=False)]
     assert steps == ["\na", "\nb", "\na", "\na"] and rewards.has_steps
-    assert rewards.of_steps(problem, steps) == [-0.01, -0.01, -0.1, -0.1]
+    assert rewards.step_rewards(problem, steps) == [-0.01, -0.01, -0.1, -0.1]

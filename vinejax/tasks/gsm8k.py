@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vinejax.settings import DataConfig
 from vinejax.tasks.base import Split, reference_prompt
-from vinejax.tasks.load import check_left, mixed, problems_of, read_split
+from vinejax.tasks.load import check_any_left, hash_shuffled, problems_of, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
 
@@ -58,7 +58,7 @@ class GSM8K:
         rows = read_split(self.path, source, FIELDS, "main")
         problems = problems_of(rows, problem, {})
         problems = divide(problems, split) if source == "train" else problems
-        check_left(problems, rows.file)
+        check_any_left(problems, rows.file)
         return problems
 
     def prompt(self, problem: Problem) -> str:
@@ -107,6 +107,6 @@ def final_answer(response: str) -> str | None:
 
 def divide(problems: list[Problem], split: Split) -> list[Problem]:
     """The train or validation part of the training rows, always the same one, in mixed order."""
-    drawn = mixed(problems)
+    drawn = hash_shuffled(problems)
     size = max(1, round(len(drawn) * VALIDATION_PORTION))
     return drawn[:size] if split == "validation" else drawn[size:]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from vinejax.errors import ConfigError
 from vinejax.settings import DataConfig
 from vinejax.tasks.base import Split, reference_prompt
-from vinejax.tasks.load import check_left, mixed, problems_of, read_split
+from vinejax.tasks.load import check_any_left, hash_shuffled, problems_of, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
 
@@ -53,7 +53,7 @@ class MATH:
     def load(self, split: Split) -> list[Problem]:
         """Problems named by `unique_id` or row, 'train/17'; `answer` is the whole solution."""
         problems = self._splits[split]
-        check_left(problems, f"{self.path} {split}")
+        check_any_left(problems, f"{self.path} {split}")
         return problems
 
     @cached_property
@@ -133,8 +133,8 @@ def divide(train: list[Problem], test: list[Problem]) -> dict[Split, list[Proble
     total = len(train) + len(test)
     if len(test) > LARGE_TEST * total:
         held_out = max(1, round(TEST_PORTION * total))
-        drawn = mixed(test)
+        drawn = hash_shuffled(test)
         train, test = train + drawn[held_out:], drawn[:held_out]
-    drawn = mixed(train)
+    drawn = hash_shuffled(train)
     size = max(1, round(VALIDATION_PORTION * len(drawn)))
     return {"train": drawn[size:], "validation": drawn[:size], "test": test}
