@@ -3,12 +3,12 @@
 import dataclasses
 import importlib.util
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from vinejax.errors import ConfigError
-from vinejax.settings import METHODS, Config, Rule
+from vinejax.settings import METHODS, Config, flatten
 
 
 def check_config(cfg: Config, given: Collection[str] = ()) -> None:
@@ -44,27 +44,11 @@ def _check_rules(section: Any, prefix: str = "") -> None:
         elif isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(dotted, "must be a finite number", repr(value))
         elif value is not None:
-            for rule in _rules_of(hint):
+            parts = (hint, *get_args(hint))  # of `Count`, or of `Count | None`
+            rules = [rule for part in parts for rule in getattr(part, "__metadata__", ())]
+            for rule in rules:
                 if not rule.holds(value):
                     raise ConfigError(dotted, rule.text, repr(value))
-
-
-def _rules_of(hint: Any) -> Iterator[Rule]:
-    """The rules of a field's declared type, `Count` or `Count | None`."""
-    if get_origin(hint) is Annotated:
-        yield from (extra for extra in hint.__metadata__ if isinstance(extra, Rule))
-    else:
-        for part in get_args(hint):
-            yield from _rules_of(part)
-
-
-def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    """Dotted names and values of a configuration, in the order of its fields."""
-    flat = []
-    for name, value in vars(fields).items():
-        group = hasattr(value, "__dataclass_fields__")
-        flat += flatten(value, f"{prefix}{name}.") if group else [(prefix + name, value)]
-    return flat
 
 
 NEEDS_GROUPS = {

@@ -9,7 +9,6 @@ import dataclasses
 import difflib
 import runpy
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -17,7 +16,9 @@ from ml_collections import config_dict
 
 from vinejax import settings
 from vinejax.errors import ConfigError
-from vinejax.settings import Config
+from vinejax.settings import Config, flatten
+
+FIELD_NAMES = [name for name, _ in flatten(Config())]
 
 
 def __getattr__(name: str) -> Any:
@@ -122,23 +123,15 @@ def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
 
 def check_name(name: str) -> None:
     """Raises ConfigError unless `name` is the dotted name of a field, such as `ppo.clip`."""
-    if name not in _field_names(Config):
+    if name not in FIELD_NAMES:
         raise _no_such_field(name)
 
 
 def _no_such_field(name: str) -> ConfigError:
     nearest = _nearest(name)
-    if any(known.startswith(name + ".") for known in _field_names(Config)):
+    if any(known.startswith(name + ".") for known in FIELD_NAMES):
         return ConfigError(name, f"is a group of fields; set one of them, such as {nearest}")
     return ConfigError(name, f"no such field; the nearest one is {nearest}")
-
-
-def _field_names(section: type, prefix: str = "") -> Iterator[str]:
-    for name, hint in get_type_hints(section).items():
-        if dataclasses.is_dataclass(hint):
-            yield from _field_names(hint, f"{prefix}{name}.")  # pyright: ignore[reportArgumentType]
-        else:
-            yield prefix + name
 
 
 def _nearest(name: str) -> str:
@@ -149,7 +142,7 @@ def _nearest(name: str) -> str:
         whole = difflib.SequenceMatcher(None, name, known).ratio()
         return whole + difflib.SequenceMatcher(None, leaf, known.rpartition(".")[2]).ratio()
 
-    return max(_field_names(Config), key=likeness)
+    return max(FIELD_NAMES, key=likeness)
 
 
 def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:

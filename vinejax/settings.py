@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 
 class Rule(NamedTuple):
-    """What a value other than None must satisfy, and how the error message says it."""
+    """What a value other than None must satisfy; `text` is for the error message."""
 
     text: str
     holds: Callable[[Any], bool]
@@ -77,8 +77,7 @@ class ModelConfig:
     architecture: str = ""
     # Precision of matrix products. Weights, norms, RoPE and logits are always float32.
     compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    # Kernel for whole sequences: 'splash' is for TPUs, 'cudnn' for GPUs.
-    attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
+    attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"  # splash: TPUs, cudnn: GPUs
     # What the backward pass computes again: nothing, all but matrix products, or everything.
     remat: Literal["none", "dots", "full"] = "none"
     num_layers: Count = 4  # this and all below: sizes of the new model
@@ -111,8 +110,7 @@ class RolloutConfig:
 @dataclasses.dataclass(frozen=True)
 class ValuesConfig:
     k: Count = 9  # Monte Carlo continuations per state
-    # Tokens of a continuation: what its trajectory has left, or sample.max_tokens again.
-    budget: Literal["left", "fresh"] = "left"
+    budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again
     max_states: Whole | None = None  # s_0 and the first `max_states` step ends; None: all
     dedup: bool = True  # equal token prefixes of a problem share one estimate
 
@@ -126,8 +124,7 @@ class RewardConfig:
 class GraderConfig:
     """How answers are compared, for tasks that grade with a `Grader`."""
 
-    # 'strict' accepts what a mathematician would; 'reference' gives the reference's verdicts.
-    mode: Literal["strict", "reference"] = "strict"
+    mode: Literal["strict", "reference"] = "strict"  # as a mathematician, or as the reference
     workers: Count = 2  # processes
     timeout_s: Positive = 5.0  # wall-clock time per pair; a pair that takes longer is wrong
     memory_mb: Count = 2048  # address space of a worker
@@ -192,8 +189,7 @@ class RestEMConfig:
     problems: Count | None = None  # sampled per iteration; None: the whole train split
     keep: Count = 10  # correct solutions per problem, at most
     epochs: Count = 8  # at most: see eval_every
-    # Updates between two validations. The first validation that is no better than the one before
-    # it ends the iteration.
+    # Updates between validations; the first that is no better than the last ends the iteration.
     eval_every: Count = 500
 
 
@@ -231,8 +227,7 @@ class SFTConfig:
     batch: Count = 64
     learning_rate: Positive = 1e-3
     warmup_fraction: BelowOne = 0.03
-    # 'token': mean over tokens; 'sequence': mean of each solution first.
-    reduction: Literal["token", "sequence"] = "token"
+    reduction: Literal["token", "sequence"] = "token"  # mean over tokens, or of solutions' means
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,12 +256,9 @@ class MeshConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TopologyConfig:
+class TopologyConfig(MeshConfig):
     """A row of `meshes`: how named devices are laid out, and how much they do at once."""
 
-    data: MeshSize = 1
-    fsdp: MeshSize = 1
-    tensor: MeshSize = 1
     slots: Count | None = None  # replaces rollout.slots; None: as it is
     memory_gib: Positive | None = None  # replaces rollout.memory_gib; None: as it is
     microbatch: int | None = None  # replaces ppo.microbatch; None: as it is
@@ -348,3 +340,12 @@ class Config:
     plan: PlanConfig = PlanConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+
+
+def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Dotted names and values of a configuration, in the order of its fields."""
+    flat = []
+    for name, value in vars(fields).items():
+        is_section = dataclasses.is_dataclass(value)
+        flat += flatten(value, f"{prefix}{name}.") if is_section else [(prefix + name, value)]
+    return flat
