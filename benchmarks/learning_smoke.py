@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vinejax.checks import check
+from vinejax.checks import check_config
 from vinejax.config import check_name, from_dict, from_file
 from vinejax.train import train
 
@@ -40,7 +40,7 @@ def run(method: str, out: Path, overrides: list[str]) -> list[dict[str, Any]]:
         section, _, leaf = name.rpartition(".")
         (fields[section] if section else fields)[leaf] = json.loads(value)
     cfg = from_dict(fields)
-    check(cfg)
+    check_config(cfg)
     return curve(Path(train(cfg, out / method.replace("+", "p"))))
 
 

@@ -1,4 +1,4 @@
-"""Two VinePPO iterations on real GSM8K with a really trained 260K-parameter Llama.
+"""Two VinePPO iterations on GSM8K with a trained Llama of 260,000 parameters.
 
     python -m vinejax.main --config=configs/gsm8k_tiny.py --workdir=runs/gsm8k_tiny
 

@@ -3,14 +3,14 @@
     python -m vinejax.main --mode=plan --config=configs/math7b.py --config.topology=v5e:16x16
     python -m vinejax.main --config=configs/math7b.py --config.data.path=FOLDER
 
-The first says what a slice would hold and how fast it could be, without one; the second is what
-every host of the slice runs, and finds its row of `meshes` by the devices that it sees.
+The first command says what a slice would hold and how fast it could be, without the slice. The
+second is the same on every host of the slice; it takes the row of `meshes` that fits the devices.
 
-Hardware: any row below, named by its chips; tpu/README.md says how to rent one. None was run:
-docs/plan.md lists the rows that were compiled, the others have room by arithmetic alone.
+Hardware: any row below, named by its chips; tpu/README.md says how to rent them. None was run:
+docs/plan.md lists the rows that were compiled; that the others fit is arithmetic alone.
 Reproduces: 46.0% pass@1 on the test split, the paper's VinePPO row, with its hyperparameters.
-Departs: as configs/paper/deepseek_math_vineppo.py; nothing that changes results beside it. Slots,
-microbatches, rematerialisation and where the reference model waits are matters of memory alone.
+Departs: as configs/paper.py, and in nothing else that changes results: slots, microbatches,
+rematerialisation and the place of the reference model only decide what fits.
 """
 
 from pathlib import Path
@@ -18,14 +18,14 @@ from pathlib import Path
 from vinejax.config import from_file
 
 
-def get_config():
-    cfg = from_file(__file__, "paper/deepseek_math_vineppo.py")
+def get_config(task="math"):
+    cfg = from_file(__file__, f"paper.py:deepseek,{task},vineppo")
     cfg.model.architecture = str(Path(__file__).parent / "models" / "deepseek_math_7b.json")
     cfg.model.remat = "full"
     cfg.compile_cache = "runs/compiled"
-    cfg.mesh.fsdp = 1  # the rows below say it
-    # Eight ways over `tensor` rather than four: a decode step then reads half as much of the
-    # weights a chip, and decoding is what an iteration is made of.
+    cfg.mesh.fsdp = 1  # the rows below set it
+    # Eight ways over `tensor` rather than four: a decode step then reads half as many bytes of
+    # weights per chip, and decoding takes most of an iteration.
     cfg.meshes["v5e:16x16"] = dict(fsdp=32, tensor=8, slots=3072, microbatch=32)
     cfg.meshes["v5p:4x4x4"] = dict(fsdp=16, tensor=4, slots=4096, microbatch=32)
     cfg.meshes["v6e:8x8"] = dict(fsdp=16, tensor=4, slots=1536, microbatch=32)

@@ -3,20 +3,14 @@
     python -m vinejax.main --mode=plan --config=configs/rho1b_gsm8k.py --config.topology=v5e:2x2
     python -m vinejax.main --config=configs/rho1b_gsm8k.py --config.data.path=FOLDER
 
-Hardware: the rows of configs/rho1b_math.py, by the same plan: model, batches and lengths are the
-same.
+Hardware: the rows of configs/rho1b_math.py; the same plan holds, as model, batches and lengths are
+the same.
 Reproduces: 53.4% pass@1 on the test split, the paper's VinePPO row, with its hyperparameters.
-Departs: as configs/paper/rho_gsm8k_vineppo.py.
+Departs: as configs/paper.py.
 """
 
 from vinejax.config import from_file
 
 
 def get_config():
-    cfg = from_file(__file__, "paper/rho_gsm8k_vineppo.py")
-    pod = from_file(__file__, "rho1b_math.py")
-    cfg.model.architecture = pod.model.architecture
-    cfg.model.remat = pod.model.remat
-    cfg.compile_cache = pod.compile_cache
-    cfg.mesh, cfg.meshes = pod.mesh, pod.meshes
-    return cfg
+    return from_file(__file__, "rho1b_math.py:gsm8k")

@@ -3,10 +3,10 @@
     python -m vinejax.main --mode=plan --config=configs/rho1b_math.py --config.topology=v5e:2x2
     python -m vinejax.main --config=configs/rho1b_math.py --config.data.path=FOLDER
 
-Hardware: any row below, named by its chips; tpu/README.md says how to rent one. None was run:
-docs/plan.md lists the rows that were compiled, the others have room by arithmetic alone.
+Hardware: any row below, named by its chips; tpu/README.md says how to rent them. None was run:
+docs/plan.md lists the rows that were compiled; that the others fit is arithmetic alone.
 Reproduces: 23.0% pass@1 on the test split, the paper's VinePPO row, with its hyperparameters.
-Departs: as configs/paper/rho_math_vineppo.py; nothing that changes results beside it.
+Departs: as configs/paper.py, and in nothing else that changes results.
 """
 
 from pathlib import Path
@@ -14,13 +14,13 @@ from pathlib import Path
 from vinejax.config import from_file
 
 
-def get_config():
-    cfg = from_file(__file__, "paper/rho_math_vineppo.py")
+def get_config(task="math"):
+    cfg = from_file(__file__, f"paper.py:rho,{task},vineppo")
     cfg.model.architecture = str(Path(__file__).parent / "models" / "rho_1b.json")
     cfg.model.remat = "full"
     cfg.compile_cache = "runs/compiled"
-    cfg.mesh.data = 1  # the rows below say it
-    # The model has 4 KV heads, and 2048 / fsdp is not under the 128 lanes of a TPU.
+    cfg.mesh.data = 1  # the rows below set it
+    # The model has 4 KV heads, and 2048 / fsdp must not be less than the 128 lanes of a TPU.
     cfg.meshes["v5e:16x16"] = dict(data=4, fsdp=16, tensor=4, slots=8192, microbatch=64)
     cfg.meshes["v5p:4x4x4"] = dict(fsdp=16, tensor=4, slots=8192, microbatch=64)
     cfg.meshes["v6e:8x8"] = dict(fsdp=16, tensor=4, slots=8192, microbatch=64)

@@ -2,17 +2,16 @@
 
     python -m vinejax.main --config=configs/tiny.py
 
-Two CPU cores, two to four minutes. The start, configs/tiny_start (150,000 parameters), was
-fine-tuned on hasty demonstrations (see vinejax/tasks/arithmetic.py) and solves 37% of the test
-problems; VinePPO finds that working them out line by line pays, and ends near 90%. README.md has
-the figures.
+It takes two to four minutes on two CPU cores. The start, configs/tiny_start (150,000 parameters),
+was fine-tuned on hasty demonstrations (see vinejax/tasks/arithmetic.py) and solves 37% of the test
+problems. VinePPO learns to work them out line by line, and ends near 90%: see README.md.
 
-The start was made by, and another one is made by (some five minutes, then copy runs/start/warmup):
+This command made the start, and makes another in some five minutes; copy runs/start/warmup:
 
     python -m vinejax.main --config=configs/tiny.py --mode=sft --workdir=runs/start \\
         --config.model.path=
 
-With `--config.model.path=` and the default mode the warm-up runs first, into the workdir.
+With `--config.model.path=` and the default mode, a run begins with the warm-up, in its workdir.
 """
 
 import pathlib

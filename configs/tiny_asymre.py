@@ -1,4 +1,4 @@
-"""AsymRE on the tiny task: REINFORCE without a ratio, its baseline below the group's mean.
+"""AsymRE on the tiny task: REINFORCE without a ratio; the baseline is below the mean of the group.
 
     python -m vinejax.main --config=configs/tiny_asymre.py
 

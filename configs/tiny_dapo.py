@@ -1,4 +1,4 @@
-"""DAPO on the tiny task: groups with spread, the upper clip at 0.28, no KL.
+"""DAPO on the tiny task: only groups with spread, upper clip 0.28, no KL.
 
     python -m vinejax.main --config=configs/tiny_dapo.py
 

@@ -1,4 +1,4 @@
-"""DPO-Positive on the tiny task: pairs from 16 solutions of each of 1,500 problems.
+"""DPO-Positive on the tiny task: pairs from 16 solutions to each of 1,500 problems.
 
     python -m vinejax.main --config=configs/tiny_dpo_positive.py
 

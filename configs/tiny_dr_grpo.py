@@ -1,4 +1,4 @@
-"""Dr. GRPO on the tiny task: no standard deviation, no length in the mean, no KL.
+"""Dr. GRPO on the tiny task: neither standard deviation nor length divides the loss; no KL.
 
     python -m vinejax.main --config=configs/tiny_dr_grpo.py
 

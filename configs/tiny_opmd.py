@@ -1,4 +1,4 @@
-"""OPMD on the tiny task: REINFORCE against the group's mean, held near the sampling policy.
+"""OPMD on the tiny task: REINFORCE against the mean of the group, near the sampling policy.
 
     python -m vinejax.main --config=configs/tiny_opmd.py
 

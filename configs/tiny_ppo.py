@@ -1,4 +1,4 @@
-"""PPO with a critic on the tiny task: configs/tiny.py but for the source of the advantage.
+"""PPO with a critic on the tiny task: configs/tiny.py with another advantage.
 
     python -m vinejax.main --config=configs/tiny_ppo.py
 

@@ -1,4 +1,4 @@
-"""REINFORCE++ on the tiny task: the whitened return itself, KL included.
+"""REINFORCE++ on the tiny task: the advantage is the whitened return, KL penalty included.
 
     python -m vinejax.main --config=configs/tiny_reinforce_pp.py
 

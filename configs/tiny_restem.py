@@ -1,9 +1,9 @@
-"""RestEM on the tiny task: fine-tuning on its own correct solutions, from the start each time.
+"""RestEM on the tiny task: each iteration fine-tunes the start on sampled correct solutions.
 
     python -m vinejax.main --config=configs/tiny_restem.py
 
-Three iterations sample 72,000 solutions; VinePPO's 25 sample 6,400, and some 160,000
-continuations that are shorter.
+Its three iterations sample 72,000 solutions; the 25 of VinePPO sample 6,400 solutions and some
+160,000 continuations, which are shorter.
 The formula and its source: docs/methods.md.
 """
 

@@ -1,4 +1,4 @@
-"""RLOO on the tiny task: configs/tiny.py but for the source of the advantage.
+"""RLOO on the tiny task: configs/tiny.py with another advantage.
 
     python -m vinejax.main --config=configs/tiny_rloo.py
 

@@ -2,7 +2,8 @@
 
     python -m vinejax.main --config=configs/tiny_sft.py
 
-They are hasty (see vinejax/tasks/arithmetic.py), and the start has learnt them: no gain is due.
+No gain is expected: the start was trained on the same solutions, which are hasty (see
+vinejax/tasks/arithmetic.py).
 The formula and its source: docs/methods.md.
 """
 

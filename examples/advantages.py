@@ -4,7 +4,7 @@
 
 Everything in `vinejax`'s mathematics is a pure function of arrays, so it fits into any training
 loop: bring your own rollouts, take the advantages. Letters: B solutions, C reasoning steps,
-M Monte Carlo rollouts a state, T tokens.
+M Monte Carlo rollouts per state, T tokens.
 """
 
 import numpy as np

@@ -18,7 +18,7 @@ MODEL = Path(__file__).parents[1] / "configs" / "tiny_start"
 PROMPT = "7+8-4-3="
 SOLUTION = "\n7+8=15\n15-4=12\n12-3=9\n#### 9"  # 15 - 4 is 11, so the answer should be 8
 ANSWER = "#### 8"
-K = 64  # continuations a state
+K = 64  # continuations per state
 
 
 def score_steps(folder: str, prompt: str, solution: str, answer: str, k: int = K):
@@ -30,7 +30,7 @@ def score_steps(folder: str, prompt: str, solution: str, answer: str, k: int = K
     boundaries = vinejax.split_steps(solution, style="gsm8k")
     steps = [solution[a:b] for a, b in zip(boundaries, boundaries[1:], strict=False)]
     ids = [tokenizer.bos_token_id, *tokenizer.encode(prompt, add_special_tokens=False)]
-    positions = [len(ids)]  # of the states: the prompt's end, then each step's
+    positions = [len(ids)]  # ends of the states: of the prompt, then of each step
     for step in steps:
         ids += tokenizer.encode(step, add_special_tokens=False)
         positions.append(len(ids))

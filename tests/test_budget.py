@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vinejax.budget import Spent, left, num_critic_updates, num_updates
-from vinejax.checks import check
+from vinejax.checks import check_config
 from vinejax.config import from_dict
 from vinejax.errors import ConfigError
 from vinejax.settings import Config
@@ -71,9 +71,9 @@ def test_a_critic_trained_alone_takes_nothing_of_the_policys_schedule():
 @pytest.mark.parametrize("method", ["vineppo", "restem", "sft"])
 def test_a_budget_below_one_group_is_refused(method: str):
     fields = {"method": method, "rollout": {"per_prompt": 8}}
-    check(from_dict(fields | {"budget": {"episodes": 8}}))
+    check_config(from_dict(fields | {"budget": {"episodes": 8}}))
     with pytest.raises(ConfigError, match="budget.episodes = 7: .*rollout.per_prompt = 8") as error:
-        check(from_dict(fields | {"budget": {"episodes": 7}}))
+        check_config(from_dict(fields | {"budget": {"episodes": 7}}))
     assert error.value.field == "budget.episodes"
 
 

@@ -1,7 +1,10 @@
 """The configuration: defaults, conversion to the frozen form, and every range check."""
 
+import copy
 import dataclasses
 import math
+import pickle
+import re
 import subprocess
 import sys
 from typing import Any
@@ -9,8 +12,8 @@ from typing import Any
 import pytest
 from ml_collections import config_dict
 
-from vinejax.checks import check, flatten
-from vinejax.config import check_name, default, from_dict
+from vinejax.checks import check_config, flatten
+from vinejax.config import check_name, default, fields_set, from_dict
 from vinejax.errors import ConfigError
 from vinejax.settings import Config
 
@@ -30,7 +33,7 @@ def changed(**fields: object) -> Config:
 
 def test_defaults_survive_the_round_trip():
     assert from_dict(default()) == Config() == from_dict({})
-    check(Config())
+    check_config(Config())
 
 
 def test_every_field_can_be_reached_as_an_attribute():
@@ -93,6 +96,46 @@ def test_wrong_fields_are_named(fields: dict, field: str, message: str):
     assert error.value.field == field
     assert message in str(error.value) and str(error.value).startswith(field)
     assert "\n" not in str(error.value)
+
+
+def test_the_settings_can_be_imported_from_the_module_of_config_files():
+    """Tasks and configs of users' own do so."""
+    from vinejax import settings
+    from vinejax.config import DataConfig, SampleConfig
+
+    assert DataConfig is settings.DataConfig and SampleConfig is settings.SampleConfig
+    with pytest.raises(ImportError):
+        from vinejax.config import NoSuchConfig  # noqa: F401
+
+
+def test_fields_remember_that_they_were_set():
+    fields: Any = default()
+    assert fields_set(fields) == set()
+    fields.seed = 42  # which is the default
+    fields.values.max_states = None
+    fields["ppo"]["clip"] = 0.1
+    names = {"seed", "values.max_states", "ppo.clip"}
+    for copied in (fields, copy.deepcopy(fields), pickle.loads(pickle.dumps(fields))):
+        assert fields_set(copied) == names and from_dict(copied) == from_dict(fields)
+    fields.values = default()["values"]
+    assert fields_set(fields) == names - {"values.max_states"}
+
+
+def test_a_configuration_can_be_pickled_and_changed():
+    cfg = changed(eval__problems=3)
+    assert pickle.loads(pickle.dumps(cfg)) == cfg
+    assert dataclasses.replace(cfg, eval=Config().eval) == Config()
+
+
+def test_rows_of_meshes_have_the_ranges_of_their_fields():
+    for row, message in (
+        ({"slots": 0}, "meshes.cpu:8.slots = 0: must be at least 1"),
+        ({"data": 0}, "meshes.cpu:8.data = 0: must be at least 1, or -1"),
+        ({"memory_gib": 0.0}, "meshes.cpu:8.memory_gib = 0.0: must be greater than 0"),
+        ({"memory_gib": math.inf}, "meshes.cpu:8.memory_gib = inf: must be a finite number"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+            check_config(from_dict({"meshes": {"cpu:8": row}}))
 
 
 def test_check_name():
@@ -174,10 +217,10 @@ def test_ranges(field: str, bad: list, good: list, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     name = field.replace(".", "__")
     for value in good:
-        check(changed(**{name: value}))
+        check_config(changed(**{name: value}))
     for value in bad:
         with pytest.raises(ConfigError) as error:
-            check(changed(**{name: value}))
+            check_config(changed(**{name: value}))
         message = str(error.value)
         assert "\n" not in message
         # A batch or a head count may be reported through the field that it does not fit.
@@ -197,16 +240,16 @@ def test_every_number_and_choice_is_checked():
         config = default()
         set_field(config, name, wrong)
         with pytest.raises(ConfigError):
-            check(from_dict(config))
+            check_config(from_dict(config))
 
 
 def test_sizes_of_a_pretrained_model_are_not_checked():
-    check(changed(model__path="/some/model", model__num_kv_heads=3))
+    check_config(changed(model__path="/some/model", model__num_kv_heads=3))
 
 
 def test_only_one_mesh_axis_takes_what_is_left():
     with pytest.raises(ConfigError, match="at most one"):
-        check(changed(mesh__data=-1, mesh__fsdp=-1))
+        check_config(changed(mesh__data=-1, mesh__fsdp=-1))
 
 
 def test_imports_without_jax_in_no_time():

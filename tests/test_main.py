@@ -36,7 +36,7 @@ def record(mode):
 for name, function, mode in [
     ("vinejax.train", "train", "train"),
     ("vinejax.evaluate", "evaluate_run", "eval"),
-    ("vinejax.baselines.sft", "warm_up", "sft"),
+    ("vinejax.warmup", "warm_up", "sft"),
     ("vinejax.export", "export_run", "export"),
 ]:
     sys.modules[name] = types.ModuleType(name)
@@ -85,7 +85,17 @@ def test_dispatch(folder: pathlib.Path, arguments: list[str], output: str):
 
 def test_argument_of_the_config_file(folder: pathlib.Path):
     status, out, _ = command(folder, "--config=mine.py:large")
-    assert (status, out.split()[3]) == (0, "9")
+    assert (status, out.split()[1], out.split()[3]) == (0, "runs/mine_large", "9")
+
+
+def test_each_run_of_the_paper_has_a_workdir_and_its_old_name_too(folder: pathlib.Path):
+    for name, workdir in (
+        ("paper.py:rho,gsm8k,dpo_positive", "runs/paper_rho_gsm8k_dpo_positive"),
+        ("paper.py:rho_math_ppo", "runs/paper_rho_math_ppo"),
+        ("paper/rho_math_ppo.py", "runs/rho_math_ppo"),
+    ):
+        status, out, err = command(folder, f"--config={CONFIGS / name}", "--config.iterations=7")
+        assert (status, out.split()[:3], err) == (0, ["train", workdir, "7"], "")
 
 
 @pytest.mark.parametrize(
@@ -104,6 +114,11 @@ def test_argument_of_the_config_file(folder: pathlib.Path):
         (["--config=mine.py", "--config.values.k=0"], "values.k = 0: must be at least 1"),
         (["--config=mine.py:large", "--config.method=grpo"], "values.k = 9: is read by method ="),
         ([f"--config={GRPO}", "--config.values.k=9"], "values.k = 9: .* 'grpo'; leave it out"),
+        ([f"--config={CONFIGS / 'paper.py'}"], "'' is none of rho, deepseek; name model, task"),
+        ([f"--config={CONFIGS / 'paper.py'}:rho,maths,ppo"], "'maths' is none of math, gsm8k; "),
+        ([f"--config={CONFIGS / 'paper.py'}:rho,math,pppo"], "'pppo' is none of vineppo, ppo, gr"),
+        ([f"--config={CONFIGS / 'paper'}/rho_math.py"], "'' is none of vineppo, ppo"),
+        ([f"--config={CONFIGS / 'tiny.py'}:ppo"], "tiny.py: TypeError: .* 1 was given"),
         (["--config=mine.py", "--workdri=x"], "flag 'workdri'. Did you mean: workdir"),
         (["--config=mine.py", "--mode=trian"], "--mode=trian: .*train"),
         (["--config=mine.py", "configs/other.py"], "unexpected argument 'configs/other.py'"),

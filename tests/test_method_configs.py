@@ -1,26 +1,30 @@
 """The config files of the methods: what they change, that they load, and what is refused."""
 
+import ast
 import copy
 import dataclasses
+import re
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.paths import CONFIGS
+from helpers.paths import CONFIGS, REPO
 
-from vinejax.checks import check, flatten
-from vinejax.config import Fields, default, from_dict, from_file, given
+from vinejax.checks import check_config, flatten
+from vinejax.config import Fields, default, fields_set, from_dict, from_file
 from vinejax.errors import ConfigError
-from vinejax.settings import METHODS, Config
+from vinejax.methods import METHODS
+from vinejax.settings import Config
 
 TINY = sorted(path.name for path in CONFIGS.glob("tiny_*.py"))
-PAPER = sorted(path.name for path in (CONFIGS / "paper").glob("*.py"))
 OF_THE_PAPER = ("vineppo", "ppo", "grpo", "rloo", "restem", "dpo_positive", "sft")
 SETTINGS = ("rho_math", "rho_gsm8k", "deepseek_math", "deepseek_gsm8k")
 
 
 def checked(fields: Fields) -> Config:
     cfg = from_dict(fields)
-    check(cfg, given(fields))
+    check_config(cfg, fields_set(fields))
     return cfg
 
 
@@ -49,18 +53,43 @@ def test_every_method_is_at_most_ten_lines_from_vineppo():
 def test_paper_configs_differ_in_few_lines(setting: str):
     base = load("paper", f"{setting}_vineppo.py")
     for method in OF_THE_PAPER:
-        name = f"{setting}_{method}.py"
-        cfg = load("paper", name)
+        cfg = load("paper", f"{setting}_{method}.py")
         assert cfg.method == method
         assert len(lines_between(base, cfg)) <= 10
-        text = (CONFIGS / "paper" / name).read_text(encoding="utf-8")
-        for part in (f"--config=configs/paper/{name}", "Hardware: ", "the paper", "Departs: "):
-            assert part in text, (name, part)
+        assert cfg == load(f"paper.py:{setting.replace('_', ',')},{method}")
 
 
-def test_there_is_nothing_else_in_the_folder():
-    names = {f"{setting}_{method}.py" for setting in SETTINGS for method in OF_THE_PAPER}
-    assert set(PAPER) == names | {f"{setting}.py" for setting in SETTINGS}
+def test_the_file_of_the_paper_says_what_it_runs():
+    module = runpy.run_path(str(CONFIGS / "paper.py"))
+    runs = {f"{model}_{task}" for model in module["MODELS"] for task in module["TASKS"]}
+    assert runs == set(SETTINGS) and set(module["METHODS"]) == set(OF_THE_PAPER)
+    text = module["__doc__"]
+    for part in ("Hardware: ", "Reproduces: ", "the paper", "Departs: ", *OF_THE_PAPER):
+        assert part in text, part
+
+
+def test_grpo_and_rloo_of_the_paper_have_the_settings_of_vineppo_and_say_so():
+    """The paper does not state theirs; configs/paper.py, docs/methods.md, decisions.md agree."""
+    for setting in SETTINGS:
+        vine = load("paper", f"{setting}_vineppo.py")
+        for method in ("grpo", "rloo"):
+            cfg = load("paper", f"{setting}_{method}.py")
+            assert (cfg.ppo, cfg.kl) == (vine.ppo, vine.kl)
+            assert (cfg.ppo.whiten, cfg.ppo.shift_mean) == ("minibatch", True)
+            assert (cfg.ppo.reduction, cfg.kl.reduction) == ("method", "sequence")
+    for file in (CONFIGS / "paper.py", REPO / "docs/methods.md", REPO / "docs/decisions.md"):
+        text = " ".join(file.read_text(encoding="utf-8").split())
+        assert "summed over each sequence" in text and "whitened over a minibatch" in text, file
+        assert "Loss and KL are token means" not in text
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.name)
+def test_the_commands_of_a_config_file_name_it_and_load(path: Path):
+    text = path.read_text(encoding="utf-8")
+    commands = re.findall(r"--config=configs/(\S+)", ast.get_docstring(ast.parse(text)) or "")
+    assert commands and all(name.partition(":")[0] == path.name for name in commands)
+    for name in commands:
+        load(name)
 
 
 def test_hyperparameters_of_the_paper():
@@ -116,20 +145,20 @@ def test_hyperparameters_of_the_paper():
 )
 def test_what_is_refused(fields: dict[str, Any], field: str, message: str):
     with pytest.raises(ConfigError) as error:
-        check(from_dict(fields))
+        check_config(from_dict(fields))
     assert error.value.field == field
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_group_of_one_is_enough_where_nothing_is_compared():
     for method in ("vineppo", "ppo", "reinforce++", "restem", "sft"):
-        check(from_dict({"method": method, "rollout": {"per_prompt": 1}}))
+        check_config(from_dict({"method": method, "rollout": {"per_prompt": 1}}))
 
 
 OWN_FIELDS = [
     (method, section, field.name)
-    for method, sections in METHODS.items()
-    for section in sections
+    for method, record in METHODS.items()
+    for section in record.sections
     for field in dataclasses.fields(getattr(Config(), section))
 ]
 

@@ -13,7 +13,7 @@ import pytest
 from helpers import loop_cases as cases
 
 from vinejax import warmup
-from vinejax.checks import check
+from vinejax.checks import check_config
 from vinejax.config import from_dict
 from vinejax.errors import ConfigError, DataError, WorkdirError
 from vinejax.learner.batch import collate
@@ -80,10 +80,10 @@ def test_what_is_left_out_is_counted_and_listed(
 
 
 def test_the_method_refuses_an_optimizer_that_it_does_not_read():
-    check(from_dict({"method": "sft", "sft": {"learning_rate": 1e-4}}))
-    check(from_dict({"method": "restem", "optimizer": {"b2": 0.95}}))
+    check_config(from_dict({"method": "sft", "sft": {"learning_rate": 1e-4}}))
+    check_config(from_dict({"method": "restem", "optimizer": {"b2": 0.95}}))
     with pytest.raises(ConfigError, match="optimizer.b2 = 0.95: is not read by method = 'sft'"):
-        check(from_dict({"method": "sft", "optimizer": {"b2": 0.95}}))
+        check_config(from_dict({"method": "sft", "optimizer": {"b2": 0.95}}))
 
 
 def test_loss_is_the_mean_over_response_tokens_alone():

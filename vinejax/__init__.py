@@ -18,29 +18,20 @@ if TYPE_CHECKING:
     from vinejax.settings import SampleConfig
     from vinejax.tasks.steps import split_steps
 
-_HOMES = {
-    "SampleConfig": "vinejax.settings",
-    "apply": "vinejax.model.decoder",
-    "load_pretrained": "vinejax.model.hf.weights",
-    "save_pretrained": "vinejax.model.hf.weights",
-    "gae": "vinejax.rl.advantages",
-    "group_advantages": "vinejax.rl.advantages",
-    "step_advantages": "vinejax.rl.advantages",
-    "token_advantages": "vinejax.rl.advantages",
-    "kl": "vinejax.rl.losses",
-    "ppo_clip": "vinejax.rl.losses",
-    "value_clip": "vinejax.rl.losses",
-    "whiten": "vinejax.rl.masked",
-    "mc_values": "vinejax.rl.values",
-    "Branch": "vinejax.rollout.branches",
-    "Engine": "vinejax.rollout.engine",
-    "Grader": "vinejax.grading",
-    "Verdict": "vinejax.grading",
-    "extract_answer": "vinejax.grading",
-    "grade": "vinejax.grading",
-    "grade_response": "vinejax.grading",
-    "split_steps": "vinejax.tasks.steps",
+_MODULES = {
+    "vinejax.settings": ("SampleConfig",),
+    "vinejax.model.decoder": ("apply",),
+    "vinejax.model.hf.weights": ("load_pretrained", "save_pretrained"),
+    "vinejax.rl.advantages": ("gae", "group_advantages", "step_advantages", "token_advantages"),
+    "vinejax.rl.losses": ("kl", "ppo_clip", "value_clip"),
+    "vinejax.rl.masked": ("whiten",),
+    "vinejax.rl.values": ("mc_values",),
+    "vinejax.rollout.branches": ("Branch",),
+    "vinejax.rollout.engine": ("Engine",),
+    "vinejax.grading": ("Grader", "Verdict", "extract_answer", "grade", "grade_response"),
+    "vinejax.tasks.steps": ("split_steps",),
 }
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Branch",
@@ -68,9 +59,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'vinejax' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

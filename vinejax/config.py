@@ -9,22 +9,20 @@ import dataclasses
 import difflib
 import runpy
 import types
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ml_collections import config_dict
 
 from vinejax import settings
 from vinejax.errors import ConfigError
-from vinejax.methods import METHODS
-from vinejax.settings import Config
+from vinejax.settings import Config, flatten
 
-OWNED = {section for method in METHODS.values() for section in method.sections}
+FIELD_NAMES = [name for name, _ in flatten(Config())]
 
 
 def __getattr__(name: str) -> Any:
-    """The settings' names, which tasks of users' own import from here: `config.DataConfig`."""
+    """The settings' names, which users' own tasks and configs may import from here."""
     return getattr(settings, name)
 
 
@@ -42,7 +40,7 @@ class Fields(config_dict.ConfigDict):
 
 
 class Setting(config_dict.FieldReference):
-    """The value of a field, and whether it was set since `default()` made it."""
+    """The value of a field, of the type `kind`, and whether it was set since `default()`."""
 
     def __init__(self, value: Any, kind: type):
         super().__init__(value, kind)
@@ -52,44 +50,56 @@ class Setting(config_dict.FieldReference):
         super().set(value, type_safe)
         self.is_set = True
 
-    def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copies and unpickled settings remember it too."""
         super().__setstate__(state)
         self.is_set = state["is_set"]
 
 
 def default() -> Fields:
-    """Every field at its default, for a config file to change. Optional integers accept None."""
+    """Every field at its default, for a config file to change. Optional fields accept None."""
 
-    def tree(section: Any, is_owned: bool = False) -> dict[str, Any]:
+    def tree(section: Any) -> dict[str, Any]:
         hints = get_type_hints(type(section))
         fields = {}
-        for field in dataclasses.fields(section):
-            value = getattr(section, field.name)
+        for name, value in vars(section).items():
             if dataclasses.is_dataclass(value):
-                value = tree(value, field.name in OWNED)
+                fields[name] = tree(value)
             elif isinstance(value, dict):  # rows that the config file adds
-                value = config_dict.ConfigDict(value, type_safe=False)
-            elif value is None:  # a bare None would accept any type later
-                value = Setting(None, get_args(hints[field.name])[0])
-            elif is_owned:  # for `given`
-                value = Setting(value, type(value))
-            fields[field.name] = value
+                fields[name] = config_dict.ConfigDict(value, type_safe=False)
+            else:
+                kind = type(value) if value is not None else get_args(hints[name])[0]
+                fields[name] = Setting(value, kind)
         return fields
 
     return Fields(tree(Config()))
 
 
-def given(fields: Fields) -> set[str]:
-    """Names of the fields of methods' own sections that were set, be it to their default.
+def fields_set(fields: config_dict.ConfigDict, prefix: str = "") -> set[str]:
+    """Dotted names of the fields that were set, be it to their default.
 
-    A section that was replaced by a fresh one, `default().values`, has none.
+    A section that was replaced by a fresh one, as `default().values`, has none.
     """
-    return {
-        f"{section}.{name}"
-        for section in OWNED.intersection(fields)
-        for name, value in getattr(fields, section).items(preserve_field_references=True)
-        if isinstance(value, Setting) and value.is_set
-    }
+    names = set()
+    for name, value in fields.items(preserve_field_references=True):
+        if isinstance(value, config_dict.ConfigDict):
+            names |= fields_set(value, f"{prefix}{name}.")
+        elif isinstance(value, Setting) and value.is_set:
+            names.add(prefix + name)
+    return names
+
+
+def locate(path: str) -> tuple[str, list[str]]:
+    """(config file, arguments of its `get_config`): what follows a colon in `path` is one.
+
+    `folder/name.py` that does not exist beside a `folder.py` means `folder.py:name`, so that
+    `paper/rho_math_ppo.py`, as the paper's runs were once called, is still found.
+    """
+    file, colon, argument = path.partition(":")
+    family = Path(f"{Path(file).parent}.py")
+    if not Path(file).is_file() and family.is_file():
+        return str(family), [Path(file).stem]
+    return file, [argument] if colon else []
 
 
 def from_file(file: str, neighbour: str) -> Fields:
@@ -97,36 +107,31 @@ def from_file(file: str, neighbour: str) -> Fields:
 
     A config file that differs from another in a few fields calls it with its own `__file__`.
     """
-    return runpy.run_path(str(Path(file).parent / neighbour))["get_config"]()
+    path, arguments = locate(str(Path(file).parent / neighbour))
+    return runpy.run_path(path)["get_config"](*arguments)
 
 
 def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
     """The frozen form of a config file's result. Fields that are left out keep their default.
 
     Raises:
-      ConfigError: a field is unknown (the message names the nearest one) or of the wrong type.
+      ConfigError: a field is unknown (the message names the nearest one), of the wrong type, or
+        not one of the strings that it may be.
     """
-    return _section(Config, "", fields)
+    return _dataclass_of(Config, "", fields)
 
 
 def check_name(name: str) -> None:
     """Raises ConfigError unless `name` is the dotted name of a field, such as `ppo.clip`."""
-    if name not in _names(Config):
-        raise _unknown(name)
+    if name not in FIELD_NAMES:
+        raise _no_such_field(name)
 
 
-def _unknown(name: str) -> ConfigError:
-    if any(known.startswith(name + ".") for known in _names(Config)):
-        return ConfigError(name, f"is a group of fields; set one of them, such as {_nearest(name)}")
-    return ConfigError(name, f"no such field; the nearest one is {_nearest(name)}")
-
-
-def _names(section: type, prefix: str = "") -> Iterator[str]:
-    for name, hint in get_type_hints(section).items():
-        if dataclasses.is_dataclass(hint):
-            yield from _names(hint, f"{prefix}{name}.")  # pyright: ignore[reportArgumentType]
-        else:
-            yield prefix + name
+def _no_such_field(name: str) -> ConfigError:
+    nearest = _nearest(name)
+    if any(known.startswith(name + ".") for known in FIELD_NAMES):
+        return ConfigError(name, f"is a group of fields; set one of them, such as {nearest}")
+    return ConfigError(name, f"no such field; the nearest one is {nearest}")
 
 
 def _nearest(name: str) -> str:
@@ -137,38 +142,44 @@ def _nearest(name: str) -> str:
         whole = difflib.SequenceMatcher(None, name, known).ratio()
         return whole + difflib.SequenceMatcher(None, leaf, known.rpartition(".")[2]).ratio()
 
-    return max(_names(Config), key=likeness)
+    return max(FIELD_NAMES, key=likeness)
 
 
-def _section(kind: type, prefix: str, fields: Any) -> Any:
-    """One dataclass from a mapping; `prefix` is the dotted name of the section with its dot."""
+def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
+    """A dataclass from a mapping; `prefix` is the dotted name of the section with its dot."""
     if not isinstance(fields, (dict, config_dict.ConfigDict)):
         raise ConfigError(prefix[:-1] or "config", "must be a group of fields", repr(fields))
     hints = get_type_hints(kind)
     values = {}
     for name, value in fields.items():
         if name not in hints:
-            raise _unknown(f"{prefix}{name}")
+            raise _no_such_field(f"{prefix}{name}")
         hint = hints[name]
         if dataclasses.is_dataclass(hint):
-            values[name] = _section(hint, f"{prefix}{name}.", value)  # pyright: ignore
+            values[name] = _dataclass_of(hint, f"{prefix}{name}.", value)  # pyright: ignore
         else:
-            values[name] = _value(prefix + name, hint, value)
+            values[name] = _typed(prefix + name, hint, value)
     return kind(**values)
 
 
-def _value(name: str, hint: Any, value: Any) -> Any:
+def _typed(name: str, hint: Any, value: Any) -> Any:
     """`value` as the declared type. Nothing converts but int to float and list to tuple."""
-    if get_origin(hint) is dict:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is dict:
         if not isinstance(value, (dict, config_dict.ConfigDict)):
             raise ConfigError(name, "must be a dict of groups of fields", repr(value))
-        row = get_args(hint)[1]
-        return {key: _section(row, f"{name}.{key}.", fields) for key, fields in value.items()}
-    if get_origin(hint) is tuple:
+        return {
+            key: _dataclass_of(parts[1], f"{name}.{key}.", fields) for key, fields in value.items()
+        }
+    if origin is tuple:
         if not isinstance(value, (tuple, list)):
             raise ConfigError(name, "must be a tuple of strings, such as ('###',)", repr(value))
-        return tuple(_value(name, get_args(hint)[0], item) for item in value)
-    kinds = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        return tuple(_typed(name, parts[0], item) for item in value)
+    if origin is Literal:
+        if value not in parts:
+            raise ConfigError(name, "must be " + " or ".join(map(repr, parts)), repr(value))
+        return value
+    kinds = parts or (hint,)  # of `int | None`, or of `int`
     if type(value) is int and float in kinds:
         return float(value)
     # isinstance would let True pass for 1.

@@ -1,19 +1,19 @@
-"""Errors that are for people: one line that says what is wrong, where, and what to do.
+"""Errors for people: one line that says what is wrong, where, and what to do.
 
-The command line prints them without a traceback and ends with status 2 (`main.py`). Everything
-else that is raised is a bug and keeps its traceback.
+The command line prints them without a traceback and exits with status 2 (`main.py`). Every other
+exception is a bug and keeps its traceback.
 """
 
 
 class UserError(Exception):
-    """Base of all of them; `str()` is the one line."""
+    """The base class of these errors; `str()` is the line."""
 
 
 class ConfigError(UserError):
     """A field of the configuration is unknown, has the wrong type or is out of range."""
 
     def __init__(self, field: str, message: str, value: str = ""):
-        """`field` is dotted (`ppo.clip`); `value` is what was found there, as it would be typed."""
+        """`field` is dotted (`ppo.clip`); `value` is its value, as a user would type it."""
         super().__init__(f"{field} = {value}: {message}" if value else f"{field}: {message}")
         self.field = field
 
@@ -22,7 +22,7 @@ class DataError(UserError):
     """A data file is missing or one of its lines cannot be used."""
 
     def __init__(self, file: str, line: int | None, message: str):
-        """`line` counts from 1; None when the whole file is meant."""
+        """`line` counts from 1; None means the whole file."""
         super().__init__(f"{file}: {message}" if line is None else f"{file}:{line}: {message}")
         self.file = file
         self.line = line
@@ -37,7 +37,7 @@ class ModelError(UserError):
 
 
 class RoomError(UserError, ValueError):
-    """The memory that the engine may use does not hold what it needs at the least."""
+    """The memory that the engine may use is less than it needs at least."""
 
 
 class DivergedError(UserError, FloatingPointError):

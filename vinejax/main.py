@@ -3,14 +3,15 @@
     python -m vinejax.main --config=configs/tiny.py [--workdir=DIR]
                            [--mode=train|eval|sft|export|plan] [--config.ppo.clip=0.1 ...]
 
---config    a Python file with get_config(); see configs/
+--config    a Python file with get_config(); see configs/. FILE:ARGUMENT hands it an argument
 --config.X  overrides field X of it; vinejax/settings.py lists them all; 'none' unsets an integer
---workdir   where everything goes, runs/<name of the config file> by default; a path or gs://.
-            The same command again resumes.
---mode      train (the default), eval (the newest checkpoint), sft (the supervised warm-up alone),
-            export (a Hugging Face folder, <workdir>/export), plan (what --config.topology=v5e:16x16
-            would hold and how fast it could be; without it, and status 1 if it does not fit)
---policy    what is exported: best (the default; of the checkpoints, by validation) or last
+--workdir   folder of everything that the run writes, local or gs://; by default
+            runs/<name of the config file>. The same command again resumes the run.
+--mode      train (the default), eval (evaluate the newest checkpoint), sft (the supervised warm-up
+            alone), export (write a Hugging Face folder, <workdir>/export) or plan (what would fit
+            on --config.topology=v5e:16x16, and how fast it could be, without devices; status 1 if
+            it does not fit)
+--policy    which checkpoint is exported: best (by validation; the default) or last
 """
 
 import importlib
@@ -23,12 +24,12 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from vinejax.checks import check
-from vinejax.config import Fields, check_name, from_dict, given
+from vinejax.checks import check_config
+from vinejax.config import Fields, check_name, fields_set, from_dict, locate
 from vinejax.errors import UserError
 from vinejax.runtime import distributed
 
-# Imported when needed, by name: an error in the command must not wait for jax.
+# Imported by name when needed, so that an error in the command does not wait for jax.
 MODES = {
     "train": ("vinejax.train", "train"),
     "eval": ("vinejax.evaluate", "evaluate_run"),
@@ -40,7 +41,7 @@ FLAGS = flags.FLAGS
 
 
 class ConfigFile(flags.ArgumentParser):
-    """Runs a config file. `ml_collections` has a parser for it, which hides or wraps its errors."""
+    """Runs a config file. The parser of `ml_collections` hides or wraps the errors of the file."""
 
     def parse(self, path: str) -> Fields:
         """The result of `get_config()`; what follows a colon in `path` is its argument.
@@ -48,14 +49,14 @@ class ConfigFile(flags.ArgumentParser):
         Raises:
           UserError: the file is missing or fails; the message has the line.
         """
-        file, colon, argument = path.partition(":")
+        file, arguments = locate(path)
         if not Path(file).is_file():
             raise UserError(f"--config={path}: no such file; see configs/")
         try:
             module = runpy.run_path(file)
             if "get_config" not in module:
                 raise UserError(f"{file}: defines no get_config(); see configs/tiny.py")
-            config = module["get_config"](*([argument] if colon else []))
+            config = module["get_config"](*arguments)
         except UserError:
             raise
         except Exception as error:
@@ -69,7 +70,7 @@ class ConfigFile(flags.ArgumentParser):
 
 
 class OptionalInt(flags.IntegerParser):
-    """`none` for integers that may be None; for the others `from_dict` refuses it."""
+    """Reads `none` as None, which `from_dict` refuses for integers that must be set."""
 
     def parse(self, argument: str | int | None) -> int | None:
         return None if argument in (None, "none", "None") else super().parse(argument)
@@ -85,7 +86,7 @@ def define_flags() -> None:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-    """Parses the command line and runs the config file; gives back what is left of `argv`.
+    """Parses the command line and runs the config file; returns the rest of `argv`.
 
     Raises:
       UserError: an override names no field, or the config file fails.
@@ -99,30 +100,35 @@ def parse_flags(argv: list[str]) -> list[str]:
             check_name(override[1])
     rest = FLAGS(argv)
     if FLAGS["verbosity"].using_default_value:
-        FLAGS.verbosity = logging.WARNING  # Orbax writes dozens of lines a checkpoint at INFO
+        FLAGS.verbosity = logging.WARNING  # at INFO, Orbax writes dozens of lines per checkpoint
     return rest
 
 
 def main(argv: list[str]) -> int:
-    """Checks the configuration, then hands over to the module of the mode. Returns the status."""
+    """Checks the configuration, then calls the function of the mode. Returns the exit status."""
     if len(argv) > 1:
         raise UserError(f"unexpected argument {argv[1]!r}: options start with --, see --help")
     if FLAGS.config is None:
         raise UserError("--config is missing; try --config=configs/tiny.py")
     cfg = from_dict(FLAGS.config)
-    check(cfg, given(FLAGS.config))
-    file = config_flags.get_config_filename(FLAGS["config"]).partition(":")[0]
-    workdir = FLAGS.workdir or f"runs/{Path(file).stem}"
-    if FLAGS.mode != "plan":  # which asks no device, and no other host
+    check_config(cfg, fields_set(FLAGS.config))
+    workdir = FLAGS.workdir or default_workdir(config_flags.get_config_filename(FLAGS["config"]))
+    if FLAGS.mode != "plan":  # a plan needs neither devices nor other hosts
         distributed.initialize(cfg.distributed)
     module, function = MODES[FLAGS.mode]
     options = {"policy": FLAGS.policy} if FLAGS.mode == "export" else {}
     result = getattr(importlib.import_module(module), function)(cfg, workdir, **options)
-    return int(result is False)  # of a plan: it does not fit
+    return int(result is False)  # a plan that does not fit
+
+
+def default_workdir(config: str) -> str:
+    """runs/<config file>, with the argument that `--config` has after a colon, if any."""
+    file, _, argument = config.partition(":")
+    return f"runs/{Path(file).stem}" + (argument and "_" + re.sub(r"\W+", "_", argument))
 
 
 def run() -> None:
-    """The program: `main`, with errors that are for people on one line and status 2."""
+    """The program: `main`; an error that is for people is one line, with status 2."""
     try:
         define_flags()
         app.run(main, flags_parser=parse_flags)

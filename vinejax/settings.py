@@ -1,225 +1,262 @@
-"""Every setting and its default: the frozen dataclasses that the program reads.
+"""Every setting with its range and its default: the frozen dataclasses that the program reads.
 
-Field names are stable: they are what users type after `--config.`. `config.py` makes these of what
-a config file gives, and gives their names on; `checks.py` refuses values that make no sense.
+Field names are stable: they are what users type after `--config.`. `config.py` makes these
+dataclasses from a config file; `checks.py` applies the rules below, and those that relate fields.
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple
+
+
+class Rule(NamedTuple):
+    """What a value other than None must satisfy; `text` is for the error message."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+# Types with a range. Every float must be finite besides.
+Count = Annotated[int, Rule("must be at least 1", lambda x: x >= 1)]
+Whole = Annotated[int, Rule("must not be negative", lambda x: x >= 0)]
+NotNegative = Annotated[float, Rule("must not be negative", lambda x: x >= 0)]
+Positive = Annotated[float, Rule("must be greater than 0", lambda x: x > 0)]
+ZeroToOne = Annotated[float, Rule("must be from 0 to 1", lambda x: 0 <= x <= 1)]
+BelowOne = Annotated[float, Rule("must be at least 0 and less than 1", lambda x: 0 <= x < 1)]
+TopP = Annotated[float, Rule("must be over 0 and at most 1", lambda x: 0 < x <= 1)]
+Shift = Annotated[float, Rule("must be from -1 to 1", lambda x: -1 <= x <= 1)]
+MaxRatio = Annotated[
+    float, Rule("must be over 1, the mean ratio of a policy that has not moved", lambda x: x > 1)
+]
+# JAX keeps 32 bits of a seed and drops the rest without a word.
+Seed = Annotated[int, Rule("must be from 0 to 2**32 - 1", lambda x: 0 <= x < 2**32)]
+MeshSize = Annotated[
+    int,
+    Rule("must be at least 1, or -1 for whatever devices are left", lambda x: x >= 1 or x == -1),
+]
+Port = Annotated[Count, Rule("must be at most 65535", lambda x: x <= 65535)]
+# Heartbeats get lost, a few at a time, on a busy host; half a minute is what JAX users live with.
+Heartbeat = Annotated[
+    Count,
+    Rule(
+        "must be at most 30, so that a dead host ends the others within a minute", lambda x: x <= 30
+    ),
+]
+Module = Annotated[str, Rule("names no task; try vinejax.tasks.arithmetic", bool)]
 
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    task: str = "vinejax.tasks.arithmetic"  # module of the task; see tasks/base.py
-    path: str = ""  # folder with <split>.jsonl, or the name of a `datasets` set; "": the task's
-    max_prompt_tokens: int = 1512  # longer prompts are dropped at load, counted and listed
+    task: Module = "vinejax.tasks.arithmetic"  # module of the task; see tasks/base.py
+    path: str = ""  # folder with <split>.jsonl, or name of a `datasets` data set; "": the task's
+    max_prompt_tokens: Count = 1512  # longer prompts are dropped at load, counted and listed
     chat_template: bool = False  # wrap prompts in the tokenizer's chat template (instruct models)
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    path: str = ""  # Hugging Face folder; "": a fresh model of the sizes below, warmed up by sft
-    # A config.json of the model, for `--mode=plan`, which needs no weights; compared with theirs at
-    # load. "": not given.
+    path: str = ""  # Hugging Face folder; "": a new model of the sizes below, warmed up by sft
+    # The model's config.json, for `--mode=plan`, which then needs no weights. When weights are
+    # loaded, it is compared with theirs. "": not given.
     architecture: str = ""
-    compute_dtype: str = "bfloat16"  # of matrix products; weights, norms, RoPE and logits: float32
-    attention: str = "auto"  # of whole sequences: 'xla', 'splash' (TPU), 'cudnn' (GPU)
-    remat: str = "none"  # what backward computes again: 'none', 'dots' (all but products), 'full'
-    num_layers: int = 4  # this and all below: the fresh model only
-    width: int = 128
-    num_heads: int = 4
-    num_kv_heads: int = 4
-    ffn: int = 512
-    context: int = 256
+    # Precision of matrix products. Weights, norms, RoPE and logits are always float32.
+    compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"  # splash: TPUs, cudnn: GPUs
+    # What the backward pass computes again: nothing, all but matrix products, or everything.
+    remat: Literal["none", "dots", "full"] = "none"
+    num_layers: Count = 4  # this and all below: sizes of the new model
+    width: Count = 128
+    num_heads: Count = 4
+    num_kv_heads: Count = 4
+    ffn: Count = 512
+    context: Count = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleConfig:
-    """How responses and continuations are drawn."""
+    """How responses and continuations are sampled."""
 
     temperature: float = 1.0  # 0: argmax, with log-probabilities at temperature 1
-    top_p: float = 1.0
-    top_k: int = 0  # 0: off
-    max_tokens: int = 1024
+    top_p: TopP = 1.0
+    top_k: Whole = 0  # 0: off
+    max_tokens: Count = 1024
     stop: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class RolloutConfig:
-    prompts: int = 64  # problems an iteration
-    per_prompt: int = 8  # solutions a problem
-    slots: int = 256  # branches decoded at once, over all devices
-    memory_gib: float | None = None  # for keys and values on one device; None: a share of its own
+    prompts: Count = 64  # problems per iteration
+    per_prompt: Count = 8  # solutions per problem
+    slots: Count = 256  # branches decoded at once, over all devices
+    memory_gib: Positive | None = None  # for keys and values, per device; None: what is left
 
 
 @dataclasses.dataclass(frozen=True)
 class ValuesConfig:
-    k: int = 9  # Monte Carlo continuations a state
-    budget: str = "left"  # 'left': what the trajectory has left; 'fresh': max_tokens again
-    max_states: int | None = None  # s_0 and the first max_states step ends; None: all
+    k: Count = 9  # Monte Carlo continuations per state
+    budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again
+    max_states: Whole | None = None  # s_0 and the first `max_states` step ends; None: all
     dedup: bool = True  # equal token prefixes of a problem share one estimate
 
 
 @dataclasses.dataclass(frozen=True)
 class RewardConfig:
-    truncated: float = 0.0  # reward of a response, or continuation, that the budget cut
+    truncated: float = 0.0  # reward of a response or continuation that ran out of tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class GraderConfig:
     """How answers are compared, for tasks that grade with a `Grader`."""
 
-    mode: str = "strict"  # what a mathematician would say; 'reference': the reference's verdicts
-    workers: int = 2  # processes
-    timeout_s: float = 5.0  # wall-clock time of one pair, which then counts as wrong
-    memory_mb: int = 2048  # address space of a worker
-    unreadable: str = "drop"  # training problems whose gold no rule can read; or 'keep'
+    mode: Literal["strict", "reference"] = "strict"  # as a mathematician, or as the reference
+    workers: Count = 2  # processes
+    timeout_s: Positive = 5.0  # wall-clock time per pair; a pair that takes longer is wrong
+    memory_mb: Count = 2048  # address space of a worker
+    unreadable: Literal["drop", "keep"] = "drop"  # training problems with a gold no rule can read
 
 
 @dataclasses.dataclass(frozen=True)
 class PPOConfig:
-    clip: float = 0.2
-    clip_high: float | None = None  # the upper clip; None: `clip`, and 0.28 for 'dapo'
-    epochs: int = 2
-    minibatch: int = 64  # episodes an optimizer update
-    microbatch: int | None = None  # episodes a forward and backward pass; None: the minibatch
-    gamma: float = 1.0
-    whiten: str = (
-        "method"  # 'iteration', 'minibatch' (the reference's), 'none', or the method's own
-    )
+    clip: Positive = 0.2
+    clip_high: Positive | None = None  # the upper clip; None: `clip`, and 0.28 for 'dapo'
+    epochs: Count = 2
+    minibatch: Count = 64  # episodes per optimizer update
+    microbatch: Count | None = None  # episodes per forward and backward pass; None: the minibatch
+    gamma: ZeroToOne = 1.0
+    # What advantages are whitened over: 'minibatch' is the reference's, 'method' the method's own.
+    whiten: Literal["method", "iteration", "minibatch", "none"] = "method"
     shift_mean: bool = True  # whitening subtracts the mean
-    reduction: str = "method"  # mean of the policy loss: 'token', 'sequence', 'budget', or as above
-    max_ratio: float = 10.0  # an update whose mean probability ratio passes this is skipped
+    # What the policy loss is a mean over; 'method' is the method's own.
+    reduction: Literal["method", "token", "sequence", "budget"] = "method"
+    max_ratio: MaxRatio = 10.0  # an update with a greater mean probability ratio is skipped
 
 
 @dataclasses.dataclass(frozen=True)
 class KLConfig:
-    coef: float = 1e-4
+    coef: NotNegative = 1e-4
     # 'policy': the mean of the policy loss; 'token': mean over tokens; 'sequence': a sum over each
     # response, then the mean over responses (the reference's).
-    reduction: str = "policy"
+    reduction: Literal["policy", "token", "sequence"] = "policy"
 
 
 @dataclasses.dataclass(frozen=True)
 class CriticConfig:
-    """Of method 'ppo': a second model that predicts the return at every token."""
+    """Method 'ppo': a second model that predicts the return at every token."""
 
-    lam: float = 1.0  # of the generalised advantage estimates; 1: return less value
-    clip: float = 0.2  # a value moves no further from the old one in the loss
-    learning_rate: float = 1e-6
-    warmup_iterations: int = 0  # at the start of the run, that train the critic alone
+    lam: ZeroToOne = 1.0  # λ of the generalised advantage estimates; 1: return minus value
+    clip: Positive = 0.2  # a value moves no further from the old one in the loss
+    learning_rate: Positive = 1e-6
+    warmup_iterations: Whole = 0  # at the start of the run, which train the critic alone
 
 
 @dataclasses.dataclass(frozen=True)
 class DAPOConfig:
-    """Of method 'dapo'."""
+    """Method 'dapo'."""
 
-    rounds: int = 4  # of sampling an iteration, at most, in search of groups with spread
-    overlong: float = 0.2  # last part of sample.max_tokens in which the reward sinks by up to 1
+    rounds: Count = 4  # rounds of sampling per iteration, at most, to find groups with spread
+    overlong: BelowOne = 0.2  # last part of sample.max_tokens, where the reward sinks by up to 1
 
 
 @dataclasses.dataclass(frozen=True)
 class OPMDConfig:
-    tau: float = 1.0  # of method 'opmd': weight of the squared log-ratio of a solution
+    tau: NotNegative = 1.0  # for method 'opmd': weight of the squared log-ratio of a solution
 
 
 @dataclasses.dataclass(frozen=True)
 class AsymREConfig:
-    shift: float = -0.1  # of method 'asymre': added to the group's mean as the baseline
+    shift: Shift = -0.1  # for method 'asymre': added to the group's mean to make the baseline
 
 
 @dataclasses.dataclass(frozen=True)
 class RestEMConfig:
-    """Of method 'restem'. Solutions a problem: rollout.per_prompt."""
+    """Method 'restem'. Solutions per problem: rollout.per_prompt."""
 
-    problems: int | None = None  # sampled an iteration; None: the whole train split
-    keep: int = 10  # correct solutions a problem at most
-    epochs: int = 8  # at most: see eval_every
-    eval_every: int = 500  # updates between two looks at validation; the first that is no better
-    #                        than the one before ends the iteration
+    problems: Count | None = None  # sampled per iteration; None: the whole train split
+    keep: Count = 10  # correct solutions per problem, at most
+    epochs: Count = 8  # at most: see eval_every
+    # Updates between validations; the first that is no better than the last ends the iteration.
+    eval_every: Count = 500
 
 
 @dataclasses.dataclass(frozen=True)
 class DPOConfig:
-    """Of method 'dpo_positive'. Solutions a problem: rollout.per_prompt."""
+    """Method 'dpo_positive'. Solutions per problem: rollout.per_prompt."""
 
-    problems: int | None = None  # sampled an iteration; None: the whole train split
-    pairs: int = 64  # a problem at most; ppo.minibatch of them an update
-    beta: float = 0.1
-    penalty: float = 50.0  # λ: on a correct solution less likely than it was at the start
-    epochs: int = 3
+    problems: Count | None = None  # sampled per iteration; None: the whole train split
+    pairs: Count = 64  # per problem, at most; an update takes ppo.minibatch of them
+    beta: Positive = 0.1
+    penalty: NotNegative = 50.0  # λ: on a correct solution less likely than it was at the start
+    epochs: Count = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    learning_rate: float = 1e-6
-    warmup: str = "linear"  # or 'log', DeepSpeed's default and so the reference's
-    warmup_fraction: float = 0.03
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
+    learning_rate: Positive = 1e-6
+    warmup: Literal["linear", "log"] = "linear"  # 'log' is DeepSpeed's default, so the reference's
+    warmup_fraction: BelowOne = 0.03
+    b1: BelowOne = 0.9
+    b2: BelowOne = 0.999
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
+    max_grad_norm: Positive = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class SFTConfig:
     """Supervised fine-tuning: `--mode=sft`, and method 'sft', whose iterations are epochs.
 
-    Nothing of `optimizer` is read.
+    Neither reads `optimizer`.
     """
 
-    steps: int = 300  # of `--mode=sft`
-    batch: int = 64
-    learning_rate: float = 1e-3
-    warmup_fraction: float = 0.03
-    reduction: str = "token"  # mean over tokens; 'sequence': over each solution first
+    steps: Whole = 300  # updates of `--mode=sft`
+    batch: Count = 64
+    learning_rate: Positive = 1e-3
+    warmup_fraction: BelowOne = 0.03
+    reduction: Literal["token", "sequence"] = "token"  # mean over tokens, or of solutions' means
 
 
 @dataclasses.dataclass(frozen=True)
 class BudgetConfig:
-    """What a run may use, so that methods compare: nothing is begun once one is used up."""
+    """What a run may use, to compare methods: nothing is begun once one is used up."""
 
-    prompts: int | None = None  # problems drawn, each time anew; None: no bound
-    episodes: int | None = None  # solutions sampled from them; continuations do not count
-    updates: int | None = None  # gradient steps of the policy
+    prompts: Count | None = None  # problems drawn, counted at every draw; None: no bound
+    episodes: Count | None = None  # solutions sampled from them; continuations do not count
+    updates: Count | None = None  # gradient steps of the policy
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
-    every: int = 10  # iterations; 0: only before the first and after the last
-    samples: int = 16  # a problem: pass@1 is their mean, pass@k and maj@k use them all
-    temperature: float = 0.35
-    top_p: float = 0.9
-    problems: int | None = None  # the first so many of a split; None: all
+    every: Whole = 10  # iterations; 0: only before the first and after the last
+    samples: Count = 16  # per problem: pass@1 is their mean, pass@k and maj@k use them all
+    temperature: NotNegative = 0.35
+    top_p: TopP = 0.9
+    problems: Count | None = None  # the first so many of a split; None: all
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    data: int = 1  # -1: whatever devices are left
-    fsdp: int = 1
-    tensor: int = 1
+    data: MeshSize = 1
+    fsdp: MeshSize = 1
+    tensor: MeshSize = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class TopologyConfig:
+class TopologyConfig(MeshConfig):
     """A row of `meshes`: how named devices are laid out, and how much they do at once."""
 
-    data: int = 1
-    fsdp: int = 1
-    tensor: int = 1
-    slots: int | None = None  # instead of rollout.slots; None: that
-    memory_gib: float | None = None  # instead of rollout.memory_gib; None: that
-    microbatch: int | None = None  # instead of ppo.microbatch; None: that
+    slots: Count | None = None  # replaces rollout.slots; None: as it is
+    memory_gib: Positive | None = None  # replaces rollout.memory_gib; None: as it is
+    microbatch: int | None = None  # replaces ppo.microbatch; None: as it is
 
 
 @dataclasses.dataclass(frozen=True)
 class DistributedConfig:
-    """Of runs on several hosts. TPU VMs, GKE and Slurm name the hosts themselves; elsewhere
+    """Runs on several hosts. TPU VMs, GKE and Slurm name the hosts themselves; elsewhere
     JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID do."""
 
-    port: int = 8476  # of the coordinator, where the platform does not fix it
-    timeout_s: int = 300  # to wait for all hosts at the start
-    heartbeat_s: int = 20  # a host that is silent for so long ends the others
+    port: Port = 8476  # port of the coordinator, where the platform does not fix it
+    timeout_s: Count = 300  # to wait for all hosts at the start
+    heartbeat_s: Heartbeat = 20  # a host that is silent for so long ends the others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,35 +264,35 @@ class OffloadConfig:
     """What waits in the host's memory between uses, so that the devices have room."""
 
     reference: bool = False  # the model that the KL is measured from
-    optimizer: bool = False  # its state, while text is sampled
+    optimizer: bool = False  # the optimizer's state, while text is sampled
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanConfig:
-    """Of `--mode=plan`."""
+    """What `--mode=plan` assumes."""
 
-    timeout_s: int = 1800  # to compile one program
-    tokens: int | None = None  # of a response, on average; None: a quarter of sample.max_tokens
-    steps: int = 12  # reasoning steps of a response, on average
+    timeout_s: Count = 1800  # to compile one program
+    tokens: Count | None = None  # average response; None: a quarter of sample.max_tokens
+    steps: Count = 12  # average reasoning steps per response
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    every: int = 10  # iterations; the last one is always saved
-    keep: int = 2
+    every: Count = 10  # iterations; the last one is always saved
+    keep: Count = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
-    vines: int = 16  # episodes an iteration written with the texts of their continuations
+    vines: Whole = 16  # episodes per iteration that are written with their continuations' texts
     wandb: str = ""  # Weights & Biases project; "": off
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     method: str = "vineppo"  # a name of methods.py, or the dotted path of a module with a METHOD
-    iterations: int = 1000
-    seed: int = 42
+    iterations: Whole = 1000
+    seed: Seed = 42
     resume: bool = True  # False: a workdir that already holds a run is an error
     profile: str = ""  # 'start:stop' iterations to trace with jax.profiler
     # Name of the devices, such as 'v5e:16x16' or 'cpu:8': takes the mesh from that row of `meshes`.
@@ -288,3 +325,12 @@ class Config:
     plan: PlanConfig = PlanConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+
+
+def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Dotted names and values of a configuration, in the order of its fields."""
+    flat = []
+    for name, value in vars(fields).items():
+        is_section = dataclasses.is_dataclass(value)
+        flat += flatten(value, f"{prefix}{name}.") if is_section else [(prefix + name, value)]
+    return flat

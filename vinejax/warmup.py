@@ -14,7 +14,7 @@ import optax
 from etils import epath
 from jax.sharding import Mesh
 
-from vinejax.errors import ConfigError, DataError
+from vinejax.errors import DataError
 from vinejax.learner.batch import collate
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
@@ -30,7 +30,7 @@ from vinejax.runtime.log import RunLog
 from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
 from vinejax.seeds import host_rng
 from vinejax.settings import Config, ModelConfig, OptimizerConfig
-from vinejax.tasks.base import Task, load_task
+from vinejax.tasks.base import Task, load_task, shipped_tokenizer
 from vinejax.tasks.prompts import encode_response, load_problems
 from vinejax.text import Tokenizer
 from vinejax.types import Batch, Episode
@@ -47,10 +47,8 @@ def fresh_model(cfg: Config, task: Task, mesh: Mesh) -> tuple[Decoder, Params, T
     do not divide over the mesh.
     """
     check_heads(mesh, cfg.model.num_heads, cfg.model.ffn)
-    make_tokenizer = getattr(task, "tokenizer", None)
-    if make_tokenizer is None:
-        raise ConfigError("model.path", f"task {task.name} ships no tokenizer; name a model folder")
-    tokenizer, sizes = make_tokenizer(), cfg.model
+    tokenizer = shipped_tokenizer(task, "name a model folder")
+    sizes = cfg.model
     model = Decoder(
         DecoderConfig(
             vocab_size=len(tokenizer),

@@ -13,7 +13,7 @@ from vinejax.learner.optimizer import learning_rate, make_optimizer
 from vinejax.settings import OptimizerConfig
 
 
-def rates(warmup: str, num_updates: int, fraction: float = 0.03) -> np.ndarray:
+def rates(warmup: Any, num_updates: int, fraction: float = 0.03) -> np.ndarray:
     """Entry n - 1 is the rate of update n, as a share of the largest."""
     cfg = OptimizerConfig(learning_rate=2e-3, warmup=warmup, warmup_fraction=fraction)
     schedule = jax.jit(jax.vmap(learning_rate(cfg, num_updates)))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from helpers.paths import CONFIGS
 
-from vinejax.checks import check, flatten
+from vinejax.checks import check_config, flatten
 from vinejax.config import from_dict, from_file
 from vinejax.errors import ConfigError, ModelError
 from vinejax.model.decoder import Decoder
@@ -40,7 +40,7 @@ def rows() -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name", PODS)
 def test_hyperparameters_are_the_papers(name: str):
     ours, paper = load(name), load(f"paper/{PODS[name]}_vineppo")
-    check(ours)
+    check_config(ours)
     assert ours.method == "vineppo"
     fields = dict(flatten(paper))
     assert {field for field, x in flatten(ours) if fields[field] != x} <= set(OWN)
@@ -114,7 +114,7 @@ def test_a_rows_microbatch_replaces_the_configs_and_divides_the_minibatch():
     fields = from_file(str(CONFIGS), "configs/math7b.py")
     fields.meshes["v5e:16x16"].microbatch = 48
     with pytest.raises(ConfigError, match="v5e:16x16.microbatch = 48: .* divide ppo.minibatch"):
-        check(from_dict(fields))
+        check_config(from_dict(fields))
     fields.meshes["v5e:16x16"].microbatch, fields.sft.batch = 32, 48  # supervised steps have it too
     with pytest.raises(ConfigError, match="v5e:16x16.microbatch = 32: .* and sft.batch = 48"):
-        check(from_dict(fields))
+        check_config(from_dict(fields))

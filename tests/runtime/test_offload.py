@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
-from vinejax.baselines.sft import warm_up
 
 from vinejax import train as loop
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.offload import to_device, to_host
 from vinejax.session import open_session
 from vinejax.settings import OffloadConfig
+from vinejax.warmup import warm_up
 
 BOTH = {"reference": True, "optimizer": True}
 CLOCK = ("timing_s/", "perf/", "rollout/compiles")

@@ -9,7 +9,7 @@ import pytest
 from helpers import loop_cases as cases
 from helpers.paths import CONFIGS, REPO
 
-from vinejax.checks import check
+from vinejax.checks import check_config
 from vinejax.config import from_dict
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.settings import Config
@@ -22,7 +22,7 @@ CONFIG = CONFIGS / "gsm8k_tiny.py"
 def small() -> Config:
     """The config with the sizes cut down; what is tested is that everything meets."""
     cfg = from_dict(runpy.run_path(str(CONFIG))["get_config"]())
-    check(cfg)
+    check_config(cfg)
     data = dataclasses.replace(cfg.data, path=str(REPO / cfg.data.path))
     model = dataclasses.replace(cfg.model, path=str(REPO / cfg.model.path))
     return dataclasses.replace(

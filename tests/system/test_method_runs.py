@@ -11,14 +11,14 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.paths import CONFIGS
-from vinejax.baselines.sft import warm_up
 
 from vinejax import train as loop
-from vinejax.checks import check
+from vinejax.checks import check_config
 from vinejax.config import from_dict, from_file
+from vinejax.methods import METHODS
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.session import open_session
-from vinejax.settings import METHODS
+from vinejax.warmup import warm_up
 
 TINY = str(CONFIGS / "tiny.py")
 SMALL: dict[str, Any] = {
@@ -178,7 +178,7 @@ def test_learning(method: str, tmp_path: Path):
         section, _, leaf = name.rpartition(".")
         (fields[section] if section else fields)[leaf] = value
     cfg = from_dict(fields)
-    check(cfg)
+    check_config(cfg)
     loop.train(cfg, tmp_path)
     lines = cases.read_lines(tmp_path / "metrics.jsonl")
     before, after = (line for line in lines if line["stage"] == "test")

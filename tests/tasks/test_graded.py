@@ -5,18 +5,23 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import loop_cases as cases
+from helpers.paths import CONFIGS
 
-from vinejax.errors import UserError
+from vinejax.errors import ConfigError, UserError
 from vinejax.grading import Grader, Verdict
-from vinejax.settings import GraderConfig
+from vinejax.rollout.trajectories import rewarded_steps
+from vinejax.settings import DataConfig, GraderConfig
 from vinejax.tasks import graded as module
 from vinejax.tasks.graded import GradedTask, GradingStats
 from vinejax.tasks.gsm8k import GSM8K
 from vinejax.tasks.math import MATH
+from vinejax.tasks.steps import every_n_tokens
+from vinejax.train import train
 from vinejax.types import Problem
 
 PROBLEMS = [Problem(f"train/{i}", "", f"\n#### {i}") for i in range(6)]
@@ -166,3 +171,60 @@ def test_threads_take_turns():
     for thread in threads:
         thread.join()
     assert found == {i: [float(i)] * 6 for i in range(5)}
+
+
+class InTokens(cases.FewProblems):
+    """Steps of five tokens, whatever the text says."""
+
+    def step_ends(self, num_tokens: int) -> list[int]:
+        return every_n_tokens(num_tokens, 5)
+
+    def split(self, text: str) -> list[int]:
+        raise AssertionError("not to be called")
+
+
+def make(data: DataConfig) -> InTokens:
+    return InTokens()
+
+
+def test_steps_may_be_counted_in_tokens():
+    tokenizer = cases.tokenizer()
+    prompt, response = tokenizer.encode("7+8="), tokenizer.encode("\n7+8=15\n#### 15")
+    rewards = GradedTask(InTokens(), GraderConfig())
+    for tokens, ends in ((response, [5, 10, 15]), (response[:10], [5, 10]), ([], [])):
+        text = tokenizer.decode(tokens)
+        assert rewards.step_ends(tokenizer, prompt, tokens, text) == ends
+        found = rewarded_steps(rewards, tokenizer, PROBLEMS[0], prompt, tokens, text)
+        assert found == (ends, None)
+
+
+@pytest.mark.parametrize("ends", [[], [5, 9], [0, 10], [5, 5, 10], [7, 3, 10], [5, 11]])
+def test_step_ends_that_no_steps_have_are_refused(ends: list[int]):
+    class Wrong(InTokens):
+        def step_ends(self, num_tokens: int) -> list[int]:
+            return ends
+
+    with pytest.raises(UserError, match="`step_ends` gave .* to 10, the number of tokens"):
+        GradedTask(Wrong(), GraderConfig()).step_ends(cases.tokenizer(), [], [4] * 10, "")
+
+
+def test_steps_in_tokens_cannot_be_rewarded_by_their_texts():
+    class Both(InTokens):
+        def step_rewards(self, problem: Problem, steps: Sequence[str]) -> list[float]:
+            return [0.0] * len(steps)
+
+    with pytest.raises(ConfigError, match="^data.task = 'arithmetic': `step_rewards` judges"):
+        GradedTask(Both(), GraderConfig())
+
+
+@pytest.mark.slow
+def test_a_run_with_steps_in_tokens(tmp_path: Path):
+    model = {"path": str(CONFIGS / "tiny_start")}
+    data, values = {"task": __name__}, {"k": 3, "max_states": None}
+    cfg = cases.config(iterations=1, data=data, model=model, values=values, eval={"every": 0})
+    train(cfg, str(tmp_path))
+    rows = cases.read_lines(tmp_path / "episodes" / "0.jsonl")
+    steps = [step for row in rows for step in row["steps"]]
+    assert len(steps) > 2 * len(rows) and all(0 <= step["value"] <= 1 for step in steps)
+    lengths = {len(step["text"]) for row in rows for step in row["steps"][:-1]}
+    assert max(lengths) == 5  # a token is a character, or none where it is special

@@ -14,7 +14,8 @@ from vinejax.errors import ConfigError, DataError
 from vinejax.grading import Grader
 from vinejax.settings import DataConfig
 from vinejax.tasks import gsm8k
-from vinejax.tasks.base import Task, load_task, read_jsonl
+from vinejax.tasks.base import Task, load_task
+from vinejax.tasks.load import read_jsonl
 from vinejax.tasks.prompts import load_problems
 from vinejax.types import Problem
 

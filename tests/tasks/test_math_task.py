@@ -14,8 +14,8 @@ import vinejax.grading
 from vinejax.errors import ConfigError, DataError
 from vinejax.grading import Grader, Verdict
 from vinejax.settings import DataConfig
-from vinejax.tasks.base import Task, load_task, read_jsonl
-from vinejax.tasks.load import read_file, read_split
+from vinejax.tasks.base import Task, load_task
+from vinejax.tasks.load import read_file, read_jsonl, read_split
 from vinejax.tasks.math import MATH, boxed_answer, divide
 from vinejax.types import Problem
 

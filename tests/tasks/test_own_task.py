@@ -19,9 +19,12 @@ from vinejax.types import Problem
 PAGE = REPO / "docs" / "tasks.md"
 
 
+def sources() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
 def example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    sources = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    (source,) = (source for source in sources if f"Save as {name}.py" in source)
+    (source,) = (source for source in sources() if f"Save as {name}.py" in source)
     (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, name, raising=False)
@@ -66,6 +69,15 @@ def test_its_steps_are_lines_in_characters_and_in_tokens(task: Task):
     assert len(ends) == 7 and ends[-1] == len(response)
 
 
+def test_the_method_that_counts_steps_in_tokens(task: Task):
+    (source,) = (x for x in sources() if "def step_ends" in x)
+    names: dict[str, Any] = {}
+    exec(source, names)
+    with_steps = type("WithSteps", (type(task),), {"step_ends": names["step_ends"]})()
+    rewards = GradedTask(with_steps, GraderConfig())
+    assert rewards.step_ends(load("byte_level"), [], [0] * 120, "") == [50, 100, 120]
+
+
 def test_the_other_one_is_graded_by_the_grader(expand: Any):
     problem = Problem("test/0", "(x+1)(x+2)", "x^2+3x+2")
     assert len({p.id for p in expand.load("train")}) == 2000
@@ -83,4 +95,4 @@ def test_the_other_one_rewards_steps(expand: Any):
     ends = expand.split(text)
     steps = [text[a:b] for a, b in zip(ends, ends[1:], strict=False)]
     assert steps == ["\na", "\nb", "\na", "\na"] and rewards.has_steps
-    assert rewards.of_steps(problem, steps) == [-0.01, -0.01, -0.1, -0.1]
+    assert rewards.step_rewards(problem, steps) == [-0.01, -0.01, -0.1, -0.1]

@@ -16,7 +16,7 @@ from vinejax.model.sharding import AXES, check_heads, check_rows
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.topology import Topology, parse
 from vinejax.settings import Config
-from vinejax.tasks.base import load_task
+from vinejax.tasks.base import load_task, shipped_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,14 +102,11 @@ def architecture(cfg: Config) -> DecoderConfig:
             rule = "is no folder with a config.json; name a copy of one in model.architecture"
             raise ConfigError("model.path", rule, repr(cfg.model.path))
         return read_architecture(os.fspath(file))
-    task = load_task(cfg.data)
-    make_tokenizer = getattr(task, "tokenizer", None)
-    if make_tokenizer is None:
-        rule = f"task {task.name} ships no tokenizer; name a model, or model.architecture"
-        raise ConfigError("model.path", rule)
+    remedy = "name a model, or model.architecture"
+    tokenizer = shipped_tokenizer(load_task(cfg.data), remedy)
     sizes = cfg.model
     return DecoderConfig(
-        vocab_size=len(make_tokenizer()), num_layers=sizes.num_layers, width=sizes.width,
+        vocab_size=len(tokenizer), num_layers=sizes.num_layers, width=sizes.width,
         num_heads=sizes.num_heads, num_kv_heads=sizes.num_kv_heads,
         head_dim=sizes.width // sizes.num_heads, ffn=sizes.ffn, context=sizes.context,
     )  # fmt: skip

@@ -84,12 +84,12 @@ def rewarded_steps(
 
     The rewards of steps that end inside one token add up, as these steps are one.
     """
-    boundaries = rewards.task.split(text)
-    ends = step_ends(tokenizer, prompt, response, boundaries, text)
+    ends = rewards.step_ends(tokenizer, prompt, response, text)
     if not rewards.has_steps or not ends:
         return ends, [] if rewards.has_steps else None
+    boundaries = rewards.task.split(text)
     steps = [text[start:end] for start, end in itertools.pairwise(boundaries)]
-    own = rewards.of_steps(problem, steps)
+    own = rewards.step_rewards(problem, steps)
     if len(own) == len(ends):
         return ends, own
     total = dict.fromkeys(ends, 0.0)

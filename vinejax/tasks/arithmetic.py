@@ -1,18 +1,18 @@
-"""The embedded task: chains of additions, subtractions and products, worked one operation a line.
+"""The embedded task: chains of additions, subtractions and products, one operation per line.
 
     7+8-4-3=            the prompt
-    7+8=15              one step a line
+    7+8=15              one step per line
     15-4=11
     11-3=8
     #### 8              the answer
 
 Every problem is generated, nothing is downloaded. A problem's split is a hash of its question, so
-that the three splits cannot share one. Difficulty is the number of operations.
+no two splits share a question. The difficulty is the number of operations.
 
 The demonstrations of the supervised warm-up are hasty: before any line but the last they may stop
 showing work and write the answer down. The answer is right, but the model cannot do several
-operations in its head, so what it learns from them fails often. Working it out line by line is
-what reinforcement has to find, and a step's value shows where a solution gave up.
+operations at once, so it often fails when it imitates them. Reinforcement has to find that working
+line by line pays, and the value of a step shows where a solution gave up.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from vinejax.types import Problem
 
 SIZES = {"train": 6000, "validation": 256, "test": 512}
 OPERATIONS = (2, 3, 4)  # difficulties, in equal shares
-HASTE = 0.5  # chance that a demonstration skips the rest of its work, before each line
+HASTE = 0.5  # chance, before each line, that a demonstration skips the rest of its work
 LARGEST = 20  # every operand and every intermediate result lies in 0 .. LARGEST
 TOKENIZER = pathlib.Path(__file__).parent / "arithmetic_tokenizer"
 
@@ -50,7 +50,7 @@ def _apply(left: int, sign: str, right: int) -> int:
 
 
 def generate(rng: np.random.Generator, operations: int) -> str:
-    """One question. Evaluated from left to right, whatever the signs: the lines show the order."""
+    """A question, evaluated from left to right whatever the signs: the lines show the order."""
     value = int(rng.integers(LARGEST + 1))
     question = str(value)
     for _ in range(operations):
@@ -65,7 +65,7 @@ def generate(rng: np.random.Generator, operations: int) -> str:
 
 
 def worked(question: str) -> str:
-    """The solution of a question, one operation a line and the answer last."""
+    """The solution of a question: one operation per line, and the answer last."""
     first, *rest = re.split(r"([-+*])", question)
     value, lines = int(first), []
     for sign, right in zip(rest[::2], rest[1::2], strict=True):
@@ -76,7 +76,7 @@ def worked(question: str) -> str:
 
 
 class Arithmetic:
-    """See the module's docstring."""
+    """The task that the module's docstring describes; `tasks/base.py` documents the methods."""
 
     name = "arithmetic"
 
@@ -106,14 +106,14 @@ class Arithmetic:
         return split_steps(text, style="gsm8k")
 
     def answer(self, text: str) -> str | None:
-        found = _ANSWER.findall(text)
-        return found[-1] if found else None
+        answers = _ANSWER.findall(text)
+        return answers[-1] if answers else None
 
     def reward(self, problem: Problem, response: str) -> float:
         return float(self.answer(response) == self.answer(problem.answer))
 
     def tokenizer(self) -> Tokenizer:
-        """The shipped character-level tokenizer, for models that start from nothing."""
+        """The shipped character-level tokenizer, for a new model."""
         from vinejax.model.hf.weights import load_tokenizer
 
         return load_tokenizer(TOKENIZER)

@@ -1,17 +1,14 @@
-"""What a task is, how one is found, and how its files are read."""
+"""What a task is, what it may have besides, and how one is found."""
 
 import difflib
-import gzip
 import importlib
-import json
 import pkgutil
-import zlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from vinejax.errors import ConfigError, DataError
+from vinejax.errors import ConfigError
 from vinejax.settings import DataConfig
+from vinejax.text import Tokenizer
 from vinejax.types import Problem
 
 if TYPE_CHECKING:
@@ -24,22 +21,25 @@ Split = Literal["train", "validation", "test"]
 class Task(Protocol):
     """Problems with a reward. Any module with `make(data: DataConfig) -> Task` can be `data.task`.
 
-    Nothing here sees token ids; prompts are encoded by `tasks/prompts.py` and step boundaries
-    are mapped to tokens by `tasks/steps.py`. The protocols below are what a task may have besides.
+    A task sees texts, never token ids: `tasks/prompts.py` encodes its prompts, and `tasks/steps.py`
+    maps its step boundaries to tokens. The protocols below are what it may have besides.
     """
 
     name: str
 
     def load(self, split: Split) -> list[Problem]:
-        """The problems of a split, in the same order on every host."""
+        """The problems of a split, in the same order on every host and at every start.
+
+        Ids are unique within the split. Raises DataError if the data cannot be used.
+        """
         ...
 
     def prompt(self, problem: Problem) -> str:
-        """What the model is given."""
+        """The text that the model continues."""
         ...
 
     def solution(self, problem: Problem) -> str:
-        """A worked solution in the form of a response: what supervised warm-up trains on."""
+        """A worked solution in the form of a response, for supervised training."""
         ...
 
     def split(self, text: str) -> list[int]:
@@ -47,46 +47,82 @@ class Task(Protocol):
         ...
 
     def answer(self, text: str) -> str | None:
-        """The final answer of a response, as voted on by maj@k; None if it gives none."""
+        """The final answer of a response, on which maj@k votes; None if it gives none."""
         ...
 
     def reward(self, problem: Problem, response: str) -> float:
-        """The reward of a response's outcome; 1.0 and more counts as correct."""
+        """The reward of a whole response; 1.0 and more counts as correct.
+
+        Whatever it raises ends the run, and so does a reward that is not finite.
+        """
         ...
 
 
 @runtime_checkable
 class BatchGraded(Protocol):
-    """A task that compares answers in the run's grader, a batch at a time.
-
-    `style` is that of the grader, 'math' if the task has none; its mode is `grader.mode`.
-    """
+    """A task that compares answers in the run's grader, many at a time; its mode is the run's."""
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: "Grader") -> list[float]:
-        """What `reward` says of every (problem, response), in order."""
+        """The rewards of all (problem, response), in order; called instead of `reward`."""
         ...
 
 
 @runtime_checkable
+class WithStyle(Protocol):
+    """A task that says where its grader looks for answers; for other tasks it is 'math'."""
+
+    style: Literal["math", "gsm8k"]
+
+
+@runtime_checkable
 class WithGold(Protocol):
-    """A task whose golds the grader reads before the run, to find those that it cannot read."""
+    """A `BatchGraded` task whose unreadable gold answers are to be found before the run."""
 
     def gold(self, problem: Problem) -> str | None:
-        """The bare gold answer; None where the problem has none."""
+        """The gold answer without a solution; None where the problem has none."""
         ...
 
 
 @runtime_checkable
 class StepRewarded(Protocol):
-    """A task with process rewards, which are added to that of the outcome."""
+    """A task with process rewards, which are added to the reward of the response."""
 
     def step_rewards(self, problem: Problem, steps: Sequence[str]) -> Sequence[float]:
-        """The reward of each of a response's steps, the texts that `split` makes of it."""
+        """A reward for each step of a response; `steps` are the texts that `split` makes of it."""
         ...
 
 
+@runtime_checkable
+class StepsInTokens(Protocol):
+    """A task whose steps are counted in tokens, for text that has nothing to divide it by.
+
+    `split` is then not called. Such a task cannot be `StepRewarded`, as its steps are no texts.
+    """
+
+    def step_ends(self, num_tokens: int) -> list[int]:
+        """[C] rising token indices one past each step of a response; the last is `num_tokens`."""
+        ...
+
+
+@runtime_checkable
+class WithTokenizer(Protocol):
+    """A task that ships a tokenizer, so that a new model can be trained on it."""
+
+    def tokenizer(self) -> Tokenizer: ...
+
+
+def shipped_tokenizer(task: Task, remedy: str) -> Tokenizer:
+    """The tokenizer that the task ships.
+
+    Raises ConfigError if it ships none; `remedy` is what the message says to do.
+    """
+    if not isinstance(task, WithTokenizer):
+        raise ConfigError("model.path", f"task {task.name} ships no tokenizer; {remedy}")
+    return task.tokenizer()
+
+
 def reference_prompt(question: str) -> str:
-    """The reference's prompt, for every data set; the response begins with a line end.
+    """The reference's prompt, the same for every data set; the response begins with a newline.
 
     Source: prompt_library/MATH_step_by_step_sft.jsonnet and generic_GSM8K_step_by_step.jsonnet.
     """
@@ -94,20 +130,20 @@ def reference_prompt(question: str) -> str:
 
 
 def load_task(data: DataConfig) -> Task:
-    """The task that `data.task` names: `make(data)` of that module, one of ours or the user's.
+    """The task that `data.task` names: `make(data)` of that module, which may be the user's.
 
-    Raises ConfigError for a module that does not exist or has no usable `make`. An import that
-    fails inside an existing module is passed on as it is.
+    Raises ConfigError if the module does not exist or its `make` gives no task. An import that
+    fails inside an existing module raises what it raises.
     """
     name = data.task
     if not all(part.isidentifier() for part in name.split(".")):
-        raise _unknown(name)
+        raise _no_such_module(name)
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
             raise
-        raise _unknown(name) from None
+        raise _no_such_module(name) from None
     if not hasattr(module, "make"):
         raise ConfigError("data.task", "the module has no make(data)", repr(name))
     task = module.make(data)
@@ -118,77 +154,10 @@ def load_task(data: DataConfig) -> Task:
     return task
 
 
-def _unknown(name: str) -> ConfigError:
+def _no_such_module(name: str) -> ConfigError:
     package = importlib.import_module("vinejax.tasks")
     modules = [info.name for info in pkgutil.iter_modules(package.__path__)]
-    ours = [m for m in modules if hasattr(importlib.import_module(f"vinejax.tasks.{m}"), "make")]
-    nearest = difflib.get_close_matches(name.rsplit(".", 1)[-1], ours, n=1, cutoff=0.0)[0]
+    tasks = [m for m in modules if hasattr(importlib.import_module(f"vinejax.tasks.{m}"), "make")]
+    nearest = difflib.get_close_matches(name.rsplit(".", 1)[-1], tasks, n=1, cutoff=0.0)[0]
     message = f"no such module; the nearest of ours is 'vinejax.tasks.{nearest}'"
     return ConfigError("data.task", message, repr(name))
-
-
-def read_jsonl(path: str | Path, fields: tuple[str, ...] = ()) -> list[tuple[int, dict[str, Any]]]:
-    """The objects of a JSON Lines file, each with the number of its line, from 1.
-
-    Every object has a string under every name in `fields`. Blank lines are passed over; a file
-    whose name ends in .gz is unpacked. Raises DataError that names the file, and the line where
-    there is one: a file that is missing, empty or damaged, a line that is not UTF-8 or not a JSON
-    object, a needed field that is missing, not a string or not a text.
-    """
-    file, rows = str(path), []
-    for number, line in _lines(file):
-        if line.strip():
-            row = _parse(line, file, number)
-            check_fields(row, fields, file, number)
-            rows.append((number, row))
-    if not rows:
-        raise DataError(file, None, "no rows")
-    return rows
-
-
-def _lines(file: str) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers; a line ends at a newline and nowhere else."""
-    open_bytes = gzip.open if file.endswith(".gz") else open
-    try:
-        with open_bytes(file, "rb") as lines:
-            yield from enumerate(lines, start=1)
-    except OSError as error:
-        raise DataError(file, None, error.strerror or str(error)) from None
-    except (EOFError, zlib.error) as error:
-        raise DataError(file, None, f"damaged: {error}") from None
-
-
-def _parse(line: bytes, file: str, number: int) -> Any:
-    try:
-        return json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-    except UnicodeDecodeError as error:
-        raise DataError(file, number, f"not UTF-8 text ({error.reason})") from None
-    except json.JSONDecodeError as error:
-        message = f"not JSON ({error.msg}, column {error.colno})"
-        raise DataError(file, number, message) from None
-
-
-def check_fields(row: Any, fields: tuple[str, ...], file: str, number: int) -> None:
-    """DataError unless `row` is an object with a text under every name in `fields`."""
-    if not isinstance(row, dict):
-        raise DataError(file, number, f"expected an object, found {type(row).__name__}")
-    for field in fields:
-        if field not in row:
-            raise DataError(file, number, f"field {field!r} is missing")
-        if not isinstance(row[field], str):
-            kind = type(row[field]).__name__
-            raise DataError(file, number, f"field {field!r} must be a string, not {kind}")
-        check_text(row[field], f"field {field!r}", file, number)
-
-
-def check_text(text: str, what: str, file: str, number: int) -> None:
-    """DataError for a string with half a character, such as JSON's `"\\ud800"`.
-
-    It has no UTF-8 form: no tokenizer takes it, and no file could hold it.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = text[error.start]
-        message = f"{what} holds {half!r}, half a character, which no UTF-8 text has"
-        raise DataError(file, number, message) from None

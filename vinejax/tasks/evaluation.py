@@ -1,7 +1,7 @@
 """What the tasks that only evaluate have in common: one set of problems, each with a bare answer.
 
-Prompted, and their answers looked for, as MATH's are; a response that ends as GSM8K's do, with
-'#### 5' and no box, is read that way, so that a model trained on either can be tested.
+They have MATH's prompt, and a response is read as MATH's are. A response that ends as GSM8K's do,
+with '#### 5' and no box, is read as GSM8K's are, so that a model trained on either can be tested.
 """
 
 import re
@@ -22,11 +22,13 @@ DOLLAR = re.compile(r"(?<!\\)\$")
 
 
 class Evaluation:
-    """A task with nothing but a test split; see `tasks/base.py` for what its methods promise.
+    """A task with only a test split; `tasks/base.py` documents its methods.
 
     `path` is a file (`tasks/load.py` names the kinds), a folder with such a file called 'test', or
-    else the name of a `datasets` data set. Rows have strings under `fields`, and `read` makes a
-    row a question and its answer, or raises ValueError with what is wrong with it.
+    the name of a `datasets` data set. Rows have strings under `fields`; `read` returns question and
+    answer of a row, or raises ValueError with what is wrong with the row.
+
+    Raises ConfigError if `path` is empty.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Evaluation:
         return reference_prompt(problem.question)
 
     def solution(self, problem: Problem) -> str:
-        """The answer in its box: there is no split to train on."""
+        """The answer in a box; nothing is trained on it, as there is no train split."""
         return f"\nThe answer is $\\boxed{{{DOLLAR.sub('', problem.answer)}}}$."
 
     def split(self, text: str) -> list[int]:
@@ -78,13 +80,13 @@ class Evaluation:
         return problem.answer
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 for a response whose answer equals the gold, else 0.0, as in mode 'strict'."""
+        """1.0 if the response's answer equals the gold answer, else 0.0, as in mode 'strict'."""
         from vinejax.grading import grade_response
 
         return float(grade_response(response, problem.answer, style=_style(response)))
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: "Grader") -> list[float]:
-        """The answer is looked for as `answer` does, in either mode; the mode compares."""
+        """In both modes answers are extracted as `answer` does; the mode compares them."""
         pairs = ((self.answer(response), problem.answer) for problem, response in items)
         return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
 

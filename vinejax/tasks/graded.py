@@ -1,4 +1,4 @@
-"""The rewards of a task's responses, a batch at a time, and the grader behind them."""
+"""A task with the grader of the run: rewards of responses and of steps, and where steps end."""
 
 import dataclasses
 import math
@@ -8,21 +8,23 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from vinejax.errors import UserError
+from vinejax.errors import ConfigError, UserError
 from vinejax.grading import Grader
 from vinejax.settings import GraderConfig
-from vinejax.tasks.base import BatchGraded, StepRewarded, Task, WithGold
+from vinejax.tasks.base import BatchGraded, StepRewarded, StepsInTokens, Task, WithGold, WithStyle
+from vinejax.tasks.steps import step_ends
+from vinejax.text import Tokenizer
 from vinejax.types import Problem
 
 
 @dataclasses.dataclass(frozen=True)
 class GradingStats:
-    """What has been graded so far; pairs, timeouts and errors are the grader's, 0 without one."""
+    """What has been graded since the start; all but the seconds stay 0 without a grader."""
 
     pairs: int = 0
     timeouts: int = 0
     errors: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # wall-clock time in the task's own functions
 
     def minus(self, earlier: "GradingStats") -> "GradingStats":
         """What was added since `earlier`."""
@@ -33,11 +35,16 @@ class GradingStats:
 class GradedTask:
     """A task with its grader: a context manager, usable from several threads, one call at a time.
 
-    Workers start when a task that is `BatchGraded` has a pair that needs one; for other tasks
-    there never are any.
+    The grader's processes start with the first pair that needs one; a task that is not
+    `BatchGraded` never has any.
+
+    Raises ConfigError for a task that is both `StepsInTokens` and `StepRewarded`.
     """
 
     def __init__(self, task: Task, cfg: GraderConfig):
+        if isinstance(task, StepsInTokens) and isinstance(task, StepRewarded):
+            rule = "`step_rewards` judges the texts of steps, and `step_ends` gives them none"
+            raise ConfigError("data.task", rule, repr(task.name))
         self.task = task
         self._grader = _grader(task, cfg) if isinstance(task, BatchGraded) else None
         self._seconds = 0.0
@@ -50,7 +57,7 @@ class GradedTask:
         self.close()
 
     def close(self) -> None:
-        """End the grader's workers; a task that needs them gives no more rewards."""
+        """Ends the grader's processes; a task that needs them gives no more rewards."""
         if self._grader:
             self._grader.close()
 
@@ -58,60 +65,78 @@ class GradedTask:
     def stats(self) -> GradingStats:
         if not self._grader:
             return GradingStats(seconds=self._seconds)
-        of = self._grader.stats
-        return GradingStats(of.pairs, of.timeouts, of.errors, self._seconds)
+        stats = self._grader.stats
+        return GradingStats(stats.pairs, stats.timeouts, stats.errors, self._seconds)
 
     def __call__(self, items: Sequence[tuple[Problem, str]]) -> list[float]:
-        """The rewards of the outcomes of (problem, response), in order, graded as one batch.
+        """The rewards of (problem, response), in order, graded as one batch.
 
-        Raises UserError, naming the task, when it gives another number of rewards than there are
-        items, or, naming the problem too, when one is not finite.
+        Raises UserError, naming the task, if it gives another number of rewards than there are
+        items, or, naming the problem too, if a reward is not finite.
         """
         if not items:
             return []
-        found = self._timed(self._outcomes, items)
-        if len(found) != len(items):
-            message = f"`rewards` gave {len(found)} rewards for {len(items)} responses"
+        rewards = self._timed(self._outcomes, items)
+        if len(rewards) != len(items):
+            message = f"`rewards` gave {len(rewards)} rewards for {len(items)} responses"
             raise UserError(f"task {self.task.name}: {message}")
         problems = (problem for problem, _ in items)
-        return [self._finite(r, p, "reward") for r, p in zip(found, problems, strict=True)]
+        return [self._finite(r, p, "reward") for r, p in zip(rewards, problems, strict=True)]
 
     def _outcomes(self, items: Sequence[tuple[Problem, str]]) -> Sequence[float]:
         if self._grader and isinstance(self.task, BatchGraded):
             return self.task.rewards(items, self._grader)
         return [self.task.reward(problem, response) for problem, response in items]
 
+    def step_ends(
+        self, tokenizer: Tokenizer, prompt: list[int], response: list[int], text: str
+    ) -> list[int]:
+        """[C] response token index one past each step; [] for an empty response.
+
+        `text` is the response as graded. Raises UserError if the task gives other step ends than
+        `StepsInTokens` says.
+        """
+        if not isinstance(self.task, StepsInTokens):
+            return step_ends(tokenizer, prompt, response, self.task.split(text), text)
+        if not response:
+            return []
+        ends = list(self.task.step_ends(len(response)))
+        if ends != sorted(set(ends)) or ends[:1] < [1] or ends[-1] != len(response):
+            rule = f"must rise from 1 or more to {len(response)}, the number of tokens"
+            raise UserError(f"task {self.task.name}: `step_ends` gave {ends}, which {rule}")
+        return ends
+
     @property
     def has_steps(self) -> bool:
-        """Whether the task rewards steps, too."""
+        """Whether the task rewards steps too."""
         return isinstance(self.task, StepRewarded)
 
-    def of_steps(self, problem: Problem, steps: Sequence[str]) -> list[float]:
-        """The task's own rewards of a response's steps, one each; only if it `has_steps`.
+    def step_rewards(self, problem: Problem, steps: Sequence[str]) -> list[float]:
+        """The task's rewards of a response's steps, one each; only if it `has_steps`.
 
         Raises UserError, naming task and problem, for another number of them or one that is not
         finite.
         """
         assert isinstance(self.task, StepRewarded)
-        found = self._timed(self.task.step_rewards, problem, steps)
-        if len(found) != len(steps):
-            message = f"`step_rewards` gave {len(found)} rewards for {len(steps)} steps"
+        rewards = self._timed(self.task.step_rewards, problem, steps)
+        if len(rewards) != len(steps):
+            message = f"`step_rewards` gave {len(rewards)} rewards for {len(steps)} steps"
             raise UserError(f"task {self.task.name}, problem {problem.id}: {message}")
-        return [self._finite(reward, problem, "step reward") for reward in found]
+        return [self._finite(reward, problem, "step reward") for reward in rewards]
 
     def unreadable(self, problems: Sequence[Problem]) -> dict[str, str | None]:
-        """Id and gold of those whose gold the grader cannot read, or that have none.
+        """Id and gold answer of the problems that have none or one that the grader cannot read.
 
-        Empty for a task without `rewards` or `gold`.
+        Empty for a task that is not both `BatchGraded` and `WithGold`.
         """
         task = self.task
         if not self._grader or not isinstance(task, WithGold):
             return {}
         golds = {problem.id: task.gold(problem) for problem in problems}
-        # The grader finds nothing to read in an empty gold.
+        # An empty gold is unreadable to the grader.
         verdicts = self._grader.readable_many([gold or "" for gold in golds.values()])
-        found = zip(golds.items(), verdicts, strict=True)
-        return {name: gold for (name, gold), verdict in found if not verdict.correct}
+        pairs = zip(golds.items(), verdicts, strict=True)
+        return {name: gold for (name, gold), verdict in pairs if not verdict.correct}
 
     def _timed(self, function: Callable[..., Any], *arguments: Any) -> Any:
         with self._lock:
@@ -130,12 +155,12 @@ class GradedTask:
 
 
 class BackgroundGrading:
-    """GradedTask of responses as they come, on a thread of its own: the caller goes on sampling.
+    """Grades responses on a thread of its own as they come, while the caller goes on sampling.
 
     A context manager; leaving it waits for the batch that is being graded and drops the others.
     """
 
-    BATCH = 64  # responses: enough for all workers, few enough to be done before the last ones come
+    BATCH = 64  # responses: enough for all workers, few enough to finish before the last ones come
 
     def __init__(self, rewards: GradedTask):
         self._rewards = rewards
@@ -150,7 +175,7 @@ class BackgroundGrading:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def add(self, i: int, problem: Problem, response: str) -> None:
-        """Have response number `i` graded."""
+        """Hands over response number `i`, to be graded in a batch."""
         self._next.append((i, problem, response))
         if len(self._next) >= self.BATCH:
             self._submit()
@@ -176,7 +201,7 @@ def _grader(task: BatchGraded, cfg: GraderConfig) -> Grader:
     return Grader(
         cfg.workers,
         cfg.timeout_s,
-        mode=cfg.mode,  # pyright: ignore[reportArgumentType]
-        style=getattr(task, "style", "math"),
+        mode=cfg.mode,
+        style=task.style if isinstance(task, WithStyle) else "math",
         memory_mb=cfg.memory_mb,
     )

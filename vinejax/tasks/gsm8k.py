@@ -1,10 +1,10 @@
 """GSM8K: grade-school word problems with a worked solution and an integer answer.
 
-Prompt, response format and, in mode 'reference', the answer rule are the reference's
-(`src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO). Where we depart: in mode 'strict' the answer
-is compared as a number, with units and separators as people write them, where the reference
-compares strings and forgets the commas of the gold; and which 373 of the training rows are the
-validation set is our own draw, because the reference ships its split as a file.
+Prompt, response format and, in mode 'reference', the rule for answers are the reference's
+(`src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO). Departures: mode 'strict' compares answers as
+numbers, with units and separators as people write them, where the reference compares strings and
+ignores the commas of the gold answer; and which 373 of the training rows are the validation split
+is our own draw, because the reference ships its split as a file.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vinejax.settings import DataConfig
 from vinejax.tasks.base import Split, reference_prompt
-from vinejax.tasks.load import check_left, mixed, problems_of, read_split
+from vinejax.tasks.load import check_any_left, hash_shuffled, problems_of, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
 
@@ -34,10 +34,10 @@ def make(data: DataConfig) -> "GSM8K":
 
 
 class GSM8K:
-    """The task; see `tasks/base.py` for what its methods promise.
+    """The task; `tasks/base.py` documents its methods.
 
-    `path` is a folder with train and test files (`tasks/load.py`) or else the name of a `datasets`
-    data set.
+    `path` is a folder with train and test files (`tasks/load.py` names the kinds), or the name of a
+    `datasets` data set.
     """
 
     style = "gsm8k"
@@ -58,7 +58,7 @@ class GSM8K:
         rows = read_split(self.path, source, FIELDS, "main")
         problems = problems_of(rows, problem, {})
         problems = divide(problems, split) if source == "train" else problems
-        check_left(problems, rows.file)
+        check_any_left(problems, rows.file)
         return problems
 
     def prompt(self, problem: Problem) -> str:
@@ -78,15 +78,15 @@ class GSM8K:
         return self.answer(problem.answer)
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 for the gold's number after the last '####', else 0.0, as in mode 'strict'."""
+        """1.0 if the right number follows the last '####', else 0.0, as in mode 'strict'."""
         from vinejax.grading import grade
 
         given = final_answer(response)
         return float(given is not None and grade(given, self.gold(problem) or ""))
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: "Grader") -> list[float]:
-        """In mode 'strict' '72.0', '$72' and '72 clips' are 72; in mode 'reference' the texts
-        after the last '####' have to be the same."""
+        """Mode 'strict' takes '72.0', '$72' and '72 clips' for 72; mode 'reference' wants the text
+        after the last '####' to be the same."""
         if grader.mode == "reference":
             verdicts = grader.grade_responses(
                 (response, problem.answer, problem.question) for problem, response in items
@@ -107,6 +107,6 @@ def final_answer(response: str) -> str | None:
 
 def divide(problems: list[Problem], split: Split) -> list[Problem]:
     """The train or validation part of the training rows, always the same one, in mixed order."""
-    drawn = mixed(problems)
+    drawn = hash_shuffled(problems)
     size = max(1, round(len(drawn) * VALIDATION_PORTION))
     return drawn[:size] if split == "validation" else drawn[size:]

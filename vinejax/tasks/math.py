@@ -5,8 +5,8 @@ Prompt, response format and sizes of the splits are the reference's (McGill-NLP/
 formats for the warm-up the one without a newline at the end). The data is not ours to ship:
 `data.path` names a copy, in either of its two divisions (see `divide`).
 
-Where we depart: which rows are held out is our own draw, because the reference ships its splits as
-files; and in mode 'strict' the gold is the last box of the solution alone.
+Departures: which rows are held out is our own draw, because the reference ships its splits as
+files; and in mode 'strict' the gold answer is the last box of the solution alone.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from vinejax.errors import ConfigError
 from vinejax.settings import DataConfig
 from vinejax.tasks.base import Split, reference_prompt
-from vinejax.tasks.load import check_left, mixed, problems_of, read_split
+from vinejax.tasks.load import check_any_left, hash_shuffled, problems_of, read_split
 from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
 
@@ -38,10 +38,10 @@ def make(data: DataConfig) -> "MATH":
 
 
 class MATH:
-    """The task; see `tasks/base.py` for what its methods promise.
+    """The task; `tasks/base.py` documents its methods.
 
-    `path` is a folder with train and test files (`tasks/load.py`) or else the name of a `datasets`
-    data set; rows have `problem` and `solution`, and may have a `unique_id`.
+    `path` is a folder with train and test files (`tasks/load.py` names the kinds), or the name of a
+    `datasets` data set; rows have `problem` and `solution`, and may have a `unique_id`.
     """
 
     style = "math"
@@ -53,7 +53,7 @@ class MATH:
     def load(self, split: Split) -> list[Problem]:
         """Problems named by `unique_id` or row, 'train/17'; `answer` is the whole solution."""
         problems = self._splits[split]
-        check_left(problems, f"{self.path} {split}")
+        check_any_left(problems, f"{self.path} {split}")
         return problems
 
     @cached_property
@@ -89,14 +89,14 @@ class MATH:
         return boxed_answer(problem.answer)
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 for a response whose answer is the gold, else 0.0, as in mode 'strict'."""
+        """1.0 if the response's answer equals the gold answer, else 0.0, as in mode 'strict'."""
         from vinejax.grading import grade_response
 
         return float(grade_response(response, self.gold(problem) or ""))
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: "Grader") -> list[float]:
-        """'strict' compares with the last boxed answer of the solution; 'reference' hands over the
-        solution itself, out of which the reference's rules extract a list of answers."""
+        """Mode 'strict' compares with the last boxed answer of the solution; mode 'reference' takes
+        the solution, from which the reference's rules extract a list of answers."""
         whole = grader.mode == "reference"
         verdicts = grader.grade_responses(
             (response, problem.answer if whole else self.gold(problem) or "", problem.question)
@@ -111,11 +111,11 @@ def _id(row: dict[str, Any], name: str) -> str:
 
 
 def boxed_answer(solution: str) -> str | None:
-    r"""What the last \boxed{...} or \boxed 5 of a solution holds, or the last few, 'and' between.
+    r"""Content of the last \boxed{...} or \boxed 5 of a solution, or of several joined by 'and'.
 
-    None if there is no box, or nothing in the last one, or if that is never closed.
+    None if there is no box, or if the last one is empty or never closed. The grader reads the boxes
+    of a response in the same way.
     """
-    # As the grader reads a response's.
     from vinejax.grading.strict.latex import last_boxed, last_boxes
 
     return last_boxes(solution) if (last_boxed(solution) or "").strip() else None
@@ -124,17 +124,17 @@ def boxed_answer(solution: str) -> str | None:
 def divide(train: list[Problem], test: list[Problem]) -> dict[Split, list[Problem]]:
     """The three splits, always the same ones, from a copy's train and test rows.
 
-    12,000/500, the division of PRM800K that the reference uses: 11,500, 500 and 500. 7,500/5,000,
-    the authors': of the 5,000 we hold out 500 for the test and move the rest to train; these 500
-    are not those of PRM800K, whose list is not in the data, so results do not compare exactly.
-    Other sizes go by proportion, at least one problem each: 1 in 24 of the training rows is for
-    validation, and of a test file with over a quarter of all rows a 25th of all rows is kept.
+    12,000/500, the division of PRM800K that the reference uses, gives 11,500, 500 and 500. Of
+    7,500/5,000, the authors' division, 500 of the 5,000 stay the test split and the others move to
+    train; these 500 are not PRM800K's, whose list is not in the data, so results do not compare
+    exactly. Other sizes are divided in proportion, with at least one problem each: 1 in 24 training
+    rows is for validation, and a test file with over a quarter of all rows keeps a 25th of them.
     """
     total = len(train) + len(test)
     if len(test) > LARGE_TEST * total:
         held_out = max(1, round(TEST_PORTION * total))
-        drawn = mixed(test)
+        drawn = hash_shuffled(test)
         train, test = train + drawn[held_out:], drawn[:held_out]
-    drawn = mixed(train)
+    drawn = hash_shuffled(train)
     size = max(1, round(VALIDATION_PORTION * len(drawn)))
     return {"train": drawn[size:], "validation": drawn[:size], "test": test}

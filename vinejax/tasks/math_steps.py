@@ -2,12 +2,12 @@
 
 The rules are the reference's (`src/treetune/tasks/math_extract_steps_inplace.py` of
 McGill-NLP/VinePPO, lines cited below), and so are the boundaries wherever it gives any. It puts a
-placeholder of 60 characters where a formula stands and splits that text; here formulas are spans
-of the text itself, overwritten by a filler of the same length, and the 60 is arithmetic.
+placeholder of 60 characters in the place of each formula and splits that text; here formulas are
+spans of the text itself, overwritten by a filler of the same length, and count as 60 characters.
 
 Departures, all where the reference raises: a response that is one short part is one step; a
-formula inside a formula belongs to the outer one; '' is one empty step. And one bound: the name
-of an environment has at most 64 characters. Work is near linear in the text, whatever it holds.
+formula inside a formula belongs to the outer one; '' is one empty step. In addition, the name of an
+environment has at most 64 characters. The work is nearly linear in the length of any text.
 """
 
 import bisect
@@ -18,16 +18,16 @@ from collections.abc import Callable
 
 Span = tuple[int, int]
 
-FILLER = "\0"  # no letter, space, sign or digit of any rule below
-FORMULA = 60  # characters that a formula counts for where parts are measured with formulas hidden
+FILLER = "\0"  # matches no letter, space, sign or digit of the rules below
+FORMULA = 60  # characters that a formula counts as, where its text is hidden
 SHORT = 20  # parts shorter than this are joined to the next
 LONG = 100  # parts longer than this are broken
-LANGUAGE_SIDE, MATH_SIDE = 40, 20  # least characters on either side of such a break
+LANGUAGE_SIDE, MATH_SIDE = 40, 20  # minimum of characters on either side of such a break
 TAILS = (".$", ".$$", r".\)", r".\]")  # a sentence that ends inside its formula
 
 INLINE_OPEN = re.compile(r"(?<!\\)\$")
 INLINE_CLOSE = re.compile(r"(?<!\\)\$(?!\$)")
-# Lookaheads, because the text of one name can hold the beginning of another.
+# Lookaheads, because one name can contain the beginning of another.
 BEGIN = re.compile(r"\\begin\{(?=([^}]{0,64})\})")
 END = re.compile(r"\\end\{(?=([^}]{0,64})\})")
 NEWLINE = re.compile("\n")
@@ -44,9 +44,9 @@ MATH_BREAKS = [
 
 
 def split_math(text: str) -> list[int]:
-    """Character boundaries [0, ..., len(text)] of the steps; rising, but for '' -> [0, 0].
+    """Character boundaries [0, ..., len(text)] of the steps of any text; rising, except '': [0, 0].
 
-    Total and lossless. `split_solution_inplace`, lines 420-442 of the reference's file.
+    Follows `split_solution_inplace`, lines 420-442 of the reference's file.
     """
     if not text:
         return [0, 0]
@@ -64,8 +64,8 @@ def split_math(text: str) -> list[int]:
 def mask(text: str) -> tuple[str, list[Span]]:
     """The text with every character of a formula replaced by FILLER, and the outermost formulas.
 
-    Kinds are looked for one after another, each in what those before it left over (:21-67). The
-    reference's regular expressions do the same in quadratic time where a bracket never closes.
+    Kinds are searched one after another, each in the text that the ones before it left (:21-67).
+    The reference's regular expressions take quadratic time if a bracket never closes.
     """
     masked, spans = text, []
     for find in FORMULAS:
@@ -84,7 +84,7 @@ def mask(text: str) -> tuple[str, list[Span]]:
 
 
 def _between(opener: str, closer: str, masked: str) -> list[Span]:
-    """From every `opener` to the next `closer`; what lies between is not looked at."""
+    """Spans from every `opener` to the next `closer`, whatever lies between."""
     spans, start = [], masked.find(opener)
     while start >= 0 and (end := masked.find(closer, start + len(opener))) >= 0:
         end += len(closer)
@@ -94,7 +94,7 @@ def _between(opener: str, closer: str, masked: str) -> list[Span]:
 
 
 def _inline(masked: str) -> list[Span]:
-    r"""$...$ with something in it; \$ is no delimiter, and the closing $ is the last of its run."""
+    r"""Spans $...$ that are not empty; \$ is no delimiter, the closing $ is the last of a run."""
     spans, opener = [], INLINE_OPEN.search(masked)
     while opener and (closer := INLINE_CLOSE.search(masked, opener.start() + 2)):
         spans.append((opener.start(), closer.end()))
@@ -103,7 +103,7 @@ def _inline(masked: str) -> list[Span]:
 
 
 def _environments(masked: str) -> list[Span]:
-    r"""From every \begin{name} to the next \end{name} of the same name."""
+    r"""Spans from every \begin{name} to the next \end{name} of the same name."""
     ends: dict[str, list[int]] = {}
     for match in END.finditer(masked):
         ends.setdefault(match[1], []).append(match.start())
@@ -134,8 +134,8 @@ FORMULAS: tuple[Callable[[str], list[Span]], ...] = (
 
 
 def _join(ends: list[int], is_open: Callable[[int, int], bool]) -> list[int]:
-    """`ends` without those of open parts: such a part goes on to the next end, the last one joins
-    the part before it."""
+    """`ends` without those of open parts: an open part continues to the next end; if it is the
+    last part, it joins the one before it."""
     kept, start = [], 0
     for end in ends:
         if not is_open(start, end):
@@ -175,7 +175,7 @@ def _formula_periods(text: str, formulas: list[Span], ends: list[int]) -> list[i
 def _formula_lines(text: str, formulas: list[Span], ends: list[int]) -> list[int]:
     """Parts end before a newline inside a formula too (:165-220); a lone opener joins its line.
 
-    Of equal formulas in one part only the first is divided, as the reference does it.
+    Only the first of equal formulas in one part is divided, as in the reference.
     """
     cuts, seen = set(ends), set()
     for start, end in formulas:
@@ -202,10 +202,11 @@ def _formula_lines(text: str, formulas: list[Span], ends: list[int]) -> list[int
 
 
 def _break_long(part: str, offset: int) -> list[int]:
-    """Ends, with `offset` added, of a part that is broken until nothing is too long (:330-417).
+    """The ends, plus `offset`, of the pieces of a part that is broken until none is too long.
 
-    What follows a break in a formula is broken as formulas only. The reference keeps that range
-    relative to the piece that was broken and compares it with an offset in the part; so do we.
+    Text after a break in a formula is broken as formulas only. The reference (:330-417) keeps the
+    range of that text relative to the piece that was broken, but compares it with offsets in the
+    part; so does this.
     """
     ends, math_start, math_end = [], len(part), 0
     pending = [(0, len(part))]
@@ -225,7 +226,7 @@ def _break_long(part: str, offset: int) -> list[int]:
 
 
 def _language_break(piece: str) -> int | None:
-    """Where to break outside formulas (:223-290); their size counts as FORMULA characters."""
+    """Where to break outside formulas, each of which counts as FORMULA characters (:223-290)."""
     masked, formulas = mask(piece)
     ends = [end for _, end in formulas]
     growth = [FORMULA - (end - start) for start, end in formulas]
@@ -241,15 +242,16 @@ def _language_break(piece: str) -> int | None:
 def _middle(
     piece: str, breaks: list[re.Pattern], side: int, measure: Callable[[int], int]
 ) -> int | None:
-    """The break of the first kind whose occurrence nearest to the middle leaves both sides enough.
+    """Where to break: at the first kind of break whose occurrence nearest to the middle leaves at
+    least `side` characters on both sides.
 
-    `measure` maps an index to where it counts as standing; the earlier of two equally near wins.
+    `measure` maps an index to its distance from the start; the earlier of two equally near wins.
     """
     middle = measure(len(piece)) / 2
     for pattern in breaks:
-        found = [match.end(1) for match in pattern.finditer(piece)]
-        after = bisect.bisect_left(found, middle, key=measure)
-        near = found[max(0, after - 1) : after + 1]
+        breaks_at = [match.end(1) for match in pattern.finditer(piece)]
+        after = bisect.bisect_left(breaks_at, middle, key=measure)
+        near = breaks_at[max(0, after - 1) : after + 1]
         if near:
             cut = min(near, key=lambda index: abs(measure(index) - middle))
             if side <= cut <= len(piece) - side:

@@ -1,6 +1,6 @@
 """Texts to token ids: prompts, worked responses, and the problems of a split.
 
-Sampled responses never come here: their ids are used as they were drawn.
+Sampled responses are never encoded: their ids are used as they were sampled.
 """
 
 from typing import Any
@@ -10,17 +10,17 @@ from vinejax.tasks.base import Split, Task
 from vinejax.text import Tokenizer
 from vinejax.types import Problem
 
-# Texts to encode a response after. One of them keeps its tokens whatever follows: letters do not
-# merge with a line end, a space or a digit, nor a line end with a letter.
+# A response is encoded after one of these texts, one of which keeps its tokens whatever follows:
+# letters do not merge with a newline, a space or a digit, nor a newline with a letter.
 ANCHORS = ("a", "\n")
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str, chat_template: bool) -> list[int]:
-    """Ids of a prompt, with BOS in front exactly once where the tokenizer has one.
+    """Ids of a prompt, with BOS in front exactly once if the tokenizer has one.
 
-    With `chat_template`, `text` is what the user says and the ids end where the assistant's turn
-    begins. Raises ConfigError if the tokenizer has no chat template, ModelError if no token at
-    all would stand before the response.
+    With `chat_template`, `text` is the user's message and the ids end where the assistant's turn
+    begins. Raises ConfigError if the tokenizer has no chat template, ModelError if there would be
+    no token at all before the response.
     """
     if chat_template:
         text = _render(tokenizer, text)
@@ -41,14 +41,13 @@ def _render(tokenizer: Tokenizer, text: str) -> str:
 
 
 def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a response as it stands after a prompt: no BOS, EOS at the end.
+    """Ids of a response that follows a prompt: no BOS, EOS at the end.
 
-    SentencePiece puts a space before whatever it encodes, which inside a sequence is one space
-    too many. So the text is encoded together with an anchor before it, and the anchor's tokens
-    are taken off again; decode(prompt + ids) is then decode(prompt) + text. Unlike the reference,
-    which encodes prompt and response as one text, a token can never reach over the border
-    between them, where generation starts. If no anchor keeps its tokens, the text is encoded
-    alone, which is right for byte-level BPE.
+    SentencePiece puts a space before every text it encodes, which inside a sequence is one space
+    too many. So the text is encoded with an anchor in front, whose tokens are then removed;
+    decode(prompt + ids) is decode(prompt) + text. Unlike in the reference, which encodes prompt and
+    response as one text, no token can span the boundary between them, where generation starts. If
+    no anchor keeps its tokens, the text is encoded alone, which is right for byte-level BPE.
 
     Raises ModelError if the tokenizer has no EOS token.
     """
@@ -63,7 +62,7 @@ def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    # verbose: what is too long is dropped and reported by us, not warned about.
+    # Without warnings: texts that are too long are dropped and reported later.
     return list(tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
@@ -74,10 +73,10 @@ def load_problems(
     max_prompt_tokens: int,
     chat_template: bool,
 ) -> tuple[list[tuple[Problem, list[int]]], list[str]]:
-    """(problems with their prompt ids, ids of the problems whose prompt is too long).
+    """(problems with their prompts' token ids, ids of the problems whose prompt is too long).
 
-    Raises DataError if no problem is left, or if two have the same id: the random numbers of a
-    rollout come from its problem's id.
+    Raises DataError if no problem is left, or if two have the same id, from which the random
+    numbers of a rollout come.
     """
     problems = task.load(split)
     seen = set()

@@ -1,4 +1,4 @@
-"""Reasoning steps: where a response divides, in characters and then in tokens."""
+"""Reasoning steps: the boundaries of a response's steps, in characters and then in tokens."""
 
 import bisect
 
@@ -7,24 +7,26 @@ from vinejax.text import UNFINISHED, Tokenizer, decode
 
 STYLES = ("math", "gsm8k", "lines")
 ANSWER_LINE = "\n#### "
-PATIENCE = 32  # tokens that may add no complete text before whole prefixes are decoded
+PATIENCE = 32  # tokens in a row without complete text, after which whole prefixes are decoded
 
 
 def split_steps(text: str, style: str = "math") -> list[int]:
     """Character boundaries [0, ..., len(text)]: step c is text[boundaries[c]:boundaries[c + 1]].
 
-    Total: any string has at least one step and steps lose no character. Boundaries rise strictly,
-    but for '', which is one empty step, [0, 0]. A line takes the newline before it.
+    Any string has at least one step, and steps lose no character. Boundaries rise strictly, except
+    for '', which is one empty step, [0, 0]. A line includes the newline before it.
 
-    'math': sentences, lines, lines of formulas, and what is left of over 100 characters broken at
-      a comma or the like; see `tasks/math_steps.py`.
-    'gsm8k': one step a line; blank lines at the start join the first line that is not blank, the
+    'math': sentences, lines and lines of formulas; parts of over 100 characters are broken at a
+      comma or the like; see `tasks/math_steps.py`.
+    'gsm8k': one step per line; blank lines at the start join the first line that is not blank, the
       last '\\n#### ' and all after it join the last such line before it, and other blank lines
-      are steps of their own. As `split_solution_into_intermediate_steps` in
-      `src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO, which raises where there are two
-      answer lines and gives an empty first step to a text of nothing but blank lines.
-    'lines': one step a line that is not blank; blank lines join the next such line, at the end
-      of the text the last.
+      are steps. Follows `split_solution_into_intermediate_steps` in
+      `src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO, which raises if there are two
+      answer lines and gives a text of only blank lines an empty first step.
+    'lines': one step per line that is not blank; blank lines join the next such line, at the end
+      of the text the last one.
+
+    Raises ValueError for another style.
     """
     if style not in STYLES:
         raise ValueError(f"unknown style {style!r}; known: {', '.join(map(repr, STYLES))}")
@@ -45,10 +47,9 @@ def split_steps(text: str, style: str = "math") -> list[int]:
 
 
 def every_n_tokens(num_tokens: int, n: int) -> list[int]:
-    """[C] step ends n, 2n, ..., num_tokens: steps of n tokens where a text has none to divide by.
+    """[C] step ends n, 2n, ..., num_tokens, for a task's `step_ends`: steps of n tokens.
 
-    What `step_ends` gives for a task's own steps; the last may be shorter, no tokens have no step.
-    Raises ValueError for n < 1.
+    The last step may be shorter; without tokens there is no step. Raises ValueError for n < 1.
     """
     if n < 1:
         raise ValueError(f"a step needs at least one token, not {n}")
@@ -64,9 +65,9 @@ def step_ends(
 ) -> list[int]:
     """[C] response token index one past each step; [] for an empty response.
 
-    `boundaries` are those of `text`, the response as graded, which may stop short of what the
-    tokens decode to (a stop string is cut). A boundary inside a token moves to the end of that
-    token, equal ones merge, and the last step takes all tokens that are left, EOS included.
+    `boundaries` are the steps' in `text`, the response as graded, which may be shorter than the
+    decoded tokens (a stop string is cut off). A boundary inside a token moves to the end of that
+    token, equal ones merge, and the last step has all tokens that are left, EOS included.
     """
     if not response:
         return []
@@ -80,10 +81,10 @@ def step_ends(
 def token_ends(
     tokenizer: Tokenizer, prompt: list[int], response: list[int]
 ) -> tuple[str, list[int]]:
-    """The response's decoded text, and for each token the characters complete at its end.
+    """(decoded response, for each of its tokens the number of characters complete at its end).
 
-    ends[t - 1] = len(decode(prompt + response[:t])) - len(decode(prompt)), and what it was one
-    token before where a character is unfinished.
+    ends[t - 1] = len(decode(prompt + response[:t])) - len(decode(prompt)); where a character is
+    unfinished, the end of the token before.
     """
     ids, first = prompt + response, len(prompt)
     prompt_text = decode(tokenizer, prompt).rstrip(UNFINISHED)
@@ -98,11 +99,11 @@ def token_ends(
 def _near_ends(
     tokenizer: Tokenizer, ids: list[int], first: int, head: int, decoded: str
 ) -> list[int] | None:
-    """Ends of ids[first:] in linear work: each token is decoded after a few known ones only.
+    """Ends of ids[first:] in linear work: each token is decoded after only a few known ones.
 
-    From one place where the text is complete to another; what a token adds must be what the whole
-    text has at that place. None where it is not for long: bytes that never make a character, or a
-    decoder that needs all that stands before.
+    The known ones end where the text is complete, and the text that a token adds must be that of
+    `decoded` at its place. None if that fails for too long: bytes that never form a character, or a
+    decoder that needs the whole text before a token.
     """
     start, known, done = 0, first, 0  # ids[start:known] have `head` characters on their own,
     ends = []  # decoded[:done] is the text before `known`
@@ -123,7 +124,7 @@ def _near_ends(
 def _whole_ends(
     tokenizer: Tokenizer, ids: list[int], first: int, head: int, decoded: str
 ) -> list[int]:
-    """Ends of ids[first:] by their definition, decoding every prefix."""
+    """Ends of ids[first:] by definition: every prefix is decoded."""
     ends, done = [], 0
     for end in range(first + 1, len(ids) + 1):
         text = decode(tokenizer, ids[:end])[head:]

@@ -1,4 +1,4 @@
-"""SVAMP: 1,000 one-step word problems that tell understanding from pattern matching.
+"""SVAMP: 1,000 word problems of one step, varied so that matching patterns does not solve them.
 
 Patel, Bhattamishra and Goyal 2021, https://arxiv.org/abs/2103.07191. For evaluation only.
 """
@@ -14,7 +14,7 @@ def make(data: DataConfig) -> Evaluation:
 
 
 def question_and_answer(row: dict[str, Any]) -> tuple[str, str]:
-    """Body and question as one text, with the full stop that a third of the bodies lack."""
+    """(body and question as one text, answer); a third of the bodies lack their full stop."""
     body, question, answer = row["Body"].strip(), row["Question"].strip(), row.get("Answer")
     if isinstance(answer, bool) or not isinstance(answer, int | float):
         raise ValueError(f"field 'Answer' must be a number, found {answer!r}")
