@@ -12,6 +12,10 @@ import numpy as np
 
 from vinejax.seeds import row_seed as row_seed  # part of the public names
 
+# The least reward of a correct solution: graders give 1, and tasks give less for partial credit,
+# which counts as wrong in pass@1, in the choice of what to learn from, and in the report.
+CORRECT_REWARD = 1.0
+
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
