@@ -136,7 +136,7 @@ def accuracy_metrics(
     if len(answers) != num_problems:
         raise ValueError(f"rewards of {num_problems} problems, answers of {len(answers)}")
     counts = correct.sum(axis=1)
-    per_problem: dict[str, ArrayLike] = {"pass_at_1": correct.mean(axis=1)}
+    per_problem: dict[str, np.ndarray | list[float]] = {"pass_at_1": correct.mean(axis=1)}
     for k in [2**i for i in range(1, n.bit_length()) if 2**i < n] + [n] * (n > 1):
         per_problem[f"pass_at_{k}"] = [pass_at_k(n, int(count), k) for count in counts]
     votes = [maj_at_k(row, list(given)) for row, given in zip(correct, answers, strict=True)]
