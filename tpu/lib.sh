@@ -158,11 +158,11 @@ forward() {
   done
 }
 
-# read_topology: fills TOPOLOGY with what vinejax/runtime/topology.py knows of --topology.
+# read_topology: fills TOPOLOGY with what vinejax/runtime/renting.py knows of --topology.
 declare -A TOPOLOGY
 read_topology() {
   local lines field value
-  lines=$(cd "$ROOT" && "${PYTHON:-python3}" -m vinejax.runtime.topology "${OPT[topology]}")
+  lines=$(cd "$ROOT" && "${PYTHON:-python3}" -m vinejax.runtime.renting "${OPT[topology]}")
   while read -r field value; do
     # shellcheck disable=SC2034  # for the script
     TOPOLOGY[$field]=$value

@@ -13,7 +13,7 @@ from vinejax.model.hf.architecture import PLANNED, check_architecture, read_arch
 from vinejax.plan.case import open_case
 from vinejax.plan.memory import parts
 from vinejax.plan.work import analytic
-from vinejax.runtime.topology import parse
+from vinejax.runtime.topology import parse_topology
 from vinejax.settings import Config
 
 PODS = {
@@ -56,7 +56,7 @@ def test_there_are_rows_for_pods_small_slices_and_gpus(name: str):
     if name.startswith("rho"):
         assert {"h100:1", "h200:1"} <= meshes
     for kind in ("v5e", "v5p", "v6e"):
-        assert min(parse(x).chips for x in meshes if x.startswith(kind)) <= 16
+        assert min(parse_topology(x).chips for x in meshes if x.startswith(kind)) <= 16
 
 
 @pytest.mark.parametrize(("name", "topology"), rows())

@@ -14,7 +14,7 @@ from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import read_architecture
 from vinejax.model.sharding import AXES, check_heads, check_rows
 from vinejax.runtime.devices import with_row
-from vinejax.runtime.topology import Topology, parse
+from vinejax.runtime.topology import Topology, parse_topology
 from vinejax.settings import Config
 from vinejax.tasks.base import load_task
 
@@ -64,7 +64,7 @@ def open_case(cfg: Config) -> Case:
     if not cfg.topology:
         known = ", ".join(cfg.meshes) or "such as 'v5e:16x16'"
         raise ConfigError("topology", f"--mode=plan needs the name of what to plan for: {known}")
-    topology = parse(cfg.topology)
+    topology = parse_topology(cfg.topology)
     cfg = filled(with_row(cfg, cfg.topology), topology)
     how = {name: getattr(cfg.model, name) for name in ("compute_dtype", "attention", "remat")}
     case = Case(cfg, Decoder(dataclasses.replace(architecture(cfg), **how)), topology)

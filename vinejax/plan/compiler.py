@@ -13,6 +13,7 @@ from typing import Any
 
 from vinejax.errors import ConfigError
 from vinejax.plan.case import Case
+from vinejax.runtime.renting import accelerator_type
 
 # The compiler of a machine without a TPU: several may load it, it asks nobody where it is, and
 # writes no logs. It reads these as it is loaded, so they are set for the process.
@@ -57,7 +58,7 @@ def compile_program(case: Case, config: dict[str, Any], name: str, timeout_s: fl
         command = [sys.executable, "-m", "vinejax.plan.child", str(request), str(answer)]
         environment = os.environ | ENVIRONMENT
         if case.topology.is_tpu:
-            environment["TPU_ACCELERATOR_TYPE"] = case.topology.accelerator_type
+            environment["TPU_ACCELERATOR_TYPE"] = accelerator_type(case.topology)
         try:
             done = subprocess.run(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
