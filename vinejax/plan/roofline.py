@@ -4,8 +4,7 @@ The time of a program is the largest of what its FLOPs, its bytes and its collec
 chip's peaks, as if they overlapped perfectly: a lower bound, by which to compare changes.
 """
 
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from vinejax.plan.case import Case
 from vinejax.plan.cost import Cost, calls_per_phase, pass_rows, program_costs
@@ -26,8 +25,7 @@ STAGE = {
 ABSENT = {"decode copy": ("trunk KV", "suffix KV")}  # parts not yet there during a program
 
 
-@dataclasses.dataclass(frozen=True)
-class PlannedProgram:
+class PlannedProgram(NamedTuple):
     """One program; all numbers are per chip."""
 
     name: str
@@ -89,8 +87,7 @@ def least_seconds(case: Case, cost: Cost, sent: float) -> dict[str, float]:
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """A part of an iteration, with its least time."""
 
     name: str
@@ -110,42 +107,31 @@ def iteration_stages(
     compiled = main_phase(phases).sizes
     stages = []
     for phase in phases:
-        counts = calls_per_phase(case, phase)
         costs = program_costs(case, phase)
         size = phase.sizes.batch * phase.sizes.columns / (compiled.batch * compiled.columns)
-        scale = {"prefill": size, "decode": phase.sizes.slots / compiled.slots}
-        times = {
-            name: least_seconds(case, costs[name], programs[name].sent * scale[name])
-            for name in counts
+        sent = {
+            "prefill": programs["prefill"].sent * size,
+            "decode": programs["decode"].sent * (phase.sizes.slots / compiled.slots),
         }
-        stages.append(_stage(phase.name, counts, times))
-    counts = {"decode copy": 1.0}
-    stages[0] = _joined(stages[0], _stage("rollout", counts, _times(case, counts, programs)))
+        times = {name: least_seconds(case, costs[name], sent[name]) for name in sent}
+        stages.append(_stage(phase.name, calls_per_phase(case, phase), times))
+    times = {name: least_seconds(case, x.cost, x.sent) for name, x in programs.items()}
+    copy = _stage("rollout", {"decode copy": 1.0}, times)
+    calls = copy.calls | stages[0].calls
+    stages[0] = stages[0]._replace(calls=calls, seconds=stages[0].seconds + copy.seconds)
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
     # The policy's and the reference's log-probabilities; a critic's values take as long.
-    scored = 3.0 if "critic_step" in programs else 2.0
-    counts = {"score": scored * -(-episodes // pass_rows(case))}
-    stages.append(_stage("score", counts, _times(case, counts, programs)))
+    passes = 3.0 if "critic_step" in programs else 2.0
+    scored = {"score": passes * -(-episodes // pass_rows(case))}
     updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
-    counts = {name: updates for name in ("train_step", "critic_step") if name in programs}
-    stages.append(_stage("train", counts, _times(case, counts, programs)))
-    return stages
-
-
-def _times(
-    case: Case, counts: dict[str, float], programs: dict[str, PlannedProgram]
-) -> dict[str, dict[str, float]]:
-    return {name: least_seconds(case, programs[name].cost, programs[name].sent) for name in counts}
+    updated = {name: updates for name in ("train_step", "critic_step") if name in programs}
+    return [*stages, _stage("score", scored, times), _stage("train", updated, times)]
 
 
 def _stage(name: str, counts: dict[str, float], times: dict[str, dict[str, float]]) -> Stage:
+    """The stage that calls each program of `counts` so often; `times` are those of a call."""
     totals = {program: count * max(times[program].values()) for program, count in counts.items()}
     longest = times[max(totals, key=totals.__getitem__)]
     bound = max(longest, key=longest.__getitem__)
     return Stage(name, counts, sum(totals.values()), bound)
-
-
-def _joined(first: Stage, more: Stage) -> Stage:
-    total = first.seconds + more.seconds
-    return dataclasses.replace(first, calls=more.calls | first.calls, seconds=total)

@@ -1,8 +1,7 @@
 """The plan as tables on the screen, and as a dict for a JSON file."""
 
 import dataclasses
-import importlib.metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -12,13 +11,13 @@ from vinejax.plan.case import Case
 from vinejax.plan.hlo import totals_by_kind
 from vinejax.plan.memory import PlannedPhase
 from vinejax.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, Stage, least_seconds
+from vinejax.runtime.workdir import package_versions
 
 GIB = 2**30
 PARTS = "weights, optimizer, reference, critic, decode copy, trunk KV, suffix KV".split(", ")
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Everything that is known of a run on a topology."""
 
     case: Case
@@ -121,12 +120,6 @@ def iteration_table(plan: Plan) -> Table:
 def as_json(plan: Plan) -> dict[str, Any]:
     """All of the plan in bytes and seconds, not rounded."""
     case = plan.case
-    versions = {}
-    for name in ("jax", "libtpu"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = None
     return {
         "topology": {
             "name": case.topology.name,
@@ -135,7 +128,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "mesh": dict(case.mesh.shape),
             "limit_bytes": case.limit,
         },
-        "versions": versions,
+        "versions": package_versions(("jax", "libtpu")),
         "model": dataclasses.asdict(case.model.cfg),
         "phases": [
             phase._asdict() | {"sizes": dataclasses.asdict(phase.sizes)} for phase in plan.phases
@@ -155,7 +148,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             }
             for program in plan.programs
         },
-        "iteration": [dataclasses.asdict(stage) for stage in plan.stages],
+        "iteration": [stage._asdict() for stage in plan.stages],
         "notes": plan.notes,
         "fits": plan.fits,
     }

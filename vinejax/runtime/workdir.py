@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,18 +120,21 @@ def _archived_revision(file: Path) -> str | None:
     return None
 
 
+def package_versions(packages: Iterable[str]) -> dict[str, str | None]:
+    """Installed versions by package; None for those that are not installed."""
+    versions: dict[str, str | None] = dict.fromkeys(packages)
+    for name in versions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
+
+
 def _record(cfg: Config) -> dict[str, object]:
     """The content of `config.json`."""
-    versions: dict[str, str | None] = {"vinejax": vinejax.__version__}
-    versions["python"] = platform.python_version()
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
+    ours = {"vinejax": vinejax.__version__, "python": platform.python_version()}
     return {
         "config": dataclasses.asdict(cfg),
-        "versions": versions,
+        "versions": ours | package_versions(PACKAGES),
         "git_revision": git_revision(),
     }
 

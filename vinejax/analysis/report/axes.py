@@ -1,6 +1,5 @@
 """From data coordinates to the coordinates of a drawing, and the ticks of its axes."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,8 +24,7 @@ SIDE = Size(380.0, 250.0, 4, 5)
 HERO = Size(776.0, 250.0, 8, 5)
 
 
-@dataclasses.dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """The box of a plot, its scales, and its ticks as (coordinate, label)."""
 
     size: Size
@@ -74,8 +72,7 @@ def fit_frame(
     shape = Frame(size, (first, last), (ends[0], ends[1]), [], [], log)
     steps = _round_steps(float(positions[0]), float(positions[-1]), size.x_ticks)
     inside = [v for v in steps if positions[0] <= v <= positions[-1] and v == int(v)]
-    return dataclasses.replace(
-        shape,
+    return shape._replace(
         x_ticks=[(shape.x(v), f"{int(v):,}") for v in inside or positions[:1]],
         y_ticks=[(shape.y(v), text.tick_label(v)) for v in labels],
     )

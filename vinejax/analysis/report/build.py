@@ -1,9 +1,9 @@
 """Builds `report.html` from a run's workdir: read, make view models, render, write."""
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import jinja2
 from etils import epath
@@ -18,8 +18,7 @@ MAX_BYTES = 4_500_000
 FACTS = (("method", "method"), ("model.path", "model"), ("values.k", "K"), ("seed", "seed"))
 
 
-@dataclasses.dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """A measure at the start or the end of a run; `place` is (low, value, high) in percent."""
 
     value: str
@@ -27,16 +26,14 @@ class End:
     place: tuple[float, float, float]
 
 
-@dataclasses.dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """A measure at the start and the end of a run; only one of them if it was taken once."""
 
     title: str
     ends: list[End]
 
 
-@dataclasses.dataclass(frozen=True)
-class Headline:
+class Headline(NamedTuple):
     scores: list[Score]
     counts: list[tuple[str, str, str]]  # (label, number, note)
 

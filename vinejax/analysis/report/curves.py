@@ -5,9 +5,9 @@ equally long groups of positions over a band of their extremes, so that a single
 visible.
 """
 
-import dataclasses
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from vinejax.analysis.report import axes, text
 from vinejax.analysis.report.read import Record
@@ -15,8 +15,7 @@ from vinejax.analysis.report.read import Record
 MAX_COLUMNS = 120
 
 
-@dataclasses.dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """One metric of the records of `stage`; with `band` also its `<key>_low` and `<key>_high`."""
 
     key: str
@@ -26,8 +25,7 @@ class Curve:
     band: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Spec:
+class Spec(NamedTuple):
     """What a chart shows; a chart whose curves have no points is left out of the page."""
 
     title: str
@@ -40,8 +38,7 @@ class Spec:
     x_label: str = "iteration"
 
 
-@dataclasses.dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """A point of a curve with its interval, or several merged into one with their extremes."""
 
     x: float
@@ -52,8 +49,7 @@ class Mark:
     last: int
 
 
-@dataclasses.dataclass(frozen=True)
-class DrawnCurve:
+class DrawnCurve(NamedTuple):
     """A curve as SVG paths and points."""
 
     label: str
@@ -64,8 +60,7 @@ class DrawnCurve:
     last: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Hover:
+class Hover(NamedTuple):
     """A column of the plot, and the box of values shown while the pointer is over it."""
 
     left: float
@@ -77,8 +72,7 @@ class Hover:
     box_width: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     spec: Spec
     frame: axes.Frame
     drawn: list[DrawnCurve]
@@ -115,8 +109,13 @@ def _accuracy(names: set[str], size: axes.Size) -> Spec:
     return Spec("Accuracy", tuple(curves), note, floor=0.0, top=1.0, size=size)
 
 
-def _single(title: str, key: str, note: str, **options) -> Spec:
-    return Spec(title, (Curve(key, title.lower()),), note, **options)
+def _single(title: str, key: str, note: str, stage: str = "train", **options) -> Spec:
+    return Spec(title, (Curve(key, title.lower(), stage=stage),), note, **options)
+
+
+def _mean_and_max(title: str, key: str, largest: str, note: str, log: bool = False) -> Spec:
+    curves = (Curve(f"{key}/mean", "mean"), Curve(f"{key}/max", largest, "third"))
+    return Spec(title, curves, note, log)
 
 
 _HEALTH = (
@@ -130,32 +129,14 @@ _HEALTH = (
     _single("Clip fraction", "actor/clip_frac", "share of tokens with a clipped ratio"),
     _single("Gradient norm", "actor/grad_norm", "before clipping"),
     _single("Policy loss", "actor/loss", "not a measure of progress", floor=None),
-    Spec(
-        "Sampler against scorer",
-        (
-            Curve("rollout/logprob_diff/mean", "mean"),
-            Curve("rollout/logprob_diff/max", "largest", "third"),
-        ),
-        "difference of log-probabilities, log axis",
-        log=True,
+    _mean_and_max(
+        "Sampler against scorer", "rollout/logprob_diff", "largest", "log-probabilities", log=True
     ),
-    Spec(
-        "Response length",
-        (
-            Curve("response_length/mean", "mean"),
-            Curve("response_length/max", "longest", "third"),
-        ),
-        "tokens",
-    ),
+    _mean_and_max("Response length", "response_length", "longest", "tokens"),
     _single("Cut responses", "response_length/clip_ratio", "share that reached the token budget"),
     _single("Continuations", "values/rollouts", "sampled for the values of an iteration"),
     _single("Throughput", "perf/tokens_per_s", "per second"),
-    Spec(
-        "SFT loss",
-        (Curve("sft/loss", "sft loss", stage="sft"),),
-        "supervised warm start",
-        x_label="SFT step",
-    ),
+    _single("SFT loss", "sft/loss", "supervised warm start", stage="sft", x_label="SFT step"),
 )
 
 

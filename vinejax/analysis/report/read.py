@@ -1,8 +1,8 @@
 """Reads what a run left on disk, leniently: a killed run must still give a page."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from etils import epath
 
@@ -14,8 +14,7 @@ HUGE = 1e30  # sums and squares of smaller numbers stay finite
 JsonObject = dict[str, object]  # its values can be anything: what they are is checked where read
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """The numbers that one stage logged at one position: an iteration, or an SFT step."""
 
     stage: str
@@ -23,8 +22,7 @@ class Record:
     values: dict[str, float]
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """Everything that the page is made of."""
 
     name: str

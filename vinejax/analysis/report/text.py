@@ -1,14 +1,13 @@
 """How values and sampled text are written on the page; escaping is left to the template."""
 
-import dataclasses
 import re
 import unicodedata
+from typing import NamedTuple
 
 _UNUSUAL = re.compile(r"[^\n\t -~]+")
 
 
-@dataclasses.dataclass(frozen=True)
-class Clipped:
+class Clipped(NamedTuple):
     """The start of a text, and the number of characters left out after it."""
 
     text: str

@@ -1,7 +1,7 @@
 """Where the time of an iteration goes: one stacked bar per iteration, one colour per phase."""
 
-import dataclasses
 import math
+from typing import NamedTuple
 
 from vinejax.analysis.report import axes, curves, text
 from vinejax.analysis.report.read import Record
@@ -9,8 +9,7 @@ from vinejax.analysis.report.read import Record
 PHASES = ("rollout", "value", "score", "train")
 
 
-@dataclasses.dataclass(frozen=True)
-class PhaseView:
+class PhaseView(NamedTuple):
     """One colour of the stack: the SVG path of its bars, and its share of the time of the run."""
 
     name: str
@@ -18,8 +17,7 @@ class PhaseView:
     share: float
 
 
-@dataclasses.dataclass(frozen=True)
-class TimeChart:
+class TimeChart(NamedTuple):
     frame: axes.Frame
     phases: list[PhaseView]
     hovers: list[curves.Hover]

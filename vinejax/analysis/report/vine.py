@@ -25,8 +25,7 @@ from vinejax.analysis.report.rows import (
 from vinejax.types import CORRECT_REWARD
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """How much of a run is shown at most; the page uses the first of LIMITS that fits its size."""
 
     episodes: int  # per iteration
@@ -45,8 +44,7 @@ LIMITS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class VerdictView:
+class VerdictView(NamedTuple):
     """The grade of a text; `kind` (correct, wrong, cut, return) is shown, and a template class."""
 
     kind: str
@@ -54,8 +52,7 @@ class VerdictView:
     reward: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One continuation of the state before a step."""
 
     verdict: VerdictView
@@ -88,8 +85,7 @@ class Step:
         return sum(leaf.verdict.kind == "correct" for leaf in self.leaves)
 
 
-@dataclasses.dataclass(frozen=True)
-class Solution:
+class Solution(NamedTuple):
     """One episode; `low` and `high` are its smallest and largest advantage."""
 
     problem_id: str
@@ -106,8 +102,7 @@ class Solution:
     end: float | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Scale:
+class Scale(NamedTuple):
     """The ends of the stems' axis, and the advantage that is drawn in full colour."""
 
     low: float
@@ -125,8 +120,7 @@ class Scale:
         return round((value - self.low) / (self.high - self.low) * 100, 1)
 
 
-@dataclasses.dataclass(frozen=True)
-class CreditView:
+class CreditView(NamedTuple):
     """Which of values, advantages and rewards the steps of a run have."""
 
     values_by: str  # 'continuations' or 'critic'; '' if states have no value
@@ -135,8 +129,7 @@ class CreditView:
     has_rewards: bool  # some step has a reward of its own that is not 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Terms:
+class Terms(NamedTuple):
     """What is common to all solutions of a page."""
 
     scale: Scale
@@ -144,8 +137,7 @@ class Terms:
     limits: Limits
 
 
-@dataclasses.dataclass(frozen=True)
-class Iteration:
+class Iteration(NamedTuple):
     """One tab: the chosen solutions of an iteration, and figures of all its episodes."""
 
     iteration: int
