@@ -93,7 +93,7 @@ def checkout(folder: Path) -> Path:
     root = folder / "checkout"
     shutil.copytree(TPU, root / "tpu")
     modules = ["__init__.py", "errors.py"]
-    modules += [f"runtime/{name}.py" for name in ("__init__", "topology", "renting")]
+    modules += [f"runtime/{name}.py" for name in ("__init__", "topology")]
     for name in modules:
         (root / "vinejax" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "vinejax" / name, root / "vinejax" / name)

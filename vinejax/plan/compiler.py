@@ -13,7 +13,6 @@ from typing import Any
 
 from vinejax.errors import ConfigError
 from vinejax.plan.case import Case
-from vinejax.runtime.renting import accelerator_type
 
 # Settings of libtpu on a machine without a TPU: several processes may load it, it asks no metadata
 # server, and it writes no logs. It reads them when it is loaded, so they are set for the process.
@@ -59,7 +58,7 @@ def compile_program(case: Case, config: dict[str, Any], name: str, timeout_s: fl
         command = [sys.executable, "-m", "vinejax.plan.child", str(request), str(answer)]
         environment = os.environ | ENVIRONMENT
         if case.topology.is_tpu:
-            environment["TPU_ACCELERATOR_TYPE"] = accelerator_type(case.topology)
+            environment["TPU_ACCELERATOR_TYPE"] = case.topology.accelerator_type
         try:
             done = subprocess.run(
                 command,

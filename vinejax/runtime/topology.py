@@ -1,7 +1,7 @@
 """Accelerators by name: 'v5e:16x16', 'v5p:4x4x4', 'h100:8', 'cpu:8'. Sizes count chips.
 
 What a chip can do, which shapes exist, and how many hosts drive a slice. Nothing here asks a device
-or imports jax; `renting.py` has the names under which Google rents the slices.
+or imports jax; `tpu/renting.py` adds what the scripts there need to rent a slice.
 """
 
 import dataclasses
@@ -33,6 +33,7 @@ class Kind:
 
     chip: Chip
     device_kinds: tuple[str, ...]  # patterns of jax's `device_kind`
+    rent: tuple[str, int] = ("", 1)  # accelerator type: its start, and what it counts per chip
     shapes: tuple[Shape, ...] = ()  # TPU slices on offer, without multiples of a 4x4x4 cube
     largest: int = 0  # chips of the largest slice made of 4x4x4 cubes; 0 if there are no cubes
 
@@ -55,10 +56,10 @@ _SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 # share of it: see `Topology.chip`.
 # cpu: round figures, to try out a plan; no CPU was measured.
 KINDS = {
-    "v5e": Kind(Chip(15.75, 197, 819, 200), ("TPU v5 lite", "TPU v5e"), _FLAT),
-    "v6e": Kind(Chip(31.25, 918, 1600, 400), ("TPU v6 lite", "TPU v6e"), _FLAT),
-    "v5p": Kind(Chip(95.74, 459, 2765, 600), ("TPU v5", "TPU v5p"), _SMALL, largest=6144),
-    "v4": Kind(Chip(30.5, 275, 1200, 300), ("TPU v4",), _SMALL, largest=4096),
+    "v5e": Kind(Chip(15.75, 197, 819, 200), ("TPU v5 lite", "TPU v5e"), ("v5litepod", 1), _FLAT),
+    "v6e": Kind(Chip(31.25, 918, 1600, 400), ("TPU v6 lite", "TPU v6e"), ("v6e", 1), _FLAT),
+    "v5p": Kind(Chip(95.74, 459, 2765, 600), ("TPU v5", "TPU v5p"), ("v5p", 2), _SMALL, 6144),
+    "v4": Kind(Chip(30.5, 275, 1200, 300), ("TPU v4",), ("v4", 2), _SMALL, 4096),
     "h100": Kind(Chip(79.1, 989, 3350, 450), ("NVIDIA H100*",)),
     "h200": Kind(Chip(139.7, 989, 4800, 450), ("NVIDIA H200*",)),
     "a100": Kind(Chip(79.1, 312, 2039, 300), ("NVIDIA A100*80GB*",)),
@@ -110,6 +111,17 @@ class Topology:
     @property
     def hosts(self) -> int:
         return self.chips // self.chips_per_host
+
+    @property
+    def accelerator_type(self) -> str:
+        """Google's name for the slice, which counts TensorCores for v5p and v4, else chips.
+
+        Raises ConfigError if it is not a TPU.
+        """
+        if not self.is_tpu:
+            raise ConfigError("topology", "only TPUs have an accelerator type", repr(self.name))
+        prefix, per_chip = KINDS[self.kind].rent
+        return f"{prefix}-{self.chips * per_chip}"
 
     @property
     def compiler_options(self) -> dict[str, str | list[int]]:
