@@ -1,4 +1,4 @@
-"""What is planned: a configuration, a model without weights, and the chips of a topology."""
+"""The input of a plan: a configuration, a model without weights, and the chips of a topology."""
 
 import dataclasses
 import functools

@@ -30,7 +30,7 @@ BACKWARD = 2
 
 
 class Cost(NamedTuple):
-    """What a program costs a chip: FLOPs, and bytes from and to its memory."""
+    """Cost of a program per chip: FLOPs, and bytes from and to its memory."""
 
     flops: float
     bytes: float

@@ -121,7 +121,7 @@ def collectives(program: Program) -> list[Collective]:
     The TPU compiler splits one all-gather into several fusions, which overlap with other work and
     share a channel: among fusions a channel counts once.
     """
-    found = []
+    collectives = []
     seen = set()
     for computation, x, count, unknown, fused in walk_instructions(program):
         kind = x.op.removesuffix("-start")
@@ -132,8 +132,8 @@ def collectives(program: Program) -> list[Collective]:
             if (kind, channel[1]) in seen:
                 continue
             seen.add((kind, channel[1]))
-        found.append(_collective(kind, computation, x, count, unknown))
-    return found
+        collectives.append(_collective(kind, computation, x, count, unknown))
+    return collectives
 
 
 def _collective(

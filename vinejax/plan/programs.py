@@ -41,9 +41,8 @@ class Lowering:
         self.phase = phase
         self.mesh = mesh
         self.model = Decoder(case.model.cfg, mesh)
-        self.params = self._placed(
-            abstract_params(self.model), param_shardings(mesh, abstract_params(self.model))
-        )
+        params = abstract_params(self.model)
+        self.params = self._placed(params, param_shardings(mesh, params))
 
     def lower(self, name: str) -> Lowered:
         """The lowered program of a name; KeyError for others."""

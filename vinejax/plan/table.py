@@ -118,7 +118,7 @@ def iteration_table(plan: Plan) -> Table:
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """All of the plan in bytes and seconds, not rounded."""
+    """The whole plan in bytes and seconds, not rounded."""
     case = plan.case
     return {
         "topology": {

@@ -1,4 +1,4 @@
-"""What a run shows while it works: a live panel in a terminal, plain lines anywhere else."""
+"""Shows the progress of a run: a live panel in a terminal, plain lines anywhere else."""
 
 import statistics
 import sys

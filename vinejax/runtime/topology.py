@@ -29,7 +29,7 @@ class Chip:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What all slices of one kind have in common."""
+    """Facts that hold for all slices of one kind."""
 
     chip: Chip
     device_kinds: tuple[str, ...]  # patterns of jax's `device_kind`
@@ -190,7 +190,7 @@ def match_topology(device_kind: str, num_devices: int, names: Iterable[str]) -> 
 
 
 def _shape_error(kind: Kind, shape: Shape) -> str:
-    """What is wrong with a shape, to be read after the name of the kind; '' if nothing is."""
+    """The reason why a shape is refused, to be read after the name of the kind; '' if it is not."""
     if len(shape) != kind.dims:
         example = "x".join(["4"] * kind.dims)
         count = {1: "one number", 2: "two numbers", 3: "three numbers"}[kind.dims]

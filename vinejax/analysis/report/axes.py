@@ -1,4 +1,4 @@
-"""From data coordinates to the coordinates of a drawing, and the ticks of its axes."""
+"""Maps data to the coordinates of a drawing, and places the ticks of its axes."""
 
 import math
 from collections.abc import Sequence

@@ -26,7 +26,7 @@ class Curve(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """What a chart shows; a chart whose curves have no points is left out of the page."""
+    """The definition of a chart; one whose curves have no points is left out of the page."""
 
     title: str
     curves: tuple[Curve, ...]

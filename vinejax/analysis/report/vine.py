@@ -130,7 +130,7 @@ class CreditView(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What is common to all solutions of a page."""
+    """Settings and scales shared by all solutions of a page."""
 
     scale: Scale
     credit: CreditView
