@@ -7,6 +7,7 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
 fi
 
 TPU_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck disable=SC2034  # for the scripts
 ROOT=${TPU_DIR%/*}
 exec 3>&1 # where commands are shown, also from inside $(...)
 
@@ -158,11 +159,11 @@ forward() {
   done
 }
 
-# read_topology: fills TOPOLOGY with what vinejax/runtime/topology.py knows of --topology.
+# read_topology: fills TOPOLOGY with what renting.py knows of --topology.
 declare -A TOPOLOGY
 read_topology() {
   local lines field value
-  lines=$(cd "$ROOT" && "${PYTHON:-python3}" -m vinejax.runtime.topology "${OPT[topology]}")
+  lines=$("${PYTHON:-python3}" "$TPU_DIR/renting.py" "${OPT[topology]}")
   while read -r field value; do
     # shellcheck disable=SC2034  # for the script
     TOPOLOGY[$field]=$value

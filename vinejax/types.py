@@ -12,11 +12,13 @@ import numpy as np
 
 from vinejax.seeds import row_seed as row_seed  # part of the public names
 
-CORRECT_REWARD = 1.0  # whatever else a task gives for partial credit
+# The least reward of a correct solution: graders give 1, and tasks give less for partial credit,
+# which counts as wrong in pass@1, in the choice of what to learn from, and in the report.
+CORRECT_REWARD = 1.0
 
 
 def is_correct(reward: float) -> bool:
-    """Whether a reward is that of a right answer: for pass@1, RestEM, DPO pairs and the report."""
+    """Whether a reward is at least `CORRECT_REWARD`."""
     return reward >= CORRECT_REWARD
 
 

@@ -1,10 +1,15 @@
 """Accuracy statistics against enumeration and cases worked by hand."""
 
 import itertools
+import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.paths import REPO
 
+from vinejax.analysis import paired_interval
 from vinejax.analysis.accuracy import (
     accuracy_metrics,
     bootstrap_interval,
@@ -87,6 +92,7 @@ def test_metrics_by_hand():
     answers = [["5", "7", "7", "5", "7", None], [None] * 6, ["3"] * 5 + ["4"]]
     metrics = accuracy_metrics(rewards, answers)
     low, high = metrics.pop("pass_at_1_low"), metrics.pop("pass_at_1_high")
+    bounds = {name: metrics.pop(name) for name in list(metrics) if name.endswith(("_low", "_high"))}
     assert metrics == {
         "pass_at_1": pytest.approx((2 / 6 + 0 + 5 / 6) / 3),
         "pass_at_2": pytest.approx(((1 - 6 / 15) + 0 + 1) / 3),
@@ -95,12 +101,31 @@ def test_metrics_by_hand():
         "maj_at_6": pytest.approx(1 / 3),
     }
     assert (low, high) == bootstrap_interval([2 / 6, 0, 5 / 6], 0)
+    per_problem = {
+        "pass_at_2": [pass_at_k(6, c, 2) for c in (2, 0, 5)],
+        "pass_at_4": [pass_at_k(6, c, 4) for c in (2, 0, 5)],
+        "pass_at_6": [1, 0, 1],
+        "maj_at_6": [0, 0, 1],
+    }
+    expected = {name: bootstrap_interval(scores, 0) for name, scores in per_problem.items()}
+    assert bounds == {
+        f"{name}_{end}": interval[end == "high"]
+        for name, interval in expected.items()
+        for end in ("low", "high")
+    }
+
+
+def test_intervals_of_pass_at_1_are_those_of_earlier_versions():
+    rewards = np.random.default_rng(0).random((40, 8)) < np.linspace(0, 1, 40)[:, None]
+    metrics = accuracy_metrics(rewards, [["1"] * 8] * 40, seed=7)
+    assert (metrics["pass_at_1_low"], metrics["pass_at_1_high"]) == (0.384375, 0.58125)
 
 
 @pytest.mark.parametrize("n, ks", [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (16, [1, 2, 4, 8, 16])])
 def test_metrics_cover_powers_of_two_and_n(n: int, ks: list[int]):
     metrics = accuracy_metrics(np.ones((2, n)), [["1"] * n] * 2)
-    names = {f"pass_at_{k}" for k in ks} | {"pass_at_1_low", "pass_at_1_high", f"maj_at_{n}"}
+    measures = {f"pass_at_{k}" for k in ks} | {f"maj_at_{n}"}
+    names = {name + end for name in measures for end in ("", "_low", "_high")}
     assert metrics == dict.fromkeys(names, 1.0)
 
 
@@ -111,3 +136,68 @@ def test_metrics_refuse_shapes_that_do_not_fit():
         accuracy_metrics(np.ones((0, 4)), [])
     with pytest.raises(ValueError, match="3 answers"):
         accuracy_metrics(np.ones((1, 4)), [["1"] * 3])
+
+
+def runs(difference: float, seed: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Two runs on 80 problems from very easy to very hard, one better by `difference`."""
+    rng = np.random.default_rng(seed)
+    easiness = rng.random(80) * (1 - difference)
+    samples = [rng.random((80, 16)) < (easiness + d)[:, None] for d in (difference, 0.0)]
+    first, second = ({str(i): list(map(float, row)) for i, row in enumerate(x)} for x in samples)
+    return first, second
+
+
+def test_a_paired_interval_is_that_of_the_differences():
+    first, second = runs(0.1, seed=0)
+    found = paired_interval(first, second, seed=5)
+    differences = [np.mean(first[i]) - np.mean(second[i]) for i in first]
+    assert found.difference == pytest.approx(np.mean(differences))
+    assert (found.low, found.high) == pytest.approx(bootstrap_interval(differences, 5))
+    shuffled = dict(sorted(second.items(), reverse=True))
+    assert paired_interval(first, shuffled, seed=5) == found, "problems are paired by their id"
+    fewer = {name: rewards[:4] for name, rewards in second.items()}
+    assert paired_interval(first, fewer).difference != found.difference
+    partial = {name: [0.9 * reward for reward in rewards] for name, rewards in second.items()}
+    assert paired_interval(partial, partial) == (0.0, 0.0, 0.0)
+    assert paired_interval(first, partial).difference == pytest.approx(
+        pass_at_1(list(first.values()))
+    )
+
+
+def test_a_paired_interval_is_narrower_than_the_runs_own():
+    covered = 0
+    for seed in range(40):
+        first, second = runs(0.1, seed)
+        _, low, high = paired_interval(first, second, samples=200)
+        ends = [
+            bootstrap_interval([np.mean(x) for x in r.values()], 0, 200) for r in (first, second)
+        ]
+        assert high - low < min(own_high - own_low for own_low, own_high in ends)
+        covered += low <= 0.1 <= high
+    assert covered >= 34  # of 38 expected, three deviations
+
+
+def test_a_paired_interval_refuses_other_problems():
+    with pytest.raises(ValueError, match="only one of the runs has 2 problems, such as b"):
+        paired_interval({"a": [1.0], "b": [1.0]}, {"a": [1.0], "c": [1.0]})
+    with pytest.raises(ValueError, match="at least one"):
+        paired_interval({}, {})
+    with pytest.raises(ValueError, match="at least one"):
+        paired_interval({"a": []}, {"a": [1.0]})
+
+
+def test_the_example_of_the_documentation_runs(tmp_path: Path, monkeypatch, capsys):
+    text = (REPO / "docs" / "metrics.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for folder, rewards in zip(("vineppo", "ppo"), runs(0.1, seed=0), strict=True):
+        (tmp_path / "runs" / folder / "eval").mkdir(parents=True)
+        rows = [
+            {"problem_id": name, "responses": [{"reward": reward} for reward in samples]}
+            for name, samples in rewards.items()
+        ]
+        file = tmp_path / "runs" / folder / "eval" / "test.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "docs/metrics.md", "exec"), {})
+    expected = paired_interval(*runs(0.1, seed=0))
+    assert capsys.readouterr().out == f"{expected}\n"

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vinejax.analysis.report import axes, build_report, text, vine
-from vinejax.analysis.report.read import number, read_run, spread
+from vinejax.analysis.report.read import finite_number, read_run, spread
+from vinejax.runtime.display import format_duration
 
 HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(1)>\"'{{ 7 * 7 }}"
 
@@ -44,11 +45,15 @@ def test_numbers_are_those_of_the_run(run):
     low = [r.values["eval/pass_at_1_low"] for r in read.records if r.stage == "eval"]
     assert f"[{low[0]:.3f}, " in page and f"[{low[-1]:.3f}, " in page
     train = [r.values for r in read.records if r.stage == "train"]
-    assert f"Entropy{text.short(train[-1]['actor/entropy'])}" in page.replace("nats a token ", "")
-    assert all(f"iteration {i}{text.short(v['actor/kl'])}" in page for i, v in enumerate(train))
-    assert text.short(sum(v["values/rollouts"] for v in train)) in page
+    assert f"Entropy{text.three_digits(train[-1]['actor/entropy'])}" in page.replace(
+        "nats per token ", ""
+    )
+    assert all(
+        f"iteration {i}{text.three_digits(v['actor/kl'])}" in page for i, v in enumerate(train)
+    )
+    assert text.three_digits(sum(v["values/rollouts"] for v in train)) in page
     seconds = sum(v for line in train for name, v in line.items() if name.startswith("timing_s/"))
-    assert text.duration(seconds) in page
+    assert format_duration(seconds) in page
     assert "values.k" in page and "3f9c1d27ab54e0c8" in page
 
 
@@ -57,15 +62,15 @@ def test_steps_show_their_values_and_unfold_into_their_continuations(run):
     episodes = [
         json.loads(line) for line in (workdir / "episodes/5.jsonl").read_text().splitlines()
     ]
-    shown = vine.choose(episodes, 24)
+    shown: Any = vine.choose_episodes(episodes, 24)
     page = Page(source).text.replace(" ", "")
     for episode in shown:
         for step in episode["steps"][:-1]:
-            value, after = text.fixed(step["value"]), text.fixed(step["value_after"])
-            advantage = text.fixed(step["advantage"], signed=True)
+            value, after = text.two_decimals(step["value"]), text.two_decimals(step["value_after"])
+            advantage = text.two_decimals(step["advantage"], signed=True)
             assert f"{step['text'].strip()}{advantage}V{value}→{after}" in page
         last = episode["steps"][-1]
-        assert f"V{text.fixed(last['value'])}→reward{episode['reward']:.0f}" in page
+        assert f"V{text.two_decimals(last['value'])}→reward{episode['reward']:.0f}" in page
         for step in episode["steps"]:
             correct = sum(c["reward"] for c in step["continuations"])
             if step["continuations"]:
@@ -157,16 +162,17 @@ def test_choice_prefers_wide_credit_and_keeps_some_to_unfold():
 
     plain = [episode(0.5 + i / 100, False) for i in range(10)]
     grown = [episode(i / 100, True) for i in range(10)]
-    chosen = vine.choose(plain + grown, 6)
+    chosen = vine.choose_episodes(plain + grown, 6)
     assert chosen == [plain[9], plain[8], plain[7], grown[9], grown[8], grown[7]]
-    assert vine.choose(grown, 20) == grown[::-1]
+    assert vine.choose_episodes(grown, 20) == grown[::-1]
 
 
 def test_verdicts():
-    assert vine.verdict(1.0, False).kind == "correct"
-    assert vine.verdict(0.0, False).kind == "wrong"
-    assert vine.verdict(0.0, True).kind == "cut"
-    assert vine.verdict(None, False).kind == "wrong"
+    assert vine.verdict_of(1.0, False).kind == "correct"
+    assert vine.verdict_of(0.0, False).kind == "wrong"
+    assert vine.verdict_of(0.0, True).kind == "cut"
+    assert vine.verdict_of(None, False).kind == "wrong"
+    assert vine.verdict_of(0.99, False).kind == "wrong", "partial credit, as in pass@1"
 
 
 def test_spread_keeps_both_ends():
@@ -181,7 +187,7 @@ def test_spread_keeps_both_ends():
     st.lists(st.integers(0, 10**6), min_size=1, unique=True),
 )
 def test_axis_holds_any_data(values: list[float], positions: list[int]):
-    frame = axes.frame(sorted(positions), (min(values), max(values)), axes.SMALL)
+    frame = axes.fit_frame(sorted(positions), (min(values), max(values)), axes.SMALL)
     assert all(frame.top - 0.1 <= frame.y(v) <= frame.bottom + 0.1 for v in values)
     assert all(frame.left <= frame.x(p) <= frame.right for p in positions)
     assert frame.x_ticks and len(frame.y_ticks) >= 2
@@ -190,13 +196,13 @@ def test_axis_holds_any_data(values: list[float], positions: list[int]):
 @pytest.mark.parametrize(
     ("value", "shown"),
     [(0.53, "0.530"), (41.0, "41"), (14986.4, "14,986"), (2.07e6, "2.07M"), (0.0, "0")]
-    + [(-0.00042, "−4.2e-04"), (99.97, "100"), (None, "–"), (number("7"), "–")],
+    + [(-0.00042, "−4.2e-04"), (99.97, "100"), (None, "–"), (finite_number("7"), "–")],
 )
 def test_short_numbers(value: float | None, shown: str):
-    assert text.short(value) == shown
+    assert text.three_digits(value) == shown
 
 
 def test_fixed_numbers_carry_their_sign():
-    assert [text.fixed(v, signed=True) for v in (0.226, -0.5, -0.001, None)] == [
+    assert [text.two_decimals(v, signed=True) for v in (0.226, -0.5, -0.001, None)] == [
         *("+0.23", "−0.50", "0.00", "–")
     ]

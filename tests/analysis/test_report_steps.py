@@ -7,7 +7,7 @@ from helpers.fake_run import sample_episode
 from helpers.report_cases import Page, nodes, row, write
 
 from vinejax.analysis.report import curves, vine
-from vinejax.analysis.report.build import facts
+from vinejax.analysis.report.build import header_facts
 from vinejax.analysis.report.read import Record
 
 
@@ -92,8 +92,8 @@ def test_choice_repeats_a_solution_only_where_there_is_no_other():
         return row([{"text": response, "advantage": a} for a in (0.0, width)])
 
     wide, same, narrow = episode("a", 0.9), episode("a", 0.9), episode("b", 0.1)
-    assert vine.choose([wide, same, narrow], 2) == [wide, narrow]
-    assert vine.choose([wide, same, narrow], 3) == [wide, same, narrow]
+    assert vine.choose_episodes([wide, same, narrow], 2) == [wide, narrow]
+    assert vine.choose_episodes([wide, same, narrow], 3) == [wide, same, narrow]
 
 
 def test_ends_of_the_axis_are_numbers_to_read():
@@ -103,7 +103,7 @@ def test_ends_of_the_axis_are_numbers_to_read():
 
 @pytest.mark.parametrize(("method", "has_k"), [("vineppo", True), ("ppo", False)])
 def test_header_names_the_method_and_k_where_it_is_used(method: str, has_k: bool):
-    found = facts({"config": {"method": method, "values": {"k": 9}}})
+    found = header_facts({"config": {"method": method, "values": {"k": 9}}})
     assert found[0] == ("method", method) and (("K", "9") in found) == has_k
 
 

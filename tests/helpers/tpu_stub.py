@@ -92,7 +92,9 @@ def checkout(folder: Path) -> Path:
     """tpu/ of a repository that has what the scripts need in a commit. Makes the stubs, too."""
     root = folder / "checkout"
     shutil.copytree(TPU, root / "tpu")
-    for name in ("__init__.py", "errors.py", "runtime/__init__.py", "runtime/topology.py"):
+    modules = ["__init__.py", "errors.py"]
+    modules += [f"runtime/{name}.py" for name in ("__init__", "topology")]
+    for name in modules:
         (root / "vinejax" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "vinejax" / name, root / "vinejax" / name)
     for name in (".gitattributes", ".revision"):  # the commit, for an archive to name

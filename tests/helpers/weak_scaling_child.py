@@ -18,8 +18,8 @@ from vinejax.model.sharding import mesh_over
 from vinejax.plan import hlo
 from vinejax.plan.case import open_case
 from vinejax.plan.child import devices_of
-from vinejax.plan.memory import main_phase, parts
-from vinejax.plan.programs import Programs
+from vinejax.plan.memory import main_phase, memory_and_phases
+from vinejax.plan.programs import Lowering
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FSDP, TENSOR = 2, 2
@@ -28,7 +28,7 @@ FSDP, TENSOR = 2, 2
 def product_flops(program: hlo.Program) -> float:
     """FLOPs of every `dot`, 2 x outputs x contracted numbers, times its trip count."""
     total = 0.0
-    for name, x, count, _, _ in hlo.walk(program):
+    for name, x, count, _, _ in hlo.walk_instructions(program):
         if x.op != "dot":
             continue
         shapes = {other.name: other.shape for other in program.computations[name]}
@@ -53,14 +53,14 @@ def counts(devices: int) -> dict[str, Any]:
     fields.rollout.memory_gib = 1.0
     case = open_case(from_dict(fields))
     mesh = mesh_over((shards // FSDP, FSDP, TENSOR), devices_of(case))
-    programs = Programs(case, main_phase(parts(case)[1]), mesh)
+    programs = Lowering(case, main_phase(memory_and_phases(case)[1]), mesh)
     found = {}
     for name in ("decode", "train_step"):
-        program = hlo.parse(programs.lower(name).compile().as_text())
+        program = hlo.parse_hlo(programs.lower(name).compile().as_text())
         collectives = hlo.collectives(program)
         found[name] = {
             "flops": product_flops(program),
-            "times": hlo.totals(collectives),
+            "times": hlo.totals_by_kind(collectives),
             "shapes": sorted((x.kind, x.shape, x.count) for x in collectives if not x.in_loop),
             "looped": sorted((x.kind, x.shape, x.count, x.group) for x in collectives if x.in_loop),
         }

@@ -21,9 +21,9 @@ from helpers.paths import CONFIGS
 from vinejax.config import from_dict, from_file
 from vinejax.plan.case import Case, open_case
 from vinejax.plan.compiler import ENVIRONMENT, compile_program
+from vinejax.plan.cost import pass_rows
 from vinejax.plan.hlo import Collective
-from vinejax.plan.memory import main_phase, parts, train_length
-from vinejax.plan.work import pass_rows
+from vinejax.plan.memory import main_phase, memory_and_phases, train_length
 from vinejax.settings import Config
 
 pytestmark = [
@@ -98,7 +98,7 @@ def test_decoding_speaks_over_the_tensor_axis_alone_and_in_small_sums(compiled, 
     looped = [x for x in found if x.in_loop]
     assert {x.kind for x in looped} == {"all-reduce"}, listed(looped)
     assert {x.group for x in looped} == {case.tensor}
-    slots = main_phase(parts(case)[1]).sizes.slots
+    slots = main_phase(memory_and_phases(case)[1]).sizes.slots
     hidden = [x for x in looped if max(sizes(x)) == slots * case.model.cfg.width]
     # After attention and after the MLP of each layer, and the embedding.
     assert sum(x.count for x in hidden) == 2 * LAYERS + 1, listed(hidden)
@@ -111,7 +111,7 @@ def test_decoding_speaks_over_the_tensor_axis_alone_and_in_small_sums(compiled, 
 def test_decoding_copies_nothing_at_the_entry_of_its_loop(compiled, case: Case):
     """XLA copies, silently, what it wants in another layout: no cache and no weight is."""
     decode = compiled("decode")
-    held, _ = parts(case)
+    held, _ = memory_and_phases(case)
     assert decode["copies"] == {}
     assert decode["memory"]["temp"] < 128 * MIB
     assert decode["memory"]["alias"] >= held.suffix_kv, "the rings are written in place"
@@ -175,7 +175,7 @@ def test_a_layers_weights_are_gathered_as_often_as_they_are_used(compiled, case:
 
 
 def test_memory_of_an_update(compiled, case: Case):
-    held, _ = parts(case)
+    held, _ = memory_and_phases(case)
     state = held.weights + held.optimizer
     memory = compiled("train_step")["memory"]
     assert memory["argument"] == pytest.approx(state, rel=0.01), "the arithmetic of the plan"

@@ -77,7 +77,7 @@ ENTRY %main (a: f32[2]) -> f32[2] {
 
 
 def test_collectives_are_counted_as_often_as_their_loops_turn():
-    found = {x.shape: x for x in hlo.collectives(hlo.parse(TPU))}
+    found = {x.shape: x for x in hlo.collectives(hlo.parse_hlo(TPU))}
     gather = found["bf16[8,128]"]
     assert (gather.kind, gather.group, gather.count, gather.source) == ("all-gather", 4, 30, "w")
     assert gather.sent == 30 * 8 * 128 * 2 * 3 / 4
@@ -90,7 +90,7 @@ def test_collectives_are_counted_as_often_as_their_loops_turn():
 
 
 def test_what_only_the_data_decides_is_marked():
-    found = hlo.collectives(hlo.parse(TPU))
+    found = hlo.collectives(hlo.parse_hlo(TPU))
     (permute,) = [x for x in found if x.in_loop]
     assert (permute.kind, permute.shape, permute.count) == ("collective-permute", "f32[24,8]", 1)
     assert permute.sent == 24 * 8 * 4
@@ -98,33 +98,33 @@ def test_what_only_the_data_decides_is_marked():
 
 
 def test_groups_are_read_in_every_way_they_are_written():
-    found = {x.shape: x.group for x in hlo.collectives(hlo.parse(TPU))}
+    found = {x.shape: x.group for x in hlo.collectives(hlo.parse_hlo(TPU))}
     assert found == {
         "bf16[8,128]": 4, "bf16[64,128]": 4, "f32[16,8]": 4, "f32[24,8]": 2, "bf16[64,16]": 4,
         "(f32[4], f32[4])": 2,
     }  # fmt: skip
-    pair = next(x for x in hlo.collectives(hlo.parse(TPU)) if x.shape.startswith("("))
+    pair = next(x for x in hlo.collectives(hlo.parse_hlo(TPU)) if x.shape.startswith("("))
     assert pair.sent == 2 * 32 / 2
 
 
 def test_totals_copies_and_kernels():
-    program = hlo.parse(TPU)
-    totals = hlo.totals(hlo.collectives(program))
+    program = hlo.parse_hlo(TPU)
+    totals = hlo.totals_by_kind(hlo.collectives(program))
     assert totals["all-gather"] == (31, 30 * 1536 + 64 * 16 * 2 * 3 / 4)
     assert totals["all-reduce"][0] == 31 and totals["reduce-scatter"][0] == 30
-    assert hlo.copies(program, 2**20) == {"bf16[1024,1024]": 2**21}, "at entry, and large"
-    assert hlo.kernels(program) == 1
+    assert hlo.entry_copies(program, 2**20) == {"bf16[1024,1024]": 2**21}, "at entry, and large"
+    assert hlo.count_kernels(program) == 1
 
 
 def test_a_count_that_the_compiler_gives():
-    (reduce,) = hlo.collectives(hlo.parse(CPU))
+    (reduce,) = hlo.collectives(hlo.parse_hlo(CPU))
     assert (reduce.count, reduce.group) == (3, 8)
     assert reduce.sent == pytest.approx(3 * 8 * 2 * 7 / 8)
 
 
 def test_text_that_is_no_program():
     with pytest.raises(ValueError, match="no ENTRY"):
-        hlo.parse("HloModule nothing\n")
+        hlo.parse_hlo("HloModule nothing\n")
 
 
 def test_a_real_program_of_this_jax():
@@ -136,7 +136,7 @@ def test_a_real_program_of_this_jax():
 
     text = jax.jit(loop).lower(jnp.ones((16, 16))).compile().as_text()
     assert text
-    program = hlo.parse(text)
-    loops = [x for _, x, _, _, _ in hlo.walk(program) if x.op == "while"]
-    assert [hlo.trips(program, x) for x in loops] == [5]
+    program = hlo.parse_hlo(text)
+    loops = [x for _, x, _, _, _ in hlo.walk_instructions(program) if x.op == "while"]
+    assert [hlo.trip_count(program, x) for x in loops] == [5]
     assert hlo.collectives(program) == []

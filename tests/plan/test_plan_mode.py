@@ -17,8 +17,14 @@ from vinejax.config import Fields, default, from_dict, from_file
 from vinejax.errors import ConfigError
 from vinejax.plan import child, command, compiler
 from vinejax.plan.case import Case, open_case
-from vinejax.plan.memory import decode_copy_bytes, kv_room, parts, weight_bytes
-from vinejax.plan.work import attention_flops, calls, decode_step, num_multiplied, train_step
+from vinejax.plan.cost import (
+    attention_flops,
+    calls_per_phase,
+    decode_cost,
+    num_multiplied,
+    update_cost,
+)
+from vinejax.plan.memory import decode_copy_bytes, kv_room, memory_and_phases, weight_bytes
 from vinejax.rollout.arrays import cache_bytes
 
 GIB = 2**30
@@ -60,7 +66,7 @@ def test_bytes_of_the_parts(tmp_path: Path):
     assert decode_copy_bytes(case) == 2 * 2 * 320 // 2 + 4 * 8 + 2 * layer
     # 2 layers, keys and values, one head of 4 a place, bfloat16.
     assert cache_bytes(case.model, case.mesh, 10) == 2 * 2 * 10 * 4 * 2
-    held, (rollout, values) = parts(case)
+    held, (rollout, values) = memory_and_phases(case)
     assert held.optimizer == 2 * held.weights and held.reference == held.weights
     assert (values.sizes.slots, values.sizes.width, values.sizes.columns) == (4, 32, 64)
     assert rollout.sizes.columns == 32
@@ -70,11 +76,13 @@ def test_bytes_of_the_parts(tmp_path: Path):
 
 def test_what_waits_in_the_hosts_memory(tmp_path: Path):
     case = small(tmp_path, fields={"offload.reference": True, "offload.optimizer": True})
-    held, _ = parts(case)
-    assert held.of("rollout", case)["optimizer"] == held.of("rollout", case)["reference"] == 0
-    assert held.of("score", case)["reference"] == held.reference
-    assert held.of("train", case)["optimizer"] == held.optimizer
-    assert "decode copy" not in held.of("train", case)
+    held, _ = memory_and_phases(case)
+    assert (
+        held.during("rollout", case)["optimizer"] == held.during("rollout", case)["reference"] == 0
+    )
+    assert held.during("score", case)["reference"] == held.reference
+    assert held.during("train", case)["optimizer"] == held.optimizer
+    assert "decode copy" not in held.during("train", case)
 
 
 def test_operations(tmp_path: Path):
@@ -83,29 +91,31 @@ def test_operations(tmp_path: Path):
     assert num_multiplied(case, with_head=False) == 2 * a_layer
     assert num_multiplied(case, with_head=True) == 2 * a_layer + 320
     assert attention_flops(case, 10) == 2 * 4 * (2 * 4) * 10
-    _, (_, values) = parts(case)
+    _, (_, values) = memory_and_phases(case)
     # 4 slots a shard; a quarter of 32 tokens and half a trunk of 64 are seen.
     flops = 4 * (2 * (2 * a_layer + 320) + attention_flops(case, 8 + 32)) / 2
-    assert decode_step(case, values).flops == flops
+    assert decode_cost(case, values).flops == flops
     full = small(tmp_path, fields={"model.remat": "full"})
-    assert train_step(full).flops == pytest.approx(train_step(case).flops * 4 / 3)
+    assert update_cost(full).flops == pytest.approx(update_cost(case).flops * 4 / 3)
     # 16 sequences of 64 tokens over 4 shards, 3 passes.
     tokens = 16 * 64 / 4
     expected = 3 * tokens * (2 * (2 * a_layer + 320) + attention_flops(case, 32)) / 2
-    assert train_step(case).flops == expected
+    assert update_cost(case).flops == expected
 
 
 def test_branches_of_an_iteration(tmp_path: Path):
     case = small(tmp_path)
-    _, (rollout, values) = parts(case)
+    _, (rollout, values) = memory_and_phases(case)
     assert (rollout.trunks, rollout.branches, rollout.tokens) == (8, 32, 8)
     # 32 solutions of 4 states, of which a problem's 4 share the first; 9 continuations each, as
     # long as what is left: 1, 3/4, 1/2 and 1/4 of 8 tokens.
     assert (values.trunks, values.branches) == (32, (32 * 4 - 24) * 9)
     assert values.tokens == 8 * 2.5 / 4
-    assert calls(case, values)["decode"] == 104 * 9 * 5 / 16
-    assert calls(case, rollout)["decode"] == 32, "the longest ends alone"
-    _, (_, first) = parts(small(tmp_path, fields={"values.max_states": 0, "values.dedup": False}))
+    assert calls_per_phase(case, values)["decode"] == 104 * 9 * 5 / 16
+    assert calls_per_phase(case, rollout)["decode"] == 32, "the longest ends alone"
+    _, (_, first) = memory_and_phases(
+        small(tmp_path, fields={"values.max_states": 0, "values.dedup": False})
+    )
     assert (first.branches, first.tokens) == (32 * 9, 8)
 
 
@@ -145,7 +155,7 @@ def test_a_plan_that_fits(tmp_path: Path, monkeypatch, capsys):
     assert plan["fits"] and plan["topology"]["mesh"] == {"data": 1, "fsdp": 4, "tensor": 2}
     step = plan["programs"]["train_step"]
     assert step["seconds"]["interconnect"] == 6e9 / (case.topology.chip.link_gb_s * 1e9)
-    held, _ = parts(case)
+    held, _ = memory_and_phases(case)
     assert step["memory_bytes"]["together"] == GIB + held.reference
     train = plan["iteration"][-1]
     assert train["calls"] == {"train_step": 4.0} and train["bound"] == "interconnect"
@@ -158,7 +168,7 @@ def test_a_plan_that_does_not_fit_says_what_to_change(tmp_path: Path, monkeypatc
     fields = small_fields(tmp_path, "cpu:8")
     assert command.plan_run(from_dict(fields), tmp_path) is False
     shown = capsys.readouterr().out
-    for part in ("decode: has no room", "train_step: has no room", "It does not fit."):
+    for part in ("decode: does not fit", "train_step: does not fit", "It does not fit."):
         assert part in shown
     assert "ppo.microbatch = 4 instead of 8" in shown and "model.remat = 'full'" in shown
     assert "a slice of" in shown
@@ -197,7 +207,11 @@ def run(*arguments: str, cwd: Path) -> tuple[int, str, str]:
 def test_status_of_what_cannot_fit_and_of_bad_input(tmp_path: Path):
     config = seven_billion(tmp_path, "cfg.meshes['h100:1'] = dict(slots=8, microbatch=1)")
     status, out, _ = run(f"--config={config}", "--config.topology=h100:1", cwd=tmp_path)
-    assert status == 1 and "It does not fit." in out and "Nothing was compiled" in out
+    assert (
+        status == 1
+        and "It does not fit." in out
+        and "Not compiled: weights and caches alone" in out
+    )
     assert json.loads((tmp_path / "runs/mine/plan/h100-1.json").read_text())["fits"] is False
     status, out, _ = run(f"--config={config}", "--config.topology=h100:8", cwd=tmp_path)
     assert status == 0 and "It fits." in out and "No compiler for h100" in out
@@ -228,9 +242,9 @@ def test_the_parent_starts_no_device(tmp_path: Path):
         f"cfg = from_file({str(CONFIGS / 'math7b.py')!r}, 'math7b.py')\n"
         "cfg.topology = 'v5e:16x16'\n"
         "from vinejax.plan.case import open_case\n"
-        "from vinejax.plan.memory import parts\n"
+        "from vinejax.plan.memory import memory_and_phases\n"
         "from vinejax.plan import command\n"
-        "parts(open_case(from_dict(cfg)))\n"
+        "memory_and_phases(open_case(from_dict(cfg)))\n"
         "from jax._src import xla_bridge\n"
         "assert not xla_bridge.backends_are_initialized()\n"
     )
@@ -298,8 +312,10 @@ def test_both_ways_in_which_the_compiler_says_that_there_is_no_room():
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
         "temporaries (24.16G) exceeds available HBM (15.75G)."
     )
-    found = child.too_large(message)
+    found = child.compile_error(message)
     assert found == {"error": "memory", "needs": 24.16 * GIB, "limit": 15.75 * GIB}
-    found = child.too_large("RESOURCE_EXHAUSTED: Used 900.0M of 512.5M hbm. Exceeded")
+    found = child.compile_error("RESOURCE_EXHAUSTED: Used 900.0M of 512.5M hbm. Exceeded")
     assert found["needs"] == 900 * 2**20
-    assert child.too_large("INTERNAL: RET_CHECK\nfailed") == {"error": "INTERNAL: RET_CHECK failed"}
+    assert child.compile_error("INTERNAL: RET_CHECK\nfailed") == {
+        "error": "INTERNAL: RET_CHECK failed"
+    }

@@ -11,9 +11,9 @@ from vinejax.errors import ConfigError, ModelError
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import PLANNED, check_architecture, read_architecture
 from vinejax.plan.case import open_case
-from vinejax.plan.memory import parts
-from vinejax.plan.work import analytic
-from vinejax.runtime.topology import parse
+from vinejax.plan.cost import program_costs
+from vinejax.plan.memory import memory_and_phases
+from vinejax.runtime.topology import parse_topology
 from vinejax.settings import Config
 
 PODS = {
@@ -56,17 +56,17 @@ def test_there_are_rows_for_pods_small_slices_and_gpus(name: str):
     if name.startswith("rho"):
         assert {"h100:1", "h200:1"} <= meshes
     for kind in ("v5e", "v5p", "v6e"):
-        assert min(parse(x).chips for x in meshes if x.startswith(kind)) <= 16
+        assert min(parse_topology(x).chips for x in meshes if x.startswith(kind)) <= 16
 
 
 @pytest.mark.parametrize(("name", "topology"), rows())
 def test_each_row_can_be_and_has_room_by_arithmetic(name: str, topology: str):
     case = open_case(load(name, topology))
-    held, phases = parts(case)
-    assert set(analytic(case, phases[-1])) >= {"prefill", "decode", "score", "train_step"}
-    assert sum(held.of("rollout", case).values()) < 0.95 * case.limit
+    held, phases = memory_and_phases(case)
+    assert set(program_costs(case, phases[-1])) >= {"prefill", "decode", "score", "train_step"}
+    assert sum(held.during("rollout", case).values()) < 0.95 * case.limit
     gradients = held.weights
-    assert sum(held.of("train", case).values()) + gradients < 0.9 * case.limit
+    assert sum(held.during("train", case).values()) + gradients < 0.9 * case.limit
     slots = case.cfg.meshes[topology].slots
     assert slots is not None and slots == phases[-1].sizes.slots * case.shards, "memory cut them"
 

@@ -324,4 +324,4 @@ def test_terminal_display_starts_and_ends(
     [(0.4, "0s"), (59.7, "1m00s"), (80, "1m20s"), (7500, "2h05m"), (100_000, "1d03h")],
 )
 def test_durations(seconds: float, text: str):
-    assert display.duration(seconds) == text
+    assert display.format_duration(seconds) == text

@@ -5,10 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from helpers.paths import REPO
 
 from vinejax.errors import ConfigError, UserError
 from vinejax.runtime import topology
-from vinejax.runtime.topology import KINDS, match, parse
+from vinejax.runtime.topology import KINDS, match_topology, parse_topology
 
 # The right-hand sides are copied from Google's tables of v5e, v6e, v5p and v4.
 RENTED = [
@@ -37,21 +38,12 @@ RENTED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "accelerator_type", "chips", "hosts", "per_host"), RENTED)
-def test_what_to_rent(name: str, accelerator_type: str, chips: int, hosts: int, per_host: int):
-    slice_ = parse(name)
-    assert slice_.accelerator_type == accelerator_type
+@pytest.mark.parametrize(("name", "rented_as", "chips", "hosts", "per_host"), RENTED)
+def test_what_to_rent(name: str, rented_as: str, chips: int, hosts: int, per_host: int):
+    slice_ = parse_topology(name)
+    assert slice_.accelerator_type == rented_as
     assert (slice_.chips, slice_.hosts, slice_.chips_per_host) == (chips, hosts, per_host)
     assert slice_.devices == chips
-    assert (
-        slice_.runtime_version
-        == {
-            "v5e": "v2-alpha-tpuv5-lite",
-            "v6e": "v2-alpha-tpuv6e",
-            "v5p": "v2-alpha-tpuv5",
-            "v4": "tpu-ubuntu2204-base",
-        }[slice_.kind]
-    )
 
 
 @pytest.mark.parametrize(
@@ -59,10 +51,10 @@ def test_what_to_rent(name: str, accelerator_type: str, chips: int, hosts: int, 
     [("cpu:1", 1, 1), ("cpu:12", 12, 1), ("h100:8", 8, 1), ("h200:1", 1, 1), ("a100:16", 16, 2)],
 )
 def test_what_is_not_a_tpu(name: str, chips: int, hosts: int):
-    assert (parse(name).chips, parse(name).hosts) == (chips, hosts)
-    assert not parse(name).is_tpu
+    assert (parse_topology(name).chips, parse_topology(name).hosts) == (chips, hosts)
+    assert not parse_topology(name).is_tpu
     with pytest.raises(ConfigError, match="only TPUs have an accelerator type"):
-        _ = parse(name).accelerator_type
+        _ = parse_topology(name).accelerator_type
 
 
 @pytest.mark.parametrize(
@@ -95,7 +87,7 @@ def test_what_is_not_a_tpu(name: str, chips: int, hosts: int):
 )
 def test_names_that_are_refused_in_one_line(name: str, rule: str):
     with pytest.raises(ConfigError) as caught:
-        parse(name)
+        parse_topology(name)
     assert rule in str(caught.value)
     assert str(caught.value).startswith(f"topology = {name!r}: ")
     assert "\n" not in str(caught.value) and caught.value.field == "topology"
@@ -124,17 +116,17 @@ TABLE = ["v5e:16x16", "v5e:4x4", "v6e:8x8", "v5p:4x4x4", "v4:4x4x4", "h100:8", "
     ],
 )
 def test_devices_find_their_row(device_kind: str, count: int, name: str | None):
-    assert match(device_kind, count, TABLE) == name
+    assert match_topology(device_kind, count, TABLE) == name
 
 
 def test_cards_of_another_memory_are_not_the_same():
-    assert match("NVIDIA A100-SXM4-80GB", 4, ["a100:4"]) == "a100:4"
-    assert match("NVIDIA A100-SXM4-40GB", 4, ["a100:4"]) is None
+    assert match_topology("NVIDIA A100-SXM4-80GB", 4, ["a100:4"]) == "a100:4"
+    assert match_topology("NVIDIA A100-SXM4-40GB", 4, ["a100:4"]) is None
 
 
 def test_a_row_that_is_no_topology_is_an_error():
     with pytest.raises(ConfigError, match="v5e:3x3"):
-        match("cpu", 1, ["v5e:3x3", "cpu:1"])
+        match_topology("cpu", 1, ["v5e:3x3", "cpu:1"])
 
 
 def test_memory_is_what_the_compiler_allows():
@@ -156,21 +148,27 @@ def _no_share_is_set(monkeypatch: pytest.MonkeyPatch):
 def test_a_gpu_gives_the_share_that_jax_takes(name: str, monkeypatch: pytest.MonkeyPatch):
     whole = KINDS["h100"].chip.hbm_gib
     assert 79 < whole < 80
-    assert parse("h100:8").chip.hbm_gib == 0.75 * whole  # docs.jax.dev: GPU memory allocation
+    assert (
+        parse_topology("h100:8").chip.hbm_gib == 0.75 * whole
+    )  # docs.jax.dev: GPU memory allocation
     monkeypatch.setenv(name, ".9")
-    assert parse("h100:8").chip.hbm_gib == 0.9 * whole
-    assert parse("v5e:2x2").chip == KINDS["v5e"].chip
+    assert parse_topology("h100:8").chip.hbm_gib == 0.9 * whole
+    assert parse_topology("v5e:2x2").chip == KINDS["v5e"].chip
     for share in ("nine tenths", "0", ".0", "1.5", "-1", "nan"):
         monkeypatch.setenv(name, share)
         with pytest.raises(UserError, match=f"^{name} = '{share}' must be a share, such as .9$"):
-            _ = parse("h100:8").chip
+            _ = parse_topology("h100:8").chip
 
 
 def test_options_of_the_compiler():
-    assert parse("v4:2x2x1").compiler_options == {"chip_config_name": "megacore"}
-    assert parse("v5e:1x1").compiler_options == {"chips_per_host_bounds": [1, 1, 1]}
-    assert parse("v6e:2x4").compiler_options == {"chips_per_host_bounds": [2, 4, 1]}
-    assert parse("v5e:16x16").compiler_options == parse("v5p:4x4x4").compiler_options == {}
+    assert parse_topology("v4:2x2x1").compiler_options == {"chip_config_name": "megacore"}
+    assert parse_topology("v5e:1x1").compiler_options == {"chips_per_host_bounds": [1, 1, 1]}
+    assert parse_topology("v6e:2x4").compiler_options == {"chips_per_host_bounds": [2, 4, 1]}
+    assert (
+        parse_topology("v5e:16x16").compiler_options
+        == parse_topology("v5p:4x4x4").compiler_options
+        == {}
+    )
 
 
 @pytest.mark.slow
@@ -180,8 +178,8 @@ def test_the_compiler_lists_as_many_devices_and_hosts():
     names = [name for name, _, chips, *_ in RENTED if chips <= 256]
     script = f"""
 from jax.experimental.topologies import get_topology_desc
-from vinejax.runtime.topology import parse
-for topology in map(parse, {names}):
+from vinejax.runtime.topology import parse_topology
+for topology in map(parse_topology, {names}):
     devices = get_topology_desc(topology.name, "tpu", **topology.compiler_options).devices
     hosts = len({{device.process_index for device in devices}})
     print(topology.name, len(devices), hosts, devices[0].device_kind, sep=",")
@@ -199,30 +197,53 @@ for topology in map(parse, {names}):
     assert len(done.stdout.splitlines()) == len(names)
     for line in done.stdout.splitlines():
         name, devices, hosts, device_kind = line.split(",")
-        assert (int(devices), int(hosts)) == (parse(name).devices, parse(name).hosts), name
-        assert match(device_kind, int(devices), [name]) == name
+        assert (int(devices), int(hosts)) == (
+            parse_topology(name).devices,
+            parse_topology(name).hosts,
+        ), name
+        assert match_topology(device_kind, int(devices), [name]) == name
 
 
-def test_command(capsys: pytest.CaptureFixture[str]):
-    assert topology.main(["v5p:4x4x4"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+def rent(*words: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, str(REPO / "tpu" / "renting.py"), *words], capture_output=True, text=True
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_command():
+    status, out, _ = rent("v5p:4x4x4")
+    assert status == 0 and out.splitlines() == [
         "accelerator_type v5p-128",
         "runtime_version v2-alpha-tpuv5",
         "chips 64",
         "hosts 16",
         "chips_per_host 4",
     ]
-    assert topology.main(["v5p:4x4x4", "hosts"]) == 0
-    assert capsys.readouterr().out == "16\n"
-    assert topology.main(["v5e:3x3"]) == 2
-    out, err = capsys.readouterr()
+    assert rent("v5p:4x4x4", "hosts")[:2] == (0, "16\n")
+    status, out, err = rent("v5e:3x3")
+    assert status == 2
     assert out == "" and err.startswith("error: topology = 'v5e:3x3': v5e is offered as")
-    assert topology.main(["cpu:8", "accelerator_type"]) == 2
+    assert rent("cpu:8", "accelerator_type")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("v5e:1x1", "v2-alpha-tpuv5-lite"),
+        ("v6e:2x4", "v2-alpha-tpuv6e"),
+        ("v5p:2x2x1", "v2-alpha-tpuv5"),
+        ("v4:2x2x4", "tpu-ubuntu2204-base"),
+    ],
+)
+def test_every_kind_of_tpu_has_an_image(name: str, image: str):
+    assert rent(name, "runtime_version")[:2] == (0, f"{image}\n")
 
 
 def test_the_command_needs_no_jax():
     """It answers in a fraction of a second, from a machine that has no accelerator."""
-    script = "import sys, vinejax.runtime.topology as t; t.main(['v6e:8x8', 'accelerator_type'])"
-    script += "; assert not {'jax', 'numpy', 'flax'} & set(sys.modules)"
+    script = "import runpy, sys; sys.argv = ['renting.py', 'v6e:8x8', 'accelerator_type']\n"
+    script += f"try: runpy.run_path({str(REPO / 'tpu' / 'renting.py')!r}, run_name='__main__')\n"
+    script += "except SystemExit: assert not {'jax', 'numpy', 'flax'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "v6e-64\n"), done.stderr

@@ -17,7 +17,7 @@ import yaml
 from helpers.paths import FIXTURES
 from helpers.tpu_stub import ROOT, TPU, bash, stub
 
-from vinejax.runtime import topology
+from vinejax.runtime.topology import parse_topology
 from vinejax.settings import DistributedConfig
 
 RECORDED = FIXTURES / "tpu_dry_run"
@@ -177,7 +177,7 @@ def test_jobset_is_one_pod_a_host():
     pod = job["template"]["spec"]
     labels = pod["nodeSelector"]
     assert labels["cloud.google.com/gke-tpu-accelerator"] == "tpu-v5-lite-podslice"
-    slice_ = topology.parse(f"v5e:{labels['cloud.google.com/gke-tpu-topology']}")
+    slice_ = parse_topology(f"v5e:{labels['cloud.google.com/gke-tpu-topology']}")
     assert job["parallelism"] == job["completions"] == slice_.hosts
     (container,) = pod["containers"]
     for kind in ("requests", "limits"):

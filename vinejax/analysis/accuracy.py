@@ -1,26 +1,35 @@
-"""Accuracy over several samples a problem: pass@k, maj@k and their bootstrap interval.
+"""Accuracy over several samples per problem: pass@k, maj@k, and their bootstrap intervals.
 
-Letters: P problems, n samples a problem. A sample is correct when its reward is at least 1.0,
-whatever else a task gives for partial credit.
+Letters: P problems, n samples per problem. A sample is correct from a reward of
+`types.CORRECT_REWARD` on; lower rewards are partial credit and count as wrong.
 """
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-CORRECT = 1.0
+from vinejax.types import CORRECT_REWARD
+
+
+class PairedDifference(NamedTuple):
+    """pass@1 of one run less that of another on the same problems, and its interval."""
+
+    difference: float
+    low: float
+    high: float
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Chance that k of the samples, drawn without replacement, hold a correct one.
+    """Probability that k of the samples, drawn without replacement, include a correct one.
 
         pass@k = 1 - C(n - c, k) / C(n, k)
 
     The unbiased estimator of Chen et al. 2021 (arXiv 2107.03374, equation 1); with k = n it is
-    the reference's `once_hit`.
+    the reference's `once_hit`. Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
     """
     if not 0 <= num_correct <= num_samples:
         raise ValueError(f"{num_correct} correct of {num_samples} samples")
@@ -39,21 +48,21 @@ def pass_at_1(rewards: ArrayLike) -> float:
 
 
 def maj_at_k(rewards: ArrayLike, answers: Sequence[str | None]) -> float:
-    """1.0 if the most frequent of one problem's answers is correct, else 0.0.
+    """1.0 if the most frequent answer to one problem is correct, else 0.0.
 
-    Answers are compared as strings; of equally frequent ones the first seen wins, and its first
-    occurrence is the one graded. Samples without an answer (None) do not vote, unless no sample
-    has one; in the reference's `majority_vote_acc` None votes like any answer.
+    Answers are compared as strings; among equally frequent ones the first seen wins, and it is
+    correct if its first occurrence is. Samples without an answer (None) do not vote, unless no
+    sample has an answer; in the reference's `majority_vote_acc` None votes like any answer.
 
     Args:
-        rewards, answers: [n].
+        rewards, answers: [n], n at least 1; ValueError for other shapes.
     """
     scores = np.asarray(rewards, np.float64)
     if scores.shape != (len(answers),) or not answers:
         raise ValueError(f"rewards of shape {scores.shape}, {len(answers)} answers")
     votes = Counter(answer for answer in answers if answer is not None)
     winner = votes.most_common(1)[0][0] if votes else None
-    return float(scores[answers.index(winner)] >= CORRECT)
+    return float(scores[answers.index(winner)] >= CORRECT_REWARD)
 
 
 def bootstrap_interval(
@@ -61,10 +70,12 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of a mean over problems, which are drawn with replacement.
 
-    Samples of one problem are not independent, so problems are what is drawn.
+    Problems are drawn, not samples, because the samples of one problem are not independent. Which
+    problems are drawn depends on `seed` and P alone, so that all measures of one evaluation are
+    taken over the same draws.
 
     Args:
-        per_problem: [P].
+        per_problem: [P] scores, P at least 1; ValueError for other shapes.
     """
     scores = np.asarray(per_problem, np.float64)
     if scores.ndim != 1 or scores.size == 0:
@@ -75,33 +86,71 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
+def paired_interval(
+    rewards_a: Mapping[str, Sequence[float]],
+    rewards_b: Mapping[str, Sequence[float]],
+    seed: int = 0,
+    samples: int = 1000,
+    level: float = 0.95,
+) -> PairedDifference:
+    """pass@1 of run a less that of run b on the same problems, with its bootstrap interval.
+
+    Each draw takes the same problems of both runs, so that what makes a problem hard for both
+    cancels: the interval is narrower than the two runs' own intervals suggest.
+
+    Args:
+        rewards_a, rewards_b: problem id -> rewards of its samples, at least one. The runs may
+            have different numbers of samples.
+
+    Raises:
+        ValueError: the runs have different problems, no problems, or one without samples.
+    """
+    if unpaired := sorted(rewards_a.keys() ^ rewards_b.keys()):
+        raise ValueError(
+            f"only one of the runs has {len(unpaired)} problems, such as {unpaired[0]}"
+        )
+    differences = [
+        pass_at_1([rewards_a[problem]]) - pass_at_1([rewards_b[problem]]) for problem in rewards_a
+    ]
+    low, high = bootstrap_interval(differences, seed, samples, level)
+    return PairedDifference(float(np.mean(differences)), low, high)
+
+
 def accuracy_metrics(
     rewards: ArrayLike, answers: Sequence[Sequence[str | None]], seed: int = 0
 ) -> dict[str, float]:
-    """pass_at_1 with its 95% interval, pass_at_k for every power of two below n and n, maj_at_n.
+    """pass_at_k for every power of two below n and for n, and maj_at_n.
+
+    Each comes with the ends of its 95% bootstrap interval, as `<name>_low` and `<name>_high`.
 
     Args:
         rewards: [P, n].
         answers: [P][n] extracted answers, None where a response gives none.
         seed: of the bootstrap.
+
+    Raises:
+        ValueError: the shapes do not fit, or P or n is 0.
     """
     correct = correct_samples(rewards)
     num_problems, n = correct.shape
     if len(answers) != num_problems:
         raise ValueError(f"rewards of {num_problems} problems, answers of {len(answers)}")
     counts = correct.sum(axis=1)
-    low, high = bootstrap_interval(correct.mean(axis=1), seed)
-    metrics = {"pass_at_1": pass_at_1(rewards), "pass_at_1_low": low, "pass_at_1_high": high}
+    per_problem: dict[str, np.ndarray | list[float]] = {"pass_at_1": correct.mean(axis=1)}
     for k in [2**i for i in range(1, n.bit_length()) if 2**i < n] + [n] * (n > 1):
-        metrics[f"pass_at_{k}"] = float(np.mean([pass_at_k(n, int(c), k) for c in counts]))
+        per_problem[f"pass_at_{k}"] = [pass_at_k(n, int(count), k) for count in counts]
     votes = [maj_at_k(row, list(given)) for row, given in zip(correct, answers, strict=True)]
-    metrics[f"maj_at_{n}"] = float(np.mean(votes))
-    return metrics
+    per_problem[f"maj_at_{n}"] = votes
+    metrics = {}
+    for name, scores in per_problem.items():
+        low, high = bootstrap_interval(scores, seed)
+        metrics |= {name: float(np.mean(scores)), f"{name}_low": low, f"{name}_high": high}
+    return metrics | {"pass_at_1": pass_at_1(rewards)}
 
 
 def correct_samples(rewards: ArrayLike) -> np.ndarray:
-    """bool[P, n] samples whose reward is at least 1.0; both P and n at least 1."""
+    """bool[P, n] whether each sample is correct; ValueError unless P and n are at least 1."""
     array = np.asarray(rewards, np.float64)
     if array.ndim != 2 or array.size == 0:
         raise ValueError(f"expected [P, n] rewards, at least one; found shape {array.shape}")
-    return array >= CORRECT
+    return array >= CORRECT_REWARD

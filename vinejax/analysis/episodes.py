@@ -18,18 +18,20 @@ def episode_rows(
     vines: int,
     critic_values: np.ndarray | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """One row an episode; the first `vines` of them with the texts of their continuations.
+    """One row per episode; the first `vines` rows have the texts of their continuations.
 
-    `step_advantages` is f32[B, C], row by row those of the episodes, and so is `critic_values`, of
-    the states before the steps; None: the method has none. docs/metrics.md has the fields.
+    Row b of `step_advantages` and `critic_values` (V of the state before each step), both
+    f32[B, C], is that of episode b; None if the method has none. docs/metrics.md lists the fields.
     """
     by_id = {problem.id: problem for problem, _ in problems}
     for i, episode in enumerate(episodes):
-        problem, values, values_by = by_id[episode.problem_id], None, None
-        if episode.values is not None:
-            values, values_by = episode.values, "continuations"
-        elif critic_values is not None:
-            values, values_by = critic_values[i], "critic"
+        problem = by_id[episode.problem_id]
+        values = episode.values
+        values_by = None if values is None else "continuations"
+        if values is None and critic_values is not None:
+            values = critic_values[i]
+            values_by = "critic"
+        advantages = None if step_advantages is None else step_advantages[i]
         yield {
             "iteration": iteration,
             "problem_id": problem.id,
@@ -40,13 +42,7 @@ def episode_rows(
             "finished": episode.finished,
             "reward": episode.reward,
             "values_by": values_by,
-            "steps": _steps(
-                tokenizer,
-                episode,
-                values,
-                None if step_advantages is None else step_advantages[i],
-                with_texts=i < vines,
-            ),
+            "steps": _steps(tokenizer, episode, values, advantages, with_texts=i < vines),
         }
 
 
@@ -57,32 +53,32 @@ def _steps(
     advantages: np.ndarray | None,
     with_texts: bool,
 ) -> list[dict[str, Any]]:
-    """A step with V before and after it (0 after the last: that state is terminal).
+    """The steps of an episode with V before and after each; 0 after the last, which is terminal.
 
-    What the method or the task does not give is None.
+    Fields that the method or the task does not fill are None.
     """
-    num_steps, counts = len(episode.step_ends), episode.value_counts
+    num_steps = len(episode.step_ends)
     before = [None] * num_steps if values is None else values[:num_steps].tolist()
     around = [*before, 0.0]
-    counts = np.zeros(num_steps) if counts is None else counts
+    counts = np.zeros(num_steps) if episode.value_counts is None else episode.value_counts
     rewards = episode.step_rewards or [None] * num_steps
     prompt_text = decode(tokenizer, episode.prompt)
-    so_far, steps = "", []
+    so_far = ""
+    steps = []
     for c, end in enumerate(episode.step_ends):
         text = continuation_text(tokenizer, episode.prompt, prompt_text, episode.response[:end])
         continuations = episode.continuations[c] if with_texts and counts[c] else ()
-        steps.append(
-            {
-                "text": text[len(so_far) :],
-                "value": around[c],
-                "value_after": around[c + 1],
-                "advantage": None if advantages is None else float(advantages[c]),
-                "reward": rewards[c],
-                "count": int(counts[c]),
-                "continuations": [
-                    {"text": x.text, "reward": x.reward, "finish": x.finish} for x in continuations
-                ],
-            }
-        )
+        step = {
+            "text": text[len(so_far) :],
+            "value": around[c],
+            "value_after": around[c + 1],
+            "advantage": None if advantages is None else float(advantages[c]),
+            "reward": rewards[c],
+            "count": int(counts[c]),
+            "continuations": [
+                {"text": x.text, "reward": x.reward, "finish": x.finish} for x in continuations
+            ],
+        }
+        steps.append(step)
         so_far = text
     return steps

@@ -1,4 +1,4 @@
-"""What is planned: a configuration, a model without weights, and chips that nobody has yet."""
+"""The input of a plan: a configuration, a model without weights, and the chips of a topology."""
 
 import dataclasses
 import functools
@@ -14,14 +14,14 @@ from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import read_architecture
 from vinejax.model.sharding import AXES, check_heads, check_rows
 from vinejax.runtime.devices import with_row
-from vinejax.runtime.topology import Topology, parse
+from vinejax.runtime.topology import Topology, parse_topology
 from vinejax.settings import Config
 from vinejax.tasks.base import load_task, shipped_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Made by `open_case`, which has checked that its parts go together."""
+    """A run to plan; made by `open_case`, which checks that its parts go together."""
 
     cfg: Config  # with the mesh, slots and memory of the topology's row
     model: Decoder  # without a mesh of devices
@@ -29,55 +29,56 @@ class Case:
 
     @functools.cached_property
     def mesh(self) -> AbstractMesh:
-        """Its sizes, for arithmetic."""
+        """The sizes of the mesh, for arithmetic."""
         mesh = self.cfg.mesh
         return AbstractMesh((mesh.data, mesh.fsdp, mesh.tensor), AXES)
 
     @property
     def shards(self) -> int:
-        """Places that sequences are split over."""
+        """Number of parts that the sequences are split into: data x fsdp."""
         return self.cfg.mesh.data * self.cfg.mesh.fsdp
 
     @property
     def tensor(self) -> int:
+        """Size of the mesh axis `tensor`."""
         return self.cfg.mesh.tensor
 
     @property
     def platform(self) -> str:
-        """As jax names it."""
+        """The name that jax has for the kind of device."""
         if self.topology.is_tpu:
             return "tpu"
         return "cpu" if self.topology.kind == "cpu" else "gpu"
 
     @property
     def limit(self) -> int:
-        """Bytes of a chip that programs may use."""
+        """Bytes per chip that programs may use."""
         return int(self.topology.chip.hbm_gib * 2**30)
 
 
 def open_case(cfg: Config) -> Case:
-    """The case that a configuration with a `topology` describes.
+    """The case of a configuration that names a topology.
 
-    Raises ConfigError or ModelError: no or an unknown topology, no row for it, a mesh that does not
-    divide its chips, or the model's heads or the batch over it; no architecture to be had.
+    Raises ConfigError or ModelError: the topology is missing or unknown or has no row, its chips,
+    the model's heads or the batch do not divide over the mesh, or the model's sizes are not known.
     """
     if not cfg.topology:
         known = ", ".join(cfg.meshes) or "such as 'v5e:16x16'"
         raise ConfigError("topology", f"--mode=plan needs the name of what to plan for: {known}")
-    topology = parse(cfg.topology)
-    cfg = filled(with_row(cfg, cfg.topology), topology)
+    topology = parse_topology(cfg.topology)
+    cfg = with_full_mesh(with_row(cfg, cfg.topology), topology)
     how = {name: getattr(cfg.model, name) for name in ("compute_dtype", "attention", "remat")}
-    case = Case(cfg, Decoder(dataclasses.replace(architecture(cfg), **how)), topology)
+    case = Case(cfg, Decoder(dataclasses.replace(model_sizes(cfg), **how)), topology)
     check_choice(cfg.model.attention, case.platform, case.model.cfg)
     check_heads(case.mesh, case.model.cfg.num_heads, case.model.cfg.ffn)
     check_rows(case.mesh, cfg)
     return case
 
 
-def filled(cfg: Config, topology: Topology) -> Config:
-    """The configuration with a mesh over all chips; the size of -1 takes what the others leave.
+def with_full_mesh(cfg: Config, topology: Topology) -> Config:
+    """The configuration with a mesh over all chips: a size of -1 becomes what the others leave.
 
-    Raises ConfigError where the sizes do not multiply to the number of chips.
+    Raises ConfigError unless the sizes multiply to the number of chips.
     """
     sizes = {name: getattr(cfg.mesh, name) for name in AXES}
     others = math.prod(size for size in sizes.values() if size != -1)
@@ -89,10 +90,10 @@ def filled(cfg: Config, topology: Topology) -> Config:
     return dataclasses.replace(cfg, mesh=dataclasses.replace(cfg.mesh, **sizes))
 
 
-def architecture(cfg: Config) -> DecoderConfig:
-    """Of `model.architecture`, else of the folder `model.path`, else of the fresh model.
+def model_sizes(cfg: Config) -> DecoderConfig:
+    """The sizes from `model.architecture`, or the folder `model.path`, or those of a fresh model.
 
-    Raises ConfigError where the model is a name on the hub, whose sizes nobody here knows.
+    Raises ConfigError if the model is a name on the hub, which is not asked.
     """
     if cfg.model.architecture:
         return read_architecture(cfg.model.architecture)
@@ -106,7 +107,12 @@ def architecture(cfg: Config) -> DecoderConfig:
     tokenizer = shipped_tokenizer(load_task(cfg.data), remedy)
     sizes = cfg.model
     return DecoderConfig(
-        vocab_size=len(tokenizer), num_layers=sizes.num_layers, width=sizes.width,
-        num_heads=sizes.num_heads, num_kv_heads=sizes.num_kv_heads,
-        head_dim=sizes.width // sizes.num_heads, ffn=sizes.ffn, context=sizes.context,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        num_layers=sizes.num_layers,
+        width=sizes.width,
+        num_heads=sizes.num_heads,
+        num_kv_heads=sizes.num_kv_heads,
+        head_dim=sizes.width // sizes.num_heads,
+        ffn=sizes.ffn,
+        context=sizes.context,
+    )

@@ -1,7 +1,7 @@
-"""`--mode=plan`: what a run would take of the chips that `topology` names, before they are rented.
+"""`--mode=plan`: memory and least times of a run on the chips of a topology, before renting them.
 
-The programs of an iteration are compiled for the topology by the TPU's own compiler, on whatever
-machine this is; nothing runs, no weights are read, and the network is not asked.
+The programs of an iteration are compiled for the topology by the TPU's own compiler, on any
+machine; nothing runs, no weights are read, and no network is used.
 """
 
 import dataclasses
@@ -13,31 +13,31 @@ from etils import epath
 from rich.console import Console
 
 from vinejax.methods import find_method
-from vinejax.plan.advice import advice
+from vinejax.plan.advice import advise
 from vinejax.plan.case import Case, open_case
-from vinejax.plan.compiler import check_compiler, compile_program
-from vinejax.plan.memory import Phase, fixed_parts, main_phase, parts
-from vinejax.plan.roofline import TEMPORARIES, Planned, iteration, planned
-from vinejax.plan.table import Plan, as_json, show
-from vinejax.plan.work import Work, analytic
+from vinejax.plan.compiler import GATHERED, check_compiler, compile_program
+from vinejax.plan.cost import Cost, program_costs
+from vinejax.plan.memory import PlannedPhase, fixed_parts, main_phase, memory_and_phases
+from vinejax.plan.roofline import TEMPORARIES, PlannedProgram, iteration_stages, plan_program
+from vinejax.plan.table import Plan, as_json, print_plan
 from vinejax.runtime.workdir import write_atomic
 from vinejax.settings import Config
 
-FOLDER = "plan"  # of the workdir
-WIDTH = 120  # of the tables, where the output is no screen
+FOLDER = "plan"  # in the workdir
+WIDTH = 120  # columns of the tables, if the output is not a terminal
 BY_ARITHMETIC = (
-    "No compiler for {kind} at hand: temporaries are guessed by arithmetic, and there are no "
-    "collectives, so no interconnect times."
+    "No compiler for {kind} on this machine: temporaries are estimated by arithmetic, and "
+    "collectives and their times are missing."
 )
 SAMPLES_FIRST = (
-    "{method}: its updates are planned as those of a policy gradient, its sampling as that of "
-    "rollout.prompts problems."
+    "{method}: its updates are planned like those of a policy gradient method, its sampling like "
+    "that of rollout.prompts problems."
 )
-HOPELESS = "Nothing was compiled: what must lie on a chip is more than it has."
+NOT_COMPILED = "Not compiled: weights and caches alone exceed the chip's memory."
 
 
 def plan_run(cfg: Config, path: str | os.PathLike) -> bool:
-    """Prints the plan, writes it to `<workdir>/plan/<topology>.json`; whether it fits.
+    """Prints the plan and writes it to `<workdir>/plan/<topology>.json`; returns whether it fits.
 
     Raises ConfigError or ModelError for what cannot be planned: see `case.open_case`.
     """
@@ -49,7 +49,7 @@ def plan_run(cfg: Config, path: str | os.PathLike) -> bool:
     plan = make_plan(case, dataclasses.asdict(cfg), console)
     if warning:
         plan.notes.append(warning)
-    show(plan, console)
+    print_plan(plan, console)
     folder = epath.Path(path) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{case.topology.name.replace(':', '-')}.json"
@@ -59,61 +59,62 @@ def plan_run(cfg: Config, path: str | os.PathLike) -> bool:
 
 
 def make_plan(case: Case, config: dict[str, Any], console: Console) -> Plan:
-    """Compiles what there is a compiler for, unless arithmetic alone says that nothing will fit."""
+    """The plan of a run; compiles its programs unless they cannot fit, by arithmetic alone."""
     try:
-        held, phases = parts(case)
-    except ValueError as error:  # of the engine: there is no room for one slot
-        return without_slots(case, str(error))
+        memory, phases = memory_and_phases(case)
+    except ValueError as error:  # raised by the engine: not even one slot fits
+        return plan_without_slots(case, str(error))
     phase = main_phase(phases)
-    work = analytic(case, phase)
+    costs = program_costs(case, phase)
 
-    def program(name: str, compiled: dict[str, Any]) -> Planned:
-        return planned(case, held, phase, name, work[name], compiled)
+    def program(name: str, compiled: dict[str, Any]) -> PlannedProgram:
+        return plan_program(case, memory, phase, name, costs[name], compiled)
 
-    guessed = [program(name, {}) for name in work]
-    if hopeless := [each for each in guessed if least(each) > case.limit]:
-        told = {each.name: advice(case, phase, each) for each in hopeless}
-        return Plan(case, phases, guessed, [], told, [HOPELESS])
+    estimated = [program(name, {}) for name in costs]
+    if too_large := [x for x in estimated if least_bytes(x) > case.limit]:
+        changes = {x.name: advise(case, phase, x) for x in too_large}
+        return Plan(case, phases, estimated, [], changes, [NOT_COMPILED])
     if case.platform == "gpu":
         note = BY_ARITHMETIC.format(kind=case.topology.kind)
-        return finished(case, phases, guessed, [note])
+        return finished_plan(case, phases, estimated, [note])
     compiled = []
-    for name in work:
+    notes = []
+    for name in costs:
         with console.status(f"compiling {name} for {case.topology.name}"):
-            found = compile_program(case, config, name, case.cfg.plan.timeout_s)
-        how = f"in {found['compile_s']:.0f} s" if "compile_s" in found else "not"
+            answer = compile_program(case, config, name, case.cfg.plan.timeout_s)
+        how = f"in {answer['compile_s']:.0f} s" if "compile_s" in answer else "not"
         console.print(f"{name}: compiled {how}")
-        compiled.append(program(name, found))
-    notes = [
-        f"{each.name}: the compiler gathers {count} arrays whole ('[SPMD] Involuntary full "
-        "rematerialization')"
-        for each in compiled
-        if (count := each.compiled.get("gathered"))
-    ]
-    return finished(case, phases, compiled, notes)
+        compiled.append(program(name, answer))
+        if count := answer.get("gathered"):
+            why = f"'[SPMD] {GATHERED}'"
+            notes.append(f"{name}: the compiler replicates {count} arrays on all chips ({why})")
+    return finished_plan(case, phases, compiled, notes)
 
 
-def without_slots(case: Case, error: str) -> Plan:
-    """The plan of a slice on which decoding has no room for any keys and values."""
-    held = fixed_parts(case)
-    there = held.of("rollout", case) | {TEMPORARIES: 0}
-    decode = Planned("decode", Work(0, 0), there, {"error": error})
-    there = held.of("train", case) | {TEMPORARIES: held.weights}  # the gradients, at least
-    both = [decode, Planned("train_step", Work(0, 0), there, {})]
-    told = {x.name: advice(case, None, x) for x in both if x.error or x.total > case.limit}
-    return Plan(case, [], both, [], told, [HOPELESS])
+def plan_without_slots(case: Case, error: str) -> Plan:
+    """The plan of a slice on which decoding has no memory for any keys and values."""
+    memory = fixed_parts(case)
+    parts = memory.during("rollout", case) | {TEMPORARIES: 0}
+    decode = PlannedProgram("decode", Cost(0, 0), parts, {"error": error})
+    parts = memory.during("train", case) | {TEMPORARIES: memory.weights}  # at least the gradients
+    programs = [decode, PlannedProgram("train_step", Cost(0, 0), parts, {})]
+    changes = {x.name: advise(case, None, x) for x in programs if x.error or x.total > case.limit}
+    return Plan(case, [], programs, [], changes, [NOT_COMPILED])
 
 
-def least(program: Planned) -> int:
-    """Bytes that a program takes at least: what lies there, and in an update the gradients."""
+def least_bytes(program: PlannedProgram) -> int:
+    """Bytes per chip that a program takes at least: known parts, and in an update the gradients."""
     known = program.total - program.parts[TEMPORARIES]
     return known + (program.parts["weights"] if program.name == "train_step" else 0)
 
 
-def finished(case: Case, phases: list[Phase], programs: list[Planned], notes: list[str]) -> Plan:
+def finished_plan(
+    case: Case, phases: list[PlannedPhase], programs: list[PlannedProgram], notes: list[str]
+) -> Plan:
+    """The plan with the times of an iteration, and advice for the programs that do not fit."""
     phase = main_phase(phases)
-    told = {each.name: advice(case, phase, each) for each in programs if each.total > case.limit}
-    stages = iteration(case, phases, {each.name: each for each in programs})
+    changes = {x.name: advise(case, phase, x) for x in programs if x.total > case.limit}
+    stages = iteration_stages(case, phases, {x.name: x for x in programs})
     if find_method(case.cfg.method).credit is None:
         notes = [*notes, SAMPLES_FIRST.format(method=case.cfg.method)]
-    return Plan(case, phases, programs, stages, told, notes)
+    return Plan(case, phases, programs, stages, changes, notes)

@@ -1,7 +1,7 @@
-"""Reads a compiled program's text: its collectives, with their sizes, and its kernels.
+"""Reads the text of a compiled program: its collectives, with their sizes, and its kernels.
 
-What is counted is what one device sends in one call. A loop whose trips are known counts as often
-as it turns; one whose trips only the data decides, such as decoding, as once, and is marked.
+Counts and bytes are per device and call. The body of a loop counts as often as its trip count says;
+if only the data decides that, as for decoding, it counts once and is marked.
 """
 
 import math
@@ -30,48 +30,48 @@ _GROUPS = re.compile(
 
 class Instruction(NamedTuple):
     name: str
-    shape: str  # as text
+    shape: str  # as it is written
     op: str
     rest: str  # operands and attributes
 
 
 class Collective(NamedTuple):
-    kind: str  # of KINDS
-    shape: str  # what it makes; of a reduce-scatter, what it takes
-    group: int  # devices that speak to each other
-    count: float  # times a call
+    kind: str  # one of KINDS
+    shape: str  # its result; for a reduce-scatter its operand
+    group: int  # devices that take part together
+    count: float  # times per call
     sent: float  # bytes that a device sends, all times together
-    in_loop: bool  # the count is a turn's, of a loop whose turns nobody knows
-    source: str  # op_name: where in the program it comes from
+    in_loop: bool  # `count` is per iteration of a loop whose trip count is unknown
+    source: str  # op_name: the place in the program that it comes from
 
 
 class Program(NamedTuple):
-    """A module's computations."""
+    """The computations of a module, by name, and which of them is called."""
 
     entry: str
     computations: dict[str, list[Instruction]]
 
 
-def parse(text: str) -> Program:
-    """The computations of `compiled.as_text()`; ValueError where there is no entry."""
+def parse_hlo(text: str | None) -> Program:
+    """The program of `compiled.as_text()`. Raises ValueError if the text has no entry."""
     computations: dict[str, list[Instruction]] = {}
     entry, body = "", None
-    for line in text.splitlines():
+    for line in (text or "").splitlines():
         if body is None:
-            if found := _COMPUTATION.match(line):
-                body = computations[found[2]] = []
-                entry = found[2] if found[1] else entry
+            if header := _COMPUTATION.match(line):
+                body = computations[header[2]] = []
+                entry = header[2] if header[1] else entry
         elif line.rstrip() == "}":  # a kernel's metadata has lines that only start with it
             body = None
-        elif found := _INSTRUCTION.match(line):
-            body.append(Instruction(*found.groups()))
+        elif instruction := _INSTRUCTION.match(line):
+            body.append(Instruction(*instruction.groups()))
     if not entry:
         raise ValueError("not the text of a compiled program: it has no ENTRY")
     return Program(entry, computations)
 
 
-def size_of(shape: str) -> list[int]:
-    """Bytes of each array of a shape or tuple of shapes."""
+def array_bytes(shape: str) -> list[int]:
+    """Bytes of each array in a shape or tuple of shapes."""
     sizes = []
     for kind, dims in _SHAPE.findall(shape):
         if kind in ITEM_BITS:
@@ -80,15 +80,15 @@ def size_of(shape: str) -> list[int]:
     return sizes
 
 
-def trips(program: Program, loop: Instruction) -> int | None:
-    """How often a while loop turns; None where only the data decides."""
+def trip_count(program: Program, loop: Instruction) -> int | None:
+    """The trip count of a while loop; None if only the data decides it."""
     if known := _TRIPS.search(loop.rest):
         return int(known[1])
     called = dict(_CALLED.findall(loop.rest))
     condition = program.computations.get(called.get("condition", ""), [])
     constants = {x.name: x.rest for x in condition if x.op == "constant"}
     root = condition[-1] if condition else None
-    # A loop from 0 in steps of 1 that ends at a constant: what scan and fori_loop become.
+    # Scan and fori_loop become a loop from 0 in steps of 1 that ends at a constant.
     if root is not None and root.op == "compare" and "direction=LT" in root.rest:
         limit = root.rest.split(")")[0].split(",")[-1].strip().lstrip("%")
         if limit in constants:
@@ -96,25 +96,21 @@ def trips(program: Program, loop: Instruction) -> int | None:
     return None
 
 
-def walk(program: Program) -> Iterator[tuple[str, Instruction, float, bool, bool]]:
-    """(computation, instruction, times a call, in an unknown loop, inside a fusion), all of them.
-
-    Both branches of a condition count, each as if it were taken.
-    """
+def walk_instructions(program: Program) -> Iterator[tuple[str, Instruction, float, bool, bool]]:
+    """All instructions: (computation, instruction, times per call, in a loop of unknown trip count,
+    inside a fusion). Both branches of a condition count as taken."""
 
     def visit(name: str, count: float, unknown: bool, fused: bool) -> Iterator:
         for instruction in program.computations.get(name, []):
             yield name, instruction, count, unknown, fused
-            inner, turns = unknown, 1
-            if instruction.op == "while":
-                known = trips(program, instruction)
-                inner, turns = unknown or known is None, 1 if known is None else known
+            trips = trip_count(program, instruction) if instruction.op == "while" else 1
+            times = 1 if trips is None else trips
             called = [callee for _, callee in _CALLED.findall(instruction.rest)]
             if branches := _BRANCHES.search(instruction.rest):
                 called += [part.strip().lstrip("%") for part in branches[1].split(",")]
             for callee in called:
                 inside = fused or instruction.op not in ("while", "conditional", "call")
-                yield from visit(callee, count * turns, inner, inside)
+                yield from visit(callee, count * times, unknown or trips is None, inside)
 
     return visit(program.entry, 1, False, False)
 
@@ -122,11 +118,12 @@ def walk(program: Program) -> Iterator[tuple[str, Instruction, float, bool, bool
 def collectives(program: Program) -> list[Collective]:
     """Every collective of the program.
 
-    The TPU compiler cuts one all-gather into several fusions, which overlap with other work and
+    The TPU compiler splits one all-gather into several fusions, which overlap with other work and
     share a channel: among fusions a channel counts once.
     """
-    found, seen = [], set()
-    for computation, x, count, unknown, fused in walk(program):
+    collectives = []
+    seen = set()
+    for computation, x, count, unknown, fused in walk_instructions(program):
         kind = x.op.removesuffix("-start")
         if kind not in KINDS:
             continue
@@ -135,8 +132,8 @@ def collectives(program: Program) -> list[Collective]:
             if (kind, channel[1]) in seen:
                 continue
             seen.add((kind, channel[1]))
-        found.append(_collective(kind, computation, x, count, unknown))
-    return found
+        collectives.append(_collective(kind, computation, x, count, unknown))
+    return collectives
 
 
 def _collective(
@@ -144,11 +141,12 @@ def _collective(
 ) -> Collective:
     shape = re.sub(r"\{[^}]*\}|/\*[^/]*\*/", "", x.shape)
     if x.op.endswith("-start") and kind in ("all-gather", "collective-permute"):
-        shape = shape.strip("()").split(", ")[1]  # of (operand, result, ...)
-    group, size = group_size(x.rest), sum(size_of(shape))
+        shape = shape.strip("()").split(", ")[1]  # the result in (operand, result, ...)
+    group = group_size(x.rest)
+    size = sum(array_bytes(shape))
     if kind == "reduce-scatter":
         size *= group
-    elif computation.startswith("all-reduce-scatter"):  # a fusion of two: it sums, then slices
+    elif computation.startswith("all-reduce-scatter"):  # a fusion of an all-reduce and a slice
         kind = "reduce-scatter"
     source = re.search(r'op_name="([^"]*)"', x.rest)
     sent = count * size * share_sent(kind, group)
@@ -156,51 +154,48 @@ def _collective(
 
 
 def share_sent(kind: str, group: int) -> float:
-    """Bytes that a device sends for each byte of the whole array, the best way known."""
+    """Bytes that a device sends per byte of the array, by the best algorithm known."""
     if kind == "collective-permute":
         return 1.0
     return (2 if kind == "all-reduce" else 1) * (group - 1) / group
 
 
 def group_size(rest: str) -> int:
-    """Devices that take part together, from any of the three ways that replica groups are written.
-
-    Without groups, as for a permutation, 2.
-    """
-    found = _GROUPS.search(rest)
-    if found is None:
+    """Devices of a replica group, which is written in one of three ways; 2 for a permutation."""
+    groups = _GROUPS.search(rest)
+    if groups is None:
         return 2
-    if found[2]:
-        return int(found[2])
-    if found[3]:
-        sizes = dict(re.findall(r"'(\w+)'=(\d+)", found[3]))
-        return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", found[4]))
-    return len(found[1].strip("{}").split(","))
+    if groups[2]:
+        return int(groups[2])
+    if groups[3]:
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", groups[3]))
+        return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", groups[4]))
+    return len(groups[1].strip("{}").split(","))
 
 
-def totals(collectives: list[Collective]) -> dict[str, tuple[float, float]]:
-    """kind -> (times, bytes that a device sends)."""
-    total: dict[str, list[float]] = defaultdict(lambda: [0, 0])
+def totals_by_kind(collectives: list[Collective]) -> dict[str, tuple[float, float]]:
+    """Kind of collective -> (times, bytes that a device sends)."""
+    total = {}
     for x in collectives:
-        total[x.kind][0] += x.count
-        total[x.kind][1] += x.sent
-    return {kind: (count, sent) for kind, (count, sent) in sorted(total.items())}
+        count, sent = total.get(x.kind, (0, 0))
+        total[x.kind] = (count + x.count, sent + x.sent)
+    return dict(sorted(total.items()))
 
 
-def copies(program: Program, at_least: int) -> dict[str, int]:
-    """Bytes of copies of arrays of `at_least` bytes outside fusions and loops, by shape.
+def entry_copies(program: Program, at_least: int) -> dict[str, int]:
+    """Shape -> bytes of copies of arrays of at least `at_least` bytes, outside fusions and loops.
 
-    Those are what the compiler does because it wants weights or caches in another layout.
+    The compiler makes them to have weights or caches in another layout.
     """
     total: dict[str, int] = defaultdict(int)
-    for name, x, _, _, _ in walk(program):
+    for name, x, _, _, _ in walk_instructions(program):
         if name == program.entry and x.op in ("copy", "transpose"):
-            size = sum(size_of(x.shape))
+            size = sum(array_bytes(x.shape))
             if size >= at_least:
                 total[re.sub(r"\{[^}]*\}", "", x.shape)] += size
     return dict(total)
 
 
-def kernels(program: Program) -> int:
-    """Calls of Pallas kernels in the text."""
+def count_kernels(program: Program) -> int:
+    """Calls of Pallas kernels in the text of a program."""
     return sum("tpu_custom_call" in x.rest for xs in program.computations.values() for x in xs)

@@ -1,11 +1,14 @@
-"""Bytes that each part takes on one chip, by arithmetic: what lies there whatever is compiled."""
+"""Bytes per chip of weights, optimizer and caches, by arithmetic."""
 
 import dataclasses
+import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec as Spec
+from jax.tree_util import KeyPath
 
 from vinejax.methods import find_method
 from vinejax.model.hf.names import abstract_params
@@ -17,35 +20,36 @@ from vinejax.rollout.split import num_kv_heads, vocab_axis
 from vinejax.shapes import bucket
 
 FLOAT32 = 4
-MOMENTS = 2  # of Adam
+MOMENTS = 2  # Adam's, per weight
 
 
-class Phase(NamedTuple):
-    """One call of the engine in an iteration."""
+class PlannedPhase(NamedTuple):
+    """One call of the engine in an iteration, with its expected load."""
 
-    name: str  # 'rollout': the solutions; 'values': their continuations
+    name: str  # 'rollout' for solutions, 'values' for their continuations
     trunks: int
     branches: int
-    trunk_tokens: int  # of the longest trunk that may come
-    tokens: float  # of a branch, on average
+    trunk_tokens: int  # of the longest possible trunk
+    tokens: float  # per branch, on average
     sizes: Sizes
 
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
-    """Bytes on one chip. The first four lie there for the whole run unless they are offloaded."""
+class MemoryParts:
+    """Bytes per chip. The first four are there for the whole run unless they are offloaded."""
 
     weights: int  # float32
     optimizer: int
     reference: int
-    critic: int  # with its optimizer
-    decode_copy: int  # while text is sampled, as all below
+    critic: int  # with its optimizer state
+    decode_copy: int  # while text is sampled, like all below
     trunk_kv: int
     suffix_kv: int
 
-    def of(self, stage: str, case: Case) -> dict[str, int]:
-        """The parts that are there in a stage, by name."""
-        rollout, offload = stage == "rollout", case.cfg.offload
+    def during(self, stage: str, case: Case) -> dict[str, int]:
+        """Bytes per chip during a stage, by the name of the part."""
+        rollout = stage == "rollout"
+        offload = case.cfg.offload
         parts = {"weights": self.weights, "optimizer": self.optimizer, "critic": self.critic}
         parts["reference"] = self.reference
         if offload.optimizer and rollout:
@@ -58,79 +62,81 @@ class Parts:
         return parts
 
 
-def leaves(case: Case) -> list[tuple[tuple[Any, ...], jax.ShapeDtypeStruct]]:
+def weight_shapes(case: Case) -> list[tuple[KeyPath, jax.ShapeDtypeStruct]]:
     """(path, shape) of every weight."""
     return jax.tree_util.tree_leaves_with_path(abstract_params(case.model))
 
 
-def local_size(spec: Any, shape: tuple[int, ...], case: Case) -> int:
-    """Numbers of an array that lie on one chip."""
+def local_size(spec: Spec, shape: tuple[int, ...], case: Case) -> int:
+    """Elements of a sharded array that lie on one chip."""
     axes = [(entry,) if isinstance(entry, str) else entry or () for entry in spec]
     ways = math.prod(case.mesh.shape[name] for names in axes for name in names)
     return math.prod(shape) // ways
 
 
 def weight_bytes(case: Case) -> int:
-    """Of the float32 weights, split by the table."""
+    """Bytes per chip of the float32 weights, sharded by the table of `model/sharding.py`."""
     return sum(
         FLOAT32 * local_size(spec_for(path, x.shape, case.mesh), x.shape, case)
-        for path, x in leaves(case)
+        for path, x in weight_shapes(case)
     )
 
 
 def critic_bytes(case: Case) -> int:
-    """Of PPO's second model and its optimizer; it has no output matrix."""
+    """Bytes per chip of PPO's critic and its optimizer state (it has no output matrix)."""
     if find_method(case.cfg.method).values != "critic":
         return 0
     head = 0
-    for path, x in leaves(case):
+    for path, x in weight_shapes(case):
         if path[-1].key == "head":
             head = FLOAT32 * local_size(spec_for(path, x.shape, case.mesh), x.shape, case)
     return (1 + MOMENTS) * (weight_bytes(case) - head)
 
 
 def decode_copy_bytes(case: Case) -> int:
-    """Of the weights as decoding wants them: rounded, whole on every shard, split by tensor."""
+    """Bytes per chip of the decoding copy of the weights: compute dtype, replicated over shards,
+    split over `tensor`."""
     item = np.dtype(case.model.cfg.compute_dtype).itemsize
     repeats = num_kv_heads(case.model, case.mesh) // case.model.cfg.num_kv_heads
     total = 0
-    for path, x in leaves(case):
+    for path, x in weight_shapes(case):
         names = [key.key for key in path]
         spec = tensor_only(spec_for(path, x.shape, case.mesh))
         if names[0] in ("embed", "head") and vocab_axis(case.model, case.mesh) is None:
-            spec = ()
+            spec = Spec()
         size = local_size(spec, x.shape, case)
         if {"k", "v"} & set(names) and repeats > 1:
-            size = size * repeats // case.tensor  # K is whole where it does not divide
+            size = size * repeats // case.tensor  # replicated over tensor, and repeated
         total += size * (FLOAT32 if names[-1] == "scale" else item)
     return total
 
 
 def longest_sequence(case: Case) -> int:
-    """Tokens of a prompt and its response at most."""
+    """Most tokens of a prompt and its response."""
     cfg = case.cfg
     return min(cfg.data.max_prompt_tokens + cfg.sample.max_tokens, case.model.cfg.context)
 
 
 def train_length(case: Case) -> int:
-    """T of the batches, which is a bucket."""
+    """T of the training batches: the longest sequence, rounded up to a bucket."""
     return bucket(longest_sequence(case), least=32)
 
 
 def kv_room(case: Case, resident: int) -> int:
-    """Bytes that keys and values may take, as the engine decides when it is not told."""
+    """Bytes per chip for keys and values: `rollout.memory_gib`, or a share of what is free."""
     if case.cfg.rollout.memory_gib is not None:
         return int(case.cfg.rollout.memory_gib * 2**30)
     return int(FREE_SHARE * max(case.limit - resident, 0))
 
 
-def phases(case: Case, resident: int) -> list[Phase]:
-    """The engine's calls of an iteration, with the longest sequences that may come.
+def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
+    """The engine's calls of an iteration, for the longest possible sequences.
 
-    `resident` bytes of a chip are taken before keys and values. Raises ValueError where no trunk
-    and no slot has room.
+    `resident` bytes per chip are taken before keys and values. Raises ValueError if not even one
+    trunk and one slot fit.
     """
-    cfg, mean = case.cfg, mean_tokens(case)
+    cfg = case.cfg
+    mean = mean_tokens(case)
     episodes = cfg.rollout.prompts * cfg.rollout.per_prompt
     prompt = min(cfg.data.max_prompt_tokens, case.model.cfg.context)
     wanted = [("rollout", cfg.rollout.prompts, episodes, prompt, mean)]
@@ -140,70 +146,75 @@ def phases(case: Case, resident: int) -> list[Phase]:
         states = episodes * valued
         if cfg.values.dedup:  # a prompt's solutions share the first state
             states -= episodes - cfg.rollout.prompts
-        # What is left of a response at each of its states, evenly apart.
+        # The mean rest of a response after each of its states, which are evenly apart.
         left = mean * sum(1 - c / steps for c in range(valued)) / valued
         longest = longest_sequence(case)
         wanted.append(("values", episodes, states * cfg.values.k, longest, left))
     room = kv_room(case, resident)
-    return [
-        Phase(name, trunks, branches, longest, tokens, sizes_of(
-            case.model, case.mesh, case.platform, room, cfg.rollout.slots, num_trunks=trunks,
-            num_branches=branches, longest=longest, budget=cfg.sample.max_tokens,
-        )[0])
-        for name, trunks, branches, longest, tokens in wanted
-    ]  # fmt: skip
+    sizes_for = functools.partial(
+        sizes_of, case.model, case.mesh, case.platform, room, cfg.rollout.slots
+    )
+    limit = cfg.sample.max_tokens
+    phases = []
+    for name, trunks, branches, longest, tokens in wanted:
+        sizes, _ = sizes_for(
+            num_trunks=trunks, num_branches=branches, longest=longest, budget=limit
+        )
+        phases.append(PlannedPhase(name, trunks, branches, longest, tokens, sizes))
+    return phases
 
 
 def mean_tokens(case: Case) -> float:
-    """Of a response: `plan.tokens`, else a quarter of the most."""
+    """Expected tokens of a response: `plan.tokens`, or a quarter of `sample.max_tokens`."""
     return case.cfg.plan.tokens or max(case.cfg.sample.max_tokens / 4, 1)
 
 
-def fixed_parts(case: Case) -> Parts:
-    """The parts, without keys and values."""
+def fixed_parts(case: Case) -> MemoryParts:
+    """The parts of memory, without keys and values."""
     weights = weight_bytes(case)
-    return Parts(
+    return MemoryParts(
         weights, MOMENTS * weights, weights, critic_bytes(case), decode_copy_bytes(case), 0, 0
     )
 
 
-def parts(case: Case) -> tuple[Parts, list[Phase]]:
-    """The parts, with keys and values of the phase that takes most, and the phases.
+def memory_and_phases(case: Case) -> tuple[MemoryParts, list[PlannedPhase]]:
+    """The parts of memory, with the largest keys and values of any phase, and the phases.
 
-    Raises ValueError where no keys and values have room.
+    Raises ValueError if keys and values do not fit.
     """
     fixed = fixed_parts(case)
-    each = phases(case, sum(fixed.of("rollout", case).values()))
-    row, column = (
-        max(n * cache_bytes(case.model, case.mesh, columns) for n, columns in pairs)
-        for pairs in (
-            [(phase.sizes.rows, phase.sizes.columns) for phase in each],
-            [(phase.sizes.slots, phase.sizes.width) for phase in each],
-        )
-    )
-    return dataclasses.replace(fixed, trunk_kv=row, suffix_kv=column), each
+    phases = planned_phases(case, sum(fixed.during("rollout", case).values()))
+    trunk_kv = suffix_kv = 0
+    for sizes in (phase.sizes for phase in phases):
+        per_row = cache_bytes(case.model, case.mesh, sizes.columns)
+        per_slot = cache_bytes(case.model, case.mesh, sizes.width)
+        trunk_kv = max(trunk_kv, sizes.rows * per_row)
+        suffix_kv = max(suffix_kv, sizes.slots * per_slot)
+    return dataclasses.replace(fixed, trunk_kv=trunk_kv, suffix_kv=suffix_kv), phases
 
 
-def main_phase(each: list[Phase]) -> Phase:
-    """The one whose programs are compiled: the last, which has the longest trunks."""
-    return each[-1]
+def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:
+    """The phase whose programs are compiled: the last, which has the longest trunks."""
+    return phases[-1]
 
 
 def gathered_ends_bytes(case: Case) -> int:
-    """Of the embedding and the output matrix, rounded and whole over fsdp."""
+    """Bytes per chip of embedding and output matrix: compute dtype, replicated over fsdp."""
     cfg = case.model.cfg
     item = np.dtype(cfg.compute_dtype).itemsize
     return (1 if cfg.tied_head else 2) * item * cfg.vocab_size * cfg.width // case.tensor
 
 
-def temporaries_guess(case: Case, program: str, phase: Phase) -> int:
-    """Bytes that a program takes beside its arguments and results, where none compiles it.
+def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
+    """Estimated bytes per chip of a program beside its arguments and results, if not compiled.
 
-    The largest of what it must hold: gradients, what the backward pass reads again, logits twice,
-    the gathered weights of two layers and of both ends. Kernels never write attention's scores.
+    Counted are gradients, activations saved for the backward pass, logits twice, and the gathered
+    weights of two layers, the embedding and the head. Kernels never write attention's scores.
     """
-    cfg, sizes = case.model.cfg, phase.sizes
-    item, tensor = np.dtype(cfg.compute_dtype).itemsize, case.tensor
+    cfg = case.model.cfg
+    sizes = phase.sizes
+    item = np.dtype(cfg.compute_dtype).itemsize
+    tensor = case.tensor
     if program == "decode copy":
         return 0
     if program == "decode":

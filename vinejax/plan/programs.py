@@ -1,15 +1,19 @@
-"""The programs of an iteration, traced for chips that are not there.
+"""Lowers the programs of an iteration for chips that are not there.
 
-Every argument is a shape with its place on the mesh, as the run itself would hand it over.
+Every argument is a shape with a sharding, the one that the run itself would pass.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
+from jax.stages import Lowered
+from jax.typing import DTypeLike
+from jaxtyping import PyTree
 
 from vinejax.baselines.critic import (
     Targets,
@@ -26,27 +30,27 @@ from vinejax.model.decoder import Decoder
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.sharding import param_shardings
 from vinejax.plan.case import Case
-from vinejax.plan.memory import Phase, train_length
-from vinejax.plan.work import pass_rows
-from vinejax.rollout import arrays as layout
-from vinejax.rollout import decode, split, window
+from vinejax.plan.cost import pass_rows
+from vinejax.plan.memory import PlannedPhase, train_length
+from vinejax.rollout import arrays, decode, split, window
 from vinejax.types import Batch, TrainState
 
-UPDATES = 1000  # of a run: part of the learning rate's schedule, but of no shape
+UPDATES = 1000  # of a run: the learning rate's schedule needs a number, no shape depends on it
 
 
-class Programs:
-    """Lowers each program of a case, by its name in `names`."""
+class Lowering:
+    """Lowers the programs of a case for a mesh, and for the shapes of a phase of the engine."""
 
-    def __init__(self, case: Case, phase: Phase, mesh: Mesh):
-        self.case, self.phase, self.mesh = case, phase, mesh
+    def __init__(self, case: Case, phase: PlannedPhase, mesh: Mesh):
+        self.case = case
+        self.phase = phase
+        self.mesh = mesh
         self.model = Decoder(case.model.cfg, mesh)
-        self.params = self._placed(
-            abstract_params(self.model), param_shardings(mesh, abstract_params(self.model))
-        )
+        params = abstract_params(self.model)
+        self.params = self._placed(params, param_shardings(mesh, params))
 
-    def lower(self, name: str) -> Any:
-        """A `jax.stages.Lowered`."""
+    def lower(self, name: str) -> Lowered:
+        """The lowered program of a name; KeyError for others."""
         return {
             "decode copy": self._decode_copy,
             "prefill": self._prefill,
@@ -56,46 +60,55 @@ class Programs:
             "critic_step": self._critic_step,
         }[name]()
 
-    def _decode_copy(self) -> Any:
+    def _decode_copy(self) -> Lowered:
         return split.for_decoding.lower(self.model, self.mesh, self.params)
 
-    def _prefill(self) -> Any:
+    def _prefill(self) -> Lowered:
         places = split.num_shards(self.mesh) * self.phase.sizes.batch
-        held, rows, _ = self._caches()
+        cache, rows, _ = self._caches()
         served = window.Rows(*(self._numbers(places) for _ in range(3)))
         tokens = self._numbers(places, self.phase.sizes.columns)
-        temperature = None  # of a model in float32 on one place, it also scores
+        temperature = None  # set where prefill also scores: in float32 without a tensor axis
         if self.model.cfg.compute_dtype == "float32" and self.case.tensor == 1:
             temperature = self.case.cfg.sample.temperature
+        lengths = self._numbers(places)
+        weights = self._weights()
         return window.prefill.lower(
-            self.model, self.mesh, temperature, self._weights(), held, rows, tokens,
-            self._numbers(places), served,
-        )  # fmt: skip
+            self.model, self.mesh, temperature, weights, cache, rows, tokens, lengths, served
+        )
 
-    def _decode(self) -> Any:
-        cfg, sizes = self.case.cfg.sample, self.phase.sizes
+    def _decode(self) -> Lowered:
+        cfg = self.case.cfg.sample
+        sizes = self.phase.sizes
         drawing = type(cfg)(cfg.temperature, cfg.top_p, cfg.top_k, max_tokens=1)
-        held, rows, slots = self._caches()
-        n = split.num_shards(self.mesh) * sizes.queue
-        seed = self._shape((n, 2), jnp.uint32, split.SHARDS)
-        queue = decode.Queue(
-            position=self._numbers(n), token=self._numbers(n), seed=seed, budget=self._numbers(n),
-            match=self._numbers(n), before=self._numbers(n),
-        )  # fmt: skip
-        # A state a letter of the stop strings: their tokens are not known here, this is their most.
+        cache, rows, slots = self._caches()
+        branches = split.num_shards(self.mesh) * sizes.queue
+        queue = decode.Queue(*(self._numbers(branches) for _ in decode.Queue._fields))
+        queue = queue._replace(seed=self._shape((branches, 2), jnp.uint32, split.SHARDS))
+        # The tokens of the stop strings are not known here: one state per character is the most.
         states = sum(map(len, cfg.stop))
         stops = self._shape((states, self.model.cfg.vocab_size), jnp.int32, Spec())
         waiting = jax.ShapeDtypeStruct((), jnp.bool_)
         return decode.decode_chunk.lower(
-            self.model, drawing, self.mesh, self.model.cfg.eos_ids, sizes, self._weights(), held,
-            queue, stops, waiting, slots, rows,
-        )  # fmt: skip
+            self.model,
+            drawing,
+            self.mesh,
+            self.model.cfg.eos_ids,
+            sizes,
+            self._weights(),
+            cache,
+            queue,
+            stops,
+            waiting,
+            slots,
+            rows,
+        )
 
-    def _score(self) -> Any:
+    def _score(self) -> Lowered:
         batch = self._batch(pass_rows(self.case))
         return score.lower(self.model, self.params, batch, self.case.cfg.sample.temperature)
 
-    def _train_step(self) -> Any:
+    def _train_step(self) -> Lowered:
         cfg = self.case.cfg
         # Methods without credit train on pairs or likelihoods: as large a step as VinePPO's.
         has_credit = find_method(cfg.method).credit is not None
@@ -104,7 +117,7 @@ class Programs:
         state = self._state(self.params, optimizer)
         return update_step.lower(objective, optimizer, state, self._batch(cfg.ppo.minibatch))
 
-    def _critic_step(self) -> Any:
+    def _critic_step(self) -> Lowered:
         cfg = self.case.cfg
         start = jax.eval_shape(
             lambda params: fresh_critic(self.model, params, cfg.seed, self.mesh), self.params
@@ -118,19 +131,21 @@ class Programs:
 
     # --- arguments
 
-    def _placed(self, shapes: Any, shardings: Any) -> Any:
-        return jax.tree.map(
-            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-            shapes, shardings,
-        )  # fmt: skip
+    def _placed(self, shapes: PyTree, shardings: PyTree) -> PyTree:
+        def place(x: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-    def _shape(self, shape: tuple[int, ...], dtype: Any, spec: Spec) -> Any:
+        return jax.tree.map(place, shapes, shardings)
+
+    def _shape(self, shape: tuple[int, ...], dtype: DTypeLike, spec: Spec) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(self.mesh, spec))
 
     def _numbers(self, *shape: int) -> Any:
+        """An int32 array that is split over the shards."""
         return self._shape(shape, jnp.int32, split.SHARDS)
 
-    def _weights(self) -> Any:
+    def _weights(self) -> PyTree:
+        """The decoding copy of the weights."""
         shapes = jax.eval_shape(
             lambda params: split.for_decoding(self.model, self.mesh, params), self.params
         )
@@ -138,25 +153,25 @@ class Programs:
         return jax.tree.map(lambda x, spec: self._shape(x.shape, x.dtype, spec), shapes, specs)
 
     def _caches(self) -> tuple[window.Window, window.Rows, decode.Slots]:
-        held, rows, slots = jax.eval_shape(
-            lambda: layout.empty(self.model, self.mesh, self.phase.sizes)
+        cache, rows, slots = jax.eval_shape(
+            lambda: arrays.empty(self.model, self.mesh, self.phase.sizes)
         )
 
-        def placed(tree: Any, axes: str) -> Any:
+        def placed(tree: PyTree, axes: str) -> PyTree:
             spec = split.cache_spec(axes)
             return jax.tree.map(lambda x: self._shape(x.shape, x.dtype, spec), tree)
 
         keys, values = map(placed, (slots.keys, slots.values), self.phase.sizes.ring)
         slots = placed(slots._replace(keys=[], values=[]), "s")._replace(keys=keys, values=values)
-        return placed(held, "skbh"), placed(rows, "s"), slots
+        return placed(cache, "skbh"), placed(rows, "s"), slots
 
     def _batch(self, rows: int) -> Batch:
-        """On the host, as the loop has it."""
+        """A batch on the host, as the loop passes it."""
         shape = (rows, train_length(self.case))
         kinds = [np.int32] * 3 + [np.bool_] + [np.float32] * 3
         return Batch(*(jax.ShapeDtypeStruct(shape, kind) for kind in kinds))  # pyright: ignore
 
-    def _state(self, params: Any, optimizer: Any) -> TrainState:
-        step: Any = jax.ShapeDtypeStruct((), jnp.int32)
+    def _state(self, params: PyTree, optimizer: optax.GradientTransformation) -> TrainState:
+        step = cast(jax.Array, jax.ShapeDtypeStruct((), jnp.int32))
         shapes = TrainState(step, params, jax.eval_shape(optimizer.init, params))
         return self._placed(shapes, state_shardings(params, optimizer, self.mesh))

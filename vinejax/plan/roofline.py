@@ -1,20 +1,19 @@
-"""What a plan says: memory of each program, and the least time of each and of an iteration.
+"""Memory of each program, and the least time of each program and of an iteration.
 
-The time of a program is the largest of what its operations, its bytes and its collectives take at
-the chip's peaks, as if they overlapped perfectly: a bound, and what to compare changes by.
+The time of a program is the largest of what its FLOPs, its bytes and its collectives take at the
+chip's peaks, as if they overlapped perfectly: a lower bound, by which to compare changes.
 """
 
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from vinejax.plan.case import Case
+from vinejax.plan.cost import Cost, calls_per_phase, pass_rows, program_costs
 from vinejax.plan.hlo import Collective
-from vinejax.plan.memory import Parts, Phase, main_phase, temporaries_guess
-from vinejax.plan.work import Work, analytic, calls, pass_rows
+from vinejax.plan.memory import MemoryParts, PlannedPhase, main_phase, temporaries_guess
 
 BOUNDS = ("compute", "memory", "interconnect")
 TEMPORARIES = "temporaries"
-# The stage that a program runs in, and the parts that its peak includes.
+# The stage that a program runs in, and the parts that the compiler counts in its peak.
 STAGE = {
     "decode copy": ("rollout", ("weights", "decode copy")),
     "prefill": ("rollout", ("decode copy", "trunk KV")),
@@ -23,118 +22,116 @@ STAGE = {
     "train_step": ("train", ("weights", "optimizer")),
     "critic_step": ("train", ("critic",)),
 }
-ABSENT = {"decode copy": ("trunk KV", "suffix KV")}  # while the program runs
+ABSENT = {"decode copy": ("trunk KV", "suffix KV")}  # parts not yet there during a program
 
 
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """One program; all numbers are a chip's."""
+class PlannedProgram(NamedTuple):
+    """One program; all numbers are per chip."""
 
     name: str
-    work: Work  # of a call; of the decode loop, of a step
+    cost: Cost  # per call; for decoding, per step
     parts: dict[str, int]  # bytes while it runs, temporaries included
-    compiled: dict[str, Any]  # what `compiler.compile_program` says; {} where nothing compiles
+    compiled: dict[str, Any]  # the answer of `compiler.compile_program`; {} if not compiled
 
     @property
     def total(self) -> int:
+        """Bytes of all parts."""
         return sum(self.parts.values())
 
     @property
     def error(self) -> str:
-        """Why it did not compile, or ''."""
+        """Why the program did not compile, or ''."""
         return self.compiled.get("error", "")
 
     @property
     def collectives(self) -> list[Collective]:
-        """Of a call; of the decode loop, of a step."""
-        found = [Collective(**x) for x in self.compiled.get("collectives", [])]
-        return [x for x in found if x.in_loop or self.name != "decode"]
+        """Collectives per call; for decoding, per step."""
+        collectives = [Collective(**x) for x in self.compiled.get("collectives", [])]
+        return [x for x in collectives if x.in_loop or self.name != "decode"]
 
     @property
     def sent(self) -> float:
-        """Bytes, by its collectives."""
+        """Bytes that the collectives send."""
         return sum(x.sent for x in self.collectives)
 
 
-def planned(
-    case: Case, parts: Parts, phase: Phase, name: str, work: Work, compiled: dict[str, Any]
-) -> Planned:
-    """The memory of a program: parts that lie there, and what its compiled form takes beside."""
+def plan_program(
+    case: Case,
+    memory: MemoryParts,
+    phase: PlannedPhase,
+    name: str,
+    cost: Cost,
+    compiled: dict[str, Any],
+) -> PlannedProgram:
+    """A program with its parts of memory; temporaries are what it takes beside the known parts."""
     stage, included = STAGE[name]
-    there = parts.of(stage, case)
-    there |= dict.fromkeys(ABSENT.get(name, ()), 0)
-    known = sum(there[part] for part in included)
+    parts = memory.during(stage, case)
+    parts |= dict.fromkeys(ABSENT.get(name, ()), 0)
+    known = sum(parts[part] for part in included)
     if "memory" in compiled:
-        there[TEMPORARIES] = max(compiled["memory"]["peak"] - known, 0)
-    elif "needs" in compiled:  # what the compiler wanted, arguments included
-        there[TEMPORARIES] = max(int(compiled["needs"]) - known, 0)
+        parts[TEMPORARIES] = max(compiled["memory"]["peak"] - known, 0)
+    elif "needs" in compiled:  # it did not fit: what the compiler asked for, arguments included
+        parts[TEMPORARIES] = max(int(compiled["needs"]) - known, 0)
     else:
-        there[TEMPORARIES] = temporaries_guess(case, name, phase)
-    return Planned(name, work, there, compiled)
+        parts[TEMPORARIES] = temporaries_guess(case, name, phase)
+    return PlannedProgram(name, cost, parts, compiled)
 
 
-def seconds(case: Case, work: Work, sent: float) -> dict[str, float]:
-    """The least time for each of BOUNDS."""
+def least_seconds(case: Case, cost: Cost, sent: float) -> dict[str, float]:
+    """The least time for each of BOUNDS, of a program that sends `sent` bytes."""
     chip = case.topology.chip
     return {
-        "compute": work.flops / (chip.bf16_tflops * 1e12),
-        "memory": work.bytes / (chip.hbm_gb_s * 1e9),
+        "compute": cost.flops / (chip.bf16_tflops * 1e12),
+        "memory": cost.bytes / (chip.hbm_gb_s * 1e9),
         "interconnect": sent / (chip.link_gb_s * 1e9),
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class Stage:
-    """A part of an iteration."""
+class Stage(NamedTuple):
+    """A part of an iteration, with its least time."""
 
     name: str
-    calls: dict[str, float]  # of each program
+    calls: dict[str, float]  # program -> calls; for decoding, steps
     seconds: float
-    bound: str  # of the program that takes most of it
+    bound: str  # one of BOUNDS: that of the program that takes most of the time
 
 
-def iteration(case: Case, phases: list[Phase], programs: dict[str, Planned]) -> list[Stage]:
+def iteration_stages(
+    case: Case, phases: list[PlannedPhase], programs: dict[str, PlannedProgram]
+) -> list[Stage]:
     """The stages of one iteration.
 
-    A phase of the engine other than the one that was compiled sends as much a token as that.
+    A phase of the engine that was not compiled is taken to send as much per token as the one that
+    was.
     """
     compiled = main_phase(phases).sizes
     stages = []
     for phase in phases:
-        counts, work = calls(case, phase), analytic(case, phase)
+        costs = program_costs(case, phase)
         size = phase.sizes.batch * phase.sizes.columns / (compiled.batch * compiled.columns)
-        scale = {"prefill": size, "decode": phase.sizes.slots / compiled.slots}
-        times = {
-            name: seconds(case, work[name], programs[name].sent * scale[name]) for name in counts
+        sent = {
+            "prefill": programs["prefill"].sent * size,
+            "decode": programs["decode"].sent * (phase.sizes.slots / compiled.slots),
         }
-        stages.append(_stage(phase.name, counts, times))
-    counts = {"decode copy": 1.0}
-    stages[0] = _joined(stages[0], _stage("rollout", counts, _times(case, counts, programs)))
-    ppo, episodes = case.cfg.ppo, case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
-    # By the policy and the reference; a critic's values take as long.
-    scored = 3.0 if "critic_step" in programs else 2.0
-    counts = {"score": scored * -(-episodes // pass_rows(case))}
-    stages.append(_stage("score", counts, _times(case, counts, programs)))
+        times = {name: least_seconds(case, costs[name], sent[name]) for name in sent}
+        stages.append(_stage(phase.name, calls_per_phase(case, phase), times))
+    times = {name: least_seconds(case, x.cost, x.sent) for name, x in programs.items()}
+    copy = _stage("rollout", {"decode copy": 1.0}, times)
+    calls = copy.calls | stages[0].calls
+    stages[0] = stages[0]._replace(calls=calls, seconds=stages[0].seconds + copy.seconds)
+    ppo = case.cfg.ppo
+    episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
+    # The policy's and the reference's log-probabilities; a critic's values take as long.
+    passes = 3.0 if "critic_step" in programs else 2.0
+    scored = {"score": passes * -(-episodes // pass_rows(case))}
     updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
-    counts = {name: updates for name in ("train_step", "critic_step") if name in programs}
-    stages.append(_stage("train", counts, _times(case, counts, programs)))
-    return stages
-
-
-def _times(
-    case: Case, counts: dict[str, float], programs: dict[str, Planned]
-) -> dict[str, dict[str, float]]:
-    return {name: seconds(case, programs[name].work, programs[name].sent) for name in counts}
+    updated = {name: updates for name in ("train_step", "critic_step") if name in programs}
+    return [*stages, _stage("score", scored, times), _stage("train", updated, times)]
 
 
 def _stage(name: str, counts: dict[str, float], times: dict[str, dict[str, float]]) -> Stage:
-    each = {program: count * max(times[program].values()) for program, count in counts.items()}
-    longest = max(each, key=each.__getitem__)
-    return Stage(
-        name, counts, sum(each.values()), max(times[longest], key=times[longest].__getitem__)
-    )
-
-
-def _joined(first: Stage, more: Stage) -> Stage:
-    total = first.seconds + more.seconds
-    return dataclasses.replace(first, calls=more.calls | first.calls, seconds=total)
+    """The stage that calls each program of `counts` so often; `times` are those of a call."""
+    totals = {program: count * max(times[program].values()) for program, count in counts.items()}
+    longest = times[max(totals, key=totals.__getitem__)]
+    bound = max(longest, key=longest.__getitem__)
+    return Stage(name, counts, sum(totals.values()), bound)

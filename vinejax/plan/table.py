@@ -1,50 +1,52 @@
-"""The plan for people, and for programs: tables on the screen, and a dict for a JSON file."""
+"""The plan as tables on the screen, and as a dict for a JSON file."""
 
 import dataclasses
-import importlib.metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from vinejax.plan.case import Case
-from vinejax.plan.hlo import totals
-from vinejax.plan.memory import Phase
-from vinejax.plan.roofline import BOUNDS, TEMPORARIES, Planned, Stage, seconds
+from vinejax.plan.hlo import totals_by_kind
+from vinejax.plan.memory import PlannedPhase
+from vinejax.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, Stage, least_seconds
+from vinejax.runtime.workdir import package_versions
 
 GIB = 2**30
-PARTS = (
-    *("weights", "optimizer", "reference", "critic", "decode copy", "trunk KV", "suffix KV"),
-    TEMPORARIES,
-)
+PARTS = "weights, optimizer, reference, critic, decode copy, trunk KV, suffix KV".split(", ")
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
+    """Everything that is known of a run on a topology."""
+
     case: Case
-    phases: list[Phase]
-    programs: list[Planned]
-    stages: list[Stage]  # [] where programs are missing
-    advice: dict[str, list[str]]  # of programs that have no room
+    phases: list[PlannedPhase]
+    programs: list[PlannedProgram]
+    stages: list[Stage]  # [] if programs are missing
+    advice: dict[str, list[str]]  # changes that would make room, by the name of the program
     notes: list[str]
 
     @property
     def fits(self) -> bool:
+        """Whether the run can be made."""
         return not any(self.verdict(program) for program in self.programs)
 
-    def verdict(self, program: Planned) -> str:
-        """Why the run cannot be made with this program, or ''."""
+    def verdict(self, program: PlannedProgram) -> str:
+        """Why this program keeps the run from being made, or ''."""
         if program.total > self.case.limit:
-            return "has no room"
+            return "does not fit in memory"
         if program.error == "time":
             return f"did not compile within plan.timeout_s = {self.case.cfg.plan.timeout_s}"
         return program.error
 
 
-def show(plan: Plan, console: Console) -> None:
-    case, mesh = plan.case, plan.case.cfg.mesh
-    cfg, model = case.cfg, case.model.cfg
+def print_plan(plan: Plan, console: Console) -> None:
+    """Prints the tables, the notes, and what to change for programs that do not fit."""
+    case = plan.case
+    cfg = case.cfg
+    mesh = cfg.mesh
+    model = case.model.cfg
     console.print(
         f"{case.topology.name}: {case.topology.chips} chips on {case.topology.hosts} hosts, "
         f"data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}; {cfg.method}, "
@@ -74,57 +76,50 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def memory_table(plan: Plan) -> Table:
-    """GiB of a chip by part, while each program runs."""
-    table = _table("HBM of a chip, GiB", "", *(program.name for program in plan.programs))
-    for part in PARTS:
+    """GiB per chip of each part, while each program runs."""
+    table = _table("HBM per chip, GiB", "", *(program.name for program in plan.programs))
+    for part in [*PARTS, TEMPORARIES]:
         sizes = [program.parts.get(part, 0) for program in plan.programs]
         if any(sizes):
             table.add_row(part, *(f"{size / GIB:.2f}" if size else "" for size in sizes))
     table.add_section()
-    table.add_row("together", *(f"{program.total / GIB:.2f}" for program in plan.programs))
+    table.add_row("total", *(f"{program.total / GIB:.2f}" for program in plan.programs))
     limit = f"{plan.case.limit / GIB:.2f}"
     table.add_row("limit", *(limit for _ in plan.programs))
     return table
 
 
 def program_table(plan: Plan) -> Table:
-    """Work, collectives and least times of a call (of the decode loop, of a step)."""
+    """Cost, collectives and least times per call (for decoding, per step)."""
     table = _table(
-        "A call on a chip (of decode, a step); at best, in milliseconds",
+        "Per chip and call (decode: per step); least times in milliseconds",
         *("", "TFLOP", "GB", "GB sent", *BOUNDS, "bound"),
     )
     for program in plan.programs:
-        times = seconds(plan.case, program.work, program.sent)
-        table.add_row(
-            program.name, f"{program.work.flops / 1e12:.3g}", f"{program.work.bytes / 1e9:.3g}",
-            f"{program.sent / 1e9:.3g}", *(f"{1e3 * times[bound]:.3g}" for bound in BOUNDS),
-            max(times, key=times.__getitem__),
-        )  # fmt: skip
-        for kind, (count, sent) in totals(program.collectives).items():
+        times = least_seconds(plan.case, program.cost, program.sent)
+        figures = [program.cost.flops / 1e12, program.cost.bytes / 1e9, program.sent / 1e9]
+        figures += [1e3 * times[bound] for bound in BOUNDS]
+        bound = max(times, key=times.__getitem__)
+        table.add_row(program.name, *(f"{figure:.3g}" for figure in figures), bound)
+        for kind, (count, sent) in totals_by_kind(program.collectives).items():
             table.add_row(f"  {kind} x {count:g}", "", "", f"{sent / 1e9:.3g}")
     return table
 
 
 def iteration_table(plan: Plan) -> Table:
-    table = _table("An iteration, at best", "", "s", "bound", "calls")
+    """Calls and least time of each stage of an iteration."""
+    table = _table("Least time of an iteration", "", "s", "bound", "calls")
     for stage in plan.stages:
         calls = ", ".join(f"{count:.0f} {name}" for name, count in stage.calls.items())
         table.add_row(stage.name, f"{stage.seconds:.1f}", stage.bound, calls)
     table.add_section()
-    table.add_row("together", f"{sum(stage.seconds for stage in plan.stages):.1f}")
+    table.add_row("total", f"{sum(stage.seconds for stage in plan.stages):.1f}")
     return table
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """All of it; bytes and seconds, nothing rounded."""
+    """The whole plan in bytes and seconds, not rounded."""
     case = plan.case
-    packages = ("jax", "libtpu")
-    versions = {}
-    for name in packages:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = None
     return {
         "topology": {
             "name": case.topology.name,
@@ -133,7 +128,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "mesh": dict(case.mesh.shape),
             "limit_bytes": case.limit,
         },
-        "versions": versions,
+        "versions": package_versions(("jax", "libtpu")),
         "model": dataclasses.asdict(case.model.cfg),
         "phases": [
             phase._asdict() | {"sizes": dataclasses.asdict(phase.sizes)} for phase in plan.phases
@@ -141,11 +136,11 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "programs": {
             program.name: {
                 "memory_bytes": program.parts | {"together": program.total},
-                "work": program.work._asdict(),
-                "seconds": seconds(case, program.work, program.sent),
+                "work": program.cost._asdict(),
+                "seconds": least_seconds(case, program.cost, program.sent),
                 "collectives": {
                     kind: {"times": count, "bytes_sent": sent}
-                    for kind, (count, sent) in totals(program.collectives).items()
+                    for kind, (count, sent) in totals_by_kind(program.collectives).items()
                 },
                 "compiled": program.compiled,
                 "verdict": plan.verdict(program),
@@ -153,7 +148,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             }
             for program in plan.programs
         },
-        "iteration": [dataclasses.asdict(stage) for stage in plan.stages],
+        "iteration": [stage._asdict() for stage in plan.stages],
         "notes": plan.notes,
         "fits": plan.fits,
     }

@@ -1,9 +1,9 @@
-"""Checkpoints: one folder an iteration, written behind the run's back, found again on resume.
+"""Checkpoints: one folder per iteration, written in the background, found again on resume.
 
 A checkpoint of a run has three items, `params`, `optimizer` (the optimizer state and the step) and
-`meta` (JSON), so that inference loads the weights alone; a run with a critic has `critic` beside
-them, the whole of its train state. Orbax writes into a temporary folder and renames it, hence a
-save that was cut short does not count. Every process of a run makes every call.
+`meta` (JSON), so that inference loads the weights alone; `critic` holds all of a critic, if there
+is one. Orbax writes into a temporary folder and renames it, so a save that was cut short is
+ignored. Every process of a run makes every call.
 """
 
 import os
@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
+from jaxtyping import PyTree
 
 from vinejax.errors import WorkdirError
 from vinejax.types import RunState, TrainState
@@ -21,9 +22,9 @@ Args = ocp.args
 
 
 class Checkpoints:
-    """The checkpoints `<folder>/<iteration>/`, of which the newest `keep` are kept.
+    """The checkpoints `<folder>/<iteration>/`, of which the newest `keep` stay.
 
-    A context manager; leaving it waits for the save that is under way.
+    A context manager; leaving it waits for the save in progress.
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int):
@@ -47,14 +48,14 @@ class Checkpoints:
         self.close()
 
     def latest(self) -> int | None:
-        """The newest whole checkpoint, None if there is none."""
+        """Iteration of the newest complete checkpoint, None without one."""
         return self._manager.latest_step()
 
     def save(self, iteration: int, state: RunState, meta: dict[str, Any]) -> None:
         """Starts to save; the arrays may be donated as soon as this returns.
 
-        An iteration that is there already stays as it is, since a run repeats itself exactly. Later
-        ones go: an earlier process got further than this one was resumed at.
+        A checkpoint of the same iteration stays as it is, because a run repeats itself exactly.
+        Later ones are deleted: an earlier process got further than where this one resumed.
 
         Raises:
           WorkdirError: this save, or the one before, cannot be written.
@@ -62,12 +63,12 @@ class Checkpoints:
         trees = {name: Args.StandardSave(tree) for name, tree in _trees(state).items()}
         self._save(iteration, trees, meta)
 
-    def save_params(self, iteration: int, params: Any, meta: dict[str, Any]) -> None:
-        """As `save`, for weights that are not trained further."""
+    def save_params(self, iteration: int, params: PyTree, meta: dict[str, Any]) -> None:
+        """Saves weights alone, which are not trained further; else like `save`."""
         self._save(iteration, {"params": Args.StandardSave(params)}, meta)
 
     def restore(self, iteration: int, like: RunState) -> tuple[RunState, dict[str, Any]]:
-        """The state and the meta that were saved.
+        """The state and `meta` as they were saved.
 
         Args:
           like: arrays or `jax.ShapeDtypeStruct`s with the dtypes and the shardings of the result.
@@ -86,13 +87,13 @@ class Checkpoints:
         """The meta of a checkpoint, without reading any array."""
         return self._restore(iteration, {})["meta"]
 
-    def restore_params(self, iteration: int, like: Any) -> tuple[Any, dict[str, Any]]:
-        """As `restore`, reading the weights alone, whether the rest was saved or not."""
+    def restore_params(self, iteration: int, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
+        """The weights and `meta`; reads nothing else, whether it was saved or not."""
         items = self._restore(iteration, {"params": like})
         return items["params"], items["meta"]
 
     def close(self) -> None:
-        """Waits for the save that is under way.
+        """Waits for the save in progress.
 
         Raises:
           WorkdirError: it cannot be written.
@@ -124,9 +125,9 @@ class Checkpoints:
         args = Args.Composite(**items, meta=Args.JsonRestore())
         try:
             return self._manager.restore(iteration, args=args)
-        except jax.errors.JaxRuntimeError:  # of the devices, such as no memory left
+        except jax.errors.JaxRuntimeError:  # an error of the devices, such as no memory left
             raise
-        except Exception as error:  # Orbax raises what it likes, a bare Exception too
+        except Exception as error:  # Orbax raises many kinds, a bare Exception among them
             rule = "is damaged, or of another model; without it the one before it is used"
             raise WorkdirError(f"{folder}: {rule} ({_brief(error)})") from error
 
@@ -153,7 +154,7 @@ def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
 
 
 def _trees(state: RunState) -> dict[str, Any]:
-    """The items of a state."""
+    """The items of a checkpoint that hold a state."""
     policy = state.policy
     trees = {
         "params": policy.params,
@@ -165,8 +166,8 @@ def _trees(state: RunState) -> dict[str, Any]:
     return trees
 
 
-def _abstract(leaf: Any) -> Any:
-    """Shape, dtype and sharding of one array; without a sharding the result is on the host."""
+def _abstract(leaf: object) -> jax.ShapeDtypeStruct | np.ndarray:
+    """Shape, dtype and sharding of an array; a NumPy array is restored on the host."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     if isinstance(leaf, jax.Array):
@@ -175,6 +176,6 @@ def _abstract(leaf: Any) -> Any:
 
 
 def _brief(error: Exception) -> str:
-    """The start of a message of Orbax, which can be pages long."""
+    """The first line of an error message; those of Orbax can be pages long."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:200]

@@ -1,4 +1,4 @@
-"""How many programs this process has compiled, as jax itself reports it."""
+"""Counts the programs that this process has compiled, by jax's own events."""
 
 import jax
 
@@ -15,5 +15,5 @@ jax.monitoring.register_event_duration_secs_listener(_on_event)
 
 
 def num_compiles() -> int:
-    """Programs compiled, or loaded from the persistent cache, since this module was imported."""
+    """Programs compiled, or loaded from the compile cache, since this module was imported."""
     return _count

@@ -1,4 +1,4 @@
-"""Which devices a run has, and which layout of the configuration is meant for them."""
+"""Fits the configuration to the devices of a run: mesh, slots, memory and microbatch."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,52 +8,54 @@ import jax
 
 from vinejax.errors import ConfigError
 from vinejax.runtime.distributed import check_hosts
-from vinejax.runtime.topology import match, parse
+from vinejax.runtime.topology import match_topology, parse_topology
 from vinejax.settings import Config, MeshConfig
 
 
 def on_devices(cfg: Config) -> Config:
-    """The configuration with the mesh, slots, memory and microbatch that these devices are to have.
+    """The configuration with the mesh, slots, memory and microbatch meant for these devices.
 
-    That is the row of `meshes` which `topology` names or, without a name, the devices match. Where
-    `meshes` is empty, or `mesh` is set and no topology is named, the configuration stays as it is.
+    They come from the row of `meshes` that `topology` names or, without a name, that the devices
+    match. If `meshes` is empty, or `mesh` is set and no topology is named, nothing changes.
 
     Raises:
       ConfigError: the topology has no row, or is not what the devices are; or there are rows and
         the devices match none.
-      UserError: the devices belong to other hosts than were found: see `check_hosts`.
+      UserError: the devices belong to another number of hosts than expected: see `check_hosts`.
     """
     devices = jax.devices()
     check_hosts()
-    found = match(devices[0].device_kind, len(devices), cfg.meshes)
+    row = match_topology(devices[0].device_kind, len(devices), cfg.meshes)
     if cfg.topology:
-        check_same(cfg.topology, devices)
+        check_topology(cfg.topology, devices)
         return with_row(cfg, cfg.topology)
     if not cfg.meshes or cfg.mesh != MeshConfig():
         return cfg
-    if found is None:
+    if row is None:
         rule = (
             f"none of {', '.join(cfg.meshes)} is what was found, {len(devices)} x "
             f"{devices[0].device_kind}; add a row, or set mesh.data, mesh.fsdp or mesh.tensor (-1: "
             "all devices)"
         )
         raise ConfigError("meshes", rule)
-    return with_row(cfg, found)
+    return with_row(cfg, row)
 
 
 def with_row(cfg: Config, topology: str) -> Config:
-    """The configuration as the row of `meshes` for this topology has it.
+    """The configuration with the values of the row of `meshes` for a topology.
 
-    A topology without a row takes `mesh` as it is, if that is set. Raises ConfigError otherwise.
+    Without a row it stays as it is if `mesh` is set; else, and for a name that is not a topology,
+    raises ConfigError.
     """
-    parse(topology)
+    parse_topology(topology)
     if topology not in cfg.meshes:
         if cfg.mesh != MeshConfig():
             return cfg
         known = f"rows are {', '.join(cfg.meshes)}" if cfg.meshes else "there are none"
         rule = f"has no row in `meshes` ({known}); add one, or set mesh.fsdp and mesh.tensor"
         raise ConfigError("topology", rule, repr(topology))
-    row, rollout, ppo = cfg.meshes[topology], cfg.rollout, cfg.ppo
+    row = cfg.meshes[topology]
+    rollout, ppo = cfg.rollout, cfg.ppo
     if row.slots is not None:
         rollout = dataclasses.replace(rollout, slots=row.slots)
     if row.memory_gib is not None:
@@ -64,14 +66,14 @@ def with_row(cfg: Config, topology: str) -> Config:
     return dataclasses.replace(cfg, mesh=mesh, rollout=rollout, ppo=ppo)
 
 
-def check_same(topology: str, devices: Sequence[Any]) -> None:
-    """ConfigError unless the devices are what `topology` names."""
-    if match(devices[0].device_kind, len(devices), [topology]) is None:
+def check_topology(topology: str, devices: Sequence[Any]) -> None:
+    """Raises ConfigError unless the devices are those that `topology` names."""
+    if match_topology(devices[0].device_kind, len(devices), [topology]) is None:
         rule = f"is not what was found, {len(devices)} x {devices[0].device_kind}; leave it empty"
         raise ConfigError("topology", rule, repr(topology))
 
 
 def use_compile_cache(folder: str) -> None:
-    """Keeps compiled programs in `folder`, a path or gs://, for later starts; "": no change."""
+    """Keeps compiled programs in `folder` (a path or gs://) for later starts; '' keeps none."""
     if folder:
         jax.config.update("jax_compilation_cache_dir", folder)

@@ -1,10 +1,9 @@
-"""What a run shows while it works: a live panel in a terminal, plain lines anywhere else."""
+"""Shows the progress of a run: a live panel in a terminal, plain lines anywhere else."""
 
 import statistics
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,65 +12,72 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-# The few numbers of a training iteration that are worth a look while it runs.
+from vinejax.runtime.stages import is_training, number_field
+
+# The metrics of a training iteration that are shown, and their labels.
 HEADLINE = {
     "reward/mean": "reward",
     "values/mean": "value",
     "actor/kl": "kl",
     "perf/tokens_per_s": "tokens/s",
 }
-MOST_NUMBERS = 6  # a line; metrics.jsonl has them all
-ETA_ITERATIONS = 10  # whose mean time the estimate is made of
+MOST_NUMBERS = 6  # per line; metrics.jsonl has them all
+ETA_ITERATIONS = 10  # the time left is estimated from the mean of so many
 
 
 class Display:
-    """Plain lines: one an iteration, one an evaluation, and the messages."""
+    """Plain lines: one per iteration, one per evaluation, and the messages."""
 
     def __init__(self, total_iterations: int, finished: int = 0):
         self.total = total_iterations
-        self.finished = finished  # iterations, by this process or an earlier one
-        self.durations: list[float] = []  # of training iterations, in seconds
+        self.finished = finished  # iterations, by this process and earlier ones
+        self.durations: list[float] = []  # seconds of each training iteration of this process
         self.last = time.monotonic()
 
     def open(self) -> None:
-        """Before the first line."""
+        """Starts to show; called before the first line."""
 
     def close(self) -> None:
-        """After the last line, or when the run fails."""
+        """Ends the display; called after the last line, or when the run fails."""
 
     def stage(self, name: str) -> None:
-        """What the run does from now on; '' for nothing in particular."""
+        """Shows what the run does from now on; '' for nothing in particular."""
 
     def progress(self, done: int, total: int) -> None:
-        """How far the stage is."""
+        """Shows how far the stage is."""
 
     def message(self, text: str) -> None:
+        """Shows a text as it is."""
         print(text, flush=True)
 
-    def record(self, iteration: int, step: int, stage: str, values: Mapping[str, Any]) -> None:
-        """One line of metrics.jsonl, as it is written."""
+    def record(self, iteration: int, step: int, stage: str, metrics: Mapping[str, float]) -> None:
+        """Shows a record of metrics.jsonl, and updates the estimate of the time left."""
         seconds, self.last = time.monotonic() - self.last, time.monotonic()
         if stage == "train":
             self.finished = iteration + 1
             self.durations.append(seconds)
-        self.line(iteration, step, stage, values, seconds)
+        self.line(iteration, step, stage, metrics, seconds)
 
     def line(
-        self, iteration: int, step: int, stage: str, values: Mapping[str, Any], seconds: float
+        self, iteration: int, step: int, stage: str, metrics: Mapping[str, float], seconds: float
     ) -> None:
-        parts = [f"iteration {iteration}/{self.total}"]
-        if stage != "train":
-            parts = [f"{stage} step {step}" if stage == "sft" else f"{stage} at {iteration}"]
-        parts += [f"{label} {text}" for label, text in numbers(stage, values)]
+        """Prints one line: where the run is, the headline of `metrics`, and the time taken."""
+        if stage == "train":
+            parts = [f"iteration {iteration}/{self.total}"]
+        elif number_field(stage) == "step":
+            parts = [f"{stage} step {step}"]
+        else:
+            parts = [f"{stage} at {iteration}"]
+        parts += [f"{label} {text}" for label, text in headline(stage, metrics)]
         parts.append(f"{seconds:.1f} s")
         if stage == "train":
             parts.append(f"eta {self.eta()}")
         self.message("  ".join(parts))
 
     def eta(self) -> str:
-        """Time to the end. The first iteration compiles, so it counts only while it is alone."""
+        """The time left. The first iteration compiles, so it counts only until there is another."""
         recent = self.durations[1:][-ETA_ITERATIONS:] or self.durations
-        return duration(statistics.mean(recent) * max(0, self.total - self.finished))
+        return format_duration(statistics.mean(recent) * max(0, self.total - self.finished))
 
 
 class LiveDisplay(Display):
@@ -86,7 +92,7 @@ class LiveDisplay(Display):
         self.done = (0, 0)
         self.training: list[tuple[str, str]] = []  # latest numbers
         self.evaluation: list[tuple[str, str]] = []
-        # Last, as it draws at once.
+        # Made last, because it draws the panel at once.
         self.live = Live(console=self.console, get_renderable=self.panel, refresh_per_second=4)
 
     def open(self) -> None:
@@ -106,18 +112,17 @@ class LiveDisplay(Display):
         self.console.print(text, markup=False, soft_wrap=True)
 
     def line(
-        self, iteration: int, step: int, stage: str, values: Mapping[str, Any], seconds: float
+        self, iteration: int, step: int, stage: str, metrics: Mapping[str, float], seconds: float
     ) -> None:
-        found = numbers(stage, values)
-        if stage in ("train", "sft"):
-            self.training = found
+        if is_training(stage):
+            self.training = headline(stage, metrics)
         else:
-            self.evaluation = found[:1]
+            self.evaluation = headline(stage, metrics)[:1]
         if stage != "train":
-            super().line(iteration, step, stage, values, seconds)
+            super().line(iteration, step, stage, metrics, seconds)
 
     def panel(self) -> Group:
-        """Three lines: where the run is, what it does now, and its latest numbers."""
+        """Three lines: how far the run is, what it does now, and its latest numbers."""
         where = Table.grid(padding=(0, 2))
         bar = ProgressBar(total=max(1, self.total), completed=self.finished, width=30)
         eta = f"eta {self.eta()}" if self.durations and self.finished < self.total else ""
@@ -126,36 +131,37 @@ class LiveDisplay(Display):
         if self.name:
             done, total = self.done
             count = f"{done}/{total}  " if total else ""
-            now = Text(f"{self.name}  {count}{duration(time.monotonic() - self.since)}")
+            now = Text(f"{self.name}  {count}{format_duration(time.monotonic() - self.since)}")
         self.spinner.update(text=now)
-        found = "  ".join(f"{label} {text}" for label, text in self.training + self.evaluation)
-        latest = Text(found, style="dim", no_wrap=True, overflow="ellipsis")
+        numbers = "  ".join(f"{label} {text}" for label, text in self.training + self.evaluation)
+        latest = Text(numbers, style="dim", no_wrap=True, overflow="ellipsis")
         return Group(where, self.spinner if self.name else now, latest)
 
 
 def make_display(total_iterations: int, finished: int = 0) -> Display:
-    """The one that suits standard output."""
+    """A live panel if standard output is a terminal that can draw it, else plain lines."""
     terminal = sys.stdout.isatty() and not Console().is_dumb_terminal
     return (LiveDisplay if terminal else Display)(total_iterations, finished)
 
 
-def numbers(stage: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Labels and texts of what to show: the headline, or the stage's own metrics."""
+def headline(stage: str, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+    """(label, number) of what to show of a record: HEADLINE, or the first metrics of its stage."""
     if stage == "train":
-        labels = {name: label for name, label in HEADLINE.items() if name in values}
+        labels = {name: label for name, label in HEADLINE.items() if name in metrics}
     else:
         bounds = ("_low", "_high")  # of confidence intervals
-        own = [n for n in values if n.startswith(f"{stage}/") and not n.endswith(bounds)]
-        labels = {n: n.partition("/")[2].replace("_at_", "@") for n in own[:MOST_NUMBERS]}
-    return [(label, number(values[name])) for name, label in labels.items()]
+        names = [n for n in metrics if n.startswith(f"{stage}/") and not n.endswith(bounds)]
+        labels = {n: n.partition("/")[2].replace("_at_", "@") for n in names[:MOST_NUMBERS]}
+    return [(label, format_number(metrics[name])) for name, label in labels.items()]
 
 
-def number(value: float | int) -> str:
+def format_number(value: float) -> str:
+    """Three significant digits; from 1000 on whole numbers with commas."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def duration(seconds: float | int) -> str:
-    """Two units at most: 7s, 1m20s, 2h05m, 3d04h."""
+def format_duration(seconds: float) -> str:
+    """A time in two units at most: 7s, 1m20s, 2h05m, 3d04h."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"

@@ -1,11 +1,11 @@
-"""Several hosts, one program: how they find each other, agree, and tell each other what each did.
+"""Several hosts, one program: how they find each other, agree, and exchange results.
 
-One process a host; all run the same Python in the same order, derive the same plan from the same
-seeds, and call the functions below together. What is worth dividing (detokenising, grading) is done
-by item number: see `is_mine`. Files are written by the first host alone: see `is_writer`.
+One process per host. All run the same Python in the same order, take the same decisions from the
+same seeds, and call the functions below together. Host work that is worth dividing (detokenising,
+grading) is divided by item number: see `is_mine`. The first host alone writes: see `is_writer`.
 
-A host that dies takes the others with it: jax ends them with SIGABRT when its heartbeat is missed.
-That is no exception, so whoever started the processes has to say which died first (tpu/launch.sh).
+When a host dies, jax ends the others with SIGABRT as soon as its heartbeat is missed. They get no
+exception, so the launcher has to find out which host died first (tpu/launch.sh).
 """
 
 import hashlib
@@ -28,20 +28,22 @@ TPU_DEVICES = ("/dev/accel0", "/dev/vfio/0")
 
 
 def num_hosts() -> int:
-    """How many processes this program is, as the environment says. Asks no device.
+    """The number of processes of this program, by the environment. Asks no device.
 
-    Known are JAX_NUM_PROCESSES, GKE's and the user's TPU_WORKER_HOSTNAMES, the metadata of a TPU
-    VM, Slurm and Open MPI.
+    Read are JAX_NUM_PROCESSES, TPU_WORKER_HOSTNAMES (set by GKE or the user), the metadata of a TPU
+    VM, Slurm's and Open MPI's variables. jax detects the same clusters, but only inside
+    `jax.distributed.initialize`, which raises for a lone process and waits for hosts that are not
+    there: whether to call it has to be known before. `check_hosts` catches a wrong answer.
     """
     environ = os.environ
     if "JAX_NUM_PROCESSES" in environ:
-        return _number("JAX_NUM_PROCESSES")
+        return _env_number("JAX_NUM_PROCESSES")
     for name in ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"):
         if environ.get(name):
             return len(environ[name].split(","))
     for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"):
         if name in environ:
-            return _number(name)
+            return _env_number(name)
     if environ.get("JAX_PLATFORMS", "tpu").startswith("tpu") and any(
         Path(device).exists() for device in TPU_DEVICES
     ):
@@ -50,11 +52,11 @@ def num_hosts() -> int:
 
 
 def initialize(cfg: DistributedConfig) -> None:
-    """Joins the other hosts, where there are any. Before any device is asked for anything.
+    """Connects to the other hosts, if there are any. Call it before anything asks a device.
 
     Raises:
       UserError: the environment names the hosts in part, or the first does not answer in time.
-        (Where another one is missing, jax ends all of them, without an exception.)
+        (If another one is missing, jax ends all of them, without an exception.)
     """
     hosts = num_hosts()
     if hosts == 1:
@@ -64,7 +66,7 @@ def initialize(cfg: DistributedConfig) -> None:
     named = _named_hosts(hosts, cfg.port)
     if named.get("process_id"):
         _wait_for(named["coordinator_address"], cfg.timeout_s)
-    # Where somebody is missing jax ends the process; this line then says what it was about.
+    # If a host is missing, jax ends the process; this line then tells what it was waiting for.
     place = named.get("coordinator_address", "the first host")
     print(f"vinejax: {hosts} hosts meet at {place}, within {cfg.timeout_s} s", file=sys.stderr)
     os.environ.setdefault("JAX_COORDINATOR_PORT", str(cfg.port))
@@ -83,26 +85,25 @@ def initialize(cfg: DistributedConfig) -> None:
 
 
 def check_hosts() -> None:
-    """Asks the devices how many hosts they belong to, once the hosts have met.
+    """Compares the hosts of the devices with `num_hosts`, once the hosts are connected.
 
     Raises:
-      UserError: others than `initialize` was told of. Each would take itself for the first one, and
-        write the files.
+      UserError: the numbers differ. Each host would take itself for the first, and write the files.
     """
     import jax
 
-    hosts, found = num_hosts(), jax.process_count()
-    if hosts != found:
+    hosts, connected = num_hosts(), jax.process_count()
+    if hosts != connected:
         raise UserError(
-            f"{socket.gethostname()}: its devices belong to {found} hosts, and the environment "
+            f"{socket.gethostname()}: its devices belong to {connected} hosts, and the environment "
             f"names {hosts} (on a TPU VM its metadata server does, which may not have answered); "
             "try again, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
         )
 
 
 def leave(status: int) -> NoReturn:
-    """Ends this process. Of several, at once: the others wait for it, so it cannot wait for them
-    to say goodbye, as a normal end does."""
+    """Ends this process; one of several at once, because a normal exit would wait for the others,
+    which wait for this one."""
     if num_hosts() > 1:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -118,16 +119,16 @@ def is_writer() -> bool:
 
 
 def is_mine(i: int) -> bool:
-    """Whether item number `i` of a list that all hosts have is this one's to work on."""
+    """Whether this host works on item `i` of a list that all hosts have."""
     import jax
 
     return i % jax.process_count() == jax.process_index()
 
 
-def exchange(value: Any) -> list[Any]:
-    """What each host gives, in the hosts' order. `value` is made of what JSON has.
+def exchange(value: object) -> list[Any]:
+    """The values of all hosts, in the hosts' order. A value is made of what JSON has.
 
-    All hosts call it, in the same order of calls.
+    All hosts make the same calls in the same order.
     """
     import jax
     import numpy as np
@@ -135,26 +136,26 @@ def exchange(value: Any) -> list[Any]:
 
     if jax.process_count() == 1:
         return [value]
-    own = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    sizes = process_allgather(np.int32(own.size))
-    # To a power of 2, so that few programs are compiled.
+    encoded = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    sizes = process_allgather(np.int32(encoded.size))
+    # Padded to a power of 2, so that few programs are compiled.
     padded = np.zeros(1 << int(sizes.max() - 1).bit_length(), np.uint8)
-    padded[: own.size] = own
-    everything = process_allgather(padded)
-    return [json.loads(row[:n].tobytes()) for row, n in zip(everything, sizes, strict=True)]
+    padded[: encoded.size] = encoded
+    rows = process_allgather(padded)
+    return [json.loads(row[:n].tobytes()) for row, n in zip(rows, sizes, strict=True)]
 
 
-def shared_work(found: dict[int, Any]) -> dict[int, Any]:
-    """The results of all hosts by item number, from each host's own. Values as JSON has them."""
-    parts = exchange(list(found.items()))
+def shared_work(results: dict[int, Any]) -> dict[int, Any]:
+    """The results of all hosts by item number, given this host's; made of what JSON has."""
+    parts = exchange(list(results.items()))
     return {i: value for part in parts for i, value in part}
 
 
-def barrier(name: str, facts: Any = None) -> None:
-    """Waits for all hosts. They must come for the same `name`, with the same `facts` (any repr).
+def barrier(name: str, facts: object = None) -> None:
+    """Waits for all hosts, which must call it with the same `name` and `facts` of the same repr.
 
     Raises:
-      RuntimeError: one of them has come for something else, or with other facts.
+      RuntimeError: one of them called it with another name or other facts.
     """
     import jax
     from jax.experimental.multihost_utils import sync_global_devices
@@ -172,7 +173,7 @@ def barrier(name: str, facts: Any = None) -> None:
 
 
 def _named_hosts(hosts: int, port: int) -> dict[str, Any]:
-    """The arguments that name the hosts; none where jax finds them by itself."""
+    """Arguments of `jax.distributed.initialize` that name the hosts; {} where jax detects them."""
     if "JAX_NUM_PROCESSES" not in os.environ:
         return {}
     for name in ("JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID"):
@@ -181,12 +182,12 @@ def _named_hosts(hosts: int, port: int) -> dict[str, Any]:
     address = os.environ["JAX_COORDINATOR_ADDRESS"]
     if ":" not in address:
         address = f"{address}:{port}"
-    process = _number("JAX_PROCESS_ID")
+    process = _env_number("JAX_PROCESS_ID")
     return {"coordinator_address": address, "num_processes": hosts, "process_id": process}
 
 
 def _wait_for(coordinator: str, timeout_s: int) -> None:
-    """Until the first host listens; jax would end the process in the middle of a sentence."""
+    """Waits until the first host listens; jax would end the process instead of raising."""
     host, _, port = coordinator.rpartition(":")
     deadline = time.monotonic() + timeout_s
     while True:
@@ -202,7 +203,8 @@ def _wait_for(coordinator: str, timeout_s: int) -> None:
             time.sleep(0.2)
 
 
-def _number(name: str) -> int:
+def _env_number(name: str) -> int:
+    """The value of an environment variable. Raises UserError if it is not a whole number."""
     try:
         return int(os.environ[name])
     except ValueError:
@@ -210,10 +212,7 @@ def _number(name: str) -> int:
 
 
 def _num_tpu_workers() -> int:
-    """From the metadata server of Google's VMs; 1 where there is none, or it knows nothing.
-
-    `check_hosts` tells whether it should have known.
-    """
+    """Hosts of a TPU slice, from the metadata server of Google's VMs; 1 if it does not answer."""
     request = urllib.request.Request(METADATA + WORKERS, headers={"Metadata-Flavor": "Google"})
     try:
         with urllib.request.urlopen(request, timeout=METADATA_TIMEOUT_S) as answer:

@@ -16,6 +16,7 @@ from tensorboardX import SummaryWriter
 
 from vinejax.errors import ConfigError, WorkdirError
 from vinejax.runtime.display import make_display
+from vinejax.runtime.stages import is_training, number_field
 from vinejax.runtime.workdir import is_remote, write_atomic
 from vinejax.settings import LogConfig
 
@@ -23,11 +24,11 @@ from vinejax.settings import LogConfig
 class RunLog:
     """Writes and shows what a run measures. Use it as a context manager.
 
-    Only the writing process does anything; in the others every method is safe to call.
+    Only the writing process writes and shows; in the others every method does nothing.
 
-    `timings` holds `timing_s/<stage>`, the seconds spent in each stage since the last line of
-    metrics; the caller adds it to the values of the next one. (JAX returns before it has computed:
-    a stage has to fetch a result for its time to mean something.)
+    `timings` holds `timing_s/<stage>`, the seconds spent in each stage since the last record; the
+    caller adds them to the next one. (JAX returns before it has computed: a stage has to fetch a
+    result for its time to mean something.)
     """
 
     def __init__(
@@ -38,15 +39,18 @@ class RunLog:
         is_writer: bool = True,
         resumed_at: int | None = None,
     ):
-        """Opens nothing that needs closing yet, except for W&B.
+        """Starts the W&B run, if there is one; all else is opened on entering the context.
 
         Args:
+          workdir: folder of the run.
+          total_iterations: of the run, for the estimate of the time left.
+          is_writer: whether this process writes and shows.
           resumed_at: the first iteration that this process will train, 0 for a new run. What an
-            earlier process recorded from there on is dropped, since it will come again. None: this
-            process does not train, so that nothing is.
+            earlier process recorded from there on is dropped, because it will be recorded again.
+            None: this process does not train, and nothing is dropped.
 
         Raises:
-          ConfigError: W&B is asked for and not installed.
+          ConfigError: `cfg.wandb` is set and the package is not installed.
           WorkdirError: metrics.jsonl is damaged.
         """
         self.timings: dict[str, float] = {}
@@ -74,14 +78,14 @@ class RunLog:
         if self._wandb is not None:
             self._wandb.finish(exit_code=int(exception[0] is not None))
 
-    def metrics(self, iteration: int, step: int, stage: str, values: Mapping[str, Any]) -> None:
-        """One line of metrics.jsonl, and the same numbers everywhere else.
+    def metrics(self, iteration: int, step: int, stage: str, values: Mapping[str, object]) -> None:
+        """Records numbers in metrics.jsonl, TensorBoard and W&B, and shows some of them.
 
         Args:
-          iteration: the iteration that was run, from 0; or, off training, how many came before.
+          iteration: the iteration that was trained, from 0; for other stages how many were before.
           step: optimizer updates so far.
           stage: 'train', 'eval', 'test' or 'sft'.
-          values: numbers, also as NumPy or JAX scalars. One that is not finite becomes null.
+          values: numbers, also as NumPy or JAX scalars. In the file, one not finite is null.
         """
         self.timings = {}
         if not self._is_writer:
@@ -89,10 +93,10 @@ class RunLog:
         plain = {name: np.asarray(value).item() for name, value in values.items()}
         line = {"iteration": iteration, "step": step, "stage": stage} | plain
         self._metrics.append(line)
-        _, at = _point(line)
+        _, at = _place(line)
         events = self._events_of(stage, at)
         for name, value in plain.items():
-            if math.isfinite(value):  # tensorboardX prints a warning for each that is not
+            if math.isfinite(value):  # tensorboardX warns of each one that is not
                 events.add_scalar(name, value, at)
         if self._wandb is not None:
             self._wandb.log({"iteration": iteration, "step": step} | plain)
@@ -100,7 +104,7 @@ class RunLog:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Shows `name` as what the run is doing, and adds the time it takes to `timings`."""
+        """Shows `name` as what the run does, and adds the time it takes to `timings`."""
         start = time.monotonic()
         self._stages.append(name)
         self._display.stage(name)
@@ -117,7 +121,7 @@ class RunLog:
         self._display.progress(done, total)
 
     def episodes(self, iteration: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes episodes/<iteration>.jsonl, one row a line, whole or not at all."""
+        """Writes episodes/<iteration>.jsonl with one row per line, whole or not at all."""
         if not self._is_writer:
             return
         folder = self._workdir / "episodes"
@@ -126,7 +130,7 @@ class RunLog:
         write_atomic(folder / f"{iteration}.jsonl", text)
 
     def message(self, text: str) -> None:
-        """Says something to whoever watches."""
+        """Shows a text."""
         if self._is_writer:
             self._display.message(text)
 
@@ -134,10 +138,10 @@ class RunLog:
         """TensorBoard events of a stage, in a folder of its own, whose first event is at `at`."""
         if stage not in self._events:
             # TensorBoard forgets what an earlier process wrote from `purge` on: see `_MetricsFile`.
-            purge = at if stage == "sft" else self._resumed_at
-            if purge is not None and stage not in ("train", "sft"):
+            purge = at if number_field(stage) == "step" else self._resumed_at
+            if purge is not None and not is_training(stage):
                 purge += 1
-            # Files are named by the second, and another process may have started in the same one.
+            # File names hold the second, and another process may have started in the same one.
             suffix = f".{uuid.uuid4().hex[:8]}"
             self._events[stage] = SummaryWriter(
                 os.fspath(self._workdir / "tensorboard" / stage),
@@ -149,27 +153,28 @@ class RunLog:
 
 
 class _MetricsFile:
-    """metrics.jsonl, in which a metric of a resumed run appears once."""
+    """metrics.jsonl, in which a resumed run has each record once."""
 
     def __init__(self, path: epath.Path, resumed_at: int | None):
         self._path = path
-        self._earlier: set[tuple[str, int]] = set()  # what other processes recorded
+        self._earlier: set[tuple[str, int]] = set()  # records of earlier processes
 
         def comes_again(stage: str, at: int) -> bool:
-            if resumed_at is None or stage == "sft":
+            if resumed_at is None or number_field(stage) == "step":
                 return False
-            # An evaluation before iteration `resumed_at` may be repeated or not: see `append`.
-            return at >= resumed_at if stage == "train" else at > resumed_at
+            # The evaluation before iteration `resumed_at` may be repeated or not: see `append`.
+            return at >= resumed_at if is_training(stage) else at > resumed_at
 
         if path.exists():
             self._drop(comes_again)
             lines = path.read_text(encoding="utf-8").splitlines()
-            self._earlier = {_point(json.loads(line)) for line in lines}
+            self._earlier = {_place(json.loads(line)) for line in lines}
 
-    def append(self, line: dict[str, Any]) -> None:
-        stage, at = _point(line)
+    def append(self, line: dict[str, object]) -> None:
+        """Writes a record, in place of an earlier process's record of the same place."""
+        stage, at = _place(line)
         if (stage, at) in self._earlier:
-            in_order = stage in ("train", "sft")  # all that follows will come again too
+            in_order = is_training(stage)  # all later records of the stage will come again too
 
             def is_stale(other: str, x: int) -> bool:
                 return other == stage and (x >= at if in_order else x == at)
@@ -185,24 +190,27 @@ class _MetricsFile:
                 file.write(text)
 
     def _drop(self, is_stale: Callable[[str, int], bool]) -> None:
-        """Rewrites the file without stale lines, and without one that was cut by a crash."""
+        """Rewrites the file without stale lines and without a line that a crash cut off."""
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
         try:
-            kept = [x for x in lines if x.endswith("\n") and not is_stale(*_point(json.loads(x)))]
+            kept = [x for x in lines if x.endswith("\n") and not is_stale(*_place(json.loads(x)))]
         except (ValueError, KeyError, TypeError) as error:
             raise WorkdirError(f"{self._path}: is damaged ({error}); move it away") from error
         if kept != lines:
             write_atomic(self._path, "".join(kept))
 
 
-def _point(line: dict[str, Any]) -> tuple[str, int]:
-    """Stage and place of a line: the warm-up counts steps, everything else iterations."""
+def _place(line: dict) -> tuple[str, int]:
+    """(stage, iteration) of a record; for supervised training (stage, step)."""
     stage = line["stage"]
-    return stage, line["step"] if stage == "sft" else line["iteration"]
+    return stage, line[number_field(stage)]
 
 
-def _strict(value: Any) -> Any:
-    """`value` for strict JSON: NumPy and JAX values as lists and numbers, NaN and infinity null."""
+def _strict(value: object) -> object:
+    """The value for strict JSON: NumPy and JAX values as lists and numbers, NaN and infinity null.
+
+    Raises TypeError for what has no form in JSON.
+    """
     if isinstance(value, Mapping):
         return {name: _strict(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -217,7 +225,7 @@ def _strict(value: Any) -> Any:
 
 
 def _start_wandb(workdir: epath.Path, project: str) -> Any:
-    """A W&B run, the same one each time that `workdir` is resumed.
+    """Starts a W&B run, or continues the one of an earlier process in `workdir`.
 
     Raises:
       ConfigError: the package is not installed.
@@ -239,7 +247,7 @@ def _start_wandb(workdir: epath.Path, project: str) -> Any:
         resume="allow",
         config=json.loads(record.read_text())["config"] if record.exists() else None,
     )
-    # Its own counter cannot go back, which a run does that resumes at its last checkpoint.
+    # W&B's own step counter cannot go back, as a run does that resumes at its last checkpoint.
     run.define_metric("*", step_metric="iteration")
     run.define_metric("sft/*", step_metric="step")
     return run

@@ -1,21 +1,23 @@
-"""Arrays that wait in the hosts' memory while the devices need the room for something else."""
+"""Moves arrays to the memory of the hosts while the devices need the room for something else."""
 
-from typing import Any
+from typing import TypeVar
 
 import jax
 
+Tree = TypeVar("Tree")  # a pytree of jax.Array
 
-def to_host(tree: Any) -> Any:
-    """The arrays in pinned host memory, a device's part on the host that it belongs to."""
+
+def to_host(tree: Tree) -> Tree:
+    """The arrays in pinned host memory; each device's part lies on the device's own host."""
     return _moved(tree, "pinned_host")
 
 
-def to_device(tree: Any) -> Any:
-    """The arrays in the devices' own memory; those that are there already, as they are."""
+def to_device(tree: Tree) -> Tree:
+    """The arrays in device memory; those that are there already stay as they are."""
     return _moved(tree, "device")
 
 
-def _moved(tree: Any, kind: str) -> Any:
+def _moved(tree: Tree, kind: str) -> Tree:
     def move(x: jax.Array) -> jax.Array:
         if x.sharding.memory_kind == kind:
             return x

@@ -1,4 +1,4 @@
-"""A jax trace of some iterations, for TensorBoard or Perfetto."""
+"""Writes a jax trace of some iterations, for TensorBoard or Perfetto."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -11,7 +11,8 @@ from etils import epath
 def profiler(span: str, folder: epath.Path) -> Iterator[Callable[[int], None]]:
     """Traces the iterations start <= i < stop of `span` = 'start:stop' ('': none) into `folder`.
 
-    Call what it gives before each iteration. A trace still open at the end is closed.
+    Yields a function to call with the number of each iteration before it starts. A trace still
+    open on leaving the context is closed.
     """
     start, stop = map(int, span.split(":")) if span else (-1, -1)
     is_open = False

@@ -1,4 +1,4 @@
-"""The folder of a run: what it was started with, and whether this command may continue it."""
+"""The folder of a run: its configuration, and whether another configuration may continue it."""
 
 import contextlib
 import dataclasses
@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ import vinejax
 from vinejax.errors import WorkdirError
 from vinejax.settings import Config
 
-REVISION = ".revision"  # of an archive, beside the package
+REVISION = ".revision"  # file beside the package in a `git archive`
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy")
-# What may change from one start to the next without making it another run. All that a row of
-# `meshes` sets is among it, since what is recorded is what the devices had, and the next start is
-# compared before it knows its own.
+# Fields that may change between two starts of one run. All that a row of `meshes` sets is among
+# them: the record holds the values for the devices of the last start, and the next start is
+# compared before its own devices are known.
 FREE_FIELDS = {
     *("iterations", "resume", "profile", "topology", "compile_cache"),
     *("model.attention", "model.remat", "model.architecture"),
@@ -31,15 +31,15 @@ FREE_FIELDS = {
 }
 FREE_GROUPS = ("log.", "eval.", "checkpoint.", "budget.")
 FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")
-PATHS = ("model.path", "data.path")  # a folder may be named in another way
+PATHS = ("model.path", "data.path")  # one folder can have several names
 
 
 def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
-    """The absolute `path`, if this configuration may run there. Writes nothing.
+    """The absolute form of `path`, if this configuration may run there. Writes nothing.
 
     Raises:
-      WorkdirError: the folder holds a run with another configuration, or any run when `cfg.resume`
-        is False; or something on the way to it is not a folder, or not writable.
+      WorkdirError: the folder holds a run with another configuration, or any run while `cfg.resume`
+        is False; or it cannot be made or written.
     """
     folder = epath.Path(path)
     if not is_remote(folder):
@@ -54,9 +54,9 @@ def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
 
 
 def record_run(cfg: Config, folder: epath.Path) -> None:
-    """Writes `config.json` into a folder that `check_workdir` gave, making it if need be.
+    """Writes `config.json` into a folder that `check_workdir` returned, which is made if absent.
 
-    It holds the configuration, the versions and the git revision of the latest start.
+    The file holds the configuration, the versions and the git revision of the latest start.
     """
     with _usable(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def record_run(cfg: Config, folder: epath.Path) -> None:
 
 
 def check_shared(folder: epath.Path) -> None:
-    """WorkdirError unless what the first host has recorded is there for this one too."""
+    """Raises WorkdirError unless this host sees the record that the first host has written."""
     if not (folder / "config.json").exists():
         rule = "is not what the first host writes to; use gs:// or a folder that all hosts share"
         raise WorkdirError(f"{folder}: {rule}, as --workdir")
@@ -86,19 +86,19 @@ def is_remote(path: epath.Path) -> bool:
 
 
 def write_atomic(path: epath.Path, text: str) -> None:
-    """Writes a whole file or, if the process dies on the way, leaves the old one as it was."""
+    """Writes a whole file; if the process dies meanwhile, the old file stays as it was."""
     unfinished = path.with_name(path.name + ".tmp")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
 
 
 def git_revision() -> str | None:
-    """Revision of the checkout that this package runs from, `-dirty` if edited; None elsewhere.
+    """Revision of the checkout that this package runs from, with `-dirty` if edited, or None.
 
-    That of a `git archive` is the commit which git wrote into it, edited or not.
+    In an unpacked `git archive` it is the commit that git wrote into it, edited or not.
     """
     root = Path(vinejax.__file__).parents[1]
-    if not (root / ".git").exists():  # a git command would answer for whatever is around the folder
+    if not (root / ".git").exists():  # git would answer for a checkout around this folder
         return _archived_revision(root / REVISION)
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
     command += ["--exclude=*"]  # no tag names
@@ -113,24 +113,28 @@ def git_revision() -> str | None:
 
 
 def _archived_revision(file: Path) -> str | None:
-    """See .gitattributes; None where the package is installed, or copied from a checkout."""
+    """The commit in a file that git fills in on export; None if it is absent or not filled in."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         text = file.read_text(encoding="utf-8").strip()
         return text if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", text) else None
     return None
 
 
-def _record(cfg: Config) -> dict[str, Any]:
-    versions: dict[str, str | None] = {"vinejax": vinejax.__version__}
-    versions["python"] = platform.python_version()
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
+def package_versions(packages: Iterable[str]) -> dict[str, str | None]:
+    """Installed versions by package; None for those that are not installed."""
+    versions: dict[str, str | None] = dict.fromkeys(packages)
+    for name in versions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
+
+
+def _record(cfg: Config) -> dict[str, object]:
+    """The content of `config.json`."""
+    ours = {"vinejax": vinejax.__version__, "python": platform.python_version()}
     return {
         "config": dataclasses.asdict(cfg),
-        "versions": versions,
+        "versions": ours | package_versions(PACKAGES),
         "git_revision": git_revision(),
     }
 
@@ -142,12 +146,12 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
     if not cfg.resume:
         raise WorkdirError(f"{file.parent}: holds a run; set resume=True, or choose --workdir")
     try:
-        recorded = _flatten(json.loads(file.read_text(encoding="utf-8"))["config"])
+        recorded = flatten_names(json.loads(file.read_text(encoding="utf-8"))["config"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WorkdirError(f"{file}: is damaged; choose another --workdir") from error
-    # A field that is younger than the run had its default.
-    recorded = _flatten(dataclasses.asdict(Config())) | recorded
-    for name, value in _flatten(dataclasses.asdict(cfg)).items():
+    # A field that was added after the run had its default.
+    recorded = flatten_names(dataclasses.asdict(Config())) | recorded
+    for name, value in flatten_names(dataclasses.asdict(cfg)).items():
         if name in FREE_FIELDS or name.startswith(FREE_GROUPS) or recorded[name] == value:
             continue
         if name in PATHS and _is_same_folder(recorded[name], value):
@@ -156,17 +160,20 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
         raise WorkdirError(f"{file}: {change}; set it back to resume, or choose another --workdir")
 
 
-def _is_same_folder(one: str, other: str) -> bool:
-    """Of two names; hub names and remote paths are no folders here."""
-    return all(map(os.path.isdir, (one, other))) and os.path.samefile(one, other)
+def _is_same_folder(path: str, other: str) -> bool:
+    """Whether two names are one folder of this machine; hub names and remote paths are not."""
+    return all(map(os.path.isdir, (path, other))) and os.path.samefile(path, other)
 
 
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted names, in order; tuples as the lists that JSON makes of them."""
+def flatten_names(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one dict with dotted names, in order; tuples become lists, as in JSON.
+
+    An empty dict stays a value.
+    """
     flat = {}
     for name, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{name}.")
+        if isinstance(value, dict) and value:
+            flat |= flatten_names(value, f"{prefix}{name}.")
         else:
             flat[prefix + name] = list(value) if isinstance(value, tuple) else value
     return flat

@@ -1,6 +1,5 @@
-"""Data coordinates to the coordinates of a drawing, and the ticks between."""
+"""Maps data to the coordinates of a drawing, and places the ticks of its axes."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,11 +7,11 @@ from typing import NamedTuple
 from vinejax.analysis.report import text
 
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 10.0, 12.0, 30.0  # room around the plot
-TINY = 1e-30  # what an axis cannot tell from zero
+TINY = 1e-30  # an axis treats smaller values as zero
 
 
 class Size(NamedTuple):
-    """Width and height of a drawing, and about how many ticks its axes have."""
+    """Width and height of a drawing in pixels, and the approximate number of ticks per axis."""
 
     width: float
     height: float
@@ -20,12 +19,13 @@ class Size(NamedTuple):
     y_ticks: int
 
 
-SMALL, SIDE, HERO = Size(290.0, 150.0, 4, 3), Size(380.0, 250.0, 4, 5), Size(776.0, 250.0, 8, 5)
+SMALL = Size(290.0, 150.0, 4, 3)
+SIDE = Size(380.0, 250.0, 4, 5)
+HERO = Size(776.0, 250.0, 8, 5)
 
 
-@dataclasses.dataclass(frozen=True)
-class Frame:
-    """A plot's box and scales. Ticks are (coordinate, label)."""
+class Frame(NamedTuple):
+    """The box of a plot, its scales, and its ticks as (coordinate, label)."""
 
     size: Size
     x_range: tuple[float, float]
@@ -52,14 +52,17 @@ class Frame:
         return round(_place(value, self.y_range, self.bottom, self.top), 1)
 
 
-def frame(
+def fit_frame(
     positions: Sequence[int],
     extent: tuple[float, float],
     size: Size,
     log: bool = False,
     margin: float = 0.0,
 ) -> Frame:
-    """A box around the data; `margin` is room to the sides, in units of x (half a bar)."""
+    """A frame around data at `positions` whose values lie in `extent`.
+
+    `margin` is left free on both sides, in units of x: half the width of a bar.
+    """
     first, last = positions[0] - margin, positions[-1] + margin
     if first == last:  # a single position stands in the middle
         first, last = first - 1, last + 1
@@ -69,15 +72,14 @@ def frame(
     shape = Frame(size, (first, last), (ends[0], ends[1]), [], [], log)
     steps = _round_steps(float(positions[0]), float(positions[-1]), size.x_ticks)
     inside = [v for v in steps if positions[0] <= v <= positions[-1] and v == int(v)]
-    return dataclasses.replace(
-        shape,
+    return shape._replace(
         x_ticks=[(shape.x(v), f"{int(v):,}") for v in inside or positions[:1]],
-        y_ticks=[(shape.y(v), text.tick(v)) for v in labels],
+        y_ticks=[(shape.y(v), text.tick_label(v)) for v in labels],
     )
 
 
-def path(points: Sequence[tuple[float, float]]) -> str:
-    """An SVG path through the points; a single one is no line."""
+def svg_path(points: Sequence[tuple[float, float]]) -> str:
+    """An SVG path through the points; '' for fewer than two, which make no line."""
     if len(points) < 2:
         return ""
     return "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
@@ -88,7 +90,7 @@ def _place(value: float | int, data: tuple[float, float], start: float, end: flo
 
 
 def _round_steps(low: float, high: float, count: int) -> list[float]:
-    """About `count` steps of 1, 2, 2.5 or 5 times a power of ten that enclose the range."""
+    """About `count` ticks at multiples of 1, 2, 2.5 or 5 times a power of ten, around the range."""
     if high - low < max(1e-9 * max(abs(low), abs(high)), TINY):  # one value, up to rounding
         high = low + max(abs(low), 1.0)
     raw = (high - low) / count
@@ -99,6 +101,7 @@ def _round_steps(low: float, high: float, count: int) -> list[float]:
 
 
 def _decades(low: float, high: float) -> list[float]:
+    """Powers of ten that enclose the range, at most five, evenly apart."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     last = max(last, first + 1)
     stride = -(-(last - first) // 4)

@@ -1,12 +1,13 @@
-"""Metrics to charts: which curves the page has, and where their ink goes.
+"""The charts of metrics: which curves the page has, and where their points lie.
 
-A chart with at most `MAX_COLUMNS` positions draws every point; a longer one draws the mean of equal
-runs of positions over a band of their extremes, so that a spike of one iteration stays visible.
+A chart with at most `MAX_COLUMNS` positions draws every point. A longer one draws the mean of
+equally long groups of positions over a band of their extremes, so that a single spike stays
+visible.
 """
 
-import dataclasses
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from vinejax.analysis.report import axes, text
 from vinejax.analysis.report.read import Record
@@ -14,20 +15,18 @@ from vinejax.analysis.report.read import Record
 MAX_COLUMNS = 120
 
 
-@dataclasses.dataclass(frozen=True)
-class Curve:
-    """One metric: `stage` picks the records; `band` also reads `<key>_low` and `<key>_high`."""
+class Curve(NamedTuple):
+    """One metric of the records of `stage`; with `band` also its `<key>_low` and `<key>_high`."""
 
     key: str
     label: str
-    style: str = "main"  # a class of the template: main, second, third, mark
+    style: str = "main"  # a class of the template: main, second, third, fourth, mark
     stage: str = "train"
     band: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Spec:
-    """A chart as planned; one whose curves have no points is left out."""
+class Spec(NamedTuple):
+    """The definition of a chart; one whose curves have no points is left out of the page."""
 
     title: str
     curves: tuple[Curve, ...]
@@ -39,9 +38,8 @@ class Spec:
     x_label: str = "iteration"
 
 
-@dataclasses.dataclass(frozen=True)
-class Mark:
-    """A point of a curve, or many merged; `low` and `high` bound its interval or their extremes."""
+class Mark(NamedTuple):
+    """A point of a curve with its interval, or several merged into one with their extremes."""
 
     x: float
     y: float
@@ -51,9 +49,8 @@ class Mark:
     last: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Drawn:
-    """A curve as ink."""
+class DrawnCurve(NamedTuple):
+    """A curve as SVG paths and points."""
 
     label: str
     style: str
@@ -63,9 +60,8 @@ class Drawn:
     last: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Hover:
-    """A column of the plot that reads out its values while the pointer is over it."""
+class Hover(NamedTuple):
+    """A column of the plot, and the box of values shown while the pointer is over it."""
 
     left: float
     width: float
@@ -76,18 +72,17 @@ class Hover:
     box_width: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     spec: Spec
     frame: axes.Frame
-    drawn: list[Drawn]
+    drawn: list[DrawnCurve]
     hovers: list[Hover]
     summary: str
     is_thinned: bool
 
     @property
     def size(self) -> str:
-        """The template's class: the accuracy has one drawing for wide screens, one for narrow."""
+        """The template's class; accuracy is drawn twice, for wide screens and for narrow ones."""
         return {axes.HERO: "hero", axes.SIDE: "side"}.get(self.spec.size, "small")
 
 
@@ -95,81 +90,71 @@ def charts(records: list[Record]) -> list[Chart]:
     """Every chart of the page that has something to show, in reading order."""
     names = {name for record in records for name in record.values}
     heroes = [_accuracy(names, size) for size in (axes.HERO, axes.SIDE)]
-    drawn = [chart(spec, records) for spec in [*heroes, *_HEALTH]]
+    drawn = [draw_chart(spec, records) for spec in [*heroes, *_HEALTH]]
     return [c for c in drawn if c is not None]
 
 
 def _accuracy(names: set[str], size: axes.Size) -> Spec:
-    """Reward and every pass@k and maj@k that the run has logged, pass@1 with its interval."""
+    """Training reward and every logged pass@k and maj@k; pass@1 with its interval."""
     curves = [Curve("reward/mean", "training reward", "second")]
-    found = (re.fullmatch(r"eval/(pass|maj)_at_(\d+)", name) for name in names)
-    for kind, k in sorted((m[1] != "pass", int(m[2])) for m in found if m):
-        word = "maj" if kind else "pass"
-        style = "main" if (word, k) == ("pass", 1) else "fourth" if kind else "third"
-        curves.append(Curve(f"eval/{word}_at_{k}", f"{word}@{k}", style, "eval", style == "main"))
+    matches = (re.fullmatch(r"eval/(pass|maj)_at_(\d+)", name) for name in names)
+    for is_majority, k in sorted((m[1] == "maj", int(m[2])) for m in matches if m):
+        word = "maj" if is_majority else "pass"
+        style = "fourth" if is_majority else "third"
+        if is_main := (word, k) == ("pass", 1):
+            style = "main"
+        curves.append(Curve(f"eval/{word}_at_{k}", f"{word}@{k}", style, "eval", band=is_main))
     curves.append(Curve("test/pass_at_1", "test pass@1", "mark", "test", True))
     note = "band and whiskers: 95% bootstrap interval"
     return Spec("Accuracy", tuple(curves), note, floor=0.0, top=1.0, size=size)
 
 
-def _one(title: str, key: str, note: str, **options) -> Spec:
-    return Spec(title, (Curve(key, title.lower()),), note, **options)
+def _single(title: str, key: str, note: str, stage: str = "train", **options) -> Spec:
+    return Spec(title, (Curve(key, title.lower(), stage=stage),), note, **options)
+
+
+def _mean_and_max(title: str, key: str, largest: str, note: str, log: bool = False) -> Spec:
+    curves = (Curve(f"{key}/mean", "mean"), Curve(f"{key}/max", largest, "third"))
+    return Spec(title, curves, note, log)
 
 
 _HEALTH = (
-    _one("Mean step value", "values/mean", "V(s) over the states of an iteration", top=1.0),
-    _one("Critic's value", "critic/value", "V(s), mean over tokens"),
-    _one("Critic's error", "critic/error", "squared, of value to return"),
-    _one("Step rewards", "reward/steps", "mean sum of a solution's"),
-    _one("Problems without signal", "frac_reward_zero_std", "share with all rewards equal"),
-    _one("Entropy", "actor/entropy", "nats a token"),
-    _one("KL to the reference", "actor/kl", "nats a token"),
-    _one("Clip fraction", "actor/clip_frac", "share of tokens with a clipped ratio"),
-    _one("Gradient norm", "actor/grad_norm", "before clipping"),
-    _one("Policy loss", "actor/loss", "not a measure of progress", floor=None),
-    Spec(
-        "Sampler against scorer",
-        (
-            Curve("rollout/logprob_diff/mean", "mean"),
-            Curve("rollout/logprob_diff/max", "largest", "third"),
-        ),
-        "difference of log-probabilities, log axis",
-        log=True,
+    _single("Mean step value", "values/mean", "V(s) over the states of an iteration", top=1.0),
+    _single("Critic's value", "critic/value", "V(s), mean over tokens"),
+    _single("Critic's error", "critic/error", "squared, of value to return"),
+    _single("Step rewards", "reward/steps", "sum over a solution, mean"),
+    _single("Problems without signal", "frac_reward_zero_std", "share with all rewards equal"),
+    _single("Entropy", "actor/entropy", "nats per token"),
+    _single("KL to the reference", "actor/kl", "nats per token"),
+    _single("Clip fraction", "actor/clip_frac", "share of tokens with a clipped ratio"),
+    _single("Gradient norm", "actor/grad_norm", "before clipping"),
+    _single("Policy loss", "actor/loss", "not a measure of progress", floor=None),
+    _mean_and_max(
+        "Sampler against scorer", "rollout/logprob_diff", "largest", "log-probabilities", log=True
     ),
-    Spec(
-        "Response length",
-        (
-            Curve("response_length/mean", "mean"),
-            Curve("response_length/max", "longest", "third"),
-        ),
-        "tokens",
-    ),
-    _one("Cut responses", "response_length/clip_ratio", "share that reached the token budget"),
-    _one("Continuations", "values/rollouts", "sampled for the values of an iteration"),
-    _one("Throughput", "perf/tokens_per_s", "tokens a second"),
-    Spec(
-        "SFT loss",
-        (Curve("sft/loss", "sft loss", stage="sft"),),
-        "supervised warm start",
-        x_label="SFT step",
-    ),
+    _mean_and_max("Response length", "response_length", "longest", "tokens"),
+    _single("Cut responses", "response_length/clip_ratio", "share that reached the token budget"),
+    _single("Continuations", "values/rollouts", "sampled for the values of an iteration"),
+    _single("Throughput", "perf/tokens_per_s", "per second"),
+    _single("SFT loss", "sft/loss", "supervised warm start", stage="sft", x_label="SFT step"),
 )
 
 
-def chart(spec: Spec, records: list[Record]) -> Chart | None:
-    """Thins and draws the curves of one chart."""
-    found = {c: list(_points(c, records)) for c in spec.curves}
-    if spec.log:  # a logarithm has no place for zero
-        found = {c: [p for p in points if p.y > axes.TINY] for c, points in found.items()}
-    positions = sorted({p.first for points in found.values() for p in points})
+def draw_chart(spec: Spec, records: list[Record]) -> Chart | None:
+    """A chart with its curves thinned to `MAX_COLUMNS`; None if none of them has a point."""
+    points = {c: list(_points(c, records)) for c in spec.curves}
+    if spec.log:  # zero has no logarithm
+        points = {c: [p for p in marks if p.y > axes.TINY] for c, marks in points.items()}
+    positions = sorted({p.first for marks in points.values() for p in marks})
     if not positions:
         return None
-    columns = groups(positions)
-    thin = {c: _thin(points, columns) for c, points in found.items() if points}
-    frame = axes.frame(positions, _extent(spec, thin), spec.size, spec.log)
-    drawn = [_draw(c, thin[c], frame, text.short(found[c][-1].y)) for c in thin]
+    columns = column_groups(positions)
+    thin = {c: _thin(marks, columns) for c, marks in points.items() if marks}
+    frame = axes.fit_frame(positions, _extent(spec, thin), spec.size, spec.log)
+    drawn = [_draw(c, thin[c], frame, text.three_digits(points[c][-1].y)) for c in thin]
     summary = "; ".join(
-        f"{c.label} {text.short(found[c][0].y)} to {text.short(found[c][-1].y)}" for c in thin
+        f"{c.label} {text.three_digits(points[c][0].y)} to {text.three_digits(points[c][-1].y)}"
+        for c in thin
     )
     hovers = _hovers(spec, thin, columns, frame)
     return Chart(spec, frame, drawn, hovers, summary, len(columns) < len(positions))
@@ -184,14 +169,14 @@ def _points(curve: Curve, records: list[Record]) -> Iterable[Mark]:
             yield Mark(float(record.position), y, low, high, record.position, record.position)
 
 
-def groups(positions: list[int]) -> list[list[int]]:
-    """Runs of equally many positions, one a column of the plot."""
+def column_groups(positions: list[int]) -> list[list[int]]:
+    """The positions in groups of equal size (the last may be smaller), one per column."""
     size = -(-len(positions) // MAX_COLUMNS)
     return [positions[i : i + size] for i in range(0, len(positions), size)]
 
 
 def _thin(points: list[Mark], columns: list[list[int]]) -> list[Mark]:
-    """Merges the points of each group; points that are alone in theirs stay as they are."""
+    """The points with those of each column merged; a point alone in its column stays as it is."""
     by_position = {p.first: p for p in points}
     merged = []
     for group in columns:
@@ -215,7 +200,7 @@ def _extent(spec: Spec, thin: dict[Curve, list[Mark]]) -> tuple[float, float]:
     return min(kept), max(kept)
 
 
-def _draw(curve: Curve, points: list[Mark], frame: axes.Frame, last: str) -> Drawn:
+def _draw(curve: Curve, points: list[Mark], frame: axes.Frame, last: str) -> DrawnCurve:
     placed = [(frame.x(p.x), frame.y(p.y)) for p in points]
     bounded = [p for p in points if p.low is not None and p.high is not None]
     upper = [(frame.x(p.x), frame.y(p.high)) for p in bounded if p.high is not None]
@@ -225,11 +210,11 @@ def _draw(curve: Curve, points: list[Mark], frame: axes.Frame, last: str) -> Dra
         ends = zip(lower, upper, strict=True)
         band = "".join(f"M{low[0]:g} {low[1]:g}V{high[1]:g}" for low, high in ends)
     else:
-        band = axes.path(upper + lower[::-1]) + "Z" if len(bounded) > 1 else ""
-    return Drawn(
+        band = axes.svg_path(upper + lower[::-1]) + "Z" if len(bounded) > 1 else ""
+    return DrawnCurve(
         label=curve.label,
         style=curve.style + (" whisker" if is_mark or len(points) == 1 else ""),
-        line="" if is_mark else axes.path(placed),
+        line="" if is_mark else axes.svg_path(placed),
         band=band,
         dots=placed if is_mark or len(points) <= 12 else [],
         last=last,
@@ -245,33 +230,33 @@ def _hovers(
         left = (centres[i - 1] + x) / 2 if i else frame.left
         right = (centres[i + 1] + x) / 2 if i + 1 < len(centres) else frame.right
         inside = [(c, p) for c in thin for p in thin[c] if group[0] <= p.first <= group[-1]]
-        parts = [f"{spec.x_label} {span(group[0], group[-1])}"]
-        parts += [_say(c, p, len(spec.curves) > 1) for c, p in inside]
+        parts = [f"{spec.x_label} {span_label(group[0], group[-1])}"]
+        parts += [_readout(c, p, len(spec.curves) > 1) for c, p in inside]
         dots = [(frame.y(p.y), c.style) for c, p in inside]
-        hovers.append(hover(frame, (left, right), x, dots, parts))
+        hovers.append(make_hover(frame, (left, right), x, dots, parts))
     return hovers
 
 
-def hover(
+def make_hover(
     frame: axes.Frame,
     column: tuple[float, float],
     x: float,
     dots: list[tuple[float, str]],
     lines: list[str],
 ) -> Hover:
-    """Places the box of a readout on the side of the pointer that has room."""
+    """A readout whose box lies on the side of the pointer that has room for it."""
     width = 6.2 * max(map(len, lines)) + 14
     box_left = x - 8 - width if x > (frame.left + frame.right) / 2 else x + 8
     left, right = column
     return Hover(left, round(right - left, 1), x, dots, lines, round(box_left, 1), round(width, 1))
 
 
-def span(first: int, last: int) -> str:
+def span_label(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}–{last}"
 
 
-def _say(curve: Curve, point: Mark, named: bool) -> str:
-    said = f"{curve.label} {text.short(point.y)}" if named else text.short(point.y)
+def _readout(curve: Curve, point: Mark, named: bool) -> str:
+    value = f"{curve.label} {text.three_digits(point.y)}" if named else text.three_digits(point.y)
     if point.low is None or point.high is None:
-        return said
-    return f"{said} [{text.short(point.low)}, {text.short(point.high)}]"
+        return value
+    return f"{value} [{text.three_digits(point.low)}, {text.three_digits(point.high)}]"

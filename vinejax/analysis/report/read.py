@@ -1,38 +1,38 @@
-"""What a run left on disk, read leniently: a killed run must still give a page."""
+"""Reads what a run left on disk, leniently: a killed run must still give a page."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 from etils import epath
 
 from vinejax.analysis.report import text
+from vinejax.runtime.stages import number_field
 
-HUGE = 1e30  # sums and squares of less stay finite
+HUGE = 1e30  # sums and squares of smaller numbers stay finite
+
+JsonObject = dict[str, object]  # its values can be anything: what they are is checked where read
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """The numbers that one stage logged at one position (an iteration, or an SFT step)."""
+class Record(NamedTuple):
+    """The numbers that one stage logged at one position: an iteration, or an SFT step."""
 
     stage: str
     position: int
     values: dict[str, float]
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """Everything the page is made of; episodes are the raw objects of the file."""
+class Run(NamedTuple):
+    """Everything that the page is made of."""
 
     name: str
     records: list[Record]
-    episodes: dict[int, list[dict[str, Any]]]
-    config: dict[str, Any]
+    episodes: dict[int, list[JsonObject]]  # by iteration, as they stand in the file
+    config: JsonObject
 
 
 def read_run(workdir: epath.Path, max_iterations: int = 5) -> Run:
-    """Reads a workdir; of the episode files, only those of `max_iterations` spread iterations."""
+    """Reads a workdir; of the episode files at most `max_iterations`, evenly spread."""
     config = _objects(workdir / "config.json", whole=True)
     return Run(
         name=text.printable(workdir.resolve().name),
@@ -42,8 +42,8 @@ def read_run(workdir: epath.Path, max_iterations: int = 5) -> Run:
     )
 
 
-def number(value: object) -> float | None:
-    """A float of sane size, or None for what else a log may hold: null, NaN, text, a flag."""
+def finite_number(value: object) -> float | None:
+    """The value as a float; None if it is null, NaN, huge, text or a bool, as a log may hold."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -54,16 +54,17 @@ def number(value: object) -> float | None:
 
 
 def spread(items: Sequence[int], count: int) -> list[int]:
-    """At most `count` of the items, the first and the last among them, evenly spaced."""
+    """At most `count` of the items, evenly spaced, with the first and the last."""
     if len(items) <= count:
         return list(items)
     return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
 
 
-def _objects(path: epath.Path, whole: bool = False) -> list[dict[str, Any]]:
-    """The JSON objects of a file, one a line; what does not parse is the trace of a killed run.
+def _objects(path: epath.Path, whole: bool = False) -> list[JsonObject]:
+    """The JSON objects of a file, one per line, or its one object if `whole`.
 
-    A resumed run appends after the line that was cut, so such a line can be anywhere.
+    A line that does not parse was cut when the run was killed, and is skipped. It can be anywhere,
+    because a resumed run appends after it.
     """
     try:
         content = path.read_bytes().decode("utf-8", errors="replace")
@@ -80,26 +81,26 @@ def _objects(path: epath.Path, whole: bool = False) -> list[dict[str, Any]]:
     return objects
 
 
-def _records(lines: list[dict[str, Any]]) -> list[Record]:
-    """Lines of one stage and position merged, the later value winning: a resumed run repeats."""
+def _records(lines: list[JsonObject]) -> list[Record]:
+    """Lines of one stage and position merged; the later value wins, as a resumed run repeats."""
     merged: dict[tuple[str, int], dict[str, float]] = {}
     for line in lines:
         stage = str(line.get("stage", "train"))
-        position = number(line.get("step" if stage == "sft" else "iteration"))
+        position = finite_number(line.get(number_field(stage)))
         if position is None:
             continue
         values = merged.setdefault((stage, int(position)), {})
         for name, value in line.items():
-            finite = number(value)
+            finite = finite_number(value)
             if finite is not None and name not in ("iteration", "step"):
                 values[name] = finite
     return [Record(*key, values) for key, values in sorted(merged.items())]
 
 
-def _episodes(folder: epath.Path, max_iterations: int) -> dict[int, list[dict[str, Any]]]:
+def _episodes(folder: epath.Path, max_iterations: int) -> dict[int, list[JsonObject]]:
     if not folder.exists():
         return {}
     names = [path.name for path in folder.iterdir() if path.suffix == ".jsonl"]
     iterations = sorted(int(stem) for name in names if (stem := name[: -len(".jsonl")]).isdecimal())
-    found = {i: _objects(folder / f"{i}.jsonl") for i in spread(iterations, max_iterations)}
-    return {iteration: episodes for iteration, episodes in found.items() if episodes}
+    rows = {i: _objects(folder / f"{i}.jsonl") for i in spread(iterations, max_iterations)}
+    return {iteration: episodes for iteration, episodes in rows.items() if episodes}

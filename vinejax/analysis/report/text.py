@@ -1,34 +1,33 @@
-"""How values and sampled text are written on the page. Escaping is the template's, always."""
+"""How values and sampled text are written on the page; escaping is left to the template."""
 
-import dataclasses
 import re
 import unicodedata
+from typing import NamedTuple
 
 _UNUSUAL = re.compile(r"[^\n\t -~]+")
 
 
-@dataclasses.dataclass(frozen=True)
-class Clipped:
-    """The start of a text, and how many characters were left out after it."""
+class Clipped(NamedTuple):
+    """The start of a text, and the number of characters left out after it."""
 
     text: str
     hidden: int = 0
 
 
 def clip(text: object, limit: int) -> Clipped:
-    """The first `limit` characters, printable; None is the empty text."""
+    """The first `limit` characters of str(text), made printable; None gives the empty text."""
     full = "" if text is None else str(text)
     return Clipped(printable(full[:limit]), max(0, len(full) - limit))
 
 
 def printable(text: str) -> str:
-    """Makes characters visible that would be lost, reorder the page or fail to encode."""
+    """The text with visible pictures for characters that would vanish, reorder it or not encode."""
     return _UNUSUAL.sub(_pictures, text)
 
 
 def _pictures(run: re.Match[str]) -> str:
-    found = run.group()
-    return found if found.isprintable() else "".join(map(_picture, found))
+    characters = run.group()
+    return characters if characters.isprintable() else "".join(map(_picture, characters))
 
 
 def _picture(character: str) -> str:
@@ -39,8 +38,8 @@ def _picture(character: str) -> str:
     return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 
-def fixed(value: float | None, signed: bool = False) -> str:
-    """Two decimals, with a true minus sign; an en dash where there is no value."""
+def two_decimals(value: float | None, signed: bool = False) -> str:
+    """A number with two decimals and a true minus sign; an en dash for None."""
     if value is None:
         return "–"
     rounded = round(value, 2) + 0.0  # no negative zero
@@ -48,8 +47,8 @@ def fixed(value: float | None, signed: bool = False) -> str:
     return f"{sign}{abs(rounded):.2f}"
 
 
-def short(value: float | None) -> str:
-    """Three significant digits: 0.530, 12.3, 4,210, 1.2e-05; whole numbers as they are."""
+def three_digits(value: float | None) -> str:
+    """A number with three significant digits (0.530, 12.3, 1.2e-05) or, if whole, all of them."""
     if value is None:
         return "–"
     size, sign = abs(value), "−" if value < 0 else ""
@@ -62,19 +61,9 @@ def short(value: float | None) -> str:
     return f"{sign}{size:#.3g}".rstrip(".")
 
 
-def tick(value: float | None) -> str:
-    """A label of an axis: as `short`, without the zeros that fill it up."""
-    label = short(value)
+def tick_label(value: float | None) -> str:
+    """The label of a tick: like `three_digits`, without trailing zeros."""
+    label = three_digits(value)
     if "e" in label:
         return label.replace(".0e", "e")
     return label.rstrip("0").rstrip(".") if "." in label else label
-
-
-def duration(seconds: float) -> str:
-    """Two units: 41 s, 3 min 20 s, 1 h 05 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600:,} h {whole % 3600 // 60:02d} min"

@@ -1,7 +1,7 @@
-"""Where the time of an iteration goes: a stacked bar an iteration, one colour a phase."""
+"""Where the time of an iteration goes: one stacked bar per iteration, one colour per phase."""
 
-import dataclasses
 import math
+from typing import NamedTuple
 
 from vinejax.analysis.report import axes, curves, text
 from vinejax.analysis.report.read import Record
@@ -9,37 +9,35 @@ from vinejax.analysis.report.read import Record
 PHASES = ("rollout", "value", "score", "train")
 
 
-@dataclasses.dataclass(frozen=True)
-class Phase:
-    """One layer of the stack: a path of all its bars, and its share of the whole run."""
+class PhaseView(NamedTuple):
+    """One colour of the stack: the SVG path of its bars, and its share of the time of the run."""
 
     name: str
     bars: str
     share: float
 
 
-@dataclasses.dataclass(frozen=True)
-class TimeChart:
+class TimeChart(NamedTuple):
     frame: axes.Frame
-    phases: list[Phase]
+    phases: list[PhaseView]
     hovers: list[curves.Hover]
-    total: float
+    total: float  # seconds
 
 
 def time_chart(records: list[Record]) -> TimeChart | None:
-    """Mean seconds a phase over each group of iterations; None where no phase was timed."""
+    """Mean seconds per phase over each group of iterations; None if no phase was timed."""
     rows = {r.position: _seconds(r) for r in records if r.stage == "train"}
     rows = {position: seconds for position, seconds in rows.items() if any(seconds)}
     if not rows:
         return None
-    groups = curves.groups(sorted(rows))
+    groups = curves.column_groups(sorted(rows))
     means = [[sum(rows[i][p] for i in g) / len(g) for p in range(len(PHASES))] for g in groups]
     margin = 0.5 if len(groups) > 1 else 2.5  # a single bar would fill the plot
-    frame = axes.frame(sorted(rows), (0.0, max(map(sum, means))), axes.SIDE, margin=margin)
+    frame = axes.fit_frame(sorted(rows), (0.0, max(map(sum, means))), axes.SIDE, margin=margin)
     totals = [sum(row[p] for row in rows.values()) for p in range(len(PHASES))]
     total = sum(totals)
     phases = [
-        Phase(name, _bars(frame, groups, means, p), totals[p] / total)
+        PhaseView(name, _bars(frame, groups, means, p), totals[p] / total)
         for p, name in enumerate(PHASES)
     ]
     hovers = [_hover(frame, g, m) for g, m in zip(groups, means, strict=True)]
@@ -69,6 +67,8 @@ def _column(frame: axes.Frame, group: list[int]) -> tuple[float, float]:
 
 def _hover(frame: axes.Frame, group: list[int], mean: list[float]) -> curves.Hover:
     left, width = _column(frame, group)
-    lines = [f"iteration {curves.span(group[0], group[-1])}: {text.short(sum(mean))} s"]
-    lines += [f"{name} {text.short(m)} s" for name, m in zip(PHASES, mean, strict=True) if m]
-    return curves.hover(frame, (left, left + width), round(left + width / 2, 1), [], lines)
+    lines = [
+        f"iteration {curves.span_label(group[0], group[-1])}: {text.three_digits(sum(mean))} s"
+    ]
+    lines += [f"{name} {text.three_digits(m)} s" for name, m in zip(PHASES, mean, strict=True) if m]
+    return curves.make_hover(frame, (left, left + width), round(left + width / 2, 1), [], lines)

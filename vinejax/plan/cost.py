@@ -1,0 +1,162 @@
+"""FLOPs and bytes moved by each program, by arithmetic: per chip and call, for decoding per step.
+
+FLOPs are those that the model needs: two per weight and token, and causal attention, for which a
+plain XLA attention takes twice as many. Bytes are weights, keys and values, and the operands and
+results of products; a compiler that fuses less moves more. XLA's own `cost_analysis` counts the
+body of a loop once and is not used.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.methods import find_method
+from vinejax.plan.case import Case
+from vinejax.plan.memory import (
+    FLOAT32,
+    PlannedPhase,
+    decode_copy_bytes,
+    mean_tokens,
+    train_length,
+    weight_bytes,
+)
+from vinejax.rollout.arrays import cache_bytes
+from vinejax.rollout.assign import LONG_TAIL
+
+# Products of a pass over a microbatch: one per weight forward, two backward.
+FORWARD = 1
+BACKWARD = 2
+
+
+class Cost(NamedTuple):
+    """Cost of a program per chip: FLOPs, and bytes from and to its memory."""
+
+    flops: float
+    bytes: float
+
+    def times(self, count: float) -> "Cost":
+        return Cost(self.flops * count, self.bytes * count)
+
+    def plus(self, other: "Cost") -> "Cost":
+        return Cost(self.flops + other.flops, self.bytes + other.bytes)
+
+
+def token_products(case: Case) -> Iterator[tuple[int, int, int]]:
+    """(inputs, outputs, count) of the matrix products of one token, without the output matrix."""
+    cfg = case.model.cfg
+    heads, kv_heads = cfg.num_heads * cfg.head_dim, cfg.num_kv_heads * cfg.head_dim
+    yield cfg.width, heads, cfg.num_layers
+    yield cfg.width, kv_heads, 2 * cfg.num_layers
+    yield heads, cfg.width, cfg.num_layers
+    yield cfg.width, cfg.ffn, 2 * cfg.num_layers
+    yield cfg.ffn, cfg.width, cfg.num_layers
+
+
+def num_multiplied(case: Case, with_head: bool) -> int:
+    """Number of weights that a token is multiplied with, in all layers."""
+    cfg = case.model.cfg
+    layers = sum(a * b * count for a, b, count in token_products(case))
+    return layers + (cfg.width * cfg.vocab_size if with_head else 0)
+
+
+def attention_flops(case: Case, visible: float) -> float:
+    """FLOPs of one query over all layers, each attending to `visible` positions or its window."""
+    cfg = case.model.cfg
+    positions = sum(min(visible, cfg.window(i) or math.inf) for i in range(cfg.num_layers))
+    return 4 * cfg.num_heads * cfg.head_dim * positions
+
+
+def forward_pass(case: Case, rows: float, length: int, head: bool) -> Cost:
+    """A forward pass over `rows` sequences per shard, without reading the weights."""
+    cfg = case.model.cfg
+    tokens = rows * length
+    item = np.dtype(cfg.compute_dtype).itemsize
+    flops = 2 * num_multiplied(case, head) + attention_flops(case, length / 2)
+    moved = item * sum((a + b) * count for a, b, count in token_products(case))
+    moved += 2 * FLOAT32 * cfg.vocab_size if head else 0  # logits, written and read
+    return Cost(tokens * flops / case.tensor, tokens * moved / case.tensor)
+
+
+def rounded_weights(case: Case) -> float:
+    """Bytes of the weights that a pass reads: compute dtype, replicated over fsdp."""
+    cfg = case.model.cfg
+    item = np.dtype(cfg.compute_dtype).itemsize
+    return item * num_multiplied(case, with_head=True) / case.tensor
+
+
+def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
+    """One prefill of a batch of trunks."""
+    sizes = phase.sizes
+    kv = sizes.batch * cache_bytes(case.model, case.mesh, sizes.columns)
+    cost = forward_pass(case, sizes.batch, sizes.columns, head=False)
+    return cost.plus(Cost(0, kv + decode_copy_bytes(case)))
+
+
+def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
+    """One decode step: a token for every slot. All of the window and of the ring counts as read."""
+    sizes = phase.sizes
+    cfg = case.model.cfg
+    visible = mean_tokens(case) + phase.trunk_tokens / 2
+    flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, visible)
+    table = 0 if cfg.tied_head else cfg.vocab_size * cfg.width
+    item = np.dtype(cfg.compute_dtype).itemsize
+    read = decode_copy_bytes(case) - table * item / case.tensor  # a few rows of the embedding
+    read += sizes.rows * cache_bytes(case.model, case.mesh, sizes.columns)
+    read += sizes.slots * cache_bytes(case.model, case.mesh, sizes.width)
+    read += 2 * FLOAT32 * sizes.slots * cfg.vocab_size / case.tensor
+    return Cost(sizes.slots * flops / case.tensor, read)
+
+
+def pass_rows(case: Case) -> int:
+    """Sequences of one pass of an update, over all shards."""
+    return case.cfg.ppo.microbatch or case.cfg.ppo.minibatch
+
+
+def score_cost(case: Case) -> Cost:
+    """One pass that computes log-probabilities."""
+    rows = pass_rows(case) / case.shards
+    cost = forward_pass(case, rows, train_length(case), head=True)
+    return cost.plus(Cost(0, weight_bytes(case) + 2 * rounded_weights(case)))
+
+
+def update_cost(case: Case) -> Cost:
+    """One update on a minibatch: passes over its microbatches, then AdamW.
+
+    Each pass, forward and backward, writes and reads gathered weights. AdamW reads weights, two
+    moments and gradients and writes weights and moments, in float32.
+    """
+    again = 1 if case.cfg.model.remat == "full" else 0
+    passes = FORWARD + BACKWARD + again
+    rows = pass_rows(case)
+    products = forward_pass(case, rows / case.shards, train_length(case), head=True).times(passes)
+    microbatch = products.plus(Cost(0, 2 * (2 + again) * rounded_weights(case)))
+    count = case.cfg.ppo.minibatch // rows
+    return microbatch.times(count).plus(Cost(0, 7 * weight_bytes(case)))
+
+
+def program_costs(case: Case, phase: PlannedPhase) -> dict[str, Cost]:
+    """The cost of each program of an iteration, by its name."""
+    costs = {
+        # Reads the float32 weights, writes them in the compute dtype.
+        "decode copy": Cost(0, weight_bytes(case) + decode_copy_bytes(case)),
+        "prefill": prefill_cost(case, phase),
+        "decode": decode_cost(case, phase),
+        "score": score_cost(case),
+        "train_step": update_cost(case),
+    }
+    if find_method(case.cfg.method).values == "critic":
+        costs["critic_step"] = update_cost(case)
+    return costs
+
+
+def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
+    """Calls of each program in a phase of the engine; of decode, its steps."""
+    sizes = phase.sizes
+    trunks_per_shard = math.ceil(phase.trunks / case.shards)
+    # All slots are busy while branches wait; then the longest branch, LONG_TAIL times the mean,
+    # ends alone.
+    busy = phase.branches * phase.tokens / (case.shards * sizes.slots)
+    alone = min(LONG_TAIL * phase.tokens, case.cfg.sample.max_tokens)
+    return {"prefill": math.ceil(trunks_per_shard / sizes.batch), "decode": max(busy, alone)}
