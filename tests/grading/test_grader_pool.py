@@ -48,7 +48,7 @@ def act(mode, prediction, gold):
         return not {"jax", "jaxlib", "transformers", "flax"} & sys.modules.keys()
     return prediction == gold
 
-worker.full = act
+worker.full_verdict = act
 worker.main()
 """
 
@@ -59,7 +59,7 @@ def acting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "acting_worker.py").write_text(ACTING_WORKER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(process, "MODULE", "acting_worker")
-    monkeypatch.setattr(pool, "cheap", lambda job: None)
+    monkeypatch.setattr(pool, "cheap_verdict", lambda job: None)
 
 
 def reference(workers: int = 1, **settings: Any) -> Grader:
@@ -271,7 +271,7 @@ def test_it_works_without_a_main_guard(how: str, tmp_path: Path):
 @pytest.mark.usefixtures("acting")
 def test_a_worker_ends_with_its_pool(tmp_path: Path):
     script = (
-        "import os\nfrom vinejax.grading import process\nprocess.MODULE = 'acting_worker'\n"
+        "import os\nfrom vinejax.grading.pool import process\nprocess.MODULE = 'acting_worker'\n"
         "from vinejax.grading import Grader\n"
         "g = Grader(workers=1, mode='reference')\n"
         "g.grade_many([('x+1', '1+x')])\n"

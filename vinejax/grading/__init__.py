@@ -7,10 +7,18 @@ included. Nothing that a model wrote is ever run, and everything here ends in bo
 import functools
 
 from vinejax.grading.extract import Style, extract_answer
-from vinejax.grading.pool.grader import Grader, Stats, Verdict
+from vinejax.grading.pool.grader import Grader, GraderStats, Verdict
 from vinejax.grading.pool.jobs import Mode
 
-__all__ = ["Grader", "Stats", "Verdict", "extract_answer", "grade", "grade_response", "readable"]
+__all__ = [
+    "Grader",
+    "GraderStats",
+    "Verdict",
+    "extract_answer",
+    "grade",
+    "grade_response",
+    "readable",
+]
 
 
 def grade(prediction: str, gold: str, mode: Mode = "strict", style: Style = "math") -> bool:

@@ -17,9 +17,9 @@ import re
 from typing import Literal
 
 from vinejax.grading.reference.normalise import normalise
+from vinejax.grading.strict.english.quantities import spoken_number
 from vinejax.grading.strict.latex import last_boxes
-from vinejax.grading.strict.numbers import plain
-from vinejax.grading.strict.quantities import spoken
+from vinejax.grading.strict.numbers import read_rational
 
 Style = Literal["math", "gsm8k"]
 MARKER = "####"
@@ -185,7 +185,7 @@ def _last_spans(sentence: str) -> str:
 def _once(answer: str) -> str:
     """`5 (five)` as 5."""
     said = _IN_WORDS.fullmatch(answer)
-    if said and (count := spoken(said[2])) is not None and plain(said[1]) == count:
+    if said and (count := spoken_number(said[2])) is not None and read_rational(said[1]) == count:
         return said[1]
     return answer
 

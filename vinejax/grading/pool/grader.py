@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from vinejax.errors import UserError
 from vinejax.grading.extract import Style, extract_answer, reference_gsm8k
-from vinejax.grading.pool.jobs import Job, Mode, cheap
+from vinejax.grading.pool.jobs import Job, Mode, cheap_verdict
 from vinejax.grading.pool.process import WorkerProcess
 from vinejax.grading.reference.compare import bare_answers, equal_gsm8k, reference_answers
 
@@ -39,7 +39,7 @@ class Verdict:
 
 
 @dataclasses.dataclass
-class Stats:
+class GraderStats:
     """What a grader did. `timeouts` and `errors` count verdicts, repeated pairs each time."""
 
     pairs: int = 0
@@ -79,7 +79,7 @@ class Grader:
         self.style: Style = style
         self.workers, self.timeout_s = workers, timeout_s
         self.grace_s, self.recycle, self.cache = grace_s, recycle, cache
-        self.stats = Stats()
+        self.stats = GraderStats()
         alarm_s = timeout_s + grace_s + ALARM_SLACK_S
         self._settings = {"modes": [mode], "memory_mb": memory_mb, "alarm_s": alarm_s}
         self._verdicts: OrderedDict[Job, Verdict] = OrderedDict()
@@ -183,7 +183,7 @@ class Grader:
         if job in self._verdicts:
             self._verdicts.move_to_end(job)
             return self._verdicts[job]
-        correct = cheap(job)
+        correct = cheap_verdict(job)
         if correct is None:
             return None
         self.stats.cheap += 1

@@ -10,7 +10,8 @@ import re
 import unicodedata
 from fractions import Fraction
 
-from vinejax.grading.strict import marks, quantities, words
+from vinejax.grading.strict import marks
+from vinejax.grading.strict.english import quantities, words
 from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR, ROW, SET_CLOSE, SET_OPEN
 
 _BOX = re.compile(r"(?<!\\)\\+(?:boxed|fbox|framebox)(?![A-Za-z])")
@@ -157,7 +158,7 @@ def is_balanced(text: str) -> bool:
         braces += (match.group() == "{") - (match.group() == "}")
         if braces < 0:
             return False
-    for character in clean(text):
+    for character in clean_answer(text):
         brackets += (character in "([" + SET_OPEN) - (character in ")]" + SET_CLOSE)
     return braces == brackets == 0
 
@@ -202,7 +203,7 @@ def _box(text: str, end: int) -> str | None:
     return bare.strip().rstrip(".,;") or None
 
 
-def peel(text: str) -> str:
+def inside_boxes(text: str) -> str:
     """What the last boxes hold, or `text` itself; a box that never closes runs to the end."""
     for _ in range(MAX_BOXES):
         found = list(_BOX.finditer(text))
@@ -213,22 +214,22 @@ def peel(text: str) -> str:
     return text
 
 
-def clean(text: str) -> str:
+def clean_answer(text: str) -> str:
     """An answer in the dialect that the parsers read; see the top of this file."""
-    s = re.sub(r"[\s~]{2,}", " ", peel(text).translate(_TRANSLATE))
+    s = re.sub(r"[\s~]{2,}", " ", inside_boxes(text).translate(_TRANSLATE))
     s = _SUPERSCRIPTS.sub(lambda m: "^{" + re.sub(r"\D", "", m.group()) + "}", s)
     if r"\\begin" in s:
         s = s.replace("\\\\", "\\")  # escaped once too often
     elif r"\begin" not in s:
         s = re.sub(r"\\\\(?=[A-Za-z{}])", r"\\", s)
     s = re.sub(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r"\\times ", s)
-    s = _layout(quantities.plain(_SEPARATORS.sub("", s)))
+    s = _layout(quantities.plain_quantities(_SEPARATORS.sub("", s)))
     s = re.sub(r"\\([dtc]?frac|binom)\s+([A-Za-z])([A-Za-z])(?![A-Za-z])", r"\\\1{\2}{\3}", s)
     s = _DELIMITERS.sub(" ", _PHANTOM.sub("", s))
     s = _commands(s)
     s = re.sub(r"(?<!\\)\$", " ", s)
     s = s.replace("\\$", "")
-    s = _EMPTY_GROUP.sub(lambda m: m.group(1) or " ", words.mark(_fonts(s)))
+    s = _EMPTY_GROUP.sub(lambda m: m.group(1) or " ", words.mark_words(_fonts(s)))
     s = _LEAD.sub("", s.replace("**", "^").replace("~", " "))
     if OPEN not in s:
         s = s.replace(CLOSE, "")  # its other half went with the lead
@@ -305,7 +306,7 @@ def _fonts(s: str) -> str:
     return "".join(out) + (CLOSE if inside else "")
 
 
-def split_top(s: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
+def split_outside_brackets(s: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
     """(parts, separators): `s` split where the pattern matches outside every bracket.
 
     A bracket closes any other, as the ends of half-open intervals do.

@@ -4,6 +4,8 @@ Sizes are bounded before a number is made: a tower of powers or a factorial rais
 instead of filling the memory.
 """
 
+import math
+import operator
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from math import comb, factorial, gcd, lcm
@@ -11,7 +13,19 @@ from typing import Any
 
 import mpmath
 
-from vinejax.grading.strict.expression import Tree
+from vinejax.grading.strict.algebra.trees import (
+    Call,
+    Degrees,
+    Negative,
+    Number,
+    Percent,
+    Power,
+    Product,
+    Quotient,
+    Sum,
+    Symbol,
+    Tree,
+)
 
 MAX_BITS = 60_000  # of an exact number
 MAX_MAGNITUDE = 20_000  # of a binary exponent
@@ -46,33 +60,36 @@ class Evaluator:
         self.span = 0
 
     def __call__(self, tree: Tree) -> Value:
-        kind = tree[0]
-        if kind == "num":
-            return tree[1]
-        if kind == "sym":
-            return self.symbol(tree[1])
-        if kind == "add":
-            total = self(tree[1][0])
-            for term in tree[1][1:]:
-                total = self.combine(total, self(term), lambda a, b: a + b)
-            return total
-        if kind == "mul":
-            total = self(tree[1][0])
-            for factor in tree[1][1:]:
-                total = self.combine(total, self(factor), lambda a, b: a * b)
-            return total
-        if kind == "div":
-            return self.divide(self(tree[1]), self(tree[2]))
-        if kind == "pow":
-            return self.power(self(tree[1]), self(tree[2]))
-        if kind == "neg":
-            return -self(tree[1])
-        if kind == "deg":
-            value = self(tree[1])
-            return self.to_mp(value) * self.mp.pi / 180 if "deg" in self.marks else value
-        if kind == "pct":
-            return self.divide(self(tree[1]), Fraction(100 if "pct" in self.marks else 1))
-        return self.call(tree[1], [self(a) for a in tree[2]])
+        """The value of a tree. Raises TooLarge or Undefined."""
+        match tree:
+            case Number(value):
+                return value
+            case Symbol(name):
+                return self.symbol(name)
+            case Product((first, *others)):
+                total = self(first)
+                for factor in others:
+                    total = self.combine(total, self(factor), operator.mul)
+                return total
+            case Sum((first, *others)):
+                total = self(first)
+                for term in others:
+                    total = self.combine(total, self(term), operator.add)
+                return total
+            case Quotient(top, bottom):
+                return self.divide(self(top), self(bottom))
+            case Power(base, exponent):
+                return self.power(self(base), self(exponent))
+            case Negative(inner):
+                return -self(inner)
+            case Call(name, arguments):
+                return self.call(name, [self(argument) for argument in arguments])
+            case Degrees(inner):
+                value = self(inner)
+                return self.to_mp(value) * self.mp.pi / 180 if "deg" in self.marks else value
+            case Percent(inner):
+                return self.divide(self(inner), Fraction(100 if "pct" in self.marks else 1))
+        raise Undefined("a sum or product of nothing")
 
     def pair(self, a: Tree, b: Tree) -> tuple[Value, Value]:
         """Both values, exact or neither, and within `span`."""
@@ -108,7 +125,7 @@ class Evaluator:
     def divide(self, a: Value, b: Value) -> Value:
         if b == 0:
             raise Undefined("division by zero")
-        return self.combine(a, b, lambda x, y: x / y)
+        return self.combine(a, b, operator.truediv)
 
     def power(self, base: Value, exponent: Value) -> Value:
         if isinstance(exponent, Fraction) and exponent.denominator == 1:
@@ -143,31 +160,37 @@ class Evaluator:
             raise TooLarge
 
     def call(self, name: str, args: list[Value]) -> Value:
-        a = args[0]
-        if name in ("max", "min"):
-            return self.extreme(name, args)
-        if name in ("gcd", "lcm"):
-            if any(not isinstance(v, Fraction) or v.denominator != 1 for v in args):
-                raise Undefined("of numbers that are not whole")
-            whole = [int(v) for v in args]
-            return _bounded(Fraction(gcd(*whole) if name == "gcd" else lcm(*whole)))
-        if name == "root":
-            index = args[1]
-            if not isinstance(index, Fraction) or index == 0:
-                raise Undefined("root of no index")
-            return self.power(a, 1 / index)
-        if name == "abs":
-            return abs(a)
-        if name == "fact":
-            return self.factorial(a)
-        if name == "binom":
-            return self.binomial(a, args[1])
-        if name in ("floor", "ceil"):
-            if isinstance(a, Fraction):
-                return Fraction(a.__floor__() if name == "floor" else a.__ceil__())
-            self.check(0, self.mp.mag(a) if a else 0)
-            return Fraction(int(self.mp.floor(a) if name == "floor" else self.mp.ceil(a)))
+        match name, *args:
+            case (("max" | "min"), *_):
+                return self.extreme(name, args)
+            case (("gcd" | "lcm"), *_):
+                return self.divisor_or_multiple(name, args)
+            case "root", radicand, index:
+                if not isinstance(index, Fraction) or index == 0:
+                    raise Undefined("a root whose index is 0 or no rational number")
+                return self.power(radicand, 1 / index)
+            case "abs", x:
+                return abs(x)
+            case "fact", x:
+                return self.factorial(x)
+            case "binom", n, k:
+                return self.binomial(n, k)
+            case (("floor" | "ceil"), x):
+                return self.rounded(name, x)
         return self.transcendental(name, args)
+
+    def divisor_or_multiple(self, name: str, args: list[Value]) -> Fraction:
+        if any(not isinstance(v, Fraction) or v.denominator != 1 for v in args):
+            raise Undefined(f"{name} of numbers that are not whole")
+        whole = [int(v) for v in args]
+        return _bounded(Fraction(gcd(*whole) if name == "gcd" else lcm(*whole)))
+
+    def rounded(self, name: str, x: Value) -> Fraction:
+        """The floor or the ceiling of a number."""
+        if isinstance(x, Fraction):
+            return Fraction(math.floor(x) if name == "floor" else math.ceil(x))
+        self.check(0, self.mp.mag(x) if x else 0)
+        return Fraction(int(self.mp.floor(x) if name == "floor" else self.mp.ceil(x)))
 
     def extreme(self, name: str, args: list[Value]) -> Value:
         values = [self.to_mp(v) for v in args]

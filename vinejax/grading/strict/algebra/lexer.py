@@ -24,7 +24,7 @@ class Malformed(ValueError):
     """Not an expression of the subset that is read, or one past the bounds."""
 
 
-def tokens(text: str) -> list[tuple[str, str]]:
+def tokenise(text: str) -> list[tuple[str, str]]:
     """(kind, text) for each token; raises Malformed on the first character that is not known."""
     found, at = [], 0
     while at < len(text):

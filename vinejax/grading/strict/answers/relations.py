@@ -2,10 +2,20 @@
 
 import re
 
-from vinejax.grading.strict import symbolic, words
-from vinejax.grading.strict.expression import Tree
-from vinejax.grading.strict.marks import CLOSE, OPEN
-from vinejax.grading.strict.nodes import (
+from vinejax.grading.strict.algebra import symbolic
+from vinejax.grading.strict.algebra.trees import (
+    Call,
+    Negative,
+    Number,
+    Power,
+    Product,
+    Quotient,
+    Sum,
+    Symbol,
+    Tree,
+    variables,
+)
+from vinejax.grading.strict.answers.nodes import (
     Formula,
     Node,
     Ratio,
@@ -14,6 +24,8 @@ from vinejax.grading.strict.nodes import (
     Sequence,
     Text,
 )
+from vinejax.grading.strict.english import words
+from vinejax.grading.strict.marks import CLOSE, OPEN
 
 
 def named_value(node: Node) -> tuple[Node, Node] | None:
@@ -25,7 +37,7 @@ def named_value(node: Node) -> tuple[Node, Node] | None:
         return first, last
     if _is_name(last) and node.ops == ("=",):
         return last, first
-    if isinstance(first, Formula) and not symbolic.variables(first.tree):
+    if isinstance(first, Formula) and not variables(first.tree):
         return first, last  # 2 + 3 = 5
     return None
 
@@ -58,27 +70,29 @@ def is_y_of_x(a: Node, b: Node) -> bool:
 
 
 def _only_symbols(tree: Tree) -> bool:
-    if tree[0] == "sym":
-        return tree[1] not in ("pi", "inf")
-    if tree[0] == "mul":
-        return all(_only_symbols(t) for t in tree[1]) or _is_application(tree)
-    if tree[0] == "div":
-        return _only_symbols(tree[1]) and _only_symbols(tree[2])
-    if tree[0] == "pow":  # f^{-1}
-        return _only_symbols(tree[1]) and tree[2][0] == "neg"
-    named = tree[0] == "call" and tree[1] in {"abs", *words.FUNCTIONS}
-    return named and all(map(_only_symbols, tree[2]))
+    match tree:
+        case Symbol(name):
+            return name not in ("pi", "inf")
+        case Product((head, *others)):
+            return all(map(_only_symbols, tree.factors)) or _is_application(head, others)
+        case Quotient(top, bottom):
+            return _only_symbols(top) and _only_symbols(bottom)
+        case Power(base, Negative()):  # f^{-1}
+            return _only_symbols(base)
+        case Call(name, arguments) if name == "abs" or name in words.FUNCTIONS:
+            return all(map(_only_symbols, arguments))
+    return False
 
 
-def _is_application(tree: Tree) -> bool:
-    """`f(2)`, read as a product of f and a constant."""
-    head, *rest = tree[1]
-    return head[0] == "sym" and head[1][0] in "fghpqPF" and all(t[0] == "num" for t in rest)
+def _is_application(head: Tree, others: list[Tree]) -> bool:
+    """Whether a product is meant as a function of numbers: `f(2)`."""
+    is_function = isinstance(head, Symbol) and head.name[0] in "fghpqPF"
+    return is_function and all(isinstance(factor, Number) for factor in others)
 
 
 def _difference(a: Node, b: Node) -> Tree | None:
     if isinstance(a, Formula) and isinstance(b, Formula):
-        return ("add", [b.tree, ("neg", a.tree)])
+        return Sum((b.tree, Negative(a.tree)))
     return None
 
 
@@ -90,5 +104,5 @@ def same_solutions(a: Relation, b: Relation) -> bool:
     x, y = _difference(*a.sides), _difference(*b.sides)
     if x is None or y is None:
         return False
-    sign = symbolic.ratio(x, y)
+    sign = symbolic.sign_of_ratio(x, y)
     return sign > 0 if operator in ("<", "<=") else sign != 0

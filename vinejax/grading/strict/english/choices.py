@@ -21,7 +21,7 @@ _DENIED = re.compile(
 )
 
 
-def split(source: str) -> tuple[str, str] | None:
+def split_choice(source: str) -> tuple[str, str] | None:
     """(letter, what it says) of `(C)`, `C`, `(C) blue`, `C. 12`; None for any other answer.
 
     An answer with a second letter, or that denies the first, is no choice.

@@ -77,7 +77,7 @@ _IN_BASE = re.compile(
 )
 
 
-def plain(s: str) -> str:
+def plain_quantities(s: str) -> str:
     """The text with its quantities in the one notation that the parsers know."""
     if "'" in s:
         s = _APOSTROPHES.sub(lambda m: m.group().replace("'", ""), s)
@@ -192,13 +192,13 @@ _ORDINALS |= {f"{w}th": n for w, n in _SMALL.items() if f"{w}th" not in ("oneth"
 _PARTS = {"half": 2, "quarter": 4, **{w: n for w, n in _ORDINALS.items() if n > 2}}
 
 
-def spoken(text: str) -> Fraction | None:
+def spoken_number(text: str) -> Fraction | None:
     """The number that words say: `twenty-five`, `two thirds`, `third`; None for other words."""
     found = text.casefold().replace("-", " ").split()
     if not 0 < len(found) <= 12:
         return None
     if found[0] in ("negative", "minus"):
-        value = spoken(" ".join(found[1:]))
+        value = spoken_number(" ".join(found[1:]))
         return None if value is None else -value
     if found[-1].removesuffix("s") in _PARTS or found[-1] == "halves":
         below = _PARTS.get(found[-1].removesuffix("s"), 2)

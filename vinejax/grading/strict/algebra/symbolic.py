@@ -7,14 +7,28 @@ takes milliseconds and cannot run away.
 """
 
 import itertools
+import math
 import operator
 import random
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from vinejax.grading.strict import evaluate, numbers
-from vinejax.grading.strict.expression import Tree
+from vinejax.grading.strict import numbers
+from vinejax.grading.strict.algebra import evaluate
+from vinejax.grading.strict.algebra.trees import (
+    IMAGINARY_UNIT,
+    INFINITY,
+    Call,
+    Degrees,
+    Negative,
+    Number,
+    Percent,
+    Tree,
+    nodes_of,
+    number,
+    variables,
+)
 
 CONSTANT_BITS = 500  # for constants: 150 digits
 POINT_BITS = 240
@@ -26,49 +40,34 @@ DEPTH = 4
 MAX_WORK = 1_000_000  # bits times nodes: what would need more is taken for different
 MAX_VARIABLES = 20
 MAX_WRITTEN = 6_000  # bits of a number that is written down
-INFINITY = float("inf")
 
-_CONSTANTS = {"pi", "e", "i", "inf"}
 _FAILURES = (ArithmeticError, ValueError, TypeError, KeyError, RecursionError)
-
-
-def variables(tree: Tree) -> set[str]:
-    """The names of the symbols that are no constants."""
-    return {n[1] for n in _nodes(tree) if n[0] == "sym" and n[1] not in _CONSTANTS}
-
-
-def _nodes(tree: Tree) -> Iterator[Tree]:
-    stack: list[Any] = [tree]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, list):
-            stack.extend(item)
-        elif isinstance(item, tuple):
-            yield item
-            stack.extend(item[1:])
 
 
 def _readings(*trees: Tree) -> Iterator[frozenset[str]]:
     """Which marks count: first all of them, then every other choice that makes a difference."""
-    found = set()
-    for node in itertools.chain.from_iterable(map(_nodes, trees)):
-        if node[0] in ("deg", "pct"):
-            found.add(node[0])
-        elif node[0] == "call" and node[1] == "log" and len(node[2]) == 1:
-            found.add("log")
-    ordered = sorted(found)
+    present = set()
+    for node in itertools.chain.from_iterable(map(nodes_of, trees)):
+        match node:
+            case Degrees():
+                present.add("deg")
+            case Percent():
+                present.add("pct")
+            case Call("log", (_,)):
+                present.add("log")
+    ordered = sorted(present)
     for keep in itertools.product([True, False], repeat=len(ordered)):
         yield frozenset(mark for mark, kept in zip(ordered, keep, strict=True) if kept)
 
 
 def is_infinite(tree: Tree) -> int:
     """1 for infinity, -1 for minus infinity, 0 for any other tree."""
-    if tree == ("sym", "inf"):
+    if tree == INFINITY:
         return 1
-    return -is_infinite(tree[1]) if tree[0] == "neg" else 0
+    return -is_infinite(tree.inner) if isinstance(tree, Negative) else 0
 
 
-def same(a: Tree, b: Tree) -> bool:
+def same_value(a: Tree, b: Tree) -> bool:
     """Whether two trees have the same value for all values of their variables."""
     if a == b:
         return True
@@ -105,7 +104,7 @@ def _confirmed(
     if not verdict or DEPTH * span <= bits - SLACK:
         return verdict
     bits += DEPTH * span
-    return bits * sum(1 for tree in trees for _ in _nodes(tree)) <= MAX_WORK and near(bits)[0]
+    return bits * sum(1 for tree in trees for _ in nodes_of(tree)) <= MAX_WORK and near(bits)[0]
 
 
 def _same_constant(a: Tree, b: Tree, marks: frozenset[str]) -> bool:
@@ -120,24 +119,32 @@ def _same_constant(a: Tree, b: Tree, marks: frozenset[str]) -> bool:
 
     if _confirmed(near, (a, b), CONSTANT_BITS):
         return True
-    decimals = all(t[0] == "num" or (t[0] == "neg" and t[1][0] == "num") for t in (a, b))
-    return not decimals and (_rounds(a, b, marks) or _rounds(b, a, marks))
+    return not (_is_literal(a) and _is_literal(b)) and (
+        _rounds(a, b, marks) or _rounds(b, a, marks)
+    )
+
+
+def _is_literal(tree: Tree) -> bool:
+    """Whether a tree is a number as written, with or without a minus sign."""
+    return isinstance(tree.inner if isinstance(tree, Negative) else tree, Number)
 
 
 def _rounds(tree: Tree, other: Tree, marks: frozenset[str]) -> bool:
     """Whether the tree is a long decimal and the other the number it was printed from."""
     sign = 1
-    while tree[0] == "neg":
-        tree, sign = tree[1], -sign
-    if tree[0] != "num" or numbers.significant(tree[2]) < numbers.LONG_DECIMAL:
+    while isinstance(tree, Negative):
+        tree, sign = tree.inner, -sign
+    if not isinstance(tree, Number):
+        return False
+    if numbers.significant_digits(tree.shown) < numbers.LONG_DECIMAL:
         return False
     exact = evaluate.Evaluator({}, CONSTANT_BITS, marks)(other)
     if not isinstance(exact, Fraction):
         if getattr(exact, "imag", 0) != 0:
             return False
-        places = len(tree[2].partition(".")[2]) + 5
+        places = len(tree.shown.partition(".")[2]) + 5
         exact = Fraction(int(exact.real * 10**places), 10**places)
-    return numbers.rounds_to(exact * sign, tree[2])
+    return numbers.rounds_to(exact * sign, tree.shown)
 
 
 def _near(x: Any, y: Any, bits: int, floor: int = 0) -> bool:
@@ -181,7 +188,7 @@ def _sample(
         is_real = [isinstance(v, Fraction) or v.imag == 0 for v in pair]
         (real if all(is_real) else other).append(pair)
         span = max(span, measure.span)
-    imaginary = any(n == ("sym", "i") for t in (a, b) for n in _nodes(t))
+    imaginary = any(node == IMAGINARY_UNIT for tree in (a, b) for node in nodes_of(tree))
     pairs = [*real, *other] if imaginary or len(real) < ENOUGH else real
     if len(pairs) < ENOUGH:
         raise evaluate.Undefined("at too many points")
@@ -192,7 +199,7 @@ def real_value(tree: Tree) -> Any:
     """A number of mpmath, or infinity, for a real constant; None for anything else."""
     sign = is_infinite(tree)
     if sign or variables(tree):
-        return sign * INFINITY if sign else None
+        return sign * math.inf if sign else None
     try:
         measure = evaluate.Evaluator({}, POINT_BITS, frozenset({"deg", "pct", "log"}))
         value = measure(tree)
@@ -209,7 +216,7 @@ def _fraction(value: Any) -> Fraction:
     return Fraction(int(value.real * 10**60), 10**60)
 
 
-def constant(tree: Tree) -> Tree | None:
+def as_rational(tree: Tree) -> Number | None:
     """The number that a tree is for all values of its variables.
 
     None if it varies, and for numbers that are not rational or too long.
@@ -227,10 +234,10 @@ def constant(tree: Tree) -> Tree | None:
         return None
     if evaluate.bits_of(first) > MAX_WRITTEN:
         return None
-    return ("num", first, str(first))
+    return number(first)
 
 
-def ratio(a: Tree, b: Tree) -> int:
+def sign_of_ratio(a: Tree, b: Tree) -> int:
     """The sign of the constant c with a = c b; 0 if there is none, or if c is not real."""
     names = sorted(variables(a) | variables(b))
     if not names or len(names) > MAX_VARIABLES:

@@ -5,22 +5,12 @@
 
 import re
 
-from vinejax.grading.strict import (
-    choices,
-    latex,
-    matrices,
-    measures,
-    numbers,
-    quantities,
-    real_sets,
-    relations,
-    units,
-    words,
-)
-from vinejax.grading.strict.expression import parse
-from vinejax.grading.strict.lexer import Malformed
-from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR, SEPARATORS, SET_CLOSE, SET_OPEN
-from vinejax.grading.strict.nodes import (
+from vinejax.grading.strict import latex, numbers
+from vinejax.grading.strict.algebra.lexer import Malformed
+from vinejax.grading.strict.algebra.parser import parse_formula
+from vinejax.grading.strict.algebra.trees import REALS, Degrees, number
+from vinejax.grading.strict.answers import matrices, measures, real_sets, relations
+from vinejax.grading.strict.answers.nodes import (
     Based,
     Collection,
     Formula,
@@ -32,6 +22,8 @@ from vinejax.grading.strict.nodes import (
     Sequence,
     Text,
 )
+from vinejax.grading.strict.english import choices, quantities, units, words
+from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR, SEPARATORS, SET_CLOSE, SET_OPEN
 
 MAX_DEPTH = 12
 MAX_ITEMS = 3000
@@ -64,7 +56,7 @@ _NAMED = re.compile(
 _PREFIX = re.compile(rf"{OPEN}([^{CLOSE}]*){CLOSE}\s*:?\s*([^{OPEN}{CLOSE}]+)")
 
 
-def read(text: str, thousands: bool = True) -> Node:
+def read_answer(text: str, thousands: bool = True) -> Node:
     """The structure of a cleaned answer; `thousands`: whether 1,000 is one number."""
     return _read(numbers.join_thousands(text) if thousands else text, 0)
 
@@ -77,16 +69,16 @@ def _read(s: str, depth: int) -> Node:
         node = reader(s, depth + 1)
         if node is not None:
             return node
-    matrix = matrices.matrix(s, depth + 1, _read)
+    matrix = matrices.read_matrix(s, depth + 1, _read)
     return _leaf(s, depth + 1) if matrix is None else matrix
 
 
-def choice(s: str) -> tuple[str, Node | None] | None:
+def read_choice(s: str) -> tuple[str, Node | None] | None:
     """(letter, what it says) of a multiple choice answer; None for any other answer."""
-    found = choices.split(s)
+    found = choices.split_choice(s)
     if found is None or not found[1]:
         return found and (found[0], None)
-    said = read(found[1])
+    said = read_answer(found[1])
     return (found[0], said) if is_understood(said) else None
 
 
@@ -113,7 +105,7 @@ def _unwrap(s: str) -> str:
     return s
 
 
-def flatten(nodes: list[Node]) -> tuple[Node, ...]:
+def open_lists(nodes: list[Node]) -> tuple[Node, ...]:
     """Lists inside lists opened up."""
     flat: list[Node] = []
     for node in nodes:
@@ -126,7 +118,7 @@ def flatten(nodes: list[Node]) -> tuple[Node, ...]:
 
 def _restated(s: str, depth: int) -> Node | None:
     """The set of `x < 2 : (-\\infty, 2)`, which says the same twice."""
-    parts = latex.split_top(s, _COLON)[0]
+    parts = latex.split_outside_brackets(s, _COLON)[0]
     if len(parts) != 2 or not _SET.search(parts[1]):
         return None
     said, node = _read(parts[0], depth), _read(parts[1], depth)
@@ -138,16 +130,16 @@ def _restated(s: str, depth: int) -> Node | None:
 
 
 def _list(s: str, depth: int) -> Node | None:
-    parts, found = latex.split_top(s, _COMMA)
+    parts, found = latex.split_outside_brackets(s, _COMMA)
     if len(parts) < 2 or len(parts) > MAX_ITEMS:
         return None
-    measure = measures.compound(s)
+    measure = measures.compound_measure(s)
     if measure:
         return measure
     if {AND, OR} <= set(found):  # `and` binds closer
-        parts = latex.split_top(s, _OR)[0]
+        parts = latex.split_outside_brackets(s, _OR)[0]
         return _joined(s, tuple(_read(p, depth) for p in parts if p.strip()), "or")
-    nodes = flatten([_read(p, depth) for p in parts if p.strip()])
+    nodes = open_lists([_read(p, depth) for p in parts if p.strip()])
     # A joiner that is not before the last item says nothing of the items after it.
     return _joined(s, nodes, {AND: "and", OR: "or"}.get(found[-1], "")) if nodes else None
 
@@ -155,7 +147,7 @@ def _list(s: str, depth: int) -> Node | None:
 def _joined(s: str, nodes: tuple[Node, ...], joiner: str) -> Collection:
     """A list; of inequalities `or` makes the union and `and` what they have in common."""
     found = Collection(s, "list", nodes, joiner)
-    if not joiner or not all(map(_restricts, nodes)) or real_sets.subject(found) in ("", "?"):
+    if not joiner or not all(map(_restricts, nodes)) or real_sets.variable_of(found) in ("", "?"):
         return found
     return Collection(s, "union" if joiner == "or" else "intersection", nodes, joiner)
 
@@ -169,7 +161,7 @@ def _restricts(node: Node) -> bool:
 
 def _approximate(s: str, depth: int) -> Node | None:
     """What is exact of `a \\approx b`, or the value where a only names it."""
-    parts = latex.split_top(s, _APPROX)[0]
+    parts = latex.split_outside_brackets(s, _APPROX)[0]
     if len(parts) == 1:
         return None
     first, *rest = [_read(p, depth) for p in parts[:2] if p.strip()] or [Raw("")]
@@ -186,16 +178,16 @@ def _signs(s: str, depth: int) -> Node | None:
     ]
     if "\\pm" in both[0] or "\\mp" in both[0]:
         return None
-    return Collection(s, "list", flatten([_read(p, depth) for p in both]))
+    return Collection(s, "list", open_lists([_read(p, depth) for p in both]))
 
 
 def _relation(s: str, depth: int) -> Node | None:
-    parts, found = latex.split_top(s, _OPERATOR)
+    parts, found = latex.split_outside_brackets(s, _OPERATOR)
     if not found:
         return None
-    pieces = latex.split_top(s, _CUP)[0]
+    pieces = latex.split_outside_brackets(s, _CUP)[0]
     if len(pieces) > 1 and all(map(_OPERATOR.search, pieces)):  # x < 1 \\cup x > 2
-        return _joined(s, flatten([_read(p, depth) for p in pieces]), "or")
+        return _joined(s, open_lists([_read(p, depth) for p in pieces]), "or")
     ops = [_OPERATORS.get(op, op) for op in found]
     sides = [_read(p, depth) for p in parts]
     if all(op in (">", ">=") for op in ops):
@@ -208,9 +200,9 @@ def _relation(s: str, depth: int) -> Node | None:
 
 
 def _union(s: str, depth: int) -> Node | None:
-    parts = latex.split_top(s, _CUP)[0]
+    parts = latex.split_outside_brackets(s, _CUP)[0]
     if len(parts) == 1:
-        parts, kind = latex.split_top(s, _CAP)[0], "intersection"
+        parts, kind = latex.split_outside_brackets(s, _CAP)[0], "intersection"
     else:
         kind = "union"
     if len(parts) == 1 or not all(p.strip() for p in parts):
@@ -226,7 +218,7 @@ def _union(s: str, depth: int) -> Node | None:
 
 def _without(s: str, depth: int) -> Node | None:
     """A set less another: R \\ {0}."""
-    parts = latex.split_top(s, _WITHOUT)[0]
+    parts = latex.split_outside_brackets(s, _WITHOUT)[0]
     if len(parts) != 2 or not all(p.strip() for p in parts):
         return None
     return Collection(s, "difference", tuple(_read(p, depth) for p in parts))
@@ -234,7 +226,7 @@ def _without(s: str, depth: int) -> Node | None:
 
 def _bracketed(s: str, depth: int) -> Node | None:
     named = _NAMED.fullmatch(s)
-    if named and latex.split_top(named["inner"], _COMMA)[1]:  # A(3, 4), (3, 4) cm
+    if named and latex.split_outside_brackets(named["inner"], _COMMA)[1]:  # A(3, 4), (3, 4) cm
         if not words.changes_meaning(named["after"] or ""):
             s = named["body"]
     if s[0] not in "([" + SET_OPEN or s[-1] not in ")]" + SET_CLOSE:
@@ -244,11 +236,11 @@ def _bracketed(s: str, depth: int) -> Node | None:
     inner = s[1:-1]
     if s[0] == SET_OPEN:
         built = re.split(r"\||:", inner, maxsplit=1)
-        if len(built) == 2 and not latex.split_top(built[0], _COMMA)[1]:  # {x | x > 2}: x > 2
+        if len(built) == 2 and not latex.split_outside_brackets(built[0], _COMMA)[1]:
             return _read(built[1], depth)
-        items = flatten([_read(inner, depth)]) if inner.strip() else ()
+        items = open_lists([_read(inner, depth)]) if inner.strip() else ()
         return Collection(s, "set", items)
-    parts, found = latex.split_top(inner, _COMMA)
+    parts, found = latex.split_outside_brackets(inner, _COMMA)
     if len(parts) > MAX_ITEMS:
         return None
     if len(parts) > 1 and not {AND, OR} & set(found):
@@ -271,25 +263,25 @@ def _closing(s: str) -> int:
 def _leaf(s: str, depth: int) -> Node:
     if s == "\\emptyset":
         return Collection(s, "set", ())
-    based = numbers.based(s)
+    based = numbers.read_based(s)
     if based:
         return Based(s, *based)
     if re.fullmatch(rf"{OPEN}[^{CLOSE}]*{CLOSE}", s):
         return _said(s)
-    measure = measures.compound(s)
+    measure = measures.compound_measure(s)
     if measure:
         return measure
-    parts = latex.split_top(s, _COLON)[0]
+    parts = latex.split_outside_brackets(s, _COLON)[0]
     unit = _BRACED_UNIT.fullmatch(s) or _UNIT.fullmatch(s)
     if len(parts) > 1 and depth < MAX_DEPTH:
         bare, after = (unit["body"], unit["unit"]) if unit else (s, "")
-        nodes = tuple(_read(p, depth) for p in latex.split_top(bare, _COLON)[0])
+        nodes = tuple(_read(p, depth) for p in latex.split_outside_brackets(bare, _COLON)[0])
         return Ratio(s, nodes, after) if all(isinstance(n, Formula) for n in nodes) else Raw(s)
     for prefix, body, after in _splits(s, unit):
         try:
-            tree = parse(body)
+            tree = parse_formula(body)
             if units.unit_key(after) == "degree":
-                return Formula(s, ("deg", tree), prefix)
+                return Formula(s, Degrees(tree), prefix)
             return Formula(s, tree, prefix, after)
         except Malformed:
             continue
@@ -298,19 +290,19 @@ def _leaf(s: str, depth: int) -> Node:
 
 def _said(s: str) -> Node:
     """Words: a number, a set of numbers, or only words."""
-    count = quantities.spoken(s.strip(OPEN + CLOSE))
+    count = quantities.spoken_number(s.strip(OPEN + CLOSE))
     if count is not None:
-        return Formula(s, ("num", count, str(count)))
+        return Formula(s, number(count))
     key = words.text_key(s)
     if key in words.EMPTY:
         return Collection(s, "set", ())
-    return Formula(s, ("sym", "mathbb:R")) if key in words.REALS else Text(s)
+    return Formula(s, REALS) if key in words.REALS else Text(s)
 
 
 def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
     """(words before, formula, words after), the most likely first."""
     before = _PREFIX.fullmatch(s)
-    if words.changes_meaning(s) or before and words.lowers(before[1]):
+    if words.changes_meaning(s) or before and words.says_loss(before[1]):
         return [("", s, "")]
     found = [("", unit["body"], unit["unit"])] if unit else []
     found += [(before[1], before[2], "")] if before else []

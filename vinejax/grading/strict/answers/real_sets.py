@@ -1,11 +1,21 @@
 """Sets of real numbers: inequalities, unions and differences as intervals from left to right."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from vinejax.grading.strict import relations, symbolic
-from vinejax.grading.strict.expression import Tree
-from vinejax.grading.strict.nodes import Collection, Formula, Node, Relation, Sequence
+from vinejax.grading.strict.algebra import symbolic
+from vinejax.grading.strict.algebra.trees import (
+    INFINITY,
+    REALS,
+    Call,
+    Negative,
+    Sum,
+    Symbol,
+    variables,
+)
+from vinejax.grading.strict.answers import relations
+from vinejax.grading.strict.answers.nodes import Collection, Formula, Node, Relation, Sequence
 
 MAX_INTERVALS = 60
 
@@ -42,15 +52,15 @@ def as_intervals(node: Node) -> list[Sequence] | None:
     return found if spans is None else [span.interval for span in _merge(spans)]
 
 
-def subject(node: Node) -> str:
+def variable_of(node: Node) -> str:
     """The variable that inequalities are about, '' without one, '?' where there are several."""
     names: set[str] = set()
     if isinstance(node, Relation):
         sides = node.sides[:1] if node.ops == ("in",) else node.sides
         for side in sides:
-            names |= symbolic.variables(side.tree) if isinstance(side, Formula) else {side.source}
+            names |= variables(side.tree) if isinstance(side, Formula) else {side.source}
     if isinstance(node, Collection):
-        names = {subject(item) for item in node.items} - {""}
+        names = {variable_of(item) for item in node.items} - {""}
     return min(names) if len(names) == 1 else "?" if names else ""
 
 
@@ -65,11 +75,11 @@ def _intervals(node: Node) -> list[Sequence] | None:
 
 
 def _is_reals(node: Node) -> bool:
-    return isinstance(node, Formula) and node.tree == ("sym", "mathbb:R")
+    return isinstance(node, Formula) and node.tree == REALS
 
 
 def _of_collection(node: Collection) -> list[Sequence] | None:
-    if len(node.items) > MAX_INTERVALS or subject(node) == "?":
+    if len(node.items) > MAX_INTERVALS or variable_of(node) == "?":
         return None
     if node.kind == "set":
         return _points(node.items)
@@ -147,20 +157,22 @@ def _distance(side: Node, other: Node) -> tuple[Node, Node] | None:
     """(c - r, c + r) of `|x - c|` against a number r."""
     if not isinstance(side, Formula) or not isinstance(other, Formula):
         return None
-    if side.tree[:2] != ("call", "abs") or symbolic.variables(other.tree):
+    if not isinstance(side.tree, Call) or side.tree.name != "abs" or variables(other.tree):
         return None
-    inner, names = side.tree[2][0], symbolic.variables(side.tree)
-    shift: Tree = ("add", [("sym", min(names, default="")), ("neg", inner)])
-    centre = symbolic.constant(shift)
-    if len(names) != 1 or centre is None:
+    (inner,) = side.tree.arguments
+    names = variables(inner)
+    if len(names) != 1:
         return None
-    low = Formula("", ("add", [centre, ("neg", other.tree)]))
-    return low, Formula("", ("add", [centre, other.tree]))
+    shift = Sum((Symbol(*names), Negative(inner)))
+    centre = symbolic.as_rational(shift)
+    if centre is None:
+        return None
+    low, high = Sum((centre, Negative(other.tree))), Sum((centre, other.tree))
+    return Formula("", low), Formula("", high)
 
 
 def _infinite(sign: int) -> Node:
-    infinity: Tree = ("sym", "inf")
-    return Formula("", infinity if sign > 0 else ("neg", infinity))
+    return Formula("", INFINITY if sign > 0 else Negative(INFINITY))
 
 
 def _interval(opening: str, low: Node, high: Node, closing: str) -> Sequence:
@@ -220,7 +232,7 @@ def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
     """What sets share; None where ends are no numbers, unless there is one set."""
     if len(parts) == 1:
         return parts[0]
-    shared = [_Span(-symbolic.INFINITY, symbolic.INFINITY, _ALL)]
+    shared = [_Span(-math.inf, math.inf, _ALL)]
     for part in parts:
         spans = _spans(part)
         if spans is None:

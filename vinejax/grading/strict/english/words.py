@@ -2,7 +2,7 @@
 
 import re
 
-from vinejax.grading.strict import units
+from vinejax.grading.strict.english import units
 from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR
 
 # Names that are mathematics even without a backslash.
@@ -65,7 +65,7 @@ def is_word(run: str) -> bool:
     return len(run) > 4 or low in _SHORT or "o" in low or sum(c.isupper() for c in run) > 1
 
 
-def mark(s: str) -> str:
+def mark_words(s: str) -> str:
     """Bare words into OPEN..CLOSE, text that is mathematics out of it, `and` and `or` marked."""
     s = re.sub(r"\{\s*(and|or)\s*\}", lambda m: f" {_JOINERS[m[1]]} ", s)
     merged = _HYPHEN.sub("-", _RUN.sub(_mark_one, s))
@@ -151,7 +151,7 @@ def changes_meaning(text: str) -> bool:
     return any(_CHANGES.search(t.casefold()) for t in said)  # a power of a unit is no number
 
 
-def lowers(text: str) -> bool:
+def says_loss(text: str) -> bool:
     """Whether words before a number say that it is taken away: `a loss of`, `down`."""
     return _LOSSES.search(text.casefold()) is not None
 

@@ -4,19 +4,11 @@ import functools
 import re
 from collections.abc import Sequence as Nodes
 
-from vinejax.grading.strict import (
-    formulas,
-    measures,
-    numbers,
-    pairing,
-    real_sets,
-    relations,
-    structures,
-    symbolic,
-    units,
-    words,
-)
-from vinejax.grading.strict.nodes import (
+from vinejax.grading.strict import numbers
+from vinejax.grading.strict.algebra import symbolic
+from vinejax.grading.strict.algebra.trees import REALS, Product, Quotient, variables
+from vinejax.grading.strict.answers import measures, reader, real_sets, relations
+from vinejax.grading.strict.answers.nodes import (
     Based,
     Collection,
     Formula,
@@ -27,20 +19,22 @@ from vinejax.grading.strict.nodes import (
     Relation,
     Sequence,
     Text,
-    key,
+    source_key,
 )
+from vinejax.grading.strict.english import units, words
+from vinejax.grading.strict.matching import formulas, pairing
 
 
-def same(a: Node, b: Node) -> bool:
+def same_answer(a: Node, b: Node) -> bool:
     """Whether a mathematician would take one answer for the other: `(B) 12` is also `B`, or 12."""
     return _same(a, b) or _same_choice(a, b)
 
 
 def _same(a: Node, b: Node) -> bool:
     """Whether two nodes, which may be parts of answers, say the same."""
-    if key(a.source) == key(b.source) and a.source:
+    if source_key(a.source) == source_key(b.source) and a.source:
         return True
-    x, y = measures.clock(a), measures.clock(b)
+    x, y = measures.time_of_day(a), measures.time_of_day(b)
     if x and y and not (isinstance(a, Formula) and isinstance(b, Formula)):
         return measures.same_time(x, y) or (not _is_clock(a, b) and _ratio(a, b))
     if isinstance(a, Text) or isinstance(b, Text):
@@ -62,24 +56,24 @@ def _same(a: Node, b: Node) -> bool:
     if isinstance(a, Based) or isinstance(b, Based):
         return _based(a) == _based(b)
     if isinstance(a, Formula) and isinstance(b, Formula):
-        return formulas.same(a, b)
+        return formulas.same_formula(a, b)
     return _same_text(a, b) if isinstance(a, Raw) and isinstance(b, Raw) else False
 
 
-_in_order = functools.partial(pairing.in_order, same=_same)
-_in_any_order = functools.partial(pairing.in_any_order, same=_same)
+_in_order = functools.partial(pairing.pair_in_order, same=_same)
+_in_any_order = functools.partial(pairing.pair_in_any_order, same=_same)
 
 
 def _based(node: Node) -> tuple[str, int] | None:
     """(digits, base) of a number in a base; `2a_{16}` may be one."""
     if isinstance(node, Based):
         return node.digits, node.base
-    return numbers.based(node.source.upper()) if isinstance(node, Formula) else None
+    return numbers.read_based(node.source.upper()) if isinstance(node, Formula) else None
 
 
 def _same_choice(a: Node, b: Node) -> bool:
     """The same letter, or where one has none, what the letter stands for."""
-    x, y = structures.choice(a.source), structures.choice(b.source)
+    x, y = reader.read_choice(a.source), reader.read_choice(b.source)
     if x and y:
         return x[0] == y[0] and (x[1] is None or y[1] is None or _same(x[1], y[1]))
     said, other = (x[1], b) if x else (y[1] if y else None, a)
@@ -111,7 +105,7 @@ def _collection(a: Node, b: Node) -> bool:
         if a.kind == b.kind == "difference":
             return _intervals(a, b) or _in_order(a.items, b.items)
         if len(a.items) != len(b.items) and _repeats(a) and _repeats(b):
-            return pairing.within(a.items, b.items, _same) and pairing.within(
+            return pairing.all_have_equals(a.items, b.items, _same) and pairing.all_have_equals(
                 b.items, a.items, _same
             )
         if _named(a) != _named(b) and (_named(a) or _named(b)):
@@ -140,7 +134,7 @@ def _disagree(a: Collection, b: Collection) -> bool:
     for item in (*a.items, *b.items):
         value = relations.named_value(item)
         said = value[1] if value and not _named(a) + _named(b) else item
-        if isinstance(said, Formula) and symbolic.variables(said.tree):
+        if isinstance(said, Formula) and variables(said.tree):
             return True
         if not isinstance(said, Formula | Sequence | Collection):
             return True
@@ -165,7 +159,7 @@ def _repeats(node: Collection) -> bool:
 def _named(node: Collection) -> tuple[str, ...]:
     """The names of `x = 1, y = 2` if they all differ; () for anything else."""
     found = [relations.named_value(item) for item in node.items]
-    names = [key(f[0].source) for f in found if f]
+    names = [source_key(f[0].source) for f in found if f]
     if len({name.partition("_")[0] for name in names}) == 1:
         return ()  # x_1 = 2, x_2 = 5: roots, in any order
     return tuple(sorted(names)) if len(set(names)) == len(node.items) > 1 else ()
@@ -186,14 +180,12 @@ def _shared_name(node: Collection) -> Nodes[Node]:
 
 
 def _interval_like(node: Node) -> bool:
-    return (
-        isinstance(node, Formula) and node.tree == ("sym", "mathbb:R") or isinstance(node, Sequence)
-    )
+    return isinstance(node, Formula) and node.tree == REALS or isinstance(node, Sequence)
 
 
 def _intervals(a: Node, b: Node) -> bool:
     """Inequalities, intervals and unions as sets of intervals."""
-    names = {real_sets.subject(a), real_sets.subject(b)} - {""}
+    names = {real_sets.variable_of(a), real_sets.variable_of(b)} - {""}
     if len(names) > 1 or "?" in names:
         return False
     x, y = real_sets.as_intervals(a), real_sets.as_intervals(b)
@@ -245,12 +237,12 @@ def _ratio(a: Node, b: Node) -> bool:
             return _in_order(a.parts, b.parts)
         (x, *xs), (y, *ys) = ([p.tree for p in r.parts if isinstance(p, Formula)] for r in (a, b))
         products = zip(xs, ys, strict=True)
-        return all(symbolic.same(("mul", [x, v]), ("mul", [y, u])) for u, v in products)
+        return all(symbolic.same_value(Product((x, v)), Product((y, u))) for u, v in products)
     ratio, other = (a, b) if isinstance(a, Ratio) else (b, a)
     if not isinstance(ratio, Ratio) or not isinstance(other, Formula) or len(ratio.parts) != 2:
         return False
     top, bottom = (p.tree for p in ratio.parts if isinstance(p, Formula))
-    return not _is_clock(ratio, ratio) and symbolic.same(("div", top, bottom), other.tree)
+    return not _is_clock(ratio, ratio) and symbolic.same_value(Quotient(top, bottom), other.tree)
 
 
 def _is_clock(a: Node, b: Node) -> bool:

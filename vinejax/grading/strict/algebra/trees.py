@@ -1,0 +1,136 @@
+"""Expression trees: what a formula is to the parser, the evaluator and the comparison.
+
+Frozen, hashable and compared by value. A number keeps how it was written, because a long decimal
+may be the printed form of another number (`numbers.rounds_to`), so 0.5 and 1/2 are two trees.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A rational number, and how it was written."""
+
+    value: Fraction
+    shown: str
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A variable, a word in quotes (`'cm'`) or one of CONSTANTS."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """`a + b + ..`; a difference has a `Negative` among its terms."""
+
+    terms: "tuple[Tree, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`a b ..`"""
+
+    factors: "tuple[Tree, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """`top / bottom`"""
+
+    top: "Tree"
+    bottom: "Tree"
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """`base ^ exponent`"""
+
+    base: "Tree"
+    exponent: "Tree"
+
+
+@dataclass(frozen=True, slots=True)
+class Negative:
+    """`-inner`"""
+
+    inner: "Tree"
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """`inner` with a degree mark."""
+
+    inner: "Tree"
+
+
+@dataclass(frozen=True, slots=True)
+class Percent:
+    """`inner` with a per cent sign."""
+
+    inner: "Tree"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of one or more arguments; `log` carries its base as a second one."""
+
+    name: str
+    arguments: "tuple[Tree, ...]"
+
+
+Tree = Number | Symbol | Sum | Product | Quotient | Power | Negative | Degrees | Percent | Call
+
+CONSTANTS = {"pi", "e", "i", "inf"}
+PI, IMAGINARY_UNIT, INFINITY = Symbol("pi"), Symbol("i"), Symbol("inf")
+REALS = Symbol("mathbb:R")  # the set of real numbers
+
+
+def number(value: int | Fraction) -> Number:
+    """A number that nobody wrote: `str(value)` is how it is shown."""
+    return Number(Fraction(value), str(value))
+
+
+def nodes_of(tree: Tree) -> Iterator[Tree]:
+    """The tree and everything in it, each once."""
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(_children(node))
+
+
+def variables(tree: Tree) -> set[str]:
+    """The names of the symbols that are no constants."""
+    names = {node.name for node in nodes_of(tree) if isinstance(node, Symbol)}
+    return names - CONSTANTS
+
+
+def _children(tree: Tree) -> "tuple[Tree, ...]":
+    match tree:
+        case Sum(children) | Product(children) | Call(_, children):
+            return children
+        case Quotient(left, right) | Power(left, right):
+            return left, right
+        case Negative(inner) | Degrees(inner) | Percent(inner):
+            return (inner,)
+        case _:
+            return ()
+
+
+def map_children(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
+    """The tree with `change` of each of its children in the child's place."""
+    children = tuple(map(change, _children(tree)))
+    match tree:
+        case Number() | Symbol():
+            return tree
+        case Sum() | Product():
+            return type(tree)(children)
+        case Call(name, _):
+            return Call(name, children)
+        case _:
+            return type(tree)(*children)
