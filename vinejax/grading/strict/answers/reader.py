@@ -147,7 +147,7 @@ def _list(s: str, depth: int) -> Node | None:
 def _joined(s: str, nodes: tuple[Node, ...], joiner: str) -> Collection:
     """A list; of inequalities `or` makes the union and `and` what they have in common."""
     found = Collection(s, "list", nodes, joiner)
-    if not joiner or not all(map(_restricts, nodes)) or real_sets.variable_of(found) in ("", "?"):
+    if not joiner or not all(map(_restricts, nodes)) or real_sets.subject_of(found) in ("", "?"):
         return found
     return Collection(s, "union" if joiner == "or" else "intersection", nodes, joiner)
 

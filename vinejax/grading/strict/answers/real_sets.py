@@ -15,9 +15,17 @@ from vinejax.grading.strict.algebra.trees import (
     variables,
 )
 from vinejax.grading.strict.answers import relations
-from vinejax.grading.strict.answers.nodes import Collection, Formula, Node, Relation, Sequence
+from vinejax.grading.strict.answers.nodes import (
+    Collection,
+    Formula,
+    Node,
+    Relation,
+    Sequence,
+    source_key,
+)
 
 MAX_INTERVALS = 60
+_ONE_BOUND = (("<",), ("<=",))  # |x| < 3 is about x, 1 < |x| < 3 about |x|
 
 
 @dataclass(frozen=True)
@@ -52,16 +60,32 @@ def as_intervals(node: Node) -> list[Sequence] | None:
     return found if spans is None else [span.interval for span in _merge(spans)]
 
 
-def variable_of(node: Node) -> str:
-    """The variable that inequalities are about, '' without one, '?' where there are several."""
+def subject_of(node: Node) -> str:
+    """What inequalities are about: a variable, or a quantity such as `\\sin x` or `f(2)`.
+
+    '' where they name nothing, '?' where they name several things.
+    """
     names: set[str] = set()
     if isinstance(node, Relation):
         sides = node.sides[:1] if node.ops == ("in",) else node.sides
-        for side in sides:
-            names |= variables(side.tree) if isinstance(side, Formula) else {side.source}
+        names = {name for side in sides for name in _subjects(side, node.ops)}
     if isinstance(node, Collection):
-        names = {variable_of(item) for item in node.items} - {""}
-    return min(names) if len(names) == 1 else "?" if names else ""
+        names = {subject_of(item) for item in node.items} - {""}
+    if len(names) > 1:
+        return "?"
+    return min(names, default="")
+
+
+def _subjects(side: Node, ops: tuple[str, ...]) -> set[str]:
+    """The variables of one side of a relation, or the one quantity that the side is."""
+    if not isinstance(side, Formula):
+        return {side.source}
+    names = variables(side.tree)
+    if len(names) != 1 or not relations.name_of(side):
+        return names
+    is_variable = isinstance(side.tree, Symbol) and not side.unit
+    is_distance = isinstance(side.tree, Call) and side.tree.name == "abs" and ops in _ONE_BOUND
+    return names if is_variable or is_distance else {source_key(side.source)}
 
 
 def _intervals(node: Node) -> list[Sequence] | None:
@@ -79,7 +103,7 @@ def _is_reals(node: Node) -> bool:
 
 
 def _of_collection(node: Collection) -> list[Sequence] | None:
-    if len(node.items) > MAX_INTERVALS or variable_of(node) == "?":
+    if len(node.items) > MAX_INTERVALS or subject_of(node) == "?":
         return None
     if node.kind == "set":
         return _points(node.items)

@@ -96,10 +96,16 @@ def _difference(a: Node, b: Node) -> Tree | None:
     return None
 
 
+def _labels(relation: Relation) -> set[str]:
+    """The letters that belong to a name: ABC of `\\angle ABC = 30`."""
+    names = [side for side in relation.sides if isinstance(side, Formula) and _is_name(side)]
+    return {name.unit for name in names if name.unit}
+
+
 def same_solutions(a: Relation, b: Relation) -> bool:
     """Two equations, or two inequalities, that are multiples of each other."""
     operator = a.ops[0]
-    if len(a.ops) > 1 or a.ops != b.ops or operator == "in":
+    if len(a.ops) > 1 or a.ops != b.ops or operator == "in" or _labels(a) != _labels(b):
         return False
     x, y = _difference(*a.sides), _difference(*b.sides)
     if x is None or y is None:

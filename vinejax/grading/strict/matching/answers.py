@@ -108,13 +108,15 @@ def _collection(a: Node, b: Node) -> bool:
             return pairing.all_have_equals(a.items, b.items, _same) and pairing.all_have_equals(
                 b.items, a.items, _same
             )
-        if _named(a) != _named(b) and (_named(a) or _named(b)):
+        if _named(a) != _named(b):
+            if _named(a) and _named(b):  # x = 1, y = 2 against a = 1, b = 2
+                return _in_any_order(a.items, b.items)
             # x = 1, y = 2 against 1, 2: the order says which is which.
             return _in_order(_values(a), _values(b))
         by_noun = _by_noun(a, b)
         if by_noun is not None:
             return by_noun
-        return _in_any_order(_shared_name(a), _shared_name(b)) or _intervals(a, b)
+        return _in_any_order(_with_shared_name(a), _with_shared_name(b)) or _intervals(a, b)
     many, one = (a, b) if isinstance(a, Collection) else (b, a)
     assert isinstance(many, Collection)
     if isinstance(one, Sequence) and many.kind == "list" and many.joiner != "or":
@@ -170,13 +172,15 @@ def _values(node: Collection) -> list[Node]:
     return [f[1] if f else item for f, item in zip(found, node.items, strict=True)]
 
 
-def _shared_name(node: Collection) -> Nodes[Node]:
-    """`n = 1, 2, 3` names the list, not its first item."""
+def _with_shared_name(node: Collection) -> Nodes[Node]:
+    """The items of `n = 1, 2, 3` as n = 1, n = 2, n = 3: the name is that of all items."""
     first, *rest = node.items or (Raw(""),)
     value = relations.named_value(first)
-    if value and not any(isinstance(item, Relation) for item in rest):
-        return [value[1], *rest]
-    return node.items
+    if not value or any(isinstance(item, Relation) for item in rest):
+        return node.items
+    name = value[0]
+    others = [Relation(f"{name.source}={item.source}", (name, item), ("=",)) for item in rest]
+    return [first, *others]
 
 
 def _interval_like(node: Node) -> bool:
@@ -185,7 +189,7 @@ def _interval_like(node: Node) -> bool:
 
 def _intervals(a: Node, b: Node) -> bool:
     """Inequalities, intervals and unions as sets of intervals."""
-    names = {real_sets.variable_of(a), real_sets.variable_of(b)} - {""}
+    names = {real_sets.subject_of(a), real_sets.subject_of(b)} - {""}
     if len(names) > 1 or "?" in names:
         return False
     x, y = real_sets.as_intervals(a), real_sets.as_intervals(b)
@@ -208,8 +212,16 @@ def _relation(a: Node, b: Node) -> bool:
     relation, other = (a, b) if isinstance(a, Relation) else (b, a)
     value = relations.named_value(relation)
     if value is not None and _same(value[1], other):
-        return True
+        return not _names_others(value[0], other)
     return _intervals(relation, other)
+
+
+def _names_others(name: Node, values: Node) -> bool:
+    """Whether values have other names than a tuple of names: `(x, y)` against `a = 1, b = 2`."""
+    names = _named(values) if isinstance(values, Collection) else ()
+    if not names or not isinstance(name, Sequence):
+        return False
+    return names != tuple(sorted(source_key(item.source) for item in name.items))
 
 
 def _matrix(a: Node, b: Node) -> bool:
