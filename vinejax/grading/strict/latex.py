@@ -24,37 +24,24 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _SPACES = re.compile(r"\s*")
 MAX_BOXES = 4  # inside each other
 
+_COMMAND_OF = r"""times ×✕, cdot ·⋅∙, pi π, sqrt √, infty ∞, le ≤, ge ≥, ne ≠, approx ≈, pm ±, mp ∓,
+    cup ∪, cap ∩, in ∈, emptyset ∅, ldots …"""
 _UNICODE = {
+    **{
+        c: rf"\{name} "
+        for name, characters in map(str.split, _COMMAND_OF.split(","))
+        for c in characters
+    },
     **dict.fromkeys("−–—‐‑", "-"),
-    **dict.fromkeys("×✕", r"\times "),
-    **dict.fromkeys("·⋅∙", r"\cdot "),
     **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u202a\u202b\u202c\u202d\u202e", ""),
     **dict.fromkeys("°º", r"^\circ "),
     **dict.fromkeys(marks.ALL, ""),
-    "÷": "/",
-    "∕": "/",
-    "π": r"\pi ",
-    "√": r"\sqrt ",
-    "∞": r"\infty ",
-    "≤": r"\le ",
-    "≥": r"\ge ",
-    "≠": r"\ne ",
-    "≈": r"\approx ",
-    "±": r"\pm ",
-    "∓": r"\mp ",
-    "∪": r"\cup ",
-    "∩": r"\cap ",
-    "∈": r"\in ",
+    **dict.fromkeys("÷∕⁄", "/"),
     "ℝ": r"\mathbb{R}",
-    "∅": r"\emptyset ",
-    "‘": "'",
-    "’": "'",
+    **dict.fromkeys("‘’′", "'"),
     "，": ",",
     "％": "%",
     **{c: f"^{{{i}}}" for i, c in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
-    "⁄": "/",
-    "…": r"\ldots ",
-    "′": "'",
     "″": "''",
 }
 for _character in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒":
@@ -65,42 +52,29 @@ _TRANSLATE = str.maketrans(
 )
 _SUPERSCRIPTS = re.compile(r"(?:\^\{\d\}){2,}")
 
-_ALIASES = {
-    **dict.fromkeys(["dfrac", "tfrac", "cfrac", "sfrac", "xfrac", "nicefrac"], r"\frac"),
-    **dict.fromkeys(["dbinom", "tbinom"], r"\binom"),
-    **dict.fromkeys(["leq", "leqslant", "leqq"], r"\le"),
-    **dict.fromkeys(["geq", "geqslant", "geqq"], r"\ge"),
-    **dict.fromkeys(["neq"], r"\ne"),
-    **dict.fromkeys(["lt"], "<"),
-    **dict.fromkeys(["gt"], ">"),
-    **dict.fromkeys(["lvert", "rvert", "vert", "mid"], "|"),
-    **dict.fromkeys(["lbrack"], "["),
-    **dict.fromkeys(["rbrack"], "]"),
-    **dict.fromkeys(["lbrace"], SET_OPEN),
-    **dict.fromkeys(["rbrace"], SET_CLOSE),
-    **dict.fromkeys(["ast"], "*"),
-    **dict.fromkeys(["div"], "/"),
-    **dict.fromkeys(["varnothing", "oslash"], r"\emptyset"),
-    **dict.fromkeys(["bigcup"], r"\cup"),
-    **dict.fromkeys(["langle"], "("),
-    **dict.fromkeys(["rangle"], ")"),
-    **dict.fromkeys(["simeq", "thickapprox"], r"\approx"),
-    **dict.fromkeys(["degree", "degrees"], r"^\circ"),
-    **dict.fromkeys(["lor", "vee"], OR),
-    **dict.fromkeys(["land", "wedge"], AND),
-    **dict.fromkeys(["bar"], r"\overline"),
-    **dict.fromkeys(["dots", "cdots", "dotsc", "dotsb", "ldots"], r"\ldots"),
-    **dict.fromkeys(["backslash", "smallsetminus"], r"\setminus"),
-    **dict.fromkeys(["quad", "qquad", "newline", "space"], " "),
-    **dict.fromkeys(
-        """left right bigl bigr Bigl Bigr big Big bigg Bigg biggl biggr Biggl Biggr displaystyle
-        textstyle scriptstyle limits nolimits vec overrightarrow hat tilde boldsymbol bm mathcal
-        mathfrak thinspace negthinspace rm bf it sf tt nonumber notag hspace ensuremath
-        tiny scriptsize footnotesize small normalsize large Large LARGE huge Huge checkmark ldotp
-        blacksquare square qed""".split(),
-        "",
-    ),
+# One name for each command, and the commands that are written in its place.
+_SYNONYMS = r"""
+\frac dfrac tfrac cfrac sfrac xfrac nicefrac; \binom dbinom tbinom; \le leq leqslant leqq;
+\ge geq geqslant geqq; \ne neq; < lt; > gt; | lvert rvert vert mid; [ lbrack; ] rbrack; * ast;
+/ div; \emptyset varnothing oslash; \cup bigcup; ( langle; ) rangle; \approx simeq thickapprox;
+^\circ degree degrees; \overline bar; \ldots dots cdots dotsc dotsb ldots;
+\setminus backslash smallsetminus
+"""
+_WITHOUT_MEANING = """left right bigl bigr Bigl Bigr big Big bigg Bigg biggl biggr Biggl Biggr limits
+    nolimits displaystyle textstyle scriptstyle vec overrightarrow hat tilde boldsymbol bm mathcal
+    mathfrak rm bf it sf tt thinspace negthinspace nonumber notag hspace ensuremath tiny scriptsize footnotesize small
+    normalsize large Large LARGE huge Huge checkmark ldotp blacksquare square qed"""
+_ALIASES = {name: new for new, *names in map(str.split, _SYNONYMS.split(";")) for name in names}
+_ALIASES |= {
+    "lbrace": SET_OPEN,
+    "rbrace": SET_CLOSE,
+    "lor": OR,
+    "vee": OR,
+    "land": AND,
+    "wedge": AND,
 }
+_ALIASES |= dict.fromkeys(["quad", "qquad", "newline", "space"], " ")
+_ALIASES |= dict.fromkeys(_WITHOUT_MEANING.split(), "")
 _COMMAND = re.compile(r"\\([A-Za-z]+)|\\([,;:!> ~{}%$&#|]|\n|\Z)")
 _SYMBOLS = {"{": SET_OPEN, "}": SET_CLOSE, "%": "%", "$": "\\$", "&": ",", "#": "", "|": "|"}
 _SEPARATORS = re.compile(r"(?<=\d)\s*(?:\{,\}\s*(?:\\!)?|,\s*\\!|\\,|,\\,)\s*(?=\d{3}(?!\d))")

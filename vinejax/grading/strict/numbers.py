@@ -35,16 +35,10 @@ def read_rational(text: str) -> Fraction | None:
     value = read_decimal(text)
     if value is not None or len(text) > MAX_DIGITS or not text.isascii():
         return value
-    match = _FRACTION.fullmatch(text)
-    if match:
-        sign, top, bottom = (
-            match.group(1, 2, 3) if match.group(2) else match.group(4, 5, 6)
-        )  # \frac{..}{..} or a/b
-    else:
-        match = _SMALL_FRACTION.fullmatch(text)
-        if not match:
-            return None
-        sign, top, bottom = match.groups()
+    match = _FRACTION.fullmatch(text) or _SMALL_FRACTION.fullmatch(text)
+    if not match:
+        return None
+    sign, top, bottom = (group for group in match.groups() if group is not None)
     if int(bottom) == 0:
         return None
     return Fraction(int(top), int(bottom)) * (-1 if sign == "-" else 1)

@@ -13,19 +13,8 @@ from typing import Any
 
 import mpmath
 
-from vinejax.grading.strict.algebra.trees import (
-    Call,
-    Degrees,
-    Negative,
-    Number,
-    Percent,
-    Power,
-    Product,
-    Quotient,
-    Sum,
-    Symbol,
-    Tree,
-)
+from vinejax.grading.strict.algebra import trees
+from vinejax.grading.strict.algebra.trees import Tree
 
 MAX_BITS = 60_000  # of an exact number
 MAX_MAGNITUDE = 20_000  # of a binary exponent
@@ -46,49 +35,49 @@ class Undefined(ArithmeticError):
 class Evaluator:
     """Values of trees at `point`, a value for every variable, to `bits` bits.
 
-    `marks`: those of "deg", "pct" and "log" that count: a degree mark is pi/180, a per cent sign
-    1/100, a log without a base is the decimal one. Without, the first two are marks that people
+    `counted`: those of "deg", "pct" and "log" that count: a degree mark is pi/180, a per cent sign
+    1/100, a log without a base is the decimal one. Without, the first two are counted that people
     leave out, and log is ln.
 
     `span` is the largest binary exponent, of either sign, of the numbers met so far that had to be
     rounded: a sum of them needs that many bits and more to show its smallest term.
     """
 
-    def __init__(self, point: Mapping[str, Fraction], bits: int, marks: frozenset[str]) -> None:
+    def __init__(self, point: Mapping[str, Fraction], bits: int, counted: frozenset[str]) -> None:
         self.mp = _context(bits)
-        self.point, self.marks = point, marks
+        self.point, self.counted = point, counted
         self.span = 0
 
     def __call__(self, tree: Tree) -> Value:
         """The value of a tree. Raises TooLarge or Undefined."""
         match tree:
-            case Number(value):
+            case trees.Number(value):
                 return value
-            case Symbol(name):
+            case trees.Symbol(name):
                 return self.symbol(name)
-            case Product((first, *others)):
+            case trees.Product((first, *others)):
                 total = self(first)
                 for factor in others:
                     total = self.combine(total, self(factor), operator.mul)
                 return total
-            case Sum((first, *others)):
+            case trees.Sum((first, *others)):
                 total = self(first)
                 for term in others:
                     total = self.combine(total, self(term), operator.add)
                 return total
-            case Quotient(top, bottom):
+            case trees.Quotient(top, bottom):
                 return self.divide(self(top), self(bottom))
-            case Power(base, exponent):
+            case trees.Power(base, exponent):
                 return self.power(self(base), self(exponent))
-            case Negative(inner):
+            case trees.Negative(inner):
                 return -self(inner)
-            case Call(name, arguments):
+            case trees.Call(name, arguments):
                 return self.call(name, [self(argument) for argument in arguments])
-            case Degrees(inner):
+            case trees.Marked("deg", inner):
                 value = self(inner)
-                return self.to_mp(value) * self.mp.pi / 180 if "deg" in self.marks else value
-            case Percent(inner):
-                return self.divide(self(inner), Fraction(100 if "pct" in self.marks else 1))
+                return self.to_mp(value) * self.mp.pi / 180 if "deg" in self.counted else value
+            case trees.Marked("pct", inner):
+                return self.divide(self(inner), Fraction(100 if "pct" in self.counted else 1))
         raise Undefined("a sum or product of nothing")
 
     def pair(self, a: Tree, b: Tree) -> tuple[Value, Value]:
@@ -206,7 +195,7 @@ class Evaluator:
         if name in ("log", "ln"):
             if x == 0:
                 raise Undefined("log of zero")
-            decimal = name == "log" and "log" in self.marks
+            decimal = name == "log" and "log" in self.counted
             base = self.to_mp(args[1]) if len(args) > 1 else self.mp.mpf(10) if decimal else None
             if base is not None and (base == 0 or base == 1):
                 raise Undefined("log to base 0 or 1")

@@ -10,21 +10,9 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from vinejax.grading.strict import numbers
+from vinejax.grading.strict.algebra import trees
 from vinejax.grading.strict.algebra.lexer import MAX_TOKENS, Malformed, tokenise
-from vinejax.grading.strict.algebra.trees import (
-    Call,
-    Degrees,
-    Negative,
-    Number,
-    Percent,
-    Power,
-    Product,
-    Quotient,
-    Sum,
-    Symbol,
-    Tree,
-    number,
-)
+from vinejax.grading.strict.algebra.trees import Tree
 from vinejax.grading.strict.english.words import FUNCTIONS
 
 MAX_DEPTH = 40
@@ -87,10 +75,10 @@ class _Parser:
         tree = self.sum()
         if self.peek() == "\\over":
             self.take()
-            return Quotient(tree, self.sum())
+            return trees.Quotient(tree, self.sum())
         if self.peek() == "\\choose":
             self.take()
-            return Call("binom", (tree, self.sum()))
+            return trees.Call("binom", (tree, self.sum()))
         return tree
 
     def sum(self) -> Tree:
@@ -100,23 +88,23 @@ class _Parser:
             while self.peek() in ("+", "-") and self.kind() == "op":
                 sign = -sign if self.take() == "-" else sign
             term = self.product()
-            terms.append(Negative(term) if sign < 0 else term)
+            terms.append(trees.Negative(term) if sign < 0 else term)
             if self.peek() not in ("+", "-"):
-                return terms[0] if len(terms) == 1 else Sum(tuple(terms))
+                return terms[0] if len(terms) == 1 else trees.Sum(tuple(terms))
 
     def product(self) -> Tree:
         tree = self.deeper(self.power)
         while True:
             if self.peek() in _PRODUCT:
                 self.take()
-                tree = Product((tree, self.signed()))
+                tree = trees.Product((tree, self.signed()))
             elif self.peek() == "/" and self.kind() == "op":
                 self.take()
-                tree = Quotient(tree, self.signed())
+                tree = trees.Quotient(tree, self.signed())
             elif self.at >= len(self.tokens) or self.ends_factor():
                 return tree
             elif self.peek() == "(" and self.kind() == "op":
-                tree = Product((tree, self.deeper(self.power)))
+                tree = trees.Product((tree, self.deeper(self.power)))
             else:
                 tree = self.join(tree, self.deeper(self.power))
 
@@ -128,23 +116,21 @@ class _Parser:
     def signed(self) -> Tree:
         if self.peek() == "-":
             self.take()
-            return Negative(self.deeper(self.signed))
+            return trees.Negative(self.deeper(self.signed))
         return self.deeper(self.power)
 
     def join(self, left: Tree, right: Tree) -> Tree:
         """Factors side by side: a mixed number if they look like one, else a product."""
-        last = left.factors[-1] if isinstance(left, Product) else left
-        if isinstance(right, Number) and (isinstance(last, Number) or _is_word(last)):
+        last = left.factors[-1] if isinstance(left, trees.Product) else left
+        if isinstance(right, trees.Number) and (isinstance(last, trees.Number) or _is_word(last)):
             raise Malformed("a number right after a number or a word")
         match left, right:
-            case Number(), Percent(inner):
-                return Percent(self.join(left, inner))
-            case Number(), Degrees(inner):
-                return Degrees(self.join(left, inner))
-            case Number(whole), Quotient(Number(top), Number(bottom)):
+            case trees.Number(), trees.Marked(mark, inner):
+                return trees.Marked(mark, self.join(left, inner))
+            case trees.Number(whole), trees.Quotient(trees.Number(top), trees.Number(bottom)):
                 if whole.denominator == 1 and 0 < top < bottom:
-                    return Sum((left, right))
-        return Product((left, right))
+                    return trees.Sum((left, right))
+        return trees.Product((left, right))
 
     def power(self) -> Tree:
         tree = self.postfix(self.atom())
@@ -152,11 +138,11 @@ class _Parser:
             return tree
         self.take()
         if self.is_degree():
-            return self.postfix(Degrees(tree))
+            return self.postfix(trees.Marked("deg", tree))
         exponent = self.exponent()
-        if isinstance(tree, Symbol) and self.peek() == "_":  # v^2_0
+        if isinstance(tree, trees.Symbol) and self.peek() == "_":  # v^2_0
             tree = self.symbol(tree.name)
-        return self.postfix(Power(tree, exponent))
+        return self.postfix(trees.Power(tree, exponent))
 
     def is_degree(self) -> bool:
         braced = self.peek() == "{"
@@ -168,16 +154,16 @@ class _Parser:
     def exponent(self) -> Tree:
         if self.peek() == "-":
             self.take()
-            return Negative(self.deeper(self.exponent))
+            return trees.Negative(self.deeper(self.exponent))
         tree = self.deeper(self.power) if self.peek() != "{" else self.deeper(self.group)
         if self.peek() == "^":
             self.take()
-            return Power(tree, self.deeper(self.exponent))
+            return trees.Power(tree, self.deeper(self.exponent))
         return tree
 
     def postfix(self, tree: Tree) -> Tree:
         while self.peek() in ("!", "%") and self.kind() == "op":
-            tree = Call("fact", (tree,)) if self.take() == "!" else Percent(tree)
+            tree = trees.Call("fact", (tree,)) if self.take() == "!" else trees.Marked("pct", tree)
         return tree
 
     def group(self) -> Tree:
@@ -205,7 +191,7 @@ class _Parser:
             value = numbers.read_decimal(token)
             if value is None:
                 raise Malformed("too many digits")
-            return Number(value, token)
+            return trees.Number(value, token)
         if kind == "rep":
             return _repeating(token)
         if kind == "text":
@@ -221,13 +207,13 @@ class _Parser:
         tree = self.deeper(self.whole)
         self.take(closing)
         self.bars = outer
-        return Call("abs", (tree,)) if token == "|" else tree
+        return trees.Call("abs", (tree,)) if token == "|" else tree
 
     def symbol(self, name: str) -> Tree:
         """A variable with its primes and subscript; e and i without them are the constants."""
         while self.peek() in ("_", "'") and self.kind() == "op":
             name += self.subscript() if self.take() == "_" else "'"
-        return Symbol(name)
+        return trees.Symbol(name)
 
     def subscript(self) -> str:
         if self.peek() != "{":
@@ -242,17 +228,17 @@ class _Parser:
 
     def command(self, token: str) -> Tree:
         if token == "\\frac":
-            return Quotient(self.argument(), self.argument())
+            return trees.Quotient(self.argument(), self.argument())
         if token == "\\binom":
-            return Call("binom", (self.argument(), self.argument()))
+            return trees.Call("binom", (self.argument(), self.argument()))
         if token == "\\sqrt":
             return self.root()
         if token in ("\\lfloor", "\\lceil"):
             tree = self.deeper(self.sum)
             self.take("\\r" + token[2:])
-            return Call(token[2:], (tree,))
+            return trees.Call(token[2:], (tree,))
         if token in _NAMES:
-            return Symbol(_NAMES[token])
+            return trees.Symbol(_NAMES[token])
         if token in _WRAPPERS:
             return self.wrapped(token)
         if token[1:] in FUNCTIONS:
@@ -269,33 +255,33 @@ class _Parser:
         return self.symbol(f"{token[1:]}:{inner}")
 
     def root(self) -> Tree:
-        index: Tree = number(2)
+        index: Tree = trees.number(2)
         if self.peek() == "[":
             self.take()
             index = self.deeper(self.sum)
             self.take("]")
         if self.kind() == "num":  # \sqrt12 is meant as the root of 12, whatever TeX prints
-            return Call("root", (self.atom(), index))
-        return Call("root", (self.argument(), index))
+            return trees.Call("root", (self.atom(), index))
+        return trees.Call("root", (self.argument(), index))
 
     def function(self, name: str) -> Tree:
         """`\\sin^2 2x`, `\\log_2 8`: the argument runs to the next operator or function."""
         power: Tree | None = None
         base: Tree | None = None
         if name == "lg":
-            name, base = "log", number(10)
+            name, base = "log", trees.number(10)
         if name in _OF_SEVERAL:
-            return Call(name, self.arguments())
+            return trees.Call(name, self.arguments())
         while self.peek() in ("^", "_"):
             if self.take() == "^":
                 power = self.exponent()
             else:
                 base = self.argument()
         argument = self.function_argument()
-        if power == Negative(number(1)):
-            return Call(f"arc{name}", (argument,))
-        tree = Call(name, (argument,) if base is None else (argument, base))
-        return tree if power is None else Power(tree, power)
+        if power == trees.Negative(trees.number(1)):
+            return trees.Call(f"arc{name}", (argument,))
+        tree = trees.Call(name, (argument,) if base is None else (argument, base))
+        return tree if power is None else trees.Power(tree, power)
 
     def arguments(self) -> tuple[Tree, ...]:
         """`(12, 18)`"""
@@ -312,7 +298,7 @@ class _Parser:
             return self.deeper(self.atom)
         if self.peek() == "-":
             self.take()
-            return Negative(self.deeper(self.function_argument))
+            return trees.Negative(self.deeper(self.function_argument))
         tree = self.deeper(self.power)
         while not (self.at >= len(self.tokens) or self.ends_factor() or self.is_operator()):
             tree = self.join(tree, self.deeper(self.power))
@@ -323,10 +309,10 @@ class _Parser:
 
 
 def _is_word(tree: Tree) -> bool:
-    return isinstance(tree, Symbol) and tree.name[0] == "'"
+    return isinstance(tree, trees.Symbol) and tree.name[0] == "'"
 
 
-def _repeating(token: str) -> Number:
+def _repeating(token: str) -> trees.Number:
     """`0.1\\overline{6}` as a fraction."""
     head, _, tail = token.partition("\\")
     whole, _, part = head.partition(".")
@@ -335,4 +321,4 @@ def _repeating(token: str) -> Number:
         raise Malformed("too many digits")
     fixed = Fraction(int((whole or "0") + part), 10 ** len(part))
     period = Fraction(int(block), (10 ** len(block) - 1) * 10 ** len(part))
-    return Number(fixed + period, token)
+    return trees.Number(fixed + period, token)

@@ -15,20 +15,8 @@ from fractions import Fraction
 from typing import Any
 
 from vinejax.grading.strict import numbers
-from vinejax.grading.strict.algebra import evaluate
-from vinejax.grading.strict.algebra.trees import (
-    IMAGINARY_UNIT,
-    INFINITY,
-    Call,
-    Degrees,
-    Negative,
-    Number,
-    Percent,
-    Tree,
-    nodes_of,
-    number,
-    variables,
-)
+from vinejax.grading.strict.algebra import evaluate, trees
+from vinejax.grading.strict.algebra.trees import Tree, nodes_of, variables
 
 CONSTANT_BITS = 500  # for constants: 150 digits
 POINT_BITS = 240
@@ -44,16 +32,14 @@ MAX_WRITTEN = 6_000  # bits of a number that is written down
 _FAILURES = (ArithmeticError, ValueError, TypeError, KeyError, RecursionError)
 
 
-def _readings(*trees: Tree) -> Iterator[frozenset[str]]:
-    """Which marks count: first all of them, then every other choice that makes a difference."""
+def _readings(a: Tree, b: Tree) -> Iterator[frozenset[str]]:
+    """Which counted count: first all of them, then every other choice that makes a difference."""
     present = set()
-    for node in itertools.chain.from_iterable(map(nodes_of, trees)):
+    for node in itertools.chain(nodes_of(a), nodes_of(b)):
         match node:
-            case Degrees():
-                present.add("deg")
-            case Percent():
-                present.add("pct")
-            case Call("log", (_,)):
+            case trees.Marked(mark, _):
+                present.add(mark)
+            case trees.Call("log", (_,)):
                 present.add("log")
     ordered = sorted(present)
     for keep in itertools.product([True, False], repeat=len(ordered)):
@@ -62,30 +48,33 @@ def _readings(*trees: Tree) -> Iterator[frozenset[str]]:
 
 def is_infinite(tree: Tree) -> int:
     """1 for infinity, -1 for minus infinity, 0 for any other tree."""
-    if tree == INFINITY:
+    if tree == trees.INFINITY:
         return 1
-    return -is_infinite(tree.inner) if isinstance(tree, Negative) else 0
+    return -is_infinite(tree.inner) if isinstance(tree, trees.Negative) else 0
 
 
-def same_value(a: Tree, b: Tree) -> bool:
-    """Whether two trees have the same value for all values of their variables."""
+def same_value(a: Tree, b: Tree, counting: frozenset[str] = frozenset()) -> bool:
+    """Whether two trees have the same value for all values of their variables.
+
+    `counting`: counted that no reading may leave out, see `Evaluator`.
+    """
     if a == b:
         return True
     if is_infinite(a) or is_infinite(b):
         return is_infinite(a) == is_infinite(b)
-    return any(_same(a, b, marks) for marks in _readings(a, b))
+    return any(_same(a, b, counted | counting) for counted in _readings(a, b))
 
 
-def _same(a: Tree, b: Tree, marks: frozenset[str]) -> bool:
+def _same(a: Tree, b: Tree, counted: frozenset[str]) -> bool:
     names = sorted(variables(a) | variables(b))
     try:
         if not names:
-            return _same_constant(a, b, marks)
+            return _same_constant(a, b, counted)
         if len(names) > MAX_VARIABLES:
             return False
 
         def near(bits: int) -> tuple[bool, int]:
-            pairs, span = _sample(a, b, names, marks, bits)
+            pairs, span = _sample(a, b, names, counted, bits)
             return all(_near(x, y, bits, floor=1) for x, y in pairs), span
 
         return _confirmed(near, (a, b), POINT_BITS)
@@ -94,7 +83,7 @@ def _same(a: Tree, b: Tree, marks: frozenset[str]) -> bool:
 
 
 def _confirmed(
-    near: Callable[[int], tuple[bool, int]], trees: tuple[Tree, Tree], bits: int
+    near: Callable[[int], tuple[bool, int]], compared: tuple[Tree, Tree], bits: int
 ) -> bool:
     """What `near(bits)` says; a yes only with bits enough for the span that it found.
 
@@ -104,41 +93,41 @@ def _confirmed(
     if not verdict or DEPTH * span <= bits - SLACK:
         return verdict
     bits += DEPTH * span
-    return bits * sum(1 for tree in trees for _ in nodes_of(tree)) <= MAX_WORK and near(bits)[0]
+    return bits * sum(1 for tree in compared for _ in nodes_of(tree)) <= MAX_WORK and near(bits)[0]
 
 
-def _same_constant(a: Tree, b: Tree, marks: frozenset[str]) -> bool:
+def _same_constant(a: Tree, b: Tree, counted: frozenset[str]) -> bool:
     def near(bits: int) -> tuple[bool, int]:
-        measure = evaluate.Evaluator({}, bits, marks)
+        measure = evaluate.Evaluator({}, bits, counted)
         x, y = measure.pair(a, b)
         if _near(x, y, bits) or max(abs(x), abs(y)) * 2 ** (bits // 2) > 1:
             return _near(x, y, bits), measure.span
         # Both are tiny: noise, which shrinks with more bits, or numbers, which do not.
-        x2, y2 = evaluate.Evaluator({}, 4 * bits, marks).pair(a, b)
+        x2, y2 = evaluate.Evaluator({}, 4 * bits, counted).pair(a, b)
         return abs(x2 - y2) * 2**bits < abs(x - y), measure.span
 
     if _confirmed(near, (a, b), CONSTANT_BITS):
         return True
     return not (_is_literal(a) and _is_literal(b)) and (
-        _rounds(a, b, marks) or _rounds(b, a, marks)
+        _rounds(a, b, counted) or _rounds(b, a, counted)
     )
 
 
 def _is_literal(tree: Tree) -> bool:
     """Whether a tree is a number as written, with or without a minus sign."""
-    return isinstance(tree.inner if isinstance(tree, Negative) else tree, Number)
+    return isinstance(tree.inner if isinstance(tree, trees.Negative) else tree, trees.Number)
 
 
-def _rounds(tree: Tree, other: Tree, marks: frozenset[str]) -> bool:
+def _rounds(tree: Tree, other: Tree, counted: frozenset[str]) -> bool:
     """Whether the tree is a long decimal and the other the number it was printed from."""
     sign = 1
-    while isinstance(tree, Negative):
+    while isinstance(tree, trees.Negative):
         tree, sign = tree.inner, -sign
-    if not isinstance(tree, Number):
+    if not isinstance(tree, trees.Number):
         return False
     if numbers.significant_digits(tree.shown) < numbers.LONG_DECIMAL:
         return False
-    exact = evaluate.Evaluator({}, CONSTANT_BITS, marks)(other)
+    exact = evaluate.Evaluator({}, CONSTANT_BITS, counted)(other)
     if not isinstance(exact, Fraction):
         if getattr(exact, "imag", 0) != 0:
             return False
@@ -171,7 +160,7 @@ def _points(names: list[str]) -> Iterator[dict[str, Fraction]]:
 
 
 def _sample(
-    a: Tree, b: Tree, names: list[str], marks: frozenset[str], bits: int
+    a: Tree, b: Tree, names: list[str], counted: frozenset[str], bits: int
 ) -> tuple[list[tuple[Any, Any]], int]:
     """Both values at the points that count, the real ones, or all if nothing is real; their span.
 
@@ -179,7 +168,7 @@ def _sample(
     """
     real, other, span = [], [], 0
     for point in _points(names):
-        measure = evaluate.Evaluator(point, bits, marks)
+        measure = evaluate.Evaluator(point, bits, counted)
         try:
             pair = measure.pair(a, b)
         except (evaluate.Undefined, ZeroDivisionError):
@@ -188,7 +177,7 @@ def _sample(
         is_real = [isinstance(v, Fraction) or v.imag == 0 for v in pair]
         (real if all(is_real) else other).append(pair)
         span = max(span, measure.span)
-    imaginary = any(node == IMAGINARY_UNIT for tree in (a, b) for node in nodes_of(tree))
+    imaginary = any(node == trees.IMAGINARY_UNIT for tree in (a, b) for node in nodes_of(tree))
     pairs = [*real, *other] if imaginary or len(real) < ENOUGH else real
     if len(pairs) < ENOUGH:
         raise evaluate.Undefined("at too many points")
@@ -216,7 +205,7 @@ def _fraction(value: Any) -> Fraction:
     return Fraction(int(value.real * 10**60), 10**60)
 
 
-def as_rational(tree: Tree) -> Number | None:
+def as_rational(tree: Tree) -> trees.Number | None:
     """The number that a tree is for all values of its variables.
 
     None if it varies, and for numbers that are not rational or too long.
@@ -234,7 +223,7 @@ def as_rational(tree: Tree) -> Number | None:
         return None
     if evaluate.bits_of(first) > MAX_WRITTEN:
         return None
-    return number(first)
+    return trees.number(first)
 
 
 def sign_of_ratio(a: Tree, b: Tree) -> int:

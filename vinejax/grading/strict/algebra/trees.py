@@ -4,9 +4,10 @@ Frozen, hashable and compared by value. A number keeps how it was written, becau
 may be the printed form of another number (`numbers.rounds_to`), so 0.5 and 1/2 are two trees.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +63,10 @@ class Negative:
 
 
 @dataclass(frozen=True, slots=True)
-class Degrees:
-    """`inner` with a degree mark."""
+class Marked:
+    """`inner` with a degree mark ('deg') or a per cent sign ('pct') behind it."""
 
-    inner: "Tree"
-
-
-@dataclass(frozen=True, slots=True)
-class Percent:
-    """`inner` with a per cent sign."""
-
+    mark: Literal["deg", "pct"]
     inner: "Tree"
 
 
@@ -83,10 +78,11 @@ class Call:
     arguments: "tuple[Tree, ...]"
 
 
-Tree = Number | Symbol | Sum | Product | Quotient | Power | Negative | Degrees | Percent | Call
+Tree = Number | Symbol | Sum | Product | Quotient | Power | Negative | Marked | Call
 
 CONSTANTS = {"pi", "e", "i", "inf"}
-PI, IMAGINARY_UNIT, INFINITY = Symbol("pi"), Symbol("i"), Symbol("inf")
+IMAGINARY_UNIT = Symbol("i")
+INFINITY = Symbol("inf")
 REALS = Symbol("mathbb:R")  # the set of real numbers
 
 
@@ -116,21 +112,7 @@ def _children(tree: Tree) -> "tuple[Tree, ...]":
             return children
         case Quotient(left, right) | Power(left, right):
             return left, right
-        case Negative(inner) | Degrees(inner) | Percent(inner):
+        case Negative(inner) | Marked(_, inner):
             return (inner,)
         case _:
             return ()
-
-
-def map_children(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
-    """The tree with `change` of each of its children in the child's place."""
-    children = tuple(map(change, _children(tree)))
-    match tree:
-        case Number() | Symbol():
-            return tree
-        case Sum() | Product():
-            return type(tree)(children)
-        case Call(name, _):
-            return Call(name, children)
-        case _:
-            return type(tree)(*children)

@@ -12,16 +12,13 @@ from vinejax.grading.strict.marks import AND, CLOSE, OPEN
 
 # unit: (what it is measured in, how many of that)
 _SCALES = {
-    **{"km": ("m", Fraction(1000)), "m": ("m", Fraction(1))},
-    **{"cm": ("m", Fraction(1, 100)), "mm": ("m", Fraction(1, 1000))},
-    **{"in": ("in", Fraction(1)), "ft": ("in", Fraction(12))},
-    **{"yd": ("in", Fraction(36)), "mi": ("in", Fraction(63360))},
-    **{"kg": ("g", Fraction(1000)), "g": ("g", Fraction(1))},
-    **{"lb": ("oz", Fraction(16)), "oz": ("oz", Fraction(1))},
-    **{"s": ("s", Fraction(1)), "min": ("s", Fraction(60)), "h": ("s", Fraction(3600))},
-    **{"day": ("s", Fraction(86400)), "week": ("s", Fraction(604800))},
-    **{"l": ("l", Fraction(1)), "ml": ("l", Fraction(1, 1000))},
-    **{"dollar": ("dollar", Fraction(1)), "cent": ("dollar", Fraction(1, 100))},
+    unit: (base, Fraction(count))
+    for unit, base, count in map(
+        str.split,
+        """km m 1000; m m 1; cm m 1/100; mm m 1/1000; in in 1; ft in 12; yd in 36; mi in 63360;
+        kg g 1000; g g 1; lb oz 16; oz oz 1; s s 1; min s 60; h s 3600; day s 86400; week s 604800;
+        l l 1; ml l 1/1000; dollar dollar 1; cent dollar 1/100""".split(";"),
+    )
 }
 _PART = re.compile(rf"\s*(?:[,{AND}]\s*)?(\d+(?:\.\d+)?|\d+/\d+)\s*({OPEN}[^{CLOSE}]*{CLOSE})")
 _CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)(?::([0-5]\d))?")

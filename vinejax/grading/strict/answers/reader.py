@@ -8,20 +8,9 @@ import re
 from vinejax.grading.strict import latex, numbers
 from vinejax.grading.strict.algebra.lexer import Malformed
 from vinejax.grading.strict.algebra.parser import parse_formula
-from vinejax.grading.strict.algebra.trees import REALS, Degrees, number
-from vinejax.grading.strict.answers import matrices, measures, real_sets, relations
-from vinejax.grading.strict.answers.nodes import (
-    Based,
-    Collection,
-    Formula,
-    Matrix,
-    Node,
-    Ratio,
-    Raw,
-    Relation,
-    Sequence,
-    Text,
-)
+from vinejax.grading.strict.algebra.trees import REALS, Marked, number
+from vinejax.grading.strict.answers import matrices, measures, nodes, real_sets, relations
+from vinejax.grading.strict.answers.nodes import Node
 from vinejax.grading.strict.english import choices, quantities, units, words
 from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR, SEPARATORS, SET_CLOSE, SET_OPEN
 
@@ -64,7 +53,7 @@ def read_answer(text: str, thousands: bool = True) -> Node:
 def _read(s: str, depth: int) -> Node:
     s = _unwrap(s)
     if not s or depth > MAX_DEPTH:
-        return Raw(s)
+        return nodes.Raw(s)
     for reader in (_restated, _list, _approximate, _signs, _relation, _union, _without, _bracketed):
         node = reader(s, depth + 1)
         if node is not None:
@@ -84,13 +73,13 @@ def read_choice(s: str) -> tuple[str, Node | None] | None:
 
 def is_understood(node: Node) -> bool:
     """Whether nothing in a structure would be compared as a string, but for words and names."""
-    if isinstance(node, Raw):
+    if isinstance(node, nodes.Raw):
         return _PLAIN.fullmatch(node.source) is not None
-    if isinstance(node, Sequence | Collection):
+    if isinstance(node, nodes.Sequence | nodes.Collection):
         return all(is_understood(item) or _DOTS.fullmatch(item.source) for item in node.items)
-    if isinstance(node, Matrix):
+    if isinstance(node, nodes.Matrix):
         return all(is_understood(cell) for row in node.rows for cell in row)
-    if isinstance(node, Relation):
+    if isinstance(node, nodes.Relation):
         named = relations.named_value(node)
         return all(map(is_understood, named[1:] if named else node.sides))
     return True
@@ -105,11 +94,11 @@ def _unwrap(s: str) -> str:
     return s
 
 
-def open_lists(nodes: list[Node]) -> tuple[Node, ...]:
+def open_lists(members: list[Node]) -> tuple[Node, ...]:
     """Lists inside lists opened up."""
     flat: list[Node] = []
-    for node in nodes:
-        if isinstance(node, Collection) and node.kind == "list":
+    for node in members:
+        if isinstance(node, nodes.Collection) and node.kind == "list":
             flat.extend(node.items)
         else:
             flat.append(node)
@@ -122,10 +111,14 @@ def _restated(s: str, depth: int) -> Node | None:
     if len(parts) != 2 or not _SET.search(parts[1]):
         return None
     said, node = _read(parts[0], depth), _read(parts[1], depth)
-    sets = (Sequence, Collection) if parts[1].strip()[:1] in ("(", "[") else (Formula, Collection)
-    prose = isinstance(said, Text | Relation)
-    if isinstance(said, Collection):  # 184, x < 2: (-\infty, 2) says more than its set
-        prose = len(said.items) == 1 or all(isinstance(item, Relation) for item in said.items)
+    sets = (
+        (nodes.Sequence, nodes.Collection)
+        if parts[1].strip()[:1] in ("(", "[")
+        else (nodes.Formula, nodes.Collection)
+    )
+    prose = isinstance(said, nodes.Text | nodes.Relation)
+    if isinstance(said, nodes.Collection):  # 184, x < 2: (-\infty, 2) says more than its set
+        prose = len(said.items) == 1 or all(isinstance(item, nodes.Relation) for item in said.items)
     return node if prose and isinstance(node, sets) else None
 
 
@@ -139,24 +132,24 @@ def _list(s: str, depth: int) -> Node | None:
     if {AND, OR} <= set(found):  # `and` binds closer
         parts = latex.split_outside_brackets(s, _OR)[0]
         return _joined(s, tuple(_read(p, depth) for p in parts if p.strip()), "or")
-    nodes = open_lists([_read(p, depth) for p in parts if p.strip()])
+    members = open_lists([_read(p, depth) for p in parts if p.strip()])
     # A joiner that is not before the last item says nothing of the items after it.
-    return _joined(s, nodes, {AND: "and", OR: "or"}.get(found[-1], "")) if nodes else None
+    return _joined(s, members, {AND: "and", OR: "or"}.get(found[-1], "")) if members else None
 
 
-def _joined(s: str, nodes: tuple[Node, ...], joiner: str) -> Collection:
+def _joined(s: str, members: tuple[Node, ...], joiner: str) -> nodes.Collection:
     """A list; of inequalities `or` makes the union and `and` what they have in common."""
-    found = Collection(s, "list", nodes, joiner)
-    if not joiner or not all(map(_restricts, nodes)) or real_sets.subject_of(found) in ("", "?"):
+    found = nodes.Collection(s, "list", members, joiner)
+    if not joiner or not all(map(_restricts, members)) or real_sets.subject_of(found) in ("", "?"):
         return found
-    return Collection(s, "union" if joiner == "or" else "intersection", nodes, joiner)
+    return nodes.Collection(s, "union" if joiner == "or" else "intersection", members, joiner)
 
 
 def _restricts(node: Node) -> bool:
     """Whether a node says where a variable is, and not what it is."""
-    if isinstance(node, Collection):
+    if isinstance(node, nodes.Collection):
         return node.kind in ("union", "intersection") and node.joiner != ""
-    return isinstance(node, Relation) and "=" not in node.ops
+    return isinstance(node, nodes.Relation) and "=" not in node.ops
 
 
 def _approximate(s: str, depth: int) -> Node | None:
@@ -164,7 +157,7 @@ def _approximate(s: str, depth: int) -> Node | None:
     parts = latex.split_outside_brackets(s, _APPROX)[0]
     if len(parts) == 1:
         return None
-    first, *rest = [_read(p, depth) for p in parts[:2] if p.strip()] or [Raw("")]
+    first, *rest = [_read(p, depth) for p in parts[:2] if p.strip()] or [nodes.Raw("")]
     return rest[0] if rest and relations.name_of(first) else first
 
 
@@ -178,7 +171,7 @@ def _signs(s: str, depth: int) -> Node | None:
     ]
     if "\\pm" in both[0] or "\\mp" in both[0]:
         return None
-    return Collection(s, "list", open_lists([_read(p, depth) for p in both]))
+    return nodes.Collection(s, "list", open_lists([_read(p, depth) for p in both]))
 
 
 def _relation(s: str, depth: int) -> Node | None:
@@ -193,10 +186,10 @@ def _relation(s: str, depth: int) -> Node | None:
     if all(op in (">", ">=") for op in ops):
         ops, sides = [_TURNED[op] for op in ops[::-1]], sides[::-1]
     values = sides[-1]
-    if ops[-1] == "=" and isinstance(values, Collection) and values.kind == "list":
-        each = [Relation(s, (*sides[:-1], v), tuple(ops)) for v in values.items]
-        return Collection(s, "list", tuple(each))
-    return Relation(s, tuple(sides), tuple(ops))
+    if ops[-1] == "=" and isinstance(values, nodes.Collection) and values.kind == "list":
+        each = [nodes.Relation(s, (*sides[:-1], v), tuple(ops)) for v in values.items]
+        return nodes.Collection(s, "list", tuple(each))
+    return nodes.Relation(s, tuple(sides), tuple(ops))
 
 
 def _union(s: str, depth: int) -> Node | None:
@@ -207,13 +200,15 @@ def _union(s: str, depth: int) -> Node | None:
         kind = "union"
     if len(parts) == 1 or not all(p.strip() for p in parts):
         return None
-    nodes = [_read(p, depth) for p in parts]
-    if kind == "intersection" and not all(isinstance(n, Sequence | Collection) for n in nodes):
+    members = [_read(p, depth) for p in parts]
+    if kind == "intersection" and not all(
+        isinstance(n, nodes.Sequence | nodes.Collection) for n in members
+    ):
         return None
-    sets = [n for n in nodes if isinstance(n, Collection) and n.kind == "set"]
-    if len(sets) == len(nodes) and kind == "union":
-        return Collection(s, "set", tuple(item for n in sets for item in n.items))
-    return Collection(s, kind, tuple(nodes))
+    sets = [n for n in members if isinstance(n, nodes.Collection) and n.kind == "set"]
+    if len(sets) == len(members) and kind == "union":
+        return nodes.Collection(s, "set", tuple(item for n in sets for item in n.items))
+    return nodes.Collection(s, kind, tuple(members))
 
 
 def _without(s: str, depth: int) -> Node | None:
@@ -221,7 +216,7 @@ def _without(s: str, depth: int) -> Node | None:
     parts = latex.split_outside_brackets(s, _WITHOUT)[0]
     if len(parts) != 2 or not all(p.strip() for p in parts):
         return None
-    return Collection(s, "difference", tuple(_read(p, depth) for p in parts))
+    return nodes.Collection(s, "difference", tuple(_read(p, depth) for p in parts))
 
 
 def _bracketed(s: str, depth: int) -> Node | None:
@@ -239,15 +234,15 @@ def _bracketed(s: str, depth: int) -> Node | None:
         if len(built) == 2 and not latex.split_outside_brackets(built[0], _COMMA)[1]:
             return _read(built[1], depth)
         items = open_lists([_read(inner, depth)]) if inner.strip() else ()
-        return Collection(s, "set", items)
+        return nodes.Collection(s, "set", items)
     parts, found = latex.split_outside_brackets(inner, _COMMA)
     if len(parts) > MAX_ITEMS:
         return None
     if len(parts) > 1 and not {AND, OR} & set(found):
-        return Sequence(s, s[0], tuple(_read(p, depth) for p in parts), s[-1])
+        return nodes.Sequence(s, s[0], tuple(_read(p, depth) for p in parts), s[-1])
     if re.fullmatch(r"\(\s*[A-Za-z]\s*\)", s):
         return None  # a choice
-    return _read(inner, depth) if s[0] + s[-1] in ("()", "[]") else Raw(s)
+    return _read(inner, depth) if s[0] + s[-1] in ("()", "[]") else nodes.Raw(s)
 
 
 def _closing(s: str) -> int:
@@ -262,10 +257,10 @@ def _closing(s: str) -> int:
 
 def _leaf(s: str, depth: int) -> Node:
     if s == "\\emptyset":
-        return Collection(s, "set", ())
+        return nodes.Collection(s, "set", ())
     based = numbers.read_based(s)
     if based:
-        return Based(s, *based)
+        return nodes.Based(s, *based)
     if re.fullmatch(rf"{OPEN}[^{CLOSE}]*{CLOSE}", s):
         return _said(s)
     measure = measures.compound_measure(s)
@@ -275,28 +270,32 @@ def _leaf(s: str, depth: int) -> Node:
     unit = _BRACED_UNIT.fullmatch(s) or _UNIT.fullmatch(s)
     if len(parts) > 1 and depth < MAX_DEPTH:
         bare, after = (unit["body"], unit["unit"]) if unit else (s, "")
-        nodes = tuple(_read(p, depth) for p in latex.split_outside_brackets(bare, _COLON)[0])
-        return Ratio(s, nodes, after) if all(isinstance(n, Formula) for n in nodes) else Raw(s)
+        members = tuple(_read(p, depth) for p in latex.split_outside_brackets(bare, _COLON)[0])
+        return (
+            nodes.Ratio(s, members, after)
+            if all(isinstance(n, nodes.Formula) for n in members)
+            else nodes.Raw(s)
+        )
     for prefix, body, after in _splits(s, unit):
         try:
             tree = parse_formula(body)
             if units.unit_key(after) == "degree":
-                return Formula(s, Degrees(tree), prefix)
-            return Formula(s, tree, prefix, after)
+                return nodes.Formula(s, Marked("deg", tree), prefix)
+            return nodes.Formula(s, tree, prefix, after)
         except Malformed:
             continue
-    return Raw(s)
+    return nodes.Raw(s)
 
 
 def _said(s: str) -> Node:
     """Words: a number, a set of numbers, or only words."""
     count = quantities.spoken_number(s.strip(OPEN + CLOSE))
     if count is not None:
-        return Formula(s, number(count))
+        return nodes.Formula(s, number(count))
     key = words.text_key(s)
     if key in words.EMPTY:
-        return Collection(s, "set", ())
-    return Formula(s, REALS) if key in words.REALS else Text(s)
+        return nodes.Collection(s, "set", ())
+    return nodes.Formula(s, REALS) if key in words.REALS else nodes.Text(s)
 
 
 def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:

@@ -15,29 +15,22 @@ from vinejax.grading.strict.algebra.trees import (
     Tree,
     variables,
 )
-from vinejax.grading.strict.answers.nodes import (
-    Formula,
-    Node,
-    Ratio,
-    Raw,
-    Relation,
-    Sequence,
-    Text,
-)
+from vinejax.grading.strict.answers import nodes
+from vinejax.grading.strict.answers.nodes import Node
 from vinejax.grading.strict.english import words
 from vinejax.grading.strict.marks import CLOSE, OPEN
 
 
 def named_value(node: Node) -> tuple[Node, Node] | None:
     """(name, value) of `x = 5`, `5 = x`, `f(x) = ...`, `a = b = 5`; None for other nodes."""
-    if not isinstance(node, Relation) or set(node.ops) - {"=", "in"}:
+    if not isinstance(node, nodes.Relation) or set(node.ops) - {"=", "in"}:
         return None
     first, last = node.sides[0], node.sides[-1]
     if _is_name(first) or (len(node.sides) > 2 and node.ops[0] == "="):
         return first, last
     if _is_name(last) and node.ops == ("=",):
         return last, first
-    if isinstance(first, Formula) and not variables(first.tree):
+    if isinstance(first, nodes.Formula) and not variables(first.tree):
         return first, last  # 2 + 3 = 5
     return None
 
@@ -49,16 +42,16 @@ def name_of(node: Node) -> str:
 
 def _is_name(node: Node) -> bool:
     """Whether a left side only names what the right side says: x, f(x), AB, NO/BO, (x, y)."""
-    if isinstance(node, Text):
+    if isinstance(node, nodes.Text):
         return True
-    if isinstance(node, Raw):
+    if isinstance(node, nodes.Raw):
         # A\\cap B, \\angle ABC, or a product of matrices that is said to be a number
         return node.source[:1].isalpha() or "\\" in node.source
-    if isinstance(node, Sequence):
+    if isinstance(node, nodes.Sequence):
         return all(_is_name(item) for item in node.items)
-    if isinstance(node, Ratio):  # a:b = 1:2
+    if isinstance(node, nodes.Ratio):  # a:b = 1:2
         return not node.unit and all(_is_name(part) for part in node.parts)
-    if not isinstance(node, Formula) or not _only_symbols(node.tree):
+    if not isinstance(node, nodes.Formula) or not _only_symbols(node.tree):
         return False
     return not node.unit or node.unit.strip(OPEN + CLOSE).isupper()  # \angle ABC
 
@@ -91,18 +84,18 @@ def _is_application(head: Tree, others: list[Tree]) -> bool:
 
 
 def _difference(a: Node, b: Node) -> Tree | None:
-    if isinstance(a, Formula) and isinstance(b, Formula):
+    if isinstance(a, nodes.Formula) and isinstance(b, nodes.Formula):
         return Sum((b.tree, Negative(a.tree)))
     return None
 
 
-def _labels(relation: Relation) -> set[str]:
+def _labels(relation: nodes.Relation) -> set[str]:
     """The letters that belong to a name: ABC of `\\angle ABC = 30`."""
-    names = [side for side in relation.sides if isinstance(side, Formula) and _is_name(side)]
+    names = [side for side in relation.sides if isinstance(side, nodes.Formula) and _is_name(side)]
     return {name.unit for name in names if name.unit}
 
 
-def same_solutions(a: Relation, b: Relation) -> bool:
+def same_solutions(a: nodes.Relation, b: nodes.Relation) -> bool:
     """Two equations, or two inequalities, that are multiples of each other."""
     operator = a.ops[0]
     if len(a.ops) > 1 or a.ops != b.ops or operator == "in" or _labels(a) != _labels(b):

@@ -4,14 +4,10 @@ from fractions import Fraction
 
 from vinejax.grading.strict.algebra import symbolic
 from vinejax.grading.strict.algebra.trees import (
-    PI,
-    Degrees,
-    Percent,
+    Marked,
     Product,
-    Quotient,
     Symbol,
     Tree,
-    map_children,
     number,
     variables,
 )
@@ -28,7 +24,7 @@ def same_formula(a: Formula, b: Formula) -> bool:
         return False
     x, y = _measure(a), _measure(b)
     if "radian" in (x, y) and {x, y} <= {"radian", "degree", ""}:  # here a degree mark counts
-        return symbolic.same_value(_in_radians(a.tree), _in_radians(b.tree))
+        return symbolic.same_value(a.tree, b.tree, counting=frozenset({"deg"}))
     if x and y and x != y:
         found = measures.unit_scale(x), measures.unit_scale(y)
         if not (found[0] and found[1]) or found[0][0] != found[1][0]:
@@ -51,25 +47,11 @@ def _same_description(a: Formula, b: Formula) -> bool:
     return units.same_description(a.unit, b.unit)
 
 
-def _in_radians(tree: Tree) -> Tree:
-    """Degree marks as products with pi/180."""
-    if isinstance(tree, Degrees):
-        return Quotient(Product((_in_radians(tree.inner), PI)), number(180))
-    return map_children(tree, _in_radians)
-
-
 def _times(tree: Tree, factor: Fraction) -> Tree:
     return Product((tree, number(factor)))
 
 
 def _measure(formula: Formula) -> str:
     """The unit of measure, '' without one; a degree mark and a per cent sign are units too."""
-    unit = units.unit_key(formula.unit)
-    if unit:
-        return unit
-    match formula.tree:
-        case Degrees():
-            return "degree"
-        case Percent():
-            return "percent"
-    return ""
+    mark = formula.tree.mark if isinstance(formula.tree, Marked) else ""
+    return units.unit_key(formula.unit) or {"deg": "degree", "pct": "percent"}.get(mark, "")
