@@ -95,8 +95,8 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
 
 def _broken_box(text: str) -> str | None:
     """What the last box holds up to the end of its formula; None if that is but a word."""
-    found = list(_OPEN_BOX.finditer(text))
-    rest = _undressed(_FORMULA_END.split(text[found[-1].end() :], 1)[0]) if found else ""
+    boxes = list(_OPEN_BOX.finditer(text))
+    rest = _undressed(_FORMULA_END.split(text[boxes[-1].end() :], 1)[0]) if boxes else ""
     return rest if re.search(r"[\d\\]", rest) else None
 
 
@@ -104,7 +104,7 @@ def _announced(text: str) -> tuple[str | None, str | None]:
     """(the last answer after 'answer is' or the like, the last judgement there), None without."""
     judged = None
     for phrase in _PHRASES:
-        ends = [found.end() for found in phrase.finditer(text)][-_MOST_PHRASES:]
+        ends = [announcement.end() for announcement in phrase.finditer(text)][-_MOST_PHRASES:]
         for end in reversed(ends):
             answer = _after_phrase(text[end : end + _LONGEST_TAIL])
             if answer and not _JUDGED.match(answer):
@@ -149,14 +149,14 @@ def _after_phrase(tail: str) -> str:
 
 def _formulas_at_start(tail: str) -> str:
     """The formula that a text begins with, or several as one list; '' without."""
-    found: list[str] = []
+    formulas: list[str] = []
     joints: list[bool] = []
     at = end = 0
     while opener := next((o for o in _OPENERS if tail.startswith(o, at)), None):
         inside, closed, _ = tail[at + len(opener) :].partition(_OPENERS[opener])
         if not closed:
             break
-        found.append(inside.strip())
+        formulas.append(inside.strip())
         end = at + len(opener) + len(inside) + len(closed)
         joint = _JOINT.match(tail, end)
         if not joint:
@@ -164,40 +164,44 @@ def _formulas_at_start(tail: str) -> str:
         at = joint.end()
         joints.append(any(joint.groups()))
     stop = _SENTENCE_END.match(tail, end)
-    is_list = any(joints[: len(found) - 1]) or stop or end == len(tail)
-    return ", ".join(found if is_list else found[:1])
+    is_list = any(joints[: len(formulas) - 1]) or stop or end == len(tail)
+    return ", ".join(formulas if is_list else formulas[:1])
 
 
 def _last_spans(sentence: str) -> str:
     """The last `$..$`, with those that 'and' or 'or' makes a list with it; '' without."""
     spans = list(_SPAN.finditer(sentence))
-    found, joined = [], False
+    contents, joined = [], False
     for i, span in enumerate(reversed(spans)):
         if i:
             joint = _JOINT.fullmatch(sentence, span.end(), spans[-i].start())
             joined = joined or bool(joint and any(joint.groups()))
             if not joint or not joined:
                 break
-        found.append(span[1])
-    return ", ".join(reversed(found))
+        contents.append(span[1])
+    return ", ".join(reversed(contents))
 
 
 def _once(answer: str) -> str:
-    """`5 (five)` as 5."""
-    said = _IN_WORDS.fullmatch(answer)
-    if said and (count := spoken_number(said[2])) is not None and read_rational(said[1]) == count:
-        return said[1]
+    """Drop a number's repetition in words: `5 (five)` becomes `5`."""
+    in_words = _IN_WORDS.fullmatch(answer)
+    if (
+        in_words
+        and (count := spoken_number(in_words[2])) is not None
+        and read_rational(in_words[1]) == count
+    ):
+        return in_words[1]
     return answer
 
 
 def _last_formula(text: str) -> str | None:
     """The last formula between delimiters, where no number comes after it and no box is broken."""
-    found = None
+    last = None
     for match in _FORMULA.finditer(text[-_LONGEST_TAIL:]):
-        found = match
-    if found is None or "boxed" in text or _NUMBER.search(text[-_LONGEST_TAIL:], found.end()):
+        last = match
+    if last is None or "boxed" in text or _NUMBER.search(text[-_LONGEST_TAIL:], last.end()):
         return None
-    formula = _undressed(next(filter(None, found.groups()), ""))
+    formula = _undressed(next(filter(None, last.groups()), ""))
     return formula if re.search(r"[A-Za-z\d]", formula) else None
 
 

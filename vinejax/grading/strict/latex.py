@@ -1,9 +1,9 @@
-"""LaTeX as a string: boxes, balanced groups, and the marks that do not change what is said.
+"""LaTeX as a string: boxes, balanced braces, and one spelling for what is written in many.
 
-`clean` brings an answer to the small dialect that the parsers of this package read: no delimiters,
-no sizes, no spacing commands, `\\frac` for all its kin, sets in `SET_OPEN`..`SET_CLOSE`, and words,
-with or without `\\text`, in `OPEN`..`CLOSE` (marks.py). Everything here is linear in the text, or
-nearly, and never raises.
+`clean_answer` rewrites an answer in the small dialect that the parsers of this package read: no
+delimiters, sizes or spacing commands, `\\frac` for every kind of fraction, sets in
+`SET_OPEN`..`SET_CLOSE`, and words, with or without `\\text`, in `OPEN`..`CLOSE` (marks.py).
+Everything here takes time about linear in the text, and never raises.
 """
 
 import re
@@ -27,11 +27,7 @@ MAX_BOXES = 4  # inside each other
 _COMMAND_OF = r"""times ×✕, cdot ·⋅∙, pi π, sqrt √, infty ∞, le ≤, ge ≥, ne ≠, approx ≈, pm ±, mp ∓,
     cup ∪, cap ∩, in ∈, emptyset ∅, ldots …"""
 _UNICODE = {
-    **{
-        c: rf"\{name} "
-        for name, characters in map(str.split, _COMMAND_OF.split(","))
-        for c in characters
-    },
+    **{c: f"\\{row.split()[0]} " for row in _COMMAND_OF.split(",") for c in row.split()[1]},
     **dict.fromkeys("−–—‐‑", "-"),
     **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u202a\u202b\u202c\u202d\u202e", ""),
     **dict.fromkeys("°º", r"^\circ "),
@@ -60,19 +56,14 @@ _SYNONYMS = r"""
 ^\circ degree degrees; \overline bar; \ldots dots cdots dotsc dotsb ldots;
 \setminus backslash smallsetminus
 """
-_WITHOUT_MEANING = """left right bigl bigr Bigl Bigr big Big bigg Bigg biggl biggr Biggl Biggr limits
-    nolimits displaystyle textstyle scriptstyle vec overrightarrow hat tilde boldsymbol bm mathcal
-    mathfrak rm bf it sf tt thinspace negthinspace nonumber notag hspace ensuremath tiny scriptsize footnotesize small
+_WITHOUT_MEANING = """
+    left right bigl bigr Bigl Bigr big Big bigg Bigg biggl biggr Biggl Biggr limits nolimits vec hat
+    displaystyle textstyle scriptstyle overrightarrow tilde boldsymbol bm mathcal mathfrak rm bf it
+    sf tt thinspace negthinspace nonumber notag hspace ensuremath tiny scriptsize footnotesize small
     normalsize large Large LARGE huge Huge checkmark ldotp blacksquare square qed"""
-_ALIASES = {name: new for new, *names in map(str.split, _SYNONYMS.split(";")) for name in names}
-_ALIASES |= {
-    "lbrace": SET_OPEN,
-    "rbrace": SET_CLOSE,
-    "lor": OR,
-    "vee": OR,
-    "land": AND,
-    "wedge": AND,
-}
+_ALIASES = {name: row.split()[0] for row in _SYNONYMS.split(";") for name in row.split()[1:]}
+_ALIASES |= {"lbrace": SET_OPEN, "rbrace": SET_CLOSE, "lor": OR, "vee": OR, "land": AND}
+_ALIASES |= {"wedge": AND}
 _ALIASES |= dict.fromkeys(["quad", "qquad", "newline", "space"], " ")
 _ALIASES |= dict.fromkeys(_WITHOUT_MEANING.split(), "")
 _COMMAND = re.compile(r"\\([A-Za-z]+)|\\([,;:!> ~{}%$&#|]|\n|\Z)")
@@ -100,7 +91,7 @@ _CUP_LETTER = re.compile(r"(?<=[\])])\s*U\s*(?=(?:\\left\s*)?[\[(])")
 # ]1,2] and [1,2[, as written in France; no endpoint here holds a bracket of its own.
 _FRENCH_OPEN = re.compile(r"(^|\\cup|\\in|=|:)(\s*(?:\\left\s*)?)\](?=[^\[\]()]*[,;])")
 _FRENCH_CLOSE = re.compile(r"([(\[][^\[\]()]*[,;][^\[\]()]*)\[(?=\s*(?:$|\\cup))")
-# What is empty and no argument: {}5, 45{}^\circ
+# Empty braces that are not a command's argument: {}5, 45{}^\circ
 _EMPTY_GROUP = re.compile(
     r"((?:\\(?:frac|binom|sqrt|overline|mathbb|dot)(?![A-Za-z])|[\^_}\]])\s*\{\s*\})|\{\s*\}"
 )
@@ -138,26 +129,26 @@ def is_balanced(text: str) -> bool:
 
 
 def last_boxed(text: str) -> str | None:
-    """What the last `\\boxed{..}` (or `\\fbox{..}`, or `\\boxed 5`) holds; None without one.
+    """The contents of the last `\\boxed{..}` (or `\\fbox{..}`, or `\\boxed 5`); None without one.
 
     A last box that never closes gives None: the answer was cut off.
     """
-    found = list(_BOX.finditer(text))
-    return _box(text, found[-1].end()) if found else None
+    boxes = list(_BOX.finditer(text))
+    return _box(text, boxes[-1].end()) if boxes else None
 
 
 def last_boxes(text: str) -> str | None:
-    """`last_boxed`, and with it the boxes right before it: what they hold, separated by commas.
+    """The contents of the last box and of the boxes that it makes a list with, with commas.
 
-    They are one answer where nothing but `and`, `or` and punctuation within a sentence stands
-    between them; the same contents count once.
+    Boxes are one list where nothing but `and`, `or` and punctuation within a sentence stands
+    between them; equal contents count once.
     """
-    found = list(_BOX.finditer(text))
-    last = _box(text, found[-1].end()) if found else None
+    boxes = list(_BOX.finditer(text))
+    last = _box(text, boxes[-1].end()) if boxes else None
     if last is None:
         return None
-    contents, start = [last], found[-1].start()
-    for match in reversed(found[:-1]):
+    contents, start = [last], boxes[-1].start()
+    for match in reversed(boxes[:-1]):
         box = _box(text, match.end()) if text.startswith("{", match.end()) else None
         if box is None or not _JOINT.fullmatch(text, match.end() + len(box) + 2, start):
             break
@@ -178,18 +169,20 @@ def _box(text: str, end: int) -> str | None:
 
 
 def inside_boxes(text: str) -> str:
-    """What the last boxes hold, or `text` itself; a box that never closes runs to the end."""
+    """The contents of the last boxes, or `text` itself; a box that never closes runs to the end."""
     for _ in range(MAX_BOXES):
-        found = list(_BOX.finditer(text))
-        if not found:
+        boxes = list(_BOX.finditer(text))
+        if not boxes:
             break
-        boxes = last_boxes(text)
-        text = text[found[-1].end() :].lstrip().removeprefix("{") if boxes is None else boxes
+        contents = last_boxes(text)
+        if contents is None:
+            contents = text[boxes[-1].end() :].lstrip().removeprefix("{")
+        text = contents
     return text
 
 
 def clean_answer(text: str) -> str:
-    """An answer in the dialect that the parsers read; see the top of this file."""
+    """Rewrite an answer in the dialect that the parsers read, see the top of this file."""
     s = re.sub(r"[\s~]{2,}", " ", inside_boxes(text).translate(_TRANSLATE))
     s = _SUPERSCRIPTS.sub(lambda m: "^{" + re.sub(r"\D", "", m.group()) + "}", s)
     if r"\\begin" in s:
@@ -213,7 +206,7 @@ def clean_answer(text: str) -> str:
 
 
 def _layout(s: str) -> str:
-    """Without colours and emphasis; open ends of intervals, sets of numbers and signs one way."""
+    """Drop colours and emphasis; write intervals, number sets and signs in one way."""
     if match := _EMPHASIS.fullmatch(s):
         s = match.group(2)
     s = _NO_DELIMITER.sub("", _COLOUR.sub("", s))
@@ -227,7 +220,7 @@ def _layout(s: str) -> str:
 
 
 def _trim(s: str) -> str:
-    """Without punctuation at the ends and without braces around the whole."""
+    """Drop punctuation at the ends and braces around the whole."""
     for _ in range(4):
         s = s.strip().rstrip(f"\\.,;: {AND}{OR}").lstrip(f"=, {AND}{OR}")
         if s.startswith("{") and group_end(s, 0) == len(s) - 1:
@@ -236,20 +229,23 @@ def _trim(s: str) -> str:
 
 
 def _commands(s: str) -> str:
-    """Aliases to one name each; sizes, spaces and escapes gone."""
+    """Replace commands by one spelling each; drop sizes, spaces and escapes."""
 
-    def one(match: re.Match[str]) -> str:
+    def in_one_spelling(match: re.Match[str]) -> str:
         name, symbol = match.groups()
         if name is None:
             return _SYMBOLS.get(symbol, " " if symbol in " \n:;,>" else "")
         alias = _ALIASES.get(name)
-        # The space keeps `\lt x` from becoming one word, and never changes a meaning.
-        return match.group() if alias is None else alias + " " if alias[-1:].isalpha() else alias
+        if alias is None:
+            return match.group()
+        if alias[-1:].isalpha():
+            alias += " "  # so that `\leq x` does not become `\lex`
+        return alias
 
     first, last = s.find("\\begin"), s.rfind("\\end")
     if 0 <= first < last:
         s = s[:first] + _ROWS.sub(ROW, s[first:last]) + s[last:]
-    return _COMMAND.sub(one, s)
+    return _COMMAND.sub(in_one_spelling, s)
 
 
 _FONT = re.compile(
@@ -259,7 +255,7 @@ _FONT = re.compile(
 
 
 def _fonts(s: str) -> str:
-    """`\\text{..}` and its kin to OPEN..CLOSE, in one pass with a stack; nested ones merge."""
+    """Replace `\\text{..}` and the like by OPEN..CLOSE; nested ones become one."""
     out, stack, inside, last = [], [], 0, 0
     for match in _FONT.finditer(s):
         out.append(s[last : match.start()])
@@ -281,11 +277,11 @@ def _fonts(s: str) -> str:
 
 
 def split_outside_brackets(s: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
-    """(parts, separators): `s` split where the pattern matches outside every bracket.
+    """(parts, separators) of `s`, split where the pattern matches outside every bracket.
 
     A bracket closes any other, as the ends of half-open intervals do.
     """
-    parts, found, depth, start, at = [], [], 0, 0, 0
+    parts, separators, depth, start, at = [], [], 0, 0, 0
     while match := _BRACKETS.search(s, at):
         at = match.end()
         if match.group() in _OPENING:
@@ -298,6 +294,6 @@ def split_outside_brackets(s: str, separator: re.Pattern[str]) -> tuple[list[str
             depth = max(0, depth - 1)
         elif depth == 0 and (hit := separator.match(s, match.start())):
             parts.append(s[start : hit.start()])
-            found.append(hit.group())
+            separators.append(hit.group())
             start = at = max(hit.end(), at)
-    return [*parts, s[start:]], found
+    return [*parts, s[start:]], separators

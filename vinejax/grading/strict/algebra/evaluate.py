@@ -1,4 +1,4 @@
-"""The value of a tree at a point: exact where it is rational, else to as many bits as asked.
+"""The value of a tree at a point: exact where it is rational, else to a given number of bits.
 
 Sizes are bounded before a number is made: a tower of powers or a factorial raises `TooLarge`
 instead of filling the memory.
@@ -55,15 +55,11 @@ class Evaluator:
                 return value
             case trees.Symbol(name):
                 return self.symbol(name)
-            case trees.Product((first, *others)):
+            case trees.Product((first, *others)) | trees.Sum((first, *others)):
+                operation = operator.mul if isinstance(tree, trees.Product) else operator.add
                 total = self(first)
-                for factor in others:
-                    total = self.combine(total, self(factor), operator.mul)
-                return total
-            case trees.Sum((first, *others)):
-                total = self(first)
-                for term in others:
-                    total = self.combine(total, self(term), operator.add)
+                for other in others:
+                    total = self.combine(total, self(other), operation)
                 return total
             case trees.Quotient(top, bottom):
                 return self.divide(self(top), self(bottom))

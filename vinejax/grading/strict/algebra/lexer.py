@@ -26,12 +26,12 @@ class Malformed(ValueError):
 
 def tokenise(text: str) -> list[tuple[str, str]]:
     """(kind, text) for each token; raises Malformed on the first character that is not known."""
-    found, at = [], 0
+    tokens, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)
-        if not match or len(found) >= MAX_TOKENS:
+        if not match or len(tokens) >= MAX_TOKENS:
             raise Malformed(f"unknown token at {at}" if not match else "too long")
         kind = str(match.lastgroup)
-        found.append((kind, match.group(kind)))
+        tokens.append((kind, match.group(kind)))
         at = match.end()
-    return found
+    return tokens

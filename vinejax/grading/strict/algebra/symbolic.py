@@ -231,7 +231,7 @@ def sign_of_ratio(a: Tree, b: Tree) -> int:
     names = sorted(variables(a) | variables(b))
     if not names or len(names) > MAX_VARIABLES:
         return 0
-    found = []
+    quotients = []
 
     def proportional(bits: int) -> tuple[bool, int]:
         pairs, span = _sample(a, b, names, frozenset({"deg", "pct", "log"}), bits)
@@ -239,7 +239,7 @@ def sign_of_ratio(a: Tree, b: Tree) -> int:
             return False, span
         x0, y0 = pairs[0]
         measure, times = evaluate.Evaluator({}, bits, frozenset()), operator.mul
-        found.append(measure.divide(x0, y0))
+        quotients.append(measure.divide(x0, y0))
         crossed = ((measure.combine(x, y0, times), measure.combine(x0, y, times)) for x, y in pairs)
         return all(_near(x, y, bits) for x, y in crossed), span
 
@@ -248,5 +248,5 @@ def sign_of_ratio(a: Tree, b: Tree) -> int:
             return 0
     except _FAILURES:
         return 0
-    c = found[0]
+    c = quotients[0]
     return 0 if getattr(c, "imag", 0) != 0 else 1 if c > 0 else -1

@@ -1,7 +1,8 @@
 """Expression trees: what a formula is to the parser, the evaluator and the comparison.
 
-Frozen, hashable and compared by value. A number keeps how it was written, because a long decimal
-may be the printed form of another number (`numbers.rounds_to`), so 0.5 and 1/2 are two trees.
+Trees are frozen, hashable and compared by value. A number keeps how it was written, because a long
+decimal may be the printed form of another number (`numbers.rounds_to`). `a - b` is a sum with a
+`Negative` in it, and no sum or product is empty.
 """
 
 from collections.abc import Iterator
@@ -27,38 +28,28 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """`a + b + ..`; a difference has a `Negative` among its terms."""
-
     terms: "tuple[Tree, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`a b ..`"""
-
     factors: "tuple[Tree, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """`top / bottom`"""
-
     top: "Tree"
     bottom: "Tree"
 
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """`base ^ exponent`"""
-
     base: "Tree"
     exponent: "Tree"
 
 
 @dataclass(frozen=True, slots=True)
 class Negative:
-    """`-inner`"""
-
     inner: "Tree"
 
 
@@ -87,7 +78,7 @@ REALS = Symbol("mathbb:R")  # the set of real numbers
 
 
 def number(value: int | Fraction) -> Number:
-    """A number that nobody wrote: `str(value)` is how it is shown."""
+    """A number that was computed and not written: it is shown as `str(value)`."""
     return Number(Fraction(value), str(value))
 
 
@@ -101,7 +92,7 @@ def nodes_of(tree: Tree) -> Iterator[Tree]:
 
 
 def variables(tree: Tree) -> set[str]:
-    """The names of the symbols that are no constants."""
+    """The names of the symbols that are not constants."""
     names = {node.name for node in nodes_of(tree) if isinstance(node, Symbol)}
     return names - CONSTANTS
 

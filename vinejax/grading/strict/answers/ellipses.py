@@ -81,7 +81,7 @@ def _step(start: list[Fraction], end: list[Fraction]) -> Step | None:
         return one, one
     if len(start) < 2 or start[0] == start[1]:
         return None
-    found = [(start[1] - start[0], one)]
+    steps = [(start[1] - start[0], one)]
     if len(start) > 2 and start[0]:
-        found.append((Fraction(0), start[1] / start[0]))
-    return next((step for step in found if _goes_on(start, step)), None)
+        steps.append((Fraction(0), start[1] / start[0]))
+    return next((step for step in steps if _goes_on(start, step)), None)

@@ -100,12 +100,12 @@ def _read_list(read: Read, text: str, depth: int) -> tuple[Node, ...]:
 
 def _expression(s: str, depth: int, read: Read) -> Node | None:
     """`2A + B C^T` for matrices A, B, C with cells that are formulas."""
-    found = list(_ONE.finditer(s))
-    if not 1 <= len(found) <= MAX_MATRICES:
+    matrices = list(_ONE.finditer(s))
+    if not 1 <= len(matrices) <= MAX_MATRICES:
         return None
-    grids = [_formulas(read_matrix(m.group(), depth, read)) for m in found]
+    grids = [_formulas(read_matrix(m.group(), depth, read)) for m in matrices]
     marked, at = "", 0
-    for i, match in enumerate(found):
+    for i, match in enumerate(matrices):
         marked += s[at : match.start()] + _MARK.format(i)
         at = match.end()
     marked = (marked + s[at:]).strip()

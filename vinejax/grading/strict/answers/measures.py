@@ -45,9 +45,9 @@ def compound_measure(s: str) -> Formula | None:
         parts.append((match.group(1), units.unit_key(match.group(2)), match.group(2)))
         at = match.end()
     scales = [unit_scale(unit) for _, unit, _ in parts]
-    if s[at:].strip() or len(parts) < 2 or len({found and found[0] for found in scales}) > 1:
+    if s[at:].strip() or len(parts) < 2 or len({known and known[0] for known in scales}) > 1:
         return None
-    factors = [found[1] for found in scales if found]
+    factors = [known[1] for known in scales if known]
     if len(factors) < len(parts) or any(a <= b for a, b in zip(factors, factors[1:], strict=False)):
         return None
     values = [numbers.read_rational(value) or 0 for value, _, _ in parts]
@@ -55,18 +55,18 @@ def compound_measure(s: str) -> Formula | None:
     return Formula(s, number(total), unit=parts[-1][2])
 
 
-def unit_as_factor(tree: Tree, said: str, other: Tree) -> Tree | None:
+def unit_as_factor(tree: Tree, unit: str, other: Tree) -> Tree | None:
     """`5 kg` in the unit that the only letter of a product stands for: 5000 g for `x g`."""
     letters = variables(other)
-    letter = said.strip(OPEN + CLOSE + " ")
+    letter = unit.strip(OPEN + CLOSE + " ")
     if letter in units.LETTERS & letters:
         return Product((tree, Symbol(letter)))
     known = [name for name in letters if name.lower() in _SCALES]
     wanted = unit_scale(known[0].lower()) if len(known) == 1 else None
-    found = unit_scale(units.unit_key(said))
-    if not wanted or not found or wanted[0] != found[0]:
+    given = unit_scale(units.unit_key(unit))
+    if not wanted or not given or wanted[0] != given[0]:
         return None
-    factor = found[1] / wanted[1]
+    factor = given[1] / wanted[1]
     return Product((tree, number(factor), Symbol(known[0])))
 
 
@@ -99,5 +99,5 @@ def same_time(a: tuple[int, str], b: tuple[int, str]) -> bool:
     """8:05 may be morning or evening where the other says which; 15:30 is 3:30 PM."""
     if a[0] == b[0] or bool(a[1]) == bool(b[1]):
         return a[0] == b[0]
-    bare, said = (a, b) if b[1] else (b, a)
-    return bare[0] < 13 * 60 and bare[0] % 720 == said[0] % 720
+    bare, exact = (a, b) if b[1] else (b, a)
+    return bare[0] < 13 * 60 and bare[0] % 720 == exact[0] % 720

@@ -64,11 +64,11 @@ def _read(s: str, depth: int) -> Node:
 
 def read_choice(s: str) -> tuple[str, Node | None] | None:
     """(letter, what it says) of a multiple choice answer; None for any other answer."""
-    found = choices.split_choice(s)
-    if found is None or not found[1]:
-        return found and (found[0], None)
-    said = read_answer(found[1])
-    return (found[0], said) if is_understood(said) else None
+    parts = choices.split_choice(s)
+    if parts is None or not parts[1]:
+        return parts and (parts[0], None)
+    node = read_answer(parts[1])
+    return (parts[0], node) if is_understood(node) else None
 
 
 def is_understood(node: Node) -> bool:
@@ -110,38 +110,40 @@ def _restated(s: str, depth: int) -> Node | None:
     parts = latex.split_outside_brackets(s, _COLON)[0]
     if len(parts) != 2 or not _SET.search(parts[1]):
         return None
-    said, node = _read(parts[0], depth), _read(parts[1], depth)
+    restated, node = _read(parts[0], depth), _read(parts[1], depth)
     sets = (
         (nodes.Sequence, nodes.Collection)
         if parts[1].strip()[:1] in ("(", "[")
         else (nodes.Formula, nodes.Collection)
     )
-    prose = isinstance(said, nodes.Text | nodes.Relation)
-    if isinstance(said, nodes.Collection):  # 184, x < 2: (-\infty, 2) says more than its set
-        prose = len(said.items) == 1 or all(isinstance(item, nodes.Relation) for item in said.items)
+    prose = isinstance(restated, nodes.Text | nodes.Relation)
+    if isinstance(restated, nodes.Collection):  # 184, x < 2: (-\infty, 2) says more than its set
+        prose = len(restated.items) == 1 or all(
+            isinstance(item, nodes.Relation) for item in restated.items
+        )
     return node if prose and isinstance(node, sets) else None
 
 
 def _list(s: str, depth: int) -> Node | None:
-    parts, found = latex.split_outside_brackets(s, _COMMA)
+    parts, separators = latex.split_outside_brackets(s, _COMMA)
     if len(parts) < 2 or len(parts) > MAX_ITEMS:
         return None
     measure = measures.compound_measure(s)
     if measure:
         return measure
-    if {AND, OR} <= set(found):  # `and` binds closer
+    if {AND, OR} <= set(separators):  # `and` binds closer
         parts = latex.split_outside_brackets(s, _OR)[0]
         return _joined(s, tuple(_read(p, depth) for p in parts if p.strip()), "or")
     members = open_lists([_read(p, depth) for p in parts if p.strip()])
     # A joiner that is not before the last item says nothing of the items after it.
-    return _joined(s, members, {AND: "and", OR: "or"}.get(found[-1], "")) if members else None
+    return _joined(s, members, {AND: "and", OR: "or"}.get(separators[-1], "")) if members else None
 
 
 def _joined(s: str, members: tuple[Node, ...], joiner: str) -> nodes.Collection:
     """A list; of inequalities `or` makes the union and `and` what they have in common."""
-    found = nodes.Collection(s, "list", members, joiner)
-    if not joiner or not all(map(_restricts, members)) or real_sets.subject_of(found) in ("", "?"):
-        return found
+    joined = nodes.Collection(s, "list", members, joiner)
+    if not joiner or not all(map(_restricts, members)) or real_sets.subject_of(joined) in ("", "?"):
+        return joined
     return nodes.Collection(s, "union" if joiner == "or" else "intersection", members, joiner)
 
 
@@ -175,20 +177,20 @@ def _signs(s: str, depth: int) -> Node | None:
 
 
 def _relation(s: str, depth: int) -> Node | None:
-    parts, found = latex.split_outside_brackets(s, _OPERATOR)
-    if not found:
+    parts, operators = latex.split_outside_brackets(s, _OPERATOR)
+    if not operators:
         return None
     pieces = latex.split_outside_brackets(s, _CUP)[0]
     if len(pieces) > 1 and all(map(_OPERATOR.search, pieces)):  # x < 1 \\cup x > 2
         return _joined(s, open_lists([_read(p, depth) for p in pieces]), "or")
-    ops = [_OPERATORS.get(op, op) for op in found]
+    ops = [_OPERATORS.get(op, op) for op in operators]
     sides = [_read(p, depth) for p in parts]
     if all(op in (">", ">=") for op in ops):
         ops, sides = [_TURNED[op] for op in ops[::-1]], sides[::-1]
     values = sides[-1]
     if ops[-1] == "=" and isinstance(values, nodes.Collection) and values.kind == "list":
-        each = [nodes.Relation(s, (*sides[:-1], v), tuple(ops)) for v in values.items]
-        return nodes.Collection(s, "list", tuple(each))
+        equations = [nodes.Relation(s, (*sides[:-1], v), tuple(ops)) for v in values.items]
+        return nodes.Collection(s, "list", tuple(equations))
     return nodes.Relation(s, tuple(sides), tuple(ops))
 
 
@@ -235,10 +237,10 @@ def _bracketed(s: str, depth: int) -> Node | None:
             return _read(built[1], depth)
         items = open_lists([_read(inner, depth)]) if inner.strip() else ()
         return nodes.Collection(s, "set", items)
-    parts, found = latex.split_outside_brackets(inner, _COMMA)
+    parts, separators = latex.split_outside_brackets(inner, _COMMA)
     if len(parts) > MAX_ITEMS:
         return None
-    if len(parts) > 1 and not {AND, OR} & set(found):
+    if len(parts) > 1 and not {AND, OR} & set(separators):
         return nodes.Sequence(s, s[0], tuple(_read(p, depth) for p in parts), s[-1])
     if re.fullmatch(r"\(\s*[A-Za-z]\s*\)", s):
         return None  # a choice
@@ -303,10 +305,10 @@ def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
     before = _PREFIX.fullmatch(s)
     if words.changes_meaning(s) or before and words.says_loss(before[1]):
         return [("", s, "")]
-    found = [("", unit["body"], unit["unit"])] if unit else []
-    found += [(before[1], before[2], "")] if before else []
+    splits = [("", unit["body"], unit["unit"])] if unit else []
+    splits += [(before[1], before[2], "")] if before else []
     mixed = re.fullmatch(r"(-?)\s*(\d+) (\d+)\s*/\s*(\d+)(.*)", s)
     if mixed:
         sign, whole, top, bottom, rest = mixed.groups()
-        found.append(("", f"{sign}({whole}+{top}/{bottom}){rest}", ""))
-    return [*found, ("", s, "")]
+        splits.append(("", f"{sign}({whole}+{top}/{bottom}){rest}", ""))
+    return [*splits, ("", s, "")]

@@ -2,19 +2,8 @@
 
 import re
 
-from vinejax.grading.strict.algebra import symbolic
-from vinejax.grading.strict.algebra.trees import (
-    Call,
-    Negative,
-    Number,
-    Power,
-    Product,
-    Quotient,
-    Sum,
-    Symbol,
-    Tree,
-    variables,
-)
+from vinejax.grading.strict.algebra import symbolic, trees
+from vinejax.grading.strict.algebra.trees import Tree, variables
 from vinejax.grading.strict.answers import nodes
 from vinejax.grading.strict.answers.nodes import Node
 from vinejax.grading.strict.english import words
@@ -64,28 +53,28 @@ def is_y_of_x(a: Node, b: Node) -> bool:
 
 def _only_symbols(tree: Tree) -> bool:
     match tree:
-        case Symbol(name):
+        case trees.Symbol(name):
             return name not in ("pi", "inf")
-        case Product((head, *others)):
+        case trees.Product((head, *others)):
             return all(map(_only_symbols, tree.factors)) or _is_application(head, others)
-        case Quotient(top, bottom):
+        case trees.Quotient(top, bottom):
             return _only_symbols(top) and _only_symbols(bottom)
-        case Power(base, Negative()):  # f^{-1}
+        case trees.Power(base, trees.Negative()):  # f^{-1}
             return _only_symbols(base)
-        case Call(name, arguments) if name == "abs" or name in words.FUNCTIONS:
+        case trees.Call(name, arguments) if name == "abs" or name in words.FUNCTIONS:
             return all(map(_only_symbols, arguments))
     return False
 
 
 def _is_application(head: Tree, others: list[Tree]) -> bool:
     """Whether a product is meant as a function of numbers: `f(2)`."""
-    is_function = isinstance(head, Symbol) and head.name[0] in "fghpqPF"
-    return is_function and all(isinstance(factor, Number) for factor in others)
+    is_function = isinstance(head, trees.Symbol) and head.name[0] in "fghpqPF"
+    return is_function and all(isinstance(factor, trees.Number) for factor in others)
 
 
 def _difference(a: Node, b: Node) -> Tree | None:
     if isinstance(a, nodes.Formula) and isinstance(b, nodes.Formula):
-        return Sum((b.tree, Negative(a.tree)))
+        return trees.Sum((b.tree, trees.Negative(a.tree)))
     return None
 
 

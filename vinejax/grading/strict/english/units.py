@@ -40,10 +40,10 @@ def unit_key(text: str) -> str:
     spoken = re.findall(r"[a-z]+(?:\.m\b\.?)?", low)
     if len(set(spoken) - _POWERS) > 1:
         spoken = [w for w in spoken if w != "in"]  # beside other words it is no inch
-    found = [NAMES[w] for w in spoken if w in NAMES]
-    if len(found) > 1 and found[-1] in ("celsius", "fahrenheit"):
-        found = found[-1:]  # degrees Celsius
-    return "/".join(found) + power if found else ""
+    names = [NAMES[w] for w in spoken if w in NAMES]
+    if len(names) > 1 and names[-1] in ("celsius", "fahrenheit"):
+        names = names[-1:]  # degrees Celsius
+    return "/".join(names) + power if names else ""
 
 
 def same_unit(a: str, b: str) -> bool:
@@ -72,8 +72,8 @@ def nouns(text: str) -> frozenset[str]:
 
 
 def _spoken(text: str) -> set[str]:
-    found = re.findall(r"[a-z'][a-z'.-]*", _plain(text))
-    return {w for w in found if w not in NAMES and w not in _POWERS | _EMPTY_WORDS}
+    spoken = re.findall(r"[a-z'][a-z'.-]*", _plain(text))
+    return {w for w in spoken if w not in NAMES and w not in _POWERS | _EMPTY_WORDS}
 
 
 def _plain(text: str) -> str:

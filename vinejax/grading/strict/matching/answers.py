@@ -64,8 +64,8 @@ def _same_choice(a: Node, b: Node) -> bool:
     x, y = reader.read_choice(a.source), reader.read_choice(b.source)
     if x and y:
         return x[0] == y[0] and (x[1] is None or y[1] is None or _same(x[1], y[1]))
-    said, other = (x[1], b) if x else (y[1] if y else None, a)
-    return said is not None and _same(said, other)
+    wording, other = (x[1], b) if x else (y[1] if y else None, a)
+    return wording is not None and _same(wording, other)
 
 
 def _same_text(a: Node, b: Node) -> bool:
@@ -109,16 +109,16 @@ def _collection(a: Node, b: Node) -> bool:
         if by_noun is not None:
             return by_noun
         return _in_any_order(_with_shared_name(a), _with_shared_name(b)) or _intervals(a, b)
-    many, one = (a, b) if isinstance(a, nodes.Collection) else (b, a)
+    many, other = (a, b) if isinstance(a, nodes.Collection) else (b, a)
     assert isinstance(many, nodes.Collection)
-    if isinstance(one, nodes.Sequence) and many.kind == "list" and many.joiner != "or":
-        brackets = one.opening + one.closing
-        ordered = brackets == "()" or (brackets == "[]" and len(one.items) > 2)
-        if ordered and _in_order(_values(many), one.items):
+    if isinstance(other, nodes.Sequence) and many.kind == "list" and many.joiner != "or":
+        brackets = other.opening + other.closing
+        ordered = brackets == "()" or (brackets == "[]" and len(other.items) > 2)
+        if ordered and _in_order(_values(many), other.items):
             return True
     if len(many.items) == 1:
-        return _same(many.items[0], one)
-    return _intervals(many, one)
+        return _same(many.items[0], other)
+    return _intervals(many, other)
 
 
 def _disagree(a: nodes.Collection, b: nodes.Collection) -> bool:
@@ -127,10 +127,10 @@ def _disagree(a: nodes.Collection, b: nodes.Collection) -> bool:
         return False
     for item in (*a.items, *b.items):
         value = relations.named_value(item)
-        said = value[1] if value and not _named(a) + _named(b) else item
-        if isinstance(said, nodes.Formula) and variables(said.tree):
+        content = value[1] if value and not _named(a) + _named(b) else item
+        if isinstance(content, nodes.Formula) and variables(content.tree):
             return True
-        if not isinstance(said, nodes.Formula | nodes.Sequence | nodes.Collection):
+        if not isinstance(content, nodes.Formula | nodes.Sequence | nodes.Collection):
             return True
     return False
 
@@ -154,16 +154,16 @@ def _repeats(node: nodes.Collection) -> bool:
 
 def _named(node: nodes.Collection) -> tuple[str, ...]:
     """The names of `x = 1, y = 2` if they all differ; () for anything else."""
-    found = [relations.named_value(item) for item in node.items]
-    names = [source_key(f[0].source) for f in found if f]
+    pairs = [relations.named_value(item) for item in node.items]
+    names = [source_key(pair[0].source) for pair in pairs if pair]
     if len({name.partition("_")[0] for name in names}) == 1:
         return ()  # x_1 = 2, x_2 = 5: roots, in any order
     return tuple(sorted(names)) if len(set(names)) == len(node.items) > 1 else ()
 
 
 def _values(node: nodes.Collection) -> list[Node]:
-    found = [relations.named_value(item) for item in node.items]
-    return [f[1] if f else item for f, item in zip(found, node.items, strict=True)]
+    pairs = [relations.named_value(item) for item in node.items]
+    return [pair[1] if pair else item for pair, item in zip(pairs, node.items, strict=True)]
 
 
 def _with_shared_name(node: nodes.Collection) -> Nodes[Node]:

@@ -2,15 +2,8 @@
 
 from fractions import Fraction
 
-from vinejax.grading.strict.algebra import symbolic
-from vinejax.grading.strict.algebra.trees import (
-    Marked,
-    Product,
-    Symbol,
-    Tree,
-    number,
-    variables,
-)
+from vinejax.grading.strict.algebra import symbolic, trees
+from vinejax.grading.strict.algebra.trees import Tree, variables
 from vinejax.grading.strict.answers import measures
 from vinejax.grading.strict.answers.nodes import Formula
 from vinejax.grading.strict.english import units, words
@@ -26,10 +19,10 @@ def same_formula(a: Formula, b: Formula) -> bool:
     if "radian" in (x, y) and {x, y} <= {"radian", "degree", ""}:  # here a degree mark counts
         return symbolic.same_value(a.tree, b.tree, counting=frozenset({"deg"}))
     if x and y and x != y:
-        found = measures.unit_scale(x), measures.unit_scale(y)
-        if not (found[0] and found[1]) or found[0][0] != found[1][0]:
+        scales = measures.unit_scale(x), measures.unit_scale(y)
+        if not (scales[0] and scales[1]) or scales[0][0] != scales[1][0]:
             return False
-        return symbolic.same_value(_times(a.tree, found[0][1]), _times(b.tree, found[1][1]))
+        return symbolic.same_value(_times(a.tree, scales[0][1]), _times(b.tree, scales[1][1]))
     if symbolic.same_value(a.tree, b.tree):
         return True
     # 5 m, read as a product, against 5 \text{ m}
@@ -42,16 +35,16 @@ def same_formula(a: Formula, b: Formula) -> bool:
 
 def _same_description(a: Formula, b: Formula) -> bool:
     """False where words that are no unit make two things of a formula: `n` even, `n` odd."""
-    if any(isinstance(node.tree, Symbol) and variables(node.tree) for node in (a, b)):
+    if any(isinstance(node.tree, trees.Symbol) and variables(node.tree) for node in (a, b)):
         return units.nouns(a.unit) == units.nouns(b.unit)  # \triangle ABC: the words are its name
     return units.same_description(a.unit, b.unit)
 
 
 def _times(tree: Tree, factor: Fraction) -> Tree:
-    return Product((tree, number(factor)))
+    return trees.Product((tree, trees.number(factor)))
 
 
 def _measure(formula: Formula) -> str:
     """The unit of measure, '' without one; a degree mark and a per cent sign are units too."""
-    mark = formula.tree.mark if isinstance(formula.tree, Marked) else ""
+    mark = formula.tree.mark if isinstance(formula.tree, trees.Marked) else ""
     return units.unit_key(formula.unit) or {"deg": "degree", "pct": "percent"}.get(mark, "")
