@@ -1,4 +1,4 @@
-"""What is compared, and both comparisons: the cheap one, for anywhere, the full one, for a worker.
+"""A job of comparing, and its two verdicts: a cheap one for any process, a full one for workers.
 
 A job is (mode, prediction, gold). In mode 'strict' prediction and gold are strings, in mode
 'reference' tuples of strings: the answers that the reference extracts from each side. A prediction
@@ -23,7 +23,7 @@ LONGEST_ANSWER = 5000
 
 
 def cheap_verdict(job: Job) -> bool | None:
-    """The verdict where it takes no time: same strings, plain numbers, easy rules; else None."""
+    """The verdict where it takes no time: equal strings, plain numbers, easy rules; else None."""
     mode, prediction, gold = job
     if prediction is None:
         return _cheap_readable(mode, str(gold))

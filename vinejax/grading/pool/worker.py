@@ -1,4 +1,4 @@
-"""The process that compares answers: `python -m vinejax.grading.pool.worker`, see `pool.py`.
+"""The process that compares answers: `python -m vinejax.grading.pool.worker`, see `grader.py`.
 
 One JSON object a line in, one out. The first line in is the settings, the first line out says
 that everything is imported; from then on the answer to {"mode", "prediction", "gold"}, a job of
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def start(settings: dict[str, Any]) -> None:
-    """Take the limits, import what the modes need and compare one pair in each.
+    """Set the limits, and compare one pair in each mode, which imports what the mode needs.
 
     Raises ImportError where a library is missing.
     """

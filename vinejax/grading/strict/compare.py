@@ -1,13 +1,13 @@
-"""The strict comparison of two answers: what a mathematician would say.
+"""The strict comparison of two answers: the verdict of a mathematician.
 
 Values are exact: 0.333 is not a third, 3.14 is not pi. Only a decimal of ten or more significant
 digits is taken for the number that it was printed from. Conventions: a percentage equals its
 number with or without the sign; a unit, a degree mark or a name (`x =`) that one side leaves out is
-no error, two different measures are; lists and sets have no order, tuples have; the brackets of an
-interval count; a number written in a base equals only the same digits in the same base.
+no error, two different measures or names are; lists and sets have no order, tuples have; the
+brackets of an interval count; a number in a base equals only the same digits in the same base.
 
 Nothing is ever run as code: answers are read by the parsers of this package and by nothing else.
-`equal` bounds every size before it computes; the pool limits its time all the same.
+`equal_strict` bounds every size before it computes; the pool limits its time all the same.
 """
 
 import re
@@ -90,9 +90,9 @@ def _equal(prediction: str, gold: str) -> bool:
 def readable_strict(answer: str) -> bool:
     """Whether an answer (bare, in dollars or in a box) is understood, as a gold has to be.
 
-    A number, a formula, or a tuple, list, set, matrix or relation of such, or words. False for what
-    would be compared as a string: an empty answer, brackets that do not close, commands that no
-    reader knows. Never raises; in bounded time.
+    True for a number, a formula, a tuple, list, set, matrix or relation of such, and words. False
+    for an answer that would be compared as a string: empty, with brackets that do not close or
+    commands that no reader knows. Never raises, and takes bounded time.
     """
     if len(answer) > MAX_CHARACTERS:
         return False

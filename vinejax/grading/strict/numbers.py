@@ -1,4 +1,4 @@
-"""Plain numbers, exactly: what needs no parser is read here and decided without sympy or mpmath."""
+"""Plain numbers, read and compared exactly without a parser, sympy or mpmath."""
 
 import re
 from fractions import Fraction

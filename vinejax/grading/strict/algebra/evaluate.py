@@ -35,12 +35,12 @@ class Undefined(ArithmeticError):
 class Evaluator:
     """Values of trees at `point`, a value for every variable, to `bits` bits.
 
-    `counted`: those of "deg", "pct" and "log" that count: a degree mark is pi/180, a per cent sign
-    1/100, a log without a base is the decimal one. Without, the first two are counted that people
-    leave out, and log is ln.
+    `counted`: which of "deg", "pct" and "log" count: then a degree mark is pi/180, a per cent sign
+    1/100, and a log without a base is the decimal one. Otherwise the first two change nothing, as
+    people leave them out, and log is ln.
 
     `span` is the largest binary exponent, of either sign, of the numbers met so far that had to be
-    rounded: a sum of them needs that many bits and more to show its smallest term.
+    rounded: a sum of them needs more bits than that to show its smallest term.
     """
 
     def __init__(self, point: Mapping[str, Fraction], bits: int, counted: frozenset[str]) -> None:

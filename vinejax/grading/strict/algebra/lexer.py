@@ -1,7 +1,7 @@
-"""The tokens that are read as mathematics: a whitelist, and the first line of defence.
+"""The tokens that are read as mathematics: a whitelist, so that code in any language is refused.
 
 Numbers, single letters, words in their markers, commands and a few operators. No names, no
-attributes, no quotes: what is code in any language is not a formula here.
+attributes, no quotes.
 """
 
 import re

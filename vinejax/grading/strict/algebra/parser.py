@@ -176,7 +176,7 @@ class _Parser:
         return tree
 
     def argument(self) -> Tree:
-        """What a command such as \\frac takes: a group, or one digit or symbol as TeX has it."""
+        """The argument of a command such as \\frac: a group, or one digit or symbol as in TeX."""
         if self.peek() == "{":
             return self.deeper(self.group)
         if self.kind() == "num" and len(self.peek()) > 1:

@@ -23,7 +23,7 @@ POINT_BITS = 240
 POINTS = 10
 ENOUGH = 3  # points at which both sides have a value
 SLACK = 40  # last bits that rounding may have changed
-# Bits for each bit of the span of the numbers met: sin x is x but for x^3/6.
+# Bits needed per bit of span: sin x differs from x by x^3/6, whose exponent is three times that.
 DEPTH = 4
 MAX_WORK = 1_000_000  # bits times nodes: what would need more is taken for different
 MAX_VARIABLES = 20
@@ -85,7 +85,7 @@ def _same(a: Tree, b: Tree, counted: frozenset[str]) -> bool:
 def _confirmed(
     near: Callable[[int], tuple[bool, int]], compared: tuple[Tree, Tree], bits: int
 ) -> bool:
-    """What `near(bits)` says; a yes only with bits enough for the span that it found.
+    """The verdict of `near(bits)`, where a yes needs enough bits for the span that it reports.
 
     `e^x + 10^{-70}` is `e^x` to 240 bits, and no longer to 1,200.
     """
@@ -248,5 +248,7 @@ def sign_of_ratio(a: Tree, b: Tree) -> int:
             return 0
     except _FAILURES:
         return 0
-    c = quotients[0]
-    return 0 if getattr(c, "imag", 0) != 0 else 1 if c > 0 else -1
+    quotient = quotients[0]
+    if getattr(quotient, "imag", 0) != 0:
+        return 0
+    return 1 if quotient > 0 else -1

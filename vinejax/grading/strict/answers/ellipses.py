@@ -1,4 +1,4 @@
-"""Lists with dots: `1, 2, \\ldots, 10` is what it leaves out, where that is a progression."""
+"""Lists with dots: `1, 2, \\ldots, 10` stands for all its terms where they are a progression."""
 
 import dataclasses
 import re
@@ -75,7 +75,7 @@ def _goes_on(terms: list[Fraction], step: Step) -> bool:
 
 
 def _step(start: list[Fraction], end: list[Fraction]) -> Step | None:
-    """What leads from each term to the next, None where nothing does."""
+    """The step from each term to the next, None where no one step fits all."""
     one = Fraction(1)
     if len(start) == 1 and end and start[0] < end[0] and start[0].denominator == 1:
         return one, one

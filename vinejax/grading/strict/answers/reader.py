@@ -1,6 +1,6 @@
 """Reading an answer: from the outside in, lists and relations before brackets before formulas.
 
-`read` never raises: what it does not understand is a `Raw`, equal only to the same string.
+`read_answer` never raises: text that it does not understand is a `Raw`, equal only to itself.
 """
 
 import re
@@ -155,7 +155,7 @@ def _restricts(node: Node) -> bool:
 
 
 def _approximate(s: str, depth: int) -> Node | None:
-    """What is exact of `a \\approx b`, or the value where a only names it."""
+    """The exact side of `a \\approx b`, which is b where a is only a name."""
     parts = latex.split_outside_brackets(s, _APPROX)[0]
     if len(parts) == 1:
         return None

@@ -46,7 +46,7 @@ def as_intervals(node: Node) -> list[Sequence] | None:
 
 
 def subject_of(node: Node) -> str:
-    """What inequalities are about: a variable, or a quantity such as `\\sin x` or `f(2)`.
+    """The subject of inequalities: a variable, or a quantity such as `\\sin x` or `f(2)`.
 
     '' where they name nothing, '?' where they name several things.
     """
@@ -243,7 +243,7 @@ def _are_apart(parts: list[list[Sequence]]) -> bool:
 
 
 def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
-    """What sets share; None where ends are no numbers, unless there is one set."""
+    """The intersection of sets; None where ends are no numbers, unless there is one set."""
     if len(parts) == 1:
         return parts[0]
     shared = [_Span(-math.inf, math.inf, _ALL)]
@@ -271,7 +271,7 @@ def _difference(base: list[Sequence], removed: list[Sequence]) -> list[Sequence]
 
 
 def _overlap(a: _Span, b: _Span) -> _Span | None:
-    """What two spans share."""
+    """The intersection of two spans, None where it is empty."""
     low = max(a, b, key=lambda s: (s.low, s.open_low))
     high = min(a, b, key=lambda s: (s.high, not s.open_high))
     if low.low > high.high or low.low == high.high and (low.open_low or high.open_high):

@@ -25,7 +25,7 @@ def named_value(node: Node) -> tuple[Node, Node] | None:
 
 
 def name_of(node: Node) -> str:
-    """The source of a side that only names something, '' for any other."""
+    """The source of a side that only names something, '' for any other side."""
     return node.source.strip() if _is_name(node) else ""
 
 

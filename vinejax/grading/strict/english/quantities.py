@@ -1,4 +1,4 @@
-"""Numbers as people write them, to numbers as the parsers read them: text in, text out.
+"""Rewrite numbers as people write them to the notation that the parsers read: text in, text out.
 
 Money, millions, ordinals, per cent, degrees with minutes, temperatures, decimals that go on, and
 bases in words. Each pass is a pattern that is linear in the text; none of them raises.
@@ -78,7 +78,7 @@ _IN_BASE = re.compile(
 
 
 def plain_quantities(s: str) -> str:
-    """The text with its quantities in the one notation that the parsers know."""
+    """Rewrite the quantities of a text in the one notation that the parsers know."""
     if "'" in s:
         s = _APOSTROPHES.sub(lambda m: m.group().replace("'", ""), s)
     if s.count(".") > 1:
@@ -105,7 +105,7 @@ def plain_quantities(s: str) -> str:
 
 
 def _scaled(match: re.Match[str]) -> str:
-    """`\\text{ million}` to a power of ten."""
+    """Rewrite `\\text{ million}` as a power of ten."""
     return _times(rf"\cdot {_FACTORS[match['scale']]}", match)
 
 
@@ -142,7 +142,7 @@ def _minus(match: re.Match[str]) -> str:
 
 
 def _without_ending(match: re.Match[str]) -> str:
-    """3rd to 3, where the ending belongs to the number; braces that it opened go with it."""
+    """Drop the ending of 3rd where it belongs to the number, and the braces that it opened."""
     digits = re.search(r"\d+$", match.string[max(0, match.start() - 4) : match.start()])
     number = int(digits.group()) if digits else 0
     last = 0 if number % 100 in (11, 12, 13) else number % 10

@@ -77,5 +77,5 @@ def _spoken(text: str) -> set[str]:
 
 
 def _plain(text: str) -> str:
-    """In lower case, without markers and articles."""
+    """A text in lower case, without markers and articles."""
     return _FILLERS.sub("", _MARKERS.sub(" ", text).casefold())

@@ -136,7 +136,7 @@ def _disagree(a: nodes.Collection, b: nodes.Collection) -> bool:
 
 
 def _by_noun(a: nodes.Collection, b: nodes.Collection) -> bool | None:
-    """Whether as many of each are said: 5 boys, 3 girls; None where not all items have nouns."""
+    """Whether both lists count the same things: 5 boys, 3 girls; None where an item has no noun."""
     x, y = (
         {units.nouns(i.unit): i for i in n.items if isinstance(i, nodes.Formula)} for n in (a, b)
     )
@@ -148,7 +148,7 @@ def _by_noun(a: nodes.Collection, b: nodes.Collection) -> bool | None:
 
 
 def _repeats(node: nodes.Collection) -> bool:
-    """Whether an item said twice is said once: in sets, and in lists of points."""
+    """Whether a repeated item counts once: in sets, and in lists of points."""
     return node.kind == "set" or all(isinstance(item, nodes.Sequence) for item in node.items)
 
 

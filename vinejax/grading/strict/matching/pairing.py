@@ -12,8 +12,8 @@ from vinejax.grading.strict.answers.nodes import Collection, Node
 Items = Sequence[Node]
 Same = Callable[[Node, Node], bool]
 
-# Characters of the pairs that lists are compared in, each with each; past it they must match in
-# order. A character costs up to 0.1 ms, and no comparison may take a second.
+# Characters in all pairs of items of two lists; longer lists must match in order. A character costs
+# up to 0.1 ms, and no comparison may take a second.
 MAX_PAIRED = 10_000
 
 
