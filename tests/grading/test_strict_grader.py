@@ -25,7 +25,7 @@ OWN = [
     for name in ("grading_cases", "grading_kinds")
     for line in (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
 ]
-PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?|-?\d+/\d+")
+PLAIN_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?|-?[0-9]+/[1-9][0-9]*")
 DECIDED = 90  # of the pairs, without a parser
 CATEGORIES = sorted({row["category"] for row in OWN})
 

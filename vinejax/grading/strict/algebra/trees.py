@@ -99,11 +99,11 @@ def variables(tree: Tree) -> set[str]:
 
 def _children(tree: Tree) -> "tuple[Tree, ...]":
     match tree:
+        case Number() | Symbol():  # most nodes
+            return ()
         case Sum(children) | Product(children) | Call(_, children):
             return children
         case Quotient(left, right) | Power(left, right):
             return left, right
         case Negative(inner) | Marked(_, inner):
             return (inner,)
-        case _:
-            return ()
