@@ -135,7 +135,7 @@ def test_lists_match_in_any_order_and_the_last_ones_count():
 )
 def test_what_is_no_formula_is_refused(text: str):
     with pytest.raises((symbolic.Refused, TypeError)):
-        symbolic._build(text, symbolic._IMPLICIT)
+        symbolic.build_formula(text)
 
 
 def test_deep_nesting_is_not_an_exception():

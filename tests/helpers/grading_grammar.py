@@ -13,7 +13,7 @@ from vinejax.grading.reference.compare import (
     equal_reference,
     readable_reference,
 )
-from vinejax.grading.strict import compare as strict
+from vinejax.grading.strict.compare import cheap_strict, equal_strict, readable_strict
 from vinejax.tasks.steps import STYLES, split_steps
 
 LIMIT_S = 1.0  # of processor time, for one call
@@ -72,7 +72,7 @@ def timed(call: Callable[..., Any], *arguments: Any) -> Any:
 @functools.cache
 def warm_up() -> None:
     """Import what a comparison needs, as a worker does before its first pair."""
-    strict.equal("\\frac{x}{2}", "0.5x")
+    equal_strict("\\frac{x}{2}", "0.5x")
     equal_reference(["\\frac{x}{2}"], ["0.5x"])
 
 
@@ -92,11 +92,11 @@ def check_text(text: str) -> None:
 def check_strict(a: str, b: str) -> None:
     """A verdict, the same both ways; the cheap one agrees; what is readable equals itself."""
     warm_up()
-    verdict = timed(strict.equal, a, b)
-    assert verdict == timed(strict.equal, b, a)
-    assert timed(strict.cheap, a, b) in (None, verdict)
-    if timed(strict.readable, a):
-        assert timed(strict.equal, a, a)
+    verdict = timed(equal_strict, a, b)
+    assert verdict == timed(equal_strict, b, a)
+    assert timed(cheap_strict, a, b) in (None, verdict)
+    if timed(readable_strict, a):
+        assert timed(equal_strict, a, a)
 
 
 def check_reference(a: str, b: str) -> None:

@@ -1,16 +1,28 @@
-"""Grading: is this answer the gold one? Two modes, and processes that can be killed.
+"""Grading: is this answer the gold one? Nothing that a model wrote is run, and all of it ends.
 
-'strict' says what a mathematician would, 'reference' what the reference's code says, mistakes
-included. Nothing that a model wrote is ever run, and everything here ends in bounded time.
+- `extract.py`: the answer in a response, by our rule and by the reference's.
+- `strict/`: mode 'strict', the verdict of a mathematician.
+- `reference/`: mode 'reference', the verdict of the reference's code, mistakes included.
+- `pool/`: worker processes with limits of time and memory; `Grader` is the pool.
+
+The forms of answers that 'strict' reads (docs/tasks.md lists them) are frozen: no new ones.
 """
 
 import functools
 
 from vinejax.grading.extract import Style, extract_answer
-from vinejax.grading.pool.grader import Grader, Stats, Verdict
+from vinejax.grading.pool.grader import Grader, GraderStats, Verdict
 from vinejax.grading.pool.jobs import Mode
 
-__all__ = ["Grader", "Stats", "Verdict", "extract_answer", "grade", "grade_response", "readable"]
+__all__ = [
+    "Grader",
+    "GraderStats",
+    "Verdict",
+    "extract_answer",
+    "grade",
+    "grade_response",
+    "readable",
+]
 
 
 def grade(prediction: str, gold: str, mode: Mode = "strict", style: Style = "math") -> bool:

@@ -1,15 +1,15 @@
 """Finding the answer in a response: our rule, and the reference's.
 
-`extract_answer` is ours and gives the last candidate. `extract_reference` reproduces
-`src/treetune/tasks/math_answer_exctraction.py` of McGill-NLP/VinePPO (`extract_math_answer`) and
-`src/treetune/tasks/gsm8k.py`; reference/vineppo.md sections 6.1 and 6.2 describe both.
+`extract_answer` is ours and gives the last candidate. `extract_reference` and `reference_gsm8k`
+reproduce `extract_math_answer` in `src/treetune/tasks/math_answer_exctraction.py` and
+`src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO.
 
-Where ours departs: one candidate, the last, in which boxes (and formulas that are announced) with
-nothing but 'and' or commas between them are one list; a box is a whole command, so that `\\boxed 5`
-and `\\fbox{5}` are boxes and an escaped brace closes nothing; what a box that never closes holds is
-taken if it is no word; 'the answer is correct' announces nothing; `####` counts only for GSM8K;
+Where ours departs: it takes one candidate, the last; boxes, or announced formulas, with nothing but
+'and' or commas between them are one list; a box is a whole command, so `\\boxed 5` and `\\fbox{5}`
+are boxes and an escaped brace closes nothing; the contents of a box that never closes are taken
+unless they are a word; 'the answer is correct' announces nothing; `####` counts only for GSM8K;
 where nothing is boxed or announced, a formula between dollars is taken whole; the sign of a number
-is read from what stands before it, so '3-5' gives 5 and not -5; thousands separators, fractions,
+depends on what stands before it, so '3-5' gives 5 and not -5; thousands separators, fractions,
 mixed numbers, ratios and times of day stay whole.
 """
 
@@ -17,9 +17,9 @@ import re
 from typing import Literal
 
 from vinejax.grading.reference.normalise import normalise
+from vinejax.grading.strict.english.quantities import spoken_number
 from vinejax.grading.strict.latex import last_boxes
-from vinejax.grading.strict.numbers import plain
-from vinejax.grading.strict.quantities import spoken
+from vinejax.grading.strict.numbers import read_rational
 
 Style = Literal["math", "gsm8k"]
 MARKER = "####"
@@ -67,11 +67,11 @@ _REFERENCE_AND = re.compile(r"\\text\{\s*and\s*\}")
 def extract_answer(text: str, style: Style = "math") -> str | None:
     """The last answer that a response gives, without its box, dollars and full stop, or None.
 
-    Looked for in this order, the first kind that is found deciding: what follows the last `####`
-    (style 'gsm8k' only); the last box, with those that it makes a list with, or what a last box
-    that never closes holds; what follows the last 'final answer is' that announces something; the
-    last such 'answer is'; the text itself where it is one formula and no words; the last formula
-    between dollars or the like, if no number follows it (style 'math' only); the last number; the
+    The first of these that is there decides: the text after the last `####` (style 'gsm8k' only);
+    the last box with those that it makes a list with, or the contents of a last box that never
+    closes; the text after the last 'final answer is' that announces something; the same for
+    'answer is'; the whole text where it is one formula and no words; the last formula between
+    dollars or the like, if no number follows it (style 'math' only); the last number; the whole
     text where it is one word. Never raises.
     """
     if style == "gsm8k" and MARKER in text:
@@ -94,9 +94,9 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
 
 
 def _broken_box(text: str) -> str | None:
-    """What the last box holds up to the end of its formula; None if that is but a word."""
-    found = list(_OPEN_BOX.finditer(text))
-    rest = _undressed(_FORMULA_END.split(text[found[-1].end() :], 1)[0]) if found else ""
+    """The contents of the last box up to the end of its formula; None if they are only a word."""
+    boxes = list(_OPEN_BOX.finditer(text))
+    rest = _undressed(_FORMULA_END.split(text[boxes[-1].end() :], 1)[0]) if boxes else ""
     return rest if re.search(r"[\d\\]", rest) else None
 
 
@@ -104,7 +104,7 @@ def _announced(text: str) -> tuple[str | None, str | None]:
     """(the last answer after 'answer is' or the like, the last judgement there), None without."""
     judged = None
     for phrase in _PHRASES:
-        ends = [found.end() for found in phrase.finditer(text)][-_MOST_PHRASES:]
+        ends = [announcement.end() for announcement in phrase.finditer(text)][-_MOST_PHRASES:]
         for end in reversed(ends):
             answer = _after_phrase(text[end : end + _LONGEST_TAIL])
             if answer and not _JUDGED.match(answer):
@@ -122,12 +122,12 @@ def _words(text: str) -> int | None:
 
 
 def _undressed(text: str) -> str:
-    """Without dollars and punctuation at its ends; `.5` keeps its point."""
+    """Drop dollars and punctuation at both ends; `.5` keeps its point."""
     return re.sub(r"^[\s*$,;:]*(?:\.(?!\d)[\s*$,;:]*)?", "", text).rstrip(" \t\n*$,;:.").strip()
 
 
 def _first_line(text: str) -> str:
-    """The first line with anything in it, without spaces around it."""
+    """The first line that is not blank, without spaces around it."""
     return next((line.strip() for line in text.split("\n") if line.strip()), "")
 
 
@@ -144,19 +144,19 @@ def _after_phrase(tail: str) -> str:
     numbers = _NUMBER.findall(sentence)
     if len(numbers) == 1 and (_words(sentence) or 0) > _MOST_WORDS:
         return _last_number(sentence) or ""  # 'Jane started growing it 3 hours ago.'
-    return _once(_undressed(sentence))
+    return _without_repetition(_undressed(sentence))
 
 
 def _formulas_at_start(tail: str) -> str:
     """The formula that a text begins with, or several as one list; '' without."""
-    found: list[str] = []
+    formulas: list[str] = []
     joints: list[bool] = []
     at = end = 0
     while opener := next((o for o in _OPENERS if tail.startswith(o, at)), None):
         inside, closed, _ = tail[at + len(opener) :].partition(_OPENERS[opener])
         if not closed:
             break
-        found.append(inside.strip())
+        formulas.append(inside.strip())
         end = at + len(opener) + len(inside) + len(closed)
         joint = _JOINT.match(tail, end)
         if not joint:
@@ -164,40 +164,42 @@ def _formulas_at_start(tail: str) -> str:
         at = joint.end()
         joints.append(any(joint.groups()))
     stop = _SENTENCE_END.match(tail, end)
-    is_list = any(joints[: len(found) - 1]) or stop or end == len(tail)
-    return ", ".join(found if is_list else found[:1])
+    is_list = any(joints[: len(formulas) - 1]) or stop or end == len(tail)
+    return ", ".join(formulas if is_list else formulas[:1])
 
 
 def _last_spans(sentence: str) -> str:
     """The last `$..$`, with those that 'and' or 'or' makes a list with it; '' without."""
     spans = list(_SPAN.finditer(sentence))
-    found, joined = [], False
+    contents, joined = [], False
     for i, span in enumerate(reversed(spans)):
         if i:
             joint = _JOINT.fullmatch(sentence, span.end(), spans[-i].start())
             joined = joined or bool(joint and any(joint.groups()))
             if not joint or not joined:
                 break
-        found.append(span[1])
-    return ", ".join(reversed(found))
+        contents.append(span[1])
+    return ", ".join(reversed(contents))
 
 
-def _once(answer: str) -> str:
-    """`5 (five)` as 5."""
-    said = _IN_WORDS.fullmatch(answer)
-    if said and (count := spoken(said[2])) is not None and plain(said[1]) == count:
-        return said[1]
-    return answer
+def _without_repetition(answer: str) -> str:
+    """Drop a number's repetition in words: `5 (five)` becomes `5`."""
+    match = _IN_WORDS.fullmatch(answer)
+    if not match:
+        return answer
+    digits, in_words = match.groups()
+    count = spoken_number(in_words)
+    return digits if count is not None and read_rational(digits) == count else answer
 
 
 def _last_formula(text: str) -> str | None:
     """The last formula between delimiters, where no number comes after it and no box is broken."""
-    found = None
+    last = None
     for match in _FORMULA.finditer(text[-_LONGEST_TAIL:]):
-        found = match
-    if found is None or "boxed" in text or _NUMBER.search(text[-_LONGEST_TAIL:], found.end()):
+        last = match
+    if last is None or "boxed" in text or _NUMBER.search(text[-_LONGEST_TAIL:], last.end()):
         return None
-    formula = _undressed(next(filter(None, found.groups()), ""))
+    formula = _undressed(next(filter(None, last.groups()), ""))
     return formula if re.search(r"[A-Za-z\d]", formula) else None
 
 
@@ -211,7 +213,7 @@ def extract_reference(text: str, problem: str = "") -> list[str]:
     """All answers that the reference finds in a MATH response or solution, normalised.
 
     Possibly empty. `problem` matters only where it says 'separated by commas': then an answer
-    without brackets is split. Source: `extract_math_answer`, reference/vineppo.md 6.1 item 1.
+    without brackets is split. Source: `extract_math_answer`.
     """
     answers = []
     for candidate in _reference_candidates(text):
@@ -242,7 +244,7 @@ def _reference_candidates(text: str) -> list[str]:
 
 
 def _reference_boxes(text: str) -> list[str]:
-    """What follows each `boxed{`, up to its brace; a `%` right behind keeps the brace [sic]."""
+    """The text after each `boxed{` up to its brace; a `%` right behind keeps the brace [sic]."""
     boxes = []
     for piece in text.split("boxed{")[1:]:
         depth = 0
@@ -255,6 +257,6 @@ def _reference_boxes(text: str) -> list[str]:
 
 
 def reference_gsm8k(text: str) -> str | None:
-    """The text after the last `####`, None without one. Source: `gsm8k.py`, 6.2."""
+    """The text after the last `####`, None without one. Source: `gsm8k.py`."""
     _, marker, answer = text.rpartition(MARKER)
     return answer.strip() if marker else None

@@ -1,12 +1,12 @@
-"""Grading in processes that can be killed: a pair that hangs, crashes or explodes costs itself.
+"""Grading in processes that can be killed: a pair that hangs or crashes harms no other pair.
 
     with Grader(workers=2, timeout_s=5) as grader:
         verdicts = grader.grade_many([("\\frac{1}{2}", "0.5"), ("x+1", "1+x")])
 
-Cheap pairs (same strings, plain numbers, whatever the mode can tell without sympy) are answered
-here; the others go to workers that start on first use and stay. One pair is with a worker at a
-time, so its limit is its own. The graders of the peers stop a hanging sympy by signals or threads,
-which cannot interrupt it, or by forking the trainer (reference/peers.md section 3 item 2).
+Cheap pairs (equal strings, plain numbers, whatever the mode decides without sympy) are answered
+here; the others go to workers that start on first use and stay. A worker has one pair at a time, so
+each pair has the full time limit. Signals and threads, which other graders use, cannot interrupt a
+hanging sympy, and a process that runs JAX must not be forked.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from vinejax.errors import UserError
 from vinejax.grading.extract import Style, extract_answer, reference_gsm8k
-from vinejax.grading.pool.jobs import Job, Mode, cheap
+from vinejax.grading.pool.jobs import Job, Mode, cheap_verdict
 from vinejax.grading.pool.process import WorkerProcess
 from vinejax.grading.reference.compare import bare_answers, equal_gsm8k, reference_answers
 
@@ -39,8 +39,8 @@ class Verdict:
 
 
 @dataclasses.dataclass
-class Stats:
-    """What a grader did. `timeouts` and `errors` count verdicts, repeated pairs each time."""
+class GraderStats:
+    """Counts since a grader was made; `pairs`, `timeouts` and `errors` count repeated pairs too."""
 
     pairs: int = 0
     cheap: int = 0
@@ -79,7 +79,7 @@ class Grader:
         self.style: Style = style
         self.workers, self.timeout_s = workers, timeout_s
         self.grace_s, self.recycle, self.cache = grace_s, recycle, cache
-        self.stats = Stats()
+        self.stats = GraderStats()
         alarm_s = timeout_s + grace_s + ALARM_SLACK_S
         self._settings = {"modes": [mode], "memory_mb": memory_mb, "alarm_s": alarm_s}
         self._verdicts: OrderedDict[Job, Verdict] = OrderedDict()
@@ -122,7 +122,7 @@ class Grader:
 
         'strict': a number, a formula, a structure of such, or words, and no string that only
         itself could equal. 'reference': its extraction finds answers with something in them.
-        What takes too long to read is not readable.
+        A gold that takes too long to read is not readable.
         """
         if self.mode == "reference" and self.style == "gsm8k":
             return [Verdict(bool(gold.strip())) for gold in golds]
@@ -136,7 +136,7 @@ class Grader:
         return self._grade([self._response_job(*item) for item in items])
 
     def _job(self, prediction: str | None, gold: str) -> Job | bool:
-        """What to compare, or the verdict itself where the reference compares strings."""
+        """The pair to compare, or the verdict itself where the reference compares strings."""
         if prediction is None:
             return False
         if self.mode == "strict":
@@ -183,14 +183,14 @@ class Grader:
         if job in self._verdicts:
             self._verdicts.move_to_end(job)
             return self._verdicts[job]
-        correct = cheap(job)
+        correct = cheap_verdict(job)
         if correct is None:
             return None
         self.stats.cheap += 1
         return Verdict(correct)
 
     def _compare(self, jobs: list[Job]) -> dict[Job, Verdict]:
-        """The workers' verdicts on jobs that all differ."""
+        """The workers' verdicts on distinct jobs."""
         if os.getpid() != self._pid:
             self._finalizer.detach()
             self._own_new_workers()
@@ -264,7 +264,7 @@ class Grader:
     def _lose(
         self, worker: WorkerProcess, status: Literal["timeout", "error"]
     ) -> list[tuple[Job, Verdict]]:
-        """Take a worker out of service; the job it was on, if any, gets the status."""
+        """Take a worker out of service; its current job, if any, gets the status."""
         self._live.remove(worker)
         worker.terminate()
         self._dying.append((worker, time.monotonic() + self.grace_s))
@@ -275,7 +275,7 @@ class Grader:
         return [] if worker.job is None else [(worker.job, Verdict(False, status))]
 
     def _remember(self, job: Job, verdict: Verdict) -> None:
-        """Keep a verdict. Timeouts too, a hanging pair comes again; an error may be of the day."""
+        """Keep a verdict, also a timeout, which would come again; an error may not come again."""
         _, prediction, gold = job
         if verdict.status == "error" or _size(prediction) + _size(gold) > LONGEST_CACHED:
             return

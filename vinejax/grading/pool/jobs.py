@@ -1,4 +1,4 @@
-"""What is compared, and both comparisons: the cheap one, for anywhere, the full one, for a worker.
+"""A job of comparing, and its two verdicts: a cheap one for any process, a full one for workers.
 
 A job is (mode, prediction, gold). In mode 'strict' prediction and gold are strings, in mode
 'reference' tuples of strings: the answers that the reference extracts from each side. A prediction
@@ -12,7 +12,7 @@ from vinejax.grading.reference.compare import (
     equal_reference,
     readable_reference,
 )
-from vinejax.grading.strict import compare as strict
+from vinejax.grading.strict.compare import cheap_strict, equal_strict, readable_strict
 
 Mode = Literal["strict", "reference"]
 Answer = str | tuple[str, ...]
@@ -22,8 +22,8 @@ Job = tuple[Mode, Answer | None, Answer]
 LONGEST_ANSWER = 5000
 
 
-def cheap(job: Job) -> bool | None:
-    """The verdict where it takes no time: same strings, plain numbers, easy rules; else None."""
+def cheap_verdict(job: Job) -> bool | None:
+    """The verdict where it takes no time: equal strings, plain numbers, easy rules; else None."""
     mode, prediction, gold = job
     if prediction is None:
         return _cheap_readable(mode, str(gold))
@@ -43,7 +43,7 @@ def _cheap_strict(prediction: str, gold: str) -> bool | None:
         return True
     if max(len(prediction), len(gold)) > LONGEST_ANSWER:
         return False
-    return strict.cheap(prediction, gold)
+    return cheap_strict(prediction, gold)
 
 
 def _cheap_readable(mode: Mode, gold: str) -> bool | None:
@@ -51,13 +51,13 @@ def _cheap_readable(mode: Mode, gold: str) -> bool | None:
         return readable_reference(gold)
     if not gold.strip() or len(gold) > LONGEST_ANSWER:
         return False
-    return True if strict.cheap(gold, "0") is not None else None  # a number
+    return True if cheap_strict(gold, "0") is not None else None  # a number
 
 
-def full(mode: Mode, prediction: Any, gold: Any) -> bool:
+def full_verdict(mode: Mode, prediction: Any, gold: Any) -> bool:
     """The verdict, however long it takes. Only for a process that may be killed."""
     if prediction is None:
-        return readable_reference(gold) if mode == "reference" else strict.readable(gold)
+        return readable_reference(gold) if mode == "reference" else readable_strict(gold)
     if mode == "reference":
         return equal_reference(list(prediction), list(gold))
-    return strict.equal(prediction, gold)
+    return equal_strict(prediction, gold)

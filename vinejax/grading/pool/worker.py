@@ -1,4 +1,4 @@
-"""The process that compares answers: `python -m vinejax.grading.pool.worker`, see `pool.py`.
+"""The process that compares answers: `python -m vinejax.grading.pool.worker`, see `grader.py`.
 
 One JSON object a line in, one out. The first line in is the settings, the first line out says
 that everything is imported; from then on the answer to {"mode", "prediction", "gold"}, a job of
@@ -6,7 +6,6 @@ that everything is imported; from then on the answer to {"mode", "prediction", "
 worker that takes too long; should the pool itself be gone by then, an alarm ends the worker.
 """
 
-import importlib
 import json
 import logging
 import os
@@ -16,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from vinejax.grading.pool.jobs import full
+from vinejax.grading.pool.jobs import full_verdict
 
 # Compared before a worker is ready, so that the limit of the first real pair pays for no import.
 WARM_UP = {"strict": ("\\frac{x}{2}", "0.5x"), "reference": (["\\frac{x}{2}"], ["0.5x"])}
@@ -37,11 +36,11 @@ def main() -> None:
         return
     os.dup2(silence, 2)
     send(replies, {"ready": True})
-    serve(sys.stdin.buffer, replies, full, settings["alarm_s"])
+    serve(sys.stdin.buffer, replies, full_verdict, settings["alarm_s"])
 
 
 def start(settings: dict[str, Any]) -> None:
-    """Take the limits, import what the modes need and compare one pair in each.
+    """Set the limits, and compare one pair in each mode, which imports what the mode needs.
 
     Raises ImportError where a library is missing.
     """
@@ -50,8 +49,7 @@ def start(settings: dict[str, Any]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     logging.disable(logging.CRITICAL)
     for mode in settings["modes"]:
-        importlib.import_module(f"vinejax.grading.{mode}")
-        full(mode, *WARM_UP[mode])
+        full_verdict(mode, *WARM_UP[mode])
 
 
 def serve(jobs: BinaryIO, replies: BinaryIO, compare: Callable[..., bool], alarm_s: float) -> None:

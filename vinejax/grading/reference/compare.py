@@ -1,12 +1,11 @@
-"""The reference's verdict on two lists of answers. It is wrong in known ways; that is its point.
+"""The reference's verdict on two lists of answers, which published numbers depend on.
 
-Reproduces, for the published numbers, `src/treetune/tasks/math_grader_minerva.py` (`eval_math`,
-`is_correct`, `math_equal`, `symbolic_equal`) and `gsm8k.py` of McGill-NLP/VinePPO; described in
-reference/vineppo.md sections 6.1 items 3 to 6 and 6.2. Use mode 'strict' for new work: this one
-takes 200 for 2, [0,1] for (0,1) and 3 hours for 3 minutes.
+Reproduces `src/treetune/tasks/math_grader_minerva.py` (`eval_math`, `is_correct`, `math_equal`,
+`symbolic_equal`) and `gsm8k.py` of McGill-NLP/VinePPO, with their mistakes: 200 equals 2, [0,1]
+equals (0,1) and 3 hours equal 3 minutes. Use mode 'strict' for new work.
 
-Where we depart: no model text is evaluated as code (`reference_symbolic.py`), and a comparison
-that overflows Python's stack or runs into a limit is False, where the reference raises or hangs.
+Where we depart: no text of a model is evaluated as code (`symbolic.py`), and a comparison that
+overflows Python's stack or reaches a limit is False, where the reference raises or hangs.
 """
 
 import math
@@ -82,7 +81,7 @@ def equal_reference(predictions: list[str], golds: list[str]) -> bool:
 
 
 def cheap_reference(predictions: list[str], golds: list[str]) -> bool | None:
-    """`equal_reference` where it can be told without sympy, in microseconds, else None."""
+    """The verdict of `equal_reference` where sympy is not needed, in microseconds; else None."""
     try:
         return _equal_lists(predictions, golds, _undecided)
     except (Undecided, RecursionError):
@@ -199,6 +198,6 @@ def symbolic_equal(prediction: str, gold: str) -> bool:
         a, b = sympy_side.latex_to_text(prediction), sympy_side.latex_to_text(gold)
     except sympy_side.Refused:
         return False
-    if not (sympy_side.allowed(a) and sympy_side.allowed(b)):
+    if not (sympy_side.is_allowed(a) and sympy_side.is_allowed(b)):
         return False
     return sympy_side.difference_is_zero(a, b) or sympy_side.nearly_equal(a, b)

@@ -1,10 +1,9 @@
 """How the reference rewrites an answer before it compares it: spelling, units, spaces.
 
-Source: `strip_string` in `src/treetune/tasks/math_answer_exctraction.py` of McGill-NLP/VinePPO,
-described in order in reference/vineppo.md section 6.1 item 2. The order matters and so do the
-oddities (`\\cdot` disappears, so `2\\cdot3` reads 23; a trailing `t` after a digit is a unit):
-published numbers depend on them. Every pass is linear in the length of the text, which the
-reference's lazy patterns are not.
+Source: `strip_string` in `src/treetune/tasks/math_answer_exctraction.py` of McGill-NLP/VinePPO. The
+order of the passes matters and so do the oddities (`\\cdot` disappears, so `2\\cdot3` reads 23; a
+trailing `t` after a digit is a unit): published numbers depend on them. Every pass is linear in the
+length of the text, which the reference's lazy patterns are not.
 """
 
 import re
@@ -51,7 +50,7 @@ def _layout_and_units(text: str) -> str:
 
 
 def _without_trailing_text(text: str) -> str:
-    """Without everything from the first `\\text{` on, if the text ends in a brace: a unit."""
+    """Drop everything from the first `\\text{` on, a unit, if the text ends in a brace."""
     start = text.find("\\text{")
     if start < 0 or not text.endswith("}"):
         return text
@@ -74,7 +73,7 @@ def _symbols(text: str) -> str:
 
 
 def _without_mbox(text: str) -> str:
-    """Without `\\mbox{...}`, each up to the next closing brace whatever is nested in it."""
+    """Drop every `\\mbox{...}` up to the next closing brace, whatever is nested in it."""
     kept, position = [], 0
     while (start := text.find("\\mbox{", position)) >= 0:
         end = text.find("}", start)

@@ -1,4 +1,4 @@
-"""What the reference lets sympy decide, without evaluating a line of what a model wrote.
+"""The comparisons that the reference leaves to sympy, without running text of a model as code.
 
 The reference turns LaTeX into text (pylatexenc), and gives the text to sympy's `parse_expr`,
 which builds Python code from it and runs `eval`. Here the first half is the same, so that
@@ -10,9 +10,8 @@ is `Refused`, as is whatever is too large (the limits are below). To be called i
 be killed, because `simplify` has no limit of its own.
 
 Sources: `_parse_latex`, `_sympy_parse` and `should_allow_eval` in
-`src/treetune/tasks/math_grader.py`, `symbolic_equal` in `math_grader_minerva.py`;
-reference/vineppo.md section 6.1 item 6. A `Refused` text is unequal, where the reference mostly
-fails with an exception and says the same.
+`src/treetune/tasks/math_grader.py`, `symbolic_equal` in `math_grader_minerva.py`. A `Refused` text
+is unequal; the reference mostly fails with an exception there and says the same.
 """
 
 import ast
@@ -80,7 +79,7 @@ def latex_to_text(latex: str) -> str:
     return text.strip()
 
 
-def allowed(text: str) -> bool:
+def is_allowed(text: str) -> bool:
     """Whether the reference would let sympy see this text: two unknown letters at most."""
     letters = text
     for word in _KNOWN_WORDS:
@@ -92,7 +91,7 @@ def difference_is_zero(a: str, b: str) -> bool:
     """Whether sympy simplifies a - b to 0; both are texts from `latex_to_text`."""
     text = _MIXED_NUMBER.sub(r"\1+\2", f"({a})-({b})").replace(" ", "").replace("^", "**")
     try:
-        return bool(sympy.simplify(_build(text, _IMPLICIT)) == 0)
+        return bool(sympy.simplify(build_formula(text)) == 0)
     except (ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError):
         return False
 
@@ -100,14 +99,14 @@ def difference_is_zero(a: str, b: str) -> bool:
 def nearly_equal(a: str, b: str) -> bool:
     """Whether both texts are real numbers at most 1e-3 apart."""
     try:
-        numbers = [float(_build(text, _EXPLICIT).evalf()) for text in (a, b)]
+        numbers = [float(build_formula(text, implicit=False).evalf()) for text in (a, b)]
     except (ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError):
         return False
     return math.isclose(*numbers, abs_tol=1e-3)
 
 
-def _build(text: str, transformations: tuple) -> Any:
-    """The sympy expression of a text. Raises Refused."""
+def build_formula(text: str, implicit: bool = True) -> Any:
+    """The sympy expression of a text; `implicit`: `2x` is a product. Raises Refused."""
     if len(text) > LONGEST_TEXT or _LONG_EXPONENT.search(text):
         raise Refused("too long")
     if re.search(rf"[0-9]{{{MOST_DIGITS + 1}}}", text):
@@ -115,7 +114,7 @@ def _build(text: str, transformations: tuple) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # '2or 3': an invalid literal, soon refused
         try:
-            code = sp.stringify_expr(text, {}, _names(), transformations)
+            code = sp.stringify_expr(text, {}, _names(), _IMPLICIT if implicit else _EXPLICIT)
             return _Builder().visit(ast.parse(code.strip(), mode="eval").body)
         # The Python tokenizer and parser, on text that is no formula.
         except (SyntaxError, tokenize.TokenError, IndexError, RecursionError, MemoryError) as error:

@@ -1,18 +1,19 @@
-"""The strict comparison of two answers: what a mathematician would say.
+"""The strict comparison of two answers: the verdict of a mathematician.
 
 Values are exact: 0.333 is not a third, 3.14 is not pi. Only a decimal of ten or more significant
 digits is taken for the number that it was printed from. Conventions: a percentage equals its
 number with or without the sign; a unit, a degree mark or a name (`x =`) that one side leaves out is
-no error, two different measures are; lists and sets have no order, tuples have; the brackets of an
-interval count; a number written in a base equals only the same digits in the same base.
+no error, two different measures or names are; lists and sets have no order, tuples have; the
+brackets of an interval count; a number in a base equals only the same digits in the same base.
 
 Nothing is ever run as code: answers are read by the parsers of this package and by nothing else.
-`equal` bounds every size before it computes; the pool limits its time all the same.
+`equal_strict` bounds every size before it computes; the pool limits its time all the same.
 """
 
 import re
 
-from vinejax.grading.strict import choices, latex, marks, numbers
+from vinejax.grading.strict import latex, marks, numbers
+from vinejax.grading.strict.english import choices
 
 MAX_CHARACTERS = 20_000
 
@@ -25,7 +26,7 @@ _AMBIGUOUS = re.compile(r"[1-9]\d{0,2}(?:,[1-9]\d\d)+")
 _COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d(?:\d\d+)?)")  # 1,5 is a list, 1,500 is not 1.5
 
 
-def cheap(prediction: str, gold: str) -> bool | None:
+def cheap_strict(prediction: str, gold: str) -> bool | None:
     """The verdict where no parser is needed: equal strings, plain numbers; None if in doubt."""
     if not prediction.strip() or not gold.strip():
         return False
@@ -34,10 +35,10 @@ def cheap(prediction: str, gold: str) -> bool | None:
     a, b = _quick(prediction), _quick(gold)
     if a == b and a:
         return True
-    x = numbers.plain(a)
+    x = numbers.read_rational(a)
     if x is None:
         return None
-    y = numbers.plain(b)
+    y = numbers.read_rational(b)
     return None if y is None else numbers.same_number(x, y, a, b)
 
 
@@ -51,26 +52,27 @@ def _quick(text: str) -> str:
     return joined if joined.lstrip("+-").replace(".", "", 1).isdigit() else s
 
 
-def equal(prediction: str, gold: str) -> bool:
+def equal_strict(prediction: str, gold: str) -> bool:
     """Whether two answers (bare, in dollars or in a box) are the same; never raises."""
-    verdict = cheap(prediction, gold)
+    verdict = cheap_strict(prediction, gold)
     return _equal(prediction, gold) if verdict is None else verdict
 
 
 def _equal(prediction: str, gold: str) -> bool:
     # Only here: mpmath costs a worker start-up time, and `cheap` runs without it.
-    from vinejax.grading.strict import matching, structures
-    from vinejax.grading.strict.ellipses import written_out
+    from vinejax.grading.strict.answers import nodes, reader
+    from vinejax.grading.strict.answers.ellipses import write_out_dots
+    from vinejax.grading.strict.matching.answers import same_answer
 
     def same(x: str, y: str, thousands: bool = True) -> bool:
         """`thousands`: whether 1,000 is one number in `x`."""
-        nodes = structures.read(x, thousands), structures.read(y)
-        return matching.same(*map(written_out, nodes))
+        sides = reader.read_answer(x, thousands), reader.read_answer(y)
+        return same_answer(*map(write_out_dots, sides))
 
-    a, b = latex.clean(prediction), latex.clean(gold)
+    a, b = latex.clean_answer(prediction), latex.clean_answer(gold)
     if not a or not b:
         return False
-    if matching.key(a) == matching.key(b):
+    if nodes.source_key(a) == nodes.source_key(b):
         return True
     try:
         if same(a, b):
@@ -85,26 +87,26 @@ def _equal(prediction: str, gold: str) -> bool:
     return False
 
 
-def readable(answer: str) -> bool:
+def readable_strict(answer: str) -> bool:
     """Whether an answer (bare, in dollars or in a box) is understood, as a gold has to be.
 
-    A number, a formula, or a tuple, list, set, matrix or relation of such, or words. False for what
-    would be compared as a string: an empty answer, brackets that do not close, commands that no
-    reader knows. Never raises; in bounded time.
+    True for a number, a formula, a tuple, list, set, matrix or relation of such, and words. False
+    for an answer that would be compared as a string: empty, with brackets that do not close or
+    commands that no reader knows. Never raises, and takes bounded time.
     """
     if len(answer) > MAX_CHARACTERS:
         return False
-    if numbers.plain(_quick(answer)) is not None:
+    if numbers.read_rational(_quick(answer)) is not None:
         return True
-    from vinejax.grading.strict import structures
+    from vinejax.grading.strict.answers import reader
 
-    cleaned = latex.clean(answer)
-    if choices.split(cleaned):
+    cleaned = latex.clean_answer(answer)
+    if choices.split_choice(cleaned):
         return True  # C) and the like
     if not cleaned or not latex.is_balanced(answer):
         return False
     try:
-        return structures.is_understood(structures.read(cleaned))
+        return reader.is_understood(reader.read_answer(cleaned))
     except RecursionError:
         return False
 

@@ -1,16 +1,17 @@
-"""LaTeX as a string: boxes, balanced groups, and the marks that do not change what is said.
+"""LaTeX as a string: boxes, balanced braces, and one spelling for what is written in many.
 
-`clean` brings an answer to the small dialect that the parsers of this package read: no delimiters,
-no sizes, no spacing commands, `\\frac` for all its kin, sets in `SET_OPEN`..`SET_CLOSE`, and words,
-with or without `\\text`, in `OPEN`..`CLOSE` (marks.py). Everything here is linear in the text, or
-nearly, and never raises.
+`clean_answer` rewrites an answer in the small dialect that the parsers of this package read: no
+delimiters, sizes or spacing commands, `\\frac` for every kind of fraction, sets in
+`SET_OPEN`..`SET_CLOSE`, and words, with or without `\\text`, in `OPEN`..`CLOSE` (marks.py).
+Everything here takes time about linear in the text, and never raises.
 """
 
 import re
 import unicodedata
 from fractions import Fraction
 
-from vinejax.grading.strict import marks, quantities, words
+from vinejax.grading.strict import marks
+from vinejax.grading.strict.english import quantities, words
 from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR, ROW, SET_CLOSE, SET_OPEN
 
 _BOX = re.compile(r"(?<!\\)\\+(?:boxed|fbox|framebox)(?![A-Za-z])")
@@ -23,37 +24,20 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _SPACES = re.compile(r"\s*")
 MAX_BOXES = 4  # inside each other
 
+_COMMAND_OF = r"""times ×✕, cdot ·⋅∙, pi π, sqrt √, infty ∞, le ≤, ge ≥, ne ≠, approx ≈, pm ±, mp ∓,
+    cup ∪, cap ∩, in ∈, emptyset ∅, ldots …"""
 _UNICODE = {
+    **{c: f"\\{row.split()[0]} " for row in _COMMAND_OF.split(",") for c in row.split()[1]},
     **dict.fromkeys("−–—‐‑", "-"),
-    **dict.fromkeys("×✕", r"\times "),
-    **dict.fromkeys("·⋅∙", r"\cdot "),
     **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u202a\u202b\u202c\u202d\u202e", ""),
     **dict.fromkeys("°º", r"^\circ "),
     **dict.fromkeys(marks.ALL, ""),
-    "÷": "/",
-    "∕": "/",
-    "π": r"\pi ",
-    "√": r"\sqrt ",
-    "∞": r"\infty ",
-    "≤": r"\le ",
-    "≥": r"\ge ",
-    "≠": r"\ne ",
-    "≈": r"\approx ",
-    "±": r"\pm ",
-    "∓": r"\mp ",
-    "∪": r"\cup ",
-    "∩": r"\cap ",
-    "∈": r"\in ",
+    **dict.fromkeys("÷∕⁄", "/"),
     "ℝ": r"\mathbb{R}",
-    "∅": r"\emptyset ",
-    "‘": "'",
-    "’": "'",
+    **dict.fromkeys("‘’′", "'"),
     "，": ",",
     "％": "%",
     **{c: f"^{{{i}}}" for i, c in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
-    "⁄": "/",
-    "…": r"\ldots ",
-    "′": "'",
     "″": "''",
 }
 for _character in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒":
@@ -64,42 +48,24 @@ _TRANSLATE = str.maketrans(
 )
 _SUPERSCRIPTS = re.compile(r"(?:\^\{\d\}){2,}")
 
-_ALIASES = {
-    **dict.fromkeys(["dfrac", "tfrac", "cfrac", "sfrac", "xfrac", "nicefrac"], r"\frac"),
-    **dict.fromkeys(["dbinom", "tbinom"], r"\binom"),
-    **dict.fromkeys(["leq", "leqslant", "leqq"], r"\le"),
-    **dict.fromkeys(["geq", "geqslant", "geqq"], r"\ge"),
-    **dict.fromkeys(["neq"], r"\ne"),
-    **dict.fromkeys(["lt"], "<"),
-    **dict.fromkeys(["gt"], ">"),
-    **dict.fromkeys(["lvert", "rvert", "vert", "mid"], "|"),
-    **dict.fromkeys(["lbrack"], "["),
-    **dict.fromkeys(["rbrack"], "]"),
-    **dict.fromkeys(["lbrace"], SET_OPEN),
-    **dict.fromkeys(["rbrace"], SET_CLOSE),
-    **dict.fromkeys(["ast"], "*"),
-    **dict.fromkeys(["div"], "/"),
-    **dict.fromkeys(["varnothing", "oslash"], r"\emptyset"),
-    **dict.fromkeys(["bigcup"], r"\cup"),
-    **dict.fromkeys(["langle"], "("),
-    **dict.fromkeys(["rangle"], ")"),
-    **dict.fromkeys(["simeq", "thickapprox"], r"\approx"),
-    **dict.fromkeys(["degree", "degrees"], r"^\circ"),
-    **dict.fromkeys(["lor", "vee"], OR),
-    **dict.fromkeys(["land", "wedge"], AND),
-    **dict.fromkeys(["bar"], r"\overline"),
-    **dict.fromkeys(["dots", "cdots", "dotsc", "dotsb", "ldots"], r"\ldots"),
-    **dict.fromkeys(["backslash", "smallsetminus"], r"\setminus"),
-    **dict.fromkeys(["quad", "qquad", "newline", "space"], " "),
-    **dict.fromkeys(
-        """left right bigl bigr Bigl Bigr big Big bigg Bigg biggl biggr Biggl Biggr displaystyle
-        textstyle scriptstyle limits nolimits vec overrightarrow hat tilde boldsymbol bm mathcal
-        mathfrak thinspace negthinspace rm bf it sf tt nonumber notag hspace ensuremath
-        tiny scriptsize footnotesize small normalsize large Large LARGE huge Huge checkmark ldotp
-        blacksquare square qed""".split(),
-        "",
-    ),
-}
+# One name for each command, and the commands that are written in its place.
+_SYNONYMS = r"""
+\frac dfrac tfrac cfrac sfrac xfrac nicefrac; \binom dbinom tbinom; \le leq leqslant leqq;
+\ge geq geqslant geqq; \ne neq; < lt; > gt; | lvert rvert vert mid; [ lbrack; ] rbrack; * ast;
+/ div; \emptyset varnothing oslash; \cup bigcup; ( langle; ) rangle; \approx simeq thickapprox;
+^\circ degree degrees; \overline bar; \ldots dots cdots dotsc dotsb ldots;
+\setminus backslash smallsetminus
+"""
+_WITHOUT_MEANING = """
+    left right bigl bigr Bigl Bigr big Big bigg Bigg biggl biggr Biggl Biggr limits nolimits vec hat
+    displaystyle textstyle scriptstyle overrightarrow tilde boldsymbol bm mathcal mathfrak rm bf it
+    sf tt thinspace negthinspace nonumber notag hspace ensuremath tiny scriptsize footnotesize small
+    normalsize large Large LARGE huge Huge checkmark ldotp blacksquare square qed"""
+_ALIASES = {name: row.split()[0] for row in _SYNONYMS.split(";") for name in row.split()[1:]}
+_ALIASES |= {"lbrace": SET_OPEN, "rbrace": SET_CLOSE, "lor": OR, "vee": OR, "land": AND}
+_ALIASES |= {"wedge": AND}
+_ALIASES |= dict.fromkeys(["quad", "qquad", "newline", "space"], " ")
+_ALIASES |= dict.fromkeys(_WITHOUT_MEANING.split(), "")
 _COMMAND = re.compile(r"\\([A-Za-z]+)|\\([,;:!> ~{}%$&#|]|\n|\Z)")
 _SYMBOLS = {"{": SET_OPEN, "}": SET_CLOSE, "%": "%", "$": "\\$", "&": ",", "#": "", "|": "|"}
 _SEPARATORS = re.compile(r"(?<=\d)\s*(?:\{,\}\s*(?:\\!)?|,\s*\\!|\\,|,\\,)\s*(?=\d{3}(?!\d))")
@@ -125,7 +91,7 @@ _CUP_LETTER = re.compile(r"(?<=[\])])\s*U\s*(?=(?:\\left\s*)?[\[(])")
 # ]1,2] and [1,2[, as written in France; no endpoint here holds a bracket of its own.
 _FRENCH_OPEN = re.compile(r"(^|\\cup|\\in|=|:)(\s*(?:\\left\s*)?)\](?=[^\[\]()]*[,;])")
 _FRENCH_CLOSE = re.compile(r"([(\[][^\[\]()]*[,;][^\[\]()]*)\[(?=\s*(?:$|\\cup))")
-# What is empty and no argument: {}5, 45{}^\circ
+# Empty braces that are not a command's argument: {}5, 45{}^\circ
 _EMPTY_GROUP = re.compile(
     r"((?:\\(?:frac|binom|sqrt|overline|mathbb|dot)(?![A-Za-z])|[\^_}\]])\s*\{\s*\})|\{\s*\}"
 )
@@ -157,32 +123,32 @@ def is_balanced(text: str) -> bool:
         braces += (match.group() == "{") - (match.group() == "}")
         if braces < 0:
             return False
-    for character in clean(text):
+    for character in clean_answer(text):
         brackets += (character in "([" + SET_OPEN) - (character in ")]" + SET_CLOSE)
     return braces == brackets == 0
 
 
 def last_boxed(text: str) -> str | None:
-    """What the last `\\boxed{..}` (or `\\fbox{..}`, or `\\boxed 5`) holds; None without one.
+    """The contents of the last `\\boxed{..}` (or `\\fbox{..}`, or `\\boxed 5`); None without one.
 
     A last box that never closes gives None: the answer was cut off.
     """
-    found = list(_BOX.finditer(text))
-    return _box(text, found[-1].end()) if found else None
+    boxes = list(_BOX.finditer(text))
+    return _box(text, boxes[-1].end()) if boxes else None
 
 
 def last_boxes(text: str) -> str | None:
-    """`last_boxed`, and with it the boxes right before it: what they hold, separated by commas.
+    """The contents of the last box and of the boxes that it makes a list with, with commas.
 
-    They are one answer where nothing but `and`, `or` and punctuation within a sentence stands
-    between them; the same contents count once.
+    Boxes are one list where nothing but `and`, `or` and punctuation within a sentence stands
+    between them; equal contents count once.
     """
-    found = list(_BOX.finditer(text))
-    last = _box(text, found[-1].end()) if found else None
+    boxes = list(_BOX.finditer(text))
+    last = _box(text, boxes[-1].end()) if boxes else None
     if last is None:
         return None
-    contents, start = [last], found[-1].start()
-    for match in reversed(found[:-1]):
+    contents, start = [last], boxes[-1].start()
+    for match in reversed(boxes[:-1]):
         box = _box(text, match.end()) if text.startswith("{", match.end()) else None
         if box is None or not _JOINT.fullmatch(text, match.end() + len(box) + 2, start):
             break
@@ -202,33 +168,35 @@ def _box(text: str, end: int) -> str | None:
     return bare.strip().rstrip(".,;") or None
 
 
-def peel(text: str) -> str:
-    """What the last boxes hold, or `text` itself; a box that never closes runs to the end."""
+def inside_boxes(text: str) -> str:
+    """The contents of the last boxes, or `text` itself; a box that never closes runs to the end."""
     for _ in range(MAX_BOXES):
-        found = list(_BOX.finditer(text))
-        if not found:
+        boxes = list(_BOX.finditer(text))
+        if not boxes:
             break
-        boxes = last_boxes(text)
-        text = text[found[-1].end() :].lstrip().removeprefix("{") if boxes is None else boxes
+        contents = last_boxes(text)
+        if contents is None:
+            contents = text[boxes[-1].end() :].lstrip().removeprefix("{")
+        text = contents
     return text
 
 
-def clean(text: str) -> str:
-    """An answer in the dialect that the parsers read; see the top of this file."""
-    s = re.sub(r"[\s~]{2,}", " ", peel(text).translate(_TRANSLATE))
+def clean_answer(text: str) -> str:
+    """Rewrite an answer in the dialect that the parsers read, see the top of this file."""
+    s = re.sub(r"[\s~]{2,}", " ", inside_boxes(text).translate(_TRANSLATE))
     s = _SUPERSCRIPTS.sub(lambda m: "^{" + re.sub(r"\D", "", m.group()) + "}", s)
     if r"\\begin" in s:
         s = s.replace("\\\\", "\\")  # escaped once too often
     elif r"\begin" not in s:
         s = re.sub(r"\\\\(?=[A-Za-z{}])", r"\\", s)
     s = re.sub(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r"\\times ", s)
-    s = _layout(quantities.plain(_SEPARATORS.sub("", s)))
+    s = _layout(quantities.plain_quantities(_SEPARATORS.sub("", s)))
     s = re.sub(r"\\([dtc]?frac|binom)\s+([A-Za-z])([A-Za-z])(?![A-Za-z])", r"\\\1{\2}{\3}", s)
     s = _DELIMITERS.sub(" ", _PHANTOM.sub("", s))
     s = _commands(s)
     s = re.sub(r"(?<!\\)\$", " ", s)
     s = s.replace("\\$", "")
-    s = _EMPTY_GROUP.sub(lambda m: m.group(1) or " ", words.mark(_fonts(s)))
+    s = _EMPTY_GROUP.sub(lambda m: m.group(1) or " ", words.mark_words(_fonts(s)))
     s = _LEAD.sub("", s.replace("**", "^").replace("~", " "))
     if OPEN not in s:
         s = s.replace(CLOSE, "")  # its other half went with the lead
@@ -238,7 +206,7 @@ def clean(text: str) -> str:
 
 
 def _layout(s: str) -> str:
-    """Without colours and emphasis; open ends of intervals, sets of numbers and signs one way."""
+    """Drop colours and emphasis; write intervals, number sets and signs in one way."""
     if match := _EMPHASIS.fullmatch(s):
         s = match.group(2)
     s = _NO_DELIMITER.sub("", _COLOUR.sub("", s))
@@ -252,7 +220,7 @@ def _layout(s: str) -> str:
 
 
 def _trim(s: str) -> str:
-    """Without punctuation at the ends and without braces around the whole."""
+    """Drop punctuation at the ends and braces around the whole."""
     for _ in range(4):
         s = s.strip().rstrip(f"\\.,;: {AND}{OR}").lstrip(f"=, {AND}{OR}")
         if s.startswith("{") and group_end(s, 0) == len(s) - 1:
@@ -261,20 +229,23 @@ def _trim(s: str) -> str:
 
 
 def _commands(s: str) -> str:
-    """Aliases to one name each; sizes, spaces and escapes gone."""
+    """Replace commands by one spelling each; drop sizes, spaces and escapes."""
 
-    def one(match: re.Match[str]) -> str:
+    def in_one_spelling(match: re.Match[str]) -> str:
         name, symbol = match.groups()
         if name is None:
             return _SYMBOLS.get(symbol, " " if symbol in " \n:;,>" else "")
         alias = _ALIASES.get(name)
-        # The space keeps `\lt x` from becoming one word, and never changes a meaning.
-        return match.group() if alias is None else alias + " " if alias[-1:].isalpha() else alias
+        if alias is None:
+            return match.group()
+        if alias[-1:].isalpha():
+            alias += " "  # so that `\leq x` does not become `\lex`
+        return alias
 
     first, last = s.find("\\begin"), s.rfind("\\end")
     if 0 <= first < last:
         s = s[:first] + _ROWS.sub(ROW, s[first:last]) + s[last:]
-    return _COMMAND.sub(one, s)
+    return _COMMAND.sub(in_one_spelling, s)
 
 
 _FONT = re.compile(
@@ -284,7 +255,7 @@ _FONT = re.compile(
 
 
 def _fonts(s: str) -> str:
-    """`\\text{..}` and its kin to OPEN..CLOSE, in one pass with a stack; nested ones merge."""
+    """Replace `\\text{..}` and the like by OPEN..CLOSE; nested ones become one."""
     out, stack, inside, last = [], [], 0, 0
     for match in _FONT.finditer(s):
         out.append(s[last : match.start()])
@@ -305,12 +276,12 @@ def _fonts(s: str) -> str:
     return "".join(out) + (CLOSE if inside else "")
 
 
-def split_top(s: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
-    """(parts, separators): `s` split where the pattern matches outside every bracket.
+def split_outside_brackets(s: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """(parts, separators) of `s`, split where the pattern matches outside every bracket.
 
     A bracket closes any other, as the ends of half-open intervals do.
     """
-    parts, found, depth, start, at = [], [], 0, 0, 0
+    parts, separators, depth, start, at = [], [], 0, 0, 0
     while match := _BRACKETS.search(s, at):
         at = match.end()
         if match.group() in _OPENING:
@@ -323,6 +294,6 @@ def split_top(s: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]
             depth = max(0, depth - 1)
         elif depth == 0 and (hit := separator.match(s, match.start())):
             parts.append(s[start : hit.start()])
-            found.append(hit.group())
+            separators.append(hit.group())
             start = at = max(hit.end(), at)
-    return [*parts, s[start:]], found
+    return [*parts, s[start:]], separators

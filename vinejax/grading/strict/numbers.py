@@ -1,4 +1,4 @@
-"""Plain numbers, exactly: what needs no parser is read here and decided without sympy or mpmath."""
+"""Plain numbers, read and compared exactly without a parser, sympy or mpmath."""
 
 import re
 from fractions import Fraction
@@ -13,7 +13,7 @@ _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d]|,\d)")
 _BASE = re.compile(r"[{(]?([0-9A-Z.]+)[})]?_\{?(\d{1,2})\}?")
 
 
-def decimal(text: str) -> Fraction | None:
+def read_decimal(text: str) -> Fraction | None:
     """An integer, a decimal or `1e3`, exactly; None for anything else or for too many digits."""
     if len(text) > MAX_DIGITS:
         return None
@@ -30,21 +30,15 @@ def decimal(text: str) -> Fraction | None:
     return (-value if sign == "-" else value) * Fraction(10) ** power
 
 
-def plain(text: str) -> Fraction | None:
+def read_rational(text: str) -> Fraction | None:
     """A decimal or a fraction of integers, exactly; None for anything else."""
-    value = decimal(text)
+    value = read_decimal(text)
     if value is not None or len(text) > MAX_DIGITS or not text.isascii():
         return value
-    match = _FRACTION.fullmatch(text)
-    if match:
-        sign, top, bottom = (
-            match.group(1, 2, 3) if match.group(2) else match.group(4, 5, 6)
-        )  # \frac{..}{..} or a/b
-    else:
-        match = _SMALL_FRACTION.fullmatch(text)
-        if not match:
-            return None
-        sign, top, bottom = match.groups()
+    match = _FRACTION.fullmatch(text) or _SMALL_FRACTION.fullmatch(text)
+    if not match:
+        return None
+    sign, top, bottom = (group for group in match.groups() if group is not None)
     if int(bottom) == 0:
         return None
     return Fraction(int(top), int(bottom)) * (-1 if sign == "-" else 1)
@@ -52,7 +46,7 @@ def plain(text: str) -> Fraction | None:
 
 def same_number(a: Fraction, b: Fraction, a_text: str, b_text: str) -> bool:
     """Equal, exactly; or one is a long decimal that agrees with the other in all its digits."""
-    if a == b or (decimal(a_text) is not None and decimal(b_text) is not None):
+    if a == b or (read_decimal(a_text) is not None and read_decimal(b_text) is not None):
         return a == b
     return rounds_to(b, a_text) or rounds_to(a, b_text)
 
@@ -63,15 +57,15 @@ def rounds_to(value: Fraction, shown: str) -> bool:
     Shorter decimals are never approximations: 0.333 is not a third. The last of the 16 or 17
     digits of a double may be off by one.
     """
-    if significant(shown) < LONG_DECIMAL or decimal(shown) is None:
+    if significant_digits(shown) < LONG_DECIMAL or read_decimal(shown) is None:
         return False
     places = len(shown.partition(".")[2])
-    exact = decimal(shown)
-    slack = Fraction(1 if significant(shown) > 15 else Fraction(1, 2), 10**places)
+    exact = read_decimal(shown)
+    slack = Fraction(1 if significant_digits(shown) > 15 else Fraction(1, 2), 10**places)
     return exact is not None and abs(exact - value) <= slack
 
 
-def significant(shown: str) -> int:
+def significant_digits(shown: str) -> int:
     """The number of significant digits of a decimal with a point; 0 without one."""
     if "." not in shown or "e" in shown.lower():
         return 0
@@ -91,7 +85,7 @@ def _join(match: re.Match[str]) -> str:
     return match.group() if pair else match.group().replace(",", "")
 
 
-def based(text: str) -> tuple[str, int] | None:
+def read_based(text: str) -> tuple[str, int] | None:
     """(digits, base) of a number such as `204_5` or `{A5}_{11}`."""
     match = _BASE.fullmatch(text.replace(" ", ""))
     if not match or not any(c.isdigit() for c in match.group(1)):

@@ -1,9 +1,11 @@
-"""The value of a tree at a point: exact where it is rational, else to as many bits as asked.
+"""The value of a tree at a point: exact where it is rational, else to a given number of bits.
 
 Sizes are bounded before a number is made: a tower of powers or a factorial raises `TooLarge`
 instead of filling the memory.
 """
 
+import math
+import operator
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from math import comb, factorial, gcd, lcm
@@ -11,7 +13,8 @@ from typing import Any
 
 import mpmath
 
-from vinejax.grading.strict.expression import Tree
+from vinejax.grading.strict.algebra import trees
+from vinejax.grading.strict.algebra.trees import Tree
 
 MAX_BITS = 60_000  # of an exact number
 MAX_MAGNITUDE = 20_000  # of a binary exponent
@@ -32,47 +35,46 @@ class Undefined(ArithmeticError):
 class Evaluator:
     """Values of trees at `point`, a value for every variable, to `bits` bits.
 
-    `marks`: those of "deg", "pct" and "log" that count: a degree mark is pi/180, a per cent sign
-    1/100, a log without a base is the decimal one. Without, the first two are marks that people
-    leave out, and log is ln.
+    `counted`: which of "deg", "pct" and "log" count: then a degree mark is pi/180, a per cent sign
+    1/100, and a log without a base is the decimal one. Otherwise the first two change nothing, as
+    people leave them out, and log is ln.
 
     `span` is the largest binary exponent, of either sign, of the numbers met so far that had to be
-    rounded: a sum of them needs that many bits and more to show its smallest term.
+    rounded: a sum of them needs more bits than that to show its smallest term.
     """
 
-    def __init__(self, point: Mapping[str, Fraction], bits: int, marks: frozenset[str]) -> None:
+    def __init__(self, point: Mapping[str, Fraction], bits: int, counted: frozenset[str]) -> None:
         self.mp = _context(bits)
-        self.point, self.marks = point, marks
+        self.point, self.counted = point, counted
         self.span = 0
 
     def __call__(self, tree: Tree) -> Value:
-        kind = tree[0]
-        if kind == "num":
-            return tree[1]
-        if kind == "sym":
-            return self.symbol(tree[1])
-        if kind == "add":
-            total = self(tree[1][0])
-            for term in tree[1][1:]:
-                total = self.combine(total, self(term), lambda a, b: a + b)
-            return total
-        if kind == "mul":
-            total = self(tree[1][0])
-            for factor in tree[1][1:]:
-                total = self.combine(total, self(factor), lambda a, b: a * b)
-            return total
-        if kind == "div":
-            return self.divide(self(tree[1]), self(tree[2]))
-        if kind == "pow":
-            return self.power(self(tree[1]), self(tree[2]))
-        if kind == "neg":
-            return -self(tree[1])
-        if kind == "deg":
-            value = self(tree[1])
-            return self.to_mp(value) * self.mp.pi / 180 if "deg" in self.marks else value
-        if kind == "pct":
-            return self.divide(self(tree[1]), Fraction(100 if "pct" in self.marks else 1))
-        return self.call(tree[1], [self(a) for a in tree[2]])
+        """The value of a tree. Raises TooLarge or Undefined."""
+        match tree:
+            case trees.Number(value):
+                return value
+            case trees.Symbol(name):
+                return self.symbol(name)
+            case trees.Product((first, *others)) | trees.Sum((first, *others)):
+                operation = operator.mul if isinstance(tree, trees.Product) else operator.add
+                total = self(first)
+                for other in others:
+                    total = self.combine(total, self(other), operation)
+                return total
+            case trees.Quotient(top, bottom):
+                return self.divide(self(top), self(bottom))
+            case trees.Power(base, exponent):
+                return self.power(self(base), self(exponent))
+            case trees.Negative(inner):
+                return -self(inner)
+            case trees.Call(name, arguments):
+                return self.call(name, [self(argument) for argument in arguments])
+            case trees.Marked("deg", inner):
+                value = self(inner)
+                return self.to_mp(value) * self.mp.pi / 180 if "deg" in self.counted else value
+            case trees.Marked("pct", inner):
+                return self.divide(self(inner), Fraction(100 if "pct" in self.counted else 1))
+        raise Undefined("a sum or product of nothing")
 
     def pair(self, a: Tree, b: Tree) -> tuple[Value, Value]:
         """Both values, exact or neither, and within `span`."""
@@ -108,7 +110,7 @@ class Evaluator:
     def divide(self, a: Value, b: Value) -> Value:
         if b == 0:
             raise Undefined("division by zero")
-        return self.combine(a, b, lambda x, y: x / y)
+        return self.combine(a, b, operator.truediv)
 
     def power(self, base: Value, exponent: Value) -> Value:
         if isinstance(exponent, Fraction) and exponent.denominator == 1:
@@ -143,31 +145,37 @@ class Evaluator:
             raise TooLarge
 
     def call(self, name: str, args: list[Value]) -> Value:
-        a = args[0]
-        if name in ("max", "min"):
-            return self.extreme(name, args)
-        if name in ("gcd", "lcm"):
-            if any(not isinstance(v, Fraction) or v.denominator != 1 for v in args):
-                raise Undefined("of numbers that are not whole")
-            whole = [int(v) for v in args]
-            return _bounded(Fraction(gcd(*whole) if name == "gcd" else lcm(*whole)))
-        if name == "root":
-            index = args[1]
-            if not isinstance(index, Fraction) or index == 0:
-                raise Undefined("root of no index")
-            return self.power(a, 1 / index)
-        if name == "abs":
-            return abs(a)
-        if name == "fact":
-            return self.factorial(a)
-        if name == "binom":
-            return self.binomial(a, args[1])
-        if name in ("floor", "ceil"):
-            if isinstance(a, Fraction):
-                return Fraction(a.__floor__() if name == "floor" else a.__ceil__())
-            self.check(0, self.mp.mag(a) if a else 0)
-            return Fraction(int(self.mp.floor(a) if name == "floor" else self.mp.ceil(a)))
+        match name, *args:
+            case (("max" | "min"), *_):
+                return self.extreme(name, args)
+            case (("gcd" | "lcm"), *_):
+                return self.divisor_or_multiple(name, args)
+            case "root", radicand, index:
+                if not isinstance(index, Fraction) or index == 0:
+                    raise Undefined("a root whose index is 0 or no rational number")
+                return self.power(radicand, 1 / index)
+            case "abs", x:
+                return abs(x)
+            case "fact", x:
+                return self.factorial(x)
+            case "binom", n, k:
+                return self.binomial(n, k)
+            case (("floor" | "ceil"), x):
+                return self.rounded(name, x)
         return self.transcendental(name, args)
+
+    def divisor_or_multiple(self, name: str, args: list[Value]) -> Fraction:
+        if any(not isinstance(v, Fraction) or v.denominator != 1 for v in args):
+            raise Undefined(f"{name} of numbers that are not whole")
+        whole = [int(v) for v in args]
+        return _bounded(Fraction(gcd(*whole) if name == "gcd" else lcm(*whole)))
+
+    def rounded(self, name: str, x: Value) -> Fraction:
+        """The floor or the ceiling of a number."""
+        if isinstance(x, Fraction):
+            return Fraction(math.floor(x) if name == "floor" else math.ceil(x))
+        self.check(0, self.mp.mag(x) if x else 0)
+        return Fraction(int(self.mp.floor(x) if name == "floor" else self.mp.ceil(x)))
 
     def extreme(self, name: str, args: list[Value]) -> Value:
         values = [self.to_mp(v) for v in args]
@@ -183,7 +191,7 @@ class Evaluator:
         if name in ("log", "ln"):
             if x == 0:
                 raise Undefined("log of zero")
-            decimal = name == "log" and "log" in self.marks
+            decimal = name == "log" and "log" in self.counted
             base = self.to_mp(args[1]) if len(args) > 1 else self.mp.mpf(10) if decimal else None
             if base is not None and (base == 0 or base == 1):
                 raise Undefined("log to base 0 or 1")

@@ -1,28 +1,23 @@
 """Cleaned LaTeX or plain text to a tree: a recursive descent parser for arithmetic and algebra.
 
-No text is ever run as code: the tokens below are all that is read, anything else is a `Malformed`
-expression, and the tree is made of tuples:
-
-    ("num", Fraction, shown)  ("sym", name)  ("add", [..])  ("mul", [..])  ("div", a, b)
-    ("pow", a, b)  ("neg", a)  ("call", name, [..])  ("deg", a)  ("pct", a)
-
-`log` carries its base as a second argument. Length and depth are bounded before anything is built.
+No text is ever run as code: the tokens of `lexer.py` are all that is read, and anything else is
+`Malformed`. The tree is made of the classes in `trees.py`. Length and depth are bounded before
+anything is built.
 """
 
 import re
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 from vinejax.grading.strict import numbers
-from vinejax.grading.strict.lexer import MAX_TOKENS, Malformed, tokens
-from vinejax.grading.strict.words import FUNCTIONS
+from vinejax.grading.strict.algebra import trees
+from vinejax.grading.strict.algebra.lexer import MAX_TOKENS, Malformed, tokenise
+from vinejax.grading.strict.algebra.trees import Tree
+from vinejax.grading.strict.english.words import FUNCTIONS
 
 MAX_DEPTH = 40
 
-Tree = tuple[Any, ...]
-
-_CONSTANTS = {"\\pi": "pi", "\\infty": "inf", "\\Pi": "Pi", "\\imath": "i"}
+_NAMES = {"\\pi": "pi", "\\infty": "inf", "\\Pi": "Pi", "\\imath": "i"}
 _GREEK = set(
     """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi
     rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi
@@ -35,11 +30,11 @@ _OF_SEVERAL = {"max", "min", "gcd", "lcm"}
 _WRAPPERS = {"\\overline", "\\mathbb", "\\bar", "\\dot", "\\mathrm"}
 
 
-def parse(text: str) -> Tree:
+def parse_formula(text: str) -> Tree:
     """The tree of an expression; raises Malformed for anything else."""
     if len(text) > 4 * MAX_TOKENS:
         raise Malformed("too long")
-    parser = _Parser(tokens(text))
+    parser = _Parser(tokenise(text))
     tree = parser.whole()
     if parser.at < len(parser.tokens):
         raise Malformed(f"left over: {parser.peek()}")
@@ -80,10 +75,10 @@ class _Parser:
         tree = self.sum()
         if self.peek() == "\\over":
             self.take()
-            return ("div", tree, self.sum())
+            return trees.Quotient(tree, self.sum())
         if self.peek() == "\\choose":
             self.take()
-            return ("call", "binom", [tree, self.sum()])
+            return trees.Call("binom", (tree, self.sum()))
         return tree
 
     def sum(self) -> Tree:
@@ -93,23 +88,23 @@ class _Parser:
             while self.peek() in ("+", "-") and self.kind() == "op":
                 sign = -sign if self.take() == "-" else sign
             term = self.product()
-            terms.append(("neg", term) if sign < 0 else term)
+            terms.append(trees.Negative(term) if sign < 0 else term)
             if self.peek() not in ("+", "-"):
-                return terms[0] if len(terms) == 1 else ("add", terms)
+                return terms[0] if len(terms) == 1 else trees.Sum(tuple(terms))
 
     def product(self) -> Tree:
         tree = self.deeper(self.power)
         while True:
             if self.peek() in _PRODUCT:
                 self.take()
-                tree = ("mul", [tree, self.signed()])
+                tree = trees.Product((tree, self.signed()))
             elif self.peek() == "/" and self.kind() == "op":
                 self.take()
-                tree = ("div", tree, self.signed())
+                tree = trees.Quotient(tree, self.signed())
             elif self.at >= len(self.tokens) or self.ends_factor():
                 return tree
             elif self.peek() == "(" and self.kind() == "op":
-                tree = ("mul", [tree, self.deeper(self.power)])
+                tree = trees.Product((tree, self.deeper(self.power)))
             else:
                 tree = self.join(tree, self.deeper(self.power))
 
@@ -121,21 +116,21 @@ class _Parser:
     def signed(self) -> Tree:
         if self.peek() == "-":
             self.take()
-            return ("neg", self.deeper(self.signed))
+            return trees.Negative(self.deeper(self.signed))
         return self.deeper(self.power)
 
     def join(self, left: Tree, right: Tree) -> Tree:
         """Factors side by side: a mixed number if they look like one, else a product."""
-        last = left[1][-1] if left[0] == "mul" else left
-        if right[0] == "num" and (last[0] == "num" or last[0] == "sym" and last[1][0] == "'"):
+        last = left.factors[-1] if isinstance(left, trees.Product) else left
+        if isinstance(right, trees.Number) and (isinstance(last, trees.Number) or _is_word(last)):
             raise Malformed("a number right after a number or a word")
-        if left[0] == "num" and right[0] in ("pct", "deg"):
-            return (right[0], self.join(left, right[1]))
-        if left[0] == "num" and left[1].denominator == 1 and right[0] == "div":
-            top, bottom = right[1], right[2]
-            if top[0] == bottom[0] == "num" and 0 < top[1] < bottom[1]:
-                return ("add", [left, right])
-        return ("mul", [left, right])
+        match left, right:
+            case trees.Number(), trees.Marked(mark, inner):
+                return trees.Marked(mark, self.join(left, inner))
+            case trees.Number(whole), trees.Quotient(trees.Number(top), trees.Number(bottom)):
+                if whole.denominator == 1 and 0 < top < bottom:
+                    return trees.Sum((left, right))
+        return trees.Product((left, right))
 
     def power(self) -> Tree:
         tree = self.postfix(self.atom())
@@ -143,11 +138,11 @@ class _Parser:
             return tree
         self.take()
         if self.is_degree():
-            return self.postfix(("deg", tree))
+            return self.postfix(trees.Marked("deg", tree))
         exponent = self.exponent()
-        if tree[0] == "sym" and self.peek() == "_":  # v^2_0
-            tree = self.symbol(tree[1])
-        return self.postfix(("pow", tree, exponent))
+        if isinstance(tree, trees.Symbol) and self.peek() == "_":  # v^2_0
+            tree = self.symbol(tree.name)
+        return self.postfix(trees.Power(tree, exponent))
 
     def is_degree(self) -> bool:
         braced = self.peek() == "{"
@@ -159,16 +154,16 @@ class _Parser:
     def exponent(self) -> Tree:
         if self.peek() == "-":
             self.take()
-            return ("neg", self.deeper(self.exponent))
+            return trees.Negative(self.deeper(self.exponent))
         tree = self.deeper(self.power) if self.peek() != "{" else self.deeper(self.group)
         if self.peek() == "^":
             self.take()
-            return ("pow", tree, self.deeper(self.exponent))
+            return trees.Power(tree, self.deeper(self.exponent))
         return tree
 
     def postfix(self, tree: Tree) -> Tree:
         while self.peek() in ("!", "%") and self.kind() == "op":
-            tree = ("call", "fact", [tree]) if self.take() == "!" else ("pct", tree)
+            tree = trees.Call("fact", (tree,)) if self.take() == "!" else trees.Marked("pct", tree)
         return tree
 
     def group(self) -> Tree:
@@ -181,7 +176,7 @@ class _Parser:
         return tree
 
     def argument(self) -> Tree:
-        """What a command such as \\frac takes: a group, or one digit or symbol as TeX has it."""
+        """The argument of a command such as \\frac: a group, or one digit or symbol as in TeX."""
         if self.peek() == "{":
             return self.deeper(self.group)
         if self.kind() == "num" and len(self.peek()) > 1:
@@ -193,10 +188,10 @@ class _Parser:
         kind = self.kind()
         token = self.take()
         if kind == "num":
-            value = numbers.decimal(token)
+            value = numbers.read_decimal(token)
             if value is None:
                 raise Malformed("too many digits")
-            return ("num", value, token)
+            return trees.Number(value, token)
         if kind == "rep":
             return _repeating(token)
         if kind == "text":
@@ -212,13 +207,13 @@ class _Parser:
         tree = self.deeper(self.whole)
         self.take(closing)
         self.bars = outer
-        return ("call", "abs", [tree]) if token == "|" else tree
+        return trees.Call("abs", (tree,)) if token == "|" else tree
 
     def symbol(self, name: str) -> Tree:
         """A variable with its primes and subscript; e and i without them are the constants."""
         while self.peek() in ("_", "'") and self.kind() == "op":
             name += self.subscript() if self.take() == "_" else "'"
-        return ("sym", name)
+        return trees.Symbol(name)
 
     def subscript(self) -> str:
         if self.peek() != "{":
@@ -233,17 +228,17 @@ class _Parser:
 
     def command(self, token: str) -> Tree:
         if token == "\\frac":
-            return ("div", self.argument(), self.argument())
+            return trees.Quotient(self.argument(), self.argument())
         if token == "\\binom":
-            return ("call", "binom", [self.argument(), self.argument()])
+            return trees.Call("binom", (self.argument(), self.argument()))
         if token == "\\sqrt":
             return self.root()
         if token in ("\\lfloor", "\\lceil"):
             tree = self.deeper(self.sum)
             self.take("\\r" + token[2:])
-            return ("call", token[2:], [tree])
-        if token in _CONSTANTS:
-            return ("sym", _CONSTANTS[token])
+            return trees.Call(token[2:], (tree,))
+        if token in _NAMES:
+            return trees.Symbol(_NAMES[token])
         if token in _WRAPPERS:
             return self.wrapped(token)
         if token[1:] in FUNCTIONS:
@@ -260,49 +255,50 @@ class _Parser:
         return self.symbol(f"{token[1:]}:{inner}")
 
     def root(self) -> Tree:
-        index: Tree = ("num", Fraction(2), "2")
+        index: Tree = trees.number(2)
         if self.peek() == "[":
             self.take()
             index = self.deeper(self.sum)
             self.take("]")
         if self.kind() == "num":  # \sqrt12 is meant as the root of 12, whatever TeX prints
-            return ("call", "root", [self.atom(), index])
-        return ("call", "root", [self.argument(), index])
+            return trees.Call("root", (self.atom(), index))
+        return trees.Call("root", (self.argument(), index))
 
     def function(self, name: str) -> Tree:
         """`\\sin^2 2x`, `\\log_2 8`: the argument runs to the next operator or function."""
-        power = base = None
+        power: Tree | None = None
+        base: Tree | None = None
         if name == "lg":
-            name, base = "log", ("num", Fraction(10), "10")
+            name, base = "log", trees.number(10)
         if name in _OF_SEVERAL:
-            return ("call", name, self.arguments())
+            return trees.Call(name, self.arguments())
         while self.peek() in ("^", "_"):
             if self.take() == "^":
                 power = self.exponent()
             else:
                 base = self.argument()
-        arguments = [self.function_argument()]
-        tree: Tree = ("call", name, arguments if base is None else [*arguments, base])
-        if power == ("neg", ("num", Fraction(1), "1")):
-            return ("call", f"arc{name}", arguments)
-        return tree if power is None else ("pow", tree, power)
+        argument = self.function_argument()
+        if power == trees.Negative(trees.number(1)):
+            return trees.Call(f"arc{name}", (argument,))
+        tree = trees.Call(name, (argument,) if base is None else (argument, base))
+        return tree if power is None else trees.Power(tree, power)
 
-    def arguments(self) -> list[Tree]:
+    def arguments(self) -> tuple[Tree, ...]:
         """`(12, 18)`"""
         self.take("(")
-        found = [self.deeper(self.whole)]
+        arguments = [self.deeper(self.whole)]
         while self.peek() == ",":
             self.take()
-            found.append(self.deeper(self.whole))
+            arguments.append(self.deeper(self.whole))
         self.take(")")
-        return found
+        return tuple(arguments)
 
     def function_argument(self) -> Tree:
         if self.peek() in ("(", "{", "["):
             return self.deeper(self.atom)
         if self.peek() == "-":
             self.take()
-            return ("neg", self.deeper(self.function_argument))
+            return trees.Negative(self.deeper(self.function_argument))
         tree = self.deeper(self.power)
         while not (self.at >= len(self.tokens) or self.ends_factor() or self.is_operator()):
             tree = self.join(tree, self.deeper(self.power))
@@ -312,7 +308,11 @@ class _Parser:
         return self.peek() in _PRODUCT or self.peek()[1:] in FUNCTIONS
 
 
-def _repeating(token: str) -> Tree:
+def _is_word(tree: Tree) -> bool:
+    return isinstance(tree, trees.Symbol) and tree.name[0] == "'"
+
+
+def _repeating(token: str) -> trees.Number:
     """`0.1\\overline{6}` as a fraction."""
     head, _, tail = token.partition("\\")
     whole, _, part = head.partition(".")
@@ -321,4 +321,4 @@ def _repeating(token: str) -> Tree:
         raise Malformed("too many digits")
     fixed = Fraction(int((whole or "0") + part), 10 ** len(part))
     period = Fraction(int(block), (10 ** len(block) - 1) * 10 ** len(part))
-    return ("num", fixed + period, token)
+    return trees.Number(fixed + period, token)

@@ -5,12 +5,11 @@ A determinant of formulas is the formula that it stands for.
 
 import re
 from collections.abc import Callable
-from fractions import Fraction
 
 from vinejax.grading.strict import latex
-from vinejax.grading.strict.expression import Tree
+from vinejax.grading.strict.algebra.trees import Product, Sum, Tree, number
+from vinejax.grading.strict.answers.nodes import Collection, Formula, Matrix, Node
 from vinejax.grading.strict.marks import CLOSE, MATRIX, MATRIX_END, OPEN, ROW
-from vinejax.grading.strict.nodes import Collection, Formula, Matrix, Node
 
 MAX_CELLS = 3000
 MAX_MATRICES = 8  # in one expression
@@ -42,7 +41,7 @@ _TERM = re.compile(
 )
 
 
-def matrix(s: str, depth: int, read: Read) -> Node | None:
+def read_matrix(s: str, depth: int, read: Read) -> Node | None:
     """The matrix, or for `cases` the list, that a cleaned text is; None for anything else."""
     if "\\begin" not in s:
         return None
@@ -53,8 +52,8 @@ def matrix(s: str, depth: int, read: Read) -> Node | None:
     if "\\begin" in factor + body:
         return _expression(s, depth, read) if len(s) < 5000 else None
     body = _ARRAY_SPEC.sub("", body, count=1) if kind == "array" else body
-    rows = [r for r in latex.split_top(body, _ROW)[0] if r.strip()]
-    cells = [[c.strip() for c in latex.split_top(r, _CELL)[0]] for r in rows]
+    rows = [r for r in latex.split_outside_brackets(body, _ROW)[0] if r.strip()]
+    cells = [[c.strip() for c in latex.split_outside_brackets(r, _CELL)[0]] for r in rows]
     if sum(map(len, cells)) > MAX_CELLS:
         return None
     if kind == "cases":
@@ -79,19 +78,19 @@ def _determinant(grid: Grid, factor: Node) -> Tree | None:
     cells = _formulas(Matrix("", grid))
     if not cells or len(cells) != len(cells[0]) or len(cells) > MAX_ORDER:
         return None
-    return ("mul", [factor.tree, _expanded(cells)]) if isinstance(factor, Formula) else None
+    return Product((factor.tree, _expanded(cells))) if isinstance(factor, Formula) else None
 
 
 def _expanded(cells: "Cells") -> Tree:
     """Along the first row; of no rows it is 1."""
     if not cells:
-        return _number(1)
+        return number(1)
     first, *below = cells
     terms: list[Tree] = []
     for i, cell in enumerate(first):
         minor = _expanded([row[:i] + row[i + 1 :] for row in below])
-        terms.append(("mul", [_number((-1) ** i), cell, minor]))
-    return ("add", terms)
+        terms.append(Product((number((-1) ** i), cell, minor)))
+    return Sum(tuple(terms))
 
 
 def _read_list(read: Read, text: str, depth: int) -> tuple[Node, ...]:
@@ -101,12 +100,12 @@ def _read_list(read: Read, text: str, depth: int) -> tuple[Node, ...]:
 
 def _expression(s: str, depth: int, read: Read) -> Node | None:
     """`2A + B C^T` for matrices A, B, C with cells that are formulas."""
-    found = list(_ONE.finditer(s))
-    if not 1 <= len(found) <= MAX_MATRICES:
+    matrices = list(_ONE.finditer(s))
+    if not 1 <= len(matrices) <= MAX_MATRICES:
         return None
-    grids = [_formulas(matrix(m.group(), depth, read)) for m in found]
+    grids = [_formulas(read_matrix(m.group(), depth, read)) for m in matrices]
     marked, at = "", 0
-    for i, match in enumerate(found):
+    for i, match in enumerate(matrices):
         marked += s[at : match.start()] + _MARK.format(i)
         at = match.end()
     marked = (marked + s[at:]).strip()
@@ -116,12 +115,12 @@ def _expression(s: str, depth: int, read: Read) -> Node | None:
         if not term or (at and not term.group(1)):
             return None
         grid, at = _product(marked, term.end(), grids)
-        scale = read(term.group(2), depth) if term.group(2).strip() else Formula("", _number(1))
+        scale = read(term.group(2), depth) if term.group(2).strip() else Formula("", number(1))
         if grid is None or not isinstance(scale, Formula):
             return None
-        sign = _number(-1 if term.group(1) == "-" else 1)
-        grid = [[("mul", [sign, scale.tree, cell]) for cell in row] for row in grid]
-        total = grid if total is None else _sum(total, grid)
+        sign = number(-1 if term.group(1) == "-" else 1)
+        scaled: Cells = [[Product((sign, scale.tree, cell)) for cell in row] for row in grid]
+        total = scaled if total is None else _sum(total, scaled)
         if total is None:
             return None
     if total is None:
@@ -130,10 +129,6 @@ def _expression(s: str, depth: int, read: Read) -> Node | None:
 
 
 Cells = list[list[Tree]]
-
-
-def _number(value: int) -> Tree:
-    return ("num", Fraction(value), str(value))
 
 
 def _formulas(node: Node | None) -> Cells | None:
@@ -160,7 +155,10 @@ def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, 
             return None, at
         columns = list(zip(*grid, strict=True))
         result = [
-            [("add", [("mul", [x, y]) for x, y in zip(row, c, strict=True)]) for c in columns]
+            [
+                Sum(tuple(Product((x, y)) for x, y in zip(row, column, strict=True)))
+                for column in columns
+            ]
             for row in result
         ]
     return result, at
@@ -169,6 +167,4 @@ def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, 
 def _sum(a: Cells, b: Cells) -> Cells | None:
     if (len(a), len(a[0])) != (len(b), len(b[0])):
         return None
-    return [
-        [("add", [*pair]) for pair in zip(*rows, strict=True)] for rows in zip(a, b, strict=True)
-    ]
+    return [[Sum(pair) for pair in zip(*rows, strict=True)] for rows in zip(a, b, strict=True)]

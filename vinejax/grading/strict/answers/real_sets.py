@@ -1,13 +1,16 @@
 """Sets of real numbers: inequalities, unions and differences as intervals from left to right."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from vinejax.grading.strict import relations, symbolic
-from vinejax.grading.strict.expression import Tree
-from vinejax.grading.strict.nodes import Collection, Formula, Node, Relation, Sequence
+from vinejax.grading.strict.algebra import symbolic, trees
+from vinejax.grading.strict.algebra.trees import variables
+from vinejax.grading.strict.answers import nodes, relations
+from vinejax.grading.strict.answers.nodes import Node, Sequence, source_key
 
 MAX_INTERVALS = 60
+_ONE_BOUND = (("<",), ("<=",))  # |x| < 3 is about x, 1 < |x| < 3 about |x|
 
 
 @dataclass(frozen=True)
@@ -35,41 +38,59 @@ def as_intervals(node: Node) -> list[Sequence] | None:
     hold at once, unless nothing would, `x < 1, x > 2`; and a list of intervals is their union
     unless two of them meet.
     """
-    found = _intervals(node)
-    if found is None or len(found) > MAX_INTERVALS:
+    intervals = _intervals(node)
+    if intervals is None or len(intervals) > MAX_INTERVALS:
         return None
-    spans = _spans(found)
-    return found if spans is None else [span.interval for span in _merge(spans)]
+    spans = _spans(intervals)
+    return intervals if spans is None else [span.interval for span in _merge(spans)]
 
 
-def subject(node: Node) -> str:
-    """The variable that inequalities are about, '' without one, '?' where there are several."""
+def subject_of(node: Node) -> str:
+    """The subject of inequalities: a variable, or a quantity such as `\\sin x` or `f(2)`.
+
+    '' where they name nothing, '?' where they name several things.
+    """
     names: set[str] = set()
-    if isinstance(node, Relation):
+    if isinstance(node, nodes.Relation):
         sides = node.sides[:1] if node.ops == ("in",) else node.sides
-        for side in sides:
-            names |= symbolic.variables(side.tree) if isinstance(side, Formula) else {side.source}
-    if isinstance(node, Collection):
-        names = {subject(item) for item in node.items} - {""}
-    return min(names) if len(names) == 1 else "?" if names else ""
+        names = {name for side in sides for name in _subjects(side, node.ops)}
+    if isinstance(node, nodes.Collection):
+        names = {subject_of(item) for item in node.items} - {""}
+    if len(names) > 1:
+        return "?"
+    return min(names, default="")
+
+
+def _subjects(side: Node, ops: tuple[str, ...]) -> set[str]:
+    """The variables of one side of a relation, or the one quantity that the side is."""
+    if not isinstance(side, nodes.Formula):
+        return {side.source}
+    names = variables(side.tree)
+    if len(names) != 1 or not relations.name_of(side):
+        return names
+    is_variable = isinstance(side.tree, trees.Symbol) and not side.unit
+    is_distance = (
+        isinstance(side.tree, trees.Call) and side.tree.name == "abs" and ops in _ONE_BOUND
+    )
+    return names if is_variable or is_distance else {source_key(side.source)}
 
 
 def _intervals(node: Node) -> list[Sequence] | None:
     if isinstance(node, Sequence):
         return [node] if len(node.items) == 2 else None
-    if isinstance(node, Collection):
+    if isinstance(node, nodes.Collection):
         return _of_collection(node)
     if _is_reals(node):
         return [_ALL]
-    return _of_relation(node) if isinstance(node, Relation) else None
+    return _of_relation(node) if isinstance(node, nodes.Relation) else None
 
 
 def _is_reals(node: Node) -> bool:
-    return isinstance(node, Formula) and node.tree == ("sym", "mathbb:R")
+    return isinstance(node, nodes.Formula) and node.tree == trees.REALS
 
 
-def _of_collection(node: Collection) -> list[Sequence] | None:
-    if len(node.items) > MAX_INTERVALS or subject(node) == "?":
+def _of_collection(node: nodes.Collection) -> list[Sequence] | None:
+    if len(node.items) > MAX_INTERVALS or subject_of(node) == "?":
         return None
     if node.kind == "set":
         return _points(node.items)
@@ -86,7 +107,7 @@ def _of_collection(node: Collection) -> list[Sequence] | None:
         return _common(parts)
     if node.kind == "union" or (node.joiner == "or" and items == node.items):
         return _union(parts)
-    if all(isinstance(item, Relation) for item in items):
+    if all(isinstance(item, nodes.Relation) for item in items):
         at_once = node.joiner == "and" or items != node.items
         return _common(parts) or (None if at_once else _union(parts))
     return _union(parts) if _are_apart(parts) else None
@@ -94,25 +115,28 @@ def _of_collection(node: Collection) -> list[Sequence] | None:
 
 def _points(items: tuple[Node, ...]) -> list[Sequence] | None:
     """The numbers of a set as intervals of one point."""
-    bare = all(isinstance(item, Formula) and not item.prefix + item.unit for item in items)
+    bare = all(isinstance(item, nodes.Formula) and not item.prefix + item.unit for item in items)
     return [_interval("[", point, point, "]") for point in items] if bare else None
 
 
 def _excluding(items: tuple[Node, ...]) -> tuple[Node, ...]:
     """`x != 1, 2` as `x != 1, x != 2`."""
     first = items[0] if items else None
-    if not isinstance(first, Relation) or first.ops != ("!=",) or not _names(first):
+    if not isinstance(first, nodes.Relation) or first.ops != ("!=",) or not _names(first):
         return items
     name = first.sides[0]
-    also = [x if isinstance(x, Relation) else Relation("", (name, x), ("!=",)) for x in items[1:]]
+    also = [
+        x if isinstance(x, nodes.Relation) else nodes.Relation("", (name, x), ("!=",))
+        for x in items[1:]
+    ]
     return (first, *also)
 
 
-def _names(relation: Relation) -> bool:
+def _names(relation: nodes.Relation) -> bool:
     return bool(relations.name_of(relation.sides[0]))
 
 
-def _of_relation(node: Relation) -> list[Sequence] | None:
+def _of_relation(node: nodes.Relation) -> list[Sequence] | None:
     ops, sides = node.ops, node.sides
     if ops == ("in",):
         return _intervals(sides[1])
@@ -145,22 +169,24 @@ def _of_relation(node: Relation) -> list[Sequence] | None:
 
 def _distance(side: Node, other: Node) -> tuple[Node, Node] | None:
     """(c - r, c + r) of `|x - c|` against a number r."""
-    if not isinstance(side, Formula) or not isinstance(other, Formula):
+    if not isinstance(side, nodes.Formula) or not isinstance(other, nodes.Formula):
         return None
-    if side.tree[:2] != ("call", "abs") or symbolic.variables(other.tree):
+    if not isinstance(side.tree, trees.Call) or side.tree.name != "abs" or variables(other.tree):
         return None
-    inner, names = side.tree[2][0], symbolic.variables(side.tree)
-    shift: Tree = ("add", [("sym", min(names, default="")), ("neg", inner)])
-    centre = symbolic.constant(shift)
-    if len(names) != 1 or centre is None:
+    (inner,) = side.tree.arguments
+    names = variables(inner)
+    if len(names) != 1:
         return None
-    low = Formula("", ("add", [centre, ("neg", other.tree)]))
-    return low, Formula("", ("add", [centre, other.tree]))
+    shift = trees.Sum((trees.Symbol(*names), trees.Negative(inner)))
+    centre = symbolic.as_rational(shift)
+    if centre is None:
+        return None
+    low, high = trees.Sum((centre, trees.Negative(other.tree))), trees.Sum((centre, other.tree))
+    return nodes.Formula("", low), nodes.Formula("", high)
 
 
 def _infinite(sign: int) -> Node:
-    infinity: Tree = ("sym", "inf")
-    return Formula("", infinity if sign > 0 else ("neg", infinity))
+    return nodes.Formula("", trees.INFINITY if sign > 0 else trees.Negative(trees.INFINITY))
 
 
 def _interval(opening: str, low: Node, high: Node, closing: str) -> Sequence:
@@ -176,11 +202,11 @@ def _less_point(base: Sequence, point: Node) -> list[Sequence]:
     return [below, _interval("(", point, base.items[1], base.closing)]
 
 
-def _spans(found: list[Sequence]) -> list[_Span] | None:
+def _spans(intervals: list[Sequence]) -> list[_Span] | None:
     spans = []
-    for interval in found:
+    for interval in intervals:
         low, high = (
-            symbolic.real_value(end.tree) if isinstance(end, Formula) else None
+            symbolic.real_value(end.tree) if isinstance(end, nodes.Formula) else None
             for end in interval.items
         )
         if low is None or high is None or low > high:
@@ -217,10 +243,10 @@ def _are_apart(parts: list[list[Sequence]]) -> bool:
 
 
 def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
-    """What sets share; None where ends are no numbers, unless there is one set."""
+    """The intersection of sets; None where ends are no numbers, unless there is one set."""
     if len(parts) == 1:
         return parts[0]
-    shared = [_Span(-symbolic.INFINITY, symbolic.INFINITY, _ALL)]
+    shared = [_Span(-math.inf, math.inf, _ALL)]
     for part in parts:
         spans = _spans(part)
         if spans is None:
@@ -245,7 +271,7 @@ def _difference(base: list[Sequence], removed: list[Sequence]) -> list[Sequence]
 
 
 def _overlap(a: _Span, b: _Span) -> _Span | None:
-    """What two spans share."""
+    """The intersection of two spans, None where it is empty."""
     low = max(a, b, key=lambda s: (s.low, s.open_low))
     high = min(a, b, key=lambda s: (s.high, not s.open_high))
     if low.low > high.high or low.low == high.high and (low.open_low or high.open_high):

@@ -21,7 +21,7 @@ _DENIED = re.compile(
 )
 
 
-def split(source: str) -> tuple[str, str] | None:
+def split_choice(source: str) -> tuple[str, str] | None:
     """(letter, what it says) of `(C)`, `C`, `(C) blue`, `C. 12`; None for any other answer.
 
     An answer with a second letter, or that denies the first, is no choice.
@@ -32,12 +32,12 @@ def split(source: str) -> tuple[str, str] | None:
     match = _LABEL.fullmatch(source)
     if not match:
         return None
-    letter, said = match.group(1) or match.group(2), match["said"].strip()
-    if said.count(CLOSE) > said.count(OPEN):  # \text{(C) blue}
-        said = OPEN + said
-    if letter not in "ABCDEFGH" and not said.startswith(OPEN):
+    letter, wording = match.group(1) or match.group(2), match["said"].strip()
+    if wording.count(CLOSE) > wording.count(OPEN):  # \text{(C) blue}
+        wording = OPEN + wording
+    if letter not in "ABCDEFGH" and not wording.startswith(OPEN):
         return None  # (x) 2 is a product
-    minus = said.startswith("-") and not re.match(r"\s-[\d.\\(]", match["gap"][-1:] + said)
-    if minus or _GOES_ON.match(said) or _ANOTHER.search(said) or _DENIED.search(said):
+    minus = wording.startswith("-") and not re.match(r"\s-[\d.\\(]", match["gap"][-1:] + wording)
+    if minus or _GOES_ON.match(wording) or _ANOTHER.search(wording) or _DENIED.search(wording):
         return None
-    return letter, said
+    return letter, wording

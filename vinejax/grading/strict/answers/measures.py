@@ -4,30 +4,28 @@ import operator
 import re
 from fractions import Fraction
 
-from vinejax.grading.strict import numbers, symbolic, units, words
-from vinejax.grading.strict.expression import Tree
+from vinejax.grading.strict import numbers
+from vinejax.grading.strict.algebra.trees import Number, Product, Symbol, Tree, number, variables
+from vinejax.grading.strict.answers.nodes import Formula, Node, Ratio, Text
+from vinejax.grading.strict.english import units, words
 from vinejax.grading.strict.marks import AND, CLOSE, OPEN
-from vinejax.grading.strict.nodes import Formula, Node, Ratio, Text
 
 # unit: (what it is measured in, how many of that)
 _SCALES = {
-    **{"km": ("m", Fraction(1000)), "m": ("m", Fraction(1))},
-    **{"cm": ("m", Fraction(1, 100)), "mm": ("m", Fraction(1, 1000))},
-    **{"in": ("in", Fraction(1)), "ft": ("in", Fraction(12))},
-    **{"yd": ("in", Fraction(36)), "mi": ("in", Fraction(63360))},
-    **{"kg": ("g", Fraction(1000)), "g": ("g", Fraction(1))},
-    **{"lb": ("oz", Fraction(16)), "oz": ("oz", Fraction(1))},
-    **{"s": ("s", Fraction(1)), "min": ("s", Fraction(60)), "h": ("s", Fraction(3600))},
-    **{"day": ("s", Fraction(86400)), "week": ("s", Fraction(604800))},
-    **{"l": ("l", Fraction(1)), "ml": ("l", Fraction(1, 1000))},
-    **{"dollar": ("dollar", Fraction(1)), "cent": ("dollar", Fraction(1, 100))},
+    unit: (base, Fraction(count))
+    for unit, base, count in map(
+        str.split,
+        """km m 1000; m m 1; cm m 1/100; mm m 1/1000; in in 1; ft in 12; yd in 36; mi in 63360;
+        kg g 1000; g g 1; lb oz 16; oz oz 1; s s 1; min s 60; h s 3600; day s 86400; week s 604800;
+        l l 1; ml l 1/1000; dollar dollar 1; cent dollar 1/100""".split(";"),
+    )
 }
 _PART = re.compile(rf"\s*(?:[,{AND}]\s*)?(\d+(?:\.\d+)?|\d+/\d+)\s*({OPEN}[^{CLOSE}]*{CLOSE})")
 _CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)(?::([0-5]\d))?")
 _NOON = {"noon": 12 * 60, "midnight": 0}
 
 
-def scale(unit: str) -> tuple[str, Fraction] | None:
+def unit_scale(unit: str) -> tuple[str, Fraction] | None:
     """(what a unit is measured in, how many of that); areas, volumes and rates too."""
     match = re.fullmatch(r"([a-z]+)(?:/([a-z]+))?([23]?)", unit)
     if not match or any(u and u not in _SCALES for u in match.group(1, 2)):
@@ -40,46 +38,46 @@ def scale(unit: str) -> tuple[str, Fraction] | None:
     return f"{base}{power}", factor**power
 
 
-def compound(s: str) -> Formula | None:
+def compound_measure(s: str) -> Formula | None:
     """`6 feet 2 inches`, `1 hour, 20 minutes`: a measure in units that get smaller, as one."""
     parts, at = [], 0
     while match := _PART.match(s, at):
         parts.append((match.group(1), units.unit_key(match.group(2)), match.group(2)))
         at = match.end()
-    scales = [scale(unit) for _, unit, _ in parts]
-    if s[at:].strip() or len(parts) < 2 or len({found and found[0] for found in scales}) > 1:
+    scales = [unit_scale(unit) for _, unit, _ in parts]
+    if s[at:].strip() or len(parts) < 2 or len({known and known[0] for known in scales}) > 1:
         return None
-    factors = [found[1] for found in scales if found]
+    factors = [known[1] for known in scales if known]
     if len(factors) < len(parts) or any(a <= b for a, b in zip(factors, factors[1:], strict=False)):
         return None
-    values = [numbers.plain(value) or 0 for value, _, _ in parts]
+    values = [numbers.read_rational(value) or 0 for value, _, _ in parts]
     total = sum(map(operator.mul, values, factors), start=Fraction(0)) / factors[-1]
-    return Formula(s, ("num", total, str(total)), unit=parts[-1][2])
+    return Formula(s, number(total), unit=parts[-1][2])
 
 
-def as_product(tree: Tree, said: str, other: Tree) -> Tree | None:
+def unit_as_factor(tree: Tree, unit: str, other: Tree) -> Tree | None:
     """`5 kg` in the unit that the only letter of a product stands for: 5000 g for `x g`."""
-    letters = symbolic.variables(other)
-    letter = said.strip(OPEN + CLOSE + " ")
+    letters = variables(other)
+    letter = unit.strip(OPEN + CLOSE + " ")
     if letter in units.LETTERS & letters:
-        return ("mul", [tree, ("sym", letter)])
+        return Product((tree, Symbol(letter)))
     known = [name for name in letters if name.lower() in _SCALES]
-    wanted = scale(known[0].lower()) if len(known) == 1 else None
-    found = scale(units.unit_key(said))
-    if not wanted or not found or wanted[0] != found[0]:
+    wanted = unit_scale(known[0].lower()) if len(known) == 1 else None
+    given = unit_scale(units.unit_key(unit))
+    if not wanted or not given or wanted[0] != given[0]:
         return None
-    factor = found[1] / wanted[1]
-    return ("mul", [tree, ("num", factor, str(factor)), ("sym", known[0])])
+    factor = given[1] / wanted[1]
+    return Product((tree, number(factor), Symbol(known[0])))
 
 
-def clock(node: Node) -> tuple[int, str] | None:
+def time_of_day(node: Node) -> tuple[int, str] | None:
     """(minutes, half) of a time of day: half 'am', 'pm', or '' where it is not said."""
     if isinstance(node, Text):
         minutes = _NOON.get(words.text_key(node.source))
         return None if minutes is None else (minutes, "pm" if minutes else "am")
-    if isinstance(node, Formula) and node.tree[0] == "num" and not node.prefix:
+    if isinstance(node, Formula) and isinstance(node.tree, Number) and not node.prefix:
         half = units.unit_key(node.unit)
-        hour = node.tree[1]
+        hour = node.tree.value
         if half not in ("am", "pm") or hour.denominator != 1 or not 1 <= hour <= 12:
             return None
         return int(hour) % 12 * 60 + 720 * (half == "pm"), half
@@ -101,5 +99,5 @@ def same_time(a: tuple[int, str], b: tuple[int, str]) -> bool:
     """8:05 may be morning or evening where the other says which; 15:30 is 3:30 PM."""
     if a[0] == b[0] or bool(a[1]) == bool(b[1]):
         return a[0] == b[0]
-    bare, said = (a, b) if b[1] else (b, a)
-    return bare[0] < 13 * 60 and bare[0] % 720 == said[0] % 720
+    bare, exact = (a, b) if b[1] else (b, a)
+    return bare[0] < 13 * 60 and bare[0] % 720 == exact[0] % 720

@@ -1,4 +1,4 @@
-"""What an answer can be: numbers and formulas, tuples, sets, matrices, relations, words.
+"""The kinds of answers: numbers and formulas, tuples, sets, matrices, relations, words.
 
 Every node has its `source`, the cleaned text that it was read from ('' where it was derived).
 """
@@ -6,12 +6,12 @@ Every node has its `source`, the cleaned text that it was read from ('' where it
 import re
 from dataclasses import dataclass
 
-from vinejax.grading.strict.expression import Tree
+from vinejax.grading.strict.algebra.trees import Tree
 
 
 @dataclass(frozen=True)
 class Raw:
-    """Not understood."""
+    """Text that was not understood."""
 
     source: str
 
@@ -95,7 +95,7 @@ class Relation:
 Node = Raw | Text | Formula | Based | Ratio | Sequence | Collection | Matrix | Relation
 
 
-def key(source: str) -> str:
-    """A string without the spaces and braces that mean nothing: `x ^{2}` is `x^2`."""
+def source_key(source: str) -> str:
+    """A source without spaces and braces that mean nothing: `x ^{2}` becomes `x^2`."""
     bare = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", source).rstrip(".")
     return re.sub(r"([_^])\{(\w)\}(?!\d)", r"\1\2", bare)

@@ -2,7 +2,7 @@
 
 import re
 
-from vinejax.grading.strict import units
+from vinejax.grading.strict.english import units
 from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR
 
 # Names that are mathematics even without a backslash.
@@ -65,8 +65,8 @@ def is_word(run: str) -> bool:
     return len(run) > 4 or low in _SHORT or "o" in low or sum(c.isupper() for c in run) > 1
 
 
-def mark(s: str) -> str:
-    """Bare words into OPEN..CLOSE, text that is mathematics out of it, `and` and `or` marked."""
+def mark_words(s: str) -> str:
+    """Put words in OPEN..CLOSE, take mathematics out of `\\text`, and mark `and` and `or`."""
     s = re.sub(r"\{\s*(and|or)\s*\}", lambda m: f" {_JOINERS[m[1]]} ", s)
     merged = _HYPHEN.sub("-", _RUN.sub(_mark_one, s))
     merged = re.sub(rf"{CLOSE}\s*{OPEN}", " ", merged)
@@ -75,9 +75,11 @@ def mark(s: str) -> str:
 
 
 def _separator(match: re.Match[str]) -> str:
-    """One of several: `, and` is `and`."""
-    said = match.group()
-    return f"{OR if OR in said else AND if AND in said else ','} "
+    """The one separator that several mean together: `, and` is `and`."""
+    for joiner in (OR, AND):
+        if joiner in match.group():
+            return f"{joiner} "
+    return ", "
 
 
 def _mark_one(match: re.Match[str]) -> str:
@@ -107,7 +109,7 @@ def _mark_one(match: re.Match[str]) -> str:
 
 
 def _mark_text(inner: str) -> str:
-    """The contents of a text command: mathematics if it is, otherwise text items."""
+    """Rewrite the contents of a text command: bare if they are mathematics, else as words."""
     inner = inner.replace("~", " ")
     core = inner.strip()
     if not core:
@@ -129,41 +131,41 @@ def _mark_text(inner: str) -> str:
         return f"{OPEN}{core}{CLOSE}"
     if not re.search(r"[A-Za-z]{2}|[A-Za-z]\.", core) and "\\" not in core:
         # \text{13}, \text{A5}, \text{ , }: no word in it.
-        return (
-            f"{core} "
-            if "," in core
-            else core
-            if core.isalnum() or len(core) == 1
-            else f"{{{core}}}"
-        )
-    pieces = _JOINED.split(core)
-    return "".join(
-        f" {next((mark for word, mark in _JOINERS.items() if word in piece), ',')} "
-        if i % 2
-        else f"{OPEN}{piece}{CLOSE}" * bool(piece)
-        for i, piece in enumerate(pieces)
-    )
+        if "," in core:
+            return f"{core} "
+        return core if core.isalnum() or len(core) == 1 else f"{{{core}}}"
+    items = _JOINED.split(core)[::2]
+    joints = [*_JOINED.split(core)[1::2], None]
+    return "".join(map(_mark_item, items, joints))
+
+
+def _mark_item(item: str, joint: str | None) -> str:
+    """One item of a list in words, and the joint after it as a comma or a mark."""
+    marked = f"{OPEN}{item}{CLOSE}" if item else ""
+    if joint is None:
+        return marked
+    return marked + f" {next((mark for word, mark in _JOINERS.items() if word in joint), ',')} "
 
 
 def changes_meaning(text: str) -> bool:
-    """Whether words beside a number make another number of it: `not 5`, `at least 5`, `5 to 6`."""
-    said = (re.sub(r"\^\{?-?\d\}?", "", t) for t in re.findall(rf"{OPEN}([^{CLOSE}]*)", text))
-    return any(_CHANGES.search(t.casefold()) for t in said)  # a power of a unit is no number
+    """Whether words beside a number change its value: `not 5`, `at least 5`, `5 to 6`."""
+    texts = (re.sub(r"\^\{?-?\d\}?", "", t) for t in re.findall(rf"{OPEN}([^{CLOSE}]*)", text))
+    return any(_CHANGES.search(t.casefold()) for t in texts)  # a power of a unit is no number
 
 
-def lowers(text: str) -> bool:
+def says_loss(text: str) -> bool:
     """Whether words before a number say that it is taken away: `a loss of`, `down`."""
     return _LOSSES.search(text.casefold()) is not None
 
 
 def text_key(text: str) -> str:
-    """Text for comparison: articles, case, spaces and punctuation at the ends do not matter."""
+    """A text without what does not matter: articles, case, spaces, punctuation at the ends."""
     bare = re.sub(rf"[\s{OPEN}{CLOSE}{{}}]+", " ", text).strip(" .,;:!?\"'()").casefold()
     key = re.sub(r"^(?:an?|the) (?=\S{2})", "", bare).replace(" ", "")
     return _SYNONYMS.get(key, key)
 
 
 def same_words(a: str, b: str) -> bool:
-    """Equal texts with something in them."""
+    """Whether two texts are equal and not empty."""
     key = text_key(a)
     return bool(key) and key == text_key(b)

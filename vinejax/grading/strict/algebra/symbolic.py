@@ -7,86 +7,74 @@ takes milliseconds and cannot run away.
 """
 
 import itertools
+import math
 import operator
 import random
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from vinejax.grading.strict import evaluate, numbers
-from vinejax.grading.strict.expression import Tree
+from vinejax.grading.strict import numbers
+from vinejax.grading.strict.algebra import evaluate, trees
+from vinejax.grading.strict.algebra.trees import Tree, nodes_of, variables
 
 CONSTANT_BITS = 500  # for constants: 150 digits
 POINT_BITS = 240
 POINTS = 10
 ENOUGH = 3  # points at which both sides have a value
 SLACK = 40  # last bits that rounding may have changed
-# Bits for each bit of the span of the numbers met: sin x is x but for x^3/6.
+# Bits needed per bit of span: sin x differs from x by x^3/6, whose exponent is three times that.
 DEPTH = 4
 MAX_WORK = 1_000_000  # bits times nodes: what would need more is taken for different
 MAX_VARIABLES = 20
 MAX_WRITTEN = 6_000  # bits of a number that is written down
-INFINITY = float("inf")
 
-_CONSTANTS = {"pi", "e", "i", "inf"}
 _FAILURES = (ArithmeticError, ValueError, TypeError, KeyError, RecursionError)
 
 
-def variables(tree: Tree) -> set[str]:
-    """The names of the symbols that are no constants."""
-    return {n[1] for n in _nodes(tree) if n[0] == "sym" and n[1] not in _CONSTANTS}
-
-
-def _nodes(tree: Tree) -> Iterator[Tree]:
-    stack: list[Any] = [tree]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, list):
-            stack.extend(item)
-        elif isinstance(item, tuple):
-            yield item
-            stack.extend(item[1:])
-
-
-def _readings(*trees: Tree) -> Iterator[frozenset[str]]:
-    """Which marks count: first all of them, then every other choice that makes a difference."""
-    found = set()
-    for node in itertools.chain.from_iterable(map(_nodes, trees)):
-        if node[0] in ("deg", "pct"):
-            found.add(node[0])
-        elif node[0] == "call" and node[1] == "log" and len(node[2]) == 1:
-            found.add("log")
-    ordered = sorted(found)
+def _readings(a: Tree, b: Tree) -> Iterator[frozenset[str]]:
+    """Which counted count: first all of them, then every other choice that makes a difference."""
+    present = set()
+    for node in itertools.chain(nodes_of(a), nodes_of(b)):
+        match node:
+            case trees.Marked(mark, _):
+                present.add(mark)
+            case trees.Call("log", (_,)):
+                present.add("log")
+    ordered = sorted(present)
     for keep in itertools.product([True, False], repeat=len(ordered)):
         yield frozenset(mark for mark, kept in zip(ordered, keep, strict=True) if kept)
 
 
 def is_infinite(tree: Tree) -> int:
     """1 for infinity, -1 for minus infinity, 0 for any other tree."""
-    if tree == ("sym", "inf"):
+    if tree == trees.INFINITY:
         return 1
-    return -is_infinite(tree[1]) if tree[0] == "neg" else 0
+    return -is_infinite(tree.inner) if isinstance(tree, trees.Negative) else 0
 
 
-def same(a: Tree, b: Tree) -> bool:
-    """Whether two trees have the same value for all values of their variables."""
+def same_value(a: Tree, b: Tree, counting: frozenset[str] = frozenset()) -> bool:
+    """Whether two trees have the same value for all values of their variables.
+
+    `counting`: counted that no reading may leave out, see `Evaluator`.
+    """
     if a == b:
         return True
     if is_infinite(a) or is_infinite(b):
         return is_infinite(a) == is_infinite(b)
-    return any(_same(a, b, marks) for marks in _readings(a, b))
+    return any(_same(a, b, counted | counting) for counted in _readings(a, b))
 
 
-def _same(a: Tree, b: Tree, marks: frozenset[str]) -> bool:
+def _same(a: Tree, b: Tree, counted: frozenset[str]) -> bool:
     names = sorted(variables(a) | variables(b))
     try:
         if not names:
-            return _same_constant(a, b, marks)
+            return _same_constant(a, b, counted)
         if len(names) > MAX_VARIABLES:
             return False
 
         def near(bits: int) -> tuple[bool, int]:
-            pairs, span = _sample(a, b, names, marks, bits)
+            pairs, span = _sample(a, b, names, counted, bits)
             return all(_near(x, y, bits, floor=1) for x, y in pairs), span
 
         return _confirmed(near, (a, b), POINT_BITS)
@@ -95,9 +83,9 @@ def _same(a: Tree, b: Tree, marks: frozenset[str]) -> bool:
 
 
 def _confirmed(
-    near: Callable[[int], tuple[bool, int]], trees: tuple[Tree, Tree], bits: int
+    near: Callable[[int], tuple[bool, int]], compared: tuple[Tree, Tree], bits: int
 ) -> bool:
-    """What `near(bits)` says; a yes only with bits enough for the span that it found.
+    """The verdict of `near(bits)`, where a yes needs enough bits for the span that it reports.
 
     `e^x + 10^{-70}` is `e^x` to 240 bits, and no longer to 1,200.
     """
@@ -105,39 +93,47 @@ def _confirmed(
     if not verdict or DEPTH * span <= bits - SLACK:
         return verdict
     bits += DEPTH * span
-    return bits * sum(1 for tree in trees for _ in _nodes(tree)) <= MAX_WORK and near(bits)[0]
+    return bits * sum(1 for tree in compared for _ in nodes_of(tree)) <= MAX_WORK and near(bits)[0]
 
 
-def _same_constant(a: Tree, b: Tree, marks: frozenset[str]) -> bool:
+def _same_constant(a: Tree, b: Tree, counted: frozenset[str]) -> bool:
     def near(bits: int) -> tuple[bool, int]:
-        measure = evaluate.Evaluator({}, bits, marks)
+        measure = evaluate.Evaluator({}, bits, counted)
         x, y = measure.pair(a, b)
         if _near(x, y, bits) or max(abs(x), abs(y)) * 2 ** (bits // 2) > 1:
             return _near(x, y, bits), measure.span
         # Both are tiny: noise, which shrinks with more bits, or numbers, which do not.
-        x2, y2 = evaluate.Evaluator({}, 4 * bits, marks).pair(a, b)
+        x2, y2 = evaluate.Evaluator({}, 4 * bits, counted).pair(a, b)
         return abs(x2 - y2) * 2**bits < abs(x - y), measure.span
 
     if _confirmed(near, (a, b), CONSTANT_BITS):
         return True
-    decimals = all(t[0] == "num" or (t[0] == "neg" and t[1][0] == "num") for t in (a, b))
-    return not decimals and (_rounds(a, b, marks) or _rounds(b, a, marks))
+    return not (_is_literal(a) and _is_literal(b)) and (
+        _rounds(a, b, counted) or _rounds(b, a, counted)
+    )
 
 
-def _rounds(tree: Tree, other: Tree, marks: frozenset[str]) -> bool:
+def _is_literal(tree: Tree) -> bool:
+    """Whether a tree is a number as written, with or without a minus sign."""
+    return isinstance(tree.inner if isinstance(tree, trees.Negative) else tree, trees.Number)
+
+
+def _rounds(tree: Tree, other: Tree, counted: frozenset[str]) -> bool:
     """Whether the tree is a long decimal and the other the number it was printed from."""
     sign = 1
-    while tree[0] == "neg":
-        tree, sign = tree[1], -sign
-    if tree[0] != "num" or numbers.significant(tree[2]) < numbers.LONG_DECIMAL:
+    while isinstance(tree, trees.Negative):
+        tree, sign = tree.inner, -sign
+    if not isinstance(tree, trees.Number):
         return False
-    exact = evaluate.Evaluator({}, CONSTANT_BITS, marks)(other)
+    if numbers.significant_digits(tree.shown) < numbers.LONG_DECIMAL:
+        return False
+    exact = evaluate.Evaluator({}, CONSTANT_BITS, counted)(other)
     if not isinstance(exact, Fraction):
         if getattr(exact, "imag", 0) != 0:
             return False
-        places = len(tree[2].partition(".")[2]) + 5
+        places = len(tree.shown.partition(".")[2]) + 5
         exact = Fraction(int(exact.real * 10**places), 10**places)
-    return numbers.rounds_to(exact * sign, tree[2])
+    return numbers.rounds_to(exact * sign, tree.shown)
 
 
 def _near(x: Any, y: Any, bits: int, floor: int = 0) -> bool:
@@ -164,7 +160,7 @@ def _points(names: list[str]) -> Iterator[dict[str, Fraction]]:
 
 
 def _sample(
-    a: Tree, b: Tree, names: list[str], marks: frozenset[str], bits: int
+    a: Tree, b: Tree, names: list[str], counted: frozenset[str], bits: int
 ) -> tuple[list[tuple[Any, Any]], int]:
     """Both values at the points that count, the real ones, or all if nothing is real; their span.
 
@@ -172,7 +168,7 @@ def _sample(
     """
     real, other, span = [], [], 0
     for point in _points(names):
-        measure = evaluate.Evaluator(point, bits, marks)
+        measure = evaluate.Evaluator(point, bits, counted)
         try:
             pair = measure.pair(a, b)
         except (evaluate.Undefined, ZeroDivisionError):
@@ -181,7 +177,7 @@ def _sample(
         is_real = [isinstance(v, Fraction) or v.imag == 0 for v in pair]
         (real if all(is_real) else other).append(pair)
         span = max(span, measure.span)
-    imaginary = any(n == ("sym", "i") for t in (a, b) for n in _nodes(t))
+    imaginary = any(node == trees.IMAGINARY_UNIT for tree in (a, b) for node in nodes_of(tree))
     pairs = [*real, *other] if imaginary or len(real) < ENOUGH else real
     if len(pairs) < ENOUGH:
         raise evaluate.Undefined("at too many points")
@@ -192,7 +188,7 @@ def real_value(tree: Tree) -> Any:
     """A number of mpmath, or infinity, for a real constant; None for anything else."""
     sign = is_infinite(tree)
     if sign or variables(tree):
-        return sign * INFINITY if sign else None
+        return sign * math.inf if sign else None
     try:
         measure = evaluate.Evaluator({}, POINT_BITS, frozenset({"deg", "pct", "log"}))
         value = measure(tree)
@@ -209,7 +205,7 @@ def _fraction(value: Any) -> Fraction:
     return Fraction(int(value.real * 10**60), 10**60)
 
 
-def constant(tree: Tree) -> Tree | None:
+def as_rational(tree: Tree) -> trees.Number | None:
     """The number that a tree is for all values of its variables.
 
     None if it varies, and for numbers that are not rational or too long.
@@ -227,15 +223,15 @@ def constant(tree: Tree) -> Tree | None:
         return None
     if evaluate.bits_of(first) > MAX_WRITTEN:
         return None
-    return ("num", first, str(first))
+    return trees.number(first)
 
 
-def ratio(a: Tree, b: Tree) -> int:
+def sign_of_ratio(a: Tree, b: Tree) -> int:
     """The sign of the constant c with a = c b; 0 if there is none, or if c is not real."""
     names = sorted(variables(a) | variables(b))
     if not names or len(names) > MAX_VARIABLES:
         return 0
-    found = []
+    quotients = []
 
     def proportional(bits: int) -> tuple[bool, int]:
         pairs, span = _sample(a, b, names, frozenset({"deg", "pct", "log"}), bits)
@@ -243,7 +239,7 @@ def ratio(a: Tree, b: Tree) -> int:
             return False, span
         x0, y0 = pairs[0]
         measure, times = evaluate.Evaluator({}, bits, frozenset()), operator.mul
-        found.append(measure.divide(x0, y0))
+        quotients.append(measure.divide(x0, y0))
         crossed = ((measure.combine(x, y0, times), measure.combine(x0, y, times)) for x, y in pairs)
         return all(_near(x, y, bits) for x, y in crossed), span
 
@@ -252,5 +248,7 @@ def ratio(a: Tree, b: Tree) -> int:
             return 0
     except _FAILURES:
         return 0
-    c = found[0]
-    return 0 if getattr(c, "imag", 0) != 0 else 1 if c > 0 else -1
+    quotient = quotients[0]
+    if getattr(quotient, "imag", 0) != 0:
+        return 0
+    return 1 if quotient > 0 else -1

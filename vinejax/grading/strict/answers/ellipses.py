@@ -1,11 +1,12 @@
-"""Lists with dots: `1, 2, \\ldots, 10` is what it leaves out, where that is a progression."""
+"""Lists with dots: `1, 2, \\ldots, 10` stands for all its terms where they are a progression."""
 
 import dataclasses
 import re
 from fractions import Fraction
 
-from vinejax.grading.strict import evaluate, symbolic
-from vinejax.grading.strict.nodes import Collection, Formula, Node, Relation, Sequence
+from vinejax.grading.strict.algebra import evaluate, symbolic
+from vinejax.grading.strict.algebra.trees import number
+from vinejax.grading.strict.answers.nodes import Collection, Formula, Node, Relation, Sequence
 
 MAX_TERMS = 1000  # written out; of longer progressions only the start is compared
 MAX_PARTS = 4  # sets of a union and sides of a relation
@@ -14,7 +15,7 @@ _OF_SETS = ("union", "intersection", "difference")
 _DOTS = re.compile(r"\s*\\ldots\s*")
 
 
-def written_out(node: Node) -> Node:
+def write_out_dots(node: Node) -> Node:
     """The node with the terms that dots stand for in it, if it is a list, set or tuple.
 
     Also in the sides of a relation and in the sets of a union or the like. The terms before the
@@ -23,12 +24,12 @@ def written_out(node: Node) -> Node:
     end, or one that is no number, it keeps its first terms and the dots.
     """
     if isinstance(node, Relation) and len(node.sides) <= MAX_PARTS:
-        return dataclasses.replace(node, sides=tuple(map(written_out, node.sides)))
+        return dataclasses.replace(node, sides=tuple(map(write_out_dots, node.sides)))
     if not isinstance(node, Collection | Sequence):
         return node
     items = node.items
     if isinstance(node, Collection) and node.kind in _OF_SETS:
-        items = tuple(map(written_out, items)) if len(items) <= MAX_PARTS else items
+        items = tuple(map(write_out_dots, items)) if len(items) <= MAX_PARTS else items
         return dataclasses.replace(node, items=items)
     dots = [i for i, item in enumerate(items) if _DOTS.fullmatch(item.source)]
     if len(dots) == 1 and 0 < dots[0] < MAX_TERMS:
@@ -47,15 +48,15 @@ def _filled(before: tuple[Node, ...], dots: Node, after: tuple[Node, ...]) -> tu
             terms.append(_next(terms[-1], step))
         if terms[-1] == end[0] and _goes_on(end, step):
             between = terms[len(start) : -1]
-            return (*before, *(Formula(str(x), ("num", x, str(x))) for x in between), *after)
+            return (*before, *(Formula(str(x), number(x)) for x in between), *after)
     return (*before[: 2 if step[1] == 1 else 3], dots, *after)
 
 
 def _values(nodes: tuple[Node, ...]) -> list[Fraction]:
     """The rational numbers that nodes are; [] if one is something else."""
     bare = all(isinstance(n, Formula) and not n.prefix + n.unit for n in nodes)
-    found = [symbolic.constant(n.tree) for n in nodes if isinstance(n, Formula)] if bare else []
-    return [] if None in found else [tree[1] for tree in found if tree]
+    trees = [symbolic.as_rational(n.tree) for n in nodes if isinstance(n, Formula)] if bare else []
+    return [] if None in trees else [tree.value for tree in trees if tree]
 
 
 Step = tuple[Fraction, Fraction]  # difference and ratio: after x comes x * ratio + difference
@@ -74,13 +75,13 @@ def _goes_on(terms: list[Fraction], step: Step) -> bool:
 
 
 def _step(start: list[Fraction], end: list[Fraction]) -> Step | None:
-    """What leads from each term to the next, None where nothing does."""
+    """The step from each term to the next, None where no one step fits all."""
     one = Fraction(1)
     if len(start) == 1 and end and start[0] < end[0] and start[0].denominator == 1:
         return one, one
     if len(start) < 2 or start[0] == start[1]:
         return None
-    found = [(start[1] - start[0], one)]
+    steps = [(start[1] - start[0], one)]
     if len(start) > 2 and start[0]:
-        found.append((Fraction(0), start[1] / start[0]))
-    return next((step for step in found if _goes_on(start, step)), None)
+        steps.append((Fraction(0), start[1] / start[0]))
+    return next((step for step in steps if _goes_on(start, step)), None)

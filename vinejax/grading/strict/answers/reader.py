@@ -1,37 +1,18 @@
 """Reading an answer: from the outside in, lists and relations before brackets before formulas.
 
-`read` never raises: what it does not understand is a `Raw`, equal only to the same string.
+`read_answer` never raises: text that it does not understand is a `Raw`, equal only to itself.
 """
 
 import re
 
-from vinejax.grading.strict import (
-    choices,
-    latex,
-    matrices,
-    measures,
-    numbers,
-    quantities,
-    real_sets,
-    relations,
-    units,
-    words,
-)
-from vinejax.grading.strict.expression import parse
-from vinejax.grading.strict.lexer import Malformed
+from vinejax.grading.strict import latex, numbers
+from vinejax.grading.strict.algebra.lexer import Malformed
+from vinejax.grading.strict.algebra.parser import parse_formula
+from vinejax.grading.strict.algebra.trees import REALS, Marked, number
+from vinejax.grading.strict.answers import matrices, measures, nodes, real_sets, relations
+from vinejax.grading.strict.answers.nodes import Node
+from vinejax.grading.strict.english import choices, quantities, units, words
 from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR, SEPARATORS, SET_CLOSE, SET_OPEN
-from vinejax.grading.strict.nodes import (
-    Based,
-    Collection,
-    Formula,
-    Matrix,
-    Node,
-    Ratio,
-    Raw,
-    Relation,
-    Sequence,
-    Text,
-)
 
 MAX_DEPTH = 12
 MAX_ITEMS = 3000
@@ -64,7 +45,7 @@ _NAMED = re.compile(
 _PREFIX = re.compile(rf"{OPEN}([^{CLOSE}]*){CLOSE}\s*:?\s*([^{OPEN}{CLOSE}]+)")
 
 
-def read(text: str, thousands: bool = True) -> Node:
+def read_answer(text: str, thousands: bool = True) -> Node:
     """The structure of a cleaned answer; `thousands`: whether 1,000 is one number."""
     return _read(numbers.join_thousands(text) if thousands else text, 0)
 
@@ -72,33 +53,33 @@ def read(text: str, thousands: bool = True) -> Node:
 def _read(s: str, depth: int) -> Node:
     s = _unwrap(s)
     if not s or depth > MAX_DEPTH:
-        return Raw(s)
+        return nodes.Raw(s)
     for reader in (_restated, _list, _approximate, _signs, _relation, _union, _without, _bracketed):
         node = reader(s, depth + 1)
         if node is not None:
             return node
-    matrix = matrices.matrix(s, depth + 1, _read)
+    matrix = matrices.read_matrix(s, depth + 1, _read)
     return _leaf(s, depth + 1) if matrix is None else matrix
 
 
-def choice(s: str) -> tuple[str, Node | None] | None:
+def read_choice(s: str) -> tuple[str, Node | None] | None:
     """(letter, what it says) of a multiple choice answer; None for any other answer."""
-    found = choices.split(s)
-    if found is None or not found[1]:
-        return found and (found[0], None)
-    said = read(found[1])
-    return (found[0], said) if is_understood(said) else None
+    parts = choices.split_choice(s)
+    if parts is None or not parts[1]:
+        return parts and (parts[0], None)
+    node = read_answer(parts[1])
+    return (parts[0], node) if is_understood(node) else None
 
 
 def is_understood(node: Node) -> bool:
     """Whether nothing in a structure would be compared as a string, but for words and names."""
-    if isinstance(node, Raw):
+    if isinstance(node, nodes.Raw):
         return _PLAIN.fullmatch(node.source) is not None
-    if isinstance(node, Sequence | Collection):
+    if isinstance(node, nodes.Sequence | nodes.Collection):
         return all(is_understood(item) or _DOTS.fullmatch(item.source) for item in node.items)
-    if isinstance(node, Matrix):
+    if isinstance(node, nodes.Matrix):
         return all(is_understood(cell) for row in node.rows for cell in row)
-    if isinstance(node, Relation):
+    if isinstance(node, nodes.Relation):
         named = relations.named_value(node)
         return all(map(is_understood, named[1:] if named else node.sides))
     return True
@@ -113,11 +94,11 @@ def _unwrap(s: str) -> str:
     return s
 
 
-def flatten(nodes: list[Node]) -> tuple[Node, ...]:
+def open_lists(members: list[Node]) -> tuple[Node, ...]:
     """Lists inside lists opened up."""
     flat: list[Node] = []
-    for node in nodes:
-        if isinstance(node, Collection) and node.kind == "list":
+    for node in members:
+        if isinstance(node, nodes.Collection) and node.kind == "list":
             flat.extend(node.items)
         else:
             flat.append(node)
@@ -126,53 +107,59 @@ def flatten(nodes: list[Node]) -> tuple[Node, ...]:
 
 def _restated(s: str, depth: int) -> Node | None:
     """The set of `x < 2 : (-\\infty, 2)`, which says the same twice."""
-    parts = latex.split_top(s, _COLON)[0]
+    parts = latex.split_outside_brackets(s, _COLON)[0]
     if len(parts) != 2 or not _SET.search(parts[1]):
         return None
-    said, node = _read(parts[0], depth), _read(parts[1], depth)
-    sets = (Sequence, Collection) if parts[1].strip()[:1] in ("(", "[") else (Formula, Collection)
-    prose = isinstance(said, Text | Relation)
-    if isinstance(said, Collection):  # 184, x < 2: (-\infty, 2) says more than its set
-        prose = len(said.items) == 1 or all(isinstance(item, Relation) for item in said.items)
+    restated, node = _read(parts[0], depth), _read(parts[1], depth)
+    sets = (
+        (nodes.Sequence, nodes.Collection)
+        if parts[1].strip()[:1] in ("(", "[")
+        else (nodes.Formula, nodes.Collection)
+    )
+    prose = isinstance(restated, nodes.Text | nodes.Relation)
+    if isinstance(restated, nodes.Collection):  # 184, x < 2: (-\infty, 2) says more than its set
+        prose = len(restated.items) == 1 or all(
+            isinstance(item, nodes.Relation) for item in restated.items
+        )
     return node if prose and isinstance(node, sets) else None
 
 
 def _list(s: str, depth: int) -> Node | None:
-    parts, found = latex.split_top(s, _COMMA)
+    parts, separators = latex.split_outside_brackets(s, _COMMA)
     if len(parts) < 2 or len(parts) > MAX_ITEMS:
         return None
-    measure = measures.compound(s)
+    measure = measures.compound_measure(s)
     if measure:
         return measure
-    if {AND, OR} <= set(found):  # `and` binds closer
-        parts = latex.split_top(s, _OR)[0]
+    if {AND, OR} <= set(separators):  # `and` binds closer
+        parts = latex.split_outside_brackets(s, _OR)[0]
         return _joined(s, tuple(_read(p, depth) for p in parts if p.strip()), "or")
-    nodes = flatten([_read(p, depth) for p in parts if p.strip()])
+    members = open_lists([_read(p, depth) for p in parts if p.strip()])
     # A joiner that is not before the last item says nothing of the items after it.
-    return _joined(s, nodes, {AND: "and", OR: "or"}.get(found[-1], "")) if nodes else None
+    return _joined(s, members, {AND: "and", OR: "or"}.get(separators[-1], "")) if members else None
 
 
-def _joined(s: str, nodes: tuple[Node, ...], joiner: str) -> Collection:
+def _joined(s: str, members: tuple[Node, ...], joiner: str) -> nodes.Collection:
     """A list; of inequalities `or` makes the union and `and` what they have in common."""
-    found = Collection(s, "list", nodes, joiner)
-    if not joiner or not all(map(_restricts, nodes)) or real_sets.subject(found) in ("", "?"):
-        return found
-    return Collection(s, "union" if joiner == "or" else "intersection", nodes, joiner)
+    joined = nodes.Collection(s, "list", members, joiner)
+    if not joiner or not all(map(_restricts, members)) or real_sets.subject_of(joined) in ("", "?"):
+        return joined
+    return nodes.Collection(s, "union" if joiner == "or" else "intersection", members, joiner)
 
 
 def _restricts(node: Node) -> bool:
     """Whether a node says where a variable is, and not what it is."""
-    if isinstance(node, Collection):
+    if isinstance(node, nodes.Collection):
         return node.kind in ("union", "intersection") and node.joiner != ""
-    return isinstance(node, Relation) and "=" not in node.ops
+    return isinstance(node, nodes.Relation) and "=" not in node.ops
 
 
 def _approximate(s: str, depth: int) -> Node | None:
-    """What is exact of `a \\approx b`, or the value where a only names it."""
-    parts = latex.split_top(s, _APPROX)[0]
+    """The exact side of `a \\approx b`, which is b where a is only a name."""
+    parts = latex.split_outside_brackets(s, _APPROX)[0]
     if len(parts) == 1:
         return None
-    first, *rest = [_read(p, depth) for p in parts[:2] if p.strip()] or [Raw("")]
+    first, *rest = [_read(p, depth) for p in parts[:2] if p.strip()] or [nodes.Raw("")]
     return rest[0] if rest and relations.name_of(first) else first
 
 
@@ -186,55 +173,57 @@ def _signs(s: str, depth: int) -> Node | None:
     ]
     if "\\pm" in both[0] or "\\mp" in both[0]:
         return None
-    return Collection(s, "list", flatten([_read(p, depth) for p in both]))
+    return nodes.Collection(s, "list", open_lists([_read(p, depth) for p in both]))
 
 
 def _relation(s: str, depth: int) -> Node | None:
-    parts, found = latex.split_top(s, _OPERATOR)
-    if not found:
+    parts, operators = latex.split_outside_brackets(s, _OPERATOR)
+    if not operators:
         return None
-    pieces = latex.split_top(s, _CUP)[0]
+    pieces = latex.split_outside_brackets(s, _CUP)[0]
     if len(pieces) > 1 and all(map(_OPERATOR.search, pieces)):  # x < 1 \\cup x > 2
-        return _joined(s, flatten([_read(p, depth) for p in pieces]), "or")
-    ops = [_OPERATORS.get(op, op) for op in found]
+        return _joined(s, open_lists([_read(p, depth) for p in pieces]), "or")
+    ops = [_OPERATORS.get(op, op) for op in operators]
     sides = [_read(p, depth) for p in parts]
     if all(op in (">", ">=") for op in ops):
         ops, sides = [_TURNED[op] for op in ops[::-1]], sides[::-1]
     values = sides[-1]
-    if ops[-1] == "=" and isinstance(values, Collection) and values.kind == "list":
-        each = [Relation(s, (*sides[:-1], v), tuple(ops)) for v in values.items]
-        return Collection(s, "list", tuple(each))
-    return Relation(s, tuple(sides), tuple(ops))
+    if ops[-1] == "=" and isinstance(values, nodes.Collection) and values.kind == "list":
+        equations = [nodes.Relation(s, (*sides[:-1], v), tuple(ops)) for v in values.items]
+        return nodes.Collection(s, "list", tuple(equations))
+    return nodes.Relation(s, tuple(sides), tuple(ops))
 
 
 def _union(s: str, depth: int) -> Node | None:
-    parts = latex.split_top(s, _CUP)[0]
+    parts = latex.split_outside_brackets(s, _CUP)[0]
     if len(parts) == 1:
-        parts, kind = latex.split_top(s, _CAP)[0], "intersection"
+        parts, kind = latex.split_outside_brackets(s, _CAP)[0], "intersection"
     else:
         kind = "union"
     if len(parts) == 1 or not all(p.strip() for p in parts):
         return None
-    nodes = [_read(p, depth) for p in parts]
-    if kind == "intersection" and not all(isinstance(n, Sequence | Collection) for n in nodes):
+    members = [_read(p, depth) for p in parts]
+    if kind == "intersection" and not all(
+        isinstance(n, nodes.Sequence | nodes.Collection) for n in members
+    ):
         return None
-    sets = [n for n in nodes if isinstance(n, Collection) and n.kind == "set"]
-    if len(sets) == len(nodes) and kind == "union":
-        return Collection(s, "set", tuple(item for n in sets for item in n.items))
-    return Collection(s, kind, tuple(nodes))
+    sets = [n for n in members if isinstance(n, nodes.Collection) and n.kind == "set"]
+    if len(sets) == len(members) and kind == "union":
+        return nodes.Collection(s, "set", tuple(item for n in sets for item in n.items))
+    return nodes.Collection(s, kind, tuple(members))
 
 
 def _without(s: str, depth: int) -> Node | None:
     """A set less another: R \\ {0}."""
-    parts = latex.split_top(s, _WITHOUT)[0]
+    parts = latex.split_outside_brackets(s, _WITHOUT)[0]
     if len(parts) != 2 or not all(p.strip() for p in parts):
         return None
-    return Collection(s, "difference", tuple(_read(p, depth) for p in parts))
+    return nodes.Collection(s, "difference", tuple(_read(p, depth) for p in parts))
 
 
 def _bracketed(s: str, depth: int) -> Node | None:
     named = _NAMED.fullmatch(s)
-    if named and latex.split_top(named["inner"], _COMMA)[1]:  # A(3, 4), (3, 4) cm
+    if named and latex.split_outside_brackets(named["inner"], _COMMA)[1]:  # A(3, 4), (3, 4) cm
         if not words.changes_meaning(named["after"] or ""):
             s = named["body"]
     if s[0] not in "([" + SET_OPEN or s[-1] not in ")]" + SET_CLOSE:
@@ -244,18 +233,18 @@ def _bracketed(s: str, depth: int) -> Node | None:
     inner = s[1:-1]
     if s[0] == SET_OPEN:
         built = re.split(r"\||:", inner, maxsplit=1)
-        if len(built) == 2 and not latex.split_top(built[0], _COMMA)[1]:  # {x | x > 2}: x > 2
+        if len(built) == 2 and not latex.split_outside_brackets(built[0], _COMMA)[1]:
             return _read(built[1], depth)
-        items = flatten([_read(inner, depth)]) if inner.strip() else ()
-        return Collection(s, "set", items)
-    parts, found = latex.split_top(inner, _COMMA)
+        items = open_lists([_read(inner, depth)]) if inner.strip() else ()
+        return nodes.Collection(s, "set", items)
+    parts, separators = latex.split_outside_brackets(inner, _COMMA)
     if len(parts) > MAX_ITEMS:
         return None
-    if len(parts) > 1 and not {AND, OR} & set(found):
-        return Sequence(s, s[0], tuple(_read(p, depth) for p in parts), s[-1])
+    if len(parts) > 1 and not {AND, OR} & set(separators):
+        return nodes.Sequence(s, s[0], tuple(_read(p, depth) for p in parts), s[-1])
     if re.fullmatch(r"\(\s*[A-Za-z]\s*\)", s):
         return None  # a choice
-    return _read(inner, depth) if s[0] + s[-1] in ("()", "[]") else Raw(s)
+    return _read(inner, depth) if s[0] + s[-1] in ("()", "[]") else nodes.Raw(s)
 
 
 def _closing(s: str) -> int:
@@ -270,52 +259,56 @@ def _closing(s: str) -> int:
 
 def _leaf(s: str, depth: int) -> Node:
     if s == "\\emptyset":
-        return Collection(s, "set", ())
-    based = numbers.based(s)
+        return nodes.Collection(s, "set", ())
+    based = numbers.read_based(s)
     if based:
-        return Based(s, *based)
+        return nodes.Based(s, *based)
     if re.fullmatch(rf"{OPEN}[^{CLOSE}]*{CLOSE}", s):
         return _said(s)
-    measure = measures.compound(s)
+    measure = measures.compound_measure(s)
     if measure:
         return measure
-    parts = latex.split_top(s, _COLON)[0]
+    parts = latex.split_outside_brackets(s, _COLON)[0]
     unit = _BRACED_UNIT.fullmatch(s) or _UNIT.fullmatch(s)
     if len(parts) > 1 and depth < MAX_DEPTH:
         bare, after = (unit["body"], unit["unit"]) if unit else (s, "")
-        nodes = tuple(_read(p, depth) for p in latex.split_top(bare, _COLON)[0])
-        return Ratio(s, nodes, after) if all(isinstance(n, Formula) for n in nodes) else Raw(s)
+        members = tuple(_read(p, depth) for p in latex.split_outside_brackets(bare, _COLON)[0])
+        return (
+            nodes.Ratio(s, members, after)
+            if all(isinstance(n, nodes.Formula) for n in members)
+            else nodes.Raw(s)
+        )
     for prefix, body, after in _splits(s, unit):
         try:
-            tree = parse(body)
+            tree = parse_formula(body)
             if units.unit_key(after) == "degree":
-                return Formula(s, ("deg", tree), prefix)
-            return Formula(s, tree, prefix, after)
+                return nodes.Formula(s, Marked("deg", tree), prefix)
+            return nodes.Formula(s, tree, prefix, after)
         except Malformed:
             continue
-    return Raw(s)
+    return nodes.Raw(s)
 
 
 def _said(s: str) -> Node:
     """Words: a number, a set of numbers, or only words."""
-    count = quantities.spoken(s.strip(OPEN + CLOSE))
+    count = quantities.spoken_number(s.strip(OPEN + CLOSE))
     if count is not None:
-        return Formula(s, ("num", count, str(count)))
+        return nodes.Formula(s, number(count))
     key = words.text_key(s)
     if key in words.EMPTY:
-        return Collection(s, "set", ())
-    return Formula(s, ("sym", "mathbb:R")) if key in words.REALS else Text(s)
+        return nodes.Collection(s, "set", ())
+    return nodes.Formula(s, REALS) if key in words.REALS else nodes.Text(s)
 
 
 def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
     """(words before, formula, words after), the most likely first."""
     before = _PREFIX.fullmatch(s)
-    if words.changes_meaning(s) or before and words.lowers(before[1]):
+    if words.changes_meaning(s) or before and words.says_loss(before[1]):
         return [("", s, "")]
-    found = [("", unit["body"], unit["unit"])] if unit else []
-    found += [(before[1], before[2], "")] if before else []
+    splits = [("", unit["body"], unit["unit"])] if unit else []
+    splits += [(before[1], before[2], "")] if before else []
     mixed = re.fullmatch(r"(-?)\s*(\d+) (\d+)\s*/\s*(\d+)(.*)", s)
     if mixed:
         sign, whole, top, bottom, rest = mixed.groups()
-        found.append(("", f"{sign}({whole}+{top}/{bottom}){rest}", ""))
-    return [*found, ("", s, "")]
+        splits.append(("", f"{sign}({whole}+{top}/{bottom}){rest}", ""))
+    return [*splits, ("", s, "")]

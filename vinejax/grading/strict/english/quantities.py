@@ -1,4 +1,4 @@
-"""Numbers as people write them, to numbers as the parsers read them: text in, text out.
+"""Rewrite numbers as people write them to the notation that the parsers read: text in, text out.
 
 Money, millions, ordinals, per cent, degrees with minutes, temperatures, decimals that go on, and
 bases in words. Each pass is a pattern that is linear in the text; none of them raises.
@@ -77,8 +77,8 @@ _IN_BASE = re.compile(
 )
 
 
-def plain(s: str) -> str:
-    """The text with its quantities in the one notation that the parsers know."""
+def plain_quantities(s: str) -> str:
+    """Rewrite the quantities of a text in the one notation that the parsers know."""
     if "'" in s:
         s = _APOSTROPHES.sub(lambda m: m.group().replace("'", ""), s)
     if s.count(".") > 1:
@@ -105,7 +105,7 @@ def plain(s: str) -> str:
 
 
 def _scaled(match: re.Match[str]) -> str:
-    """`\\text{ million}` to a power of ten."""
+    """Rewrite `\\text{ million}` as a power of ten."""
     return _times(rf"\cdot {_FACTORS[match['scale']]}", match)
 
 
@@ -142,7 +142,7 @@ def _minus(match: re.Match[str]) -> str:
 
 
 def _without_ending(match: re.Match[str]) -> str:
-    """3rd to 3, where the ending belongs to the number; braces that it opened go with it."""
+    """Drop the ending of 3rd where it belongs to the number, and the braces that it opened."""
     digits = re.search(r"\d+$", match.string[max(0, match.start() - 4) : match.start()])
     number = int(digits.group()) if digits else 0
     last = 0 if number % 100 in (11, 12, 13) else number % 10
@@ -192,34 +192,34 @@ _ORDINALS |= {f"{w}th": n for w, n in _SMALL.items() if f"{w}th" not in ("oneth"
 _PARTS = {"half": 2, "quarter": 4, **{w: n for w, n in _ORDINALS.items() if n > 2}}
 
 
-def spoken(text: str) -> Fraction | None:
+def spoken_number(text: str) -> Fraction | None:
     """The number that words say: `twenty-five`, `two thirds`, `third`; None for other words."""
-    found = text.casefold().replace("-", " ").split()
-    if not 0 < len(found) <= 12:
+    words = text.casefold().replace("-", " ").split()
+    if not 0 < len(words) <= 12:
         return None
-    if found[0] in ("negative", "minus"):
-        value = spoken(" ".join(found[1:]))
+    if words[0] in ("negative", "minus"):
+        value = spoken_number(" ".join(words[1:]))
         return None if value is None else -value
-    if found[-1].removesuffix("s") in _PARTS or found[-1] == "halves":
-        below = _PARTS.get(found[-1].removesuffix("s"), 2)
-        before = found[:-1]
+    if words[-1].removesuffix("s") in _PARTS or words[-1] == "halves":
+        below = _PARTS.get(words[-1].removesuffix("s"), 2)
+        before = words[:-1]
         above = 1 if before in ([], ["a"], ["one"]) else _cardinal(before)
-        if above is not None and (before or below in (2, 4) and found[-1][0] in "hq"):
+        if above is not None and (before or below in (2, 4) and words[-1][0] in "hq"):
             return Fraction(above, below)
-    if found[-1] in _ORDINALS:
-        last = _ORDINALS[found[-1]]
-        before = _cardinal(found[:-1]) if found[:-1] else 0
+    if words[-1] in _ORDINALS:
+        last = _ORDINALS[words[-1]]
+        before = _cardinal(words[:-1]) if words[:-1] else 0
         fits = before is not None and (before == 0 or last < 10 and before % 10 == 0)
         return Fraction((before or 0) + last) if fits else None
-    value = _cardinal(found)
+    value = _cardinal(words)
     return None if value is None else Fraction(value)
 
 
-def _cardinal(found: list[str]) -> int | None:
+def _cardinal(words: list[str]) -> int | None:
     """`two thousand five hundred and six`; None where the words are no number."""
     total = current = 0
-    for i, word in enumerate(found):
-        if word == "a" and i == 0 and len(found) > 1:
+    for i, word in enumerate(words):
+        if word == "a" and i == 0 and len(words) > 1:
             current = 1
         elif word in _CARDINALS:
             room = 10 if word in _SMALL and _SMALL[word] < 10 else 100
@@ -234,4 +234,4 @@ def _cardinal(found: list[str]) -> int | None:
             total, current = total + max(1, current) * 10 ** _SCALES[word], 0
         elif word != "and" or i == 0:
             return None
-    return total + current if found else None
+    return total + current if words else None

@@ -1,7 +1,7 @@
-"""The tokens that are read as mathematics: a whitelist, and the first line of defence.
+"""The tokens that are read as mathematics: a whitelist, so that code in any language is refused.
 
 Numbers, single letters, words in their markers, commands and a few operators. No names, no
-attributes, no quotes: what is code in any language is not a formula here.
+attributes, no quotes.
 """
 
 import re
@@ -24,14 +24,14 @@ class Malformed(ValueError):
     """Not an expression of the subset that is read, or one past the bounds."""
 
 
-def tokens(text: str) -> list[tuple[str, str]]:
+def tokenise(text: str) -> list[tuple[str, str]]:
     """(kind, text) for each token; raises Malformed on the first character that is not known."""
-    found, at = [], 0
+    tokens, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)
-        if not match or len(found) >= MAX_TOKENS:
+        if not match or len(tokens) >= MAX_TOKENS:
             raise Malformed(f"unknown token at {at}" if not match else "too long")
         kind = str(match.lastgroup)
-        found.append((kind, match.group(kind)))
+        tokens.append((kind, match.group(kind)))
         at = match.end()
-    return found
+    return tokens

@@ -5,22 +5,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from vinejax.grading.strict import nodes, numbers
-from vinejax.grading.strict.nodes import Collection, Node
+from vinejax.grading.strict import numbers
+from vinejax.grading.strict.answers import nodes
+from vinejax.grading.strict.answers.nodes import Collection, Node
 
 Items = Sequence[Node]
 Same = Callable[[Node, Node], bool]
 
-# Characters of the pairs that lists are compared in, each with each; past it they must match in
-# order. A character costs up to 0.1 ms, and no comparison may take a second.
+# Characters in all pairs of items of two lists; longer lists must match in order. A character costs
+# up to 0.1 ms, and no comparison may take a second.
 MAX_PAIRED = 10_000
 
 
-def in_order(a: Items, b: Items, same: Same) -> bool:
+def pair_in_order(a: Items, b: Items, same: Same) -> bool:
     return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
 
 
-def in_any_order(a: Items, b: Items, same: Same) -> bool:
+def pair_in_any_order(a: Items, b: Items, same: Same) -> bool:
     """Whether every item has a partner of its own.
 
     Found by augmenting paths: equality is not transitive (5% is 5 and 0.05), so that the first
@@ -30,7 +31,7 @@ def in_any_order(a: Items, b: Items, same: Same) -> bool:
         return False
     a, b = _unpaired(a, b), _unpaired(b, a)
     if not _is_affordable(a, b):
-        return in_order(a, b, same)
+        return pair_in_order(a, b, same)
     equal = functools.cache(lambda i, j: same(a[i], b[j]))
     partners: dict[int, int] = {}  # of b in a
 
@@ -46,7 +47,7 @@ def in_any_order(a: Items, b: Items, same: Same) -> bool:
     return all(place(i, set()) for i in range(len(a)))
 
 
-def within(a: Items, b: Items, same: Same) -> bool:
+def all_have_equals(a: Items, b: Items, same: Same) -> bool:
     """Whether every item of `a` has an equal in `b`."""
     return _is_affordable(a, b) and all(any(same(x, y) for y in b) for x in a)
 
@@ -65,8 +66,8 @@ def _unpaired(a: Items, b: Items) -> list[Node]:
 
 
 def _identity(node: Node) -> Fraction | str:
-    value = numbers.plain(node.source)
-    return nodes.key(node.source) if value is None else value
+    value = numbers.read_rational(node.source)
+    return nodes.source_key(node.source) if value is None else value
 
 
 def _is_affordable(a: Items, b: Items) -> bool:

@@ -4,50 +4,22 @@ import re
 
 from vinejax.grading.strict.marks import CLOSE, OPEN
 
-_ALIASES = {
-    "cm": "centimeter centimeters centimetre centimetres cms",
-    "mm": "millimeter millimeters millimetre millimetres",
-    "m": "meter meters metre metres",
-    "km": "kilometer kilometers kilometre kilometres kms",
-    "in": "inch inches",
-    "ft": "foot feet",
-    "yd": "yard yards yds",
-    "mi": "mile miles",
-    "kg": "kilogram kilograms kgs",
-    "g": "gram grams",
-    "lb": "pound pounds lbs",
-    "oz": "ounce ounces",
-    "s": "second seconds sec secs",
-    "min": "minute minutes mins",
-    "h": "hour hours hr hrs",
-    "day": "days",
-    "week": "weeks",
-    "month": "months",
-    "year": "years yr yrs",
-    "l": "liter liters litre litres",
-    "ml": "milliliter milliliters",
-    "gal": "gallon gallons",
-    "dollar": "dollars usd bucks",
-    "cent": "cents",
-    "euro": "euros eur",
-    "yen": "jpy",
-    "rupee": "rupees",
-    "hz": "hertz",
-    "newton": "newtons",
-    "joule": "joules",
-    "watt": "watts",
-    "volt": "volts",
-    "ampere": "amperes amp amps",
-    "kelvin": "kelvins",
-    "tesla": "teslas",
-    "celsius": "centigrade",
-    "fahrenheit": "",
-    "degree": "degrees deg",
-    "radian": "radians rad",
-    "am": "a.m. a.m",
-    "pm": "p.m. p.m",
+# Each unit of measure, and its other spellings.
+_SPELLINGS = """
+cm centimeter centimeters centimetre centimetres cms;
+mm millimeter millimeters millimetre millimetres; m meter meters metre metres;
+km kilometer kilometers kilometre kilometres kms; in inch inches; ft foot feet;
+yd yard yards yds; mi mile miles; kg kilogram kilograms kgs; g gram grams; lb pound pounds lbs;
+oz ounce ounces; s second seconds sec secs; min minute minutes mins; h hour hours hr hrs;
+day days; week weeks; month months; year years yr yrs; l liter liters litre litres;
+ml milliliter milliliters; gal gallon gallons; dollar dollars usd bucks; cent cents;
+euro euros eur; yen jpy; rupee rupees; hz hertz; newton newtons; joule joules; watt watts;
+volt volts; ampere amperes amp amps; kelvin kelvins; tesla teslas; celsius centigrade;
+fahrenheit; degree degrees deg; radian radians rad; am a.m. a.m; pm p.m. p.m
+"""
+NAMES = {
+    name: unit for unit, *names in map(str.split, _SPELLINGS.split(";")) for name in [unit, *names]
 }
-NAMES = {w: unit for unit, names in _ALIASES.items() for w in [unit, *names.split()]}
 NAMES |= {"mph": "mi/h", "kph": "km/h", "kmh": "km/h"}
 _CAPITALS = {"N": "newton", "J": "joule", "W": "watt", "V": "volt", "K": "kelvin", "A": "ampere"}
 _CAPITALS |= {"T": "tesla", "C": "celsius", "F": "fahrenheit", "L": "l"}
@@ -68,10 +40,10 @@ def unit_key(text: str) -> str:
     spoken = re.findall(r"[a-z]+(?:\.m\b\.?)?", low)
     if len(set(spoken) - _POWERS) > 1:
         spoken = [w for w in spoken if w != "in"]  # beside other words it is no inch
-    found = [NAMES[w] for w in spoken if w in NAMES]
-    if len(found) > 1 and found[-1] in ("celsius", "fahrenheit"):
-        found = found[-1:]  # degrees Celsius
-    return "/".join(found) + power if found else ""
+    names = [NAMES[w] for w in spoken if w in NAMES]
+    if len(names) > 1 and names[-1] in ("celsius", "fahrenheit"):
+        names = names[-1:]  # degrees Celsius
+    return "/".join(names) + power if names else ""
 
 
 def same_unit(a: str, b: str) -> bool:
@@ -100,10 +72,10 @@ def nouns(text: str) -> frozenset[str]:
 
 
 def _spoken(text: str) -> set[str]:
-    found = re.findall(r"[a-z'][a-z'.-]*", _plain(text))
-    return {w for w in found if w not in NAMES and w not in _POWERS | _EMPTY_WORDS}
+    spoken = re.findall(r"[a-z'][a-z'.-]*", _plain(text))
+    return {w for w in spoken if w not in NAMES and w not in _POWERS | _EMPTY_WORDS}
 
 
 def _plain(text: str) -> str:
-    """In lower case, without markers and articles."""
+    """A text in lower case, without markers and articles."""
     return _FILLERS.sub("", _MARKERS.sub(" ", text).casefold())

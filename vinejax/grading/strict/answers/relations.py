@@ -1,0 +1,96 @@
+"""Equations and inequalities: the same solutions, an interval, or a value behind its name."""
+
+import re
+
+from vinejax.grading.strict.algebra import symbolic, trees
+from vinejax.grading.strict.algebra.trees import Tree, variables
+from vinejax.grading.strict.answers import nodes
+from vinejax.grading.strict.answers.nodes import Node
+from vinejax.grading.strict.english import words
+from vinejax.grading.strict.marks import CLOSE, OPEN
+
+
+def named_value(node: Node) -> tuple[Node, Node] | None:
+    """(name, value) of `x = 5`, `5 = x`, `f(x) = ...`, `a = b = 5`; None for other nodes."""
+    if not isinstance(node, nodes.Relation) or set(node.ops) - {"=", "in"}:
+        return None
+    first, last = node.sides[0], node.sides[-1]
+    if _is_name(first) or (len(node.sides) > 2 and node.ops[0] == "="):
+        return first, last
+    if _is_name(last) and node.ops == ("=",):
+        return last, first
+    if isinstance(first, nodes.Formula) and not variables(first.tree):
+        return first, last  # 2 + 3 = 5
+    return None
+
+
+def name_of(node: Node) -> str:
+    """The source of a side that only names something, '' for any other side."""
+    return node.source.strip() if _is_name(node) else ""
+
+
+def _is_name(node: Node) -> bool:
+    """Whether a left side only names what the right side says: x, f(x), AB, NO/BO, (x, y)."""
+    if isinstance(node, nodes.Text):
+        return True
+    if isinstance(node, nodes.Raw):
+        # A\\cap B, \\angle ABC, or a product of matrices that is said to be a number
+        return node.source[:1].isalpha() or "\\" in node.source
+    if isinstance(node, nodes.Sequence):
+        return all(_is_name(item) for item in node.items)
+    if isinstance(node, nodes.Ratio):  # a:b = 1:2
+        return not node.unit and all(_is_name(part) for part in node.parts)
+    if not isinstance(node, nodes.Formula) or not _only_symbols(node.tree):
+        return False
+    return not node.unit or node.unit.strip(OPEN + CLOSE).isupper()  # \angle ABC
+
+
+def is_y_of_x(a: Node, b: Node) -> bool:
+    """Whether one is y and the other f(x): two names of the same function."""
+    names = [re.sub(r"\s|\\", "", node.source) for node in (a, b)]
+    return any(x == "y" and re.fullmatch(r"[fgh]\(x\)", y) for x, y in (names, names[::-1]))
+
+
+def _only_symbols(tree: Tree) -> bool:
+    match tree:
+        case trees.Symbol(name):
+            return name not in ("pi", "inf")
+        case trees.Product((head, *others)):
+            return all(map(_only_symbols, tree.factors)) or _is_application(head, others)
+        case trees.Quotient(top, bottom):
+            return _only_symbols(top) and _only_symbols(bottom)
+        case trees.Power(base, trees.Negative()):  # f^{-1}
+            return _only_symbols(base)
+        case trees.Call(name, arguments) if name == "abs" or name in words.FUNCTIONS:
+            return all(map(_only_symbols, arguments))
+    return False
+
+
+def _is_application(head: Tree, others: list[Tree]) -> bool:
+    """Whether a product is meant as a function of numbers: `f(2)`."""
+    is_function = isinstance(head, trees.Symbol) and head.name[0] in "fghpqPF"
+    return is_function and all(isinstance(factor, trees.Number) for factor in others)
+
+
+def _difference(a: Node, b: Node) -> Tree | None:
+    if isinstance(a, nodes.Formula) and isinstance(b, nodes.Formula):
+        return trees.Sum((b.tree, trees.Negative(a.tree)))
+    return None
+
+
+def _labels(relation: nodes.Relation) -> set[str]:
+    """The letters that belong to a name: ABC of `\\angle ABC = 30`."""
+    names = [side for side in relation.sides if isinstance(side, nodes.Formula) and _is_name(side)]
+    return {name.unit for name in names if name.unit}
+
+
+def same_solutions(a: nodes.Relation, b: nodes.Relation) -> bool:
+    """Two equations, or two inequalities, that are multiples of each other."""
+    operator = a.ops[0]
+    if len(a.ops) > 1 or a.ops != b.ops or operator == "in" or _labels(a) != _labels(b):
+        return False
+    x, y = _difference(*a.sides), _difference(*b.sides)
+    if x is None or y is None:
+        return False
+    sign = symbolic.sign_of_ratio(x, y)
+    return sign > 0 if operator in ("<", "<=") else sign != 0

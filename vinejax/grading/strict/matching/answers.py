@@ -1,0 +1,269 @@
+"""Whether two structures say the same: the rules of `strict`, symmetric in their two sides."""
+
+import functools
+import re
+from collections.abc import Sequence as Nodes
+
+from vinejax.grading.strict import numbers
+from vinejax.grading.strict.algebra import symbolic
+from vinejax.grading.strict.algebra.trees import REALS, Product, Quotient, variables
+from vinejax.grading.strict.answers import measures, nodes, reader, real_sets, relations
+from vinejax.grading.strict.answers.nodes import Node, source_key
+from vinejax.grading.strict.english import units, words
+from vinejax.grading.strict.matching import formulas, pairing
+
+
+def same_answer(a: Node, b: Node) -> bool:
+    """Whether a mathematician would take one answer for the other: `(B) 12` is also `B`, or 12."""
+    return _same(a, b) or _same_choice(a, b)
+
+
+def _same(a: Node, b: Node) -> bool:
+    """Whether two nodes, which may be parts of answers, say the same."""
+    if source_key(a.source) == source_key(b.source) and a.source:
+        return True
+    x, y = measures.time_of_day(a), measures.time_of_day(b)
+    if x and y and not (isinstance(a, nodes.Formula) and isinstance(b, nodes.Formula)):
+        return measures.same_time(x, y) or (not _is_clock(a, b) and _ratio(a, b))
+    if isinstance(a, nodes.Text) or isinstance(b, nodes.Text):
+        return _same_text(a, b)
+    if isinstance(a, nodes.Relation) or isinstance(b, nodes.Relation):
+        return _relation(a, b)
+    if isinstance(a, nodes.Collection) or isinstance(b, nodes.Collection):
+        return _collection(a, b)
+    if isinstance(a, nodes.Matrix) or isinstance(b, nodes.Matrix):
+        return _matrix(a, b) or _matrix(b, a)
+    if isinstance(a, nodes.Sequence) and isinstance(b, nodes.Sequence):
+        pairs = len(a.items) == 2  # (0,1) is not [0,1]; brackets of longer tuples mean nothing
+        brackets = (a.opening, a.closing) == (b.opening, b.closing)
+        return (brackets or not pairs) and _in_order(a.items, b.items)
+    if _interval_like(a) and _interval_like(b):
+        return _intervals(a, b)
+    if isinstance(a, nodes.Ratio) or isinstance(b, nodes.Ratio):
+        return _ratio(a, b)
+    if isinstance(a, nodes.Based) or isinstance(b, nodes.Based):
+        return _based(a) == _based(b)
+    if isinstance(a, nodes.Formula) and isinstance(b, nodes.Formula):
+        return formulas.same_formula(a, b)
+    return _same_text(a, b) if isinstance(a, nodes.Raw) and isinstance(b, nodes.Raw) else False
+
+
+_in_order = functools.partial(pairing.pair_in_order, same=_same)
+_in_any_order = functools.partial(pairing.pair_in_any_order, same=_same)
+
+
+def _based(node: Node) -> tuple[str, int] | None:
+    """(digits, base) of a number in a base; `2a_{16}` may be one."""
+    if isinstance(node, nodes.Based):
+        return node.digits, node.base
+    return numbers.read_based(node.source.upper()) if isinstance(node, nodes.Formula) else None
+
+
+def _same_choice(a: Node, b: Node) -> bool:
+    """The same letter, or where one has none, what the letter stands for."""
+    x, y = reader.read_choice(a.source), reader.read_choice(b.source)
+    if x and y:
+        return x[0] == y[0] and (x[1] is None or y[1] is None or _same(x[1], y[1]))
+    wording, other = (x[1], b) if x else (y[1] if y else None, a)
+    return wording is not None and _same(wording, other)
+
+
+def _same_text(a: Node, b: Node) -> bool:
+    if isinstance(a, nodes.Raw) and isinstance(b, nodes.Raw):
+        # Neither was understood: the same words, or nothing.
+        wordy = all(re.fullmatch(r"[^\\^_{}|]*", n.source) for n in (a, b))
+        return wordy and words.same_words(a.source, b.source)
+    if not a.source or not b.source:
+        return False
+    if words.same_words(a.source, b.source):
+        return True
+    for text, other in ((a, b), (b, a)):
+        value = relations.named_value(other)
+        if (
+            isinstance(text, nodes.Text)
+            and value
+            and words.same_words(text.source, value[1].source)
+        ):
+            return True
+    return False
+
+
+def _collection(a: Node, b: Node) -> bool:
+    if isinstance(a, nodes.Collection) and isinstance(b, nodes.Collection):
+        if _disagree(a, b):
+            return False
+        if a.kind != b.kind and {a.kind, b.kind} & {"intersection", "difference"}:
+            return _intervals(a, b)
+        if a.kind == b.kind == "difference":
+            return _intervals(a, b) or _in_order(a.items, b.items)
+        if len(a.items) != len(b.items) and _repeats(a) and _repeats(b):
+            return pairing.all_have_equals(a.items, b.items, _same) and pairing.all_have_equals(
+                b.items, a.items, _same
+            )
+        if _named(a) != _named(b):
+            if _named(a) and _named(b):  # x = 1, y = 2 against a = 1, b = 2
+                return _in_any_order(a.items, b.items)
+            # x = 1, y = 2 against 1, 2: the order says which is which.
+            return _in_order(_values(a), _values(b))
+        by_noun = _by_noun(a, b)
+        if by_noun is not None:
+            return by_noun
+        return _in_any_order(_with_shared_name(a), _with_shared_name(b)) or _intervals(a, b)
+    many, other = (a, b) if isinstance(a, nodes.Collection) else (b, a)
+    assert isinstance(many, nodes.Collection)
+    if isinstance(other, nodes.Sequence) and many.kind == "list" and many.joiner != "or":
+        brackets = other.opening + other.closing
+        ordered = brackets == "()" or (brackets == "[]" and len(other.items) > 2)
+        if ordered and _in_order(_values(many), other.items):
+            return True
+    if len(many.items) == 1:
+        return _same(many.items[0], other)
+    return _intervals(many, other)
+
+
+def _disagree(a: nodes.Collection, b: nodes.Collection) -> bool:
+    """Whether `and` here and `or` there matter: not between the values of one unknown."""
+    if {a.joiner, b.joiner} != {"and", "or"}:
+        return False
+    for item in (*a.items, *b.items):
+        value = relations.named_value(item)
+        content = value[1] if value and not _named(a) + _named(b) else item
+        if isinstance(content, nodes.Formula) and variables(content.tree):
+            return True
+        if not isinstance(content, nodes.Formula | nodes.Sequence | nodes.Collection):
+            return True
+    return False
+
+
+def _by_noun(a: nodes.Collection, b: nodes.Collection) -> bool | None:
+    """Whether both lists count the same things: 5 boys, 3 girls; None where an item has no noun."""
+    x, y = (
+        {units.nouns(i.unit): i for i in n.items if isinstance(i, nodes.Formula)} for n in (a, b)
+    )
+    if not len(x) == len(a.items) == len(b.items) == len(y) or frozenset() in (*x, *y):
+        return None
+    return (
+        all(_same(x[n], y[n]) for n in x) if x.keys() == y.keys() else _in_order(a.items, b.items)
+    )
+
+
+def _repeats(node: nodes.Collection) -> bool:
+    """Whether a repeated item counts once: in sets, and in lists of points."""
+    return node.kind == "set" or all(isinstance(item, nodes.Sequence) for item in node.items)
+
+
+def _named(node: nodes.Collection) -> tuple[str, ...]:
+    """The names of `x = 1, y = 2` if they all differ; () for anything else."""
+    pairs = [relations.named_value(item) for item in node.items]
+    names = [source_key(pair[0].source) for pair in pairs if pair]
+    if len({name.partition("_")[0] for name in names}) == 1:
+        return ()  # x_1 = 2, x_2 = 5: roots, in any order
+    return tuple(sorted(names)) if len(set(names)) == len(node.items) > 1 else ()
+
+
+def _values(node: nodes.Collection) -> list[Node]:
+    pairs = [relations.named_value(item) for item in node.items]
+    return [pair[1] if pair else item for pair, item in zip(pairs, node.items, strict=True)]
+
+
+def _with_shared_name(node: nodes.Collection) -> Nodes[Node]:
+    """The items of `n = 1, 2, 3` as n = 1, n = 2, n = 3: the name is that of all items."""
+    first, *rest = node.items or (nodes.Raw(""),)
+    value = relations.named_value(first)
+    if not value or any(isinstance(item, nodes.Relation) for item in rest):
+        return node.items
+    name = value[0]
+    others = [nodes.Relation(f"{name.source}={item.source}", (name, item), ("=",)) for item in rest]
+    return [first, *others]
+
+
+def _interval_like(node: Node) -> bool:
+    return (
+        isinstance(node, nodes.Formula) and node.tree == REALS or isinstance(node, nodes.Sequence)
+    )
+
+
+def _intervals(a: Node, b: Node) -> bool:
+    """Inequalities, intervals and unions as sets of intervals."""
+    names = {real_sets.subject_of(a), real_sets.subject_of(b)} - {""}
+    if len(names) > 1 or "?" in names:
+        return False
+    x, y = real_sets.as_intervals(a), real_sets.as_intervals(b)
+    return bool(x and y) and _in_any_order(x or [], y or [])
+
+
+def _relation(a: Node, b: Node) -> bool:
+    if isinstance(a, nodes.Relation) and isinstance(b, nodes.Relation):
+        if a.ops == b.ops and _in_order(a.sides, b.sides):
+            return True
+        if relations.same_solutions(a, b) or _intervals(a, b):
+            return True
+        x, y = relations.named_value(a), relations.named_value(b)
+        if x and y and relations.is_y_of_x(x[0], y[0]) and _same(x[1], y[1]):
+            return True
+        # x = 5 + 6 = 11 against x = 11: a chain ends in what it says.
+        return bool(
+            x and y and max(len(a.ops), len(b.ops)) > 1 and _same(x[0], y[0]) and _same(x[1], y[1])
+        )
+    relation, other = (a, b) if isinstance(a, nodes.Relation) else (b, a)
+    value = relations.named_value(relation)
+    if value is not None and _same(value[1], other):
+        return not _names_others(value[0], other)
+    return _intervals(relation, other)
+
+
+def _names_others(name: Node, values: Node) -> bool:
+    """Whether values have other names than a tuple of names: `(x, y)` against `a = 1, b = 2`."""
+    names = _named(values) if isinstance(values, nodes.Collection) else ()
+    if not names or not isinstance(name, nodes.Sequence):
+        return False
+    return names != tuple(sorted(source_key(item.source) for item in name.items))
+
+
+def _matrix(a: Node, b: Node) -> bool:
+    if not isinstance(a, nodes.Matrix):
+        return False
+    if isinstance(b, nodes.Matrix):
+        return (
+            a.bars == b.bars and len(a.rows) == len(b.rows) and all(map(_in_order, a.rows, b.rows))
+        )
+    if isinstance(b, nodes.Sequence) and all(isinstance(row, nodes.Sequence) for row in b.items):
+        rows = [row.items for row in b.items if isinstance(row, nodes.Sequence)]
+        return not a.bars and len(rows) == len(a.rows) and all(map(_in_order, a.rows, rows))
+    vector = [cell for row in a.rows for cell in row]
+    if isinstance(b, nodes.Sequence) and (b.opening, b.closing) == ("(", ")"):
+        return 1 in (len(a.rows), len(a.rows[0])) and not a.bars and _in_order(vector, b.items)
+    return len(vector) == 1 and _same(vector[0], b)
+
+
+def _ratio(a: Node, b: Node) -> bool:
+    """Ratios are proportional; a time of day is a ratio whose second part has two digits."""
+    if isinstance(a, nodes.Ratio) and isinstance(b, nodes.Ratio):
+        if not units.same_unit(a.unit, b.unit) or len(a.parts) != len(b.parts):
+            return False
+        if _is_clock(a, b):
+            return _in_order(a.parts, b.parts)
+        (x, *xs), (y, *ys) = (
+            [p.tree for p in r.parts if isinstance(p, nodes.Formula)] for r in (a, b)
+        )
+        products = zip(xs, ys, strict=True)
+        return all(symbolic.same_value(Product((x, v)), Product((y, u))) for u, v in products)
+    ratio, other = (a, b) if isinstance(a, nodes.Ratio) else (b, a)
+    if (
+        not isinstance(ratio, nodes.Ratio)
+        or not isinstance(other, nodes.Formula)
+        or len(ratio.parts) != 2
+    ):
+        return False
+    top, bottom = (p.tree for p in ratio.parts if isinstance(p, nodes.Formula))
+    return not _is_clock(ratio, ratio) and symbolic.same_value(Quotient(top, bottom), other.tree)
+
+
+def _is_clock(a: Node, b: Node) -> bool:
+    """Whether both look like times of day, or one cannot be anything else: 8:05, 2:30 PM."""
+    sources = [node.source.strip() for node in (a, b)]
+    if any(isinstance(node, nodes.Ratio) and node.unit for node in (a, b)):
+        return True
+    if any(re.search(r":\s*0\d\b", source) for source in sources):
+        return True
+    return all(re.fullmatch(r"\d{1,2}\s*:\s*[0-5]\d", source) for source in sources)
