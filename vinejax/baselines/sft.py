@@ -24,17 +24,16 @@ from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.score import token_logprobs
 from vinejax.learner.step import token_weights
 from vinejax.learner.update import accumulate, apply, fresh_state
-from vinejax.model.config import check_choice
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.hf.tensors import INDEX, SINGLE
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
-from vinejax.model.sharding import check_heads, make_mesh, param_shardings, platform_of
+from vinejax.model.sharding import check_heads, make_mesh, param_shardings
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
 from vinejax.seeds import host_rng
-from vinejax.settings import Config, ModelConfig, OptimizerConfig
+from vinejax.settings import Config, OptimizerConfig
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.prompts import encode_response, load_problems
 from vinejax.text import Tokenizer
@@ -71,7 +70,7 @@ def fresh_model(cfg: Config, task: Task, mesh: Mesh) -> tuple[Decoder, Params, T
         ),
         mesh,
     )
-    model = computing(model, cfg.model)
+    model = model.computing(cfg.model)
     key = jax.random.key(cfg.seed)
     shardings = param_shardings(mesh, jax.eval_shape(model.init, key))
     return model, jax.jit(lambda: model.init(key), out_shardings=shardings)(), tokenizer
@@ -214,7 +213,7 @@ def warm_start(cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh) -> epat
         return folder
     if cfg.model.path:
         model, params, tokenizer = load_pretrained(cfg.model.path, mesh=mesh)
-        model = computing(model, cfg.model)
+        model = model.computing(cfg.model)
     else:
         model, params, tokenizer = fresh_model(cfg, task, mesh)
     examples, left_out = worked_examples(task, tokenizer, cfg, model.cfg.context)
@@ -227,16 +226,3 @@ def warm_start(cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh) -> epat
         log.message(f"supervised start: {folder}")
     barrier("warm-up is saved")
     return folder
-
-
-def computing(model: Decoder, how: ModelConfig) -> Decoder:
-    """The model computing as the settings say; parameters keep their dtype.
-
-    Raises ConfigError for a named attention that the model or its mesh cannot have.
-    """
-    cfg = dataclasses.replace(
-        model.cfg, compute_dtype=how.compute_dtype, attention=how.attention, remat=how.remat
-    )
-    platform = "cpu" if model.mesh is None else platform_of(model.mesh)
-    check_choice(how.attention, platform, cfg)
-    return dataclasses.replace(model, cfg=cfg)

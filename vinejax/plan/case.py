@@ -9,12 +9,13 @@ from etils import epath
 from jax.sharding import AbstractMesh
 
 from vinejax.errors import ConfigError
-from vinejax.model.config import DecoderConfig, check_choice
+from vinejax.model.config import DecoderConfig, compute_as_set
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import read_architecture
 from vinejax.model.sharding import AXES, check_heads, check_rows
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.topology import Topology, parse
+from vinejax.session import rows_per_pass
 from vinejax.settings import Config
 from vinejax.tasks.base import load_task
 
@@ -66,11 +67,11 @@ def open_case(cfg: Config) -> Case:
         raise ConfigError("topology", f"--mode=plan needs the name of what to plan for: {known}")
     topology = parse(cfg.topology)
     cfg = filled(with_row(cfg, cfg.topology), topology)
-    how = {name: getattr(cfg.model, name) for name in ("compute_dtype", "attention", "remat")}
-    case = Case(cfg, Decoder(dataclasses.replace(architecture(cfg), **how)), topology)
-    check_choice(cfg.model.attention, case.platform, case.model.cfg)
+    case = Case(cfg, Decoder(architecture(cfg)), topology)
+    compute = compute_as_set(cfg.model, case.model.cfg, case.platform)
+    case = dataclasses.replace(case, model=Decoder(case.model.cfg, compute=compute))
     check_heads(case.mesh, case.model.cfg.num_heads, case.model.cfg.ffn)
-    check_rows(case.mesh, cfg)
+    check_rows(case.mesh, rows_per_pass(cfg))
     return case
 
 

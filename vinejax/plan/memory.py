@@ -90,7 +90,7 @@ def critic_bytes(case: Case) -> int:
 
 def decode_copy_bytes(case: Case) -> int:
     """Of the weights as decoding wants them: rounded, whole on every shard, split by tensor."""
-    item = np.dtype(case.model.cfg.compute_dtype).itemsize
+    item = np.dtype(case.model.compute.dtype).itemsize
     repeats = num_kv_heads(case.model, case.mesh) // case.model.cfg.num_kv_heads
     total = 0
     for path, x in leaves(case):
@@ -191,7 +191,7 @@ def main_phase(each: list[Phase]) -> Phase:
 def gathered_ends_bytes(case: Case) -> int:
     """Of the embedding and the output matrix, rounded and whole over fsdp."""
     cfg = case.model.cfg
-    item = np.dtype(cfg.compute_dtype).itemsize
+    item = np.dtype(case.model.compute.dtype).itemsize
     return (1 if cfg.tied_head else 2) * item * cfg.vocab_size * cfg.width // case.tensor
 
 
@@ -202,7 +202,7 @@ def temporaries_guess(case: Case, program: str, phase: Phase) -> int:
     the gathered weights of two layers and of both ends. Kernels never write attention's scores.
     """
     cfg, sizes = case.model.cfg, phase.sizes
-    item, tensor = np.dtype(cfg.compute_dtype).itemsize, case.tensor
+    item, tensor = np.dtype(case.model.compute.dtype).itemsize, case.tensor
     if program == "decode copy":
         return 0
     if program == "decode":
@@ -216,6 +216,6 @@ def temporaries_guess(case: Case, program: str, phase: Phase) -> int:
     passed = layer + gathered_ends_bytes(case) + 2 * FLOAT32 * tokens * cfg.vocab_size // tensor
     if program == "score":
         return passed + item * tokens * (4 * cfg.width + inner) // tensor
-    kept = cfg.width + (0 if cfg.remat == "full" else inner)
+    kept = cfg.width + (0 if case.model.compute.remat == "full" else inner)
     gradients = weight_bytes(case) + weight_bytes(case) * item // FLOAT32
     return passed + gradients + item * tokens * kept * cfg.num_layers // tensor

@@ -3,6 +3,7 @@
 Every argument is a shape with its place on the mesh, as the run itself would hand it over.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -17,7 +18,6 @@ from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.score import score
 from vinejax.learner.step import train_step
 from vinejax.learner.update import state_shardings
-from vinejax.model.decoder import Decoder
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.sharding import param_shardings
 from vinejax.plan.case import Case
@@ -35,7 +35,7 @@ class Programs:
 
     def __init__(self, case: Case, phase: Phase, mesh: Mesh):
         self.case, self.phase, self.mesh = case, phase, mesh
-        self.model = Decoder(case.model.cfg, mesh)
+        self.model = dataclasses.replace(case.model, mesh=mesh)
         self.params = self._placed(
             abstract_params(self.model), param_shardings(mesh, abstract_params(self.model))
         )
@@ -60,7 +60,7 @@ class Programs:
         served = window.Rows(*(self._numbers(places) for _ in range(3)))
         tokens = self._numbers(places, self.phase.sizes.columns)
         temperature = None  # of a model in float32 on one place, it also scores
-        if self.model.cfg.compute_dtype == "float32" and self.case.tensor == 1:
+        if self.model.compute.dtype == "float32" and self.case.tensor == 1:
             temperature = self.case.cfg.sample.temperature
         return window.prefill.lower(
             self.model, self.mesh, temperature, self._weights(), held, rows, tokens,

@@ -67,7 +67,7 @@ def attention_flops(case: Case, visible: float) -> float:
 def sequences(case: Case, rows: float, length: int, head: bool) -> Work:
     """A forward pass over `rows` sequences of one shard, without reading the weights."""
     cfg, tokens = case.model.cfg, rows * length
-    item = np.dtype(cfg.compute_dtype).itemsize
+    item = np.dtype(case.model.compute.dtype).itemsize
     flops = 2 * num_multiplied(case, head) + attention_flops(case, length / 2)
     moved = item * sum((a + b) * count for a, b, count in products(case))
     moved += 2 * FLOAT32 * cfg.vocab_size if head else 0  # written and read
@@ -76,8 +76,7 @@ def sequences(case: Case, rows: float, length: int, head: bool) -> Work:
 
 def rounded_weights(case: Case) -> float:
     """Bytes of the weights in the compute dtype, whole over fsdp: what a pass reads."""
-    cfg = case.model.cfg
-    item = np.dtype(cfg.compute_dtype).itemsize
+    item = np.dtype(case.model.compute.dtype).itemsize
     return item * num_multiplied(case, with_head=True) / case.tensor
 
 
@@ -94,7 +93,7 @@ def decode_step(case: Case, phase: Phase) -> Work:
     visible = mean_tokens(case) + phase.trunk_tokens / 2
     flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, visible)
     table = 0 if cfg.tied_head else cfg.vocab_size * cfg.width
-    item = np.dtype(cfg.compute_dtype).itemsize
+    item = np.dtype(case.model.compute.dtype).itemsize
     read = decode_copy_bytes(case) - table * item / case.tensor  # of the embedding a few rows
     read += sizes.rows * cache_bytes(case.model, case.mesh, sizes.columns)
     read += sizes.slots * cache_bytes(case.model, case.mesh, sizes.width)
