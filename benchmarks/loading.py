@@ -26,7 +26,7 @@ from etils import epath
 from vinejax.model.decoder import Decoder, DecoderConfig
 from vinejax.model.hf.families import config_json
 from vinejax.model.hf.names import param_sources
-from vinejax.model.hf.tensors import NewTensor, put_in_place, write_unfinished
+from vinejax.model.hf.tensors import NewTensor, put_in_place, write_temporary
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.tasks.arithmetic import TOKENIZER
 
@@ -63,7 +63,7 @@ def write_checkpoint(folder: epath.Path, model: Decoder, dtype: str) -> None:
     (folder / "config.json").write_text(json.dumps(config_json(model.cfg, dtype)))
     for file in Path(TOKENIZER).glob("*.json"):
         (folder / file.name).write_bytes(file.read_bytes())
-    put_in_place(folder, write_unfinished(folder, tensors, max_bytes=400 * MB))
+    put_in_place(folder, write_temporary(folder, tensors, max_bytes=400 * MB))
 
 
 def peak_bytes() -> int:

@@ -17,7 +17,7 @@ from vinejax.model.hf.tensors import (
     find_tensors,
     put_in_place,
     read_header,
-    write_unfinished,
+    write_temporary,
 )
 
 RNG = np.random.default_rng(0)
@@ -36,7 +36,7 @@ def new(tensors: dict[str, np.ndarray]) -> list[NewTensor]:
 
 def write_tensors(folder: Path, tensors: list[NewTensor], max_bytes: int) -> None:
     path = epath.Path(folder)
-    put_in_place(path, write_unfinished(path, tensors, max_bytes))
+    put_in_place(path, write_temporary(path, tensors, max_bytes))
 
 
 def test_rows_of_what_the_library_wrote(tmp_path):

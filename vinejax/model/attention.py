@@ -1,10 +1,10 @@
-"""Self-attention over whole sequences: the one place that chooses how it is computed.
+"""Self-attention over whole sequences, and the choice of how it is computed.
 
 There are three kinds. 'xla' is plain matrix products and runs everywhere; 'splash' is the Pallas
 kernel for TPU and 'cudnn' the fused kernel for NVIDIA GPU, which never write the scores to memory.
 Decoding, one query at a time against a cache, has its own attention (`rollout/attention.py`).
 
-The rows of a batch are split over the mesh's `data` and `fsdp`, the heads over `tensor`; each place
+Rows of a batch are split over the mesh's `data` and `fsdp`, heads over `tensor`. Each device
 attends by itself in a `shard_map`, so that no layout chosen elsewhere can leak into the scores.
 """
 
@@ -26,7 +26,7 @@ SAVED = "attention"  # checkpoint name of what a kernel saves for its backward p
 LANES = 128  # in a TPU's vector: lengths and head widths for splash are multiples of it
 BLOCK = 512  # the most queries, and keys, in one step of splash; a step divides the length
 CUDNN_HEAD = 128  # the widest head that cuDNN's kernel takes on every card, in multiples of 8
-KERNELS = {"tpu": "splash", "gpu": "cudnn"}
+KERNELS = {"tpu": "splash", "gpu": "cudnn"}  # per platform
 
 Queries = Float[Array, "B T N H"]
 Keys = Float[Array, "B T K H"]  # values have this shape too
@@ -55,7 +55,7 @@ def causal_mask(length: int, window: ArrayLike | None) -> Bool[Array, "T S"]:
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
-# --- the three kinds, on the arrays of one place
+# --- the three kinds, on the arrays of one device
 
 
 def self_attention(
@@ -114,10 +114,10 @@ def cudnn_attention(q: Queries, k: Keys, v: Keys, visible: Mask, scale: float) -
     )
 
 
-def attend_at_place(
+def attend_on_device(
     kind: str, q: Queries, k: Keys, v: Keys, seen: Seen, rule: AttentionRule
 ) -> Queries:
-    """Attention of the chosen `kind`, over the arrays of one place."""
+    """Attention of the chosen `kind`, on the arrays of one device."""
     if kind == "splash":
         return splash_attention(q, k, v, seen, rule)
     if kind == "cudnn":
@@ -154,13 +154,13 @@ def why_impossible(kind: str, rule: AttentionRule, head_dim: int, dtype: str) ->
     return ""
 
 
-# --- whole sequences: on one place, and over a mesh
+# --- whole sequences: on one device, and over a mesh
 
 
 def causal_attention(
     name: str, platform: str, q: Queries, k: Keys, v: Keys, rule: AttentionRule
 ) -> Queries:
-    """Attention over sequences that are padded on the right, at the place that holds them.
+    """Attention over sequences that are padded on the right, on the arrays of one device.
 
     `name` is model.attention, as in `choose_kind`. Outputs at padding positions are undefined.
     """
@@ -169,26 +169,26 @@ def causal_attention(
     if kind == "splash":
         return splash_attention(q, k, v, None, rule)
     visible = jnp.broadcast_to(causal_mask(T, rule.window), (B, T, T))
-    return attend_at_place(kind, q, k, v, visible, rule)
+    return attend_on_device(kind, q, k, v, visible, rule)
 
 
 def attend_over_mesh(
     kind: str, mesh: Mesh | None, q: Queries, k: Keys, v: Keys, seen: Seen, rule: AttentionRule
 ) -> Queries:
-    """Attention with rows split over `data` and `fsdp`, heads over `tensor`; see `attend_at_place`.
+    """Attention with rows split over `data` and `fsdp`, heads over `tensor`.
 
     KV heads that do not divide over `tensor` are repeated until they do.
     """
     if mesh is None or mesh.size == 1:
-        return attend_at_place(kind, q, k, v, seen, rule)
+        return attend_on_device(kind, q, k, v, seen, rule)
     heads = drop_uneven_axes(P(ROWS, None, "tensor", None), q.shape, mesh)
-    places = 1 if heads[2] is None else mesh.shape["tensor"]
-    # N is a multiple of K and of the places, so of their least common multiple.
-    repeats = math.lcm(k.shape[2], places) // k.shape[2]
+    parts = 1 if heads[2] is None else mesh.shape["tensor"]
+    # N is a multiple of K and of the parts, and so of their least common multiple.
+    repeats = math.lcm(k.shape[2], parts) // k.shape[2]
     if repeats > 1:
         k, v = (jnp.repeat(x, repeats, axis=2) for x in (k, v))
     rows = P(heads[0], *[None] * (seen.ndim - 1))
-    local = functools.partial(attend_at_place, kind, rule=rule)
+    local = functools.partial(attend_on_device, kind, rule=rule)
     return jax.shard_map(
         local, mesh=mesh, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False
     )(q, k, v, seen)

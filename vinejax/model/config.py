@@ -99,7 +99,7 @@ class Compute:
     dtype: str = "float32"  # of matrix products; norms, RoPE, softmax and logits are float32
     attention: str = "auto"  # over whole sequences: a kind of `attention.choose_kind`, or 'auto'
     remat: str = "none"  # what the backward pass computes again: a key of `decoder.REMAT`
-    # The last two are for decoding, where each place on the tensor axis holds a part of the model.
+    # The last two are for decoding, where each device on the tensor axis runs a part of the model.
     sum_axis: str | None = None  # mesh axis over which `out` and `down` add up their parts
     transposed_heads: bool = False  # q, k and v: kernels lie [heads * H, D], biases [heads * H]
 

@@ -118,8 +118,9 @@ class Projection(nn.Module):
         num_inputs = math.prod(in_shape)
         # As one matrix: on CPU the gradient of the batched form costs twice as much. Over a mesh
         # it would hide from the compiler which rows and positions are where.
-        rows = x.reshape(*[-1] if self.flat else batch_shape, num_inputs)
-        y = (rows @ kernel.reshape(num_inputs, -1)).reshape(batch_shape + self.features)
+        x_shape = (-1,) if self.flat else batch_shape
+        y = x.reshape(*x_shape, num_inputs) @ kernel.reshape(num_inputs, -1)
+        y = y.reshape(batch_shape + self.features)
         if self.sum_axis is not None:
             y = lax.psum(y, self.sum_axis)
         if self.bias:
@@ -313,7 +314,8 @@ class Decoder:
         That is the segment ids for 'splash', else a mask bool[B, T, T]; a mask leaves out windows
         that differ from layer to layer.
         """
-        cfg, T = self.cfg, segment_ids.shape[1]
+        cfg = self.cfg
+        T = segment_ids.shape[1]
         kind = "xla"
         if not cfg.is_mixed:
             platform = "" if self.mesh is None else platform_of(self.mesh)
@@ -375,7 +377,8 @@ def apply(
 
     Raises ModelError where T exceeds the context of a model whose RoPE changes with the length.
     """
-    cfg, tokens = model.cfg, jnp.asarray(tokens, jnp.int32)
+    cfg = model.cfg
+    tokens = jnp.asarray(tokens, jnp.int32)
     length = tokens.shape[1]
     if cfg.rope.rope_type in BY_LENGTH and length > cfg.context:
         rule = f"more than the model's context of {cfg.context}{cfg.context_reason}"

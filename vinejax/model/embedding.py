@@ -53,7 +53,7 @@ def _spec(table: jax.Array, mesh: Mesh) -> P:
 
 
 def _row_of_part(tokens: jax.Array, size: int, is_split: bool) -> tuple[jax.Array, jax.Array]:
-    """Each token's row in this place's `size` rows of the table, and whether it is one of them."""
+    """Each token's row in this device's `size` rows of the table, and whether it is one of them."""
     row = tokens - lax.axis_index("tensor") * size if is_split else tokens
     return row, (row >= 0) & (row < size)
 
@@ -61,7 +61,7 @@ def _row_of_part(tokens: jax.Array, size: int, is_split: bool) -> tuple[jax.Arra
 def _lookup_gradient(
     mesh: Mesh, saved: tuple[jax.Array, jax.Array], g: Float[Array, "B T D"]
 ) -> tuple[jax.Array, None]:
-    """The table's gradient, laid out like the table: each place adds up its rows in float32."""
+    """The table's gradient, laid out like the table: each device adds up its rows in float32."""
     table, tokens = saved
     V, D = table.shape
     spec = _spec(table, mesh)

@@ -88,8 +88,8 @@ def mesh_over(sizes: tuple[int, ...], devices: list[Any]) -> Mesh:
 
     Unlike `jax.make_mesh` it may cut a side of the slice in two, as for 16 x 4 on v6e:8x8.
     """
-    places = create_device_mesh(sizes, devices, allow_split_physical_axes=True)
-    return Mesh(places, AXES, axis_types=(AxisType.Auto,) * 3)
+    device_grid = create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    return Mesh(device_grid, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
 def with_auto_axes(mesh: Mesh) -> Mesh:
@@ -262,12 +262,12 @@ def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
 
 
 def check_rows(mesh: AnyMesh, sizes: Mapping[str, int]) -> None:
-    """Raise ConfigError unless the rows of each pass divide over the places that share them.
+    """Raise ConfigError unless the rows of each pass divide over `data` times `fsdp`.
 
     `sizes` maps the setting that an error names to the number of rows in one pass.
     """
-    places = mesh.shape["data"] * mesh.shape["fsdp"]
+    parts = mesh.shape["data"] * mesh.shape["fsdp"]
     for field, size in sizes.items():
-        if size % places:
-            rule = f"must be a multiple of mesh.data x mesh.fsdp = {places}, which share the rows"
+        if size % parts:
+            rule = f"must be a multiple of mesh.data x mesh.fsdp = {parts}, which share the rows"
             raise ConfigError(field, rule, str(size))

@@ -48,7 +48,7 @@ def num_kv_heads(model: Decoder, mesh: AnyMesh) -> int:
 
 
 def own_part(model: Decoder, mesh: Mesh) -> Decoder:
-    """The model of one place on the tensor axis: its part of the weights of `for_decoding`."""
+    """The model that one device on the tensor axis runs, on its part of the decoding weights."""
     cfg, tensor = model.cfg, mesh.shape[TENSOR]
     part = dataclasses.replace(
         cfg,

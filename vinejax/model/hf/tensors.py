@@ -9,7 +9,7 @@ Here only the requested bytes are in memory.
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ DTYPES = {
 MAX_HEADER = 100 * 2**20  # bytes, as in the library
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-UNFINISHED = ".tmp"  # the end of a file's name until it is complete
+TEMPORARY = ".tmp"  # the end of a file's name until `put_in_place`
 CONVERT = (
     "import sys, transformers as t; a, b = sys.argv[1:]; "
     "t.AutoModelForCausalLM.from_pretrained(a, dtype='auto').save_pretrained(b); "
@@ -164,16 +164,14 @@ class NewTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-class UnfinishedFiles(NamedTuple):
-    """Complete files of weights under temporary names, by which no program finds them."""
+class TemporaryFiles(NamedTuple):
+    """Files of weights, complete, but under names by which no program finds them yet."""
 
     files: list[tuple[epath.Path, str]]  # the temporary path, and the final name
     index: str  # the text of the index, '' for none
 
 
-def write_unfinished(
-    folder: epath.Path, tensors: list[NewTensor], max_bytes: int
-) -> UnfinishedFiles:
+def write_temporary(folder: epath.Path, tensors: list[NewTensor], max_bytes: int) -> TemporaryFiles:
     """Write tensors beside the folder's files; `put_in_place` then replaces those by the new ones.
 
     There is one file, or several with an index if the tensors have more than `max_bytes`. The disk
@@ -187,7 +185,7 @@ def write_unfinished(
     count = len(parts)
     names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
     names = names if count > 1 else [SINGLE]
-    files = [(folder / (name + UNFINISHED), name) for name in names]
+    files = [(folder / (name + TEMPORARY), name) for name in names]
     try:
         for (file, _), part in zip(files, parts, strict=True):
             _write_file(file, part)
@@ -196,27 +194,28 @@ def write_unfinished(
             file.unlink(missing_ok=True)
         raise
     if count == 1:
-        return UnfinishedFiles(files, "")
-    places = {x.name: name for name, part in zip(names, parts, strict=True) for x in part}
+        return TemporaryFiles(files, "")
+    file_of = {x.name: name for name, part in zip(names, parts, strict=True) for x in part}
     size = sum(tensor.size for tensor in tensors)
-    index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
-    return UnfinishedFiles(files, json.dumps(index, indent=2) + "\n")
+    index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(file_of.items()))}
+    return TemporaryFiles(files, json.dumps(index, indent=2) + "\n")
 
 
-def put_in_place(folder: epath.Path, unfinished: UnfinishedFiles) -> None:
-    """Replace the folder's weights by files of `write_unfinished`.
+def put_in_place(folder: epath.Path, temporary: TemporaryFiles) -> None:
+    """Replace the folder's weights by the files that `write_temporary` has written.
 
     The old files are removed first, so that the folder never holds a mixture; the index comes last.
     """
     for old in [folder / INDEX, *folder.glob("model*.safetensors")]:
         old.unlink(missing_ok=True)
-    for file, name in unfinished.files:
+    for file, name in temporary.files:
         file.replace(folder / name)
-    if unfinished.index:
-        (folder / INDEX).write_text(unfinished.index)
+    if temporary.index:
+        (folder / INDEX).write_text(temporary.index)
 
 
-def _write_file(file: epath.Path, tensors: Iterable[NewTensor]) -> None:
+def _write_file(file: epath.Path, tensors: list[NewTensor]) -> None:
+    """Write one safetensors file."""
     codes = {dtype: code for code, dtype in DTYPES.items()}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0

@@ -82,7 +82,8 @@ def read_config(folder: epath.Path) -> tuple[DecoderConfig, str]:
     if not file.exists():
         raise ModelError(f"{file} is missing: not a Hugging Face model folder")
     cfg = parse_config(read_json(file), os.fspath(file))
-    ids, text = set(cfg.eos_ids), ""
+    ids = set(cfg.eos_ids)
+    text = ""
     if generation.exists():
         text = generation.read_text()
         ids |= set(eos_ids(FieldReader(os.fspath(generation), read_json(generation))))
@@ -129,7 +130,8 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
         shardings = param_shardings(mesh, abstract)
 
     def load(path: Path, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
-        source, parts = sources[path], {}
+        source = sources[path]
+        parts = {}
 
         def read(index: Any) -> np.ndarray:
             ranges = tuple(s.indices(n)[:2] for s, n in zip(index, shape, strict=True))
@@ -217,7 +219,7 @@ def save_pretrained(
             tensor.make()  # takes part in the gathering
         return
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = tensors.write_unfinished(folder, new_tensors, max_shard_bytes)
+    temporary = tensors.write_temporary(folder, new_tensors, max_shard_bytes)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     if model.generation_config:
         (folder / GENERATION).write_text(model.generation_config)
@@ -225,7 +227,7 @@ def save_pretrained(
         (folder / GENERATION).unlink(missing_ok=True)
     _save_tokenizer(folder, tokenizer)
     # Last, so that a folder with weights is complete.
-    tensors.put_in_place(folder, unfinished)
+    tensors.put_in_place(folder, temporary)
 
 
 def _check_params(model: Decoder, params: Params) -> None:
@@ -233,11 +235,11 @@ def _check_params(model: Decoder, params: Params) -> None:
     leaves = by_path(params)
     expected = by_path(names.abstract_params(model))
     for path, x in expected.items():
-        name, shape = "/".join(path), x.shape
+        name = "/".join(path)
         if path not in leaves:
             raise ModelError(f"parameter {name} is missing")
-        if leaves[path].shape != shape:
-            rule = f"has shape {leaves[path].shape}, the model says {shape}"
+        if leaves[path].shape != x.shape:
+            rule = f"has shape {leaves[path].shape}, the model says {x.shape}"
             raise ModelError(f"parameter {name} {rule}")
         if leaves[path].dtype.name not in DTYPES:
             known = ", ".join(DTYPES)
