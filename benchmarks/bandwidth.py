@@ -48,7 +48,7 @@ class Bytes:
 def bytes_needed(work: Workload, decode_steps: int) -> Bytes:
     """Weights once a step; a column of KV is a key and a value in every layer."""
     cfg = work.model.cfg
-    item_size = jnp.dtype(cfg.compute_dtype).itemsize
+    item_size = jnp.dtype(work.model.compute.dtype).itemsize
     column = 2 * cfg.num_layers * cfg.num_kv_heads * cfg.head_dim * item_size
     count = sum(math.prod(x.shape) for x in jax.tree.leaves(work.params))
     table = 0 if cfg.tied_head else math.prod(work.params["embed"].shape)

@@ -25,8 +25,8 @@ from etils import epath
 
 from vinejax.model.decoder import Decoder, DecoderConfig
 from vinejax.model.hf.families import config_json
-from vinejax.model.hf.names import sources
-from vinejax.model.hf.tensors import NewTensor, write_tensors
+from vinejax.model.hf.names import param_sources
+from vinejax.model.hf.tensors import NewTensor, put_in_place, write_temporary
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.tasks.arithmetic import TOKENIZER
 
@@ -56,14 +56,14 @@ def write_checkpoint(folder: epath.Path, model: Decoder, dtype: str) -> None:
 
     tensors = [
         tensor(source.name.format(i), source.shape)
-        for path, source in sources(model).items()
+        for path, source in param_sources(model).items()
         for i in (range(model.cfg.num_layers) if path[0] == "layers" else [None])
     ]
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config_json(model.cfg, dtype)))
     for file in Path(TOKENIZER).glob("*.json"):
         (folder / file.name).write_bytes(file.read_bytes())
-    write_tensors(folder, tensors, max_bytes=400 * MB)
+    put_in_place(folder, write_temporary(folder, tensors, max_bytes=400 * MB))
 
 
 def peak_bytes() -> int:

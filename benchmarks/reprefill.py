@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from workload import Run, Workload
 
-from vinejax.model.decoder import Decoder, DecoderConfig, Params, unstack
+from vinejax.model.decoder import Decoder, Params, unstack_layers
 from vinejax.rollout.sampling import sample
 from vinejax.settings import SampleConfig
 
@@ -51,10 +51,12 @@ class Items(NamedTuple):
     rows: jax.Array  # i32[B]
 
 
-def empty(cfg: DecoderConfig, slots: int, columns: int) -> tuple[Cache, Slots]:
+def empty(model: Decoder, slots: int, columns: int) -> tuple[Cache, Slots]:
+    cfg = model.cfg
+
     def layers(*shape: int) -> list[jax.Array]:
         whole = (slots, cfg.num_kv_heads, *shape)
-        return [jnp.zeros(whole, cfg.compute_dtype) for _ in range(cfg.num_layers)]
+        return [jnp.zeros(whole, model.compute.dtype) for _ in range(cfg.num_layers)]
 
     zeros = jnp.zeros(slots, jnp.int32)
     seed = jnp.zeros((slots, 2), jnp.uint32)
@@ -206,7 +208,7 @@ class _Collected:
 
 def _layers(work: Workload) -> list[Params]:
     """The layers as a list, once and not in every call."""
-    return jax.jit(unstack, static_argnums=1)(work.params, work.model.cfg.num_layers)
+    return jax.jit(unstack_layers, static_argnums=1)(work.params, work.model.cfg.num_layers)
 
 
 def by_prefix(work: Workload) -> list[int]:
@@ -243,7 +245,7 @@ def static(work: Workload, lengths_known: bool = False) -> Callable[[], Run]:
     def one_batch(batch: list[int], done: _Collected) -> int:
         items = make_items(work, batch, list(range(len(batch))), S)
         prefix = items.tokens.shape[1]
-        cache, slots = empty(model.cfg, S, prefix + STAGE)
+        cache, slots = empty(model, S, prefix + STAGE)
         cache, slots, token, logprob = admit(model, sampling, params, cache, slots, items)
         logs = [(token[None], logprob[None])]
         steps = 0
@@ -294,7 +296,7 @@ def host(work: Workload) -> Callable[[], Run]:
     def run() -> Run:
         done, waiting = _Collected(work), collections.deque(order)
         running: dict[int, int] = {}  # slot -> item
-        cache, slots = empty(model.cfg, S, prefix + width)
+        cache, slots = empty(model, S, prefix + width)
         steps = 0
         while waiting or running:
             entering: dict[int, list[tuple[int, int]]] = {}  # prefix columns -> (item, slot)

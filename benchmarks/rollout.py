@@ -39,7 +39,6 @@ from workload import (
     make_workload,
 )
 
-from vinejax.model.decoder import Decoder
 from vinejax.runtime.compiles import num_compiles
 
 SHARE_ALIKE = 0.99  # of the branches: rounding can turn a draw at a boundary
@@ -206,7 +205,8 @@ def ends_at_random(work: Workload, cap: int) -> Workload:
     cfg = dataclasses.replace(work.model.cfg, eos_ids=tuple(range(round(size * 4 / cap))))
     params = work.params | {"head": work.params["head"] * 0}
     budgets = [cap] * len(work.budgets)
-    return dataclasses.replace(work, model=Decoder(cfg), params=params, budgets=budgets)
+    model = dataclasses.replace(work.model, cfg=cfg)
+    return dataclasses.replace(work, model=model, params=params, budgets=budgets)
 
 
 def items_a_slot(

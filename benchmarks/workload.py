@@ -14,6 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models
 
 from vinejax import Branch, SampleConfig
+from vinejax.model.config import Compute
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.rope import Rope
 
@@ -99,7 +100,7 @@ def make_model(shape: str, vocab_size: int, lengths: Lengths, dtype: str) -> tup
     context = lengths.trajectory + lengths.cap
     sizes: dict[str, Any] = SHAPES[shape] | {"vocab_size": vocab_size, "context": context}
     rope = Rope(rope_theta=ROPE_THETA)
-    model = Decoder(DecoderConfig(**sizes, rope=rope, compute_dtype=dtype))
+    model = Decoder(DecoderConfig(**sizes, rope=rope), compute=Compute(dtype))
 
     def init(key: jax.Array) -> Params:
         return jax.tree.map(lambda x: x.astype(dtype), model.init(key))

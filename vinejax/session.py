@@ -11,6 +11,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from vinejax.errors import ConfigError, DataError
+from vinejax.methods import find_method
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
@@ -26,7 +27,7 @@ from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import load_problems
 from vinejax.text import Tokenizer
 from vinejax.types import Problem, PromptedProblem
-from vinejax.warmup import computing, warm_start
+from vinejax.warmup import warm_start
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 DROPPED = "dropped_problems.json"
@@ -102,7 +103,7 @@ def open_session(
     cfg = on_devices(cfg)
     barrier("start", dataclasses.asdict(cfg))  # the workdir has been read: it may be written now
     mesh = make_mesh(cfg.mesh)
-    check_rows(mesh, cfg)
+    check_rows(mesh, rows_per_pass(cfg))
     if cfg.model.path:
         folder = cfg.model.path
     else:
@@ -112,7 +113,7 @@ def open_session(
     check_context(cfg, model.cfg.context, model.cfg.context_reason)
     if cfg.model.architecture:
         check_architecture(cfg.model.architecture, model)
-    model = computing(model, cfg.model)
+    model = model.computing(cfg.model)
     start = to_host(start) if cfg.offload.reference else start
     with contextlib.ExitStack() as stack:
         graded = stack.enter_context(GradedTask(task, cfg.grader))
@@ -125,6 +126,16 @@ def open_session(
         check_shared(workdir)
         stack.pop_all()  # from here on the session closes it
     return Session(cfg, workdir, task, graded, mesh, model, start, tokenizer, problems)
+
+
+def rows_per_pass(cfg: Config) -> dict[str, int]:
+    """The rows of each forward and backward pass of a run, by the setting that gives them."""
+    if cfg.ppo.microbatch is not None:
+        return {"ppo.microbatch": cfg.ppo.microbatch}
+    rows = {"ppo.minibatch": cfg.ppo.minibatch}
+    if find_method(cfg.method).iteration == "supervised" or not cfg.model.path:
+        rows["sft.batch"] = cfg.sft.batch
+    return rows
 
 
 def check_context(cfg: Config, context: int, why: str = "") -> None:

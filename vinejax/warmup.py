@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import optax
@@ -19,11 +20,10 @@ from vinejax.learner.batch import collate
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state, update_step
-from vinejax.model.config import check_choice
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.hf.tensors import INDEX, SINGLE
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
-from vinejax.model.sharding import check_heads, make_mesh, param_shardings, platform_of
+from vinejax.model.sharding import check_heads, make_mesh, param_shardings
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
@@ -48,26 +48,29 @@ def fresh_model(cfg: Config, task: Task, mesh: Mesh) -> tuple[Decoder, Params, T
     """
     check_heads(mesh, cfg.model.num_heads, cfg.model.ffn)
     tokenizer = shipped_tokenizer(task, "name a model folder")
-    sizes = cfg.model
-    model = Decoder(
-        DecoderConfig(
-            vocab_size=len(tokenizer),
-            num_layers=sizes.num_layers,
-            width=sizes.width,
-            num_heads=sizes.num_heads,
-            num_kv_heads=sizes.num_kv_heads,
-            head_dim=sizes.width // sizes.num_heads,
-            ffn=sizes.ffn,
-            context=sizes.context,
-            bos_id=tokenizer.bos_token_id,
-            eos_ids=(tokenizer.eos_token_id,),
-        ),
-        mesh,
-    )
-    model = computing(model, cfg.model)
+    model = Decoder(fresh_sizes(cfg.model, tokenizer), mesh)
+    model = model.computing(cfg.model)
     key = jax.random.key(cfg.seed)
     shardings = param_shardings(mesh, jax.eval_shape(model.init, key))
     return model, jax.jit(lambda: model.init(key), out_shardings=shardings)(), tokenizer
+
+
+def fresh_sizes(sizes: ModelConfig, tokenizer: Tokenizer) -> DecoderConfig:
+    """The architecture of a fresh model of the configured sizes on this tokenizer."""
+    bos: Any = tokenizer.bos_token_id
+    eos: Any = tokenizer.eos_token_id
+    return DecoderConfig(
+        vocab_size=len(tokenizer),
+        num_layers=sizes.num_layers,
+        width=sizes.width,
+        num_heads=sizes.num_heads,
+        num_kv_heads=sizes.num_kv_heads,
+        head_dim=sizes.width // sizes.num_heads,
+        ffn=sizes.ffn,
+        context=sizes.context,
+        bos_id=bos,
+        eos_ids=(eos,),
+    )
 
 
 def worked_examples(
@@ -170,7 +173,7 @@ def warm_start(cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh) -> epat
         return folder
     if cfg.model.path:
         model, params, tokenizer = load_pretrained(cfg.model.path, mesh=mesh)
-        model = computing(model, cfg.model)
+        model = model.computing(cfg.model)
     else:
         model, params, tokenizer = fresh_model(cfg, task, mesh)
     examples, left_out = worked_examples(task, tokenizer, cfg, model.cfg.context)
@@ -183,16 +186,3 @@ def warm_start(cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh) -> epat
         log.message(f"supervised start: {folder}")
     barrier("warm-up is saved")
     return folder
-
-
-def computing(model: Decoder, how: ModelConfig) -> Decoder:
-    """The model computing as the settings say; parameters keep their dtype.
-
-    Raises ConfigError for a named attention that the model or its mesh cannot have.
-    """
-    cfg = dataclasses.replace(
-        model.cfg, compute_dtype=how.compute_dtype, attention=how.attention, remat=how.remat
-    )
-    platform = "cpu" if model.mesh is None else platform_of(model.mesh)
-    check_choice(how.attention, platform, cfg)
-    return dataclasses.replace(model, cfg=cfg)

@@ -24,6 +24,7 @@ from vinejax.learner.update import fresh_state, gradients, state_shardings, upda
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import check_rows, make_mesh, param_shardings
 from vinejax.runtime.compiles import num_compiles
+from vinejax.session import rows_per_pass
 from vinejax.settings import Config, DPOConfig, MeshConfig, ModelConfig, OptimizerConfig, PPOConfig
 from vinejax.tasks.base import load_task
 from vinejax.types import Batch
@@ -189,8 +190,8 @@ def refusals() -> None:
     }
     for start, cfg in refused.items():
         rule = "must be a multiple of mesh.data x mesh.fsdp = 4, which share the rows"
-        assert message(check_rows, mesh, cfg) == f"{start}: {rule}"
-    check_rows(mesh, Config(ppo=PPOConfig(minibatch=8, microbatch=4)))
+        assert message(check_rows, mesh, rows_per_pass(cfg)) == f"{start}: {rule}"
+    check_rows(mesh, rows_per_pass(Config(ppo=PPOConfig(minibatch=8, microbatch=4))))
     sizes = dataclasses.replace(Config().model, num_heads=3)
     found = message(fresh_model, Config(model=sizes), load_task(Config().data), mesh)
     assert found.startswith("mesh.tensor = 2: does not divide the model's 3 query heads"), found

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vinejax.model.config import Compute
 from vinejax.model.decoder import Decoder, DecoderConfig, Params, apply
 from vinejax.settings import SampleConfig
 
@@ -34,8 +35,13 @@ class Model(NamedTuple):
 
 
 def random_model(tokenizer: Any = None, seed: int = 0, **fields: Any) -> Model:
-    """A tiny model whose norms and biases are random too, since zeros and ones hide mistakes."""
-    model = Decoder(DecoderConfig(**{**vars(TINY), **fields}))
+    """A tiny model whose norms and biases are random too: zeros and ones would hide mistakes.
+
+    `fields` are those of `DecoderConfig`, and `dtype`, `attention` and `remat` of `Compute`.
+    """
+    names = {"dtype", "attention", "remat"} & fields.keys()
+    compute = Compute(**{name: fields.pop(name) for name in names})
+    model = Decoder(DecoderConfig(**{**vars(TINY), **fields}), compute=compute)
     rng = np.random.default_rng(seed)
 
     def draw(path: tuple[Any, ...], x: jax.ShapeDtypeStruct) -> jax.Array:

@@ -16,10 +16,17 @@ from jax.sharding import AxisType
 from vinejax.errors import ConfigError
 from vinejax.learner.score import token_logprobs
 from vinejax.model import attention
-from vinejax.model.attention import Rule, before, choose, self_attention, splash_attention
-from vinejax.model.config import check_choice
+from vinejax.model.attention import (
+    AttentionRule,
+    causal_mask,
+    choose_kind,
+    self_attention,
+    splash_attention,
+)
+from vinejax.model.config import Compute, compute_as_set
 from vinejax.model.decoder import REMAT, Decoder
 from vinejax.model.sharding import platform_of
+from vinejax.settings import ModelConfig
 from vinejax.types import Batch
 
 T = 384  # three blocks of splash
@@ -62,9 +69,9 @@ CASES = {
 def test_splash_is_plain_attention(name: str):
     case = {"head_dim": 32, "segments": "padded", "softcap": None, "window": None, **CASES[name]}
     (N, K), H = case["heads"], case["head_dim"]
-    rule = Rule(case.get("scale", H**-0.5), case["softcap"], case["window"])
+    rule = AttentionRule(case.get("scale", H**-0.5), case["softcap"], case["window"])
     seen = segments(case["segments"])
-    visible = (seen[:, :, None] == seen[:, None, :]) & before(T, rule.window)
+    visible = (seen[:, :, None] == seen[:, None, :]) & causal_mask(T, rule.window)
     inputs = draw(2, T, N, H), draw(2, T, K, H, seed=1), draw(2, T, K, H, seed=2)
     towards = draw(2, T, N, H, seed=3)
 
@@ -91,7 +98,7 @@ def test_splash_is_plain_attention(name: str):
 def test_a_model_by_splash_is_the_model(remat: str):
     """Log-probabilities and gradients of padded rows; with what is computed again, too."""
     model, params, _ = random_model(context=T, attention="splash", remat=remat)
-    plain = Decoder(dataclasses.replace(model.cfg, attention="xla", remat="none"))
+    plain = dataclasses.replace(model, compute=Compute(attention="xla"))
     tokens = jnp.asarray(np.random.default_rng(5).integers(0, 20, (2, T)))
     seen = segments("padded")
     positions = jnp.broadcast_to(jnp.arange(T), tokens.shape)
@@ -115,7 +122,8 @@ def test_a_place_attends_to_its_own_sequences(name: str):
     q, k, v = (draw(2, 32, 2, 8, seed=i) for i in range(3))
 
     def mixed(change: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        return attention.causal(name, "cpu", change(q), change(k), change(v), Rule(0.2, 4.0, 9))
+        rule = AttentionRule(0.2, 4.0, 9)
+        return attention.causal_attention(name, "cpu", change(q), change(k), change(v), rule)
 
     found = mixed(lambda x: x)
     padded = mixed(lambda x: x.at[:, 20:].set(7.0))
@@ -165,7 +173,7 @@ def test_computing_more_again_keeps_less():
 
 # --- the choice
 
-PLAIN = Rule(0.1)
+PLAIN = AttentionRule(0.1)
 
 
 @pytest.mark.parametrize(
@@ -178,15 +186,15 @@ PLAIN = Rule(0.1)
         ("auto", "gpu", 256, {}, "cudnn"),
         ("auto", "gpu", 256, {"dtype": "float32"}, "xla"),
         ("auto", "gpu", 256, {"head_dim": 256}, "xla"),
-        ("auto", "gpu", 256, {"rule": Rule(0.1, softcap=5.0)}, "xla"),
-        ("auto", "tpu", 256, {"rule": Rule(0.1, softcap=5.0, window=9)}, "splash"),
+        ("auto", "gpu", 256, {"rule": AttentionRule(0.1, softcap=5.0)}, "xla"),
+        ("auto", "tpu", 256, {"rule": AttentionRule(0.1, softcap=5.0, window=9)}, "splash"),
         ("xla", "tpu", 256, {}, "xla"),
         ("xla", "gpu", 256, {}, "xla"),
     ],
 )
 def test_what_is_chosen(name: str, platform: str, length: int, rest: dict, expected: str):
     fields = {"rule": PLAIN, "head_dim": 64, "dtype": "bfloat16", **rest}
-    assert choose(name, platform, length=length, **fields) == expected
+    assert choose_kind(name, platform, length=length, **fields) == expected
 
 
 @pytest.mark.parametrize(
@@ -194,15 +202,15 @@ def test_what_is_chosen(name: str, platform: str, length: int, rest: dict, expec
     [
         ("splash", "cpu", {}, "is for TPU, and the mesh is of CPU devices"),
         ("splash", "gpu", {}, "is for TPU, and the mesh is of GPU devices"),
-        ("cudnn", "tpu", {"compute_dtype": "bfloat16"}, "is for GPU, and the mesh is of TPU"),
+        ("cudnn", "tpu", {"dtype": "bfloat16"}, "is for GPU, and the mesh is of TPU"),
         ("cudnn", "gpu", {}, "needs model.compute_dtype = 'bfloat16', not 'float32'"),
         ("splash", "tpu", {"windows": (4, None)}, "needs one window for all layers"),
         (
-            "cudnn", "gpu", {"compute_dtype": "bfloat16", "head_dim": 12},
+            "cudnn", "gpu", {"dtype": "bfloat16", "head_dim": 12},
             "needs heads of a multiple of 8 up to 128, not of 12",
         ),
         (
-            "cudnn", "gpu", {"compute_dtype": "bfloat16", "attention_softcap": 5.0},
+            "cudnn", "gpu", {"dtype": "bfloat16", "attention_softcap": 5.0},
             "knows no bound on the scores",
         ),
     ],
@@ -210,16 +218,19 @@ def test_what_is_chosen(name: str, platform: str, length: int, rest: dict, expec
 def test_a_named_one_that_cannot_be_had_is_refused(
     name: str, platform: str, fields: dict, message: str
 ):
+    dtype = fields.get("dtype", "float32")
+    changes = {name: value for name, value in fields.items() if name != "dtype"}
+    cfg = dataclasses.replace(TINY, **changes)
     with pytest.raises(ConfigError, match=f"^model.attention = '{name}': ") as error:
-        check_choice(name, platform, dataclasses.replace(TINY, **fields))
+        compute_as_set(ModelConfig(compute_dtype=dtype, attention=name), cfg, platform)
     assert message in str(error.value) and "\n" not in str(error.value)
     assert "'auto' takes what fits" in str(error.value)
 
 
 def test_what_can_be_had_is_not_refused():
-    half = dataclasses.replace(TINY, compute_dtype="bfloat16")
     for name, platform in [("splash", "tpu"), ("cudnn", "gpu"), ("xla", "gpu"), ("auto", "cpu")]:
-        check_choice(name, platform, half)
+        settings = ModelConfig(compute_dtype="bfloat16", attention=name)
+        assert compute_as_set(settings, TINY, platform) == Compute("bfloat16", name)
 
 
 def test_the_platform_is_the_meshs():
@@ -232,4 +243,4 @@ def test_models_whose_layers_see_unlike_distances_are_computed_plainly():
     ids = jnp.ones((1, 128), jnp.int32)
     for windows, kind in [((5, 5), "splash"), ((), "splash"), ((5, None), "xla")]:
         model, _, _ = random_model(windows=windows, attention="splash")
-        assert model._attention(ids)[0] == kind
+        assert model.choose_attention(ids)[0] == kind

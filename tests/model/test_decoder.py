@@ -174,12 +174,28 @@ def test_gqa_is_mha_with_repeated_kv_heads():
     np.testing.assert_allclose(apply(model, params, TOKENS), repeated, atol=1e-5)
 
 
+# --- profiles ---
+
+
+def test_profiles_name_the_parts_of_a_model():
+    """In the program of logits, and of their gradient."""
+    model, params, _ = random_model()
+
+    def loss(params: Any) -> jax.Array:
+        return apply(model, params, TOKENS).sum()
+
+    for function in (loss, jax.grad(loss)):
+        program = jax.jit(function).lower(params).as_text(debug_info=True)
+        for part in ("embed", "attention", "mlp", "logits"):
+            assert f"({part})/" in program or f"/{part}/" in program, part
+
+
 # --- dtypes and the first weights ---
 
 
 def test_bfloat16_computes_inside_and_gives_float32_logits():
     model, params, _ = random_model()
-    half, _, _ = random_model(compute_dtype="bfloat16")
+    half, _, _ = random_model(dtype="bfloat16")
     batch = whole_rows(TOKENS)
     hidden, _ = half.hidden(params, batch.tokens, batch.positions, batch.segment_ids)
     assert hidden.dtype == jnp.bfloat16

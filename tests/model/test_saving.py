@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import loop_cases as cases
 from helpers.model_oracles import Model, random_model
 from safetensors.numpy import load_file
+from vinejax.baselines.sft import warm_up
 
 from vinejax.errors import ModelError
 from vinejax.model.hf import weights
@@ -132,3 +134,20 @@ def test_a_disk_that_is_full_leaves_the_folder_as_it_was(tiny, folder, monkeypat
     with pytest.raises(OSError, match="No space left"):
         save_pretrained(folder, other.decoder, other.params, tiny.tokenizer, max_shard_bytes=20_000)
     assert files(folder) == before
+
+
+# --- what is computed otherwise is saved the same ---
+
+
+@pytest.mark.parametrize("how", [dict(remat="full"), dict(attention="xla"), dict(remat="dots")])
+def test_a_model_is_saved_however_it_computes(how, tiny, tmp_path):
+    model, params, _ = random_model(vocab_size=tiny.decoder.cfg.vocab_size, **how)
+    save_pretrained(tmp_path, model, params, tiny.tokenizer)
+    assert_equal(load_pretrained(tmp_path)[1], params)
+
+
+def test_a_warm_up_that_recomputes_layers_is_saved(tmp_path):
+    model = {"remat": "full", "attention": "xla"}
+    data = {"task": "helpers.loop_cases"}
+    folder = warm_up(cases.config(model=model, data=data, sft={"steps": 1}), tmp_path)
+    assert load_pretrained(folder)[0].cfg.num_layers == 1

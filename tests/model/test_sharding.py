@@ -24,11 +24,11 @@ from vinejax.model.sharding import (
     AXES,
     PARAM_SPECS,
     check_heads,
-    fit,
+    drop_uneven_axes,
     make_mesh,
     param_shardings,
     spec_for,
-    spec_of,
+    table_spec,
     tensor_only,
 )
 from vinejax.rollout.split import check_tensor
@@ -49,7 +49,7 @@ ALL_NORMS = dict(qk_norm=True, sandwich_norms=True)
 def test_every_weight_has_a_spec_of_its_rank(fields):
     _, params, _ = random_model(**fields)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        spec = spec_of(path)
+        spec = table_spec(path)
         assert len(spec) == leaf.ndim, jax.tree_util.keystr(path)
         if path[0].key == "layers":
             assert spec[0] is None, "the scan runs over this axis"
@@ -61,7 +61,7 @@ def test_the_table_has_no_entry_that_nothing_uses():
     critic = fresh_critic(model, params, 0, make_mesh(MeshConfig()))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path((params, critic))]
     paths = [path[1:] for path in paths]
-    used = {id(spec_of(path)) for path in paths}
+    used = {id(table_spec(path)) for path in paths}
     assert [name for name, spec in PARAM_SPECS.items() if id(spec) not in used] == []
     _, plain, _ = random_model(**ALL_NORMS)
     names = {
@@ -88,7 +88,7 @@ def test_matrices_are_split_over_both_axes_and_vectors_over_none():
 def test_a_missing_spec_is_an_error():
     key = jax.tree_util.DictKey
     with pytest.raises(KeyError):
-        spec_of((key("layers"), key("new"), key("kernel")))
+        table_spec((key("layers"), key("new"), key("kernel")))
 
 
 def test_what_does_not_divide_is_not_split():
@@ -109,7 +109,7 @@ def test_what_does_not_divide_is_not_split():
         (3, None),
         (16, ("data", "fsdp")),
     ):
-        assert fit(P(("data", "fsdp")), (size,), mesh) == P(spec), size
+        assert drop_uneven_axes(P(("data", "fsdp")), (size,), mesh) == P(spec), size
     assert tensor_only(P(("tensor", "fsdp"), "data", None)) == P("tensor", None, None)
 
 
@@ -170,11 +170,11 @@ from vinejax.settings import MeshConfig, SampleConfig
 from vinejax.errors import ConfigError
 from vinejax.model.decoder import apply
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
-from vinejax.model.sharding import BATCH_SPEC, make_mesh, param_shardings
+from vinejax.model.sharding import ROWS, make_mesh, param_shardings
 from vinejax.rollout.branches import Branch
 from vinejax.rollout.engine import Engine
 from vinejax.tasks.arithmetic import Arithmetic
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 assert jax.device_count() == 8
 forward = jax.jit(apply, static_argnums=0)
@@ -186,7 +186,7 @@ assert dict(mesh.shape) == dict(data=2, fsdp=2, tensor=2)
 split = jax.device_put(params, param_shardings(mesh, params))
 kernel = split["layers"]["q"]["kernel"]
 assert kernel.addressable_shards[0].data.size * 4 == kernel.size
-rows = jax.device_put(tokens, NamedSharding(mesh, BATCH_SPEC))
+rows = jax.device_put(tokens, NamedSharding(mesh, PartitionSpec(ROWS, None)))
 together = forward(model, split, rows)
 assert len(together.sharding.device_set) == 8
 np.testing.assert_allclose(together, alone, atol=1e-5)

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save, save_file
 
 from vinejax.errors import ModelError
-from vinejax.model.hf.tensors import NewTensor, find_tensors, read_header, write_tensors
+from vinejax.model.hf.tensors import (
+    NewTensor,
+    find_tensors,
+    put_in_place,
+    read_header,
+    write_temporary,
+)
 
 RNG = np.random.default_rng(0)
 TENSORS = {
@@ -28,6 +34,11 @@ def new(tensors: dict[str, np.ndarray]) -> list[NewTensor]:
     return [NewTensor(k, v.dtype, v.shape, lambda v=v: v) for k, v in tensors.items()]
 
 
+def write_tensors(folder: Path, tensors: list[NewTensor], max_bytes: int) -> None:
+    path = epath.Path(folder)
+    put_in_place(path, write_temporary(path, tensors, max_bytes))
+
+
 def test_rows_of_what_the_library_wrote(tmp_path):
     save_file(TENSORS, tmp_path / "model.safetensors", metadata={"format": "pt"})
     found = find_tensors(epath.Path(tmp_path))
@@ -40,7 +51,7 @@ def test_rows_of_what_the_library_wrote(tmp_path):
 
 @pytest.mark.parametrize("limit, files", [(10**9, 1), (60, 4), (1, 5)])
 def test_the_library_reads_what_was_written(limit, files, tmp_path):
-    write_tensors(epath.Path(tmp_path), new(TENSORS), limit)
+    write_tensors(tmp_path, new(TENSORS), limit)
     parts = [load_file(file) for file in sorted(tmp_path.glob("*.safetensors"))]
     assert len(parts) == files
     merged = {name: x for part in parts for name, x in part.items()}
@@ -61,7 +72,7 @@ def test_tensors_are_made_one_at_a_time(tmp_path):
 
     names = ["a", "b", "c"]
     tensors = [NewTensor(x, np.dtype(np.float32), (2**16,), lambda x=x: make(x)) for x in names]
-    write_tensors(epath.Path(tmp_path), tensors, 10**9)
+    write_tensors(tmp_path, tensors, 10**9)
     assert seen == [("a", False), ("b", True), ("c", True)]
 
 
@@ -73,7 +84,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path):
     broken = [*new(TENSORS), NewTensor("z", np.dtype(np.float32), (1,), fail)]
     for limit in (10**9, 60):
         with pytest.raises(RuntimeError):
-            write_tensors(epath.Path(tmp_path), broken, limit)
+            write_tensors(tmp_path, broken, limit)
         assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
         assert load_file(tmp_path / "model.safetensors").keys() == {"old"}
 

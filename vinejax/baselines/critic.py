@@ -66,7 +66,7 @@ def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Arra
     # The final norm and one output column: a decoder with a vocabulary of one.
     cfg = dataclasses.replace(model.cfg, tied_head=False, logit_softcap=None)
     output = critic["backbone"] | {"head": critic["head"]["kernel"][:, None]}
-    after = Decoder(cfg, model.mesh).logits(output, x)[..., 0] + critic["head"]["bias"]
+    after = dataclasses.replace(model, cfg=cfg).logits(output, x)[..., 0] + critic["head"]["bias"]
     return shifted(after)
 
 

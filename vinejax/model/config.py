@@ -1,10 +1,25 @@
-"""A model's architecture as data: what families differ in is a field each."""
+"""What a model is (`DecoderConfig`, where families differ) and how it is computed (`Compute`)."""
 
 import dataclasses
+from typing import NamedTuple
+
+import jax
+import numpy as np
 
 from vinejax.errors import ConfigError
-from vinejax.model.attention import BY_PLATFORM, Rule, refusal
+from vinejax.model.attention import KERNELS, AttentionRule, why_impossible
 from vinejax.model.rope import BY_LENGTH, Rope
+from vinejax.settings import ModelConfig
+
+NO_WINDOW = 2**30  # positions: longer than any sequence
+
+
+class LayerFacts(NamedTuple):
+    """Constants in which the layers of one model may differ, beside their weights."""
+
+    frequencies: jax.Array | np.ndarray  # f32[pairs] of the layer's RoPE; stacked: [L, pairs]
+    rope_scale: jax.Array | np.ndarray  # f32[]; stacked: [L]
+    window: jax.Array | np.ndarray  # i32[], NO_WINDOW where the layer has none; stacked: [L]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,18 +33,19 @@ class DecoderConfig:
     num_kv_heads: int
     head_dim: int
     ffn: int
-    context: int  # tokens of a sequence at most
-    family: str = "llama"  # Hugging Face's `model_type`: the layout that it is saved in
+    context: int  # the most tokens that a sequence may have
+    family: str = "llama"  # Hugging Face's `model_type`, in whose layout the model is saved
     rope: Rope = Rope()
-    local_rope: Rope | None = None  # of the layers with a window; None: `rope` too
-    windows: tuple[int | None, ...] = ()  # a layer: positions that a query sees, itself included,
-    #                                       None all of them; () when all layers see everything
-    activation: str = "silu"  # of the gate: 'silu' or 'gelu_tanh'
+    local_rope: Rope | None = None  # for the layers with a window; None: `rope` too
+    # Per layer the number of positions that a query sees, itself included; None: all positions.
+    # (): no layer has a window.
+    windows: tuple[int | None, ...] = ()
+    activation: str = "silu"  # on the gate: 'silu' or 'gelu_tanh'
     norm_eps: float = 1e-5
     norm_offset: float = 0.0  # added to every norm's scale
-    sandwich_norms: bool = False  # also after attention and after the MLP
-    qk_norm: bool = False  # over each head's q and k, before they turn
-    attention_scale: float | None = None  # of q . k; None: 1 / sqrt(head_dim)
+    sandwich_norms: bool = False  # norms also after attention and after the MLP
+    qk_norm: bool = False  # norms of each head's q and k, before RoPE
+    attention_scale: float | None = None  # factor on q . k; None: 1 / sqrt(head_dim)
     attention_softcap: float | None = None  # c: scores become c tanh(score / c)
     logit_softcap: float | None = None
     embed_scale: float = 1.0
@@ -39,18 +55,10 @@ class DecoderConfig:
     mlp_bias: bool = False
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
-    compute_dtype: str = "float32"
-    attention: str = "auto"  # of whole sequences: a kind of `attention.choose`, or 'auto'
-    remat: str = "none"  # what the backward pass computes again: a key of REMAT
-    # The mesh axis over which heads and feed-forward columns are split by hand, as decoding does;
-    # None: by the compiler, or not at all.
-    tensor_axis: str | None = None
-    # The text of generation_config.json, only carried along to where the model is saved.
-    generation: str = dataclasses.field(default="", compare=False, repr=False)
 
     @property
     def score_scale(self) -> float:
-        """What q . k is multiplied by."""
+        """The factor on q . k."""
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
@@ -59,28 +67,55 @@ class DecoderConfig:
         return len(set(self.windows)) > 1
 
     @property
-    def rule(self) -> Rule:
-        """How the layers attend, but for windows that differ from layer to layer."""
-        return Rule(self.score_scale, self.attention_softcap, self.window(0))
+    def rule(self) -> AttentionRule:
+        """How the layers attend; where they differ in their windows, how the first one does."""
+        return AttentionRule(self.score_scale, self.attention_softcap, self.window(0))
 
     @property
     def context_reason(self) -> str:
-        """Why the context ends before what the checkpoint claims, in brackets, or ''."""
+        """Why the context is shorter than the checkpoint claims, in brackets, or ''."""
         rope = self.rope.rope_type
         return f" (its rope_type = {rope!r} changes beyond)" if rope in BY_LENGTH else ""
 
     def window(self, layer: int) -> int | None:
-        """How many positions a query of the layer sees, itself included; None: all before it."""
+        """The number of positions that a query of `layer` sees, itself included; None: all."""
         return self.windows[layer] if self.windows else None
 
+    def layer_facts(self, layer: int) -> LayerFacts:
+        """The constants of one layer."""
+        window = self.window(layer)
+        rope = self.rope if window is None else self.local_rope or self.rope
+        return LayerFacts(
+            rope.frequencies(self.head_dim),
+            np.array(rope.scale(), np.float32),
+            np.array(NO_WINDOW if window is None else window, np.int32),
+        )
 
-def check_choice(name: str, platform: str, cfg: DecoderConfig) -> None:
-    """ConfigError for a `name` of model.attention that the model or the platform cannot have."""
-    reason = refusal(name, cfg.rule, cfg.head_dim, cfg.compute_dtype)
-    for where, kind in BY_PLATFORM.items():
-        if kind == name and where != platform:
-            reason = f"is for {where.upper()}, and the mesh is of {platform.upper()} devices"
+
+@dataclasses.dataclass(frozen=True)
+class Compute:
+    """Choices that change speed, memory and rounding only. Hashable, as `DecoderConfig` is."""
+
+    dtype: str = "float32"  # of matrix products; norms, RoPE, softmax and logits are float32
+    attention: str = "auto"  # over whole sequences: a kind of `attention.choose_kind`, or 'auto'
+    remat: str = "none"  # what the backward pass computes again: a key of `decoder.REMAT`
+    # The last two are for decoding, where each device on the tensor axis runs a part of the model.
+    sum_axis: str | None = None  # mesh axis over which `out` and `down` add up their parts
+    transposed_heads: bool = False  # q, k and v: kernels lie [heads * H, D], biases [heads * H]
+
+
+def compute_as_set(settings: ModelConfig, cfg: DecoderConfig, platform: str) -> Compute:
+    """How the settings want the architecture `cfg` computed on a platform ('tpu', 'gpu', 'cpu').
+
+    Raises ConfigError for an attention that the model or the platform cannot have.
+    """
+    name, dtype = settings.attention, settings.compute_dtype
+    reason = why_impossible(name, cfg.rule, cfg.head_dim, dtype)
+    for wanted, kernel in KERNELS.items():
+        if kernel == name and wanted != platform:
+            reason = f"is for {wanted.upper()}, and the mesh is of {platform.upper()} devices"
     if name == "splash" and cfg.is_mixed:
         reason = "needs one window for all layers, which this model has not"
     if reason:
         raise ConfigError("model.attention", f"{reason}; 'auto' takes what fits", repr(name))
+    return Compute(dtype, name, settings.remat)

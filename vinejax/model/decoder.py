@@ -1,21 +1,29 @@
-"""The decoder: one block in Flax for all families, layers scanned, attention passed in.
+"""The decoder: one Flax block for all families, layers scanned, attention passed in.
 
-Letters, one meaning each in every einsum: B sequences, T query positions, S key positions,
-D width, N query heads, K key-value heads, G = N / K, H head width, F feed-forward width,
-V vocabulary, L layers.
+Letters of shapes and einsums, each with one meaning in the whole package:
 
-A `Block` computes everything of a layer but the attention itself: it hands q, k, v to `attend` and
-takes the mixed values back. Training, prefill and cached decoding are three `attend`s; the layer
+    B sequences (rows of a batch)    N query heads              F feed-forward width
+    T query positions                K key-value heads          V vocabulary
+    S key positions                  G = N / K, query heads     L layers
+    D model width                      per key-value head
+                                     H width of a head
+
+Sizes without a letter are words, such as `pairs`, the channel pairs that RoPE turns.
+
+A `Block` computes a layer except for attention itself: it hands q, k, v to `attend`, a function
+that returns the mixed values. Training, prefill and cached decoding are three `attend`s; the layer
 is written once. Parameters are a plain nested dict, the layers' stacked on a leading axis.
 
-What families differ in is a field of `DecoderConfig` each; what the layers of one model differ in
-(`LayerFacts`) is scanned over beside their weights.
+Differences between families are fields of `DecoderConfig`; constants that differ between the
+layers of one model (`LayerFacts`) are scanned over beside the weights. `Compute` says in which
+dtype and by which kernels all of it is computed.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,43 +39,37 @@ from jaxtyping import Array, Float, Int
 from vinejax.errors import ModelError
 from vinejax.model import attention
 from vinejax.model.attention import softcap
-from vinejax.model.config import DecoderConfig
-from vinejax.model.embedding import lookup
+from vinejax.model.config import Compute, DecoderConfig, LayerFacts, compute_as_set
+from vinejax.model.embedding import embedding_lookup
 from vinejax.model.rope import BY_LENGTH, rotate
 from vinejax.model.sharding import (
     BY_COLUMN,
     BY_POSITION,
     ROWS,
     WHOLE,
+    Params,
     constrain,
-    gathered,
+    constrain_with_gradient,
+    gather_over_fsdp,
     platform_of,
-    relaid,
     spec_for,
 )
+from vinejax.settings import ModelConfig
 
-Params = dict[str, Any]
+Ids = Int[Array, "B T"]
+Hidden = Float[Array, "B T D"]
 # (q [B,T,N,H], k [B,T,K,H], v [B,T,K,H]) -> (mixed values [B,T,N,H], whatever the caller keeps)
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
 
-
-class LayerFacts(NamedTuple):
-    """What the layers of one model differ in, other than weights."""
-
-    frequencies: jax.Array | np.ndarray  # f32[R] of the layer's RoPE, or [L, R] stacked
-    rope_scale: jax.Array | np.ndarray  # f32[]
-    window: jax.Array | np.ndarray  # i32[], EVERYTHING where the layer has none
-
-
-EVERYTHING = 2**30  # a window that no sequence fills
-HEADS = ("q", "k", "v")  # the products that give heads
-SUMS = ("out", "down")  # the products over heads, and over feed-forward columns
+HEADS = ("q", "k", "v")  # projections whose outputs are heads
+SUMMED = ("out", "down")  # projections that sum over heads, and over feed-forward columns
 ENDS = ("embed", "head")  # the weights outside the layers that are split
-WEIGHT = "weight"  # the name of a gathered weight: too much to keep one of each layer
-# What the forward pass of a layer leaves for the backward pass.
+# Checkpoint name of gathered weights, which are never saved for the backward pass.
+GATHERED_WEIGHT = "weight"
+# What the forward pass of a layer saves for the backward pass.
 REMAT = {
-    "none": jax.checkpoint_policies.save_anything_except_these_names(WEIGHT),
-    # Products with weights, and what an attention kernel needs; not XLA's scores.
+    "none": jax.checkpoint_policies.save_anything_except_these_names(GATHERED_WEIGHT),
+    # Products with weights, and what an attention kernel needs; not the scores of 'xla'.
     "dots": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
         jax.checkpoint_policies.save_only_these_names(attention.SAVED),
@@ -92,64 +94,57 @@ class RMSNorm(nn.Module):
 
 
 class Projection(nn.Module):
-    """x times a kernel over its last `num_in` axes, plus a bias where the model has one.
-
-    With a mesh `axis` the kernel is a part of the rows, and the product is summed over the parts.
-    """
+    """x times a kernel over the last `num_in` axes of x, plus a bias where the model has one."""
 
     features: tuple[int, ...]
     bias: bool = False
     num_in: int = 1
-    axis: str | None = None
-    flat: bool = True  # all of x as one matrix
-    turned: bool = False  # the kernel lies [features, inputs], with the features' axes as one
+    sum_axis: str | None = None  # mesh axis that splits the kernel's rows: the parts are added up
+    flat: bool = True  # multiply all of x as one matrix
+    transposed: bool = False  # the kernel lies [features, inputs], with one axis of features
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         in_shape = x.shape[x.ndim - self.num_in :]
-        features = (math.prod(self.features),) if self.turned else self.features
+        batch_shape = x.shape[: x.ndim - self.num_in]
+        features = (math.prod(self.features),) if self.transposed else self.features
         axes = tuple(range(self.num_in + len(features)))
         initializer = nn.initializers.variance_scaling(
             1.0, "fan_in", "normal", in_axis=axes[: self.num_in], out_axis=axes[self.num_in :]
         )
-        shape = features + in_shape if self.turned else in_shape + features
+        shape = features + in_shape if self.transposed else in_shape + features
         kernel = self.param("kernel", initializer, shape).astype(x.dtype)
-        kernel = kernel.T if self.turned else kernel
+        kernel = kernel.T if self.transposed else kernel
+        num_inputs = math.prod(in_shape)
         # As one matrix: on CPU the gradient of the batched form costs twice as much. Over a mesh
         # it would hide from the compiler which rows and positions are where.
-        batch_shape, num_in = x.shape[: x.ndim - self.num_in], math.prod(in_shape)
-        y = x.reshape(*[-1] if self.flat else batch_shape, num_in) @ kernel.reshape(num_in, -1)
+        x_shape = (-1,) if self.flat else batch_shape
+        y = x.reshape(*x_shape, num_inputs) @ kernel.reshape(num_inputs, -1)
         y = y.reshape(batch_shape + self.features)
-        if self.axis is not None:
-            y = lax.psum(y, self.axis)
+        if self.sum_axis is not None:
+            y = lax.psum(y, self.sum_axis)
         if self.bias:
             bias = self.param("bias", nn.initializers.zeros, features).astype(x.dtype)
             y = y + bias.reshape(self.features)
         return y
 
 
-def gelu_tanh(x: jax.Array) -> jax.Array:
-    return nn.gelu(x, approximate=True)
-
-
-ACTIVATIONS = {"silu": nn.silu, "gelu_tanh": gelu_tanh}
+ACTIVATIONS = {"silu": nn.silu, "gelu_tanh": functools.partial(nn.gelu, approximate=True)}
 
 
 class Block(nn.Module):
     """One layer: x + attention(norm(x)), then x + gated MLP(norm(x))."""
 
     cfg: DecoderConfig
+    compute: Compute
     mesh: Mesh | None = None  # over which whole sequences are laid out
 
     @nn.compact
     def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        positions: Int[Array, "B T"],
-        attend: Attend,
-        facts: LayerFacts,
-    ) -> tuple[Float[Array, "B T D"], Any]:
-        cfg = self.cfg
+        self, x: Hidden, positions: Ids, attend: Attend, facts: LayerFacts
+    ) -> tuple[Hidden, Any]:
+        """The layer's output, and what `attend` keeps."""
+        cfg, compute = self.cfg, self.compute
         heads, kv_heads = (cfg.num_heads, cfg.head_dim), (cfg.num_kv_heads, cfg.head_dim)
 
         def norm(name: str, x: jax.Array, present: bool = True) -> jax.Array:
@@ -158,47 +153,59 @@ class Block(nn.Module):
         def turn(x: jax.Array) -> jax.Array:
             return rotate(x, positions, facts.frequencies, facts.rope_scale)
 
-        # What is computed of each position alone is split over `tensor` by position; a product
-        # needs all positions of the columns that a place has.
+        # Sequence parallelism: position-wise operations are split over `tensor` by position;
+        # matrix products need all positions of their columns.
         def whole(x: jax.Array) -> jax.Array:
-            return relaid(x, self.mesh, WHOLE, BY_POSITION)
+            return constrain_with_gradient(x, self.mesh, WHOLE, BY_POSITION)
 
         def by_position(x: jax.Array) -> jax.Array:
-            return relaid(x, self.mesh, BY_POSITION, WHOLE)
+            return constrain_with_gradient(x, self.mesh, BY_POSITION, WHOLE)
 
         def project(name: str, features: tuple[int, ...], bias: bool, x: jax.Array) -> jax.Array:
-            # `out` takes heads by their width, and it and `down` are sums over what is split.
-            num_in, axis = 1 + (name == "out"), cfg.tensor_axis if name in SUMS else None
+            num_in = 2 if name == "out" else 1  # `out` takes heads and their width
+            sum_axis = compute.sum_axis if name in SUMMED else None
             flat = self.mesh is None or self.mesh.size == 1
-            # For decoding they lie as a TPU wants them: it would copy them at its loop's entry.
-            turned = cfg.tensor_axis is not None and name in HEADS
-            return Projection(features, bias, num_in, axis, flat, turned, name=name)(x)
+            transposed = compute.transposed_heads and name in HEADS
+            return Projection(features, bias, num_in, sum_axis, flat, transposed, name=name)(x)
 
-        h = whole(norm("attention_norm", x))
-        q = norm("q_norm", project("q", heads, cfg.qkv_bias, h), cfg.qk_norm)
-        k = norm("k_norm", project("k", kv_heads, cfg.qkv_bias, h), cfg.qk_norm)
-        v = project("v", kv_heads, cfg.qkv_bias, h)
-        mixed, kept = attend(turn(q), turn(k), v)
-        h = by_position(project("out", (cfg.width,), cfg.out_bias, mixed))
-        x = x + norm("post_attention_norm", h, cfg.sandwich_norms)
-        h = whole(norm("mlp_norm", x))
-        gate = project("gate", (cfg.ffn,), cfg.mlp_bias, h)
-        up = project("up", (cfg.ffn,), cfg.mlp_bias, h)
-        gated = constrain(ACTIVATIONS[cfg.activation](gate) * up, self.mesh, *BY_COLUMN)
-        h = by_position(project("down", (cfg.width,), cfg.mlp_bias, gated))
-        return x + norm("post_mlp_norm", h, cfg.sandwich_norms), kept
+        with jax.named_scope("attention"):
+            h = whole(norm("attention_norm", x))
+            q = norm("q_norm", project("q", heads, cfg.qkv_bias, h), cfg.qk_norm)
+            k = norm("k_norm", project("k", kv_heads, cfg.qkv_bias, h), cfg.qk_norm)
+            v = project("v", kv_heads, cfg.qkv_bias, h)
+            mixed, kept = attend(turn(q), turn(k), v)
+            h = by_position(project("out", (cfg.width,), cfg.out_bias, mixed))
+            x = x + norm("post_attention_norm", h, cfg.sandwich_norms)
+        with jax.named_scope("mlp"):
+            h = whole(norm("mlp_norm", x))
+            gate = project("gate", (cfg.ffn,), cfg.mlp_bias, h)
+            up = project("up", (cfg.ffn,), cfg.mlp_bias, h)
+            gated = constrain(ACTIVATIONS[cfg.activation](gate) * up, self.mesh, *BY_COLUMN)
+            h = by_position(project("down", (cfg.width,), cfg.mlp_bias, gated))
+            return x + norm("post_mlp_norm", h, cfg.sandwich_norms), kept
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
     """The functions of a model. It holds no weights: they are the first argument of each.
 
-    With a `mesh`, whole sequences are laid out over it: rows over `data` and `fsdp`, heads, columns
-    and vocabulary over `tensor`; a layer's weights are whole over `fsdp` only while it computes.
+    With a `mesh`, whole sequences are laid out over it: rows over `data` and `fsdp`; heads, columns
+    and vocabulary over `tensor`. A layer's weights are whole over `fsdp` only while it computes.
     """
 
     cfg: DecoderConfig
-    mesh: Mesh | None = None  # None: wherever the compiler likes
+    mesh: Mesh | None = None  # None: the compiler chooses
+    compute: Compute = Compute()
+    # The text of the checkpoint's generation_config.json, which `save_pretrained` writes again.
+    generation_config: str = dataclasses.field(default="", compare=False, repr=False)
+
+    def computing(self, settings: ModelConfig) -> "Decoder":
+        """This model, computing as the settings say; parameters keep their dtype.
+
+        Raises ConfigError for an attention that the model or its mesh cannot have.
+        """
+        platform = "cpu" if self.mesh is None else platform_of(self.mesh)
+        return dataclasses.replace(self, compute=compute_as_set(settings, self.cfg, platform))
 
     def init(self, key: jax.Array) -> Params:
         """Random float32 parameters: {embed [V,D], layers {... [L,...]}, norm {scale}, head [D,V]}.
@@ -210,7 +217,7 @@ class Decoder:
         x, positions = jnp.zeros((1, 1, cfg.width)), jnp.zeros((1, 1), jnp.int32)
 
         def init_layer(key: jax.Array) -> Params:
-            block, facts = Block(cfg), self.facts(0)
+            block, facts = Block(cfg, self.compute), cfg.layer_facts(0)
             return dict(block.init(key, x, positions, lambda q, k, v: (q, None), facts)["params"])
 
         params = {
@@ -224,64 +231,47 @@ class Decoder:
         return params
 
     def ready(self, params: Params) -> Params:
-        """The weights as all passes of an update use them: rounded, gathered where once will do.
+        """Cast the weights once per update, and gather those that may stay gathered over `fsdp`.
 
-        Embedding and output matrix are then whole over `fsdp`; the layers, which are too much for
-        that, lie as before. A gradient by these is one by `params`, entry by entry.
+        Those are embedding and output matrix; the layers, too large for that, lie as before.
+        Gradients by the result are, entry by entry, gradients by `params`.
         """
-        params = cast(params, self.cfg.compute_dtype)
+        params = cast_matrices(params, self.compute.dtype)
         ends = {name: self._gathered(name, params[name]) for name in ENDS if name in params}
         return {**params, **ends}
 
     def _gathered(self, name: str, w: jax.Array) -> jax.Array:
         """The embedding or output matrix `name` in the compute dtype, whole over `fsdp`."""
-        w = w.astype(self.cfg.compute_dtype)
+        w = w.astype(self.compute.dtype)
         if self.mesh is None:
             return w
-        return gathered(w, self.mesh, spec_for((jax.tree_util.DictKey(name),), w.shape, self.mesh))
+        spec = spec_for((jax.tree_util.DictKey(name),), w.shape, self.mesh)
+        return gather_over_fsdp(w, self.mesh, spec)
 
+    @jax.named_scope("embed")
     def embed(self, params: Params, tokens: Int[Array, "*shape"]) -> Float[Array, "*shape D"]:
-        x = lookup(params["embed"].astype(self.cfg.compute_dtype), tokens, self.mesh)
+        """The scaled embeddings of tokens, in the compute dtype."""
+        x = embedding_lookup(params["embed"].astype(self.compute.dtype), tokens, self.mesh)
         return x if self.cfg.embed_scale == 1 else x * self.cfg.embed_scale
 
-    def facts(self, layer: int) -> LayerFacts:
-        """The constants of a layer."""
-        cfg, window = self.cfg, self.cfg.window(layer)
-        rope = cfg.rope if window is None else cfg.local_rope or cfg.rope
-        return LayerFacts(
-            rope.frequencies(cfg.head_dim),
-            np.array(rope.scale(), np.float32),
-            np.array(EVERYTHING if window is None else window, np.int32),
-        )
-
     def block(
-        self,
-        layer: Params,
-        x: jax.Array,
-        positions: jax.Array,
-        attend: Attend,
-        facts: int | LayerFacts = 0,
-    ) -> tuple[jax.Array, Any]:
-        """One layer of unstacked parameters.
+        self, layer: Params, x: Hidden, positions: Ids, attend: Attend, facts: int | LayerFacts = 0
+    ) -> tuple[Hidden, Any]:
+        """Apply one layer, given by its unstacked parameters: its output, and what `attend` keeps.
 
-        `facts` is its number or, where that is not known while tracing, its row of the stacked
-        facts. `attend` must itself keep to `cfg.window(layer)`, `score_scale` and
+        `facts` is the layer's number or, where that is not known while tracing, its row of the
+        stacked facts. `attend` itself must keep to `cfg.window(layer)`, `score_scale` and
         `attention_softcap`.
         """
         if isinstance(facts, int):
-            facts = self.facts(facts)
-        block = Block(self.cfg, self.mesh)
+            facts = self.cfg.layer_facts(facts)
+        block = Block(self.cfg, self.compute, self.mesh)
         return block.apply({"params": layer}, x, positions, attend, facts)  # pyright: ignore
 
     def hidden(
-        self,
-        params: Params,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"],
-        segment_ids: Int[Array, "B T"],
-        keep_kv: bool = False,
-    ) -> tuple[Float[Array, "B T D"], Any]:
-        """The final hidden states, and with `keep_kv` each layer's (k, v), [L,B,T,K,H] both.
+        self, params: Params, tokens: Ids, positions: Ids, segment_ids: Ids, keep_kv: bool = False
+    ) -> tuple[Hidden, Any]:
+        """The final hidden states, and with `keep_kv` each layer's (k, v), both [L,B,T,K,H].
 
         A position sees itself and what is before it in its own segment, as far as the layer's
         window goes.
@@ -290,61 +280,66 @@ class Decoder:
         tokens, positions, segment_ids = (
             constrain(x, mesh, ROWS, None) for x in (tokens, positions, segment_ids)
         )
-        kind, seen = self._attention(segment_ids)
+        kind, seen = self.choose_attention(segment_ids)
 
         def body(x: jax.Array, scanned: tuple[Params, LayerFacts | None]) -> tuple[jax.Array, Any]:
             layer, facts = scanned
 
             def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
-                own = seen if facts is None else seen & attention.before(q.shape[1], facts.window)
-                mixed = attention.over_mesh(kind, mesh, q, k, v, own, cfg.rule)
+                in_window = seen
+                if facts is not None:
+                    in_window = seen & attention.causal_mask(q.shape[1], facts.window)
+                mixed = attention.attend_over_mesh(kind, mesh, q, k, v, in_window, cfg.rule)
                 return mixed, (k, v) if keep_kv else None
 
-            layer = self._whole_layer(layer)
+            layer = self._gathered_layer(layer)
             x, kept = self.block(layer, x, positions, attend, 0 if facts is None else facts)
             return constrain(x, mesh, *BY_POSITION), kept
 
-        if cfg.remat != "none" or (mesh is not None and mesh.shape["fsdp"] > 1):
-            body = jax.checkpoint(body, policy=REMAT[cfg.remat], prevent_cse=False)
-        # Cast before the scan, so that each weight is rounded once and not once a layer trip.
-        layers = cast(params["layers"], cfg.compute_dtype)
+        remat = self.compute.remat
+        if remat != "none" or (mesh is not None and mesh.shape["fsdp"] > 1):
+            body = jax.checkpoint(body, policy=REMAT[remat], prevent_cse=False)
+        # Cast before the scan, so that each weight is rounded once and not in every layer's trip.
+        layers = cast_matrices(params["layers"], self.compute.dtype)
         facts = None
-        if cfg.is_mixed:  # otherwise all layers are as the first
-            each = [self.facts(i) for i in range(cfg.num_layers)]
-            facts = jax.tree.map(lambda *x: np.stack(x), *each)
+        if cfg.is_mixed:  # otherwise every layer has the facts of the first
+            facts_by_layer = [cfg.layer_facts(i) for i in range(cfg.num_layers)]
+            facts = jax.tree.map(lambda *x: np.stack(x), *facts_by_layer)
         x = constrain(self.embed(params, tokens), mesh, *BY_POSITION)
         return lax.scan(body, x, (layers, facts))
 
-    def _attention(self, segment_ids: Int[Array, "B T"]) -> tuple[str, jax.Array]:
-        """(the kind, what it is told: segment ids, or the positions that each position sees).
+    def choose_attention(self, segment_ids: Ids) -> tuple[str, jax.Array]:
+        """The kind of attention for whole sequences, and the visibility that it takes.
 
-        The latter without windows that differ from layer to layer.
+        That is the segment ids for 'splash', else a mask bool[B, T, T]; a mask leaves out windows
+        that differ from layer to layer.
         """
-        cfg, T = self.cfg, segment_ids.shape[1]
-        platform = "" if self.mesh is None else platform_of(self.mesh)
+        cfg = self.cfg
+        T = segment_ids.shape[1]
         kind = "xla"
         if not cfg.is_mixed:
-            kind = attention.choose(
-                cfg.attention, platform, cfg.rule, T, cfg.head_dim, cfg.compute_dtype
-            )
+            platform = "" if self.mesh is None else platform_of(self.mesh)
+            name, dtype = self.compute.attention, self.compute.dtype
+            kind = attention.choose_kind(name, platform, cfg.rule, T, cfg.head_dim, dtype)
         if kind == "splash":
             return kind, segment_ids
         window = None if cfg.is_mixed else cfg.rule.window
         same_segment = segment_ids[:, :, None] == segment_ids[:, None, :]
-        return kind, same_segment & attention.before(T, window)
+        return kind, same_segment & attention.causal_mask(T, window)
 
-    def _whole_layer(self, layer: Params) -> Params:
+    def _gathered_layer(self, layer: Params) -> Params:
         """A layer's weights, whole over `fsdp`."""
-        cfg, mesh = self.cfg, self.mesh
+        mesh = self.mesh
         if mesh is None:
             return layer
 
-        def whole(path: tuple[Any, ...], w: jax.Array) -> jax.Array:
-            spec = P(*spec_for(path, (cfg.num_layers, *w.shape), mesh)[1:])
-            return checkpoint_name(gathered(w, mesh, spec), WEIGHT)
+        def gather(path: tuple[Any, ...], w: jax.Array) -> jax.Array:
+            spec = P(*spec_for(path, (self.cfg.num_layers, *w.shape), mesh)[1:])
+            return checkpoint_name(gather_over_fsdp(w, mesh, spec), GATHERED_WEIGHT)
 
-        return jax.tree_util.tree_map_with_path(whole, layer)
+        return jax.tree_util.tree_map_with_path(gather, layer)
 
+    @jax.named_scope("logits")
     def logits(self, params: Params, x: Float[Array, "*shape D"]) -> Float[Array, "*shape V"]:
         """Final norm and output matrix; float32 whatever the compute dtype."""
         cfg = self.cfg
@@ -354,23 +349,23 @@ class Decoder:
         head = self._gathered(name, params[name])
         head = head.T if cfg.tied_head else head
         if x.ndim == 3:
-            x = relaid(x, self.mesh, WHOLE, BY_POSITION)
+            x = constrain_with_gradient(x, self.mesh, WHOLE, BY_POSITION)
         logits = jnp.matmul(x, head, preferred_element_type=jnp.float32)
         if x.ndim == 3:
             logits = constrain(logits, self.mesh, *BY_COLUMN)
         return softcap(logits, cfg.logit_softcap)
 
 
-def cast(params: Params, dtype: str) -> Params:
-    """Matrices in `dtype`; norms stay float32: cheap to compute, costly to round."""
+def cast_matrices(params: Params, dtype: str) -> Params:
+    """Matrices and biases in `dtype`; norms stay float32: cheap to compute, costly to round."""
 
-    def leaf(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
+    def cast(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
         return x if path[-1].key == "scale" else x.astype(dtype)
 
-    return jax.tree_util.tree_map_with_path(leaf, params)
+    return jax.tree_util.tree_map_with_path(cast, params)
 
 
-def unstack(params: Params, num_layers: int) -> list[Params]:
+def unstack_layers(params: Params, num_layers: int) -> list[Params]:
     """The stacked layers as a list: decoding loops over it, since a scan would copy its caches."""
     return [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(num_layers)]
 
@@ -380,12 +375,12 @@ def apply(
 ) -> Float[Array, "B T V"]:
     """Float32 logits of whole sequences [B, T] without padding; for tests and small use.
 
-    Raises ModelError where T is longer than a model goes whose RoPE changes with the length.
+    Raises ModelError where T exceeds the context of a model whose RoPE changes with the length.
     """
+    cfg = model.cfg
     tokens = jnp.asarray(tokens, jnp.int32)
     length = tokens.shape[1]
-    if model.cfg.rope.rope_type in BY_LENGTH and length > model.cfg.context:
-        cfg = model.cfg
+    if cfg.rope.rope_type in BY_LENGTH and length > cfg.context:
         rule = f"more than the model's context of {cfg.context}{cfg.context_reason}"
         raise ModelError(f"{length} tokens are {rule}")
     positions = jnp.broadcast_to(jnp.arange(length), tokens.shape)

@@ -1,7 +1,7 @@
 """Embeddings of whole sequences from a table that is split over the mesh.
 
-By hand: left to itself, the compiler brings the gradients of all rows together on every device, or
-adds up whole tables.
+Written by hand in a `shard_map`: the compiler alone would bring the gradients of all rows together
+on every device, or add up whole tables.
 """
 
 import functools
@@ -13,14 +13,16 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from vinejax.model.sharding import ROWS, constrain, fit, spec_for, tensor_only
+from vinejax.model.sharding import ROWS, constrain, drop_uneven_axes, spec_for, tensor_only
 
 
-def lookup(
+def embedding_lookup(
     table: Float[Array, "V D"], tokens: Int[Array, "*shape"], mesh: Mesh | None
 ) -> Float[Array, "*shape D"]:
     """table[tokens]; on a mesh rows of tokens [B, T] are split over `data` and `fsdp`."""
-    if mesh is None or mesh.size == 1 or fit(P(ROWS), tokens.shape[:1], mesh) != P(ROWS):
+    if mesh is None or mesh.size == 1:
+        return table[tokens]
+    if drop_uneven_axes(P(ROWS), tokens.shape[:1], mesh) != P(ROWS):
         return table[tokens]
     return _lookup(table, tokens, mesh)
 
@@ -31,58 +33,58 @@ def _lookup(table: jax.Array, tokens: jax.Array, mesh: Mesh) -> jax.Array:
     is_split = used[0] is not None
     by_position = is_split and tokens.shape[1] % mesh.shape["tensor"] == 0
 
-    def own(part: jax.Array, tokens: jax.Array) -> jax.Array:
-        place, is_mine = _place(tokens, part.shape[0], is_split)
-        x = jnp.where(is_mine[..., None], part[jnp.where(is_mine, place, 0)], 0)
+    def lookup_part(part: jax.Array, tokens: jax.Array) -> jax.Array:
+        row, is_mine = _row_of_part(tokens, part.shape[0], is_split)
+        x = jnp.where(is_mine[..., None], part[jnp.where(is_mine, row, 0)], 0)
         if by_position:
             return lax.psum_scatter(x, "tensor", scatter_dimension=1, tiled=True)
         return lax.psum(x, "tensor") if is_split else x
 
-    return jax.shard_map(
-        own, mesh=mesh, check_vma=False,
-        in_specs=(used, P(ROWS, None)),
-        out_specs=P(ROWS, "tensor" if by_position else None, None),
-    )(constrain(table, mesh, *used), tokens)  # fmt: skip
+    in_specs = (used, P(ROWS, None))
+    out_specs = P(ROWS, "tensor" if by_position else None, None)
+    lookup = jax.shard_map(
+        lookup_part, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
+    return lookup(constrain(table, mesh, *used), tokens)
 
 
 def _spec(table: jax.Array, mesh: Mesh) -> P:
     return spec_for((jax.tree_util.DictKey("embed"),), table.shape, mesh)
 
 
-def _place(
-    tokens: jax.Array, size: int, is_split: bool
-) -> tuple[Int[Array, "B T"], jax.Array]:  # fmt: skip
-    """Rows of a place's part of the table, and whether the tokens are among them."""
-    place = tokens - lax.axis_index("tensor") * size if is_split else tokens
-    return place, (place >= 0) & (place < size)
+def _row_of_part(tokens: jax.Array, size: int, is_split: bool) -> tuple[jax.Array, jax.Array]:
+    """Each token's row in this device's `size` rows of the table, and whether it is one of them."""
+    row = tokens - lax.axis_index("tensor") * size if is_split else tokens
+    return row, (row >= 0) & (row < size)
 
 
-def _lookup_back(
-    mesh: Mesh, kept: tuple[jax.Array, jax.Array], g: Float[Array, "B T D"]
+def _lookup_gradient(
+    mesh: Mesh, saved: tuple[jax.Array, jax.Array], g: Float[Array, "B T D"]
 ) -> tuple[jax.Array, None]:
-    """The table's gradient, where the table lies: each place adds up its own rows' in float32."""
-    table, tokens = kept
-    (V, D), spec = table.shape, _spec(table, mesh)
+    """The table's gradient, laid out like the table: each device adds up its rows in float32."""
+    table, tokens = saved
+    V, D = table.shape
+    spec = _spec(table, mesh)
     is_split = tensor_only(spec)[0] is not None
     size = V // mesh.shape["tensor"] if is_split else V
-    by_fsdp = [i for i, entry in enumerate(spec) if entry and "fsdp" in entry]
+    fsdp_axes = [i for i, entry in enumerate(spec) if entry and "fsdp" in entry]
 
-    def own(g: jax.Array, tokens: jax.Array) -> jax.Array:
-        place, is_mine = _place(tokens, size, is_split)
-        part = jnp.zeros((size, D)).at[jnp.where(is_mine, place, size)].add(g, mode="drop")
+    def gradient_part(g: jax.Array, tokens: jax.Array) -> jax.Array:
+        row, is_mine = _row_of_part(tokens, size, is_split)
+        part = jnp.zeros((size, D)).at[jnp.where(is_mine, row, size)].add(g, mode="drop")
         part = part.astype(g.dtype)
-        if not by_fsdp:
+        if not fsdp_axes:
             return lax.psum(part, ROWS)
-        part = lax.psum_scatter(part, "fsdp", scatter_dimension=by_fsdp[0], tiled=True)
+        part = lax.psum_scatter(part, "fsdp", scatter_dimension=fsdp_axes[0], tiled=True)
         return lax.psum(part, "data")
 
-    part = jax.shard_map(
-        own, mesh=mesh, check_vma=False,
-        in_specs=(P(ROWS, None, None), P(ROWS, None)), out_specs=spec,
-    )(g, tokens)  # fmt: skip
+    in_specs = (P(ROWS, None, None), P(ROWS, None))
+    gradient = jax.shard_map(
+        gradient_part, mesh=mesh, in_specs=in_specs, out_specs=spec, check_vma=False
+    )
     # libtpu 0.0.42 would move this sum out of a loop over microbatches, and fail in doing so
     # (while_loop_all_reduce_code_motion).
-    return lax.optimization_barrier(part.astype(table.dtype)), None
+    return lax.optimization_barrier(gradient(g, tokens).astype(table.dtype)), None
 
 
-_lookup.defvjp(lambda *args: (_lookup(*args), args[:2]), _lookup_back)
+_lookup.defvjp(lambda *args: (_lookup(*args), args[:2]), _lookup_gradient)

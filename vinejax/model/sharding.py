@@ -6,7 +6,7 @@ splits heads, feed-forward columns and the vocabulary.
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,21 +16,22 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vinejax.errors import ConfigError
-from vinejax.settings import Config, MeshConfig
+from vinejax.settings import MeshConfig
 
-Axis = str | tuple[str, ...] | None  # of a mesh, for one axis of an array
+Params = dict[str, Any]  # nested dicts of arrays
+Axis = str | tuple[str, ...] | None  # the mesh axes that split one axis of an array
+Axes = Sequence[Axis]  # one entry per axis of an array, as in a PartitionSpec
 AnyMesh = Mesh | AbstractMesh  # where the sizes of its axes are enough
-Axes = Sequence[Axis]  # one of each axis of an array, as a PartitionSpec has them
 AXES = ("data", "fsdp", "tensor")
-ROWS = ("data", "fsdp")  # what sequences are split over
-WHOLE = (ROWS, None, None)  # [B, T, D] where a product needs all positions
-BY_POSITION = (ROWS, "tensor", None)  # [B, T, D] elsewhere, which takes a part of the memory
+ROWS = ("data", "fsdp")  # the axes that split sequences
+WHOLE = (ROWS, None, None)  # [B, T, D] where a matrix product needs all positions
+BY_POSITION = (ROWS, "tensor", None)  # [B, T, D] elsewhere, to save memory
 BY_COLUMN = (ROWS, None, "tensor")  # [B, T, F] and [B, T, V]
 
-# Last names of the path of a weight -> spec. The layers' weights carry a leading axis L.
-# `fsdp` is kept from the last axis where it can be: split there, with parts of 128 numbers, the
-# TPU's compiler (libtpu 0.0.42) adds up whole gradients on every chip instead of their parts; so it
-# does, wherever the axis is, when `fsdp` alone takes all chips of a slice.
+# Last names in the path of a weight -> spec. The layers' weights carry a leading axis L.
+# `fsdp` stays off the last axis where possible: if it splits that axis into parts of 128 numbers,
+# the TPU's compiler (libtpu 0.0.42) adds up whole gradients on every chip, not their parts. It also
+# does so, whichever axis is split, when `fsdp` alone takes all chips of a slice.
 PARAM_SPECS = {
     "embed": P(("tensor", "fsdp"), None),  # [V, D]
     "head": P("fsdp", "tensor"),  # [D, V]
@@ -55,10 +56,9 @@ PARAM_SPECS = {
     "gate/bias": P(None, "tensor"),  # [L, F]
     "up/bias": P(None, "tensor"),  # [L, F]
     "down/bias": P(None, None),  # [L, D]
-    "head/kernel": P(None),  # [D] of a critic
-    "head/bias": P(),  # [] of a critic
+    "head/kernel": P(None),  # [D], a critic's
+    "head/bias": P(),  # [], a critic's
 }
-BATCH_SPEC = P(ROWS, None)  # [B, T]
 
 
 def make_mesh(cfg: MeshConfig) -> Mesh:
@@ -84,16 +84,16 @@ def make_mesh(cfg: MeshConfig) -> Mesh:
 
 
 def mesh_over(sizes: tuple[int, ...], devices: list[Any]) -> Mesh:
-    """A mesh of (data, fsdp, tensor) over the devices, neighbours on an axis being wired together.
+    """A mesh (data, fsdp, tensor) over the devices, with wired devices as neighbours on an axis.
 
-    Unlike `jax.make_mesh` it may cut a side of the slice in two: 16 x 4 on v6e:8x8.
+    Unlike `jax.make_mesh` it may cut a side of the slice in two, as for 16 x 4 on v6e:8x8.
     """
-    places = create_device_mesh(sizes, devices, allow_split_physical_axes=True)
-    return Mesh(places, AXES, axis_types=(AxisType.Auto,) * 3)
+    device_grid = create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    return Mesh(device_grid, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
-def auto(mesh: Mesh) -> Mesh:
-    """The mesh as our programs want it, with its axes left to the compiler, whatever they were.
+def with_auto_axes(mesh: Mesh) -> Mesh:
+    """The same devices with axes of type Auto, which leave layouts to the compiler.
 
     Raises ValueError for axes other than data, fsdp and tensor.
     """
@@ -106,64 +106,68 @@ def auto(mesh: Mesh) -> Mesh:
 
 
 def platform_of(mesh: Mesh) -> str:
-    """'tpu', 'gpu' or 'cpu': what the mesh is made of, which the compiling machine may not have."""
+    """The platform of the mesh's devices, 'tpu', 'gpu' or 'cpu'; this machine may have another."""
     return mesh.devices.flat[0].platform
 
 
-def spec_of(path: tuple[Any, ...]) -> P:
-    """The table's entry for a parameter path (as jax.tree_util gives it)."""
+def table_spec(path: tuple[Any, ...]) -> P:
+    """The entry of PARAM_SPECS for a parameter path, as jax.tree_util gives it; KeyError: none."""
     names = [key.key for key in path]
     pair = "/".join(names[-2:])
     return PARAM_SPECS[pair if pair in PARAM_SPECS else names[-1]]
 
 
-def fit(spec: P, shape: tuple[int, ...], mesh: AnyMesh) -> P:
+def drop_uneven_axes(spec: P, shape: tuple[int, ...], mesh: AnyMesh) -> P:
     """The spec without the mesh axes over which an axis of the shape does not divide."""
-    kept = []
+    entries = []
     for entry, size in zip(spec, shape, strict=True):
-        taken: list[str] = []
+        kept: list[str] = []
         for name in _names(entry):
-            ways = math.prod(mesh.shape[other] for other in [*taken, name])
-            if size % ways == 0:
-                taken.append(name)
-        kept.append(tuple(taken) if len(taken) > 1 else taken[0] if taken else None)
-    return P(*kept)
+            if size % math.prod(mesh.shape[axis] for axis in [*kept, name]) == 0:
+                kept.append(name)
+        entries.append(tuple(kept))
+    return P(*entries)
 
 
 def tensor_only(spec: P) -> P:
-    """The spec without the axes that split sequences: where a weight lies while it is used."""
+    """The spec without the axes that split sequences: the layout of a weight while it is used."""
     return P(*("tensor" if "tensor" in _names(entry) else None for entry in spec))
 
 
 def _names(entry: Axis) -> tuple[str, ...]:
-    return (entry,) if isinstance(entry, str) else entry or ()
+    """The mesh axes in one entry of a spec."""
+    if isinstance(entry, str):
+        return (entry,)
+    return entry or ()
 
 
 def spec_for(path: tuple[Any, ...], shape: tuple[int, ...], mesh: AnyMesh) -> P:
-    """Where a parameter of this shape lies: the table's entry, as far as the shape divides.
+    """The spec of a parameter of this shape: the table's entry, as far as the shape divides.
 
-    KV heads, or a vocabulary, that do not divide over `tensor` are not split by it. An axis that
-    cannot be split by both `tensor` and `fsdp` leaves the latter to the last axis.
+    KV heads, or a vocabulary, that do not divide over `tensor` are not split by it. If an axis
+    cannot be split by both `tensor` and `fsdp`, the last axis is split by `fsdp`.
     """
-    wanted = spec_of(path)
-    spec = fit(wanted, shape, mesh)
-    if ("tensor", "fsdp") in wanted and not any("fsdp" in _names(entry) for entry in spec):
-        return fit(P(*spec[:-1], "fsdp"), shape, mesh)
+    entry = table_spec(path)
+    spec = drop_uneven_axes(entry, shape, mesh)
+    if ("tensor", "fsdp") in entry and not any("fsdp" in _names(axes) for axes in spec):
+        return drop_uneven_axes(P(*spec[:-1], "fsdp"), shape, mesh)
     return spec
 
 
-def param_shardings(mesh: Mesh, params: Any) -> Any:
+def param_shardings(mesh: Mesh, params: Params) -> Params:
     """A NamedSharding for each parameter; `params` may be arrays or ShapeDtypeStructs."""
     return jax.tree_util.tree_map_with_path(
         lambda path, x: NamedSharding(mesh, spec_for(path, x.shape, mesh)), params
     )
 
 
-def placed(mesh: Mesh, params: Any) -> Any:
-    """Parameters on the mesh: laid out by the table if they lie on other devices, or in another
-    order of them. NumPy arrays stay what they are."""
+def place_params(mesh: Mesh, params: Params) -> Params:
+    """Lay parameters out by the table if they lie on other devices, or on these in another order.
 
-    def is_there(x: Any) -> bool:
+    NumPy arrays stay on the host.
+    """
+
+    def is_there(x: object) -> bool:
         if not isinstance(x, jax.Array):
             return True
         if isinstance(x.sharding, NamedSharding):
@@ -176,22 +180,23 @@ def placed(mesh: Mesh, params: Any) -> Any:
 
 
 def constrain(x: jax.Array, mesh: Mesh | None, *axes: Axis) -> jax.Array:
-    """x laid out over the mesh as P(*axes) says, as far as its shape divides.
+    """x laid out over the mesh by P(*axes), as far as its shape divides.
 
     Without a mesh, or on one device, x itself.
     """
     if mesh is None or mesh.size == 1:
         return x
-    return lax.with_sharding_constraint(x, NamedSharding(mesh, fit(P(*axes), x.shape, mesh)))
+    spec = drop_uneven_axes(P(*axes), x.shape, mesh)
+    return lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
 
 
 def replicate(tree: Any, mesh: Mesh | None) -> Any:
-    """Arrays that every device, and so every host, holds whole."""
+    """The arrays of a tree, replicated: every device, and so every host, holds them whole."""
     return jax.tree.map(lambda x: constrain(x, mesh, *[None] * x.ndim), tree)
 
 
 def as_params(tree: Any, mesh: Mesh | None) -> Any:
-    """A tree of parameters, or of their gradients, placed by the table."""
+    """A tree of parameters, or of their gradients, laid out by the table."""
     if mesh is None:
         return tree
     return jax.tree_util.tree_map_with_path(
@@ -199,70 +204,70 @@ def as_params(tree: Any, mesh: Mesh | None) -> Any:
     )
 
 
-def gathered(w: jax.Array, mesh: Mesh | None, spec: P) -> jax.Array:
-    """A weight that lies as `spec` says, whole over `fsdp`; only `tensor` still splits it.
+def gather_over_fsdp(w: jax.Array, mesh: Mesh | None, spec: P) -> jax.Array:
+    """A weight laid out by `spec`, made whole over `fsdp`; only `tensor` still splits it.
 
-    Its gradient is summed over all rows and lies as `spec` again.
+    Its gradient is summed over all rows and laid out by `spec` again.
     """
-    used = tensor_only(spec)
-    # Two steps, which are one collective: asked for parts at once, the compiler may rather bring
-    # the activations of all rows to every device.
-    return relaid(w, mesh, tuple(used), tuple(used), tuple(spec))
+    used = tuple(tensor_only(spec))
+    # The gradient takes two steps, which are one collective: asked for parts at once, the compiler
+    # may rather bring the activations of all rows to every device.
+    return constrain_with_gradient(w, mesh, used, used, tuple(spec))
 
 
-def relaid(x: jax.Array, mesh: Mesh | None, there: Axes, *back: Axes) -> jax.Array:
-    """x laid out as `there`, and its gradient as `back`, one after the other.
+def constrain_with_gradient(
+    x: jax.Array, mesh: Mesh | None, axes: Axes, *gradient_axes: Axes
+) -> jax.Array:
+    """x laid out by `axes`, and its gradient by each of `gradient_axes`, one after the other.
 
-    A plain constraint would hold the gradient to `there` too: whole where parts are wanted.
+    A plain constraint would lay the gradient out by `axes` too: whole where parts are wanted.
     """
     if mesh is None or mesh.size == 1:
         return x
-    return _relaid(x, mesh, tuple(there), tuple(map(tuple, back)))
+    return _constrain(x, mesh, tuple(axes), tuple(map(tuple, gradient_axes)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def _relaid(x: jax.Array, mesh: Mesh, there: Axes, back: tuple[Axes, ...]) -> jax.Array:
-    return constrain(x, mesh, *there)
+def _constrain(x: jax.Array, mesh: Mesh, axes: Axes, gradient_axes: tuple[Axes, ...]) -> jax.Array:
+    return constrain(x, mesh, *axes)
 
 
-def _relaid_back(
-    mesh: Mesh, there: Axes, back: tuple[Axes, ...], _: None, g: jax.Array
+def _constrain_gradient(
+    mesh: Mesh, _axes: Axes, gradient_axes: tuple[Axes, ...], _saved: None, g: jax.Array
 ) -> tuple[jax.Array]:
-    for axes in back:
+    for axes in gradient_axes:
         g = constrain(g, mesh, *axes)
     return (g,)
 
 
-_relaid.defvjp(lambda x, *layout: (_relaid(x, *layout), None), _relaid_back)
+_constrain.defvjp(lambda x, *layout: (_constrain(x, *layout), None), _constrain_gradient)
 
 
-def uneven(mesh: AnyMesh, num_heads: int, ffn: int) -> str:
-    """What of a model has to divide over `tensor` and does not, such as '3 query heads', or ''.
+def uneven_size(mesh: AnyMesh, num_heads: int, ffn: int) -> str:
+    """The first size that must divide over `tensor` and does not, such as '3 query heads', or ''.
 
-    KV heads that do not divide are repeated, a vocabulary that does not is not split.
+    KV heads that do not divide are repeated; a vocabulary that does not divide is not split.
     """
-    for what, size in (("query heads", num_heads), ("feed-forward columns", ffn)):
+    for name, size in (("query heads", num_heads), ("feed-forward columns", ffn)):
         if size % mesh.shape["tensor"]:
-            return f"{size} {what}"
+            return f"{size} {name}"
     return ""
 
 
 def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
-    """ConfigError for a model that cannot be split over `tensor`: see `uneven`."""
-    if what := uneven(mesh, num_heads, ffn):
-        rule = f"does not divide the model's {what}; choose a divisor of it"
+    """Raise ConfigError for a model that cannot be split over `tensor`: see `uneven_size`."""
+    if size := uneven_size(mesh, num_heads, ffn):
+        rule = f"does not divide the model's {size}; choose a divisor of it"
         raise ConfigError("mesh.tensor", rule, str(mesh.shape["tensor"]))
 
 
-def check_rows(mesh: AnyMesh, cfg: Config) -> None:
-    """ConfigError unless the rows of one pass divide over the places that share them."""
-    places = mesh.shape["data"] * mesh.shape["fsdp"]
-    rows = {"ppo.microbatch": cfg.ppo.microbatch}
-    if cfg.ppo.microbatch is None:
-        rows = {"ppo.minibatch": cfg.ppo.minibatch}
-        if cfg.method == "sft" or not cfg.model.path:
-            rows["sft.batch"] = cfg.sft.batch
-    for field, size in rows.items():
-        if size is not None and size % places:
-            rule = f"must be a multiple of mesh.data x mesh.fsdp = {places}, which share the rows"
+def check_rows(mesh: AnyMesh, sizes: Mapping[str, int]) -> None:
+    """Raise ConfigError unless the rows of each pass divide over `data` times `fsdp`.
+
+    `sizes` maps the setting that an error names to the number of rows in one pass.
+    """
+    parts = mesh.shape["data"] * mesh.shape["fsdp"]
+    for field, size in sizes.items():
+        if size % parts:
+            rule = f"must be a multiple of mesh.data x mesh.fsdp = {parts}, which share the rows"
             raise ConfigError(field, rule, str(size))

@@ -9,14 +9,16 @@ from etils import epath
 from jax.sharding import AbstractMesh
 
 from vinejax.errors import ConfigError
-from vinejax.model.config import DecoderConfig, check_choice
+from vinejax.model.config import DecoderConfig, compute_as_set
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import read_architecture
 from vinejax.model.sharding import AXES, check_heads, check_rows
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.topology import Topology, parse_topology
+from vinejax.session import rows_per_pass
 from vinejax.settings import Config
 from vinejax.tasks.base import load_task, shipped_tokenizer
+from vinejax.warmup import fresh_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +69,11 @@ def open_case(cfg: Config) -> Case:
         raise ConfigError("topology", f"--mode=plan needs the name of what to plan for: {known}")
     topology = parse_topology(cfg.topology)
     cfg = with_full_mesh(with_row(cfg, cfg.topology), topology)
-    how = {name: getattr(cfg.model, name) for name in ("compute_dtype", "attention", "remat")}
-    case = Case(cfg, Decoder(dataclasses.replace(model_sizes(cfg), **how)), topology)
-    check_choice(cfg.model.attention, case.platform, case.model.cfg)
+    case = Case(cfg, Decoder(model_sizes(cfg)), topology)
+    compute = compute_as_set(cfg.model, case.model.cfg, case.platform)
+    case = dataclasses.replace(case, model=Decoder(case.model.cfg, compute=compute))
     check_heads(case.mesh, case.model.cfg.num_heads, case.model.cfg.ffn)
-    check_rows(case.mesh, cfg)
+    check_rows(case.mesh, rows_per_pass(cfg))
     return case
 
 
@@ -104,15 +106,4 @@ def model_sizes(cfg: Config) -> DecoderConfig:
             raise ConfigError("model.path", rule, repr(cfg.model.path))
         return read_architecture(os.fspath(file))
     remedy = "name a model, or model.architecture"
-    tokenizer = shipped_tokenizer(load_task(cfg.data), remedy)
-    sizes = cfg.model
-    return DecoderConfig(
-        vocab_size=len(tokenizer),
-        num_layers=sizes.num_layers,
-        width=sizes.width,
-        num_heads=sizes.num_heads,
-        num_kv_heads=sizes.num_kv_heads,
-        head_dim=sizes.width // sizes.num_heads,
-        ffn=sizes.ffn,
-        context=sizes.context,
-    )
+    return fresh_sizes(cfg.model, shipped_tokenizer(load_task(cfg.data), remedy))

@@ -72,7 +72,7 @@ def forward_pass(case: Case, rows: float, length: int, head: bool) -> Cost:
     """A forward pass over `rows` sequences per shard, without reading the weights."""
     cfg = case.model.cfg
     tokens = rows * length
-    item = np.dtype(cfg.compute_dtype).itemsize
+    item = np.dtype(case.model.compute.dtype).itemsize
     flops = 2 * num_multiplied(case, head) + attention_flops(case, length / 2)
     moved = item * sum((a + b) * count for a, b, count in token_products(case))
     moved += 2 * FLOAT32 * cfg.vocab_size if head else 0  # logits, written and read
@@ -81,8 +81,7 @@ def forward_pass(case: Case, rows: float, length: int, head: bool) -> Cost:
 
 def rounded_weights(case: Case) -> float:
     """Bytes of the weights that a pass reads: compute dtype, replicated over fsdp."""
-    cfg = case.model.cfg
-    item = np.dtype(cfg.compute_dtype).itemsize
+    item = np.dtype(case.model.compute.dtype).itemsize
     return item * num_multiplied(case, with_head=True) / case.tensor
 
 
@@ -101,7 +100,7 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
     visible = mean_tokens(case) + phase.trunk_tokens / 2
     flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, visible)
     table = 0 if cfg.tied_head else cfg.vocab_size * cfg.width
-    item = np.dtype(cfg.compute_dtype).itemsize
+    item = np.dtype(case.model.compute.dtype).itemsize
     read = decode_copy_bytes(case) - table * item / case.tensor  # a few rows of the embedding
     read += sizes.rows * cache_bytes(case.model, case.mesh, sizes.columns)
     read += sizes.slots * cache_bytes(case.model, case.mesh, sizes.width)

@@ -96,7 +96,7 @@ def critic_bytes(case: Case) -> int:
 def decode_copy_bytes(case: Case) -> int:
     """Bytes per chip of the decoding copy of the weights: compute dtype, replicated over shards,
     split over `tensor`."""
-    item = np.dtype(case.model.cfg.compute_dtype).itemsize
+    item = np.dtype(case.model.compute.dtype).itemsize
     repeats = num_kv_heads(case.model, case.mesh) // case.model.cfg.num_kv_heads
     total = 0
     for path, x in weight_shapes(case):
@@ -201,7 +201,7 @@ def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:
 def gathered_ends_bytes(case: Case) -> int:
     """Bytes per chip of embedding and output matrix: compute dtype, replicated over fsdp."""
     cfg = case.model.cfg
-    item = np.dtype(cfg.compute_dtype).itemsize
+    item = np.dtype(case.model.compute.dtype).itemsize
     return (1 if cfg.tied_head else 2) * item * cfg.vocab_size * cfg.width // case.tensor
 
 
@@ -213,7 +213,7 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     """
     cfg = case.model.cfg
     sizes = phase.sizes
-    item = np.dtype(cfg.compute_dtype).itemsize
+    item = np.dtype(case.model.compute.dtype).itemsize
     tensor = case.tensor
     if program == "decode copy":
         return 0
@@ -228,6 +228,6 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     passed = layer + gathered_ends_bytes(case) + 2 * FLOAT32 * tokens * cfg.vocab_size // tensor
     if program == "score":
         return passed + item * tokens * (4 * cfg.width + inner) // tensor
-    kept = cfg.width + (0 if cfg.remat == "full" else inner)
+    kept = cfg.width + (0 if case.model.compute.remat == "full" else inner)
     gradients = weight_bytes(case) + weight_bytes(case) * item // FLOAT32
     return passed + gradients + item * tokens * kept * cfg.num_layers // tensor

@@ -3,6 +3,7 @@
 Every argument is a shape with a sharding, the one that the run itself would pass.
 """
 
+import dataclasses
 from typing import Any, cast
 
 import jax
@@ -26,7 +27,6 @@ from vinejax.learner.policy import policy_objective
 from vinejax.learner.score import score
 from vinejax.learner.update import state_shardings, update_step
 from vinejax.methods import find_method
-from vinejax.model.decoder import Decoder
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.sharding import param_shardings
 from vinejax.plan.case import Case
@@ -45,7 +45,7 @@ class Lowering:
         self.case = case
         self.phase = phase
         self.mesh = mesh
-        self.model = Decoder(case.model.cfg, mesh)
+        self.model = dataclasses.replace(case.model, mesh=mesh)
         params = abstract_params(self.model)
         self.params = self._placed(params, param_shardings(mesh, params))
 
@@ -69,7 +69,7 @@ class Lowering:
         served = window.Rows(*(self._numbers(places) for _ in range(3)))
         tokens = self._numbers(places, self.phase.sizes.columns)
         temperature = None  # set where prefill also scores: in float32 without a tensor axis
-        if self.model.cfg.compute_dtype == "float32" and self.case.tensor == 1:
+        if self.model.compute.dtype == "float32" and self.case.tensor == 1:
             temperature = self.case.cfg.sample.temperature
         lengths = self._numbers(places)
         weights = self._weights()

@@ -130,6 +130,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         },
         "versions": package_versions(("jax", "libtpu")),
         "model": dataclasses.asdict(case.model.cfg),
+        "compute": dataclasses.asdict(case.model.compute),
         "phases": [
             phase._asdict() | {"sizes": dataclasses.asdict(phase.sizes)} for phase in plan.phases
         ],

@@ -34,7 +34,7 @@ def one_device_mesh() -> Mesh:
 def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:
     """On one device, of a slot with `columns` of the ring or a row with `columns` of the window."""
     cfg, heads = model.cfg, num_kv_heads(model, mesh) // mesh.shape["tensor"]
-    item = jnp.dtype(cfg.compute_dtype).itemsize
+    item = jnp.dtype(model.compute.dtype).itemsize
     return 2 * cfg.num_layers * heads * columns * cfg.head_dim * item
 
 
@@ -106,7 +106,7 @@ def empty(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows, Slots
 
     def cache(count: int, columns: int, axes: str = "skbh") -> jax.Array:
         sizes = {"s": shards * count, "k": num_kv_heads(model, mesh), "b": columns}
-        x = jnp.zeros([(sizes | {"h": cfg.head_dim})[axis] for axis in axes], cfg.compute_dtype)
+        x = jnp.zeros([(sizes | {"h": cfg.head_dim})[axis] for axis in axes], model.compute.dtype)
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, cache_spec(axes)))
 
     def numbers(count: int, value: int = 0) -> jax.Array:

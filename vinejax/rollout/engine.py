@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.sharding import auto, placed
+from vinejax.model.sharding import place_params, with_auto_axes
 from vinejax.rollout import arrays as layout
 from vinejax.rollout import decode, split, window
 from vinejax.rollout.assign import Load, Sizes, assign
@@ -88,7 +88,7 @@ class Engine:
         own: Any = tokenizer.eos_token_id
         self.eos_ids = tuple(sorted({*model.cfg.eos_ids} | ({own} - {None})))
         wanted = mesh or model.mesh
-        self.mesh = layout.one_device_mesh() if wanted is None else auto(wanted)
+        self.mesh = layout.one_device_mesh() if wanted is None else with_auto_axes(wanted)
         split.check_tensor(model, self.mesh)
         self._weights: tuple[list[Any], Any] | None = None  # as trained, as decoding wants them
         self._room: int | None = None
@@ -132,7 +132,7 @@ class Engine:
     def scores_as_learner(self) -> bool:
         """Whether the trunks' log-probabilities are computed from the learner's own weights: in
         float32, and not summed in parts over the tensor axis."""
-        return self.model.cfg.compute_dtype == "float32" and self.mesh.shape["tensor"] == 1
+        return self.model.compute.dtype == "float32" and self.mesh.shape["tensor"] == 1
 
     def release(self) -> None:
         """Give up the copy of the weights that decoding keeps between two calls."""
@@ -226,7 +226,7 @@ class Engine:
         leaves = jax.tree.leaves(params)
         if self._weights is None or not _same(leaves, self._weights[0]):
             self._weights = None  # before the next are made
-            made = split.for_decoding(self.model, self.mesh, placed(self.mesh, params))
+            made = split.for_decoding(self.model, self.mesh, place_params(self.mesh, params))
             self._weights = leaves, made
         return self._weights[1]
 

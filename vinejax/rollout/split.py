@@ -16,8 +16,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float, Int
 
-from vinejax.model.decoder import HEADS, Decoder, Params, cast, unstack
-from vinejax.model.sharding import ROWS, AnyMesh, spec_of, tensor_only, uneven
+from vinejax.model.decoder import HEADS, Decoder, Params, cast_matrices, unstack_layers
+from vinejax.model.sharding import ROWS, AnyMesh, table_spec, tensor_only, uneven_size
 
 TENSOR = "tensor"
 SHARDS, EVERYWHERE = Spec(ROWS), Spec()  # each place on the axes of rows is a shard
@@ -34,8 +34,8 @@ def num_shards(mesh: AnyMesh) -> int:
 
 
 def check_tensor(model: Decoder, mesh: AnyMesh) -> None:
-    """ValueError for a model that cannot be split over the tensor axis: see `uneven`."""
-    if what := uneven(mesh, model.cfg.num_heads, model.cfg.ffn):
+    """ValueError for a model that cannot be split over the tensor axis: see `uneven_size`."""
+    if what := uneven_size(mesh, model.cfg.num_heads, model.cfg.ffn):
         raise ValueError(f"mesh.tensor = {mesh.shape[TENSOR]} does not divide the model's {what}")
 
 
@@ -48,18 +48,17 @@ def num_kv_heads(model: Decoder, mesh: AnyMesh) -> int:
 
 
 def own_part(model: Decoder, mesh: Mesh) -> Decoder:
-    """The model as one place of the tensor axis sees it."""
+    """The model that one device on the tensor axis runs, on its part of the decoding weights."""
     cfg, tensor = model.cfg, mesh.shape[TENSOR]
-    return Decoder(
-        dataclasses.replace(
-            cfg,
-            num_heads=cfg.num_heads // tensor,
-            num_kv_heads=num_kv_heads(model, mesh) // tensor,
-            ffn=cfg.ffn // tensor,
-            attention_scale=cfg.score_scale,
-            tensor_axis=TENSOR,
-        )
+    part = dataclasses.replace(
+        cfg,
+        num_heads=cfg.num_heads // tensor,
+        num_kv_heads=num_kv_heads(model, mesh) // tensor,
+        ffn=cfg.ffn // tensor,
+        attention_scale=cfg.score_scale,
     )
+    compute = dataclasses.replace(model.compute, sum_axis=TENSOR, transposed_heads=True)
+    return Decoder(part, compute=compute)
 
 
 def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
@@ -71,7 +70,7 @@ def weight_specs(model: Decoder, mesh: AnyMesh) -> Any:
     """A PartitionSpec for each of the weights that `for_decoding` gives."""
 
     def spec(path: tuple[Any, ...], _: Any) -> Spec:
-        axes = list(tensor_only(spec_of(path)))
+        axes = list(tensor_only(table_spec(path)))
         if path[0].key in ("embed", "head") and vocab_axis(model, mesh) is None:
             axes = []
         if _gives_heads(path):  # [L, D, N, H] or [L, N, H]
@@ -98,8 +97,8 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Any:
         x = x.reshape(*x.shape[:-2], -1)
         return x.swapaxes(-1, -2) if path[-1].key == "kernel" else x
 
-    params = jax.tree_util.tree_map_with_path(turned, cast(params, model.cfg.compute_dtype))
-    params = {**params, "layers": unstack(params, model.cfg.num_layers)}
+    params = jax.tree_util.tree_map_with_path(turned, cast_matrices(params, model.compute.dtype))
+    params = {**params, "layers": unstack_layers(params, model.cfg.num_layers)}
     return jax.tree.map(
         lambda x, spec: lax.with_sharding_constraint(x, NamedSharding(mesh, spec)),
         params, weight_specs(model, mesh), is_leaf=lambda x: isinstance(x, jax.Array),

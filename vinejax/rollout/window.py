@@ -94,8 +94,9 @@ def _trunk_kv(
     for i, layer in enumerate(params["layers"]):
         rule = dataclasses.replace(cfg.rule, window=cfg.window(i))
 
-        def attend(q: jax.Array, k: jax.Array, v: jax.Array, rule: attention.Rule = rule):
-            return attention.causal(cfg.attention, platform, q, k, v, rule), (k, v)
+        def attend(q: jax.Array, k: jax.Array, v: jax.Array, rule: attention.AttentionRule = rule):
+            name = model.compute.attention
+            return attention.causal_attention(name, platform, q, k, v, rule), (k, v)
 
         x, (k, v) = model.block(layer, x, positions, attend, i)
         keys.append(k)

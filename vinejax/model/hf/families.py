@@ -1,35 +1,35 @@
-"""The families: what each one's config.json says, what it leaves unsaid, and how it is written."""
+"""The model families: their config.json, the defaults that it leaves out, and how to write it."""
 
 import dataclasses
 from typing import Any
 
 from vinejax.errors import ModelError
 from vinejax.model.decoder import DecoderConfig
-from vinejax.model.hf.fields import HARMLESS, Reader
+from vinejax.model.hf.fields import HARMLESS, FieldReader
 from vinejax.model.hf.rope_fields import KINDS, read_ropes, rope_json
 from vinejax.model.rope import BY_LENGTH
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """What is the same in all models of a family, with defaults as in its transformers class."""
+    """Properties that all models of a family share; 'the class' is its config in transformers."""
 
-    architecture: str
+    architecture: str  # the name of the class of models in transformers
     kv_heads_default: bool = False  # num_key_value_heads may be left out: as many as heads
     head_dim_default: bool = True  # head_dim may be left out: hidden_size / num_attention_heads
-    head_dim_field: bool = True  # and is part of the class
+    head_dim_field: bool = True  # the class has a `head_dim` field
     fused: bool = False  # q, k, v are one tensor, gate and up another
     gemma: bool = False  # gelu, 1 + scale norms around both halves, scaled embedding, tied head
-    softcaps: tuple[tuple[str, float | None], ...] = ()  # fields and what they are if left out
+    softcaps: tuple[tuple[str, float | None], ...] = ()  # fields, and their values if left out
     qk_norm: bool = False
     qkv_bias: bool = False
     biases: tuple[str, ...] = ()  # which of attention_bias and mlp_bias its configs have
     windows: str = "none"  # 'all' layers, 'switched' on by a field, in a 'pattern'
-    pattern: int = 0  # every so manieth layer sees everything
-    local_theta: float | None = None  # the layers with a window have a RoPE of their own
+    pattern: int = 0  # every `pattern`-th layer has full attention
+    local_theta: float | None = None  # rope_theta for the layers with a window, if they have one
     rope_theta: float = 10000.0
     partial_rope: bool = False  # partial_rotary_factor may be less than 1
-    ones: tuple[str, ...] = ()  # fields of some configs, which change nothing if 1
+    ones: tuple[str, ...] = ()  # optional fields, accepted only with the value 1
     rope_types: tuple[str, ...] = ("default", "linear", "llama3", "yarn", *BY_LENGTH)
     norm_eps: float = 1e-6
 
@@ -62,12 +62,21 @@ FAMILIES = {
     ),
 }  # fmt: skip
 
-ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}  # Hugging Face's name -> ours
+SIZES = {  # our field -> Hugging Face's
+    "vocab_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "ffn": "intermediate_size",
+    "tied_head": "tie_word_embeddings",
+}
 
 
 def parse_config(raw: dict[str, Any], file: str = "config.json") -> DecoderConfig:
-    """The architecture that a config.json describes; ModelError names the field that we refuse."""
-    read = Reader(file, raw)
+    """The architecture that a config.json describes; ModelError names an unsupported field."""
+    read = FieldReader(file, raw)
     name = read.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         read.fail("model_type", f"is not supported, only {', '.join(FAMILIES)}")
@@ -125,25 +134,26 @@ def parse_config(raw: dict[str, Any], file: str = "config.json") -> DecoderConfi
     return cfg
 
 
-def eos_ids(read: Reader) -> tuple[int, ...]:
-    """The ids of `eos_token_id`, one or a list, of a config.json or generation_config.json."""
-    ids = read.get("eos_token_id")
-    ids = ids if isinstance(ids, list) else [] if ids is None else [ids]
+def eos_ids(read: FieldReader) -> tuple[int, ...]:
+    """The ids in `eos_token_id`, one or a list, of a config.json or generation_config.json."""
+    ids = read.get("eos_token_id", [])
+    if not isinstance(ids, list):
+        ids = [ids]
     if any(type(x) is not int for x in ids):
         read.fail("eos_token_id", "must be a token id, or a list of them")
     return tuple(sorted(set(ids)))
 
 
-def _activation(read: Reader, family: Family) -> str:
-    wanted = "gelu_pytorch_tanh" if family.gemma else "silu"
-    for field in ("hidden_act", "hidden_activation")[: 1 + family.gemma]:
-        if read.get(field) not in (None, wanted):
-            read.fail(field, f"is not supported, only {wanted!r}")
-    return ACTIVATIONS[wanted]
+def _activation(read: FieldReader, family: Family) -> str:
+    name = "gelu_pytorch_tanh" if family.gemma else "silu"
+    for field in ("hidden_act", "hidden_activation") if family.gemma else ("hidden_act",):
+        if read.get(field, name) != name:
+            read.fail(field, f"is not supported, only {name!r}")
+    return ACTIVATIONS[name]
 
 
-def _softcap(read: Reader, family: Family, field: str) -> float | None:
-    """Gemma's caps; a config without the field has the class's default, null has none."""
+def _softcap(read: FieldReader, family: Family, field: str) -> float | None:
+    """One of Gemma's caps: the class's default where the field is absent, None where it is null."""
     defaults = dict(family.softcaps)
     value = read.raw[field] if field in read.raw else defaults.get(field)
     if field not in defaults or value is None:
@@ -151,8 +161,8 @@ def _softcap(read: Reader, family: Family, field: str) -> float | None:
     return read.number(field, defaults[field])
 
 
-def _windows(read: Reader, family: Family, num_layers: int) -> tuple[int | None, ...]:
-    """The window of each layer; () when none has one."""
+def _windows(read: FieldReader, family: Family, num_layers: int) -> tuple[int | None, ...]:
+    """Each layer's window, or () if no layer has one."""
     if family.windows == "none":
         return ()
     default = 4096 if family.windows == "pattern" else None
@@ -172,8 +182,8 @@ def _windows(read: Reader, family: Family, num_layers: int) -> tuple[int | None,
     kinds = read.get("layer_types")
     if kinds is None:
         kinds = ["full_attention" if i in full else "sliding_attention" for i in range(num_layers)]
-    known = isinstance(kinds, list) and all(kind in KINDS for kind in kinds)
-    if not known or len(kinds) != num_layers:
+    is_known = isinstance(kinds, list) and all(kind in KINDS for kind in kinds)
+    if not is_known or len(kinds) != num_layers:
         rule = "must be 'full_attention' or 'sliding_attention' for each of num_hidden_layers"
         read.fail("layer_types", f"is not supported: {rule} = {num_layers}")
     if "sliding_attention" not in kinds:
@@ -184,22 +194,16 @@ def _windows(read: Reader, family: Family, num_layers: int) -> tuple[int | None,
 
 
 def config_json(cfg: DecoderConfig, dtype: str) -> dict[str, Any]:
-    """The config.json that describes `cfg`, read back to be sure; ModelError where none can."""
+    """The config.json for `cfg`, parsed again to be sure; ModelError if the family has none."""
     family = FAMILIES[cfg.family]
-    theirs = {ours: name for name, ours in ACTIVATIONS.items()}
+    activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     raw: dict[str, Any] = {
         "architectures": [family.architecture],
         "model_type": cfg.family,
-        "vocab_size": cfg.vocab_size,
-        "num_hidden_layers": cfg.num_layers,
-        "hidden_size": cfg.width,
-        "num_attention_heads": cfg.num_heads,
-        "num_key_value_heads": cfg.num_kv_heads,
-        "intermediate_size": cfg.ffn,
+        **{theirs: getattr(cfg, ours) for ours, theirs in SIZES.items()},
         "max_position_embeddings": cfg.rope.max_position_embeddings or cfg.context,
         "rms_norm_eps": cfg.norm_eps,
-        "tie_word_embeddings": cfg.tied_head,
-        "hidden_activation" if family.gemma else "hidden_act": theirs[cfg.activation],
+        "hidden_activation" if family.gemma else "hidden_act": activations[cfg.activation],
         "bos_token_id": cfg.bos_id,
         "eos_token_id": list(cfg.eos_ids),
         "pad_token_id": None,  # the class's default can be outside the vocabulary
@@ -216,17 +220,16 @@ def config_json(cfg: DecoderConfig, dtype: str) -> dict[str, Any]:
     }
     raw |= {field: caps[field] for field, _ in family.softcaps}
     raw |= rope_json(cfg.rope, cfg.local_rope) | _window_json(cfg, family)
-    again = dataclasses.replace(
-        parse_config(raw), bos_id=cfg.bos_id, eos_ids=cfg.eos_ids, compute_dtype=cfg.compute_dtype
-    )
+    parsed = dataclasses.replace(parse_config(raw), bos_id=cfg.bos_id, eos_ids=cfg.eos_ids)
     for field in dataclasses.fields(cfg):
         value = getattr(cfg, field.name)
-        if field.compare and getattr(again, field.name) != value:
+        if getattr(parsed, field.name) != value:
             raise ModelError(f"{cfg.family} has no {field.name} = {value!r}: cannot be saved")
     return raw
 
 
 def _window_json(cfg: DecoderConfig, family: Family) -> dict[str, Any]:
+    """The fields that describe the windows."""
     if family.windows == "none":
         return {}
     size = next((window for window in cfg.windows if window), None)

@@ -1,7 +1,7 @@
-"""The fields of a config.json, each checked as it is read, with account kept of which were.
+"""The fields of a config.json, each checked as it is read, with a record of those that were read.
 
-One that was neither read nor is known to leave the computation alone is refused by name unless it
-is off (None, False, empty), so that nothing which a checkpoint asks for is ever ignored.
+A field that was neither read nor is known to be harmless is refused by name unless it is off (None,
+False, empty), so that nothing that a checkpoint asks for is ever ignored.
 """
 
 from collections.abc import Container
@@ -9,8 +9,8 @@ from typing import Any, Never
 
 from vinejax.errors import ModelError
 
-# Fields that do not change what the forward pass computes: bookkeeping, training of other
-# trainers (dropout, initializers), and the generation settings that old configs carry.
+# Fields that do not change the forward pass: bookkeeping, settings for training (dropout,
+# initializers), and the generation settings that old configs carry.
 HARMLESS = frozenset(
     """
     architectures model_type dtype torch_dtype transformers_version _name_or_path name_or_path
@@ -21,43 +21,41 @@ HARMLESS = frozenset(
     problem_type id2label label2id prefix task_specific_params tf_legacy_loss
     keys_to_ignore_at_inference _attn_implementation attn_implementation
     _attn_implementation_autoset _attn_implementation_internal attention_dropout hidden_dropout
-    resid_pdrop embd_pdrop classifier_dropout
-    max_length max_new_tokens min_length do_sample early_stopping num_beams num_beam_groups
-    diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty
-    no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences
-    forced_bos_token_id forced_eos_token_id remove_invalid_values
-    exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
+    resid_pdrop embd_pdrop classifier_dropout max_length max_new_tokens min_length do_sample
+    early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p
+    repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
+    bad_words_ids num_return_sequences forced_bos_token_id forced_eos_token_id
+    remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     sliding_window_size max_sequence_length unsloth_version unsloth_fixed
     """.split()
 )
 
 
-class Reader:
-    """The fields of a config.json, each checked as it is read, and which of them were."""
+class FieldReader:
+    """The fields of one config.json; every method but `fail` records that its field was read."""
 
     def __init__(self, file: str, raw: dict[str, Any]):
         self.file, self.raw = file, raw
         self.seen: set[str] = set()
 
     def fail(self, field: str, rule: str) -> Never:
+        """Raise ModelError with file, field, its value and the rule that it breaks."""
         raise ModelError(f"{self.file}: {field} = {self.raw.get(field)!r} {rule}")
 
-    def get(self, field: str) -> Any:
+    def get(self, field: str, otherwise: Any = None) -> Any:
+        """The value of a field, or `otherwise` where it is absent or null."""
         self.seen.add(field)
-        return self.raw.get(field)
+        value = self.raw.get(field)
+        return otherwise if value is None else value
 
     def size(self, field: str, otherwise: int | None = None, least: int = 1) -> int:
-        value = self.get(field)
-        if value is None:
-            value = otherwise
+        value = self.get(field, otherwise)
         if type(value) is not int or value < least:
             self.fail(field, "must be a positive integer" if least else "must be an integer")
         return value
 
     def number(self, field: str, otherwise: float | None = None) -> float:
-        value = self.get(field)
-        if value is None:
-            value = otherwise
+        value = self.get(field, otherwise)
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
             self.fail(field, "must be a positive number")
         return float(value)
@@ -69,10 +67,10 @@ class Reader:
         return tuple(float(x) for x in values)
 
     def flag(self, field: str, otherwise: bool = False) -> bool:
-        value = self.get(field)
-        if value is not None and type(value) is not bool:
+        value = self.get(field, otherwise)
+        if type(value) is not bool:
             self.fail(field, "must be true or false")
-        return otherwise if value is None else value
+        return value
 
     def token(self, field: str) -> int | None:
         value = self.get(field)
@@ -81,7 +79,7 @@ class Reader:
         return value
 
     def refuse_the_rest(self, harmless: Container[str]) -> None:
-        """ModelError for the first field that asks for what nobody has read."""
+        """Raise ModelError for the first field that is set, was not read and is not harmless."""
         for field in sorted(self.raw.keys() - self.seen):
             if field not in harmless and self.raw[field] not in (None, False, "", [], {}):
                 self.fail(field, "is not supported, and must not be ignored: it may change results")

@@ -1,4 +1,4 @@
-"""Where a model is: a folder, a folder in an object store, or a name on the Hugging Face hub."""
+"""Find a model: a folder, a folder in an object store, or a name on the Hugging Face hub."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from etils import epath
 from vinejax.errors import ModelError
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # 'gpt2', 'deepseek-ai/deepseek-math-7b-base'
-# Weights in safetensors alone; Mistral's consolidated* are the same weights once more.
+# Only safetensors are downloaded; Mistral's consolidated* hold the same weights once more.
 WANTED = ["*.safetensors", "*.json", "*.jinja"]
 UNWANTED = ["*/*", "consolidated*"]
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
@@ -20,14 +20,14 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 def find_folder(path: epath.PathLike) -> epath.Path:
     """The folder of a model; a name that is no folder is looked up on the hub.
 
-    What the hub has is downloaded once a host, into the cache of huggingface_hub, which keeps
-    processes apart and respects HF_HUB_OFFLINE. Raises ModelError where there is no such model.
+    A model from the hub is downloaded once per host into huggingface_hub's cache, which is safe
+    between processes and respects HF_HUB_OFFLINE. Raises ModelError if there is no such model.
     """
     folder = epath.Path(path)
     try:
         if folder.is_dir():
             return folder
-    except ImportError as error:  # a client library for gs://
+    except ImportError as error:  # the client library for gs:// is missing
         raise ModelError(f"{path}: {error}") from None
     name = os.fspath(path)
     if folder.exists() or not HUB_NAME.fullmatch(name) or name.startswith("."):
@@ -45,16 +45,16 @@ def find_folder(path: epath.PathLike) -> epath.Path:
             f"{name}: no such model folder, and neither in the hub's cache nor to be downloaded"
             f"{offline}; give a folder, or `hf download {name}` first"
         ) from None
-    except Exception as error:  # of the HTTP client, which differs between versions
+    except Exception as error:  # the HTTP client's, whose types differ between versions
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{name}: no such model folder, nor one on the hub: {reason}") from None
 
 
 @contextlib.contextmanager
 def local_copy(folder: epath.Path) -> Iterator[str]:
-    """A path that libraries without gs:// can open, with all files but weights.
+    """The path of a folder's files except weights, for libraries that cannot open gs:// paths.
 
-    A local folder is its own copy.
+    Inside the context it is a temporary copy, or `folder` itself if that is local.
     """
     if "://" not in os.fspath(folder):
         yield os.fspath(folder)

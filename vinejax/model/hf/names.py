@@ -1,4 +1,4 @@
-"""Where each of our parameters lies in a Hugging Face checkpoint: name, rows, transposition.
+"""The place of each of our parameters in a Hugging Face checkpoint: name, rows, transposition.
 
 A torch Linear is [outputs, inputs]; ours is [inputs, outputs] with heads on an axis of their own.
 Phi-3 stacks the rows of q, k and v in one tensor, those of gate and up in another.
@@ -14,7 +14,9 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.families import FAMILIES
 from vinejax.model.hf.tensors import StoredTensor
 
-Path = tuple[str, ...]  # of a parameter, such as ("layers", "q", "kernel")
+Path = tuple[str, ...]  # to a parameter, such as ("layers", "q", "kernel")
+Shape = tuple[int, ...]
+Index = tuple[slice, ...]  # one slice per axis
 
 EMBED, HEAD = ("embed",), ("head",)
 TOP = {
@@ -41,41 +43,41 @@ SANDWICH = {
     "post_mlp_norm": "post_feedforward_layernorm",
 }
 FUSED = {"self_attn.qkv_proj": ("q", "k", "v"), "mlp.gate_up_proj": ("gate", "up")}
-BLOCK_BYTES = 2**22  # of a file, held at a time
+BLOCK_BYTES = 2**22  # the most of a file that is in memory at a time
 
 
 class Source(NamedTuple):
-    """The rows of a torch tensor that are a parameter, or one layer's part of it."""
+    """The rows of a torch tensor that hold a parameter, or one layer's part of it."""
 
     name: str  # {} stands for the layer
-    shape: tuple[int, ...]  # of the whole tensor
-    start: int
-    stop: int
+    shape: Shape  # of the whole tensor
+    start: int  # the first row
 
 
-def path_of(key_path: tuple[Any, ...]) -> Path:
-    """The names along a path that jax.tree_util gives."""
-    return tuple(key.key for key in key_path)
+def by_path(params: Params) -> dict[Path, Any]:
+    """The leaves of nested parameters by the names along their paths."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {tuple(key.key for key in path): leaf for path, leaf in leaves}
 
 
 def abstract_params(model: Decoder) -> Params:
-    """The parameters as shapes, float32; nothing is allocated."""
+    """The parameters as float32 shapes; nothing is allocated."""
     return jax.eval_shape(lambda: model.init(jax.random.key(0)))
 
 
-def sources(model: Decoder) -> dict[Path, Source]:
-    """Where each parameter lies in a checkpoint of the model's family."""
+def param_sources(model: Decoder) -> dict[Path, Source]:
+    """The place of each parameter in a checkpoint of the model's family."""
     cfg = model.cfg
     modules = MODULES | (SANDWICH if cfg.sandwich_norms else {})
     fused = FUSED if FAMILIES[cfg.family].fused else {}
-    shapes = {}
-    for key_path, x in jax.tree_util.tree_leaves_with_path(abstract_params(model)):
-        path = path_of(key_path)
-        shapes[path] = torch_shape(path, x.shape[1:] if path[0] == "layers" else x.shape)
-    found = {}
+    shapes = {
+        path: torch_shape(path, x.shape[1:] if path[0] == "layers" else x.shape)
+        for path, x in by_path(abstract_params(model)).items()
+    }
+    sources = {}
     for path, shape in shapes.items():
         if path[0] != "layers":
-            found[path] = Source(TOP[path], shape, 0, shape[0])
+            sources[path] = Source(TOP[path], shape, 0)
             continue
         _, module, kind = path
         name, members = modules[module], (module,)
@@ -83,14 +85,14 @@ def sources(model: Decoder) -> dict[Path, Source]:
             if module in group:
                 name, members = fused_name, group
         rows = [shapes["layers", member, kind][0] for member in members]
-        start = sum(rows[: members.index(module)])
         name = f"model.layers.{{}}.{name}.{'bias' if kind == 'bias' else 'weight'}"
-        found[path] = Source(name, (sum(rows), *shape[1:]), start, start + shape[0])
-    return found
+        start = sum(rows[: members.index(module)])
+        sources[path] = Source(name, (sum(rows), *shape[1:]), start)
+    return sources
 
 
-def _axes(path: Path, rank: int) -> tuple[slice, slice]:
-    """Which axes of a parameter are, flattened, the rows of torch's matrix and which its columns.
+def _matrix_axes(path: Path, rank: int) -> tuple[slice, slice]:
+    """The axes of a parameter that are, flattened, the rows and the columns of torch's matrix.
 
     A vector has rows only.
     """
@@ -102,22 +104,22 @@ def _axes(path: Path, rank: int) -> tuple[slice, slice]:
     return slice(0, rank), slice(rank, rank)
 
 
-def torch_shape(path: Path, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape in a checkpoint of a parameter of `shape`, one layer's or a top one."""
-    rows, columns = _axes(path, len(shape))
+def torch_shape(path: Path, shape: Shape) -> Shape:
+    """The shape that a parameter of `shape`, one layer's or a top one, has in a checkpoint."""
+    rows, columns = _matrix_axes(path, len(shape))
     matrix = math.prod(shape[rows]), math.prod(shape[columns])
     return matrix if shape[columns] else matrix[:1]
 
 
 def torch_matrix(path: Path, x: np.ndarray) -> np.ndarray:
     """A view of a parameter as [rows, columns] of a checkpoint."""
-    rows, _ = _axes(path, x.ndim)
+    rows, _ = _matrix_axes(path, x.ndim)
     num_rows = math.prod(x.shape[rows])
     return x.reshape(num_rows, -1) if rows.start == 0 else x.reshape(-1, num_rows).T
 
 
-def _range(shape: tuple[int, ...], index: tuple[slice, ...]) -> tuple[int, int]:
-    """(start, stop) of axes flattened into one: the first may be cut, the others are whole."""
+def _flat_range(shape: Shape, index: Index) -> tuple[int, int]:
+    """(start, stop) in axes flattened into one: the first may be cut, the others are whole."""
     if not shape:
         return 0, 1
     start, stop, _ = index[0].indices(shape[0])
@@ -125,20 +127,19 @@ def _range(shape: tuple[int, ...], index: tuple[slice, ...]) -> tuple[int, int]:
 
 
 def read_part(
-    tensor: StoredTensor, path: Path, source: Source, shape: tuple[int, ...],
-    index: tuple[slice, ...], out: np.ndarray,
-) -> None:  # fmt: skip
+    tensor: StoredTensor, path: Path, source: Source, shape: Shape, index: Index, out: np.ndarray
+) -> None:
     """Fill `out` with the part `index` of a parameter of `shape`, one layer's or a top one."""
-    rows, columns = _axes(path, len(shape))
-    first, last = _range(shape[rows], index[rows])
-    left, right = _range(shape[columns], index[columns])
+    rows, columns = _matrix_axes(path, len(shape))
+    first, last = _flat_range(shape[rows], index[rows])
+    left, right = _flat_range(shape[columns], index[columns])
     matrix = torch_matrix(path, out)
-    for start, stop in blocks(tensor, first, last):
+    for start, stop in row_blocks(tensor, first, last):
         block = tensor.rows(source.start + start, source.start + stop)
         matrix[start - first : stop - first] = block.reshape(stop - start, -1)[:, left:right]
 
 
-def blocks(tensor: StoredTensor, first: int, last: int) -> list[tuple[int, int]]:
-    """Rows first .. last - 1 in pieces that are small enough to be read at once."""
+def row_blocks(tensor: StoredTensor, first: int, last: int) -> list[tuple[int, int]]:
+    """Rows first .. last - 1 as (start, stop) of blocks of at most BLOCK_BYTES, or one row."""
     step = max(1, BLOCK_BYTES // (math.prod(tensor.shape[1:]) * tensor.dtype.itemsize))
     return [(start, min(start + step, last)) for start in range(first, last, step)]

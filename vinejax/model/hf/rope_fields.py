@@ -1,36 +1,28 @@
-"""RoPE in config.json, in and out: `rope_theta` beside `rope_scaling`, or `rope_parameters`."""
+"""Read and write RoPE in config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`."""
 
 from typing import Any, NamedTuple
 
 from vinejax.errors import ModelError
-from vinejax.model.hf.fields import Reader
+from vinejax.model.hf.fields import FieldReader
 from vinejax.model.rope import BY_LENGTH, Rope
 
-# What a rope_type needs (True) and may have.
-FIELDS: dict[str, dict[str, bool]] = {
-    "default": {},
-    "linear": {"factor": True},
-    "dynamic": {"factor": True, "original_max_position_embeddings": False},
-    "llama3": {
-        "factor": True, "low_freq_factor": True, "high_freq_factor": True,
-        "original_max_position_embeddings": False,
-    },
-    "yarn": {
-        "factor": True, "original_max_position_embeddings": False, "attention_factor": False,
-        "beta_fast": False, "beta_slow": False, "mscale": False, "mscale_all_dim": False,
-        "truncate": False,
-    },
-    "longrope": {
-        "short_factor": True, "long_factor": True, "factor": False, "attention_factor": False,
-        "original_max_position_embeddings": False,
-    },
-}  # fmt: skip
-
-KINDS = ("full_attention", "sliding_attention")  # of layers
+Json = dict[str, Any]
+ORIGINAL = "original_max_position_embeddings"
+YARN = ["attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"]
+# rope_type -> (the fields that it needs, the fields that it may have)
+FIELDS: dict[str, tuple[list[str], list[str]]] = {
+    "default": ([], []),
+    "linear": (["factor"], []),
+    "dynamic": (["factor"], [ORIGINAL]),
+    "llama3": (["factor", "low_freq_factor", "high_freq_factor"], [ORIGINAL]),
+    "yarn": (["factor"], [ORIGINAL, *YARN]),
+    "longrope": (["short_factor", "long_factor"], ["factor", "attention_factor", ORIGINAL]),
+}
+KINDS = ("full_attention", "sliding_attention")  # the kinds of layers
 
 
 class Defaults(NamedTuple):
-    """What the inner fields of RoPE are where they are left out."""
+    """The values of RoPE's own fields where those are left out."""
 
     theta: float
     partial: float
@@ -38,59 +30,61 @@ class Defaults(NamedTuple):
 
 
 def read_ropes(
-    read: Reader, types: tuple[str, ...], theta: float, local_theta: float | None, head_dim: int
+    read: FieldReader,
+    types: tuple[str, ...],
+    theta: float,
+    local_theta: float | None,
+    head_dim: int,
 ) -> tuple[Rope, Rope | None]:
-    """The RoPE of the layers that see everything and, with `local_theta`, of those with a window.
+    """The RoPE of layers with full attention and, with `local_theta`, that of layers with a window.
 
-    Raises ModelError for a `rope_type` that is none of `types`, and for fields that the type does
-    not have, lacks or cannot mean.
+    Raises ModelError for a `rope_type` outside `types`, and for fields that the type does not have,
+    that it needs and that are missing, or whose values are impossible.
     """
     context = read.size("max_position_embeddings")
     parameters = read.get("rope_parameters")
-    found = _object(read, read.get("rope_scaling") or parameters)
-    local: dict[str, Any] = {}
-    if local_theta is not None and "full_attention" in found:  # where transformers 5 writes both
-        found, local = (_object(read, found.get(kind)) for kind in KINDS)
+    fields = _checked_object(read, read.get("rope_scaling") or parameters)
+    local: Json = {}
+    if local_theta is not None and "full_attention" in fields:  # as transformers 5 writes both
+        fields, local = (_checked_object(read, fields.get(kind)) for kind in KINDS)
     defaults = Defaults(
         read.number("rope_theta", theta),
         read.number("partial_rotary_factor", 1.0),
-        read.size("original_max_position_embeddings", context),
+        read.size(ORIGINAL, context),
     )
-    rope = _rope(read.file, found, types, defaults, head_dim, context)
+    rope = _parse_rope(read.file, fields, types, defaults, head_dim, context)
     if local_theta is None:
         return rope, None
     defaults = defaults._replace(theta=read.number("rope_local_base_freq", local_theta))
     fixed = tuple(kind for kind in types if kind not in BY_LENGTH)
-    return rope, _rope(read.file, local, fixed, defaults, head_dim, context)
+    return rope, _parse_rope(read.file, local, fixed, defaults, head_dim, context)
 
 
-def _object(read: Reader, value: Any) -> dict[str, Any]:
+def _checked_object(read: FieldReader, value: object) -> Json:
+    """A JSON object of RoPE's fields, {} for none; ModelError for anything else."""
     if value is not None and not isinstance(value, dict):
         raise ModelError(f"{read.file}: RoPE = {value!r} must be an object")
     return value or {}
 
 
-def _rope(
-    file: str,
-    found: dict[str, Any],
-    types: tuple[str, ...],
-    defaults: Defaults,
-    head_dim: int,
-    context: int,
+def _parse_rope(
+    file: str, fields: Json, types: tuple[str, ...], defaults: Defaults, head_dim: int, context: int
 ) -> Rope:
-    kind = found.get("rope_type") or found.get("type") or "default"
+    """The RoPE that one object of `fields` describes; ModelError as in `read_ropes`."""
+    kind = fields.get("rope_type") or fields.get("type") or "default"
     kind = "longrope" if kind == "su" else kind  # its name in the first Phi-3 files
-    read = Reader(f"{file}: RoPE", {**found, "rope_type": kind})
+    read = FieldReader(f"{file}: RoPE", {**fields, "rope_type": kind})
     if kind not in types:
         read.fail("rope_type", f"is not supported, only {', '.join(types)}")
-    values: dict[str, Any] = {
+    values: Json = {
         "rope_theta": read.number("rope_theta", defaults.theta),
         "partial_rotary_factor": read.number("partial_rotary_factor", defaults.partial),
     }
-    for field, is_needed in FIELDS[kind].items():
-        if field == "original_max_position_embeddings":
+    needed, optional = FIELDS[kind]
+    for field in needed + optional:
+        if field == ORIGINAL:
             values[field] = read.size(field, defaults.original)
-        elif read.get(field) is None and not is_needed:
+        elif read.get(field) is None and field in optional:
             continue
         elif field == "truncate":
             values[field] = read.flag(field)
@@ -102,7 +96,7 @@ def _rope(
     if kind in BY_LENGTH:
         values["max_position_embeddings"] = context
     if kind == "longrope":
-        values.setdefault("factor", context / values["original_max_position_embeddings"])
+        values.setdefault("factor", context / values[ORIGINAL])
     rope = Rope(kind, **values)
     dim = rope.rotary_dim(head_dim)
     if dim < 2 or dim % 2 or dim > head_dim:
@@ -115,23 +109,24 @@ def _rope(
     return rope
 
 
-def rope_json(rope: Rope, local_rope: Rope | None) -> dict[str, Any]:
-    """The fields in the older of the two forms, which transformers 4 and 5 read."""
-    raw: dict[str, Any] = {"rope_theta": rope.rope_theta}
+def rope_json(rope: Rope, local_rope: Rope | None) -> Json:
+    """RoPE's fields of config.json in the older form, which transformers 4 and 5 read."""
+    raw: Json = {"rope_theta": rope.rope_theta}
     if rope.partial_rotary_factor != 1:
         raw["partial_rotary_factor"] = rope.partial_rotary_factor
-    defaults = {field: getattr(Rope, field) for field in FIELDS[rope.rope_type]}
+    needed, optional = FIELDS[rope.rope_type]
+    defaults = {field: getattr(Rope, field) for field in needed + optional}
     original = rope.original_max_position_embeddings
     if rope.rope_type == "dynamic":
-        defaults["original_max_position_embeddings"] = rope.max_position_embeddings
+        defaults[ORIGINAL] = rope.max_position_embeddings
     if rope.rope_type == "longrope":  # transformers 4 allows Phi-3 three fields, one named `type`
-        raw["original_max_position_embeddings"] = original
-        defaults["original_max_position_embeddings"] = original
+        raw[ORIGINAL] = original
+        defaults[ORIGINAL] = original
         defaults["factor"] = rope.max_position_embeddings / original
     scaling = {
         field: list(value) if isinstance(value, tuple) else value
         for field, default in defaults.items()
-        if (value := getattr(rope, field)) != default or FIELDS[rope.rope_type][field]
+        if (value := getattr(rope, field)) != default or field in needed
     }
     if rope.rope_type != "default":
         key = "type" if rope.rope_type == "longrope" else "rope_type"

@@ -1,15 +1,15 @@
 """safetensors files, read by range and written tensor by tensor.
 
 A file is 8 bytes with the length of a JSON header, the header (name -> dtype, shape, byte range),
-then the bytes. The `safetensors` library maps whole files, whose pages count as the process's
-memory (512 MB read grew it by 576 MB), wants all tensors at once to save them, and opens no gs://
-path. Here memory is what is asked for.
+and the data. The `safetensors` library maps whole files, whose pages count as the process's memory
+(reading 512 MB grew it by 576 MB), needs all tensors at once to save them, and opens no gs:// path.
+Here only the requested bytes are in memory.
 """
 
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ DTYPES = {
 MAX_HEADER = 100 * 2**20  # bytes, as in the library
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-UNFINISHED = ".tmp"  # ends the name of a file until it is whole
+TEMPORARY = ".tmp"  # the end of a file's name until `put_in_place`
 CONVERT = (
     "import sys, transformers as t; a, b = sys.argv[1:]; "
     "t.AutoModelForCausalLM.from_pretrained(a, dtype='auto').save_pretrained(b); "
@@ -41,13 +41,13 @@ PICKLED = (
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor lies."""
+    """The place of a tensor in a file."""
 
     name: str
     file: epath.Path
     dtype: np.dtype
     shape: tuple[int, ...]
-    start: int  # byte of the file
+    start: int  # its first byte in the file
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Rows start .. stop - 1 of its first axis, in the stored dtype."""
@@ -62,10 +62,10 @@ class StoredTensor:
 
 
 def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
-    """Tensor name -> where it is, for a folder with one file, several, or an index of them.
+    """Tensor name -> its place, for a folder with one file, several, or an index of them.
 
-    Headers alone are read. Raises ModelError for pickled weights, for a file that is missing,
-    cut short or no safetensors file, and for a tensor that two files have.
+    Only headers are read. Raises ModelError for pickled weights, for a file that is missing, cut
+    short or no safetensors file, and for a tensor that two files have.
     """
     index = folder / INDEX
     listed: dict[str, str] = {}
@@ -83,26 +83,28 @@ def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
         files = sorted(folder.glob("*.safetensors"))
     if not files:
         is_pickled = any(file.suffix in (".bin", ".pt", ".pth") for file in folder.iterdir())
-        # Of a model on the hub no others were downloaded.
+        # From the hub only safetensors files are downloaded.
         where = "" if is_pickled else "if its weights are elsewhere, or were left on the hub: "
         raise ModelError(f"{folder} has no *.safetensors; {where}{PICKLED}")
-    found: dict[str, StoredTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     for file in files:
         for tensor in read_header(file):
-            if tensor.name in found:
-                twice = f"{found[tensor.name].file.name} and {file.name}"
-                raise ModelError(f"{folder}: tensor {tensor.name} is in both {twice}")
-            found[tensor.name] = tensor
+            if tensor.name in tensors:
+                both = f"{tensors[tensor.name].file.name} and {file.name}"
+                raise ModelError(f"{folder}: tensor {tensor.name} is in both {both}")
+            tensors[tensor.name] = tensor
     for name, file in listed.items():
-        if name not in found or found[name].file.name != file:
+        if name not in tensors or tensors[name].file.name != file:
             raise ModelError(f"{folder / file}: tensor {name} is missing, which {INDEX} puts there")
-    return found
+    return tensors
 
 
 def read_json(file: epath.Path) -> dict[str, Any]:
-    """A JSON object; ModelError names a file that has none."""
+    """The JSON object in a file; ModelError, which names the file, where there is none."""
     try:
-        raw = json.loads(file.read_text())
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error}") from None
     except ValueError as error:
         raise ModelError(f"{file} is not JSON: {error}") from None
     if not isinstance(raw, dict):
@@ -111,7 +113,7 @@ def read_json(file: epath.Path) -> dict[str, Any]:
 
 
 def read_header(file: epath.Path) -> list[StoredTensor]:
-    """The tensors of a file, after a check that every byte of each is there."""
+    """The tensors in a file; ModelError unless every byte of each is there."""
     size = file.stat().length
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
@@ -120,7 +122,7 @@ def read_header(file: epath.Path) -> list[StoredTensor]:
         try:
             header = json.loads(opened.read(length))
             header.pop("__metadata__", None)
-            entries = [(name, str(x["dtype"]), *_numbers(x)) for name, x in header.items()]
+            entries = [(name, str(x["dtype"]), *_shape_and_range(x)) for name, x in header.items()]
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ModelError(f"{file} is not a safetensors file: its header is damaged") from None
     tensors = []
@@ -139,8 +141,8 @@ def read_header(file: epath.Path) -> list[StoredTensor]:
     return tensors
 
 
-def _numbers(entry: dict[str, Any]) -> tuple[tuple[int, ...], int, int]:
-    """Shape, first and last byte of a header's entry; ValueError where they are none."""
+def _shape_and_range(entry: dict[str, Any]) -> tuple[tuple[int, ...], int, int]:
+    """Shape, first byte and end of the bytes in a header's entry; ValueError if not integers."""
     shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
     if any(type(x) is not int or x < 0 for x in (*shape, start, stop)):
         raise ValueError
@@ -149,7 +151,7 @@ def _numbers(entry: dict[str, Any]) -> tuple[tuple[int, ...], int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class NewTensor:
-    """A tensor to be written; `make` gives it when its turn has come."""
+    """A tensor to be written; `make` computes it when it is about to be written."""
 
     name: str
     dtype: np.dtype
@@ -158,28 +160,22 @@ class NewTensor:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-class Written(NamedTuple):
-    """Files of weights that are whole, under names by which nobody finds them yet."""
+class TemporaryFiles(NamedTuple):
+    """Files of weights, complete, but under names by which no program finds them yet."""
 
-    files: list[tuple[epath.Path, str]]  # where each is, and its name to be
+    files: list[tuple[epath.Path, str]]  # the temporary path, and the final name
     index: str  # the text of the index, '' for none
 
 
-def write_tensors(folder: epath.Path, tensors: list[NewTensor], max_bytes: int) -> None:
-    """Write them as model.safetensors or, if they are more than `max_bytes`, as several files with
-    an index, in the place of what the folder held.
-    """
-    put_in_place(folder, write_unfinished(folder, tensors, max_bytes))
+def write_temporary(folder: epath.Path, tensors: list[NewTensor], max_bytes: int) -> TemporaryFiles:
+    """Write tensors beside the folder's files; `put_in_place` then replaces those by the new ones.
 
-
-def write_unfinished(folder: epath.Path, tensors: list[NewTensor], max_bytes: int) -> Written:
-    """The first half of `write_tensors`, which changes nothing that the folder holds.
-
-    Needs room for both. Where it fails it leaves nothing behind.
+    There is one file, or several with an index if the tensors have more than `max_bytes`. The disk
+    must have room for old and new files. If writing fails, the new files are removed.
     """
     parts: list[list[NewTensor]] = [[]]
     for tensor in tensors:
@@ -189,7 +185,7 @@ def write_unfinished(folder: epath.Path, tensors: list[NewTensor], max_bytes: in
     count = len(parts)
     names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
     names = names if count > 1 else [SINGLE]
-    files = [(folder / (name + UNFINISHED), name) for name in names]
+    files = [(folder / (name + TEMPORARY), name) for name in names]
     try:
         for (file, _), part in zip(files, parts, strict=True):
             _write_file(file, part)
@@ -198,38 +194,37 @@ def write_unfinished(folder: epath.Path, tensors: list[NewTensor], max_bytes: in
             file.unlink(missing_ok=True)
         raise
     if count == 1:
-        return Written(files, "")
-    places = {x.name: name for name, part in zip(names, parts, strict=True) for x in part}
+        return TemporaryFiles(files, "")
+    file_of = {x.name: name for name, part in zip(names, parts, strict=True) for x in part}
     size = sum(tensor.size for tensor in tensors)
-    index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
-    return Written(files, json.dumps(index, indent=2) + "\n")
+    index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(file_of.items()))}
+    return TemporaryFiles(files, json.dumps(index, indent=2) + "\n")
 
 
-def put_in_place(folder: epath.Path, written: Written) -> None:
-    """The second half: what the folder held goes, the new files take their names.
+def put_in_place(folder: epath.Path, temporary: TemporaryFiles) -> None:
+    """Replace the folder's weights by the files that `write_temporary` has written.
 
-    The old ones go first, so that nobody ever finds a mixture; the index comes last.
+    The old files are removed first, so that the folder never holds a mixture; the index comes last.
     """
     for old in [folder / INDEX, *folder.glob("model*.safetensors")]:
         old.unlink(missing_ok=True)
-    for file, name in written.files:
+    for file, name in temporary.files:
         file.replace(folder / name)
-    if written.index:
-        (folder / INDEX).write_text(written.index)
+    if temporary.index:
+        (folder / INDEX).write_text(temporary.index)
 
 
-def _write_file(file: epath.Path, tensors: Iterable[NewTensor]) -> None:
+def _write_file(file: epath.Path, tensors: list[NewTensor]) -> None:
+    """Write one safetensors file."""
     codes = {dtype: code for code, dtype in DTYPES.items()}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for tensor in tensors:
-        offsets = [end, end := end + tensor.size]
-        shape = list(tensor.shape)
-        header[tensor.name] = {
-            "dtype": codes[tensor.dtype], "shape": shape, "data_offsets": offsets,
-        }  # fmt: skip
+        start, end = end, end + tensor.size
+        entry = {"dtype": codes[tensor.dtype], "shape": list(tensor.shape)}
+        header[tensor.name] = entry | {"data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the bytes are aligned
+    text += b" " * (-len(text) % 8)  # so that the data is aligned
     with file.open("wb") as opened:
         opened.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors:
