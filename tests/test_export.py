@@ -14,7 +14,7 @@ from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.workdir import check_workdir, record_run
 from vinejax.settings import Config, ModelConfig
-from vinejax.types import TrainState
+from vinejax.types import RunState, TrainState
 
 
 def times(params: dict, factor: float) -> dict:
@@ -31,7 +31,8 @@ def run(tiny: Model, tmp_path: Path) -> tuple[Config, Path]:
     record_run(cfg, check_workdir(cfg, workdir))
     with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
         params = times(tiny.params, 7)
-        checkpoints.save(7, TrainState(jax.numpy.int32(7), params, {}), {"best_accuracy": 0.5})
+        state = RunState(TrainState(jax.numpy.int32(7), params, {}))
+        checkpoints.save(7, state, {"best_accuracy": 0.5})
     return cfg, workdir
 
 

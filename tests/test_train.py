@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 
+from vinejax import iterations
 from vinejax import train as loop
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
@@ -186,15 +187,15 @@ def resumed(run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[d
     The first start also traces that iteration.
     """
     workdir = tmp_path_factory.mktemp("resumed")
-    iterate = loop.iterate
+    policy_gradient = iterations.policy_gradient
 
     def dying(*args: Any):
         if len(list(workdir.glob("episodes/*"))) == 1:
             raise KeyboardInterrupt
-        return iterate(*args)
+        return policy_gradient(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "iterate", dying)
+        patch.setattr(iterations, "policy_gradient", dying)
         with pytest.raises(KeyboardInterrupt):
             loop.train(cases.config(profile="0:1"), workdir)
     before = cases.read_lines(workdir / "metrics.jsonl")

@@ -165,7 +165,7 @@ def test_a_warm_up_that_is_there_is_used(warmed: Path, monkeypatch: pytest.Monke
     def train(*args: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(sft, "train_supervised", train)
+    monkeypatch.setattr(warmup, "train_supervised", train)
     cfg = cases.config(sft={"steps": 25})
     weights = (warmed / "warmup" / "model.safetensors").read_bytes()
     warmup.warm_up(cfg, warmed)

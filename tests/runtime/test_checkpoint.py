@@ -15,25 +15,30 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from vinejax.errors import WorkdirError
 from vinejax.runtime.checkpoint import Checkpoints
-from vinejax.types import TrainState
+from vinejax.types import RunState, TrainState
 
 OPTIMIZER = optax.chain(
     optax.clip_by_global_norm(1.0), optax.adamw(optax.linear_schedule(1e-2, 0.0, 9))
 )
 
 
-def make_state(seed: int = 0) -> TrainState:
+def make_state(seed: int = 0) -> RunState:
     keys = jax.random.split(jax.random.key(seed), 2)
     blocks = {"w": jax.random.normal(keys[1], (2, 3, 3), jnp.bfloat16)}
     params = {"embed": jax.random.normal(keys[0], (5, 4)), "blocks": blocks}
-    return TrainState(jnp.int32(0), params, OPTIMIZER.init(params))
+    return RunState(TrainState(jnp.int32(0), params, OPTIMIZER.init(params)))
 
 
-@jax.jit
-def update(state: TrainState) -> TrainState:
-    grads = jax.tree.map(lambda x: x - 1, state.params)
-    updates, opt_state = OPTIMIZER.update(grads, state.opt_state, state.params)
-    return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
+def update(state: RunState) -> RunState:
+    policy = state.policy
+    grads = jax.tree.map(lambda x: x - 1, policy.params)
+    updates, opt_state = OPTIMIZER.update(grads, policy.opt_state, policy.params)
+    params = optax.apply_updates(policy.params, updates)
+    return RunState(TrainState(policy.step + 1, params, opt_state))
+
+
+def with_params(state: RunState, params: Any) -> RunState:
+    return RunState(state.policy._replace(params=params))
 
 
 def assert_equal(found: Any, expected: Any) -> None:
@@ -83,16 +88,18 @@ def test_what_an_earlier_process_saved_later_goes(tmp_path: pathlib.Path):
     for steps in ((5, 10), (8,)):
         with Checkpoints(tmp_path, keep=1) as best:
             for i in steps:
-                best.save_params(i, make_state(i).params, {})
+                best.save_params(i, make_state(i).policy.params, {})
     with Checkpoints(tmp_path, keep=1) as best:
         assert best.latest() == 8
-        params, _ = best.restore_params(8, make_state().params)
-    assert_equal(params, make_state(8).params)
+        params, _ = best.restore_params(8, make_state().policy.params)
+    assert_equal(params, make_state(8).policy.params)
 
 
 def test_arrays_may_be_overwritten_while_they_are_saved(tmp_path: pathlib.Path):
     add = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
-    state = TrainState(jnp.int32(0), {"w": jnp.zeros((1000, 1000))}, {"m": jnp.zeros(100)})
+    state = RunState(
+        TrainState(jnp.int32(0), {"w": jnp.zeros((1000, 1000))}, {"m": jnp.zeros(100)})
+    )
     with Checkpoints(tmp_path, keep=9) as checkpoints:
         for i in range(3):
             checkpoints.save(i, state, {})
@@ -110,32 +117,36 @@ def test_like_decides_sharding_and_dtype(tmp_path: pathlib.Path):
     mesh = jax.make_mesh((1, 1), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
     sharding = NamedSharding(mesh, PartitionSpec("data"))
     shape = jax.ShapeDtypeStruct((5, 4), jnp.bfloat16, sharding=sharding)
-    blocks = jax.device_put(state.params["blocks"], sharding)
-    like = state._replace(params={"embed": shape, "blocks": blocks})
+    blocks = jax.device_put(state.policy.params["blocks"], sharding)
+    like = with_params(state, {"embed": shape, "blocks": blocks})
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         found, _ = checkpoints.restore(1, like)
-        on_host, _ = checkpoints.restore_params(1, jax.tree.map(np.asarray, state.params))
-    assert found.params["embed"].sharding == sharding == found.params["blocks"]["w"].sharding
-    assert found.step.sharding == state.step.sharding
-    assert_equal(found.params["embed"], state.params["embed"].astype(jnp.bfloat16))
+        on_host, _ = checkpoints.restore_params(1, jax.tree.map(np.asarray, state.policy.params))
+    assert (
+        found.policy.params["embed"].sharding
+        == sharding
+        == found.policy.params["blocks"]["w"].sharding
+    )
+    assert found.policy.step.sharding == state.policy.step.sharding
+    assert_equal(found.policy.params["embed"], state.policy.params["embed"].astype(jnp.bfloat16))
     assert isinstance(on_host["embed"], np.ndarray)
-    assert_equal(on_host, state.params)
+    assert_equal(on_host, state.policy.params)
 
 
 def test_weights_alone(tmp_path: pathlib.Path):
     state = make_state()
     with Checkpoints(tmp_path / "best", keep=1) as best:
-        best.save_params(3, state.params, {"pass_at_1": 0.25})
-        best.save_params(7, state.params, {"pass_at_1": 0.5})
+        best.save_params(3, state.policy.params, {"pass_at_1": 0.25})
+        best.save_params(7, state.policy.params, {"pass_at_1": 0.5})
     with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(7, state, {"i": 7})
     shutil.rmtree(tmp_path / "checkpoints" / "7" / "optimizer")  # it is not even read
     for folder, meta in (("best", {"pass_at_1": 0.5}), ("checkpoints", {"i": 7})):
         with Checkpoints(tmp_path / folder, keep=1) as checkpoints:
             assert checkpoints.latest() == 7
-            params, found = checkpoints.restore_params(7, make_state(1).params)
+            params, found = checkpoints.restore_params(7, make_state(1).policy.params)
         assert found == meta
-        assert_equal(params, state.params)
+        assert_equal(params, state.policy.params)
     with Checkpoints(tmp_path / "best", keep=1) as best:
         with pytest.raises(WorkdirError, match=r"best/7: is damaged.*optimizer"):
             best.restore(7, make_state())
@@ -158,7 +169,7 @@ def refusal(folder: pathlib.Path, iteration: int, params: Any) -> str:
     """The message of the error that restoring from `folder` raises."""
     with Checkpoints(folder, keep=1) as checkpoints, pytest.raises(WorkdirError) as error:
         state = make_state()
-        checkpoints.restore(iteration, state._replace(params=params))
+        checkpoints.restore(iteration, with_params(state, params))
     return str(error.value)
 
 
@@ -189,7 +200,7 @@ def test_damaged_checkpoints(tmp_path: pathlib.Path, damage: Any, part: str):
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         checkpoints.save(4, make_state(), {"i": 4})
     damage(tmp_path / "4" / part)
-    message = refusal(tmp_path, 4, make_state().params)
+    message = refusal(tmp_path, 4, make_state().policy.params)
     assert message.startswith(f"{tmp_path}/4: is damaged")
     assert "\n" not in message and len(message) < 500
 
@@ -218,7 +229,7 @@ def test_other_shapes_are_refused(tmp_path: pathlib.Path):
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         checkpoints.save(4, state, {})
     for change in ({"embed": jnp.zeros((5, 6))}, {"head": jnp.zeros(3)}):
-        message = refusal(tmp_path, 4, state.params | change)
+        message = refusal(tmp_path, 4, state.policy.params | change)
         assert "another model" in message and "\n" not in message
 
 

@@ -65,10 +65,12 @@ def test_the_state_leaves_the_devices_and_resumes(start: str, tmp_path: Path):
         open_session(cfg, tmp_path / "run") as session,
         Checkpoints(tmp_path / "run" / "checkpoints", keep=2) as checkpoints,
     ):
-        assert kinds(session.start) == {"pinned_host"} and kinds(session.reference) == {"device"}
+        assert kinds(session.start) == {"pinned_host"} and kinds(session.load_reference()) == {
+            "device"
+        }
         state, progress = loop.resume(session, checkpoints)
-    assert progress.done == 1 and kinds(state.params) == {"device"}
-    assert kinds(state.opt_state) == kinds(state.critic) == {"pinned_host"}
+    assert progress.done == 1 and kinds(state.policy.params) == {"device"}
+    assert kinds(state.policy.opt_state) == kinds(state.critic) == {"pinned_host"}
     assert loop.parked(cases.config(), state) is state
     assert cases.config().offload == OffloadConfig()
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
