@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from helpers import loop_cases as cases
-from vinejax.rollout.branches import Branch, Grown
+from vinejax.rollout.branches import Branch, Growing, Grown, Stream
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.vine import fill_values
 from vinejax.settings import Config, GraderConfig
@@ -43,20 +43,20 @@ class FakeEngine(Engine):
     def scores_as_learner(self) -> bool:
         return False
 
-    def grow(self, params, trunks, branches, max_tokens=None, on_grown=None) -> list[Grown]:
+    def stream(self, params, trunks, branches, max_tokens=None, scored=False) -> Stream:
         self.trunks, self.branches, self.budgets = trunks, branches, max_tokens
-        seen: dict[tuple[int, int], int] = {}
-        out = []
-        for branch in branches:
+        return Stream(self._scripted)
+
+    def _scripted(self) -> Growing:
+        trunks, seen = self.trunks, {}
+        for i, branch in enumerate(self.branches):
             assert 1 <= branch.position <= len(trunks[branch.trunk])
             place = (branch.trunk, branch.position)
             text, finish = self.script(branch, seen.get(place, 0))
             seen[place] = seen.get(place, 0) + 1
             ids = self.tokenizer.encode(text) + [cases.EOS] * (finish == "eos")
-            out.append(Grown(ids, [-1.0] * len(ids), text, finish))
-            if on_grown is not None:
-                on_grown(len(out) - 1, out[-1])
-        return out
+            yield i, Grown(ids, [-1.0] * len(ids), text, finish)
+        return []
 
     def states(self) -> list[tuple[int, int]]:
         """(trunk, position) of each state that was grown from, in order."""

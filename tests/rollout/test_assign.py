@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from vinejax.rollout.assign import assign, lanes, ring_blocks, window_shape
+from vinejax.rollout.assign import assign, lanes_per_row, window_shape
+from vinejax.rollout.cache import ring_blocks
 from vinejax.shapes import bucket
 
 
@@ -49,17 +50,19 @@ def test_a_trunk_with_most_of_the_work_gets_several_rows_at_once():
 
 @pytest.mark.parametrize("slots", [1, 7, 64, 256])
 @pytest.mark.parametrize("trunks", [1, 2, 9, 500])
-@pytest.mark.parametrize("a_trunk", [1, 8, 108])
-def test_a_window_has_lanes_for_all_slots(slots, trunks, a_trunk):
-    rows, group = window_shape(slots, trunks, trunks * a_trunk)
-    assert rows * group >= slots and group <= slots
+@pytest.mark.parametrize("branches_per_trunk", [1, 8, 108])
+def test_a_window_has_lanes_for_all_slots(slots, trunks, branches_per_trunk):
+    rows, lanes = window_shape(slots, trunks, trunks * branches_per_trunk)
+    assert rows * lanes >= slots and lanes <= slots
     assert rows == 1 or rows / 2 < trunks
     if trunks >= rows and rows > 1:
-        assert rows * a_trunk >= min(2 * slots, trunks * a_trunk) / 2, "branches wait on each row"
+        assert rows * branches_per_trunk >= min(2 * slots, trunks * branches_per_trunk) / 2, (
+            "branches wait on each row"
+        )
 
 
 def test_a_window_that_memory_cut_down_still_serves_all_slots():
-    assert [lanes(64, rows) for rows in (1, 2, 3, 8, 64, 512)] == [64, 64, 44, 16, 2, 1]
+    assert [lanes_per_row(64, rows) for rows in (1, 2, 3, 8, 64, 512)] == [64, 64, 44, 16, 2, 1]
 
 
 def test_buckets_are_few_and_close():

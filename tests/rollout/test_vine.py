@@ -110,10 +110,10 @@ def test_budgets():
 
 def test_no_two_branches_share_a_seed():
     class Sampler(FakeEngine):
-        def grow(self, *args, **settings):
-            grown = super().grow(*args, **settings)
+        def stream(self, *args, **settings):
+            stream = super().stream(*args, **settings)
             seeds.extend(branch.seed for branch in self.branches)
-            return grown
+            return stream
 
     seeds: list[int] = []
     engine = Sampler(lambda branch, k: ("".join((RIGHT, WRONG)[k % 2]), "eos"))

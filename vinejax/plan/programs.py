@@ -23,8 +23,8 @@ from vinejax.model.sharding import param_shardings
 from vinejax.plan.case import Case
 from vinejax.plan.memory import Phase, train_length
 from vinejax.plan.work import pass_rows
-from vinejax.rollout import arrays as layout
-from vinejax.rollout import decode, split, window
+from vinejax.rollout import arrays, decode, split, window
+from vinejax.rollout.cache import WINDOW, CacheLayout
 from vinejax.types import Batch, TrainState
 
 UPDATES = 1000  # of a run: part of the learning rate's schedule, but of no shape
@@ -64,7 +64,7 @@ class Programs:
             temperature = self.case.cfg.sample.temperature
         return window.prefill.lower(
             self.model, self.mesh, temperature, self._weights(), held, rows, tokens,
-            self._numbers(places), served,
+            window.Entering(self._numbers(places), served),
         )  # fmt: skip
 
     def _decode(self) -> Any:
@@ -81,10 +81,9 @@ class Programs:
         states = sum(map(len, cfg.stop))
         stops = self._shape((states, self.model.cfg.vocab_size), jnp.int32, Spec())
         waiting = jax.ShapeDtypeStruct((), jnp.bool_)
-        return decode.decode_chunk.lower(
-            self.model, drawing, self.mesh, self.model.cfg.eos_ids, sizes, self._weights(), held,
-            queue, stops, waiting, slots, rows,
-        )  # fmt: skip
+        config = decode.DecodeConfig(self.model, self.mesh, drawing, self.model.cfg.eos_ids, sizes)
+        inputs: Any = decode.Inputs._make([self._weights(), held, queue, stops, waiting])
+        return decode.decode_chunk.lower(config, inputs, slots, rows)
 
     def _score(self) -> Any:
         batch = self._batch(pass_rows(self.case))
@@ -136,16 +135,19 @@ class Programs:
 
     def _caches(self) -> tuple[window.Window, window.Rows, decode.Slots]:
         held, rows, slots = jax.eval_shape(
-            lambda: layout.empty(self.model, self.mesh, self.phase.sizes)
+            lambda: arrays.empty_caches(self.model, self.mesh, self.phase.sizes)
         )
 
-        def placed(tree: Any, axes: str) -> Any:
-            spec = split.cache_spec(axes)
+        def placed(tree: Any, spec: Spec) -> Any:
             return jax.tree.map(lambda x: self._shape(x.shape, x.dtype, spec), tree)
 
-        keys, values = map(placed, (slots.keys, slots.values), self.phase.sizes.ring)
-        slots = placed(slots._replace(keys=[], values=[]), "s")._replace(keys=keys, values=values)
-        return placed(held, "skbh"), placed(rows, "s"), slots
+        def cache(tree: Any, layout: CacheLayout) -> Any:
+            return placed(tree, layout.spec)
+
+        keys, values = map(cache, (slots.keys, slots.values), self.phase.sizes.ring)
+        numbers = placed(slots._replace(keys=[], values=[]), split.SHARDS)
+        slots = numbers._replace(keys=keys, values=values)
+        return cache(held, WINDOW), placed(rows, split.SHARDS), slots
 
     def _batch(self, rows: int) -> Batch:
         """On the host, as the loop has it."""
