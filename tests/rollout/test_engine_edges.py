@@ -200,6 +200,8 @@ def test_the_text_of_a_continuation_keeps_its_spaces(greedy, stories):
 def test_bad_input_is_named(trunks, branch, message, tiny):
     engine = tiny_engine(tiny)
     with pytest.raises(ValueError, match=message):
+        engine.stream(tiny.params, trunks, [Branch(0, 1, 0), branch])  # at the call
+    with pytest.raises(ValueError, match=message):
         engine.grow(tiny.params, trunks, [Branch(0, 1, 0), branch])
     assert engine.stats == EngineStats(), "refused before anything was computed"
 

@@ -86,6 +86,41 @@ def test_back_filled_states_get_no_advantage_with_a_discount_either():
     assert not advantages[0, 1:].any() and advantages[0, 0] != 0
 
 
+@pytest.mark.parametrize("max_states", [1, None])
+def test_solutions_that_are_always_right_have_no_advantage_with_a_discount(max_states):
+    """A continuation's outcome comes with its last step, and is discounted by the steps before."""
+    steps = ("\n2+3=5", "\n5-1=4", "\n4-0=4", "\n4+0=4\n#### 4")
+    one = episode(steps)
+
+    def rest(branch: Branch, k: int) -> tuple[str, str]:
+        return one.text[branch.position - len(PROMPT) :], "eos"
+
+    values = {"k": 4, "max_states": max_states}
+    cfg = cases.config(values=values, ppo={"gamma": 0.9, "whiten": "none"})
+    (filled,), _ = fill([one], cfg, rest)
+    np.testing.assert_allclose(values_of(filled), [0.9**3, 0.9**2, 0.9, 1.0], rtol=1e-6)
+    _, advantages = with_advantages(collate([filled], 1), [filled], cfg.ppo)
+    np.testing.assert_allclose(advantages, 0.0, atol=1e-6)
+
+
+def test_a_longer_way_to_the_answer_is_worth_less_with_a_discount():
+    """Its own steps count, not the episode's; a step that ends after the state counts whole."""
+    cfg = cases.config(values={"k": 3, "max_states": 0}, ppo={"gamma": 0.5, "whiten": "none"})
+    texts = ["\n#### 4", "\n2+3=5\n#### 4", "\n2+3=5\n5-1=4\n4-0=4\n#### 4"]
+    (filled,), _ = fill([episode(RIGHT)], cfg, lambda branch, k: (texts[k], "eos"))
+    assert [c.reward for c in filled.continuations[0]] == [1.0, 1.0, 0.25]
+
+
+def test_without_a_discount_no_continuation_is_split(monkeypatch):
+    def refuse(task: Task, text: str) -> list[int]:
+        raise AssertionError("split")
+
+    one = episode(RIGHT)
+    monkeypatch.setattr(Task, "split", refuse)
+    (filled,), _ = fill([one], config())
+    assert values_of(filled).size == 2
+
+
 def test_equal_prefixes_are_one_state():
     other_end = (RIGHT[0], "\n5-1=5\n#### 5")
     episodes = [episode(RIGHT), episode(other_end, reward=0.0), episode(WRONG, reward=0.0)]

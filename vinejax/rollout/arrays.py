@@ -132,16 +132,9 @@ def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows
 
     per_row, per_slot = sizes.rows, sizes.slots
     rows = Rows(next=numbers(per_row), end=numbers(per_row), loaded=numbers(per_row))
-    slots = Slots(
-        step=numbers(1),
-        item=numbers(per_slot, -1),
-        row=numbers(per_slot),
-        age=numbers(per_slot),
-        token=numbers(per_slot),
-        match=numbers(per_slot),
-        keys=blocks(sizes.ring.keys),
-        values=blocks(sizes.ring.values),
-    )
+    zeros = {name: numbers(per_slot) for name in ("row", "age", "token", "match")}
+    keys, values = blocks(sizes.ring.keys), blocks(sizes.ring.values)
+    slots = Slots(step=numbers(1), item=numbers(per_slot, -1), **zeros, keys=keys, values=values)
     return Window(trunks(), trunks()), rows, slots
 
 

@@ -68,15 +68,11 @@ class Stream:
 
 
 class Work(NamedTuple):
-    """What a phase has to do, checked. All fields but `trunks` have one entry per branch."""
+    """Branches to be grown, checked."""
 
     trunks: list[list[int]]  # each as far as it has to be computed
-    trunk: list[int]
-    position: list[int]
-    seed: list[int]
-    budget: list[int]
-    last: list[int]  # token of the trunk before the branch
-    match: list[int]  # how much of a stop string the response ends with there: see `stop.py`
+    branches: Sequence[Branch]
+    budgets: list[int]  # tokens that each branch may take
 
 
 def as_lists(trunks: Trunks) -> list[list[int]]:
@@ -139,23 +135,22 @@ def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) 
 
 
 def work_of(
-    trunks: list[list[int]],
+    trunks: Trunks,
     branches: Sequence[Branch],
-    budgets: list[int],
-    match: list[int],
+    max_tokens: MaxTokens,
+    cfg: DecoderConfig,
     scored: bool,
 ) -> Work:
-    """The branches' fields; of each trunk only what has to be computed, [] for nothing."""
-    needed = [len(trunk) if scored else 0 for trunk in trunks]
+    """The branches with their budgets; of each trunk what has to be computed: all if `scored`.
+
+    Raises ValueError for what does not fit the model of `cfg`.
+    """
+    lists = as_lists(trunks)
+    check_branches(lists, branches, cfg)
+    budgets = budgets_of(branches, max_tokens, cfg.context)
+    lengths = [len(trunk) if scored else 0 for trunk in lists]
     for branch, budget in zip(branches, budgets, strict=True):
         if budget > 0:
-            needed[branch.trunk] = max(needed[branch.trunk], branch.position)
-    return Work(
-        [trunk[:length] for trunk, length in zip(trunks, needed, strict=True)],
-        [b.trunk for b in branches],
-        [b.position for b in branches],
-        [b.seed for b in branches],
-        budgets,
-        [trunks[b.trunk][b.position - 1] for b in branches],
-        match,
-    )
+            lengths[branch.trunk] = max(lengths[branch.trunk], branch.position)
+    trimmed = [trunk[:length] for trunk, length in zip(lists, lengths, strict=True)]
+    return Work(trimmed, tuple(branches), budgets)

@@ -43,12 +43,8 @@ class CacheLayout:
 
     def mix(self, weights: Float[Array, "B K G S"], values: jax.Array) -> Float[Array, "B K G H"]:
         """The values of all columns, weighted and summed in float32."""
-        return jnp.einsum(
-            f"bkgs,{self.axes}->bkgh",
-            weights.astype(values.dtype),
-            values,
-            preferred_element_type=jnp.float32,
-        )
+        weights, letters = weights.astype(values.dtype), f"bkgs,{self.axes}->bkgh"
+        return jnp.einsum(letters, weights, values, preferred_element_type=jnp.float32)
 
 
 WINDOW = CacheLayout("bksh")

@@ -24,29 +24,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vinejax.model.decoder import Decoder, softcap
 from vinejax.model.sharding import ROWS
+from vinejax.rollout import attention, split
 from vinejax.rollout.assign import Sizes
-from vinejax.rollout.attention import (
-    Lanes,
-    Queries,
-    Scoring,
-    assign_lanes,
-    merge,
-    ring_part,
-    trunk_part,
-    write_column,
-)
+from vinejax.rollout.attention import Queries, Scoring
 from vinejax.rollout.cache import WINDOW
 from vinejax.rollout.sampling import sample
-from vinejax.rollout.split import (
-    REPLICATED,
-    SHARDS,
-    Weights,
-    embed,
-    own_part,
-    readable,
-    vocab_axis,
-    weight_specs,
-)
+from vinejax.rollout.split import REPLICATED, SHARDS, Weights
 from vinejax.rollout.window import Rows, Window
 from vinejax.settings import SampleConfig
 
@@ -64,15 +47,6 @@ class DecodeConfig:
     sampling: SampleConfig  # only temperature, top-p and top-k are used
     eos_ids: tuple[int, ...]
     sizes: Sizes
-
-    @property
-    def part(self) -> Decoder:
-        """What one place of the tensor axis computes of the model."""
-        return own_part(self.model, self.mesh)
-
-    @property
-    def vocab_axis(self) -> str | None:
-        return vocab_axis(self.model, self.mesh)
 
 
 class Queue(NamedTuple):
@@ -125,6 +99,9 @@ class Trace(NamedTuple):
     left: jax.Array  # i32[W] items of each row that have not ended
 
 
+Progress = tuple[jax.Array, Slots, Rows, Steps]  # of the loop; first the steps that were run
+
+
 @functools.partial(jax.jit, static_argnames="config", donate_argnames=("slots", "rows"))
 def decode_chunk(
     config: DecodeConfig, inputs: Inputs, slots: Slots, rows: Rows
@@ -136,22 +113,18 @@ def decode_chunk(
     """
     chunk = config.sizes.chunk
 
-    def one_shard(
-        inputs: Inputs, slots: Slots, rows: Rows
-    ) -> tuple[Slots, Rows, Steps, Int[Array, " W"]]:
+    def one_shard(inputs: Inputs, slots: Slots, rows: Rows):
         B = slots.item.shape[0]
         none = jnp.zeros((chunk, B), jnp.int32)
         idle = jnp.full((chunk, B), -1, jnp.int32)
         steps = Steps(idle, none, jnp.zeros((chunk, B), jnp.float32), none)
 
-        def work_left(state: tuple[jax.Array, Slots, Rows, Steps]) -> Bool[Array, ""]:
+        def work_left(state: Progress) -> Bool[Array, ""]:
             n, slots, rows, _ = state
             limit = jnp.where(inputs.trunks_wait, (chunk + 1) // 2, chunk)
             return (n < limit) & (jnp.any(slots.item >= 0) | jnp.any(rows.next < rows.end))
 
-        def body(
-            state: tuple[jax.Array, Slots, Rows, Steps],
-        ) -> tuple[jax.Array, Slots, Rows, Steps]:
+        def body(state: Progress) -> Progress:
             n, slots, rows, steps = state
             slots, rows = _refill(inputs, slots, rows, config.sizes.lanes)
             slots, step = _step(config, inputs, slots)
@@ -165,16 +138,14 @@ def decode_chunk(
     ring = config.sizes.ring
     slot_specs = jax.tree.map(lambda _: SHARDS, slots)
     slot_specs = slot_specs._replace(keys=ring.keys.spec, values=ring.values.spec)
-    weights = weight_specs(config.model, config.mesh)
-    input_specs = Inputs._make([weights, WINDOW.spec, SHARDS, REPLICATED, REPLICATED])
-    slots, rows, steps, left = jax.shard_map(
-        one_shard,
-        mesh=config.mesh,
-        check_vma=False,
-        in_specs=(input_specs, slot_specs, SHARDS),
-        out_specs=(slot_specs, SHARDS, Spec(None, ROWS), SHARDS),
-    )(inputs, slots, rows)
-    return slots, rows, readable(config.mesh, Trace(steps, left))
+    weight_specs = split.weight_specs(config.model, config.mesh)
+    input_specs = Inputs._make([weight_specs, WINDOW.spec, SHARDS, REPLICATED, REPLICATED])
+    in_specs = (input_specs, slot_specs, SHARDS)
+    out_specs = (slot_specs, SHARDS, Spec(None, ROWS), SHARDS)
+    slots, rows, steps, left = split.on_shards(config.mesh, one_shard, in_specs, out_specs)(
+        inputs, slots, rows
+    )
+    return slots, rows, split.readable(config.mesh, Trace(steps, left))
 
 
 def _on_row(slots: Slots, rows: Rows) -> Int[Array, "B W"]:
@@ -227,13 +198,14 @@ def _refill(inputs: Inputs, slots: Slots, rows: Rows, lanes: int) -> tuple[Slots
 def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, Steps]:
     """One token for every busy slot; also what the trace says of the step."""
     queue, stops, cfg = inputs.queue, inputs.stops, config.sampling
+    axis = split.vocab_axis(config.model, config.mesh)
     busy = slots.item >= 0
     visible = queue.position[slots.item] - 1
     queries = Queries(busy, slots.row, visible, jnp.where(busy, slots.age, 0))
     logits, keys, values = _forward(config, inputs, slots, queries)
     with jax.named_scope("sampling"):
         u = _uniforms(queue.seed[slots.item], queries.position + 1)
-        token, logprob = sample(logits, u, cfg.temperature, cfg.top_p, cfg.top_k, config.vocab_axis)
+        token, logprob = sample(logits, u, cfg.temperature, cfg.top_p, cfg.top_k, axis)
     match = stops[slots.match, token] if stops.shape[0] else slots.match
     outcomes = [  # the last that holds is what counts
         (LENGTH, queries.age + 1 == queue.budget[slots.item]),
@@ -275,25 +247,27 @@ def _forward(
     config: DecodeConfig, inputs: Inputs, slots: Slots, queries: Queries
 ) -> tuple[Float[Array, "B V"], Blocks, Blocks]:
     """Next-token logits of all slots, and the rings with the new column."""
-    model, sizes, weights, window = config.part, config.sizes, inputs.weights, inputs.window
-    cfg, step, B = model.cfg, slots.step[0], slots.item.shape[0]
-    lanes: Lanes = assign_lanes(queries, sizes.rows, sizes.lanes)
-    x = embed(model, weights, slots.token[:, None], config.vocab_axis)
+    model, sizes = split.own_part(config.model, config.mesh), config.sizes
+    weights, window, cfg = inputs.weights, inputs.window, model.cfg
+    step, B = slots.step[0], slots.item.shape[0]
+    lanes = attention.assign_lanes(queries, sizes.rows, sizes.lanes)
+    axis = split.vocab_axis(config.model, config.mesh)
+    x = split.embed(model, weights, slots.token[:, None], axis)
     keys, values = [], []
     # A Python loop, not a scan over the layers, which would copy window and ring in every step.
     for i, layer in enumerate(weights["layers"]):
 
         @jax.named_scope("attention")
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, i: int = i):
-            ring_k = write_column(slots.keys[i], step, k, sizes.ring.keys)
-            ring_v = write_column(slots.values[i], step, v, sizes.ring.values)
+            ring_k = attention.write_column(slots.keys[i], step, k, sizes.ring.keys)
+            ring_v = attention.write_column(slots.values[i], step, v, sizes.ring.values)
             q = q.reshape(B, k.shape[2], -1, q.shape[-1])  # [B,1,N,H] -> [B,K,G,H]
             scoring = Scoring(
                 lambda qk: softcap(qk * cfg.score_scale, cfg.attention_softcap), cfg.window(i)
             )
-            mixed = merge(
-                trunk_part(q, window.keys[i], window.values[i], lanes, scoring),
-                ring_part(q, ring_k, ring_v, step, queries.age, scoring, sizes.ring),
+            mixed = attention.merge(
+                attention.trunk_part(q, window.keys[i], window.values[i], lanes, scoring),
+                attention.ring_part(q, ring_k, ring_v, step, queries.age, scoring, sizes.ring),
             )
             return mixed.reshape(B, 1, -1, q.shape[-1]).astype(v.dtype), (ring_k, ring_v)
 

@@ -18,8 +18,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.sharding import auto, placed
-from vinejax.rollout import arrays, decode, split
+from vinejax.model.sharding import auto, placed, platform_of
+from vinejax.rollout import arrays, split
 from vinejax.rollout.assign import Load, Sizes, assign
 from vinejax.rollout.branches import (
     Branch,
@@ -29,12 +29,10 @@ from vinejax.rollout.branches import (
     Stream,
     Trunks,
     Work,
-    as_lists,
-    budgets_of,
-    check_branches,
     check_sampling,
     work_of,
 )
+from vinejax.rollout.decode import LENGTH, DecodeConfig
 from vinejax.rollout.finish import Reader
 from vinejax.rollout.phase import Drawn, Phase, Programs, queue_fields
 from vinejax.rollout.stats import EngineStats
@@ -118,14 +116,10 @@ class Engine:
         Raises in the loop: RoomError for too little memory, before its first step; DivergedError, a
         FloatingPointError, naming a trunk whose logits are not finite.
         """
-        trunks = as_lists(trunks)
-        check_branches(trunks, branches, self.model.cfg)
         if max_tokens is None:
             max_tokens = self.sample_config.max_tokens
-        budgets = budgets_of(branches, max_tokens, self.model.cfg.context)
-        return Stream(
-            functools.partial(self._grow, params, trunks, tuple(branches), budgets, scored)
-        )
+        work = work_of(trunks, branches, max_tokens, self.model.cfg, scored)
+        return Stream(functools.partial(self._grow, params, work, scored))
 
     def grow(
         self,
@@ -163,52 +157,52 @@ class Engine:
         """Give up the copy of the weights that decoding keeps between two calls."""
         self._weights = None
 
-    def _grow(
-        self,
-        params: Params,
-        trunks: list[list[int]],
-        branches: Sequence[Branch],
-        budgets: list[int],
-        scored: bool,
-    ) -> Growing:
-        for i, budget in enumerate(budgets):
+    def _grow(self, params: Params, work: Work, scored: bool) -> Growing:
+        for i, budget in enumerate(work.budgets):
             if budget <= 0:
                 yield i, Grown([], [], "", "length")
-        if not (scored and trunks) and not any(budget > 0 for budget in budgets):
+        if not any(work.trunks):
             return []
         compiles = num_compiles()
         try:
-            stop = self.sample_config.stop
-            reader = Reader(self.tokenizer, stop, trunks, branches, self.stats)
-            phase = self._phase(params, trunks, branches, budgets, scored)
+            reader = Reader(self.tokenizer, self.sample_config.stop, work, self.stats)
+            phase = self._phase(params, work, scored)
             cut_short = yield from reader.read(phase.run())
             logprobs = phase.trunk_logprobs()
             del phase  # and its caches, before others are made
             while cut_short:
-                going_on = self._go_on(params, trunks, branches, budgets, cut_short)
-                cut_short = yield from reader.read(going_on)
+                cut_short = yield from reader.read(self._go_on(params, work, cut_short))
         finally:
             self.stats.compiles += num_compiles() - compiles
-        return [logprobs[i] for i in range(len(trunks))] if scored else []
+        return [logprobs[i] for i in range(len(work.trunks))] if scored else []
+
+    def _phase(self, params: Params, work: Work, scored: bool) -> Phase:
+        """A phase for this work, with its caches made and nothing computed."""
+        loads, sizes = self._assign(work, scored, self._memory(params))
+        distributed.barrier("grow", (work, sizes))
+        match = first_states(self._table, work)
+        programs = Programs(
+            config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
+            temperature=self.sample_config.temperature if scored else None,
+            weights=self._decoding(params),
+            queue=arrays.put_queue(self.mesh, queue_fields(work, match, loads, sizes.queue)),
+            stops=self._stops,
+        )
+        return Phase(programs, work, loads, self.stats)
 
     def _assign(self, work: Work, scored: bool, memory: int) -> tuple[list[list[Load]], Sizes]:
         """The shards' loads and the shapes of the phase, within `memory` bytes per device."""
         sizes, taken = arrays.sizes_of(
-            self.model,
-            self.mesh,
-            self.mesh.devices.flat[0].platform,
-            memory,
-            self.slots,
+            self.model, self.mesh, platform_of(self.mesh), memory, self.slots,
             num_trunks=sum(len(trunk) > 0 for trunk in work.trunks),
-            num_branches=sum(budget > 0 for budget in work.budget),
-            longest=max(map(len, work.trunks), default=1),
-            budget=max(work.budget, default=1),
-            window_rows=self.window_rows,
-            chunk=self.chunk,
-        )
+            num_branches=sum(budget > 0 for budget in work.budgets),
+            longest=max(map(len, work.trunks)), budget=max(work.budgets, default=1),
+            window_rows=self.window_rows, chunk=self.chunk,
+        )  # fmt: skip
         self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
         shards = split.num_shards(self.mesh)
-        loads = assign(work.trunk, work.budget, shards, sizes.rows)
+        trunk_of = [branch.trunk for branch in work.branches]
+        loads = assign(trunk_of, work.budgets, shards, sizes.rows)
         if scored:
             with_branches = {load.trunk for of_shard in loads for load in of_shard}
             for i in range(len(work.trunks)):
@@ -216,28 +210,6 @@ class Engine:
                     loads[i % shards].append(Load(i, [], 0))
         most = max(sum(len(load.items) for load in of_shard) for of_shard in loads)
         return loads, dataclasses.replace(sizes, queue=arrays.queue_size(most))
-
-    def _phase(
-        self,
-        params: Params,
-        trunks: list[list[int]],
-        branches: Sequence[Branch],
-        budgets: list[int],
-        scored: bool,
-    ) -> Phase:
-        """A phase of these branches, with its caches made and nothing computed."""
-        match = first_states(self._table, trunks, branches)
-        work = work_of(trunks, branches, budgets, match, scored)
-        loads, sizes = self._assign(work, scored, self._memory(params))
-        distributed.barrier("grow", (trunks, branches, budgets, sizes))
-        programs = Programs(
-            config=decode.DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
-            temperature=self.sample_config.temperature if scored else None,
-            weights=self._decoding(params),
-            queue=arrays.put_queue(self.mesh, queue_fields(work, loads, sizes.queue)),
-            stops=self._stops,
-        )
-        return Phase(programs, work, loads, self.stats)
 
     def _decoding(self, params: Params) -> split.Weights:
         """The decoding copy of the weights; made once for all phases with the same arrays."""
@@ -270,30 +242,24 @@ class Engine:
         """The automaton on every device."""
         return arrays.put_replicated(self.mesh, self._table)
 
-    def _go_on(
-        self,
-        params: Params,
-        trunks: list[list[int]],
-        branches: Sequence[Branch],
-        budgets: list[int],
-        cut_short: Sequence[Drawn],
-    ) -> Iterator[Drawn]:
+    def _go_on(self, params: Params, work: Work, cut_short: Sequence[Drawn]) -> Iterator[Drawn]:
         """Resumes branches that the devices ended at a stop string that the decoded text lacks.
 
         A draw belongs to its place in the sequence, so each goes on from its own last token with
         its own seed, as if it had never been interrupted.
         """
-        longer, resumed, left = [], [], []
+        trunks, resumed, left = [], [], []
         for n, drawn in enumerate(cut_short):
-            branch = branches[drawn.branch]
-            longer.append(trunks[branch.trunk][: branch.position] + drawn.tokens)
+            branch = work.branches[drawn.branch]
+            trunks.append(work.trunks[branch.trunk][: branch.position] + drawn.tokens)
             response = branch.position if branch.response is None else branch.response
-            resumed.append(Branch(n, len(longer[n]), branch.seed, response))
-            left.append(budgets[drawn.branch] - len(drawn.tokens))
+            resumed.append(Branch(n, len(trunks[n]), branch.seed, response))
+            left.append(work.budgets[drawn.branch] - len(drawn.tokens))
             if not left[n]:
-                yield drawn._replace(ended=decode.LENGTH)
+                yield drawn._replace(ended=LENGTH)
         if any(left):
-            for more in self._phase(params, longer, resumed, left, scored=False).run():
+            rest = work_of(trunks, resumed, left, self.model.cfg, scored=False)
+            for more in self._phase(params, rest, scored=False).run():
                 i, tokens, logprobs, _ = cut_short[more.branch]
                 yield Drawn(i, tokens + more.tokens, logprobs + more.logprobs, more.ended)
 

@@ -1,9 +1,9 @@
 """From drawn tokens to what has grown: texts, stop strings, and how each branch ended."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from typing import Any
 
-from vinejax.rollout.branches import Branch, Grown
+from vinejax.rollout.branches import Grown, Work
 from vinejax.rollout.decode import EOS, STOP
 from vinejax.rollout.phase import Drawn
 from vinejax.rollout.stats import EngineStats
@@ -14,16 +14,8 @@ from vinejax.text import Cut, Tokenizer, added, cut_at_stop, decode, tail
 class Reader:
     """Decodes the branches of a call as they end. Each host reads its own: those that `is_mine`."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        stop: tuple[str, ...],
-        trunks: Sequence[list[int]],
-        branches: Sequence[Branch],
-        stats: EngineStats,
-    ):
-        self._tokenizer, self._stop, self._stats = tokenizer, stop, stats
-        self._trunks, self._branches = trunks, branches
+    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], work: Work, stats: EngineStats):
+        self._tokenizer, self._stop, self._work, self._stats = tokenizer, stop, work, stats
         self._texts: dict[tuple[int, int], str] = {}
 
     def read(self, drawn: Iterable[Drawn]) -> Generator[tuple[int, Grown], None, list[Drawn]]:
@@ -49,8 +41,8 @@ class Reader:
 
     def _cut(self, drawn: Drawn) -> Cut | None:
         """What is kept; None where the device saw a stop string that the decoded text lacks."""
-        branch = self._branches[drawn.branch]
-        prefix = self._trunks[branch.trunk][: branch.position]
+        branch = self._work.branches[drawn.branch]
+        prefix = self._work.trunks[branch.trunk][: branch.position]
         text, before = self._text(branch.trunk, branch.position), ""
         if self._stop and branch.response is not None:
             before = tail(added(self._text(branch.trunk, branch.response), text), self._stop)
@@ -60,7 +52,7 @@ class Reader:
     def _text(self, trunk: int, end: int) -> str:
         """The text of a trunk's first `end` tokens, decoded once."""
         if (trunk, end) not in self._texts:
-            self._texts[trunk, end] = decode(self._tokenizer, self._trunks[trunk][:end])
+            self._texts[trunk, end] = decode(self._tokenizer, self._work.trunks[trunk][:end])
         return self._texts[trunk, end]
 
     def _grown(self, drawn: Drawn, cut: Cut) -> Grown:

@@ -4,7 +4,6 @@ The host keeps one chunk of decoding ahead: while the devices work on it, the la
 read, branches that have ended are handed out, and waiting loads go into rows that have become free.
 """
 
-import dataclasses
 import itertools
 import time
 from collections import defaultdict, deque
@@ -15,54 +14,25 @@ import jax
 import numpy as np
 
 from vinejax.errors import DivergedError
+from vinejax.rollout import decode
 from vinejax.rollout.arrays import empty_caches, put_on_shards
 from vinejax.rollout.assign import Load
 from vinejax.rollout.branches import Work
-from vinejax.rollout.decode import (
-    GOING,
-    NOT_FINITE,
-    DecodeConfig,
-    Inputs,
-    Queue,
-    Slots,
-    Steps,
-    Trace,
-    decode_chunk,
-)
+from vinejax.rollout.decode import GOING, NOT_FINITE, DecodeConfig, Steps, Trace
 from vinejax.rollout.split import Weights
 from vinejax.rollout.stats import EngineStats
-from vinejax.rollout.window import Entering, Rows, Window, copy_rows, prefill
+from vinejax.rollout.window import Entering, Rows, copy_rows, prefill
 from vinejax.shapes import bucket
 
 
-@dataclasses.dataclass(frozen=True)
-class Programs:
-    """The compiled programs, with all that does not change in a phase."""
+class Programs(NamedTuple):
+    """What the compiled programs are called with and a phase does not change."""
 
     config: DecodeConfig
     temperature: float | None  # of the trunks' log-probabilities; None: without these
     weights: Weights
-    queue: Queue
+    queue: decode.Queue
     stops: jax.Array
-
-    def prefill(
-        self, window: Window, rows: Rows, tokens: jax.Array, entering: Entering
-    ) -> tuple[Window, Rows, jax.Array | None]:
-        model, mesh = self.config.model, self.config.mesh
-        return prefill(model, mesh, self.temperature, self.weights, window, rows, tokens, entering)
-
-    def copy_rows(
-        self, window: Window, rows: Rows, source: jax.Array, entering: Entering
-    ) -> tuple[Window, Rows]:
-        return copy_rows(self.config.mesh, window, rows, source, entering)
-
-    def decode(
-        self, window: Window, trunks_wait: bool, slots: Slots, rows: Rows
-    ) -> tuple[Slots, Rows, Trace]:
-        # A NumPy value is the same on every host; a jax array would be this one's.
-        wait = np.array(trunks_wait)
-        inputs = Inputs(self.weights, window, self.queue, self.stops, wait)
-        return decode_chunk(self.config, inputs, slots, rows)
 
 
 class Drawn(NamedTuple):
@@ -85,21 +55,25 @@ class _Entry(NamedTuple):
 Entries = list[list[_Entry]]  # of each shard
 
 
-def queue_fields(work: Work, loads: list[list[Load]], size: int) -> dict[str, np.ndarray]:
+def queue_fields(
+    work: Work, match: list[int], loads: list[list[Load]], size: int
+) -> dict[str, np.ndarray]:
     """The shards' branches in the order of their loads, padded to `size`: [Z, size] each.
 
-    `size` is larger than their number: rows look one past the last.
+    `match` has the state of the automaton that each branch begins with. `size` is larger than the
+    branches of any shard: rows look one past the last.
     """
     shape = (len(loads), size)
     fields = {name: np.ones(shape, np.int32) for name in ("position", "token", "budget", "match")}
     seed = np.zeros((*shape, 2), np.uint32)
     for shard, loads_of_shard in enumerate(loads):
         for q, i in enumerate(i for load in loads_of_shard for i in load.items):
-            fields["position"][shard, q] = work.position[i]
-            fields["token"][shard, q] = work.last[i]
-            fields["budget"][shard, q] = work.budget[i]
-            fields["match"][shard, q] = work.match[i]
-            seed[shard, q] = work.seed[i] >> 32, work.seed[i] & 0xFFFFFFFF
+            branch = work.branches[i]
+            fields["position"][shard, q] = branch.position
+            fields["token"][shard, q] = work.trunks[branch.trunk][branch.position - 1]
+            fields["budget"][shard, q] = work.budgets[i]
+            fields["match"][shard, q] = match[i]
+            seed[shard, q] = branch.seed >> 32, branch.seed & 0xFFFFFFFF
     before = np.cumsum(fields["budget"], axis=1, dtype=np.int32) - fields["budget"]
     return fields | {"seed": seed, "before": before}
 
@@ -110,10 +84,9 @@ class Phase:
     def __init__(self, programs: Programs, work: Work, loads: list[list[Load]], stats: EngineStats):
         config = programs.config
         self._programs, self._work, self._stats = programs, work, stats
-        self._mesh, self._sizes = config.mesh, config.sizes
-        self._window, self._rows, self._slots = empty_caches(
-            config.model, config.mesh, config.sizes
-        )
+        self._model, self._mesh, self._sizes = config.model, config.mesh, config.sizes
+        caches = empty_caches(self._model, self._mesh, self._sizes)
+        self._window, self._rows, self._slots = caches
         self._waiting = [deque(loads_of_shard) for loads_of_shard in loads]
         self._order = [[i for load in of_shard for i in load.items] for of_shard in loads]
         self._not_ended = np.array([len(order) for order in self._order])
@@ -221,9 +194,12 @@ class Phase:
                 ids = self._tokens_of(entry)
                 tokens[shard, place, : len(ids)] = ids
                 self._stats.prefill_tokens += len(ids)
-        self._window, self._rows, logprobs = self._programs.prefill(
-            self._window, self._rows, put_on_shards(self._mesh, tokens), self._entering(entries)
-        )
+        temperature, weights = self._programs.temperature, self._programs.weights
+        on_mesh, entering = put_on_shards(self._mesh, tokens), self._entering(entries)
+        self._window, self._rows, logprobs = prefill(
+            self._model, self._mesh, temperature, weights, self._window, self._rows, on_mesh,
+            entering,
+        )  # fmt: skip
         if logprobs is not None:
             for shard, of_shard in enumerate(entries):
                 for place, entry in enumerate(of_shard):
@@ -234,8 +210,9 @@ class Phase:
         source = np.zeros((len(entries), self._sizes.batch), np.int32)
         for shard, of_shard in enumerate(entries):
             source[shard, : len(of_shard)] = [entry.source for entry in of_shard]
-        self._window, self._rows = self._programs.copy_rows(
-            self._window, self._rows, put_on_shards(self._mesh, source), self._entering(entries)
+        on_mesh, entering = put_on_shards(self._mesh, source), self._entering(entries)
+        self._window, self._rows = copy_rows(
+            self._mesh, self._window, self._rows, on_mesh, entering
         )
 
     def _entering(self, entries: Entries) -> Entering:
@@ -257,8 +234,12 @@ class Phase:
 
     def _decode(self) -> tuple[int, Trace]:
         """Starts the next chunk; returns its number and its trace, which is still to come."""
-        self._slots, self._rows, trace = self._programs.decode(
-            self._window, any(self._waiting), self._slots, self._rows
+        # A NumPy value is the same on every host; a jax array would be this one's.
+        trunks_wait = np.array(any(self._waiting))
+        config, _, weights, queue, stops = self._programs
+        inputs = decode.Inputs(weights, self._window, queue, stops, trunks_wait)
+        self._slots, self._rows, trace = decode.decode_chunk(
+            config, inputs, self._slots, self._rows
         )
         self._num_chunks += 1
         return self._num_chunks - 1, trace
@@ -310,7 +291,7 @@ class Phase:
             outcome = int(ended[end - 1])
             if outcome == NOT_FINITE:
                 raise DivergedError(
-                    f"branch {i} on trunk {self._work.trunk[i]}: the logits of its token "
+                    f"branch {i} on trunk {self._work.branches[i].trunk}: the logits of its token "
                     f"{len(self._tokens[i])} are not finite; the weights have diverged"
                 )
             if outcome != GOING:

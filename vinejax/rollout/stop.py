@@ -5,11 +5,9 @@ device only has to end a branch early, so that no slot decodes past one: it walk
 Aho and Corasick (1975), whose alphabet here is the vocabulary, one table look-up per token.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from vinejax.rollout.branches import Branch
+from vinejax.rollout.branches import Work
 from vinejax.text import Tokenizer, decode
 
 HIT = -1
@@ -62,23 +60,21 @@ def stop_table(stop: tuple[str, ...], texts: list[str]) -> np.ndarray:
     return table
 
 
-def first_states(
-    table: np.ndarray, trunks: Sequence[list[int]], branches: Sequence[Branch]
-) -> list[int]:
+def first_states(table: np.ndarray, work: Work) -> list[int]:
     """The state that each branch begins with, after its response so far.
 
     The device took the same walk when it sampled that response. A stop string on the way is not the
     branch's own: the walk starts again after it.
     """
     ends: dict[tuple[int, int], int] = {}  # (trunk, response) -> the last position of a branch
-    for b in branches:
-        if b.response is not None and len(table):
+    for b, budget in zip(work.branches, work.budgets, strict=True):
+        if b.response is not None and len(table) and budget > 0:
             place = (b.trunk, b.response)
             ends[place] = max(ends.get(place, 0), b.position)
     states: dict[tuple[int, int | None, int], int] = {}
     for (trunk, response), end in ends.items():
         state = states[trunk, response, response] = 0
         for position in range(response, end):
-            state = max(int(table[state, trunks[trunk][position]]), 0)
+            state = max(int(table[state, work.trunks[trunk][position]]), 0)
             states[trunk, response, position + 1] = state
-    return [states.get((b.trunk, b.response, b.position), 0) for b in branches]
+    return [states.get((b.trunk, b.response, b.position), 0) for b in work.branches]

@@ -8,6 +8,7 @@ An episode is one trunk, its states are positions on it, so a value costs no pre
 """
 
 import dataclasses
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -123,13 +124,15 @@ def _states(
     Equal token prefixes of a problem are one state: the rollouts of a prompt share s_0.
     """
     by_id = {problem.id: problem for problem, _ in problems}
+    most = cfg.values.max_states
+    num_valued = None if most is None else most + 1  # s_0, too
     states: list[_State] = []
     known: dict[tuple[object, ...], int] = {}
     visits: list[list[int]] = []
     for i, episode in enumerate(episodes):
         visits.append([])
-        for c in range(_num_valued(episode, cfg.values.max_states)):
-            used = episode.step_ends[c - 1] if c else 0
+        starts = [0, *episode.step_ends][:-1]  # the last step's end is terminal
+        for c, used in enumerate(starts[:num_valued]):
             state = _State(by_id[episode.problem_id], i, episode, c, used)
             prefix = (episode.problem_id, *episode.tokens[: state.position])
             key = prefix if cfg.values.dedup else (i, c)
@@ -138,12 +141,6 @@ def _states(
                 states.append(state)
             visits[-1].append(known[key])
     return states, visits
-
-
-def _num_valued(episode: Episode, max_states: int | None) -> int:
-    """s_0 and the first `max_states` step ends, of C states at most."""
-    num_steps = len(episode.step_ends)
-    return num_steps if max_states is None else min(num_steps, max_states + 1)
 
 
 def _branches(
@@ -170,11 +167,11 @@ def _branches(
 
 def _rollout_numbers(episodes: list[Episode]) -> list[int]:
     """Which rollout of its problem each episode is."""
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     numbers = []
     for episode in episodes:
-        numbers.append(seen.get(episode.problem_id, 0))
-        seen[episode.problem_id] = numbers[-1] + 1
+        numbers.append(seen[episode.problem_id])
+        seen[episode.problem_id] += 1
     return numbers
 
 

@@ -17,17 +17,10 @@ from jaxtyping import Array, Float, Int
 from vinejax.model import attention
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import platform_of
+from vinejax.rollout import split
 from vinejax.rollout.cache import WINDOW
 from vinejax.rollout.sampling import log_softmax, take_token
-from vinejax.rollout.split import (
-    SHARDS,
-    Weights,
-    embed,
-    own_part,
-    readable,
-    vocab_axis,
-    weight_specs,
-)
+from vinejax.rollout.split import SHARDS, Weights
 
 
 class Window(NamedTuple):
@@ -70,7 +63,7 @@ def prefill(
     With a `temperature` also the trunks' own token log-probabilities, entry t that of tokens[:, t],
     entry 0 being 0. Padding is on the right.
     """
-    part, axis = own_part(model, mesh), vocab_axis(model, mesh)
+    part, axis = split.own_part(model, mesh), split.vocab_axis(model, mesh)
 
     def one_shard(
         weights: Weights, window: Window, rows: Rows, tokens: jax.Array, entering: Entering
@@ -85,16 +78,14 @@ def prefill(
         rows = _serve(rows, entering)
         if temperature is None:
             return window, rows, None
-        return window, rows, _own_logprobs(part, axis, weights, x, tokens, temperature)
+        return window, rows, _own_logprobs(part, axis, weights, x, tokens, temperature or 1.0)
 
-    window, rows, logprobs = jax.shard_map(
-        one_shard,
-        mesh=mesh,
-        check_vma=False,
-        in_specs=(weight_specs(model, mesh), WINDOW.spec, SHARDS, SHARDS, SHARDS),
-        out_specs=(WINDOW.spec, SHARDS, SHARDS),
-    )(weights, window, rows, tokens, entering)
-    return window, rows, readable(mesh, logprobs)
+    in_specs = (split.weight_specs(model, mesh), WINDOW.spec, SHARDS, SHARDS, SHARDS)
+    out_specs = (WINDOW.spec, SHARDS, SHARDS)
+    window, rows, logprobs = split.on_shards(mesh, one_shard, in_specs, out_specs)(
+        weights, window, rows, tokens, entering
+    )
+    return window, rows, split.readable(mesh, logprobs)
 
 
 def _serve(rows: Rows, entering: Entering) -> Rows:
@@ -110,7 +101,7 @@ def _trunk_kv(
     """Each layer's keys and values [B, T, K, H], and the final hidden states [B, T, D]."""
     cfg = model.cfg
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    x = embed(model, weights, tokens, axis)
+    x = split.embed(model, weights, tokens, axis)
     keys, values = [], []
     for i, layer in enumerate(weights["layers"]):
         rule = dataclasses.replace(cfg.rule, window=cfg.window(i))
@@ -131,15 +122,15 @@ def _own_logprobs(
     axis: str | None,
     weights: Weights,
     x: jax.Array,
-    tokens: Int[Array, "B T"],
-    temperature: float,
+    tokens: jax.Array,
+    scale: float,
 ) -> Float[Array, "B T"]:
     """The trunks' log-probabilities as `learner/score.py` defines them, one trunk after the other:
     the logits of all at once would take too much memory."""
 
     def of_trunk(trunk: tuple[jax.Array, jax.Array]) -> jax.Array:
         hidden, ids = trunk
-        logits = model.logits(weights, hidden[:-1]) / (temperature or 1.0)
+        logits = model.logits(weights, hidden[:-1]) / scale
         return take_token(log_softmax(logits, axis), ids[1:], axis)
 
     return jnp.pad(lax.map(of_trunk, (x, tokens)), ((0, 0), (1, 0)))
@@ -157,10 +148,5 @@ def copy_rows(
         window = jax.tree.map(lambda x: x.at[entering.row].set(x[source], mode="drop"), window)
         return window, _serve(rows, entering)
 
-    return jax.shard_map(
-        one_shard,
-        mesh=mesh,
-        check_vma=False,
-        in_specs=(WINDOW.spec, SHARDS, SHARDS, SHARDS),
-        out_specs=(WINDOW.spec, SHARDS),
-    )(window, rows, source, entering)
+    in_specs, out_specs = (WINDOW.spec, SHARDS, SHARDS, SHARDS), (WINDOW.spec, SHARDS)
+    return split.on_shards(mesh, one_shard, in_specs, out_specs)(window, rows, source, entering)
