@@ -29,7 +29,7 @@ class Scoring(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """What every slot asks in one step."""
+    """Where every slot is in one step: the row that it reads, and how much it may see."""
 
     busy: jax.Array  # bool[B]
     row: jax.Array  # i32[B] of the window

@@ -1,4 +1,4 @@
-"""What the engine is asked for, and what it gives: branches, and what has grown on them."""
+"""The engine's requests and results: branches, and what has grown on them."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ class Branch:
 
 @dataclasses.dataclass(frozen=True)
 class Grown:
-    """What has grown on a branch."""
+    """The continuation of a branch."""
 
     tokens: list[int]
     logprobs: list[float]  # temperature-scaled, full softmax
@@ -46,7 +46,7 @@ Growing = Generator[tuple[int, Grown], None, list[np.ndarray]]
 
 
 class Stream:
-    """Pairs (i, Grown) as branches end, while the devices go on with the others.
+    """The pairs (number of a branch, Grown) of `Engine.stream`, as branches end.
 
     Nothing is computed before the first pair is asked for. A loop that is left early gives the
     caches up; a second loop computes everything again.
@@ -62,7 +62,7 @@ class Stream:
         self.trunk_logprobs = yield from self._grow()
 
     def in_order(self) -> list[Grown]:
-        """What has grown on each branch, in the branches' order; waits for the last of them."""
+        """The continuations in the branches' order, once the last has ended."""
         by_branch = dict(self)
         return [by_branch[i] for i in range(len(by_branch))]
 

@@ -40,7 +40,7 @@ Blocks = list[list[jax.Array]]  # per layer the ring's blocks, laid out as `Size
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig:
-    """What a decode program is compiled for."""
+    """Everything that a decode program is compiled for."""
 
     model: Decoder
     mesh: Mesh
@@ -61,7 +61,7 @@ class Queue(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What a chunk reads and does not change."""
+    """Arrays that a chunk reads and does not change."""
 
     weights: Weights
     window: Window
@@ -71,7 +71,7 @@ class Inputs(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """What the slots of a shard are about."""
+    """The branches that a shard decodes, one per slot, and the ring."""
 
     step: jax.Array  # i32[1] decode steps since the phase began
     item: jax.Array  # i32[B] -1 when idle
@@ -84,7 +84,7 @@ class Slots(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What each slot did in each step of a chunk, or in one step, without the first axis."""
+    """The steps of each slot in a chunk; without the first axis, in one step."""
 
     item: jax.Array  # i32[chunk, B] -1 where the slot was idle
     token: jax.Array  # i32[chunk, B]
@@ -93,7 +93,7 @@ class Steps(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What the host is told of a chunk."""
+    """A chunk's report to the host."""
 
     steps: Steps
     left: jax.Array  # i32[W] items of each row that have not ended

@@ -128,7 +128,7 @@ class Engine:
         branches: Sequence[Branch],
         max_tokens: MaxTokens = None,
     ) -> list[Grown]:
-        """What has grown on each branch, in the branches' order: `stream` as a list."""
+        """The continuations of `stream` as a list, in the branches' order."""
         return self.stream(params, trunks, branches, max_tokens).in_order()
 
     def grow_scored(

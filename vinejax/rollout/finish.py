@@ -40,7 +40,7 @@ class Reader:
         return cut_short
 
     def _cut(self, drawn: Drawn) -> Cut | None:
-        """What is kept; None where the device saw a stop string that the decoded text lacks."""
+        """The kept part; None where the device saw a stop string that the decoded text lacks."""
         branch = self._work.branches[drawn.branch]
         prefix = self._work.trunks[branch.trunk][: branch.position]
         text, before = self._text(branch.trunk, branch.position), ""

@@ -26,7 +26,7 @@ from vinejax.shapes import bucket
 
 
 class Programs(NamedTuple):
-    """What the compiled programs are called with and a phase does not change."""
+    """Arguments of the compiled programs that a phase does not change."""
 
     config: DecodeConfig
     temperature: float | None  # of the trunks' log-probabilities; None: without these
@@ -211,9 +211,8 @@ class Phase:
         for shard, of_shard in enumerate(entries):
             source[shard, : len(of_shard)] = [entry.source for entry in of_shard]
         on_mesh, entering = put_on_shards(self._mesh, source), self._entering(entries)
-        self._window, self._rows = copy_rows(
-            self._mesh, self._window, self._rows, on_mesh, entering
-        )
+        window, rows = self._window, self._rows
+        self._window, self._rows = copy_rows(self._mesh, window, rows, on_mesh, entering)
 
     def _entering(self, entries: Entries) -> Entering:
         """The rows that are loaded and what they then serve, padded to a batch per shard."""
@@ -238,9 +237,8 @@ class Phase:
         trunks_wait = np.array(any(self._waiting))
         config, _, weights, queue, stops = self._programs
         inputs = decode.Inputs(weights, self._window, queue, stops, trunks_wait)
-        self._slots, self._rows, trace = decode.decode_chunk(
-            config, inputs, self._slots, self._rows
-        )
+        slots, rows = self._slots, self._rows
+        self._slots, self._rows, trace = decode.decode_chunk(config, inputs, slots, rows)
         self._num_chunks += 1
         return self._num_chunks - 1, trace
 

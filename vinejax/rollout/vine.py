@@ -204,8 +204,8 @@ def _later_rewards(
 
 def _discounted(rewards: list[float], outcome: float, gamma: float) -> float:
     """r_0 + γ·r_1 + γ²·r_2 + ..., the outcome's reward coming with the last."""
-    own = sum(gamma**i * reward for i, reward in enumerate(rewards))
-    return own + gamma ** max(len(rewards) - 1, 0) * outcome
+    of_steps = sum(gamma**i * reward for i, reward in enumerate(rewards))
+    return of_steps + gamma ** max(len(rewards) - 1, 0) * outcome
 
 
 def _means(returns: list[float], num_states: int, k: int) -> np.ndarray:

@@ -31,7 +31,7 @@ class Window(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What each row of the window still serves: items next .. end - 1 of the queue."""
+    """The items that each row of the window still serves: next .. end - 1 of the queue."""
 
     next: jax.Array  # i32[W]
     end: jax.Array  # i32[W]
@@ -118,22 +118,17 @@ def _trunk_kv(
 
 @jax.named_scope("logits")
 def _own_logprobs(
-    model: Decoder,
-    axis: str | None,
-    weights: Weights,
-    x: jax.Array,
-    tokens: jax.Array,
-    scale: float,
+    model: Decoder, axis: str | None, weights: Weights, x: jax.Array, ids: jax.Array, scale: float
 ) -> Float[Array, "B T"]:
     """The trunks' log-probabilities as `learner/score.py` defines them, one trunk after the other:
-    the logits of all at once would take too much memory."""
+    the logits of all at once would take too much memory. `scale` is the temperature."""
 
     def of_trunk(trunk: tuple[jax.Array, jax.Array]) -> jax.Array:
-        hidden, ids = trunk
+        hidden, tokens = trunk
         logits = model.logits(weights, hidden[:-1]) / scale
-        return take_token(log_softmax(logits, axis), ids[1:], axis)
+        return take_token(log_softmax(logits, axis), tokens[1:], axis)
 
-    return jnp.pad(lax.map(of_trunk, (x, tokens)), ((0, 0), (1, 0)))
+    return jnp.pad(lax.map(of_trunk, (x, ids)), ((0, 0), (1, 0)))
 
 
 @functools.partial(jax.jit, static_argnames="mesh", donate_argnames=("window", "rows"))
