@@ -2,10 +2,12 @@
 
 import random
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from vinejax.rollout.assign import assign, lanes_per_row, window_shape
-from vinejax.rollout.cache import ring_blocks
+from vinejax.rollout.cache import CacheLayout, ring_blocks, ring_layout
 from vinejax.shapes import bucket
 
 
@@ -82,3 +84,36 @@ def test_the_ring_is_cut_into_equal_blocks():
         blocks = ring_blocks(width, "tpu")
         assert 1 <= blocks <= 8 and width % blocks == 0 and width // blocks >= min(width, 32)
         assert ring_blocks(width, "gpu") == 1
+
+
+def test_the_ring_lies_as_the_platform_wants_it():
+    """Axes: b slots, k KV heads, s columns, h head width."""
+
+    def axes(platform: str, slots: int, shares_heads: bool = True) -> tuple[str, str]:
+        layout = ring_layout(platform, slots, shares_heads)
+        return layout.keys.axes, layout.values.axes
+
+    assert axes("tpu", 64) == ("skbh", "skbh")  # the column that a step writes is outermost
+    assert axes("tpu", 256) == ("skhb", "skhb")  # and slots fill the lanes
+    assert axes("gpu", 64) == ("bksh", "bksh") == axes("cpu", 64, shares_heads=False)
+    assert axes("cpu", 64) == ("bkhs", "bksh")
+
+
+@pytest.mark.parametrize("axes", ["bksh", "bkhs", "skbh", "skhb"])
+def test_products_and_mixes_do_not_depend_on_the_layout(axes):
+    draw = np.random.default_rng(0)
+    sizes = {"b": 3, "k": 2, "g": 4, "s": 5, "h": 6}
+    q, cache, weights = (
+        jnp.array(draw.normal(size=tuple(sizes[axis] for axis in letters)), jnp.float32)
+        for letters in ("bkgh", axes, "bkgs")
+    )
+    layout = CacheLayout(axes)
+    assert list(cache.shape) == layout.shape(sequences=3, kv_heads=2, columns=5, head_dim=6)
+    plain = cache.transpose([axes.index(axis) for axis in "bksh"])
+    np.testing.assert_allclose(
+        layout.products(q, cache), q @ plain.swapaxes(2, 3), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(layout.mix(weights, cache), weights @ plain, rtol=1e-4, atol=1e-5)
+    column = plain[:, :, :1].swapaxes(1, 2)  # [B, 1, K, H]
+    first = cache.take(jnp.array([0]), axis=layout.column_axis)
+    np.testing.assert_array_equal(layout.column(column), first)

@@ -65,7 +65,7 @@ def ring_layout(platform: str, slots: int, shares_heads: bool) -> RingLayout:
     a CPU keys are faster transposed where query heads share them (`shares_heads`).
     """
     if platform == "tpu":
-        layout = CacheLayout("sbkh" if slots % 128 else "skhb")
+        layout = CacheLayout("skbh" if slots % 128 else "skhb")
         return RingLayout(layout, layout)
     transposed = platform == "cpu" and shares_heads
     return RingLayout(CacheLayout("bkhs" if transposed else "bksh"), CacheLayout("bksh"))
