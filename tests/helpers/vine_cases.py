@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from helpers import loop_cases as cases
-from vinejax.rollout.branches import Branch, Grown
+from vinejax.learner.batch import Rollout, collate, step_layout
+from vinejax.learner.credit import assign_credit
+from vinejax.rollout.branches import Branch, Growing, Grown, Stream
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.vine import fill_values
 from vinejax.settings import Config, GraderConfig
@@ -46,20 +48,20 @@ class FakeEngine(Engine):
     def scores_as_learner(self) -> bool:
         return False
 
-    def grow(self, params, trunks, branches, max_tokens=None, on_grown=None) -> list[Grown]:
+    def stream(self, params, trunks, branches, max_tokens=None, scored=False) -> Stream:
         self.trunks, self.branches, self.budgets = trunks, branches, max_tokens
-        seen: dict[tuple[int, int], int] = {}
-        out = []
-        for branch in branches:
+        return Stream(self._scripted)
+
+    def _scripted(self) -> Growing:
+        trunks, seen = self.trunks, {}
+        for i, branch in enumerate(self.branches):
             assert 1 <= branch.position <= len(trunks[branch.trunk])
             place = (branch.trunk, branch.position)
             text, finish = self.script(branch, seen.get(place, 0))
             seen[place] = seen.get(place, 0) + 1
             ids = self.tokenizer.encode(text) + [cases.EOS] * (finish == "eos")
-            out.append(Grown(ids, [-1.0] * len(ids), text, finish))
-            if on_grown is not None:
-                on_grown(len(out) - 1, out[-1])
-        return out
+            yield i, Grown(ids, [-1.0] * len(ids), text, finish)
+        return []
 
     def states(self) -> list[tuple[int, int]]:
         """(trunk, position) of each state that was grown from, in order."""
@@ -111,3 +113,10 @@ def boundaries(of: Episode) -> list[int]:
 def values_of(one: Episode) -> np.ndarray:
     assert one.values is not None
     return one.values
+
+
+def credit_by_step(episodes: list[Episode], cfg: Config) -> np.ndarray:
+    """f32[episodes, C] the configured method's advantage of each step."""
+    batch = collate(episodes, len(episodes))
+    rollout = Rollout(episodes, batch, step_layout(batch, episodes))
+    return np.asarray(assign_credit(rollout, cfg, "none").by_step)

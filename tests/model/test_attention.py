@@ -216,7 +216,7 @@ def test_what_is_chosen(name: str, platform: str, length: int, rest: dict, expec
     ],
 )  # fmt: skip
 def test_a_named_one_that_cannot_be_had_is_refused(
-    name: str, platform: str, fields: dict, message: str
+    name: Any, platform: str, fields: dict, message: str
 ):
     dtype = fields.get("dtype", "float32")
     changes = {name: value for name, value in fields.items() if name != "dtype"}
@@ -228,7 +228,8 @@ def test_a_named_one_that_cannot_be_had_is_refused(
 
 
 def test_what_can_be_had_is_not_refused():
-    for name, platform in [("splash", "tpu"), ("cudnn", "gpu"), ("xla", "gpu"), ("auto", "cpu")]:
+    pairs: Any = [("splash", "tpu"), ("cudnn", "gpu"), ("xla", "gpu"), ("auto", "cpu")]
+    for name, platform in pairs:
         settings = ModelConfig(compute_dtype="bfloat16", attention=name)
         assert compute_as_set(settings, TINY, platform) == Compute("bfloat16", name)
 

@@ -2,9 +2,12 @@
 
 import random
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from vinejax.rollout.assign import assign, lanes, ring_blocks, window_shape
+from vinejax.rollout.assign import assign, lanes_per_row, window_shape
+from vinejax.rollout.cache import CacheLayout, ring_blocks, ring_layout
 from vinejax.shapes import bucket
 
 
@@ -49,17 +52,19 @@ def test_a_trunk_with_most_of_the_work_gets_several_rows_at_once():
 
 @pytest.mark.parametrize("slots", [1, 7, 64, 256])
 @pytest.mark.parametrize("trunks", [1, 2, 9, 500])
-@pytest.mark.parametrize("a_trunk", [1, 8, 108])
-def test_a_window_has_lanes_for_all_slots(slots, trunks, a_trunk):
-    rows, group = window_shape(slots, trunks, trunks * a_trunk)
-    assert rows * group >= slots and group <= slots
+@pytest.mark.parametrize("branches_per_trunk", [1, 8, 108])
+def test_a_window_has_lanes_for_all_slots(slots, trunks, branches_per_trunk):
+    rows, lanes = window_shape(slots, trunks, trunks * branches_per_trunk)
+    assert rows * lanes >= slots and lanes <= slots
     assert rows == 1 or rows / 2 < trunks
     if trunks >= rows and rows > 1:
-        assert rows * a_trunk >= min(2 * slots, trunks * a_trunk) / 2, "branches wait on each row"
+        assert rows * branches_per_trunk >= min(2 * slots, trunks * branches_per_trunk) / 2, (
+            "branches wait on each row"
+        )
 
 
 def test_a_window_that_memory_cut_down_still_serves_all_slots():
-    assert [lanes(64, rows) for rows in (1, 2, 3, 8, 64, 512)] == [64, 64, 44, 16, 2, 1]
+    assert [lanes_per_row(64, rows) for rows in (1, 2, 3, 8, 64, 512)] == [64, 64, 44, 16, 2, 1]
 
 
 def test_buckets_are_few_and_close():
@@ -79,3 +84,36 @@ def test_the_ring_is_cut_into_equal_blocks():
         blocks = ring_blocks(width, "tpu")
         assert 1 <= blocks <= 8 and width % blocks == 0 and width // blocks >= min(width, 32)
         assert ring_blocks(width, "gpu") == 1
+
+
+def test_the_ring_lies_as_the_platform_wants_it():
+    """Axes: b slots, k KV heads, s columns, h head width."""
+
+    def axes(platform: str, slots: int, shares_heads: bool = True) -> tuple[str, str]:
+        layout = ring_layout(platform, slots, shares_heads)
+        return layout.keys.axes, layout.values.axes
+
+    assert axes("tpu", 64) == ("skbh", "skbh")  # the column that a step writes is outermost
+    assert axes("tpu", 256) == ("skhb", "skhb")  # and slots fill the lanes
+    assert axes("gpu", 64) == ("bksh", "bksh") == axes("cpu", 64, shares_heads=False)
+    assert axes("cpu", 64) == ("bkhs", "bksh")
+
+
+@pytest.mark.parametrize("axes", ["bksh", "bkhs", "skbh", "skhb"])
+def test_products_and_mixes_do_not_depend_on_the_layout(axes):
+    draw = np.random.default_rng(0)
+    sizes = {"b": 3, "k": 2, "g": 4, "s": 5, "h": 6}
+    q, cache, weights = (
+        jnp.array(draw.normal(size=tuple(sizes[axis] for axis in letters)), jnp.float32)
+        for letters in ("bkgh", axes, "bkgs")
+    )
+    layout = CacheLayout(axes)
+    assert list(cache.shape) == layout.shape(sequences=3, kv_heads=2, columns=5, head_dim=6)
+    plain = cache.transpose([axes.index(axis) for axis in "bksh"])
+    np.testing.assert_allclose(
+        layout.products(q, cache), q @ plain.swapaxes(2, 3), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(layout.mix(weights, cache), weights @ plain, rtol=1e-4, atol=1e-5)
+    column = plain[:, :, :1].swapaxes(1, 2)  # [B, 1, K, H]
+    first = cache.take(jnp.array([0]), axis=layout.column_axis)
+    np.testing.assert_array_equal(layout.column(column), first)

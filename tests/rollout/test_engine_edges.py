@@ -78,7 +78,7 @@ def test_the_ids_that_end_a_text_are_the_model_s_and_the_tokenizer_s(tiny):
 
 
 def test_budgets(tiny, grown):
-    """One for all, one a branch, the sampling configuration's; 0 gives an empty result."""
+    """One for all, one per branch, the sampling configuration's; 0 gives an empty result."""
     engine = tiny_engine(tiny, max_tokens=3)
     first_three = engine.grow(tiny.params, TRUNKS, BRANCHES)
     assert [x.tokens for x in first_three] == [x.tokens[:3] for x in grown]
@@ -199,6 +199,8 @@ def test_the_text_of_a_continuation_keeps_its_spaces(greedy, stories):
 )
 def test_bad_input_is_named(trunks, branch, message, tiny):
     engine = tiny_engine(tiny)
+    with pytest.raises(ValueError, match=message):
+        engine.stream(tiny.params, trunks, [Branch(0, 1, 0), branch])  # at the call
     with pytest.raises(ValueError, match=message):
         engine.grow(tiny.params, trunks, [Branch(0, 1, 0), branch])
     assert engine.stats == EngineStats(), "refused before anything was computed"

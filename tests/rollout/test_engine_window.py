@@ -1,7 +1,7 @@
 """Trunks passing through a small window, memory, and what an engine reports as it goes."""
 
 import dataclasses
-from typing import Any
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,11 @@ from helpers import model_oracles as oracle
 from helpers.model_oracles import Model, assert_same, random_model
 
 from vinejax.learner.score import score
+from vinejax.rollout import finish
 from vinejax.rollout.arrays import cache_bytes, one_device_mesh
 from vinejax.rollout.branches import Branch, Grown
-from vinejax.rollout.decode import decode_chunk
 from vinejax.rollout.engine import Engine
-from vinejax.rollout.window import copy_rows, prefill
+from vinejax.rollout.stats import EngineStats
 from vinejax.settings import SampleConfig
 from vinejax.shapes import bucket
 from vinejax.types import Batch
@@ -118,47 +118,88 @@ def test_no_slot_waits_while_branches_do(tiny):
     assert engine.stats.useful_tokens == engine.stats.decoded_tokens == sum(lengths)
 
 
-def test_twenty_phases_compile_once_a_bucket(tiny):
-    """Trunks, branches a trunk and budgets differ from phase to phase. Their buckets are what is
-    compiled for: of the longest trunk, and the power of 2 below the branches a trunk."""
-    programs: tuple[Any, ...] = (decode_chunk, copy_rows, prefill)
-    before = [program._cache_size() for program in programs]
+def test_twenty_phases_compile_once_per_bucket(tiny):
+    """Trunks, branches per trunk and budgets differ from phase to phase. Their buckets are what is
+    compiled for: of the longest trunk, and the power of 2 below the branches per trunk."""
+    jax.clear_caches()
     engine = engine_of(tiny, slots=16)
+    engine.grow(tiny.params, [[4] * 90], [Branch(0, 90, 0)], 1)  # weights, and a bucket of its own
+    before = engine.stats.compiles
     draw = np.random.default_rng(3)
-    counts, buckets = set(), set()
+    phases, counts, buckets = [], set(), set()
     for seed in range(20):
         trunks = [draw.integers(2, 20, n).tolist() for n in draw.integers(10, 45, 16)]
-        places = [(t, int(at)) for t, trunk in enumerate(trunks)
-                  for at in draw.integers(1, len(trunk) + 1, 3 * draw.integers(2, 9))]  # fmt: skip
+        places = [
+            (t, int(at))
+            for t, trunk in enumerate(trunks)
+            for at in draw.integers(1, len(trunk) + 1, 3 * draw.integers(2, 9))
+        ]
         branches = [Branch(t, at, seed * 1000 + i) for i, (t, at) in enumerate(places)]
-        engine.grow(tiny.params, trunks, branches, draw.integers(9, 17, len(branches)).tolist())
+        phases.append((trunks, branches, draw.integers(9, 17, len(branches)).tolist()))
         longest = max(position for _, position in places)
         counts.add(len(branches))
         buckets.add((bucket(longest, least=32), (len(branches) // 16).bit_length()))
     assert len(counts) > 15 and 1 < len(buckets) <= 4
-    now = [program._cache_size() for program in programs]
-    decodes, copies, prefills = (n - m for n, m in zip(now, before, strict=True))
-    assert decodes <= len(buckets) and copies <= len(buckets)
-    assert prefills <= 2 * len(buckets), "a batch of short trunks is padded to less"
+    for phase in phases:
+        engine.grow(tiny.params, *phase)
+    # Per bucket: empty caches, decode, copy, and prefill, where short trunks are padded to less.
+    assert engine.stats.compiles - before <= 5 * len(buckets)
+    compiled = engine.stats.compiles
+    for phase in phases:
+        engine.grow(tiny.params, *phase)
+    assert engine.stats.compiles == compiled
 
 
 # --- as branches end ---
 
 
-def test_results_are_handed_out_as_they_end(whole, tiny):
+def test_a_stream_gives_branches_as_they_end(whole, tiny):
+    engine = engine_of(tiny, chunk=2)
+    stream = engine.stream(tiny.params, TRUNKS, BRANCHES, [0, *BUDGETS[1:]])
+    assert engine.stats == EngineStats(), "nothing is computed before the first pair is asked for"
     seen: dict[int, Grown] = {}
-    order = []
-
-    def on_grown(i: int, grown: Grown) -> None:
+    steps = []
+    for i, grown in stream:
         assert i not in seen
         seen[i] = grown
-        order.append(len(grown.tokens))
-
-    engine = engine_of(tiny, chunk=2)
-    found = engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS, on_grown=on_grown)
-    assert [seen[i] for i in range(len(BRANCHES))] == found
-    assert_same(found, whole)
+        steps.append(engine.stats.decode_steps)
+    assert seen[0] == Grown([], [], "", "length") and next(iter(seen)) == 0
+    assert_same([seen[i] for i in range(1, len(BRANCHES))], whole[1:])
+    assert steps[1] < engine.stats.decode_steps / 4, "the devices go on while the caller has one"
     assert engine.stats.host_s > 0 and engine.stats.wait_s > 0 and engine.stats.prefill_s > 0
+    assert engine.stats.useful_tokens == sum(len(grown.tokens) for grown in seen.values())
+
+
+def test_a_loop_that_is_left_early_leaves_nothing_behind(whole, tiny):
+    engine = engine_of(tiny, chunk=2)
+    engine.grow(tiny.params, TRUNKS, BRANCHES[:1], 1)  # weights and automaton stay
+    arrays, threads = len(jax.live_arrays()), threading.active_count()
+    stream = engine.stream(tiny.params, TRUNKS, BRANCHES, BUDGETS, scored=True)
+    for _ in stream:
+        assert len(jax.live_arrays()) > arrays
+        break
+    assert (len(jax.live_arrays()), threading.active_count()) == (arrays, threads)
+    with pytest.raises(RuntimeError, match="the caller's"):
+        for _ in engine.stream(tiny.params, TRUNKS, BRANCHES, BUDGETS):
+            raise RuntimeError("the caller's")
+    assert (len(jax.live_arrays()), threading.active_count()) == (arrays, threads)
+    assert_same(engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS), whole)
+    assert_same(stream.in_order(), whole)
+    assert [len(logprobs) for logprobs in stream.trunk_logprobs] == [len(x) for x in TRUNKS]
+
+
+def test_of_several_hosts_each_gets_what_it_reads_first(whole, tiny, monkeypatch):
+    """The first of two hosts reads the even branches; the other tells what it read of the odd."""
+    others = {
+        i: [len(grown.tokens), grown.text, 0, False] for i, grown in enumerate(whole) if i % 2
+    }
+    monkeypatch.setattr(finish, "is_mine", lambda i: i % 2 == 0)
+    monkeypatch.setattr(finish, "shared_work", lambda own: own | others)
+    pairs = list(engine_of(tiny, chunk=2).stream(tiny.params, TRUNKS, BRANCHES, BUDGETS))
+    numbers = [i for i, _ in pairs]
+    assert sorted(numbers) == list(range(len(BRANCHES)))
+    assert [i % 2 for i in numbers] == sorted(i % 2 for i in numbers)
+    assert_same([grown for _, grown in sorted(pairs)], whole)
 
 
 def test_trunks_are_scored_by_their_prefill(tiny):

@@ -16,6 +16,7 @@ from helpers.vine_cases import (
     FakeEngine,
     Task,
     boundaries,
+    credit_by_step,
     episode,
     fill,
     rewards_of,
@@ -23,9 +24,8 @@ from helpers.vine_cases import (
 )
 
 from vinejax.errors import UserError
-from vinejax.learner.batch import collate, with_advantages
 from vinejax.rollout.branches import Branch
-from vinejax.rollout.trajectories import rewarded_steps, sample_episodes
+from vinejax.rollout.trajectories import Solution, sample_episodes, split_solution
 from vinejax.settings import Config, DataConfig
 from vinejax.tasks.steps import step_ends
 from vinejax.train import train
@@ -127,7 +127,7 @@ def test_advantages_telescope_and_back_filled_ones_are_zero(gamma: float, max_st
     cfg = gamma_config(gamma, max_states)
     episodes = [rewarded(RIGHT), rewarded(WRONG, reward=0.0), rewarded((*RIGHT[:1], *WRONG))]
     filled, _ = fill(episodes, cfg, script, Stepped())
-    _, advantages = with_advantages(collate(filled, 4), filled, cfg.ppo)
+    advantages = credit_by_step(filled, cfg)
     for row, e in zip(advantages, filled, strict=False):
         steps = len(e.step_ends)
         discounts = gamma ** np.arange(steps)
@@ -167,12 +167,14 @@ def test_rewards_of_steps_that_end_in_one_token_add_up(text: str, cuts: list[int
     tokenizer = load("byte_level")
     prompt, response = tokenizer.encode("Q:"), tokenizer.encode(text)
     assert len(response) == len(text) - 1
-    found = rewarded_steps(rewards_of(Cut()), tokenizer, PROBLEM[0], prompt, response, text)
+    solution = Solution(PROBLEM[0], prompt, response, text)
+    found = split_solution(rewards_of(Cut()), tokenizer, solution)
     assert found == (step_ends(tokenizer, prompt, response, Cut().split(text), text), own)
 
 
 def test_a_response_without_tokens_has_no_steps():
-    found = rewarded_steps(rewards_of(Stepped()), cases.tokenizer(), PROBLEM[0], PROMPT, [], "")
+    empty = Solution(PROBLEM[0], PROMPT, [], "")
+    found = split_solution(rewards_of(Stepped()), cases.tokenizer(), empty)
     assert found == ([], [])
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import random
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.model_oracles import Model, assert_same
@@ -53,35 +52,45 @@ def test_token_texts_are_what_tokens_add_to_a_text(stories):
     assert any(text.startswith(" ") for text in texts)
 
 
-def grow(model: Model, stop: tuple[str, ...], table: np.ndarray | None = None):
+@pytest.fixture
+def give_table(monkeypatch: pytest.MonkeyPatch):
+    """Engines that are made afterwards take this automaton for that of their stop strings."""
+
+    def give(table: np.ndarray) -> None:
+        monkeypatch.setattr("vinejax.rollout.engine.stop_table", lambda stop, texts: table)
+
+    return give
+
+
+def grow(model: Model, stop: tuple[str, ...]):
     """Twelve greedy stories from the BOS token alone and from a few words on."""
     sampling = SampleConfig(temperature=0.7, max_tokens=32, stop=stop)
     engine = Engine(model.decoder, sampling, model.tokenizer, slots=4, chunk=8)
-    if table is not None:
-        engine.__dict__["_stops"] = np.asarray(table)
     trunk = [1, *model.tokenizer.encode("Once upon a time", add_special_tokens=False)]
     branches = [Branch(0, 1 + i % len(trunk), seed=i) for i in range(12)]
     return engine.grow(model.params, [trunk], branches), engine.stats
 
 
-def test_the_device_ends_a_branch_at_its_stop_string(stories):
+def test_the_device_ends_a_branch_at_its_stop_string(stories, give_table):
     found, stats = grow(stories, ("he",))
     assert {x.finish for x in found} >= {"stop"}
     assert stats.decoded_tokens == stats.useful_tokens == sum(len(x.tokens) for x in found)
     # The same results without its help, when the host alone looks for it, and more tokens.
     size = stories.decoder.cfg.vocab_size
-    by_host, without = grow(stories, ("he",), np.zeros((0, size), np.int32))
+    give_table(np.zeros((0, size), np.int32))
+    by_host, without = grow(stories, ("he",))
     assert_same(by_host, found)
     assert without.decoded_tokens > stats.decoded_tokens
     assert without.useful_tokens == stats.useful_tokens
 
 
-def test_a_branch_that_was_ended_by_mistake_goes_on(stories):
+def test_a_branch_that_was_ended_by_mistake_goes_on(stories, give_table):
     """A table that takes a token in the middle for the end: the text decides, nothing changes."""
     found, stats = grow(stories, ("he",))
     wrong = np.zeros((1, stories.decoder.cfg.vocab_size), np.int32)
     wrong[:, max(found, key=lambda x: len(x.tokens)).tokens[2]] = HIT
-    again, with_others = grow(stories, ("he",), wrong)
+    give_table(wrong)
+    again, with_others = grow(stories, ("he",))
     assert_same(again, found)
     assert with_others.prefill_tokens > stats.prefill_tokens, "it went on, from its own trunk"
     assert with_others.useful_tokens == stats.useful_tokens
@@ -91,14 +100,14 @@ def test_a_branch_that_was_ended_by_mistake_goes_on(stories):
     "by_device",
     [pytest.param(True, id="device", marks=pytest.mark.slow), pytest.param(False, id="host alone")],
 )
-def test_from_every_state_of_a_solution_its_own_draws_end_as_it_did(by_device, stories):
+def test_from_every_state_of_a_solution_its_own_draws_end_as_it_did(by_device, stories, give_table):
     """So a value is that of the policy with its stop strings, which can begin before the branch."""
     tokenizer, budget = stories.tokenizer, 24
     stop = (" named L", "oy named", "dog named Max")
+    if not by_device:
+        give_table(np.zeros((1, stories.decoder.cfg.vocab_size), np.int32))
     sampling = SampleConfig(temperature=0.7, max_tokens=budget, stop=stop)
     engine = Engine(stories.decoder, sampling, tokenizer, slots=4, window_rows=4, chunk=8)
-    if not by_device:
-        engine.__dict__["_stops"] = jnp.zeros_like(engine._stops)
     prompt = [1, *tokenizer.encode("Once upon a time", add_special_tokens=False)]
     at, prompt_text = len(prompt), decode(tokenizer, prompt)
     solutions = engine.grow(stories.params, [prompt], [Branch(0, at, seed) for seed in range(8)])

@@ -15,13 +15,13 @@ from helpers.vine_cases import (
     Task,
     boundaries,
     config,
+    credit_by_step,
     episode,
     fill,
     rewards_of,
     values_of,
 )
 
-from vinejax.learner.batch import collate, with_advantages
 from vinejax.rollout.branches import Branch
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import sample_episodes
@@ -54,7 +54,7 @@ def test_values_are_means_and_advantages_telescope():
         np.testing.assert_array_equal(values_of(e), expected)
     assert np.unique(np.concatenate([values_of(e) for e in filled])).size > 1
     cfg = cases.config(ppo={"whiten": "none"})
-    _, advantages = with_advantages(collate(filled, 4), filled, cfg.ppo)
+    advantages = credit_by_step(filled, cfg)
     for row, e in zip(advantages, filled, strict=False):
         np.testing.assert_allclose(row.sum(), e.reward - values_of(e)[0], atol=1e-6)
     assert np.abs(advantages).max() > 0.1
@@ -71,7 +71,7 @@ def test_states_past_max_states_get_no_advantage(max_states):
     assert filled.value_counts.tolist() == [4] * sampled + [0] * (num_steps - sampled)
     assert [len(c) for c in filled.continuations] == filled.value_counts.tolist()
     assert (values_of(filled)[sampled:] == 0.75).all()
-    _, advantages = with_advantages(collate([filled], 1), [filled], cases.config().ppo)
+    advantages = credit_by_step([filled], cases.config())
     if sampled < num_steps:  # the step out of the last sampled state is credited with the rest
         last = values_of(filled)[sampled - 1]
         np.testing.assert_allclose(advantages[0, sampled - 1], 0.75 - last)
@@ -82,8 +82,43 @@ def test_back_filled_states_get_no_advantage_with_a_discount_either():
     cfg = cases.config(values={"max_states": 0}, ppo={"gamma": 0.5, "whiten": "none"})
     (filled,), _ = fill([episode(WRONG, reward=1.0)], cfg)
     np.testing.assert_allclose(values_of(filled)[1:], [0.25, 0.5, 1.0])
-    _, advantages = with_advantages(collate([filled], 1), [filled], cfg.ppo)
+    advantages = credit_by_step([filled], cfg)
     assert not advantages[0, 1:].any() and advantages[0, 0] != 0
+
+
+@pytest.mark.parametrize("max_states", [1, None])
+def test_solutions_that_are_always_right_have_no_advantage_with_a_discount(max_states):
+    """A continuation's outcome comes with its last step, and is discounted by the steps before."""
+    steps = ("\n2+3=5", "\n5-1=4", "\n4-0=4", "\n4+0=4\n#### 4")
+    one = episode(steps)
+
+    def rest(branch: Branch, k: int) -> tuple[str, str]:
+        return one.text[branch.position - len(PROMPT) :], "eos"
+
+    values = {"k": 4, "max_states": max_states}
+    cfg = cases.config(values=values, ppo={"gamma": 0.9, "whiten": "none"})
+    (filled,), _ = fill([one], cfg, rest)
+    np.testing.assert_allclose(values_of(filled), [0.9**3, 0.9**2, 0.9, 1.0], rtol=1e-6)
+    advantages = credit_by_step([filled], cfg)
+    np.testing.assert_allclose(advantages, 0.0, atol=1e-6)
+
+
+def test_a_longer_way_to_the_answer_is_worth_less_with_a_discount():
+    """Its own steps count, not the episode's; a step that ends after the state counts whole."""
+    cfg = cases.config(values={"k": 3, "max_states": 0}, ppo={"gamma": 0.5, "whiten": "none"})
+    texts = ["\n#### 4", "\n2+3=5\n#### 4", "\n2+3=5\n5-1=4\n4-0=4\n#### 4"]
+    (filled,), _ = fill([episode(RIGHT)], cfg, lambda branch, k: (texts[k], "eos"))
+    assert [c.reward for c in filled.continuations[0]] == [1.0, 1.0, 0.25]
+
+
+def test_without_a_discount_no_continuation_is_split(monkeypatch):
+    def refuse(task: Task, text: str) -> list[int]:
+        raise AssertionError("split")
+
+    one = episode(RIGHT)
+    monkeypatch.setattr(Task, "split", refuse)
+    (filled,), _ = fill([one], config())
+    assert values_of(filled).size == 2
 
 
 def test_equal_prefixes_are_one_state():
@@ -110,10 +145,10 @@ def test_budgets():
 
 def test_no_two_branches_share_a_seed():
     class Sampler(FakeEngine):
-        def grow(self, *args, **settings):
-            grown = super().grow(*args, **settings)
+        def stream(self, *args, **settings):
+            stream = super().stream(*args, **settings)
             seeds.extend(branch.seed for branch in self.branches)
-            return grown
+            return stream
 
     seeds: list[int] = []
     engine = Sampler(lambda branch, k: ("".join((RIGHT, WRONG)[k % 2]), "eos"))
@@ -166,7 +201,7 @@ def test_float_rewards_stay_fractional():
     task = Task(lambda text: 0.75)
     (filled,), _ = fill([episode(RIGHT, reward=0.75)], config(), task=task)
     assert values_of(filled).tolist() == [0.75, 0.75]
-    _, advantages = with_advantages(collate([filled], 1), [filled], cases.config().ppo)
+    advantages = credit_by_step([filled], cases.config())
     assert not advantages.any()
 
 

@@ -42,7 +42,7 @@ class Recorder(vinejax.Engine):
     branches: list[vinejax.Branch]
 
     def grow(self, params, trunks, branches, max_tokens=None):
-        Recorder.branches = branches
+        Recorder.branches = list(branches)
         return super().grow(params, trunks, branches, max_tokens)
 
 

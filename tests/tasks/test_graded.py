@@ -14,7 +14,7 @@ from helpers.paths import CONFIGS
 
 from vinejax.errors import ConfigError, UserError
 from vinejax.grading import Grader, Verdict
-from vinejax.rollout.trajectories import rewarded_steps
+from vinejax.rollout.trajectories import Solution, split_solution
 from vinejax.settings import DataConfig, GraderConfig
 from vinejax.tasks import graded as module
 from vinejax.tasks.graded import GradedTask, GradingStats
@@ -194,8 +194,8 @@ def test_steps_may_be_counted_in_tokens():
     for tokens, ends in ((response, [5, 10, 15]), (response[:10], [5, 10]), ([], [])):
         text = tokenizer.decode(tokens)
         assert rewards.step_ends(tokenizer, prompt, tokens, text) == ends
-        found = rewarded_steps(rewards, tokenizer, PROBLEMS[0], prompt, tokens, text)
-        assert found == (ends, None)
+        solution = Solution(PROBLEMS[0], prompt, tokens, text)
+        assert split_solution(rewards, tokenizer, solution) == (ends, None)
 
 
 @pytest.mark.parametrize("ends", [[], [5, 9], [0, 10], [5, 5, 10], [7, 3, 10], [5, 11]])

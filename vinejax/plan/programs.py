@@ -33,6 +33,7 @@ from vinejax.plan.case import Case
 from vinejax.plan.cost import pass_rows
 from vinejax.plan.memory import PlannedPhase, train_length
 from vinejax.rollout import arrays, decode, split, window
+from vinejax.rollout.cache import WINDOW, CacheLayout
 from vinejax.types import Batch, TrainState
 
 UPDATES = 1000  # of a run: the learning rate's schedule needs a number, no shape depends on it
@@ -71,10 +72,17 @@ class Lowering:
         temperature = None  # set where prefill also scores: in float32 without a tensor axis
         if self.model.compute.dtype == "float32" and self.case.tensor == 1:
             temperature = self.case.cfg.sample.temperature
-        lengths = self._numbers(places)
+        into = self._numbers(places)
         weights = self._weights()
         return window.prefill.lower(
-            self.model, self.mesh, temperature, weights, cache, rows, tokens, lengths, served
+            self.model,
+            self.mesh,
+            temperature,
+            weights,
+            cache,
+            rows,
+            tokens,
+            window.Entering(into, served),
         )
 
     def _decode(self) -> Lowered:
@@ -89,20 +97,9 @@ class Lowering:
         states = sum(map(len, cfg.stop))
         stops = self._shape((states, self.model.cfg.vocab_size), jnp.int32, Spec())
         waiting = jax.ShapeDtypeStruct((), jnp.bool_)
-        return decode.decode_chunk.lower(
-            self.model,
-            drawing,
-            self.mesh,
-            self.model.cfg.eos_ids,
-            sizes,
-            self._weights(),
-            cache,
-            queue,
-            stops,
-            waiting,
-            slots,
-            rows,
-        )
+        config = decode.DecodeConfig(self.model, self.mesh, drawing, self.model.cfg.eos_ids, sizes)
+        inputs = decode.Inputs._make([self._weights(), cache, queue, stops, waiting])
+        return decode.decode_chunk.lower(config, inputs, slots, rows)
 
     def _score(self) -> Lowered:
         batch = self._batch(pass_rows(self.case))
@@ -154,16 +151,19 @@ class Lowering:
 
     def _caches(self) -> tuple[window.Window, window.Rows, decode.Slots]:
         cache, rows, slots = jax.eval_shape(
-            lambda: arrays.empty(self.model, self.mesh, self.phase.sizes)
+            lambda: arrays.empty_caches(self.model, self.mesh, self.phase.sizes)
         )
 
-        def placed(tree: PyTree, axes: str) -> PyTree:
-            spec = split.cache_spec(axes)
+        def placed(tree: PyTree, spec: Spec) -> PyTree:
             return jax.tree.map(lambda x: self._shape(x.shape, x.dtype, spec), tree)
 
-        keys, values = map(placed, (slots.keys, slots.values), self.phase.sizes.ring)
-        slots = placed(slots._replace(keys=[], values=[]), "s")._replace(keys=keys, values=values)
-        return placed(cache, "skbh"), placed(rows, "s"), slots
+        def in_layout(tree: PyTree, layout: CacheLayout) -> PyTree:
+            return placed(tree, layout.spec)
+
+        keys, values = map(in_layout, (slots.keys, slots.values), self.phase.sizes.ring)
+        numbers = placed(slots._replace(keys=[], values=[]), split.SHARDS)
+        slots = numbers._replace(keys=keys, values=values)
+        return in_layout(cache, WINDOW), placed(rows, split.SHARDS), slots
 
     def _batch(self, rows: int) -> Batch:
         """A batch on the host, as the loop passes it."""

@@ -1,7 +1,11 @@
-"""The attention of decoding: a slot reads its trunk's KV and its own suffix, merged exactly.
+"""The attention of decoding: a slot reads its trunk and its own tokens in the ring, merged exactly.
 
-S slots; P resident trunks, G lanes each, a lane being a place for one slot's query; R = N / K query
-heads a KV head; T trunk columns; W suffix columns. Softmax parts are (values, max, sum), float32.
+Letters of this folder. The model's (`model/decoder.py`) keep their meaning, with one token per
+sequence: B slots, each with one sequence; S key positions, here columns; K KV heads; G query heads
+per KV head; H head width; V vocabulary. Beside them: W rows of a shard's window, E lanes per row,
+Q places of a shard's queue, A states of the stop strings' automaton, Z shards.
+
+A part of a softmax is (unnormalised mix of values [..., H], max [..., 1], sum [..., 1]), float32.
 """
 
 from collections.abc import Callable
@@ -10,125 +14,134 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
+
+from vinejax.rollout.cache import WINDOW, CacheLayout, RingLayout
 
 Part = tuple[jax.Array, jax.Array, jax.Array]
 
 
 class Scoring(NamedTuple):
-    """How a layer makes scores of products."""
+    """How a layer turns products into scores, and how far back it looks."""
 
     scores: Callable[[jax.Array], jax.Array]  # of q . k: scaled, and bounded where the model does
     window: int | None  # positions that a query sees, itself included; None: all before it
 
 
+class Queries(NamedTuple):
+    """Where every slot is in one step: the row that it reads, and how much it may see."""
+
+    busy: jax.Array  # bool[B]
+    row: jax.Array  # i32[B] of the window
+    visible: jax.Array  # i32[B] trunk columns that the slot may see
+    age: jax.Array  # i32[B] tokens that it has sampled; 0 where it is idle
+
+    @property
+    def position(self) -> jax.Array:
+        """i32[B] of the token that is fed, in its sequence."""
+        return self.visible + self.age
+
+
 class Lanes(NamedTuple):
-    """Which slot's query stands in which lane; a slot has one lane, on the trunk that it reads."""
+    """Which slot's query stands in which lane; a slot has one lane, on the row that it reads."""
 
-    lane: jax.Array  # i32[S] P * G for a slot that has none
-    slot: jax.Array  # i32[P * G] S for an empty lane
-    visible: jax.Array  # i32[P * G] trunk columns that the lane's query may see
-    position: jax.Array  # i32[P * G] of the lane's query
+    lane: jax.Array  # i32[B] W * E for an idle slot
+    slot: jax.Array  # i32[W * E] B for an empty lane
+    visible: jax.Array  # i32[W * E] trunk columns that the lane's query may see
+    position: jax.Array  # i32[W * E] of the lane's query
 
 
-def assign_lanes(
-    row: Int[Array, " S"], busy: Bool[Array, " S"], visible: Int[Array, " S"],
-    position: Int[Array, " S"], rows: int, group: int,
-) -> Lanes:  # fmt: skip
-    """The slots that are busy, gathered by the row of the window that they read.
-
-    At most `group` of them may be on one row.
-    """
+def assign_lanes(queries: Queries, rows: int, lanes: int) -> Lanes:
+    """Lanes for the busy slots, gathered by the row that they read: at most `lanes` on each."""
+    busy, row = queries.busy, queries.row
+    num_slots = row.shape[0]
     on_row = (row[:, None] == jnp.arange(rows)) & busy[:, None]
-    rank = jnp.cumsum(on_row, axis=0)[jnp.arange(row.shape[0]), row] - 1
-    lane = jnp.where(busy, row * group + rank, rows * group)
-    slot = jnp.full(rows * group, row.shape[0], jnp.int32)
-    slot = slot.at[lane].set(jnp.arange(row.shape[0], dtype=jnp.int32), mode="drop")
+    rank = jnp.cumsum(on_row, axis=0)[jnp.arange(num_slots), row] - 1
+    lane = jnp.where(busy, row * lanes + rank, rows * lanes)
+    slot = jnp.full(rows * lanes, num_slots, jnp.int32)
+    slot = slot.at[lane].set(jnp.arange(num_slots, dtype=jnp.int32), mode="drop")
 
     def of_lane(x: jax.Array) -> jax.Array:
         return jnp.take(x, slot, mode="fill", fill_value=0)
 
-    return Lanes(lane, slot, of_lane(visible), of_lane(position))
+    return Lanes(lane, slot, of_lane(queries.visible), of_lane(queries.position))
 
 
-def _part(scores: jax.Array, values_of: str, values: jax.Array) -> Part:
-    """Unnormalised softmax over the last axis; a row that sees nothing has sum 0."""
+def _part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: jax.Array) -> Part:
+    """Unnormalised softmax over the columns; a query that sees none of them has sum 0."""
     top = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
-    mixed = jnp.einsum(
-        values_of, weights.astype(values.dtype), values, preferred_element_type=jnp.float32
-    )
-    return mixed, top, weights.sum(axis=-1, keepdims=True)
+    return layout.mix(weights, values), top, weights.sum(axis=-1, keepdims=True)
 
 
+@jax.named_scope("trunk")
 def trunk_part(
-    q: Float[Array, "S K R H"],
-    keys: Float[Array, "P K T H"],
-    values: Float[Array, "P K T H"],
+    q: Float[Array, "B K G H"],
+    keys: Float[Array, "W K S H"],
+    values: Float[Array, "W K S H"],
     lanes: Lanes,
     scoring: Scoring,
 ) -> Part:
     """Attention over what each slot may see of its trunk.
 
-    The queries of all slots on a trunk are one matrix product, so it is read once for all of them.
-    Only queries move to their lanes and back: they are small, and keys and values are not.
+    The queries of all slots on a row are one matrix product, so the row is read once for all of
+    them. Only queries move to their lanes and back: they are small, and keys and values are not.
     """
-    _, K, R, H = q.shape
-    P, _, T, _ = keys.shape
-    rows = jnp.take(q, lanes.slot, axis=0, mode="fill", fill_value=0)
-    rows = rows.reshape(P, -1, K, R, H).transpose(0, 2, 1, 3, 4).reshape(P, K, -1, H)
-    products = jnp.einsum("pkqh,pkth->pkqt", rows, keys, preferred_element_type=jnp.float32)
-    column, visible, position = jnp.arange(T), lanes.visible[:, None], lanes.position[:, None]
+    K, G, H = q.shape[1:]
+    W, S = keys.shape[0], keys.shape[2]
+    in_lanes = jnp.take(q, lanes.slot, axis=0, mode="fill", fill_value=0)
+    in_lanes = in_lanes.reshape(W, -1, K, G, H).transpose(0, 2, 1, 3, 4).reshape(W, K, -1, H)
+    products = WINDOW.products(in_lanes, keys)  # [W, K, E * G, S]
+    column, visible, position = jnp.arange(S), lanes.visible[:, None], lanes.position[:, None]
     seen = column < visible
     if scoring.window is not None:
         seen &= column > position - scoring.window
-    seen = jnp.repeat(seen.reshape(P, -1, T), R, axis=1)[:, None]
-    scores = jnp.where(seen, scoring.scores(products), -jnp.inf)
-    part = _part(scores, "pkqt,pkth->pkqh", values)
+    seen = jnp.repeat(seen.reshape(W, -1, S), G, axis=1)[:, None]
+    part = _part(jnp.where(seen, scoring.scores(products), -jnp.inf), WINDOW, values)
 
-    def slots(x: jax.Array) -> jax.Array:
-        x = x.reshape(P, K, -1, R, x.shape[-1]).transpose(0, 2, 1, 3, 4)
-        return x.reshape(-1, K, R, x.shape[-1])[lanes.lane]
+    def of_slots(x: jax.Array) -> jax.Array:
+        x = x.reshape(W, K, -1, G, x.shape[-1]).transpose(0, 2, 1, 3, 4)
+        return x.reshape(-1, K, G, x.shape[-1])[lanes.lane]
 
-    return slots(part[0]), slots(part[1]), slots(part[2])
+    return of_slots(part[0]), of_slots(part[1]), of_slots(part[2])
 
 
+@jax.named_scope("ring")
 def ring_part(
-    q: Float[Array, "S K R H"],
-    keys: list[jax.Array],  # W / b blocks of S, K, b, H in the order of `axes`
+    q: Float[Array, "B K G H"],
+    keys: list[jax.Array],  # the ring's blocks
     values: list[jax.Array],
     step: Int[Array, ""],
-    age: Int[Array, " S"],
+    age: Int[Array, " B"],
     scoring: Scoring,
-    axes: tuple[str, str],
+    layout: RingLayout,
 ) -> Part:
-    """Attention over a slot's own suffix: the columns of the last `age + 1` steps.
+    """Attention over a slot's own tokens in the ring: the columns of the last `age + 1` steps.
 
-    The ring is kept in blocks, and one in which no slot sees a column is not read at all. (A slice
-    of one array would be copied before it is read; the branch of a condition reads in place.)
+    A block in which no slot sees a column is not read at all. (A slice of one array would be copied
+    before it is read; the branch of a condition reads in place.)
     """
-    S, K, R, H = q.shape
-    block = values[0].shape[axes[1].index("b")]
+    B, K, G, H = q.shape
+    block = values[0].shape[layout.values.column_axis]
     width = block * len(keys)
-    product, mixture = f"skrh,{axes[0]}->skrb", f"skrb,{axes[1]}->skrh"
     if scoring.window is not None:
         age = jnp.minimum(age, scoring.window - 1)
     oldest = jnp.max(age)
-    empty = jnp.zeros((S, K, R, 1), jnp.float32)
-    part = jnp.zeros((S, K, R, H), jnp.float32), empty - jnp.inf, empty
+    empty = jnp.zeros((B, K, G, 1), jnp.float32)
+    part = jnp.zeros((B, K, G, H), jnp.float32), empty - jnp.inf, empty
     for n, (k, v) in enumerate(zip(keys, values, strict=True)):
         column_age = (step - n * block - jnp.arange(block)) % width
 
         def read(part: Part, k: jax.Array, v: jax.Array, column_age: jax.Array = column_age):
-            products = jnp.einsum(product, q, k, preferred_element_type=jnp.float32)
+            products = layout.keys.products(q, k)
             seen = (column_age <= age[:, None])[:, None, None]
             scores = jnp.where(seen, scoring.scores(products), -jnp.inf)
-            return join(part, _part(scores, mixture, v))
+            return join(part, _part(scores, layout.values, v))
 
         if len(keys) == 1:
             return read(part, k, v)
-        live = jnp.any(column_age <= oldest)
-        part = lax.cond(live, read, lambda part, k, v: part, part, k, v)
+        is_seen = jnp.any(column_age <= oldest)
+        part = lax.cond(is_seen, read, lambda part, k, v: part, part, k, v)
     return part
 
 
@@ -140,29 +153,31 @@ def join(a: Part, b: Part) -> Part:
     return a[0] * scale_a + b[0] * scale_b, top, a[2] * scale_a + b[2] * scale_b
 
 
-def merge(a: Part, b: Part) -> jax.Array:
+@jax.named_scope("merge")
+def merge(a: Part, b: Part) -> Float[Array, "B K G H"]:
     """The attention over both parts' columns. One of them must have seen something."""
     mixed, _, total = join(a, b)
     return mixed / total
 
 
+@jax.named_scope("write")
 def write_column(
-    ring: list[jax.Array], step: Int[Array, ""], x: Float[Array, "S 1 K H"], axes: str
+    ring: list[jax.Array], step: Int[Array, ""], x: Float[Array, "B 1 K H"], layout: CacheLayout
 ) -> list[jax.Array]:
-    """All slots' new key or value into the one column that they share, 'b' of `axes`: no scatter.
+    """The ring with all slots' new key or value in the one column that they share: no scatter.
 
     Every block is written to, all but one with what it held: a choice between whole blocks, made
     at run time, would copy them.
     """
-    axis = axes.index("b")
+    axis = layout.column_axis
     block = ring[0].shape[axis]
     column = step % (block * len(ring))
-    new = jnp.einsum(f"sbkh->{axes}", x).astype(ring[0].dtype)
+    new = layout.column(x).astype(ring[0].dtype)
     place = [jnp.int32(0)] * 4
     place[axis] = column % block
     written = []
     for n, old in enumerate(ring):
-        mine = lax.dynamic_slice(old, place, new.shape)
-        here = jnp.where(column // block == n, new, mine)
+        held = lax.dynamic_slice(old, place, new.shape)
+        here = jnp.where(column // block == n, new, held)
         written.append(lax.dynamic_update_slice(old, here, place))
     return written

@@ -1,8 +1,8 @@
-"""What the engine is asked for, and what it gives: branches, and what grew on them."""
+"""The engine's requests and results: branches, and what has grown on them."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple, SupportsIndex
 
 import numpy as np
@@ -20,19 +20,19 @@ MaxTokens = SupportsIndex | Ids | None
 class Branch:
     """A continuation to be drawn after the first `position` tokens of trunk number `trunk`.
 
-    It may go on with a response that began after `response` of them: a stop string can then begin
-    in what the trunk has of it. None: the response begins with the branch.
+    It may continue a response that begins after the trunk's first `response` tokens: a stop string
+    can then begin in the trunk's part of the response. None: the response begins with the branch.
     """
 
     trunk: int
     position: int  # 1 <= position <= len(trunk)
-    seed: int  # 0 <= seed < 2**64; draw n (absolute token index) uses fold_in(row key, n)
+    seed: int  # 0 <= seed < 2**64; every draw is made from it and the token's index
     response: int | None = None  # 0 <= response <= position
 
 
 @dataclasses.dataclass(frozen=True)
 class Grown:
-    """What grew on a branch."""
+    """The continuation of a branch."""
 
     tokens: list[int]
     logprobs: list[float]  # temperature-scaled, full softmax
@@ -41,23 +41,42 @@ class Grown:
     overlap: int = 0  # characters of the stop string that the response had before the branch
 
 
-OnGrown = Callable[[int, Grown], None]
+# Pairs (number of a branch, what has grown on it); returns what becomes `Stream.trunk_logprobs`.
+Growing = Generator[tuple[int, Grown], None, list[np.ndarray]]
+
+
+class Stream:
+    """The pairs (number of a branch, Grown) of `Engine.stream`, as branches end.
+
+    Nothing is computed before the first pair is asked for. A loop that is left early gives the
+    caches up; a second loop computes everything again.
+    """
+
+    def __init__(self, grow: Callable[[], Growing]):
+        self._grow = grow
+        # Once the loop has ended, of a stream that is `scored`: f32[length] per trunk, the
+        # log-probabilities of its own tokens, 0 at the first.
+        self.trunk_logprobs: list[np.ndarray] = []
+
+    def __iter__(self) -> Iterator[tuple[int, Grown]]:
+        self.trunk_logprobs = yield from self._grow()
+
+    def in_order(self) -> list[Grown]:
+        """The continuations in the branches' order, once the last has ended."""
+        by_branch = dict(self)
+        return [by_branch[i] for i in range(len(by_branch))]
 
 
 class Work(NamedTuple):
-    """What a phase is to do, checked. All but the trunks: an entry a branch."""
+    """Branches to be grown, checked."""
 
-    trunks: list[list[int]]  # as far as they are to be computed
-    trunk: list[int]
-    position: list[int]
-    seed: list[int]
-    budget: list[int]
-    last: list[int]  # token of the trunk before the branch
-    match: list[int]  # how much of a stop string the response ends with there: see `stop.py`
+    trunks: list[list[int]]  # each as far as it has to be computed
+    branches: Sequence[Branch]
+    budgets: list[int]  # tokens that each branch may take
 
 
 def as_lists(trunks: Trunks) -> list[list[int]]:
-    """The trunks as lists of Python's integers; ValueError naming one that has others."""
+    """The trunks as lists of Python integers; ValueError naming one that has anything else."""
     lists = []
     for i, trunk in enumerate(trunks):
         ids = np.asarray(trunk)
@@ -68,7 +87,7 @@ def as_lists(trunks: Trunks) -> list[list[int]]:
 
 
 def check_sampling(cfg: SampleConfig) -> None:
-    """ValueError for settings that nothing can be drawn with."""
+    """ValueError for settings that define no distribution, or no stop strings."""
     if not (0 <= cfg.temperature < math.inf and 0 < cfg.top_p <= 1 and cfg.top_k >= 0):
         raise ValueError(f"{cfg}: temperature >= 0, 0 < top_p <= 1 and top_k >= 0 are needed")
     if isinstance(cfg.stop, str):
@@ -77,8 +96,8 @@ def check_sampling(cfg: SampleConfig) -> None:
         raise ValueError(f"stop = {cfg.stop!r} holds an empty string, which stops every text")
 
 
-def check(trunks: list[list[int]], branches: Sequence[Branch], cfg: DecoderConfig) -> None:
-    """ValueError naming a trunk or a branch that a model of `cfg` cannot grow."""
+def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: DecoderConfig) -> None:
+    """ValueError naming a trunk or branch that does not fit a model of `cfg`, or each other."""
     for i, trunk in enumerate(trunks):
         if not trunk:
             raise ValueError(f"trunk {i} is empty")
@@ -98,39 +117,40 @@ def check(trunks: list[list[int]], branches: Sequence[Branch], cfg: DecoderConfi
         if not 0 <= branch.seed < 2**64:
             raise ValueError(f"branch {i}: seed {branch.seed} is not a 64-bit number")
         if branch.response is not None and not 0 <= branch.response <= branch.position:
-            began = f"branch {i}: response {branch.response} is outside 0 .. {branch.position}"
-            raise ValueError(f"{began}, its position")
+            raise ValueError(
+                f"branch {i}: response {branch.response} is outside 0 .. {branch.position}, "
+                "its position"
+            )
 
 
 def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) -> list[int]:
-    """Tokens that each branch may take: its bound, and what the context leaves."""
+    """Tokens that each branch may take: its bound, or what the context leaves if that is less."""
     limits = np.asarray(max_tokens)
     if limits.size and limits.dtype.kind not in "iu":
-        raise ValueError(f"max_tokens = {max_tokens!r} must be an integer, or one a branch")
+        raise ValueError(f"max_tokens = {max_tokens!r} must be an integer, or one per branch")
     if limits.ndim and limits.shape != (len(branches),):
         raise ValueError(f"{len(limits)} entries of max_tokens for {len(branches)} branches")
-    each = np.broadcast_to(limits, len(branches)).tolist()
-    return [int(min(n, context - b.position)) for n, b in zip(each, branches, strict=True)]
+    bounds = np.broadcast_to(limits, len(branches)).tolist()
+    return [int(min(n, context - b.position)) for n, b in zip(bounds, branches, strict=True)]
 
 
 def work_of(
-    trunks: list[list[int]],
+    trunks: Trunks,
     branches: Sequence[Branch],
-    budgets: list[int],
-    match: list[int],
+    max_tokens: MaxTokens,
+    cfg: DecoderConfig,
     scored: bool,
 ) -> Work:
-    """The branches' fields; of each trunk only what is to be computed, [] for nothing."""
-    needed = [len(trunk) if scored else 0 for trunk in trunks]
+    """The branches with their budgets; of each trunk what has to be computed: all if `scored`.
+
+    Raises ValueError for what does not fit the model of `cfg`.
+    """
+    lists = as_lists(trunks)
+    check_branches(lists, branches, cfg)
+    budgets = budgets_of(branches, max_tokens, cfg.context)
+    lengths = [len(trunk) if scored else 0 for trunk in lists]
     for branch, budget in zip(branches, budgets, strict=True):
         if budget > 0:
-            needed[branch.trunk] = max(needed[branch.trunk], branch.position)
-    return Work(
-        [trunk[:length] for trunk, length in zip(trunks, needed, strict=True)],
-        [b.trunk for b in branches],
-        [b.position for b in branches],
-        [b.seed for b in branches],
-        budgets,
-        [trunks[b.trunk][b.position - 1] for b in branches],
-        match,
-    )
+            lengths[branch.trunk] = max(lengths[branch.trunk], branch.position)
+    trimmed = [trunk[:length] for trunk, length in zip(lists, lengths, strict=True)]
+    return Work(trimmed, tuple(branches), budgets)

@@ -1,56 +1,48 @@
-"""From drawn tokens to what grew: texts, stop strings, and how each branch ended."""
+"""From drawn tokens to what has grown: texts, stop strings, and how each branch ended."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable
 from typing import Any
 
-from vinejax.rollout.branches import Branch, Grown, OnGrown
+from vinejax.rollout.branches import Grown, Work
 from vinejax.rollout.decode import EOS, STOP
 from vinejax.rollout.phase import Drawn
+from vinejax.rollout.stats import EngineStats
 from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.text import Cut, Tokenizer, added, cut_at_stop, decode, tail
 
 
-class Ending:
-    """Reads the branches of a phase as they end. Of several hosts, each reads its own."""
+class Reader:
+    """Decodes the branches of a call as they end. Each host reads its own: those that `is_mine`."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        stop: tuple[str, ...],
-        trunks: Sequence[list[int]],
-        branches: Sequence[Branch],
-        on_grown: OnGrown | None,
-    ):
-        self._tokenizer, self._stop, self._on_grown = tokenizer, stop, on_grown
-        self._trunks, self._branches = trunks, branches
+    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], work: Work, stats: EngineStats):
+        self._tokenizer, self._stop, self._work, self._stats = tokenizer, stop, work, stats
         self._texts: dict[tuple[int, int], str] = {}
 
-    def take(self, drawn: Iterable[Drawn], results: list[Grown]) -> list[Drawn]:
-        """Fills in `results` by branch; gives back those that the devices cut short, by branch.
+    def read(self, drawn: Iterable[Drawn]) -> Generator[tuple[int, Grown], None, list[Drawn]]:
+        """Yields (branch, what has grown): this host's own as they end, then all other hosts'.
 
-        Results and what is given back are the same on every host.
+        Returns the branches that the device ended too early, in order, the same on every host.
         """
-        everything: dict[int, Drawn] = {}
-        own: dict[int, Any] = {}
-        for one in drawn:
-            everything[one.branch] = one
-            if not is_mine(one.branch):
-                continue
-            own[one.branch] = told = self._read(one)
-            if told is not None and self._on_grown is not None:
-                self._on_grown(one.branch, _grown(one, Cut(*told)))
+        by_branch: dict[int, Drawn] = {}
+        cuts: dict[int, Any] = {}  # of this host's own
+        for ended in drawn:
+            by_branch[ended.branch] = ended
+            if is_mine(ended.branch):
+                cut = cuts[ended.branch] = self._cut(ended)
+                if cut is not None:
+                    yield ended.branch, self._grown(ended, cut)
         cut_short = []
-        for i, told in sorted(shared_work(own).items()):
-            if told is None:
-                cut_short.append(everything[i])
-            else:
-                results[i] = _grown(everything[i], Cut(*told))
+        for i, cut in sorted(shared_work(cuts).items()):
+            if cut is None:
+                cut_short.append(by_branch[i])
+            elif i not in cuts:
+                yield i, self._grown(by_branch[i], Cut(*cut))
         return cut_short
 
-    def _read(self, drawn: Drawn) -> Cut | None:
-        """What is kept; None where the decoded text has no stop string after all."""
-        branch = self._branches[drawn.branch]
-        prefix = self._trunks[branch.trunk][: branch.position]
+    def _cut(self, drawn: Drawn) -> Cut | None:
+        """The kept part; None where the device saw a stop string that the decoded text lacks."""
+        branch = self._work.branches[drawn.branch]
+        prefix = self._work.trunks[branch.trunk][: branch.position]
         text, before = self._text(branch.trunk, branch.position), ""
         if self._stop and branch.response is not None:
             before = tail(added(self._text(branch.trunk, branch.response), text), self._stop)
@@ -58,13 +50,15 @@ class Ending:
         return None if drawn.ended == STOP and not cut.hit else cut
 
     def _text(self, trunk: int, end: int) -> str:
-        """That of a trunk's first `end` tokens, decoded once."""
+        """The text of a trunk's first `end` tokens, decoded once."""
         if (trunk, end) not in self._texts:
-            self._texts[trunk, end] = decode(self._tokenizer, self._trunks[trunk][:end])
+            self._texts[trunk, end] = decode(self._tokenizer, self._work.trunks[trunk][:end])
         return self._texts[trunk, end]
 
-
-def _grown(drawn: Drawn, cut: Cut) -> Grown:
-    finish = "stop" if cut.hit else "eos" if drawn.ended == EOS else "length"
-    kept = slice(cut.kept)
-    return Grown(drawn.tokens[kept], drawn.logprobs[kept], cut.text, finish, cut.overlap)
+    def _grown(self, drawn: Drawn, cut: Cut) -> Grown:
+        self._stats.useful_tokens += cut.kept
+        finish = "eos" if drawn.ended == EOS else "length"
+        if cut.hit:
+            finish = "stop"
+        kept = slice(cut.kept)
+        return Grown(drawn.tokens[kept], drawn.logprobs[kept], cut.text, finish, cut.overlap)

@@ -1,12 +1,13 @@
-"""Drawing one token a row: temperature, top-k, top-p, inverse CDF. No sort of the vocabulary.
+"""Draw one token per sequence: temperature, top-k, top-p, inverse CDF; nothing is sorted.
 
 Top-p keeps the smallest set of most probable tokens whose mass reaches p, top-k the k most
 probable; tokens tied at the threshold are all kept. Both are the same question, 'what is the
 largest probability t such that the tokens at or above t weigh enough', answered by bisection on
 t's bits: non-negative floats order as their integers do, so 31 halvings find it exactly.
 
-With an `axis` of the mesh each place of it holds an equal part of the vocabulary, in order; only
-sums and maxima of rows cross it, and all places get the same tokens.
+With an `axis` of the mesh each place on it holds an equal part of the vocabulary, in order; only
+sums and maxima per sequence cross it, and all places get the same tokens. Letters: B sequences,
+V vocabulary (on one place).
 """
 
 import jax
@@ -14,51 +15,53 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-BLOCK = 128  # tokens a block of the two-level inverse CDF
+BLOCK = 128  # tokens per block of the two-level inverse CDF
 
 
 def _total(x: jax.Array, axis: str | None) -> jax.Array:
+    """Sums over the whole vocabulary."""
     x = jnp.sum(x, axis=-1)
     return x if axis is None else lax.psum(x, axis)
 
 
-def _places(x: Float[Array, " S"], axis: str | None) -> Float[Array, "places S"]:
-    """What each place of the axis has."""
+def _places(x: Float[Array, " B"], axis: str | None) -> Float[Array, "places B"]:
+    """The numbers of all places on the axis."""
     return x[None] if axis is None else lax.all_gather(x, axis)
 
 
-def _from_place(x: jax.Array, place: Int[Array, " S"], axis: str | None) -> jax.Array:
-    """For each row the value that one place of the axis has."""
+def _from_place(x: jax.Array, place: Int[Array, " B"], axis: str | None) -> jax.Array:
+    """For each sequence the value that one place on the axis has."""
     if axis is None:
         return x
     return lax.psum(jnp.where(place == lax.axis_index(axis), x, 0), axis)
 
 
-def log_softmax(logits: Float[Array, "S V"], axis: str | None = None) -> Float[Array, "S V"]:
+def log_softmax(logits: Float[Array, "B V"], axis: str | None = None) -> Float[Array, "B V"]:
+    """Log-probabilities over the whole vocabulary."""
     top = jnp.max(_places(lax.stop_gradient(logits.max(axis=-1)), axis), axis=0)
     shifted = logits - top[:, None]
     return shifted - jnp.log(_total(jnp.exp(shifted), axis))[:, None]
 
 
-def take(
-    x: Float[Array, "S V"], tokens: Int[Array, " S"], axis: str | None = None
-) -> Float[Array, " S"]:
-    """Each row's entry at its token."""
+def take_token(
+    x: Float[Array, "B V"], tokens: Int[Array, " B"], axis: str | None = None
+) -> Float[Array, " B"]:
+    """Each sequence's entry at its token."""
     size = x.shape[-1]
     local = jnp.take_along_axis(x, (tokens % size)[:, None], axis=-1)[:, 0]
     return _from_place(local, tokens // size, axis)
 
 
 def threshold(
-    probs: Float[Array, "S V"],
-    weights: Float[Array, "S V"],
-    target: Float[Array, " S"],
+    probs: Float[Array, "B V"],
+    weights: Float[Array, "B V"],
+    target: Float[Array, " B"],
     axis: str | None = None,
-) -> Float[Array, " S"]:
+) -> Float[Array, " B"]:
     """Largest t such that the weights of the tokens with probs >= t sum to at least `target`."""
     bits = lax.bitcast_convert_type(probs, jnp.int32)
 
-    def halve(i: Int[Array, ""], low: Int[Array, " S"]) -> Int[Array, " S"]:
+    def halve(i: Int[Array, ""], low: Int[Array, " B"]) -> Int[Array, " B"]:
         middle = low | (1 << (30 - i))
         mass = _total(jnp.where(bits >= middle[:, None], weights, 0.0), axis)
         return jnp.where(mass >= target, middle, low)
@@ -69,8 +72,9 @@ def threshold(
 
 
 def _first_past(
-    weights: Float[Array, "S n"], cumulative: Float[Array, "S n"], goal: Float[Array, " S"]
-) -> Int[Array, " S"]:
+    weights: Float[Array, "B n"], cumulative: Float[Array, "B n"], goal: Float[Array, " B"]
+) -> Int[Array, " B"]:
+    """The first place at which the cumulative weight passes the goal."""
     # A parallel cumulative sum is not monotone to the last bit: over hundreds of blocks, one
     # of weight 0 can raise it. So only places that have weight may pass the goal.
     reached = jnp.where(weights > 0, cumulative, 0.0)
@@ -80,50 +84,50 @@ def _first_past(
 
 
 def inverse_cdf(
-    weights: Float[Array, "S V"], u: Float[Array, " S"], axis: str | None = None
-) -> Int[Array, " S"]:
+    weights: Float[Array, "B V"], u: Float[Array, " B"], axis: str | None = None
+) -> Int[Array, " B"]:
     """The token at which the cumulative weight passes u * total; u in [0, 1).
 
-    By places of the axis, block sums and then one block: a third of the work of a full cumulative
-    sum. A token of weight 0 is never drawn.
+    It goes by places on the axis, by sums of blocks and then through one block: a third of the work
+    of a full cumulative sum. A token of weight 0 is never drawn.
     """
-    S, V = weights.shape
-    rows = jnp.arange(S)
-    blocks = jnp.pad(weights, ((0, 0), (0, -V % BLOCK))).reshape(S, -1, BLOCK)
+    B, V = weights.shape
+    sequences = jnp.arange(B)
+    blocks = jnp.pad(weights, ((0, 0), (0, -V % BLOCK))).reshape(B, -1, BLOCK)
     sums = blocks.sum(axis=-1)
     totals = jnp.cumsum(sums, axis=-1)
 
-    parts = _places(totals[:, -1], axis).T
-    whole = jnp.cumsum(parts, axis=-1)
+    of_places = _places(totals[:, -1], axis).T
+    whole = jnp.cumsum(of_places, axis=-1)
     goal = u * whole[:, -1]
-    place = _first_past(parts, whole, goal)
-    goal = goal - jnp.where(place > 0, whole[rows, place - 1], 0.0)
+    place = _first_past(of_places, whole, goal)
+    goal = goal - jnp.where(place > 0, whole[sequences, place - 1], 0.0)
 
     block = _first_past(sums, totals, goal)
-    before = jnp.where(block > 0, totals[rows, block - 1], 0.0)
-    inside = blocks[rows, block]
+    before = jnp.where(block > 0, totals[sequences, block - 1], 0.0)
+    inside = blocks[sequences, block]
     token = block * BLOCK + _first_past(inside, jnp.cumsum(inside, axis=-1), goal - before)
     return _from_place(token + place * V, place, axis)
 
 
-def argmax(logits: Float[Array, "S V"], axis: str | None = None) -> Int[Array, " S"]:
+def argmax(logits: Float[Array, "B V"], axis: str | None = None) -> Int[Array, " B"]:
     """The most probable token, the first of equals."""
     place = jnp.argmax(_places(logits.max(axis=-1), axis), axis=0)
     return _from_place(jnp.argmax(logits, axis=-1) + place * logits.shape[-1], place, axis)
 
 
 def sample(
-    logits: Float[Array, "S V"],
-    u: Float[Array, " S"],
+    logits: Float[Array, "B V"],
+    u: Float[Array, " B"],
     temperature: float,
     top_p: float,
     top_k: int,
     axis: str | None = None,
-) -> tuple[Int[Array, " S"], Float[Array, " S"]]:
-    """One token a row, and its log-probability under the whole temperature-scaled softmax.
+) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
+    """One token per sequence, and its log-probability under the whole temperature-scaled softmax.
 
-    `u` is the row's one uniform draw. The log-probability leaves top-p and top-k out, as the
-    scorer's does, so that the two can be compared. Temperature 0 is argmax, scored at 1.
+    `u` is the sequence's one uniform draw in [0, 1). The log-probability leaves top-p and top-k
+    out, as the scorer does, so that the two can be compared. Temperature 0 is argmax, scored at 1.
     """
     logprobs = log_softmax(logits / (temperature or 1.0), axis)
     if temperature == 0:
@@ -133,11 +137,11 @@ def sample(
         kept = probs
         if top_k:
             k = jnp.full(u.shape, float(top_k))
-            everyone = jnp.ones_like(probs)
-            k = jnp.minimum(k, _total(everyone, axis))
-            kept = jnp.where(probs >= threshold(probs, everyone, k, axis)[:, None], kept, 0.0)
+            ones = jnp.ones_like(probs)
+            k = jnp.minimum(k, _total(ones, axis))
+            kept = jnp.where(probs >= threshold(probs, ones, k, axis)[:, None], kept, 0.0)
         if top_p < 1.0:
             goal = top_p * _total(kept, axis)
             kept = jnp.where(probs >= threshold(probs, kept, goal, axis)[:, None], kept, 0.0)
         tokens = inverse_cdf(kept, u, axis)
-    return tokens, take(logprobs, tokens, axis)
+    return tokens, take_token(logprobs, tokens, axis)

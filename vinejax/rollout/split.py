@@ -1,13 +1,15 @@
 """How decoding splits a model over the mesh: by hand, since every shard runs a loop of its own.
 
-Weights are equal on all data shards. Over the tensor axis: query and KV heads, feed-forward columns
-and, where it divides, the vocabulary. KV heads that do not divide are repeated until they do.
+A shard is one place on the mesh's axes `data` and `fsdp`. Weights are replicated over the shards
+and split over the tensor axis: query and KV heads, feed-forward columns and, where it divides, the
+vocabulary. KV heads that do not divide are repeated until they do.
 """
 
 import dataclasses
 import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,17 +21,17 @@ from jaxtyping import Array, Float, Int
 from vinejax.model.decoder import HEADS, Decoder, Params, cast_matrices, unstack_layers
 from vinejax.model.sharding import ROWS, AnyMesh, table_spec, tensor_only, uneven_size
 
+Tree = TypeVar("Tree")
+KeyPath = tuple[Any, ...]  # of a weight, as jax.tree_util gives it
 TENSOR = "tensor"
-SHARDS, EVERYWHERE = Spec(ROWS), Spec()  # each place on the axes of rows is a shard
-CACHE = Spec(ROWS, TENSOR)  # [n, K, columns, H]
-
-
-def cache_spec(axes: str) -> Spec:
-    """Of a cache whose axes are in this order: slots or rows 's', KV heads 'k', any others."""
-    return Spec(*({"s": ROWS, "k": TENSOR}.get(axis) for axis in axes))
+SHARDS = Spec(ROWS)  # the first axis is that of all shards, one after the other
+REPLICATED = Spec()
+# The decoding copy: {embed, layers, norm, head} as a model's parameters, the layers in a list.
+Weights = dict[str, Any]
 
 
 def num_shards(mesh: AnyMesh) -> int:
+    """Places on the axes that split sequences; each decodes by itself."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
@@ -40,9 +42,10 @@ def check_tensor(model: Decoder, mesh: AnyMesh) -> None:
 
 
 def num_kv_heads(model: Decoder, mesh: AnyMesh) -> int:
-    """K over all places of the tensor axis, repeated ones counted.
+    """KV heads over all places of the tensor axis, repeated ones counted.
 
-    N is a multiple of K and of the places, so of what this is, their least common multiple.
+    The query heads are a multiple of the KV heads and of the places, and so of this number, their
+    least common multiple.
     """
     return math.lcm(model.cfg.num_kv_heads, mesh.shape[TENSOR])
 
@@ -62,14 +65,14 @@ def own_part(model: Decoder, mesh: Mesh) -> Decoder:
 
 
 def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
-    """The axis that splits the vocabulary; None where it does not divide."""
+    """The mesh axis that splits the vocabulary; None where it does not divide."""
     return None if model.cfg.vocab_size % mesh.shape[TENSOR] else TENSOR
 
 
-def weight_specs(model: Decoder, mesh: AnyMesh) -> Any:
+def weight_specs(model: Decoder, mesh: AnyMesh) -> dict[str, Any]:
     """A PartitionSpec for each of the weights that `for_decoding` gives."""
 
-    def spec(path: tuple[Any, ...], _: Any) -> Spec:
+    def spec(path: KeyPath, _: object) -> Spec:
         axes = list(tensor_only(table_spec(path)))
         if path[0].key in ("embed", "head") and vocab_axis(model, mesh) is None:
             axes = []
@@ -82,14 +85,14 @@ def weight_specs(model: Decoder, mesh: AnyMesh) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames=("model", "mesh"))
-def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Any:
-    """The weights as decoding wants them: rounded once, layers in a list, split by tensor alone.
+def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Weights:
+    """The decoding copy: compute dtype, layers in a list, replicated over shards, split by tensor.
 
-    The kernels of q, k and v lie [N * H, D], their biases [N * H].
+    The kernels of q, k and v are transposed to [N * H, D], their biases are [N * H].
     """
     repeats = num_kv_heads(model, mesh) // model.cfg.num_kv_heads
 
-    def turned(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
+    def turned(path: KeyPath, x: jax.Array) -> jax.Array:
         if not _gives_heads(path):
             return x
         if path[-2].key != "q" and repeats > 1:
@@ -97,34 +100,47 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Any:
         x = x.reshape(*x.shape[:-2], -1)
         return x.swapaxes(-1, -2) if path[-1].key == "kernel" else x
 
-    params = jax.tree_util.tree_map_with_path(turned, cast_matrices(params, model.compute.dtype))
+    cast = cast_matrices(params, model.compute.dtype)
+    params = jax.tree_util.tree_map_with_path(turned, cast)
     params = {**params, "layers": unstack_layers(params, model.cfg.num_layers)}
-    return jax.tree.map(
-        lambda x, spec: lax.with_sharding_constraint(x, NamedSharding(mesh, spec)),
-        params, weight_specs(model, mesh), is_leaf=lambda x: isinstance(x, jax.Array),
-    )  # fmt: skip
+
+    def split(x: jax.Array, spec: Spec) -> jax.Array:
+        return lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+    return jax.tree.map(split, params, weight_specs(model, mesh))
 
 
-def _gives_heads(path: tuple[Any, ...]) -> bool:
-    """Whether a weight, or its bias, ends in heads and their width."""
+def _gives_heads(path: KeyPath) -> bool:
+    """Whether a weight is the kernel or bias of a product that gives heads."""
     return len(path) > 1 and path[-2].key in HEADS
 
 
-def readable(mesh: Mesh, tree: Any) -> Any:
-    """What a program hands to the hosts: each has to see all of it, so that all decide the same."""
+def on_shards(mesh: Mesh, function: Callable, in_specs: tuple, out_specs: tuple) -> Callable:
+    """The function run by every place of the mesh on its own parts of the arguments."""
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
+
+
+def readable(mesh: Mesh, tree: Tree) -> Tree:
+    """The outputs replicated on every host, so that all hosts take the same decisions."""
     if not mesh.is_multi_process:
         return tree
-    return lax.with_sharding_constraint(tree, NamedSharding(mesh, EVERYWHERE))
+    return lax.with_sharding_constraint(tree, NamedSharding(mesh, REPLICATED))
 
 
+@jax.named_scope("embed")
 def embed(
-    model: Decoder, params: Any, tokens: Int[Array, "*shape"], axis: str | None
+    model: Decoder, weights: Weights, tokens: Int[Array, "*shape"], axis: str | None
 ) -> Float[Array, "*shape D"]:
-    """The embeddings of tokens, from a part of the vocabulary on each place of `axis`."""
+    """The embeddings of tokens, from a part of the vocabulary on each place of the mesh's `axis`.
+
+    With None every place has the whole vocabulary.
+    """
     if axis is None:
-        return model.embed(params, tokens)
-    size = params["embed"].shape[0]
+        return model.embed(weights, tokens)
+    size = weights["embed"].shape[0]
     place = tokens - lax.axis_index(axis) * size
-    mine = (place >= 0) & (place < size)
-    x = model.embed(params, jnp.where(mine, place, 0))
-    return lax.psum(jnp.where(mine[..., None], x, 0), axis)
+    is_here = (place >= 0) & (place < size)
+    x = model.embed(weights, jnp.where(is_here, place, 0))
+    return lax.psum(jnp.where(is_here[..., None], x, 0), axis)

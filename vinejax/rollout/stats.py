@@ -1,4 +1,4 @@
-"""What an engine counts."""
+"""Counts of an engine's work, and the times that its host takes."""
 
 import dataclasses
 
@@ -9,16 +9,16 @@ class EngineStats:
 
     prefill_tokens: int = 0
     decoded_tokens: int = 0
-    useful_tokens: int = 0  # those that were kept: not after a stop string
-    decode_steps: int = 0  # of the shard that took the most
+    useful_tokens: int = 0  # kept in what was handed out: not after a stop string
+    decode_steps: int = 0  # per chunk those of the shard that took the most
     slot_steps: int = 0
-    queued_tokens: int = 0  # decoded, and slot-steps, while some branch had not begun
-    queued_slot_steps: int = 0
+    queued_tokens: int = 0  # decoded while some branch had not begun
+    queued_slot_steps: int = 0  # slot-steps while some branch had not begun
     compiles: int = 0
     prefill_s: float = 0.0  # of the first trunks; later ones are loaded while others decode
-    wait_s: float = 0.0  # the host's, for the devices
-    host_s: float = 0.0  # decoding to text, and whatever is done with a result as it comes
-    cache_bytes: int = 0  # the most that window and ring ever took, on one device
+    wait_s: float = 0.0  # the host waits for the devices
+    host_s: float = 0.0  # reading traces and texts, and what the caller does with a branch
+    cache_bytes: int = 0  # the most that window and ring ever took on one device
 
     @property
     def slot_utilisation(self) -> float:
@@ -27,11 +27,11 @@ class EngineStats:
 
     @property
     def queued_utilisation(self) -> float:
-        """The same over the steps at which branches were waiting."""
+        """Share of slot-steps that gave a token while some branch had not begun."""
         return self.queued_tokens / max(self.queued_slot_steps, 1)
 
     def minus(self, earlier: "EngineStats") -> "EngineStats":
-        """What was counted since `earlier`, a copy taken with dataclasses.replace."""
+        """Counts since `earlier`, a copy made with dataclasses.replace."""
         now, then = dataclasses.asdict(self), dataclasses.asdict(earlier)
         return EngineStats(
             **{name: now[name] - then[name] for name in now if name != "cache_bytes"},

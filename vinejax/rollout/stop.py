@@ -1,24 +1,24 @@
 """Stop strings on the device: an automaton over token texts.
 
-The host finds a stop string in the decoded text (`tasks/text.py`) and has the last word. The device
-only has to end a branch early, so that no slot decodes past one: it walks the automaton of Aho and
-Corasick (1975), whose alphabet here is the vocabulary, one table look-up a token.
+The host finds a stop string in the decoded text (`vinejax/text.py`) and has the last word. The
+device only has to end a branch early, so that no slot decodes past one: it walks the automaton of
+Aho and Corasick (1975), whose alphabet here is the vocabulary, one table look-up per token.
 """
-
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from vinejax.rollout.branches import Branch
+from vinejax.rollout.branches import Work
 from vinejax.text import Tokenizer, decode
 
 HIT = -1
 
 
 def token_texts(tokenizer: Tokenizer, vocab_size: int) -> list[str]:
-    """What each id adds to a text in the middle of it; '' for special ids and those it lacks."""
-    anchor: Any = tokenizer.encode("a", add_special_tokens=False)[-1:]
+    """The text that each id adds in the middle of a text.
+
+    '' for special ids and for ids that the tokenizer lacks.
+    """
+    anchor = list(tokenizer.encode("a", add_special_tokens=False))[-1:]
     before = len(decode(tokenizer, anchor))
     return [decode(tokenizer, [*anchor, i])[before:] for i in range(vocab_size)]
 
@@ -60,23 +60,21 @@ def stop_table(stop: tuple[str, ...], texts: list[str]) -> np.ndarray:
     return table
 
 
-def first_states(
-    table: np.ndarray, trunks: Sequence[list[int]], branches: Sequence[Branch]
-) -> list[int]:
-    """The state that each branch begins with: the end of a walk over its response so far.
+def first_states(table: np.ndarray, work: Work) -> list[int]:
+    """The state that each branch begins with, after its response so far.
 
-    The same walk as the device took when it sampled that response. A stop string that it finds on
-    the way is not the branch's own: it starts again.
+    The device took the same walk when it sampled that response. A stop string on the way is not the
+    branch's own: the walk starts again after it.
     """
     ends: dict[tuple[int, int], int] = {}  # (trunk, response) -> the last position of a branch
-    for b in branches:
-        if b.response is not None and len(table):
+    for b, budget in zip(work.branches, work.budgets, strict=True):
+        if b.response is not None and len(table) and budget > 0:
             place = (b.trunk, b.response)
             ends[place] = max(ends.get(place, 0), b.position)
     states: dict[tuple[int, int | None, int], int] = {}
     for (trunk, response), end in ends.items():
         state = states[trunk, response, response] = 0
         for position in range(response, end):
-            state = max(int(table[state, trunks[trunk][position]]), 0)
+            state = max(int(table[state, work.trunks[trunk][position]]), 0)
             states[trunk, response, position + 1] = state
-    return [states.get((b.trunk, b.response, b.position), 0) for b in branches]
+    return [states.get((b.trunk, b.response, b.position), 0) for b in work.branches]

@@ -1,12 +1,12 @@
-"""Solutions of an iteration's problems, and of a test set: the same branches at prompts' ends."""
+"""Solutions of an iteration's problems, and of a test set: branches at prompts' ends."""
 
 import itertools
-from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from vinejax.model.decoder import Params
-from vinejax.rollout.branches import Branch, Grown, OnGrown
+from vinejax.rollout.branches import Branch, Grown
 from vinejax.rollout.engine import Engine
 from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.seeds import row_seed
@@ -17,19 +17,29 @@ from vinejax.text import Tokenizer
 from vinejax.types import Episode, Problem, PromptedProblem
 
 
+class Solution(NamedTuple):
+    """A whole response to a problem."""
+
+    problem: Problem
+    prompt: list[int]
+    response: list[int]
+    text: str  # as graded: it may end before what `response` decodes to
+
+
 def sample_solutions(
     engine: Engine,
     params: Params,
-    rewards: GradedTask,
+    graded: GradedTask,
     problems: list[PromptedProblem],
     per_problem: int,
     seed: int,
     iteration: int,
     truncated: float | None = None,
 ) -> tuple[list[list[Grown]], np.ndarray]:
-    """(`per_problem` responses to each of P problems, in their order; f32[P, n] their rewards).
+    """(`per_problem` responses to each problem, in their order; f32[problems, n] their rewards).
 
-    A response that the budget cut gets `truncated`, whatever it says; None: it is graded too.
+    A response is graded while the devices go on with the others, by the host that reads it. One
+    that the budget cut gets `truncated`, whatever it says; None: it is graded too.
     """
     trunks = [prompt for _, prompt in problems]
     branches = [
@@ -37,109 +47,91 @@ def sample_solutions(
         for i, (problem, prompt) in enumerate(problems)
         for rollout in range(per_problem)
     ]
-
-    def response_of(i: int, grown: Grown) -> tuple[Problem, str]:
-        return problems[i // per_problem][0], grown.text
-
-    def grow(on_grown: OnGrown) -> list[Grown]:
-        return engine.grow(params, trunks, branches, on_grown=on_grown)
-
-    grown, outcomes = graded_as_grown(grow, rewards, response_of, truncated)
-    groups = [grown[i : i + per_problem] for i in range(0, len(grown), per_problem)]
-    return groups, np.array(outcomes, np.float32).reshape(len(problems), per_problem)
-
-
-def graded_as_grown(
-    grow: Callable[[OnGrown], list[Grown]],
-    rewards: GradedTask,
-    response_of: Callable[[int, Grown], tuple[Problem, str]],
-    truncated: float | None,
-) -> tuple[list[Grown], list[float]]:
-    """(what grew, the rewards), each response graded while the devices go on with the others.
-
-    `response_of(i, grown)` is the problem and the whole response that branch i makes. Each host
-    grades the branches that it reads.
-    """
-    with BackgroundGrading(rewards) as background:
-
-        def on_grown(i: int, one: Grown) -> None:
-            if truncated is None or one.finish != "length":
-                background.add(i, *response_of(i, one))
-
-        grown = grow(on_grown)
-        found = shared_work(background.results())
-    cut = truncated or 0.0
-    return grown, [found.get(i, cut) for i in range(len(grown))]
+    responses: dict[int, Grown] = {}
+    with BackgroundGrading(graded) as background:
+        for i, grown in engine.stream(params, trunks, branches):
+            responses[i] = grown
+            if is_mine(i) and is_graded(grown, truncated):
+                background.add(i, problems[i // per_problem][0], grown.text)
+        outcomes = shared_work(background.results())
+    rewards = [outcomes.get(i, truncated or 0.0) for i in range(len(branches))]
+    groups = [
+        [responses[i * per_problem + rollout] for rollout in range(per_problem)]
+        for i in range(len(problems))
+    ]
+    return groups, np.array(rewards, np.float32).reshape(len(problems), per_problem)
 
 
-def rewarded_steps(
-    rewards: GradedTask,
-    tokenizer: Tokenizer,
-    problem: Problem,
-    prompt: list[int],
-    response: list[int],
-    text: str,
+def is_graded(grown: Grown, truncated: float | None) -> bool:
+    """Whether a response is graded, and does not get the reward of those that the budget cut."""
+    return truncated is None or grown.finish != "length"
+
+
+def split_solution(
+    graded: GradedTask, tokenizer: Tokenizer, solution: Solution
 ) -> tuple[list[int], list[float] | None]:
-    """([C] step ends, [C] the steps' own rewards) of a response; None if the task rewards none.
+    """([C] step ends, [C] the steps' own rewards) of a solution; None if the task rewards none.
 
-    The rewards of steps that end inside one token add up, as these steps are one.
+    A step's end is the response token index one past it. Steps that end inside one token are one,
+    and their rewards add up.
     """
-    ends = rewards.step_ends(tokenizer, prompt, response, text)
-    if not rewards.has_steps or not ends:
-        return ends, [] if rewards.has_steps else None
-    boundaries = rewards.task.split(text)
+    problem, prompt, response, text = solution
+    ends = graded.step_ends(tokenizer, prompt, response, text)
+    if not graded.has_steps:
+        return ends, None
+    if not ends:
+        return ends, []
+    boundaries = graded.task.split(text)
     steps = [text[start:end] for start, end in itertools.pairwise(boundaries)]
-    own = rewards.step_rewards(problem, steps)
-    if len(own) == len(ends):
-        return ends, own
-    total = dict.fromkeys(ends, 0.0)
-    for reward, boundary in zip(own[:-1], boundaries[1:], strict=False):
-        end, *_ = step_ends(tokenizer, prompt, response, [0, boundary, len(text)], text)
-        total[end] += reward
-    total[ends[-1]] += own[-1]
-    return ends, list(total.values())
+    rewards = graded.step_rewards(problem, steps)
+    if len(rewards) == len(ends):
+        return ends, rewards
+    inner = [
+        step_ends(tokenizer, prompt, response, [0, boundary, len(text)], text)[0]
+        for boundary in boundaries[1:-1]
+    ]
+    totals = dict.fromkeys(ends, 0.0)
+    for end, reward in zip([*inner, ends[-1]], rewards, strict=True):
+        totals[end] += reward
+    return ends, list(totals.values())
 
 
 def sample_episodes(
     engine: Engine,
     params: Params,
-    rewards: GradedTask,
+    graded: GradedTask,
     problems: list[PromptedProblem],
     cfg: Config,
     iteration: int,
 ) -> list[Episode]:
-    """Graded episodes with their steps, `rollout.per_prompt` a problem; values come later."""
-    solutions, outcomes = sample_solutions(
-        engine, params, rewards, problems, cfg.rollout.per_prompt, cfg.seed, iteration,
-        cfg.reward.truncated,
-    )  # fmt: skip
+    """Graded episodes with their steps, `rollout.per_prompt` per problem; values come later."""
+    per_problem, truncated = cfg.rollout.per_prompt, cfg.reward.truncated
+    groups, rewards = sample_solutions(
+        engine, params, graded, problems, per_problem, cfg.seed, iteration, truncated
+    )
     drawn = [
-        (problem, prompt, grown)
-        for (problem, prompt), responses in zip(problems, solutions, strict=True)
-        for grown in responses
+        (Solution(problem, prompt, grown.tokens, grown.text), grown)
+        for (problem, prompt), group in zip(problems, groups, strict=True)
+        for grown in group
     ]
-    tokenizer = engine.tokenizer
     steps = shared_work(
         {
-            i: list(rewarded_steps(rewards, tokenizer, problem, prompt, g.tokens, g.text))
-            for i, (problem, prompt, g) in enumerate(drawn)
+            i: split_solution(graded, engine.tokenizer, solution)
+            for i, (solution, _) in enumerate(drawn)
             if is_mine(i)
         }
     )
-    episodes = []
-    for i, (problem, prompt, grown) in enumerate(drawn):
-        ends, own = steps[i]
-        episodes.append(
-            Episode(
-                problem_id=problem.id,
-                prompt=prompt,
-                response=grown.tokens,
-                logprobs=grown.logprobs,
-                text=grown.text,
-                finished=grown.finish != "length",
-                reward=float(outcomes.flat[i]),
-                step_ends=ends,
-                step_rewards=own,
-            )
+    return [
+        Episode(
+            problem_id=solution.problem.id,
+            prompt=solution.prompt,
+            response=solution.response,
+            logprobs=grown.logprobs,
+            text=solution.text,
+            finished=grown.finish != "length",
+            reward=float(rewards.flat[i]),
+            step_ends=steps[i][0],
+            step_rewards=steps[i][1],
         )
-    return episodes
+        for i, (solution, grown) in enumerate(drawn)
+    ]

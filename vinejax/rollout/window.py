@@ -1,12 +1,12 @@
 """The window: trunks that are resident on a shard, computed once and then only read.
 
-P rows of T columns. Prefill writes trunks into rows; a row can be copied, so that more slots read
-the trunk than one row has lanes for. Padding is on the right, where no branch ever looks.
+It has W rows of S columns. A prefill writes trunks into rows; a row can be copied, so that more
+slots read a trunk than one row has lanes for. Padding is on the right, where no branch ever looks.
 """
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,83 +17,96 @@ from jaxtyping import Array, Float, Int
 from vinejax.model import attention
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import platform_of
-from vinejax.rollout.sampling import log_softmax, take
-from vinejax.rollout.split import CACHE, SHARDS, embed, own_part, readable, vocab_axis, weight_specs
+from vinejax.rollout import split
+from vinejax.rollout.cache import WINDOW
+from vinejax.rollout.sampling import log_softmax, take_token
+from vinejax.rollout.split import SHARDS, Weights
 
 
 class Window(NamedTuple):
-    """Keys and values of the resident trunks, one entry a layer."""
+    """Keys and values of the resident trunks, one array per layer."""
 
-    keys: list[jax.Array]  # [P, K, T, H]
-    values: list[jax.Array]  # [P, K, T, H]
+    keys: list[jax.Array]  # [W, K, S, H]
+    values: list[jax.Array]  # [W, K, S, H]
 
 
 class Rows(NamedTuple):
-    """What each row of the window still serves: items next .. end - 1 of the queue."""
+    """The items that each row of the window still serves: next .. end - 1 of the queue."""
 
-    next: jax.Array  # i32[P]
-    end: jax.Array  # i32[P]
-    loaded: jax.Array  # i32[P] how many rows were loaded before it
+    next: jax.Array  # i32[W]
+    end: jax.Array  # i32[W]
+    loaded: jax.Array  # i32[W] how many rows were loaded before it
+
+
+class Entering(NamedTuple):
+    """Trunks on their way into the window."""
+
+    row: jax.Array  # i32[B] the row that each enters; W: none, where a batch is padded
+    serves: Rows  # what these rows then serve, B entries each
 
 
 @functools.partial(
-    jax.jit,
-    static_argnames=("model", "mesh", "temperature"),
-    donate_argnames=("window", "rows"),
+    jax.jit, static_argnames=("model", "mesh", "temperature"), donate_argnames=("window", "rows")
 )
 def prefill(
-    model: Decoder, mesh: Mesh, temperature: float | None, params: Any,
-    window: Window, rows: Rows, tokens: Int[Array, "B t"], into: Int[Array, " B"], served: Rows,
-) -> tuple[Window, Rows, Any]:  # fmt: skip
-    """B trunks into rows `into` of the window (P: nowhere), which then serve `served`.
+    model: Decoder,
+    mesh: Mesh,
+    temperature: float | None,
+    weights: Weights,
+    window: Window,
+    rows: Rows,
+    tokens: Int[Array, "B T"],
+    entering: Entering,
+) -> tuple[Window, Rows, Float[Array, "B T"] | None]:
+    """Compute B trunks and write them into the rows that they enter.
 
-    With a `temperature` also the trunks' own token log-probabilities, f32[B, t], entry t that of
-    tokens[:, t], entry 0 being 0. Padding is on the right.
+    With a `temperature` also the trunks' own token log-probabilities, entry t that of tokens[:, t],
+    entry 0 being 0. Padding is on the right.
     """
-
-    part, axis = own_part(model, mesh), vocab_axis(model, mesh)
+    part, axis = split.own_part(model, mesh), split.vocab_axis(model, mesh)
 
     def one_shard(
-        params: Any, window: Window, rows: Rows, tokens: Any, into: Any, served: Rows
-    ) -> tuple[Window, Rows, Any]:
-        keys, values, x = _trunk_kv(part, axis, platform_of(mesh), params, tokens)
+        weights: Weights, window: Window, rows: Rows, tokens: jax.Array, entering: Entering
+    ) -> tuple[Window, Rows, jax.Array | None]:
+        keys, values, x = _trunk_kv(part, axis, platform_of(mesh), weights, tokens)
         length = tokens.shape[1]
 
-        def put(old: jax.Array, new: jax.Array) -> jax.Array:
-            return old.at[into, :, :length].set(new.transpose(0, 2, 1, 3), mode="drop")
+        def write(old: jax.Array, new: jax.Array) -> jax.Array:
+            return old.at[entering.row, :, :length].set(new.transpose(0, 2, 1, 3), mode="drop")
 
-        window = Window(
-            [put(*x) for x in zip(window.keys, keys, strict=True)],
-            [put(*x) for x in zip(window.values, values, strict=True)],
-        )
-        rows = _serve(rows, into, served)
+        window = jax.tree.map(write, window, Window(keys, values))
+        rows = _serve(rows, entering)
         if temperature is None:
             return window, rows, None
-        return window, rows, _own_logprobs(part, axis, params, x, tokens, temperature)
+        return window, rows, _own_logprobs(part, axis, weights, x, tokens, temperature or 1.0)
 
-    window, rows, logprobs = jax.shard_map(
-        one_shard, mesh=mesh, check_vma=False,
-        in_specs=(weight_specs(model, mesh), CACHE, SHARDS, SHARDS, SHARDS, SHARDS),
-        out_specs=(CACHE, SHARDS, SHARDS),
-    )(params, window, rows, tokens, into, served)  # fmt: skip
-    return window, rows, None if logprobs is None else readable(mesh, logprobs)
+    in_specs = (split.weight_specs(model, mesh), WINDOW.spec, SHARDS, SHARDS, SHARDS)
+    out_specs = (WINDOW.spec, SHARDS, SHARDS)
+    window, rows, logprobs = split.on_shards(mesh, one_shard, in_specs, out_specs)(
+        weights, window, rows, tokens, entering
+    )
+    return window, rows, split.readable(mesh, logprobs)
 
 
-def _serve(rows: Rows, into: Int[Array, " B"], served: Rows) -> Rows:
-    return jax.tree.map(lambda old, new: old.at[into].set(new, mode="drop"), rows, served)
+def _serve(rows: Rows, entering: Entering) -> Rows:
+    """The rows, those that are entered with what they then serve."""
+    return jax.tree.map(
+        lambda old, new: old.at[entering.row].set(new, mode="drop"), rows, entering.serves
+    )
 
 
 def _trunk_kv(
-    model: Decoder, axis: str | None, platform: str, params: Any, tokens: Int[Array, "B t"]
+    model: Decoder, axis: str | None, platform: str, weights: Weights, tokens: Int[Array, "B T"]
 ) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
-    """Each layer's keys and values [B, t, K, H], and the final hidden states."""
+    """Each layer's keys and values [B, T, K, H], and the final hidden states [B, T, D]."""
     cfg = model.cfg
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    x = embed(model, params, tokens, axis)
+    x = split.embed(model, weights, tokens, axis)
     keys, values = [], []
-    for i, layer in enumerate(params["layers"]):
+    for i, layer in enumerate(weights["layers"]):
         rule = dataclasses.replace(cfg.rule, window=cfg.window(i))
 
+        @jax.named_scope("attention")
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, rule: attention.AttentionRule = rule):
             name = model.compute.attention
             return attention.causal_attention(name, platform, q, k, v, rule), (k, v)
@@ -104,34 +117,32 @@ def _trunk_kv(
     return keys, values, x
 
 
+@jax.named_scope("logits")
 def _own_logprobs(
-    model: Decoder, axis: str | None, params: Any, x: jax.Array, tokens: Int[Array, "B t"],
-    temperature: float,
-) -> Float[Array, "B t"]:  # fmt: skip
-    """As `learner/score.py` defines them; trunk by trunk, for the logits are large."""
+    model: Decoder, axis: str | None, weights: Weights, x: jax.Array, ids: jax.Array, scale: float
+) -> Float[Array, "B T"]:
+    """The trunks' log-probabilities as `learner/score.py` defines them, one trunk after the other:
+    the logits of all at once would take too much memory. `scale` is the temperature."""
 
-    def one(row: tuple[jax.Array, jax.Array]) -> jax.Array:
-        hidden, ids = row
-        logits = model.logits(params, hidden[:-1]) / (temperature or 1.0)
-        return take(log_softmax(logits, axis), ids[1:], axis)
+    def of_trunk(trunk: tuple[jax.Array, jax.Array]) -> jax.Array:
+        hidden, tokens = trunk
+        logits = model.logits(weights, hidden[:-1]) / scale
+        return take_token(log_softmax(logits, axis), tokens[1:], axis)
 
-    return jnp.pad(lax.map(one, (x, tokens)), ((0, 0), (1, 0)))
+    return jnp.pad(lax.map(of_trunk, (x, ids)), ((0, 0), (1, 0)))
 
 
 @functools.partial(jax.jit, static_argnames="mesh", donate_argnames=("window", "rows"))
 def copy_rows(
-    mesh: Mesh, window: Window, rows: Rows, source: Int[Array, " B"], into: Int[Array, " B"],
-    served: Rows,
-) -> tuple[Window, Rows]:  # fmt: skip
-    """Rows `into` (P: nowhere) become copies of rows `source` that serve items of their own."""
+    mesh: Mesh, window: Window, rows: Rows, source: Int[Array, " B"], entering: Entering
+) -> tuple[Window, Rows]:
+    """Copy the trunks of rows `source` into the rows that they enter."""
 
     def one_shard(
-        window: Window, rows: Rows, source: Any, into: Any, served: Rows
+        window: Window, rows: Rows, source: jax.Array, entering: Entering
     ) -> tuple[Window, Rows]:
-        window = jax.tree.map(lambda x: x.at[into].set(x[source], mode="drop"), window)
-        return window, _serve(rows, into, served)
+        window = jax.tree.map(lambda x: x.at[entering.row].set(x[source], mode="drop"), window)
+        return window, _serve(rows, entering)
 
-    return jax.shard_map(
-        one_shard, mesh=mesh, check_vma=False,
-        in_specs=(CACHE, SHARDS, SHARDS, SHARDS, SHARDS), out_specs=(CACHE, SHARDS),
-    )(window, rows, source, into, served)  # fmt: skip
+    in_specs, out_specs = (WINDOW.spec, SHARDS, SHARDS, SHARDS), (WINDOW.spec, SHARDS)
+    return split.on_shards(mesh, one_shard, in_specs, out_specs)(window, rows, source, entering)

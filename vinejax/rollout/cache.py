@@ -1,0 +1,79 @@
+"""How keys and values lie in memory: the order of a cache's axes, which the platform decides."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as Spec
+from jaxtyping import Array, Float
+
+from vinejax.model.sharding import ROWS
+from vinejax.rollout.split import TENSOR
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheLayout:
+    """The order of a cache's axes: b rows or slots, k KV heads, s columns, h head width."""
+
+    axes: str
+
+    @property
+    def spec(self) -> Spec:
+        """Rows and slots are split over the shards, KV heads over the tensor axis."""
+        split_over = {"b": ROWS, "k": TENSOR}
+        return Spec(*(split_over.get(axis) for axis in self.axes))
+
+    @property
+    def column_axis(self) -> int:
+        return self.axes.index("s")
+
+    def shape(self, sequences: int, kv_heads: int, columns: int, head_dim: int) -> list[int]:
+        """The shape of a cache of this many `sequences`: rows of the window, or slots."""
+        sizes = {"b": sequences, "k": kv_heads, "s": columns, "h": head_dim}
+        return [sizes[axis] for axis in self.axes]
+
+    def column(self, x: Float[Array, "B 1 K H"]) -> jax.Array:
+        """One new key or value per slot as a cache of one column."""
+        return jnp.einsum(f"bskh->{self.axes}", x)
+
+    def products(self, q: Float[Array, "B K G H"], keys: jax.Array) -> Float[Array, "B K G S"]:
+        """q . k of every query with every column, in float32."""
+        return jnp.einsum(f"bkgh,{self.axes}->bkgs", q, keys, preferred_element_type=jnp.float32)
+
+    def mix(self, weights: Float[Array, "B K G S"], values: jax.Array) -> Float[Array, "B K G H"]:
+        """The values of all columns, weighted and summed in float32."""
+        weights, letters = weights.astype(values.dtype), f"bkgs,{self.axes}->bkgh"
+        return jnp.einsum(letters, weights, values, preferred_element_type=jnp.float32)
+
+
+WINDOW = CacheLayout("bksh")
+
+
+class RingLayout(NamedTuple):
+    """The layouts of a ring's blocks."""
+
+    keys: CacheLayout
+    values: CacheLayout
+
+
+def ring_layout(platform: str, slots: int, shares_heads: bool) -> RingLayout:
+    """The fastest layout for this many slots per shard.
+
+    A TPU has the column that a step writes outermost, and the slots innermost if they fill its 128
+    lanes; with another order it would copy the whole ring when the loop begins and when it ends. On
+    a CPU keys are faster transposed where query heads share them (`shares_heads`).
+    """
+    if platform == "tpu":
+        layout = CacheLayout("skbh" if slots % 128 else "skhb")
+        return RingLayout(layout, layout)
+    transposed = platform == "cpu" and shares_heads
+    return RingLayout(CacheLayout("bkhs" if transposed else "bksh"), CacheLayout("bksh"))
+
+
+def ring_blocks(width: int, platform: str) -> int:
+    """How many blocks a ring of `width` columns is cut into: blocks of 32 columns, at most 8.
+
+    One block on a GPU, where a condition inside a loop costs a round trip to the host.
+    """
+    return 1 if platform == "gpu" else max(1, min(8, width // 32))
