@@ -14,13 +14,16 @@ ROOT = REPO / "vinejax"
 # where that is a package.
 LAYERS = [
     "main",  # the command line
+    "checks",  # of the configuration
     "train",  # the loop
-    "offline",  # the iterations of methods that sample first
+    "iterations",  # one iteration of each kind of method
     "evaluate",  # a policy's accuracy, for the loop and by itself
     "export",  # a run's policy for other programs
     "plan",  # what a run would take of chips that nobody has yet
     "session",  # task, weights and mesh of a run
-    "baselines",  # what the loop can start from, or be compared with
+    "warmup",  # the supervised start of a run
+    "baselines",  # what PPO, RestEM and DPO-Positive need beyond the loop
+    "problems",  # which problems an iteration samples
     "metrics",  # names and numbers of an iteration
     "analysis",  # what a run wrote, for people
     "learner",  # batches of episodes to updates
@@ -31,11 +34,11 @@ LAYERS = [
     "runtime",  # files, logs, checkpoints
     "rl",  # the mathematics, of arrays alone
     "budget",  # what a run has used, and may still use
-    "checks",  # of the configuration
     "types",  # what crosses files
     "text",  # token ids to text
     "seeds",  # random numbers by what they are for
     "shapes",  # lengths that arrays are padded to
+    "methods",  # what tells one method from another
     "config",  # of files and the command line
     "settings",  # every setting
     "errors",  # for people

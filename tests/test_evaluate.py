@@ -59,7 +59,18 @@ def test_a_folder_without_a_run_means_the_start(
     assert printed[1].split() == ["pass_at_1", f"{record['pass_at_1']:.4f}"]
 
 
-def test_the_newest_checkpoint(run: Path, copy: Path):
+def test_the_start_where_validation_found_none_better(run: Path, copy: Path):
+    """No policy was kept as the best, though validation was looked at: the start was best."""
+    record = evaluate_run(cases.config(), copy)
+    assert record["source"] == "the start" and figures(record) == recorded(run, 0)
+
+
+def test_the_newest_checkpoint_where_validation_has_chosen_none(run: Path, copy: Path):
+    """It was looked at before the first iteration alone, or that was not yet on record."""
+    file = copy / "checkpoints" / "3" / "meta" / "metadata"
+    meta = json.loads(file.read_text())
+    assert meta.pop("evaluated") == 3
+    file.write_text(json.dumps(meta))
     before = (copy / "metrics.jsonl").read_bytes()
     record = evaluate_run(cases.config(), copy)
     assert record["source"] == "checkpoints/3" and figures(record) == recorded(run, 1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from helpers import loop_cases as cases
 
+from vinejax import iterations
 from vinejax import train as loop
 from vinejax.errors import ConfigError, DataError, DivergedError, RoomError, WorkdirError
 from vinejax.evaluate import evaluate_run
@@ -234,7 +235,7 @@ def test_the_grader_ends_with_the_run(run, tmp_path: Path, closed: list, monkeyp
     def dying(*_: Any):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "iterate", dying)
+    monkeypatch.setattr(iterations, "policy_gradient", dying)
     with pytest.raises(KeyboardInterrupt):
         loop.train(cfg, tmp_path / "dying")
     assert len(closed) == 3

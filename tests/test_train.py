@@ -83,7 +83,7 @@ def test_the_stable_names_are_there_and_make_sense(run):
 
 def test_an_iteration_starts_at_ratio_1(run):
     """And its KL is measured from the start of the run, not of the iteration."""
-    stats = [stats for _, stats in run.updates]
+    stats = [update.sums for _, update in run.updates]
     assert max(abs(x.ratio / x.tokens - 1) for x in stats) > 1e-3
     for i in (0, 4, 8):
         first = stats[i]

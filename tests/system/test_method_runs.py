@@ -114,7 +114,7 @@ def test_a_critic_is_warmed_up_alone(start: str, tmp_path: Path):
         critic={"warmup_iterations": 1},
         eval={"every": 0, "samples": 2},
     )
-    assert state.step == 0 and state.critic.step == 4
+    assert state.policy.step == 0 and state.critic.step == 4
 
 
 @pytest.mark.parametrize(
