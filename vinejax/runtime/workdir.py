@@ -16,6 +16,7 @@ from etils import epath
 
 import vinejax
 from vinejax.errors import WorkdirError
+from vinejax.methods import find_method
 from vinejax.settings import Config
 
 REVISION = ".revision"  # file beside the package in a `git archive`
@@ -156,8 +157,17 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
             continue
         if name in PATHS and _is_same_folder(recorded[name], value):
             continue
+        if name == "kl.reduction" and _is_same_mean(cfg, {recorded[name], value}):
+            continue
         change = f"{name} was {json.dumps(recorded[name])} and is now {json.dumps(value)}"
         raise WorkdirError(f"{file}: {change}; set it back to resume, or choose another --workdir")
+
+
+def _is_same_mean(cfg: Config, reductions: set[str]) -> bool:
+    """Whether two `kl.reduction` are the same: 'policy', the default since 0.2, and 'token'."""
+    ppo, method = cfg.ppo, find_method(cfg.method)
+    policy = method.reduction if ppo.reduction == "method" else ppo.reduction
+    return reductions == {"policy", "token"} and policy == "token"
 
 
 def _is_same_folder(path: str, other: str) -> bool:

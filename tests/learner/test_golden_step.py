@@ -1,0 +1,50 @@
+"""The numbers of one training step, written down: a change of any of them is seen here first."""
+
+import jax
+import numpy as np
+import optax
+from helpers import loop_cases as cases
+from helpers import method_cases as methods
+
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.policy import policy_objective
+from vinejax.learner.update import fresh_state, update_step
+from vinejax.metrics import update_metrics
+from vinejax.model.sharding import make_mesh
+from vinejax.settings import MeshConfig, OptimizerConfig
+
+GOLDEN = {
+    "actor/loss": 0.039128,
+    "actor/kl": 0.115725,
+    "actor/old_kl": 0.022835,
+    "actor/ratio": 0.986967,
+    "actor/entropy": 2.219536,
+    "actor/grad_norm": 4.764323,
+    "actor/skipped_updates": 0.0,
+    "actor/clip_frac": 0.191489,
+    "norm of the step": 0.140623,
+}
+WHEN_TO_UPDATE = """
+One training step gives other numbers than before. That is right only where a change of the loss, of
+credit, of the optimizer or of the model's arithmetic is meant and said in CHANGELOG.md; then replace
+GOLDEN by
+
+{found}
+"""
+
+
+def test_one_step_of_vineppo():
+    cfg = methods.config("vineppo", kl={"coef": 0.1}, ppo={"minibatch": 8, "microbatch": 4})
+    batch = methods.batch()._replace(advantages=methods.credit(cfg).advantages)
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3), 10)
+    state = fresh_state(cases.params(), optimizer, make_mesh(MeshConfig()))
+    objective = policy_objective(cases.model(), cfg)
+    state, update = update_step(objective, optimizer, state, batch)
+    metrics = update_metrics([jax.device_get(update)])
+    found = {name: round(float(x), 6) for name, x in metrics.items()}
+    moved = jax.tree.map(lambda new, old: new - old, state.params, cases.params())
+    found["norm of the step"] = round(float(optax.tree.norm(moved)), 6)
+    message = WHEN_TO_UPDATE.format(found=found)
+    assert found.keys() == GOLDEN.keys(), message
+    for name, value in GOLDEN.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name + message)
