@@ -26,8 +26,8 @@ GOLDEN = {
 }
 WHEN_TO_UPDATE = """
 One training step gives other numbers than before. That is right only where a change of the loss, of
-credit, of the optimizer or of the model's arithmetic is meant and said in CHANGELOG.md; then replace
-GOLDEN by
+credit, of the optimizer or of the model's arithmetic is meant and said in CHANGELOG.md. Then
+replace GOLDEN by
 
 {found}
 """
