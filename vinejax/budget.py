@@ -62,8 +62,9 @@ def left(cfg: Config, spent: Spent) -> Left:
 def num_updates(cfg: Config) -> int:
     """Updates of the policy in a policy-gradient run: its learning rate decays over them.
 
-    None in the iterations that train a critic alone. DAPO is taken to need one round an iteration:
-    with more, a budget of prompts or episodes ends the run before the rate is at 0.
+    There are none in the iterations that train a critic alone. A method that samples in rounds is
+    taken to need one per iteration: with more, a budget of prompts or episodes ends the run before
+    the rate is at 0.
     """
     full, rest = _iterations(cfg)
     alone = cfg.critic.warmup_iterations

@@ -1,6 +1,7 @@
 """AdamW with warm-up and linear decay, from optax."""
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -17,7 +18,7 @@ def learning_rate(cfg: OptimizerConfig, num_updates: int) -> Callable[[ArrayLike
     'log' is log(n + 1) / log(W) at update n of W, DeepSpeed's WarmupDecayLR default, which the
     reference trains with; 'linear' is n / W.
     """
-    warmup = max(1, -int(-cfg.warmup_fraction * num_updates // 1))
+    warmup = max(1, math.ceil(cfg.warmup_fraction * num_updates))
 
     def schedule(count: ArrayLike) -> jax.Array:
         n = jnp.asarray(count, jnp.float32) + 1

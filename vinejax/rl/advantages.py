@@ -153,7 +153,7 @@ def overlong_penalty(
     Returns:
       float32 [B].
 
-    Source: DAPO, https://arxiv.org/abs/2503.14476, equation 13 ("soft overlong punishment").
+    Source: https://arxiv.org/abs/2503.14476, equation 13 ("soft overlong punishment").
     """
     buffer = jnp.asarray(buffer, jnp.float32)
     over = (jnp.float32(max_tokens) - buffer - lengths) / jnp.maximum(buffer, 1e-9)

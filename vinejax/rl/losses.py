@@ -154,8 +154,8 @@ def dpo_positive(
     Source: DPO-Positive, https://arxiv.org/abs/2402.13228; the reference's
     `trainers/dpo_positive_trainer.py:636-651`.
     """
-    w, worse, w_ref, worse_ref = map(jnp.float32, (chosen, rejected, ref_chosen, ref_rejected))
-    z = (w - worse) - (w_ref - worse_ref) - penalty * jnp.maximum(0.0, w_ref - w)
+    w, l, w_ref, l_ref = map(jnp.float32, (chosen, rejected, ref_chosen, ref_rejected))  # noqa: E741
+    z = (w - l) - (w_ref - l_ref) - penalty * jnp.maximum(0.0, w_ref - w)
     return -jax.nn.log_sigmoid(beta * z)
 
 
