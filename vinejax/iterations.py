@@ -114,19 +114,15 @@ class Iteration:
         sampled: list[Episode],
         credit: Credit | None = None,
     ) -> None:
-        """Writes the episodes that are learnt from; measures all that were `sampled`."""
+        """Writes the episodes to learn from to a file; measures all that were `sampled`."""
+        session, vines = self.session, self.cfg.log.vines
+        by_step, values = (credit.by_step, credit.values) if credit else (None, None)
         rows = episode_rows(
-            self.session.tokenizer,
-            problems,
-            episodes,
-            None if credit is None else np.asarray(credit.by_step),
-            self.number,
-            self.cfg.log.vines,
-            None if credit is None or credit.values is None else np.asarray(credit.values),
+            session.tokenizer, problems, episodes, by_step, self.number, vines, values
         )
         self.log.episodes(self.number, rows)
-        stats = self.session.sampler.stats.minus(self._engine_before)
-        graded = self.session.graded.stats.minus(self._graded_before)
+        stats = session.sampler.stats.minus(self._engine_before)
+        graded = session.graded.stats.minus(self._graded_before)
         self.metrics |= metrics.episode_metrics(sampled) | metrics.value_metrics(episodes)
         self.metrics |= metrics.engine_metrics(stats, episodes, self.log.timings)
         self.metrics |= metrics.grading_metrics(graded)
@@ -152,7 +148,7 @@ def policy_gradient(it: Iteration, state: RunState) -> RunState:
         problems, episodes, sampled = sample_solutions(it, params, method.needs_spread)
     with it.log.stage("value"):
         if method.values == "monte_carlo":
-            episodes = sampled = fill_values(
+            episodes = fill_values(
                 session.sampler, params, session.graded, problems, episodes, cfg, it.number
             )
         session.sampler.release()

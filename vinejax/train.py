@@ -27,7 +27,7 @@ from vinejax.types import RunState
 
 @dataclasses.dataclass
 class Progress:
-    """How far a run is: what a checkpoint knows beside its state."""
+    """How far a run is: what a checkpoint holds beside its state."""
 
     done: int = 0  # iterations
     best_accuracy: float = -math.inf  # on the validation split
@@ -36,7 +36,7 @@ class Progress:
 
 
 def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
-    """A run from the start, or from the newest checkpoint, to `cfg.iterations` or its budget.
+    """Train from the start, or from the newest checkpoint, to `cfg.iterations` or the budget's end.
 
     Returns the workdir, which then holds checkpoints, metrics, episodes and `report.html`.
     """
@@ -98,7 +98,7 @@ def parked(cfg: Config, state: RunState) -> RunState:
 
 
 def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progress]:
-    """State and progress of the newest checkpoint, or of the start."""
+    """The state and progress of the newest checkpoint, or those before the first iteration."""
     cfg = session.cfg
     start = session.load_reference()
     policy = fresh_state(start, make_optimizer(cfg.optimizer, 1), session.mesh)

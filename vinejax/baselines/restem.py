@@ -37,12 +37,13 @@ def climb(
     cfg: Config,
     accuracy: Callable[[Params], float],
 ) -> tuple[TrainState, list[float], list[float]]:
-    """(the state before the first look that was no better, losses, accuracies at the looks).
+    """Trains until an evaluation on validation is no better than the one before it.
 
-    Validation is looked at before the first update, after every `restem.eval_every` and after the
-    last. The state returned is the one with the best accuracy seen, as accuracies rise until the
-    look that ends the climb. Source: `restem_paper_original`, restem_trainer.py:353-433, which
-    trains to the end first and walks over the checkpoints afterwards.
+    Returns (the state at the evaluation before that one, the loss of each update, the accuracy at
+    each evaluation). Evaluated is before the first update, after every `restem.eval_every` and
+    after the last. As accuracies rise until the evaluation that ends the training, the state is
+    the best that was seen. Source: the reference's restem_trainer.py:353-433, which trains to the
+    end first and walks over the checkpoints afterwards, to the same state.
     """
     objective = Likelihood(
         model=model,

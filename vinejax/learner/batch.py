@@ -20,11 +20,11 @@ Item = TypeVar("Item")
 
 
 def collate(episodes: list[Episode], rows: int, longest: int = 0) -> Batch:
-    """Tokens, positions and masks of the episodes, right-padded; advantages and log-probs are 0.
+    """The episodes as right-padded rows; advantages and log-probabilities are zeros, set later.
 
-    T is the bucket of the longest episode, or of `longest` tokens if that is more; B the next
-    multiple of `rows` (empty rows fill up, so nothing is dropped). Masks come from lengths: a pad
-    id that is also the EOS id does no harm.
+    T is the length of the longest episode, or `longest` if that is more, rounded up by
+    `shapes.bucket`; B is the next multiple of `rows`: empty rows fill up, so nothing is dropped.
+    Masks come from lengths: a pad id that is also the EOS id does no harm.
     """
     length = bucket(max(longest, *(len(episode.tokens) for episode in episodes)), least=32)
     shape = (-(-len(episodes) // rows) * rows, length)

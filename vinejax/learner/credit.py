@@ -95,11 +95,11 @@ def shifted_mean(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def dapo(rollout: Rollout, cfg: Config) -> Credit:
-    """DAPO: as GRPO, on rewards that sink where a solution comes near the token budget.
+    """DAPO: GRPO's advantages of rewards less a penalty for coming near the token budget.
 
     The published penalty goes from 0 to -1 where a wrong solution has -1 and a right one 1. Rewards
-    here are 0 and 1, half as far apart, so the penalty is halved. A group whose rewards are equal
-    without it, which the published method never trains on, gets no advantage.
+    here are 0 and 1, half as far apart, so the penalty is halved. A group whose rewards are all
+    equal before the penalty has advantage 0: the published method excludes such groups.
     """
     episodes = rollout.episodes
     rewards = solution_rewards(episodes)

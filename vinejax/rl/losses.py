@@ -210,7 +210,7 @@ def kl(
       ValueError: for any other `kind`.
 
     Source: http://joschu.net/blog/kl-approx.html; the reference's `trainers/ppo_trainer.py:907-925`
-    (k3, its `control_variate`), which clamps to [0, 10]. That is the learner's to do here.
+    (k3, its `control_variate`), which clamps to [0, 10]; here `learner/policy.py` does.
     """
     difference = jnp.float32(ref_logprobs) - jnp.float32(logprobs)
     if kind == "k1":
