@@ -16,12 +16,7 @@ from jax.stages import Lowered
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from vinejax.baselines.critic import (
-    Targets,
-    critic_objective,
-    fresh_critic,
-    make_critic_optimizer,
-)
+from vinejax.baselines.critic import Targets, critic_objective, fresh_critic, make_critic_optimizer
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.policy import policy_objective
 from vinejax.learner.score import score
