@@ -4,7 +4,6 @@ import json
 import os
 from typing import Any
 
-import jax
 import numpy as np
 from etils import epath
 
@@ -117,8 +116,5 @@ def best_params(session: Session) -> tuple[Params, str]:
     if checkpoint is None:
         return start, "the start"
     name, step = checkpoint
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), start
-    )
     with Checkpoints(session.workdir / name, keep=1) as checkpoints:
-        return checkpoints.restore_params(step, like)[0], f"{name}/{step}"
+        return checkpoints.restore_params(step, start)[0], f"{name}/{step}"

@@ -25,7 +25,6 @@ from vinejax.methods import find_method
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.sharding import param_shardings
 from vinejax.plan.case import Case
-from vinejax.plan.cost import pass_rows
 from vinejax.plan.memory import PlannedPhase, train_length
 from vinejax.rollout import arrays, decode, split, window
 from vinejax.rollout.cache import WINDOW, CacheLayout
@@ -63,21 +62,14 @@ class Lowering:
         places = split.num_shards(self.mesh) * self.phase.sizes.batch
         cache, rows, _ = self._caches()
         served = window.Rows(*(self._numbers(places) for _ in range(3)))
+        entering = window.Entering(self._numbers(places), served)
         tokens = self._numbers(places, self.phase.sizes.columns)
         temperature = None  # set where prefill also scores: in float32 without a tensor axis
         if self.model.compute.dtype == "float32" and self.case.tensor == 1:
             temperature = self.case.cfg.sample.temperature
-        into = self._numbers(places)
         weights = self._weights()
         return window.prefill.lower(
-            self.model,
-            self.mesh,
-            temperature,
-            weights,
-            cache,
-            rows,
-            tokens,
-            window.Entering(into, served),
+            self.model, self.mesh, temperature, weights, cache, rows, tokens, entering
         )
 
     def _decode(self) -> Lowered:
@@ -97,7 +89,7 @@ class Lowering:
         return decode.decode_chunk.lower(config, inputs, slots, rows)
 
     def _score(self) -> Lowered:
-        batch = self._batch(pass_rows(self.case))
+        batch = self._batch(self.case.pass_rows)
         return score.lower(self.model, self.params, batch, self.case.cfg.sample.temperature)
 
     def _train_step(self) -> Lowered:

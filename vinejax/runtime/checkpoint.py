@@ -28,11 +28,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int):
-        """Opens or creates `folder`, which has to be an absolute path.
-
-        Raises:
-          WorkdirError: the folder cannot be used.
-        """
+        """Opens or creates `folder`, an absolute path. Raises WorkdirError if it cannot be used."""
         self.folder = epath.Path(folder)
         options = ocp.CheckpointManagerOptions(max_to_keep=keep)
         try:
@@ -56,9 +52,7 @@ class Checkpoints:
 
         A checkpoint of the same iteration stays as it is, because a run repeats itself exactly.
         Later ones are deleted: an earlier process got further than where this one resumed.
-
-        Raises:
-          WorkdirError: this save, or the one before, cannot be written.
+        Raises WorkdirError if this save, or the one before, cannot be written.
         """
         trees = {name: Args.StandardSave(tree) for name, tree in _trees(state).items()}
         self._save(iteration, trees, meta)
@@ -70,11 +64,8 @@ class Checkpoints:
     def restore(self, iteration: int, like: RunState) -> tuple[RunState, dict[str, Any]]:
         """The state and `meta` as they were saved.
 
-        Args:
-          like: arrays or `jax.ShapeDtypeStruct`s with the dtypes and the shardings of the result.
-
-        Raises:
-          WorkdirError: there is no such checkpoint, it is damaged, or it has other shapes.
+        `like` has arrays or `jax.ShapeDtypeStruct`s with the dtypes and shardings of the result.
+        Raises WorkdirError if there is no such checkpoint, it is damaged, or it has other shapes.
         """
         items = self._restore(iteration, _trees(like))
         policy = TrainState(params=items["params"], **items["optimizer"])
@@ -93,11 +84,7 @@ class Checkpoints:
         return items["params"], items["meta"]
 
     def close(self) -> None:
-        """Waits for the save in progress.
-
-        Raises:
-          WorkdirError: it cannot be written.
-        """
+        """Waits for the save in progress. Raises WorkdirError if it cannot be written."""
         try:
             self._manager.close()
         except (OSError, ValueError) as error:

@@ -18,10 +18,8 @@ def on_devices(cfg: Config) -> Config:
     They come from the row of `meshes` that `topology` names or, without a name, that the devices
     match. If `meshes` is empty, or `mesh` is set and no topology is named, nothing changes.
 
-    Raises:
-      ConfigError: the topology has no row, or is not what the devices are; or there are rows and
-        the devices match none.
-      UserError: the devices belong to another number of hosts than expected: see `check_hosts`.
+    Raises ConfigError if the topology has no row or is not what the devices are, or if there are
+    rows and the devices match none; UserError if the number of hosts is wrong: see `check_hosts`.
     """
     devices = jax.devices()
     check_hosts()

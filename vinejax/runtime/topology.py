@@ -140,9 +140,7 @@ class Topology:
 def parse_topology(name: str) -> Topology:
     """The topology of a name such as 'v5e:16x16'.
 
-    Raises:
-      ConfigError: the name is not a kind and a shape, the kind is unknown, or nobody offers the
-        shape.
+    Raises ConfigError if it is not a kind and a shape, or if nobody offers such a kind or shape.
     """
     parts = re.fullmatch(r"([a-z][a-z0-9]*):([1-9]\d*(?:x[1-9]\d*)*)", name)
     if not parts:

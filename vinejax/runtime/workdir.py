@@ -37,9 +37,8 @@ PATHS = ("model.path", "data.path")  # one folder can have several names
 def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
     """The absolute form of `path`, if this configuration may run there. Writes nothing.
 
-    Raises:
-      WorkdirError: the folder holds a run with another configuration, or any run while `cfg.resume`
-        is False; or it cannot be made or written.
+    Raises WorkdirError if the folder holds a run with another configuration, or any run while
+    `cfg.resume` is False; or if it cannot be made or written.
     """
     folder = epath.Path(path)
     if not is_remote(folder):
