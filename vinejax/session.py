@@ -70,12 +70,8 @@ class Session:
     @functools.cached_property
     def evaluator(self) -> Engine:
         """The engine of evaluation: its own temperature and top-p, the rest as in training."""
-        evaluation = self.cfg.eval
-        return self._make_engine(
-            dataclasses.replace(
-                self.cfg.sample, temperature=evaluation.temperature, top_p=evaluation.top_p
-            )
-        )
+        chosen = {"temperature": self.cfg.eval.temperature, "top_p": self.cfg.eval.top_p}
+        return self._make_engine(dataclasses.replace(self.cfg.sample, **chosen))
 
     def _make_engine(self, sample: SampleConfig) -> Engine:
         rollout = self.cfg.rollout
@@ -215,7 +211,5 @@ def _say_unreadable(
         for name, gold in golds.items()
     ]
     some = ", ".join(first[:LISTED]) + (", ..." if len(first) > LISTED else "")
-    fate = "left out" if leave_out else "kept"
-    print(
-        f"{split}: {len(golds)} of {total} golds cannot be read and are {fate}: {some}: {DROPPED}"
-    )
+    verdict = f"cannot be read and are {'left out' if leave_out else 'kept'}"
+    print(f"{split}: {len(golds)} of {total} golds {verdict}: {some}: {DROPPED}")

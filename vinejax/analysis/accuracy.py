@@ -96,9 +96,8 @@ def paired_interval(
     Raises ValueError if the runs have different problems, no problems, or one without samples.
     """
     if unpaired := sorted(rewards_a.keys() ^ rewards_b.keys()):
-        raise ValueError(
-            f"only one of the runs has {len(unpaired)} problems, such as {unpaired[0]}"
-        )
+        message = f"only one of the runs has {len(unpaired)} problems, such as {unpaired[0]}"
+        raise ValueError(message)
     differences = [
         pass_at_1([rewards_a[problem]]) - pass_at_1([rewards_b[problem]]) for problem in rewards_a
     ]

@@ -72,11 +72,15 @@ def local_size(spec: Spec, shape: tuple[int, ...], case: Case) -> int:
     return math.prod(shape) // ways
 
 
-def weight_bytes(case: Case) -> int:
-    """Bytes per chip of the float32 weights, sharded by the table of `model/sharding.py`."""
+def weight_bytes(case: Case, without: str = "") -> int:
+    """Bytes per chip of the float32 weights, sharded by the table of `model/sharding.py`.
+
+    The weight called `without` is left out.
+    """
     return sum(
         FLOAT32 * local_size(spec_for(path, x.shape, case.mesh), x.shape, case)
         for path, x in weight_shapes(case)
+        if path[-1].key != without
     )
 
 
@@ -84,11 +88,7 @@ def critic_bytes(case: Case) -> int:
     """Bytes per chip of PPO's critic and its optimizer state (it has no output matrix)."""
     if find_method(case.cfg.method).values != "critic":
         return 0
-    head = 0
-    for path, x in weight_shapes(case):
-        if path[-1].key == "head":
-            head = FLOAT32 * local_size(spec_for(path, x.shape, case.mesh), x.shape, case)
-    return (1 + MOMENTS) * (weight_bytes(case) - head)
+    return (1 + MOMENTS) * weight_bytes(case, without="head")
 
 
 def decode_copy_bytes(case: Case) -> int:

@@ -1,8 +1,6 @@
 """Fits the configuration to the devices of a run: mesh, slots, memory and microbatch."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
 
 import jax
 
@@ -23,17 +21,19 @@ def on_devices(cfg: Config) -> Config:
     """
     devices = jax.devices()
     check_hosts()
-    row = match_topology(devices[0].device_kind, len(devices), cfg.meshes)
+    kind = devices[0].device_kind
+    row = match_topology(kind, len(devices), cfg.meshes)
     if cfg.topology:
-        check_topology(cfg.topology, devices)
+        if match_topology(kind, len(devices), [cfg.topology]) is None:
+            rule = f"is not what was found, {len(devices)} x {kind}; leave it empty"
+            raise ConfigError("topology", rule, repr(cfg.topology))
         return with_row(cfg, cfg.topology)
     if not cfg.meshes or cfg.mesh != MeshConfig():
         return cfg
     if row is None:
         rule = (
-            f"none of {', '.join(cfg.meshes)} is what was found, {len(devices)} x "
-            f"{devices[0].device_kind}; add a row, or set mesh.data, mesh.fsdp or mesh.tensor (-1: "
-            "all devices)"
+            f"none of {', '.join(cfg.meshes)} is what was found, {len(devices)} x {kind}; "
+            "add a row, or set mesh.data, mesh.fsdp or mesh.tensor (-1: all devices)"
         )
         raise ConfigError("meshes", rule)
     return with_row(cfg, row)
@@ -62,13 +62,6 @@ def with_row(cfg: Config, topology: str) -> Config:
         ppo = dataclasses.replace(ppo, microbatch=row.microbatch)
     mesh = MeshConfig(row.data, row.fsdp, row.tensor)
     return dataclasses.replace(cfg, mesh=mesh, rollout=rollout, ppo=ppo)
-
-
-def check_topology(topology: str, devices: Sequence[Any]) -> None:
-    """Raises ConfigError unless the devices are those that `topology` names."""
-    if match_topology(devices[0].device_kind, len(devices), [topology]) is None:
-        rule = f"is not what was found, {len(devices)} x {devices[0].device_kind}; leave it empty"
-        raise ConfigError("topology", rule, repr(topology))
 
 
 def use_compile_cache(folder: str) -> None:

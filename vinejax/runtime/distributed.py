@@ -78,9 +78,8 @@ def initialize(cfg: DistributedConfig) -> None:
         )
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise UserError(
-            f"{socket.gethostname()}: cannot join the {hosts} hosts: {reason}"
-        ) from error
+        rule = f"cannot join the {hosts} hosts: {reason}"
+        raise UserError(f"{socket.gethostname()}: {rule}") from error
 
 
 def check_hosts() -> None:

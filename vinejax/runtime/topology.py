@@ -151,9 +151,8 @@ def parse_topology(name: str) -> Topology:
     if kind not in KINDS:
         close = difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.4)
         meant = f"; did you mean {close[0]!r}?" if close else ";"
-        raise ConfigError(
-            "topology", f"unknown kind {kind!r}{meant} Known: {', '.join(KINDS)}", repr(name)
-        )
+        rule = f"unknown kind {kind!r}{meant} Known: {', '.join(KINDS)}"
+        raise ConfigError("topology", rule, repr(name))
     if rule := _shape_error(KINDS[kind], shape):
         raise ConfigError("topology", f"{kind} {rule}", repr(name))
     return Topology(name, kind, shape)

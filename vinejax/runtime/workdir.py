@@ -57,9 +57,15 @@ def record_run(cfg: Config, folder: epath.Path) -> None:
 
     The file holds the configuration, the versions and the git revision of the latest start.
     """
+    ours = {"vinejax": vinejax.__version__, "python": platform.python_version()}
+    record = {
+        "config": dataclasses.asdict(cfg),
+        "versions": ours | package_versions(PACKAGES),
+        "git_revision": git_revision(),
+    }
     with _usable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / "config.json", json.dumps(_record(cfg), indent=2) + "\n")
+        write_atomic(folder / "config.json", json.dumps(record, indent=2) + "\n")
 
 
 def check_shared(folder: epath.Path) -> None:
@@ -74,9 +80,8 @@ def _usable(folder: epath.Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ImportError) as error:  # a client library may be missing for gs://
-        raise WorkdirError(
-            f"{folder}: cannot be used ({error}); choose another --workdir"
-        ) from error
+        rule = f"cannot be used ({error}); choose another --workdir"
+        raise WorkdirError(f"{folder}: {rule}") from error
 
 
 def is_remote(path: epath.Path) -> bool:
@@ -126,16 +131,6 @@ def package_versions(packages: Iterable[str]) -> dict[str, str | None]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions
-
-
-def _record(cfg: Config) -> dict[str, object]:
-    """The content of `config.json`."""
-    ours = {"vinejax": vinejax.__version__, "python": platform.python_version()}
-    return {
-        "config": dataclasses.asdict(cfg),
-        "versions": ours | package_versions(PACKAGES),
-        "git_revision": git_revision(),
-    }
 
 
 def _check_same_run(cfg: Config, file: epath.Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from vinejax import grading
 from vinejax.settings import DataConfig
 from vinejax.tasks.base import ReferenceTask, Split
-from vinejax.tasks.load import check_any_left, hash_shuffled, problems_of, read_split
+from vinejax.tasks.load import check_any_left, hold_out, problems_of, read_split
 from vinejax.types import Problem
 
 HUB_NAME = "openai/gsm8k"
@@ -51,7 +51,9 @@ class GSM8K(ReferenceTask):
 
         rows = read_split(self.path, source, FIELDS, "main")
         problems = problems_of(rows, problem, {})
-        problems = divide(problems, split) if source == "train" else problems
+        if source == "train":
+            validation, train = hold_out(problems, VALIDATION_PORTION)
+            problems = validation if split == "validation" else train
         check_any_left(problems, rows.file)
         return problems
 
@@ -87,10 +89,3 @@ class GSM8K(ReferenceTask):
 def final_answer(response: str) -> str | None:
     """The first line with text after the last '####'; None where there is none."""
     return grading.extract_answer(response, style="gsm8k") if MARKER in response else None
-
-
-def divide(problems: list[Problem], split: Split) -> list[Problem]:
-    """The train or validation part of the training rows, always the same one, in mixed order."""
-    drawn = hash_shuffled(problems)
-    size = max(1, round(len(drawn) * VALIDATION_PORTION))
-    return drawn[:size] if split == "validation" else drawn[size:]

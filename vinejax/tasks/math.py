@@ -18,7 +18,7 @@ from vinejax.errors import ConfigError
 from vinejax.grading.strict.latex import last_boxed, last_boxes
 from vinejax.settings import DataConfig
 from vinejax.tasks.base import ReferenceTask, Split
-from vinejax.tasks.load import check_any_left, hash_shuffled, problems_of, read_split
+from vinejax.tasks.load import check_any_left, hash_shuffled, hold_out, problems_of, read_split
 from vinejax.types import Problem
 
 FIELDS = ("problem", "solution")
@@ -117,6 +117,5 @@ def divide(train: list[Problem], test: list[Problem]) -> dict[Split, list[Proble
         held_out = max(1, round(TEST_PORTION * total))
         drawn = hash_shuffled(test)
         train, test = train + drawn[held_out:], drawn[:held_out]
-    drawn = hash_shuffled(train)
-    size = max(1, round(VALIDATION_PORTION * len(drawn)))
-    return {"train": drawn[size:], "validation": drawn[:size], "test": test}
+    validation, train = hold_out(train, VALIDATION_PORTION)
+    return {"train": train, "validation": validation, "test": test}
