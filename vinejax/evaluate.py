@@ -77,8 +77,8 @@ def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
         params, source = best_params(session)
         solved = solve(session, params, "test")
         metrics = metrics_of(session, solved)
-    counts = {"problems": len(solved[0]), "samples": cfg.eval.samples}
-    record = {"source": source, **counts, **metrics}
+    size = len(solved[0])
+    record = {"source": source, "problems": size, "samples": cfg.eval.samples, **metrics}
     if is_writer():
         _write_evaluation(workdir, solved, record)
     barrier("the end")

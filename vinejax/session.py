@@ -7,6 +7,7 @@ import json
 import os
 from typing import Any
 
+import jax
 from etils import epath
 from jax.sharding import Mesh
 
@@ -17,7 +18,7 @@ from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import check_rows, make_mesh
 from vinejax.rollout.engine import Engine
-from vinejax.runtime.devices import on_devices, use_compile_cache
+from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
 from vinejax.runtime.offload import to_device, to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
@@ -95,7 +96,8 @@ def open_session(
     Raises ConfigError when the model's context leaves no room for the prompts, or for the response.
     """
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
-    use_compile_cache(cfg.compile_cache)
+    if cfg.compile_cache:
+        jax.config.update("jax_compilation_cache_dir", cfg.compile_cache)
     cfg = on_devices(cfg)
     barrier("start", dataclasses.asdict(cfg))  # the workdir has been read: it may be written now
     mesh = make_mesh(cfg.mesh)

@@ -1,6 +1,7 @@
 """Bytes per chip of weights, optimizer and caches, by arithmetic."""
 
 import dataclasses
+import functools
 import math
 from typing import NamedTuple
 
@@ -147,12 +148,12 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         left = mean * sum(1 - c / steps for c in range(valued)) / valued
         longest = longest_sequence(case)
         wanted.append(("values", episodes, states * cfg.values.k, longest, left))
-    engine = (case.model, case.mesh, case.platform, kv_room(case, resident), cfg.rollout.slots)
-    budget = cfg.sample.max_tokens
+    room = kv_room(case, resident)
+    engine = functools.partial(sizes_of, case.model, case.mesh, case.platform, room)
+    sizes_for = functools.partial(engine, cfg.rollout.slots, budget=cfg.sample.max_tokens)
     phases = []
     for name, trunks, branches, longest, tokens in wanted:
-        load = {"num_trunks": trunks, "num_branches": branches, "longest": longest}
-        sizes, _ = sizes_of(*engine, **load, budget=budget)
+        sizes, _ = sizes_for(num_trunks=trunks, num_branches=branches, longest=longest)
         phases.append(PlannedPhase(name, trunks, branches, longest, tokens, sizes))
     return phases
 

@@ -27,7 +27,7 @@ from vinejax.model.sharding import param_shardings
 from vinejax.plan.case import Case
 from vinejax.plan.memory import PlannedPhase, train_length
 from vinejax.rollout import arrays, decode, split, window
-from vinejax.rollout.cache import WINDOW, CacheLayout
+from vinejax.rollout.cache import WINDOW
 from vinejax.types import Batch, TrainState
 
 UPDATES = 1000  # of a run: the learning rate's schedule needs a number, no shape depends on it
@@ -144,13 +144,12 @@ class Lowering:
         def placed(tree: PyTree, spec: Spec) -> PyTree:
             return jax.tree.map(lambda x: self._shape(x.shape, x.dtype, spec), tree)
 
-        def in_layout(tree: PyTree, layout: CacheLayout) -> PyTree:
-            return placed(tree, layout.spec)
-
-        keys, values = map(in_layout, (slots.keys, slots.values), self.phase.sizes.ring)
+        key_layout, value_layout = self.phase.sizes.ring
+        keys = placed(slots.keys, key_layout.spec)
+        values = placed(slots.values, value_layout.spec)
         numbers = placed(slots._replace(keys=[], values=[]), split.SHARDS)
         slots = numbers._replace(keys=keys, values=values)
-        return in_layout(cache, WINDOW), placed(rows, split.SHARDS), slots
+        return placed(cache, WINDOW.spec), placed(rows, split.SHARDS), slots
 
     def _batch(self, rows: int) -> Batch:
         """A batch on the host, as the loop passes it."""

@@ -54,12 +54,11 @@ class Checkpoints:
         Later ones are deleted: an earlier process got further than where this one resumed.
         Raises WorkdirError if this save, or the one before, cannot be written.
         """
-        trees = {name: Args.StandardSave(tree) for name, tree in _trees(state).items()}
-        self._save(iteration, trees, meta)
+        self._save(iteration, _trees(state), meta)
 
     def save_params(self, iteration: int, params: PyTree, meta: dict[str, Any]) -> None:
         """Saves weights alone, which are not trained further; else like `save`."""
-        self._save(iteration, {"params": Args.StandardSave(params)}, meta)
+        self._save(iteration, {"params": params}, meta)
 
     def restore(self, iteration: int, like: RunState) -> tuple[RunState, dict[str, Any]]:
         """The state and `meta` as they were saved.
@@ -90,10 +89,11 @@ class Checkpoints:
         except (OSError, ValueError) as error:
             raise WorkdirError(f"{self.folder}: cannot be written ({_brief(error)})") from error
 
-    def _save(self, iteration: int, items: dict[str, Any], meta: dict[str, Any]) -> None:
+    def _save(self, iteration: int, trees: dict[str, Any], meta: dict[str, Any]) -> None:
         steps = self._manager.all_steps()
         if iteration in steps:
             return
+        items = {name: Args.StandardSave(tree) for name, tree in trees.items()}
         args = Args.Composite(**items, meta=Args.JsonSave(meta))
         try:
             for later in [step for step in steps if step > iteration]:

@@ -53,18 +53,9 @@ def with_row(cfg: Config, topology: str) -> Config:
         rule = f"has no row in `meshes` ({known}); add one, or set mesh.fsdp and mesh.tensor"
         raise ConfigError("topology", rule, repr(topology))
     row = cfg.meshes[topology]
-    rollout, ppo = cfg.rollout, cfg.ppo
-    if row.slots is not None:
-        rollout = dataclasses.replace(rollout, slots=row.slots)
-    if row.memory_gib is not None:
-        rollout = dataclasses.replace(rollout, memory_gib=row.memory_gib)
-    if row.microbatch is not None:
-        ppo = dataclasses.replace(ppo, microbatch=row.microbatch)
     mesh = MeshConfig(row.data, row.fsdp, row.tensor)
+    slots = row.slots or cfg.rollout.slots
+    memory_gib = row.memory_gib or cfg.rollout.memory_gib
+    rollout = dataclasses.replace(cfg.rollout, slots=slots, memory_gib=memory_gib)
+    ppo = dataclasses.replace(cfg.ppo, microbatch=row.microbatch or cfg.ppo.microbatch)
     return dataclasses.replace(cfg, mesh=mesh, rollout=rollout, ppo=ppo)
-
-
-def use_compile_cache(folder: str) -> None:
-    """Keeps compiled programs in `folder` (a path or gs://) for later starts; '' keeps none."""
-    if folder:
-        jax.config.update("jax_compilation_cache_dir", folder)

@@ -41,11 +41,9 @@ class RunLog:
     ):
         """Starts the W&B run, if there is one; all else is opened on entering the context.
 
-        Args:
-          total_iterations: of the run, for the estimate of the time left.
-          resumed_at: the first iteration that this process will train, 0 for a new run. What an
-            earlier process recorded from there on is dropped, because it will be recorded again.
-            None: this process does not train, and nothing is dropped.
+        The time left is estimated from `total_iterations`. `resumed_at` is the first iteration that
+        this process will train, 0 for a new run: what an earlier process recorded from there on is
+        dropped, because it will be recorded again. None: this process does not train, drop nothing.
 
         Raises ConfigError if `cfg.wandb` is set and the package is not installed, WorkdirError if
         metrics.jsonl is damaged.
@@ -140,11 +138,9 @@ class RunLog:
                 purge += 1
             # File names hold the second, and another process may have started in the same one.
             suffix = f".{uuid.uuid4().hex[:8]}"
+            folder = os.fspath(self._workdir / "tensorboard" / stage)
             self._events[stage] = SummaryWriter(
-                os.fspath(self._workdir / "tensorboard" / stage),
-                purge_step=purge,
-                flush_secs=5,
-                filename_suffix=suffix,
+                folder, purge_step=purge, flush_secs=5, filename_suffix=suffix
             )
         return self._events[stage]
 
