@@ -39,7 +39,7 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def pass_at_1(rewards: ArrayLike) -> float:
-    """Mean over problems of the correct share of rewards [P, n]; the reference's `correct_frac`."""
+    """Mean share of correct samples, from rewards [P, n]; the reference's `correct_frac`."""
     return float(correct_samples(rewards).mean())
 
 

@@ -43,7 +43,7 @@ class RunLog:
 
         The time left is estimated from `total_iterations`. `resumed_at` is the first iteration that
         this process will train, 0 for a new run: what an earlier process recorded from there on is
-        dropped, because it will be recorded again. None: this process does not train, drop nothing.
+        dropped, because it will be recorded again. None: it does not train, and nothing is dropped.
 
         Raises ConfigError if `cfg.wandb` is set and the package is not installed, WorkdirError if
         metrics.jsonl is damaged.
