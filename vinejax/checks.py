@@ -16,10 +16,8 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     """Refuses a configuration that cannot be meant, before anything is loaded or written.
 
     `given` names the fields that were set, as `config.fields_set` lists them: one that the method
-    does not read is refused even at its default.
-
-    Raises:
-      ConfigError: names the first such field, its value, and what it may be.
+    does not read is refused even at its default. Raises ConfigError, which names the first such
+    field, its value, and what it may be.
     """
     _check_rules(cfg)
     _check_method(cfg, given)

@@ -114,9 +114,8 @@ def from_file(file: str, neighbour: str) -> Fields:
 def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
     """The frozen form of a config file's result. Fields that are left out keep their default.
 
-    Raises:
-      ConfigError: a field is unknown (the message names the nearest one), of the wrong type, or
-        not one of the strings that it may be.
+    Raises ConfigError if a field is unknown (the message names the nearest one), of the wrong type,
+    or not one of the strings that it may be.
     """
     return _dataclass_of(Config, "", fields)
 

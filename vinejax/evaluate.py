@@ -4,7 +4,6 @@ import json
 import os
 from typing import Any
 
-import jax
 import numpy as np
 from etils import epath
 
@@ -22,12 +21,11 @@ from vinejax.tasks.base import Split
 from vinejax.types import PromptedProblem, TrainState
 
 PREFIXES = {"validation": "eval", "test": "test"}  # of the metrics' names
+Solved = tuple[list[PromptedProblem], list[list[Grown]], np.ndarray]  # as `solve` returns it
 SAME_DRAWS = -1  # for row_seed's iteration: every evaluation draws the same random numbers
 
 
-def solve(
-    session: Session, params: Params, split: Split
-) -> tuple[list[PromptedProblem], list[list[Grown]], np.ndarray]:
+def solve(session: Session, params: Params, split: Split) -> Solved:
     """(problems, their `eval.samples` responses, rewards [P, n]) of a split.
 
     A response that the budget cut is graded like any other, as the reference's evaluation does.
@@ -41,10 +39,9 @@ def solve(
     return problems, solutions, rewards
 
 
-def metrics_of(
-    session: Session, solutions: list[list[Grown]], rewards: np.ndarray
-) -> dict[str, float]:
+def metrics_of(session: Session, solved: Solved) -> dict[str, float]:
     """pass_at_1 and the rest, with the mean response length and the share that was cut."""
+    _, solutions, rewards = solved
     answers = [[session.task.answer(grown.text) for grown in group] for group in solutions]
     responses = [grown for group in solutions for grown in group]
     return accuracy_metrics(rewards, answers, session.cfg.seed) | {
@@ -63,8 +60,8 @@ def evaluate(session: Session, policy: TrainState, split: Split, done: int, log:
     """Evaluate the policy after `done` iterations and record it; returns pass@1."""
     name = PREFIXES[split]
     with log.stage(name):
-        _, solutions, rewards = solve(session, policy.params, split)
-    metrics = metrics_of(session, solutions, rewards)
+        solved = solve(session, policy.params, split)
+    metrics = metrics_of(session, solved)
     named = {f"{name}/{key}": value for key, value in metrics.items()}
     log.metrics(done, int(policy.step), name, named | log.timings)
     return metrics["pass_at_1"]
@@ -78,22 +75,18 @@ def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
     with open_session(cfg, path, splits=("test",)) as session:
         workdir = session.workdir
         params, source = best_params(session)
-        problems, solutions, rewards = solve(session, params, "test")
-        metrics = metrics_of(session, solutions, rewards)
-    record = {"source": source, "problems": len(problems), "samples": cfg.eval.samples, **metrics}
+        solved = solve(session, params, "test")
+        metrics = metrics_of(session, solved)
+    size = len(solved[0])
+    record = {"source": source, "problems": size, "samples": cfg.eval.samples, **metrics}
     if is_writer():
-        _write_evaluation(workdir, problems, solutions, rewards, record)
+        _write_evaluation(workdir, solved, record)
     barrier("the end")
     return record
 
 
-def _write_evaluation(
-    workdir: epath.Path,
-    problems: list[PromptedProblem],
-    solutions: list[list[Grown]],
-    rewards: np.ndarray,
-    record: dict[str, Any],
-) -> None:
+def _write_evaluation(workdir: epath.Path, solved: Solved, record: dict[str, Any]) -> None:
+    problems, solutions, rewards = solved
     folder = workdir / "eval"
     folder.mkdir(parents=True, exist_ok=True)
     rows = (
@@ -117,8 +110,5 @@ def best_params(session: Session) -> tuple[Params, str]:
     if checkpoint is None:
         return start, "the start"
     name, step = checkpoint
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), start
-    )
     with Checkpoints(session.workdir / name, keep=1) as checkpoints:
-        return checkpoints.restore_params(step, like)[0], f"{name}/{step}"
+        return checkpoints.restore_params(step, start)[0], f"{name}/{step}"

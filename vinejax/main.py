@@ -46,8 +46,7 @@ class ConfigFile(flags.ArgumentParser):
     def parse(self, path: str) -> Fields:
         """The result of `get_config()`; what follows a colon in `path` is its argument.
 
-        Raises:
-          UserError: the file is missing or fails; the message has the line.
+        Raises UserError if the file is missing or fails; the message has the line.
         """
         file, arguments = locate(path)
         if not Path(file).is_file():
@@ -88,9 +87,8 @@ def define_flags() -> None:
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line and runs the config file; returns the rest of `argv`.
 
-    Raises:
-      UserError: an override names no field, or the config file fails.
-      flags.Error: any other flag is unknown or has a value of the wrong type.
+    Raises UserError if an override names no field or the config file fails, flags.Error if any
+    other flag is unknown or has a value of the wrong type.
     """
     if {"-h", "--help"} & set(argv):
         print((__doc__ or "").strip())

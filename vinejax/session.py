@@ -7,6 +7,7 @@ import json
 import os
 from typing import Any
 
+import jax
 from etils import epath
 from jax.sharding import Mesh
 
@@ -17,7 +18,7 @@ from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import check_rows, make_mesh
 from vinejax.rollout.engine import Engine
-from vinejax.runtime.devices import on_devices, use_compile_cache
+from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
 from vinejax.runtime.offload import to_device, to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
@@ -70,12 +71,8 @@ class Session:
     @functools.cached_property
     def evaluator(self) -> Engine:
         """The engine of evaluation: its own temperature and top-p, the rest as in training."""
-        evaluation = self.cfg.eval
-        return self._make_engine(
-            dataclasses.replace(
-                self.cfg.sample, temperature=evaluation.temperature, top_p=evaluation.top_p
-            )
-        )
+        chosen = {"temperature": self.cfg.eval.temperature, "top_p": self.cfg.eval.top_p}
+        return self._make_engine(dataclasses.replace(self.cfg.sample, **chosen))
 
     def _make_engine(self, sample: SampleConfig) -> Engine:
         rollout = self.cfg.rollout
@@ -99,7 +96,8 @@ def open_session(
     Raises ConfigError when the model's context leaves no room for the prompts, or for the response.
     """
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
-    use_compile_cache(cfg.compile_cache)
+    if cfg.compile_cache:
+        jax.config.update("jax_compilation_cache_dir", cfg.compile_cache)
     cfg = on_devices(cfg)
     barrier("start", dataclasses.asdict(cfg))  # the workdir has been read: it may be written now
     mesh = make_mesh(cfg.mesh)
@@ -215,7 +213,5 @@ def _say_unreadable(
         for name, gold in golds.items()
     ]
     some = ", ".join(first[:LISTED]) + (", ..." if len(first) > LISTED else "")
-    fate = "left out" if leave_out else "kept"
-    print(
-        f"{split}: {len(golds)} of {total} golds cannot be read and are {fate}: {some}: {DROPPED}"
-    )
+    verdict = f"cannot be read and are {'left out' if leave_out else 'kept'}"
+    print(f"{split}: {len(golds)} of {total} golds {verdict}: {some}: {DROPPED}")

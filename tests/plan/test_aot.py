@@ -21,7 +21,6 @@ from helpers.paths import CONFIGS
 from vinejax.config import from_dict, from_file
 from vinejax.plan.case import Case, open_case
 from vinejax.plan.compiler import ENVIRONMENT, compile_program
-from vinejax.plan.cost import pass_rows
 from vinejax.plan.hlo import Collective
 from vinejax.plan.memory import main_phase, memory_and_phases, train_length
 from vinejax.settings import Config
@@ -137,7 +136,7 @@ def test_logits_and_tokens_stay_where_they_are(compiled, case: Case, name: str):
     """No collective makes an array of tokens x vocabulary, nor of more rows than a place has."""
     cfg, length = case.model.cfg, train_length(case)
     found = collectives(compiled(name))
-    rows = pass_rows(case) // case.shards
+    rows = case.pass_rows // case.shards
     for x in found:
         if "," in x.shape and x.kind != "reduce-scatter":  # which is as large as a gradient
             largest = max(rows * length * cfg.width, cfg.vocab_size // case.tensor * cfg.width)
@@ -161,7 +160,7 @@ def test_the_output_matrix_is_gathered_once(compiled, case: Case, name: str):
 def test_a_layers_weights_are_gathered_as_often_as_they_are_used(compiled, case: Case):
     """Forward and backward, of each pass; their gradients are summed and split in one go."""
     cfg = case.model.cfg
-    passes = case.cfg.ppo.minibatch // pass_rows(case)
+    passes = case.cfg.ppo.minibatch // case.pass_rows
     local = cfg.ffn // case.tensor * cfg.width
     found = collectives(compiled("train_step"))
     gathers = [x for x in found if x.kind == "all-gather" and max(sizes(x)) == local]
@@ -169,7 +168,7 @@ def test_a_layers_weights_are_gathered_as_often_as_they_are_used(compiled, case:
     whole = [x for x in found if x.kind == "all-reduce" and max(sizes(x)) >= local // case.shards]
     # For v5e libtpu sums the activations of three products a layer whole before it splits them by
     # position, where for v5p it does both at once. Gradients it must never sum so.
-    activations = pass_rows(case) // case.shards * train_length(case) * cfg.width
+    activations = case.pass_rows // case.shards * train_length(case) * cfg.width
     assert all(sizes(x) == [activations] for x in whole), listed(whole)
     assert sum(x.count for x in whole) <= passes * (3 * LAYERS + 1), listed(whole)
 

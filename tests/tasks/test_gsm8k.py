@@ -15,7 +15,7 @@ from vinejax.grading import Grader
 from vinejax.settings import DataConfig
 from vinejax.tasks import gsm8k
 from vinejax.tasks.base import Task, load_task
-from vinejax.tasks.load import read_jsonl
+from vinejax.tasks.load import hold_out, read_jsonl
 from vinejax.tasks.prompts import load_problems
 from vinejax.types import Problem
 
@@ -72,7 +72,7 @@ def test_rows_keep_their_names_and_the_split_is_always_the_same(folder: Path):
 
 def test_two_rows_are_enough_for_a_split():
     problems = [Problem(f"train/{i}", "", "#### 1") for i in range(2)]
-    (train,), (validation,) = (gsm8k.divide(problems, s) for s in ("train", "validation"))
+    (validation,), (train,) = hold_out(problems, gsm8k.VALIDATION_PORTION)
     assert {train.id, validation.id} == {"train/0", "train/1"}
 
 

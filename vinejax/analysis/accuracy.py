@@ -39,11 +39,7 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def pass_at_1(rewards: ArrayLike) -> float:
-    """Mean over problems of the fraction of correct samples; the reference's `correct_frac`.
-
-    Args:
-        rewards: [P, n].
-    """
+    """Mean share of correct samples, from rewards [P, n]; the reference's `correct_frac`."""
     return float(correct_samples(rewards).mean())
 
 
@@ -53,9 +49,7 @@ def maj_at_k(rewards: ArrayLike, answers: Sequence[str | None]) -> float:
     Answers are compared as strings; among equally frequent ones the first seen wins, and it is
     correct if its first occurrence is. Samples without an answer (None) do not vote, unless no
     sample has an answer; in the reference's `majority_vote_acc` None votes like any answer.
-
-    Args:
-        rewards, answers: [n], n at least 1; ValueError for other shapes.
+    Rewards and answers are [n], n at least 1; ValueError for other shapes.
     """
     scores = np.asarray(rewards, np.float64)
     if scores.shape != (len(answers),) or not answers:
@@ -70,12 +64,9 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of a mean over problems, which are drawn with replacement.
 
-    Problems are drawn, not samples, because the samples of one problem are not independent. Which
-    problems are drawn depends on `seed` and P alone, so that all measures of one evaluation are
-    taken over the same draws.
-
-    Args:
-        per_problem: [P] scores, P at least 1; ValueError for other shapes.
+    Scores are [P], P at least 1; ValueError for other shapes. Problems are drawn, not samples,
+    because the samples of one problem are not independent. Which are drawn depends on `seed` and P
+    alone, so that all measures of one evaluation are taken over the same draws.
     """
     scores = np.asarray(per_problem, np.float64)
     if scores.ndim != 1 or scores.size == 0:
@@ -96,19 +87,14 @@ def paired_interval(
     """pass@1 of run a less that of run b on the same problems, with its bootstrap interval.
 
     Each draw takes the same problems of both runs, so that what makes a problem hard for both
-    cancels: the interval is narrower than the two runs' own intervals suggest.
+    cancels: the interval is narrower than the two runs' own intervals suggest. Rewards are those of
+    a problem's samples by its id; the runs may have different numbers of samples.
 
-    Args:
-        rewards_a, rewards_b: problem id -> rewards of its samples, at least one. The runs may
-            have different numbers of samples.
-
-    Raises:
-        ValueError: the runs have different problems, no problems, or one without samples.
+    Raises ValueError if the runs have different problems, no problems, or one without samples.
     """
     if unpaired := sorted(rewards_a.keys() ^ rewards_b.keys()):
-        raise ValueError(
-            f"only one of the runs has {len(unpaired)} problems, such as {unpaired[0]}"
-        )
+        message = f"only one of the runs has {len(unpaired)} problems, such as {unpaired[0]}"
+        raise ValueError(message)
     differences = [
         pass_at_1([rewards_a[problem]]) - pass_at_1([rewards_b[problem]]) for problem in rewards_a
     ]
@@ -122,14 +108,8 @@ def accuracy_metrics(
     """pass_at_k for every power of two below n and for n, and maj_at_n.
 
     Each comes with the ends of its 95% bootstrap interval, as `<name>_low` and `<name>_high`.
-
-    Args:
-        rewards: [P, n].
-        answers: [P][n] extracted answers, None where a response gives none.
-        seed: of the bootstrap.
-
-    Raises:
-        ValueError: the shapes do not fit, or P or n is 0.
+    Rewards are [P, n], extracted answers [P][n], None where a response gives none; `seed` is the
+    bootstrap's. Raises ValueError if the shapes do not fit, or P or n is 0.
     """
     correct = correct_samples(rewards)
     num_problems, n = correct.shape

@@ -61,7 +61,7 @@ def _size_options(
             text = f"mesh.tensor = {2 * case.tensor}, with half the shards,"
             options.append((parts["decode copy"] / 2, text))
         return options
-    rows = cfg.ppo.microbatch or cfg.ppo.minibatch
+    rows = case.pass_rows
     if rows > case.shards:
         half = rows // 2
         text = f"{_field_name(case, 'microbatch', 'ppo')} = {half} instead of {rows}"

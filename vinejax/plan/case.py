@@ -5,6 +5,7 @@ import functools
 import math
 import os
 
+import numpy as np
 from etils import epath
 from jax.sharding import AbstractMesh
 
@@ -44,6 +45,16 @@ class Case:
     def tensor(self) -> int:
         """Size of the mesh axis `tensor`."""
         return self.cfg.mesh.tensor
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of a number in the compute dtype."""
+        return np.dtype(self.model.compute.dtype).itemsize
+
+    @property
+    def pass_rows(self) -> int:
+        """Sequences of one pass of an update, over all shards."""
+        return self.cfg.ppo.microbatch or self.cfg.ppo.minibatch
 
     @property
     def platform(self) -> str:

@@ -35,14 +35,12 @@ LARGE = 2**20  # smallest copy worth reporting, in bytes
 
 def devices_of(case: Case) -> list[Any]:
     """Devices to compile for: the TPU compiler's description of a slice, or virtual CPU devices."""
-    if case.topology.is_tpu:
-        from jax.experimental import topologies
+    topology = case.topology
+    if topology.is_tpu:
+        from jax.experimental.topologies import get_topology_desc
 
-        slice_ = topologies.get_topology_desc(
-            case.topology.name, platform="tpu", **case.topology.compiler_options
-        )
-        return list(slice_.devices)
-    jax.config.update("jax_num_cpu_devices", case.topology.devices)
+        return list(get_topology_desc(topology.name, "tpu", **topology.compiler_options).devices)
+    jax.config.update("jax_num_cpu_devices", topology.devices)
     return jax.devices("cpu")
 
 

@@ -10,18 +10,10 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from vinejax.methods import find_method
+from vinejax.plan import memory
 from vinejax.plan.case import Case
-from vinejax.plan.memory import (
-    FLOAT32,
-    PlannedPhase,
-    decode_copy_bytes,
-    mean_tokens,
-    train_length,
-    weight_bytes,
-)
+from vinejax.plan.memory import FLOAT32, PlannedPhase
 from vinejax.rollout.arrays import cache_bytes
 from vinejax.rollout.assign import LONG_TAIL
 
@@ -72,17 +64,15 @@ def forward_pass(case: Case, rows: float, length: int, head: bool) -> Cost:
     """A forward pass over `rows` sequences per shard, without reading the weights."""
     cfg = case.model.cfg
     tokens = rows * length
-    item = np.dtype(case.model.compute.dtype).itemsize
     flops = 2 * num_multiplied(case, head) + attention_flops(case, length / 2)
-    moved = item * sum((a + b) * count for a, b, count in token_products(case))
+    moved = case.item_bytes * sum((a + b) * count for a, b, count in token_products(case))
     moved += 2 * FLOAT32 * cfg.vocab_size if head else 0  # logits, written and read
     return Cost(tokens * flops / case.tensor, tokens * moved / case.tensor)
 
 
 def rounded_weights(case: Case) -> float:
     """Bytes of the weights that a pass reads: compute dtype, replicated over fsdp."""
-    item = np.dtype(case.model.compute.dtype).itemsize
-    return item * num_multiplied(case, with_head=True) / case.tensor
+    return case.item_bytes * num_multiplied(case, with_head=True) / case.tensor
 
 
 def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
@@ -90,34 +80,29 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
     sizes = phase.sizes
     kv = sizes.batch * cache_bytes(case.model, case.mesh, sizes.columns)
     cost = forward_pass(case, sizes.batch, sizes.columns, head=False)
-    return cost.plus(Cost(0, kv + decode_copy_bytes(case)))
+    return cost.plus(Cost(0, kv + memory.decode_copy_bytes(case)))
 
 
 def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
     """One decode step: a token for every slot. All of the window and of the ring counts as read."""
     sizes = phase.sizes
     cfg = case.model.cfg
-    visible = mean_tokens(case) + phase.trunk_tokens / 2
+    visible = memory.mean_tokens(case) + phase.trunk_tokens / 2
     flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, visible)
     table = 0 if cfg.tied_head else cfg.vocab_size * cfg.width
-    item = np.dtype(case.model.compute.dtype).itemsize
-    read = decode_copy_bytes(case) - table * item / case.tensor  # a few rows of the embedding
+    # Of the embedding a few rows are read.
+    read = memory.decode_copy_bytes(case) - table * case.item_bytes / case.tensor
     read += sizes.rows * cache_bytes(case.model, case.mesh, sizes.columns)
     read += sizes.slots * cache_bytes(case.model, case.mesh, sizes.width)
     read += 2 * FLOAT32 * sizes.slots * cfg.vocab_size / case.tensor
     return Cost(sizes.slots * flops / case.tensor, read)
 
 
-def pass_rows(case: Case) -> int:
-    """Sequences of one pass of an update, over all shards."""
-    return case.cfg.ppo.microbatch or case.cfg.ppo.minibatch
-
-
 def score_cost(case: Case) -> Cost:
     """One pass that computes log-probabilities."""
-    rows = pass_rows(case) / case.shards
-    cost = forward_pass(case, rows, train_length(case), head=True)
-    return cost.plus(Cost(0, weight_bytes(case) + 2 * rounded_weights(case)))
+    rows = case.pass_rows / case.shards
+    cost = forward_pass(case, rows, memory.train_length(case), head=True)
+    return cost.plus(Cost(0, memory.weight_bytes(case) + 2 * rounded_weights(case)))
 
 
 def update_cost(case: Case) -> Cost:
@@ -128,18 +113,18 @@ def update_cost(case: Case) -> Cost:
     """
     again = 1 if case.cfg.model.remat == "full" else 0
     passes = FORWARD + BACKWARD + again
-    rows = pass_rows(case)
-    products = forward_pass(case, rows / case.shards, train_length(case), head=True).times(passes)
-    microbatch = products.plus(Cost(0, 2 * (2 + again) * rounded_weights(case)))
+    rows = case.pass_rows
+    forward = forward_pass(case, rows / case.shards, memory.train_length(case), head=True)
+    microbatch = forward.times(passes).plus(Cost(0, 2 * (2 + again) * rounded_weights(case)))
     count = case.cfg.ppo.minibatch // rows
-    return microbatch.times(count).plus(Cost(0, 7 * weight_bytes(case)))
+    return microbatch.times(count).plus(Cost(0, 7 * memory.weight_bytes(case)))
 
 
 def program_costs(case: Case, phase: PlannedPhase) -> dict[str, Cost]:
     """The cost of each program of an iteration, by its name."""
     costs = {
         # Reads the float32 weights, writes them in the compute dtype.
-        "decode copy": Cost(0, weight_bytes(case) + decode_copy_bytes(case)),
+        "decode copy": Cost(0, memory.weight_bytes(case) + memory.decode_copy_bytes(case)),
         "prefill": prefill_cost(case, phase),
         "decode": decode_cost(case, phase),
         "score": score_cost(case),

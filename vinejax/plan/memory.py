@@ -6,7 +6,6 @@ import math
 from typing import NamedTuple
 
 import jax
-import numpy as np
 from jax.sharding import PartitionSpec as Spec
 from jax.tree_util import KeyPath
 
@@ -74,11 +73,15 @@ def local_size(spec: Spec, shape: tuple[int, ...], case: Case) -> int:
     return math.prod(shape) // ways
 
 
-def weight_bytes(case: Case) -> int:
-    """Bytes per chip of the float32 weights, sharded by the table of `model/sharding.py`."""
+def weight_bytes(case: Case, without: str = "") -> int:
+    """Bytes per chip of the float32 weights, sharded by the table of `model/sharding.py`.
+
+    The weight called `without` is left out.
+    """
     return sum(
         FLOAT32 * local_size(spec_for(path, x.shape, case.mesh), x.shape, case)
         for path, x in weight_shapes(case)
+        if path[-1].key != without
     )
 
 
@@ -86,17 +89,12 @@ def critic_bytes(case: Case) -> int:
     """Bytes per chip of PPO's critic and its optimizer state (it has no output matrix)."""
     if find_method(case.cfg.method).values != "critic":
         return 0
-    head = 0
-    for path, x in weight_shapes(case):
-        if path[-1].key == "head":
-            head = FLOAT32 * local_size(spec_for(path, x.shape, case.mesh), x.shape, case)
-    return (1 + MOMENTS) * (weight_bytes(case) - head)
+    return (1 + MOMENTS) * weight_bytes(case, without="head")
 
 
 def decode_copy_bytes(case: Case) -> int:
     """Bytes per chip of the decoding copy of the weights: compute dtype, replicated over shards,
     split over `tensor`."""
-    item = np.dtype(case.model.compute.dtype).itemsize
     repeats = num_kv_heads(case.model, case.mesh) // case.model.cfg.num_kv_heads
     total = 0
     for path, x in weight_shapes(case):
@@ -107,7 +105,7 @@ def decode_copy_bytes(case: Case) -> int:
         size = local_size(spec, x.shape, case)
         if {"k", "v"} & set(names) and repeats > 1:
             size = size * repeats // case.tensor  # replicated over tensor, and repeated
-        total += size * (FLOAT32 if names[-1] == "scale" else item)
+        total += size * (FLOAT32 if names[-1] == "scale" else case.item_bytes)
     return total
 
 
@@ -151,15 +149,11 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         longest = longest_sequence(case)
         wanted.append(("values", episodes, states * cfg.values.k, longest, left))
     room = kv_room(case, resident)
-    sizes_for = functools.partial(
-        sizes_of, case.model, case.mesh, case.platform, room, cfg.rollout.slots
-    )
-    limit = cfg.sample.max_tokens
+    engine = functools.partial(sizes_of, case.model, case.mesh, case.platform, room)
+    sizes_for = functools.partial(engine, cfg.rollout.slots, budget=cfg.sample.max_tokens)
     phases = []
     for name, trunks, branches, longest, tokens in wanted:
-        sizes, _ = sizes_for(
-            num_trunks=trunks, num_branches=branches, longest=longest, budget=limit
-        )
+        sizes, _ = sizes_for(num_trunks=trunks, num_branches=branches, longest=longest)
         phases.append(PlannedPhase(name, trunks, branches, longest, tokens, sizes))
     return phases
 
@@ -201,8 +195,7 @@ def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:
 def gathered_ends_bytes(case: Case) -> int:
     """Bytes per chip of embedding and output matrix: compute dtype, replicated over fsdp."""
     cfg = case.model.cfg
-    item = np.dtype(case.model.compute.dtype).itemsize
-    return (1 if cfg.tied_head else 2) * item * cfg.vocab_size * cfg.width // case.tensor
+    return (1 if cfg.tied_head else 2) * case.item_bytes * cfg.vocab_size * cfg.width // case.tensor
 
 
 def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
@@ -213,7 +206,6 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     """
     cfg = case.model.cfg
     sizes = phase.sizes
-    item = np.dtype(case.model.compute.dtype).itemsize
     tensor = case.tensor
     if program == "decode copy":
         return 0
@@ -221,13 +213,13 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
         return 4 * FLOAT32 * sizes.slots * cfg.vocab_size // tensor
     inner = (2 * cfg.num_heads + 2 * cfg.num_kv_heads) * cfg.head_dim + 3 * cfg.ffn
     if program == "prefill":
-        return item * sizes.batch * sizes.columns * (4 * cfg.width + inner // tensor)
-    rows = case.cfg.ppo.microbatch or case.cfg.ppo.minibatch
-    tokens = rows // case.shards * train_length(case)
-    layer = 4 * weight_bytes(case) // FLOAT32 * item // cfg.num_layers * case.cfg.mesh.fsdp
+        return case.item_bytes * sizes.batch * sizes.columns * (4 * cfg.width + inner // tensor)
+    tokens = case.pass_rows // case.shards * train_length(case)
+    weights = weight_bytes(case)
+    layer = 4 * weights // FLOAT32 * case.item_bytes // cfg.num_layers * case.cfg.mesh.fsdp
     passed = layer + gathered_ends_bytes(case) + 2 * FLOAT32 * tokens * cfg.vocab_size // tensor
     if program == "score":
-        return passed + item * tokens * (4 * cfg.width + inner) // tensor
+        return passed + case.item_bytes * tokens * (4 * cfg.width + inner) // tensor
     kept = cfg.width + (0 if case.model.compute.remat == "full" else inner)
-    gradients = weight_bytes(case) + weight_bytes(case) * item // FLOAT32
-    return passed + gradients + item * tokens * kept * cfg.num_layers // tensor
+    gradients = weights + weights * case.item_bytes // FLOAT32
+    return passed + gradients + case.item_bytes * tokens * kept * cfg.num_layers // tensor

@@ -16,12 +16,7 @@ from jax.stages import Lowered
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from vinejax.baselines.critic import (
-    Targets,
-    critic_objective,
-    fresh_critic,
-    make_critic_optimizer,
-)
+from vinejax.baselines.critic import Targets, critic_objective, fresh_critic, make_critic_optimizer
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.policy import policy_objective
 from vinejax.learner.score import score
@@ -30,10 +25,9 @@ from vinejax.methods import find_method
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.sharding import param_shardings
 from vinejax.plan.case import Case
-from vinejax.plan.cost import pass_rows
 from vinejax.plan.memory import PlannedPhase, train_length
 from vinejax.rollout import arrays, decode, split, window
-from vinejax.rollout.cache import WINDOW, CacheLayout
+from vinejax.rollout.cache import WINDOW
 from vinejax.types import Batch, TrainState
 
 UPDATES = 1000  # of a run: the learning rate's schedule needs a number, no shape depends on it
@@ -68,21 +62,14 @@ class Lowering:
         places = split.num_shards(self.mesh) * self.phase.sizes.batch
         cache, rows, _ = self._caches()
         served = window.Rows(*(self._numbers(places) for _ in range(3)))
+        entering = window.Entering(self._numbers(places), served)
         tokens = self._numbers(places, self.phase.sizes.columns)
         temperature = None  # set where prefill also scores: in float32 without a tensor axis
         if self.model.compute.dtype == "float32" and self.case.tensor == 1:
             temperature = self.case.cfg.sample.temperature
-        into = self._numbers(places)
         weights = self._weights()
         return window.prefill.lower(
-            self.model,
-            self.mesh,
-            temperature,
-            weights,
-            cache,
-            rows,
-            tokens,
-            window.Entering(into, served),
+            self.model, self.mesh, temperature, weights, cache, rows, tokens, entering
         )
 
     def _decode(self) -> Lowered:
@@ -102,7 +89,7 @@ class Lowering:
         return decode.decode_chunk.lower(config, inputs, slots, rows)
 
     def _score(self) -> Lowered:
-        batch = self._batch(pass_rows(self.case))
+        batch = self._batch(self.case.pass_rows)
         return score.lower(self.model, self.params, batch, self.case.cfg.sample.temperature)
 
     def _train_step(self) -> Lowered:
@@ -157,13 +144,12 @@ class Lowering:
         def placed(tree: PyTree, spec: Spec) -> PyTree:
             return jax.tree.map(lambda x: self._shape(x.shape, x.dtype, spec), tree)
 
-        def in_layout(tree: PyTree, layout: CacheLayout) -> PyTree:
-            return placed(tree, layout.spec)
-
-        keys, values = map(in_layout, (slots.keys, slots.values), self.phase.sizes.ring)
+        key_layout, value_layout = self.phase.sizes.ring
+        keys = placed(slots.keys, key_layout.spec)
+        values = placed(slots.values, value_layout.spec)
         numbers = placed(slots._replace(keys=[], values=[]), split.SHARDS)
         slots = numbers._replace(keys=keys, values=values)
-        return in_layout(cache, WINDOW), placed(rows, split.SHARDS), slots
+        return placed(cache, WINDOW.spec), placed(rows, split.SHARDS), slots
 
     def _batch(self, rows: int) -> Batch:
         """A batch on the host, as the loop passes it."""

@@ -7,7 +7,7 @@ chip's peaks, as if they overlapped perfectly: a lower bound, by which to compar
 from typing import Any, NamedTuple
 
 from vinejax.plan.case import Case
-from vinejax.plan.cost import Cost, calls_per_phase, pass_rows, program_costs
+from vinejax.plan.cost import Cost, calls_per_phase, program_costs
 from vinejax.plan.hlo import Collective
 from vinejax.plan.memory import MemoryParts, PlannedPhase, main_phase, temporaries_guess
 
@@ -123,7 +123,7 @@ def iteration_stages(
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
     # The policy's and the reference's log-probabilities; a critic's values take as long.
     passes = 3.0 if "critic_step" in programs else 2.0
-    scored = {"score": passes * -(-episodes // pass_rows(case))}
+    scored = {"score": passes * -(-episodes // case.pass_rows)}
     updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
     updated = {name: updates for name in ("train_step", "critic_step") if name in programs}
     return [*stages, _stage("score", scored, times), _stage("train", updated, times)]

@@ -28,11 +28,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int):
-        """Opens or creates `folder`, which has to be an absolute path.
-
-        Raises:
-          WorkdirError: the folder cannot be used.
-        """
+        """Opens or creates `folder`, an absolute path. Raises WorkdirError if it cannot be used."""
         self.folder = epath.Path(folder)
         options = ocp.CheckpointManagerOptions(max_to_keep=keep)
         try:
@@ -56,25 +52,19 @@ class Checkpoints:
 
         A checkpoint of the same iteration stays as it is, because a run repeats itself exactly.
         Later ones are deleted: an earlier process got further than where this one resumed.
-
-        Raises:
-          WorkdirError: this save, or the one before, cannot be written.
+        Raises WorkdirError if this save, or the one before, cannot be written.
         """
-        trees = {name: Args.StandardSave(tree) for name, tree in _trees(state).items()}
-        self._save(iteration, trees, meta)
+        self._save(iteration, _trees(state), meta)
 
     def save_params(self, iteration: int, params: PyTree, meta: dict[str, Any]) -> None:
         """Saves weights alone, which are not trained further; else like `save`."""
-        self._save(iteration, {"params": Args.StandardSave(params)}, meta)
+        self._save(iteration, {"params": params}, meta)
 
     def restore(self, iteration: int, like: RunState) -> tuple[RunState, dict[str, Any]]:
         """The state and `meta` as they were saved.
 
-        Args:
-          like: arrays or `jax.ShapeDtypeStruct`s with the dtypes and the shardings of the result.
-
-        Raises:
-          WorkdirError: there is no such checkpoint, it is damaged, or it has other shapes.
+        `like` has arrays or `jax.ShapeDtypeStruct`s with the dtypes and shardings of the result.
+        Raises WorkdirError if there is no such checkpoint, it is damaged, or it has other shapes.
         """
         items = self._restore(iteration, _trees(like))
         policy = TrainState(params=items["params"], **items["optimizer"])
@@ -93,20 +83,17 @@ class Checkpoints:
         return items["params"], items["meta"]
 
     def close(self) -> None:
-        """Waits for the save in progress.
-
-        Raises:
-          WorkdirError: it cannot be written.
-        """
+        """Waits for the save in progress. Raises WorkdirError if it cannot be written."""
         try:
             self._manager.close()
         except (OSError, ValueError) as error:
             raise WorkdirError(f"{self.folder}: cannot be written ({_brief(error)})") from error
 
-    def _save(self, iteration: int, items: dict[str, Any], meta: dict[str, Any]) -> None:
+    def _save(self, iteration: int, trees: dict[str, Any], meta: dict[str, Any]) -> None:
         steps = self._manager.all_steps()
         if iteration in steps:
             return
+        items = {name: Args.StandardSave(tree) for name, tree in trees.items()}
         args = Args.Composite(**items, meta=Args.JsonSave(meta))
         try:
             for later in [step for step in steps if step > iteration]:

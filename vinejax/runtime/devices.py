@@ -1,8 +1,6 @@
 """Fits the configuration to the devices of a run: mesh, slots, memory and microbatch."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
 
 import jax
 
@@ -18,24 +16,24 @@ def on_devices(cfg: Config) -> Config:
     They come from the row of `meshes` that `topology` names or, without a name, that the devices
     match. If `meshes` is empty, or `mesh` is set and no topology is named, nothing changes.
 
-    Raises:
-      ConfigError: the topology has no row, or is not what the devices are; or there are rows and
-        the devices match none.
-      UserError: the devices belong to another number of hosts than expected: see `check_hosts`.
+    Raises ConfigError if the topology has no row or is not what the devices are, or if there are
+    rows and the devices match none; UserError if the number of hosts is wrong: see `check_hosts`.
     """
     devices = jax.devices()
     check_hosts()
-    row = match_topology(devices[0].device_kind, len(devices), cfg.meshes)
+    kind = devices[0].device_kind
+    row = match_topology(kind, len(devices), cfg.meshes)
     if cfg.topology:
-        check_topology(cfg.topology, devices)
+        if match_topology(kind, len(devices), [cfg.topology]) is None:
+            rule = f"is not what was found, {len(devices)} x {kind}; leave it empty"
+            raise ConfigError("topology", rule, repr(cfg.topology))
         return with_row(cfg, cfg.topology)
     if not cfg.meshes or cfg.mesh != MeshConfig():
         return cfg
     if row is None:
         rule = (
-            f"none of {', '.join(cfg.meshes)} is what was found, {len(devices)} x "
-            f"{devices[0].device_kind}; add a row, or set mesh.data, mesh.fsdp or mesh.tensor (-1: "
-            "all devices)"
+            f"none of {', '.join(cfg.meshes)} is what was found, {len(devices)} x {kind}; "
+            "add a row, or set mesh.data, mesh.fsdp or mesh.tensor (-1: all devices)"
         )
         raise ConfigError("meshes", rule)
     return with_row(cfg, row)
@@ -55,25 +53,9 @@ def with_row(cfg: Config, topology: str) -> Config:
         rule = f"has no row in `meshes` ({known}); add one, or set mesh.fsdp and mesh.tensor"
         raise ConfigError("topology", rule, repr(topology))
     row = cfg.meshes[topology]
-    rollout, ppo = cfg.rollout, cfg.ppo
-    if row.slots is not None:
-        rollout = dataclasses.replace(rollout, slots=row.slots)
-    if row.memory_gib is not None:
-        rollout = dataclasses.replace(rollout, memory_gib=row.memory_gib)
-    if row.microbatch is not None:
-        ppo = dataclasses.replace(ppo, microbatch=row.microbatch)
     mesh = MeshConfig(row.data, row.fsdp, row.tensor)
+    slots = row.slots or cfg.rollout.slots
+    memory_gib = row.memory_gib or cfg.rollout.memory_gib
+    rollout = dataclasses.replace(cfg.rollout, slots=slots, memory_gib=memory_gib)
+    ppo = dataclasses.replace(cfg.ppo, microbatch=row.microbatch or cfg.ppo.microbatch)
     return dataclasses.replace(cfg, mesh=mesh, rollout=rollout, ppo=ppo)
-
-
-def check_topology(topology: str, devices: Sequence[Any]) -> None:
-    """Raises ConfigError unless the devices are those that `topology` names."""
-    if match_topology(devices[0].device_kind, len(devices), [topology]) is None:
-        rule = f"is not what was found, {len(devices)} x {devices[0].device_kind}; leave it empty"
-        raise ConfigError("topology", rule, repr(topology))
-
-
-def use_compile_cache(folder: str) -> None:
-    """Keeps compiled programs in `folder` (a path or gs://) for later starts; '' keeps none."""
-    if folder:
-        jax.config.update("jax_compilation_cache_dir", folder)

@@ -54,9 +54,8 @@ def num_hosts() -> int:
 def initialize(cfg: DistributedConfig) -> None:
     """Connects to the other hosts, if there are any. Call it before anything asks a device.
 
-    Raises:
-      UserError: the environment names the hosts in part, or the first does not answer in time.
-        (If another one is missing, jax ends all of them, without an exception.)
+    Raises UserError if the environment names the hosts in part, or the first does not answer in
+    time. (If another one is missing, jax ends all of them, without an exception.)
     """
     hosts = num_hosts()
     if hosts == 1:
@@ -79,16 +78,14 @@ def initialize(cfg: DistributedConfig) -> None:
         )
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise UserError(
-            f"{socket.gethostname()}: cannot join the {hosts} hosts: {reason}"
-        ) from error
+        rule = f"cannot join the {hosts} hosts: {reason}"
+        raise UserError(f"{socket.gethostname()}: {rule}") from error
 
 
 def check_hosts() -> None:
     """Compares the hosts of the devices with `num_hosts`, once the hosts are connected.
 
-    Raises:
-      UserError: the numbers differ. Each host would take itself for the first, and write the files.
+    Raises UserError if they differ: each host would take itself for the first, and write the files.
     """
     import jax
 
@@ -154,8 +151,7 @@ def shared_work(results: dict[int, Any]) -> dict[int, Any]:
 def barrier(name: str, facts: object = None) -> None:
     """Waits for all hosts, which must call it with the same `name` and `facts` of the same repr.
 
-    Raises:
-      RuntimeError: one of them called it with another name or other facts.
+    Raises RuntimeError if one of them called it with another name or other facts.
     """
     import jax
     from jax.experimental.multihost_utils import sync_global_devices

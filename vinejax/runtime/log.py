@@ -41,17 +41,12 @@ class RunLog:
     ):
         """Starts the W&B run, if there is one; all else is opened on entering the context.
 
-        Args:
-          workdir: folder of the run.
-          total_iterations: of the run, for the estimate of the time left.
-          is_writer: whether this process writes and shows.
-          resumed_at: the first iteration that this process will train, 0 for a new run. What an
-            earlier process recorded from there on is dropped, because it will be recorded again.
-            None: this process does not train, and nothing is dropped.
+        The time left is estimated from `total_iterations`. `resumed_at` is the first iteration that
+        this process will train, 0 for a new run: what an earlier process recorded from there on is
+        dropped, because it will be recorded again. None: it does not train, and nothing is dropped.
 
-        Raises:
-          ConfigError: `cfg.wandb` is set and the package is not installed.
-          WorkdirError: metrics.jsonl is damaged.
+        Raises ConfigError if `cfg.wandb` is set and the package is not installed, WorkdirError if
+        metrics.jsonl is damaged.
         """
         self.timings: dict[str, float] = {}
         self._workdir = workdir
@@ -143,11 +138,9 @@ class RunLog:
                 purge += 1
             # File names hold the second, and another process may have started in the same one.
             suffix = f".{uuid.uuid4().hex[:8]}"
+            folder = os.fspath(self._workdir / "tensorboard" / stage)
             self._events[stage] = SummaryWriter(
-                os.fspath(self._workdir / "tensorboard" / stage),
-                purge_step=purge,
-                flush_secs=5,
-                filename_suffix=suffix,
+                folder, purge_step=purge, flush_secs=5, filename_suffix=suffix
             )
         return self._events[stage]
 
@@ -225,11 +218,7 @@ def _strict(value: object) -> object:
 
 
 def _start_wandb(workdir: epath.Path, project: str) -> Any:
-    """Starts a W&B run, or continues the one of an earlier process in `workdir`.
-
-    Raises:
-      ConfigError: the package is not installed.
-    """
+    """Starts a W&B run, or continues the one of an earlier process in `workdir`."""
     try:
         wandb = importlib.import_module("wandb")
     except ImportError as error:

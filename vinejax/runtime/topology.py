@@ -140,9 +140,7 @@ class Topology:
 def parse_topology(name: str) -> Topology:
     """The topology of a name such as 'v5e:16x16'.
 
-    Raises:
-      ConfigError: the name is not a kind and a shape, the kind is unknown, or nobody offers the
-        shape.
+    Raises ConfigError if it is not a kind and a shape, or if nobody offers such a kind or shape.
     """
     parts = re.fullmatch(r"([a-z][a-z0-9]*):([1-9]\d*(?:x[1-9]\d*)*)", name)
     if not parts:
@@ -153,9 +151,8 @@ def parse_topology(name: str) -> Topology:
     if kind not in KINDS:
         close = difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.4)
         meant = f"; did you mean {close[0]!r}?" if close else ";"
-        raise ConfigError(
-            "topology", f"unknown kind {kind!r}{meant} Known: {', '.join(KINDS)}", repr(name)
-        )
+        rule = f"unknown kind {kind!r}{meant} Known: {', '.join(KINDS)}"
+        raise ConfigError("topology", rule, repr(name))
     if rule := _shape_error(KINDS[kind], shape):
         raise ConfigError("topology", f"{kind} {rule}", repr(name))
     return Topology(name, kind, shape)

@@ -38,9 +38,8 @@ PATHS = ("model.path", "data.path")  # one folder can have several names
 def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
     """The absolute form of `path`, if this configuration may run there. Writes nothing.
 
-    Raises:
-      WorkdirError: the folder holds a run with another configuration, or any run while `cfg.resume`
-        is False; or it cannot be made or written.
+    Raises WorkdirError if the folder holds a run with another configuration, or any run while
+    `cfg.resume` is False; or if it cannot be made or written.
     """
     folder = epath.Path(path)
     if not is_remote(folder):
@@ -59,9 +58,15 @@ def record_run(cfg: Config, folder: epath.Path) -> None:
 
     The file holds the configuration, the versions and the git revision of the latest start.
     """
+    ours = {"vinejax": vinejax.__version__, "python": platform.python_version()}
+    record = {
+        "config": dataclasses.asdict(cfg),
+        "versions": ours | package_versions(PACKAGES),
+        "git_revision": git_revision(),
+    }
     with _usable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / "config.json", json.dumps(_record(cfg), indent=2) + "\n")
+        write_atomic(folder / "config.json", json.dumps(record, indent=2) + "\n")
 
 
 def check_shared(folder: epath.Path) -> None:
@@ -76,9 +81,8 @@ def _usable(folder: epath.Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ImportError) as error:  # a client library may be missing for gs://
-        raise WorkdirError(
-            f"{folder}: cannot be used ({error}); choose another --workdir"
-        ) from error
+        rule = f"cannot be used ({error}); choose another --workdir"
+        raise WorkdirError(f"{folder}: {rule}") from error
 
 
 def is_remote(path: epath.Path) -> bool:
@@ -128,16 +132,6 @@ def package_versions(packages: Iterable[str]) -> dict[str, str | None]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions
-
-
-def _record(cfg: Config) -> dict[str, object]:
-    """The content of `config.json`."""
-    ours = {"vinejax": vinejax.__version__, "python": platform.python_version()}
-    return {
-        "config": dataclasses.asdict(cfg),
-        "versions": ours | package_versions(PACKAGES),
-        "git_revision": git_revision(),
-    }
 
 
 def _check_same_run(cfg: Config, file: epath.Path) -> None:

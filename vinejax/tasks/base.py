@@ -4,15 +4,15 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from vinejax.errors import ConfigError
+from vinejax.grading import Grader
+from vinejax.grading.extract import Style
 from vinejax.settings import DataConfig
+from vinejax.tasks.steps import split_steps
 from vinejax.text import Tokenizer
 from vinejax.types import Problem
-
-if TYPE_CHECKING:
-    from vinejax.grading import Grader
 
 Split = Literal["train", "validation", "test"]
 
@@ -62,7 +62,7 @@ class Task(Protocol):
 class BatchGraded(Protocol):
     """A task that compares answers in the run's grader, many at a time; its mode is the run's."""
 
-    def rewards(self, items: Sequence[tuple[Problem, str]], grader: "Grader") -> list[float]:
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
         """The rewards of all (problem, response), in order; called instead of `reward`."""
         ...
 
@@ -71,7 +71,7 @@ class BatchGraded(Protocol):
 class WithStyle(Protocol):
     """A task that says where its grader looks for answers; for other tasks it is 'math'."""
 
-    style: Literal["math", "gsm8k"]
+    style: Style
 
 
 @runtime_checkable
@@ -121,12 +121,24 @@ def shipped_tokenizer(task: Task, remedy: str) -> Tokenizer:
     return task.tokenizer()
 
 
-def reference_prompt(question: str) -> str:
-    """The reference's prompt, the same for every data set; the response begins with a newline.
+class ReferenceTask:
+    """What the reference's tasks have in common: a data path, a prompt, and steps by a style."""
 
-    Source: prompt_library/MATH_step_by_step_sft.jsonnet and generic_GSM8K_step_by_step.jsonnet.
-    """
-    return f"[MATH_TASK] Problem:\n{question}\n\nSolution:"
+    name: str
+    style: Style = "math"
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def prompt(self, problem: Problem) -> str:
+        """The reference's prompt, the same for every data set; the response begins with a newline.
+
+        Source: prompt_library/MATH_step_by_step_sft.jsonnet and generic_GSM8K_step_by_step.jsonnet.
+        """
+        return f"[MATH_TASK] Problem:\n{problem.question}\n\nSolution:"
+
+    def split(self, text: str) -> list[int]:
+        return split_steps(text, self.style)
 
 
 def load_task(data: DataConfig) -> Task:

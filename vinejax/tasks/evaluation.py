@@ -7,21 +7,19 @@ with '#### 5' and no box, is read as GSM8K's are, so that a model trained on eit
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
+from vinejax import grading
 from vinejax.errors import ConfigError, DataError
-from vinejax.tasks.base import Split, reference_prompt
+from vinejax.grading.extract import Style
+from vinejax.tasks.base import ReferenceTask, Split
 from vinejax.tasks.load import problems_of, read_file, read_split
-from vinejax.tasks.steps import split_steps
 from vinejax.types import Problem
-
-if TYPE_CHECKING:
-    from vinejax.grading import Grader
 
 DOLLAR = re.compile(r"(?<!\\)\$")
 
 
-class Evaluation:
+class Evaluation(ReferenceTask):
     """A task with only a test split; `tasks/base.py` documents its methods.
 
     `path` is a file (`tasks/load.py` names the kinds), a folder with such a file called 'test', or
@@ -40,8 +38,8 @@ class Evaluation:
     ):
         if not path:
             raise ConfigError("data.path", f"name the file with the problems of {name}", "''")
+        super().__init__(path)
         self.name = name
-        self.path = path
         self._fields = fields
         self._read = read
 
@@ -50,46 +48,35 @@ class Evaluation:
         if split != "test":
             raise DataError(self.path, None, f"{self.name} is an evaluation set, without {split}")
         file = Path(self.path).expanduser()
-        rows = (
-            read_file(file, self._fields)
-            if file.is_file()
-            else read_split(self.path, split, self._fields)
-        )
+        if file.is_file():
+            rows = read_file(file, self._fields)
+        else:
+            rows = read_split(self.path, split, self._fields)
 
         def problem(i: int, row: dict[str, Any]) -> Problem:
             return Problem(f"{split}/{i}", *self._read(row))
 
         return problems_of(rows, problem, {})
 
-    def prompt(self, problem: Problem) -> str:
-        return reference_prompt(problem.question)
-
     def solution(self, problem: Problem) -> str:
         """The answer in a box; nothing is trained on it, as there is no train split."""
         return f"\nThe answer is $\\boxed{{{DOLLAR.sub('', problem.answer)}}}$."
 
-    def split(self, text: str) -> list[int]:
-        return split_steps(text, "math")
-
     def answer(self, text: str) -> str | None:
-        from vinejax.grading import extract_answer  # only where something is graded
-
-        return extract_answer(text, style=_style(text))
+        return grading.extract_answer(text, style=_style(text))
 
     def gold(self, problem: Problem) -> str | None:
         return problem.answer
 
     def reward(self, problem: Problem, response: str) -> float:
         """1.0 if the response's answer equals the gold answer, else 0.0, as in mode 'strict'."""
-        from vinejax.grading import grade_response
+        return float(grading.grade_response(response, problem.answer, style=_style(response)))
 
-        return float(grade_response(response, problem.answer, style=_style(response)))
-
-    def rewards(self, items: Sequence[tuple[Problem, str]], grader: "Grader") -> list[float]:
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
         """In both modes answers are extracted as `answer` does; the mode compares them."""
         pairs = ((self.answer(response), problem.answer) for problem, response in items)
         return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
 
 
-def _style(response: str) -> Literal["math", "gsm8k"]:
+def _style(response: str) -> Style:
     return "gsm8k" if "####" in response and "\\boxed" not in response else "math"

@@ -46,7 +46,12 @@ class GradedTask:
             rule = "`step_rewards` judges the texts of steps, and `step_ends` gives them none"
             raise ConfigError("data.task", rule, repr(task.name))
         self.task = task
-        self._grader = _grader(task, cfg) if isinstance(task, BatchGraded) else None
+        self._grader = None
+        if isinstance(task, BatchGraded):
+            style = task.style if isinstance(task, WithStyle) else "math"
+            self._grader = Grader(
+                cfg.workers, cfg.timeout_s, mode=cfg.mode, style=style, memory_mb=cfg.memory_mb
+            )
         self._seconds = 0.0
         self._lock = threading.Lock()
 
@@ -195,13 +200,3 @@ class BackgroundGrading:
             batch = self._executor.submit(self._rewards, items)
             self._batches.append(([i for i, *_ in self._next], batch))
             self._next = []
-
-
-def _grader(task: BatchGraded, cfg: GraderConfig) -> Grader:
-    return Grader(
-        cfg.workers,
-        cfg.timeout_s,
-        mode=cfg.mode,
-        style=task.style if isinstance(task, WithStyle) else "math",
-        memory_mb=cfg.memory_mb,
-    )

@@ -9,16 +9,13 @@ is our own draw, because the reference ships its split as a file.
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from vinejax import grading
 from vinejax.settings import DataConfig
-from vinejax.tasks.base import Split, reference_prompt
-from vinejax.tasks.load import check_any_left, hash_shuffled, problems_of, read_split
-from vinejax.tasks.steps import split_steps
+from vinejax.tasks.base import ReferenceTask, Split
+from vinejax.tasks.load import check_any_left, hold_out, problems_of, read_split
 from vinejax.types import Problem
-
-if TYPE_CHECKING:
-    from vinejax.grading import Grader
 
 HUB_NAME = "openai/gsm8k"
 FILES: dict[Split, str] = {"train": "train", "validation": "train", "test": "test"}
@@ -33,18 +30,15 @@ def make(data: DataConfig) -> "GSM8K":
     return GSM8K(data.path or HUB_NAME)
 
 
-class GSM8K:
+class GSM8K(ReferenceTask):
     """The task; `tasks/base.py` documents its methods.
 
     `path` is a folder with train and test files (`tasks/load.py` names the kinds), or the name of a
     `datasets` data set.
     """
 
+    name = "gsm8k"
     style = "gsm8k"
-
-    def __init__(self, path: str):
-        self.name = "gsm8k"
-        self.path = path
 
     def load(self, split: Split) -> list[Problem]:
         """Problems named after their row, 'train/17'; `answer` is the whole worked answer."""
@@ -57,18 +51,14 @@ class GSM8K:
 
         rows = read_split(self.path, source, FIELDS, "main")
         problems = problems_of(rows, problem, {})
-        problems = divide(problems, split) if source == "train" else problems
+        if source == "train":
+            validation, train = hold_out(problems, VALIDATION_PORTION)
+            problems = validation if split == "validation" else train
         check_any_left(problems, rows.file)
         return problems
 
-    def prompt(self, problem: Problem) -> str:
-        return reference_prompt(problem.question)
-
     def solution(self, problem: Problem) -> str:
         return f"\n{CALCULATOR.sub('', problem.answer)}\n"
-
-    def split(self, text: str) -> list[int]:
-        return split_steps(text, "gsm8k")
 
     def answer(self, text: str) -> str | None:
         _, marker, answer = text.rpartition(MARKER)
@@ -79,12 +69,10 @@ class GSM8K:
 
     def reward(self, problem: Problem, response: str) -> float:
         """1.0 if the right number follows the last '####', else 0.0, as in mode 'strict'."""
-        from vinejax.grading import grade
-
         given = final_answer(response)
-        return float(given is not None and grade(given, self.gold(problem) or ""))
+        return float(given is not None and grading.grade(given, self.gold(problem) or ""))
 
-    def rewards(self, items: Sequence[tuple[Problem, str]], grader: "Grader") -> list[float]:
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
         """Mode 'strict' takes '72.0', '$72' and '72 clips' for 72; mode 'reference' wants the text
         after the last '####' to be the same."""
         if grader.mode == "reference":
@@ -100,13 +88,4 @@ class GSM8K:
 
 def final_answer(response: str) -> str | None:
     """The first line with text after the last '####'; None where there is none."""
-    from vinejax.grading import extract_answer  # only where something is graded
-
-    return extract_answer(response, style="gsm8k") if MARKER in response else None
-
-
-def divide(problems: list[Problem], split: Split) -> list[Problem]:
-    """The train or validation part of the training rows, always the same one, in mixed order."""
-    drawn = hash_shuffled(problems)
-    size = max(1, round(len(drawn) * VALIDATION_PORTION))
-    return drawn[:size] if split == "validation" else drawn[size:]
+    return grading.extract_answer(response, style="gsm8k") if MARKER in response else None

@@ -180,6 +180,13 @@ def check_any_left(problems: list[Problem], place: str) -> None:
         raise DataError(place, None, message)
 
 
+def hold_out(problems: list[Problem], portion: float) -> tuple[list[Problem], list[Problem]]:
+    """(a portion of the problems, at least one; the others), always the same, in mixed order."""
+    drawn = hash_shuffled(problems)
+    size = max(1, round(len(drawn) * portion))
+    return drawn[:size], drawn[size:]
+
+
 def hash_shuffled(problems: list[Problem]) -> list[Problem]:
     """The problems in an order that looks random and never changes; splits are cut from it."""
     # Sorted by a hash and not shuffled by a library, whose stream may change with its version.

@@ -11,17 +11,15 @@ files; and in mode 'strict' the gold answer is the last box of the solution alon
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from vinejax import grading
 from vinejax.errors import ConfigError
+from vinejax.grading.strict.latex import last_boxed, last_boxes
 from vinejax.settings import DataConfig
-from vinejax.tasks.base import Split, reference_prompt
-from vinejax.tasks.load import check_any_left, hash_shuffled, problems_of, read_split
-from vinejax.tasks.steps import split_steps
+from vinejax.tasks.base import ReferenceTask, Split
+from vinejax.tasks.load import check_any_left, hash_shuffled, hold_out, problems_of, read_split
 from vinejax.types import Problem
-
-if TYPE_CHECKING:
-    from vinejax.grading import Grader
 
 FIELDS = ("problem", "solution")
 TEST_PORTION = 500 / 12500  # of all rows
@@ -37,18 +35,14 @@ def make(data: DataConfig) -> "MATH":
     return MATH(data.path)
 
 
-class MATH:
+class MATH(ReferenceTask):
     """The task; `tasks/base.py` documents its methods.
 
     `path` is a folder with train and test files (`tasks/load.py` names the kinds), or the name of a
     `datasets` data set; rows have `problem` and `solution`, and may have a `unique_id`.
     """
 
-    style = "math"
-
-    def __init__(self, path: str):
-        self.name = "math"
-        self.path = path
+    name = "math"
 
     def load(self, split: Split) -> list[Problem]:
         """Problems named by `unique_id` or row, 'train/17'; `answer` is the whole solution."""
@@ -71,30 +65,20 @@ class MATH:
 
         return problems_of(read_split(self.path, source, FIELDS), problem, places)
 
-    def prompt(self, problem: Problem) -> str:
-        return reference_prompt(problem.question)
-
     def solution(self, problem: Problem) -> str:
         return f"\n{problem.answer}"
 
-    def split(self, text: str) -> list[int]:
-        return split_steps(text, "math")
-
     def answer(self, text: str) -> str | None:
-        from vinejax.grading import extract_answer  # only where something is graded
-
-        return extract_answer(text, style="math")
+        return grading.extract_answer(text, style="math")
 
     def gold(self, problem: Problem) -> str | None:
         return boxed_answer(problem.answer)
 
     def reward(self, problem: Problem, response: str) -> float:
         """1.0 if the response's answer equals the gold answer, else 0.0, as in mode 'strict'."""
-        from vinejax.grading import grade_response
+        return float(grading.grade_response(response, self.gold(problem) or ""))
 
-        return float(grade_response(response, self.gold(problem) or ""))
-
-    def rewards(self, items: Sequence[tuple[Problem, str]], grader: "Grader") -> list[float]:
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
         """Mode 'strict' compares with the last boxed answer of the solution; mode 'reference' takes
         the solution, from which the reference's rules extract a list of answers."""
         whole = grader.mode == "reference"
@@ -116,8 +100,6 @@ def boxed_answer(solution: str) -> str | None:
     None if there is no box, or if the last one is empty or never closed. The grader reads the boxes
     of a response in the same way.
     """
-    from vinejax.grading.strict.latex import last_boxed, last_boxes
-
     return last_boxes(solution) if (last_boxed(solution) or "").strip() else None
 
 
@@ -135,6 +117,5 @@ def divide(train: list[Problem], test: list[Problem]) -> dict[Split, list[Proble
         held_out = max(1, round(TEST_PORTION * total))
         drawn = hash_shuffled(test)
         train, test = train + drawn[held_out:], drawn[:held_out]
-    drawn = hash_shuffled(train)
-    size = max(1, round(VALIDATION_PORTION * len(drawn)))
-    return {"train": drawn[size:], "validation": drawn[:size], "test": test}
+    validation, train = hold_out(train, VALIDATION_PORTION)
+    return {"train": train, "validation": validation, "test": test}

@@ -67,11 +67,7 @@ def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def load_problems(
-    task: Task,
-    tokenizer: Tokenizer,
-    split: Split,
-    max_prompt_tokens: int,
-    chat_template: bool,
+    task: Task, tokenizer: Tokenizer, split: Split, max_prompt_tokens: int, chat_template: bool
 ) -> tuple[list[tuple[Problem, list[int]]], list[str]]:
     """(problems with their prompts' token ids, ids of the problems whose prompt is too long).
 

@@ -57,11 +57,7 @@ def every_n_tokens(num_tokens: int, n: int) -> list[int]:
 
 
 def step_ends(
-    tokenizer: Tokenizer,
-    prompt: list[int],
-    response: list[int],
-    boundaries: list[int],
-    text: str,
+    tokenizer: Tokenizer, prompt: list[int], response: list[int], boundaries: list[int], text: str
 ) -> list[int]:
     """[C] response token index one past each step; [] for an empty response.
 

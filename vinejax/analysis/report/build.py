@@ -12,7 +12,7 @@ from vinejax.analysis.report import curves, text, timing
 from vinejax.analysis.report import vine as vines
 from vinejax.analysis.report.read import JsonObject, Record, Run, read_run
 from vinejax.runtime.display import format_duration
-from vinejax.runtime.workdir import flatten_names
+from vinejax.runtime.workdir import flatten_names, write_atomic
 
 MAX_BYTES = 4_500_000
 FACTS = (("method", "method"), ("model.path", "model"), ("values.k", "K"), ("seed", "seed"))
@@ -41,14 +41,12 @@ class Headline(NamedTuple):
 def build_report(workdir: str | os.PathLike) -> epath.Path:
     """Writes `<workdir>/report.html` and returns its path.
 
-    The page is one file of at most 4.5 MB that loads nothing and runs no script. It is written
-    under another name and moved into place, so that nobody reads half of it.
+    The page is one file of at most 4.5 MB, written whole, that loads nothing and runs no script.
     """
     folder = epath.Path(workdir)
-    page = render_page(read_run(folder))
-    unfinished = folder / ".report.html.tmp"
-    unfinished.write_bytes(page.encode("utf-8"))
-    return unfinished.replace(folder / "report.html")
+    file = folder / "report.html"
+    write_atomic(file, render_page(read_run(folder)))
+    return file
 
 
 def render_page(run: Run) -> str:

@@ -67,8 +67,7 @@ def _column(frame: axes.Frame, group: list[int]) -> tuple[float, float]:
 
 def _hover(frame: axes.Frame, group: list[int], mean: list[float]) -> curves.Hover:
     left, width = _column(frame, group)
-    lines = [
-        f"iteration {curves.span_label(group[0], group[-1])}: {text.three_digits(sum(mean))} s"
-    ]
+    span = curves.span_label(group[0], group[-1])
+    lines = [f"iteration {span}: {text.three_digits(sum(mean))} s"]
     lines += [f"{name} {text.three_digits(m)} s" for name, m in zip(PHASES, mean, strict=True) if m]
     return curves.make_hover(frame, (left, left + width), round(left + width / 2, 1), [], lines)

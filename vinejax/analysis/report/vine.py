@@ -8,20 +8,8 @@ into the continuations sampled there. Methods without V(s) show advantages alone
 import dataclasses
 from typing import NamedTuple
 
-from vinejax.analysis.report import text
+from vinejax.analysis.report import rows, text
 from vinejax.analysis.report.read import JsonObject, finite_number
-from vinejax.analysis.report.rows import (
-    StepRow,
-    advantages_of,
-    continuations_of,
-    has_step_rewards,
-    identity_of,
-    read_steps,
-    steps_of,
-    total_reward,
-    values_by,
-    width_of,
-)
 from vinejax.types import CORRECT_REWARD
 
 
@@ -156,16 +144,16 @@ class VineView(NamedTuple):
 
 def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView | None:
     """The view of some episodes, by iteration; None without any episode."""
-    chosen = {i: choose_episodes(rows, limits.episodes) for i, rows in episodes.items()}
-    shown = [episode for rows in chosen.values() for episode in rows]
+    chosen = {i: choose_episodes(listed, limits.episodes) for i, listed in episodes.items()}
+    shown = [episode for picked in chosen.values() for episode in picked]
     if not shown:
         return None
     terms = Terms(_scale(shown), _credit(shown), limits)
     iterations = []
-    for i, rows in chosen.items():
+    for i, picked in chosen.items():
         rewards = [r for e in episodes[i] if (r := finite_number(e.get("reward"))) is not None]
         mean = sum(rewards) / len(rewards) if rewards else None
-        solutions = [_solution(episode, terms) for episode in rows]
+        solutions = [_solution(episode, terms) for episode in picked]
         iterations.append(Iteration(i, solutions, len(episodes[i]), mean))
     return VineView(iterations, terms.scale, terms.credit)
 
@@ -178,13 +166,13 @@ def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
     """
 
     def unfolds(episode: JsonObject) -> bool:
-        return any(step.get("continuations") for step in steps_of(episode))
+        return any(step.get("continuations") for step in rows.steps_of(episode))
 
-    ranked = sorted(episodes, key=lambda e: (width_of(e), unfolds(e)), reverse=True)
+    ranked = sorted(episodes, key=lambda e: (rows.width_of(e), unfolds(e)), reverse=True)
     first: dict[str, JsonObject] = {}
     repeats = []
     for episode in ranked:
-        if first.setdefault(identity_of(episode), episode) is not episode:
+        if first.setdefault(rows.identity_of(episode), episode) is not episode:
             repeats.append(episode)
     preferred = [*first.values(), *repeats]
     kept = {id(e) for e in [e for e in preferred if unfolds(e)][: count // 2]}
@@ -198,9 +186,9 @@ def least_size(episodes: list[JsonObject], limits: Limits) -> int:
     """Characters of the steps and continuations to be shown: a lower bound of the page's bytes."""
     size = 0
     for episode in choose_episodes(episodes, limits.episodes):
-        for step in steps_of(episode)[: limits.steps]:
+        for step in rows.steps_of(episode)[: limits.steps]:
             size += min(len(str(step.get("text"))), limits.step_characters)
-            for leaf in continuations_of(step)[: limits.continuations]:
+            for leaf in rows.continuations_of(step)[: limits.continuations]:
                 size += min(len(str(leaf.get("text"))), limits.continuation_characters)
     return size
 
@@ -217,25 +205,27 @@ def _scale(episodes: list[JsonObject]) -> Scale:
     """The smallest axis that holds [0, 1] and every value and reward shown."""
     places, advantages = [0.0, 1.0], [0.0]
     for episode in episodes:
-        stem = [place for step in read_steps(episode) for place in (step.start, step.end)]
+        stem = [place for step in rows.read_steps(episode) for place in (step.start, step.end)]
         places += [v for v in [*stem, finite_number(episode.get("reward"))] if v is not None]
-        advantages += [abs(a) for a in advantages_of(episode)]
+        advantages += [abs(a) for a in rows.advantages_of(episode)]
     return Scale(min(places), max(places), max(advantages) or 1.0)
 
 
 def _credit(episodes: list[JsonObject]) -> CreditView:
     return CreditView(
-        values_by=next(filter(None, map(values_by, episodes)), ""),
-        has_advantages=any(map(advantages_of, episodes)),
-        is_by_step=any(width_of(episode) > 0 for episode in episodes),
-        has_rewards=any(map(has_step_rewards, episodes)),
+        values_by=next(filter(None, map(rows.values_by, episodes)), ""),
+        has_advantages=any(map(rows.advantages_of, episodes)),
+        is_by_step=any(rows.width_of(episode) > 0 for episode in episodes),
+        has_rewards=any(map(rows.has_step_rewards, episodes)),
     )
 
 
 def _solution(episode: JsonObject, terms: Terms) -> Solution:
-    steps, reward, limits = read_steps(episode), finite_number(episode.get("reward")), terms.limits
+    steps = rows.read_steps(episode)
+    reward = finite_number(episode.get("reward"))
+    limits = terms.limits
     shown = [_step(c, step, len(steps), terms) for c, step in enumerate(steps[: limits.steps])]
-    advantages = advantages_of(episode)
+    advantages = rows.advantages_of(episode)
     question, prompt = episode.get("question"), episode.get("prompt")
     return Solution(
         problem_id=text.clip(episode.get("problem_id"), 80).text,
@@ -246,14 +236,14 @@ def _solution(episode: JsonObject, terms: Terms) -> Solution:
         verdict=verdict_of(reward, episode.get("finished") is False),
         steps=shown,
         hidden_steps=len(steps) - len(shown),
-        step_rewards=text.tick_label(total_reward(steps)) if terms.credit.has_rewards else "",
+        step_rewards=text.tick_label(rows.total_reward(steps)) if terms.credit.has_rewards else "",
         low=text.two_decimals(min(advantages, default=None), signed=True),
         high=text.two_decimals(max(advantages, default=None), signed=True),
         end=terms.scale.place(steps[-1].end if steps else reward),
     )
 
 
-def _step(index: int, step: StepRow, num_steps: int, terms: Terms) -> Step:
+def _step(index: int, step: rows.StepRow, num_steps: int, terms: Terms) -> Step:
     scale, credit, limits = terms.scale, terms.credit, terms.limits
     is_last = index + 1 == num_steps
     advantage = step.advantage or 0.0
@@ -261,7 +251,7 @@ def _step(index: int, step: StepRow, num_steps: int, terms: Terms) -> Step:
     if advantage:
         side = "pos" if advantage > 0 else "neg"
     count = int(finite_number(step.raw.get("count")) or 0)
-    continuations = continuations_of(step.raw)
+    continuations = rows.continuations_of(step.raw)
     return Step(
         number=index + 1,
         text=text.clip(step.raw.get("text"), limits.step_characters),
