@@ -13,7 +13,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from vinejax.model.sharding import ROWS, constrain, drop_uneven_axes, spec_for, tensor_only
+from vinejax.model import sharding
+from vinejax.model.sharding import ROWS, constrain, on_shards, tensor_only
 
 
 def embedding_lookup(
@@ -22,7 +23,7 @@ def embedding_lookup(
     """table[tokens]; on a mesh rows of tokens [B, T] are split over `data` and `fsdp`."""
     if mesh is None or mesh.size == 1:
         return table[tokens]
-    if drop_uneven_axes(P(ROWS), tokens.shape[:1], mesh) != P(ROWS):
+    if sharding.drop_uneven_axes(P(ROWS), tokens.shape[:1], mesh) != P(ROWS):
         return table[tokens]
     return _lookup(table, tokens, mesh)
 
@@ -42,14 +43,12 @@ def _lookup(table: jax.Array, tokens: jax.Array, mesh: Mesh) -> jax.Array:
 
     in_specs = (used, P(ROWS, None))
     out_specs = P(ROWS, "tensor" if by_position else None, None)
-    lookup = jax.shard_map(
-        lookup_part, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
-    )
+    lookup = on_shards(mesh, lookup_part, in_specs, out_specs)
     return lookup(constrain(table, mesh, *used), tokens)
 
 
 def _spec(table: jax.Array, mesh: Mesh) -> P:
-    return spec_for((jax.tree_util.DictKey("embed"),), table.shape, mesh)
+    return sharding.spec_for((jax.tree_util.DictKey("embed"),), table.shape, mesh)
 
 
 def _row_of_part(tokens: jax.Array, size: int, is_split: bool) -> tuple[jax.Array, jax.Array]:
@@ -79,9 +78,7 @@ def _lookup_gradient(
         return lax.psum(part, "data")
 
     in_specs = (P(ROWS, None, None), P(ROWS, None))
-    gradient = jax.shard_map(
-        gradient_part, mesh=mesh, in_specs=in_specs, out_specs=spec, check_vma=False
-    )
+    gradient = on_shards(mesh, gradient_part, in_specs, spec)
     # libtpu 0.0.42 would move this sum out of a loop over microbatches, and fail in doing so
     # (while_loop_all_reduce_code_motion).
     return lax.optimization_barrier(gradient(g, tokens).astype(table.dtype)), None

@@ -6,7 +6,7 @@ splits heads, feed-forward columns and the vocabulary.
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -213,6 +213,13 @@ def gather_over_fsdp(w: jax.Array, mesh: Mesh | None, spec: P) -> jax.Array:
     # The gradient takes two steps, which are one collective: asked for parts at once, the compiler
     # may rather bring the activations of all rows to every device.
     return constrain_with_gradient(w, mesh, used, used, tuple(spec))
+
+
+def on_shards(mesh: Mesh, function: Callable, in_specs: tuple, out_specs: tuple | P) -> Callable:
+    """The function run by every place of the mesh on its own parts of the arguments."""
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
 
 
 def constrain_with_gradient(

@@ -14,8 +14,8 @@ from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import AnyMesh, mesh_over
 from vinejax.rollout.assign import Sizes, lanes_per_row, window_shape
 from vinejax.rollout.cache import WINDOW, CacheLayout, ring_blocks, ring_layout
-from vinejax.rollout.decode import Blocks, Queue, Slots
-from vinejax.rollout.split import REPLICATED, SHARDS, num_kv_heads, num_shards
+from vinejax.rollout.decode import Blocks, Slots
+from vinejax.rollout.split import SHARDS, num_kv_heads, num_shards
 from vinejax.rollout.window import Rows, Window
 from vinejax.shapes import bucket
 
@@ -146,13 +146,3 @@ def put_on_mesh(mesh: Mesh, spec: Spec, x: np.ndarray) -> jax.Array:
 def put_on_shards(mesh: Mesh, x: np.ndarray) -> jax.Array:
     """[Z, n, ...] of Z shards as [Z * n, ...] on the mesh."""
     return put_on_mesh(mesh, SHARDS, x.reshape(-1, *x.shape[2:]))
-
-
-def put_replicated(mesh: Mesh, x: np.ndarray) -> jax.Array:
-    """A host array as one that every device holds whole."""
-    return put_on_mesh(mesh, REPLICATED, x)
-
-
-def put_queue(mesh: Mesh, fields: dict[str, np.ndarray]) -> Queue:
-    """The queues of all shards on the mesh; `fields` are [Z, Q, ...] each."""
-    return Queue(**{name: put_on_shards(mesh, x) for name, x in fields.items()})

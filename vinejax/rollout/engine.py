@@ -34,7 +34,7 @@ from vinejax.rollout.branches import (
 )
 from vinejax.rollout.decode import LENGTH, DecodeConfig
 from vinejax.rollout.finish import Reader
-from vinejax.rollout.phase import Drawn, Phase, Programs, queue_fields
+from vinejax.rollout.phase import Drawn, Phase, Programs, make_queue
 from vinejax.rollout.stats import EngineStats
 from vinejax.rollout.stop import first_states, stop_table, token_texts
 from vinejax.runtime import distributed
@@ -185,7 +185,7 @@ class Engine:
             config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
             temperature=self.sample_config.temperature if scored else None,
             weights=self._decoding(params),
-            queue=arrays.put_queue(self.mesh, queue_fields(work, match, loads, sizes.queue)),
+            queue=make_queue(self.mesh, work, match, loads, sizes.queue),
             stops=self._stops,
         )
         return Phase(programs, work, loads, self.stats)
@@ -240,7 +240,7 @@ class Engine:
     @functools.cached_property
     def _stops(self) -> jax.Array:
         """The automaton on every device."""
-        return arrays.put_replicated(self.mesh, self._table)
+        return arrays.put_on_mesh(self.mesh, split.REPLICATED, self._table)
 
     def _go_on(self, params: Params, work: Work, cut_short: Sequence[Drawn]) -> Iterator[Drawn]:
         """Resumes branches that the devices ended at a stop string that the decoded text lacks.

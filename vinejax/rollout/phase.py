@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from vinejax.errors import DivergedError
 from vinejax.rollout import decode
@@ -55,10 +56,10 @@ class _Entry(NamedTuple):
 Entries = list[list[_Entry]]  # of each shard
 
 
-def queue_fields(
-    work: Work, match: list[int], loads: list[list[Load]], size: int
-) -> dict[str, np.ndarray]:
-    """The shards' branches in the order of their loads, padded to `size`: [Z, size] each.
+def make_queue(
+    mesh: Mesh, work: Work, match: list[int], loads: list[list[Load]], size: int
+) -> decode.Queue:
+    """The shards' branches on the mesh, in the order of their loads, padded to `size` per shard.
 
     `match` has the state of the automaton that each branch begins with. `size` is larger than the
     branches of any shard: rows look one past the last.
@@ -75,7 +76,8 @@ def queue_fields(
             fields["match"][shard, q] = match[i]
             seed[shard, q] = branch.seed >> 32, branch.seed & 0xFFFFFFFF
     before = np.cumsum(fields["budget"], axis=1, dtype=np.int32) - fields["budget"]
-    return fields | {"seed": seed, "before": before}
+    fields |= {"seed": seed, "before": before}
+    return decode.Queue(**{name: put_on_shards(mesh, x) for name, x in fields.items()})
 
 
 class Phase:

@@ -8,7 +8,6 @@ vocabulary. KV heads that do not divide are repeated until they do.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -113,13 +112,6 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Weights:
 def _gives_heads(path: KeyPath) -> bool:
     """Whether a weight is the kernel or bias of a product that gives heads."""
     return len(path) > 1 and path[-2].key in HEADS
-
-
-def on_shards(mesh: Mesh, function: Callable, in_specs: tuple, out_specs: tuple) -> Callable:
-    """The function run by every place of the mesh on its own parts of the arguments."""
-    return jax.shard_map(
-        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
-    )
 
 
 def readable(mesh: Mesh, tree: Tree) -> Tree:

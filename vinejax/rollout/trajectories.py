@@ -114,13 +114,12 @@ def sample_episodes(
         for (problem, prompt), group in zip(problems, groups, strict=True)
         for grown in group
     ]
-    steps = shared_work(
-        {
-            i: split_solution(graded, engine.tokenizer, solution)
-            for i, (solution, _) in enumerate(drawn)
-            if is_mine(i)
-        }
-    )
+    mine = {
+        i: split_solution(graded, engine.tokenizer, solution)
+        for i, (solution, _) in enumerate(drawn)
+        if is_mine(i)
+    }
+    steps = shared_work(mine)
     return [
         Episode(
             problem_id=solution.problem.id,
