@@ -13,17 +13,14 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from vinejax.model import sharding
-from vinejax.model.sharding import ROWS, constrain, on_shards, tensor_only
+from vinejax.model.sharding import ROWS, constrain, num_shards, on_shards, spec_for, tensor_only
 
 
 def embedding_lookup(
     table: Float[Array, "V D"], tokens: Int[Array, "*shape"], mesh: Mesh | None
 ) -> Float[Array, "*shape D"]:
     """table[tokens]; on a mesh rows of tokens [B, T] are split over `data` and `fsdp`."""
-    if mesh is None or mesh.size == 1:
-        return table[tokens]
-    if sharding.drop_uneven_axes(P(ROWS), tokens.shape[:1], mesh) != P(ROWS):
+    if mesh is None or mesh.size == 1 or tokens.shape[0] % num_shards(mesh):
         return table[tokens]
     return _lookup(table, tokens, mesh)
 
@@ -48,7 +45,7 @@ def _lookup(table: jax.Array, tokens: jax.Array, mesh: Mesh) -> jax.Array:
 
 
 def _spec(table: jax.Array, mesh: Mesh) -> P:
-    return sharding.spec_for((jax.tree_util.DictKey("embed"),), table.shape, mesh)
+    return spec_for((jax.tree_util.DictKey("embed"),), table.shape, mesh)
 
 
 def _row_of_part(tokens: jax.Array, size: int, is_split: bool) -> tuple[jax.Array, jax.Array]:

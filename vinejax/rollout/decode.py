@@ -217,10 +217,9 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
     for outcome, holds in outcomes:
         ended = jnp.where(holds, outcome, ended)
     step = Steps(slots.item, token, logprob, jnp.where(busy, ended, GOING))
-    slots = Slots(
+    slots = slots._replace(
         step=slots.step + 1,
         item=jnp.where(ended == GOING, slots.item, -1),
-        row=slots.row,
         age=queries.age + 1,
         token=token,
         match=jnp.maximum(match, 0),

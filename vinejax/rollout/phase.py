@@ -191,11 +191,13 @@ class Phase:
         longest = max(len(self._tokens_of(entry)) for of_shard in entries for entry in of_shard)
         length = min(bucket(longest, least=32), self._sizes.columns)
         tokens = np.zeros((shards, batch, length), np.int32)
+        places = []
         for shard, of_shard in enumerate(entries):
             for place, entry in enumerate(of_shard):
                 ids = self._tokens_of(entry)
                 tokens[shard, place, : len(ids)] = ids
                 self._stats.prefill_tokens += len(ids)
+                places.append((entry.load.trunk, shard * batch + place))
         temperature, weights = self._programs.temperature, self._programs.weights
         on_mesh, entering = put_on_shards(self._mesh, tokens), self._entering(entries)
         self._window, self._rows, logprobs = prefill(
@@ -203,10 +205,7 @@ class Phase:
             entering,
         )  # fmt: skip
         if logprobs is not None:
-            for shard, of_shard in enumerate(entries):
-                for place, entry in enumerate(of_shard):
-                    place_of_all = shard * batch + place
-                    self._trunk_logprobs.append((entry.load.trunk, logprobs, place_of_all))
+            self._trunk_logprobs += [(trunk, logprobs, place) for trunk, place in places]
 
     def _copy(self, entries: Entries) -> None:
         source = np.zeros((len(entries), self._sizes.batch), np.int32)

@@ -136,9 +136,8 @@ def sample(
         probs = jnp.exp(logprobs)
         kept = probs
         if top_k:
-            k = jnp.full(u.shape, float(top_k))
             ones = jnp.ones_like(probs)
-            k = jnp.minimum(k, _total(ones, axis))
+            k = jnp.minimum(float(top_k), _total(ones, axis))
             kept = jnp.where(probs >= threshold(probs, ones, k, axis)[:, None], kept, 0.0)
         if top_p < 1.0:
             goal = top_p * _total(kept, axis)

@@ -55,10 +55,8 @@ def sample_solutions(
                 background.add(i, problems[i // per_problem][0], grown.text)
         outcomes = shared_work(background.results())
     rewards = [outcomes.get(i, truncated or 0.0) for i in range(len(branches))]
-    groups = [
-        [responses[i * per_problem + rollout] for rollout in range(per_problem)]
-        for i in range(len(problems))
-    ]
+    drawn = [responses[i] for i in range(len(branches))]
+    groups = [drawn[i : i + per_problem] for i in range(0, len(drawn), per_problem)]
     return groups, np.array(rewards, np.float32).reshape(len(problems), per_problem)
 
 

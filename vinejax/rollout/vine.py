@@ -15,7 +15,7 @@ import numpy as np
 
 from vinejax.model.decoder import Params
 from vinejax.rl.values import mc_values
-from vinejax.rollout.branches import Branch, Grown
+from vinejax.rollout.branches import Branch, Grown, Stream
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import Solution, is_graded, split_solution
 from vinejax.runtime.distributed import is_mine, shared_work
@@ -59,40 +59,34 @@ def fill_values(
     """
     k, gamma = cfg.values.k, cfg.ppo.gamma
     states, visits = _states(problems, episodes, cfg)
-    made, scored = _continue(engine, params, graded, states, episodes, cfg, iteration)
+    branches, budgets = _branches(states, cfg, iteration)
+    trunks = [episode.tokens for episode in episodes]
+    stream = engine.stream(params, trunks, branches, budgets, engine.scores_as_learner)
+    made = _continuations(stream, engine.tokenizer, graded, states, cfg)
     values = _means([continuation.reward for continuation in made], len(states), k)
     groups = [tuple(made[i : i + k]) for i in range(0, len(made), k)]
     filled = [
         _filled(episode, [groups[s] for s in visited], values[visited], gamma)
         for episode, visited in zip(episodes, visits, strict=True)
     ]
-    if not scored:
+    if not stream.trunk_logprobs:
         return filled
     return [
         dataclasses.replace(episode, scored=logprobs[len(episode.prompt) :].tolist())
-        for episode, logprobs in zip(filled, scored, strict=True)
+        for episode, logprobs in zip(filled, stream.trunk_logprobs, strict=True)
     ]
 
 
-def _continue(
-    engine: Engine,
-    params: Params,
-    graded: GradedTask,
-    states: list[_State],
-    episodes: list[Episode],
-    cfg: Config,
-    iteration: int,
-) -> tuple[list[Continuation], list[np.ndarray]]:
-    """(`values.k` continuations per state, the episodes' log-probabilities where they are scored).
+def _continuations(
+    stream: Stream, tokenizer: Tokenizer, graded: GradedTask, states: list[_State], cfg: Config
+) -> list[Continuation]:
+    """`values.k` continuations per state, in the states' order.
 
     Each is graded as the whole solution that it completes, while others are sampled, by the host
     that reads it.
     """
-    tokenizer, k, truncated = engine.tokenizer, cfg.values.k, cfg.reward.truncated
+    k, truncated = cfg.values.k, cfg.reward.truncated
     texts = [_text(tokenizer, state) for state in states]
-    branches, budgets = _branches(states, cfg, iteration)
-    trunks = [episode.tokens for episode in episodes]
-    stream = engine.stream(params, trunks, branches, budgets, engine.scores_as_learner)
     continuations: dict[int, Grown] = {}
     solutions: dict[int, Solution] = {}  # of this host's own
     with BackgroundGrading(graded) as background:
@@ -111,11 +105,10 @@ def _continue(
             used = states[i // k].used
             discounted[i] = _return(ends, rewards, used, returns[i], cfg.ppo.gamma)
         returns = shared_work(discounted)
-    made = [
+    return [
         Continuation(grown.text, returns[i], grown.finish)
         for i, grown in sorted(continuations.items())
     ]
-    return made, stream.trunk_logprobs
 
 
 def _states(

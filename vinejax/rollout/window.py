@@ -136,9 +136,7 @@ def copy_rows(
 ) -> tuple[Window, Rows]:
     """Copy the trunks of rows `source` into the rows that they enter."""
 
-    def one_shard(
-        window: Window, rows: Rows, source: jax.Array, entering: Entering
-    ) -> tuple[Window, Rows]:
+    def one_shard(window: Window, rows: Rows, source: jax.Array, entering: Entering):
         window = jax.tree.map(lambda x: x.at[entering.row].set(x[source], mode="drop"), window)
         return window, _serve(rows, entering)
 

@@ -1,5 +1,6 @@
 """Read and write RoPE in config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from vinejax.errors import ModelError
@@ -22,11 +23,7 @@ KINDS = ("full_attention", "sliding_attention")  # the kinds of layers
 
 
 def read_ropes(
-    read: FieldReader,
-    types: tuple[str, ...],
-    theta: float,
-    local_theta: float | None,
-    head_dim: int,
+    read: FieldReader, types: Sequence[str], theta: float, local_theta: float | None, head_dim: int
 ) -> tuple[Rope, Rope | None]:
     """The RoPE of layers with full attention and, with `local_theta`, that of layers with a window.
 
@@ -60,7 +57,7 @@ def _checked_object(read: FieldReader, value: object) -> Json:
 
 
 def _parse_rope(
-    file: str, fields: Json, types: tuple[str, ...], defaults: Json, head_dim: int, context: int
+    file: str, fields: Json, types: Sequence[str], defaults: Json, head_dim: int, context: int
 ) -> Rope:
     """The RoPE that one object of `fields` describes; ModelError as in `read_ropes`.
 

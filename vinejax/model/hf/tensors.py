@@ -132,11 +132,10 @@ def read_header(file: epath.Path) -> list[StoredTensor]:
             raise ModelError(f"{file}: tensor {name} is stored as {dtype}, supported are {known}")
         if stop - start != math.prod(shape) * DTYPES[dtype].itemsize:
             raise ModelError(f"{file}: tensor {name} has {stop - start} bytes for shape {shape}")
-        if 8 + length + stop > size:
-            raise ModelError(
-                f"{file} is not a whole safetensors file: tensor {name} ends at byte "
-                f"{8 + length + stop} of {size}; download it again"
-            )
+        end = 8 + length + stop
+        if end > size:
+            rule = f"tensor {name} ends at byte {end} of {size}; download it again"
+            raise ModelError(f"{file} is not a whole safetensors file: {rule}")
         tensors.append(StoredTensor(name, file, DTYPES[dtype], shape, 8 + length + start))
     return tensors
 
