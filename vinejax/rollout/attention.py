@@ -19,6 +19,8 @@ from vinejax.model.attention import AttentionRule
 from vinejax.rollout.cache import WINDOW, CacheLayout, RingLayout
 
 Part = tuple[jax.Array, jax.Array, jax.Array]
+HeadQueries = Float[Array, "B K G H"]
+TrunkCache = Float[Array, "W K S H"]
 
 
 class Queries(NamedTuple):
@@ -69,11 +71,7 @@ def _part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: jax.Arra
 
 @jax.named_scope("trunk")
 def trunk_part(
-    q: Float[Array, "B K G H"],
-    keys: Float[Array, "W K S H"],
-    values: Float[Array, "W K S H"],
-    lanes: Lanes,
-    rule: AttentionRule,
+    q: HeadQueries, keys: TrunkCache, values: TrunkCache, lanes: Lanes, rule: AttentionRule
 ) -> Part:
     """Attention over what each slot may see of its trunk.
 
@@ -101,7 +99,7 @@ def trunk_part(
 
 @jax.named_scope("ring")
 def ring_part(
-    q: Float[Array, "B K G H"],
+    q: HeadQueries,
     keys: list[jax.Array],  # the ring's blocks
     values: list[jax.Array],
     step: Int[Array, ""],

@@ -92,13 +92,7 @@ class Steps(NamedTuple):
     ended: jax.Array  # i32[chunk, B] GOING, or how the branch ended with this token
 
 
-class Trace(NamedTuple):
-    """A chunk's report to the host."""
-
-    steps: Steps
-    left: jax.Array  # i32[W] items of each row that have not ended
-
-
+Trace = tuple[Steps, jax.Array]  # for the host; the last: i32[W] items of each row still going
 Progress = tuple[jax.Array, Slots, Rows, Steps]  # of the loop; first the steps that were run
 
 
@@ -142,10 +136,9 @@ def decode_chunk(
     input_specs = Inputs._make([weight_specs, WINDOW.spec, SHARDS, REPLICATED, REPLICATED])
     in_specs = (input_specs, slot_specs, SHARDS)
     out_specs = (slot_specs, SHARDS, Spec(None, ROWS), SHARDS)
-    slots, rows, steps, left = on_shards(config.mesh, one_shard, in_specs, out_specs)(
-        inputs, slots, rows
-    )
-    return slots, rows, split.readable(config.mesh, Trace(steps, left))
+    run = on_shards(config.mesh, one_shard, in_specs, out_specs)
+    slots, rows, steps, left = run(inputs, slots, rows)
+    return slots, rows, split.readable(config.mesh, (steps, left))
 
 
 def _on_row(slots: Slots, rows: Rows) -> Int[Array, "B W"]:

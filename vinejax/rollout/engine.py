@@ -78,9 +78,7 @@ class Engine:
         self.slots, self.window_rows, self.chunk = slots, window_rows, chunk
         self.memory_gib = memory_gib
         self.stats = EngineStats()
-        eos_ids = set(model.cfg.eos_ids)
-        if tokenizer.eos_token_id is not None:
-            eos_ids.add(tokenizer.eos_token_id)  # pyright: ignore[reportArgumentType]
+        eos_ids = {*model.cfg.eos_ids, tokenizer.eos_token_id} - {None}  # pyright: ignore
         self.eos_ids = tuple(sorted(eos_ids))
         given = mesh or model.mesh or mesh_over((1, 1, 1), jax.devices()[:1])
         self.mesh = with_auto_axes(given)
@@ -101,9 +99,8 @@ class Engine:
 
         `max_tokens` bounds each branch (default: the sampling configuration's), and so does the
         model's context less its position; one with a bound of 0 comes first, an empty 'length'.
-        With `scored` the stream has the log-probabilities of the trunks' own tokens, also of trunks
-        without branches, once the loop has ended: those of the full softmax at the sampling
-        temperature, as `learner.score.score` has them, from the prefill.
+        With `scored` the stream has the log-probabilities of all trunks' own tokens once the loop
+        has ended: of the full softmax at the sampling temperature, as `learner.score.score` has.
 
         Of several hosts all must make the call and run the loop to its end. Each gets every pair
         once: those that `is_mine` (which it reads itself) as they end, the others after its last.
@@ -191,7 +188,10 @@ class Engine:
     def _decoding(self, params: Params) -> split.Weights:
         """The decoding copy of the weights; made once for all phases with the same arrays."""
         leaves = jax.tree.leaves(params)
-        if self._weights is None or not _are_the_same(leaves, self._weights[0]):
+        known = self._weights[0] if self._weights else []
+        # NumPy's arrays are never the same: they may have changed in place.
+        is_same = [isinstance(x, jax.Array) and x is y for x, y in zip(leaves, known, strict=False)]
+        if self._weights is None or len(leaves) != len(known) or not all(is_same):
             self._weights = None  # before the next are made
             copy = split.for_decoding(self.model, self.mesh, place_params(self.mesh, params))
             self._weights = leaves, copy
@@ -235,10 +235,3 @@ class Engine:
             for more in self._phase(params, rest, scored=False).run():
                 i, tokens, logprobs, _ = cut_short[more.branch]
                 yield Drawn(i, tokens + more.tokens, logprobs + more.logprobs, more.ended)
-
-
-def _are_the_same(leaves: list[Any], known: list[Any]) -> bool:
-    """Whether these are the very arrays. NumPy's never are: they may have changed in place."""
-    return len(leaves) == len(known) and all(
-        x is y and isinstance(x, jax.Array) for x, y in zip(leaves, known, strict=True)
-    )

@@ -61,8 +61,7 @@ def make_queue(
 ) -> decode.Queue:
     """The shards' branches on the mesh, in the order of their loads, padded to `size` per shard.
 
-    `match` has the state of the automaton that each branch begins with. `size` is larger than the
-    branches of any shard: rows look one past the last.
+    `match` has the state of the automaton that each branch begins with; `size` is `Sizes.queue`.
     """
     shape = (len(loads), size)
     fields = {name: np.ones(shape, np.int32) for name in ("position", "token", "budget", "match")}

@@ -81,9 +81,8 @@ def prefill(
 
     in_specs = (split.weight_specs(model, mesh), WINDOW.spec, SHARDS, SHARDS, SHARDS)
     out_specs = (WINDOW.spec, SHARDS, SHARDS)
-    window, rows, logprobs = on_shards(mesh, one_shard, in_specs, out_specs)(
-        weights, window, rows, tokens, entering
-    )
+    run = on_shards(mesh, one_shard, in_specs, out_specs)
+    window, rows, logprobs = run(weights, window, rows, tokens, entering)
     return window, rows, split.readable(mesh, logprobs)
 
 
