@@ -192,7 +192,7 @@ class Engine:
         # NumPy's arrays are never the same: they may have changed in place.
         is_same = [isinstance(x, jax.Array) and x is y for x, y in zip(leaves, known, strict=False)]
         if self._weights is None or len(leaves) != len(known) or not all(is_same):
-            self._weights = None  # before the next are made
+            self._weights, known = None, []  # freed before the next are made
             copy = split.for_decoding(self.model, self.mesh, place_params(self.mesh, params))
             self._weights = leaves, copy
         return self._weights[1]
