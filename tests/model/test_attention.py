@@ -76,7 +76,7 @@ def test_splash_is_plain_attention(name: str):
     towards = draw(2, T, N, H, seed=3)
 
     def plain(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return self_attention(q, k, v, visible, rule.scale, rule.softcap)
+        return self_attention(q, k, v, visible, rule)
 
     def kernel(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         return splash_attention(q, k, v, seen, rule)

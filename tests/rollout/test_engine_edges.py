@@ -263,7 +263,7 @@ def test_weights_that_have_diverged_are_an_error_that_names_the_trunk(tiny):
     with pytest.raises(FloatingPointError, match="branch 0 on trunk 0"):
         engine.grow({**tiny.params, "head": tiny.params["head"] * jnp.nan}, TRUNKS, BRANCHES, 4)
     with pytest.raises(FloatingPointError, match="trunk 1: .* its own tokens are not finite"):
-        engine.grow_scored(params, [TRUNKS[0], [*TRUNKS[1], 3]], sound[:1], 1)
+        engine.stream(params, [TRUNKS[0], [*TRUNKS[1], 3]], sound[:1], 1, scored=True).in_order()
 
 
 # --- what is counted ---

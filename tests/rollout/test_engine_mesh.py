@@ -32,8 +32,8 @@ BUDGETS = draw.integers(1, 17, 40).tolist()
 def grow(model, params, mesh, **settings):
     sampling = SampleConfig(temperature=0.8, top_p=0.9, top_k=12)
     engine = Engine(model, sampling, tokenizer, mesh, **{"slots": 16, **settings})
-    grown, scored = engine.grow_scored(params, TRUNKS, BRANCHES, BUDGETS)
-    return grown, scored, engine.stats
+    stream = engine.stream(params, TRUNKS, BRANCHES, BUDGETS, scored=True)
+    return stream.in_order(), stream.trunk_logprobs, engine.stats
 
 
 def check(name, sizes, **fields):

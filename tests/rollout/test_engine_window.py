@@ -11,8 +11,9 @@ from helpers import model_oracles as oracle
 from helpers.model_oracles import Model, assert_same, random_model
 
 from vinejax.learner.score import score
+from vinejax.model.sharding import mesh_over
 from vinejax.rollout import finish
-from vinejax.rollout.arrays import cache_bytes, one_device_mesh
+from vinejax.rollout.arrays import cache_bytes
 from vinejax.rollout.branches import Branch, Grown
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.stats import EngineStats
@@ -73,7 +74,7 @@ def test_the_first_branches_are_what_whole_forward_passes_give(whole, tiny):
 
 def test_memory_is_kept_to(whole, tiny):
     """With room for ever less: fewer rows, then fewer slots, the same tokens; then an error."""
-    mesh = one_device_mesh()
+    mesh = mesh_over((1, 1, 1), jax.devices()[:1])
     row, slot = cache_bytes(tiny.decoder, mesh, 48), cache_bytes(tiny.decoder, mesh, 16)
     taken = []
     for room in (100 * row, 9 * row + 8 * slot, 2 * row + 2 * slot, row + slot):
@@ -207,7 +208,8 @@ def test_trunks_are_scored_by_their_prefill(tiny):
     sampling = SampleConfig(temperature=0.6, top_p=0.9)
     engine = engine_of(tiny, sampling=sampling, window_rows=3)
     some = [branch for branch in BRANCHES if branch.trunk % 3]
-    grown, logprobs = engine.grow_scored(tiny.params, TRUNKS, some, 4)
+    stream = engine.stream(tiny.params, TRUNKS, some, 4, scored=True)
+    grown, logprobs = stream.in_order(), stream.trunk_logprobs
     assert_same(grown, engine_of(tiny, sampling=sampling).grow(tiny.params, TRUNKS, some, 4))
     assert engine.stats.prefill_tokens == sum(map(len, TRUNKS))
     tokens, mask = np.zeros((25, 48), np.int32), np.zeros((25, 48), bool)

@@ -11,7 +11,6 @@ attends by itself in a `shard_map`, so that no layout chosen elsewhere can leak 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from vinejax.model.sharding import ROWS, drop_uneven_axes
+from vinejax.model.sharding import ROWS, drop_uneven_axes, on_shards
 
 SAVED = "attention"  # checkpoint name of what a kernel saves for its backward pass
 LANES = 128  # in a TPU's vector: lengths and head widths for splash are multiples of it
@@ -43,6 +42,10 @@ class AttentionRule:
     softcap: float | None = None  # c: scores become c tanh(score / c)
     window: int | None = None  # the number of positions that a query sees, itself included
 
+    def scores(self, products: jax.Array) -> jax.Array:
+        """The products q . k, scaled, and bounded where the model does."""
+        return softcap(products * self.scale, self.softcap)
+
 
 def softcap(x: jax.Array, cap: float | None) -> jax.Array:
     """cap * tanh(x / cap), which lies in (-cap, cap); x itself where `cap` is None."""
@@ -58,17 +61,12 @@ def causal_mask(length: int, window: ArrayLike | None) -> Bool[Array, "T S"]:
 # --- the three kinds, on the arrays of one device
 
 
-def self_attention(
-    q: Queries, k: Keys, v: Keys, visible: Mask, scale: float, cap: float | None = None
-) -> Queries:
-    """Grouped-query attention by plain matrix products; scores and softmax in float32.
-
-    Scores are q . k times `scale`, bounded by `cap` where the model has one.
-    """
+def self_attention(q: Queries, k: Keys, v: Keys, visible: Mask, rule: AttentionRule) -> Queries:
+    """Grouped-query attention by plain matrix products; scores and softmax in float32."""
     B, T, N, H = q.shape
     grouped = q.reshape(B, T, k.shape[2], -1, H)
     scores = jnp.einsum("btkgh,bskh->bkgts", grouped, k, preferred_element_type=jnp.float32)
-    scores = jnp.where(visible[:, None, None], softcap(scores * scale, cap), -jnp.inf)
+    scores = jnp.where(visible[:, None, None], rule.scores(scores), -jnp.inf)
     weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
     return jnp.einsum("bkgts,bskh->btkgh", weights, v).reshape(B, T, N, H)
 
@@ -81,37 +79,24 @@ def splash_attention(
     T is a multiple of 128. Heads are padded to a multiple of 128 lanes, which changes no score.
     """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
-
-    T, N, H = q.shape[1:]
-    padding = ((0, 0), (0, 0), (0, 0), (0, -H % LANES))
-    q, k, v = (jnp.pad(x, padding).swapaxes(1, 2) for x in (q * rule.scale, k, v))
-    kernel = _splash_kernel(N, T, rule.window, rule.softcap)
-    segments = None if segment_ids is None else splash.SegmentIds(segment_ids, segment_ids)
-    return jax.vmap(kernel)(q, k, v, segments).swapaxes(1, 2)[..., :H]
-
-
-def _splash_kernel(num_heads: int, length: int, window: int | None, cap: float | None) -> Callable:
-    """The kernel for (q, k, v) of one row, [N, T, H] each, and its segment ids if it is packed."""
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    shape = (length, length)
-    mask = masks.CausalMask(shape) if window is None else masks.LocalMask(shape, (window - 1, 0), 0)
+    T, N, H = q.shape[1:]
+    causal, window = masks.CausalMask((T, T)), rule.window
+    mask = causal if window is None else masks.LocalMask((T, T), (window - 1, 0), 0)
     axes = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
-    sizes = dict.fromkeys(axes, math.gcd(length, BLOCK))
-    return splash.make_splash_mha_single_device(
-        masks.MultiHeadMask([mask] * num_heads),
+    sizes = dict.fromkeys(axes, math.gcd(T, BLOCK))
+    # For one row: q, k and v [N, T, H] each, and its segment ids if it is packed.
+    kernel = splash.make_splash_mha_single_device(
+        masks.MultiHeadMask([mask] * N),
         block_sizes=splash.BlockSizes(**sizes),
-        attn_logits_soft_cap=cap,
+        attn_logits_soft_cap=rule.softcap,
         residual_checkpoint_name=SAVED,
     )
-
-
-def cudnn_attention(q: Queries, k: Keys, v: Keys, visible: Mask, scale: float) -> Queries:
-    """The same as `self_attention` in bfloat16, for models without a bound on the scores."""
-    return jax.nn.dot_product_attention(
-        q, k, v, mask=visible[:, None], scale=scale, implementation="cudnn"
-    )
+    padding = ((0, 0), (0, 0), (0, 0), (0, -H % LANES))
+    q, k, v = (jnp.pad(x, padding).swapaxes(1, 2) for x in (q * rule.scale, k, v))
+    segments = None if segment_ids is None else splash.SegmentIds(segment_ids, segment_ids)
+    return jax.vmap(kernel)(q, k, v, segments).swapaxes(1, 2)[..., :H]  # pyright: ignore
 
 
 def attend_on_device(
@@ -121,8 +106,9 @@ def attend_on_device(
     if kind == "splash":
         return splash_attention(q, k, v, seen, rule)
     if kind == "cudnn":
-        return cudnn_attention(q, k, v, seen, rule.scale)
-    return self_attention(q, k, v, seen, rule.scale, rule.softcap)
+        mask, scale = seen[:, None], rule.scale
+        return jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, implementation="cudnn")
+    return self_attention(q, k, v, seen, rule)
 
 
 # --- the choice
@@ -189,6 +175,4 @@ def attend_over_mesh(
         k, v = (jnp.repeat(x, repeats, axis=2) for x in (k, v))
     rows = P(heads[0], *[None] * (seen.ndim - 1))
     local = functools.partial(attend_on_device, kind, rule=rule)
-    return jax.shard_map(
-        local, mesh=mesh, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False
-    )(q, k, v, seen)
+    return on_shards(mesh, local, (heads, heads, heads, rows), heads)(q, k, v, seen)

@@ -66,10 +66,9 @@ class DecoderConfig:
         """Whether some layers see further than others."""
         return len(set(self.windows)) > 1
 
-    @property
-    def rule(self) -> AttentionRule:
-        """How the layers attend; where they differ in their windows, how the first one does."""
-        return AttentionRule(self.score_scale, self.attention_softcap, self.window(0))
+    def rule(self, layer: int = 0) -> AttentionRule:
+        """How `layer` attends; layers differ only in their windows."""
+        return AttentionRule(self.score_scale, self.attention_softcap, self.window(layer))
 
     @property
     def context_reason(self) -> str:
@@ -110,7 +109,7 @@ def compute_as_set(settings: ModelConfig, cfg: DecoderConfig, platform: str) -> 
     Raises ConfigError for an attention that the model or the platform cannot have.
     """
     name, dtype = settings.attention, settings.compute_dtype
-    reason = why_impossible(name, cfg.rule, cfg.head_dim, dtype)
+    reason = why_impossible(name, cfg.rule(), cfg.head_dim, dtype)
     for wanted, kernel in KERNELS.items():
         if kernel == name and wanted != platform:
             reason = f"is for {wanted.upper()}, and the mesh is of {platform.upper()} devices"

@@ -37,23 +37,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from vinejax.errors import ModelError
-from vinejax.model import attention
+from vinejax.model import attention, sharding
 from vinejax.model.attention import softcap
 from vinejax.model.config import Compute, DecoderConfig, LayerFacts, compute_as_set
 from vinejax.model.embedding import embedding_lookup
 from vinejax.model.rope import BY_LENGTH, rotate
-from vinejax.model.sharding import (
-    BY_COLUMN,
-    BY_POSITION,
-    ROWS,
-    WHOLE,
-    Params,
-    constrain,
-    constrain_with_gradient,
-    gather_over_fsdp,
-    platform_of,
-    spec_for,
-)
+from vinejax.model.sharding import BY_COLUMN, BY_POSITION, ROWS, WHOLE, Params, constrain
 from vinejax.settings import ModelConfig
 
 Ids = Int[Array, "B T"]
@@ -156,10 +145,10 @@ class Block(nn.Module):
         # Sequence parallelism: position-wise operations are split over `tensor` by position;
         # matrix products need all positions of their columns.
         def whole(x: jax.Array) -> jax.Array:
-            return constrain_with_gradient(x, self.mesh, WHOLE, BY_POSITION)
+            return sharding.constrain_with_gradient(x, self.mesh, WHOLE, BY_POSITION)
 
         def by_position(x: jax.Array) -> jax.Array:
-            return constrain_with_gradient(x, self.mesh, BY_POSITION, WHOLE)
+            return sharding.constrain_with_gradient(x, self.mesh, BY_POSITION, WHOLE)
 
         def project(name: str, features: tuple[int, ...], bias: bool, x: jax.Array) -> jax.Array:
             num_in = 2 if name == "out" else 1  # `out` takes heads and their width
@@ -204,7 +193,7 @@ class Decoder:
 
         Raises ConfigError for an attention that the model or its mesh cannot have.
         """
-        platform = "cpu" if self.mesh is None else platform_of(self.mesh)
+        platform = "cpu" if self.mesh is None else sharding.platform_of(self.mesh)
         return dataclasses.replace(self, compute=compute_as_set(settings, self.cfg, platform))
 
     def init(self, key: jax.Array) -> Params:
@@ -245,8 +234,8 @@ class Decoder:
         w = w.astype(self.compute.dtype)
         if self.mesh is None:
             return w
-        spec = spec_for((jax.tree_util.DictKey(name),), w.shape, self.mesh)
-        return gather_over_fsdp(w, self.mesh, spec)
+        spec = sharding.spec_for((jax.tree_util.DictKey(name),), w.shape, self.mesh)
+        return sharding.gather_over_fsdp(w, self.mesh, spec)
 
     @jax.named_scope("embed")
     def embed(self, params: Params, tokens: Int[Array, "*shape"]) -> Float[Array, "*shape D"]:
@@ -289,7 +278,7 @@ class Decoder:
                 in_window = seen
                 if facts is not None:
                     in_window = seen & attention.causal_mask(q.shape[1], facts.window)
-                mixed = attention.attend_over_mesh(kind, mesh, q, k, v, in_window, cfg.rule)
+                mixed = attention.attend_over_mesh(kind, mesh, q, k, v, in_window, cfg.rule())
                 return mixed, (k, v) if keep_kv else None
 
             layer = self._gathered_layer(layer)
@@ -318,12 +307,12 @@ class Decoder:
         T = segment_ids.shape[1]
         kind = "xla"
         if not cfg.is_mixed:
-            platform = "" if self.mesh is None else platform_of(self.mesh)
+            platform = "" if self.mesh is None else sharding.platform_of(self.mesh)
             name, dtype = self.compute.attention, self.compute.dtype
-            kind = attention.choose_kind(name, platform, cfg.rule, T, cfg.head_dim, dtype)
+            kind = attention.choose_kind(name, platform, cfg.rule(), T, cfg.head_dim, dtype)
         if kind == "splash":
             return kind, segment_ids
-        window = None if cfg.is_mixed else cfg.rule.window
+        window = None if cfg.is_mixed else cfg.window(0)
         same_segment = segment_ids[:, :, None] == segment_ids[:, None, :]
         return kind, same_segment & attention.causal_mask(T, window)
 
@@ -334,8 +323,8 @@ class Decoder:
             return layer
 
         def gather(path: tuple[Any, ...], w: jax.Array) -> jax.Array:
-            spec = P(*spec_for(path, (self.cfg.num_layers, *w.shape), mesh)[1:])
-            return checkpoint_name(gather_over_fsdp(w, mesh, spec), GATHERED_WEIGHT)
+            spec = P(*sharding.spec_for(path, (self.cfg.num_layers, *w.shape), mesh)[1:])
+            return checkpoint_name(sharding.gather_over_fsdp(w, mesh, spec), GATHERED_WEIGHT)
 
         return jax.tree_util.tree_map_with_path(gather, layer)
 
@@ -349,7 +338,7 @@ class Decoder:
         head = self._gathered(name, params[name])
         head = head.T if cfg.tied_head else head
         if x.ndim == 3:
-            x = constrain_with_gradient(x, self.mesh, WHOLE, BY_POSITION)
+            x = sharding.constrain_with_gradient(x, self.mesh, WHOLE, BY_POSITION)
         logits = jnp.matmul(x, head, preferred_element_type=jnp.float32)
         if x.ndim == 3:
             logits = constrain(logits, self.mesh, *BY_COLUMN)

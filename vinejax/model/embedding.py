@@ -13,16 +13,14 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from vinejax.model.sharding import ROWS, constrain, drop_uneven_axes, spec_for, tensor_only
+from vinejax.model.sharding import ROWS, constrain, num_shards, on_shards, spec_for, tensor_only
 
 
 def embedding_lookup(
     table: Float[Array, "V D"], tokens: Int[Array, "*shape"], mesh: Mesh | None
 ) -> Float[Array, "*shape D"]:
     """table[tokens]; on a mesh rows of tokens [B, T] are split over `data` and `fsdp`."""
-    if mesh is None or mesh.size == 1:
-        return table[tokens]
-    if drop_uneven_axes(P(ROWS), tokens.shape[:1], mesh) != P(ROWS):
+    if mesh is None or mesh.size == 1 or tokens.shape[0] % num_shards(mesh):
         return table[tokens]
     return _lookup(table, tokens, mesh)
 
@@ -42,9 +40,7 @@ def _lookup(table: jax.Array, tokens: jax.Array, mesh: Mesh) -> jax.Array:
 
     in_specs = (used, P(ROWS, None))
     out_specs = P(ROWS, "tensor" if by_position else None, None)
-    lookup = jax.shard_map(
-        lookup_part, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
-    )
+    lookup = on_shards(mesh, lookup_part, in_specs, out_specs)
     return lookup(constrain(table, mesh, *used), tokens)
 
 
@@ -79,9 +75,7 @@ def _lookup_gradient(
         return lax.psum(part, "data")
 
     in_specs = (P(ROWS, None, None), P(ROWS, None))
-    gradient = jax.shard_map(
-        gradient_part, mesh=mesh, in_specs=in_specs, out_specs=spec, check_vma=False
-    )
+    gradient = on_shards(mesh, gradient_part, in_specs, spec)
     # libtpu 0.0.42 would move this sum out of a loop over microbatches, and fail in doing so
     # (while_loop_all_reduce_code_motion).
     return lax.optimization_barrier(gradient(g, tokens).astype(table.dtype)), None

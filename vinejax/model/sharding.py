@@ -4,9 +4,8 @@ Axes: `data` splits sequences and replicates weights, `fsdp` splits sequences an
 splits heads, feed-forward columns and the vocabulary.
 """
 
-import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -73,12 +72,11 @@ def make_mesh(cfg: MeshConfig) -> Mesh:
         others = -math.prod(sizes)
         sizes[sizes.index(-1)] = max(num_devices // others, 1)
     size = math.prod(sizes)
+    product = f"data x fsdp x tensor = {sizes}"
     if num_devices % size:
-        raise ConfigError(
-            "mesh", f"data x fsdp x tensor = {sizes} needs a divisor of {num_devices} devices"
-        )
+        raise ConfigError("mesh", f"{product} needs a divisor of {num_devices} devices")
     if jax.process_count() > 1 and size != num_devices:
-        rule = f"data x fsdp x tensor = {sizes} leaves some of the hosts' {num_devices} devices out"
+        rule = f"{product} leaves some of the hosts' {num_devices} devices out"
         raise ConfigError("mesh", f"{rule}; set one of them to -1")
     return mesh_over(tuple(sizes), jax.devices()[:size])
 
@@ -110,6 +108,11 @@ def platform_of(mesh: Mesh) -> str:
     return mesh.devices.flat[0].platform
 
 
+def num_shards(mesh: AnyMesh) -> int:
+    """Places on the axes that split sequences; in decoding each runs a loop of its own."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
 def table_spec(path: tuple[Any, ...]) -> P:
     """The entry of PARAM_SPECS for a parameter path, as jax.tree_util gives it; KeyError: none."""
     names = [key.key for key in path]
@@ -136,9 +139,7 @@ def tensor_only(spec: P) -> P:
 
 def _names(entry: Axis) -> tuple[str, ...]:
     """The mesh axes in one entry of a spec."""
-    if isinstance(entry, str):
-        return (entry,)
-    return entry or ()
+    return (entry,) if isinstance(entry, str) else entry or ()
 
 
 def spec_for(path: tuple[Any, ...], shape: tuple[int, ...], mesh: AnyMesh) -> P:
@@ -215,6 +216,13 @@ def gather_over_fsdp(w: jax.Array, mesh: Mesh | None, spec: P) -> jax.Array:
     return constrain_with_gradient(w, mesh, used, used, tuple(spec))
 
 
+def on_shards(mesh: Mesh, function: Callable, in_specs: tuple, out_specs: tuple | P) -> Callable:
+    """The function run by every place of the mesh on its own parts of the arguments."""
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
+
+
 def constrain_with_gradient(
     x: jax.Array, mesh: Mesh | None, axes: Axes, *gradient_axes: Axes
 ) -> jax.Array:
@@ -224,41 +232,29 @@ def constrain_with_gradient(
     """
     if mesh is None or mesh.size == 1:
         return x
-    return _constrain(x, mesh, tuple(axes), tuple(map(tuple, gradient_axes)))
+
+    @jax.custom_vjp
+    def laid_out(x: jax.Array) -> jax.Array:
+        return constrain(x, mesh, *axes)
+
+    def gradient(_: None, g: jax.Array) -> tuple[jax.Array]:
+        for layout in gradient_axes:
+            g = constrain(g, mesh, *layout)
+        return (g,)
+
+    laid_out.defvjp(lambda x: (laid_out(x), None), gradient)
+    return laid_out(x)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def _constrain(x: jax.Array, mesh: Mesh, axes: Axes, gradient_axes: tuple[Axes, ...]) -> jax.Array:
-    return constrain(x, mesh, *axes)
-
-
-def _constrain_gradient(
-    mesh: Mesh, _axes: Axes, gradient_axes: tuple[Axes, ...], _saved: None, g: jax.Array
-) -> tuple[jax.Array]:
-    for axes in gradient_axes:
-        g = constrain(g, mesh, *axes)
-    return (g,)
-
-
-_constrain.defvjp(lambda x, *layout: (_constrain(x, *layout), None), _constrain_gradient)
-
-
-def uneven_size(mesh: AnyMesh, num_heads: int, ffn: int) -> str:
-    """The first size that must divide over `tensor` and does not, such as '3 query heads', or ''.
+def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
+    """Raise ConfigError for query heads or feed-forward columns that do not divide over `tensor`.
 
     KV heads that do not divide are repeated; a vocabulary that does not divide is not split.
     """
     for name, size in (("query heads", num_heads), ("feed-forward columns", ffn)):
         if size % mesh.shape["tensor"]:
-            return f"{size} {name}"
-    return ""
-
-
-def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
-    """Raise ConfigError for a model that cannot be split over `tensor`: see `uneven_size`."""
-    if size := uneven_size(mesh, num_heads, ffn):
-        rule = f"does not divide the model's {size}; choose a divisor of it"
-        raise ConfigError("mesh.tensor", rule, str(mesh.shape["tensor"]))
+            rule = f"does not divide the model's {size} {name}; choose a divisor of it"
+            raise ConfigError("mesh.tensor", rule, str(mesh.shape["tensor"]))
 
 
 def check_rows(mesh: AnyMesh, sizes: Mapping[str, int]) -> None:
@@ -266,7 +262,7 @@ def check_rows(mesh: AnyMesh, sizes: Mapping[str, int]) -> None:
 
     `sizes` maps the setting that an error names to the number of rows in one pass.
     """
-    parts = mesh.shape["data"] * mesh.shape["fsdp"]
+    parts = num_shards(mesh)
     for field, size in sizes.items():
         if size % parts:
             rule = f"must be a multiple of mesh.data x mesh.fsdp = {parts}, which share the rows"

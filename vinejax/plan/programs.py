@@ -23,7 +23,7 @@ from vinejax.learner.score import score
 from vinejax.learner.update import state_shardings, update_step
 from vinejax.methods import find_method
 from vinejax.model.hf.names import abstract_params
-from vinejax.model.sharding import param_shardings
+from vinejax.model.sharding import num_shards, param_shardings
 from vinejax.plan.case import Case
 from vinejax.plan.memory import PlannedPhase, train_length
 from vinejax.rollout import arrays, decode, split, window
@@ -59,7 +59,7 @@ class Lowering:
         return split.for_decoding.lower(self.model, self.mesh, self.params)
 
     def _prefill(self) -> Lowered:
-        places = split.num_shards(self.mesh) * self.phase.sizes.batch
+        places = num_shards(self.mesh) * self.phase.sizes.batch
         cache, rows, _ = self._caches()
         served = window.Rows(*(self._numbers(places) for _ in range(3)))
         entering = window.Entering(self._numbers(places), served)
@@ -77,7 +77,7 @@ class Lowering:
         sizes = self.phase.sizes
         drawing = type(cfg)(cfg.temperature, cfg.top_p, cfg.top_k, max_tokens=1)
         cache, rows, slots = self._caches()
-        branches = split.num_shards(self.mesh) * sizes.queue
+        branches = num_shards(self.mesh) * sizes.queue
         queue = decode.Queue(*(self._numbers(branches) for _ in decode.Queue._fields))
         queue = queue._replace(seed=self._shape((branches, 2), jnp.uint32, split.SHARDS))
         # The tokens of the stop strings are not known here: one state per character is the most.

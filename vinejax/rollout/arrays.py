@@ -11,11 +11,11 @@ from jax.sharding import PartitionSpec as Spec
 
 from vinejax.errors import RoomError
 from vinejax.model.decoder import Decoder
-from vinejax.model.sharding import AnyMesh, mesh_over
+from vinejax.model.sharding import AnyMesh, num_shards
 from vinejax.rollout.assign import Sizes, lanes_per_row, window_shape
 from vinejax.rollout.cache import WINDOW, CacheLayout, ring_blocks, ring_layout
-from vinejax.rollout.decode import Blocks, Queue, Slots
-from vinejax.rollout.split import REPLICATED, SHARDS, num_kv_heads, num_shards
+from vinejax.rollout.decode import Blocks, Slots
+from vinejax.rollout.split import SHARDS, num_kv_heads
 from vinejax.rollout.window import Rows, Window
 from vinejax.shapes import bucket
 
@@ -25,11 +25,6 @@ FEW_ROWS = 8  # the window gives up rows down to this many before slots are give
 CHUNKS = (8, 64)  # the fewest and the most decode steps between two polls by the host
 HOST_POLLS = 8  # while the longest branch decodes
 LARGEST_BATCH = 8  # trunks of one prefill
-
-
-def one_device_mesh() -> Mesh:
-    """The default mesh: one device."""
-    return mesh_over((1, 1, 1), jax.devices()[:1])
 
 
 def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:
@@ -112,6 +107,7 @@ def queue_size(branches: int) -> int:
 def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows, Slots]:
     """A window without trunks, and slots without work; every array has a buffer of its own."""
     cfg, shards, heads = model.cfg, num_shards(mesh), num_kv_heads(model, mesh)
+    layers, per_row, per_slot = range(cfg.num_layers), sizes.rows, sizes.slots
 
     def cache(layout: CacheLayout, sequences: int, columns: int) -> jax.Array:
         shape = layout.shape(shards * sequences, heads, columns, cfg.head_dim)
@@ -122,20 +118,16 @@ def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows
         x = jnp.full(shards * count, value, jnp.int32)
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, SHARDS))
 
-    def trunks() -> list[jax.Array]:
-        return [cache(WINDOW, sizes.rows, sizes.columns) for _ in range(cfg.num_layers)]
-
     def blocks(layout: CacheLayout) -> Blocks:
         columns = sizes.width // sizes.blocks
-        layers, numbers_of_blocks = range(cfg.num_layers), range(sizes.blocks)
-        return [[cache(layout, sizes.slots, columns) for _ in numbers_of_blocks] for _ in layers]
+        return [[cache(layout, per_slot, columns) for _ in range(sizes.blocks)] for _ in layers]
 
-    per_row, per_slot = sizes.rows, sizes.slots
     rows = Rows(next=numbers(per_row), end=numbers(per_row), loaded=numbers(per_row))
     zeros = {name: numbers(per_slot) for name in ("row", "age", "token", "match")}
     keys, values = blocks(sizes.ring.keys), blocks(sizes.ring.values)
     slots = Slots(step=numbers(1), item=numbers(per_slot, -1), **zeros, keys=keys, values=values)
-    return Window(trunks(), trunks()), rows, slots
+    trunks = [[cache(WINDOW, per_row, sizes.columns) for _ in layers] for _ in range(2)]
+    return Window(*trunks), rows, slots
 
 
 def put_on_mesh(mesh: Mesh, spec: Spec, x: np.ndarray) -> jax.Array:
@@ -146,13 +138,3 @@ def put_on_mesh(mesh: Mesh, spec: Spec, x: np.ndarray) -> jax.Array:
 def put_on_shards(mesh: Mesh, x: np.ndarray) -> jax.Array:
     """[Z, n, ...] of Z shards as [Z * n, ...] on the mesh."""
     return put_on_mesh(mesh, SHARDS, x.reshape(-1, *x.shape[2:]))
-
-
-def put_replicated(mesh: Mesh, x: np.ndarray) -> jax.Array:
-    """A host array as one that every device holds whole."""
-    return put_on_mesh(mesh, REPLICATED, x)
-
-
-def put_queue(mesh: Mesh, fields: dict[str, np.ndarray]) -> Queue:
-    """The queues of all shards on the mesh; `fields` are [Z, Q, ...] each."""
-    return Queue(**{name: put_on_shards(mesh, x) for name, x in fields.items()})

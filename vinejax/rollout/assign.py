@@ -49,9 +49,8 @@ def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
     A row holds its trunk until the longest of its branches has ended, LONG_TAIL times the mean, so
     the resident branches must be that many times the slots.
     """
-    branches_per_trunk = (
-        1 << max(branches // trunks, 1).bit_length() - 1
-    )  # a power of 2: few shapes
+    # Rounded down to a power of 2, for few shapes.
+    branches_per_trunk = 1 << max(branches // trunks, 1).bit_length() - 1
     wanted = min(LONG_TAIL * slots // branches_per_trunk + SPARE_ROWS, 2 * slots, trunks)
     rows = bucket(wanted, least=2) if wanted > 1 else 1
     return rows, lanes_per_row(slots, rows, min(SHARED_BY, branches_per_trunk))

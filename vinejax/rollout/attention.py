@@ -8,7 +8,6 @@ Q places of a shard's queue, A states of the stop strings' automaton, Z shards.
 A part of a softmax is (unnormalised mix of values [..., H], max [..., 1], sum [..., 1]), float32.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,16 +15,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from vinejax.model.attention import AttentionRule
 from vinejax.rollout.cache import WINDOW, CacheLayout, RingLayout
 
 Part = tuple[jax.Array, jax.Array, jax.Array]
-
-
-class Scoring(NamedTuple):
-    """How a layer turns products into scores, and how far back it looks."""
-
-    scores: Callable[[jax.Array], jax.Array]  # of q . k: scaled, and bounded where the model does
-    window: int | None  # positions that a query sees, itself included; None: all before it
+HeadQueries = Float[Array, "B K G H"]
+TrunkCache = Float[Array, "W K S H"]
 
 
 class Queries(NamedTuple):
@@ -76,11 +71,7 @@ def _part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: jax.Arra
 
 @jax.named_scope("trunk")
 def trunk_part(
-    q: Float[Array, "B K G H"],
-    keys: Float[Array, "W K S H"],
-    values: Float[Array, "W K S H"],
-    lanes: Lanes,
-    scoring: Scoring,
+    q: HeadQueries, keys: TrunkCache, values: TrunkCache, lanes: Lanes, rule: AttentionRule
 ) -> Part:
     """Attention over what each slot may see of its trunk.
 
@@ -94,10 +85,10 @@ def trunk_part(
     products = WINDOW.products(in_lanes, keys)  # [W, K, E * G, S]
     column, visible, position = jnp.arange(S), lanes.visible[:, None], lanes.position[:, None]
     seen = column < visible
-    if scoring.window is not None:
-        seen &= column > position - scoring.window
+    if rule.window is not None:
+        seen &= column > position - rule.window
     seen = jnp.repeat(seen.reshape(W, -1, S), G, axis=1)[:, None]
-    part = _part(jnp.where(seen, scoring.scores(products), -jnp.inf), WINDOW, values)
+    part = _part(jnp.where(seen, rule.scores(products), -jnp.inf), WINDOW, values)
 
     def of_slots(x: jax.Array) -> jax.Array:
         x = x.reshape(W, K, -1, G, x.shape[-1]).transpose(0, 2, 1, 3, 4)
@@ -108,12 +99,12 @@ def trunk_part(
 
 @jax.named_scope("ring")
 def ring_part(
-    q: Float[Array, "B K G H"],
+    q: HeadQueries,
     keys: list[jax.Array],  # the ring's blocks
     values: list[jax.Array],
     step: Int[Array, ""],
     age: Int[Array, " B"],
-    scoring: Scoring,
+    rule: AttentionRule,
     layout: RingLayout,
 ) -> Part:
     """Attention over a slot's own tokens in the ring: the columns of the last `age + 1` steps.
@@ -124,8 +115,8 @@ def ring_part(
     B, K, G, H = q.shape
     block = values[0].shape[layout.values.column_axis]
     width = block * len(keys)
-    if scoring.window is not None:
-        age = jnp.minimum(age, scoring.window - 1)
+    if rule.window is not None:
+        age = jnp.minimum(age, rule.window - 1)
     oldest = jnp.max(age)
     empty = jnp.zeros((B, K, G, 1), jnp.float32)
     part = jnp.zeros((B, K, G, H), jnp.float32), empty - jnp.inf, empty
@@ -135,7 +126,7 @@ def ring_part(
         def read(part: Part, k: jax.Array, v: jax.Array, column_age: jax.Array = column_age):
             products = layout.keys.products(q, k)
             seen = (column_age <= age[:, None])[:, None, None]
-            scores = jnp.where(seen, scoring.scores(products), -jnp.inf)
+            scores = jnp.where(seen, rule.scores(products), -jnp.inf)
             return join(part, _part(scores, layout.values, v))
 
         if len(keys) == 1:

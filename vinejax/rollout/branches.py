@@ -30,6 +30,9 @@ class Branch:
     response: int | None = None  # 0 <= response <= position
 
 
+Branches = Sequence[Branch]
+
+
 @dataclasses.dataclass(frozen=True)
 class Grown:
     """The continuation of a branch."""
@@ -109,18 +112,15 @@ def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: Dec
     for i, branch in enumerate(branches):
         if not 0 <= branch.trunk < len(trunks):
             raise ValueError(f"branch {i}: no trunk {branch.trunk} among {len(trunks)}")
-        if not 1 <= branch.position <= len(trunks[branch.trunk]):
-            raise ValueError(
-                f"branch {i}: position {branch.position} is outside "
-                f"1 .. {len(trunks[branch.trunk])}, the length of trunk {branch.trunk}"
-            )
+        length = len(trunks[branch.trunk])
+        if not 1 <= branch.position <= length:
+            rule = f"is outside 1 .. {length}, the length of trunk {branch.trunk}"
+            raise ValueError(f"branch {i}: position {branch.position} {rule}")
         if not 0 <= branch.seed < 2**64:
             raise ValueError(f"branch {i}: seed {branch.seed} is not a 64-bit number")
         if branch.response is not None and not 0 <= branch.response <= branch.position:
-            raise ValueError(
-                f"branch {i}: response {branch.response} is outside 0 .. {branch.position}, "
-                "its position"
-            )
+            rule = f"is outside 0 .. {branch.position}, its position"
+            raise ValueError(f"branch {i}: response {branch.response} {rule}")
 
 
 def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) -> list[int]:
@@ -135,11 +135,7 @@ def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) 
 
 
 def work_of(
-    trunks: Trunks,
-    branches: Sequence[Branch],
-    max_tokens: MaxTokens,
-    cfg: DecoderConfig,
-    scored: bool,
+    trunks: Trunks, branches: Branches, max_tokens: MaxTokens, cfg: DecoderConfig, scored: bool
 ) -> Work:
     """The branches with their budgets; of each trunk what has to be computed: all if `scored`.
 

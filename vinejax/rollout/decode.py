@@ -22,11 +22,11 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Bool, Float, Int
 
-from vinejax.model.decoder import Decoder, softcap
-from vinejax.model.sharding import ROWS
+from vinejax.model.decoder import Decoder
+from vinejax.model.sharding import ROWS, on_shards
 from vinejax.rollout import attention, split
 from vinejax.rollout.assign import Sizes
-from vinejax.rollout.attention import Queries, Scoring
+from vinejax.rollout.attention import Queries
 from vinejax.rollout.cache import WINDOW
 from vinejax.rollout.sampling import sample
 from vinejax.rollout.split import REPLICATED, SHARDS, Weights
@@ -92,13 +92,7 @@ class Steps(NamedTuple):
     ended: jax.Array  # i32[chunk, B] GOING, or how the branch ended with this token
 
 
-class Trace(NamedTuple):
-    """A chunk's report to the host."""
-
-    steps: Steps
-    left: jax.Array  # i32[W] items of each row that have not ended
-
-
+Trace = tuple[Steps, jax.Array]  # for the host; the last: i32[W] items of each row still going
 Progress = tuple[jax.Array, Slots, Rows, Steps]  # of the loop; first the steps that were run
 
 
@@ -142,10 +136,9 @@ def decode_chunk(
     input_specs = Inputs._make([weight_specs, WINDOW.spec, SHARDS, REPLICATED, REPLICATED])
     in_specs = (input_specs, slot_specs, SHARDS)
     out_specs = (slot_specs, SHARDS, Spec(None, ROWS), SHARDS)
-    slots, rows, steps, left = split.on_shards(config.mesh, one_shard, in_specs, out_specs)(
-        inputs, slots, rows
-    )
-    return slots, rows, split.readable(config.mesh, Trace(steps, left))
+    run = on_shards(config.mesh, one_shard, in_specs, out_specs)
+    slots, rows, steps, left = run(inputs, slots, rows)
+    return slots, rows, split.readable(config.mesh, (steps, left))
 
 
 def _on_row(slots: Slots, rows: Rows) -> Int[Array, "B W"]:
@@ -217,10 +210,9 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
     for outcome, holds in outcomes:
         ended = jnp.where(holds, outcome, ended)
     step = Steps(slots.item, token, logprob, jnp.where(busy, ended, GOING))
-    slots = Slots(
+    slots = slots._replace(
         step=slots.step + 1,
         item=jnp.where(ended == GOING, slots.item, -1),
-        row=slots.row,
         age=queries.age + 1,
         token=token,
         match=jnp.maximum(match, 0),
@@ -248,7 +240,7 @@ def _forward(
 ) -> tuple[Float[Array, "B V"], Blocks, Blocks]:
     """Next-token logits of all slots, and the rings with the new column."""
     model, sizes = split.own_part(config.model, config.mesh), config.sizes
-    weights, window, cfg = inputs.weights, inputs.window, model.cfg
+    weights, window = inputs.weights, inputs.window
     step, B = slots.step[0], slots.item.shape[0]
     lanes = attention.assign_lanes(queries, sizes.rows, sizes.lanes)
     axis = split.vocab_axis(config.model, config.mesh)
@@ -262,12 +254,10 @@ def _forward(
             ring_k = attention.write_column(slots.keys[i], step, k, sizes.ring.keys)
             ring_v = attention.write_column(slots.values[i], step, v, sizes.ring.values)
             q = q.reshape(B, k.shape[2], -1, q.shape[-1])  # [B,1,N,H] -> [B,K,G,H]
-            scoring = Scoring(
-                lambda qk: softcap(qk * cfg.score_scale, cfg.attention_softcap), cfg.window(i)
-            )
+            rule = model.cfg.rule(i)
             mixed = attention.merge(
-                attention.trunk_part(q, window.keys[i], window.values[i], lanes, scoring),
-                attention.ring_part(q, ring_k, ring_v, step, queries.age, scoring, sizes.ring),
+                attention.trunk_part(q, window.keys[i], window.values[i], lanes, rule),
+                attention.ring_part(q, ring_k, ring_v, step, queries.age, rule, sizes.ring),
             )
             return mixed.reshape(B, 1, -1, q.shape[-1]).astype(v.dtype), (ring_k, ring_v)
 

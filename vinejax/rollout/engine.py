@@ -11,18 +11,19 @@ and `decode.py` hold the programs that the devices run. All of it in two pages: 
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.sharding import place_params, platform_of, with_auto_axes
+from vinejax.model.sharding import mesh_over, num_shards, place_params, platform_of, with_auto_axes
 from vinejax.rollout import arrays, split
 from vinejax.rollout.assign import Load, Sizes, assign
 from vinejax.rollout.branches import (
     Branch,
+    Branches,
     Growing,
     Grown,
     MaxTokens,
@@ -34,20 +35,13 @@ from vinejax.rollout.branches import (
 )
 from vinejax.rollout.decode import LENGTH, DecodeConfig
 from vinejax.rollout.finish import Reader
-from vinejax.rollout.phase import Drawn, Phase, Programs, queue_fields
+from vinejax.rollout.phase import Drawn, Phase, Programs, make_queue
 from vinejax.rollout.stats import EngineStats
 from vinejax.rollout.stop import first_states, stop_table, token_texts
 from vinejax.runtime import distributed
 from vinejax.runtime.compiles import num_compiles
 from vinejax.settings import SampleConfig
 from vinejax.text import Tokenizer
-
-
-class Scored(NamedTuple):
-    """`grow_scored`'s results."""
-
-    grown: list[Grown]
-    trunk_logprobs: list[np.ndarray]  # f32[length] per trunk, 0 at the first token
 
 
 class Engine:
@@ -84,12 +78,10 @@ class Engine:
         self.slots, self.window_rows, self.chunk = slots, window_rows, chunk
         self.memory_gib = memory_gib
         self.stats = EngineStats()
-        eos_ids = set(model.cfg.eos_ids)
-        if tokenizer.eos_token_id is not None:
-            eos_ids.add(tokenizer.eos_token_id)  # pyright: ignore[reportArgumentType]
+        eos_ids = {*model.cfg.eos_ids, tokenizer.eos_token_id} - {None}  # pyright: ignore
         self.eos_ids = tuple(sorted(eos_ids))
-        given = mesh or model.mesh
-        self.mesh = arrays.one_device_mesh() if given is None else with_auto_axes(given)
+        given = mesh or model.mesh or mesh_over((1, 1, 1), jax.devices()[:1])
+        self.mesh = with_auto_axes(given)
         split.check_tensor(model, self.mesh)
         # The arrays of the parameters that were given last, and their decoding copy.
         self._weights: tuple[list[Any], split.Weights] | None = None
@@ -99,7 +91,7 @@ class Engine:
         self,
         params: Params,
         trunks: Trunks,
-        branches: Sequence[Branch],
+        branches: Branches,
         max_tokens: MaxTokens = None,
         scored: bool = False,
     ) -> Stream:
@@ -107,7 +99,8 @@ class Engine:
 
         `max_tokens` bounds each branch (default: the sampling configuration's), and so does the
         model's context less its position; one with a bound of 0 comes first, an empty 'length'.
-        With `scored` the stream has the trunks' log-probabilities once the loop has ended.
+        With `scored` the stream has the log-probabilities of all trunks' own tokens once the loop
+        has ended: of the full softmax at the sampling temperature, as `learner.score.score` has.
 
         Of several hosts all must make the call and run the loop to its end. Each gets every pair
         once: those that `is_mine` (which it reads itself) as they end, the others after its last.
@@ -122,30 +115,10 @@ class Engine:
         return Stream(functools.partial(self._grow, params, work, scored))
 
     def grow(
-        self,
-        params: Params,
-        trunks: Trunks,
-        branches: Sequence[Branch],
-        max_tokens: MaxTokens = None,
+        self, params: Params, trunks: Trunks, branches: Branches, max_tokens: MaxTokens = None
     ) -> list[Grown]:
         """The continuations of `stream` as a list, in the branches' order."""
         return self.stream(params, trunks, branches, max_tokens).in_order()
-
-    def grow_scored(
-        self,
-        params: Params,
-        trunks: Trunks,
-        branches: Sequence[Branch],
-        max_tokens: MaxTokens = None,
-    ) -> Scored:
-        """As `grow`, and the log-probabilities of the trunks' own tokens, from their prefill.
-
-        They are those of the full softmax at the sampling temperature, as `learner.score.score` has
-        them. Raises DivergedError for a trunk without branches too.
-        """
-        stream = self.stream(params, trunks, branches, max_tokens, scored=True)
-        grown = stream.in_order()
-        return Scored(grown, stream.trunk_logprobs)
 
     @property
     def scores_as_learner(self) -> bool:
@@ -180,13 +153,14 @@ class Engine:
         """A phase for this work, with its caches made and nothing computed."""
         loads, sizes = self._assign(work, scored, self._memory(params))
         distributed.barrier("grow", (work, sizes))
-        match = first_states(self._table, work)
+        table, stops = self._automaton
+        match = first_states(table, work)
         programs = Programs(
             config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
             temperature=self.sample_config.temperature if scored else None,
             weights=self._decoding(params),
-            queue=arrays.put_queue(self.mesh, queue_fields(work, match, loads, sizes.queue)),
-            stops=self._stops,
+            queue=make_queue(self.mesh, work, match, loads, sizes.queue),
+            stops=stops,
         )
         return Phase(programs, work, loads, self.stats)
 
@@ -200,7 +174,7 @@ class Engine:
             window_rows=self.window_rows, chunk=self.chunk,
         )  # fmt: skip
         self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
-        shards = split.num_shards(self.mesh)
+        shards = num_shards(self.mesh)
         trunk_of = [branch.trunk for branch in work.branches]
         loads = assign(trunk_of, work.budgets, shards, sizes.rows)
         if scored:
@@ -214,8 +188,11 @@ class Engine:
     def _decoding(self, params: Params) -> split.Weights:
         """The decoding copy of the weights; made once for all phases with the same arrays."""
         leaves = jax.tree.leaves(params)
-        if self._weights is None or not _are_the_same(leaves, self._weights[0]):
-            self._weights = None  # before the next are made
+        known = self._weights[0] if self._weights else []
+        # NumPy's arrays are never the same: they may have changed in place.
+        is_same = [isinstance(x, jax.Array) and x is y for x, y in zip(leaves, known, strict=False)]
+        if self._weights is None or len(leaves) != len(known) or not all(is_same):
+            self._weights, known = None, []  # freed before the next are made
             copy = split.for_decoding(self.model, self.mesh, place_params(self.mesh, params))
             self._weights = leaves, copy
         return self._weights[1]
@@ -232,15 +209,11 @@ class Engine:
         return self._memory_bytes
 
     @functools.cached_property
-    def _table(self) -> np.ndarray:
-        """The automaton of the stop strings."""
+    def _automaton(self) -> tuple[np.ndarray, jax.Array]:
+        """The automaton of the stop strings, on the host and on every device."""
         stop, size = self.sample_config.stop, self.model.cfg.vocab_size
-        return stop_table(stop, token_texts(self.tokenizer, size) if stop else [""] * size)
-
-    @functools.cached_property
-    def _stops(self) -> jax.Array:
-        """The automaton on every device."""
-        return arrays.put_replicated(self.mesh, self._table)
+        table = stop_table(stop, token_texts(self.tokenizer, size) if stop else [""] * size)
+        return table, arrays.put_on_mesh(self.mesh, split.REPLICATED, table)
 
     def _go_on(self, params: Params, work: Work, cut_short: Sequence[Drawn]) -> Iterator[Drawn]:
         """Resumes branches that the devices ended at a stop string that the decoded text lacks.
@@ -262,10 +235,3 @@ class Engine:
             for more in self._phase(params, rest, scored=False).run():
                 i, tokens, logprobs, _ = cut_short[more.branch]
                 yield Drawn(i, tokens + more.tokens, logprobs + more.logprobs, more.ended)
-
-
-def _are_the_same(leaves: list[Any], known: list[Any]) -> bool:
-    """Whether these are the very arrays. NumPy's never are: they may have changed in place."""
-    return len(leaves) == len(known) and all(
-        x is y and isinstance(x, jax.Array) for x, y in zip(leaves, known, strict=True)
-    )

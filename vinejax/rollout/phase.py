@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from vinejax.errors import DivergedError
 from vinejax.rollout import decode
@@ -55,13 +56,12 @@ class _Entry(NamedTuple):
 Entries = list[list[_Entry]]  # of each shard
 
 
-def queue_fields(
-    work: Work, match: list[int], loads: list[list[Load]], size: int
-) -> dict[str, np.ndarray]:
-    """The shards' branches in the order of their loads, padded to `size`: [Z, size] each.
+def make_queue(
+    mesh: Mesh, work: Work, match: list[int], loads: list[list[Load]], size: int
+) -> decode.Queue:
+    """The shards' branches on the mesh, in the order of their loads, padded to `size` per shard.
 
-    `match` has the state of the automaton that each branch begins with. `size` is larger than the
-    branches of any shard: rows look one past the last.
+    `match` has the state of the automaton that each branch begins with; `size` is `Sizes.queue`.
     """
     shape = (len(loads), size)
     fields = {name: np.ones(shape, np.int32) for name in ("position", "token", "budget", "match")}
@@ -75,7 +75,8 @@ def queue_fields(
             fields["match"][shard, q] = match[i]
             seed[shard, q] = branch.seed >> 32, branch.seed & 0xFFFFFFFF
     before = np.cumsum(fields["budget"], axis=1, dtype=np.int32) - fields["budget"]
-    return fields | {"seed": seed, "before": before}
+    fields |= {"seed": seed, "before": before}
+    return decode.Queue(**{name: put_on_shards(mesh, x) for name, x in fields.items()})
 
 
 class Phase:
@@ -189,11 +190,13 @@ class Phase:
         longest = max(len(self._tokens_of(entry)) for of_shard in entries for entry in of_shard)
         length = min(bucket(longest, least=32), self._sizes.columns)
         tokens = np.zeros((shards, batch, length), np.int32)
+        places = []
         for shard, of_shard in enumerate(entries):
             for place, entry in enumerate(of_shard):
                 ids = self._tokens_of(entry)
                 tokens[shard, place, : len(ids)] = ids
                 self._stats.prefill_tokens += len(ids)
+                places.append((entry.load.trunk, shard * batch + place))
         temperature, weights = self._programs.temperature, self._programs.weights
         on_mesh, entering = put_on_shards(self._mesh, tokens), self._entering(entries)
         self._window, self._rows, logprobs = prefill(
@@ -201,10 +204,7 @@ class Phase:
             entering,
         )  # fmt: skip
         if logprobs is not None:
-            for shard, of_shard in enumerate(entries):
-                for place, entry in enumerate(of_shard):
-                    place_of_all = shard * batch + place
-                    self._trunk_logprobs.append((entry.load.trunk, logprobs, place_of_all))
+            self._trunk_logprobs += [(trunk, logprobs, place) for trunk, place in places]
 
     def _copy(self, entries: Entries) -> None:
         source = np.zeros((len(entries), self._sizes.batch), np.int32)

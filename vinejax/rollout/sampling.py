@@ -110,12 +110,6 @@ def inverse_cdf(
     return _from_place(token + place * V, place, axis)
 
 
-def argmax(logits: Float[Array, "B V"], axis: str | None = None) -> Int[Array, " B"]:
-    """The most probable token, the first of equals."""
-    place = jnp.argmax(_places(logits.max(axis=-1), axis), axis=0)
-    return _from_place(jnp.argmax(logits, axis=-1) + place * logits.shape[-1], place, axis)
-
-
 def sample(
     logits: Float[Array, "B V"],
     u: Float[Array, " B"],
@@ -127,18 +121,20 @@ def sample(
     """One token per sequence, and its log-probability under the whole temperature-scaled softmax.
 
     `u` is the sequence's one uniform draw in [0, 1). The log-probability leaves top-p and top-k
-    out, as the scorer does, so that the two can be compared. Temperature 0 is argmax, scored at 1.
+    out, as the scorer does, so that the two can be compared. Temperature 0 is the most probable
+    token, the first of equals, scored at 1.
     """
     logprobs = log_softmax(logits / (temperature or 1.0), axis)
     if temperature == 0:
-        tokens = argmax(logits, axis)
+        place = jnp.argmax(_places(logits.max(axis=-1), axis), axis=0)
+        local = jnp.argmax(logits, axis=-1)
+        tokens = _from_place(local + place * logits.shape[-1], place, axis)
     else:
         probs = jnp.exp(logprobs)
         kept = probs
         if top_k:
-            k = jnp.full(u.shape, float(top_k))
             ones = jnp.ones_like(probs)
-            k = jnp.minimum(k, _total(ones, axis))
+            k = jnp.minimum(float(top_k), _total(ones, axis))
             kept = jnp.where(probs >= threshold(probs, ones, k, axis)[:, None], kept, 0.0)
         if top_p < 1.0:
             goal = top_p * _total(kept, axis)

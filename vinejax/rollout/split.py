@@ -8,7 +8,6 @@ vocabulary. KV heads that do not divide are repeated until they do.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -18,8 +17,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float, Int
 
+from vinejax.errors import ConfigError
 from vinejax.model.decoder import HEADS, Decoder, Params, cast_matrices, unstack_layers
-from vinejax.model.sharding import ROWS, AnyMesh, table_spec, tensor_only, uneven_size
+from vinejax.model.sharding import ROWS, AnyMesh, check_heads, table_spec, tensor_only
 
 Tree = TypeVar("Tree")
 KeyPath = tuple[Any, ...]  # of a weight, as jax.tree_util gives it
@@ -30,15 +30,12 @@ REPLICATED = Spec()
 Weights = dict[str, Any]
 
 
-def num_shards(mesh: AnyMesh) -> int:
-    """Places on the axes that split sequences; each decodes by itself."""
-    return mesh.shape["data"] * mesh.shape["fsdp"]
-
-
 def check_tensor(model: Decoder, mesh: AnyMesh) -> None:
-    """ValueError for a model that cannot be split over the tensor axis: see `uneven_size`."""
-    if what := uneven_size(mesh, model.cfg.num_heads, model.cfg.ffn):
-        raise ValueError(f"mesh.tensor = {mesh.shape[TENSOR]} does not divide the model's {what}")
+    """ValueError for a model that cannot be split over the tensor axis: see `check_heads`."""
+    try:
+        check_heads(mesh, model.cfg.num_heads, model.cfg.ffn)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
 
 
 def num_kv_heads(model: Decoder, mesh: AnyMesh) -> int:
@@ -113,13 +110,6 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Weights:
 def _gives_heads(path: KeyPath) -> bool:
     """Whether a weight is the kernel or bias of a product that gives heads."""
     return len(path) > 1 and path[-2].key in HEADS
-
-
-def on_shards(mesh: Mesh, function: Callable, in_specs: tuple, out_specs: tuple) -> Callable:
-    """The function run by every place of the mesh on its own parts of the arguments."""
-    return jax.shard_map(
-        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
-    )
 
 
 def readable(mesh: Mesh, tree: Tree) -> Tree:

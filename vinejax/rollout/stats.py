@@ -33,7 +33,5 @@ class EngineStats:
     def minus(self, earlier: "EngineStats") -> "EngineStats":
         """Counts since `earlier`, a copy made with dataclasses.replace."""
         now, then = dataclasses.asdict(self), dataclasses.asdict(earlier)
-        return EngineStats(
-            **{name: now[name] - then[name] for name in now if name != "cache_bytes"},
-            cache_bytes=self.cache_bytes,
-        )
+        since = {name: count - then[name] for name, count in now.items()}
+        return EngineStats(**since | {"cache_bytes": self.cache_bytes})

@@ -55,10 +55,8 @@ def sample_solutions(
                 background.add(i, problems[i // per_problem][0], grown.text)
         outcomes = shared_work(background.results())
     rewards = [outcomes.get(i, truncated or 0.0) for i in range(len(branches))]
-    groups = [
-        [responses[i * per_problem + rollout] for rollout in range(per_problem)]
-        for i in range(len(problems))
-    ]
+    drawn = [responses[i] for i in range(len(branches))]
+    groups = [drawn[i : i + per_problem] for i in range(0, len(drawn), per_problem)]
     return groups, np.array(rewards, np.float32).reshape(len(problems), per_problem)
 
 
@@ -114,13 +112,12 @@ def sample_episodes(
         for (problem, prompt), group in zip(problems, groups, strict=True)
         for grown in group
     ]
-    steps = shared_work(
-        {
-            i: split_solution(graded, engine.tokenizer, solution)
-            for i, (solution, _) in enumerate(drawn)
-            if is_mine(i)
-        }
-    )
+    mine = {
+        i: split_solution(graded, engine.tokenizer, solution)
+        for i, (solution, _) in enumerate(drawn)
+        if is_mine(i)
+    }
+    steps = shared_work(mine)
     return [
         Episode(
             problem_id=solution.problem.id,

@@ -15,7 +15,7 @@ import numpy as np
 
 from vinejax.model.decoder import Params
 from vinejax.rl.values import mc_values
-from vinejax.rollout.branches import Branch, Grown
+from vinejax.rollout.branches import Branch, Grown, Stream
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import Solution, is_graded, split_solution
 from vinejax.runtime.distributed import is_mine, shared_work
@@ -33,6 +33,7 @@ class _State(NamedTuple):
     problem: Problem
     trunk: int  # number of the episode
     episode: Episode
+    rollout: int  # number of the episode among those of its problem
     step: int  # c of s_c
     used: int  # response tokens before it
 
@@ -58,40 +59,34 @@ def fill_values(
     """
     k, gamma = cfg.values.k, cfg.ppo.gamma
     states, visits = _states(problems, episodes, cfg)
-    made, scored = _continue(engine, params, graded, states, episodes, cfg, iteration)
+    branches, budgets = _branches(states, cfg, iteration)
+    trunks = [episode.tokens for episode in episodes]
+    stream = engine.stream(params, trunks, branches, budgets, engine.scores_as_learner)
+    made = _continuations(stream, engine.tokenizer, graded, states, cfg)
     values = _means([continuation.reward for continuation in made], len(states), k)
     groups = [tuple(made[i : i + k]) for i in range(0, len(made), k)]
     filled = [
         _filled(episode, [groups[s] for s in visited], values[visited], gamma)
         for episode, visited in zip(episodes, visits, strict=True)
     ]
-    if not scored:
+    if not stream.trunk_logprobs:
         return filled
     return [
         dataclasses.replace(episode, scored=logprobs[len(episode.prompt) :].tolist())
-        for episode, logprobs in zip(filled, scored, strict=True)
+        for episode, logprobs in zip(filled, stream.trunk_logprobs, strict=True)
     ]
 
 
-def _continue(
-    engine: Engine,
-    params: Params,
-    graded: GradedTask,
-    states: list[_State],
-    episodes: list[Episode],
-    cfg: Config,
-    iteration: int,
-) -> tuple[list[Continuation], list[np.ndarray]]:
-    """(`values.k` continuations per state, the episodes' log-probabilities where they are scored).
+def _continuations(
+    stream: Stream, tokenizer: Tokenizer, graded: GradedTask, states: list[_State], cfg: Config
+) -> list[Continuation]:
+    """`values.k` continuations per state, in the states' order.
 
     Each is graded as the whole solution that it completes, while others are sampled, by the host
     that reads it.
     """
-    tokenizer, k, truncated = engine.tokenizer, cfg.values.k, cfg.reward.truncated
+    k, truncated = cfg.values.k, cfg.reward.truncated
     texts = [_text(tokenizer, state) for state in states]
-    branches, budgets = _branches(states, episodes, cfg, iteration)
-    trunks = [episode.tokens for episode in episodes]
-    stream = engine.stream(params, trunks, branches, budgets, engine.scores_as_learner)
     continuations: dict[int, Grown] = {}
     solutions: dict[int, Solution] = {}  # of this host's own
     with BackgroundGrading(graded) as background:
@@ -106,14 +101,14 @@ def _continue(
     if graded.has_steps or cfg.ppo.gamma != 1:  # else the return is the reward of the outcome
         discounted = {}
         for i, solution in solutions.items():
-            later = _later_rewards(graded, tokenizer, solution, states[i // k].used)
-            discounted[i] = _discounted(later, returns[i], cfg.ppo.gamma)
+            ends, rewards = split_solution(graded, tokenizer, solution)
+            used = states[i // k].used
+            discounted[i] = _return(ends, rewards, used, returns[i], cfg.ppo.gamma)
         returns = shared_work(discounted)
-    made = [
+    return [
         Continuation(grown.text, returns[i], grown.finish)
         for i, grown in sorted(continuations.items())
     ]
-    return made, stream.trunk_logprobs
 
 
 def _states(
@@ -126,14 +121,17 @@ def _states(
     by_id = {problem.id: problem for problem, _ in problems}
     most = cfg.values.max_states
     num_valued = None if most is None else most + 1  # s_0, too
+    rollouts: Counter[str] = Counter()
     states: list[_State] = []
     known: dict[tuple[object, ...], int] = {}
     visits: list[list[int]] = []
     for i, episode in enumerate(episodes):
         visits.append([])
+        problem, rollout = by_id[episode.problem_id], rollouts[episode.problem_id]
+        rollouts[episode.problem_id] += 1
         starts = [0, *episode.step_ends][:-1]  # the last step's end is terminal
         for c, used in enumerate(starts[:num_valued]):
-            state = _State(by_id[episode.problem_id], i, episode, c, used)
+            state = _State(problem, i, episode, rollout, c, used)
             prefix = (episode.problem_id, *episode.tokens[: state.position])
             key = prefix if cfg.values.dedup else (i, c)
             if key not in known:
@@ -143,36 +141,23 @@ def _states(
     return states, visits
 
 
-def _branches(
-    states: list[_State], episodes: list[Episode], cfg: Config, iteration: int
-) -> tuple[list[Branch], list[int]]:
+def _branches(states: list[_State], cfg: Config, iteration: int) -> tuple[list[Branch], list[int]]:
     """`values.k` branches per state, and their budgets.
 
     With `values.budget` 'left' a continuation may take what the trajectory had left at the state,
     so that value and policy share a horizon; with 'fresh' the whole budget, as in the reference.
     """
-    rollout_of = _rollout_numbers(episodes)
     branches, budgets = [], []
     for state in states:
         start = len(state.episode.prompt)
         used = state.used if cfg.values.budget == "left" else 0
         for k in range(cfg.values.k):
             # State 0 of `row_seed` is the solution itself: s_0 must not replay it.
-            place = (state.problem.id, rollout_of[state.trunk], state.step + 1, k)
+            place = (state.problem.id, state.rollout, state.step + 1, k)
             seed = row_seed(cfg.seed, iteration, *place)
             branches.append(Branch(state.trunk, state.position, seed, start))
             budgets.append(cfg.sample.max_tokens - used)
     return branches, budgets
-
-
-def _rollout_numbers(episodes: list[Episode]) -> list[int]:
-    """Which rollout of its problem each episode is."""
-    seen: Counter[str] = Counter()
-    numbers = []
-    for episode in episodes:
-        numbers.append(seen[episode.problem_id])
-        seen[episode.problem_id] += 1
-    return numbers
 
 
 def _text(tokenizer: Tokenizer, state: _State) -> str:
@@ -190,22 +175,18 @@ def _completed(state: _State, text: str, grown: Grown) -> Solution:
     return Solution(state.problem, state.episode.prompt, response, text)
 
 
-def _later_rewards(
-    graded: GradedTask, tokenizer: Tokenizer, solution: Solution, used: int
-) -> list[float]:
-    """Own rewards of the steps that end after the first `used` tokens: 0 if the task has none.
+def _return(
+    ends: list[int], rewards: list[float] | None, used: int, outcome: float, gamma: float
+) -> float:
+    """r_0 + γ·r_1 + γ²·r_2 + ... of the steps that end after the first `used` tokens.
 
-    How a solution divides may depend on what came after them.
+    The outcome's reward comes with the last; the steps' own are 0 if the task has none (None). How
+    a solution divides may depend on what came after the first `used` tokens.
     """
-    ends, rewards = split_solution(graded, tokenizer, solution)
     by_step = zip(ends, rewards or [0.0] * len(ends), strict=True)
-    return [reward for end, reward in by_step if end > used]
-
-
-def _discounted(rewards: list[float], outcome: float, gamma: float) -> float:
-    """r_0 + γ·r_1 + γ²·r_2 + ..., the outcome's reward coming with the last."""
-    of_steps = sum(gamma**i * reward for i, reward in enumerate(rewards))
-    return of_steps + gamma ** max(len(rewards) - 1, 0) * outcome
+    later = [reward for end, reward in by_step if end > used]
+    of_steps = sum(gamma**i * reward for i, reward in enumerate(later))
+    return of_steps + gamma ** max(len(later) - 1, 0) * outcome
 
 
 def _means(returns: list[float], num_states: int, k: int) -> np.ndarray:

@@ -4,7 +4,6 @@ It has W rows of S columns. A prefill writes trunks into rows; a row can be copi
 slots read a trunk than one row has lanes for. Padding is on the right, where no branch ever looks.
 """
 
-import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from vinejax.model import attention
 from vinejax.model.decoder import Decoder
-from vinejax.model.sharding import platform_of
+from vinejax.model.sharding import on_shards, platform_of
 from vinejax.rollout import split
 from vinejax.rollout.cache import WINDOW
 from vinejax.rollout.sampling import log_softmax, take_token
@@ -82,9 +81,8 @@ def prefill(
 
     in_specs = (split.weight_specs(model, mesh), WINDOW.spec, SHARDS, SHARDS, SHARDS)
     out_specs = (WINDOW.spec, SHARDS, SHARDS)
-    window, rows, logprobs = split.on_shards(mesh, one_shard, in_specs, out_specs)(
-        weights, window, rows, tokens, entering
-    )
+    run = on_shards(mesh, one_shard, in_specs, out_specs)
+    window, rows, logprobs = run(weights, window, rows, tokens, entering)
     return window, rows, split.readable(mesh, logprobs)
 
 
@@ -99,12 +97,11 @@ def _trunk_kv(
     model: Decoder, axis: str | None, platform: str, weights: Weights, tokens: Int[Array, "B T"]
 ) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
     """Each layer's keys and values [B, T, K, H], and the final hidden states [B, T, D]."""
-    cfg = model.cfg
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     x = split.embed(model, weights, tokens, axis)
     keys, values = [], []
     for i, layer in enumerate(weights["layers"]):
-        rule = dataclasses.replace(cfg.rule, window=cfg.window(i))
+        rule = model.cfg.rule(i)
 
         @jax.named_scope("attention")
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, rule: attention.AttentionRule = rule):
@@ -138,11 +135,9 @@ def copy_rows(
 ) -> tuple[Window, Rows]:
     """Copy the trunks of rows `source` into the rows that they enter."""
 
-    def one_shard(
-        window: Window, rows: Rows, source: jax.Array, entering: Entering
-    ) -> tuple[Window, Rows]:
+    def one_shard(window: Window, rows: Rows, source: jax.Array, entering: Entering):
         window = jax.tree.map(lambda x: x.at[entering.row].set(x[source], mode="drop"), window)
         return window, _serve(rows, entering)
 
     in_specs, out_specs = (WINDOW.spec, SHARDS, SHARDS, SHARDS), (WINDOW.spec, SHARDS)
-    return split.on_shards(mesh, one_shard, in_specs, out_specs)(window, rows, source, entering)
+    return on_shards(mesh, one_shard, in_specs, out_specs)(window, rows, source, entering)

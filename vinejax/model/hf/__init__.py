@@ -9,11 +9,4 @@ In reading order:
     names.py         our parameters <-> a checkpoint's tensors
     tensors.py       safetensors files, read by range
     architecture.py  a config.json without weights, for `--mode=plan`
-
-Ours and Hugging Face's names, in full in names.py:
-
-    embed, norm, head              model.embed_tokens, model.norm, lm_head
-    q, k, v, out                   self_attn.q_proj, .k_proj, .v_proj, .o_proj
-    gate, up, down                 mlp.gate_proj, .up_proj, .down_proj
-    attention_norm, mlp_norm       input_layernorm, post_attention_layernorm
 """

@@ -32,15 +32,13 @@ def find_folder(path: epath.PathLike) -> epath.Path:
     name = os.fspath(path)
     if folder.exists() or not HUB_NAME.fullmatch(name) or name.startswith("."):
         raise ModelError(f"{path}: no such model folder")
-    import huggingface_hub
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        return epath.Path(
-            huggingface_hub.snapshot_download(name, allow_patterns=WANTED, ignore_patterns=UNWANTED)
-        )
+        return epath.Path(snapshot_download(name, allow_patterns=WANTED, ignore_patterns=UNWANTED))
     except LocalEntryNotFoundError:
-        offline = " (HF_HUB_OFFLINE is set)" if huggingface_hub.constants.HF_HUB_OFFLINE else ""
+        offline = " (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else ""
         raise ModelError(
             f"{name}: no such model folder, and neither in the hub's cache nor to be downloaded"
             f"{offline}; give a folder, or `hf download {name}` first"

@@ -1,6 +1,7 @@
 """Read and write RoPE in config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from vinejax.errors import ModelError
 from vinejax.model.hf.fields import FieldReader
@@ -21,20 +22,8 @@ FIELDS: dict[str, tuple[list[str], list[str]]] = {
 KINDS = ("full_attention", "sliding_attention")  # the kinds of layers
 
 
-class Defaults(NamedTuple):
-    """The values of RoPE's own fields where those are left out."""
-
-    theta: float
-    partial: float
-    original: int
-
-
 def read_ropes(
-    read: FieldReader,
-    types: tuple[str, ...],
-    theta: float,
-    local_theta: float | None,
-    head_dim: int,
+    read: FieldReader, types: Sequence[str], theta: float, local_theta: float | None, head_dim: int
 ) -> tuple[Rope, Rope | None]:
     """The RoPE of layers with full attention and, with `local_theta`, that of layers with a window.
 
@@ -47,15 +36,15 @@ def read_ropes(
     local: Json = {}
     if local_theta is not None and "full_attention" in fields:  # as transformers 5 writes both
         fields, local = (_checked_object(read, fields.get(kind)) for kind in KINDS)
-    defaults = Defaults(
-        read.number("rope_theta", theta),
-        read.number("partial_rotary_factor", 1.0),
-        read.size(ORIGINAL, context),
-    )
+    defaults: Json = {
+        "rope_theta": read.number("rope_theta", theta),
+        "partial_rotary_factor": read.number("partial_rotary_factor", 1.0),
+        ORIGINAL: read.size(ORIGINAL, context),
+    }
     rope = _parse_rope(read.file, fields, types, defaults, head_dim, context)
     if local_theta is None:
         return rope, None
-    defaults = defaults._replace(theta=read.number("rope_local_base_freq", local_theta))
+    defaults["rope_theta"] = read.number("rope_local_base_freq", local_theta)
     fixed = tuple(kind for kind in types if kind not in BY_LENGTH)
     return rope, _parse_rope(read.file, local, fixed, defaults, head_dim, context)
 
@@ -68,22 +57,23 @@ def _checked_object(read: FieldReader, value: object) -> Json:
 
 
 def _parse_rope(
-    file: str, fields: Json, types: tuple[str, ...], defaults: Defaults, head_dim: int, context: int
+    file: str, fields: Json, types: Sequence[str], defaults: Json, head_dim: int, context: int
 ) -> Rope:
-    """The RoPE that one object of `fields` describes; ModelError as in `read_ropes`."""
+    """The RoPE that one object of `fields` describes; ModelError as in `read_ropes`.
+
+    `defaults` are the values of three fields where those are left out.
+    """
     kind = fields.get("rope_type") or fields.get("type") or "default"
     kind = "longrope" if kind == "su" else kind  # its name in the first Phi-3 files
     read = FieldReader(f"{file}: RoPE", {**fields, "rope_type": kind})
     if kind not in types:
         read.fail("rope_type", f"is not supported, only {', '.join(types)}")
-    values: Json = {
-        "rope_theta": read.number("rope_theta", defaults.theta),
-        "partial_rotary_factor": read.number("partial_rotary_factor", defaults.partial),
-    }
+    top = ("rope_theta", "partial_rotary_factor")
+    values: Json = {field: read.number(field, defaults[field]) for field in top}
     needed, optional = FIELDS[kind]
     for field in needed + optional:
         if field == ORIGINAL:
-            values[field] = read.size(field, defaults.original)
+            values[field] = read.size(field, defaults[field])
         elif read.get(field) is None and field in optional:
             continue
         elif field == "truncate":

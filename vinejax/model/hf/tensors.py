@@ -122,7 +122,12 @@ def read_header(file: epath.Path) -> list[StoredTensor]:
         try:
             header = json.loads(opened.read(length))
             header.pop("__metadata__", None)
-            entries = [(name, str(x["dtype"]), *_shape_and_range(x)) for name, x in header.items()]
+            entries = []
+            for name, entry in header.items():
+                shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
+                if any(type(x) is not int or x < 0 for x in (*shape, start, stop)):
+                    raise ValueError
+                entries.append((name, str(entry["dtype"]), shape, start, stop))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ModelError(f"{file} is not a safetensors file: its header is damaged") from None
     tensors = []
@@ -132,21 +137,12 @@ def read_header(file: epath.Path) -> list[StoredTensor]:
             raise ModelError(f"{file}: tensor {name} is stored as {dtype}, supported are {known}")
         if stop - start != math.prod(shape) * DTYPES[dtype].itemsize:
             raise ModelError(f"{file}: tensor {name} has {stop - start} bytes for shape {shape}")
-        if 8 + length + stop > size:
-            raise ModelError(
-                f"{file} is not a whole safetensors file: tensor {name} ends at byte "
-                f"{8 + length + stop} of {size}; download it again"
-            )
+        end = 8 + length + stop
+        if end > size:
+            rule = f"tensor {name} ends at byte {end} of {size}; download it again"
+            raise ModelError(f"{file} is not a whole safetensors file: {rule}")
         tensors.append(StoredTensor(name, file, DTYPES[dtype], shape, 8 + length + start))
     return tensors
-
-
-def _shape_and_range(entry: dict[str, Any]) -> tuple[tuple[int, ...], int, int]:
-    """Shape, first byte and end of the bytes in a header's entry; ValueError if not integers."""
-    shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
-    if any(type(x) is not int or x < 0 for x in (*shape, start, stop)):
-        raise ValueError
-    return shape, start, stop
 
 
 @dataclasses.dataclass(frozen=True)

@@ -53,8 +53,8 @@ def load_pretrained(
     return model, load_params(folder, model, dtype, mesh), tokenizer
 
 
-def _check_dtype(dtype: str) -> None:
-    if dtype not in DTYPES:
+def _check_dtype(dtype: str | None) -> None:
+    if dtype not in (None, *DTYPES):
         raise ModelError(f"dtype = {dtype!r} is none of {', '.join(DTYPES)}")
 
 
@@ -209,8 +209,7 @@ def save_pretrained(
     fit the model, and for an architecture that the family does not have.
     """
     folder = epath.Path(path)
-    if dtype is not None:
-        _check_dtype(dtype)
+    _check_dtype(dtype)
     _check_params(model, params)
     config = config_json(model.cfg, jnp.dtype(dtype or params["embed"].dtype).name)
     new_tensors = _new_tensors(model, params, dtype)
