@@ -194,12 +194,11 @@ def _without_repetition(answer: str) -> str:
 
 def _last_formula(text: str) -> str | None:
     """The last formula between delimiters, where no number comes after it and no box is broken."""
-    last = None
-    for match in _FORMULA.finditer(text[-_LONGEST_TAIL:]):
-        last = match
-    if last is None or "boxed" in text or _NUMBER.search(text[-_LONGEST_TAIL:], last.end()):
+    tail = text[-_LONGEST_TAIL:]
+    formulas = list(_FORMULA.finditer(tail))
+    if not formulas or "boxed" in text or _NUMBER.search(tail, formulas[-1].end()):
         return None
-    formula = _undressed(next(filter(None, last.groups()), ""))
+    formula = _undressed(next(filter(None, formulas[-1].groups()), ""))
     return formula if re.search(r"[A-Za-z\d]", formula) else None
 
 

@@ -52,15 +52,20 @@ class _Parser:
         at = self.at + ahead
         return self.tokens[at][1] if at < len(self.tokens) else ""
 
-    def kind(self, ahead: int = 0) -> str:
-        at = self.at + ahead
-        return self.tokens[at][0] if at < len(self.tokens) else ""
+    def kind(self) -> str:
+        return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
 
     def take(self, expected: str = "") -> str:
         if self.at >= len(self.tokens) or (expected and self.peek() != expected):
             raise Malformed(f"expected {expected or 'more'}")
         self.at += 1
         return self.tokens[self.at - 1][1]
+
+    def accept(self, *expected: str) -> bool:
+        """Whether the next token is one of these; then it is taken."""
+        accepted = self.peek() in expected
+        self.at += accepted
+        return accepted
 
     def deeper(self, read: Callable[[], Tree]) -> Tree:
         self.depth += 1
@@ -73,11 +78,9 @@ class _Parser:
     def whole(self) -> Tree:
         """A sum, or two with `\\over` or `\\choose` between them."""
         tree = self.sum()
-        if self.peek() == "\\over":
-            self.take()
+        if self.accept("\\over"):
             return trees.Quotient(tree, self.sum())
-        if self.peek() == "\\choose":
-            self.take()
+        if self.accept("\\choose"):
             return trees.Call("binom", (tree, self.sum()))
         return tree
 
@@ -95,11 +98,9 @@ class _Parser:
     def product(self) -> Tree:
         tree = self.deeper(self.power)
         while True:
-            if self.peek() in _PRODUCT:
-                self.take()
+            if self.accept(*_PRODUCT):
                 tree = trees.Product((tree, self.signed()))
-            elif self.peek() == "/" and self.kind() == "op":
-                self.take()
+            elif self.kind() == "op" and self.accept("/"):
                 tree = trees.Quotient(tree, self.signed())
             elif self.at >= len(self.tokens) or self.ends_factor():
                 return tree
@@ -114,8 +115,7 @@ class _Parser:
         return self.peek() in _STOP or (self.peek() == "|" and self.bars)
 
     def signed(self) -> Tree:
-        if self.peek() == "-":
-            self.take()
+        if self.accept("-"):
             return trees.Negative(self.deeper(self.signed))
         return self.deeper(self.power)
 
@@ -134,9 +134,8 @@ class _Parser:
 
     def power(self) -> Tree:
         tree = self.postfix(self.atom())
-        if self.peek() != "^":
+        if not self.accept("^"):
             return tree
-        self.take()
         if self.is_degree():
             return self.postfix(trees.Marked("deg", tree))
         exponent = self.exponent()
@@ -152,12 +151,10 @@ class _Parser:
         return True
 
     def exponent(self) -> Tree:
-        if self.peek() == "-":
-            self.take()
+        if self.accept("-"):
             return trees.Negative(self.deeper(self.exponent))
-        tree = self.deeper(self.power) if self.peek() != "{" else self.deeper(self.group)
-        if self.peek() == "^":
-            self.take()
+        tree = self.deeper(self.power if self.peek() != "{" else self.group)
+        if self.accept("^"):
             return trees.Power(tree, self.deeper(self.exponent))
         return tree
 
@@ -256,13 +253,12 @@ class _Parser:
 
     def root(self) -> Tree:
         index: Tree = trees.number(2)
-        if self.peek() == "[":
-            self.take()
+        if self.accept("["):
             index = self.deeper(self.sum)
             self.take("]")
-        if self.kind() == "num":  # \sqrt12 is meant as the root of 12, whatever TeX prints
-            return trees.Call("root", (self.atom(), index))
-        return trees.Call("root", (self.argument(), index))
+        # \sqrt12 is meant as the root of 12, whatever TeX prints.
+        radicand = self.atom() if self.kind() == "num" else self.argument()
+        return trees.Call("root", (radicand, index))
 
     def function(self, name: str) -> Tree:
         """`\\sin^2 2x`, `\\log_2 8`: the argument runs to the next operator or function."""
@@ -287,8 +283,7 @@ class _Parser:
         """`(12, 18)`"""
         self.take("(")
         arguments = [self.deeper(self.whole)]
-        while self.peek() == ",":
-            self.take()
+        while self.accept(","):
             arguments.append(self.deeper(self.whole))
         self.take(")")
         return tuple(arguments)
@@ -296,8 +291,7 @@ class _Parser:
     def function_argument(self) -> Tree:
         if self.peek() in ("(", "{", "["):
             return self.deeper(self.atom)
-        if self.peek() == "-":
-            self.take()
+        if self.accept("-"):
             return trees.Negative(self.deeper(self.function_argument))
         tree = self.deeper(self.power)
         while not (self.at >= len(self.tokens) or self.ends_factor() or self.is_operator()):

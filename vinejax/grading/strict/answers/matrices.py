@@ -4,7 +4,7 @@ A determinant of formulas is the formula that it stands for.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from vinejax.grading.strict import latex
 from vinejax.grading.strict.algebra.trees import Product, Sum, Tree, number
@@ -46,10 +46,8 @@ def read_matrix(s: str, depth: int, read: Read) -> Node | None:
     if "\\begin" not in s:
         return None
     match = _MATRIX.fullmatch(s)
-    if not match:
-        return _expression(s, depth, read) if len(s) < 5000 else None
-    factor, bar, kind, body = match.groups()
-    if "\\begin" in factor + body:
+    factor, bar, kind, body = match.groups() if match else ("", "", "", "")
+    if not match or "\\begin" in factor + body:
         return _expression(s, depth, read) if len(s) < 5000 else None
     body = _ARRAY_SPEC.sub("", body, count=1) if kind == "array" else body
     rows = [r for r in latex.split_outside_brackets(body, _ROW)[0] if r.strip()]
@@ -86,11 +84,8 @@ def _expanded(cells: "Cells") -> Tree:
     if not cells:
         return number(1)
     first, *below = cells
-    terms: list[Tree] = []
-    for i, cell in enumerate(first):
-        minor = _expanded([row[:i] + row[i + 1 :] for row in below])
-        terms.append(Product((number((-1) ** i), cell, minor)))
-    return Sum(tuple(terms))
+    minors = [_expanded([row[:i] + row[i + 1 :] for row in below]) for i in range(len(first))]
+    return Sum(tuple(Product((number((-1) ** i), first[i], m)) for i, m in enumerate(minors)))
 
 
 def _read_list(read: Read, text: str, depth: int) -> tuple[Node, ...]:
@@ -135,8 +130,7 @@ def _formulas(node: Node | None) -> Cells | None:
     if not isinstance(node, Matrix) or node.bars or len({len(row) for row in node.rows}) != 1:
         return None
     cells = [[c.tree for c in row if isinstance(c, Formula)] for row in node.rows]
-    same_size = all(len(c) == len(row) for c, row in zip(cells, node.rows, strict=True))
-    return cells if same_size else None
+    return cells if list(map(len, cells)) == list(map(len, node.rows)) else None
 
 
 def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, int]:
@@ -154,14 +148,12 @@ def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, 
         if len(result[0]) != len(grid) or max(len(result), len(grid[0])) ** 2 > MAX_PRODUCT:
             return None, at
         columns = list(zip(*grid, strict=True))
-        result = [
-            [
-                Sum(tuple(Product((x, y)) for x, y in zip(row, column, strict=True)))
-                for column in columns
-            ]
-            for row in result
-        ]
+        result = [[_scalar_product(row, column) for column in columns] for row in result]
     return result, at
+
+
+def _scalar_product(row: Iterable[Tree], column: Iterable[Tree]) -> Tree:
+    return Sum(tuple(map(Product, zip(row, column, strict=True))))
 
 
 def _sum(a: Cells, b: Cells) -> Cells | None:

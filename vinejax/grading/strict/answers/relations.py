@@ -31,18 +31,17 @@ def name_of(node: Node) -> str:
 
 def _is_name(node: Node) -> bool:
     """Whether a left side only names what the right side says: x, f(x), AB, NO/BO, (x, y)."""
-    if isinstance(node, nodes.Text):
-        return True
-    if isinstance(node, nodes.Raw):
-        # A\\cap B, \\angle ABC, or a product of matrices that is said to be a number
-        return node.source[:1].isalpha() or "\\" in node.source
-    if isinstance(node, nodes.Sequence):
-        return all(_is_name(item) for item in node.items)
-    if isinstance(node, nodes.Ratio):  # a:b = 1:2
-        return not node.unit and all(_is_name(part) for part in node.parts)
-    if not isinstance(node, nodes.Formula) or not _only_symbols(node.tree):
-        return False
-    return not node.unit or node.unit.strip(OPEN + CLOSE).isupper()  # \angle ABC
+    match node:
+        case nodes.Text():
+            return True
+        case nodes.Raw(source):
+            # A\\cap B, \\angle ABC, or a product of matrices that is said to be a number
+            return source[:1].isalpha() or "\\" in source
+        case nodes.Sequence(items=parts) | nodes.Ratio(parts=parts, unit=""):  # a:b = 1:2
+            return all(map(_is_name, parts))
+        case nodes.Formula(tree=tree, unit=unit) if _only_symbols(tree):
+            return not unit or unit.strip(OPEN + CLOSE).isupper()  # \angle ABC
+    return False
 
 
 def is_y_of_x(a: Node, b: Node) -> bool:

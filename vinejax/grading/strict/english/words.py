@@ -76,10 +76,7 @@ def mark_words(s: str) -> str:
 
 def _separator(match: re.Match[str]) -> str:
     """The one separator that several mean together: `, and` is `and`."""
-    for joiner in (OR, AND):
-        if joiner in match.group():
-            return f"{joiner} "
-    return ", "
+    return next((f"{mark} " for mark in (OR, AND) if mark in match.group()), ", ")
 
 
 def _mark_one(match: re.Match[str]) -> str:
