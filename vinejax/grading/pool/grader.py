@@ -9,6 +9,7 @@ each pair has the full time limit. Signals and threads, which other graders use,
 hanging sympy, and a process that runs JAX must not be forked.
 """
 
+import contextlib
 import dataclasses
 import os
 import selectors
@@ -50,7 +51,7 @@ class GraderStats:
     started: int = 0  # workers, the first ones and every replacement
 
 
-class Grader:
+class Grader(contextlib.AbstractContextManager["Grader"]):
     """A pool of graders; a context manager, usable from several threads, one call at a time.
 
     `timeout_s` is wall-clock time for one pair, from when a worker starts on it; then the worker
@@ -87,9 +88,6 @@ class Grader:
         self._failed_starts = 0
         self._closed = False
         self._own_new_workers()
-
-    def __enter__(self) -> "Grader":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -279,10 +277,7 @@ class Grader:
 
 
 def _end_all(
-    live: list[WorkerProcess],
-    dying: list[tuple[WorkerProcess, float]],
-    pid: int,
-    grace_s: float,
+    live: list[WorkerProcess], dying: list[tuple[WorkerProcess, float]], pid: int, grace_s: float
 ) -> None:
     """End every worker, unless this is a forked child: they are its parent's."""
     if os.getpid() != pid:

@@ -48,13 +48,9 @@ _LONG_EXPONENT = re.compile(r"[0-9.]e[+-]?[0-9]{4,}", re.IGNORECASE)
 _IMPLICIT = (*sp.standard_transformations, sp.implicit_multiplication_application)
 _EXPLICIT = (*sp.standard_transformations, sp.convert_xor)
 _CONSTANTS = {"pi": sympy.pi, "E": sympy.E, "I": sympy.I, "oo": sympy.oo}
-_FUNCTIONS = {
-    name: getattr(sympy, name)
-    for name in (
-        *("sqrt", "exp", "log", "ln", "sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos"),
-        *("atan", "acot", "sinh", "cosh", "tanh", "coth"),
-    )
-}
+_FUNCTION_NAMES = """
+    sqrt exp log ln sin cos tan cot sec csc asin acos atan acot sinh cosh tanh coth""".split()
+_FUNCTIONS = {name: getattr(sympy, name) for name in _FUNCTION_NAMES}
 
 
 class Refused(ValueError):
@@ -125,10 +121,7 @@ def _names() -> dict[str, Any]:
 
 
 class _Builder(ast.NodeVisitor):
-    """Syntax tree to sympy expression; any node without a method here is refused.
-
-    Raises Refused, or KeyError for a name or an operator that is in no table.
-    """
+    """Syntax tree to sympy expression; a node without a method or an entry here is refused."""
 
     def generic_visit(self, node: ast.AST) -> Any:
         raise Refused(type(node).__name__)

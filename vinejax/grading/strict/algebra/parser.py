@@ -24,7 +24,7 @@ _GREEK = set(
     Omega ell hbar emptyset odot circ prime max min oplus perp parallel triangle angle""".split()
 )
 _STOP = {"+", "-", ")", "}", "]", ",", "/", "%", "\\pm", "\\mp", "\\rfloor", "\\rceil"}
-_STOP |= {"\\over", "\\choose"}
+_STOP |= {"\\over", "\\choose", ""}  # "" is the end
 _PRODUCT = {"*", "\\cdot", "\\times"}
 _OF_SEVERAL = {"max", "min", "gcd", "lcm"}
 _WRAPPERS = {"\\overline", "\\mathbb", "\\bar", "\\dot", "\\mathrm"}
@@ -102,7 +102,7 @@ class _Parser:
                 tree = trees.Product((tree, self.signed()))
             elif self.kind() == "op" and self.accept("/"):
                 tree = trees.Quotient(tree, self.signed())
-            elif self.at >= len(self.tokens) or self.ends_factor():
+            elif self.ends_factor():
                 return tree
             elif self.peek() == "(" and self.kind() == "op":
                 tree = trees.Product((tree, self.deeper(self.power)))
@@ -110,6 +110,7 @@ class _Parser:
                 tree = self.join(tree, self.deeper(self.power))
 
     def ends_factor(self) -> bool:
+        """Whether no factor begins here."""
         if self.kind() == "text":
             return False
         return self.peek() in _STOP or (self.peek() == "|" and self.bars)
@@ -294,12 +295,9 @@ class _Parser:
         if self.accept("-"):
             return trees.Negative(self.deeper(self.function_argument))
         tree = self.deeper(self.power)
-        while not (self.at >= len(self.tokens) or self.ends_factor() or self.is_operator()):
+        while not (self.ends_factor() or self.peek() in _PRODUCT or self.peek()[1:] in FUNCTIONS):
             tree = self.join(tree, self.deeper(self.power))
         return tree
-
-    def is_operator(self) -> bool:
-        return self.peek() in _PRODUCT or self.peek()[1:] in FUNCTIONS
 
 
 def _is_word(tree: Tree) -> bool:

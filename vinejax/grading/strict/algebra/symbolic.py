@@ -108,9 +108,8 @@ def _same_constant(a: Tree, b: Tree, counted: frozenset[str]) -> bool:
 
     if _confirmed(near, (a, b), CONSTANT_BITS):
         return True
-    return not (_is_literal(a) and _is_literal(b)) and (
-        _rounds(a, b, counted) or _rounds(b, a, counted)
-    )
+    both_literal = _is_literal(a) and _is_literal(b)
+    return not both_literal and (_rounds(a, b, counted) or _rounds(b, a, counted))
 
 
 def _is_literal(tree: Tree) -> bool:

@@ -20,9 +20,8 @@ Read = Callable[[str, int], Node]
 Grid = tuple[tuple[Node, ...], ...]
 
 _MATRIX = re.compile(
-    r"(.*?)[(\[]?\s*(\|?)\s*\\begin\s*\{([pbvVB]?(?:small)?matrix|array|cases)\*?\}\s*(.*)"
-    r"\\end\s*\{\3\*?\}\s*\|?\s*[)\]]?",
-    re.DOTALL,
+    r"(?s)(.*?)[(\[]?\s*(\|?)\s*\\begin\s*\{([pbvVB]?(?:small)?matrix|array|cases)\*?\}\s*(.*)"
+    r"\\end\s*\{\3\*?\}\s*\|?\s*[)\]]?"
 )
 _DET = re.compile(rf"(.*?)(?:\\det|{OPEN}det{CLOSE}|\bdet)\s*", re.DOTALL)
 _TIMES = re.compile(r"(?:\\cdot|\\times|\*)\s*$")
@@ -60,15 +59,16 @@ def read_matrix(s: str, depth: int, read: Read) -> Node | None:
     named = _DET.fullmatch(factor)
     factor = _TIMES.sub("", named[1] if named else factor).strip()
     factor = "-1" if factor == "-" else factor
-    if named or bar or kind[0] in "vV":
-        grid = tuple(tuple(read(c, depth) for c in row) for row in cells)
+    is_matrix = not (named or bar or kind[0] in "vV")
+    if factor and is_matrix:
+        cells = [[f"({factor})*({c})" for c in row] for row in cells]
+    grid = tuple(tuple(read(c, depth) for c in row) for row in cells)
+    if not is_matrix:
         value = None if kind[0] == "V" else _determinant(grid, read(factor or "1", depth))
         if value is not None and not _SUM.search(_GROUP.sub("", factor)):
             return Formula(s, value)
         return None if named or factor else Matrix(s, grid, bars=True)
-    if factor:
-        cells = [[f"({factor})*({c})" for c in row] for row in cells]
-    return Matrix(s, tuple(tuple(read(c, depth) for c in row) for row in cells))
+    return Matrix(s, grid)
 
 
 def _determinant(grid: Grid, factor: Node) -> Tree | None:

@@ -114,9 +114,8 @@ def _restated(s: str, depth: int) -> Node | None:
     kind = nodes.Sequence if parts[1].strip()[:1] in ("(", "[") else nodes.Formula
     prose = isinstance(restated, nodes.Text | nodes.Relation)
     if isinstance(restated, nodes.Collection):  # 184, x < 2: (-\infty, 2) says more than its set
-        prose = len(restated.items) == 1 or all(
-            isinstance(item, nodes.Relation) for item in restated.items
-        )
+        inequalities = [item for item in restated.items if isinstance(item, nodes.Relation)]
+        prose = len(restated.items) in (1, len(inequalities))
     return node if prose and isinstance(node, kind | nodes.Collection) else None
 
 
@@ -196,9 +195,8 @@ def _union(s: str, depth: int) -> Node | None:
     if len(parts) == 1 or not all(p.strip() for p in parts):
         return None
     members = [_read(p, depth) for p in parts]
-    if kind == "intersection" and not all(
-        isinstance(n, nodes.Sequence | nodes.Collection) for n in members
-    ):
+    are_sets = all(isinstance(n, nodes.Sequence | nodes.Collection) for n in members)
+    if kind == "intersection" and not are_sets:
         return None
     sets = [n for n in members if isinstance(n, nodes.Collection) and n.kind == "set"]
     if len(sets) == len(members) and kind == "union":

@@ -11,6 +11,7 @@ from vinejax.grading.strict.answers import nodes, relations
 from vinejax.grading.strict.answers.nodes import Node, Sequence, source_key
 
 MAX_INTERVALS = 60
+_BRACKETS = {"<": "()", "<=": "[]"}
 _ONE_BOUND = (("<",), ("<=",))  # |x| < 3 is about x, 1 < |x| < 3 about |x|
 
 
@@ -57,9 +58,7 @@ def subject_of(node: Node) -> str:
         names = {name for side in sides for name in _subjects(side, node.ops)}
     if isinstance(node, nodes.Collection):
         names = {subject_of(item) for item in node.items} - {""}
-    if len(names) > 1:
-        return "?"
-    return min(names, default="")
+    return "?" if len(names) > 1 else min(names, default="")
 
 
 def _subjects(side: Node, ops: tuple[str, ...]) -> set[str]:
@@ -126,9 +125,11 @@ def _points(items: tuple[Node, ...]) -> list[Sequence] | None:
 def _excluding(items: tuple[Node, ...]) -> tuple[Node, ...]:
     """`x != 1, 2` as `x != 1, x != 2`."""
     first = items[0] if items else None
-    if not isinstance(first, nodes.Relation) or first.ops != ("!=",) or not _names(first):
+    if not isinstance(first, nodes.Relation) or first.ops != ("!=",):
         return items
     name = first.sides[0]
+    if not relations.name_of(name):
+        return items
     also = [
         x if isinstance(x, nodes.Relation) else nodes.Relation("", (name, x), ("!=",))
         for x in items[1:]
@@ -136,26 +137,24 @@ def _excluding(items: tuple[Node, ...]) -> tuple[Node, ...]:
     return (first, *also)
 
 
-def _names(relation: nodes.Relation) -> bool:
-    return bool(relations.name_of(relation.sides[0]))
-
-
 def _of_relation(node: nodes.Relation) -> list[Sequence] | None:
-    ops, sides = node.ops, node.sides
-    if ops == ("in",):
-        return _intervals(sides[1])
-    if ops == ("!=",) and _names(node):
-        return _less_point(_ALL, sides[1])
-    if ops == ("=",) and _names(node):
-        return _points(sides[1:])
-    if not set(ops) <= {"<", "<="}:
-        return None
-    brackets = {"<": "()", "<=": "[]"}
-    if len(ops) == 2 and relations.name_of(sides[1]):
-        return [_interval(brackets[ops[0]][0], sides[0], sides[2], brackets[ops[1]][1])]
-    if len(ops) != 1:
-        return None
-    opening, closing = brackets[ops[0]]
+    match node.ops, node.sides:
+        case ("in",), (_, values):
+            return _intervals(values)
+        case ("!=",), (name, value) if relations.name_of(name):
+            return _less_point(_ALL, value)
+        case ("=",), (name, value) if relations.name_of(name):
+            return _points((value,))
+        case ("<" | "<=" as lower, "<" | "<=" as upper), (low, name, high):
+            ends = _interval(_BRACKETS[lower][0], low, high, _BRACKETS[upper][1])
+            return [ends] if relations.name_of(name) else None
+        case ("<" | "<=" as operator,), sides:
+            return _of_inequality(sides, *_BRACKETS[operator])
+    return None
+
+
+def _of_inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[Sequence] | None:
+    """What `x < 2` or `|x| < 2` stands for; the brackets say whether its ends count."""
     for side, other, inside in ((sides[0], sides[1], True), (sides[1], sides[0], False)):
         if distance := _distance(side, other):
             low, high = distance
@@ -220,10 +219,8 @@ def _merge(spans: list[_Span]) -> list[_Span]:
     merged: list[_Span] = []
     for span in sorted(spans, key=lambda s: (s.low, s.open_low)):
         last = merged[-1] if merged else None
-        touch = last and (
-            span.low < last.high or span.low == last.high and not (span.open_low and last.open_high)
-        )
-        if not last or not touch:
+        # Two ends at the same place touch unless both are open.
+        if not last or (span.low, span.open_low and last.open_high) > (last.high, False):
             merged.append(span)
         elif (span.high, not span.open_high) > (last.high, not last.open_high):
             low, high = last.interval, span.interval

@@ -71,12 +71,6 @@ def _is_application(head: Tree, others: list[Tree]) -> bool:
     return is_function and all(isinstance(factor, trees.Number) for factor in others)
 
 
-def _difference(a: Node, b: Node) -> Tree | None:
-    if isinstance(a, nodes.Formula) and isinstance(b, nodes.Formula):
-        return trees.Sum((b.tree, trees.Negative(a.tree)))
-    return None
-
-
 def _labels(relation: nodes.Relation) -> set[str]:
     """The letters that belong to a name: ABC of `\\angle ABC = 30`."""
     names = [side for side in relation.sides if isinstance(side, nodes.Formula) and _is_name(side)]
@@ -88,8 +82,9 @@ def same_solutions(a: nodes.Relation, b: nodes.Relation) -> bool:
     operator = a.ops[0]
     if len(a.ops) > 1 or a.ops != b.ops or operator == "in" or _labels(a) != _labels(b):
         return False
-    x, y = _difference(*a.sides), _difference(*b.sides)
-    if x is None or y is None:
+    sides = [side.tree for side in (*a.sides, *b.sides) if isinstance(side, nodes.Formula)]
+    if len(sides) < 4:
         return False
-    sign = symbolic.sign_of_ratio(x, y)
+    differences = [trees.Sum((sides[i + 1], trees.Negative(sides[i]))) for i in (0, 2)]
+    sign = symbolic.sign_of_ratio(*differences)
     return sign > 0 if operator in ("<", "<=") else sign != 0

@@ -209,9 +209,8 @@ def _matrix(a: Node, b: Node) -> bool:
     if not isinstance(a, nodes.Matrix):
         return False
     if isinstance(b, nodes.Matrix):
-        return (
-            a.bars == b.bars and len(a.rows) == len(b.rows) and all(map(_in_order, a.rows, b.rows))
-        )
+        same_shape = a.bars == b.bars and len(a.rows) == len(b.rows)
+        return same_shape and all(map(_in_order, a.rows, b.rows))
     if isinstance(b, nodes.Sequence) and all(isinstance(row, nodes.Sequence) for row in b.items):
         rows = [row.items for row in b.items if isinstance(row, nodes.Sequence)]
         return not a.bars and len(rows) == len(a.rows) and all(map(_in_order, a.rows, rows))
