@@ -30,9 +30,8 @@ _PHRASES = (
 )
 # 'The answer is correct' looks back at an answer and gives none.
 _JUDGED = re.compile(
-    r"(?:[a-z]+ly |indeed |also )?(?:correct|right|valid|verified|confirmed|consistent|reasonable)"
-    r"(?:,| and\b| with\b| by\b|$)",
-    re.IGNORECASE,
+    r"(?i)(?:[a-z]+ly |indeed |also )?(?:correct|right|valid|verified|confirmed|consistent"
+    r"|reasonable)(?:,| and\b| with\b| by\b|$)"
 )
 _OPENERS = {"$$": "$$", "$": "$", "\\(": "\\)", "\\[": "\\]"}
 _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|(?<=\S)\s+(?:because|since|as|so)\s")
@@ -44,15 +43,13 @@ _OPEN_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
 _FORMULA_END = re.compile(r"\$|\\\]|\\\)|\n|\Z")
 _IN_WORDS = re.compile(r"([^()]*\d)\s*\(([A-Za-z -]+)\)")
 _NUMBER = re.compile(
-    r"(?:(?<![\w)\]}])(?:[-−]|(?<![\d)\]}] )[-−]\s))?"
+    r"(?i)(?:(?<![\w)\]}])(?:[-−]|(?<![\d)\]}] )[-−]\s))?"
     r"(?:\d+(?::\d+)+(?:\s?[ap](?:m\b|\.m\.?))?|\d+(?: : \d+)+|\d+ \d+/\d+"
     r"|(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3})+(?!\d)|\d+,\d\d(?![\d,.])|\d+)"
-    r"(?:\.\d+)?(?:/\d+)?%?|\.\d+(?:/\d+)?%?)",
-    re.IGNORECASE,
+    r"(?:\.\d+)?(?:/\d+)?%?|\.\d+(?:/\d+)?%?)"
 )
 _FORMULA = re.compile(
-    r"(?<!\\)\$\$(.+?)(?<!\\)\$\$|(?<!\\)\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
-    re.DOTALL,
+    r"(?s)(?<!\\)\$\$(.+?)(?<!\\)\$\$|(?<!\\)\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]"
 )
 _LONGEST_TAIL = 1000
 _MOST_PHRASES = 20  # looked at, from the last back
@@ -75,7 +72,8 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
     text where it is one word. Never raises.
     """
     if style == "gsm8k" and MARKER in text:
-        return _first_line(text.rpartition(MARKER)[2]) or None
+        lines = map(str.strip, text.rpartition(MARKER)[2].split("\n"))
+        return next(filter(None, lines), None)
     text_of_boxes = _BACKSLASHES.sub("", text)
     boxed = last_boxes(text_of_boxes)
     if boxed is not None:
@@ -124,11 +122,6 @@ def _words(text: str) -> int | None:
 def _undressed(text: str) -> str:
     """Drop dollars and punctuation at both ends; `.5` keeps its point."""
     return re.sub(r"^[\s*$,;:]*(?:\.(?!\d)[\s*$,;:]*)?", "", text).rstrip(" \t\n*$,;:.").strip()
-
-
-def _first_line(text: str) -> str:
-    """The first line that is not blank, without spaces around it."""
-    return next((line.strip() for line in text.split("\n") if line.strip()), "")
 
 
 def _after_phrase(tail: str) -> str:
@@ -194,12 +187,11 @@ def _without_repetition(answer: str) -> str:
 
 def _last_formula(text: str) -> str | None:
     """The last formula between delimiters, where no number comes after it and no box is broken."""
-    last = None
-    for match in _FORMULA.finditer(text[-_LONGEST_TAIL:]):
-        last = match
-    if last is None or "boxed" in text or _NUMBER.search(text[-_LONGEST_TAIL:], last.end()):
+    tail = text[-_LONGEST_TAIL:]
+    formulas = list(_FORMULA.finditer(tail))
+    if not formulas or "boxed" in text or _NUMBER.search(tail, formulas[-1].end()):
         return None
-    formula = _undressed(next(filter(None, last.groups()), ""))
+    formula = _undressed(next(filter(None, formulas[-1].groups()), ""))
     return formula if re.search(r"[A-Za-z\d]", formula) else None
 
 

@@ -9,6 +9,7 @@ each pair has the full time limit. Signals and threads, which other graders use,
 hanging sympy, and a process that runs JAX must not be forked.
 """
 
+import contextlib
 import dataclasses
 import os
 import selectors
@@ -17,11 +18,11 @@ import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from vinejax.errors import UserError
 from vinejax.grading.extract import Style, extract_answer, reference_gsm8k
-from vinejax.grading.pool.jobs import Job, Mode, cheap_verdict
+from vinejax.grading.pool.jobs import Job, Mode, characters_of, cheap_verdict
 from vinejax.grading.pool.process import WorkerProcess
 from vinejax.grading.reference.compare import bare_answers, equal_gsm8k, reference_answers
 
@@ -50,7 +51,7 @@ class GraderStats:
     started: int = 0  # workers, the first ones and every replacement
 
 
-class Grader:
+class Grader(contextlib.AbstractContextManager["Grader"]):
     """A pool of graders; a context manager, usable from several threads, one call at a time.
 
     `timeout_s` is wall-clock time for one pair, from when a worker starts on it; then the worker
@@ -87,9 +88,6 @@ class Grader:
         self._failed_starts = 0
         self._closed = False
         self._own_new_workers()
-
-    def __enter__(self) -> "Grader":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -149,11 +147,9 @@ class Grader:
 
     def _response_job(self, response: str, gold: str, problem: str) -> Job | bool:
         if self.mode == "strict":
-            answer = extract_answer(response, self.style)
-            return False if answer is None else ("strict", answer, gold)
+            return self._job(extract_answer(response, self.style), gold)
         if self.style == "gsm8k":
-            answer, gold_answer = reference_gsm8k(response), reference_gsm8k(gold)
-            return answer is not None and equal_gsm8k(answer, gold_answer or gold)
+            return self._job(reference_gsm8k(response), reference_gsm8k(gold) or gold)
         answers, golds = reference_answers(response, gold, problem)
         return ("reference", tuple(answers), tuple(golds))
 
@@ -246,20 +242,17 @@ class Grader:
         if reply is None:
             return []
         if worker.job is None:
-            return self._started(worker, reply)
+            if "fatal" in reply:
+                raise UserError(f"a grader's worker cannot start: {reply['fatal']}")
+            worker.ready = True
+            self._failed_starts = 0
+            return []
         job, worker.job = worker.job, None
         worker.graded += 1
         if worker.graded >= self.recycle:
             self._lose(worker, "error")  # it holds no job that the error could be about
         status = "error" if "error" in reply else "ok"
         return [(job, Verdict(reply.get("correct", False), status))]
-
-    def _started(self, worker: WorkerProcess, reply: dict[str, Any]) -> list[tuple[Job, Verdict]]:
-        if "fatal" in reply:
-            raise UserError(f"a grader's worker cannot start: {reply['fatal']}")
-        worker.ready = True
-        self._failed_starts = 0
-        return []
 
     def _lose(
         self, worker: WorkerProcess, status: Literal["timeout", "error"]
@@ -276,23 +269,15 @@ class Grader:
 
     def _remember(self, job: Job, verdict: Verdict) -> None:
         """Keep a verdict, also a timeout, which would come again; an error may not come again."""
-        _, prediction, gold = job
-        if verdict.status == "error" or _size(prediction) + _size(gold) > LONGEST_CACHED:
+        if verdict.status == "error" or sum(map(characters_of, job[1:])) > LONGEST_CACHED:
             return
         self._verdicts[job] = verdict
         while len(self._verdicts) > self.cache:
             self._verdicts.popitem(last=False)
 
 
-def _size(answer: str | tuple[str, ...] | None) -> int:
-    return len(answer) if isinstance(answer, str) else sum(map(len, answer or ()))
-
-
 def _end_all(
-    live: list[WorkerProcess],
-    dying: list[tuple[WorkerProcess, float]],
-    pid: int,
-    grace_s: float,
+    live: list[WorkerProcess], dying: list[tuple[WorkerProcess, float]], pid: int, grace_s: float
 ) -> None:
     """End every worker, unless this is a forked child: they are its parent's."""
     if os.getpid() != pid:

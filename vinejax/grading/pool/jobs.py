@@ -7,11 +7,7 @@ of None asks whether the gold, a string, is readable.
 
 from typing import Any, Literal
 
-from vinejax.grading.reference.compare import (
-    cheap_reference,
-    equal_reference,
-    readable_reference,
-)
+from vinejax.grading.reference import compare as reference
 from vinejax.grading.strict.compare import cheap_strict, equal_strict, readable_strict
 
 Mode = Literal["strict", "reference"]
@@ -28,27 +24,24 @@ def cheap_verdict(job: Job) -> bool | None:
     if prediction is None:
         return _cheap_readable(mode, str(gold))
     if isinstance(prediction, str) and isinstance(gold, str):
-        return _cheap_strict(prediction.strip(), gold.strip())
+        prediction, gold = prediction.strip(), gold.strip()
     if prediction == gold:
-        return True
-    if max(sum(map(len, prediction)), sum(map(len, gold))) > LONGEST_ANSWER:
+        return prediction != ""
+    if max(characters_of(prediction), characters_of(gold)) > LONGEST_ANSWER:
         return False
-    return cheap_reference(list(prediction), list(gold))
+    if isinstance(prediction, str) and isinstance(gold, str):
+        return cheap_strict(prediction, gold)
+    return reference.cheap_reference(list(prediction), list(gold))
 
 
-def _cheap_strict(prediction: str, gold: str) -> bool | None:
-    if not prediction or not gold:
-        return False
-    if prediction == gold:
-        return True
-    if max(len(prediction), len(gold)) > LONGEST_ANSWER:
-        return False
-    return cheap_strict(prediction, gold)
+def characters_of(answer: Answer | None) -> int:
+    """The length of an answer, or of all answers of one side; 0 for None."""
+    return sum(map(len, answer or ()))
 
 
 def _cheap_readable(mode: Mode, gold: str) -> bool | None:
     if mode == "reference":
-        return readable_reference(gold)
+        return reference.readable_reference(gold)
     if not gold.strip() or len(gold) > LONGEST_ANSWER:
         return False
     return True if cheap_strict(gold, "0") is not None else None  # a number
@@ -57,7 +50,7 @@ def _cheap_readable(mode: Mode, gold: str) -> bool | None:
 def full_verdict(mode: Mode, prediction: Any, gold: Any) -> bool:
     """The verdict, however long it takes. Only for a process that may be killed."""
     if prediction is None:
-        return readable_reference(gold) if mode == "reference" else readable_strict(gold)
+        return reference.readable_reference(gold) if mode == "reference" else readable_strict(gold)
     if mode == "reference":
-        return equal_reference(list(prediction), list(gold))
+        return reference.equal_reference(list(prediction), list(gold))
     return equal_strict(prediction, gold)

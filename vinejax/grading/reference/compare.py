@@ -45,9 +45,7 @@ def reference_answers(response: str, gold: str, problem: str = "") -> tuple[list
 
 def bare_answers(answer: str) -> list[str]:
     """The list that the reference makes of one answer, bare or still in its box."""
-    if "boxed{" in answer:
-        return extract_reference(answer)
-    return split_reference(answer)
+    return extract_reference(answer) if "boxed{" in answer else split_reference(answer)
 
 
 def _is_bare(text: str) -> bool:
@@ -152,10 +150,8 @@ def math_equal(prediction: str, gold: str, symbolic: Symbolic) -> bool:
             return True
     if _is_matrix(prediction) and _is_matrix(gold):
         rows, gold_rows = _rows(prediction), _rows(gold)
-        if len(rows) == len(gold_rows) and all(
-            _equal_parts(row.split("&"), gold_row.split("&"), symbolic)
-            for row, gold_row in zip(rows, gold_rows, strict=True)
-        ):
+        pairs = zip(rows, gold_rows, strict=False)
+        if len(rows) == len(gold_rows) and all(_equal_parts(*pair, symbolic) for pair in pairs):
             return True
     return _equal_equations(prediction, gold, symbolic) or symbolic(prediction, gold)
 
@@ -171,9 +167,9 @@ def _is_matrix(text: str) -> bool:
     return text.startswith(_MATRIX_STARTS) and text.endswith(_MATRIX_ENDS)
 
 
-def _rows(matrix: str) -> list[str]:
+def _rows(matrix: str) -> list[list[str]]:
     inside = matrix[len(_MATRIX_STARTS[0]) : -len(_MATRIX_ENDS[0])]
-    return [row.strip() for row in inside.split("\\\\") if row.strip()]
+    return [row.strip().split("&") for row in inside.split("\\\\") if row.strip()]
 
 
 def _equal_equations(prediction: str, gold: str, symbolic: Symbolic) -> bool:

@@ -18,10 +18,11 @@ import ast
 import builtins
 import functools
 import math
+import operator
 import re
-import tokenize
 import types
 import warnings
+from tokenize import TokenError
 from typing import Any
 
 import sympy
@@ -47,19 +48,9 @@ _LONG_EXPONENT = re.compile(r"[0-9.]e[+-]?[0-9]{4,}", re.IGNORECASE)
 _IMPLICIT = (*sp.standard_transformations, sp.implicit_multiplication_application)
 _EXPLICIT = (*sp.standard_transformations, sp.convert_xor)
 _CONSTANTS = {"pi": sympy.pi, "E": sympy.E, "I": sympy.I, "oo": sympy.oo}
-_FUNCTIONS = {
-    name: getattr(sympy, name)
-    for name in (
-        *("sqrt", "exp", "log", "ln", "sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos"),
-        *("atan", "acot", "sinh", "cosh", "tanh", "coth"),
-    )
-}
-_OPERATORS = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-}
+_FUNCTION_NAMES = """
+    sqrt exp log ln sin cos tan cot sec csc asin acos atan acot sinh cosh tanh coth""".split()
+_FUNCTIONS = {name: getattr(sympy, name) for name in _FUNCTION_NAMES}
 
 
 class Refused(ValueError):
@@ -116,8 +107,8 @@ def build_formula(text: str, implicit: bool = True) -> Any:
         try:
             code = sp.stringify_expr(text, {}, _names(), _IMPLICIT if implicit else _EXPLICIT)
             return _Builder().visit(ast.parse(code.strip(), mode="eval").body)
-        # The Python tokenizer and parser, on text that is no formula.
-        except (SyntaxError, tokenize.TokenError, IndexError, RecursionError, MemoryError) as error:
+        # The Python tokenizer and parser, on text that is no formula, and the tables of `_Builder`.
+        except (SyntaxError, TokenError, LookupError, RecursionError, MemoryError) as error:
             raise Refused("not a formula") from error
 
 
@@ -130,7 +121,7 @@ def _names() -> dict[str, Any]:
 
 
 class _Builder(ast.NodeVisitor):
-    """Syntax tree to sympy expression; any node without a method here is refused."""
+    """Syntax tree to sympy expression; a node without a method or an entry here is refused."""
 
     def generic_visit(self, node: ast.AST) -> Any:
         raise Refused(type(node).__name__)
@@ -141,25 +132,13 @@ class _Builder(ast.NodeVisitor):
         return sympy.sympify(node.value)
 
     def visit_Name(self, node: ast.Name) -> Any:
-        if node.id not in _CONSTANTS:
-            raise Refused(node.id)
         return _CONSTANTS[node.id]
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
-        value = self.visit(node.operand)
-        if isinstance(node.op, ast.USub):
-            return -value
-        if isinstance(node.op, ast.UAdd):
-            return value
-        raise Refused("an operator")
+        return _OPERATORS[type(node.op)](self.visit(node.operand))
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
-        left, right = self.visit(node.left), self.visit(node.right)
-        if isinstance(node.op, ast.Pow):
-            return _power(left, right)
-        if type(node.op) not in _OPERATORS:
-            raise Refused("an operator")
-        return _OPERATORS[type(node.op)](left, right)
+        return _OPERATORS[type(node.op)](self.visit(node.left), self.visit(node.right))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         """'2 or 3' is Python's `or` to the reference, and so its first number that is not 0."""
@@ -169,37 +148,24 @@ class _Builder(ast.NodeVisitor):
         return next((value for value in values if value), values[-1])
 
     def visit_Call(self, node: ast.Call) -> Any:
-        if node.keywords:
-            raise Refused("a keyword")
-        if isinstance(node.func, ast.Call):
-            return self._undefined_function(node)
-        name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if name in ("Symbol", "Float", "Number", "Integer"):
-            return self._leaf(name, node.args)
-        arguments = [self.visit(argument) for argument in node.args]
-        if name in ("factorial", "factorial2") and len(arguments) == 1:
-            return _factorial(getattr(sympy, name), arguments[0])
-        if name in _FUNCTIONS and 1 <= len(arguments) <= 2:
-            return _FUNCTIONS[name](*arguments)
-        raise Refused(name or "a call")
+        """A function of the list, or what the tokenizer writes: `Symbol('x')`, `Integer(2)`.
 
-    def _leaf(self, name: str, arguments: list[ast.expr]) -> Any:
-        """`Symbol('x')`, `Float('0.5')`, `Number('2')`, `Integer(2)`: written by the tokenizer."""
-        if len(arguments) != 1 or not isinstance(arguments[0], ast.Constant):
-            raise Refused(name)
-        value = arguments[0].value
-        if type(value) is not (int if name == "Integer" else str):
-            raise Refused(name)
-        return getattr(sympy, name)(value)
-
-    def _undefined_function(self, node: ast.Call) -> Any:
-        """`Function('f')(x)`: a letter in front of a bracket that nothing multiplied."""
-        maker = node.func
-        assert isinstance(maker, ast.Call)
-        ours = isinstance(maker.func, ast.Name) and maker.func.id == "Function"
-        if not ours or len(maker.args) != 1 or not isinstance(maker.args[0], ast.Constant):
-            raise Refused("a call")
-        return sympy.Function(str(maker.args[0].value))(*map(self.visit, node.args))
+        `Function('f')(x)` is a letter in front of a bracket that nothing multiplied.
+        """
+        match node:
+            case ast.Call(keywords=[_, *_]):
+                raise Refused("a keyword")
+            case ast.Call(ast.Call(ast.Name("Function"), [ast.Constant(name)]), arguments):
+                return sympy.Function(str(name))(*map(self.visit, arguments))
+            case ast.Call(ast.Name("Symbol" | "Float" | "Number" as name), [ast.Constant(str(x))]):
+                return getattr(sympy, name)(x)
+            case ast.Call(ast.Name("Integer"), [ast.Constant(value)]) if type(value) is int:
+                return sympy.Integer(value)
+            case ast.Call(ast.Name("factorial" | "factorial2" as name), [argument]):
+                return _factorial(getattr(sympy, name), self.visit(argument))
+            case ast.Call(ast.Name(name), [_] | [_, _]) if name in _FUNCTIONS:
+                return _FUNCTIONS[name](*map(self.visit, node.args))
+        raise Refused("a call")
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -213,6 +179,17 @@ def _power(base: Any, exponent: Any) -> Any:
         elif size > LARGEST_POWER:
             raise Refused("too large")
     return base**exponent
+
+
+_OPERATORS = {
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: _power,
+}
 
 
 def _factorial(function: Any, argument: Any) -> Any:

@@ -23,6 +23,7 @@ _QUICK_SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
 _APART = re.compile(r"[\d,](?:[\s$]|\\left|\\right)+[\d,]")
 # Commas that may separate thousands or items: no item of a list is written `000`.
 _AMBIGUOUS = re.compile(r"[1-9]\d{0,2}(?:,[1-9]\d\d)+")
+_BETWEEN_ITEMS = re.compile(rf",(?!\d{{3}}(?!\d))|[{marks.AND}{marks.OR}]")
 _COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d(?:\d\d+)?)")  # 1,5 is a list, 1,500 is not 1.5
 
 
@@ -35,11 +36,8 @@ def cheap_strict(prediction: str, gold: str) -> bool | None:
     a, b = _quick(prediction), _quick(gold)
     if a == b and a:
         return True
-    x = numbers.read_rational(a)
-    if x is None:
-        return None
-    y = numbers.read_rational(b)
-    return None if y is None else numbers.same_number(x, y, a, b)
+    x, y = numbers.read_rational(a), numbers.read_rational(b)
+    return None if x is None or y is None else numbers.same_number(x, y, a, b)
 
 
 def _quick(text: str) -> str:
@@ -80,7 +78,7 @@ def _equal(prediction: str, gold: str) -> bool:
         for x, y in ((a, b), (b, a)):
             if _COMMA_DECIMAL.fullmatch(x) and "," not in y:  # 0,5 against 1/2
                 return same(x.replace(",", "."), y)
-            if _AMBIGUOUS.fullmatch(x) and _is_list(y):  # 100,200 against 100, 200
+            if _AMBIGUOUS.fullmatch(x) and _BETWEEN_ITEMS.search(y):  # 100,200 against 100, 200
                 return same(x, y, thousands=False)
     except RecursionError:
         return False
@@ -109,7 +107,3 @@ def readable_strict(answer: str) -> bool:
         return reader.is_understood(reader.read_answer(cleaned))
     except RecursionError:
         return False
-
-
-def _is_list(text: str) -> bool:
-    return re.search(rf",(?!\d{{3}}(?!\d))|[{marks.AND}{marks.OR}]", text) is not None

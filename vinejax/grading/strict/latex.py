@@ -17,8 +17,7 @@ from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR, ROW, SET_CLOSE, S
 _BOX = re.compile(r"(?<!\\)\\+(?:boxed|fbox|framebox)(?![A-Za-z])")
 # Between boxes of one answer: no end of a sentence, and no blank line.
 _JOINT = re.compile(
-    r"(?!.*\n\s*\n)(?:\\(?:text|mbox|mathrm)\s*\{|\\q?quad|and|or|&|[\s,;${}]|\\[()\[\],;!: ])*",
-    re.DOTALL,
+    r"(?s)(?!.*\n\s*\n)(?:\\(?:text|mbox|mathrm)\s*\{|\\q?quad|and|or|&|[\s,;${}]|\\[()\[\],;!: ])*"
 )
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _SPACES = re.compile(r"\s*")
@@ -49,12 +48,13 @@ _TRANSLATE = str.maketrans(
 _SUPERSCRIPTS = re.compile(r"(?:\^\{\d\}){2,}")
 
 # One name for each command, and the commands that are written in its place.
-_SYNONYMS = r"""
+_SYNONYMS = rf"""
 \frac dfrac tfrac cfrac sfrac xfrac nicefrac; \binom dbinom tbinom; \le leq leqslant leqq;
 \ge geq geqslant geqq; \ne neq; < lt; > gt; | lvert rvert vert mid; [ lbrack; ] rbrack; * ast;
 / div; \emptyset varnothing oslash; \cup bigcup; ( langle; ) rangle; \approx simeq thickapprox;
 ^\circ degree degrees; \overline bar; \ldots dots cdots dotsc dotsb ldots;
-\setminus backslash smallsetminus
+\setminus backslash smallsetminus; {SET_OPEN} lbrace; {SET_CLOSE} rbrace; {OR} lor vee;
+{AND} land wedge
 """
 _WITHOUT_MEANING = """
     left right bigl bigr Bigl Bigr big Big bigg Bigg biggl biggr Biggl Biggr limits nolimits vec hat
@@ -62,8 +62,6 @@ _WITHOUT_MEANING = """
     sf tt thinspace negthinspace nonumber notag hspace ensuremath tiny scriptsize footnotesize small
     normalsize large Large LARGE huge Huge checkmark ldotp blacksquare square qed"""
 _ALIASES = {name: row.split()[0] for row in _SYNONYMS.split(";") for name in row.split()[1:]}
-_ALIASES |= {"lbrace": SET_OPEN, "rbrace": SET_CLOSE, "lor": OR, "vee": OR, "land": AND}
-_ALIASES |= {"wedge": AND}
 _ALIASES |= dict.fromkeys(["quad", "qquad", "newline", "space"], " ")
 _ALIASES |= dict.fromkeys(_WITHOUT_MEANING.split(), "")
 _COMMAND = re.compile(r"\\([A-Za-z]+)|\\([,;:!> ~{}%$&#|]|\n|\Z)")
@@ -97,9 +95,8 @@ _EMPTY_GROUP = re.compile(
 )
 _ONE_LETTER = re.compile(r"(\\(?:math(?:bf|rm|it|sf)|text(?:bf|rm|it)?))\s+([A-Za-z])(?![A-Za-z])")
 _LEAD = re.compile(
-    rf"^[\s:{OPEN}]*(?:so |thus |hence |therefore,? )*(?:the )?(?:final )?"
-    rf"(?:answer|result|solution)s?(?: is| are|:)*[\s{OPEN}{CLOSE}]*:?\s*",
-    re.IGNORECASE,
+    rf"(?i)^[\s:{OPEN}]*(?:so |thus |hence |therefore,? )*(?:the )?(?:final )?"
+    rf"(?:answer|result|solution)s?(?: is| are|:)*[\s{OPEN}{CLOSE}]*:?\s*"
 )
 
 

@@ -57,12 +57,12 @@ def rounds_to(value: Fraction, shown: str) -> bool:
     Shorter decimals are never approximations: 0.333 is not a third. The last of the 16 or 17
     digits of a double may be off by one.
     """
-    if significant_digits(shown) < LONG_DECIMAL or read_decimal(shown) is None:
+    exact = read_decimal(shown)
+    if exact is None or significant_digits(shown) < LONG_DECIMAL:
         return False
     places = len(shown.partition(".")[2])
-    exact = read_decimal(shown)
     slack = Fraction(1 if significant_digits(shown) > 15 else Fraction(1, 2), 10**places)
-    return exact is not None and abs(exact - value) <= slack
+    return abs(exact - value) <= slack
 
 
 def significant_digits(shown: str) -> int:

@@ -4,11 +4,11 @@ Sizes are bounded before a number is made: a tower of powers or a factorial rais
 instead of filling the memory.
 """
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from math import comb, factorial, gcd, lcm
 from typing import Any
 
 import mpmath
@@ -84,14 +84,13 @@ class Evaluator:
         return self.to_mp(x), self.to_mp(y)
 
     def symbol(self, name: str) -> Value:
-        if name == "pi":
-            return +self.mp.pi
-        if name == "e":
-            return +self.mp.e
-        if name == "i":
-            return self.mp.mpc(0, 1)
-        if name == "inf":
-            raise Undefined("infinity")
+        match name:
+            case "pi" | "e":
+                return +getattr(self.mp, name)
+            case "i":
+                return self.mp.mpc(0, 1)
+            case "inf":
+                raise Undefined("infinity")
         return self.point[name]
 
     def to_mp(self, value: Value) -> Value:
@@ -167,22 +166,20 @@ class Evaluator:
     def divisor_or_multiple(self, name: str, args: list[Value]) -> Fraction:
         if any(not isinstance(v, Fraction) or v.denominator != 1 for v in args):
             raise Undefined(f"{name} of numbers that are not whole")
-        whole = [int(v) for v in args]
-        return _bounded(Fraction(gcd(*whole) if name == "gcd" else lcm(*whole)))
+        return _bounded(Fraction(getattr(math, name)(*map(int, args))))
 
     def rounded(self, name: str, x: Value) -> Fraction:
         """The floor or the ceiling of a number."""
         if isinstance(x, Fraction):
-            return Fraction(math.floor(x) if name == "floor" else math.ceil(x))
+            return Fraction(getattr(math, name)(x))
         self.check(0, self.mp.mag(x) if x else 0)
-        return Fraction(int(self.mp.floor(x) if name == "floor" else self.mp.ceil(x)))
+        return Fraction(int(getattr(self.mp, name)(x)))
 
     def extreme(self, name: str, args: list[Value]) -> Value:
         values = [self.to_mp(v) for v in args]
         if any(getattr(v, "imag", 0) != 0 for v in values):
             raise Undefined("no order")
-        choose = max if name == "max" else min
-        return args[values.index(choose(values))]
+        return args[values.index(max(values) if name == "max" else min(values))]
 
     def transcendental(self, name: str, args: list[Value]) -> Value:
         x = self.to_mp(args[0])
@@ -210,7 +207,7 @@ class Evaluator:
                 raise Undefined("factorial of a negative number")
             if n > MAX_FACTORIAL:
                 raise TooLarge
-            return Fraction(factorial(int(n)))
+            return Fraction(math.factorial(int(n)))
         x = self.to_mp(n)
         if x and self.mp.mag(x) > 10:
             raise TooLarge
@@ -219,22 +216,19 @@ class Evaluator:
     def binomial(self, n: Value, k: Value) -> Value:
         if isinstance(n, Fraction) and isinstance(k, Fraction):
             if n.denominator == k.denominator == 1 and 0 <= n <= MAX_FACTORIAL and k >= 0:
-                return Fraction(comb(int(n), int(k)))
+                return Fraction(math.comb(int(n), int(k)))
         x, y = self.to_mp(n), self.to_mp(k)
         if max(self.mp.mag(v) if v else 0 for v in (x, y)) > 10:
             raise TooLarge
         return self.mp.binomial(x, y)
 
 
-_CONTEXTS: dict[int, Any] = {}
-
-
+@functools.cache
 def _context(bits: int) -> Any:
     """A context of mpmath of its own: the global precision is never touched."""
-    if bits not in _CONTEXTS:
-        _CONTEXTS[bits] = mpmath.mp.clone()
-        _CONTEXTS[bits].prec = bits
-    return _CONTEXTS[bits]
+    context = mpmath.mp.clone()
+    context.prec = bits
+    return context
 
 
 def bits_of(value: Fraction) -> int:
@@ -252,9 +246,9 @@ def _exact_power(base: Fraction, exponent: Fraction) -> Fraction | None:
     index, n = exponent.denominator, exponent.numerator
     if base < 0 or index > 64 or max(abs(n), base.numerator, base.denominator) > 10**15:
         return None
-    top, bottom = (round(v ** (1 / index)) for v in (base.numerator, base.denominator))
-    if top**index != base.numerator or bottom**index != base.denominator:
+    root = Fraction(*(round(part ** (1 / index)) for part in base.as_integer_ratio()))
+    if root**index != base:
         return None
-    if max(top.bit_length(), bottom.bit_length()) * abs(n) > MAX_BITS:
+    if bits_of(root) * abs(n) > MAX_BITS:
         raise TooLarge
-    return Fraction(top, bottom) ** n
+    return root**n

@@ -24,7 +24,7 @@ _GREEK = set(
     Omega ell hbar emptyset odot circ prime max min oplus perp parallel triangle angle""".split()
 )
 _STOP = {"+", "-", ")", "}", "]", ",", "/", "%", "\\pm", "\\mp", "\\rfloor", "\\rceil"}
-_STOP |= {"\\over", "\\choose"}
+_STOP |= {"\\over", "\\choose", ""}  # "" is the end
 _PRODUCT = {"*", "\\cdot", "\\times"}
 _OF_SEVERAL = {"max", "min", "gcd", "lcm"}
 _WRAPPERS = {"\\overline", "\\mathbb", "\\bar", "\\dot", "\\mathrm"}
@@ -52,15 +52,20 @@ class _Parser:
         at = self.at + ahead
         return self.tokens[at][1] if at < len(self.tokens) else ""
 
-    def kind(self, ahead: int = 0) -> str:
-        at = self.at + ahead
-        return self.tokens[at][0] if at < len(self.tokens) else ""
+    def kind(self) -> str:
+        return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
 
     def take(self, expected: str = "") -> str:
         if self.at >= len(self.tokens) or (expected and self.peek() != expected):
             raise Malformed(f"expected {expected or 'more'}")
         self.at += 1
         return self.tokens[self.at - 1][1]
+
+    def accept(self, *expected: str) -> bool:
+        """Whether the next token is one of these; then it is taken."""
+        accepted = self.peek() in expected
+        self.at += accepted
+        return accepted
 
     def deeper(self, read: Callable[[], Tree]) -> Tree:
         self.depth += 1
@@ -73,11 +78,9 @@ class _Parser:
     def whole(self) -> Tree:
         """A sum, or two with `\\over` or `\\choose` between them."""
         tree = self.sum()
-        if self.peek() == "\\over":
-            self.take()
+        if self.accept("\\over"):
             return trees.Quotient(tree, self.sum())
-        if self.peek() == "\\choose":
-            self.take()
+        if self.accept("\\choose"):
             return trees.Call("binom", (tree, self.sum()))
         return tree
 
@@ -95,13 +98,11 @@ class _Parser:
     def product(self) -> Tree:
         tree = self.deeper(self.power)
         while True:
-            if self.peek() in _PRODUCT:
-                self.take()
+            if self.accept(*_PRODUCT):
                 tree = trees.Product((tree, self.signed()))
-            elif self.peek() == "/" and self.kind() == "op":
-                self.take()
+            elif self.kind() == "op" and self.accept("/"):
                 tree = trees.Quotient(tree, self.signed())
-            elif self.at >= len(self.tokens) or self.ends_factor():
+            elif self.ends_factor():
                 return tree
             elif self.peek() == "(" and self.kind() == "op":
                 tree = trees.Product((tree, self.deeper(self.power)))
@@ -109,13 +110,13 @@ class _Parser:
                 tree = self.join(tree, self.deeper(self.power))
 
     def ends_factor(self) -> bool:
+        """Whether no factor begins here."""
         if self.kind() == "text":
             return False
         return self.peek() in _STOP or (self.peek() == "|" and self.bars)
 
     def signed(self) -> Tree:
-        if self.peek() == "-":
-            self.take()
+        if self.accept("-"):
             return trees.Negative(self.deeper(self.signed))
         return self.deeper(self.power)
 
@@ -134,9 +135,8 @@ class _Parser:
 
     def power(self) -> Tree:
         tree = self.postfix(self.atom())
-        if self.peek() != "^":
+        if not self.accept("^"):
             return tree
-        self.take()
         if self.is_degree():
             return self.postfix(trees.Marked("deg", tree))
         exponent = self.exponent()
@@ -152,12 +152,10 @@ class _Parser:
         return True
 
     def exponent(self) -> Tree:
-        if self.peek() == "-":
-            self.take()
+        if self.accept("-"):
             return trees.Negative(self.deeper(self.exponent))
-        tree = self.deeper(self.power) if self.peek() != "{" else self.deeper(self.group)
-        if self.peek() == "^":
-            self.take()
+        tree = self.deeper(self.power if self.peek() != "{" else self.group)
+        if self.accept("^"):
             return trees.Power(tree, self.deeper(self.exponent))
         return tree
 
@@ -256,13 +254,12 @@ class _Parser:
 
     def root(self) -> Tree:
         index: Tree = trees.number(2)
-        if self.peek() == "[":
-            self.take()
+        if self.accept("["):
             index = self.deeper(self.sum)
             self.take("]")
-        if self.kind() == "num":  # \sqrt12 is meant as the root of 12, whatever TeX prints
-            return trees.Call("root", (self.atom(), index))
-        return trees.Call("root", (self.argument(), index))
+        # \sqrt12 is meant as the root of 12, whatever TeX prints.
+        radicand = self.atom() if self.kind() == "num" else self.argument()
+        return trees.Call("root", (radicand, index))
 
     def function(self, name: str) -> Tree:
         """`\\sin^2 2x`, `\\log_2 8`: the argument runs to the next operator or function."""
@@ -287,8 +284,7 @@ class _Parser:
         """`(12, 18)`"""
         self.take("(")
         arguments = [self.deeper(self.whole)]
-        while self.peek() == ",":
-            self.take()
+        while self.accept(","):
             arguments.append(self.deeper(self.whole))
         self.take(")")
         return tuple(arguments)
@@ -296,16 +292,12 @@ class _Parser:
     def function_argument(self) -> Tree:
         if self.peek() in ("(", "{", "["):
             return self.deeper(self.atom)
-        if self.peek() == "-":
-            self.take()
+        if self.accept("-"):
             return trees.Negative(self.deeper(self.function_argument))
         tree = self.deeper(self.power)
-        while not (self.at >= len(self.tokens) or self.ends_factor() or self.is_operator()):
+        while not (self.ends_factor() or self.peek() in _PRODUCT or self.peek()[1:] in FUNCTIONS):
             tree = self.join(tree, self.deeper(self.power))
         return tree
-
-    def is_operator(self) -> bool:
-        return self.peek() in _PRODUCT or self.peek()[1:] in FUNCTIONS
 
 
 def _is_word(tree: Tree) -> bool:

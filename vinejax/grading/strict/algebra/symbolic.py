@@ -108,9 +108,8 @@ def _same_constant(a: Tree, b: Tree, counted: frozenset[str]) -> bool:
 
     if _confirmed(near, (a, b), CONSTANT_BITS):
         return True
-    return not (_is_literal(a) and _is_literal(b)) and (
-        _rounds(a, b, counted) or _rounds(b, a, counted)
-    )
+    both_literal = _is_literal(a) and _is_literal(b)
+    return not both_literal and (_rounds(a, b, counted) or _rounds(b, a, counted))
 
 
 def _is_literal(tree: Tree) -> bool:
@@ -128,12 +127,10 @@ def _rounds(tree: Tree, other: Tree, counted: frozenset[str]) -> bool:
     if numbers.significant_digits(tree.shown) < numbers.LONG_DECIMAL:
         return False
     exact = evaluate.Evaluator({}, CONSTANT_BITS, counted)(other)
-    if not isinstance(exact, Fraction):
-        if getattr(exact, "imag", 0) != 0:
-            return False
-        places = len(tree.shown.partition(".")[2]) + 5
-        exact = Fraction(int(exact.real * 10**places), 10**places)
-    return numbers.rounds_to(exact * sign, tree.shown)
+    if exact.imag != 0:
+        return False
+    places = len(tree.shown.partition(".")[2]) + 5
+    return numbers.rounds_to(_fraction(exact, places) * sign, tree.shown)
 
 
 def _near(x: Any, y: Any, bits: int, floor: int = 0) -> bool:
@@ -190,19 +187,18 @@ def real_value(tree: Tree) -> Any:
     if sign or variables(tree):
         return sign * math.inf if sign else None
     try:
-        measure = evaluate.Evaluator({}, POINT_BITS, frozenset({"deg", "pct", "log"}))
-        value = measure(tree)
-        if getattr(value, "imag", 0) != 0:
-            return None
+        value = evaluate.Evaluator({}, POINT_BITS, frozenset({"deg", "pct", "log"}))(tree)
         # Equal ends that were computed differently must be equal.
-        return round(Fraction(value) if isinstance(value, Fraction) else _fraction(value), 50)
+        return round(_fraction(value, 60), 50) if value.imag == 0 else None
     except _FAILURES:
         return None
 
 
-def _fraction(value: Any) -> Fraction:
-    """A real number of mpmath to 60 decimals."""
-    return Fraction(int(value.real * 10**60), 10**60)
+def _fraction(value: evaluate.Value, places: int) -> Fraction:
+    """A real number of mpmath to some decimals; a fraction as it is."""
+    if isinstance(value, Fraction):
+        return value
+    return Fraction(int(value.real * 10**places), 10**places)
 
 
 def as_rational(tree: Tree) -> trees.Number | None:
@@ -219,11 +215,8 @@ def as_rational(tree: Tree) -> trees.Number | None:
     except _FAILURES:
         return None
     first = values[0]
-    if not isinstance(first, Fraction) or any(v != first for v in values):
-        return None
-    if evaluate.bits_of(first) > MAX_WRITTEN:
-        return None
-    return trees.number(first)
+    is_constant = isinstance(first, Fraction) and all(v == first for v in values)
+    return trees.number(first) if is_constant and evaluate.bits_of(first) <= MAX_WRITTEN else None
 
 
 def sign_of_ratio(a: Tree, b: Tree) -> int:
@@ -244,11 +237,9 @@ def sign_of_ratio(a: Tree, b: Tree) -> int:
         return all(_near(x, y, bits) for x, y in crossed), span
 
     try:
-        if not _confirmed(proportional, (a, b), POINT_BITS):
-            return 0
+        confirmed = _confirmed(proportional, (a, b), POINT_BITS)
     except _FAILURES:
         return 0
-    quotient = quotients[0]
-    if getattr(quotient, "imag", 0) != 0:
+    if not confirmed or quotients[0].imag != 0:
         return 0
-    return 1 if quotient > 0 else -1
+    return 1 if quotients[0] > 0 else -1

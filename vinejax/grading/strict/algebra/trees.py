@@ -88,22 +88,16 @@ def nodes_of(tree: Tree) -> Iterator[Tree]:
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(_children(node))
+        match node:
+            case Sum(children) | Product(children) | Call(_, children):
+                stack.extend(children)
+            case Quotient(left, right) | Power(left, right):
+                stack.extend((left, right))
+            case Negative(inner) | Marked(_, inner):
+                stack.append(inner)
 
 
 def variables(tree: Tree) -> set[str]:
     """The names of the symbols that are not constants."""
     names = {node.name for node in nodes_of(tree) if isinstance(node, Symbol)}
     return names - CONSTANTS
-
-
-def _children(tree: Tree) -> "tuple[Tree, ...]":
-    match tree:
-        case Number() | Symbol():  # most nodes
-            return ()
-        case Sum(children) | Product(children) | Call(_, children):
-            return children
-        case Quotient(left, right) | Power(left, right):
-            return left, right
-        case Negative(inner) | Marked(_, inner):
-            return (inner,)

@@ -44,7 +44,9 @@ def _filled(before: tuple[Node, ...], dots: Node, after: tuple[Node, ...]) -> tu
         return (*before, dots, *after)
     if end:
         terms = [*start]
-        while len(terms) < MAX_TERMS and terms[-1] != end[0] and _is_short(terms[-1]):
+        while len(terms) < MAX_TERMS and terms[-1] != end[0]:
+            if evaluate.bits_of(terms[-1]) > symbolic.MAX_WRITTEN:
+                break
             terms.append(_next(terms[-1], step))
         if terms[-1] == end[0] and _goes_on(end, step):
             between = terms[len(start) : -1]
@@ -64,10 +66,6 @@ Step = tuple[Fraction, Fraction]  # difference and ratio: after x comes x * rati
 
 def _next(x: Fraction, step: Step) -> Fraction:
     return x * step[1] + step[0]
-
-
-def _is_short(x: Fraction) -> bool:
-    return evaluate.bits_of(x) <= symbolic.MAX_WRITTEN
 
 
 def _goes_on(terms: list[Fraction], step: Step) -> bool:

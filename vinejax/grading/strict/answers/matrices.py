@@ -4,7 +4,7 @@ A determinant of formulas is the formula that it stands for.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from vinejax.grading.strict import latex
 from vinejax.grading.strict.algebra.trees import Product, Sum, Tree, number
@@ -20,9 +20,8 @@ Read = Callable[[str, int], Node]
 Grid = tuple[tuple[Node, ...], ...]
 
 _MATRIX = re.compile(
-    r"(.*?)[(\[]?\s*(\|?)\s*\\begin\s*\{([pbvVB]?(?:small)?matrix|array|cases)\*?\}\s*(.*)"
-    r"\\end\s*\{\3\*?\}\s*\|?\s*[)\]]?",
-    re.DOTALL,
+    r"(?s)(.*?)[(\[]?\s*(\|?)\s*\\begin\s*\{([pbvVB]?(?:small)?matrix|array|cases)\*?\}\s*(.*)"
+    r"\\end\s*\{\3\*?\}\s*\|?\s*[)\]]?"
 )
 _DET = re.compile(rf"(.*?)(?:\\det|{OPEN}det{CLOSE}|\bdet)\s*", re.DOTALL)
 _TIMES = re.compile(r"(?:\\cdot|\\times|\*)\s*$")
@@ -46,10 +45,8 @@ def read_matrix(s: str, depth: int, read: Read) -> Node | None:
     if "\\begin" not in s:
         return None
     match = _MATRIX.fullmatch(s)
-    if not match:
-        return _expression(s, depth, read) if len(s) < 5000 else None
-    factor, bar, kind, body = match.groups()
-    if "\\begin" in factor + body:
+    factor, bar, kind, body = match.groups() if match else ("", "", "", "")
+    if not match or "\\begin" in factor + body:
         return _expression(s, depth, read) if len(s) < 5000 else None
     body = _ARRAY_SPEC.sub("", body, count=1) if kind == "array" else body
     rows = [r for r in latex.split_outside_brackets(body, _ROW)[0] if r.strip()]
@@ -62,15 +59,16 @@ def read_matrix(s: str, depth: int, read: Read) -> Node | None:
     named = _DET.fullmatch(factor)
     factor = _TIMES.sub("", named[1] if named else factor).strip()
     factor = "-1" if factor == "-" else factor
-    if named or bar or kind[0] in "vV":
-        grid = tuple(tuple(read(c, depth) for c in row) for row in cells)
+    is_matrix = not (named or bar or kind[0] in "vV")
+    if factor and is_matrix:
+        cells = [[f"({factor})*({c})" for c in row] for row in cells]
+    grid = tuple(tuple(read(c, depth) for c in row) for row in cells)
+    if not is_matrix:
         value = None if kind[0] == "V" else _determinant(grid, read(factor or "1", depth))
         if value is not None and not _SUM.search(_GROUP.sub("", factor)):
             return Formula(s, value)
         return None if named or factor else Matrix(s, grid, bars=True)
-    if factor:
-        cells = [[f"({factor})*({c})" for c in row] for row in cells]
-    return Matrix(s, tuple(tuple(read(c, depth) for c in row) for row in cells))
+    return Matrix(s, grid)
 
 
 def _determinant(grid: Grid, factor: Node) -> Tree | None:
@@ -86,11 +84,8 @@ def _expanded(cells: "Cells") -> Tree:
     if not cells:
         return number(1)
     first, *below = cells
-    terms: list[Tree] = []
-    for i, cell in enumerate(first):
-        minor = _expanded([row[:i] + row[i + 1 :] for row in below])
-        terms.append(Product((number((-1) ** i), cell, minor)))
-    return Sum(tuple(terms))
+    minors = [_expanded([row[:i] + row[i + 1 :] for row in below]) for i in range(len(first))]
+    return Sum(tuple(Product((number((-1) ** i), first[i], m)) for i, m in enumerate(minors)))
 
 
 def _read_list(read: Read, text: str, depth: int) -> tuple[Node, ...]:
@@ -135,8 +130,7 @@ def _formulas(node: Node | None) -> Cells | None:
     if not isinstance(node, Matrix) or node.bars or len({len(row) for row in node.rows}) != 1:
         return None
     cells = [[c.tree for c in row if isinstance(c, Formula)] for row in node.rows]
-    same_size = all(len(c) == len(row) for c, row in zip(cells, node.rows, strict=True))
-    return cells if same_size else None
+    return cells if list(map(len, cells)) == list(map(len, node.rows)) else None
 
 
 def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, int]:
@@ -154,14 +148,12 @@ def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, 
         if len(result[0]) != len(grid) or max(len(result), len(grid[0])) ** 2 > MAX_PRODUCT:
             return None, at
         columns = list(zip(*grid, strict=True))
-        result = [
-            [
-                Sum(tuple(Product((x, y)) for x, y in zip(row, column, strict=True)))
-                for column in columns
-            ]
-            for row in result
-        ]
+        result = [[_scalar_product(row, column) for column in columns] for row in result]
     return result, at
+
+
+def _scalar_product(row: Iterable[Tree], column: Iterable[Tree]) -> Tree:
+    return Sum(tuple(map(Product, zip(row, column, strict=True))))
 
 
 def _sum(a: Cells, b: Cells) -> Cells | None:

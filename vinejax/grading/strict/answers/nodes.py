@@ -1,7 +1,4 @@
-"""The kinds of answers: numbers and formulas, tuples, sets, matrices, relations, words.
-
-Every node has its `source`, the cleaned text that it was read from ('' where it was derived).
-"""
+"""The kinds of answers: numbers and formulas, tuples, sets, matrices, relations, words."""
 
 import re
 from dataclasses import dataclass
@@ -10,84 +7,78 @@ from vinejax.grading.strict.algebra.trees import Tree
 
 
 @dataclass(frozen=True)
-class Raw:
+class Read:
+    """What all nodes share: the cleaned text that it was read from ('' where it was derived)."""
+
+    source: str
+
+
+class Raw(Read):
     """Text that was not understood."""
 
-    source: str
 
-
-@dataclass(frozen=True)
-class Text:
+class Text(Read):
     """Words."""
 
-    source: str
-
 
 @dataclass(frozen=True)
-class Formula:
+class Formula(Read):
     """A number or an expression, with the words before and after it ('' without)."""
 
-    source: str
     tree: Tree
     prefix: str = ""
     unit: str = ""
 
 
 @dataclass(frozen=True)
-class Based:
+class Based(Read):
     """A number with the base it is written in."""
 
-    source: str
     digits: str
     base: int
 
 
 @dataclass(frozen=True)
-class Ratio:
+class Ratio(Read):
     """`a:b`, also a time of day."""
 
-    source: str
-    parts: tuple["Node", ...]
+    parts: tuple[Formula, ...]
     unit: str = ""
 
 
 @dataclass(frozen=True)
-class Sequence:
+class Sequence(Read):
     """A tuple, point, vector or interval: ordered, with its brackets."""
 
-    source: str
     opening: str
     items: tuple["Node", ...]
     closing: str
 
 
 @dataclass(frozen=True)
-class Collection:
+class Collection(Read):
     """Several nodes; kind is set (in braces), list, union, intersection or difference.
 
     `joiner` says whether the items of a list are joined by "and" or "or", or by commas alone ("").
     """
 
-    source: str
     kind: str
     items: tuple["Node", ...]
     joiner: str = ""
 
 
 @dataclass(frozen=True)
-class Matrix:
+class Matrix(Read):
     """Rows of nodes; `bars` for a determinant."""
 
-    source: str
     rows: tuple[tuple["Node", ...], ...]
     bars: bool = False
 
 
 @dataclass(frozen=True)
-class Relation:
+class Relation(Read):
     """A chain `side op side op ..`; ops are `=`, `<`, `<=`, `!=`, `in`: `a > b` is `b < a`."""
 
-    source: str
     sides: tuple["Node", ...]
     ops: tuple[str, ...]
 

@@ -111,25 +111,19 @@ def _restated(s: str, depth: int) -> Node | None:
     if len(parts) != 2 or not _SET.search(parts[1]):
         return None
     restated, node = _read(parts[0], depth), _read(parts[1], depth)
-    sets = (
-        (nodes.Sequence, nodes.Collection)
-        if parts[1].strip()[:1] in ("(", "[")
-        else (nodes.Formula, nodes.Collection)
-    )
+    kind = nodes.Sequence if parts[1].strip()[:1] in ("(", "[") else nodes.Formula
     prose = isinstance(restated, nodes.Text | nodes.Relation)
     if isinstance(restated, nodes.Collection):  # 184, x < 2: (-\infty, 2) says more than its set
-        prose = len(restated.items) == 1 or all(
-            isinstance(item, nodes.Relation) for item in restated.items
-        )
-    return node if prose and isinstance(node, sets) else None
+        inequalities = [item for item in restated.items if isinstance(item, nodes.Relation)]
+        prose = len(restated.items) in (1, len(inequalities))
+    return node if prose and isinstance(node, kind | nodes.Collection) else None
 
 
 def _list(s: str, depth: int) -> Node | None:
     parts, separators = latex.split_outside_brackets(s, _COMMA)
     if len(parts) < 2 or len(parts) > MAX_ITEMS:
         return None
-    measure = measures.compound_measure(s)
-    if measure:
+    if measure := measures.compound_measure(s):
         return measure
     if {AND, OR} <= set(separators):  # `and` binds closer
         parts = latex.split_outside_brackets(s, _OR)[0]
@@ -195,17 +189,14 @@ def _relation(s: str, depth: int) -> Node | None:
 
 
 def _union(s: str, depth: int) -> Node | None:
-    parts = latex.split_outside_brackets(s, _CUP)[0]
+    parts, kind = latex.split_outside_brackets(s, _CUP)[0], "union"
     if len(parts) == 1:
         parts, kind = latex.split_outside_brackets(s, _CAP)[0], "intersection"
-    else:
-        kind = "union"
     if len(parts) == 1 or not all(p.strip() for p in parts):
         return None
     members = [_read(p, depth) for p in parts]
-    if kind == "intersection" and not all(
-        isinstance(n, nodes.Sequence | nodes.Collection) for n in members
-    ):
+    are_sets = all(isinstance(n, nodes.Sequence | nodes.Collection) for n in members)
+    if kind == "intersection" and not are_sets:
         return None
     sets = [n for n in members if isinstance(n, nodes.Collection) and n.kind == "set"]
     if len(sets) == len(members) and kind == "union":
@@ -260,24 +251,19 @@ def _closing(s: str) -> int:
 def _leaf(s: str, depth: int) -> Node:
     if s == "\\emptyset":
         return nodes.Collection(s, "set", ())
-    based = numbers.read_based(s)
-    if based:
+    if based := numbers.read_based(s):
         return nodes.Based(s, *based)
     if re.fullmatch(rf"{OPEN}[^{CLOSE}]*{CLOSE}", s):
         return _said(s)
-    measure = measures.compound_measure(s)
-    if measure:
+    if measure := measures.compound_measure(s):
         return measure
     parts = latex.split_outside_brackets(s, _COLON)[0]
     unit = _BRACED_UNIT.fullmatch(s) or _UNIT.fullmatch(s)
     if len(parts) > 1 and depth < MAX_DEPTH:
         bare, after = (unit["body"], unit["unit"]) if unit else (s, "")
-        members = tuple(_read(p, depth) for p in latex.split_outside_brackets(bare, _COLON)[0])
-        return (
-            nodes.Ratio(s, members, after)
-            if all(isinstance(n, nodes.Formula) for n in members)
-            else nodes.Raw(s)
-        )
+        members = [_read(p, depth) for p in latex.split_outside_brackets(bare, _COLON)[0]]
+        formulas = tuple(n for n in members if isinstance(n, nodes.Formula))
+        return nodes.Ratio(s, formulas, after) if len(formulas) == len(members) else nodes.Raw(s)
     for prefix, body, after in _splits(s, unit):
         try:
             tree = parse_formula(body)

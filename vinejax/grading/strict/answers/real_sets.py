@@ -1,5 +1,6 @@
 """Sets of real numbers: inequalities, unions and differences as intervals from left to right."""
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from vinejax.grading.strict.answers import nodes, relations
 from vinejax.grading.strict.answers.nodes import Node, Sequence, source_key
 
 MAX_INTERVALS = 60
+_BRACKETS = {"<": "()", "<=": "[]"}
 _ONE_BOUND = (("<",), ("<=",))  # |x| < 3 is about x, 1 < |x| < 3 about |x|
 
 
@@ -56,9 +58,7 @@ def subject_of(node: Node) -> str:
         names = {name for side in sides for name in _subjects(side, node.ops)}
     if isinstance(node, nodes.Collection):
         names = {subject_of(item) for item in node.items} - {""}
-    if len(names) > 1:
-        return "?"
-    return min(names, default="")
+    return "?" if len(names) > 1 else min(names, default="")
 
 
 def _subjects(side: Node, ops: tuple[str, ...]) -> set[str]:
@@ -68,11 +68,12 @@ def _subjects(side: Node, ops: tuple[str, ...]) -> set[str]:
     names = variables(side.tree)
     if len(names) != 1 or not relations.name_of(side):
         return names
-    is_variable = isinstance(side.tree, trees.Symbol) and not side.unit
-    is_distance = (
-        isinstance(side.tree, trees.Call) and side.tree.name == "abs" and ops in _ONE_BOUND
-    )
-    return names if is_variable or is_distance else {source_key(side.source)}
+    match side.tree:
+        case trees.Symbol() if not side.unit:
+            return names
+        case trees.Call("abs") if ops in _ONE_BOUND:
+            return names
+    return {source_key(side.source)}
 
 
 def _intervals(node: Node) -> list[Sequence] | None:
@@ -80,12 +81,13 @@ def _intervals(node: Node) -> list[Sequence] | None:
         return [node] if len(node.items) == 2 else None
     if isinstance(node, nodes.Collection):
         return _of_collection(node)
-    if _is_reals(node):
+    if is_reals(node):
         return [_ALL]
     return _of_relation(node) if isinstance(node, nodes.Relation) else None
 
 
-def _is_reals(node: Node) -> bool:
+def is_reals(node: Node) -> bool:
+    """Whether a node is the set of real numbers."""
     return isinstance(node, nodes.Formula) and node.tree == trees.REALS
 
 
@@ -105,12 +107,13 @@ def _of_collection(node: nodes.Collection) -> list[Sequence] | None:
         return _difference(*parts)
     if node.kind == "intersection":
         return _common(parts)
+    union = list(itertools.chain(*parts))
     if node.kind == "union" or (node.joiner == "or" and items == node.items):
-        return _union(parts)
+        return union
     if all(isinstance(item, nodes.Relation) for item in items):
         at_once = node.joiner == "and" or items != node.items
-        return _common(parts) or (None if at_once else _union(parts))
-    return _union(parts) if _are_apart(parts) else None
+        return _common(parts) or (None if at_once else union)
+    return union if _are_apart(union) else None
 
 
 def _points(items: tuple[Node, ...]) -> list[Sequence] | None:
@@ -122,9 +125,11 @@ def _points(items: tuple[Node, ...]) -> list[Sequence] | None:
 def _excluding(items: tuple[Node, ...]) -> tuple[Node, ...]:
     """`x != 1, 2` as `x != 1, x != 2`."""
     first = items[0] if items else None
-    if not isinstance(first, nodes.Relation) or first.ops != ("!=",) or not _names(first):
+    if not isinstance(first, nodes.Relation) or first.ops != ("!=",):
         return items
     name = first.sides[0]
+    if not relations.name_of(name):
+        return items
     also = [
         x if isinstance(x, nodes.Relation) else nodes.Relation("", (name, x), ("!=",))
         for x in items[1:]
@@ -132,68 +137,62 @@ def _excluding(items: tuple[Node, ...]) -> tuple[Node, ...]:
     return (first, *also)
 
 
-def _names(relation: nodes.Relation) -> bool:
-    return bool(relations.name_of(relation.sides[0]))
-
-
 def _of_relation(node: nodes.Relation) -> list[Sequence] | None:
-    ops, sides = node.ops, node.sides
-    if ops == ("in",):
-        return _intervals(sides[1])
-    if ops == ("!=",) and _names(node):
-        return _less_point(_ALL, sides[1])
-    if ops == ("=",) and _names(node):
-        return _points(sides[1:])
-    if not set(ops) <= {"<", "<="}:
-        return None
-    brackets = {"<": "()", "<=": "[]"}
-    if len(ops) == 2 and relations.name_of(sides[1]):
-        return [_interval(brackets[ops[0]][0], sides[0], sides[2], brackets[ops[1]][1])]
-    if len(ops) != 1:
-        return None
-    opening, closing = brackets[ops[0]]
+    match node.ops, node.sides:
+        case ("in",), (_, values):
+            return _intervals(values)
+        case ("!=",), (name, value) if relations.name_of(name):
+            return _less_point(_ALL, value)
+        case ("=",), (name, value) if relations.name_of(name):
+            return _points((value,))
+        case ("<" | "<=" as lower, "<" | "<=" as upper), (low, name, high):
+            ends = _interval(_BRACKETS[lower][0], low, high, _BRACKETS[upper][1])
+            return [ends] if relations.name_of(name) else None
+        case ("<" | "<=" as operator,), sides:
+            return _of_inequality(sides, *_BRACKETS[operator])
+    return None
+
+
+def _of_inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[Sequence] | None:
+    """What `x < 2` or `|x| < 2` stands for; the brackets say whether its ends count."""
     for side, other, inside in ((sides[0], sides[1], True), (sides[1], sides[0], False)):
-        distance = _distance(side, other)
-        if distance:
+        if distance := _distance(side, other):
             low, high = distance
             if inside:
                 return [_interval(opening, low, high, closing)]
-            below = _interval("(", _infinite(-1), low, closing)
-            return [below, _interval(opening, high, _infinite(1), ")")]
+            below = _interval("(", _MINUS_INFINITE, low, closing)
+            return [below, _interval(opening, high, _INFINITE, ")")]
     if relations.name_of(sides[0]):
-        return [_interval("(", _infinite(-1), sides[1], closing)]
+        return [_interval("(", _MINUS_INFINITE, sides[1], closing)]
     if relations.name_of(sides[1]):
-        return [_interval(opening, sides[0], _infinite(1), ")")]
+        return [_interval(opening, sides[0], _INFINITE, ")")]
     return None
 
 
 def _distance(side: Node, other: Node) -> tuple[Node, Node] | None:
     """(c - r, c + r) of `|x - c|` against a number r."""
-    if not isinstance(side, nodes.Formula) or not isinstance(other, nodes.Formula):
-        return None
-    if not isinstance(side.tree, trees.Call) or side.tree.name != "abs" or variables(other.tree):
-        return None
-    (inner,) = side.tree.arguments
-    names = variables(inner)
-    if len(names) != 1:
+    match side, other:
+        case nodes.Formula(tree=trees.Call("abs", (inner,))), nodes.Formula(tree=radius):
+            names = variables(inner)
+        case _:
+            return None
+    if len(names) != 1 or variables(radius):
         return None
     shift = trees.Sum((trees.Symbol(*names), trees.Negative(inner)))
     centre = symbolic.as_rational(shift)
     if centre is None:
         return None
-    low, high = trees.Sum((centre, trees.Negative(other.tree))), trees.Sum((centre, other.tree))
+    low, high = trees.Sum((centre, trees.Negative(radius))), trees.Sum((centre, radius))
     return nodes.Formula("", low), nodes.Formula("", high)
-
-
-def _infinite(sign: int) -> Node:
-    return nodes.Formula("", trees.INFINITY if sign > 0 else trees.Negative(trees.INFINITY))
 
 
 def _interval(opening: str, low: Node, high: Node, closing: str) -> Sequence:
     return Sequence("", opening, (low, high), closing)
 
 
-_ALL = _interval("(", _infinite(-1), _infinite(1), ")")
+_INFINITE = nodes.Formula("", trees.INFINITY)
+_MINUS_INFINITE = nodes.Formula("", trees.Negative(trees.INFINITY))
+_ALL = _interval("(", _MINUS_INFINITE, _INFINITE, ")")
 
 
 def _less_point(base: Sequence, point: Node) -> list[Sequence]:
@@ -220,10 +219,8 @@ def _merge(spans: list[_Span]) -> list[_Span]:
     merged: list[_Span] = []
     for span in sorted(spans, key=lambda s: (s.low, s.open_low)):
         last = merged[-1] if merged else None
-        touch = last and (
-            span.low < last.high or span.low == last.high and not (span.open_low and last.open_high)
-        )
-        if not last or not touch:
+        # Two ends at the same place touch unless both are open.
+        if not last or (span.low, span.open_low and last.open_high) > (last.high, False):
             merged.append(span)
         elif (span.high, not span.open_high) > (last.high, not last.open_high):
             low, high = last.interval, span.interval
@@ -232,13 +229,9 @@ def _merge(spans: list[_Span]) -> list[_Span]:
     return merged
 
 
-def _union(parts: list[list[Sequence]]) -> list[Sequence]:
-    return [interval for part in parts for interval in part]
-
-
-def _are_apart(parts: list[list[Sequence]]) -> bool:
+def _are_apart(intervals: list[Sequence]) -> bool:
     """Whether no two intervals have a point in common, or next to each other."""
-    spans = _spans(_union(parts))
+    spans = _spans(intervals)
     return spans is None or len(_merge(spans)) == len(spans)
 
 
@@ -262,12 +255,12 @@ def _difference(base: list[Sequence], removed: list[Sequence]) -> list[Sequence]
         if len(base) != 1 or len(removed) != 1 or removed[0].items[0] is not removed[0].items[1]:
             return None
         return _less_point(base[0], removed[0].items[0])
-    around, low, opening = [], _infinite(-1), "("
+    around, low, opening = [], _MINUS_INFINITE, "("
     for gap in _merge(gaps):
         closing = ")" if gap.interval.opening == "[" else "]"
         around.append(_interval(opening, low, gap.interval.items[0], closing))
         low, opening = gap.interval.items[1], "(" if gap.interval.closing == "]" else "["
-    return _common([base, [*around, _interval(opening, low, _infinite(1), ")")]])
+    return _common([base, [*around, _interval(opening, low, _INFINITE, ")")]])
 
 
 def _overlap(a: _Span, b: _Span) -> _Span | None:

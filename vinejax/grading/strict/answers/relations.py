@@ -31,18 +31,17 @@ def name_of(node: Node) -> str:
 
 def _is_name(node: Node) -> bool:
     """Whether a left side only names what the right side says: x, f(x), AB, NO/BO, (x, y)."""
-    if isinstance(node, nodes.Text):
-        return True
-    if isinstance(node, nodes.Raw):
-        # A\\cap B, \\angle ABC, or a product of matrices that is said to be a number
-        return node.source[:1].isalpha() or "\\" in node.source
-    if isinstance(node, nodes.Sequence):
-        return all(_is_name(item) for item in node.items)
-    if isinstance(node, nodes.Ratio):  # a:b = 1:2
-        return not node.unit and all(_is_name(part) for part in node.parts)
-    if not isinstance(node, nodes.Formula) or not _only_symbols(node.tree):
-        return False
-    return not node.unit or node.unit.strip(OPEN + CLOSE).isupper()  # \angle ABC
+    match node:
+        case nodes.Text():
+            return True
+        case nodes.Raw(source):
+            # A\\cap B, \\angle ABC, or a product of matrices that is said to be a number
+            return source[:1].isalpha() or "\\" in source
+        case nodes.Sequence(items=parts) | nodes.Ratio(parts=parts, unit=""):  # a:b = 1:2
+            return all(map(_is_name, parts))
+        case nodes.Formula(tree=tree, unit=unit) if _only_symbols(tree):
+            return not unit or unit.strip(OPEN + CLOSE).isupper()  # \angle ABC
+    return False
 
 
 def is_y_of_x(a: Node, b: Node) -> bool:
@@ -72,12 +71,6 @@ def _is_application(head: Tree, others: list[Tree]) -> bool:
     return is_function and all(isinstance(factor, trees.Number) for factor in others)
 
 
-def _difference(a: Node, b: Node) -> Tree | None:
-    if isinstance(a, nodes.Formula) and isinstance(b, nodes.Formula):
-        return trees.Sum((b.tree, trees.Negative(a.tree)))
-    return None
-
-
 def _labels(relation: nodes.Relation) -> set[str]:
     """The letters that belong to a name: ABC of `\\angle ABC = 30`."""
     names = [side for side in relation.sides if isinstance(side, nodes.Formula) and _is_name(side)]
@@ -89,8 +82,9 @@ def same_solutions(a: nodes.Relation, b: nodes.Relation) -> bool:
     operator = a.ops[0]
     if len(a.ops) > 1 or a.ops != b.ops or operator == "in" or _labels(a) != _labels(b):
         return False
-    x, y = _difference(*a.sides), _difference(*b.sides)
-    if x is None or y is None:
+    sides = [side.tree for side in (*a.sides, *b.sides) if isinstance(side, nodes.Formula)]
+    if len(sides) < 4:
         return False
-    sign = symbolic.sign_of_ratio(x, y)
+    differences = [trees.Sum((sides[i + 1], trees.Negative(sides[i]))) for i in (0, 2)]
+    sign = symbolic.sign_of_ratio(*differences)
     return sign > 0 if operator in ("<", "<=") else sign != 0

@@ -6,9 +6,8 @@ from vinejax.grading.strict.marks import CLOSE, OPEN, SEPARATORS
 
 _ALONE = re.compile(rf"[\s{{{OPEN}]*(?:\(([A-Za-z])\)|([A-Z])[.:)]?|([a-z]))[\s}}{CLOSE}]*")
 _LABEL = re.compile(
-    rf"[\s{{{OPEN}]*(?:\(([A-Za-z])\)|([A-H])[.:)](?=[\s}}{CLOSE}]))"
-    rf"(?P<gap>[\s}}{CLOSE}]*)(?P<said>.*)",
-    re.DOTALL,
+    rf"(?s)[\s{{{OPEN}]*(?:\(([A-Za-z])\)|([A-H])[.:)](?=[\s}}{CLOSE}]))"
+    rf"(?P<gap>[\s}}{CLOSE}]*)(?P<said>.*)"
 )
 # Where the answer goes on like this, the letter is part of a formula or one choice of several.
 _GOES_ON = re.compile(
@@ -16,8 +15,7 @@ _GOES_ON = re.compile(
 )
 _ANOTHER = re.compile(r"(?<![A-Za-z\\])(?!A\s[a-z])[A-HJ](?![A-Za-z(_^'])")
 _DENIED = re.compile(
-    r"\b(?:is|are|was)\s+(?:not|false)\b|n't\b|\b(?:wrong|incorrect)\b|\bnot\b(?!\s+[A-Za-z])",
-    re.IGNORECASE,
+    r"(?i)\b(?:is|are|was)\s+(?:not|false)\b|n't\b|\b(?:wrong|incorrect)\b|\bnot\b(?!\s+[A-Za-z])"
 )
 
 

@@ -28,11 +28,9 @@ _POWER_WORD = re.compile(
 )
 _POWERS = {"squared": "^{2}", "cubed": "^{3}", "factorial": "!"}
 _NEGATIVE = re.compile(
-    rf"(?P<before>^|[=,($])\s*(?P<open>{_TEXT}\{{\s*)?(?:negative|minus)\b[\s~]*(?P<close>\}})?"
-    r"\s*(?=[\d.$]|\\(?:[dt]?frac|sqrt|pi)(?![A-Za-z]))",
-    re.IGNORECASE,
+    rf"(?i)(?P<before>^|[=,($])\s*(?P<open>{_TEXT}\{{\s*)?(?:negative|minus)\b[\s~]*(?P<close>\}})?"
+    r"\s*(?=[\d.$]|\\(?:[dt]?frac|sqrt|pi)(?![A-Za-z]))"
 )
-_SPOKEN = re.compile("|".join(["negative|minus", *_POWERS, *_FACTORS, *_BELOW]), re.IGNORECASE)
 # 300 K; any other bare letter is a variable.
 _KELVIN = re.compile(r"(?<=\d)(?:\s|~|\\[ ,;])+K(?=[\s$.]*$)")
 _APOSTROPHES = re.compile(r"(?<![\w.,'}])[1-9]\d{0,2}(?:'\d{3})+(?![\d'\"])")  # 1'234'567
@@ -79,15 +77,12 @@ _IN_BASE = re.compile(
 
 def plain_quantities(s: str) -> str:
     """Rewrite the quantities of a text in the one notation that the parsers know."""
-    if "'" in s:
-        s = _APOSTROPHES.sub(lambda m: m.group().replace("'", ""), s)
-    if s.count(".") > 1:
-        s = _POINTS_BETWEEN.sub(lambda m: m.group().replace(".", ""), s)
-    s = _KELVIN.sub(r"\\text{ K}", s) if "K" in s else s
+    s = _APOSTROPHES.sub(lambda m: m.group().replace("'", ""), s)
+    s = _POINTS_BETWEEN.sub(lambda m: m.group().replace(".", ""), s)
+    s = _KELVIN.sub(r"\\text{ K}", s)
     s = _POINTS.sub(r"\1", _PER_CENT.sub("percent", s))
-    if _SPOKEN.search(s):
-        s = _NEGATIVE.sub(_minus, _POWER_WORD.sub(_power, s))
-        s = _PART.sub(_part, _SCALE.sub(_scaled, s))
+    s = _NEGATIVE.sub(_minus, _POWER_WORD.sub(_power, s))
+    s = _PART.sub(_part, _SCALE.sub(_scaled, s))
     s = _TEXT_SIGN.sub(r"\1", s)
     s = _MONEY_CODE.sub(lambda m: f"{m['amount']} {_CODES[m['sign']]} ", s)
     for pattern in (_MONEY_BEFORE, _MONEY_AFTER):
@@ -98,9 +93,8 @@ def plain_quantities(s: str) -> str:
     s = _LETTER_O.sub(r"^\\circ ", s)
     s = _TEMPERATURE.sub(_temperature, s)
     s = _GOES_ON.sub(_repeating, s)
-    if "_" in s:
-        s = _SUBSCRIPT.sub(lambda m: f"_{{{_base(m['base'] or m['said'])}}}", s)
-        s = _BASE_WORD.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
+    s = _SUBSCRIPT.sub(lambda m: f"_{{{_base(m['base'] or m['said'])}}}", s)
+    s = _BASE_WORD.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
     return _IN_BASE.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
 
 
@@ -111,9 +105,8 @@ def _scaled(match: re.Match[str]) -> str:
 
 def _part(match: re.Match[str]) -> str:
     """`7 thousandths` to a fraction; `2 third` is none, and 7 quarters are coins."""
-    count = re.search(
-        r"(?<![\d.,/}])\d+\Z", match.string[max(0, match.start() - 3) : match.start()]
-    )
+    before = match.string[max(0, match.start() - 3) : match.start()]
+    count = re.search(r"(?<![\d.,/}])\d+\Z", before)
     number, below = int(count.group()) if count else 0, _BELOW[match["scale"]]
     if not match["plural"] and number != 1 or match["scale"] == "quarter" and not 0 < number <= 4:
         return match.group()

@@ -14,17 +14,14 @@ _PLAIN_COMMANDS = {
 }
 _PERCENT = {"percent", "percentage", "percents"}
 _JOINERS = {"and": AND, "or": OR}
-# Short words that no one means as a product of variables.
+# Short words that no one means as a product of variables; longer ones are words in any case.
 _SHORT = set(
-    """all am any are area as at base be bits black blue but by byte bytes can cent cents cube
-    cubic day days dime dimes each east edge even face fall feet few five four game games girl
-    girls gray grey half has he her high him his if in inch inches is it its kite least left
-    less line man many me mean men mile miles more most my near next nine only pair pairs past
-    peak per pink pm rate ray real red rise same set sets side sides six sum ten the them then
-    they this tie true unit units up us way ways we week weeks west win with year
-    years yes""".split()
+    """all am any are area as at base be bits blue but by byte can cube dime each east edge even
+    face fall few five four game girl gray grey half has he her high him his if is it its kite left
+    less line man many me mean men more most my near next nine only pair past peak per pink rate
+    ray real red rise same set sets side six sum ten the them then they this tie true unit up us
+    way ways we west win with yes""".split()
 )
-
 _SHORT |= {"sq", "cu"} | {name for name in units.NAMES if len(name) > 1 and name.isalpha()}
 EMPTY = {"nosolution", "nosolutions", "norealsolution", "norealsolutions", "emptyset", "nullset"}
 REALS = {"allrealnumbers", "allreals", "realnumbers", "allrealnumber", "allrealvalues"}
@@ -76,10 +73,7 @@ def mark_words(s: str) -> str:
 
 def _separator(match: re.Match[str]) -> str:
     """The one separator that several mean together: `, and` is `and`."""
-    for joiner in (OR, AND):
-        if joiner in match.group():
-            return f"{joiner} "
-    return ", "
+    return next((f"{mark} " for mark in (OR, AND) if mark in match.group()), ", ")
 
 
 def _mark_one(match: re.Match[str]) -> str:
@@ -134,17 +128,13 @@ def _mark_text(inner: str) -> str:
         if "," in core:
             return f"{core} "
         return core if core.isalnum() or len(core) == 1 else f"{{{core}}}"
-    items = _JOINED.split(core)[::2]
-    joints = [*_JOINED.split(core)[1::2], None]
-    return "".join(map(_mark_item, items, joints))
+    parts = enumerate(_JOINED.split(core))  # items, and the joints between them
+    return "".join(_mark_joint(p) if i % 2 else f"{OPEN}{p}{CLOSE}" for i, p in parts if p)
 
 
-def _mark_item(item: str, joint: str | None) -> str:
-    """One item of a list in words, and the joint after it as a comma or a mark."""
-    marked = f"{OPEN}{item}{CLOSE}" if item else ""
-    if joint is None:
-        return marked
-    return marked + f" {next((mark for word, mark in _JOINERS.items() if word in joint), ',')} "
+def _mark_joint(joint: str) -> str:
+    """The joint of two items of a list in words as a comma or a mark."""
+    return f" {next((mark for word, mark in _JOINERS.items() if word in joint), ',')} "
 
 
 def changes_meaning(text: str) -> bool:

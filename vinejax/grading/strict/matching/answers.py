@@ -6,7 +6,7 @@ from collections.abc import Sequence as Nodes
 
 from vinejax.grading.strict import numbers
 from vinejax.grading.strict.algebra import symbolic
-from vinejax.grading.strict.algebra.trees import REALS, Product, Quotient, variables
+from vinejax.grading.strict.algebra.trees import Product, Quotient, variables
 from vinejax.grading.strict.answers import measures, nodes, reader, real_sets, relations
 from vinejax.grading.strict.answers.nodes import Node, source_key
 from vinejax.grading.strict.english import units, words
@@ -37,7 +37,7 @@ def _same(a: Node, b: Node) -> bool:
         pairs = len(a.items) == 2  # (0,1) is not [0,1]; brackets of longer tuples mean nothing
         brackets = (a.opening, a.closing) == (b.opening, b.closing)
         return (brackets or not pairs) and _in_order(a.items, b.items)
-    if _interval_like(a) and _interval_like(b):
+    if all(isinstance(node, nodes.Sequence) or real_sets.is_reals(node) for node in (a, b)):
         return _intervals(a, b)
     if isinstance(a, nodes.Ratio) or isinstance(b, nodes.Ratio):
         return _ratio(a, b)
@@ -73,19 +73,13 @@ def _same_text(a: Node, b: Node) -> bool:
         # Neither was understood: the same words, or nothing.
         wordy = all(re.fullmatch(r"[^\\^_{}|]*", n.source) for n in (a, b))
         return wordy and words.same_words(a.source, b.source)
-    if not a.source or not b.source:
-        return False
     if words.same_words(a.source, b.source):
         return True
-    for text, other in ((a, b), (b, a)):
-        value = relations.named_value(other)
-        if (
-            isinstance(text, nodes.Text)
-            and value
-            and words.same_words(text.source, value[1].source)
-        ):
-            return True
-    return False
+    values = [relations.named_value(node) for node in (a, b)]
+    return any(
+        isinstance(text, nodes.Text) and value and words.same_words(text.source, value[1].source)
+        for text, value in zip((b, a), values, strict=True)
+    )
 
 
 def _collection(a: Node, b: Node) -> bool:
@@ -97,9 +91,7 @@ def _collection(a: Node, b: Node) -> bool:
         if a.kind == b.kind == "difference":
             return _intervals(a, b) or _in_order(a.items, b.items)
         if len(a.items) != len(b.items) and _repeats(a) and _repeats(b):
-            return pairing.all_have_equals(a.items, b.items, _same) and pairing.all_have_equals(
-                b.items, a.items, _same
-            )
+            return pairing.same_members(a.items, b.items, _same)
         if _named(a) != _named(b):
             if _named(a) and _named(b):  # x = 1, y = 2 against a = 1, b = 2
                 return _in_any_order(a.items, b.items)
@@ -177,12 +169,6 @@ def _with_shared_name(node: nodes.Collection) -> Nodes[Node]:
     return [first, *others]
 
 
-def _interval_like(node: Node) -> bool:
-    return (
-        isinstance(node, nodes.Formula) and node.tree == REALS or isinstance(node, nodes.Sequence)
-    )
-
-
 def _intervals(a: Node, b: Node) -> bool:
     """Inequalities, intervals and unions as sets of intervals."""
     names = {real_sets.subject_of(a), real_sets.subject_of(b)} - {""}
@@ -199,12 +185,11 @@ def _relation(a: Node, b: Node) -> bool:
         if relations.same_solutions(a, b) or _intervals(a, b):
             return True
         x, y = relations.named_value(a), relations.named_value(b)
-        if x and y and relations.is_y_of_x(x[0], y[0]) and _same(x[1], y[1]):
-            return True
+        if not x or not y or not _same(x[1], y[1]):
+            return False
         # x = 5 + 6 = 11 against x = 11: a chain ends in what it says.
-        return bool(
-            x and y and max(len(a.ops), len(b.ops)) > 1 and _same(x[0], y[0]) and _same(x[1], y[1])
-        )
+        is_chain = max(len(a.ops), len(b.ops)) > 1
+        return relations.is_y_of_x(x[0], y[0]) or is_chain and _same(x[0], y[0])
     relation, other = (a, b) if isinstance(a, nodes.Relation) else (b, a)
     value = relations.named_value(relation)
     if value is not None and _same(value[1], other):
@@ -224,9 +209,8 @@ def _matrix(a: Node, b: Node) -> bool:
     if not isinstance(a, nodes.Matrix):
         return False
     if isinstance(b, nodes.Matrix):
-        return (
-            a.bars == b.bars and len(a.rows) == len(b.rows) and all(map(_in_order, a.rows, b.rows))
-        )
+        same_shape = a.bars == b.bars and len(a.rows) == len(b.rows)
+        return same_shape and all(map(_in_order, a.rows, b.rows))
     if isinstance(b, nodes.Sequence) and all(isinstance(row, nodes.Sequence) for row in b.items):
         rows = [row.items for row in b.items if isinstance(row, nodes.Sequence)]
         return not a.bars and len(rows) == len(a.rows) and all(map(_in_order, a.rows, rows))
@@ -243,20 +227,14 @@ def _ratio(a: Node, b: Node) -> bool:
             return False
         if _is_clock(a, b):
             return _in_order(a.parts, b.parts)
-        (x, *xs), (y, *ys) = (
-            [p.tree for p in r.parts if isinstance(p, nodes.Formula)] for r in (a, b)
-        )
+        (x, *xs), (y, *ys) = ([part.tree for part in ratio.parts] for ratio in (a, b))
         products = zip(xs, ys, strict=True)
         return all(symbolic.same_value(Product((x, v)), Product((y, u))) for u, v in products)
-    ratio, other = (a, b) if isinstance(a, nodes.Ratio) else (b, a)
-    if (
-        not isinstance(ratio, nodes.Ratio)
-        or not isinstance(other, nodes.Formula)
-        or len(ratio.parts) != 2
-    ):
-        return False
-    top, bottom = (p.tree for p in ratio.parts if isinstance(p, nodes.Formula))
-    return not _is_clock(ratio, ratio) and symbolic.same_value(Quotient(top, bottom), other.tree)
+    match (a, b) if isinstance(a, nodes.Ratio) else (b, a):
+        case nodes.Ratio(parts=(top, bottom)) as ratio, nodes.Formula(tree=value):
+            quotient = Quotient(top.tree, bottom.tree)
+            return not _is_clock(ratio, ratio) and symbolic.same_value(quotient, value)
+    return False
 
 
 def _is_clock(a: Node, b: Node) -> bool:

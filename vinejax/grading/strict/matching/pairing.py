@@ -47,9 +47,11 @@ def pair_in_any_order(a: Items, b: Items, same: Same) -> bool:
     return all(place(i, set()) for i in range(len(a)))
 
 
-def all_have_equals(a: Items, b: Items, same: Same) -> bool:
-    """Whether every item of `a` has an equal in `b`."""
-    return _is_affordable(a, b) and all(any(same(x, y) for y in b) for x in a)
+def same_members(a: Items, b: Items, same: Same) -> bool:
+    """Whether every item of each has an equal in the other."""
+    if not _is_affordable(a, b):
+        return False
+    return all(any(same(x, y) for y in b) for x in a) and all(any(same(y, x) for x in a) for y in b)
 
 
 def _unpaired(a: Items, b: Items) -> list[Node]:
