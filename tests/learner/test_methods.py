@@ -20,12 +20,10 @@ from vinejax.settings import Config, MeshConfig
 # --- what must not change a gradient
 
 
-FAST = ("critic",)  # the others compile as much again; VinePPO is in test_step.py
-
-
+@pytest.mark.slow  # VinePPO's is in test_step.py too
 @pytest.mark.parametrize(
     "method",
-    [m if m in FAST else pytest.param(m, marks=pytest.mark.slow) for m in methods.GRADIENTS],
+    methods.GRADIENTS,
 )
 def test_microbatches_change_nothing(method):
     whole = methods.gradient(method, None)

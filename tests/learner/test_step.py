@@ -162,7 +162,7 @@ def test_an_eos_that_is_also_the_pad_id_gets_its_gradient():
     assert np.linalg.norm(grads["head"][:, eos]) > 0.1
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize("temperature", [0.6, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_ratio_is_1_and_kl_0_before_the_first_update(temperature):
     objective = dataclasses.replace(PLAIN, temperature=temperature)
     params, episodes = cases.params(), cases.random_episodes(LENGTHS * 2)
@@ -188,7 +188,7 @@ def update(
     return update_step(objective, OPTIMIZER, state, batch)
 
 
-@pytest.mark.parametrize("shift_mean", [True, False])
+@pytest.mark.parametrize("shift_mean", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_whitening_of_minibatches_equals_whitening_by_hand(shift_mean):
     batch = make_batch()
     whitening = dataclasses.replace(PLAIN, whiten="minibatch", shift_mean=shift_mean)

@@ -206,6 +206,7 @@ def test_bfloat16_computes_inside_and_gives_float32_logits():
     assert np.any(np.asarray(rounded).view(np.uint32) & 0xFFFF)
 
 
+@pytest.mark.slow
 def test_fresh_weights_keep_the_scale_of_what_passes_through():
     model, _, _ = random_model(width=64, head_dim=16)
     params = jax.jit(model.init)(jax.random.key(0))

@@ -71,6 +71,7 @@ def test_score_steps_prints_a_table(
     assert [row.split()[2] for row in rows] == ["'7+8=15'", "'15-4=12'", "'12-3=9\\n####"]
 
 
+@pytest.mark.slow
 def test_the_shipped_start_sees_the_slip():
     """V is high up to the step with the mistake, and 0 after it."""
     example = load("score_steps")

@@ -41,7 +41,7 @@ def run(method: str, start: str, workdir: Path, **sections: Any) -> list[dict[st
     return cases.read_lines(workdir / "metrics.jsonl")
 
 
-SLOW = [m for m in METHODS if m not in ("ppo", "restem", "dpo_positive", "dapo")]
+SLOW = [m for m in METHODS if m not in ("ppo", "restem", "dapo")]
 
 
 @pytest.mark.parametrize(
