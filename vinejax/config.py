@@ -145,7 +145,7 @@ def _nearest(name: str) -> str:
 
 
 def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
-    """A dataclass from a mapping; `prefix` is the dotted name of the section with its dot."""
+    """Makes a dataclass from a mapping; `prefix`, such as 'ppo.', names its fields in errors."""
     if not isinstance(fields, (dict, config_dict.ConfigDict)):
         raise ConfigError(prefix[:-1] or "config", "must be a group of fields", repr(fields))
     hints = get_type_hints(kind)

@@ -214,7 +214,7 @@ def extract_reference(text: str, problem: str = "") -> list[str]:
 
 
 def split_reference(candidate: str, problem: str = "") -> list[str]:
-    """The answers in one candidate: its first line, normalised, split where the reference does."""
+    """The answers in a candidate's first line, normalised and split as the paper's code does."""
     line = candidate.strip().split("\n")[0].lstrip(":").rstrip(".").rstrip("/")
     answer = normalise(line)
     if "separated by commas" in problem and not any(bracket in answer for bracket in "()[]"):

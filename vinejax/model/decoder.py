@@ -330,7 +330,7 @@ class Decoder:
 
     @jax.named_scope("logits")
     def logits(self, params: Params, x: Float[Array, "*shape D"]) -> Float[Array, "*shape V"]:
-        """Final norm and output matrix; float32 whatever the compute dtype."""
+        """Logits of the last hidden states, by final norm and output matrix; always float32."""
         cfg = self.cfg
         norm = RMSNorm(cfg.norm_eps, cfg.norm_offset)
         x = norm.apply({"params": params["norm"]}, x)  # pyright: ignore

@@ -103,7 +103,7 @@ def plan_without_slots(case: Case, error: str) -> Plan:
 
 
 def least_bytes(program: PlannedProgram) -> int:
-    """Bytes per chip that a program takes at least: known parts, and in an update the gradients."""
+    """Least bytes per chip of a program: arguments and results, and an update's gradients."""
     known = program.total - program.parts[TEMPORARIES]
     return known + (program.parts["weights"] if program.name == "train_step" else 0)
 

@@ -53,7 +53,7 @@ class Program(NamedTuple):
 
 
 def parse_hlo(text: str | None) -> Program:
-    """The program of `compiled.as_text()`. Raises ValueError if the text has no entry."""
+    """Parses the text of `compiled.as_text()`. Raises ValueError if it has no ENTRY computation."""
     computations: dict[str, list[Instruction]] = {}
     entry, body = "", None
     for line in (text or "").splitlines():

@@ -46,8 +46,8 @@ class Sizes:
 def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
     """(rows, lanes per row) that keep `slots` busy, for `branches` of `trunks` on one shard.
 
-    A row holds its trunk until the longest of its branches has ended, LONG_TAIL times the mean, so
-    the resident branches must be that many times the slots.
+    A row is occupied until its longest branch ends, after LONG_TAIL times the mean. On average one
+    in LONG_TAIL of the resident branches is being decoded, so as many times the slots are resident.
     """
     # Rounded down to a power of 2, for few shapes.
     branches_per_trunk = 1 << max(branches // trunks, 1).bit_length() - 1

@@ -5,7 +5,7 @@ A trunk is a token sequence whose keys and values are computed once and then onl
 solutions, Monte Carlo values and evaluation are all branches.
 
 `assign.py` says which shard serves a branch, `phase.py` drives a phase from the host, `window.py`
-and `decode.py` hold the programs that the devices run. All of it in two pages: docs/engine.md.
+and `decode.py` hold the programs that the devices run. docs/engine.md explains them together.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ class Engine:
     `chunk` steps between two polls by the host (None: by the longest branch). `memory_gib` bounds
     what keys and values take on one device (None: a share of what it has): fewer trunks are then
     resident at a time, and fewer slots where that is not enough. `window_rows` fixes the resident
-    trunks of a shard. None of these changes a token.
+    trunks of a shard. In float32 none of these changes a token, but for rounding (docs/engine.md).
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class Engine:
         """Pairs (i, Grown) as branches end, while the devices go on with the others.
 
         `max_tokens` bounds each branch (default: the sampling configuration's), and so does the
-        model's context less its position; one with a bound of 0 comes first, an empty 'length'.
+        model's context less its position; a branch with a bound of 0 comes first, empty, as 'length'.
         With `scored` the stream has the log-probabilities of all trunks' own tokens once the loop
         has ended: of the full softmax at the sampling temperature, as `learner.score.score` has.
 
         Of several hosts all must make the call and run the loop to its end. Each gets every pair
-        once: those that `is_mine` (which it reads itself) as they end, the others after its last.
+        once: those that it detokenises itself (`is_mine`) as they end, the others after its last.
 
         Raises at the call, before anything is computed: ValueError naming a bad branch or trunk.
         Raises in the loop: RoomError for too little memory, before its first step; DivergedError, a

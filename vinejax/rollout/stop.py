@@ -1,7 +1,7 @@
 """Stop strings on the device: an automaton over token texts.
 
-The host finds a stop string in the decoded text (`vinejax/text.py`) and has the last word. The
-device only has to end a branch early, so that no slot decodes past one: it walks the automaton of
+Whether a branch ended at a stop string is decided on the host, in the decoded text
+(`vinejax/text.py`). The device only has to end a branch early, so that no slot decodes past one: it walks the automaton of
 Aho and Corasick (1975), whose alphabet here is the vocabulary, one table look-up per token.
 """
 

@@ -116,7 +116,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         return self._grade([self._job(prediction, gold) for prediction, gold in pairs])
 
     def readable_many(self, golds: Iterable[str]) -> list[Verdict]:
-        """Whether each gold can be graded against: `correct` where it is understood.
+        """Whether each gold can be graded against: its verdict is `correct` where it can be read.
 
         'strict': a number, a formula, a structure of such, or words, and no string that only
         itself could equal. 'reference': its extraction finds answers with something in them.

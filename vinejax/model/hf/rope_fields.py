@@ -50,7 +50,7 @@ def read_ropes(
 
 
 def _checked_object(read: FieldReader, value: object) -> Json:
-    """A JSON object of RoPE's fields, {} for none; ModelError for anything else."""
+    """RoPE's fields as a JSON object, {} where absent; raises ModelError for any other value."""
     if value is not None and not isinstance(value, dict):
         raise ModelError(f"{read.file}: RoPE = {value!r} must be an object")
     return value or {}

@@ -246,7 +246,7 @@ class _Parser:
         raise Malformed(f"unknown command {token}")
 
     def wrapped(self, token: str) -> Tree:
-        """`\\mathbb{R}`, `\\overline{AB}`: a symbol of its own, named for all of it."""
+        """`\\mathbb{R}`, `\\overline{AB}`: parsed as one symbol, whose name is the whole source."""
         start = self.at
         self.argument()
         inner = "".join(text for _, text in self.tokens[start : self.at]).strip("{}")

@@ -62,7 +62,7 @@ def subject_of(node: Node) -> str:
 
 
 def _subjects(side: Node, ops: tuple[str, ...]) -> set[str]:
-    """The variables of one side of a relation, or the one quantity that the side is."""
+    """The variables in one side of a relation, or the quantity where the side is just one."""
     if not isinstance(side, nodes.Formula):
         return {side.source}
     names = variables(side.tree)

@@ -104,7 +104,8 @@ def _scaled(match: re.Match[str]) -> str:
 
 
 def _part(match: re.Match[str]) -> str:
-    """`7 thousandths` to a fraction; `2 third` is none, and 7 quarters are coins."""
+    """A number with a fraction word as a fraction: `7 thousandths`. Left alone are `2 third`, which
+    lacks the plural, and `7 quarters`, which may be coins."""
     before = match.string[max(0, match.start() - 3) : match.start()]
     count = re.search(r"(?<![\d.,/}])\d+\Z", before)
     number, below = int(count.group()) if count else 0, _BELOW[match["scale"]]

@@ -56,7 +56,8 @@ _HYPHEN = re.compile(rf"(?<=[A-Za-z]){CLOSE}\s*-\s*{OPEN}(?=[A-Za-z])")
 def is_word(run: str) -> bool:
     """Whether a bare run of letters is a word and not a product of variables.
 
-    No one names a variable o; products of capitals are names of segments and polygons.
+    A run with an `o` is a word, since `o` names no variable. A run of capitals such as `AB` is not:
+    it names a segment or a polygon.
     """
     low = run.lower()
     return len(run) > 4 or low in _SHORT or "o" in low or sum(c.isupper() for c in run) > 1
