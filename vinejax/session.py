@@ -89,11 +89,12 @@ class Session:
 def open_session(
     cfg: Config, path: str | os.PathLike, splits: tuple[Split, ...] = SPLITS
 ) -> Session:
-    """Load what the configuration names, then open the workdir: a run that cannot start leaves no file.
+    """Load what the configuration names, then open the workdir: what cannot run leaves no file.
 
-    Without `model.path` a fresh model is trained by supervised warm-up first. Only the problems of `splits` are loaded.
-    Problems with long prompts or unreadable golds are listed in dropped_problems.json.
-    Raises ConfigError when the model's context leaves no room for the prompts, or for the response.
+    Without `model.path` a fresh model is trained by supervised warm-up first. Only the problems of
+    `splits` are loaded; those with long prompts or unreadable golds are counted on the screen and
+    listed in dropped_problems.json. Raises ConfigError when the model's context leaves no room for
+    the prompts, or for the response.
     """
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
     if cfg.compile_cache:

@@ -98,7 +98,7 @@ class Engine:
         """Pairs (i, Grown) as branches end, while the devices go on with the others.
 
         `max_tokens` bounds each branch (default: the sampling configuration's), and so does the
-        model's context less its position; a branch with a bound of 0 comes first, empty, as 'length'.
+        model's context less its position; one with a bound of 0 comes first, empty, as 'length'.
         With `scored` the stream has the log-probabilities of all trunks' own tokens once the loop
         has ended: of the full softmax at the sampling temperature, as `learner.score.score` has.
 

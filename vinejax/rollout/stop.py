@@ -1,8 +1,9 @@
 """Stop strings on the device: an automaton over token texts.
 
 Whether a branch ended at a stop string is decided on the host, in the decoded text
-(`vinejax/text.py`). The device only has to end a branch early, so that no slot decodes past one: it walks the automaton of
-Aho and Corasick (1975), whose alphabet here is the vocabulary, one table look-up per token.
+(`vinejax/text.py`). The device only has to end a branch early, so that no slot decodes past one: it
+walks the automaton of Aho and Corasick (1975), whose alphabet here is the vocabulary, one table
+look-up per token.
 """
 
 import numpy as np

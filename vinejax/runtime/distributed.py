@@ -143,7 +143,7 @@ def exchange(value: object) -> list[Any]:
 
 
 def shared_work(results: dict[int, Any]) -> dict[int, Any]:
-    """Gathers the results of all hosts by item number, given this host's; values as JSON has them."""
+    """Gathers all hosts' results by item number, given this host's; values as JSON has them."""
     parts = exchange(list(results.items()))
     return {i: value for part in parts for i, value in part}
 
