@@ -40,6 +40,7 @@ LAYERS = [
     "shapes",  # lengths that arrays are padded to
     "methods",  # what tells one method from another
     "config",  # of files and the command line
+    "plugins",  # modules of users, by dotted path
     "settings",  # every setting
     "errors",  # for people
 ]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from helpers.paths import CONFIGS, REPO
 
-from vinejax.checks import check_config, flatten
+from vinejax.checks import check_config
 from vinejax.config import Fields, default, fields_set, from_dict, from_file
 from vinejax.errors import ConfigError
 from vinejax.methods import METHODS
-from vinejax.settings import Config
+from vinejax.settings import Config, flatten
 
 TINY = sorted(path.name for path in CONFIGS.glob("tiny_*.py"))
 OF_THE_PAPER = ("vineppo", "ppo", "grpo", "rloo", "restem", "dpo_positive", "sft")

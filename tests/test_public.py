@@ -8,13 +8,11 @@ import pytest
 import vinejax
 
 IMPORT = """
-import sys, time
-start = time.perf_counter()
+import sys
 import vinejax
-took = time.perf_counter() - start
 assert vinejax.__version__ and "Engine" in dir(vinejax)
 heavy = {"jax", "jaxlib", "numpy", "flax", "optax", "orbax", "transformers", "sympy"}
-print(took, sorted(heavy & sys.modules.keys()))
+print(sorted(heavy & sys.modules.keys()))
 """
 PAGE = """
 Branch Engine SampleConfig apply gae group_advantages kl load_pretrained mc_values ppo_clip
@@ -22,15 +20,10 @@ save_pretrained split_steps step_advantages token_advantages value_clip whiten
 """.split()  # users have written these down
 
 
-def test_import_is_instant_and_loads_nothing_heavy():
-    times = []
-    for _ in range(3):  # the least of three: the machine may be busy
-        done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        took, heavy = done.stdout.split(maxsplit=1)
-        assert heavy.strip() == "[]"
-        times.append(float(took))
-    assert min(times) < 0.2
+def test_import_loads_nothing_heavy():
+    done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
 
 
 def test_every_public_name_resolves():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from vinejax.settings import Config
 
-ENDLESS = 2**62  # of a bound that is not set
+NO_BOUND = 2**62  # stands for a bound that is not set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Left:
 
 def left(cfg: Config, spent: Spent) -> Left:
     """What the run may still use. Whole groups only: a problem takes `rollout.per_prompt`."""
-    budget, groups = cfg.budget, ENDLESS
+    budget, groups = cfg.budget, NO_BOUND
     if budget.episodes is not None:
         groups = (budget.episodes - spent.episodes) // cfg.rollout.per_prompt
-    prompts = ENDLESS if budget.prompts is None else budget.prompts - spent.prompts
-    updates = ENDLESS if budget.updates is None else budget.updates - spent.updates
+    prompts = NO_BOUND if budget.prompts is None else budget.prompts - spent.prompts
+    updates = NO_BOUND if budget.updates is None else budget.updates - spent.updates
     return Left(min(prompts, groups), updates)
 
 
@@ -70,7 +70,7 @@ def num_updates(cfg: Config) -> int:
     alone = cfg.critic.warmup_iterations
     updates = max(0, full - alone) * _of_iteration(cfg, cfg.rollout.prompts)
     updates += _of_iteration(cfg, rest) if full >= alone else 0
-    return min(updates, cfg.budget.updates or ENDLESS)
+    return min(updates, cfg.budget.updates or NO_BOUND)
 
 
 def num_critic_updates(cfg: Config) -> int:
@@ -78,14 +78,14 @@ def num_critic_updates(cfg: Config) -> int:
     full, rest = _iterations(cfg)
     alone = cfg.critic.warmup_iterations
     sizes = (cfg.rollout.prompts, rest)
-    whole, last = (min(_of_iteration(cfg, n), cfg.budget.updates or ENDLESS) for n in sizes)
+    whole, last = (min(_of_iteration(cfg, n), cfg.budget.updates or NO_BOUND) for n in sizes)
     return min(full, alone) * whole + (last if full < alone else 0) + num_updates(cfg)
 
 
 def _iterations(cfg: Config) -> tuple[int, int]:
     """(iterations of `rollout.prompts` problems, problems in one more that the budget cuts)."""
-    prompts = cfg.budget.prompts or ENDLESS
-    groups = (cfg.budget.episodes or ENDLESS) // cfg.rollout.per_prompt
+    prompts = cfg.budget.prompts or NO_BOUND
+    groups = (cfg.budget.episodes or NO_BOUND) // cfg.rollout.per_prompt
     full, rest = divmod(min(prompts, groups), cfg.rollout.prompts)
     return (full, rest) if full < cfg.iterations else (cfg.iterations, 0)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 from vinejax import metrics
 from vinejax.analysis.episodes import episode_rows
@@ -46,7 +47,7 @@ from vinejax.learner.credit import Credit, assign_credit
 from vinejax.learner.optimizer import learning_rate, make_optimizer
 from vinejax.learner.policy import PolicyObjective, policy_objective
 from vinejax.learner.score import with_logprobs
-from vinejax.learner.update import Update, fresh_state, update_step
+from vinejax.learner.update import Objective, Update, fresh_state, update_step
 from vinejax.methods import find_method
 from vinejax.model.decoder import Params
 from vinejax.problems import chunks, draw, sample_with_spread
@@ -276,7 +277,7 @@ def restem(it: Iteration, state: RunState) -> RunState:
     it.spent = it.spent.plus(updates=len(losses))
     it.metrics["restem/loss"] = np.mean(losses)
     it.metrics["restem/accuracy"] = max(accuracies)
-    it.metrics["restem/looks"] = len(accuracies)
+    it.metrics["restem/evaluations"] = len(accuracies)
     return RunState(_continued(state, best))
 
 
@@ -299,14 +300,7 @@ def dpo_positive(it: Iteration, state: RunState) -> RunState:
     total = cfg.dpo.epochs * math.ceil(len(pairs) / cfg.ppo.minibatch)
     optimizer = make_optimizer(cfg.optimizer, total)
     policy = fresh_state(state.policy.params, optimizer, session.mesh)
-    updates: list[Update] = []
-    with it.log.stage("train"):
-        for batch in itertools.islice(_pair_batches(it, pairs), it.left.updates):
-            policy, update = update_step(objective, optimizer, policy, batch)
-            updates.append(update)
-            it.log.progress(len(updates), total)
-        updates = jax.device_get(updates)
-    it.spent = it.spent.plus(updates=len(updates))
+    policy, updates = _train(it, objective, optimizer, policy, _pair_batches(it, pairs), total)
     it.metrics |= pair_metrics(updates)
     return RunState(_continued(state, policy))
 
@@ -333,6 +327,20 @@ def supervised(it: Iteration, state: RunState) -> RunState:
     optimizer = sft_optimizer(cfg, cfg.iterations * total)
     batches = epochs_of(examples, 1, cfg.sft.batch, cfg.seed, it.number)
     policy = to_device(state.policy)
+    policy, updates = _train(it, objective, optimizer, policy, batches, total)
+    it.metrics["sft/loss"] = np.mean([update.sums for update in updates])
+    return RunState(policy)
+
+
+def _train(
+    it: Iteration,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    policy: TrainState,
+    batches: Iterator[Any],
+    total: int,
+) -> tuple[TrainState, list[Update]]:
+    """An update on each of the `total` batches, or on as many as the budget allows, counted."""
     updates: list[Update] = []
     with it.log.stage("train"):
         for batch in itertools.islice(batches, it.left.updates):
@@ -341,8 +349,7 @@ def supervised(it: Iteration, state: RunState) -> RunState:
             it.log.progress(len(updates), total)
         updates = jax.device_get(updates)
     it.spent = it.spent.plus(updates=len(updates))
-    it.metrics["sft/loss"] = np.mean([update.sums for update in updates])
-    return RunState(policy)
+    return policy, updates
 
 
 def _shown(it: Iteration, episodes: list[Episode]) -> list[Episode]:

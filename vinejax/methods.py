@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from vinejax.errors import ConfigError
+from vinejax.plugins import find_module
+from vinejax.settings import Config
 
 Function = str | Callable[..., Any]  # 'package.module.function', or the function
 
@@ -79,22 +81,24 @@ def find_method(name: str) -> Method:
         return METHODS[name]
     known = " or ".join(map(repr, METHODS))
     rule = f"must be {known}, or the dotted path of a module with a METHOD"
-    if "." not in name or not all(part.isidentifier() for part in name.split(".")):
+    if "." not in name:
         nearest = difflib.get_close_matches(name, METHODS, n=1, cutoff=0.6)
         hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
         raise ConfigError("method", rule + hint, repr(name))
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise ConfigError("method", f"no module {error.name!r}; it {rule}", repr(name)) from None
+    if (module := find_module(name)) is None:
+        raise ConfigError("method", f"no such module; it {rule}", repr(name))
     method = getattr(module, "METHOD", None)
     if not isinstance(method, Method):
         raise ConfigError(
             "method", "the module has no METHOD, a vinejax.methods.Method", repr(name)
         )
     return method
+
+
+def policy_reduction(cfg: Config) -> str:
+    """What the policy loss of this configuration is a mean over: see `token_weights`."""
+    chosen = cfg.ppo.reduction
+    return find_method(cfg.method).reduction if chosen == "method" else chosen
 
 
 @functools.cache

@@ -1,10 +1,10 @@
 """Extraction of answers, ours and the reference's, and the reference's normalisation."""
 
-import time
 from typing import Any
 
 import pytest
 from helpers import data
+from helpers.bounded import bounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -198,9 +198,8 @@ def test_any_text_has_an_extraction(text: str):
 def test_extraction_of_long_texts_takes_no_time(piece: str):
     """Linear passes take a second together; one that is quadratic takes minutes."""
     text = piece * (200_000 // len(piece))
-    start = time.process_time()
-    extract_answer(text)
-    extract_answer(text, "gsm8k")
-    normalise(text + "}")
-    normalise(text + "x")
-    assert time.process_time() - start < 20
+    with bounded(piece):
+        extract_answer(text)
+        extract_answer(text, "gsm8k")
+        normalise(text + "}")
+        normalise(text + "x")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from helpers import data
+from helpers.bounded import bounded
 from helpers.paths import FIXTURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,9 +98,8 @@ def test_boxed_extraction() -> None:
 
 def test_pathological_pairs_are_quick_and_right() -> None:
     for row in rows("pathological"):
-        start = time.process_time()
-        verdict = equal_strict(row["prediction"], row["gold"])
-        assert time.process_time() - start < row["limit_s"] / 2, row["id"]
+        with bounded(row["id"]):
+            verdict = equal_strict(row["prediction"], row["gold"])
         assert row["expected"] is None or verdict == row["expected"], row["id"]
 
 
@@ -275,17 +275,14 @@ def test_tokens_are_of_the_known_kinds_only() -> None:
     ],
 )
 def test_sizes_are_bounded_before_anything_is_computed(text: str) -> None:
-    start = time.monotonic()
-    with pytest.raises(evaluate.TooLarge):
+    with bounded(text), pytest.raises(evaluate.TooLarge):
         evaluate.Evaluator({}, 200, frozenset())(parser.parse_formula(text))
-    assert time.monotonic() - start < 1
 
 
 @pytest.mark.parametrize("text", ["(" * 5000 + "1", "\\sqrt" * 5000, "1+" * 9000 + "1", "{" * 9000])
 def test_deep_and_long_answers_end(text: str) -> None:
-    start = time.monotonic()
-    assert not equal_strict(text, "3")
-    assert time.monotonic() - start < 3
+    with bounded(text[:20]):
+        assert not equal_strict(text, "3")
 
 
 def test_cleaning_is_linear() -> None:
@@ -311,9 +308,8 @@ def test_importing_the_comparison_needs_no_jax_and_no_mpmath() -> None:
 
 def test_cheap_is_cheap() -> None:
     pairs = [("1,234", "1234"), (r"\frac{1}{2}", "0.5"), ("$72$", "72"), ("18", "81")] * 500
-    start = time.process_time()
-    assert all(cheap_strict(*pair) is not None for pair in pairs)
-    assert time.process_time() - start < 1
+    with bounded("a cheap comparison"):
+        assert all(cheap_strict(*pair) is not None for pair in pairs)
 
 
 PIECES = [

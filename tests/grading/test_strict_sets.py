@@ -1,10 +1,10 @@
 """The strict comparison of sets, progressions, determinants and numbers that nearly agree."""
 
 import re
-import time
 
 import pytest
 from helpers import data
+from helpers.bounded import bounded
 
 from vinejax.grading.strict.compare import equal_strict
 
@@ -184,7 +184,6 @@ def test_no_union_of_a_gold_may_become_an_intersection() -> None:
         [rf"\sin(\sqrt{{{i + 2}}}+10^{{-1900}})" for i in range(100)],
     ],
 )
-def test_more_digits_take_no_second(terms: list[str]) -> None:
-    start = time.process_time()
-    assert not equal_strict("+".join(terms), "+".join([*terms, "10^{-4000}"]))
-    assert time.process_time() - start < 1
+def test_more_digits_come_to_an_end(terms: list[str]) -> None:
+    with bounded(terms[0]):
+        assert not equal_strict("+".join(terms), "+".join([*terms, "10^{-4000}"]))

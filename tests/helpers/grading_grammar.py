@@ -1,11 +1,10 @@
 """What the fuzzers of grading and splitting make texts of, and what they check of any text."""
 
 import functools
-import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
+from helpers.bounded import bounded
 from vinejax.grading.extract import extract_answer, extract_reference
 from vinejax.grading.reference.compare import (
     bare_answers,
@@ -45,28 +44,10 @@ PIECES = [
 ]
 
 
-class TooSlow(AssertionError):
-    """A call took longer than it may."""
-
-
 def timed(call: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a call; raises TooSlow where it takes more than LIMIT_S, or does not end."""
-
-    def stop(*_: object) -> None:
-        raise TooSlow(f"{call.__name__}{arguments!r} does not end")
-
-    handler = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, 20 * LIMIT_S)  # of wall-clock time: others compute too
-    start = time.process_time()
-    try:
-        result = call(*arguments)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
-    seconds = time.process_time() - start
-    if seconds > LIMIT_S:
-        raise TooSlow(f"{call.__name__}{arguments!r} took {seconds:.1f} s")
-    return result
+    with bounded(f"{call.__name__}{arguments!r}", LIMIT_S):
+        return call(*arguments)
 
 
 @functools.cache

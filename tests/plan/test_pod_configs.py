@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from helpers.paths import CONFIGS
 
-from vinejax.checks import check_config, flatten
+from vinejax.checks import check_config
 from vinejax.config import from_dict, from_file
 from vinejax.errors import ConfigError, ModelError
 from vinejax.model.decoder import Decoder
@@ -14,7 +14,7 @@ from vinejax.plan.case import open_case
 from vinejax.plan.cost import program_costs
 from vinejax.plan.memory import memory_and_phases
 from vinejax.runtime.topology import parse_topology
-from vinejax.settings import Config
+from vinejax.settings import Config, flatten
 
 PODS = {
     "math7b": "deepseek_math",

@@ -13,13 +13,12 @@ from etils import epath
 from helpers.paths import REPO
 
 import vinejax
-from vinejax.checks import flatten
 from vinejax.config import from_dict
 from vinejax.errors import WorkdirError
 from vinejax.runtime import workdir
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
-from vinejax.settings import Config, TopologyConfig
+from vinejax.settings import Config, TopologyConfig, flatten
 
 ROOT = REPO
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import Loss, Objective
-from vinejax.methods import find_method, function_of
+from vinejax.methods import find_method, function_of, policy_reduction
 from vinejax.model.decoder import Decoder, Params
 from vinejax.rl import losses
 from vinejax.rl.masked import whiten
@@ -127,7 +127,7 @@ def policy_objective(model: Decoder, cfg: Config) -> PolicyObjective:
         microbatch=ppo.microbatch,
         temperature=cfg.sample.temperature,
         loss=loss,
-        reduction=method.reduction if ppo.reduction == "method" else ppo.reduction,
+        reduction=policy_reduction(cfg),
         whiten=method.whiten if ppo.whiten == "method" else ppo.whiten,
         shift_mean=ppo.shift_mean,
         clip=(ppo.clip, high),

@@ -16,7 +16,7 @@ from etils import epath
 
 import vinejax
 from vinejax.errors import WorkdirError
-from vinejax.methods import find_method
+from vinejax.methods import policy_reduction
 from vinejax.settings import Config
 
 REVISION = ".revision"  # file beside the package in a `git archive`
@@ -159,9 +159,7 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
 
 def _is_same_mean(cfg: Config, reductions: set[str]) -> bool:
     """Whether two `kl.reduction` are the same: 'policy', the default since 0.2, and 'token'."""
-    ppo, method = cfg.ppo, find_method(cfg.method)
-    policy = method.reduction if ppo.reduction == "method" else ppo.reduction
-    return reductions == {"policy", "token"} and policy == "token"
+    return reductions == {"policy", "token"} and policy_reduction(cfg) == "token"
 
 
 def _is_same_folder(path: str, other: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 from vinejax.errors import ConfigError
 from vinejax.grading import Grader
 from vinejax.grading.extract import Style
+from vinejax.plugins import find_module
 from vinejax.settings import DataConfig
 from vinejax.tasks.steps import split_steps
 from vinejax.text import Tokenizer
@@ -148,14 +149,8 @@ def load_task(data: DataConfig) -> Task:
     fails inside an existing module raises what it raises.
     """
     name = data.task
-    if not all(part.isidentifier() for part in name.split(".")):
+    if (module := find_module(name)) is None:
         raise _no_such_module(name)
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise _no_such_module(name) from None
     if not hasattr(module, "make"):
         raise ConfigError("data.task", "the module has no make(data)", repr(name))
     task = module.make(data)
