@@ -152,6 +152,7 @@ def test_ppo_equals_the_loop(lam):
 # --- identities
 
 
+@pytest.mark.slow
 def test_a_group_of_equal_rewards_gives_nothing():
     equal = [cases.episode(e.prompt, e.response, problem_id="p", reward=0.3)
              for e in methods.episodes()]  # fmt: skip
@@ -188,6 +189,7 @@ def policy_gradient(batch, credit):
     return methods.grads_of(objective, cases.params(), batch)[0]
 
 
+@pytest.mark.slow
 def test_vineppo_with_one_step_is_reinforce_with_a_monte_carlo_baseline():
     values = np.random.default_rng(4).uniform(0, 1, 8).astype(np.float32)
     whole = [

@@ -146,6 +146,7 @@ def test_a_model_is_saved_however_it_computes(how, tiny, tmp_path):
     assert_equal(load_pretrained(tmp_path)[1], params)
 
 
+@pytest.mark.slow
 def test_a_warm_up_that_recomputes_layers_is_saved(tmp_path):
     model = {"remat": "full", "attention": "xla"}
     data = {"task": "helpers.loop_cases"}

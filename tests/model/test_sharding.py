@@ -245,6 +245,7 @@ print("same")
 """
 
 
+@pytest.mark.slow
 def test_eight_devices_compute_what_one_does():
     assert eight_devices.printed("-c", EIGHT_DEVICES) == ["same"]
 

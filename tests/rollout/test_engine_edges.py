@@ -122,6 +122,7 @@ def first_stop(tiny: Model, branch: Branch, found: Grown, stop: tuple[str, ...])
     return found
 
 
+@pytest.mark.slow
 def test_stop_strings_end_the_text_before_and_the_tokens_with_their_last_token(tiny, grown):
     """At the beginning, over several tokens, two of them, one after which EOS would have come."""
     by_eos = next(x for x in grown if x.finish == "eos" and len(x.text) > 4)

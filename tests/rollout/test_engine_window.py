@@ -121,6 +121,7 @@ def test_no_slot_waits_while_branches_do(tiny):
     assert engine.stats.useful_tokens == engine.stats.decoded_tokens == sum(lengths)
 
 
+@pytest.mark.slow
 def test_twenty_phases_compile_once_per_bucket(tiny):
     """Trunks, branches per trunk and budgets differ from phase to phase. Their buckets are what is
     compiled for: of the longest trunk, and the power of 2 below the branches per trunk."""

@@ -96,10 +96,8 @@ def test_a_branch_that_was_ended_by_mistake_goes_on(stories, give_table):
     assert with_others.useful_tokens == stats.useful_tokens
 
 
-@pytest.mark.parametrize(
-    "by_device",
-    [pytest.param(True, id="device", marks=pytest.mark.slow), pytest.param(False, id="host alone")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("by_device", [True, False], ids=["device", "host alone"])
 def test_from_every_state_of_a_solution_its_own_draws_end_as_it_did(by_device, stories, give_table):
     """So a value is that of the policy with its stop strings, which can begin before the branch."""
     tokenizer, budget = stories.tokenizer, 24

@@ -56,6 +56,7 @@ def test_a_run_is_the_same(method: str, start: str, tmp_path: Path):
     assert plain == offloaded
 
 
+@pytest.mark.slow
 def test_the_state_leaves_the_devices_and_resumes(start: str, tmp_path: Path):
     fields: dict[str, Any] = {"model": {"path": start}, "eval": {"every": 0}, "offload": BOTH}
     cfg = methods.config("ppo", iterations=1, **fields)

@@ -107,7 +107,8 @@ def alone(tmp_path_factory, config):
     return workdir
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
 def test_several_processes_do_what_one_does(alone, config, tmp_path, processes):
     workdir = tmp_path / "run"
     run(processes, 8 // processes, config, workdir)

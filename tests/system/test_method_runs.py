@@ -121,7 +121,11 @@ def test_a_critic_is_warmed_up_alone(start: str, tmp_path: Path):
     ("budget", "totals"),
     [
         ({"updates": 6}, {"updates": 6, "prompts": 8, "episodes": 24}),
-        ({"prompts": 6}, {"updates": 6, "prompts": 6, "episodes": 18}),
+        pytest.param(
+            {"prompts": 6},
+            {"updates": 6, "prompts": 6, "episodes": 18},
+            marks=pytest.mark.slow,
+        ),
         ({"episodes": 17}, {"updates": 6, "prompts": 5, "episodes": 15}),
     ],
 )
@@ -165,10 +169,8 @@ REDUCED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "method",
-    ["vineppo", *(pytest.param(m, marks=pytest.mark.slow) for m in REDUCED if m != "vineppo")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", REDUCED)
 def test_learning(method: str, tmp_path: Path):
     """Test accuracy at the end above that of the start, by more than the 95% interval."""
     fields: Any = from_file(TINY, "tiny.py")
