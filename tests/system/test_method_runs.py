@@ -67,7 +67,7 @@ def test_one_iteration(method: str, start: str, tmp_path: Path):
         for row in rows:
             assert "".join(step["text"] for step in row["steps"]) == row["response"]
     if method == "restem":
-        assert 0 < line["restem/kept"] <= 24 and line["restem/looks"] >= 2
+        assert 0 < line["restem/kept"] <= 24 and line["restem/evaluations"] >= 2
     with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
         assert checkpoints.latest() == 1
     assert (tmp_path / "report.html").stat().st_size > 10_000
