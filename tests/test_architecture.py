@@ -32,6 +32,7 @@ LAYERS = [
     "grading",  # is this answer the gold one?
     "model",  # weights and forward pass; hf/ reads and writes Hugging Face folders
     "runtime",  # files, logs, checkpoints
+    "credit",  # the rules of step credit
     "rl",  # the mathematics, of arrays alone
     "budget",  # what a run has used, and may still use
     "types",  # what crosses files

@@ -231,7 +231,14 @@ def test_ranges(field: str, bad: list, good: list, monkeypatch: pytest.MonkeyPat
 def test_every_number_and_choice_is_checked():
     """A new field has to get a check, or a place on this list of those that may be anything."""
     anything = {"data.path", "data.chat_template", "model.path", "resume", "log.wandb"}
-    anything |= {"values.dedup", "ppo.shift_mean", "reward.truncated", "data.task", "sample.stop"}
+    anything |= {
+        "values.dedup",
+        "values.reuse",
+        "ppo.shift_mean",
+        "reward.truncated",
+        "data.task",
+        "sample.stop",
+    }
     anything |= {"topology", "meshes", "compile_cache", "offload.reference", "offload.optimizer"}
     for name, value in flatten(Config()):
         if name in anything:

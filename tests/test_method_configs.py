@@ -13,6 +13,7 @@ from helpers.paths import CONFIGS, REPO
 
 from vinejax.checks import check_config
 from vinejax.config import Fields, default, fields_set, from_dict, from_file
+from vinejax.credit.rules import READ_BY
 from vinejax.errors import ConfigError
 from vinejax.methods import METHODS
 from vinejax.settings import Config, flatten
@@ -126,8 +127,16 @@ def test_hyperparameters_of_the_paper():
         ({"method": "rloo", "rollout": {"per_prompt": 1}}, "rollout.per_prompt", "at least 2"),
         ({"method": "dapo", "rollout": {"per_prompt": 1}}, "rollout.per_prompt", "at least 2"),
         ({"method": "dpo_positive", "rollout": {"per_prompt": 1}}, "rollout.per_prompt", "paired"),
-        ({"method": "ppo", "values": {"k": 3}}, "values.k", "read by method = 'vineppo' alone"),
-        ({"method": "grpo", "values": {"max_states": 2}}, "values.max_states", "'vineppo' alone"),
+        (
+            {"method": "ppo", "values": {"k": 3}},
+            "values.k",
+            "method = 'vineppo' or 'spo_chain' alone",
+        ),
+        (
+            {"method": "grpo", "values": {"max_states": 2}},
+            "values.max_states",
+            "or 'spo_chain' alone",
+        ),
         ({"critic": {"lam": 0.95}}, "critic.lam", "'ppo' alone, and this run has 'vineppo'"),
         ({"method": "rloo", "critic": {"clip": 0.1}}, "critic.clip", "'ppo' alone"),
         ({"method": "ppo", "dpo": {"beta": 0.3}}, "dpo.beta", "'dpo_positive' alone"),
@@ -160,6 +169,7 @@ OWN_FIELDS = [
     for method, record in METHODS.items()
     for section in record.sections
     for field in dataclasses.fields(getattr(Config(), section))
+    if f"{section}.{field.name}" not in {field for field, _, _ in READ_BY}
 ]
 
 

@@ -63,7 +63,7 @@ def test_its_groups_need_two_solutions(source: str):
 
 
 def test_a_section_of_another_method_is_refused(source: str):
-    with pytest.raises(ConfigError, match="values.k = 3: is read by method = 'vineppo' alone"):
+    with pytest.raises(ConfigError, match="values.k = 3: is read by method = 'vineppo' or"):
         check_config(from_dict({"method": NAME, "values": {"k": 3}}))
 
 

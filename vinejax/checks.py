@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from vinejax.credit.rules import check_rules
 from vinejax.errors import ConfigError
 from vinejax.methods import METHODS, find_method
 from vinejax.settings import Config, flatten
@@ -21,6 +22,7 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     """
     _check_rules(cfg)
     _check_method(cfg, given)
+    _check_credit(cfg, given)
     _check_sampling(cfg)
     _check_batches(cfg)
     _check_model(cfg)
@@ -56,7 +58,8 @@ def _check_method(cfg: Config, given: Collection[str]) -> None:
         owners = [owner for owner, record in METHODS.items() if section in record.sections]
         is_set = value != defaults[name] or name in given
         if owners and section not in method.sections and is_set:
-            rule = f"is read by method = {owners[0]!r} alone, and this run has {cfg.method!r}"
+            those = " or ".join(map(repr, owners))
+            rule = f"is read by method = {those} alone, and this run has {cfg.method!r}"
             raise ConfigError(name, f"{rule}; leave it out", repr(value))
         if section in method.ignores and value != defaults[name]:
             rule = f"is not read by method = {cfg.method!r}, which has fields of its own for this"
@@ -67,6 +70,12 @@ def _check_method(cfg: Config, given: Collection[str]) -> None:
             "with the others of its problem"
         )
         raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
+
+
+def _check_credit(cfg: Config, given: Collection[str]) -> None:
+    """Refuses rules of step credit that do not exist, and fields that the chosen do not read."""
+    defaults = dict(flatten(Config()))
+    check_rules(cfg, lambda name, value: value != defaults[name] or name in given)
 
 
 def _check_sampling(cfg: Config) -> None:

@@ -216,7 +216,7 @@ def update_on(
     optimizer = make_optimizer(cfg.optimizer, num_updates(cfg))
     value_objective = critic_objective(it.session.model, cfg)
     value_optimizer = make_critic_optimizer(cfg, num_critic_updates(cfg))
-    batch = rollout.batch._replace(advantages=credit.advantages)
+    batch = rollout.batch._replace(advantages=credit.advantages, mask=credit.mask)
     targets = None
     if rollout.values is not None and credit.returns is not None:
         targets = Targets(rollout.values, np.asarray(credit.returns))

@@ -9,13 +9,11 @@ record names functions by their dotted path, or holds the function itself.
 
 import dataclasses
 import difflib
-import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 from vinejax.errors import ConfigError
-from vinejax.plugins import find_module
+from vinejax.plugins import find_function, find_module
 from vinejax.settings import Config
 
 Function = str | Callable[..., Any]  # 'package.module.function', or the function
@@ -36,6 +34,9 @@ class Method:
     reduction: str = "token"  # what `ppo.reduction` = 'method' means: see `token_weights`
     clip_high: float | None = None  # the upper clip where `ppo.clip_high` is None; None: `ppo.clip`
     values: str | None = None  # values of states: 'monte_carlo', 'critic' or None
+    positions: str = "steps"  # the rules of step credit, see credit/rules.py: where states are,
+    allocation: str = "uniform"  # how many continuations each has,
+    mask: str = "none"  # and which tokens are trained on
     kl_in_reward: bool = False  # the credit has subtracted the KL: the loss does not add it again
     needs_groups: bool = False  # a solution is compared with the others of its problem
     needs_spread: bool = False  # groups of equal rewards are replaced by others, in rounds
@@ -46,9 +47,20 @@ class Method:
 
 METHODS = {
     "vineppo": Method(
-        f"{CREDIT}.vine", whiten="iteration", values="monte_carlo", sections=("values",)
+        f"{CREDIT}.vine",
+        whiten="iteration",
+        values="monte_carlo",
+        sections=("values", "credit"),
     ),
     "ppo": Method(f"{CREDIT}.critic", whiten="iteration", values="critic", sections=("critic",)),
+    "spo_chain": Method(
+        f"{CREDIT}.vine",
+        whiten="iteration",
+        values="monte_carlo",
+        positions="low_probability",
+        mask="low_probability",
+        sections=("values", "credit"),
+    ),
     "grpo": Method(f"{CREDIT}.grpo", needs_groups=True),
     "rloo": Method(f"{CREDIT}.rloo", needs_groups=True),
     "dr_grpo": Method(f"{CREDIT}.group_mean", reduction="budget", needs_groups=True),
@@ -101,16 +113,12 @@ def policy_reduction(cfg: Config) -> str:
     return find_method(cfg.method).reduction if chosen == "method" else chosen
 
 
-@functools.cache
 def function_of(function: Function) -> Callable[..., Any]:
     """The function that a record names or holds.
 
     Raises ConfigError where the dotted path leads nowhere.
     """
-    if callable(function):
-        return function
-    module, _, name = function.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ValueError, ModuleNotFoundError, AttributeError) as error:
-        raise ConfigError("method", f"no function {function}: {error}") from error
+    found = function if callable(function) else find_function(function)
+    if found is None:
+        raise ConfigError("method", f"no function {function}")
+    return found

@@ -22,6 +22,7 @@ Whole = Annotated[int, Rule("must not be negative", lambda x: x >= 0)]
 NotNegative = Annotated[float, Rule("must not be negative", lambda x: x >= 0)]
 Positive = Annotated[float, Rule("must be greater than 0", lambda x: x > 0)]
 ZeroToOne = Annotated[float, Rule("must be from 0 to 1", lambda x: 0 <= x <= 1)]
+Half = Annotated[float, Rule("must be at least 0 and less than 0.5", lambda x: 0 <= x < 0.5)]
 BelowOne = Annotated[float, Rule("must be at least 0 and less than 1", lambda x: 0 <= x < 1)]
 TopP = Annotated[float, Rule("must be over 0 and at most 1", lambda x: 0 < x <= 1)]
 Shift = Annotated[float, Rule("must be from -1 to 1", lambda x: -1 <= x <= 1)]
@@ -93,10 +94,33 @@ class RolloutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ValuesConfig:
-    k: Count = 9  # Monte Carlo continuations per state
+    """Monte Carlo values: where the states are, what is sampled at each, and what is a value.
+
+    `positions` and `allocation` are names of credit/rules.py or dotted paths of functions;
+    'method' is the method's own. docs/credit.md has the equations.
+    """
+
+    positions: str = "method"
+    every: Count = 5  # positions 'tokens' and 'low_probability': every so many
+    below: ZeroToOne = 0.9  # positions 'low_probability': tokens less likely than this
+    merge: Count = 1  # keep every so many of the positions, and the prompt's end
+    spread: Count | None = None  # keep at most so many, evenly; None: all
+    max_states: Whole | None = None  # s_0 and the first `max_states` others; None: all
+    allocation: str = "method"
+    k: Count = 9  # continuations per state
+    k_first: Count = 3  # allocations 'adaptive' and 'neighbours': continuations of the first wave
+    threshold: NotNegative = 1.0  # allocation 'bisection': in standard errors of a difference
+    waves: Count = 1  # with `reuse`: states in so many waves, later ones draw what `k` still lacks
+    reuse: bool = False  # a value uses all samples of the problem that pass through the state
+    shrink: Half = 0.0  # weight of each of the two neighbours in a value
     budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again
-    max_states: Whole | None = None  # s_0 and the first `max_states` step ends; None: all
     dedup: bool = True  # equal token prefixes of a problem share one estimate
+
+
+@dataclasses.dataclass(frozen=True)
+class CreditConfig:
+    mask: str = "method"  # which tokens are trained on: a name of credit/rules.py, or a dotted path
+    mask_above: ZeroToOne = 0.9  # mask 'low_probability': tokens at least as likely are left out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,6 +328,7 @@ class Config:
     sample: SampleConfig = SampleConfig()
     rollout: RolloutConfig = RolloutConfig()
     values: ValuesConfig = ValuesConfig()
+    credit: CreditConfig = CreditConfig()
     reward: RewardConfig = RewardConfig()
     grader: GraderConfig = GraderConfig()
     ppo: PPOConfig = PPOConfig()

@@ -1,5 +1,7 @@
 """Sampled ids to text, and the search for stop strings in it."""
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -29,6 +31,16 @@ def continuation_text(
 def added(prefix_text: str, text: str) -> str:
     """The rest of `text`, the text of some ids, after `prefix_text`, the text of the first ids."""
     return text[len(prefix_text.rstrip(UNFINISHED)) :]
+
+
+def token_text(tokenizer: Tokenizer) -> Callable[[int], str]:
+    """A function from an id to the text that it adds in the middle of a text.
+
+    '' for special ids and for ids that the tokenizer lacks.
+    """
+    anchor = list(tokenizer.encode("a", add_special_tokens=False))[-1:]
+    before = len(decode(tokenizer, anchor))
+    return functools.cache(lambda i: decode(tokenizer, [*anchor, i])[before:])
 
 
 class Cut(NamedTuple):

@@ -69,7 +69,9 @@ class Episode:
     step_rewards: list[float] | None = None  # [C] the steps' own, of tasks that reward steps
     scored: list[float] | None = None  # the response's log-probs by the prefill of its trunk
     values: np.ndarray | None = None  # f32[C] V(s_0) .. V(s_{C-1})
-    value_counts: np.ndarray | None = None  # i32[C] continuations behind each value; 0: back-filled
+    value_counts: np.ndarray | None = None  # i32[C] returns behind each value; 0: none was sampled
+    value_errors: np.ndarray | None = None  # f32[C] standard error of each value
+    reused: np.ndarray | None = None  # i32[C] of the returns, those not of the state's own draws
     continuations: tuple[tuple[Continuation, ...], ...] = ()  # [C][M]
 
     @property

@@ -9,9 +9,9 @@ from helpers.model_oracles import Model, assert_same
 
 from vinejax.rollout.branches import Branch
 from vinejax.rollout.engine import Engine
-from vinejax.rollout.stop import HIT, stop_table, token_texts
+from vinejax.rollout.stop import HIT, stop_table
 from vinejax.settings import SampleConfig
-from vinejax.text import continuation_text, decode
+from vinejax.text import continuation_text, decode, token_text
 
 TEXTS = ["", "a", "b", "c", "ab", "ba", "abc", "aab", "bab", "cab" * 5, "\ufffd", "x y"]
 STOPS = [
@@ -44,7 +44,7 @@ def test_no_stop_strings_need_no_table():
 def test_token_texts_are_what_tokens_add_to_a_text(stories):
     """SentencePiece: a token at the beginning of a text would lose its space."""
     tokenizer, size = stories.tokenizer, stories.decoder.cfg.vocab_size
-    texts = token_texts(tokenizer, size)
+    texts = list(map(token_text(tokenizer), range(size)))
     assert len(texts) == size
     ids = tokenizer.encode("a Once upon a time, there was a little girl", add_special_tokens=False)
     assert "".join(texts[i] for i in ids[1:]) in tokenizer.decode(ids)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from vinejax.credit.rules import find_rule
 from vinejax.learner.batch import Rollout, StepLayout
 from vinejax.methods import find_method, function_of
 from vinejax.rl.advantages import (
@@ -28,6 +29,7 @@ class Credit(NamedTuple):
     """Advantages, and what else a method knows of the steps."""
 
     advantages: Array  # f32[B, T], read on response tokens alone
+    mask: Array | None = None  # bool[B, T] tokens to be trained on; `assign_credit` sets it
     by_step: Array | None = None  # f32[B, C] for the report; None: a step's mean over its tokens
     returns: Array | None = None  # f32[B, T] what a critic learns
     values: Array | None = None  # f32[B, C] a critic's, before each step: for the report
@@ -38,13 +40,26 @@ def assign_credit(rollout: Rollout, cfg: Config, whitening: str) -> Credit:
 
     `by_step` is that of before whitening. Arrays are on the host.
     """
-    credit = function_of(find_method(cfg.method).credit)(rollout, cfg)
+    assign = find_method(cfg.method).credit
+    assert assign is not None, f"{cfg.method} has no advantages"
+    credit = function_of(assign)(rollout, cfg)
     advantages, by_step = credit.advantages, credit.by_step
+    mask = trained_tokens(rollout, cfg)
     if by_step is None:
         by_step = _means_of_steps(np.asarray(advantages), rollout.steps)
     if whitening == "iteration":
-        advantages = whiten(advantages, rollout.batch.mask, shift_mean=cfg.ppo.shift_mean)
-    return credit._replace(advantages=np.asarray(advantages), by_step=np.asarray(by_step))
+        advantages = whiten(advantages, mask, shift_mean=cfg.ppo.shift_mean)
+    advantages, by_step = np.asarray(advantages), np.asarray(by_step)
+    return credit._replace(advantages=advantages, mask=mask, by_step=by_step)
+
+
+def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
+    """bool[B, T] the response tokens that the configured mask rule leaves in."""
+    mask = np.array(rollout.batch.mask)
+    rule = find_rule("credit.mask", cfg)
+    for row, episode in enumerate(rollout.episodes):
+        mask[row, mask[row]] = rule(episode, cfg.credit)
+    return mask
 
 
 def vine(rollout: Rollout, cfg: Config) -> Credit:

@@ -37,11 +37,11 @@ from vinejax.rollout.decode import LENGTH, DecodeConfig
 from vinejax.rollout.finish import Reader
 from vinejax.rollout.phase import Drawn, Phase, Programs, make_queue
 from vinejax.rollout.stats import EngineStats
-from vinejax.rollout.stop import first_states, stop_table, token_texts
+from vinejax.rollout.stop import first_states, stop_table
 from vinejax.runtime import distributed
 from vinejax.runtime.compiles import num_compiles
 from vinejax.settings import SampleConfig
-from vinejax.text import Tokenizer
+from vinejax.text import Tokenizer, token_text
 
 
 class Engine:
@@ -212,7 +212,8 @@ class Engine:
     def _automaton(self) -> tuple[np.ndarray, jax.Array]:
         """The automaton of the stop strings, on the host and on every device."""
         stop, size = self.sample_config.stop, self.model.cfg.vocab_size
-        table = stop_table(stop, token_texts(self.tokenizer, size) if stop else [""] * size)
+        texts = map(token_text(self.tokenizer), range(size)) if stop else [""] * size
+        table = stop_table(stop, list(texts))
         return table, arrays.put_on_mesh(self.mesh, split.REPLICATED, table)
 
     def _go_on(self, params: Params, work: Work, cut_short: Sequence[Drawn]) -> Iterator[Drawn]:

@@ -9,19 +9,8 @@ look-up per token.
 import numpy as np
 
 from vinejax.rollout.branches import Work
-from vinejax.text import Tokenizer, decode
 
 HIT = -1
-
-
-def token_texts(tokenizer: Tokenizer, vocab_size: int) -> list[str]:
-    """The text that each id adds in the middle of a text.
-
-    '' for special ids and for ids that the tokenizer lacks.
-    """
-    anchor = list(tokenizer.encode("a", add_special_tokens=False))[-1:]
-    before = len(decode(tokenizer, anchor))
-    return [decode(tokenizer, [*anchor, i])[before:] for i in range(vocab_size)]
 
 
 def stop_table(stop: tuple[str, ...], texts: list[str]) -> np.ndarray:

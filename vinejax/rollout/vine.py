@@ -1,46 +1,31 @@
 """The values of an episode's states, from Monte Carlo continuations of each.
 
-V(s) is the mean return of `values.k` continuations sampled from the policy at s. The states are
-s_0, the prompt's end, and the step boundaries short of the last: V(s_C) = 0 needs no sample. The
-return is what the steps after the state bring, discounted by `ppo.gamma` per step: their own
-rewards, if the task gives any, and with the last of them the reward of the outcome.
+V(s) is the mean return of continuations sampled from the policy at s. The return is what the steps
+after the state bring, discounted by `ppo.gamma` per step: their own rewards, if the task gives any,
+and with the last of them the reward of the outcome. V(s_C) = 0 needs no sample. Where the states
+are, how many continuations each has and which returns count are rules: see `credit/`.
 An episode is one trunk, its states are positions on it, so a value costs no prefill of its own.
 """
 
 import dataclasses
+import itertools
 from collections import Counter
-from typing import NamedTuple
 
 import numpy as np
 
+from vinejax.credit.allocation import Seen
+from vinejax.credit.estimate import estimates
+from vinejax.credit.positions import positions_of, with_steps_between
+from vinejax.credit.rules import find_rule
+from vinejax.credit.samples import Passing, Sample
+from vinejax.errors import ConfigError
 from vinejax.model.decoder import Params
-from vinejax.rl.values import mc_values
-from vinejax.rollout.branches import Branch, Grown, Stream
+from vinejax.rollout.continuations import State, draw_continuations
 from vinejax.rollout.engine import Engine
-from vinejax.rollout.trajectories import Solution, is_graded, split_solution
-from vinejax.runtime.distributed import is_mine, shared_work
-from vinejax.seeds import row_seed
 from vinejax.settings import Config
-from vinejax.shapes import bucket
-from vinejax.tasks.graded import BackgroundGrading, GradedTask
-from vinejax.text import UNFINISHED, Tokenizer, continuation_text, decode
-from vinejax.types import Continuation, Episode, Problem, PromptedProblem
-
-
-class _State(NamedTuple):
-    """A state to be valued, on the first episode that visits it."""
-
-    problem: Problem
-    trunk: int  # number of the episode
-    episode: Episode
-    rollout: int  # number of the episode among those of its problem
-    step: int  # c of s_c
-    used: int  # response tokens before it
-
-    @property
-    def position(self) -> int:
-        """On the episode's tokens."""
-        return len(self.episode.prompt) + self.used
+from vinejax.tasks.graded import GradedTask
+from vinejax.text import token_text
+from vinejax.types import Continuation, Episode, PromptedProblem
 
 
 def fill_values(
@@ -52,169 +37,155 @@ def fill_values(
     cfg: Config,
     iteration: int,
 ) -> list[Episode]:
-    """The episodes with `values`, `value_counts` and `continuations`, and `scored` where it can be.
+    """The episodes with values, and `scored` where it can be; their steps lie between states.
 
-    States past `values.max_states` are back-filled with what follows them, so that the advantages
-    there are 0 (count 0). Source: math_episode_generator_with_mc_advantages.py:667-732.
+    Raises ConfigError for positions or counts of a user's rule that cannot be.
     """
-    k, gamma = cfg.values.k, cfg.ppo.gamma
-    states, visits = _states(problems, episodes, cfg)
-    branches, budgets = _branches(states, cfg, iteration)
-    trunks = [episode.tokens for episode in episodes]
-    stream = engine.stream(params, trunks, branches, budgets, engine.scores_as_learner)
-    made = _continuations(stream, engine.tokenizer, graded, states, cfg)
-    values = _means([continuation.reward for continuation in made], len(states), k)
-    groups = [tuple(made[i : i + k]) for i in range(0, len(made), k)]
-    filled = [
-        _filled(episode, [groups[s] for s in visited], values[visited], gamma)
-        for episode, visited in zip(episodes, visits, strict=True)
-    ]
-    if not stream.trunk_logprobs:
+    vines = _Vines(engine, graded, problems, episodes, cfg)
+    logprobs: list[np.ndarray] = []
+    for wave in itertools.count():
+        counts = vines.wanted(wave)
+        if counts is None:
+            break
+        scored = wave == 0 and engine.scores_as_learner
+        logprobs += draw_continuations(
+            engine, params, graded, episodes, vines.states, counts, cfg, iteration, scored
+        )
+        vines.count_new(counts)
+    filled = vines.filled()
+    if not logprobs:
         return filled
     return [
-        dataclasses.replace(episode, scored=logprobs[len(episode.prompt) :].tolist())
-        for episode, logprobs in zip(filled, stream.trunk_logprobs, strict=True)
+        dataclasses.replace(episode, scored=of_trunk[len(episode.prompt) :].tolist())
+        for episode, of_trunk in zip(filled, logprobs, strict=True)
     ]
 
 
-def _continuations(
-    stream: Stream, tokenizer: Tokenizer, graded: GradedTask, states: list[_State], cfg: Config
-) -> list[Continuation]:
-    """`values.k` continuations per state, in the states' order.
+class _Vines:
+    """The states of an iteration's episodes, and the returns that were seen at each."""
 
-    Each is graded as the whole solution that it completes, while others are sampled, by the host
-    that reads it.
-    """
-    k, truncated = cfg.values.k, cfg.reward.truncated
-    texts = [_text(tokenizer, state) for state in states]
-    continuations: dict[int, Grown] = {}
-    solutions: dict[int, Solution] = {}  # of this host's own
-    with BackgroundGrading(graded) as background:
-        for i, grown in stream:
-            continuations[i] = grown
-            if is_mine(i):
-                solutions[i] = _completed(states[i // k], texts[i // k], grown)
-                if is_graded(grown, truncated):
-                    background.add(i, solutions[i].problem, solutions[i].text)
-        outcomes = shared_work(background.results())
-    returns = {i: outcomes.get(i, truncated or 0.0) for i in continuations}
-    if graded.has_steps or cfg.ppo.gamma != 1:  # else the return is the reward of the outcome
-        discounted = {}
-        for i, solution in solutions.items():
-            ends, rewards = split_solution(graded, tokenizer, solution)
-            used = states[i // k].used
-            discounted[i] = _return(ends, rewards, used, returns[i], cfg.ppo.gamma)
-        returns = shared_work(discounted)
-    return [
-        Continuation(grown.text, returns[i], grown.finish)
-        for i, grown in sorted(continuations.items())
-    ]
+    def __init__(
+        self,
+        engine: Engine,
+        graded: GradedTask,
+        problems: list[PromptedProblem],
+        episodes: list[Episode],
+        cfg: Config,
+    ):
+        self._values, self._gamma = cfg.values, cfg.ppo.gamma
+        self._allocate = find_rule("values.allocation", cfg)
+        rule, text_of = find_rule("values.positions", cfg), token_text(engine.tokenizer)
+        places = [positions_of(rule, episode, text_of, cfg.values) for episode in episodes]
+        self._episodes = list(map(with_steps_between, episodes, places))
+        # The step that the first state begins: 1 where the prompt's end is none.
+        self._first = [int(bool(of_one) and of_one[0] > 0) for of_one in places]
+        self._earned = [np.cumsum([0.0, *episode.rewards]).tolist() for episode in self._episodes]
+        if (most := cfg.values.max_states) is not None:
+            pairs = zip(places, self._first, strict=True)
+            places = [of_one[: most + 1 - first] for of_one, first in pairs]
+        self.states, self._visits = _find_states(problems, self._episodes, places, cfg)
+        self._passing = None
+        if cfg.values.reuse:
+            ids, responses = zip(*((e.problem_id, e.response) for e in episodes), strict=True)
+            self._passing = Passing(ids, responses, places, cfg.ppo.gamma)
+            for i, episode in enumerate(episodes):
+                own = {(i, c) for c in range(len(places[i]))}
+                sample = _whole(episode, graded.has_steps or cfg.ppo.gamma != 1)
+                self._passing.add(episode.problem_id, sample, counted=own)
+
+    def wanted(self, wave: int) -> list[int] | None:
+        """New continuations of each of `states`; None: there are no more waves."""
+        counts, is_over = [0] * len(self.states), True
+        for i, visited in enumerate(self._visits):
+            requests = self._allocate(wave, self._seen(i), self._values)
+            if requests is None:
+                continue
+            if len(requests) != len(visited) or min(requests, default=0) < 0:
+                rule = f"gave {requests} for {len(visited)} states: needs a count for each"
+                raise ConfigError("values.allocation", rule)
+            is_over = False
+            for s, count in zip(visited, requests, strict=True):
+                counts[s] = max(counts[s], count)
+        return None if is_over else counts
+
+    def count_new(self, counts: list[int]) -> None:
+        """Lets the newest `counts[s]` continuations of each state count where they pass through."""
+        if self._passing is None:
+            return
+        for state, count in zip(self.states, counts, strict=True):
+            for drawn in state.drawn[len(state.drawn) - count :]:
+                self._passing.add(state.problem.id, drawn.sample, counted=state.visits)
+
+    def filled(self) -> list[Episode]:
+        """The episodes with their values, and the continuations of the states that they visit."""
+        groups = [tuple(drawn.continuation for drawn in state.drawn) for state in self.states]
+        returns = [self._seen(i).returns for i in range(len(self._episodes))]
+        rewards = [episode.rewards for episode in self._episodes]
+        made = estimates(returns, self._first, rewards, self._gamma, self._values.shrink)
+        filled = []
+        for i, (episode, estimate) in enumerate(zip(self._episodes, made, strict=True)):
+            continuations: list[tuple[Continuation, ...]] = [()] * len(episode.step_ends)
+            for c, s in enumerate(self._visits[i], start=self._first[i]):
+                continuations[c] = groups[s]
+            drawn = np.array([len(group) for group in continuations], np.int32)
+            filled.append(
+                dataclasses.replace(
+                    episode,
+                    values=estimate.values,
+                    value_counts=estimate.counts,
+                    value_errors=estimate.errors,
+                    reused=estimate.counts - drawn,
+                    continuations=tuple(continuations),
+                )
+            )
+        return filled
+
+    def _seen(self, i: int) -> Seen:
+        """The returns at the states of episode i: of their own continuations, then of others."""
+        returns = [[d.continuation.reward for d in self.states[s].drawn] for s in self._visits[i]]
+        if self._passing is not None:
+            passed = self._passing.returns[i]
+            returns = [own + others for own, others in zip(returns, passed, strict=True)]
+        earned = self._earned[i]
+        return Seen(returns, earned[self._first[i] :][: len(returns)], earned[-1])
 
 
-def _states(
-    problems: list[PromptedProblem], episodes: list[Episode], cfg: Config
-) -> tuple[list[_State], list[list[int]]]:
+def _find_states(
+    problems: list[PromptedProblem], episodes: list[Episode], places: list[list[int]], cfg: Config
+) -> tuple[list[State], list[list[int]]]:
     """(the states to sample from, for each episode the numbers of its states among them).
 
-    Equal token prefixes of a problem are one state: the rollouts of a prompt share s_0.
+    Equal token prefixes of a problem are one state (`values.dedup`): its solutions share s_0.
     """
     by_id = {problem.id: problem for problem, _ in problems}
-    most = cfg.values.max_states
-    num_valued = None if most is None else most + 1  # s_0, too
     rollouts: Counter[str] = Counter()
-    states: list[_State] = []
+    states: list[State] = []
     known: dict[tuple[object, ...], int] = {}
     visits: list[list[int]] = []
     for i, episode in enumerate(episodes):
         visits.append([])
-        problem, rollout = by_id[episode.problem_id], rollouts[episode.problem_id]
+        rollout = rollouts[episode.problem_id]
         rollouts[episode.problem_id] += 1
-        starts = [0, *episode.step_ends][:-1]  # the last step's end is terminal
-        for c, used in enumerate(starts[:num_valued]):
-            state = _State(problem, i, episode, rollout, c, used)
-            prefix = (episode.problem_id, *episode.tokens[: state.position])
+        for c, used in enumerate(places[i]):
+            prefix = (episode.problem_id, *episode.prompt, *episode.response[:used])
             key = prefix if cfg.values.dedup else (i, c)
             if key not in known:
                 known[key] = len(states)
-                states.append(state)
+                step = episode.step_ends.index(used) + 1 if used else 0
+                problem = by_id[episode.problem_id]
+                states.append(State(problem, i, episode, rollout, step, used, visits=[]))
+            states[known[key]].visits.append((i, c))
             visits[-1].append(known[key])
     return states, visits
 
 
-def _branches(states: list[_State], cfg: Config, iteration: int) -> tuple[list[Branch], list[int]]:
-    """`values.k` branches per state, and their budgets.
-
-    With `values.budget` 'left' a continuation may take what the trajectory had left at the state,
-    so that value and policy share a horizon; with 'fresh' the whole budget, as in the reference.
-    """
-    branches, budgets = [], []
-    for state in states:
-        start = len(state.episode.prompt)
-        used = state.used if cfg.values.budget == "left" else 0
-        for k in range(cfg.values.k):
-            # State 0 of `row_seed` is the solution itself: s_0 must not replay it.
-            place = (state.problem.id, state.rollout, state.step + 1, k)
-            seed = row_seed(cfg.seed, iteration, *place)
-            branches.append(Branch(state.trunk, state.position, seed, start))
-            budgets.append(cfg.sample.max_tokens - used)
-    return branches, budgets
-
-
-def _text(tokenizer: Tokenizer, state: _State) -> str:
-    """The response as far as the state; the text of a continuation begins where it ends."""
-    prompt = state.episode.prompt
-    before = state.episode.response[: state.used]
-    text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), before)
-    return text.rstrip(UNFINISHED)
-
-
-def _completed(state: _State, text: str, grown: Grown) -> Solution:
-    """The solution that a continuation makes of the response so far, whose text is `text`."""
-    response = state.episode.response[: state.used] + grown.tokens
-    text = text[: len(text) - grown.overlap] + grown.text
-    return Solution(state.problem, state.episode.prompt, response, text)
-
-
-def _return(
-    ends: list[int], rewards: list[float] | None, used: int, outcome: float, gamma: float
-) -> float:
-    """r_0 + γ·r_1 + γ²·r_2 + ... of the steps that end after the first `used` tokens.
-
-    The outcome's reward comes with the last; the steps' own are 0 if the task has none (None). How
-    a solution divides may depend on what came after the first `used` tokens.
-    """
-    by_step = zip(ends, rewards or [0.0] * len(ends), strict=True)
-    later = [reward for end, reward in by_step if end > used]
-    of_steps = sum(gamma**i * reward for i, reward in enumerate(later))
-    return of_steps + gamma ** max(len(later) - 1, 0) * outcome
-
-
-def _means(returns: list[float], num_states: int, k: int) -> np.ndarray:
-    """f32[num_states] the mean return of each state's k continuations."""
-    # A bucket's size, so that the number of states, which changes, compiles nothing.
-    padded = np.zeros((1, bucket(num_states), k), np.float32)
-    padded[0, :num_states] = np.reshape(np.array(returns, np.float32), (num_states, k))
-    counts = np.full(padded.shape[:2], k, np.int32)
-    return np.asarray(mc_values(padded, counts))[0]
-
-
-def _filled(
-    episode: Episode,
-    continuations: list[tuple[Continuation, ...]],
-    values: np.ndarray,
-    gamma: float,
-) -> Episode:
-    """The episode with its sampled values, and the rest such that r + γ·V' - V = 0."""
-    num_steps, sampled = len(episode.step_ends), len(continuations)
-    # In the advantages' own precision and order, or rounding would leave something of them.
-    rewards, after = np.asarray(episode.rewards, np.float32), np.float32(0)
-    filled = np.zeros(num_steps, np.float32)
-    for c in reversed(range(num_steps)):
-        after = filled[c] = rewards[c] + np.float32(gamma) * after
-    filled[:sampled] = values
-    counts = np.zeros(num_steps, np.int32)
-    counts[:sampled] = [len(group) for group in continuations]
-    none = ((),) * (num_steps - sampled)
-    return dataclasses.replace(
-        episode, values=filled, value_counts=counts, continuations=(*continuations, *none)
+def _whole(episode: Episode, with_steps: bool) -> Sample:
+    """A solution as a sample, with the task's own steps if returns depend on them."""
+    ends = episode.step_ends if with_steps else []
+    return Sample(
+        tokens=np.array(episode.response, np.int32),
+        start=0,
+        ends=ends,
+        rewards=(episode.step_rewards or [0.0] * len(ends)) if with_steps else [],
+        outcome=episode.reward,
     )

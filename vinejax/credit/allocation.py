@@ -1,0 +1,70 @@
+"""Allocation rules: how many continuations are drawn at each state, in waves.
+
+A rule takes (number of the wave from 0, Seen, ValuesConfig) and gives the new continuations at each
+state of one solution, or None once it wants no more. Every wave is one call of the engine.
+`bisection.py` has one more rule.
+"""
+
+import math
+from typing import NamedTuple
+
+from vinejax.settings import ValuesConfig
+
+
+class Seen(NamedTuple):
+    """What is known of the S states of one solution before a wave."""
+
+    returns: list[list[float]]  # [S] of the state's continuations and, with `values.reuse`, others
+    earned: list[float]  # [S] the solution's own rewards before each state; 0 without step rewards
+    total: float  # all rewards of the solution
+
+
+def uniform(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
+    """K = `values.k` at every state. Source: the paper, section 4.
+
+    With W = `values.waves` > 1 the states are drawn in W waves, in their order, and a state draws
+    max(0, K - m), m of whose samples passed through it in earlier waves. m is known before the
+    state's own continuations are drawn, so that the mean of all stays unbiased.
+    """
+    if wave >= values.waves:
+        return None
+    if values.waves == 1:
+        return [values.k for _ in seen.returns]
+    per_wave = math.ceil(len(seen.returns) / values.waves)
+    return [
+        max(0, values.k - len(returns)) if c // per_wave == wave else 0
+        for c, returns in enumerate(seen.returns)
+    ]
+
+
+def adaptive(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
+    """K₀ = `values.k_first` at every state, then K in all where a return of it or of a neighbour
+    differs from the others of these.
+
+    The last state's neighbour is the solution's end, with its own reward. Biased: a state stops at
+    K₀ because of its own returns, and 0 of 3 stays 0 of 3. No paper describes it.
+    """
+    return _two_waves(wave, seen, values, with_own=True)
+
+
+def neighbours(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
+    """As `adaptive`, but a state's own returns do not decide how many more it draws.
+
+    So every value is unbiased, as long as no return counts at two states (`values.reuse`).
+    """
+    return _two_waves(wave, seen, values, with_own=False)
+
+
+def _two_waves(wave: int, seen: Seen, values: ValuesConfig, with_own: bool) -> list[int] | None:
+    if wave > 1:
+        return None
+    if wave == 0:
+        return [min(values.k_first, values.k) for _ in seen.returns]
+    more = max(0, values.k - values.k_first)
+    pairs = zip(seen.returns, seen.earned, strict=True)
+    totals = [[earned + x for x in returns] for returns, earned in pairs] + [[seen.total]]
+    requests = []
+    for c in range(len(seen.returns)):
+        around = [*(totals[c - 1] if c else []), *totals[c + 1], *(totals[c] if with_own else [])]
+        requests.append(more if len(set(around)) > 1 else 0)
+    return requests

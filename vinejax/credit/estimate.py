@@ -1,0 +1,129 @@
+"""From the returns at the states of solutions to their values, for all steps, with their errors."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.rl.values import mc_values
+from vinejax.shapes import bucket
+
+Returns = Sequence[float]
+
+
+class Estimate(NamedTuple):
+    """V(s_0) .. V(s_{C-1}) of one solution."""
+
+    values: np.ndarray  # f32[C]
+    counts: np.ndarray  # i32[C] returns behind each value; 0: not sampled
+    errors: np.ndarray  # f32[C] standard error of each value; 0 where not sampled
+
+
+def estimates(
+    returns: Sequence[Sequence[Returns]],
+    first: Sequence[int],
+    rewards: Sequence[Sequence[float]],
+    gamma: float,
+    shrink: float = 0.0,
+) -> list[Estimate]:
+    """The values of every solution's states, sampled or not.
+
+    Args:
+      returns: [solutions][S] the returns at each of the S states that may be sampled: steps
+        `first` .. `first` + S - 1. Empty: the state was not sampled.
+      first: [solutions] the step that begins at the first of these states: 0, or 1 where the
+        prompt's end is no state.
+      rewards: [solutions][C] of each step, the outcome's with the last.
+      gamma: discount a step.
+      shrink: w, see `shrunk`.
+
+    A state between two that were sampled, or before the end, lies on the line between them:
+    `between`. States before the first and after the last of the S are set such that the advantages
+    there are 0: `back_filled`.
+    """
+    flat = [of_state for of_one in returns for of_state in of_one]
+    means, errors = mean_values(flat), standard_errors(flat)
+    made, start = [], 0
+    for of_one, offset, rewards_of in zip(returns, first, rewards, strict=True):
+        of = slice(start, start + len(of_one))
+        start = of.stop
+        counts = np.array([len(of_state) for of_state in of_one], np.int32)
+        num_steps, states = len(rewards_of), slice(offset, offset + len(of_one))
+        earned = np.cumsum([0.0, *rewards_of])
+        drawn = between(means[of], counts > 0, earned[states], float(earned[-1]))
+        drawn = np.where(counts > 0, means[of], drawn) if (counts == 0).any() else means[of]
+        if shrink:
+            drawn = shrunk(drawn, earned[states], float(earned[-1]), shrink)
+        values = back_filled(drawn, offset, np.asarray(rewards_of, np.float32), gamma)
+        all_counts, all_errors = np.zeros(num_steps, np.int32), np.zeros(num_steps, np.float32)
+        all_counts[states], all_errors[states] = counts, errors[of]
+        made.append(Estimate(values, all_counts, all_errors))
+    return made
+
+
+def mean_values(returns: Sequence[Returns]) -> np.ndarray:
+    """f32[S] the mean of each state's returns, 0 where there are none: `rl.mc_values`."""
+    most = max(map(len, returns), default=0)
+    # A bucket's size, so that the number of states, which changes, compiles nothing.
+    padded = np.zeros((1, bucket(len(returns)), most), np.float32)
+    counts = np.zeros(padded.shape[:2], np.int32)
+    for i, of_state in enumerate(returns):
+        padded[0, i, : len(of_state)] = of_state
+        counts[0, i] = len(of_state)
+    return np.asarray(mc_values(padded, counts))[0, : len(returns)]
+
+
+def standard_errors(returns: Sequence[Returns]) -> np.ndarray:
+    """f32[S] the standard error of each state's mean, 0 where it has no returns.
+
+        SE = √((Σᵢ (Rᵢ - R̄)² + v) / (m + 1) / m)    v = mean within-state variance of all states
+
+    v counts as one more return: few returns that are all equal do not look certain.
+    """
+    sums = np.array([len(x) * np.var(x) if x else 0.0 for x in returns])
+    counts = np.array([len(x) for x in returns])
+    typical = sums.sum() / max(counts.sum(), 1)
+    variances = (sums + typical) / (counts + 1) / np.maximum(counts, 1)
+    return np.where(counts > 0, np.sqrt(variances), 0.0).astype(np.float32)
+
+
+def between(
+    means: np.ndarray, is_sampled: np.ndarray, earned: np.ndarray, total: float
+) -> np.ndarray:
+    """f32[S] values on straight lines between sampled states and the solution's end.
+
+    The line is that of U = rewards before the state + V, so each step of the span has the same
+    advantage (for γ = 1), and all of them together what the span gained.
+    """
+    known = np.append(np.flatnonzero(is_sampled), len(means))
+    u = np.append((earned + means)[is_sampled], total)
+    return np.float32(np.interp(np.arange(len(means)), known, u) - earned)
+
+
+def shrunk(values: np.ndarray, earned: np.ndarray, total: float, weight: float) -> np.ndarray:
+    """f32[S] each value drawn towards those of the states before and after it.
+
+        U'_c = (1 - 2w)·U_c + w·(U_{c-1} + U_{c+1})    U = rewards before the state + V
+
+    The first state has one neighbour, which counts once. Biased where the value jumps. The
+    solution's end is no neighbour: its reward would enter the baseline of the steps before it.
+    """
+    u = earned + values
+    after = np.append(u[1:], u[-1:])
+    before = np.insert(u[:-1], 0, u[:1])
+    return np.float32(u + weight * (before + after - 2 * u) - earned)
+
+
+def back_filled(values: np.ndarray, first: int, rewards: np.ndarray, gamma: float) -> np.ndarray:
+    """f32[C] `values` for the steps from `first` on, the rest such that r + γ·V' - V = 0.
+
+    Source: VinePPO's `math_episode_generator_with_mc_advantages.py:667-732`, past `max_states`.
+    """
+    filled, after = np.zeros(len(rewards), np.float32), np.float32(0)
+    # In the advantages' own precision and order, or rounding would leave something of them.
+    for c in reversed(range(len(rewards))):
+        if first <= c < first + len(values):
+            after = filled[c] = values[c - first]
+        else:
+            after = filled[c] = rewards[c] + np.float32(gamma) * after
+    return filled

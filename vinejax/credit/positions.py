@@ -1,0 +1,122 @@
+"""Positions rules: where the states of a solution are, as response tokens before each of them.
+
+A rule takes (Episode, a function from a token's id to its text, ValuesConfig). It gives rising
+integers, 0 for the prompt's end and all below the response's length: its end is terminal and never
+a state. `positions_of` thins them; `with_steps_between` makes steps of what lies between.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from vinejax.errors import ConfigError
+from vinejax.settings import ValuesConfig
+from vinejax.types import Episode
+
+TextOf = Callable[[int], str]
+PositionsRule = Callable[[Episode, TextOf, ValuesConfig], Sequence[int]]
+
+
+def step_starts(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
+    """The prompt's end and the boundaries between the steps that the task's splitter finds.
+
+    Source: the paper, section 4.
+    """
+    return [0, *episode.step_ends][:-1]
+
+
+def blank_lines(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
+    """The prompt's end, and after each token that completes a blank line (two newlines in a row).
+
+    Further newlines of the same gap begin no state of their own. Source: the splitter
+    `double_new_line_tokens` of kazemnejad/treetuneV, which tests each token's own text.
+    """
+    ends, before = [0], ""
+    for i, token in enumerate(episode.response):
+        piece = text_of(token)
+        text = before + piece
+        goes_on = before == "\n\n" and not piece.strip("\n")
+        if "\n\n" in text and not goes_on:
+            ends.append(i + 1)
+        before = text[-2:] if text.endswith("\n\n") else text[-1:] if text.endswith("\n") else ""
+    return [end for end in ends if end < len(episode.response)]
+
+
+def thinking_blank_lines(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
+    """The positions of `blank_lines` before the first `</think>`; all of them where there is none.
+
+    Source: `only_split_thinking` of kazemnejad/treetuneV.
+    """
+    text = ""
+    end = len(episode.response)
+    for i, token in enumerate(episode.response):
+        text = text[-len("</think>") :] + text_of(token)
+        if "</think>" in text:
+            end = i
+            break
+    return [position for position in blank_lines(episode, text_of, values) if position <= end]
+
+
+def every_n_tokens(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
+    """0, n, 2n, ... with n = `values.every`. Source: `every_n_token` of kazemnejad/treetuneV."""
+    return list(range(0, len(episode.response), values.every))
+
+
+def low_probability(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
+    """Before every m-th token that the policy found less likely than `values.below`.
+
+        L = sorted {t : p_t < below}    positions = L[0::m]    m = `values.every`
+
+    p_t is the sampler's own, at the sampling temperature. The prompt's end is a state only if the
+    first token is in L: else the tokens before the first position have advantage 0.
+
+    Source: SPO-chain, https://arxiv.org/abs/2505.23564, whose code counts the tokens of a state
+    from -1: its cut c is our position c + 1.
+    """
+    low = np.flatnonzero(np.exp(np.float32(episode.logprobs)) < values.below)
+    return low[:: values.every].tolist()
+
+
+def positions_of(
+    rule: PositionsRule, episode: Episode, text_of: TextOf, values: ValuesConfig
+) -> list[int]:
+    """The positions of a rule, checked and thinned by `values.merge` and `values.spread`.
+
+    Both keep the prompt's end, if the rule gave it. Of the others `merge` k keeps every k-th, and
+    `spread` n at most n, which divide the response evenly: of N, those of the numbers
+    ⌊i·(N + 1) / (n + 1)⌋, i = 1..n, counted from 1.
+
+    Raises ConfigError for positions of a user's rule that do not rise or lie beyond the response.
+    """
+    positions = list(rule(episode, text_of, values))
+    length = len(episode.response)
+    in_order = all(a < b for a, b in itertools.pairwise(positions))
+    if positions and not (in_order and 0 <= positions[0] and positions[-1] < max(length, 1)):
+        rule_text = f"gave {positions} for a response of {length} tokens: positions must rise"
+        raise ConfigError("values.positions", f"{rule_text}, from 0 and below the length")
+    start = [position for position in positions[:1] if position == 0]
+    others = positions[len(start) :][values.merge - 1 :: values.merge]
+    if values.spread is not None and len(others) > values.spread:
+        n = values.spread
+        others = [others[i * (len(others) + 1) // (n + 1) - 1] for i in range(1, n + 1)]
+    return start + others
+
+
+def with_steps_between(episode: Episode, positions: list[int]) -> Episode:
+    """The episode whose steps are what lies between two positions.
+
+    The rewards of the task's own steps go to the step in which they end.
+    """
+    if not episode.response:
+        return episode
+    ends = [position for position in positions if position > 0] + [len(episode.response)]
+    if ends == episode.step_ends:
+        return episode
+    rewards = episode.step_rewards
+    if rewards is not None:
+        totals = np.zeros(len(ends))
+        np.add.at(totals, np.searchsorted(ends, episode.step_ends), rewards)
+        rewards = totals.tolist()
+    return dataclasses.replace(episode, step_ends=ends, step_rewards=rewards)

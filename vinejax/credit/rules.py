@@ -1,0 +1,115 @@
+"""The rules of step credit by name: ours, or a function of a user's by its dotted path.
+
+Nothing heavy is imported here, so that the command line can check a configuration at once.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vinejax.errors import ConfigError
+from vinejax.methods import find_method
+from vinejax.plugins import find_function
+from vinejax.settings import Config
+
+HERE = "vinejax.credit"
+
+# Episode, token id -> text, ValuesConfig -> response tokens before each state.
+POSITIONS = {
+    "steps": f"{HERE}.positions.step_starts",
+    "blank_lines": f"{HERE}.positions.blank_lines",
+    "thinking_blank_lines": f"{HERE}.positions.thinking_blank_lines",
+    "tokens": f"{HERE}.positions.every_n_tokens",
+    "low_probability": f"{HERE}.positions.low_probability",
+}
+# Wave, Seen, ValuesConfig -> new continuations at each state; None: no more are wanted.
+ALLOCATIONS = {
+    "uniform": f"{HERE}.allocation.uniform",
+    "adaptive": f"{HERE}.allocation.adaptive",
+    "neighbours": f"{HERE}.allocation.neighbours",
+    "bisection": f"{HERE}.bisection.bisection",
+}
+# Episode, CreditConfig -> whether each response token is trained on.
+MASKS = {
+    "none": f"{HERE}.mask.all_tokens",
+    "low_probability": f"{HERE}.mask.low_probability",
+}
+
+# The fields that only some of our rules read: (field, the field that names the rule, the rules).
+READ_BY = (
+    ("values.every", "values.positions", ("tokens", "low_probability")),
+    ("values.below", "values.positions", ("low_probability",)),
+    ("values.k_first", "values.allocation", ("adaptive", "neighbours")),
+    ("values.threshold", "values.allocation", ("bisection",)),
+    ("values.waves", "values.allocation", ("uniform",)),
+    ("credit.mask_above", "credit.mask", ("low_probability",)),
+)
+
+
+TABLES: dict[str, Mapping[str, str]] = {
+    "values.positions": POSITIONS,
+    "values.allocation": ALLOCATIONS,
+    "credit.mask": MASKS,
+}
+
+
+def chosen_rules(cfg: Config) -> dict[str, str]:
+    """{field: name of its rule}, the method's own where the field says 'method'."""
+    method = find_method(cfg.method)
+    names = {
+        "values.positions": (cfg.values.positions, method.positions),
+        "values.allocation": (cfg.values.allocation, method.allocation),
+        "credit.mask": (cfg.credit.mask, method.mask),
+    }
+    return {field: own if name == "method" else name for field, (name, own) in names.items()}
+
+
+def find_rule(field: str, cfg: Config) -> Callable[..., Any]:
+    """The function of the rule that `field`, one of `TABLES`, names; ConfigError: `check_rule`."""
+    name = chosen_rules(cfg)[field]
+    check_rule(field, name)
+    function = find_function(TABLES[field].get(name, name))
+    assert function is not None, "it was found by the check"
+    return function
+
+
+def check_rule(field: str, name: str) -> None:
+    """Raises ConfigError, naming the nearest of ours, where no rule has this name or path."""
+    ours = TABLES[field]
+    if name in ours or find_function(name):
+        return
+    nearest = difflib.get_close_matches(name, ours, n=1, cutoff=0.6)
+    hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
+    known = ", ".join(map(repr, ours))
+    raise ConfigError(field, f"must be {known}, or a function's dotted path{hint}", repr(name))
+
+
+def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
+    """Refuses unknown rules, fields that the chosen ones do not read, and rules that do not fit.
+
+    `is_set(field, value)` says whether the user gave a field a value. Raises ConfigError.
+    """
+    rules, values = chosen_rules(cfg), cfg.values
+    for field, name in rules.items():
+        check_rule(field, name)
+    fields = {"values": values, "credit": cfg.credit}
+    for field, of_rule, readers in READ_BY:
+        section, _, leaf = field.partition(".")
+        value, name = getattr(fields[section], leaf), rules[of_rule]
+        if is_set(field, value) and name in TABLES[of_rule] and name not in readers:
+            those = " or ".join(map(repr, readers))
+            rule = f"is read by {of_rule} = {those} alone, and this run has {name!r}; leave it out"
+            raise ConfigError(field, rule, repr(value))
+    if values.waves > 1 and not values.reuse:
+        raise ConfigError("values.waves", "needs values.reuse = True", repr(values.waves))
+    if values.reuse and values.budget != "left":
+        rule = "needs values.budget = 'left': what passes through a state must have one horizon"
+        raise ConfigError("values.reuse", rule, repr(values.reuse))
+    undivided = rules["values.positions"] == "steps" and values.merge == 1 and values.spread is None
+    one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.shrink
+    if cfg.ppo.gamma != 1 and not one_to_one:
+        rule = (
+            "must be 1 unless every step of the task has a value of its own: values.positions ="
+            " 'steps', no merge, spread, bisection or shrink"
+        )
+        raise ConfigError("ppo.gamma", rule, repr(cfg.ppo.gamma))
