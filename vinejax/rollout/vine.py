@@ -1,10 +1,10 @@
 """The values of an episode's states, from Monte Carlo continuations of each.
 
 V(s) is the mean return of `values.k` continuations sampled from the policy at s. The states are
-s_0, the prompt's end, and the step boundaries short of the last: V(s_C) = 0 needs no sample. The
-return is what the steps after the state bring, discounted by `ppo.gamma` per step: their own
-rewards, if the task gives any, and with the last of them the reward of the outcome.
-An episode is one trunk, its states are positions on it, so a value costs no prefill of its own.
+s_0, the prompt's end, and all step boundaries but the last: V(s_C) = 0 needs no sample. The return
+is the sum of the rewards of the steps after the state, discounted by `ppo.gamma` per step: the
+steps' own rewards, if the task gives any, and the outcome's reward at the last step.
+An episode is one trunk and its states are positions on it, so states need no prefills of their own.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ class _State(NamedTuple):
 
     @property
     def position(self) -> int:
-        """On the episode's tokens."""
+        """The index, in the episode's tokens, at which the state's continuations begin."""
         return len(self.episode.prompt) + self.used
 
 
@@ -52,10 +52,11 @@ def fill_values(
     cfg: Config,
     iteration: int,
 ) -> list[Episode]:
-    """The episodes with `values`, `value_counts` and `continuations`, and `scored` where it can be.
+    """The episodes with values, counts and continuations, and `scored` if the engine gives it.
 
-    States past `values.max_states` are back-filled with what follows them, so that the advantages
-    there are 0 (count 0). Source: math_episode_generator_with_mc_advantages.py:667-732.
+    States after more than `values.max_states` steps are not sampled (count 0): their values are the
+    discounted rewards that follow, so that the advantages there are 0. Source: VinePPO's code,
+    math_episode_generator_with_mc_advantages.py:667-732.
     """
     k, gamma = cfg.values.k, cfg.ppo.gamma
     states, visits = _states(problems, episodes, cfg)
@@ -82,8 +83,7 @@ def _continuations(
 ) -> list[Continuation]:
     """`values.k` continuations per state, in the states' order.
 
-    Each is graded as the whole solution that it completes, while others are sampled, by the host
-    that reads it.
+    The host that detokenises a continuation grades the whole solution, while others are sampled.
     """
     k, truncated = cfg.values.k, cfg.reward.truncated
     texts = [_text(tokenizer, state) for state in states]
@@ -116,7 +116,7 @@ def _states(
 ) -> tuple[list[_State], list[list[int]]]:
     """(the states to sample from, for each episode the numbers of its states among them).
 
-    Equal token prefixes of a problem are one state: the rollouts of a prompt share s_0.
+    With `values.dedup` equal token prefixes of a problem are one state: solutions share s_0.
     """
     by_id = {problem.id: problem for problem, _ in problems}
     most = cfg.values.max_states
@@ -144,8 +144,9 @@ def _states(
 def _branches(states: list[_State], cfg: Config, iteration: int) -> tuple[list[Branch], list[int]]:
     """`values.k` branches per state, and their budgets.
 
-    With `values.budget` 'left' a continuation may take what the trajectory had left at the state,
-    so that value and policy share a horizon; with 'fresh' the whole budget, as in the reference.
+    With `values.budget` 'left' a continuation may draw as many tokens as its solution had left at
+    the state, so that value and policy have the same horizon; with 'fresh' `sample.max_tokens`, as
+    in VinePPO's code.
     """
     branches, budgets = [], []
     for state in states:
@@ -161,7 +162,7 @@ def _branches(states: list[_State], cfg: Config, iteration: int) -> tuple[list[B
 
 
 def _text(tokenizer: Tokenizer, state: _State) -> str:
-    """The response as far as the state; the text of a continuation begins where it ends."""
+    """The text of the response up to the state; a continuation's text is added to it."""
     prompt = state.episode.prompt
     before = state.episode.response[: state.used]
     text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), before)
@@ -169,7 +170,7 @@ def _text(tokenizer: Tokenizer, state: _State) -> str:
 
 
 def _completed(state: _State, text: str, grown: Grown) -> Solution:
-    """The solution that a continuation makes of the response so far, whose text is `text`."""
+    """The solution made of the response up to the state, with text `text`, and `grown`."""
     response = state.episode.response[: state.used] + grown.tokens
     text = text[: len(text) - grown.overlap] + grown.text
     return Solution(state.problem, state.episode.prompt, response, text)
@@ -180,8 +181,8 @@ def _return(
 ) -> float:
     """r_0 + γ·r_1 + γ²·r_2 + ... of the steps that end after the first `used` tokens.
 
-    The outcome's reward comes with the last; the steps' own are 0 if the task has none (None). How
-    a solution divides may depend on what came after the first `used` tokens.
+    The outcome's reward is added to the last step's; the steps' own are 0 if the task has none
+    (None). The steps are those of the whole solution, and can differ from the episode's.
     """
     by_step = zip(ends, rewards or [0.0] * len(ends), strict=True)
     later = [reward for end, reward in by_step if end > used]
@@ -191,7 +192,7 @@ def _return(
 
 def _means(returns: list[float], num_states: int, k: int) -> np.ndarray:
     """f32[num_states] the mean return of each state's k continuations."""
-    # A bucket's size, so that the number of states, which changes, compiles nothing.
+    # Padded to a bucket's size, so that another number of states seldom compiles anything.
     padded = np.zeros((1, bucket(num_states), k), np.float32)
     padded[0, :num_states] = np.reshape(np.array(returns, np.float32), (num_states, k))
     counts = np.full(padded.shape[:2], k, np.int32)
@@ -204,9 +205,9 @@ def _filled(
     values: np.ndarray,
     gamma: float,
 ) -> Episode:
-    """The episode with its sampled values, and the rest such that r + γ·V' - V = 0."""
+    """The episode with its sampled values; later values are such that r + γ·V' - V = 0."""
     num_steps, sampled = len(episode.step_ends), len(continuations)
-    # In the advantages' own precision and order, or rounding would leave something of them.
+    # In the precision and order of the advantages, so that these are exactly 0.
     rewards, after = np.asarray(episode.rewards, np.float32), np.float32(0)
     filled = np.zeros(num_steps, np.float32)
     for c in reversed(range(num_steps)):
