@@ -239,7 +239,14 @@ def test_every_number_and_choice_is_checked():
         "data.task",
         "sample.stop",
     }
-    anything |= {"topology", "meshes", "compile_cache", "offload.reference", "offload.optimizer"}
+    anything |= {
+        "values.reuse",
+        "topology",
+        "meshes",
+        "compile_cache",
+        "offload.reference",
+        "offload.optimizer",
+    }
     for name, value in flatten(Config()):
         if name in anything:
             continue

@@ -1,4 +1,4 @@
-"""What a run has used, counted alike for every method, and when its budget is used up."""
+"""The totals of a run, counted alike for every method, and the rest of its budget."""
 
 import dataclasses
 import math
@@ -20,11 +20,11 @@ class Spent:
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # by stage
 
     def plus(self, **more: int) -> "Spent":
-        """With these counts added."""
+        """A copy with these counts added."""
         return dataclasses.replace(self, **{k: getattr(self, k) + x for k, x in more.items()})
 
     def timed(self, timings: Mapping[str, float]) -> "Spent":
-        """With `timing_s/<stage>` added to the seconds of each stage."""
+        """A copy with `timing_s/<stage>` added to the seconds of each stage."""
         seconds = dict(self.seconds)
         for name, x in timings.items():
             stage = name.removeprefix("timing_s/")
@@ -39,7 +39,7 @@ class Spent:
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """What a budget still allows; without a bound a number that nothing reaches."""
+    """The rest of a budget; where it has no bound, a number that no run reaches."""
 
     prompts: int
     updates: int
@@ -50,7 +50,7 @@ class Left:
 
 
 def left(cfg: Config, spent: Spent) -> Left:
-    """What the run may still use. Whole groups only: a problem takes `rollout.per_prompt`."""
+    """The rest of the run's budget, in whole groups of `rollout.per_prompt` episodes."""
     budget, groups = cfg.budget, NO_BOUND
     if budget.episodes is not None:
         groups = (budget.episodes - spent.episodes) // cfg.rollout.per_prompt
@@ -62,9 +62,8 @@ def left(cfg: Config, spent: Spent) -> Left:
 def num_updates(cfg: Config) -> int:
     """Updates of the policy in a policy-gradient run: its learning rate decays over them.
 
-    There are none in the iterations that train a critic alone. A method that samples in rounds is
-    taken to need one per iteration: with more, a budget of prompts or episodes ends the run before
-    the rate is at 0.
+    Iterations that train a critic alone have none. DAPO is assumed to sample once per iteration: if
+    it samples again, a budget of prompts or episodes ends the run before the rate is 0.
     """
     full, rest = _iterations(cfg)
     alone = cfg.critic.warmup_iterations
@@ -83,7 +82,7 @@ def num_critic_updates(cfg: Config) -> int:
 
 
 def _iterations(cfg: Config) -> tuple[int, int]:
-    """(iterations of `rollout.prompts` problems, problems in one more that the budget cuts)."""
+    """(iterations of `rollout.prompts` problems, problems in a last, smaller iteration)."""
     prompts = cfg.budget.prompts or NO_BOUND
     groups = (cfg.budget.episodes or NO_BOUND) // cfg.rollout.per_prompt
     full, rest = divmod(min(prompts, groups), cfg.rollout.prompts)

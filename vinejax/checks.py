@@ -14,11 +14,11 @@ from vinejax.settings import Config, flatten
 
 
 def check_config(cfg: Config, given: Collection[str] = ()) -> None:
-    """Refuses a configuration that cannot be meant, before anything is loaded or written.
+    """Refuses an impossible configuration, before anything is loaded or written.
 
-    `given` names the fields that were set, as `config.fields_set` lists them: one that the method
-    does not read is refused even at its default. Raises ConfigError, which names the first such
-    field, its value, and what it may be.
+    `given` names the fields that were set, as `config.fields_set` lists them: a field that the
+    method does not read is refused even at its default. Raises ConfigError, which names the first
+    field that is wrong, its value, and the values that are allowed.
     """
     _check_rules(cfg)
     _check_method(cfg, given)
@@ -31,7 +31,7 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
 
 
 def _check_rules(section: Any, prefix: str = "") -> None:
-    """Refuses the first value that breaks a rule in its field's type, or is a float not finite."""
+    """Refuses the first value that breaks its field's rule, or is a float that is not finite."""
     for name, hint in get_type_hints(type(section), include_extras=True).items():
         value, dotted = getattr(section, name), prefix + name
         if dataclasses.is_dataclass(value):
@@ -50,7 +50,7 @@ def _check_rules(section: Any, prefix: str = "") -> None:
 
 
 def _check_method(cfg: Config, given: Collection[str]) -> None:
-    """Refuses fields that the method does not read, and groups of one where it compares."""
+    """Refuses fields that the method does not read, and groups of 1 if it compares solutions."""
     method = find_method(cfg.method)
     defaults = dict(flatten(Config()))
     for name, value in flatten(cfg):

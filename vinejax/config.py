@@ -1,8 +1,8 @@
 """Config files to settings.
 
 A config file is plain Python: `get_config()` starts from `default()`, a ConfigDict of
-`ml_collections` with every field of `settings.py`, and assigns what differs. `from_dict` turns the
-result into frozen dataclasses.
+`ml_collections` with every field of `settings.py`, and changes some. `from_dict` makes frozen
+dataclasses of the result.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
 class Fields(config_dict.ConfigDict):
     """The fields of `Config` as a ConfigDict, for config files and the command line to change."""
 
-    # Attributes come before keys, and this one would be the method that all mappings have.
+    # Attributes come before keys: without this property, `values` would be a mapping's method.
     @property
     def values(self) -> Any:
         return self["values"]
@@ -40,7 +40,7 @@ class Fields(config_dict.ConfigDict):
 
 
 class Setting(config_dict.FieldReference):
-    """The value of a field, of the type `kind`, and whether it was set since `default()`."""
+    """A field's value, of type `kind`; `is_set` tells whether it was set after `default()`."""
 
     def __init__(self, value: Any, kind: type):
         super().__init__(value, kind)
@@ -51,7 +51,7 @@ class Setting(config_dict.FieldReference):
         self.is_set = True
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Copies and unpickled settings remember it too."""
+        """Keeps `is_set` when a setting is copied or unpickled."""
         super().__setstate__(state)
         self.is_set = state["is_set"]
 
@@ -76,9 +76,9 @@ def default() -> Fields:
 
 
 def fields_set(fields: config_dict.ConfigDict, prefix: str = "") -> set[str]:
-    """Dotted names of the fields that were set, be it to their default.
+    """Dotted names of the fields that were set, even if to their default.
 
-    A section that was replaced by a fresh one, as `default().values`, has none.
+    A section that was replaced by a new section, such as `default().values`, has none.
     """
     names = set()
     for name, value in fields.items(preserve_field_references=True):
@@ -90,7 +90,7 @@ def fields_set(fields: config_dict.ConfigDict, prefix: str = "") -> set[str]:
 
 
 def locate(path: str) -> tuple[str, list[str]]:
-    """(config file, arguments of its `get_config`): what follows a colon in `path` is one.
+    """(config file, arguments of its `get_config`): text after a colon in `path` is an argument.
 
     `folder/name.py` that does not exist beside a `folder.py` means `folder.py:name`, so that
     `paper/rho_math_ppo.py`, as the paper's runs were once called, is still found.
@@ -103,7 +103,7 @@ def locate(path: str) -> tuple[str, list[str]]:
 
 
 def from_file(file: str, neighbour: str) -> Fields:
-    """The configuration of the config file `neighbour`, seen from the folder of `file`, to change.
+    """The configuration of the file `neighbour`, a path from the folder of `file`, to change.
 
     A config file that differs from another in a few fields calls it with its own `__file__`.
     """
@@ -114,8 +114,8 @@ def from_file(file: str, neighbour: str) -> Fields:
 def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
     """The frozen form of a config file's result. Fields that are left out keep their default.
 
-    Raises ConfigError if a field is unknown (the message names the nearest one), of the wrong type,
-    or not one of the strings that it may be.
+    Raises ConfigError if a field is unknown (the message names the nearest), of the wrong type, or
+    not one of the allowed strings.
     """
     return _dataclass_of(Config, "", fields)
 

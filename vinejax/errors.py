@@ -1,4 +1,4 @@
-"""Errors for people: one line that says what is wrong, where, and what to do.
+"""Errors for users: one line that says what is wrong, where, and what to do.
 
 The command line prints them without a traceback and exits with status 2 (`main.py`). Every other
 exception is a bug and keeps its traceback.
@@ -6,7 +6,7 @@ exception is a bug and keeps its traceback.
 
 
 class UserError(Exception):
-    """The base class of these errors; `str()` is the line."""
+    """The base class of these errors; `str()` gives the line."""
 
 
 class ConfigError(UserError):
@@ -37,7 +37,7 @@ class ModelError(UserError):
 
 
 class RoomError(UserError, ValueError):
-    """The memory that the engine may use is less than it needs at least."""
+    """The memory that the engine is allowed to use is too small."""
 
 
 class DivergedError(UserError, FloatingPointError):

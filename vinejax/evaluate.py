@@ -28,7 +28,7 @@ SAME_DRAWS = -1  # for row_seed's iteration: every evaluation draws the same ran
 def solve(session: Session, params: Params, split: Split) -> Solved:
     """(problems, their `eval.samples` responses, rewards [P, n]) of a split.
 
-    A response that the budget cut is graded like any other, as the reference's evaluation does.
+    A response that the budget cut is graded like any other, as in the evaluation of VinePPO's code.
     """
     cfg, engine = session.cfg, session.evaluator
     problems = session.problems[split][: cfg.eval.problems]
@@ -40,7 +40,7 @@ def solve(session: Session, params: Params, split: Split) -> Solved:
 
 
 def metrics_of(session: Session, solved: Solved) -> dict[str, float]:
-    """pass_at_1 and the rest, with the mean response length and the share that was cut."""
+    """The accuracies, the mean response length and the fraction of responses that were cut."""
     _, solutions, rewards = solved
     answers = [[session.task.answer(grown.text) for grown in group] for group in solutions]
     responses = [grown for group in solutions for grown in group]
@@ -51,7 +51,7 @@ def metrics_of(session: Session, solved: Solved) -> dict[str, float]:
 
 
 def accuracy_of(session: Session, params: Params, split: Split) -> float:
-    """pass@1 of a split, which is not recorded."""
+    """pass@1 of a split; nothing is recorded."""
     _, _, rewards = solve(session, params, split)
     return pass_at_1(rewards)
 

@@ -25,11 +25,10 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
 
     `policy` 'best' is the checkpoint with the best validation accuracy, or the newest where none
     was better than the start; 'last' is the newest. Architecture and tokenizer are those that the
-    run started from, whose weights are not read. Returns the folder. Raises WorkdirError where
-    there is no checkpoint.
+    run started from. Returns the folder. Raises WorkdirError if there is no checkpoint.
     """
     workdir, cfg = check_workdir(cfg, path), on_devices(cfg)
-    # Where the start was best, whoever asks for an export still wants what was trained.
+    # If the start was best, the newest checkpoint: an export has weights that were trained.
     checkpoint = find_policy(workdir, policy) or find_policy(workdir, "last")
     if checkpoint is None:
         raise WorkdirError(f"{workdir}: holds no checkpoint to export; --mode=train makes one")

@@ -1,7 +1,7 @@
 """One iteration of each kind of method, side by side. `methods.py` says which method has which.
 
 Policy gradients sample, assign credit and update. RestEM and DPO-Positive sample first and then
-learn from a fixed set of solutions; supervised fine-tuning learns from the data set's own.
+learn from a fixed set of solutions; supervised fine-tuning learns from the data set's solutions.
 """
 
 import dataclasses
@@ -63,10 +63,10 @@ from vinejax.warmup import list_left_out, sft_objective, sft_optimizer, worked_e
 
 
 class Iteration:
-    """What the iterations share: sampling, counting, and the record of what was done."""
+    """The parts common to all kinds of iterations: sampling, counting and recording."""
 
     def __init__(self, session: Session, log: RunLog, number: int, spent: Spent):
-        """`number` counts iterations from 0; `spent` is what the run has used before this one."""
+        """`number` counts iterations from 0; `spent` has the run's totals before this one."""
         self.session = session
         self.cfg: Config = session.cfg
         self.log = log
@@ -78,11 +78,11 @@ class Iteration:
 
     @property
     def left(self) -> Left:
-        """What the run's budget still allows."""
+        """The rest of the run's budget."""
         return left(self.cfg, self.spent)
 
     def draw(self, count: int | None) -> list[PromptedProblem]:
-        """`count` of the train split's problems, None all, or as many as the budget allows."""
+        """`count` problems of the train split (None: all), or as many as the budget allows."""
         problems = draw(self.session.problems["train"], count, self.cfg.seed, self.number)
         return problems[: self.left.prompts]
 
@@ -115,7 +115,7 @@ class Iteration:
         sampled: list[Episode],
         credit: Credit | None = None,
     ) -> None:
-        """Writes the episodes to learn from to a file; measures all that were `sampled`."""
+        """Writes `episodes`, those to learn from, to a file; takes the metrics of all `sampled`."""
         session, vines = self.session, self.cfg.log.vines
         by_step, values = (credit.by_step, credit.values) if credit else (None, None)
         rows = episode_rows(
@@ -130,7 +130,7 @@ class Iteration:
         self.spent = self.spent.plus(tokens=stats.decoded_tokens)
 
     def record(self, state: RunState) -> Spent:
-        """Writes the iteration's line of metrics; returns what the run has used now."""
+        """Writes the iteration's line of metrics; returns the run's new totals."""
         self.spent = self.spent.timed(self.log.timings)
         values = self.metrics | self.log.timings | self.spent.metrics()
         self.log.metrics(self.number, int(state.policy.step), "train", values)
@@ -208,7 +208,7 @@ Rows = tuple[Batch, Targets | None]
 def update_on(
     it: Iteration, state: RunState, objective: PolicyObjective, rollout: Rollout, credit: Credit
 ) -> RunState:
-    """The state after `ppo.epochs` over the rollout; its critic learns from the same minibatches.
+    """The state after `ppo.epochs` over the rollout; a critic learns from the same minibatches.
 
     In the first `critic.warmup_iterations` the critic alone is updated.
     """
@@ -253,7 +253,7 @@ def _minibatches(it: Iteration, rows: Rows) -> Iterator[Rows]:
 
 
 def restem(it: Iteration, state: RunState) -> RunState:
-    """RestEM: sample with the policy as it is, keep what is right, begin anew and learn that."""
+    """RestEM: sample with the policy, keep right solutions, train the start's weights on them."""
     cfg, session = it.cfg, it.session
     problems, episodes = it.sample_train(state.policy.params, cfg.restem.problems)
     it.record_sampling(problems, _shown(it, episodes), episodes)
@@ -282,7 +282,7 @@ def restem(it: Iteration, state: RunState) -> RunState:
 
 
 def dpo_positive(it: Iteration, state: RunState) -> RunState:
-    """DPO-Positive: sample, pair right with wrong solutions, learn to prefer the right ones."""
+    """DPO-Positive: sample, pair right with wrong solutions, learn to prefer the right."""
     cfg, session = it.cfg, it.session
     problems, episodes = it.sample_train(state.policy.params, cfg.dpo.problems)
     it.record_sampling(problems, _shown(it, episodes), episodes)
@@ -306,7 +306,7 @@ def dpo_positive(it: Iteration, state: RunState) -> RunState:
 
 
 def _pair_batches(it: Iteration, pairs: list[Pair]) -> Iterator[Pairs]:
-    """The minibatches of all epochs, with the reference's log-probabilities."""
+    """The minibatches of all epochs, with the reference model's log-probabilities."""
     cfg, session = it.cfg, it.session
     reference = session.load_reference()
     longest = max(len(episode.tokens) for pair in pairs for episode in pair)
@@ -340,7 +340,7 @@ def _train(
     batches: Iterator[Any],
     total: int,
 ) -> tuple[TrainState, list[Update]]:
-    """An update on each of the `total` batches, or on as many as the budget allows, counted."""
+    """Updates on the `total` batches, or on as many as the budget allows; counts them."""
     updates: list[Update] = []
     with it.log.stage("train"):
         for batch in itertools.islice(batches, it.left.updates):
@@ -358,5 +358,5 @@ def _shown(it: Iteration, episodes: list[Episode]) -> list[Episode]:
 
 
 def _continued(state: RunState, policy: TrainState) -> TrainState:
-    """A policy whose optimizer began anew in this iteration, with the steps of the run."""
+    """`policy`, whose optimizer began anew in this iteration, with the step count of the run."""
     return policy._replace(step=state.policy.step + policy.step)

@@ -44,7 +44,7 @@ class ConfigFile(flags.ArgumentParser):
     """Runs a config file. The parser of `ml_collections` hides or wraps the errors of the file."""
 
     def parse(self, path: str) -> Fields:
-        """The result of `get_config()`; what follows a colon in `path` is its argument.
+        """The result of `get_config()`; the text after a colon in `path` is its argument.
 
         Raises UserError if the file is missing or fails; the message has the line.
         """
@@ -126,7 +126,7 @@ def default_workdir(config: str) -> str:
 
 
 def run() -> None:
-    """The program: `main`; an error that is for people is one line, with status 2."""
+    """Runs `main`. A UserError is printed as one line, and the exit status is 2."""
     try:
         define_flags()
         app.run(main, flags_parser=parse_flags)

@@ -1,4 +1,4 @@
-"""What tells one method from another: a record each, and nowhere else.
+"""The differences between methods: one record for each method, and nowhere else.
 
 Sampling, grading, scoring, the optimizer, evaluation, checkpoints and the log are the same for
 all. `docs/methods.md` has the equations, and an example of a method of a user's own.
@@ -39,7 +39,7 @@ class Method:
     mask: str = "none"  # and which tokens are trained on
     kl_in_reward: bool = False  # the credit has subtracted the KL: the loss does not add it again
     needs_groups: bool = False  # a solution is compared with the others of its problem
-    needs_spread: bool = False  # groups of equal rewards are replaced by others, in rounds
+    needs_spread: bool = False  # groups of equal rewards are replaced by sampling again
     sections: tuple[str, ...] = ()  # of `Config`, read by this method beside what all methods read
     ignores: tuple[str, ...] = ()  # sections of `Config` that all methods read but this one
     iteration: str = "policy_gradient"  # the function of iterations.py that runs one
@@ -84,10 +84,10 @@ METHODS = {
 
 
 def find_method(name: str) -> Method:
-    """The method that the field `method` names: one of ours, or `METHOD` of a user's module.
+    """The method that the field `method` names: in METHODS, or METHOD of a user's module.
 
-    Raises ConfigError, naming the nearest of ours, for anything else. An import that fails inside
-    the user's module is passed on as it is.
+    Raises ConfigError, naming the nearest name in METHODS, for anything else. An error while the
+    user's module is imported is passed on.
     """
     if name in METHODS:
         return METHODS[name]
@@ -108,16 +108,13 @@ def find_method(name: str) -> Method:
 
 
 def policy_reduction(cfg: Config) -> str:
-    """What the policy loss of this configuration is a mean over: see `token_weights`."""
+    """The reduction of the policy loss in this configuration: see `token_weights`."""
     chosen = cfg.ppo.reduction
     return find_method(cfg.method).reduction if chosen == "method" else chosen
 
 
 def function_of(function: Function) -> Callable[..., Any]:
-    """The function that a record names or holds.
-
-    Raises ConfigError where the dotted path leads nowhere.
-    """
+    """The function that a record names or holds; ConfigError if its dotted path has none."""
     found = function if callable(function) else find_function(function)
     if found is None:
         raise ConfigError("method", f"no function {function}")

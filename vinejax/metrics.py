@@ -1,4 +1,4 @@
-"""Names and numbers of an iteration, as TRL and verl name them."""
+"""The metrics of an iteration, with the names that TRL and verl use."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def value_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Mean of the Monte Carlo values that were sampled, back-filled ones left out."""
+    """Mean Monte Carlo value of the states from which continuations were sampled."""
     sampled = [
         episode.values[episode.value_counts > 0]
         for episode in episodes
@@ -60,7 +60,7 @@ def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
 
 
 def update_metrics(updates: Sequence[Update]) -> dict[str, Any]:
-    """Means over the tokens of all updates; the norm over the updates that were made."""
+    """Means over the tokens of all updates; the norm is a mean over the updates made."""
     total = total_sums(updates)
     tokens = max(total.tokens, 1.0)
     metrics = {
@@ -102,9 +102,9 @@ def engine_metrics(
 
 
 def grading_metrics(stats: GradingStats) -> dict[str, Any]:
-    """What the iteration's grading did, of all hosts together.
+    """Counts of the iteration's grading, over all hosts, and its seconds, the slowest host's.
 
-    Its seconds, the slowest host's, are part of the sampling stages'.
+    These seconds are also part of the seconds of the stages that sample.
     """
     pairs, timeouts, errors, seconds = zip(*exchange(list(dataclasses.astuple(stats))), strict=True)
     return {

@@ -10,7 +10,7 @@ from typing import Any
 def find_module(name: str) -> ModuleType | None:
     """The module of this dotted path; None where there is none.
 
-    An import that fails inside an existing module raises what it raises.
+    An error while an existing module is imported is passed on.
     """
     if not all(part.isidentifier() for part in name.split(".")):
         return None

@@ -15,9 +15,9 @@ Sample = Callable[[list[PromptedProblem]], list[Episode]]
 def draw(
     problems: list[PromptedProblem], count: int | None, seed: int, iteration: int
 ) -> list[PromptedProblem]:
-    """The first `count` problems, None all, in an order that is the iteration's own.
+    """`count` problems (None: all), in an order that depends on (seed, iteration) only.
 
-    They are distinct within the iteration, as in on_policy_episode_generator.py:261-270.
+    They are distinct, as in VinePPO's code (on_policy_episode_generator.py:261-270).
     """
     rng = host_rng(seed, iteration, "problems")
     return [problems[i] for i in rng.permutation(len(problems))[:count]]
@@ -36,9 +36,9 @@ def sample_with_spread(
 
     Each round samples the next `wanted` of `problems` and keeps the groups whose rewards, those of
     their steps included, are not all equal: the others teach nothing. After `rounds` rounds, or the
-    last problem, groups without spread fill up what is missing.
+    last problem, groups without spread are added, up to `wanted`.
 
-    Source: dynamic sampling, https://arxiv.org/abs/2503.14476, section 3.2, which has no bound.
+    Source: dynamic sampling, https://arxiv.org/abs/2503.14476, section 3.2 (no bound on rounds).
     """
     spread: list[list[Episode]] = []
     flat: list[list[Episode]] = []

@@ -1,6 +1,6 @@
-"""Seeds: every random number of a run is derived from what it is for, never from what came before.
+"""Seeds: every random number of a run is derived from its purpose, never from earlier numbers.
 
-So that a restart, another order, another batch or another number of hosts draws the same numbers.
+A restart, another order, another batch or another number of hosts thus draws the same numbers.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ def row_seed(
 
 
 def host_rng(seed: int, iteration: int, purpose: str, epoch: int = 0) -> np.random.Generator:
-    """The host's own random numbers for one purpose, such as the order of minibatches.
+    """Random numbers on the host for one purpose, such as the order of minibatches.
 
-    A purpose takes the place that a problem's id has in `row_seed`.
+    Their seed is `row_seed` with `purpose` as the problem.
     """
     return np.random.default_rng(row_seed(seed, iteration, purpose, rollout=epoch))

@@ -1,4 +1,4 @@
-"""What training and evaluation both need, made once: task, problems, model, weights, mesh."""
+"""The parts that training and evaluation both need: task, problems, model, weights, mesh."""
 
 import contextlib
 import dataclasses
@@ -32,15 +32,15 @@ from vinejax.warmup import warm_start
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 DROPPED = "dropped_problems.json"
-LISTED = 5  # golds in a printed line
+LISTED = 5  # answers in a printed line
 
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A run's fixed parts, and the grader, which ends with the session as a context manager.
+    """A run's fixed parts, and the grader, which is closed when the context manager exits.
 
-    `start` is where the policy starts and what its KL is measured from. With `offload.reference` it
-    waits in the host's memory, from where `load_reference` brings it.
+    `start` has the weights that the policy starts from, which are also the reference model's. With
+    `offload.reference` they are in the host's memory until `load_reference` brings them.
     """
 
     cfg: Config
@@ -89,18 +89,18 @@ class Session:
 def open_session(
     cfg: Config, path: str | os.PathLike, splits: tuple[Split, ...] = SPLITS
 ) -> Session:
-    """Load what the configuration names, then open the workdir: what cannot run leaves no file.
+    """Load all parts, then open the workdir, so that a run that cannot start leaves no file.
 
     Without `model.path` a fresh model is trained by supervised warm-up first. Only the problems of
-    `splits` are loaded; those with long prompts or unreadable golds are counted on the screen and
-    listed in dropped_problems.json. Raises ConfigError when the model's context leaves no room for
-    the prompts, or for the response.
+    `splits` are loaded. Problems with long prompts, or with an answer in the data set that the
+    grader cannot read, are counted on the screen and listed in dropped_problems.json. Raises
+    ConfigError when the model's context leaves no room for the prompts, or for the response.
     """
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
     if cfg.compile_cache:
         jax.config.update("jax_compilation_cache_dir", cfg.compile_cache)
     cfg = on_devices(cfg)
-    barrier("start", dataclasses.asdict(cfg))  # the workdir has been read: it may be written now
+    barrier("start", dataclasses.asdict(cfg))  # all have read the workdir: it may be written now
     mesh = make_mesh(cfg.mesh)
     check_rows(mesh, rows_per_pass(cfg))
     if cfg.model.path:
@@ -128,7 +128,7 @@ def open_session(
 
 
 def rows_per_pass(cfg: Config) -> dict[str, int]:
-    """The rows of each forward and backward pass of a run, by the setting that gives them."""
+    """Setting -> rows of one forward and backward pass, for all kinds of updates in a run."""
     if cfg.ppo.microbatch is not None:
         return {"ppo.microbatch": cfg.ppo.microbatch}
     rows = {"ppo.minibatch": cfg.ppo.minibatch}
@@ -140,7 +140,7 @@ def rows_per_pass(cfg: Config) -> dict[str, int]:
 def check_context(cfg: Config, context: int, why: str = "") -> None:
     """ConfigError unless the model's context has room for prompts, and for responses.
 
-    `why` is the reason where it ends before what the checkpoint claims.
+    `why` is the reason if it is shorter than the checkpoint claims.
     """
     for field, value in (
         ("data.max_prompt_tokens", cfg.data.max_prompt_tokens),
@@ -153,14 +153,14 @@ def check_context(cfg: Config, context: int, why: str = "") -> None:
 def prompted_problems(
     cfg: Config, graded: GradedTask, tokenizer: Tokenizer, splits: tuple[Split, ...]
 ) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[dict[str, Any]]]]:
-    """The problems of the splits with their prompt ids, and a record of those that are not usual.
+    """(the problems of each split with prompt ids, records of problems left out or unreadable).
 
-    Prompts that are too long are left out of every split. Problems whose gold cannot be read are
-    left out of train, unless `grader.unreadable` is 'keep'; validation and test keep them, so that
-    their sizes are those of the data.
+    Problems with too long prompts are left out of every split. Problems with an answer in the data
+    set that the grader cannot read are left out of train, unless `grader.unreadable` is 'keep';
+    validation and test keep them, so that their sizes are those of the data.
 
     Raises ConfigError when an iteration draws more problems than there are to train on, DataError
-    when none of them has a gold that can be read.
+    when no answer of a split can be read.
     """
     kept: dict[Split, list[PromptedProblem]] = {}
     listed: dict[Split, list[dict[str, Any]]] = {}
@@ -185,7 +185,7 @@ def prompted_problems(
 
 
 def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | None]:
-    """`GradedTask.unreadable` in the order of the problems; each host reads its share."""
+    """`GradedTask.unreadable` of all problems, in order; each host checks a part of them."""
     numbers = {problem.id: i for i, problem in enumerate(problems)}
     unreadable = graded.unreadable([problem for i, problem in enumerate(problems) if is_mine(i)])
     golds = shared_work({numbers[name]: gold for name, gold in unreadable.items()})

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 
 class Rule(NamedTuple):
-    """What a value other than None must satisfy; `text` is for the error message."""
+    """A condition on values other than None; `text` is for the error message."""
 
     text: str
     holds: Callable[[Any], bool]
@@ -63,7 +63,7 @@ class ModelConfig:
     # Precision of matrix products. Weights, norms, RoPE and logits are always float32.
     compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"  # splash: TPUs, cudnn: GPUs
-    # What the backward pass computes again: nothing, all but matrix products, or everything.
+    # Results computed again in the backward pass: none, all but matrix products, or all.
     remat: Literal["none", "dots", "full"] = "none"
     num_layers: Count = 4  # this and all below: sizes of the new model
     width: Count = 128
@@ -89,7 +89,7 @@ class RolloutConfig:
     prompts: Count = 64  # problems per iteration
     per_prompt: Count = 8  # solutions per problem
     slots: Count = 256  # branches decoded at once, over all devices
-    memory_gib: Positive | None = None  # for keys and values, per device; None: what is left
+    memory_gib: Positive | None = None  # for keys and values per device; None: part of free memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,11 +132,11 @@ class RewardConfig:
 class GraderConfig:
     """How answers are compared, for tasks that grade with a `Grader`."""
 
-    mode: Literal["strict", "reference"] = "strict"  # as a mathematician, or as the reference
+    mode: Literal["strict", "reference"] = "strict"  # as a mathematician, or as VinePPO's code
     workers: Count = 2  # processes
     timeout_s: Positive = 5.0  # wall-clock time per pair; a pair that takes longer is wrong
     memory_mb: Count = 2048  # address space of a worker
-    unreadable: Literal["drop", "keep"] = "drop"  # training problems with a gold no rule can read
+    unreadable: Literal["drop", "keep"] = "drop"  # training problems whose answer no rule can read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +147,7 @@ class PPOConfig:
     minibatch: Count = 64  # episodes per optimizer update
     microbatch: Count | None = None  # episodes per forward and backward pass; None: the minibatch
     gamma: ZeroToOne = 1.0
-    # What advantages are whitened over: 'minibatch' is the reference's, 'method' the method's own.
+    # What advantages are whitened over; 'method': the method's own; VinePPO's code: 'minibatch'.
     whiten: Literal["method", "iteration", "minibatch", "none"] = "method"
     shift_mean: bool = True  # whitening subtracts the mean
     # What the policy loss is a mean over; 'method' is the method's own.
@@ -159,7 +159,7 @@ class PPOConfig:
 class KLConfig:
     coef: NotNegative = 1e-4
     # 'policy': the mean of the policy loss; 'token': mean over tokens; 'sequence': a sum over each
-    # response, then the mean over responses (the reference's).
+    # response, then the mean over responses (VinePPO's code).
     reduction: Literal["policy", "token", "sequence"] = "policy"
 
 
@@ -216,7 +216,7 @@ class DPOConfig:
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     learning_rate: Positive = 1e-6
-    warmup: Literal["linear", "log"] = "linear"  # 'log' is DeepSpeed's default, so the reference's
+    warmup: Literal["linear", "log"] = "linear"  # 'log': DeepSpeed's default, VinePPO's code
     warmup_fraction: BelowOne = 0.03
     b1: BelowOne = 0.9
     b2: BelowOne = 0.999
@@ -241,7 +241,7 @@ class SFTConfig:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetConfig:
-    """What a run may use, to compare methods: nothing is begun once one is used up."""
+    """Limits of a run, to compare methods: nothing begins after one of them is reached."""
 
     prompts: Count | None = None  # problems drawn, counted at every draw; None: no bound
     episodes: Count | None = None  # solutions sampled from them; continuations do not count
@@ -285,7 +285,7 @@ class DistributedConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OffloadConfig:
-    """What waits in the host's memory between uses, so that the devices have room."""
+    """Arrays that stay in the host's memory between uses, to save device memory."""
 
     reference: bool = False  # the model that the KL is measured from
     optimizer: bool = False  # the optimizer's state, while text is sampled
@@ -293,7 +293,7 @@ class OffloadConfig:
 
 @dataclasses.dataclass(frozen=True)
 class PlanConfig:
-    """What `--mode=plan` assumes."""
+    """The assumptions of `--mode=plan`, and its time limit."""
 
     timeout_s: Count = 1800  # to compile one program
     tokens: Count | None = None  # average response; None: a quarter of sample.max_tokens

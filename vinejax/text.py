@@ -29,7 +29,7 @@ def continuation_text(
 
 
 def added(prefix_text: str, text: str) -> str:
-    """The rest of `text`, the text of some ids, after `prefix_text`, the text of the first ids."""
+    """The rest of `text`, the text of some ids, after `prefix_text`, that of the first of them."""
     return text[len(prefix_text.rstrip(UNFINISHED)) :]
 
 
@@ -62,8 +62,7 @@ def cut_at_stop(
 ) -> Cut:
     """Cuts a continuation at the first stop string that ends in it.
 
-    `before` is the text directly before it in the same response, in which a stop string can begin
-    (`tail` returns as much of it as matters).
+    A stop string can begin in `before`, the text before the continuation (or its `tail`).
     """
 
     def first(text: str) -> int | None:

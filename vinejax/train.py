@@ -27,7 +27,7 @@ from vinejax.types import RunState
 
 @dataclasses.dataclass
 class Progress:
-    """How far a run is: what a checkpoint holds beside its state."""
+    """How far a run is; a checkpoint holds it beside the state."""
 
     done: int = 0  # iterations
     best_accuracy: float = -math.inf  # on the validation split
@@ -82,14 +82,14 @@ def is_over(cfg: Config, at: Progress) -> bool:
 
 
 def is_due(every: int, cfg: Config, at: Progress) -> bool:
-    """After every `every` iterations (0: never) and after the last."""
+    """Whether a job is due that runs after `every` iterations (0: never) and after the last."""
     return is_over(cfg, at) or (every > 0 and at.done % every == 0)
 
 
 def parked(cfg: Config, state: RunState) -> RunState:
-    """The state between updates: with `offload.optimizer`, what only they need leaves the devices.
+    """The state between updates: with `offload.optimizer`, optimizer and critic are on the host.
 
-    `to_device` brings it back.
+    `to_device` brings them back.
     """
     if not cfg.offload.optimizer:
         return state

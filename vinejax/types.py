@@ -1,7 +1,7 @@
-"""What crosses files: problems and episodes on the host, batches and train states on the device.
+"""Types that many files use: problems and episodes on the host, batches and states on devices.
 
 Letters used in the whole package. Reinforcement learning: C reasoning steps, M Monte Carlo
-rollouts a state (the paper's K), B sequences, T tokens. The model's own are in `model/decoder.py`.
+rollouts per state (the paper's K), B sequences, T tokens. The model's are in `model/decoder.py`.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ def is_correct(reward: float) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One row of a data set; `answer` is the gold as the data set gives it."""
+    """One row of a data set; `answer` is the answer that the data set gives."""
 
     id: str
     question: str
@@ -38,8 +38,7 @@ PromptedProblem = tuple[Problem, list[int]]  # a problem and the ids of its prom
 class Continuation:
     """One Monte Carlo continuation of a state: its text after the state, and its return from there.
 
-    The return is the outcome's reward, and with step rewards the discounted sum of what its steps
-    after the state bring.
+    The return is the discounted sum of the rewards after the state, of steps and of the outcome.
     """
 
     text: str
@@ -61,11 +60,11 @@ class Episode:
     problem_id: str
     prompt: list[int]
     response: list[int]
-    logprobs: list[float]  # the sampler's, one a response token
+    logprobs: list[float]  # the sampler's, one per response token
     text: str  # the response as graded: ends before a stop string
     finished: bool  # False when the token budget cut it
     reward: float  # the outcome's, which comes with the last step
-    step_ends: list[int]  # [C] response token index one past each step
+    step_ends: list[int]  # [C] index of the response token after each step
     step_rewards: list[float] | None = None  # [C] the steps' own, of tasks that reward steps
     scored: list[float] | None = None  # the response's log-probs by the prefill of its trunk
     values: np.ndarray | None = None  # f32[C] V(s_0) .. V(s_{C-1})
@@ -80,7 +79,7 @@ class Episode:
 
     @property
     def rewards(self) -> list[float]:
-        """[C] what comes with each step: its own reward, and with the last the outcome's."""
+        """[C] the reward of each step: its own, and in the last also the outcome's."""
         rewards = list(self.step_rewards or [0.0] * len(self.step_ends))
         if rewards:
             rewards[-1] += self.reward
@@ -102,7 +101,7 @@ class Batch(NamedTuple):
     mask: Array  # bool[B, T] response tokens
     advantages: Array  # f32[B, T]
     old_logprobs: Array  # f32[B, T] log-probabilities, in nats, by the policy that sampled
-    ref_logprobs: Array  # f32[B, T] by the reference
+    ref_logprobs: Array  # f32[B, T] by the reference model
 
 
 class TrainState(NamedTuple):
@@ -114,7 +113,7 @@ class TrainState(NamedTuple):
 
 
 class RunState(NamedTuple):
-    """What a run trains: the policy and, with a method that has one, the critic."""
+    """The models that a run trains: the policy and, with a method that has one, the critic."""
 
     policy: TrainState
     critic: TrainState | None = None

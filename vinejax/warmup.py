@@ -1,7 +1,7 @@
 """The supervised warm-up: a start for reinforcement, trained on the task's worked solutions.
 
-`--mode=sft`, and the first thing that a run without `model.path` does. The loss is that of
-`learner/likelihood.py`, on the response alone, EOS included.
+`--mode=sft` runs it, and so does a run without `model.path` before anything else. The loss is that
+of `learner/likelihood.py`, on the response alone, EOS included.
 """
 
 import dataclasses
@@ -43,8 +43,7 @@ LOG_EVERY = 20  # steps
 def fresh_model(cfg: Config, task: Task, mesh: Mesh) -> tuple[Decoder, Params, Tokenizer]:
     """A model of the configured sizes with random weights, on the tokenizer that the task ships.
 
-    Raises ConfigError for a task that has none: such a task needs `model.path`; and for sizes that
-    do not divide over the mesh.
+    Raises ConfigError for a task without a tokenizer, or for sizes that the mesh does not divide.
     """
     check_heads(mesh, cfg.model.num_heads, cfg.model.ffn)
     tokenizer = shipped_tokenizer(task, "name a model folder")
@@ -76,10 +75,10 @@ def fresh_sizes(sizes: ModelConfig, tokenizer: Tokenizer) -> DecoderConfig:
 def worked_examples(
     task: Task, tokenizer: Tokenizer, cfg: Config, context: int
 ) -> tuple[list[Episode], list[dict[str, str]]]:
-    """The train split as episodes whose response is the worked solution; (those, the others).
+    """(the train split as episodes with the worked solutions, records of problems left out).
 
-    The others are records of the problems whose prompt is too long, or whose solution does not fit
-    the context after it. DataError when none fits.
+    A problem is left out if its prompt is too long, or if its solution does not fit the context
+    after the prompt. Raises DataError if none fits.
     """
     limit = min(cfg.data.max_prompt_tokens, context - 1)
     problems, too_long = load_problems(task, tokenizer, "train", limit, cfg.data.chat_template)
@@ -103,7 +102,7 @@ def worked_examples(
 
 
 def list_left_out(left_out: list[dict[str, str]], kept: int, workdir: epath.Path) -> None:
-    """Counts on the screen, and lists in the workdir, what is not trained on; once a workdir."""
+    """Prints the number of solutions left out, and lists them in the workdir, once."""
     file = workdir / LEFT_OUT
     if left_out and is_writer() and not file.exists():
         count, total = len(left_out), len(left_out) + kept
@@ -112,7 +111,7 @@ def list_left_out(left_out: list[dict[str, str]], kept: int, workdir: epath.Path
 
 
 def batches_of(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
-    """`sft.steps` batches, epoch after epoch, each in an order of its own; one compiled shape."""
+    """`sft.steps` batches of one shape, epoch after epoch, each epoch in its own order."""
     longest = max(len(example.tokens) for example in examples)
     epoch, order = 0, []
     for _ in range(cfg.sft.steps):
@@ -130,7 +129,7 @@ def sft_objective(model: Decoder, cfg: Config) -> Likelihood:
 
 
 def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
-    """AdamW at `sft.learning_rate`; what the section `sft` does not set is at its default."""
+    """AdamW at `sft.learning_rate`; other settings of the optimizer are at their defaults."""
     schedule = dataclasses.replace(
         OptimizerConfig(),
         learning_rate=cfg.sft.learning_rate,
@@ -178,7 +177,7 @@ def warm_start(cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh) -> epat
         model, params, tokenizer = fresh_model(cfg, task, mesh)
     examples, left_out = worked_examples(task, tokenizer, cfg, model.cfg.context)
     if is_writer():
-        record_run(cfg, workdir)  # only now: what cannot run writes nothing
+        record_run(cfg, workdir)  # only now: a run that cannot start writes nothing
     list_left_out(left_out, len(examples), workdir)
     with RunLog(workdir, cfg.log, cfg.iterations, is_writer()) as log:
         params = train_supervised(model, params, examples, cfg, mesh, log)

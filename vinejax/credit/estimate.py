@@ -97,7 +97,7 @@ def between(
     """
     known = np.append(np.flatnonzero(is_sampled), len(means))
     u = np.append((earned + means)[is_sampled], total)
-    return np.float32(np.interp(np.arange(len(means)), known, u) - earned)
+    return (np.interp(np.arange(len(means)), known, u) - earned).astype(np.float32)
 
 
 def shrunk(values: np.ndarray, earned: np.ndarray, total: float, weight: float) -> np.ndarray:
@@ -111,7 +111,7 @@ def shrunk(values: np.ndarray, earned: np.ndarray, total: float, weight: float) 
     u = earned + values
     after = np.append(u[1:], u[-1:])
     before = np.insert(u[:-1], 0, u[:1])
-    return np.float32(u + weight * (before + after - 2 * u) - earned)
+    return (u + weight * (before + after - 2 * u) - earned).astype(np.float32)
 
 
 def back_filled(values: np.ndarray, first: int, rewards: np.ndarray, gamma: float) -> np.ndarray:

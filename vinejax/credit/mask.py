@@ -22,4 +22,4 @@ def low_probability(episode: Episode, credit: CreditConfig) -> np.ndarray:
 
     Source: SPO-chain, https://arxiv.org/abs/2505.23564.
     """
-    return np.exp(np.float32(episode.logprobs)) < credit.mask_above
+    return np.exp(np.array(episode.logprobs, np.float32)) < credit.mask_above

@@ -75,7 +75,7 @@ def low_probability(episode: Episode, text_of: TextOf, values: ValuesConfig) -> 
     Source: SPO-chain, https://arxiv.org/abs/2505.23564, whose code counts the tokens of a state
     from -1: its cut c is our position c + 1.
     """
-    low = np.flatnonzero(np.exp(np.float32(episode.logprobs)) < values.below)
+    low = np.flatnonzero(np.exp(np.array(episode.logprobs, np.float32)) < values.below)
     return low[:: values.every].tolist()
 
 

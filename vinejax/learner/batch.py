@@ -1,8 +1,8 @@
-"""Ragged episodes to rectangular batches, once an iteration; batches to minibatches.
+"""Ragged episodes to rectangular batches, once per iteration; batches to minibatches.
 
-A batch lives on the host, the same on every host, and enters a compiled program as a whole, which
-lays it out over the devices (`learner/update.py`): a batch is some megabytes, the weights are what
-takes room. Log-probabilities and values are fetched as soon as they are computed.
+A batch is in host memory, the same on every host, and compiled programs take it whole and lay it
+out over the devices (`learner/update.py`): it has some megabytes, little beside the weights.
+Log-probabilities and values are fetched as soon as they are computed.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def collate(episodes: list[Episode], rows: int, longest: int = 0) -> Batch:
     """The episodes as right-padded rows; advantages and log-probabilities are zeros, set later.
 
     T is the length of the longest episode, or `longest` if that is more, rounded up by
-    `shapes.bucket`; B is the next multiple of `rows`: empty rows fill up, so nothing is dropped.
+    `shapes.bucket`; B is the next multiple of `rows`: empty rows are added, no episode dropped.
     Masks come from lengths: a pad id that is also the EOS id does no harm.
     """
     length = bucket(max(longest, *(len(episode.tokens) for episode in episodes)), least=32)
@@ -67,7 +67,7 @@ def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
 
 
 class Rollout(NamedTuple):
-    """An iteration's episodes, and the arrays whose row b is episode b; more rows are empty."""
+    """An iteration's episodes, and arrays with row b for episode b; further rows are empty."""
 
     episodes: list[Episode]
     batch: Batch
@@ -91,7 +91,7 @@ def shuffled(
 def epochs_of(
     examples: list[Episode], epochs: int, size: int, seed: int, iteration: int
 ) -> Iterator[Batch]:
-    """The batches of all epochs, of one compiled shape; the last of each may hold empty rows."""
+    """The batches of all epochs, in one shape; the last of an epoch is filled with empty rows."""
     longest = max(len(example.tokens) for example in examples)
     for epoch in range(epochs):
         for part in shuffled(examples, size, seed, iteration, epoch):

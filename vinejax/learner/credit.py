@@ -26,19 +26,19 @@ from vinejax.types import Array, Episode
 
 
 class Credit(NamedTuple):
-    """Advantages, and what else a method knows of the steps."""
+    """The advantages of a rollout, with values for the report and returns for a critic."""
 
     advantages: Array  # f32[B, T], read on response tokens alone
     mask: Array | None = None  # bool[B, T] tokens to be trained on; `assign_credit` sets it
     by_step: Array | None = None  # f32[B, C] for the report; None: a step's mean over its tokens
-    returns: Array | None = None  # f32[B, T] what a critic learns
+    returns: Array | None = None  # f32[B, T] a critic's targets
     values: Array | None = None  # f32[B, C] a critic's, before each step: for the report
 
 
 def assign_credit(rollout: Rollout, cfg: Config, whitening: str) -> Credit:
     """The configured method's credit; `whitening` 'iteration' whitens its advantages here.
 
-    `by_step` is that of before whitening. Arrays are on the host.
+    `by_step` is not whitened. Arrays are on the host.
     """
     assign = find_method(cfg.method).credit
     assert assign is not None, f"{cfg.method} has no advantages"
@@ -80,7 +80,7 @@ def critic(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def return_to_go(rollout: Rollout, cfg: Config) -> Credit:
-    """REINFORCE++: the discounted reward that is still to come, less the KL to the reference."""
+    """REINFORCE++: the discounted reward still to come, less the KL to the reference model."""
     batch = rollout.batch
     rewards = jnp.asarray(_token_rewards(rollout.steps))
     rewards -= cfg.kl.coef * kl(batch.old_logprobs, batch.ref_logprobs, kind="k1")
@@ -112,9 +112,9 @@ def shifted_mean(rollout: Rollout, cfg: Config) -> Credit:
 def dapo(rollout: Rollout, cfg: Config) -> Credit:
     """DAPO: GRPO's advantages of rewards less a penalty for coming near the token budget.
 
-    The published penalty goes from 0 to -1 where a wrong solution has -1 and a right one 1. Rewards
-    here are 0 and 1, half as far apart, so the penalty is halved. A group whose rewards are all
-    equal before the penalty has advantage 0: the published method excludes such groups.
+    The published penalty goes from 0 to -1, with rewards of -1 and 1 for wrong and right solutions.
+    Rewards here are 0 and 1, half as far apart, so the penalty is halved. A group whose rewards are
+    all equal before the penalty has advantage 0: the published method excludes such groups.
     """
     episodes = rollout.episodes
     rewards = solution_rewards(episodes)
@@ -139,7 +139,7 @@ def group_numbers(episodes: list[Episode]) -> np.ndarray:
 
 
 def _against_group(rollout: Rollout, rewards: np.ndarray, kind: str, shift: float = 0.0) -> Credit:
-    """Each solution against the others of its problem, the same advantage for all its tokens."""
+    """Each solution compared with the others of its problem; its tokens have one advantage."""
     mask = rollout.batch.mask
     by_row = np.zeros(mask.shape[0], np.float32)
     advantages = np.asarray(group_advantages(rewards, group_numbers(rollout.episodes), kind))
@@ -148,7 +148,7 @@ def _against_group(rollout: Rollout, rewards: np.ndarray, kind: str, shift: floa
 
 
 def _token_rewards(steps: StepLayout) -> np.ndarray:
-    """f32[B, T]: a step's reward comes with its last token."""
+    """f32[B, T] the reward of a step at its last token, 0 at all other tokens."""
     rewards = np.zeros(steps.step_ids.shape, np.float32)
     after = np.pad(steps.step_ids, ((0, 0), (0, 1)), constant_values=-1)[:, 1:]
     row, token = np.nonzero((steps.step_ids >= 0) & (steps.step_ids != after))

@@ -1,4 +1,4 @@
-"""The likelihood of responses: what supervised fine-tuning and RestEM maximise."""
+"""The likelihood of responses, which supervised fine-tuning and RestEM maximise."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ class Likelihood(Objective):
     """Mean negative log-likelihood of the response tokens, EOS included.
 
     The sums that an update reports are this mean alone. `reduction` is that of `token_weights`;
-    'sequence' is the reference's (`trainers/mle_trainer.py:621-645`).
+    'sequence' is that of VinePPO's code (`trainers/mle_trainer.py:621-645`).
     """
 
     reduction: str = "token"

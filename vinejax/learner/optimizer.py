@@ -15,8 +15,8 @@ from vinejax.settings import OptimizerConfig
 def learning_rate(cfg: OptimizerConfig, num_updates: int) -> Callable[[ArrayLike], jax.Array]:
     """Warm-up over `warmup_fraction` of all updates, then linear decay to 0.
 
-    'log' is log(n + 1) / log(W) at update n of W, DeepSpeed's WarmupDecayLR default, which the
-    reference trains with; 'linear' is n / W.
+    Update n (from 1) of the W warm-up updates uses the peak rate times n / W for 'linear', times
+    min(1, log(n + 1) / log(max(W, 2))) for 'log' (DeepSpeed's default, used by VinePPO's code).
     """
     warmup = max(1, math.ceil(cfg.warmup_fraction * num_updates))
 
@@ -31,7 +31,7 @@ def learning_rate(cfg: OptimizerConfig, num_updates: int) -> Callable[[ArrayLike
 
 @functools.cache  # equal settings, the same object: a step compiled with it is found again
 def make_optimizer(cfg: OptimizerConfig, num_updates: int) -> optax.GradientTransformation:
-    """Clipping by the global norm, then AdamW. Decay leaves norms and biases alone."""
+    """Clipping by the global norm, then AdamW, without weight decay of norms and biases."""
 
     def decayed(params: optax.Params) -> optax.Params:
         return jax.tree_util.tree_map_with_path(

@@ -1,4 +1,4 @@
-"""What an update of the policy minimises: a loss per token plus KL, and the sums it reports."""
+"""The objective of a policy update: a loss per token plus KL, and the sums that it reports."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from vinejax.rl.masked import whiten
 from vinejax.settings import Config
 from vinejax.types import Batch
 
-K3_MAX = 10.0  # the reference clamps k3 to [0, 10] per token (ppo_trainer.py)
+K3_MAX = 10.0  # VinePPO's code clamps k3 to [0, 10] per token (ppo_trainer.py)
 
 
 class PolicyLoss(NamedTuple):
-    """What the loss function of a method gives."""
+    """The result of a method's loss function."""
 
     loss: Float[Array, "B T"]  # read on response tokens alone
-    # Tokens whose clipped branch is taken, so that they have no gradient. None: the loss has no
+    # Tokens whose loss is the clipped term, so that they have no gradient. None: the loss has no
     # probability ratio, so that nothing is clipped and `ppo.max_ratio` does not apply.
     clipped: Bool[Array, "B T"] | None = None
 
@@ -33,7 +33,7 @@ class PolicySums(NamedTuple):
     """Sums over the minibatch's response tokens."""
 
     loss: Float[Array, ""]  # without KL
-    kl: Float[Array, ""]  # k3 to the reference
+    kl: Float[Array, ""]  # k3 to the reference model
     old_kl: Float[Array, ""]  # k3 to the policy that sampled
     ratio: Float[Array, ""]
     entropy: Float[Array, ""]
@@ -47,8 +47,8 @@ class PolicyObjective(Objective):
 
         Σ_t w_t·L_t + kl_coef·Σ_t v_t·k3_t    w = token_weights(mask, reduction)
 
-    `kl_reduction` 'policy' is v = w; 'token' is a mean over tokens; 'sequence' is the reference's:
-    a sum over each response, then the mean over responses.
+    `kl_reduction` 'policy' is v = w; 'token' is a mean over tokens; 'sequence', as in VinePPO's
+    code, is a sum over each response, then the mean over responses.
     """
 
     temperature: float
@@ -64,7 +64,7 @@ class PolicyObjective(Objective):
     tau: float = 0.0  # of the loss `opmd`
 
     def loss_over(self, rows: Batch) -> tuple[tuple[Batch, jax.Array], Loss]:
-        """`rows` with advantages, old and reference log-probabilities."""
+        """See `Objective`; `rows` must have advantages, old and reference log-probabilities."""
         if self.whiten == "minibatch":
             advantages = whiten(rows.advantages, rows.mask, shift_mean=self.shift_mean)
             rows = rows._replace(advantages=advantages)
@@ -87,7 +87,7 @@ class PolicyObjective(Objective):
     def _terms(
         self, params: Params, batch: Batch
     ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], PolicySums]:
-        """(policy loss, k3 to the reference, the sums over a microbatch)."""
+        """(policy loss, k3 to the reference model, the sums over a microbatch)."""
         logprobs, entropy = token_logprobs(self.model, params, batch, self.temperature)
         # Off the response all are replaced by 0 before any arithmetic: no NaN, no gradient.
         logprobs, old, advantages, ref = (
@@ -111,7 +111,7 @@ class PolicyObjective(Objective):
         return policy, k3, jax.tree.map(lambda x: jnp.sum(jnp.where(batch.mask, x, 0.0)), sums)
 
     def accepts(self, sums: PolicySums) -> jax.Array | bool:
-        """Not where the mean probability ratio passes `max_ratio`."""
+        """Whether the mean probability ratio, if the loss has one, is at most `max_ratio`."""
         if sums.clipped is None:
             return True
         return sums.ratio / jnp.maximum(sums.tokens, 1) <= self.max_ratio
@@ -147,8 +147,8 @@ def token_weights(
     Args:
       mask: bool [B, T], response tokens.
       reduction: 'token': 1 / tokens of the minibatch. 'sequence': 1 / (tokens of the row · rows
-        with a response). 'budget': 1 / (max_tokens · rows with a response), which no length enters.
-      max_tokens: of 'budget' alone.
+        with a response). 'budget': 1 / (max_tokens · rows with a response).
+      max_tokens: for 'budget' alone.
 
     Returns:
       float32 [B, T].
@@ -168,17 +168,17 @@ def token_weights(
 
 
 def clipped(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """PPO's: see `rl.losses.ppo_clip`."""
+    """PPO's clipped loss: see `rl.losses.ppo_clip`."""
     arguments = (logprobs, batch.old_logprobs, batch.advantages, objective.clip)
     return PolicyLoss(losses.ppo_clip(*arguments), losses.is_clipped(*arguments))
 
 
 def reinforce(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """REINFORCE's, on or off the policy that sampled: see `rl.losses.reinforce`."""
+    """REINFORCE's loss, on or off the policy that sampled: see `rl.losses.reinforce`."""
     return PolicyLoss(losses.reinforce(logprobs, batch.advantages))
 
 
 def opmd(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """Online policy mirror descent: see `rl.losses.opmd`."""
+    """The loss of online policy mirror descent: see `rl.losses.opmd`."""
     old, advantages = batch.old_logprobs, batch.advantages
     return PolicyLoss(losses.opmd(logprobs, old, advantages, batch.mask, objective.tau))

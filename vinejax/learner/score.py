@@ -1,4 +1,4 @@
-"""Token log-probabilities: the one function that shifts, and the one that every policy is read by.
+"""Token log-probabilities: one function computes them, and shifts them, for every policy.
 
 The current, the old and the reference policy all go through `token_logprobs` with the sampling
 temperature, so their ratio is 1 and their KL 0 before the first update.
@@ -20,7 +20,7 @@ from vinejax.types import Batch, Episode
 def token_logprobs(
     model: Decoder, params: Params, batch: Batch, temperature: float
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-    """(log-probability of each token given what is before it, entropy of that distribution).
+    """(log-probability of each token given the tokens before it, entropy of that distribution).
 
     Entry t belongs to `tokens[:, t]`; entry 0 has nothing before it and is 0. Float32; logits are
     divided by `temperature` (0, argmax sampling, is scored at 1, as the sampler does).
@@ -29,7 +29,7 @@ def token_logprobs(
     logits = model.logits(params, x) / (temperature or 1.0)
     log_probs = jax.nn.log_softmax(logits, axis=-1)
     following = jnp.roll(batch.tokens, -1, axis=1)
-    # By comparison, not by index: each place then looks at its own part of the vocabulary.
+    # By comparison, not by index: each device then reads its own part of the vocabulary.
     is_taken = jnp.arange(logits.shape[-1]) == following[..., None]
     taken = jnp.sum(jnp.where(is_taken, log_probs, 0.0), axis=-1)
     entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
@@ -37,7 +37,7 @@ def token_logprobs(
 
 
 def shifted(after: Float[Array, "B T"]) -> Float[Array, "B T"]:
-    """Moves what was computed from each token for the next one to that one; the first is 0."""
+    """Moves entry t, which was computed for token t + 1, to index t + 1; entry 0 is 0."""
     return jnp.pad(after[:, :-1], ((0, 0), (1, 0)))
 
 
@@ -57,11 +57,10 @@ def with_logprobs(
     temperature: float,
     size: int,
 ) -> Batch:
-    """The batch with log-probabilities by the policy that sampled it and by the reference.
+    """The batch with log-probabilities by the policy that sampled it and by the reference model.
 
-    The policy's are those of the episodes' own trunks where the engine could give them
-    (`Episode.scored`), which saves a forward pass; otherwise `score` gives them, `size` rows at a
-    time.
+    The policy's come from the engine's prefill of the episodes if it gave them (`Episode.scored`),
+    which saves a forward pass, otherwise from `score`, `size` rows at a time.
     """
 
     def scored_by(weights: Params) -> np.ndarray:

@@ -1,9 +1,8 @@
 """One optimizer update, the same for every objective: gradients over microbatches, and a guard.
 
-An objective hands over its loss as a sum that is already divided by the whole minibatch's count, so
-that microbatches and devices cannot change it. Where the model has a mesh, gradients, parameters
-and the optimizer's moments lie by its table, rows are split over `data` and `fsdp`, and what the
-hosts read is replicated.
+An objective gives its loss as a sum that is already divided by the whole minibatch's count, so that
+microbatches and devices cannot change it. With a mesh, parameters, gradients and moments are laid
+out by the table, rows are split over `data` and `fsdp`, and results for hosts are replicated.
 """
 
 import abc
@@ -31,29 +30,29 @@ Loss = Callable[[Params, Any], tuple[jax.Array, Any]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective(abc.ABC):
-    """What an update minimises. Hashable: it is a static argument of compiled programs."""
+    """The loss that an update minimises. Hashable: a static argument of compiled programs."""
 
     model: Decoder
     microbatch: int | None = None  # rows per forward and backward pass; None: the whole minibatch
 
     @abc.abstractmethod
     def loss_over(self, rows: Any) -> tuple[Any, Loss]:
-        """The loss of a minibatch: (arrays [B, ...] to be cut into microbatches, their loss).
+        """The loss of a minibatch: (arrays [B, ...] to divide into microbatches, their loss).
 
         Whatever depends on the whole minibatch, such as the number of its tokens, is computed here.
         """
 
     def cast(self, params: Params) -> Params:
-        """The weights as all passes use them: rounded, with gradients that are the weights' own."""
+        """The weights in the form that all passes over microbatches use: see `Decoder.ready`."""
         return self.model.ready(params)
 
     def accepts(self, sums: Any) -> jax.Array | bool:
-        """Whether an update with these sums is to be made; one that is not finite never is."""
+        """Whether to make an update with these sums. (It is never made if it is not finite.)"""
         return True
 
 
 class Update(NamedTuple):
-    """One update, as it is reported."""
+    """The report of one update."""
 
     sums: Any  # the objective's, over the minibatch
     grad_norm: Float[Array, ""]  # 0 where the update was not made
@@ -67,8 +66,7 @@ def update_step(
     """One update on one minibatch, arrays [B, ...] with B a multiple of the microbatch.
 
     An update that the objective does not accept, or whose gradient is not finite, changes nothing,
-    the schedule's step included. (The reference multiplies such a loss by 0, which lets a NaN
-    through.)
+    the schedule's step included. (VinePPO's code multiplies the loss by 0: NaN stays NaN.)
     """
     grads, sums = gradients(objective, state.params, rows)
     mesh = objective.model.mesh
@@ -88,7 +86,7 @@ def mean_norm(updates: Sequence[Update]) -> float:
 
 
 def num_accepted(updates: Sequence[Update]) -> int:
-    """How many of the updates were made."""
+    """The number of updates that were made."""
     return sum(bool(update.accepted) for update in updates)
 
 
@@ -117,7 +115,7 @@ def gradients(objective: Objective, params: Params, rows: Any) -> tuple[Params, 
 def _strided(x: jax.Array, size: int, mesh: Mesh | None) -> jax.Array:
     """[B, ...] as n microbatches [n, size, ...], the j-th of rows j, j + n, j + 2n, ...
 
-    So each device has the rows that it had of the batch, and gives some to every microbatch.
+    So each device keeps its rows of the batch, and has some in every microbatch.
     """
     parts = x.reshape(size, -1, *x.shape[1:]).swapaxes(0, 1)
     return constrain(parts, mesh, None, ROWS, *[None] * (x.ndim - 1))
@@ -136,7 +134,7 @@ def apply_gradients(
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     updated = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
     state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), updated, state)
-    if mesh is not None:  # as it came: otherwise the next update would be another program
+    if mesh is not None:  # as before: otherwise the next update would compile another program
         state = lax.with_sharding_constraint(state, state_shardings(state.params, optimizer, mesh))
     return state, *replicate((jnp.where(accept, norm, 0.0), accept), mesh)
 
@@ -144,8 +142,7 @@ def apply_gradients(
 def state_shardings(
     params: Params, optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> TrainState:
-    """Shardings of a train state: parameters by the table, moments like their parameters, the rest
-    replicated."""
+    """Shardings of a train state: parameters and moments by the table, the rest replicated."""
     whole = NamedSharding(mesh, P())
     placed = param_shardings(mesh, params)
     moments = optax.tree_map_params(
@@ -161,6 +158,6 @@ def state_shardings(
 @functools.partial(jax.jit, static_argnames=("optimizer", "mesh"))
 def fresh_state(params: Params, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
     """The state before the first update, all on the mesh."""
-    copy = jax.tree.map(jnp.copy, params)  # updates donate theirs
+    copy = jax.tree.map(jnp.copy, params)  # updates donate their state
     state = TrainState(jnp.int32(0), copy, optimizer.init(params))
     return lax.with_sharding_constraint(state, state_shardings(params, optimizer, mesh))

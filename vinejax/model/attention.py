@@ -1,11 +1,11 @@
 """Self-attention over whole sequences, and the choice of how it is computed.
 
 There are three kinds. 'xla' is plain matrix products and runs everywhere; 'splash' is the Pallas
-kernel for TPU and 'cudnn' the fused kernel for NVIDIA GPU, which never write the scores to memory.
+kernel for TPU and 'cudnn' the fused kernel for NVIDIA GPU; both never write scores to memory.
 Decoding, one query at a time against a cache, has its own attention (`rollout/attention.py`).
 
 Rows of a batch are split over the mesh's `data` and `fsdp`, heads over `tensor`. Each device
-attends by itself in a `shard_map`, so that no layout chosen elsewhere can leak into the scores.
+computes its part in a `shard_map`, so that no layout chosen elsewhere affects the scores.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vinejax.model.sharding import ROWS, drop_uneven_axes, on_shards
 
-SAVED = "attention"  # checkpoint name of what a kernel saves for its backward pass
+SAVED = "attention"  # checkpoint name of the arrays that a kernel saves for its backward pass
 LANES = 128  # in a TPU's vector: lengths and head widths for splash are multiples of it
 BLOCK = 512  # the most queries, and keys, in one step of splash; a step divides the length
 CUDNN_HEAD = 128  # the widest head that cuDNN's kernel takes on every card, in multiples of 8
@@ -36,14 +36,14 @@ Seen = SegmentIds | Mask  # what positions see: segment ids for 'splash', else a
 
 @dataclasses.dataclass(frozen=True)
 class AttentionRule:
-    """What a query sees, and how its scores are made."""
+    """The positions that a query sees, and the scale and bound of its scores."""
 
     scale: float  # factor on q . k
     softcap: float | None = None  # c: scores become c tanh(score / c)
     window: int | None = None  # the number of positions that a query sees, itself included
 
     def scores(self, products: jax.Array) -> jax.Array:
-        """The products q . k, scaled, and bounded where the model does."""
+        """The scores: the products q . k, scaled, and bounded by `softcap` if the model has one."""
         return softcap(products * self.scale, self.softcap)
 
 
@@ -53,7 +53,7 @@ def softcap(x: jax.Array, cap: float | None) -> jax.Array:
 
 
 def causal_mask(length: int, window: ArrayLike | None) -> Bool[Array, "T S"]:
-    """Whether query t sees position s: itself and those before it, as far as a window goes."""
+    """Whether query t sees position s: itself and positions before it, within its window."""
     distance = jnp.arange(length)[:, None] - jnp.arange(length)
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
@@ -74,9 +74,9 @@ def self_attention(q: Queries, k: Keys, v: Keys, visible: Mask, rule: AttentionR
 def splash_attention(
     q: Queries, k: Keys, v: Keys, segment_ids: SegmentIds | None, rule: AttentionRule
 ) -> Queries:
-    """The same as `self_attention` where a position sees what is before it in its own segment.
+    """The same as `self_attention` with a mask that is causal within each segment.
 
-    T is a multiple of 128. Heads are padded to a multiple of 128 lanes, which changes no score.
+    T is a multiple of 128. Head widths are padded to a multiple of 128, which changes no score.
     """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
@@ -119,7 +119,7 @@ def choose_kind(
 ) -> str:
     """'xla', 'splash' or 'cudnn' for sequences of `length` tokens; `name` is model.attention.
 
-    'auto' becomes 'xla' where the model or the length forbids the platform's kernel. A length that
+    'auto' becomes 'xla' if the model or the length forbids the platform's kernel. A length that
     a named kernel cannot take is computed by 'xla' too: short sequences gain nothing from a kernel.
     """
     kind = KERNELS.get(platform, "xla") if name == "auto" else name
@@ -163,7 +163,7 @@ def attend_over_mesh(
 ) -> Queries:
     """Attention with rows split over `data` and `fsdp`, heads over `tensor`.
 
-    KV heads that do not divide over `tensor` are repeated until they do.
+    KV heads that `tensor` does not divide are repeated until it does.
     """
     if mesh is None or mesh.size == 1:
         return attend_on_device(kind, q, k, v, seen, rule)

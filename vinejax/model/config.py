@@ -1,4 +1,4 @@
-"""What a model is (`DecoderConfig`, where families differ) and how it is computed (`Compute`)."""
+"""The architecture of a model (`DecoderConfig`) and how it is computed (`Compute`)."""
 
 import dataclasses
 from typing import NamedTuple
@@ -58,16 +58,16 @@ class DecoderConfig:
 
     @property
     def score_scale(self) -> float:
-        """The factor on q . k."""
+        """The factor on the products q . k."""
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
     def is_mixed(self) -> bool:
-        """Whether some layers see further than others."""
+        """Whether layers differ in their windows."""
         return len(set(self.windows)) > 1
 
     def rule(self, layer: int = 0) -> AttentionRule:
-        """How `layer` attends; layers differ only in their windows."""
+        """The attention rule of `layer`; layers differ only in their windows."""
         return AttentionRule(self.score_scale, self.attention_softcap, self.window(layer))
 
     @property
@@ -97,14 +97,14 @@ class Compute:
 
     dtype: str = "float32"  # of matrix products; norms, RoPE, softmax and logits are float32
     attention: str = "auto"  # over whole sequences: a kind of `attention.choose_kind`, or 'auto'
-    remat: str = "none"  # what the backward pass computes again: a key of `decoder.REMAT`
+    remat: str = "none"  # the results computed again in the backward pass: a key of `decoder.REMAT`
     # The last two are for decoding, where each device on the tensor axis runs a part of the model.
     sum_axis: str | None = None  # mesh axis over which `out` and `down` add up their parts
     transposed_heads: bool = False  # q, k and v: kernels lie [heads * H, D], biases [heads * H]
 
 
 def compute_as_set(settings: ModelConfig, cfg: DecoderConfig, platform: str) -> Compute:
-    """How the settings want the architecture `cfg` computed on a platform ('tpu', 'gpu', 'cpu').
+    """The `Compute` that the settings give for `cfg` on a platform ('tpu', 'gpu', 'cpu').
 
     Raises ConfigError for an attention that the model or the platform cannot have.
     """

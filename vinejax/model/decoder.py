@@ -51,11 +51,11 @@ Hidden = Float[Array, "B T D"]
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
 
 HEADS = ("q", "k", "v")  # projections whose outputs are heads
-SUMMED = ("out", "down")  # projections that sum over heads, and over feed-forward columns
+SUMMED = ("out", "down")  # projections that sum over heads, and over feed-forward units
 ENDS = ("embed", "head")  # the weights outside the layers that are split
 # Checkpoint name of gathered weights, which are never saved for the backward pass.
 GATHERED_WEIGHT = "weight"
-# What the forward pass of a layer saves for the backward pass.
+# The results that the forward pass of a layer saves for the backward pass.
 REMAT = {
     "none": jax.checkpoint_policies.save_anything_except_these_names(GATHERED_WEIGHT),
     # Products with weights, and what an attention kernel needs; not the scores of 'xla'.
@@ -132,7 +132,7 @@ class Block(nn.Module):
     def __call__(
         self, x: Hidden, positions: Ids, attend: Attend, facts: LayerFacts
     ) -> tuple[Hidden, Any]:
-        """The layer's output, and what `attend` keeps."""
+        """The layer's output, and the second result of `attend`."""
         cfg, compute = self.cfg, self.compute
         heads, kv_heads = (cfg.num_heads, cfg.head_dim), (cfg.num_kv_heads, cfg.head_dim)
 
@@ -178,8 +178,8 @@ class Block(nn.Module):
 class Decoder:
     """The functions of a model. It holds no weights: they are the first argument of each.
 
-    With a `mesh`, whole sequences are laid out over it: rows over `data` and `fsdp`; heads, columns
-    and vocabulary over `tensor`. A layer's weights are whole over `fsdp` only while it computes.
+    A `mesh` splits whole sequences: rows over `data` and `fsdp`; heads, feed-forward units and
+    vocabulary over `tensor`. A layer's weights are gathered over `fsdp` only while it is computed.
     """
 
     cfg: DecoderConfig
@@ -220,17 +220,16 @@ class Decoder:
         return params
 
     def ready(self, params: Params) -> Params:
-        """Cast the weights once per update, and gather those that may stay gathered over `fsdp`.
+        """Cast the weights once per update, and gather embedding and output matrix over `fsdp`.
 
-        Those are embedding and output matrix; the layers, too large for that, lie as before.
-        Gradients by the result are, entry by entry, gradients by `params`.
+        The layers are too large to stay so. Gradients by the result are gradients by `params`.
         """
         params = cast_matrices(params, self.compute.dtype)
         ends = {name: self._gathered(name, params[name]) for name in ENDS if name in params}
         return {**params, **ends}
 
     def _gathered(self, name: str, w: jax.Array) -> jax.Array:
-        """The embedding or output matrix `name` in the compute dtype, whole over `fsdp`."""
+        """The embedding or output matrix `name` in the compute dtype, gathered over `fsdp`."""
         w = w.astype(self.compute.dtype)
         if self.mesh is None:
             return w
@@ -246,11 +245,10 @@ class Decoder:
     def block(
         self, layer: Params, x: Hidden, positions: Ids, attend: Attend, facts: int | LayerFacts = 0
     ) -> tuple[Hidden, Any]:
-        """Apply one layer, given by its unstacked parameters: its output, and what `attend` keeps.
+        """Apply one layer, given by its unstacked parameters; the results are those of `Block`.
 
-        `facts` is the layer's number or, where that is not known while tracing, its row of the
-        stacked facts. `attend` itself must keep to `cfg.window(layer)`, `score_scale` and
-        `attention_softcap`.
+        `facts` is the layer's number or, if that is unknown while tracing, its row of the stacked
+        facts. `attend` must itself use the layer's window, `score_scale` and `attention_softcap`.
         """
         if isinstance(facts, int):
             facts = self.cfg.layer_facts(facts)
@@ -262,8 +260,7 @@ class Decoder:
     ) -> tuple[Hidden, Any]:
         """The final hidden states, and with `keep_kv` each layer's (k, v), both [L,B,T,K,H].
 
-        A position sees itself and what is before it in its own segment, as far as the layer's
-        window goes.
+        A position sees itself and the positions before it in its segment, within its window.
         """
         cfg, mesh = self.cfg, self.mesh
         tokens, positions, segment_ids = (
@@ -298,10 +295,10 @@ class Decoder:
         return lax.scan(body, x, (layers, facts))
 
     def choose_attention(self, segment_ids: Ids) -> tuple[str, jax.Array]:
-        """The kind of attention for whole sequences, and the visibility that it takes.
+        """(the kind of attention for whole sequences, its argument that says what positions see).
 
-        That is the segment ids for 'splash', else a mask bool[B, T, T]; a mask leaves out windows
-        that differ from layer to layer.
+        The argument is the segment ids for 'splash', else a mask bool[B, T, T]. If windows differ
+        between layers, the mask has no window; `hidden` adds the layer's own.
         """
         cfg = self.cfg
         T = segment_ids.shape[1]
@@ -317,7 +314,7 @@ class Decoder:
         return kind, same_segment & attention.causal_mask(T, window)
 
     def _gathered_layer(self, layer: Params) -> Params:
-        """A layer's weights, whole over `fsdp`."""
+        """A layer's weights, gathered over `fsdp`."""
         mesh = self.mesh
         if mesh is None:
             return layer
@@ -330,7 +327,7 @@ class Decoder:
 
     @jax.named_scope("logits")
     def logits(self, params: Params, x: Float[Array, "*shape D"]) -> Float[Array, "*shape V"]:
-        """Logits of the last hidden states, by final norm and output matrix; always float32."""
+        """Logits of the last hidden states: final norm, then output matrix; always float32."""
         cfg = self.cfg
         norm = RMSNorm(cfg.norm_eps, cfg.norm_offset)
         x = norm.apply({"params": params["norm"]}, x)  # pyright: ignore
@@ -346,7 +343,7 @@ class Decoder:
 
 
 def cast_matrices(params: Params, dtype: str) -> Params:
-    """Matrices and biases in `dtype`; norms stay float32: cheap to compute, costly to round."""
+    """Cast matrices and biases; norms stay float32: cheap to compute, costly to round."""
 
     def cast(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
         return x if path[-1].key == "scale" else x.astype(dtype)

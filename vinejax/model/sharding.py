@@ -1,7 +1,7 @@
-"""The mesh, and the one table that says where every weight lives.
+"""The mesh, and the one table of how every weight is split over it.
 
 Axes: `data` splits sequences and replicates weights, `fsdp` splits sequences and weights, `tensor`
-splits heads, feed-forward columns and the vocabulary.
+splits heads, feed-forward units and the vocabulary.
 """
 
 import math
@@ -20,7 +20,7 @@ from vinejax.settings import MeshConfig
 Params = dict[str, Any]  # nested dicts of arrays
 Axis = str | tuple[str, ...] | None  # the mesh axes that split one axis of an array
 Axes = Sequence[Axis]  # one entry per axis of an array, as in a PartitionSpec
-AnyMesh = Mesh | AbstractMesh  # where the sizes of its axes are enough
+AnyMesh = Mesh | AbstractMesh  # for functions that only need the sizes of the axes
 AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")  # the axes that split sequences
 WHOLE = (ROWS, None, None)  # [B, T, D] where a matrix product needs all positions
@@ -61,7 +61,7 @@ PARAM_SPECS = {
 
 
 def make_mesh(cfg: MeshConfig) -> Mesh:
-    """The mesh over the first devices; a size of -1 takes what the others leave.
+    """The mesh over the first devices; a size of -1 takes the devices left.
 
     Raises ConfigError when the sizes do not multiply to a divisor of the number of devices or, with
     several hosts, to all of them: a host without a device in the mesh could not take part.
@@ -109,7 +109,7 @@ def platform_of(mesh: Mesh) -> str:
 
 
 def num_shards(mesh: AnyMesh) -> int:
-    """Places on the axes that split sequences; in decoding each runs a loop of its own."""
+    """The size of the axes that split sequences; in decoding each shard runs its own loop."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
@@ -121,7 +121,7 @@ def table_spec(path: tuple[Any, ...]) -> P:
 
 
 def drop_uneven_axes(spec: P, shape: tuple[int, ...], mesh: AnyMesh) -> P:
-    """The spec without the mesh axes over which an axis of the shape does not divide."""
+    """The spec without the mesh axes that do not divide their axis of the shape."""
     entries = []
     for entry, size in zip(spec, shape, strict=True):
         kept: list[str] = []
@@ -143,10 +143,10 @@ def _names(entry: Axis) -> tuple[str, ...]:
 
 
 def spec_for(path: tuple[Any, ...], shape: tuple[int, ...], mesh: AnyMesh) -> P:
-    """The spec of a parameter of this shape: the table's entry, as far as the shape divides.
+    """The spec of a parameter of this shape: the table's entry, as far as the shape allows.
 
-    KV heads, or a vocabulary, that do not divide over `tensor` are not split by it. If an axis
-    cannot be split by both `tensor` and `fsdp`, the last axis is split by `fsdp`.
+    KV heads, or a vocabulary, that `tensor` does not divide are not split by it. If an axis cannot
+    be split by both `tensor` and `fsdp`, the last axis is split by `fsdp`.
     """
     entry = table_spec(path)
     spec = drop_uneven_axes(entry, shape, mesh)
@@ -181,7 +181,7 @@ def place_params(mesh: Mesh, params: Params) -> Params:
 
 
 def constrain(x: jax.Array, mesh: Mesh | None, *axes: Axis) -> jax.Array:
-    """x laid out over the mesh by P(*axes), as far as its shape divides.
+    """x laid out over the mesh by P(*axes), as far as its shape allows.
 
     Without a mesh, or on one device, x itself.
     """
@@ -206,7 +206,7 @@ def as_params(tree: Any, mesh: Mesh | None) -> Any:
 
 
 def gather_over_fsdp(w: jax.Array, mesh: Mesh | None, spec: P) -> jax.Array:
-    """A weight laid out by `spec`, made whole over `fsdp`; only `tensor` still splits it.
+    """A weight laid out by `spec`, gathered over `fsdp`; only `tensor` still splits it.
 
     Its gradient is summed over all rows and laid out by `spec` again.
     """
@@ -217,7 +217,7 @@ def gather_over_fsdp(w: jax.Array, mesh: Mesh | None, spec: P) -> jax.Array:
 
 
 def on_shards(mesh: Mesh, function: Callable, in_specs: tuple, out_specs: tuple | P) -> Callable:
-    """The function run by every place of the mesh on its own parts of the arguments."""
+    """The function, run by every device of the mesh on its own parts of the arguments."""
     return jax.shard_map(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
@@ -228,7 +228,7 @@ def constrain_with_gradient(
 ) -> jax.Array:
     """x laid out by `axes`, and its gradient by each of `gradient_axes`, one after the other.
 
-    A plain constraint would lay the gradient out by `axes` too: whole where parts are wanted.
+    A plain constraint would lay the gradient out by `axes` too: gathered instead of split.
     """
     if mesh is None or mesh.size == 1:
         return x
@@ -247,9 +247,9 @@ def constrain_with_gradient(
 
 
 def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
-    """Raise ConfigError for query heads or feed-forward columns that do not divide over `tensor`.
+    """Raise ConfigError for query heads or feed-forward units that `tensor` does not divide.
 
-    KV heads that do not divide are repeated; a vocabulary that does not divide is not split.
+    KV heads that it does not divide are repeated; such a vocabulary is not split.
     """
     for name, size in (("query heads", num_heads), ("feed-forward columns", ffn)):
         if size % mesh.shape["tensor"]:
@@ -258,7 +258,7 @@ def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
 
 
 def check_rows(mesh: AnyMesh, sizes: Mapping[str, int]) -> None:
-    """Raise ConfigError unless the rows of each pass divide over `data` times `fsdp`.
+    """Raise ConfigError unless `data` times `fsdp` divides the rows of each pass.
 
     `sizes` maps the setting that an error names to the number of rows in one pass.
     """

@@ -2,16 +2,16 @@
 
 Letters of reinforcement learning, each with one meaning in the whole package:
 
-    B  sequences: sampled solutions, one a row
+    B  sequences: sampled solutions, one per row
     C  reasoning steps of a solution
-    M  Monte Carlo rollouts a state (the paper's K)
+    M  Monte Carlo rollouts per state (the paper's K)
     T  tokens of a row
 
 The states of a solution with n steps are s_0 (the prompt), s_1, ..., s_n. The last one is terminal:
 V(s_n) = 0, and it has no entry in `values`.
 
-In every docstring "the paper" is VinePPO, https://arxiv.org/abs/2410.01679 (v2), and "the
-reference" is its code, McGill-NLP/VinePPO at efe7228, with paths from `src/treetune/`.
+In every docstring "the paper" is VinePPO, https://arxiv.org/abs/2410.01679 (v2), and "VinePPO's
+code" is McGill-NLP/VinePPO at efe7228, with paths from `src/treetune/`.
 """
 
 import jax
@@ -22,7 +22,7 @@ from vinejax.rl.masked import masked_mean, masked_sum
 
 
 def _next(x: Float32[Array, "B N"]) -> Float32[Array, "B N"]:
-    """Entry i of the result is entry i + 1 of `x`; the last one is 0."""
+    """Shifts rows: entry i of the result is entry i + 1 of `x`, and the last entry is 0."""
     return jnp.pad(x, ((0, 0), (0, 1)))[:, 1:]
 
 
@@ -33,7 +33,7 @@ def step_advantages(
     num_steps: Integer[Array, "B"],
     gamma: ScalarLike = 1.0,
 ) -> Float32[Array, "B C"]:
-    """Advantage of every reasoning step: what it added to the expected return.
+    """Advantage of every reasoning step: the expected return that it added.
 
         A_c = r_c + γ·V(s_{c+1}) - V(s_c)    V(s_n) = 0,  n = num_steps
 
@@ -41,15 +41,15 @@ def step_advantages(
 
     Args:
       values: [B, C], V(s_0) .. V(s_{n-1}) in each row. Entries past n are never read.
-      rewards: [B], the reward of the solution, which comes with its last step; or [B, C], one a
+      rewards: [B], the reward of the solution, which comes with its last step; or [B, C], one per
         step. Of any real dtype; never read past n, nor for a solution without steps.
       num_steps: int [B], 0 <= n <= C.
-      gamma: discount a step.
+      gamma: discount per step.
 
     Returns:
       float32 [B, C], 0 past `num_steps`.
 
-    Source: the paper, section 4; the reference's
+    Source: the paper, section 4; VinePPO's code,
     `episode_generators/math_episode_generator_with_mc_advantages.py:395-401`, which fixes γ = 1.
     """
     step = jnp.arange(values.shape[1])
@@ -78,9 +78,9 @@ def token_advantages(
     Returns:
       float32 [B, T], 0 where `step_ids` is -1.
 
-    Source: the paper, section 4; the reference's
+    Source: the paper, section 4; VinePPO's code,
     `episode_generators/math_episode_generator_with_mc_advantages.py:329-375`, which finds the step
-    of a token by its first character. Here steps are made of tokens to begin with.
+    of a token by its first character. Here steps are made of tokens.
     """
     is_response = step_ids >= 0
     per_token = jnp.take_along_axis(step_advantages, jnp.where(is_response, step_ids, 0), axis=1)
@@ -116,7 +116,7 @@ def group_advantages(
 
     Source: GRPO, https://arxiv.org/abs/2402.03300, section 4.1.2; RLOO,
     https://arxiv.org/abs/2402.14740; 'mean' is that of Dr. GRPO, https://arxiv.org/abs/2503.20783.
-    The reference has none of them; the paper compares with the first two.
+    VinePPO's code has none of them; the paper compares with the first two.
     """
     rewards = jnp.float32(rewards)
     same = group_ids[:, None] == group_ids
@@ -141,7 +141,7 @@ def group_advantages(
 def overlong_penalty(
     lengths: Integer[Array, "B"], max_tokens: ScalarLike, buffer: ScalarLike
 ) -> Float32[Array, "B"]:
-    """What a solution's reward loses for coming near the token budget, from 0 to -1.
+    """Penalty on a solution's reward, from 0 to -1, for coming near the token budget.
 
         P = clip((L - b - n) / b, -1, 0)    L = max_tokens, b = buffer, n = length
 
@@ -172,21 +172,21 @@ def gae(
 
         δ_t = r_t + γ·V_{t+1} - V_t    A_t = δ_t + γλ·A_{t+1}    return_t = A_t + V_t
 
-    A run of True in `mask` is one episode, and a row may hold several (packing). V and A are 0
-    after a run.
+    Consecutive True entries of `mask` are one episode, after which V and A are 0; a row may hold
+    several (packing).
 
     Args:
       rewards: [B, T] of any real dtype, the reward for taking token t.
       values: [B, T], the value of the state before token t is taken.
       mask: bool [B, T], response tokens. Off it nothing is read.
-      gamma: discount a token, γ.
+      gamma: discount per token, γ.
       lam: λ; 0 gives the one-step δ_t and 1 the whole return less V_t.
 
     Returns:
       (advantages, returns), float32 [B, T], 0 off the mask.
 
-    Source: https://arxiv.org/abs/1506.02438, equation 16; the reference's
-    `trainers/ppo_trainer.py:1093-1157`, which has one episode a row and runs with γ = λ = 1.
+    Source: https://arxiv.org/abs/1506.02438, equation 16; VinePPO's code,
+    `trainers/ppo_trainer.py:1093-1157`, which has one episode per row and runs with γ = λ = 1.
     """
     rewards = jnp.where(mask, jnp.float32(rewards), 0.0)
     values = jnp.where(mask, jnp.float32(values), 0.0)

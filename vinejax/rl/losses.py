@@ -35,7 +35,7 @@ def ppo_clip(
     Returns:
       float32 [B, T].
 
-    Source: https://arxiv.org/abs/1707.06347, equation 7; the reference's
+    Source: https://arxiv.org/abs/1707.06347, equation 7; VinePPO's code,
     `trainers/ppo_trainer.py:892-921`, which has one ε of 0.2. The pair is the "clip-higher" of
     https://arxiv.org/abs/2503.14476.
     """
@@ -53,16 +53,16 @@ def is_clipped(
     advantages: Real[Array, "*shape"],
     clip: ScalarLike | Sequence[ScalarLike],
 ) -> Bool[Array, "*shape"]:
-    """Tokens whose clipped branch `ppo_clip` takes, so that they have no gradient.
+    """Tokens for which `ppo_clip` takes the clipped term, so that they have no gradient.
 
         A > 0 and ρ > 1 + ε_high,  or  A < 0 and ρ < 1 - ε_low
 
-    A ratio that has moved against its advantage keeps its whole gradient, and a token without an
-    advantage has none to lose: neither is clipped.
+    A token whose ratio has moved against its advantage keeps its whole gradient, and a token with
+    advantage 0 has no gradient anyway: neither is clipped.
 
     Args and shapes: as `ppo_clip`. Returns bool [B, T].
 
-    Source: the reference's `trainers/ppo_trainer.py:936-938`, which compares the two branches.
+    Source: VinePPO's code, `trainers/ppo_trainer.py:936-938`, which compares the two terms.
     """
     low, high = jnp.broadcast_to(jnp.float32(clip), 2)
     ratio = jnp.exp(jnp.float32(logprobs) - jnp.float32(old_logprobs))
@@ -78,7 +78,7 @@ def reinforce(
 
         L = -A·logπ
 
-    Also off the policy that sampled, where a baseline below the mean reward keeps it stable.
+    It can also be used off-policy, where a baseline below the mean reward keeps it stable.
 
     Args:
       logprobs: [B, T], log-probability of each token under the current policy, in nats.
@@ -104,13 +104,13 @@ def opmd(
 
         Σ_t L_t = -A·logπ(y) + τ/2·(logπ(y) - logπ_old(y))²    logπ(y) = Σ_t logπ_t
 
-    The square is of the solution's sum; each token carries its share of it, d_t·Σ d.
+    With d_t = logπ_t - logπ_old_t, the square is (Σ d)²; each token gets a part of it, d_t·Σ d.
 
     Args:
       logprobs: [B, T], log-probability of each token under the current policy, in nats.
       old_logprobs: [B, T], the same under the policy that sampled it.
       advantages: [B, T], of the solution at each of its tokens.
-      mask: bool [B, T], one solution a row.
+      mask: bool [B, T], one solution per row.
       tau: τ; 0 gives `reinforce`.
 
     Returns:
@@ -137,21 +137,20 @@ def dpo_positive(
 
         L = -logσ(β·z)    z = (w - l) - (w_ref - l_ref) - λ·max(0, w_ref - w)
 
-    The last term keeps the better solution from becoming less likely than it was, which the
-    difference alone allows.
+    The last term keeps w from falling below w_ref, which the difference alone allows.
 
     Args:
       chosen: [B], log-probability w of the better solution: the sum over its tokens, in nats.
-      rejected: [B], l of the worse one.
-      ref_chosen: [B], w_ref under the frozen start.
-      ref_rejected: [B], l_ref.
+      rejected: [B], the same of the worse solution, l.
+      ref_chosen: [B], w_ref, which is w under the reference model.
+      ref_rejected: [B], l_ref, which is l under it.
       beta: β, greater than 0.
       penalty: λ; 0 gives DPO.
 
     Returns:
       float32 [B].
 
-    Source: DPO-Positive, https://arxiv.org/abs/2402.13228; the reference's
+    Source: DPO-Positive, https://arxiv.org/abs/2402.13228; VinePPO's code,
     `trainers/dpo_positive_trainer.py:636-651`.
     """
     w, l, w_ref, l_ref = map(jnp.float32, (chosen, rejected, ref_chosen, ref_rejected))  # noqa: E741
@@ -179,7 +178,7 @@ def value_clip(
     Returns:
       float32 [B, T].
 
-    Source: the reference's `trainers/ppo_trainer.py:1003-1017` (ε = 0.2), there with a masked mean.
+    Source: VinePPO's code, `trainers/ppo_trainer.py:1003-1017` (ε = 0.2), with a masked mean.
     """
     values, old_values, returns = map(jnp.float32, (values, old_values, returns))
     clip = jnp.float32(clip)
@@ -209,7 +208,7 @@ def kl(
     Raises:
       ValueError: for any other `kind`.
 
-    Source: http://joschu.net/blog/kl-approx.html; the reference's `trainers/ppo_trainer.py:907-925`
+    Source: http://joschu.net/blog/kl-approx.html; VinePPO's code, `trainers/ppo_trainer.py:907-925`
     (k3, its `control_variate`), which clamps to [0, 10]; here `learner/policy.py` does.
     """
     difference = jnp.float32(ref_logprobs) - jnp.float32(logprobs)

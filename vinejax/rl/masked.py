@@ -1,6 +1,6 @@
 """Sums, means and whitening over the entries that a mask selects.
 
-Every function replaces what the mask leaves out before it computes anything, so NaN there reaches
+Every function first replaces the entries that the mask leaves out, so that NaN there reaches
 neither the result nor a gradient.
 """
 
@@ -45,9 +45,9 @@ def whiten(
     Returns:
       float32 [B, T], 0 off the mask.
 
-    Source: the reference's `trainers/utils.py:266-283`, called per minibatch in
+    Source: VinePPO's code, `trainers/utils.py:266-283`, called per minibatch in
     `trainers/ppo_trainer.py:742-759`; `shift_mean=False` is its `grayen_advantages`. A single
-    entry has σ² = 0 here where the reference divides 0 by 0.
+    entry has σ² = 0 here; there 0 is divided by 0.
     """
     x = jnp.where(mask, jnp.float32(x), 0.0)
     centred = x - masked_mean(x, mask)

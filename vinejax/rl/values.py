@@ -22,9 +22,9 @@ def mc_values(
     Returns:
       float32 [B, C], 0 where `counts` is 0.
 
-    Source: the paper, section 4; the reference's
+    Source: the paper, section 4; VinePPO's code,
     `episode_generators/math_episode_generator_with_mc_advantages.py:403-432`. Counts may differ
-    from state to state; the released runs of the reference always have M = 9.
+    from state to state; the released runs of that code always have M = 9.
     """
     is_rollout = jnp.arange(returns.shape[-1]) < counts[..., None]
     return masked_mean(returns, is_rollout, axis=-1)

@@ -19,23 +19,23 @@ from vinejax.rollout.split import SHARDS, num_kv_heads
 from vinejax.rollout.window import Rows, Window
 from vinejax.shapes import bucket
 
-HOST_SHARE = 0.25  # of the host's memory, for all its devices, where they do not tell their own
-FREE_SHARE = 0.8  # of what is free on a device: programs need room too
-FEW_ROWS = 8  # the window gives up rows down to this many before slots are given up
+HOST_SHARE = 0.25  # of the host's memory, for all its devices, if they do not report theirs
+FREE_SHARE = 0.8  # of the free memory of a device: programs need some too
+FEW_ROWS = 8  # rows are reduced down to this number before slots are
 CHUNKS = (8, 64)  # the fewest and the most decode steps between two polls by the host
 HOST_POLLS = 8  # while the longest branch decodes
 LARGEST_BATCH = 8  # trunks of one prefill
 
 
 def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:
-    """Bytes per device of `columns` of one slot's ring, or of one row of the window."""
+    """Bytes per device of this many `columns`, of one slot in the ring or of one row."""
     cfg, heads = model.cfg, num_kv_heads(model, mesh) // mesh.shape["tensor"]
     item_bytes = jnp.dtype(model.compute.dtype).itemsize
     return 2 * cfg.num_layers * heads * columns * cfg.head_dim * item_bytes
 
 
 def memory_to_use(mesh: Mesh) -> int:
-    """Bytes that the window and the rings may take on each device, unless the user says so."""
+    """Bytes that window and ring may take on each device if the user sets no limit."""
     stats = mesh.local_devices[0].memory_stats() or {}
     if "bytes_limit" not in stats:
         host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -46,9 +46,9 @@ def memory_to_use(mesh: Mesh) -> int:
 def fit_memory(
     model: Decoder, mesh: AnyMesh, memory: int, slots: int, rows: int, columns: int, width: int
 ) -> tuple[int, int, int]:
-    """(slots, rows) of those wanted that a device's `memory` holds, and the bytes they take.
+    """The most (slots, rows), up to those given, that fit a device's `memory`, and their bytes.
 
-    Rows are given up first, down to FEW_ROWS. Raises RoomError where not one of each fits.
+    Rows are reduced first, down to FEW_ROWS. Raises RoomError if not even one of each fits.
     """
     row_bytes, slot_bytes = cache_bytes(model, mesh, columns), cache_bytes(model, mesh, width)
     if row_bytes + slot_bytes > memory:
@@ -71,8 +71,8 @@ def sizes_of(
 ) -> tuple[Sizes, int]:  # fmt: skip
     """The shapes of a phase, within `memory` bytes per device, and the bytes that its caches take.
 
-    `slots` are those of all shards, `longest` is the tokens of the longest trunk, `budget` the
-    largest of a branch; the branches are taken to be even over the shards.
+    `slots` counts those of all shards, `longest` the tokens of the longest trunk; `budget` is the
+    largest of a branch. Branches are assumed to be divided evenly over the shards.
     """
     shards = num_shards(mesh)
     slots = -(-slots // shards)
@@ -99,13 +99,13 @@ def sizes_of(
 
 
 def queue_size(branches: int) -> int:
-    """Places of a shard's queue; rows look one past the last branch."""
+    """The length of a shard's queue; `decode._offers` reads one entry after the last item."""
     return bucket(branches + 1, least=1024)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "mesh", "sizes"))
 def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows, Slots]:
-    """A window without trunks, and slots without work; every array has a buffer of its own."""
+    """An empty window and idle slots; every array has a buffer of its own."""
     cfg, shards, heads = model.cfg, num_shards(mesh), num_kv_heads(model, mesh)
     layers, per_row, per_slot = range(cfg.num_layers), sizes.rows, sizes.slots
 
@@ -131,10 +131,10 @@ def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows
 
 
 def put_on_mesh(mesh: Mesh, spec: Spec, x: np.ndarray) -> jax.Array:
-    """A host array, of which every host has the whole, on the mesh."""
+    """An array that every host holds in full, put on the mesh."""
     return jax.make_array_from_callback(x.shape, NamedSharding(mesh, spec), lambda part: x[part])
 
 
 def put_on_shards(mesh: Mesh, x: np.ndarray) -> jax.Array:
-    """[Z, n, ...] of Z shards as [Z * n, ...] on the mesh."""
+    """An array [Z, n, ...] of Z shards, put on the mesh as [Z * n, ...]."""
     return put_on_mesh(mesh, SHARDS, x.reshape(-1, *x.shape[2:]))

@@ -1,6 +1,6 @@
-"""Who decodes what, decided on the host before a phase starts: sizes, shards, and order.
+"""The host's plan of a phase: its sizes, and which shard decodes which branches in which order.
 
-A load is a trunk with some of its branches; it goes through one row of one shard's window.
+A load is a trunk with some of its branches, which one row of one shard's window serves.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from vinejax.shapes import bucket
 # Found by simulation with geometric lengths, 1 to 108 branches per trunk, 64 and 256 slots: slots
 # are then busy in over 99 of 100 steps while branches wait.
 LANES_PER_SLOT = 2  # over all rows: a slot then nearly always finds a row with a free lane
-LONG_TAIL = 4  # the longest continuation over the mean: a row waits for its longest
+LONG_TAIL = 4  # length of the longest continuation / mean length: a row waits for its longest
 SPARE_ROWS = 8  # rows that are running dry, or being loaded
 SHARED_BY = 8  # branches of a trunk that may always be decoded at once
 
@@ -24,7 +24,7 @@ class Load:
     trunk: int
     items: list[int]  # numbers of branches
     work: int  # the sum of their budgets
-    first: int = 0  # place of its first item in the shard's queue
+    first: int = 0  # index of its first item in the shard's queue
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Sizes:
     lanes: int  # per row
     columns: int  # of a row
     width: int  # of the ring: columns of all its blocks together
-    queue: int  # places of a shard's queue
+    queue: int  # length of a shard's queue
     batch: int  # trunks per shard that one prefill computes
     chunk: int  # most decode steps of one call
     blocks: int  # of the ring, each read only while it holds a column that some slot sees
@@ -44,12 +44,13 @@ class Sizes:
 
 
 def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
-    """(rows, lanes per row) that keep `slots` busy, for `branches` of `trunks` on one shard.
+    """(rows, lanes per row) that keep the `slots` of a shard busy with `branches` on `trunks`.
 
-    A row is occupied until its longest branch ends, after LONG_TAIL times the mean. On average one
-    in LONG_TAIL of the resident branches is being decoded, so as many times the slots are resident.
+    A row stays occupied until its longest branch ends, which takes about LONG_TAIL times the mean.
+    On average one in LONG_TAIL branches of the resident trunks is then being decoded, so the rows
+    should hold LONG_TAIL times as many branches as there are slots.
     """
-    # Rounded down to a power of 2, for few shapes.
+    # Rounded down to a power of 2, so that few shapes are compiled.
     branches_per_trunk = 1 << max(branches // trunks, 1).bit_length() - 1
     wanted = min(LONG_TAIL * slots // branches_per_trunk + SPARE_ROWS, 2 * slots, trunks)
     rows = bucket(wanted, least=2) if wanted > 1 else 1
@@ -57,7 +58,7 @@ def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
 
 
 def lanes_per_row(slots: int, rows: int, least: int = 1) -> int:
-    """Lanes of a row such that all rows have LANES_PER_SLOT lanes per slot; in multiples of 4."""
+    """Lanes per row, LANES_PER_SLOT per slot over all rows; from 4 on a multiple of 4."""
     lanes = -(-LANES_PER_SLOT * slots // rows)
     if lanes >= 4:
         lanes = -(-lanes // 4) * 4
@@ -67,10 +68,11 @@ def lanes_per_row(slots: int, rows: int, least: int = 1) -> int:
 def assign(
     trunk_of: Sequence[int], budgets: Sequence[int], shards: int, rows: int
 ) -> list[list[Load]]:
-    """The loads of each shard in order, the largest first; branches without a budget are left out.
+    """The loads of each shard, the largest first; branches without a budget are left out.
 
-    A trunk with much more work than a row's share is divided among several rows, and every shard
-    gets about the same work: no row and no shard then outlasts the others.
+    Work is the sum of budgets. A trunk with at least twice (with several shards 1.5 times) the mean
+    work of all rows is divided into several loads, and every shard gets about the same work, so
+    that no row and no shard takes much longer than the others.
     """
     by_trunk: dict[int, list[int]] = {}
     for i, trunk in enumerate(trunk_of):
@@ -81,7 +83,7 @@ def assign(
     for trunk, items in by_trunk.items():
         items.sort(key=lambda i: -budgets[i])
         work = sum(budgets[i] for i in items)
-        # Rounded down on one shard, where there are then never more loads than rows for it.
+        # Rounded down on one shard, so that there are seldom more loads than rows.
         parts = int(work / share + (0.5 if shards > 1 else 0.0))
         parts = min(max(parts, 1), len(items))
         for part in range(parts):

@@ -3,7 +3,7 @@
 Letters of this folder. The model's (`model/decoder.py`) keep their meaning, with one token per
 sequence: B slots, each with one sequence; S key positions, here columns; K KV heads; G query heads
 per KV head; H head width; V vocabulary. Beside them: W rows of a shard's window, E lanes per row,
-Q places of a shard's queue, A states of the stop strings' automaton, Z shards.
+Q entries of a shard's queue, A states of the stop strings' automaton, Z shards.
 
 A part of a softmax is (unnormalised mix of values [..., H], max [..., 1], sum [..., 1]), float32.
 """
@@ -24,7 +24,7 @@ TrunkCache = Float[Array, "W K S H"]
 
 
 class Queries(NamedTuple):
-    """Where every slot is in one step: the row that it reads, and how much it may see."""
+    """For every slot in one step, the row that it reads and how much it may see."""
 
     busy: jax.Array  # bool[B]
     row: jax.Array  # i32[B] of the window
@@ -33,12 +33,12 @@ class Queries(NamedTuple):
 
     @property
     def position(self) -> jax.Array:
-        """i32[B] of the token that is fed, in its sequence."""
+        """i32[B] the index in its sequence of the token that goes through the model."""
         return self.visible + self.age
 
 
 class Lanes(NamedTuple):
-    """Which slot's query stands in which lane; a slot has one lane, on the row that it reads."""
+    """Which slot's query is in which lane. A slot has one lane, on the row that it reads."""
 
     lane: jax.Array  # i32[B] W * E for an idle slot
     slot: jax.Array  # i32[W * E] B for an empty lane
@@ -63,7 +63,7 @@ def assign_lanes(queries: Queries, rows: int, lanes: int) -> Lanes:
 
 
 def _part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: jax.Array) -> Part:
-    """Unnormalised softmax over the columns; a query that sees none of them has sum 0."""
+    """The part of a softmax over these columns. A query that sees none of them has sum 0."""
     top = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
     return layout.mix(weights, values), top, weights.sum(axis=-1, keepdims=True)
@@ -73,10 +73,10 @@ def _part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: jax.Arra
 def trunk_part(
     q: HeadQueries, keys: TrunkCache, values: TrunkCache, lanes: Lanes, rule: AttentionRule
 ) -> Part:
-    """Attention over what each slot may see of its trunk.
+    """Attention over the columns of its trunk that each slot may see.
 
     The queries of all slots on a row are one matrix product, so the row is read once for all of
-    them. Only queries move to their lanes and back: they are small, and keys and values are not.
+    them. Only queries and results are gathered: they are small, keys and values are not.
     """
     K, G, H = q.shape[1:]
     W, S = keys.shape[0], keys.shape[2]
@@ -110,7 +110,7 @@ def ring_part(
     """Attention over a slot's own tokens in the ring: the columns of the last `age + 1` steps.
 
     A block in which no slot sees a column is not read at all. (A slice of one array would be copied
-    before it is read; the branch of a condition reads in place.)
+    before it is read; `lax.cond` reads in place.)
     """
     B, K, G, H = q.shape
     block = values[0].shape[layout.values.column_axis]
@@ -139,14 +139,14 @@ def ring_part(
 def join(a: Part, b: Part) -> Part:
     """The softmax part over both parts' columns, by log-sum-exp."""
     top = jnp.maximum(a[1], b[1])
-    safe = jnp.where(jnp.isfinite(top), top, 0.0)  # neither may have seen anything yet
+    safe = jnp.where(jnp.isfinite(top), top, 0.0)  # a query may see no column of either
     scale_a, scale_b = jnp.exp(a[1] - safe), jnp.exp(b[1] - safe)
     return a[0] * scale_a + b[0] * scale_b, top, a[2] * scale_a + b[2] * scale_b
 
 
 @jax.named_scope("merge")
 def merge(a: Part, b: Part) -> Float[Array, "B K G H"]:
-    """The attention over both parts' columns. One of them must have seen something."""
+    """The attention over both parts' columns; each query must see at least one."""
     mixed, _, total = join(a, b)
     return mixed / total
 
@@ -155,10 +155,10 @@ def merge(a: Part, b: Part) -> Float[Array, "B K G H"]:
 def write_column(
     ring: list[jax.Array], step: Int[Array, ""], x: Float[Array, "B 1 K H"], layout: CacheLayout
 ) -> list[jax.Array]:
-    """The ring with all slots' new key or value in the one column that they share: no scatter.
+    """The ring with the new key or value of every slot in the current column.
 
-    Every block is written to, all but one with what it held: a choice between whole blocks, made
-    at run time, would copy them.
+    In every block a column is written, in all but one with its old content: a choice between whole
+    blocks, made at run time, would copy them.
     """
     axis = layout.column_axis
     block = ring[0].shape[axis]

@@ -1,4 +1,4 @@
-"""The engine's requests and results: branches, and what has grown on them."""
+"""The engine's requests and results: branches and their continuations."""
 
 import dataclasses
 import math
@@ -44,21 +44,21 @@ class Grown:
     overlap: int = 0  # characters of the stop string that the response had before the branch
 
 
-# Pairs (number of a branch, what has grown on it); returns what becomes `Stream.trunk_logprobs`.
+# Yields pairs (number of a branch, its continuation); returns `Stream.trunk_logprobs`.
 Growing = Generator[tuple[int, Grown], None, list[np.ndarray]]
 
 
 class Stream:
     """The pairs (number of a branch, Grown) of `Engine.stream`, as branches end.
 
-    Nothing is computed before the first pair is asked for. A loop that is left early gives the
-    caches up; a second loop computes everything again.
+    Nothing is computed before the first pair is asked for. A loop that is left early frees
+    the caches; a second loop computes everything again.
     """
 
     def __init__(self, grow: Callable[[], Growing]):
         self._grow = grow
-        # Once the loop has ended, of a stream that is `scored`: f32[length] per trunk, the
-        # log-probabilities of its own tokens, 0 at the first.
+        # Of a `scored` stream, once the loop has ended: f32[length] per trunk, the
+        # log-probabilities of its own tokens, with 0 for the first.
         self.trunk_logprobs: list[np.ndarray] = []
 
     def __iter__(self) -> Iterator[tuple[int, Grown]]:
@@ -71,15 +71,15 @@ class Stream:
 
 
 class Work(NamedTuple):
-    """Branches to be grown, checked."""
+    """Checked branches, with their trunks and budgets."""
 
     trunks: list[list[int]]  # each as far as it has to be computed
     branches: Sequence[Branch]
-    budgets: list[int]  # tokens that each branch may take
+    budgets: list[int]  # the most tokens that each branch may draw
 
 
 def as_lists(trunks: Trunks) -> list[list[int]]:
-    """The trunks as lists of Python integers; ValueError naming one that has anything else."""
+    """The trunks as lists of Python integers; ValueError naming a trunk with anything else."""
     lists = []
     for i, trunk in enumerate(trunks):
         ids = np.asarray(trunk)
@@ -90,7 +90,7 @@ def as_lists(trunks: Trunks) -> list[list[int]]:
 
 
 def check_sampling(cfg: SampleConfig) -> None:
-    """ValueError for settings that define no distribution, or no stop strings."""
+    """ValueError for numbers out of range, and for stop strings that are empty or no tuple."""
     if not (0 <= cfg.temperature < math.inf and 0 < cfg.top_p <= 1 and cfg.top_k >= 0):
         raise ValueError(f"{cfg}: temperature >= 0, 0 < top_p <= 1 and top_k >= 0 are needed")
     if isinstance(cfg.stop, str):
@@ -100,7 +100,7 @@ def check_sampling(cfg: SampleConfig) -> None:
 
 
 def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: DecoderConfig) -> None:
-    """ValueError naming a trunk or branch that does not fit a model of `cfg`, or each other."""
+    """ValueError naming a trunk that does not fit the model, or a branch that does not fit it."""
     for i, trunk in enumerate(trunks):
         if not trunk:
             raise ValueError(f"trunk {i} is empty")
@@ -124,7 +124,7 @@ def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: Dec
 
 
 def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) -> list[int]:
-    """Tokens that each branch may take: its bound, or what the context leaves if that is less."""
+    """The most tokens of each branch: its bound, or the rest of the context if that is less."""
     limits = np.asarray(max_tokens)
     if limits.size and limits.dtype.kind not in "iu":
         raise ValueError(f"max_tokens = {max_tokens!r} must be an integer, or one per branch")
@@ -137,9 +137,9 @@ def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) 
 def work_of(
     trunks: Trunks, branches: Branches, max_tokens: MaxTokens, cfg: DecoderConfig, scored: bool
 ) -> Work:
-    """The branches with their budgets; of each trunk what has to be computed: all if `scored`.
+    """The branches with their budgets, and the tokens to compute of each trunk: all if `scored`.
 
-    Raises ValueError for what does not fit the model of `cfg`.
+    Raises ValueError for trunks and branches that do not fit the model of `cfg`.
     """
     lists = as_lists(trunks)
     check_branches(lists, branches, cfg)

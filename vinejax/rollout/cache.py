@@ -60,9 +60,9 @@ class RingLayout(NamedTuple):
 def ring_layout(platform: str, slots: int, shares_heads: bool) -> RingLayout:
     """The fastest layout for this many slots per shard.
 
-    A TPU has the column that a step writes outermost, and the slots innermost if they fill its 128
-    lanes; with another order it would copy the whole ring when the loop begins and when it ends. On
-    a CPU keys are faster transposed where query heads share them (`shares_heads`).
+    On a TPU the columns are outermost, and the slots innermost if their number is a multiple of
+    128; with another order the whole ring would be copied when the loop begins and when it ends. On
+    a CPU keys are faster transposed if query heads share them (`shares_heads`).
     """
     if platform == "tpu":
         layout = CacheLayout("skbh" if slots % 128 else "skhb")
@@ -72,7 +72,7 @@ def ring_layout(platform: str, slots: int, shares_heads: bool) -> RingLayout:
 
 
 def ring_blocks(width: int, platform: str) -> int:
-    """How many blocks a ring of `width` columns is cut into: blocks of 32 columns, at most 8.
+    """The number of blocks of a ring of `width` columns: one per 32 columns, from 1 to 8.
 
     One block on a GPU, where a condition inside a loop costs a round trip to the host.
     """

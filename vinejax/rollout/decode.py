@@ -1,13 +1,13 @@
 """The compiled program of generation: a chunk of decode steps.
 
 Every shard has a window of resident trunks, a queue of branches (its items) and B slots, and runs
-its own loop over them; only the places of its tensor axis speak to each other (`split.py`). All
-arrays below are one shard's; globally their first axis is that of all shards.
+its own loop over them; only the devices of one shard communicate (`split.py`). All arrays below are
+one shard's; globally their first axis is that of all shards, one after the other.
 
-A slot is (item, row of the window, age, last token). It begins by feeding token position - 1 with
-the trunk visible before it, so no logits are stored with a trunk. A slot whose branch has ended
-takes the next item inside the loop, of any resident trunk that has a free lane. The ring is shared
-by all slots: step n writes column n modulo width, and a slot sees the columns of its own age.
+A slot holds (item, row of the window, age, last token). Its first step passes token position - 1 of
+the trunk through the model, so no logits are stored with a trunk. A slot whose branch has ended
+takes, inside the loop, the next item of a row that has a free lane. All slots share the ring: step
+n writes column n modulo width, and a slot sees the age + 1 newest columns.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class Queue(NamedTuple):
     token: jax.Array  # i32[Q] the last of them
     seed: jax.Array  # u32[Q, 2] high and low half
     budget: jax.Array  # i32[Q]
-    match: jax.Array  # i32[Q] the automaton's state that it begins with
+    match: jax.Array  # i32[Q] the automaton's state at its start
     before: jax.Array  # i32[Q] the sum of the budgets of all items before it
 
 
@@ -67,7 +67,7 @@ class Inputs(NamedTuple):
     window: Window
     queue: Queue
     stops: jax.Array  # i32[A, V] the automaton of the stop strings (`stop.py`); A = 0: none
-    trunks_wait: jax.Array | np.ndarray  # bool[] for a row of the window, on some shard
+    trunks_wait: jax.Array | np.ndarray  # bool[] whether loads wait for a row, on any shard
 
 
 class Slots(NamedTuple):
@@ -77,14 +77,14 @@ class Slots(NamedTuple):
     item: jax.Array  # i32[B] -1 when idle
     row: jax.Array  # i32[B] of the window
     age: jax.Array  # i32[B] tokens sampled so far
-    token: jax.Array  # i32[B] the one to feed
+    token: jax.Array  # i32[B] the token that the next step passes through the model
     match: jax.Array  # i32[B] the automaton's state: how much of a stop string the text ends with
     keys: Blocks
     values: Blocks
 
 
 class Steps(NamedTuple):
-    """The steps of each slot in a chunk; without the first axis, in one step."""
+    """The steps of each slot in a chunk, or, without the first axis, one step."""
 
     item: jax.Array  # i32[chunk, B] -1 where the slot was idle
     token: jax.Array  # i32[chunk, B]
@@ -92,18 +92,18 @@ class Steps(NamedTuple):
     ended: jax.Array  # i32[chunk, B] GOING, or how the branch ended with this token
 
 
-Trace = tuple[Steps, jax.Array]  # for the host; the last: i32[W] items of each row still going
-Progress = tuple[jax.Array, Slots, Rows, Steps]  # of the loop; first the steps that were run
+Trace = tuple[Steps, jax.Array]  # for the host; last i32[W] the items of each row not ended
+Progress = tuple[jax.Array, Slots, Rows, Steps]  # the loop's state; first the number of its steps
 
 
 @functools.partial(jax.jit, static_argnames="config", donate_argnames=("slots", "rows"))
 def decode_chunk(
     config: DecodeConfig, inputs: Inputs, slots: Slots, rows: Rows
 ) -> tuple[Slots, Rows, Trace]:
-    """Run up to `sizes.chunk` decode steps, half as many while trunks wait for a row; stop early
-    when the window has no work left.
+    """Run up to `sizes.chunk` decode steps, or until the window has no work left.
 
-    The ring must be as wide as the largest budget, or it would overwrite what a slot still reads.
+    While loads wait for a row, run half as many. The ring must be as wide as the largest budget, or
+    a step would overwrite a column that a slot still reads.
     """
     chunk = config.sizes.chunk
 
@@ -142,7 +142,7 @@ def decode_chunk(
 
 
 def _on_row(slots: Slots, rows: Rows) -> Int[Array, "B W"]:
-    """1 where a slot is busy on a row."""
+    """1 where a busy slot reads a row, 0 elsewhere."""
     is_there = slots.row[:, None] == jnp.arange(rows.next.shape[0])
     return (is_there & (slots.item >= 0)[:, None]).astype(jnp.int32)
 
@@ -152,8 +152,8 @@ def _offers(
 ) -> tuple[Int[Array, " W"], Int[Array, " W"]]:
     """(the rows in the order in which slots take from them, how many items each of these offers).
 
-    A row offers as many as it has free lanes. While trunks wait for a row the oldest come first, to
-    make room; then those with the most work left, so that the rows run dry together.
+    A row offers at most as many as it has free lanes. While loads wait, the rows that were loaded
+    first come first, to become free; otherwise those with the most work left, to end together.
     """
     queue = inputs.queue
     room = jnp.minimum(rows.end - rows.next, lanes - _on_row(slots, rows).sum(axis=0))
@@ -165,12 +165,12 @@ def _offers(
 
 @jax.named_scope("refill")
 def _refill(inputs: Inputs, slots: Slots, rows: Rows, lanes: int) -> tuple[Slots, Rows]:
-    """Idle slots take the next items: the n-th idle slot the n-th item that the rows offer."""
+    """Gives idle slots the next items: to the n-th idle slot the n-th item that rows offer."""
     idle = slots.item < 0
     order, offers = _offers(inputs, slots, rows, lanes)
     past = jnp.cumsum(offers)  # the number of the first offer after a row's
     first = past - offers
-    number = jnp.cumsum(idle) - 1  # of an idle slot among them
+    number = jnp.cumsum(idle) - 1  # of an idle slot among the idle slots
     taken = idle & (number < past[-1])
     place = jnp.minimum(jnp.searchsorted(past, number, side="right"), offers.shape[0] - 1)
     row = order[place].astype(jnp.int32)
@@ -189,7 +189,7 @@ def _refill(inputs: Inputs, slots: Slots, rows: Rows, lanes: int) -> tuple[Slots
 
 
 def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, Steps]:
-    """One token for every busy slot; also what the trace says of the step."""
+    """Draws one token for every busy slot; also returns the step's entry in the trace."""
     queue, stops, cfg = inputs.queue, inputs.stops, config.sampling
     axis = split.vocab_axis(config.model, config.mesh)
     busy = slots.item >= 0
@@ -200,7 +200,7 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
         u = _uniforms(queue.seed[slots.item], queries.position + 1)
         token, logprob = sample(logits, u, cfg.temperature, cfg.top_p, cfg.top_k, axis)
     match = stops[slots.match, token] if stops.shape[0] else slots.match
-    outcomes = [  # the last that holds is what counts
+    outcomes = [  # the last that holds counts
         (LENGTH, queries.age + 1 == queue.budget[slots.item]),
         (STOP, match < 0),
         (EOS, jnp.isin(token, jnp.array(config.eos_ids, jnp.int32))),
@@ -225,7 +225,7 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
 def _uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
     """The random number of each slot's next token, which has this index in its sequence.
 
-    Its key is folded from both halves of the branch's seed, then the index: from nothing else.
+    Its key is folded from both halves of the branch's seed and the index, and from nothing else.
     """
 
     def of_slot(seed: jax.Array, index: jax.Array) -> jax.Array:
@@ -238,7 +238,7 @@ def _uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
 def _forward(
     config: DecodeConfig, inputs: Inputs, slots: Slots, queries: Queries
 ) -> tuple[Float[Array, "B V"], Blocks, Blocks]:
-    """Next-token logits of all slots, and the rings with the new column."""
+    """Next-token logits of all slots, and the ring's keys and values with the new column."""
     model, sizes = split.own_part(config.model, config.mesh), config.sizes
     weights, window = inputs.weights, inputs.window
     step, B = slots.step[0], slots.item.shape[0]

@@ -1,8 +1,8 @@
 """The one way to generate text: `grow(params, trunks, branches)`.
 
-A trunk is a token sequence whose keys and values are computed once and then only read. A branch is
-(trunk, position, seed): a continuation that starts after `position` tokens of its trunk. Sampling
-solutions, Monte Carlo values and evaluation are all branches.
+A trunk is a token sequence whose keys and values many branches read. A branch is (trunk, position,
+seed): a continuation that starts after `position` tokens of its trunk. Solutions, Monte Carlo
+continuations and evaluation answers are all branches.
 
 `assign.py` says which shard serves a branch, `phase.py` drives a phase from the host, `window.py`
 and `decode.py` hold the programs that the devices run. docs/engine.md explains them together.
@@ -47,12 +47,12 @@ from vinejax.text import Tokenizer, token_text
 class Engine:
     """Grows branches on trunks with one model, sampling configuration and tokenizer.
 
-    `mesh` has the axes data, fsdp and tensor; None: the model's own, else one device. Weights that
-    lie elsewhere are brought there. `slots` branches are decoded at once over all its shards,
-    `chunk` steps between two polls by the host (None: by the longest branch). `memory_gib` bounds
-    what keys and values take on one device (None: a share of what it has): fewer trunks are then
-    resident at a time, and fewer slots where that is not enough. `window_rows` fixes the resident
-    trunks of a shard. In float32 none of these changes a token, but for rounding (docs/engine.md).
+    `mesh` has the axes data, fsdp and tensor (None: the model's mesh, or one device); weights on
+    other devices are brought there. `slots` branches are decoded at once over all shards, with
+    `chunk` steps between two polls by the host (None: chosen by the largest budget). `memory_gib`
+    limits keys and values on one device (None: to a part of its free memory): if it is small, fewer
+    trunks are resident at a time, and if need be there are fewer slots. `window_rows` fixes the
+    rows per shard. In float32 none of these changes a token, but for rounding (docs/engine.md).
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Engine:
         self.model = model
         self.sample_config = sample_config
         self.tokenizer = tokenizer
-        # What decoding compiles for: stop strings and budgets are no part of the program.
+        # Decode programs are compiled for these settings, without stop strings and budgets.
         self._drawing = dataclasses.replace(sample_config, max_tokens=1, stop=())
         self.slots, self.window_rows, self.chunk = slots, window_rows, chunk
         self.memory_gib = memory_gib
@@ -97,13 +97,13 @@ class Engine:
     ) -> Stream:
         """Pairs (i, Grown) as branches end, while the devices go on with the others.
 
-        `max_tokens` bounds each branch (default: the sampling configuration's), and so does the
-        model's context less its position; one with a bound of 0 comes first, empty, as 'length'.
-        With `scored` the stream has the log-probabilities of all trunks' own tokens once the loop
-        has ended: of the full softmax at the sampling temperature, as `learner.score.score` has.
+        A branch's budget is `max_tokens` (default: the sampling configuration's), or the rest of
+        the model's context if that is less; with budget 0 it comes first, empty, as 'length'. With
+        `scored` the stream has the log-probabilities of all trunks' own tokens once the loop has
+        ended: of the full softmax at the sampling temperature, as `learner.score.score` gives them.
 
-        Of several hosts all must make the call and run the loop to its end. Each gets every pair
-        once: those that it detokenises itself (`is_mine`) as they end, the others after its last.
+        All hosts must make the call and run the loop to its end. Each gets every pair once: those
+        that it detokenises (`is_mine`) as they end, the others at the end of their phase.
 
         Raises at the call, before anything is computed: ValueError naming a bad branch or trunk.
         Raises in the loop: RoomError for too little memory, before its first step; DivergedError, a
@@ -122,8 +122,7 @@ class Engine:
 
     @property
     def scores_as_learner(self) -> bool:
-        """Whether the trunks' log-probabilities are computed from the learner's own weights: in
-        float32, and not summed in parts over the tensor axis."""
+        """Whether trunks are scored as by the learner: in float32, without sums over `tensor`."""
         return self.model.compute.dtype == "float32" and self.mesh.shape["tensor"] == 1
 
     def release(self) -> None:
@@ -150,7 +149,7 @@ class Engine:
         return [logprobs[i] for i in range(len(work.trunks))] if scored else []
 
     def _phase(self, params: Params, work: Work, scored: bool) -> Phase:
-        """A phase for this work, with its caches made and nothing computed."""
+        """A phase for this work: its caches are allocated, but nothing is computed yet."""
         loads, sizes = self._assign(work, scored, self._memory(params))
         distributed.barrier("grow", (work, sizes))
         table, stops = self._automaton
@@ -186,10 +185,10 @@ class Engine:
         return loads, dataclasses.replace(sizes, queue=arrays.queue_size(most))
 
     def _decoding(self, params: Params) -> split.Weights:
-        """The decoding copy of the weights; made once for all phases with the same arrays."""
+        """The decoding copy of the weights, made once for all phases with the same arrays."""
         leaves = jax.tree.leaves(params)
         known = self._weights[0] if self._weights else []
-        # NumPy's arrays are never the same: they may have changed in place.
+        # A NumPy array may have changed in place, so it never counts as the same.
         is_same = [isinstance(x, jax.Array) and x is y for x, y in zip(leaves, known, strict=False)]
         if self._weights is None or len(leaves) != len(known) or not all(is_same):
             self._weights, known = None, []  # freed before the next are made
@@ -198,29 +197,29 @@ class Engine:
         return self._weights[1]
 
     def _memory(self, params: Params) -> int:
-        """Bytes for keys and values on each device, settled once: shapes depend on it."""
+        """Bytes for keys and values on each device, measured once: shapes depend on it."""
         if self.memory_gib is not None:
             return int(self.memory_gib * 2**30)
         if self._memory_bytes is None:
-            jax.block_until_ready(self._decoding(params))  # which take their own
-            # Hosts may have different room left, and must come to the same shapes.
+            jax.block_until_ready(self._decoding(params))  # it takes memory too
+            # Hosts may have different amounts left, but must choose the same shapes.
             room = distributed.exchange(arrays.memory_to_use(self.mesh))
             self._memory_bytes = int(min(room))
         return self._memory_bytes
 
     @functools.cached_property
     def _automaton(self) -> tuple[np.ndarray, jax.Array]:
-        """The automaton of the stop strings, on the host and on every device."""
+        """The automaton's table (`stop_table`), on the host and on every device."""
         stop, size = self.sample_config.stop, self.model.cfg.vocab_size
         texts = map(token_text(self.tokenizer), range(size)) if stop else [""] * size
         table = stop_table(stop, list(texts))
         return table, arrays.put_on_mesh(self.mesh, split.REPLICATED, table)
 
     def _go_on(self, params: Params, work: Work, cut_short: Sequence[Drawn]) -> Iterator[Drawn]:
-        """Resumes branches that the devices ended at a stop string that the decoded text lacks.
+        """Resumes branches that were cut short: ended at a stop string that their text lacks.
 
-        A draw belongs to its place in the sequence, so each goes on from its own last token with
-        its own seed, as if it had never been interrupted.
+        A random number depends on the branch's seed and the token's index alone, so each branch
+        goes on after its last token as if it had never been interrupted.
         """
         trunks, resumed, left = [], [], []
         for n, drawn in enumerate(cut_short):

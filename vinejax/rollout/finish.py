@@ -1,4 +1,4 @@
-"""From drawn tokens to what has grown: texts, stop strings, and how each branch ended."""
+"""From drawn tokens to continuations: texts, stop strings, and how each branch ended."""
 
 from collections.abc import Generator, Iterable
 from typing import Any
@@ -12,19 +12,19 @@ from vinejax.text import Cut, Tokenizer, added, cut_at_stop, decode, tail
 
 
 class Reader:
-    """Decodes the branches of a call as they end. Each host reads its own: those that `is_mine`."""
+    """Detokenises the branches of a call as they end; each host reads those that are its own."""
 
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], work: Work, stats: EngineStats):
         self._tokenizer, self._stop, self._work, self._stats = tokenizer, stop, work, stats
         self._texts: dict[tuple[int, int], str] = {}
 
     def read(self, drawn: Iterable[Drawn]) -> Generator[tuple[int, Grown], None, list[Drawn]]:
-        """Yields (branch, what has grown): this host's own as they end, then all other hosts'.
+        """Yields pairs (branch, Grown): this host's own as they end, then all other hosts'.
 
-        Returns the branches that the device ended too early, in order, the same on every host.
+        Returns the branches that were cut short, in order, the same on every host.
         """
         by_branch: dict[int, Drawn] = {}
-        cuts: dict[int, Any] = {}  # of this host's own
+        cuts: dict[int, Any] = {}  # of this host's own branches; None: cut short
         for ended in drawn:
             by_branch[ended.branch] = ended
             if is_mine(ended.branch):
@@ -40,7 +40,7 @@ class Reader:
         return cut_short
 
     def _cut(self, drawn: Drawn) -> Cut | None:
-        """The kept part; None where the device saw a stop string that the decoded text lacks."""
+        """The part of a branch to keep; None if its text lacks the stop string that ended it."""
         branch = self._work.branches[drawn.branch]
         prefix = self._work.trunks[branch.trunk][: branch.position]
         text, before = self._text(branch.trunk, branch.position), ""
@@ -50,7 +50,7 @@ class Reader:
         return None if drawn.ended == STOP and not cut.hit else cut
 
     def _text(self, trunk: int, end: int) -> str:
-        """The text of a trunk's first `end` tokens, decoded once."""
+        """The text of a trunk's first `end` tokens, detokenised once."""
         if (trunk, end) not in self._texts:
             self._texts[trunk, end] = decode(self._tokenizer, self._work.trunks[trunk][:end])
         return self._texts[trunk, end]

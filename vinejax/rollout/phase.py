@@ -1,7 +1,7 @@
 """One phase of generation: the host's side of the loop.
 
-The host keeps one chunk of decoding ahead: while the devices work on it, the last one's trace is
-read, branches that have ended are handed out, and waiting loads go into rows that have become free.
+While the devices decode a chunk, the host reads the trace of the chunk before it, hands out the
+branches that have ended, and moves waiting loads into rows that have become free.
 """
 
 import itertools
@@ -61,7 +61,7 @@ def make_queue(
 ) -> decode.Queue:
     """The shards' branches on the mesh, in the order of their loads, padded to `size` per shard.
 
-    `match` has the state of the automaton that each branch begins with; `size` is `Sizes.queue`.
+    `match` has the state of the automaton at the start of each branch; `size` is `Sizes.queue`.
     """
     shape = (len(loads), size)
     fields = {name: np.ones(shape, np.int32) for name in ("position", "token", "budget", "match")}
@@ -80,7 +80,7 @@ def make_queue(
 
 
 class Phase:
-    """Decodes the branches of `loads`, a list per shard."""
+    """The decoding of all branches of `loads`, which has a list of loads per shard."""
 
     def __init__(self, programs: Programs, work: Work, loads: list[list[Load]], stats: EngineStats):
         config = programs.config
@@ -92,17 +92,17 @@ class Phase:
         self._order = [[i for load in of_shard for i in load.items] for of_shard in loads]
         self._not_ended = np.array([len(order) for order in self._order])
         shape = (len(loads), config.sizes.rows)
-        self._trunk = np.full(shape, -1)  # that each row holds
+        self._trunk = np.full(shape, -1)  # the trunk that each row holds
         self._left = np.zeros(shape, np.int64)  # items of each row that have not ended
         # The first chunk that can have served the row's current load.
         self._served_from = np.zeros(shape, np.int64)
         self._num_loaded = self._num_chunks = 0
         self._tokens: dict[int, list[int]] = defaultdict(list)
         self._logprobs: dict[int, list[float]] = defaultdict(list)
-        self._trunk_logprobs: list[tuple[int, jax.Array, int]] = []  # (trunk, batch, place in it)
+        self._trunk_logprobs: list[tuple[int, jax.Array, int]] = []  # (trunk, batch, index in it)
 
     def run(self) -> Iterator[Drawn]:
-        """The branches as they end, in no order. The devices work while the caller holds one.
+        """The branches as they end, in no fixed order, while the devices go on with the others.
 
         Raises DivergedError naming a branch and its trunk where logits are not finite.
         """
@@ -138,7 +138,7 @@ class Phase:
     # --- trunks into rows ---
 
     def _load(self) -> None:
-        """Waiting loads into free rows: copies of resident trunks, then prefills of the others."""
+        """Moves waiting loads into free rows: copies resident trunks, then prefills the others."""
         resident, computed, copied = [], [], []
         for entries in [self._entries(shard) for shard in range(len(self._waiting))]:
             resident.append([entry for entry in entries if entry.source >= 0])
@@ -157,7 +157,7 @@ class Phase:
         self._in_batches(copied, self._copy)
 
     def _entries(self, shard: int) -> list[_Entry]:
-        """The loads that can enter rows now: a whole batch, or all that wait."""
+        """The loads that enter rows now: none before a whole batch, or all that wait, can enter."""
         waiting = self._waiting[shard]
         free = [int(row) for row in np.flatnonzero(self._left[shard] == 0)]
         if len(free) < min(self._sizes.batch, len(waiting)):
@@ -166,7 +166,7 @@ class Phase:
         while waiting and free:
             load = waiting.popleft()
             holders = [int(row) for row in np.flatnonzero(self._trunk[shard] == load.trunk)]
-            # Rows of this round hold nothing yet: a trunk that they wait for is computed once.
+            # Rows that are filled in this call hold nothing yet: `_load` computes their trunk once.
             holders = [row for row in holders if row not in {entry.row for entry in entries}]
             row = next((row for row in holders if row in free), free[0])
             free.remove(row)
@@ -215,7 +215,7 @@ class Phase:
         self._window, self._rows = copy_rows(self._mesh, window, rows, on_mesh, entering)
 
     def _entering(self, entries: Entries) -> Entering:
-        """The rows that are loaded and what they then serve, padded to a batch per shard."""
+        """The rows that are loaded and the items they then serve, padded to a batch per shard."""
         shape = (len(entries), self._sizes.batch)
         rows = np.full(shape, self._sizes.rows, np.int32)
         first, end, loaded = (np.zeros(shape, np.int32) for _ in range(3))
@@ -233,7 +233,7 @@ class Phase:
 
     def _decode(self) -> tuple[int, Trace]:
         """Starts the next chunk; returns its number and its trace, which is still to come."""
-        # A NumPy value is the same on every host; a jax array would be this one's.
+        # A NumPy value counts as the same on every host; a jax array is this host's own.
         trunks_wait = np.array(any(self._waiting))
         config, _, weights, queue, stops = self._programs
         inputs = decode.Inputs(weights, self._window, queue, stops, trunks_wait)
@@ -263,7 +263,7 @@ class Phase:
         self._stats.host_s += time.perf_counter() - waited
 
     def _count(self, shard: int, busy: np.ndarray, ended: np.ndarray) -> int:
-        """Counts a shard's steps, bool[chunk, B] both; returns how many there were."""
+        """Adds the steps of a shard, two bool[chunk, B], to the counts; returns their number."""
         num_busy, num_ended = busy.sum(axis=1), ended.sum(axis=1)
         steps = int((num_busy > 0).sum())
         # Of the branches that have not ended before a step, the busy ones have begun.
@@ -277,7 +277,7 @@ class Phase:
         return steps
 
     def _ended(self, order: list[int], steps: Steps) -> Iterator[Drawn]:
-        """Adds one slot's steps to its branches, cut where the item changes; yields the ended."""
+        """Adds one slot's steps to its branches, divided by item; yields branches that ended."""
         item, token, logprob, ended = steps
         cuts = [0, *(np.flatnonzero(np.diff(item)) + 1), len(item)]
         for start, end in itertools.pairwise(cuts):

@@ -5,9 +5,9 @@ probable; tokens tied at the threshold are all kept. Both are the same question,
 largest probability t such that the tokens at or above t weigh enough', answered by bisection on
 t's bits: non-negative floats order as their integers do, so 31 halvings find it exactly.
 
-With an `axis` of the mesh each place on it holds an equal part of the vocabulary, in order; only
-sums and maxima per sequence cross it, and all places get the same tokens. Letters: B sequences,
-V vocabulary (on one place).
+With an `axis` of the mesh each device along it holds an equal part of the vocabulary, in order;
+they exchange only sums and maxima per sequence, and all get the same tokens. Letters: B sequences,
+V vocabulary (on one device).
 """
 
 import jax
@@ -19,18 +19,18 @@ BLOCK = 128  # tokens per block of the two-level inverse CDF
 
 
 def _total(x: jax.Array, axis: str | None) -> jax.Array:
-    """Sums over the whole vocabulary."""
+    """The sum over the whole vocabulary, for each sequence."""
     x = jnp.sum(x, axis=-1)
     return x if axis is None else lax.psum(x, axis)
 
 
 def _places(x: Float[Array, " B"], axis: str | None) -> Float[Array, "places B"]:
-    """The numbers of all places on the axis."""
+    """The values of x on all devices along the axis."""
     return x[None] if axis is None else lax.all_gather(x, axis)
 
 
 def _from_place(x: jax.Array, place: Int[Array, " B"], axis: str | None) -> jax.Array:
-    """For each sequence the value that one place on the axis has."""
+    """For each sequence the value of x on device number `place` along the axis."""
     if axis is None:
         return x
     return lax.psum(jnp.where(place == lax.axis_index(axis), x, 0), axis)
@@ -74,9 +74,9 @@ def threshold(
 def _first_past(
     weights: Float[Array, "B n"], cumulative: Float[Array, "B n"], goal: Float[Array, " B"]
 ) -> Int[Array, " B"]:
-    """The first place at which the cumulative weight passes the goal."""
+    """The first index at which the cumulative weight passes the goal."""
     # A parallel cumulative sum is not monotone to the last bit: over hundreds of blocks, one
-    # of weight 0 can raise it. So only places that have weight may pass the goal.
+    # of weight 0 can raise it. So only entries with weight may pass the goal.
     reached = jnp.where(weights > 0, cumulative, 0.0)
     # Rounding can put the goal past either end; it then belongs to the weight nearest to it.
     below = jnp.nextafter(reached.max(axis=-1), 0.0)
@@ -88,7 +88,7 @@ def inverse_cdf(
 ) -> Int[Array, " B"]:
     """The token at which the cumulative weight passes u * total; u in [0, 1).
 
-    It goes by places on the axis, by sums of blocks and then through one block: a third of the work
+    The search goes over devices, over sums of blocks, then through one block: a third of the work
     of a full cumulative sum. A token of weight 0 is never drawn.
     """
     B, V = weights.shape
@@ -120,9 +120,9 @@ def sample(
 ) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
     """One token per sequence, and its log-probability under the whole temperature-scaled softmax.
 
-    `u` is the sequence's one uniform draw in [0, 1). The log-probability leaves top-p and top-k
-    out, as the scorer does, so that the two can be compared. Temperature 0 is the most probable
-    token, the first of equals, scored at 1.
+    `u` is the sequence's one uniform draw in [0, 1). The log-probability ignores top-p and top-k,
+    as the scorer does, so that the two can be compared. Temperature 0 takes the most probable
+    token, the first of equals, and scores it at temperature 1.
     """
     logprobs = log_softmax(logits / (temperature or 1.0), axis)
     if temperature == 0:

@@ -1,8 +1,8 @@
 """How decoding splits a model over the mesh: by hand, since every shard runs a loop of its own.
 
-A shard is one place on the mesh's axes `data` and `fsdp`. Weights are replicated over the shards
-and split over the tensor axis: query and KV heads, feed-forward columns and, where it divides, the
-vocabulary. KV heads that do not divide are repeated until they do.
+A shard is the devices with one pair of coordinates (`data`, `fsdp`). Weights are replicated over
+shards and split over the tensor axis: query and KV heads, feed-forward units, the vocabulary. KV
+heads that the axis does not divide are repeated until it does; such a vocabulary is not split.
 """
 
 import dataclasses
@@ -39,10 +39,10 @@ def check_tensor(model: Decoder, mesh: AnyMesh) -> None:
 
 
 def num_kv_heads(model: Decoder, mesh: AnyMesh) -> int:
-    """KV heads over all places of the tensor axis, repeated ones counted.
+    """The number of KV heads over the whole tensor axis, repetitions included.
 
-    The query heads are a multiple of the KV heads and of the places, and so of this number, their
-    least common multiple.
+    The number of query heads is a multiple of the model's KV heads and of the size of the axis, and
+    so of this number, their least common multiple.
     """
     return math.lcm(model.cfg.num_kv_heads, mesh.shape[TENSOR])
 
@@ -62,7 +62,7 @@ def own_part(model: Decoder, mesh: Mesh) -> Decoder:
 
 
 def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
-    """The mesh axis that splits the vocabulary; None where it does not divide."""
+    """The mesh axis that splits the vocabulary; None if it does not divide the vocabulary."""
     return None if model.cfg.vocab_size % mesh.shape[TENSOR] else TENSOR
 
 
@@ -108,7 +108,7 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Weights:
 
 
 def _gives_heads(path: KeyPath) -> bool:
-    """Whether a weight is the kernel or bias of a product that gives heads."""
+    """Whether a weight is the kernel or bias of q, k or v."""
     return len(path) > 1 and path[-2].key in HEADS
 
 
@@ -123,9 +123,9 @@ def readable(mesh: Mesh, tree: Tree) -> Tree:
 def embed(
     model: Decoder, weights: Weights, tokens: Int[Array, "*shape"], axis: str | None
 ) -> Float[Array, "*shape D"]:
-    """The embeddings of tokens, from a part of the vocabulary on each place of the mesh's `axis`.
+    """The embeddings of tokens; each device along the mesh's `axis` holds part of the vocabulary.
 
-    With None every place has the whole vocabulary.
+    With None every device holds the whole vocabulary.
     """
     if axis is None:
         return model.embed(weights, tokens)

@@ -5,11 +5,11 @@ import dataclasses
 
 @dataclasses.dataclass
 class EngineStats:
-    """Counted since the engine was made. A slot-step is one slot in one decode step."""
+    """Counts since the engine was made. A slot-step is one slot in one decode step."""
 
     prefill_tokens: int = 0
     decoded_tokens: int = 0
-    useful_tokens: int = 0  # kept in what was handed out: not after a stop string
+    useful_tokens: int = 0  # in the continuations handed out: none after a stop string
     decode_steps: int = 0  # per chunk those of the shard that took the most
     slot_steps: int = 0
     queued_tokens: int = 0  # decoded while some branch had not begun
@@ -17,17 +17,17 @@ class EngineStats:
     compiles: int = 0
     prefill_s: float = 0.0  # of the first trunks; later ones are loaded while others decode
     wait_s: float = 0.0  # the host waits for the devices
-    host_s: float = 0.0  # reading traces and texts, and what the caller does with a branch
+    host_s: float = 0.0  # reading traces and texts, and the use of branches by the caller
     cache_bytes: int = 0  # the most that window and ring ever took on one device
 
     @property
     def slot_utilisation(self) -> float:
-        """Share of slot-steps that gave a token."""
+        """The fraction of slot-steps that gave a token."""
         return self.decoded_tokens / max(self.slot_steps, 1)
 
     @property
     def queued_utilisation(self) -> float:
-        """Share of slot-steps that gave a token while some branch had not begun."""
+        """The same fraction over the steps at which some branch had not begun."""
         return self.queued_tokens / max(self.queued_slot_steps, 1)
 
     def minus(self, earlier: "EngineStats") -> "EngineStats":

@@ -1,9 +1,8 @@
 """Stop strings on the device: an automaton over token texts.
 
-Whether a branch ended at a stop string is decided on the host, in the decoded text
-(`vinejax/text.py`). The device only has to end a branch early, so that no slot decodes past one: it
-walks the automaton of Aho and Corasick (1975), whose alphabet here is the vocabulary, one table
-look-up per token.
+Whether a branch ended at a stop string is decided on the host, in the detokenised text (`text.py`).
+The device only ends branches early, so that slots do not decode past a stop string. It runs the
+automaton of Aho and Corasick (1975) with the vocabulary as alphabet: one table look-up per token.
 """
 
 import numpy as np
@@ -14,11 +13,11 @@ HIT = -1
 
 
 def stop_table(stop: tuple[str, ...], texts: list[str]) -> np.ndarray:
-    """i32[A, V]: from a state and a token to the next state, HIT once a stop string is complete.
+    """i32[A, V]: the next state for each pair of state and token; HIT if a stop string is complete.
 
-    A state is the longest end of the text that a stop string begins with; state 0 is none. A = 0
-    without stop strings. A character that is spread over tokens leads to state 0: a stop string
-    with such a character may be missed here, never on the host.
+    A state is the longest suffix of the text that is also a prefix of a stop string; in state 0 it
+    is empty. A = 0 without stop strings. A character that is spread over tokens leads to state 0: a
+    stop string with such a character may be missed here, never on the host.
     """
     if not stop:
         return np.zeros((0, len(texts)), np.int32)
@@ -51,10 +50,10 @@ def stop_table(stop: tuple[str, ...], texts: list[str]) -> np.ndarray:
 
 
 def first_states(table: np.ndarray, work: Work) -> list[int]:
-    """The state that each branch begins with, after its response so far.
+    """The automaton's state at the start of each branch, after its response so far.
 
-    The device took the same walk when it sampled that response. A stop string on the way is not the
-    branch's own: the walk starts again after it.
+    When that response was sampled, the automaton went through the same states. After a stop string
+    that ends before the branch it starts again in state 0.
     """
     ends: dict[tuple[int, int], int] = {}  # (trunk, response) -> the last position of a branch
     for b, budget in zip(work.branches, work.budgets, strict=True):

@@ -38,8 +38,8 @@ def sample_solutions(
 ) -> tuple[list[list[Grown]], np.ndarray]:
     """(`per_problem` responses to each problem, in their order; f32[problems, n] their rewards).
 
-    A response is graded while the devices go on with the others, by the host that reads it. One
-    that the budget cut gets `truncated`, whatever it says; None: it is graded too.
+    The host that detokenises a response grades it while the devices go on with the others. A
+    response that the budget cut gets the reward `truncated` instead, unless that is None.
     """
     trunks = [prompt for _, prompt in problems]
     branches = [
@@ -61,17 +61,17 @@ def sample_solutions(
 
 
 def is_graded(grown: Grown, truncated: float | None) -> bool:
-    """Whether a response is graded, and does not get the reward of those that the budget cut."""
+    """Whether a response is graded: always, unless the budget cut it and `truncated` is set."""
     return truncated is None or grown.finish != "length"
 
 
 def split_solution(
     graded: GradedTask, tokenizer: Tokenizer, solution: Solution
 ) -> tuple[list[int], list[float] | None]:
-    """([C] step ends, [C] the steps' own rewards) of a solution; None if the task rewards none.
+    """([C] step ends, [C] the steps' own rewards, None if the task has none) of a solution.
 
-    A step's end is the response token index one past it. Steps that end inside one token are one,
-    and their rewards add up.
+    A step's end is the index of the response token after it. Steps that end inside the same token
+    become one step, with the sum of their rewards.
     """
     problem, prompt, response, text = solution
     ends = graded.step_ends(tokenizer, prompt, response, text)

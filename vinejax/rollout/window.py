@@ -1,7 +1,8 @@
-"""The window: trunks that are resident on a shard, computed once and then only read.
+"""The window: the keys and values of the trunks that are resident on a shard.
 
-It has W rows of S columns. A prefill writes trunks into rows; a row can be copied, so that more
-slots read a trunk than one row has lanes for. Padding is on the right, where no branch ever looks.
+It has W rows of S columns. A prefill writes trunks into rows; decoding only reads them. A row can
+be copied, so that more slots read a trunk than one row has lanes. Trunks are padded on the right,
+where no branch reads.
 """
 
 import functools
@@ -30,7 +31,7 @@ class Window(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The items that each row of the window still serves: next .. end - 1 of the queue."""
+    """For each row the items that no slot has taken yet: next .. end - 1 of the queue."""
 
     next: jax.Array  # i32[W]
     end: jax.Array  # i32[W]
@@ -38,10 +39,10 @@ class Rows(NamedTuple):
 
 
 class Entering(NamedTuple):
-    """Trunks on their way into the window."""
+    """Trunks that are being written into rows of the window."""
 
     row: jax.Array  # i32[B] the row that each enters; W: none, where a batch is padded
-    serves: Rows  # what these rows then serve, B entries each
+    serves: Rows  # the items that these rows then serve, B entries each
 
 
 @functools.partial(
@@ -59,8 +60,8 @@ def prefill(
 ) -> tuple[Window, Rows, Float[Array, "B T"] | None]:
     """Compute B trunks and write them into the rows that they enter.
 
-    With a `temperature` also the trunks' own token log-probabilities, entry t that of tokens[:, t],
-    entry 0 being 0. Padding is on the right.
+    With a `temperature` also returns the log-probabilities of the trunks' own tokens: entry t is
+    that of tokens[:, t], entry 0 is 0. Padding is on the right.
     """
     part, axis = split.own_part(model, mesh), split.vocab_axis(model, mesh)
 
@@ -87,7 +88,7 @@ def prefill(
 
 
 def _serve(rows: Rows, entering: Entering) -> Rows:
-    """The rows, those that are entered with what they then serve."""
+    """The rows, with new items for those that trunks enter."""
     return jax.tree.map(
         lambda old, new: old.at[entering.row].set(new, mode="drop"), rows, entering.serves
     )

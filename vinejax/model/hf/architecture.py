@@ -25,7 +25,7 @@ PLANNED = SIZES | {
 def read_architecture(path: str | os.PathLike) -> DecoderConfig:
     """The architecture that the config.json `path` describes.
 
-    Raises ModelError for a file that cannot be read, and for what is not supported.
+    Raises ModelError for a file that cannot be read, and for unsupported fields.
     """
     return parse_config(read_json(epath.Path(path)), os.fspath(path))
 

@@ -12,7 +12,7 @@ from vinejax.model.rope import BY_LENGTH
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Properties that all models of a family share; 'the class' is its config in transformers."""
+    """Properties of all models of a family; 'the class' is its config class in transformers."""
 
     architecture: str  # the name of the class of models in transformers
     kv_heads_default: bool = False  # num_key_value_heads may be left out: as many as heads
@@ -194,7 +194,7 @@ def _windows(read: FieldReader, family: Family, num_layers: int) -> tuple[int | 
 
 
 def config_json(cfg: DecoderConfig, dtype: str) -> dict[str, Any]:
-    """The config.json for `cfg`, parsed again to be sure; ModelError if the family has none."""
+    """The config.json for `cfg`, checked by parsing it; ModelError if the family has none."""
     family = FAMILIES[cfg.family]
     activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     raw: dict[str, Any] = {
@@ -229,7 +229,7 @@ def config_json(cfg: DecoderConfig, dtype: str) -> dict[str, Any]:
 
 
 def _window_json(cfg: DecoderConfig, family: Family) -> dict[str, Any]:
-    """The fields that describe the windows."""
+    """The fields of config.json that describe the windows."""
     if family.windows == "none":
         return {}
     size = next((window for window in cfg.windows if window), None)

@@ -1,4 +1,4 @@
-"""The place of each of our parameters in a Hugging Face checkpoint: name, rows, transposition.
+"""Each of our parameters in a Hugging Face checkpoint: tensor name, rows, transposition.
 
 A torch Linear is [outputs, inputs]; ours is [inputs, outputs] with heads on an axis of their own.
 Phi-3 stacks the rows of q, k and v in one tensor, those of gate and up in another.
@@ -66,7 +66,7 @@ def abstract_params(model: Decoder) -> Params:
 
 
 def param_sources(model: Decoder) -> dict[Path, Source]:
-    """The place of each parameter in a checkpoint of the model's family."""
+    """The tensor and rows of each parameter in a checkpoint of the model's family."""
     cfg = model.cfg
     modules = MODULES | (SANDWICH if cfg.sandwich_norms else {})
     fused = FUSED if FAMILIES[cfg.family].fused else {}
@@ -105,21 +105,21 @@ def _matrix_axes(path: Path, rank: int) -> tuple[slice, slice]:
 
 
 def torch_shape(path: Path, shape: Shape) -> Shape:
-    """The shape that a parameter of `shape`, one layer's or a top one, has in a checkpoint."""
+    """The checkpoint's shape of a parameter of `shape`, from which the axis L is left out."""
     rows, columns = _matrix_axes(path, len(shape))
     matrix = math.prod(shape[rows]), math.prod(shape[columns])
     return matrix if shape[columns] else matrix[:1]
 
 
 def torch_matrix(path: Path, x: np.ndarray) -> np.ndarray:
-    """A view of a parameter as [rows, columns] of a checkpoint."""
+    """A view of a parameter as the checkpoint's matrix [rows, columns]."""
     rows, _ = _matrix_axes(path, x.ndim)
     num_rows = math.prod(x.shape[rows])
     return x.reshape(num_rows, -1) if rows.start == 0 else x.reshape(-1, num_rows).T
 
 
 def _flat_range(shape: Shape, index: Index) -> tuple[int, int]:
-    """(start, stop) in axes flattened into one: the first may be cut, the others are whole."""
+    """(start, stop) of `index` in the flattened axes; it may divide the first axis only."""
     if not shape:
         return 0, 1
     start, stop, _ = index[0].indices(shape[0])
@@ -129,7 +129,7 @@ def _flat_range(shape: Shape, index: Index) -> tuple[int, int]:
 def read_part(
     tensor: StoredTensor, path: Path, source: Source, shape: Shape, index: Index, out: np.ndarray
 ) -> None:
-    """Fill `out` with the part `index` of a parameter of `shape`, one layer's or a top one."""
+    """Fill `out` with the part `index` of a parameter of `shape`, without the axis L."""
     rows, columns = _matrix_axes(path, len(shape))
     first, last = _flat_range(shape[rows], index[rows])
     left, right = _flat_range(shape[columns], index[columns])

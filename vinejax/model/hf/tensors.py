@@ -41,7 +41,7 @@ PICKLED = (
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """The place of a tensor in a file."""
+    """A tensor in a file: its name, dtype, shape and first byte."""
 
     name: str
     file: epath.Path
@@ -62,10 +62,10 @@ class StoredTensor:
 
 
 def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
-    """Tensor name -> its place, for a folder with one file, several, or an index of them.
+    """Tensor name -> tensor, for a folder with one file, several, or an index of them.
 
-    Only headers are read. Raises ModelError for pickled weights, for a file that is missing, cut
-    short or no safetensors file, and for a tensor that two files have.
+    Only headers are read. Raises ModelError for pickled weights, for a file that is missing,
+    incomplete or no safetensors file, and for a tensor that two files have.
     """
     index = folder / INDEX
     listed: dict[str, str] = {}
@@ -100,7 +100,7 @@ def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
 
 
 def read_json(file: epath.Path) -> dict[str, Any]:
-    """The JSON object in a file; ModelError, which names the file, where there is none."""
+    """The JSON object in a file; ModelError, which names the file, if there is none."""
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -168,7 +168,7 @@ class TemporaryFiles(NamedTuple):
 
 
 def write_temporary(folder: epath.Path, tensors: list[NewTensor], max_bytes: int) -> TemporaryFiles:
-    """Write tensors beside the folder's files; `put_in_place` then replaces those by the new ones.
+    """Write tensors beside the folder's files, which `put_in_place` then replaces.
 
     There is one file, or several with an index if the tensors have more than `max_bytes`. The disk
     must have room for old and new files. If writing fails, the new files are removed.

@@ -41,9 +41,9 @@ def load_pretrained(
     """Model, parameters and tokenizer of a Hugging Face folder, gs:// folder or hub name.
 
     `dtype` is that of the returned parameters: float32, bfloat16 or float16. Before anything is
-    allocated on a device, raises ModelError, one line, for what is missing, misshapen or
-    unsupported, ConfigError for heads that do not divide over the mesh, and ValueError for a mesh
-    whose axes are not data, fsdp and tensor.
+    allocated on a device, raises ModelError for missing, misshapen or unsupported content,
+    ConfigError for heads that the mesh does not divide, and ValueError for a mesh with axes other
+    than data, fsdp and tensor.
     """
     _check_dtype(dtype)
     mesh = None if mesh is None else with_auto_axes(mesh)
@@ -75,8 +75,7 @@ def load_model(folder: epath.Path) -> tuple[Decoder, Tokenizer]:
 def read_config(folder: epath.Path) -> tuple[DecoderConfig, str]:
     """The architecture in a folder's config.json, and the text of its generation_config.json or ''.
 
-    The ids that end a text are those of both files. Raises ModelError, which names the field, for
-    what is not supported.
+    EOS ids are those of both files. Raises ModelError, naming the field, for unsupported values.
     """
     file, generation = folder / "config.json", folder / GENERATION
     if not file.exists():
@@ -96,8 +95,8 @@ def read_config(folder: epath.Path) -> tuple[DecoderConfig, str]:
 def load_tokenizer(folder: epath.PathLike) -> Tokenizer:
     """The folder's fast tokenizer and chat template, read by transformers.
 
-    It is what tokenizer.json describes. AutoTokenizer of transformers 5 rebuilds the tokenizers of
-    some families, which may then split a text differently from the model's training.
+    It is the tokenizer in tokenizer.json. AutoTokenizer of transformers 5 rebuilds those of some
+    families, which may then split a text differently from the model's training.
     """
     if not (epath.Path(folder) / "tokenizer.json").exists():
         raise ModelError(f"{folder}/tokenizer.json is missing")
@@ -135,7 +134,7 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
 
         def read(index: Any) -> np.ndarray:
             ranges = tuple(s.indices(n)[:2] for s, n in zip(index, shape, strict=True))
-            if ranges not in parts:  # devices along `data` hold the same
+            if ranges not in parts:  # devices along `data` hold the same part
                 out = np.empty([stop - start for start, stop in ranges], jnp.dtype(dtype))
                 if path[0] == "layers":
                     for i in range(model.cfg.num_layers):
@@ -164,7 +163,7 @@ def _check_tensors(
     sources: dict[Path, Source],
     cfg: DecoderConfig,
 ) -> None:
-    """Raise ModelError for the first tensor that is missing, misshapen or one too many."""
+    """Raise ModelError for the first tensor that is missing, misshapen or unknown."""
     shapes = {}
     for path, source in sources.items():
         layers = range(cfg.num_layers) if path[0] == "layers" else [None]
@@ -230,7 +229,7 @@ def save_pretrained(
 
 
 def _check_params(model: Decoder, params: Params) -> None:
-    """Raise ModelError for a parameter that is missing, misshapen, one too many or no float."""
+    """Raise ModelError for a parameter that is missing, misshapen, unknown or no float."""
     leaves = by_path(params)
     expected = by_path(names.abstract_params(model))
     for path, x in expected.items():
