@@ -124,7 +124,7 @@ class Iteration:
         self.log.episodes(self.number, rows)
         stats = session.sampler.stats.minus(self._engine_before)
         graded = session.graded.stats.minus(self._graded_before)
-        self.metrics |= metrics.episode_metrics(sampled) | metrics.value_metrics(episodes)
+        self.metrics |= metrics.episode_metrics(sampled) | metrics.value_metrics(episodes, by_step)
         self.metrics |= metrics.engine_metrics(stats, episodes, self.log.timings)
         self.metrics |= metrics.grading_metrics(graded)
         self.spent = self.spent.plus(tokens=stats.decoded_tokens)
@@ -149,9 +149,11 @@ def policy_gradient(it: Iteration, state: RunState) -> RunState:
         problems, episodes, sampled = sample_solutions(it, params, method.needs_spread)
     with it.log.stage("value"):
         if method.values == "monte_carlo":
+            calls = session.sampler.stats.calls
             episodes = fill_values(
                 session.sampler, params, session.graded, problems, episodes, cfg, it.number
             )
+            it.metrics["values/waves"] = session.sampler.stats.calls - calls
         session.sampler.release()
     with it.log.stage("score"):
         rollout = scored_rollout(it, state, episodes)

@@ -35,17 +35,34 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
     return metrics
 
 
-def value_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Mean Monte Carlo value of the states from which continuations were sampled."""
-    sampled = [
-        episode.values[episode.value_counts > 0]
-        for episode in episodes
-        if episode.values is not None and episode.value_counts is not None
-    ]
-    if not sampled:
+def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> dict[str, Any]:
+    """Mean, standard error and reuse of the values that were sampled, and of their advantages.
+
+    `by_step` is f32[episodes, C]. The variance of an advantage is taken for the sum of those of its
+    two values, which is too much where these share samples (`values.reuse`).
+    """
+    if by_step is None or any(episode.values is None for episode in episodes):
         return {}
-    values = np.concatenate(sampled)
-    return {"values/mean": values.mean() if values.size else 0.0}
+
+    def steps(name: str) -> np.ndarray:
+        return np.concatenate([getattr(episode, name) for episode in episodes])
+
+    before = steps("value_errors")
+    after = np.concatenate([np.append(e.value_errors, 0.0)[1:] for e in episodes])
+    error = np.hypot(before, after)
+    advantages = np.concatenate(
+        [x[: len(e.step_ends)] for e, x in zip(episodes, by_step, strict=False)]
+    )
+    is_sampled = steps("value_counts") > 0
+    if not is_sampled.any():
+        return {"values/mean": 0.0}
+    return {
+        "values/mean": steps("values")[is_sampled].mean(),
+        "values/error": before[is_sampled].mean(),
+        "values/reused": steps("reused")[is_sampled].mean(),
+        "values/advantage_error": error.mean(),
+        "values/sign_certain": np.mean(np.abs(advantages) > 2 * error),
+    }
 
 
 def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def test_missing_pieces_leave_gaps_and_no_errors(tmp_path):
     episodes = [{"steps": steps, "reward": None}, {"steps": None}, {"finished": False}]
     source = write(tmp_path, episodes={3: episodes, 4: []}, config={"config": None})
     page = Page(source).text
-    assert "back-filled" in page and "V – → 0.50" in page and "V (0.50) → reward –" in page
+    assert "not sampled" in page and "V – → 0.50" in page and "V (0.50) → reward –" in page
     assert "No metrics were logged" in page and "3 of 3 solutions" in page
 
 

@@ -21,7 +21,7 @@ def test_a_critics_values_are_shown_with_the_advantages(tmp_path):
     page = Page(source).text
     assert "what the critic expects" in page and "continuations" not in page
     assert "one +0.75 V −0.25 → 0.50" in page and "two −0.12 V 0.50 → reward 1" in page
-    assert "back-filled" not in page and "step reward" not in page
+    assert "not sampled" not in page and "step reward" not in page
     assert nodes(source) == [0.0, 60.0, 100.0]  # on an axis from -0.25 to 1
     assert "−0.25V(s)1" in page and "A −0.12 … +0.75" in page
 
@@ -59,7 +59,7 @@ def test_methods_without_values_show_advantages_alone(tmp_path):
     page = Page(write(tmp_path, episodes={0: [row(steps, values_by=None)]})).text
     assert "one +0.50 two +0.50 reward 1, correct" in page
     assert "all steps of a solution share it" in page and "Sampled solutions" in page
-    assert "back-filled" not in page and "V –" not in page and "V (" not in page
+    assert "not sampled" not in page and "V –" not in page and "V (" not in page
     (tmp_path / "by_step").mkdir()
     steps[1] |= {"advantage": 0.25, "reward": 0.125}
     page = Page(write(tmp_path / "by_step", episodes={0: [row(steps)]})).text

@@ -60,7 +60,10 @@ def _steps(
     num_steps = len(episode.step_ends)
     before = [None] * num_steps if values is None else values[:num_steps].tolist()
     around = [*before, 0.0]
-    counts = np.zeros(num_steps) if episode.value_counts is None else episode.value_counts
+    none = np.zeros(num_steps)
+    counts = none if episode.value_counts is None else episode.value_counts
+    reused = none if episode.reused is None else episode.reused
+    errors = [None] * num_steps if episode.value_errors is None else episode.value_errors.tolist()
     rewards = episode.step_rewards or [None] * num_steps
     prompt_text = decode(tokenizer, episode.prompt)
     so_far = ""
@@ -75,6 +78,8 @@ def _steps(
             "advantage": None if advantages is None else float(advantages[c]),
             "reward": rewards[c],
             "count": int(counts[c]),
+            "reused": int(reused[c]),
+            "error": errors[c],
             "continuations": [
                 {"text": x.text, "reward": x.reward, "finish": x.finish} for x in continuations
             ],

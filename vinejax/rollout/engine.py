@@ -135,6 +135,7 @@ class Engine:
                 yield i, Grown([], [], "", "length")
         if not any(work.trunks):
             return []
+        self.stats.calls += 1
         compiles = num_compiles()
         try:
             reader = Reader(self.tokenizer, self.sample_config.stop, work, self.stats)

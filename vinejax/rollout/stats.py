@@ -7,6 +7,7 @@ import dataclasses
 class EngineStats:
     """Counts since the engine was made. A slot-step is one slot in one decode step."""
 
+    calls: int = 0  # of `stream` and `grow` that had something to compute
     prefill_tokens: int = 0
     decoded_tokens: int = 0
     useful_tokens: int = 0  # in the continuations handed out: none after a stop string

@@ -58,8 +58,10 @@ class Step:
     after: str
     reward: str  # the step's own; '' if no step on the page has one
     is_last: bool
-    is_filled: bool  # past `values.max_states`: V(s) is set so that the advantage is 0
-    count: int
+    is_filled: bool  # no sample gave V(s): it follows from those of other states
+    count: int  # returns that V(s) is the mean of
+    reused: int  # of these, those of samples that only passed through the state
+    error: str  # standard error of V(s)
     advantage: str
     side: str  # pos, neg or zero
     strength: float  # |advantage| on the page's scale, 0 to 1
@@ -261,6 +263,8 @@ def _step(index: int, step: rows.StepRow, num_steps: int, terms: Terms) -> Step:
         is_last=is_last,
         is_filled=credit.values_by == "continuations" and not count,
         count=count,
+        reused=int(finite_number(step.raw.get("reused")) or 0),
+        error=text.two_decimals(finite_number(step.raw.get("error"))) if count else "",
         advantage=text.two_decimals(step.advantage, signed=True),
         side=side,
         strength=round(min(1.0, abs(advantage) / scale.advantage), 3),
