@@ -14,7 +14,7 @@ LEAST_SHARE = 0.02  # of the limit: changes that free less are not listed
 
 
 def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> list[str]:
-    """Changes that free memory for a program that does not fit; sufficient ones first.
+    """Changes that free memory for a program that does not fit; sufficient changes first.
 
     Each text states the memory that the change frees per chip; a larger slice comes last. `phase`
     is None if not even one slot fits.

@@ -89,7 +89,7 @@ def open_case(cfg: Config) -> Case:
 
 
 def with_full_mesh(cfg: Config, topology: Topology) -> Config:
-    """The configuration with a mesh over all chips: a size of -1 becomes what the others leave.
+    """The configuration with a mesh over all chips: a size of -1 takes all remaining chips.
 
     Raises ConfigError unless the sizes multiply to the number of chips.
     """

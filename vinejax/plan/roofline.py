@@ -1,7 +1,7 @@
 """Memory of each program, and the least time of each program and of an iteration.
 
-The time of a program is the largest of what its FLOPs, its bytes and its collectives take at the
-chip's peaks, as if they overlapped perfectly: a lower bound, by which to compare changes.
+The time of a program is the largest of the times of its FLOPs, bytes and collectives at the chip's
+peaks, as if they overlapped perfectly: a lower bound, by which to compare changes.
 """
 
 from typing import Any, NamedTuple

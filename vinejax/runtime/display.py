@@ -61,7 +61,7 @@ class Display:
     def line(
         self, iteration: int, step: int, stage: str, metrics: Mapping[str, float], seconds: float
     ) -> None:
-        """Prints one line: where the run is, the headline of `metrics`, and the time taken."""
+        """Prints one line: the iteration or step, the headline of `metrics`, and the time taken."""
         if stage == "train":
             parts = [f"iteration {iteration}/{self.total}"]
         elif number_field(stage) == "step":

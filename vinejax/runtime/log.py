@@ -22,7 +22,7 @@ from vinejax.settings import LogConfig
 
 
 class RunLog:
-    """Writes and shows what a run measures. Use it as a context manager.
+    """Writes and shows the measurements of a run. Use it as a context manager.
 
     Only the writing process writes and shows; in the others every method does nothing.
 
@@ -125,7 +125,7 @@ class RunLog:
         write_atomic(folder / f"{iteration}.jsonl", text)
 
     def message(self, text: str) -> None:
-        """Shows a text to the user."""
+        """Shows a text on the display."""
         if self._is_writer:
             self._display.message(text)
 

@@ -165,7 +165,7 @@ class BackgroundGrading:
     A context manager; leaving it waits for the batch that is being graded and drops the others.
     """
 
-    BATCH = 64  # responses: enough for all workers, few enough to finish before the last ones come
+    BATCH = 64  # responses: enough for all workers, few enough to finish before the last come
 
     def __init__(self, rewards: GradedTask):
         self._rewards = rewards

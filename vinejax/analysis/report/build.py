@@ -72,7 +72,7 @@ def render_page(run: Run) -> str:
 
 
 def headline(records: list[Record], time: timing.TimeChart | None) -> Headline:
-    """The numbers at the top of the page: accuracy from start to end, and what the run cost."""
+    """The numbers at the top of the page: accuracy at start and end, and the run's costs."""
     scores = [
         _score("Test pass@1", "test/pass_at_1", records),
         _score("Eval pass@1", "eval/pass_at_1", records),

@@ -1,8 +1,7 @@
 """The charts of metrics: the curves that the page has, and the coordinates of their points.
 
 A chart with at most `MAX_COLUMNS` positions draws every point. A longer chart draws the mean of
-equally long groups of positions over a band of their extremes, so that a single spike stays
-visible.
+equally long groups of positions over a band of their extremes, which keeps single spikes visible.
 """
 
 import re
