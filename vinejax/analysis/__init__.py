@@ -1,4 +1,4 @@
-"""What a run wrote, for people: accuracy with intervals, episodes as rows, and the report."""
+"""The results of a run for people: accuracy with intervals, episodes as rows, and the report."""
 
 from vinejax.analysis.accuracy import accuracy_metrics, paired_interval
 

@@ -29,7 +29,7 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
         pass@k = 1 - C(n - c, k) / C(n, k)
 
     The unbiased estimator of Chen et al. 2021 (arXiv 2107.03374, equation 1); with k = n it is
-    the reference's `once_hit`. Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
+    `once_hit` of VinePPO's code. Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
     """
     if not 0 <= num_correct <= num_samples:
         raise ValueError(f"{num_correct} correct of {num_samples} samples")
@@ -39,16 +39,16 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def pass_at_1(rewards: ArrayLike) -> float:
-    """Mean share of correct samples, from rewards [P, n]; the reference's `correct_frac`."""
+    """Mean share of correct samples, from rewards [P, n]; `correct_frac` of VinePPO's code."""
     return float(correct_samples(rewards).mean())
 
 
 def maj_at_k(rewards: ArrayLike, answers: Sequence[str | None]) -> float:
     """1.0 if the most frequent answer to one problem is correct, else 0.0.
 
-    Answers are compared as strings; among equally frequent ones the first seen wins, and it is
+    Answers are compared as strings; among equally frequent answers the first seen wins, and it is
     correct if its first occurrence is. Samples without an answer (None) do not vote, unless no
-    sample has an answer; in the reference's `majority_vote_acc` None votes like any answer.
+    sample has an answer; in `majority_vote_acc` of VinePPO's code None votes like any answer.
     Rewards and answers are [n], n at least 1; ValueError for other shapes.
     """
     scores = np.asarray(rewards, np.float64)
@@ -65,8 +65,8 @@ def bootstrap_interval(
     """Percentile bootstrap interval of a mean over problems, which are drawn with replacement.
 
     Scores are [P], P at least 1; ValueError for other shapes. Problems are drawn, not samples,
-    because the samples of one problem are not independent. Which are drawn depends on `seed` and P
-    alone, so that all measures of one evaluation are taken over the same draws.
+    because the samples of one problem are not independent. The draws depend on `seed` and P alone,
+    so that they are the same for all measures of one evaluation.
     """
     scores = np.asarray(per_problem, np.float64)
     if scores.ndim != 1 or scores.size == 0:
@@ -86,11 +86,11 @@ def paired_interval(
 ) -> PairedDifference:
     """pass@1 of run a less that of run b on the same problems, with its bootstrap interval.
 
-    Each draw takes the same problems of both runs, so that what makes a problem hard for both
-    cancels: the interval is narrower than the two runs' own intervals suggest. Rewards are those of
-    a problem's samples by its id; the runs may have different numbers of samples.
+    Each draw takes the same problems of both runs, so that the difficulty of a problem cancels: the
+    interval is narrower than the two runs' own intervals suggest. Both arguments map a problem's id
+    to the rewards of its samples; the runs may have different numbers of samples.
 
-    Raises ValueError if the runs have different problems, no problems, or one without samples.
+    Raises ValueError if the runs have different problems, none, or a problem without samples.
     """
     if unpaired := sorted(rewards_a.keys() ^ rewards_b.keys()):
         message = f"only one of the runs has {len(unpaired)} problems, such as {unpaired[0]}"
@@ -108,8 +108,8 @@ def accuracy_metrics(
     """pass_at_k for every power of two below n and for n, and maj_at_n.
 
     Each comes with the ends of its 95% bootstrap interval, as `<name>_low` and `<name>_high`.
-    Rewards are [P, n], extracted answers [P][n], None where a response gives none; `seed` is the
-    bootstrap's. Raises ValueError if the shapes do not fit, or P or n is 0.
+    Rewards are [P, n], extracted answers [P][n], None where a response gives none; the bootstrap
+    uses `seed`. Raises ValueError if the shapes do not fit, or P or n is 0.
     """
     correct = correct_samples(rewards)
     num_problems, n = correct.shape

@@ -53,7 +53,7 @@ def _steps(
     advantages: np.ndarray | None,
     with_texts: bool,
 ) -> list[dict[str, Any]]:
-    """The steps of an episode with V before and after each; 0 after the last, which is terminal.
+    """The steps of an episode with V before and after each; V after the last step is 0.
 
     Fields that the method or the task does not fill are None.
     """

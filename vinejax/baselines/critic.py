@@ -1,8 +1,8 @@
 """PPO's critic: a second model, started as a copy of the policy, that predicts the return.
 
-It has a whole backbone of its own and a linear head on the last hidden state, after the final norm,
-with its own optimizer. The value before token t is read at the token before it. Source: the
-reference's `models/pretrained_with_value_head.py:23-88` and `trainers/ppo_trainer.py:1003-1017`.
+It has a backbone of its own and a linear head on the last hidden state, after the final norm, with
+its own optimizer. The value before token t is read at the token before it. Source: in VinePPO's
+code, `models/pretrained_with_value_head.py:23-88` and `trainers/ppo_trainer.py:1003-1017`.
 """
 
 import dataclasses
@@ -28,19 +28,19 @@ from vinejax.types import Array, Batch
 
 
 class Targets(NamedTuple):
-    """What a critic learns, beside the batch that it learns from."""
+    """The values that a critic's update needs beside its batch."""
 
-    old_values: Array  # f32[B, T] the critic's own, when the episodes were sampled
+    old_values: Array  # f32[B, T] by the critic, before the updates of the iteration
     returns: Array  # f32[B, T]
 
 
 class CriticSums(NamedTuple):
-    """Sums over the minibatch's response tokens."""
+    """Sums of a critic's terms over the minibatch's response tokens."""
 
     loss: Float[jax.Array, ""]
     value: Float[jax.Array, ""]
     error: Float[jax.Array, ""]  # squared, value to return
-    clipped: Float[jax.Array, ""]  # values further than the clip from the old one
+    clipped: Float[jax.Array, ""]  # values further than the clip from the old value
     tokens: Float[jax.Array, ""]
 
 
@@ -77,13 +77,13 @@ def _values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B
 
 
 def critic_values(model: Decoder, critic: Params, batch: Batch, size: int) -> np.ndarray:
-    """f32[B, T] before the batch's response tokens, 0 elsewhere; `size` rows at a time."""
+    """f32[B, T] V before each response token, 0 elsewhere; computed for `size` rows at a time."""
     parts = [_values(model, critic, rows) for rows in slices(batch, size)]
     return np.concatenate(jax.device_get(parts))
 
 
 def make_critic_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
-    """The policy's optimizer at `critic.learning_rate`."""
+    """An optimizer like the policy's, with `critic.learning_rate`."""
     settings = dataclasses.replace(cfg.optimizer, learning_rate=cfg.critic.learning_rate)
     return make_optimizer(settings, num_updates)
 
@@ -124,12 +124,12 @@ class CriticObjective(Objective):
 
 
 def critic_objective(model: Decoder, cfg: Config) -> CriticObjective:
-    """The objective of PPO's critic."""
+    """The objective of PPO's critic by the settings of `cfg`."""
     return CriticObjective(model=model, microbatch=cfg.ppo.microbatch, clip=cfg.critic.clip)
 
 
 def critic_metrics(updates: list[Update]) -> dict[str, float]:
-    """Means over the tokens of the iteration's updates; the norm over those that were made."""
+    """Means over the tokens of the iteration; `grad_norm` is the mean over the applied updates."""
     total = jax.tree.map(float, total_sums(updates))
     tokens = max(total.tokens, 1.0)
     return {

@@ -1,7 +1,7 @@
 """DPO-Positive: learning from pairs of a right and a wrong solution of the same problem.
 
-Source: https://arxiv.org/abs/2402.13228, and the reference's `trainers/dpo_positive_trainer.py` and
-`episode_generators/math_dpo_positive_episode_generator.py`. Its iteration is in `iterations.py`.
+Source: https://arxiv.org/abs/2402.13228, and in VinePPO's code `trainers/dpo_positive_trainer.py`
+and `episode_generators/math_dpo_positive_episode_generator.py`. `iterations.py` has its iteration.
 """
 
 import dataclasses
@@ -24,26 +24,23 @@ Pair = tuple[Episode, Episode]  # (chosen, rejected)
 
 
 class Pairs(NamedTuple):
-    """Pairs made rectangular: row b of both is one pair; a row without tokens is none."""
+    """Pairs as arrays: row b of both batches is one pair; a row without tokens is padding."""
 
     chosen: Batch
     rejected: Batch
 
 
 class PairSums(NamedTuple):
-    """Sums over the minibatch's pairs."""
+    """Sums of the loss and its terms over the minibatch's pairs."""
 
     loss: Float[Array, ""]
-    margin: Float[Array, ""]  # log-ratio to the reference, chosen less rejected, in nats
+    margin: Float[Array, ""]  # log-ratio to the reference model, chosen less rejected, in nats
     ordered: Float[Array, ""]  # pairs with a positive margin
     pairs: Float[Array, ""]
 
 
 def make_pairs(episodes: list[Episode], per_problem: int, seed: int) -> list[Pair]:
-    """Pairs of a right and a wrong solution of each problem, `per_problem` of them at most.
-
-    Problems whose solutions are all right, or all wrong, have none.
-    """
+    """Up to `per_problem` pairs of a right and a wrong solution of each problem that has both."""
     groups: dict[str, tuple[list[Episode], list[Episode]]] = {}
     for episode in episodes:
         right, wrong = groups.setdefault(episode.problem_id, ([], []))
@@ -57,34 +54,34 @@ def make_pairs(episodes: list[Episode], per_problem: int, seed: int) -> list[Pai
 
 
 def collate_pairs(pairs: list[Pair], rows: int, longest: int) -> Pairs:
-    """`rows` pairs, of one compiled shape for all pairs of up to `longest` tokens."""
+    """The pairs as `rows` rows, in one shape for all pairs of up to `longest` tokens."""
     chosen, rejected = ([pair[side] for pair in pairs] for side in (0, 1))
     return Pairs(collate(chosen, rows, longest), collate(rejected, rows, longest))
 
 
 def with_reference(model: Decoder, reference: Params, pairs: Pairs, temperature: float) -> Pairs:
-    """The pairs with the log-probabilities of the reference."""
+    """The pairs with the log-probabilities of the reference model."""
     return Pairs(*(x._replace(ref_logprobs=score(model, reference, x, temperature)) for x in pairs))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairObjective(Objective):
-    """DPO-Positive's loss, a mean over the minibatch's pairs; a microbatch is so many pairs."""
+    """DPO-Positive's loss, a mean over the minibatch's pairs; `microbatch` counts pairs."""
 
     temperature: float
     beta: float
     penalty: float
 
     def loss_over(self, rows: Pairs) -> tuple[Pairs, Loss]:
-        """`rows` with the reference's log-probabilities: see `with_reference`."""
+        """`rows` must have the log-probabilities of the reference model (`with_reference`)."""
         count = jnp.maximum((rows.chosen.segment_ids > 0).any(axis=1).sum(), 1)
 
         def loss(params: Params, micro: Pairs) -> tuple[jax.Array, PairSums]:
-            # Chosen and rejected by turns: both rows of a pair stay where the pair lies.
+            # Chosen and rejected rows alternate, so that both rows of a pair stay on its device.
             batch = jax.tree.map(lambda *x: jnp.stack(x, 1).reshape(-1, x[0].shape[1]), *micro)
             logprobs, _ = token_logprobs(self.model, params, batch, self.temperature)
-            # Differences to the reference, then sums: two sums of a whole solution, the other way
-            # round, would cancel, and what float32 loses there the penalty multiplies.
+            # Differences to the reference model are summed: the difference of two sums over a
+            # solution would lose digits in float32, and the penalty would multiply the error.
             moved = jnp.where(batch.mask, logprobs - batch.ref_logprobs, 0.0).sum(axis=1)
             chosen, rejected = moved.reshape(-1, 2).T
             margin, zero = chosen - rejected, jnp.zeros_like(chosen)
@@ -102,7 +99,7 @@ class PairObjective(Objective):
 
 
 def pair_metrics(updates: list[Update]) -> dict[str, float]:
-    """Means over the pairs of all updates; the norm over the updates that were made."""
+    """Means over the pairs of all updates; `grad_norm` is the mean over the applied updates."""
     total = jax.tree.map(float, total_sums(updates))
     pairs = max(total.pairs, 1.0)
     return {

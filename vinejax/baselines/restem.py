@@ -1,7 +1,7 @@
 """RestEM: fine-tuning, each time from the supervised start, on the policy's own correct solutions.
 
-Source: https://arxiv.org/abs/2312.06585, and the reference's `trainers/restem_trainer.py` and
-`episode_generators/math_restem_episode_generator.py`. Its iteration is in `iterations.py`.
+Source: https://arxiv.org/abs/2312.06585, and in VinePPO's code `trainers/restem_trainer.py` and
+`episode_generators/math_restem_episode_generator.py`. `iterations.py` has its iteration.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,13 +37,12 @@ def climb(
     cfg: Config,
     accuracy: Callable[[Params], float],
 ) -> tuple[TrainState, list[float], list[float]]:
-    """Trains until an evaluation on validation is no better than the one before it.
+    """Trains until an evaluation on validation is no better than the evaluation before it.
 
-    Returns (the state at the evaluation before that one, the loss of each update, the accuracy at
-    each evaluation). Evaluated is before the first update, after every `restem.eval_every` and
-    after the last. As accuracies rise until the evaluation that ends the training, the state is
-    the best that was seen. Source: the reference's restem_trainer.py:353-433, which trains to the
-    end first and walks over the checkpoints afterwards, to the same state.
+    Returns (the best evaluated state, the loss of each update, the accuracy at each evaluation).
+    Evaluations are before the first update, after every `restem.eval_every` updates and after the
+    last. Source: restem_trainer.py:353-433 of VinePPO's code, which trains to the end and evaluates
+    the checkpoints afterwards, with the same result.
     """
     objective = Likelihood(
         model=model,
@@ -64,5 +63,5 @@ def climb(
             accuracies.append(accuracy(state.params))
             is_over = accuracies[-1] <= accuracies[-2]
             if not is_over:
-                best = jax.tree.map(jnp.copy, state)  # the next update donates its own
+                best = jax.tree.map(jnp.copy, state)  # the next update donates `state`
     return best, losses, accuracies

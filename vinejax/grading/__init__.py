@@ -1,11 +1,11 @@
-"""Grading: is this answer the gold one? Nothing that a model wrote is run, and all of it ends.
+"""Grading: whether an answer is correct. No text of a model is run, and every call ends.
 
-- `extract.py`: the answer in a response, by our rule and by the reference's.
+- `extract.py`: finds the answer in a response, by VineJAX's rule or by that of VinePPO's code.
 - `strict/`: mode 'strict', the verdict of a mathematician.
-- `reference/`: mode 'reference', the verdict of the reference's code, mistakes included.
+- `reference/`: mode 'reference', the verdict of VinePPO's code, mistakes included.
 - `pool/`: worker processes with limits of time and memory; `Grader` is the pool.
 
-The forms of answers that 'strict' reads (docs/tasks.md lists them) are frozen: no new ones.
+The forms of answers that 'strict' reads are listed in docs/tasks.md and frozen: none is added.
 """
 
 import functools
@@ -26,10 +26,10 @@ __all__ = [
 
 
 def grade(prediction: str, gold: str, mode: Mode = "strict", style: Style = "math") -> bool:
-    """Whether two answers are equal; each is bare or stands in `$..$` or `\\boxed{..}`.
+    """Whether two answers are equal; each is bare, between dollar signs or in `\\boxed{..}`.
 
-    Takes a worker's 5 seconds at most, and is False then. For many pairs use a `Grader`, which
-    compares in parallel and tells a timeout from a no. Raises ValueError for an unknown mode.
+    False if the comparison takes more than 5 seconds. For many pairs use a `Grader`, which compares
+    in parallel and tells a timeout from a wrong answer. Raises ValueError for an unknown mode.
     """
     return _shared_grader(mode, style).grade_many([(prediction, gold)])[0].correct
 
@@ -37,23 +37,23 @@ def grade(prediction: str, gold: str, mode: Mode = "strict", style: Style = "mat
 def grade_response(
     response: str, gold: str, mode: Mode = "strict", style: Style = "math", problem: str = ""
 ) -> bool:
-    """Whether the answer that a response gives is the gold one.
+    """Whether the answer in a response equals `gold`, the data set's answer.
 
-    'strict': `extract_answer` of the response, against a bare gold. 'reference': the reference's
-    extraction from both sides, the gold being a worked solution or else one bare answer
-    (`reference_answers`); `problem` is the problem's text, which it searches for 'separated by
-    commas'. Time and errors as for `grade`.
+    In mode 'strict' `gold` is a bare answer, which `extract_answer` of the response must equal. In
+    mode 'reference' VinePPO's rules extract answers from both sides: `gold` is a worked solution or
+    a bare answer (`reference_answers`), and `problem`, the problem's text, tells whether answers
+    are 'separated by commas'. The time limit and the errors are those of `grade`.
     """
     grader = _shared_grader(mode, style)
     return grader.grade_responses([(response, gold, problem)])[0].correct
 
 
 def readable(answer: str, mode: Mode = "strict", style: Style = "math") -> bool:
-    """Whether a gold can be graded against: see `Grader.readable_many`. Bounded as `grade` is."""
+    """Whether the grader can read `answer`, within 5 seconds: see `Grader.readable_many`."""
     return _shared_grader(mode, style).readable_many([answer])[0].correct
 
 
 @functools.cache
 def _shared_grader(mode: Mode, style: Style) -> Grader:
-    """A grader with one worker, that starts when a pair first needs it and ends with Python."""
+    """A grader with one worker, which starts when a pair needs it and ends with the interpreter."""
     return Grader(workers=1, mode=mode, style=style)

@@ -1,16 +1,16 @@
-"""Finding the answer in a response: our rule, and the reference's.
+"""Finds the answer in a response, by VineJAX's rule or by that of VinePPO's code.
 
-`extract_answer` is ours and gives the last candidate. `extract_reference` and `reference_gsm8k`
-reproduce `extract_math_answer` in `src/treetune/tasks/math_answer_exctraction.py` and
+`extract_answer` is VineJAX's rule. `extract_reference` and `reference_gsm8k` reproduce
+`extract_math_answer` in `src/treetune/tasks/math_answer_exctraction.py` and
 `src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO.
 
-Where ours departs: it takes one candidate, the last; boxes, or announced formulas, with nothing but
-'and' or commas between them are one list; a box is a whole command, so `\\boxed 5` and `\\fbox{5}`
-are boxes and an escaped brace closes nothing; the contents of a box that never closes are taken
-unless they are a word; 'the answer is correct' announces nothing; `####` counts only for GSM8K;
-where nothing is boxed or announced, a formula between dollars is taken whole; the sign of a number
-depends on what stands before it, so '3-5' gives 5 and not -5; thousands separators, fractions,
-mixed numbers, ratios and times of day stay whole.
+`extract_answer` differs from these: it takes one candidate, the last; boxes, or announced formulas,
+with nothing but 'and' or commas between them are one list; a box is a whole command, so `\\boxed 5`
+and `\\fbox{5}` are boxes and an escaped brace closes nothing; the contents of a box that never
+closes are taken unless they are a word; 'the answer is correct' announces nothing; `####` counts
+only for GSM8K; if nothing is boxed or announced, a formula between dollar signs is taken whole; the
+sign of a number depends on the characters before it, so '3-5' gives 5 and not -5; thousands
+separators, fractions, mixed numbers, ratios and times of day stay whole.
 """
 
 import re
@@ -28,7 +28,7 @@ _PHRASES = (
     re.compile(r"final\s+answers?\s*(?:(?:is|are)\b|:|\*\*)", re.IGNORECASE),
     re.compile(r"answers?\s*(?:(?:is|are)\b|:|=)", re.IGNORECASE),
 )
-# 'The answer is correct' looks back at an answer and gives none.
+# 'The answer is correct' judges an answer and gives none.
 _JUDGED = re.compile(
     r"(?i)(?:[a-z]+ly |indeed |also )?(?:correct|right|valid|verified|confirmed|consistent"
     r"|reasonable)(?:,| and\b| with\b| by\b|$)"
@@ -52,9 +52,9 @@ _FORMULA = re.compile(
     r"(?s)(?<!\\)\$\$(.+?)(?<!\\)\$\$|(?<!\\)\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]"
 )
 _LONGEST_TAIL = 1000
-_MOST_PHRASES = 20  # looked at, from the last back
+_MOST_PHRASES = 20  # examined, starting with the last
 _MOST_WORDS = 3  # beside a number in an answer: '5 square feet and'
-# No answer has such a run of backslashes, and a pattern that starts with one is quadratic in it.
+# No answer has so many backslashes in a row; patterns that start with one take quadratic time.
 _BACKSLASHES = re.compile(r"\\{9,}")
 
 _REFERENCE_NUMBER = re.compile(r"-?\d*\.?\d+")
@@ -62,14 +62,13 @@ _REFERENCE_AND = re.compile(r"\\text\{\s*and\s*\}")
 
 
 def extract_answer(text: str, style: Style = "math") -> str | None:
-    """The last answer that a response gives, without its box, dollars and full stop, or None.
+    """The last answer in a response, without its box, dollar signs and full stop, or None.
 
-    The first of these that is there decides: the text after the last `####` (style 'gsm8k' only);
-    the last box with those that it makes a list with, or the contents of a last box that never
-    closes; the text after the last 'final answer is' that announces something; the same for
-    'answer is'; the whole text where it is one formula and no words; the last formula between
-    dollars or the like, if no number follows it (style 'math' only); the last number; the whole
-    text where it is one word. Never raises.
+    It is the first of these that exists: the text after the last `####` (style 'gsm8k' only); the
+    last box and the boxes joined to it, or the contents of a last box that never closes; the text
+    after the last 'final answer is' that announces an answer; the same for 'answer is'; the whole
+    text if it is a formula without words; the last formula between delimiters, if no number follows
+    it (style 'math' only); the last number; the whole text if it is one word. Never raises.
     """
     if style == "gsm8k" and MARKER in text:
         lines = map(str.strip, text.rpartition(MARKER)[2].split("\n"))
@@ -92,14 +91,14 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
 
 
 def _broken_box(text: str) -> str | None:
-    """The contents of the last box up to the end of its formula; None if they are only a word."""
+    """The contents of an unclosed last box, up to the end of its formula; None for a mere word."""
     boxes = list(_OPEN_BOX.finditer(text))
     rest = _undressed(_FORMULA_END.split(text[boxes[-1].end() :], 1)[0]) if boxes else ""
     return rest if re.search(r"[\d\\]", rest) else None
 
 
 def _announced(text: str) -> tuple[str | None, str | None]:
-    """(the last answer after 'answer is' or the like, the last judgement there), None without."""
+    """(last answer after 'answer is' or the like, last judgement such as 'correct'), or None."""
     judged = None
     for phrase in _PHRASES:
         ends = [announcement.end() for announcement in phrase.finditer(text)][-_MOST_PHRASES:]
@@ -112,7 +111,7 @@ def _announced(text: str) -> tuple[str | None, str | None]:
 
 
 def _words(text: str) -> int | None:
-    """How many plain words stand in a text of one line; None for a solution or a broken box."""
+    """The number of plain words in a one-line text; None for a longer text or one with a box."""
     text = text.strip()
     if "\n" in text or "boxed" in text or len(text) > _LONGEST_TAIL:
         return None
@@ -120,7 +119,7 @@ def _words(text: str) -> int | None:
 
 
 def _undressed(text: str) -> str:
-    """Drop dollars and punctuation at both ends; `.5` keeps its point."""
+    """Drop dollar signs and punctuation at both ends; `.5` keeps its point."""
     return re.sub(r"^[\s*$,;:]*(?:\.(?!\d)[\s*$,;:]*)?", "", text).rstrip(" \t\n*$,;:.").strip()
 
 
@@ -141,7 +140,7 @@ def _after_phrase(tail: str) -> str:
 
 
 def _formulas_at_start(tail: str) -> str:
-    """The formula that a text begins with, or several as one list; '' without."""
+    """The formula or list of formulas that a text begins with, with commas; '' if there is none."""
     formulas: list[str] = []
     joints: list[bool] = []
     at = end = 0
@@ -162,7 +161,7 @@ def _formulas_at_start(tail: str) -> str:
 
 
 def _last_spans(sentence: str) -> str:
-    """The last `$..$`, with those that 'and' or 'or' makes a list with it; '' without."""
+    """The last `$..$` and those that 'and' or 'or' joins to it, with commas; '' if none exists."""
     spans = list(_SPAN.finditer(sentence))
     contents, joined = [], False
     for i, span in enumerate(reversed(spans)):
@@ -186,7 +185,7 @@ def _without_repetition(answer: str) -> str:
 
 
 def _last_formula(text: str) -> str | None:
-    """The last formula between delimiters, where no number comes after it and no box is broken."""
+    """The last formula between delimiters; None if a number follows it or the text has a box."""
     tail = text[-_LONGEST_TAIL:]
     formulas = list(_FORMULA.finditer(tail))
     if not formulas or "boxed" in text or _NUMBER.search(tail, formulas[-1].end()):
@@ -202,9 +201,9 @@ def _last_number(text: str) -> str | None:
 
 
 def extract_reference(text: str, problem: str = "") -> list[str]:
-    """All answers that the reference finds in a MATH response or solution, normalised.
+    """The normalised answers that VinePPO's code finds in a MATH response or solution, if any.
 
-    Possibly empty. `problem` matters only where it says 'separated by commas': then an answer
+    `problem`, the problem's text, matters only if it says 'separated by commas': then an answer
     without brackets is split. Source: `extract_math_answer`.
     """
     answers = []
@@ -214,7 +213,7 @@ def extract_reference(text: str, problem: str = "") -> list[str]:
 
 
 def split_reference(candidate: str, problem: str = "") -> list[str]:
-    """The answers in a candidate's first line, normalised and split as the paper's code does."""
+    """The answers in a candidate's first line, normalised and split as VinePPO's code does."""
     line = candidate.strip().split("\n")[0].lstrip(":").rstrip(".").rstrip("/")
     answer = normalise(line)
     if "separated by commas" in problem and not any(bracket in answer for bracket in "()[]"):
@@ -236,7 +235,7 @@ def _reference_candidates(text: str) -> list[str]:
 
 
 def _reference_boxes(text: str) -> list[str]:
-    """The text after each `boxed{` up to its brace; a `%` right behind keeps the brace [sic]."""
+    """The text from each `boxed{` to its closing brace, which is kept if `%` follows [sic]."""
     boxes = []
     for piece in text.split("boxed{")[1:]:
         depth = 0
@@ -249,6 +248,6 @@ def _reference_boxes(text: str) -> list[str]:
 
 
 def reference_gsm8k(text: str) -> str | None:
-    """The text after the last `####`, None without one. Source: `gsm8k.py`."""
+    """The text after the last `####`; None if there is no `####`. Source: `gsm8k.py`."""
     _, marker, answer = text.rpartition(MARKER)
     return answer.strip() if marker else None

@@ -1,4 +1,4 @@
-"""Which settings to change when a program does not fit, computed from what takes the memory."""
+"""Settings to change when a program does not fit, computed from the parts of its memory."""
 
 import math
 
@@ -9,15 +9,15 @@ from vinejax.rollout.arrays import cache_bytes
 from vinejax.runtime.topology import KINDS
 
 GIB = 2**30
-FEWEST_SLOTS = 8  # per shard: with fewer, a decode step does little but read weights
-LEAST_SHARE = 0.02  # of the limit: a change that frees less is not worth a line
+FEWEST_SLOTS = 8  # per shard: with fewer, a decode step mostly reads weights
+LEAST_SHARE = 0.02  # of the limit: changes that free less are not listed
 
 
 def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> list[str]:
-    """Changes that free memory for a program that does not fit; sufficient ones first.
+    """Changes that free memory for a program that does not fit; sufficient changes first.
 
-    Each names the memory that it frees per chip; a larger slice comes last. `phase` is None if
-    there are no slots.
+    Each text states the memory that the change frees per chip; a larger slice comes last. `phase`
+    is None if not even one slot fits.
     """
     over = program.total - case.limit
     options = _offload_options(case, program)

@@ -26,13 +26,13 @@ from vinejax.warmup import fresh_sizes
 class Case:
     """A run to plan; made by `open_case`, which checks that its parts go together."""
 
-    cfg: Config  # with the mesh, slots and memory of the topology's row
-    model: Decoder  # without a mesh of devices
+    cfg: Config  # with the values of the topology's row of `meshes`
+    model: Decoder  # without a mesh
     topology: Topology
 
     @functools.cached_property
     def mesh(self) -> AbstractMesh:
-        """The sizes of the mesh, for arithmetic."""
+        """The mesh without devices, for its axis sizes."""
         mesh = self.cfg.mesh
         return AbstractMesh((mesh.data, mesh.fsdp, mesh.tensor), AXES)
 
@@ -58,7 +58,7 @@ class Case:
 
     @property
     def platform(self) -> str:
-        """The name that jax has for the kind of device."""
+        """The name of the platform in jax: 'tpu', 'gpu' or 'cpu'."""
         if self.topology.is_tpu:
             return "tpu"
         return "cpu" if self.topology.kind == "cpu" else "gpu"
@@ -89,7 +89,7 @@ def open_case(cfg: Config) -> Case:
 
 
 def with_full_mesh(cfg: Config, topology: Topology) -> Config:
-    """The configuration with a mesh over all chips: a size of -1 becomes what the others leave.
+    """The configuration with a mesh over all chips: a size of -1 takes all remaining chips.
 
     Raises ConfigError unless the sizes multiply to the number of chips.
     """
@@ -106,7 +106,7 @@ def with_full_mesh(cfg: Config, topology: Topology) -> Config:
 def model_sizes(cfg: Config) -> DecoderConfig:
     """The sizes from `model.architecture`, or the folder `model.path`, or those of a fresh model.
 
-    Raises ConfigError if the model is a name on the hub, which is not asked.
+    Raises ConfigError if `model.path` is a hub name, because the hub is not read.
     """
     if cfg.model.architecture:
         return read_architecture(cfg.model.architecture)

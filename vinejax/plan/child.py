@@ -1,4 +1,4 @@
-"""Compiles one program of a case in a process of its own, and reports what the compiler made.
+"""Compiles one program of a case in a process of its own, and reports facts of the result.
 
     python -m vinejax.plan.child REQUEST.json ANSWER.json
 
@@ -45,7 +45,7 @@ def devices_of(case: Case) -> list[Any]:
 
 
 def compile_request(request: dict[str, Any]) -> dict[str, Any]:
-    """The facts of the compiled `request['program']`, or an 'error' if it does not compile."""
+    """Compile times, memory and contents of `request['program']`; or 'error' if it fails."""
     case = open_case(from_dict(request["config"]))
     devices = devices_of(case)
     mesh = mesh_over(tuple(case.mesh.shape[name] for name in AXES), devices)

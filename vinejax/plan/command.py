@@ -39,7 +39,7 @@ NOT_COMPILED = "Not compiled: weights and caches alone exceed the chip's memory.
 def plan_run(cfg: Config, path: str | os.PathLike) -> bool:
     """Prints the plan and writes it to `<workdir>/plan/<topology>.json`; returns whether it fits.
 
-    Raises ConfigError or ModelError for what cannot be planned: see `case.open_case`.
+    Raises ConfigError or ModelError if the run cannot be planned: see `case.open_case`.
     """
     case = open_case(cfg)
     warning = check_compiler(case)
@@ -59,7 +59,7 @@ def plan_run(cfg: Config, path: str | os.PathLike) -> bool:
 
 
 def make_plan(case: Case, config: dict[str, Any], console: Console) -> Plan:
-    """The plan of a run; compiles its programs unless they cannot fit, by arithmetic alone."""
+    """The plan of a run. Its programs are compiled unless arithmetic shows that they cannot fit."""
     try:
         memory, phases = memory_and_phases(case)
     except ValueError as error:  # raised by the engine: not even one slot fits
@@ -92,7 +92,7 @@ def make_plan(case: Case, config: dict[str, Any], console: Console) -> Plan:
 
 
 def plan_without_slots(case: Case, error: str) -> Plan:
-    """The plan of a slice on which decoding has no memory for any keys and values."""
+    """The plan if a chip has no memory for the keys and values of a single slot."""
     memory = fixed_parts(case)
     parts = memory.during("rollout", case) | {TEMPORARIES: 0}
     decode = PlannedProgram("decode", Cost(0, 0), parts, {"error": error})
@@ -103,7 +103,7 @@ def plan_without_slots(case: Case, error: str) -> Plan:
 
 
 def least_bytes(program: PlannedProgram) -> int:
-    """Least bytes per chip of a program: arguments and results, and an update's gradients."""
+    """A lower bound of a program's bytes per chip: arguments, results and an update's gradients."""
     known = program.total - program.parts[TEMPORARIES]
     return known + (program.parts["weights"] if program.name == "train_step" else 0)
 

@@ -26,7 +26,7 @@ ENVIRONMENT = {
     "TPU_STDERR_LOG_LEVEL": "3",
 }
 GATHERED = "Involuntary full rematerialization"  # the partitioner's warning: it replicates an array
-LINES = 3  # kept of the output of a process that failed
+LINES = 3  # last lines of the output of a process that failed
 
 
 def check_compiler(case: Case) -> str:

@@ -76,7 +76,7 @@ def rounded_weights(case: Case) -> float:
 
 
 def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
-    """One prefill of a batch of trunks."""
+    """The cost of one prefill of a batch of trunks."""
     sizes = phase.sizes
     kv = sizes.batch * cache_bytes(case.model, case.mesh, sizes.columns)
     cost = forward_pass(case, sizes.batch, sizes.columns, head=False)
@@ -84,13 +84,13 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
 
 
 def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
-    """One decode step: a token for every slot. All of the window and of the ring counts as read."""
+    """The cost of a decode step, a token for every slot. All of window and ring counts as read."""
     sizes = phase.sizes
     cfg = case.model.cfg
     visible = memory.mean_tokens(case) + phase.trunk_tokens / 2
     flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, visible)
     table = 0 if cfg.tied_head else cfg.vocab_size * cfg.width
-    # Of the embedding a few rows are read.
+    # Only a few rows of the embedding are read.
     read = memory.decode_copy_bytes(case) - table * case.item_bytes / case.tensor
     read += sizes.rows * cache_bytes(case.model, case.mesh, sizes.columns)
     read += sizes.slots * cache_bytes(case.model, case.mesh, sizes.width)
@@ -99,14 +99,14 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
 
 
 def score_cost(case: Case) -> Cost:
-    """One pass that computes log-probabilities."""
+    """The cost of one pass that computes log-probabilities."""
     rows = case.pass_rows / case.shards
     cost = forward_pass(case, rows, memory.train_length(case), head=True)
     return cost.plus(Cost(0, memory.weight_bytes(case) + 2 * rounded_weights(case)))
 
 
 def update_cost(case: Case) -> Cost:
-    """One update on a minibatch: passes over its microbatches, then AdamW.
+    """The cost of one update on a minibatch: passes over its microbatches, then AdamW.
 
     Each pass, forward and backward, writes and reads gathered weights. AdamW reads weights, two
     moments and gradients and writes weights and moments, in float32.
@@ -136,7 +136,7 @@ def program_costs(case: Case, phase: PlannedPhase) -> dict[str, Cost]:
 
 
 def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
-    """Calls of each program in a phase of the engine; of decode, its steps."""
+    """The number of calls of each program in a phase of the engine, for decode of its steps."""
     sizes = phase.sizes
     trunks_per_shard = math.ceil(phase.trunks / case.shards)
     # All slots are busy while branches wait; then the longest branch, LONG_TAIL times the mean,

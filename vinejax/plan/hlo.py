@@ -37,16 +37,16 @@ class Instruction(NamedTuple):
 
 class Collective(NamedTuple):
     kind: str  # one of KINDS
-    shape: str  # its result; for a reduce-scatter its operand
+    shape: str  # of the result; of a reduce-scatter inside a fusion, of the operand
     group: int  # devices that take part together
     count: float  # times per call
-    sent: float  # bytes that a device sends, all times together
+    sent: float  # bytes that a device sends in all `count` times
     in_loop: bool  # `count` is per iteration of a loop whose trip count is unknown
-    source: str  # op_name: the place in the program that it comes from
+    source: str  # op_name: the operation of the program that it belongs to
 
 
 class Program(NamedTuple):
-    """The computations of a module, by name, and which of them is called."""
+    """The computations of a module, by name, and the name of its entry computation."""
 
     entry: str
     computations: dict[str, list[Instruction]]
@@ -185,7 +185,7 @@ def totals_by_kind(collectives: list[Collective]) -> dict[str, tuple[float, floa
 def entry_copies(program: Program, at_least: int) -> dict[str, int]:
     """Shape -> bytes of copies of arrays of at least `at_least` bytes, outside fusions and loops.
 
-    The compiler makes them to have weights or caches in another layout.
+    The compiler inserts them to change the memory layout of weights or caches.
     """
     total: dict[str, int] = defaultdict(int)
     for name, x, _, _, _ in walk_instructions(program):

@@ -19,7 +19,7 @@ from vinejax.rollout.split import num_kv_heads, vocab_axis
 from vinejax.shapes import bucket
 
 FLOAT32 = 4
-MOMENTS = 2  # Adam's, per weight
+MOMENTS = 2  # of Adam, per weight
 
 
 class PlannedPhase(NamedTuple):
@@ -35,7 +35,7 @@ class PlannedPhase(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class MemoryParts:
-    """Bytes per chip. The first four are there for the whole run unless they are offloaded."""
+    """Bytes per chip. The first four are resident for the whole run unless they are offloaded."""
 
     weights: int  # float32
     optimizer: int
@@ -74,10 +74,7 @@ def local_size(spec: Spec, shape: tuple[int, ...], case: Case) -> int:
 
 
 def weight_bytes(case: Case, without: str = "") -> int:
-    """Bytes per chip of the float32 weights, sharded by the table of `model/sharding.py`.
-
-    The weight called `without` is left out.
-    """
+    """Bytes per chip of the float32 weights, except that called `without`, as they are sharded."""
     return sum(
         FLOAT32 * local_size(spec_for(path, x.shape, case.mesh), x.shape, case)
         for path, x in weight_shapes(case)
@@ -110,7 +107,7 @@ def decode_copy_bytes(case: Case) -> int:
 
 
 def longest_sequence(case: Case) -> int:
-    """Most tokens of a prompt and its response."""
+    """The most tokens of a prompt with its response: the sum of the limits, at most the context."""
     cfg = case.cfg
     return min(cfg.data.max_prompt_tokens + cfg.sample.max_tokens, case.model.cfg.context)
 
@@ -121,7 +118,7 @@ def train_length(case: Case) -> int:
 
 
 def kv_room(case: Case, resident: int) -> int:
-    """Bytes per chip for keys and values: `rollout.memory_gib`, or a share of what is free."""
+    """Bytes per chip for keys and values: `rollout.memory_gib`, or a share of the free memory."""
     if case.cfg.rollout.memory_gib is not None:
         return int(case.cfg.rollout.memory_gib * 2**30)
     return int(FREE_SHARE * max(case.limit - resident, 0))
@@ -144,7 +141,7 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         states = episodes * valued
         if cfg.values.dedup:  # a prompt's solutions share the first state
             states -= episodes - cfg.rollout.prompts
-        # The mean rest of a response after each of its states, which are evenly apart.
+        # The mean rest of a response after each of its states, which are evenly spaced.
         left = mean * sum(1 - c / steps for c in range(valued)) / valued
         longest = longest_sequence(case)
         wanted.append(("values", episodes, states * cfg.values.k, longest, left))
@@ -164,7 +161,7 @@ def mean_tokens(case: Case) -> float:
 
 
 def fixed_parts(case: Case) -> MemoryParts:
-    """The parts of memory, without keys and values."""
+    """The parts of memory, with 0 bytes for keys and values."""
     weights = weight_bytes(case)
     return MemoryParts(
         weights, MOMENTS * weights, weights, critic_bytes(case), decode_copy_bytes(case), 0, 0
@@ -201,7 +198,7 @@ def gathered_ends_bytes(case: Case) -> int:
 def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     """Estimated bytes per chip of a program beside its arguments and results, if not compiled.
 
-    Counted are gradients, activations saved for the backward pass, logits twice, and the gathered
+    Included are gradients, activations saved for the backward pass, logits twice, and the gathered
     weights of two layers, the embedding and the head. Kernels never write attention's scores.
     """
     cfg = case.model.cfg

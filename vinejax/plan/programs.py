@@ -1,6 +1,6 @@
-"""Lowers the programs of an iteration for chips that are not there.
+"""Lowers the programs of an iteration for chips that this machine lacks.
 
-Every argument is a shape with a sharding, the one that the run itself would pass.
+Every argument is a shape with the sharding that the run itself would use.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ class Lowering:
         self.params = self._placed(params, param_shardings(mesh, params))
 
     def lower(self, name: str) -> Lowered:
-        """The lowered program of a name; KeyError for others."""
+        """The lowered program called `name`. Raises KeyError for an unknown name."""
         return {
             "decode copy": self._decode_copy,
             "prefill": self._prefill,
@@ -80,7 +80,7 @@ class Lowering:
         branches = num_shards(self.mesh) * sizes.queue
         queue = decode.Queue(*(self._numbers(branches) for _ in decode.Queue._fields))
         queue = queue._replace(seed=self._shape((branches, 2), jnp.uint32, split.SHARDS))
-        # The tokens of the stop strings are not known here: one state per character is the most.
+        # The tokens of the stop strings are not known here: at most one state per character.
         states = sum(map(len, cfg.stop))
         stops = self._shape((states, self.model.cfg.vocab_size), jnp.int32, Spec())
         waiting = jax.ShapeDtypeStruct((), jnp.bool_)
@@ -125,11 +125,11 @@ class Lowering:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(self.mesh, spec))
 
     def _numbers(self, *shape: int) -> Any:
-        """An int32 array that is split over the shards."""
+        """The ShapeDtypeStruct of an int32 array whose first axis is split over the shards."""
         return self._shape(shape, jnp.int32, split.SHARDS)
 
     def _weights(self) -> PyTree:
-        """The decoding copy of the weights."""
+        """The shapes and shardings of the decoding copy of the weights."""
         shapes = jax.eval_shape(
             lambda params: split.for_decoding(self.model, self.mesh, params), self.params
         )
@@ -152,7 +152,7 @@ class Lowering:
         return placed(cache, WINDOW.spec), placed(rows, split.SHARDS), slots
 
     def _batch(self, rows: int) -> Batch:
-        """A batch on the host, as the loop passes it."""
+        """The shapes of a batch on the host, as the loop passes it."""
         shape = (rows, train_length(self.case))
         kinds = [np.int32] * 3 + [np.bool_] + [np.float32] * 3
         return Batch(*(jax.ShapeDtypeStruct(shape, kind) for kind in kinds))  # pyright: ignore

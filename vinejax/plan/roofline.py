@@ -1,7 +1,7 @@
 """Memory of each program, and the least time of each program and of an iteration.
 
-The time of a program is the largest of what its FLOPs, its bytes and its collectives take at the
-chip's peaks, as if they overlapped perfectly: a lower bound, by which to compare changes.
+The time of a program is the largest of the times of its FLOPs, bytes and collectives at the chip's
+peaks, as if they overlapped perfectly: a lower bound, by which to compare changes.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ STAGE = {
     "train_step": ("train", ("weights", "optimizer")),
     "critic_step": ("train", ("critic",)),
 }
-ABSENT = {"decode copy": ("trunk KV", "suffix KV")}  # parts not yet there during a program
+ABSENT = {"decode copy": ("trunk KV", "suffix KV")}  # parts that do not exist yet
 
 
 class PlannedProgram(NamedTuple):
@@ -35,23 +35,23 @@ class PlannedProgram(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Bytes of all parts."""
+        """The sum of the bytes of all parts."""
         return sum(self.parts.values())
 
     @property
     def error(self) -> str:
-        """Why the program did not compile, or ''."""
+        """The reason why the program did not compile, or ''."""
         return self.compiled.get("error", "")
 
     @property
     def collectives(self) -> list[Collective]:
-        """Collectives per call; for decoding, per step."""
+        """The collectives of a call; for decoding, of a step."""
         collectives = [Collective(**x) for x in self.compiled.get("collectives", [])]
         return [x for x in collectives if x.in_loop or self.name != "decode"]
 
     @property
     def sent(self) -> float:
-        """Bytes that the collectives send."""
+        """Bytes that the collectives send, per call or decode step."""
         return sum(x.sent for x in self.collectives)
 
 
@@ -63,7 +63,7 @@ def plan_program(
     cost: Cost,
     compiled: dict[str, Any],
 ) -> PlannedProgram:
-    """A program with its parts of memory; temporaries are what it takes beside the known parts."""
+    """A program with its parts of memory; temporaries are its bytes beside the known parts."""
     stage, included = STAGE[name]
     parts = memory.during(stage, case)
     parts |= dict.fromkeys(ABSENT.get(name, ()), 0)
@@ -78,7 +78,7 @@ def plan_program(
 
 
 def least_seconds(case: Case, cost: Cost, sent: float) -> dict[str, float]:
-    """The least time for each of BOUNDS, of a program that sends `sent` bytes."""
+    """The least seconds of a program that sends `sent` bytes, by each of BOUNDS."""
     chip = case.topology.chip
     return {
         "compute": cost.flops / (chip.bf16_tflops * 1e12),
@@ -93,7 +93,7 @@ class Stage(NamedTuple):
     name: str
     calls: dict[str, float]  # program -> calls; for decoding, steps
     seconds: float
-    bound: str  # one of BOUNDS: that of the program that takes most of the time
+    bound: str  # the largest of BOUNDS for the program that takes most of the time
 
 
 def iteration_stages(
@@ -101,8 +101,7 @@ def iteration_stages(
 ) -> list[Stage]:
     """The stages of one iteration.
 
-    A phase of the engine that was not compiled is taken to send as much per token as the one that
-    was.
+    A phase that was not compiled is assumed to send as much per token as the compiled phase.
     """
     compiled = main_phase(phases).sizes
     stages = []
@@ -121,7 +120,7 @@ def iteration_stages(
     stages[0] = stages[0]._replace(calls=calls, seconds=stages[0].seconds + copy.seconds)
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
-    # The policy's and the reference's log-probabilities; a critic's values take as long.
+    # Log-probabilities by the policy and the reference model; a critic's values take as long.
     passes = 3.0 if "critic_step" in programs else 2.0
     scored = {"score": passes * -(-episodes // case.pass_rows)}
     updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
@@ -130,7 +129,7 @@ def iteration_stages(
 
 
 def _stage(name: str, counts: dict[str, float], times: dict[str, dict[str, float]]) -> Stage:
-    """The stage that calls each program of `counts` so often; `times` are those of a call."""
+    """A stage by the number of calls of each program and the least `times` of one call."""
     totals = {program: count * max(times[program].values()) for program, count in counts.items()}
     longest = times[max(totals, key=totals.__getitem__)]
     bound = max(longest, key=longest.__getitem__)

@@ -18,7 +18,7 @@ PARTS = "weights, optimizer, reference, critic, decode copy, trunk KV, suffix KV
 
 
 class Plan(NamedTuple):
-    """Everything that is known of a run on a topology."""
+    """All parts of the plan of a run on a topology."""
 
     case: Case
     phases: list[PlannedPhase]
@@ -29,11 +29,11 @@ class Plan(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether the run can be made."""
+        """Whether every program compiles and fits in memory."""
         return not any(self.verdict(program) for program in self.programs)
 
     def verdict(self, program: PlannedProgram) -> str:
-        """Why this program keeps the run from being made, or ''."""
+        """The reason why a program does not fit or does not compile, or ''."""
         if program.total > self.case.limit:
             return "does not fit in memory"
         if program.error == "time":

@@ -1,8 +1,8 @@
 """Checkpoints: one folder per iteration, written in the background, found again on resume.
 
 A checkpoint of a run has three items, `params`, `optimizer` (the optimizer state and the step) and
-`meta` (JSON), so that inference loads the weights alone; `critic` holds all of a critic, if there
-is one. Orbax writes into a temporary folder and renames it, so a save that was cut short is
+`meta` (JSON), so that inference loads the weights alone; `critic` has the train state of a critic,
+if there is one. Orbax writes into a temporary folder and renames it, so an interrupted save is
 ignored. Every process of a run makes every call.
 """
 
@@ -51,8 +51,8 @@ class Checkpoints:
         """Starts to save; the arrays may be donated as soon as this returns.
 
         A checkpoint of the same iteration stays as it is, because a run repeats itself exactly.
-        Later ones are deleted: an earlier process got further than where this one resumed.
-        Raises WorkdirError if this save, or the one before, cannot be written.
+        Later checkpoints are deleted: they are of an earlier process, which had got further.
+        Raises WorkdirError if this save, or the save before, cannot be written.
         """
         self._save(iteration, _trees(state), meta)
 
@@ -78,7 +78,7 @@ class Checkpoints:
         return self._restore(iteration, {})["meta"]
 
     def restore_params(self, iteration: int, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
-        """The weights and `meta`; reads nothing else, whether it was saved or not."""
+        """The weights and `meta`. The optimizer state and a critic are not read, even if saved."""
         items = self._restore(iteration, {"params": like})
         return items["params"], items["meta"]
 
@@ -120,11 +120,11 @@ class Checkpoints:
 
 
 def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
-    """(folder of the workdir, iteration) of the checkpoint with a run's policy.
+    """(folder of the workdir, iteration) of the checkpoint with a run's policy; None without one.
 
-    `policy` 'best' is the one with the best accuracy on validation; where validation has chosen
-    none yet, the newest; and None where the start was better than all that were looked at. 'last'
-    is the newest. None, too, where there is no checkpoint.
+    `policy` 'last' is the newest checkpoint, 'best' the checkpoint with the best accuracy on
+    validation. If there is no 'best' because nothing was evaluated yet, it is the newest; if there
+    is none because the start was better than all evaluated checkpoints, None.
     """
     folders = ("best", "checkpoints") if policy == "best" else ("checkpoints",)
     for name in folders:
@@ -134,14 +134,14 @@ def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
             step = checkpoints.latest()
             if step is None:
                 continue
-            # Checkpoints of runs that were begun before this was recorded count as not looked at.
+            # Checkpoints without this field, by earlier versions, count as not evaluated.
             has_been_worse = name != "best" and checkpoints.meta(step).get("evaluated", 0) > 0
             return None if policy == "best" and has_been_worse else (name, step)
     return None
 
 
 def _trees(state: RunState) -> dict[str, Any]:
-    """The items of a checkpoint that hold a state."""
+    """The items of a checkpoint for a state, by their names."""
     policy = state.policy
     trees = {
         "params": policy.params,

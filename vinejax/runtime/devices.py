@@ -42,8 +42,8 @@ def on_devices(cfg: Config) -> Config:
 def with_row(cfg: Config, topology: str) -> Config:
     """The configuration with the values of the row of `meshes` for a topology.
 
-    Without a row it stays as it is if `mesh` is set; else, and for a name that is not a topology,
-    raises ConfigError.
+    Without a row the configuration is unchanged if `mesh` is set. Otherwise, and for a name that is
+    not a topology, raises ConfigError.
     """
     parse_topology(topology)
     if topology not in cfg.meshes:

@@ -22,11 +22,11 @@ HEADLINE = {
     "perf/tokens_per_s": "tokens/s",
 }
 MOST_NUMBERS = 6  # per line; metrics.jsonl has them all
-ETA_ITERATIONS = 10  # the time left is estimated from the mean of so many
+ETA_ITERATIONS = 10  # whose mean duration the time left is estimated from
 
 
 class Display:
-    """Plain lines: one per iteration, one per evaluation, and the messages."""
+    """Shows a run as plain lines: one per iteration, one per evaluation, and the messages."""
 
     def __init__(self, total_iterations: int, finished: int = 0):
         self.total = total_iterations
@@ -35,19 +35,19 @@ class Display:
         self.last = time.monotonic()
 
     def open(self) -> None:
-        """Starts to show; called before the first line."""
+        """Starts the display; called before the first line."""
 
     def close(self) -> None:
         """Ends the display; called after the last line, or when the run fails."""
 
     def stage(self, name: str) -> None:
-        """Shows what the run does from now on; '' for nothing in particular."""
+        """Shows the name of the stage that begins; '' if no named stage runs."""
 
     def progress(self, done: int, total: int) -> None:
-        """Shows how far the stage is."""
+        """Shows that `done` of the `total` items of the stage are finished."""
 
     def message(self, text: str) -> None:
-        """Shows a text as it is."""
+        """Shows a text unchanged."""
         print(text, flush=True)
 
     def record(self, iteration: int, step: int, stage: str, metrics: Mapping[str, float]) -> None:
@@ -61,7 +61,7 @@ class Display:
     def line(
         self, iteration: int, step: int, stage: str, metrics: Mapping[str, float], seconds: float
     ) -> None:
-        """Prints one line: where the run is, the headline of `metrics`, and the time taken."""
+        """Prints one line: the iteration or step, the headline of `metrics`, and the time taken."""
         if stage == "train":
             parts = [f"iteration {iteration}/{self.total}"]
         elif number_field(stage) == "step":
@@ -122,7 +122,7 @@ class LiveDisplay(Display):
             super().line(iteration, step, stage, metrics, seconds)
 
     def panel(self) -> Group:
-        """Three lines: how far the run is, what it does now, and its latest numbers."""
+        """Three lines: the progress of the run, its current stage, and its latest numbers."""
         where = Table.grid(padding=(0, 2))
         bar = ProgressBar(total=max(1, self.total), completed=self.finished, width=30)
         eta = f"eta {self.eta()}" if self.durations and self.finished < self.total else ""
@@ -145,7 +145,7 @@ def make_display(total_iterations: int, finished: int = 0) -> Display:
 
 
 def headline(stage: str, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-    """(label, number) of what to show of a record: HEADLINE, or the first metrics of its stage."""
+    """(label, number) of the metrics to show: HEADLINE, or the first metrics of another stage."""
     if stage == "train":
         labels = {name: label for name, label in HEADLINE.items() if name in metrics}
     else:

@@ -30,7 +30,7 @@ TPU_DEVICES = ("/dev/accel0", "/dev/vfio/0")
 def num_hosts() -> int:
     """The number of processes of this program, by the environment. Asks no device.
 
-    Read are JAX_NUM_PROCESSES, TPU_WORKER_HOSTNAMES (set by GKE or the user), the metadata of a TPU
+    It reads JAX_NUM_PROCESSES, TPU_WORKER_HOSTNAMES (set by GKE or the user), the metadata of a TPU
     VM, Slurm's and Open MPI's variables. jax detects the same clusters, but only inside
     `jax.distributed.initialize`, which raises for a lone process and waits for hosts that are not
     there: whether to call it has to be known before. `check_hosts` catches a wrong answer.
@@ -54,8 +54,8 @@ def num_hosts() -> int:
 def initialize(cfg: DistributedConfig) -> None:
     """Connects to the other hosts, if there are any. Call it before anything asks a device.
 
-    Raises UserError if the environment names the hosts in part, or the first does not answer in
-    time. (If another one is missing, jax ends all of them, without an exception.)
+    Raises UserError if the environment names the hosts in part, or the first host does not answer
+    in time. (If another host is missing, jax ends all hosts without an exception.)
     """
     hosts = num_hosts()
     if hosts == 1:
@@ -99,8 +99,8 @@ def check_hosts() -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends this process; one of several at once, because a normal exit would wait for the others,
-    which wait for this one."""
+    """Ends this process; on several hosts without a normal exit, which would wait for the others,
+    while they wait for this host."""
     if num_hosts() > 1:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -123,7 +123,7 @@ def is_mine(i: int) -> bool:
 
 
 def exchange(value: object) -> list[Any]:
-    """The values of all hosts, in the hosts' order. A value is made of what JSON has.
+    """The values of all hosts, in the hosts' order. Values must be valid in JSON.
 
     All hosts make the same calls in the same order.
     """
@@ -143,7 +143,7 @@ def exchange(value: object) -> list[Any]:
 
 
 def shared_work(results: dict[int, Any]) -> dict[int, Any]:
-    """Gathers all hosts' results by item number, given this host's; values as JSON has them."""
+    """The results of all hosts by item number, given those of this host; values as in JSON."""
     parts = exchange(list(results.items()))
     return {i: value for part in parts for i, value in part}
 
@@ -151,7 +151,7 @@ def shared_work(results: dict[int, Any]) -> dict[int, Any]:
 def barrier(name: str, facts: object = None) -> None:
     """Waits for all hosts, which must call it with the same `name` and `facts` of the same repr.
 
-    Raises RuntimeError if one of them called it with another name or other facts.
+    Raises RuntimeError if a host called it with another name or other facts.
     """
     import jax
     from jax.experimental.multihost_utils import sync_global_devices

@@ -1,4 +1,4 @@
-"""The record of a run: metrics.jsonl, TensorBoard events, W&B, episodes, and what is shown."""
+"""The record of a run: metrics.jsonl, TensorBoard events, W&B, episodes, and the display."""
 
 import contextlib
 import importlib
@@ -22,12 +22,12 @@ from vinejax.settings import LogConfig
 
 
 class RunLog:
-    """Writes and shows what a run measures. Use it as a context manager.
+    """Writes and shows the measurements of a run. Use it as a context manager.
 
     Only the writing process writes and shows; in the others every method does nothing.
 
     `timings` holds `timing_s/<stage>`, the seconds spent in each stage since the last record; the
-    caller adds them to the next one. (JAX returns before it has computed: a stage has to fetch a
+    caller adds them to the next record. (JAX returns before it has computed: a stage has to fetch a
     result for its time to mean something.)
     """
 
@@ -77,10 +77,10 @@ class RunLog:
         """Records numbers in metrics.jsonl, TensorBoard and W&B, and shows some of them.
 
         Args:
-          iteration: the iteration that was trained, from 0; for other stages how many were before.
+          iteration: the iteration that was trained, from 0; for other stages how many were trained.
           step: optimizer updates so far.
           stage: 'train', 'eval', 'test' or 'sft'.
-          values: numbers, also as NumPy or JAX scalars. In the file, one not finite is null.
+          values: numbers, also NumPy or JAX scalars; in the file null if not finite.
         """
         self.timings = {}
         if not self._is_writer:
@@ -91,7 +91,7 @@ class RunLog:
         _, at = _place(line)
         events = self._events_of(stage, at)
         for name, value in plain.items():
-            if math.isfinite(value):  # tensorboardX warns of each one that is not
+            if math.isfinite(value):  # tensorboardX warns of each number that is not
                 events.add_scalar(name, value, at)
         if self._wandb is not None:
             self._wandb.log({"iteration": iteration, "step": step} | plain)
@@ -99,7 +99,7 @@ class RunLog:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Shows `name` as what the run does, and adds the time it takes to `timings`."""
+        """Shows `name` as the current stage, and adds the time it takes to `timings`."""
         start = time.monotonic()
         self._stages.append(name)
         self._display.stage(name)
@@ -112,11 +112,11 @@ class RunLog:
             self.timings[key] = self.timings.get(key, 0.0) + time.monotonic() - start
 
     def progress(self, done: int, total: int) -> None:
-        """Shows how far the current stage is, in a terminal."""
+        """Shows in a terminal that `done` of `total` items of the current stage are finished."""
         self._display.progress(done, total)
 
     def episodes(self, iteration: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes episodes/<iteration>.jsonl with one row per line, whole or not at all."""
+        """Writes episodes/<iteration>.jsonl with one row per line, completely or not at all."""
         if not self._is_writer:
             return
         folder = self._workdir / "episodes"
@@ -125,7 +125,7 @@ class RunLog:
         write_atomic(folder / f"{iteration}.jsonl", text)
 
     def message(self, text: str) -> None:
-        """Shows a text."""
+        """Shows a text on the display."""
         if self._is_writer:
             self._display.message(text)
 
@@ -136,7 +136,7 @@ class RunLog:
             purge = at if number_field(stage) == "step" else self._resumed_at
             if purge is not None and not is_training(stage):
                 purge += 1
-            # File names hold the second, and another process may have started in the same one.
+            # File names hold the second, in which another process may have started too.
             suffix = f".{uuid.uuid4().hex[:8]}"
             folder = os.fspath(self._workdir / "tensorboard" / stage)
             self._events[stage] = SummaryWriter(
@@ -146,7 +146,7 @@ class RunLog:
 
 
 class _MetricsFile:
-    """metrics.jsonl, in which a resumed run has each record once."""
+    """The file metrics.jsonl, in which a resumed run has each record once."""
 
     def __init__(self, path: epath.Path, resumed_at: int | None):
         self._path = path
@@ -164,7 +164,7 @@ class _MetricsFile:
             self._earlier = {_place(json.loads(line)) for line in lines}
 
     def append(self, line: dict[str, object]) -> None:
-        """Writes a record, in place of an earlier process's record of the same place."""
+        """Writes a record; replaces an earlier process's record of the same stage and number."""
         stage, at = _place(line)
         if (stage, at) in self._earlier:
             in_order = is_training(stage)  # all later records of the stage will come again too
@@ -202,7 +202,7 @@ def _place(line: dict) -> tuple[str, int]:
 def _strict(value: object) -> object:
     """The value for strict JSON: NumPy and JAX values as lists and numbers, NaN and infinity null.
 
-    Raises TypeError for what has no form in JSON.
+    Raises TypeError for a value that JSON cannot express.
     """
     if isinstance(value, Mapping):
         return {name: _strict(item) for name, item in value.items()}
@@ -218,7 +218,7 @@ def _strict(value: object) -> object:
 
 
 def _start_wandb(workdir: epath.Path, project: str) -> Any:
-    """Starts a W&B run, or continues the one of an earlier process in `workdir`."""
+    """Starts a W&B run, or continues that of an earlier process in `workdir`."""
     try:
         wandb = importlib.import_module("wandb")
     except ImportError as error:

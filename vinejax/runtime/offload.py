@@ -1,4 +1,4 @@
-"""Moves arrays to the memory of the hosts while the devices need the room for something else."""
+"""Moves arrays to the memory of the hosts while the devices need the memory for other arrays."""
 
 from typing import TypeVar
 

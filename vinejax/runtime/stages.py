@@ -1,4 +1,4 @@
-"""The stages that a run records, and how each numbers its records.
+"""The stages that a run records, and the numbering of their records.
 
 'train' is an iteration of the method. 'sft' is supervised training, which has no iterations: its
 records are numbered by optimizer step. 'eval' and 'test' are evaluations between iterations.

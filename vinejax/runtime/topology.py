@@ -1,6 +1,6 @@
 """Accelerators by name: 'v5e:16x16', 'v5p:4x4x4', 'h100:8', 'cpu:8'. Sizes count chips.
 
-What a chip can do, which shapes exist, and how many hosts drive a slice. Nothing here asks a device
+The peaks of a chip, the shapes of slices, and the number of their hosts. Nothing here asks a device
 or imports jax; `tpu/renting.py` adds what the scripts there need to rent a slice.
 """
 
@@ -29,17 +29,17 @@ class Chip:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Facts that hold for all slices of one kind."""
+    """Properties of all slices of one kind of chip."""
 
     chip: Chip
     device_kinds: tuple[str, ...]  # patterns of jax's `device_kind`
-    rent: tuple[str, int] = ("", 1)  # accelerator type: its start, and what it counts per chip
+    rent: tuple[str, int] = ("", 1)  # accelerator type: its prefix, and its count per chip
     shapes: tuple[Shape, ...] = ()  # TPU slices on offer, without multiples of a 4x4x4 cube
     largest: int = 0  # chips of the largest slice made of 4x4x4 cubes; 0 if there are no cubes
 
     @property
     def dims(self) -> int:
-        """Numbers in a shape."""
+        """The number of dimensions of a shape: 2 for '16x16', 3 for '4x4x4', 1 for 'h100:8'."""
         return len(self.shapes[0]) if self.shapes else 1
 
 
@@ -81,7 +81,7 @@ class Topology:
 
     @property
     def chip(self) -> Chip:
-        """The chip, with the memory that programs get: of a GPU's, the share that jax takes."""
+        """The chip with the memory that programs get, on a GPU the share that jax takes."""
         chip = KINDS[self.kind].chip
         if self.is_tpu or self.kind == "cpu":
             return chip
@@ -102,7 +102,7 @@ class Topology:
 
     @property
     def chips_per_host(self) -> int:
-        """A TPU VM drives 4 chips, or all of a slice of eight v5e or v6e chips; a GPU host 8."""
+        """A TPU VM drives 4 chips, or all 8 of a 2x4 slice of v5e or v6e; a GPU host drives 8."""
         if self.kind == "cpu":
             return self.chips
         on_one = 8 if self.shape == (2, 4) or not self.is_tpu else 4
@@ -159,7 +159,7 @@ def parse_topology(name: str) -> Topology:
 
 
 def gpu_share() -> float:
-    """The share of a GPU's memory that jax takes at the start: 0.75, or what a variable says.
+    """The share of a GPU's memory that jax takes at the start: 0.75 unless a variable sets it.
 
     Raises UserError if the variable is not a number over 0 and at most 1.
     """
@@ -173,7 +173,7 @@ def gpu_share() -> float:
 
 
 def match_topology(device_kind: str, num_devices: int, names: Iterable[str]) -> str | None:
-    """The first of `names` that `num_devices` devices of jax's `device_kind` are; None if none is.
+    """The first of `names` that matches `num_devices` devices of jax's `device_kind`, or None.
 
     Raises ConfigError if one of `names` is not a topology.
     """
@@ -210,9 +210,9 @@ def _shape_error(kind: Kind, shape: Shape) -> str:
 
 
 def _rented_shape(chips: int) -> Shape | None:
-    """The shape of so many chips in 4x4x4 cubes that an accelerator type means: nearest to a cube.
+    """The shape in 4x4x4 cubes that the accelerator type of `chips` chips rents: nearest to a cube.
 
-    Other shapes of the same size have the same accelerator type, which would not rent them.
+    Other shapes with as many chips have the same accelerator type and cannot be rented by it.
     """
     shapes = [
         (a, b, chips // (a * b))

@@ -32,7 +32,7 @@ FREE_FIELDS = {
 }
 FREE_GROUPS = ("log.", "eval.", "checkpoint.", "budget.")
 FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")
-PATHS = ("model.path", "data.path")  # one folder can have several names
+PATHS = ("model.path", "data.path")  # compared as folders, which can have several names
 
 
 def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:

@@ -41,7 +41,7 @@ def _hash(text: str) -> float:
 
 
 def split_of(question: str) -> str:
-    """The split of a question: a tenth each for validation and test."""
+    """The split of a question, by its hash: a tenth for validation, a tenth for test."""
     return {0: "test", 1: "validation"}.get(int(10 * _hash(question)), "train")
 
 
@@ -50,7 +50,7 @@ def _apply(left: int, sign: str, right: int) -> int:
 
 
 def generate(rng: np.random.Generator, operations: int) -> str:
-    """A question, evaluated from left to right whatever the signs: the lines show the order."""
+    """A random question; its operations apply from left to right, without precedence."""
     value = int(rng.integers(LARGEST + 1))
     question = str(value)
     for _ in range(operations):
@@ -94,7 +94,7 @@ class Arithmetic:
         return f"{problem.question}="
 
     def solution(self, problem: Problem) -> str:
-        """A demonstration: the worked answer, or a hasty one that skips some of its last lines."""
+        """A demonstration: the worked answer, or a hasty answer without some of the last lines."""
         *lines, answer = problem.answer.split("\n")
         for i in range(len(lines) - 1):
             if _hash(f"{problem.question} {i}") < HASTE:

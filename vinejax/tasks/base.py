@@ -1,4 +1,4 @@
-"""What a task is, what it may have besides, and how one is found."""
+"""The protocol of a task, protocols of optional methods, and finding a task by its name."""
 
 import difflib
 import importlib
@@ -23,7 +23,7 @@ class Task(Protocol):
     """Problems with a reward. Any module with `make(data: DataConfig) -> Task` can be `data.task`.
 
     A task sees texts, never token ids: `tasks/prompts.py` encodes its prompts, and `tasks/steps.py`
-    maps its step boundaries to tokens. The protocols below are what it may have besides.
+    maps its step boundaries to tokens. The protocols below are optional.
     """
 
     name: str
@@ -54,14 +54,14 @@ class Task(Protocol):
     def reward(self, problem: Problem, response: str) -> float:
         """The reward of a whole response; 1.0 and more counts as correct.
 
-        Whatever it raises ends the run, and so does a reward that is not finite.
+        An exception ends the run, and so does a reward that is not finite.
         """
         ...
 
 
 @runtime_checkable
 class BatchGraded(Protocol):
-    """A task that compares answers in the run's grader, many at a time; its mode is the run's."""
+    """A task whose answers the run's grader compares, many at a time, in the mode of the run."""
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
         """The rewards of all (problem, response), in order; called instead of `reward`."""
@@ -70,17 +70,17 @@ class BatchGraded(Protocol):
 
 @runtime_checkable
 class WithStyle(Protocol):
-    """A task that says where its grader looks for answers; for other tasks it is 'math'."""
+    """A task that sets its grader's style of finding answers; the default style is 'math'."""
 
     style: Style
 
 
 @runtime_checkable
 class WithGold(Protocol):
-    """A `BatchGraded` task whose unreadable gold answers are to be found before the run."""
+    """A `BatchGraded` task whose correct answers the grader tries to read before the run."""
 
     def gold(self, problem: Problem) -> str | None:
-        """The gold answer without a solution; None where the problem has none."""
+        """The correct answer without a solution; None if the data set has none for the problem."""
         ...
 
 
@@ -95,7 +95,7 @@ class StepRewarded(Protocol):
 
 @runtime_checkable
 class StepsInTokens(Protocol):
-    """A task whose steps are counted in tokens, for text that has nothing to divide it by.
+    """A task whose steps are counted in tokens, for text without natural boundaries.
 
     `split` is then not called. Such a task cannot be `StepRewarded`, as its steps are no texts.
     """
@@ -113,17 +113,14 @@ class WithTokenizer(Protocol):
 
 
 def shipped_tokenizer(task: Task, remedy: str) -> Tokenizer:
-    """The tokenizer that the task ships.
-
-    Raises ConfigError if it ships none; `remedy` is what the message says to do.
-    """
+    """The tokenizer that the task ships; if it has none, raises ConfigError with `remedy`."""
     if not isinstance(task, WithTokenizer):
         raise ConfigError("model.path", f"task {task.name} ships no tokenizer; {remedy}")
     return task.tokenizer()
 
 
 class ReferenceTask:
-    """What the reference's tasks have in common: a data path, a prompt, and steps by a style."""
+    """The base of tasks that follow VinePPO's code: a data path, a prompt and a style of steps."""
 
     name: str
     style: Style = "math"
@@ -132,7 +129,7 @@ class ReferenceTask:
         self.path = path
 
     def prompt(self, problem: Problem) -> str:
-        """The reference's prompt, the same for every data set; the response begins with a newline.
+        """VinePPO's prompt, the same for every data set; the response begins with a newline.
 
         Source: prompt_library/MATH_step_by_step_sft.jsonnet and generic_GSM8K_step_by_step.jsonnet.
         """
@@ -145,8 +142,8 @@ class ReferenceTask:
 def load_task(data: DataConfig) -> Task:
     """The task that `data.task` names: `make(data)` of that module, which may be the user's.
 
-    Raises ConfigError if the module does not exist or its `make` gives no task. An import that
-    fails inside an existing module raises what it raises.
+    Raises ConfigError if the module does not exist or its `make` gives no task. An error inside an
+    existing module is raised as it is.
     """
     name = data.task
     if (module := find_module(name)) is None:

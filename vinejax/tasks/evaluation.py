@@ -1,7 +1,7 @@
-"""What the tasks that only evaluate have in common: one set of problems, each with a bare answer.
+"""The base of tasks for evaluation only: one set of problems, each with a bare answer.
 
-They have MATH's prompt, and a response is read as MATH's are. A response that ends as GSM8K's do,
-with '#### 5' and no box, is read as GSM8K's are, so that a model trained on either can be tested.
+They have the prompt of MATH, and answers are extracted as for MATH. From a response with '####' and
+without a box they are extracted as for GSM8K, so that a model trained on either can be tested.
 """
 
 import re
@@ -24,7 +24,7 @@ class Evaluation(ReferenceTask):
 
     `path` is a file (`tasks/load.py` names the kinds), a folder with such a file called 'test', or
     the name of a `datasets` data set. Rows have strings under `fields`; `read` returns question and
-    answer of a row, or raises ValueError with what is wrong with the row.
+    answer of a row, or raises ValueError with the fault of the row.
 
     Raises ConfigError if `path` is empty.
     """
@@ -69,11 +69,11 @@ class Evaluation(ReferenceTask):
         return problem.answer
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if the response's answer equals the gold answer, else 0.0, as in mode 'strict'."""
+        """1.0 if the response's answer equals the correct answer in mode 'strict', else 0.0."""
         return float(grading.grade_response(response, problem.answer, style=_style(response)))
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
-        """In both modes answers are extracted as `answer` does; the mode compares them."""
+        """The rewards by the mode of the grader; in both modes `answer` extracts the answers."""
         pairs = ((self.answer(response), problem.answer) for problem, response in items)
         return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
 

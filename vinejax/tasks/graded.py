@@ -19,7 +19,7 @@ from vinejax.types import Problem
 
 @dataclasses.dataclass(frozen=True)
 class GradingStats:
-    """What has been graded since the start; all but the seconds stay 0 without a grader."""
+    """Counts of grading since the start; without a grader all but `seconds` stay 0."""
 
     pairs: int = 0
     timeouts: int = 0
@@ -27,7 +27,7 @@ class GradingStats:
     seconds: float = 0.0  # wall-clock time in the task's own functions
 
     def minus(self, earlier: "GradingStats") -> "GradingStats":
-        """What was added since `earlier`."""
+        """The counts since `earlier` was taken."""
         now, then = dataclasses.astuple(self), dataclasses.astuple(earlier)
         return GradingStats(*(a - b for a, b in zip(now, then, strict=True)))
 
@@ -62,7 +62,7 @@ class GradedTask:
         self.close()
 
     def close(self) -> None:
-        """Ends the grader's processes; a task that needs them gives no more rewards."""
+        """Ends the grader's processes; a task that needs them can give no rewards afterwards."""
         if self._grader:
             self._grader.close()
 
@@ -98,8 +98,8 @@ class GradedTask:
     ) -> list[int]:
         """[C] response token index one past each step; [] for an empty response.
 
-        `text` is the response as graded. Raises UserError if the task gives other step ends than
-        `StepsInTokens` says.
+        `text` is the response as graded. Raises UserError if the task's step ends are not as
+        `StepsInTokens` requires.
         """
         if not isinstance(self.task, StepsInTokens):
             return step_ends(tokenizer, prompt, response, self.task.split(text), text)
@@ -113,14 +113,14 @@ class GradedTask:
 
     @property
     def has_steps(self) -> bool:
-        """Whether the task rewards steps too."""
+        """Whether the task is `StepRewarded`."""
         return isinstance(self.task, StepRewarded)
 
     def step_rewards(self, problem: Problem, steps: Sequence[str]) -> list[float]:
-        """The task's rewards of a response's steps, one each; only if it `has_steps`.
+        """The task's reward of each step of a response. Call it only if `has_steps`.
 
-        Raises UserError, naming task and problem, for another number of them or one that is not
-        finite.
+        Raises UserError, naming task and problem, if there is another number of rewards than steps
+        or a reward is not finite.
         """
         assert isinstance(self.task, StepRewarded)
         rewards = self._timed(self.task.step_rewards, problem, steps)
@@ -130,7 +130,7 @@ class GradedTask:
         return [self._finite(reward, problem, "step reward") for reward in rewards]
 
     def unreadable(self, problems: Sequence[Problem]) -> dict[str, str | None]:
-        """Id and gold answer of the problems that have none or one that the grader cannot read.
+        """The correct answers, by problem id, that are None or that the grader cannot read.
 
         Empty for a task that is not both `BatchGraded` and `WithGold`.
         """
@@ -138,7 +138,7 @@ class GradedTask:
         if not self._grader or not isinstance(task, WithGold):
             return {}
         golds = {problem.id: task.gold(problem) for problem in problems}
-        # An empty gold is unreadable to the grader.
+        # The grader cannot read an empty answer.
         verdicts = self._grader.readable_many([gold or "" for gold in golds.values()])
         pairs = zip(golds.items(), verdicts, strict=True)
         return {name: gold for (name, gold), verdict in pairs if not verdict.correct}
@@ -165,7 +165,7 @@ class BackgroundGrading:
     A context manager; leaving it waits for the batch that is being graded and drops the others.
     """
 
-    BATCH = 64  # responses: enough for all workers, few enough to finish before the last ones come
+    BATCH = 64  # responses: enough for all workers, few enough to finish before the last come
 
     def __init__(self, rewards: GradedTask):
         self._rewards = rewards

@@ -1,3 +1,3 @@
-"""Former place of `vinejax.grading`, kept so that tasks that import from here still do."""
+"""The former module of `vinejax.grading`, kept for tasks that still import from here."""
 
 from vinejax.grading import *  # noqa: F403

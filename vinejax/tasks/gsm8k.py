@@ -1,10 +1,10 @@
 """GSM8K: grade-school word problems with a worked solution and an integer answer.
 
-Prompt, response format and, in mode 'reference', the rule for answers are the reference's
-(`src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO). Departures: mode 'strict' compares answers as
-numbers, with units and separators as people write them, where the reference compares strings and
-ignores the commas of the gold answer; and which 373 of the training rows are the validation split
-is our own draw, because the reference ships its split as a file.
+Prompt, response format and, with grader.mode='reference', the rule for answers are those of
+VinePPO's code (`src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO), which compares strings after
+it has removed the commas of the prediction. Differences: mode 'strict' compares answers as numbers,
+with units and separators as people write them; and the 373 training rows of the validation split
+are chosen by VineJAX, because VinePPO's code ships its split as a file.
 """
 
 import re
@@ -22,7 +22,7 @@ FILES: dict[Split, str] = {"train": "train", "validation": "train", "test": "tes
 FIELDS = ("question", "answer")
 MARKER = "####"
 CALCULATOR = re.compile("<<.*?>>", re.DOTALL)
-# 7,473 rows become 7,100 and 373: the reference's 0.05253521 is 373 / 7,100.
+# 7,473 rows become 7,100 and 373: VinePPO's 0.05253521 is 373 / 7,100.
 VALIDATION_PORTION = 373 / 7473
 
 
@@ -31,7 +31,7 @@ def make(data: DataConfig) -> "GSM8K":
 
 
 class GSM8K(ReferenceTask):
-    """The task; `tasks/base.py` documents its methods.
+    """GSM8K as a task; `tasks/base.py` documents its methods.
 
     `path` is a folder with train and test files (`tasks/load.py` names the kinds), or the name of a
     `datasets` data set.
@@ -73,8 +73,8 @@ class GSM8K(ReferenceTask):
         return float(given is not None and grading.grade(given, self.gold(problem) or ""))
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
-        """Mode 'strict' takes '72.0', '$72' and '72 clips' for 72; mode 'reference' wants the text
-        after the last '####' to be the same."""
+        """Mode 'strict' takes '72.0', '$72' and '72 clips' for 72; mode 'reference' requires equal
+        text after the last '####', except for commas in the response."""
         if grader.mode == "reference":
             verdicts = grader.grade_responses(
                 (response, problem.answer, problem.question) for problem, response in items
@@ -87,5 +87,5 @@ class GSM8K(ReferenceTask):
 
 
 def final_answer(response: str) -> str | None:
-    """The first line with text after the last '####'; None where there is none."""
+    """The first line with text after the last '####'; None if there is none."""
     return grading.extract_answer(response, style="gsm8k") if MARKER in response else None

@@ -1,6 +1,6 @@
 """Rows of a task's data, from local files or from a `datasets` data set, and problems made of them.
 
-Whatever is wrong with the data raises DataError, which names the file and, where it can, the line.
+Every fault of the data raises DataError, which names the file and, where possible, the line.
 """
 
 import gzip
@@ -21,7 +21,7 @@ NumberedRows = list[tuple[int, dict[str, Any]]]  # from 1: lines of a file, or r
 
 
 class Rows(NamedTuple):
-    """At least one row of the file or data set `file`."""
+    """Numbered rows, at least one, of the file or data set called `file`."""
 
     file: str
     numbered: NumberedRows
@@ -47,7 +47,7 @@ def read_split(path: str, source: str, fields: tuple[str, ...], config: str | No
 
 
 def read_file(file: Path, fields: tuple[str, ...] = ()) -> Rows:
-    """Rows of a file, which is Parquet or JSON Lines by its name; else as `read_split`."""
+    """Rows of a file, Parquet or JSON Lines by its name, with the checks of `read_split`."""
     if file.suffix != ".parquet":
         return Rows(str(file), read_jsonl(file, fields))
     try:
@@ -130,10 +130,7 @@ def _checked(rows: Iterable[tuple[int, Any]], fields: tuple[str, ...], file: str
 
 
 def _check_text(text: str, what: str, file: str, number: int) -> None:
-    """Refuses a string with half a character, such as JSON's `"\\ud800"`.
-
-    It has no UTF-8 form: no tokenizer takes it, and no file could hold it.
-    """
+    """Raises DataError for half a character, such as JSON's `"\\ud800"`, which UTF-8 lacks."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -151,9 +148,9 @@ def problems_of(
 ) -> list[Problem]:
     """The problems that `problem(i, row)` makes of the rows, i from 0.
 
-    It may raise ValueError, which says what is wrong with the row. `places` maps each id that is
-    in use to the file and line it came from; the ids of these rows are added. Raises DataError for
-    a bad row, an empty answer, an id that is in use, and a string that is no text.
+    `problem` may raise ValueError with the fault of the row. `places` maps each id that is in use
+    to its file and line; the ids of these rows are added. Raises DataError for a faulty row, an
+    empty answer, an id that is in use, and a string with half a character.
     """
     problems = []
     for i, (line, row) in enumerate(rows.numbered):
@@ -181,13 +178,13 @@ def check_any_left(problems: list[Problem], place: str) -> None:
 
 
 def hold_out(problems: list[Problem], portion: float) -> tuple[list[Problem], list[Problem]]:
-    """(a portion of the problems, at least one; the others), always the same, in mixed order."""
+    """(held-out portion of the problems, at least one; the rest), both in the order of a hash."""
     drawn = hash_shuffled(problems)
     size = max(1, round(len(drawn) * portion))
     return drawn[:size], drawn[size:]
 
 
 def hash_shuffled(problems: list[Problem]) -> list[Problem]:
-    """The problems in an order that looks random and never changes; splits are cut from it."""
+    """The problems in the order of a hash of their ids, the same in every version of Python."""
     # Sorted by a hash and not shuffled by a library, whose stream may change with its version.
     return sorted(problems, key=lambda p: hashlib.blake2b(p.id.encode()).digest())

@@ -1,12 +1,12 @@
 r"""MATH: competition problems with a worked solution whose answer is in \boxed{}.
 
-Prompt, response format and sizes of the splits are the reference's (McGill-NLP/VinePPO,
+Prompt, response format and sizes of the splits are those of VinePPO's code (McGill-NLP/VinePPO,
 `src/treetune/tasks/math.py` and `configs/tasks/math_inplace_no_answer_prefix.jsonnet`; of its two
-formats for the warm-up the one without a newline at the end). The data is not ours to ship:
+formats for the warm-up, that without a newline at the end). The data may not be shipped:
 `data.path` names a copy, in either of its two divisions (see `divide`).
 
-Departures: which rows are held out is our own draw, because the reference ships its splits as
-files; and in mode 'strict' the gold answer is the last box of the solution alone.
+Differences: the held-out rows are chosen by VineJAX, because VinePPO's code ships its splits as
+files; and in mode 'strict' the correct answer is the last box of the solution alone.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def make(data: DataConfig) -> "MATH":
 
 
 class MATH(ReferenceTask):
-    """The task; `tasks/base.py` documents its methods.
+    """MATH as a task; `tasks/base.py` documents its methods.
 
     `path` is a folder with train and test files (`tasks/load.py` names the kinds), or the name of a
     `datasets` data set; rows have `problem` and `solution`, and may have a `unique_id`.
@@ -75,12 +75,12 @@ class MATH(ReferenceTask):
         return boxed_answer(problem.answer)
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if the response's answer equals the gold answer, else 0.0, as in mode 'strict'."""
+        """1.0 if the response's answer equals the correct answer in mode 'strict', else 0.0."""
         return float(grading.grade_response(response, self.gold(problem) or ""))
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
-        """Mode 'strict' compares with the last boxed answer of the solution; mode 'reference' takes
-        the solution, from which the reference's rules extract a list of answers."""
+        """Mode 'strict' compares with the last boxed answer of the solution; mode 'reference' with
+        the answers that VinePPO's rules extract from the solution."""
         whole = grader.mode == "reference"
         verdicts = grader.grade_responses(
             (response, problem.answer if whole else self.gold(problem) or "", problem.question)
@@ -97,16 +97,16 @@ def _id(row: dict[str, Any], name: str) -> str:
 def boxed_answer(solution: str) -> str | None:
     r"""Content of the last \boxed{...} or \boxed 5 of a solution, or of several joined by 'and'.
 
-    None if there is no box, or if the last one is empty or never closed. The grader reads the boxes
+    None if there is no box, or if the last box is empty or never closed. The grader reads the boxes
     of a response in the same way.
     """
     return last_boxes(solution) if (last_boxed(solution) or "").strip() else None
 
 
 def divide(train: list[Problem], test: list[Problem]) -> dict[Split, list[Problem]]:
-    """The three splits, always the same ones, from a copy's train and test rows.
+    """The three splits, always the same, from a copy's train and test rows.
 
-    12,000/500, the division of PRM800K that the reference uses, gives 11,500, 500 and 500. Of
+    12,000/500, the division of PRM800K that VinePPO's code uses, gives 11,500, 500 and 500. Of
     7,500/5,000, the authors' division, 500 of the 5,000 stay the test split and the others move to
     train; these 500 are not PRM800K's, whose list is not in the data, so results do not compare
     exactly. Other sizes are divided in proportion, with at least one problem each: 1 in 24 training

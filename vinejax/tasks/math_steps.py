@@ -1,13 +1,13 @@
 """Reasoning steps of MATH-style responses: sentences, lines and the formulas inside them.
 
-The rules are the reference's (`src/treetune/tasks/math_extract_steps_inplace.py` of
-McGill-NLP/VinePPO, lines cited below), and so are the boundaries wherever it gives any. It puts a
-placeholder of 60 characters in the place of each formula and splits that text; here formulas are
-spans of the text itself, overwritten by a filler of the same length, and count as 60 characters.
+The rules are those of VinePPO's code (`src/treetune/tasks/math_extract_steps_inplace.py` of
+McGill-NLP/VinePPO, lines cited below), and so are the boundaries wherever it gives any. It replaces
+each formula by a placeholder of 60 characters and splits that text; here formulas are spans of the
+text itself, overwritten by a filler of the same length, and count as 60 characters.
 
-Departures, all where the reference raises: a response that is one short part is one step; a
-formula inside a formula belongs to the outer one; '' is one empty step. In addition, the name of an
-environment has at most 64 characters. The work is nearly linear in the length of any text.
+Differences, all where VinePPO's code raises: a response that is one short part is one step; a
+formula inside another is part of the outer formula; '' is one empty step. In addition, the name of
+an environment has at most 64 characters. The work is nearly linear in the length of any text.
 """
 
 import bisect
@@ -46,7 +46,7 @@ MATH_BREAKS = [
 def split_math(text: str) -> list[int]:
     """Character boundaries [0, ..., len(text)] of the steps of any text; rising, except '': [0, 0].
 
-    Follows `split_solution_inplace`, lines 420-442 of the reference's file.
+    Follows `split_solution_inplace`, lines 420-442 of VinePPO's file.
     """
     if not text:
         return [0, 0]
@@ -64,8 +64,8 @@ def split_math(text: str) -> list[int]:
 def mask(text: str) -> tuple[str, list[Span]]:
     """The text with every character of a formula replaced by FILLER, and the outermost formulas.
 
-    Kinds are searched one after another, each in the text that the ones before it left (:21-67).
-    The reference's regular expressions take quadratic time if a bracket never closes.
+    The kinds of FORMULAS are searched in their order, each in the text masked so far (:21-67).
+    VinePPO's regular expressions take quadratic time if a bracket never closes.
     """
     masked, spans = text, []
     for find in FORMULAS:
@@ -134,8 +134,8 @@ FORMULAS: tuple[Callable[[str], list[Span]], ...] = (
 
 
 def _join(ends: list[int], is_open: Callable[[int, int], bool]) -> list[int]:
-    """`ends` without those of open parts: an open part continues to the next end; if it is the
-    last part, it joins the one before it."""
+    """The `ends` that remain after joining. A part for which `is_open(start, end)` holds is joined
+    to the next part; if it is the last part, to the part before it."""
     kept, start = [], 0
     for end in ends:
         if not is_open(start, end):
@@ -147,9 +147,9 @@ def _join(ends: list[int], is_open: Callable[[int, int], bool]) -> list[int]:
 
 
 def _sentences(masked: str, formulas: list[Span]) -> list[int]:
-    """Parts end after a sentence and before a newline (:76-114).
+    """The ends of parts, after sentences and before newlines (:76-114).
 
-    Short ones without a formula or a period at their end are joined to the next.
+    A short part without a formula and without a period at its end is joined to the next part.
     """
     cuts = {m.end() for m in SENTENCE_END.finditer(masked)}
     cuts |= {m.start() for m in NEWLINE.finditer(masked)} - {0}
@@ -164,7 +164,7 @@ def _sentences(masked: str, formulas: list[Span]) -> list[int]:
 
 
 def _formula_periods(text: str, formulas: list[Span], ends: list[int]) -> list[int]:
-    """Parts end after a formula that ends in a period too (:117-162); other short ones join."""
+    """Adds ends after formulas that end in a period (:117-162); joins all other short parts."""
     cuts = {end for start, end in formulas if text.endswith(TAILS, start, end)}
     return _join(
         sorted(cuts.union(ends)),
@@ -173,9 +173,9 @@ def _formula_periods(text: str, formulas: list[Span], ends: list[int]) -> list[i
 
 
 def _formula_lines(text: str, formulas: list[Span], ends: list[int]) -> list[int]:
-    """Parts end before a newline inside a formula too (:165-220); a lone opener joins its line.
+    """Adds ends before newlines in formulas (:165-220); joins a lone opener to the next part.
 
-    Only the first of equal formulas in one part is divided, as in the reference.
+    Only the first of equal formulas in one part is divided, as in VinePPO's code.
     """
     cuts, seen = set(ends), set()
     for start, end in formulas:
@@ -204,9 +204,9 @@ def _formula_lines(text: str, formulas: list[Span], ends: list[int]) -> list[int
 def _break_long(part: str, offset: int) -> list[int]:
     """The ends, plus `offset`, of the pieces of a part that is broken until none is too long.
 
-    Text after a break in a formula is broken as formulas only. The reference (:330-417) keeps the
-    range of that text relative to the piece that was broken, but compares it with offsets in the
-    part; so does this.
+    Text after a break in a formula is broken as formulas only. VinePPO's code (:330-417) stores the
+    range of that text relative to the broken piece, but compares it with offsets in the part; this
+    function does the same.
     """
     ends, math_start, math_end = [], len(part), 0
     pending = [(0, len(part))]
@@ -226,7 +226,7 @@ def _break_long(part: str, offset: int) -> list[int]:
 
 
 def _language_break(piece: str) -> int | None:
-    """Where to break outside formulas, each of which counts as FORMULA characters (:223-290)."""
+    """The index of a break outside formulas, which count as FORMULA characters each (:223-290)."""
     masked, formulas = mask(piece)
     ends = [end for _, end in formulas]
     growth = [FORMULA - (end - start) for start, end in formulas]
@@ -242,10 +242,10 @@ def _language_break(piece: str) -> int | None:
 def _middle(
     piece: str, breaks: list[re.Pattern], side: int, measure: Callable[[int], int]
 ) -> int | None:
-    """Where to break: at the first kind of break whose occurrence nearest to the middle leaves at
-    least `side` characters on both sides.
+    """The index of the break: of the first of `breaks` whose match nearest to the middle leaves at
+    least `side` characters on both sides; None if there is none.
 
-    `measure` maps an index to its distance from the start; the earlier of two equally near wins.
+    `measure` maps an index to its distance from the start; of equally near matches the first wins.
     """
     middle = measure(len(piece)) / 2
     for pattern in breaks:

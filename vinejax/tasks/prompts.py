@@ -45,8 +45,8 @@ def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:
 
     SentencePiece puts a space before every text it encodes, which inside a sequence is one space
     too many. So the text is encoded with an anchor in front, whose tokens are then removed;
-    decode(prompt + ids) is decode(prompt) + text. Unlike in the reference, which encodes prompt and
-    response as one text, no token can span the boundary between them, where generation starts. If
+    decode(prompt + ids) is decode(prompt) + text. Unlike VinePPO's code, which encodes prompt and
+    response as one text, no token spans the boundary between them, where generation starts. If
     no anchor keeps its tokens, the text is encoded alone, which is right for byte-level BPE.
 
     Raises ModelError if the tokenizer has no EOS token.
@@ -72,7 +72,7 @@ def load_problems(
     """(problems with their prompts' token ids, ids of the problems whose prompt is too long).
 
     Raises DataError if no problem is left, or if two have the same id, from which the random
-    numbers of a rollout come.
+    numbers of a rollout are derived.
     """
     problems = task.load(split)
     seen = set()

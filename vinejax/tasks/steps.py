@@ -23,8 +23,8 @@ def split_steps(text: str, style: str = "math") -> list[int]:
       are steps. Follows `split_solution_into_intermediate_steps` in
       `src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO, which raises if there are two
       answer lines and gives a text of only blank lines an empty first step.
-    'lines': one step per line that is not blank; blank lines join the next such line, at the end
-      of the text the last one.
+    'lines': one step per line that is not blank; blank lines join the next such line, those at the
+      end of the text the last such line.
 
     Raises ValueError for another style.
     """
@@ -61,9 +61,9 @@ def step_ends(
 ) -> list[int]:
     """[C] response token index one past each step; [] for an empty response.
 
-    `boundaries` are the steps' in `text`, the response as graded, which may be shorter than the
-    decoded tokens (a stop string is cut off). A boundary inside a token moves to the end of that
-    token, equal ones merge, and the last step has all tokens that are left, EOS included.
+    `boundaries` are those of the steps in `text`, the response as graded, which may be shorter than
+    the decoded tokens (a stop string is cut off). A boundary inside a token moves to the token's
+    end, equal boundaries merge, and the last step has all tokens that are left, EOS included.
     """
     if not response:
         return []
@@ -79,8 +79,8 @@ def token_ends(
 ) -> tuple[str, list[int]]:
     """(decoded response, for each of its tokens the number of characters complete at its end).
 
-    ends[t - 1] = len(decode(prompt + response[:t])) - len(decode(prompt)); where a character is
-    unfinished, the end of the token before.
+    ends[t - 1] = len(decode(prompt + response[:t])) - len(decode(prompt)); an unfinished character
+    does not count.
     """
     ids, first = prompt + response, len(prompt)
     prompt_text = decode(tokenizer, prompt).rstrip(UNFINISHED)
@@ -95,11 +95,11 @@ def token_ends(
 def _near_ends(
     tokenizer: Tokenizer, ids: list[int], first: int, head: int, decoded: str
 ) -> list[int] | None:
-    """Ends of ids[first:] in linear work: each token is decoded after only a few known ones.
+    """The ends of ids[first:] in linear time: each token is decoded after a few known tokens.
 
-    The known ones end where the text is complete, and the text that a token adds must be that of
-    `decoded` at its place. None if that fails for too long: bytes that never form a character, or a
-    decoder that needs the whole text before a token.
+    The known tokens end where the text is complete, and the text that a token adds must be that of
+    `decoded` at this index. None if it is not for PATIENCE tokens: for bytes that never form a
+    character, or a decoder that needs the whole text before a token.
     """
     start, known, done = 0, first, 0  # ids[start:known] have `head` characters on their own,
     ends = []  # decoded[:done] is the text before `known`
@@ -120,7 +120,7 @@ def _near_ends(
 def _whole_ends(
     tokenizer: Tokenizer, ids: list[int], first: int, head: int, decoded: str
 ) -> list[int]:
-    """Ends of ids[first:] by definition: every prefix is decoded."""
+    """The ends of ids[first:] by their definition, which decodes every prefix."""
     ends, done = [], 0
     for end in range(first + 1, len(ids) + 1):
         text = decode(tokenizer, ids[:end])[head:]

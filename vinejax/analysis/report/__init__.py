@@ -1,6 +1,6 @@
 """`report.html`: one file that shows a training run, from its curves down to single continuations.
 
-`read` loads what the run left on disk, `curves`, `timing` and `vine` turn it into view models, and
+`read` loads the files of the run, `curves`, `timing` and `vine` turn it into view models, and
 `build` renders those with one autoescaping template. Nothing here needs a device or a network.
 """
 

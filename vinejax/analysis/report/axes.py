@@ -1,4 +1,4 @@
-"""Maps data to the coordinates of a drawing, and places the ticks of its axes."""
+"""Maps data to the coordinates of a drawing, and computes the ticks of its axes."""
 
 import math
 from collections.abc import Sequence
@@ -101,7 +101,7 @@ def _round_steps(low: float, high: float, count: int) -> list[float]:
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """Powers of ten that enclose the range, at most five, evenly apart."""
+    """Powers of ten that enclose the range, at most five, evenly spaced."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     last = max(last, first + 1)
     stride = -(-(last - first) // 4)

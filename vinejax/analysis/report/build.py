@@ -19,7 +19,7 @@ FACTS = (("method", "method"), ("model.path", "model"), ("values.k", "K"), ("see
 
 
 class End(NamedTuple):
-    """A measure at the start or the end of a run; `place` is (low, value, high) in percent."""
+    """A measure at the start or end of a run; `place` is (low, value, high) in percent of a bar."""
 
     value: str
     interval: str
@@ -27,7 +27,7 @@ class End(NamedTuple):
 
 
 class Score(NamedTuple):
-    """A measure at the start and the end of a run; only one of them if it was taken once."""
+    """A measure at the start and the end of a run; a single entry if it was taken only once."""
 
     title: str
     ends: list[End]
@@ -41,7 +41,7 @@ class Headline(NamedTuple):
 def build_report(workdir: str | os.PathLike) -> epath.Path:
     """Writes `<workdir>/report.html` and returns its path.
 
-    The page is one file of at most 4.5 MB, written whole, that loads nothing and runs no script.
+    The page is one file of at most 4.5 MB, which loads nothing and runs no script.
     """
     folder = epath.Path(workdir)
     file = folder / "report.html"
@@ -72,7 +72,7 @@ def render_page(run: Run) -> str:
 
 
 def headline(records: list[Record], time: timing.TimeChart | None) -> Headline:
-    """The numbers at the top of the page: accuracy from start to end, and what the run cost."""
+    """The numbers at the top of the page: accuracy at start and end, and the run's costs."""
     scores = [
         _score("Test pass@1", "test/pass_at_1", records),
         _score("Eval pass@1", "eval/pass_at_1", records),
@@ -112,7 +112,7 @@ def header_facts(config: JsonObject) -> list[tuple[str, str]]:
 
 
 def _printable(tree: object) -> Iterator[tuple[str, str]]:
-    """Dotted names and values of a tree of JSON objects; nothing if it is something else."""
+    """Dotted names and values of a tree of JSON objects; nothing for any other value."""
     if isinstance(tree, dict):
         for name, value in flatten_names(tree).items():
             yield text.printable(name), text.clip("none" if value is None else value, 400).text
@@ -139,7 +139,7 @@ def _percent(value: float) -> float:
 
 
 def _environment() -> jinja2.Environment:
-    """Templates with autoescape: what a model wrote is shown and never interpreted."""
+    """Templates with autoescape: text of a model is shown and never interpreted."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
         autoescape=True,

@@ -1,8 +1,7 @@
-"""The charts of metrics: which curves the page has, and where their points lie.
+"""The charts of metrics: the curves that the page has, and the coordinates of their points.
 
-A chart with at most `MAX_COLUMNS` positions draws every point. A longer one draws the mean of
-equally long groups of positions over a band of their extremes, so that a single spike stays
-visible.
+A chart with at most `MAX_COLUMNS` positions draws every point. A longer chart draws the mean of
+equally long groups of positions over a band of their extremes, which keeps single spikes visible.
 """
 
 import re
@@ -26,7 +25,7 @@ class Curve(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """The definition of a chart; one whose curves have no points is left out of the page."""
+    """The definition of a chart; the page leaves out charts whose curves have no points."""
 
     title: str
     curves: tuple[Curve, ...]
@@ -39,7 +38,11 @@ class Spec(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A point of a curve with its interval, or several merged into one with their extremes."""
+    """A point of a curve; `low` and `high` are the ends of the logged interval, or None.
+
+    For several points merged into one column `y` is their mean, `low` and `high` are their smallest
+    and largest value or interval end, `first` and `last` their positions.
+    """
 
     x: float
     y: float
@@ -50,7 +53,7 @@ class Mark(NamedTuple):
 
 
 class DrawnCurve(NamedTuple):
-    """A curve as SVG paths and points."""
+    """A curve in SVG: the paths of its line and band, its dots, and its last value as text."""
 
     label: str
     style: str
@@ -82,12 +85,12 @@ class Chart(NamedTuple):
 
     @property
     def size(self) -> str:
-        """The template's class; accuracy is drawn twice, for wide screens and for narrow ones."""
+        """The CSS class of the chart; accuracy is drawn twice, for wide and for narrow screens."""
         return {axes.HERO: "hero", axes.SIDE: "side"}.get(self.spec.size, "small")
 
 
 def charts(records: list[Record]) -> list[Chart]:
-    """Every chart of the page that has something to show, in reading order."""
+    """Every chart of the page that has points, in reading order."""
     names = {name for record in records for name in record.values}
     heroes = [_accuracy(names, size) for size in (axes.HERO, axes.SIDE)]
     drawn = [draw_chart(spec, records) for spec in [*heroes, *_HEALTH]]
@@ -176,7 +179,7 @@ def column_groups(positions: list[int]) -> list[list[int]]:
 
 
 def _thin(points: list[Mark], columns: list[list[int]]) -> list[Mark]:
-    """The points with those of each column merged; a point alone in its column stays as it is."""
+    """Merges the points of each column; a point alone in its column stays as it is."""
     by_position = {p.first: p for p in points}
     merged = []
     for group in columns:

@@ -1,4 +1,4 @@
-"""Reads what a run left on disk, leniently: a killed run must still give a page."""
+"""Reads the files of a run leniently: a killed run must still give a page."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from vinejax.runtime.stages import number_field
 
 HUGE = 1e30  # sums and squares of smaller numbers stay finite
 
-JsonObject = dict[str, object]  # its values can be anything: what they are is checked where read
+JsonObject = dict[str, object]  # values can be anything and are checked where they are read
 
 
 class Record(NamedTuple):
@@ -23,7 +23,7 @@ class Record(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Everything that the page is made of."""
+    """All data of a run that the page shows."""
 
     name: str
     records: list[Record]
@@ -32,7 +32,7 @@ class Run(NamedTuple):
 
 
 def read_run(workdir: epath.Path, max_iterations: int = 5) -> Run:
-    """Reads a workdir; of the episode files at most `max_iterations`, evenly spread."""
+    """Reads a workdir, with at most `max_iterations` files of episodes, evenly spread."""
     config = _objects(workdir / "config.json", whole=True)
     return Run(
         name=text.printable(workdir.resolve().name),
@@ -63,8 +63,8 @@ def spread(items: Sequence[int], count: int) -> list[int]:
 def _objects(path: epath.Path, whole: bool = False) -> list[JsonObject]:
     """The JSON objects of a file, one per line, or its one object if `whole`.
 
-    A line that does not parse was cut when the run was killed, and is skipped. It can be anywhere,
-    because a resumed run appends after it.
+    A line that does not parse is skipped: it was being written when the run was killed. It can be
+    anywhere, because a resumed run appends after it.
     """
     try:
         content = path.read_bytes().decode("utf-8", errors="replace")
@@ -82,7 +82,7 @@ def _objects(path: epath.Path, whole: bool = False) -> list[JsonObject]:
 
 
 def _records(lines: list[JsonObject]) -> list[Record]:
-    """Lines of one stage and position merged; the later value wins, as a resumed run repeats."""
+    """Merges lines of one stage and position; later values win, as a resumed run repeats lines."""
     merged: dict[tuple[str, int], dict[str, float]] = {}
     for line in lines:
         stage = str(line.get("stage", "train"))

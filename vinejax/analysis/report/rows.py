@@ -27,7 +27,7 @@ class StepRow(NamedTuple):
 
 
 def read_steps(episode: JsonObject) -> list[StepRow]:
-    """The steps of an episode, in order."""
+    """The steps in the row of an episode, in order."""
     raw = steps_of(episode)
     rewards = [finite_number(step.get("reward")) or 0.0 for step in raw]
     so_far = [round(total, 9) for total in itertools.accumulate(rewards, initial=0.0)]
@@ -62,7 +62,7 @@ def advantages_of(episode: JsonObject) -> list[float]:
 
 
 def width_of(episode: JsonObject) -> float:
-    """The largest advantage of an episode less its smallest; -1 without any."""
+    """The largest advantage of an episode less its smallest; -1 if it has no advantages."""
     advantages = advantages_of(episode)
     return max(advantages) - min(advantages) if advantages else -1.0
 
@@ -78,7 +78,7 @@ def has_step_rewards(episode: JsonObject) -> bool:
 
 
 def values_by(episode: JsonObject) -> str:
-    """Where V(s) of an episode's steps comes from: 'continuations', 'critic', or '' without any."""
+    """The source of V(s) of an episode: 'continuations', 'critic', or '' if no step has a V(s)."""
     if episode.get("values_by") == "critic":
         return "critic"
     is_valued = any(finite_number(step.get("value")) is not None for step in steps_of(episode))
@@ -86,7 +86,7 @@ def values_by(episode: JsonObject) -> str:
 
 
 def total_reward(steps: list[StepRow]) -> float:
-    """The sum of the steps' own rewards, without the outcome's."""
+    """The sum of the steps' own rewards, without the outcome reward."""
     return round(math.fsum(step.reward for step in steps), 9)
 
 

@@ -1,4 +1,4 @@
-"""How values and sampled text are written on the page; escaping is left to the template."""
+"""Formats values and sampled text for the page; escaping is left to the template."""
 
 import re
 import unicodedata
@@ -21,7 +21,7 @@ def clip(text: object, limit: int) -> Clipped:
 
 
 def printable(text: str) -> str:
-    """The text with visible pictures for characters that would vanish, reorder it or not encode."""
+    """Replaces characters that are invisible, reorder text or do not encode by visible symbols."""
     return _UNUSUAL.sub(_pictures, text)
 
 

@@ -1,4 +1,4 @@
-"""Where the time of an iteration goes: one stacked bar per iteration, one colour per phase."""
+"""The chart of an iteration's time: one stacked bar per iteration, one colour per phase."""
 
 import math
 from typing import NamedTuple

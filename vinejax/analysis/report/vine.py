@@ -1,8 +1,8 @@
 """The view of sampled solutions, step by step: V(s) before and after every step, and advantages.
 
-A solution is drawn as a stem that runs downwards, at a horizontal place given by V(s), the value of
-the state by continuations or by a critic. The state before a step is a node, and the step unfolds
-into the continuations sampled there. Methods without V(s) show advantages alone, without a stem.
+A solution is drawn as a stem that runs downwards, at a horizontal position given by V(s), the value
+of the state by continuations or by a critic. The state before a step is a node, and the step
+unfolds into the continuations of this state. Methods without V(s) show advantages without a stem.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from vinejax.types import CORRECT_REWARD
 
 
 class Limits(NamedTuple):
-    """How much of a run is shown at most; the page uses the first of LIMITS that fits its size."""
+    """Upper limits of the contents; the page uses the first of LIMITS with which it fits."""
 
     episodes: int  # per iteration
     steps: int  # per episode
@@ -33,7 +33,12 @@ LIMITS = (
 
 
 class VerdictView(NamedTuple):
-    """The grade of a text; `kind` (correct, wrong, cut, return) is shown, and a template class."""
+    """How the page shows the grade of a solution or continuation.
+
+    `kind` is printed and is also a CSS class in report.html.j2: 'correct', 'wrong', 'cut' (the
+    token budget ended the text), or 'return' (the task rewards steps, so that the number does not
+    tell whether the answer is right).
+    """
 
     kind: str
     mark: str
@@ -50,7 +55,7 @@ class Leaf(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One reasoning step; `start` and `end` are places of the stem in percent of the axis."""
+    """One reasoning step; `start` and `end` are positions of the stem in percent of the axis."""
 
     number: int
     text: text.Clipped
@@ -104,14 +109,14 @@ class Scale(NamedTuple):
         return text.tick_label(round(self.low, 2)), text.tick_label(round(self.high, 2))
 
     def place(self, value: float | None) -> float | None:
-        """The place of a value on the axis in percent; None for None."""
+        """The position of a value on the axis in percent; None for None."""
         if value is None:
             return None
         return round((value - self.low) / (self.high - self.low) * 100, 1)
 
 
 class CreditView(NamedTuple):
-    """Which of values, advantages and rewards the steps of a run have."""
+    """The kinds of values, advantages and rewards that the steps of a run have."""
 
     values_by: str  # 'continuations' or 'critic'; '' if states have no value
     has_advantages: bool
@@ -137,7 +142,7 @@ class Iteration(NamedTuple):
 
 
 class VineView(NamedTuple):
-    """All tabs of the section, and what their solutions have in common."""
+    """All tabs of the section, with the scale and the kinds of credit of their solutions."""
 
     iterations: list[Iteration]
     scale: Scale
@@ -145,7 +150,7 @@ class VineView(NamedTuple):
 
 
 def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView | None:
-    """The view of some episodes, by iteration; None without any episode."""
+    """The view of `episodes`, which are by iteration; None if there are none."""
     chosen = {i: choose_episodes(listed, limits.episodes) for i, listed in episodes.items()}
     shown = [episode for picked in chosen.values() for episode in picked]
     if not shown:
@@ -161,10 +166,10 @@ def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView
 
 
 def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
-    """The `count` episodes whose advantages differ most between steps, the widest first.
+    """The `count` episodes whose advantages differ most between steps, in this order.
 
-    Half of the places go to episodes whose continuations were kept, as those can be unfolded. No
-    solution is repeated while there are others.
+    Up to half of them are chosen from the episodes whose continuations were kept, which can be
+    unfolded. No solution is repeated while there are others.
     """
 
     def unfolds(episode: JsonObject) -> bool:
@@ -196,7 +201,7 @@ def least_size(episodes: list[JsonObject], limits: Limits) -> int:
 
 
 def verdict_of(reward: float | None, is_cut: bool) -> VerdictView:
-    """The grade by a reward; a wrong text that the token budget cut is marked as cut."""
+    """The grade by a reward; 'cut' for a text that is not correct and was ended by the budget."""
     shown = text.three_digits(reward)
     if reward is not None and reward >= CORRECT_REWARD:
         return VerdictView("correct", "✓", shown)
@@ -279,6 +284,6 @@ def _leaf(raw: JsonObject, terms: Terms) -> Leaf:
     finish = text.clip(raw.get("finish"), 20).text
     reward = finite_number(raw.get("reward"))
     verdict = verdict_of(reward, finish == "length")
-    if terms.credit.has_rewards:  # a return, which does not tell what the outcome was
+    if terms.credit.has_rewards:  # a return, which does not tell whether the answer is right
         verdict = VerdictView("return", "", text.tick_label(reward))
     return Leaf(verdict, text.clip(raw.get("text"), terms.limits.continuation_characters), finish)

@@ -3,7 +3,7 @@
     with Grader(workers=2, timeout_s=5) as grader:
         verdicts = grader.grade_many([("\\frac{1}{2}", "0.5"), ("x+1", "1+x")])
 
-Cheap pairs (equal strings, plain numbers, whatever the mode decides without sympy) are answered
+Cheap pairs (equal strings, plain numbers, all that the mode decides without sympy) are answered
 here; the others go to workers that start on first use and stay. A worker has one pair at a time, so
 each pair has the full time limit. Signals and threads, which other graders use, cannot interrupt a
 hanging sympy, and a process that runs JAX must not be forked.
@@ -27,7 +27,7 @@ from vinejax.grading.pool.process import WorkerProcess
 from vinejax.grading.reference.compare import bare_answers, equal_gsm8k, reference_answers
 
 START_ATTEMPTS = 3
-LONGEST_CACHED = 1000  # characters of a job; longer ones are rare, and would fill the memory
+LONGEST_CACHED = 1000  # characters of a job; longer jobs are rare, and would fill the memory
 ALARM_SLACK_S = 10.0  # a worker ends itself this long after the pool should have ended it
 
 
@@ -48,16 +48,16 @@ class GraderStats:
     compared: int = 0  # by workers
     timeouts: int = 0
     errors: int = 0
-    started: int = 0  # workers, the first ones and every replacement
+    started: int = 0  # workers, replacements included
 
 
 class Grader(contextlib.AbstractContextManager["Grader"]):
-    """A pool of graders; a context manager, usable from several threads, one call at a time.
+    """A pool of workers; a context manager, usable from several threads, one call at a time.
 
     `timeout_s` is wall-clock time for one pair, from when a worker starts on it; then the worker
     gets SIGTERM, and SIGKILL after `grace_s`. `memory_mb` limits a worker's address space,
-    `recycle` is how many pairs one compares before it is replaced, `cache` how many verdicts are
-    kept. Raises ValueError for settings that make no sense.
+    `recycle` is the number of pairs after which a worker is replaced, `cache` the number of
+    verdicts that are kept. Raises ValueError for invalid settings.
     """
 
     def __init__(
@@ -99,42 +99,39 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
             self._finalizer()
 
     def _own_new_workers(self) -> None:
-        """Forget all workers: at the start, and in a forked child, to which they do not belong."""
+        """Start without workers; also in a forked child, whose parent owns the existing workers."""
         self._live: list[WorkerProcess] = []
         self._dying: list[tuple[WorkerProcess, float]] = []
         self._pid = os.getpid()
         arguments = (self._live, self._dying, self._pid, self.grace_s)
-        # Also at the end of the interpreter, for a grader that nobody closes.
+        # Also ends the workers with the interpreter, if nobody closes the grader.
         self._finalizer = weakref.finalize(self, _end_all, *arguments)
 
     def grade_many(self, pairs: Iterable[tuple[str | None, str]]) -> list[Verdict]:
-        """The verdicts on (prediction, gold), in order. Both are answers: bare or in their box.
+        """The verdicts on pairs (prediction, gold) of answers, bare or in their box, in order.
 
-        A prediction of None is wrong. Nothing that a pair holds can raise here. Raises UserError
+        A prediction of None is wrong. No text in a pair can raise an exception. Raises UserError
         when workers cannot be started at all, ValueError after `close`.
         """
         return self._grade([self._job(prediction, gold) for prediction, gold in pairs])
 
     def readable_many(self, golds: Iterable[str]) -> list[Verdict]:
-        """Whether each gold can be graded against: its verdict is `correct` where it can be read.
+        """Verdicts that are `correct` for the data set's answers (`golds`) that can be read.
 
-        'strict': a number, a formula, a structure of such, or words, and no string that only
-        itself could equal. 'reference': its extraction finds answers with something in them.
-        A gold that takes too long to read is not readable.
+        Mode 'strict' reads numbers, formulas, structures of these and words, but no text that only
+        the same text could equal. In mode 'reference' VinePPO's extraction must find answers, none
+        of them blank. An answer that takes too long to read is not readable.
         """
         if self.mode == "reference" and self.style == "gsm8k":
             return [Verdict(bool(gold.strip())) for gold in golds]
         return self._grade([(self.mode, None, gold) for gold in golds])
 
     def grade_responses(self, items: Iterable[tuple[str, str, str]]) -> list[Verdict]:
-        """The verdicts on (response, gold, problem), in order: extract, then grade.
-
-        What a gold may be and when the problem matters: see `grade_response`.
-        """
+        """The verdicts on (response, gold, problem), in order, by the rules of `grade_response`."""
         return self._grade([self._response_job(*item) for item in items])
 
     def _job(self, prediction: str | None, gold: str) -> Job | bool:
-        """The pair to compare, or the verdict itself where the reference compares strings."""
+        """The job of comparing a pair, or its verdict where comparing strings is enough."""
         if prediction is None:
             return False
         if self.mode == "strict":
@@ -142,7 +139,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         if self.style == "gsm8k":
             return equal_gsm8k(prediction, gold)
         if prediction == gold:
-            return True  # as lists of one extraction always are
+            return True  # equal texts have equal lists of answers
         return ("reference", tuple(bare_answers(prediction)), tuple(bare_answers(gold)))
 
     def _response_job(self, response: str, gold: str, problem: str) -> Job | bool:
@@ -186,7 +183,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         return Verdict(correct)
 
     def _compare(self, jobs: list[Job]) -> dict[Job, Verdict]:
-        """The workers' verdicts on distinct jobs."""
+        """Gives distinct jobs to the workers and returns their verdicts."""
         if os.getpid() != self._pid:
             self._finalizer.detach()
             self._own_new_workers()
@@ -257,7 +254,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
     def _lose(
         self, worker: WorkerProcess, status: Literal["timeout", "error"]
     ) -> list[tuple[Job, Verdict]]:
-        """Take a worker out of service; its current job, if any, gets the status."""
+        """Take a worker out of service; the verdict on its job, if it has one, gets the status."""
         self._live.remove(worker)
         worker.terminate()
         self._dying.append((worker, time.monotonic() + self.grace_s))
@@ -268,7 +265,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         return [] if worker.job is None else [(worker.job, Verdict(False, status))]
 
     def _remember(self, job: Job, verdict: Verdict) -> None:
-        """Keep a verdict, also a timeout, which would come again; an error may not come again."""
+        """Keep a verdict or a timeout, which would recur; not an error, which may not recur."""
         if verdict.status == "error" or sum(map(characters_of, job[1:])) > LONGEST_CACHED:
             return
         self._verdicts[job] = verdict
@@ -279,7 +276,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
 def _end_all(
     live: list[WorkerProcess], dying: list[tuple[WorkerProcess, float]], pid: int, grace_s: float
 ) -> None:
-    """End every worker, unless this is a forked child: they are its parent's."""
+    """End every worker. Does nothing in a forked child, whose parent owns the workers."""
     if os.getpid() != pid:
         return
     workers = [*live, *(worker for worker, _ in dying)]

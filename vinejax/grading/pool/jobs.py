@@ -1,8 +1,8 @@
-"""A job of comparing, and its two verdicts: a cheap one for any process, a full one for workers.
+"""Comparison jobs and their verdicts: a cheap verdict in any process, a full verdict in a worker.
 
-A job is (mode, prediction, gold). In mode 'strict' prediction and gold are strings, in mode
-'reference' tuples of strings: the answers that the reference extracts from each side. A prediction
-of None asks whether the gold, a string, is readable.
+A job is (mode, prediction, gold); `gold` is the data set's answer. In mode 'strict' both are
+strings, in mode 'reference' tuples of strings: the answers that VinePPO's rules extract from each
+side. A prediction of None asks whether `gold`, a string, can be read.
 """
 
 from typing import Any, Literal
@@ -14,12 +14,12 @@ Mode = Literal["strict", "reference"]
 Answer = str | tuple[str, ...]
 Job = tuple[Mode, Answer | None, Answer]
 
-# No gold of any data set here has a tenth of it; a job must also fit into a pipe at once.
+# Ten times the longest answer of any data set here; a job must also fit into a pipe at once.
 LONGEST_ANSWER = 5000
 
 
 def cheap_verdict(job: Job) -> bool | None:
-    """The verdict where it takes no time: equal strings, plain numbers, easy rules; else None."""
+    """The verdict if it takes no time (equal strings, plain numbers, easy rules); else None."""
     mode, prediction, gold = job
     if prediction is None:
         return _cheap_readable(mode, str(gold))
@@ -48,7 +48,7 @@ def _cheap_readable(mode: Mode, gold: str) -> bool | None:
 
 
 def full_verdict(mode: Mode, prediction: Any, gold: Any) -> bool:
-    """The verdict, however long it takes. Only for a process that may be killed."""
+    """The verdict, however long it takes. Call it only in a process that can be killed."""
     if prediction is None:
         return reference.readable_reference(gold) if mode == "reference" else readable_strict(gold)
     if mode == "reference":

@@ -15,10 +15,10 @@ STARTUP_S = 120.0  # importing sympy on a machine that is busy with other things
 
 
 class WorkerProcess:
-    """A worker of its own module, never a fork: it needs no `__main__` guard and no copy of us.
+    """A worker, started as a module and not forked: it needs no `__main__` guard or copied memory.
 
-    `job` is what it is working on, `deadline` (of `time.monotonic`) when that, or starting, must
-    be over. `fileno` makes it selectable.
+    `job` is its current job; `deadline`, in the time of `time.monotonic`, is when that job, or the
+    start, must be over. `fileno` makes it selectable.
     """
 
     def __init__(self, settings: dict[str, Any]):
@@ -45,7 +45,7 @@ class WorkerProcess:
         return self.stdout.fileno()
 
     def give(self, job: Job, timeout_s: float) -> None:
-        """Start it on a job; its wall-clock limit begins now, for an idle worker reads at once."""
+        """Sends a job; its time limit begins now, because an idle worker reads at once."""
         mode, prediction, gold = self.job = job
         self.deadline = time.monotonic() + timeout_s
         self._write({"mode": mode, "prediction": prediction, "gold": gold})
@@ -57,10 +57,10 @@ class WorkerProcess:
             self.stdin.write(data + b"\n")
             self.stdin.flush()
         except BrokenPipeError:
-            pass  # it is dead; whoever reads next finds the end of its replies
+            pass  # the worker is dead; the next `receive` raises EOFError
 
     def receive(self) -> dict[str, Any] | None:
-        """Its reply; None while that is not complete. Raises EOFError when it has ended."""
+        """The worker's reply; None while it is incomplete. Raises EOFError if the worker ended."""
         data = self.stdout.read()
         if data == b"":
             raise EOFError
@@ -78,7 +78,7 @@ class WorkerProcess:
         return self.process.poll() is not None
 
     def finish(self, grace_s: float) -> None:
-        """After `terminate`: give it the grace, kill it, and close its pipes."""
+        """Waits up to `grace_s` after `terminate`, then kills the process, and closes its pipes."""
         try:
             self.process.wait(grace_s)
         except subprocess.TimeoutExpired:

@@ -1,9 +1,9 @@
-"""The process that compares answers: `python -m vinejax.grading.pool.worker`, see `grader.py`.
+"""The process that compares answers: `python -m vinejax.grading.pool.worker`, run by the pool.
 
-One JSON object a line in, one out. The first line in is the settings, the first line out says
-that everything is imported; from then on the answer to {"mode", "prediction", "gold"}, a job of
-`jobs.py`, is {"correct"} or {"error"}. Imports neither jax nor transformers. The pool kills a
-worker that takes too long; should the pool itself be gone by then, an alarm ends the worker.
+It reads and writes one JSON object per line. The first line that it reads is the settings, the
+first that it writes says that everything is imported. Then it reads jobs of `jobs.py` as {"mode",
+"prediction", "gold"} and writes {"correct"} or {"error"}. It imports neither jax nor transformers.
+The pool kills a worker that takes too long; if the pool has died by then, an alarm ends the worker.
 """
 
 import json
@@ -22,7 +22,7 @@ WARM_UP = {"strict": ("\\frac{x}{2}", "0.5x"), "reference": (["\\frac{x}{2}"], [
 
 
 def main() -> None:
-    """Read jobs until there are no more."""
+    """Reads the settings, then jobs until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pool
     replies = os.fdopen(os.dup(1), "wb")
     # Whatever a library prints must not end up among the replies.
@@ -40,10 +40,7 @@ def main() -> None:
 
 
 def start(settings: dict[str, Any]) -> None:
-    """Set the limits, and compare one pair in each mode, which imports what the mode needs.
-
-    Raises ImportError where a library is missing.
-    """
+    """Sets the limits, and compares one pair in each mode to import the libraries of the mode."""
     limit = settings["memory_mb"] * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -53,7 +50,7 @@ def start(settings: dict[str, Any]) -> None:
 
 
 def serve(jobs: BinaryIO, replies: BinaryIO, compare: Callable[..., bool], alarm_s: float) -> None:
-    """Answer jobs one by one. An exception is an answer; running out of memory ends the process."""
+    """Answers jobs one by one, an exception as an error; lack of memory ends the process."""
     for line in jobs:
         job = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, alarm_s)

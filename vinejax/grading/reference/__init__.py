@@ -1,4 +1,4 @@
-"""The grading of the reference implementation (McGill-NLP/VinePPO), its mistakes included.
+"""VinePPO's grader (that of McGill-NLP/VinePPO, the code of the paper), its mistakes included.
 
-Read `compare.py` first, then `normalise.py` (spelling) and `symbolic.py` (what sympy decides).
+Read `compare.py` first, then `normalise.py` (spelling) and `symbolic.py` (comparison by sympy).
 """

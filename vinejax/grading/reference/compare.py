@@ -1,11 +1,11 @@
-"""The reference's verdict on two lists of answers, which published numbers depend on.
+"""The verdict of VinePPO's grader on two lists of answers, on which published figures depend.
 
 Reproduces `src/treetune/tasks/math_grader_minerva.py` (`eval_math`, `is_correct`, `math_equal`,
 `symbolic_equal`) and `gsm8k.py` of McGill-NLP/VinePPO, with their mistakes: 200 equals 2, [0,1]
 equals (0,1) and 3 hours equal 3 minutes. Use mode 'strict' for new work.
 
-Where we depart: no text of a model is evaluated as code (`symbolic.py`), and a comparison that
-overflows Python's stack or reaches a limit is False, where the reference raises or hangs.
+Differences: no text of a model is evaluated as code (`symbolic.py`), and a comparison that
+overflows Python's stack or reaches a limit is False, where VinePPO's grader raises or hangs.
 """
 
 import math
@@ -27,15 +27,15 @@ _PROSE = re.compile(r"\n|(?<![^\s])[A-Za-z']+[,:;]?(?:\s+[A-Za-z']+[,:;]?){2}")
 
 
 class Undecided(Exception):
-    """The cheap rules leave it to sympy."""
+    """Raised where the cheap rules cannot decide and sympy would have to."""
 
 
 def reference_answers(response: str, gold: str, problem: str = "") -> tuple[list[str], list[str]]:
-    """The answers of a response and of a gold, which is a worked solution or one bare answer.
+    """The answers of a response and of `gold`, which is a worked solution or one bare answer.
 
-    The reference only ever sees solutions, and extracts from both sides; so do we where the gold
-    is one. A gold such as '90^\\circ', with neither a box nor a sentence, is the answer itself,
-    and against it so is a response of that kind.
+    VinePPO's grader is only given solutions and extracts answers from both sides. The same is done
+    here if `gold` is a solution. A bare `gold` such as '90^\\circ', without a box or a sentence, is
+    itself the answer, and then so is a bare response.
     """
     if not _is_bare(gold):
         return extract_reference(response, problem), extract_reference(gold, problem)
@@ -44,7 +44,7 @@ def reference_answers(response: str, gold: str, problem: str = "") -> tuple[list
 
 
 def bare_answers(answer: str) -> list[str]:
-    """The list that the reference makes of one answer, bare or still in its box."""
+    """The list of answers that VinePPO's grader makes of one answer, which is bare or in a box."""
     return extract_reference(answer) if "boxed{" in answer else split_reference(answer)
 
 
@@ -57,20 +57,20 @@ def _is_bare(text: str) -> bool:
 
 
 def readable_reference(gold: str) -> bool:
-    """Whether the reference finds answers in a gold, and something in each of them."""
+    """Whether VinePPO's grader finds answers in `gold`, and none of them is blank."""
     answers = bare_answers(gold) if _is_bare(gold) else extract_reference(gold)
     return bool(answers) and all(answer.strip() for answer in answers)
 
 
 def equal_gsm8k(prediction: str, gold: str) -> bool:
-    """The reference's comparison of strings: only the prediction loses its commas [sic]."""
+    """VinePPO's comparison of strings: commas are removed from the prediction only [sic]."""
     return prediction.strip().replace(",", "").lower() == gold.strip().lower()
 
 
 def equal_reference(predictions: list[str], golds: list[str]) -> bool:
-    """Whether the last predictions, as many as there are golds, match the golds in any order.
+    """Whether the last predictions, as many as `golds`, match `golds` in any order.
 
-    May take long: only where it can be stopped. Source: `eval_math` and `is_correct`.
+    Has no time limit: call it in a process that can be killed. Source: `eval_math`, `is_correct`.
     """
     try:
         return _equal_lists(predictions, golds, symbolic_equal)
@@ -79,7 +79,7 @@ def equal_reference(predictions: list[str], golds: list[str]) -> bool:
 
 
 def cheap_reference(predictions: list[str], golds: list[str]) -> bool | None:
-    """What `equal_reference` would say, in microseconds; None where that takes sympy."""
+    """The result of `equal_reference` if it needs no sympy, in microseconds; else None."""
     try:
         return _equal_lists(predictions, golds, _undecided)
     except (Undecided, RecursionError):
@@ -92,7 +92,7 @@ def _undecided(prediction: str, gold: str) -> bool:
 
 def _equal_lists(predictions: list[str], golds: list[str], symbolic: Symbolic) -> bool:
     golds = list(dict.fromkeys(golds))
-    # With no golds the slice keeps everything, and nothing can match: Python's -0, as there.
+    # If `golds` is empty, [-0:] keeps all predictions and none can match, as in VinePPO's code.
     predictions = list(dict.fromkeys(predictions))[-len(golds) :]
     return _matching(predictions, golds, symbolic)
 
@@ -108,7 +108,7 @@ def _matching(predictions: list[str], golds: list[str], symbolic: Symbolic) -> b
 
 
 def equal_element(prediction: str, gold: str, symbolic: Symbolic) -> bool:
-    """Whether one answer equals one gold; unions of sets part by part, in any order."""
+    """Whether two answers are equal; the parts of unions of sets are compared in any order."""
     if "\\cup" in prediction and "\\cup" in gold:
         return _matching(prediction.split("\\cup"), gold.split("\\cup"), symbolic)
     numbers = _float(prediction.replace(",", "")), _float(gold.replace(",", ""))
@@ -125,7 +125,7 @@ def _float(text: str) -> float | None:
 
 
 def _number(text: str) -> float | None:
-    """A float, commas removed; '23%' and '23\\%' are hundredths."""
+    """The value of a number without its commas; '23%' and '23\\%' are 0.23, other texts None."""
     text = text.replace(",", "")
     number = _float(text)
     if number is None and text.endswith("%"):
@@ -135,7 +135,7 @@ def _number(text: str) -> float | None:
 
 
 def math_equal(prediction: str, gold: str, symbolic: Symbolic) -> bool:
-    """Same string, near numbers (a factor of 100 is forgiven), same parts or same formula."""
+    """Whether strings, numbers (up to a factor of 100), lists of parts or formulas are equal."""
     if prediction == gold:
         return True
     given, wanted = _number(prediction), _number(gold)
@@ -173,7 +173,7 @@ def _rows(matrix: str) -> list[list[str]]:
 
 
 def _equal_equations(prediction: str, gold: str, symbolic: Symbolic) -> bool:
-    """Two equations up to sign, or 'x = 5' against '5'."""
+    """Whether two equations are equal up to sign, or one answer is 'x = 5' and the other is 5."""
     sides, gold_sides = prediction.split("="), gold.split("=")
     if len(sides) == 2 and len(gold_sides) == 2:
         left = f"{sides[0].strip()} - ({sides[1].strip()})"

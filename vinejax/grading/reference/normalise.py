@@ -1,9 +1,9 @@
-"""How the reference rewrites an answer before it compares it: spelling, units, spaces.
+"""Rewrites an answer as VinePPO's grader does before it compares: spelling, units, spaces.
 
 Source: `strip_string` in `src/treetune/tasks/math_answer_exctraction.py` of McGill-NLP/VinePPO. The
 order of the passes matters and so do the oddities (`\\cdot` disappears, so `2\\cdot3` reads 23; a
-trailing `t` after a digit is a unit): published numbers depend on them. Every pass is linear in the
-length of the text, which the reference's lazy patterns are not.
+trailing `t` after a digit is a unit): published figures depend on them. Every pass takes linear
+time, which VinePPO's lazy patterns do not.
 """
 
 import re
@@ -20,7 +20,7 @@ _WHOLE = re.compile(r"-?[1-9][0-9]*|0")
 
 
 def normalise(text: str) -> str:
-    """An answer in the spelling in which the reference compares answers."""
+    """An answer in the spelling in which VinePPO's grader compares answers."""
     if _UNCHANGED.fullmatch(text):
         return text
     text = _layout_and_units(text)
@@ -50,7 +50,7 @@ def _layout_and_units(text: str) -> str:
 
 
 def _without_trailing_text(text: str) -> str:
-    """Drop everything from the first `\\text{` on, a unit, if the text ends in a brace."""
+    """Drop the first `\\text{` and all after it, taken for a unit, if the text ends in a brace."""
     start = text.find("\\text{")
     if start < 0 or not text.endswith("}"):
         return text
@@ -64,7 +64,7 @@ def _symbols(text: str) -> str:
     text = text.replace("\\cdot", "").replace("infinity", "\\infty")
     if "\\infty" not in text:
         text = text.replace("inf", "\\infty")
-    text = text.replace("+\\inity", "\\infty")  # [sic]: the reference's spelling
+    text = text.replace("+\\inity", "\\infty")  # [sic]: VinePPO's spelling
     text = text.replace("\\mathbf", "").replace("\\mathrm", "")
     text = _without_mbox(text)
     if "j" in text and "i" not in text:
@@ -85,13 +85,13 @@ def _without_mbox(text: str) -> str:
 
 
 def _brace_argument(text: str, command: str) -> str:
-    """`\\sqrt2` and a final `\\sqrt x` with braces; any letters count as the argument."""
+    """Put the argument of `\\sqrt2` or of a final `\\sqrt x`, digits and letters, in braces."""
     text = re.sub(rf"\\{command}(-?[0-9.a-zA-Z]+)", rf"\\{command}{{\1}}", text)
     return re.sub(rf"\\{command}\s+(\w+)$", rf"\\{command}{{\1}}", text)
 
 
 def _brace_fractions(text: str) -> str:
-    """`\\frac12` as `\\frac{1}{2}`; unchanged if any `\\frac` has too little behind it."""
+    """Rewrite `\\frac12` as `\\frac{1}{2}`; no change if too few characters follow any `\\frac`."""
     first, *rest = text.split("\\frac")
     parts = [first]
     for part in rest:
@@ -107,7 +107,7 @@ def _brace_fractions(text: str) -> str:
 
 
 def _slash_to_fraction(text: str) -> str:
-    """`a/b` as `\\frac{a}{b}` when each is a whole number or holds a `sqrt`."""
+    """Rewrite `a/b` as `\\frac{a}{b}` if each part is a whole number or contains `sqrt`."""
     if text.count("/") != 1:
         return text
     above, below = text.split("/")

@@ -1,17 +1,17 @@
-"""The comparisons that the reference leaves to sympy, without running text of a model as code.
+"""VinePPO's comparison by sympy, without running text of a model as code.
 
-The reference turns LaTeX into text (pylatexenc), and gives the text to sympy's `parse_expr`,
+VinePPO's grader turns LaTeX into text (pylatexenc), and gives the text to sympy's `parse_expr`,
 which builds Python code from it and runs `eval`. Here the first half is the same, so that
 implicit products, mixed numbers and factorials are read alike: sympy's own token transformations
 make the code. But the code is never run. It is parsed to a syntax tree, and `_Builder` walks the
 tree: numbers, symbols, `+ - * / ** or`, factorials and the functions listed below, nothing else.
-No attribute, subscript, comprehension, string operation, keyword or other name gets through; each
-is `Refused`, as is whatever is too large (the limits are below). To be called in a process that may
-be killed, because `simplify` has no limit of its own.
+Attributes, subscripts, comprehensions, string operations, keywords and other names are `Refused`,
+and so is a text or number beyond the limits below. Call this in a process that can be killed,
+because `simplify` has no time limit.
 
 Sources: `_parse_latex`, `_sympy_parse` and `should_allow_eval` in
 `src/treetune/tasks/math_grader.py`, `symbolic_equal` in `math_grader_minerva.py`. A `Refused` text
-is unequal; the reference mostly fails with an exception there and says the same.
+is unequal to all others; VinePPO's grader mostly raises there, with the same verdict.
 """
 
 import ast
@@ -35,7 +35,7 @@ MOST_BITS = 50_000  # of a power of numbers
 LARGEST_POWER = 200  # exponent of anything that is not a number
 LARGEST_FACTORIAL = 1000
 
-# The reference's own guards: it leaves such texts alone because sympy may hang on them.
+# VinePPO's own guards: it gives sympy no such text, because sympy may hang on it.
 _GUARDED = re.compile(
     r"\^[{(]|\^[0-9]+\^|\^-?[0-9][0-9]+|\*\*[0-9]+\*\*|\*\*-?[0-9][0-9]+|[0-9][0-9][0-9]+!"
 )
@@ -54,11 +54,11 @@ _FUNCTIONS = {name: getattr(sympy, name) for name in _FUNCTION_NAMES}
 
 
 class Refused(ValueError):
-    """The text is not a formula of the kinds above, or is too large."""
+    """Raised for text that is not a formula of the kinds above, or is too large."""
 
 
 def latex_to_text(latex: str) -> str:
-    """The reference's text for LaTeX: `\\frac{a}{b}` is `a/b`, braces vanish. Raises Refused."""
+    """LaTeX as VinePPO's plain text: `\\frac{a}{b}` is `a/b`, braces vanish. Raises Refused."""
     latex = latex.replace("\\tfrac", "\\frac").replace("\\dfrac", "\\frac")
     try:
         text = LatexNodes2Text().latex_to_text(latex.replace("\\frac", " \\frac"))
@@ -71,7 +71,7 @@ def latex_to_text(latex: str) -> str:
 
 
 def is_allowed(text: str) -> bool:
-    """Whether the reference would let sympy see this text: two unknown letters at most."""
+    """Whether VinePPO's grader gives this text to sympy: it has at most two unknown letters."""
     letters = text
     for word in _KNOWN_WORDS:
         letters = letters.replace(word, "")
@@ -114,14 +114,14 @@ def build_formula(text: str, implicit: bool = True) -> Any:
 
 @functools.cache
 def _names() -> dict[str, Any]:
-    """The names that the reference's parser knows; looked up by the tokenizer, never run."""
+    """The names that VinePPO's parser knows; the tokenizer looks them up, nothing is run."""
     known = {name: getattr(sympy, name) for name in sympy.__all__}
     kinds = types.BuiltinFunctionType
     return known | {k: v for k, v in vars(builtins).items() if isinstance(v, kinds)}
 
 
 class _Builder(ast.NodeVisitor):
-    """Syntax tree to sympy expression; a node without a method or an entry here is refused."""
+    """Builds a sympy expression from a syntax tree; refuses nodes that are not listed here."""
 
     def generic_visit(self, node: ast.AST) -> Any:
         raise Refused(type(node).__name__)
@@ -141,16 +141,16 @@ class _Builder(ast.NodeVisitor):
         return _OPERATORS[type(node.op)](self.visit(node.left), self.visit(node.right))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        """'2 or 3' is Python's `or` to the reference, and so its first number that is not 0."""
+        """VinePPO's grader reads '2 or 3' as Python's `or`: the first number that is not 0."""
         if not isinstance(node.op, ast.Or):
             raise Refused("an operator")
         values = [self.visit(value) for value in node.values]
         return next((value for value in values if value), values[-1])
 
     def visit_Call(self, node: ast.Call) -> Any:
-        """A function of the list, or what the tokenizer writes: `Symbol('x')`, `Integer(2)`.
+        """A call of a listed function, or one that the tokenizer writes, such as `Symbol('x')`.
 
-        `Function('f')(x)` is a letter in front of a bracket that nothing multiplied.
+        It writes `Function('f')(x)` for a letter before a bracket that is not read as a product.
         """
         match node:
             case ast.Call(keywords=[_, *_]):
@@ -169,7 +169,7 @@ class _Builder(ast.NodeVisitor):
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """base ** exponent, unless its size is beyond the limits."""
+    """base ** exponent. Raises Refused if the result would be too large."""
     if exponent.is_number:
         size = abs(complex(exponent))
         if base.is_Rational:

@@ -2,8 +2,8 @@
 
 Values are exact: 0.333 is not a third, 3.14 is not pi. Only a decimal of ten or more significant
 digits is taken for the number that it was printed from. Conventions: a percentage equals its
-number with or without the sign; a unit, a degree mark or a name (`x =`) that one side leaves out is
-no error, two different measures or names are; lists and sets have no order, tuples have; the
+number with or without the sign; a unit, a degree mark or a name (`x =`) that only one side has is
+ignored, but two units or names must agree; lists and sets have no order, tuples have one; the
 brackets of an interval count; a number in a base equals only the same digits in the same base.
 
 Nothing is ever run as code: answers are read by the parsers of this package and by nothing else.
@@ -19,7 +19,7 @@ MAX_CHARACTERS = 20_000
 
 _QUICK = re.compile(r"\\left|\\right|\\!|[\s$]|\.$")
 _QUICK_SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
-# Not one number, whatever is deleted between: `$5$ $6$`, `1, 234`, `5\left6`.
+# Two numbers, whatever is deleted between them: `$5$ $6$`, `1, 234`, `5\left6`.
 _APART = re.compile(r"[\d,](?:[\s$]|\\left|\\right)+[\d,]")
 # Commas that may separate thousands or items: no item of a list is written `000`.
 _AMBIGUOUS = re.compile(r"[1-9]\d{0,2}(?:,[1-9]\d\d)+")
@@ -28,7 +28,7 @@ _COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d(?:\d\d+)?)")  # 1,5 is a list,
 
 
 def cheap_strict(prediction: str, gold: str) -> bool | None:
-    """The verdict where no parser is needed: equal strings, plain numbers; None if in doubt."""
+    """The verdict on equal strings and plain numbers; None for pairs that need a parser."""
     if not prediction.strip() or not gold.strip():
         return False
     if len(prediction) > MAX_CHARACTERS or len(gold) > MAX_CHARACTERS:
@@ -41,7 +41,7 @@ def cheap_strict(prediction: str, gold: str) -> bool | None:
 
 
 def _quick(text: str) -> str:
-    """Without dollar signs, sizes and separators; a number with spaces inside keeps them."""
+    """A text without dollar signs, bracket sizes and separators; adjacent numbers stay apart."""
     s = text.strip().strip("$").strip()
     if _APART.search(s):
         return s
@@ -51,19 +51,19 @@ def _quick(text: str) -> str:
 
 
 def equal_strict(prediction: str, gold: str) -> bool:
-    """Whether two answers (bare, in dollars or in a box) are the same; never raises."""
+    """Whether two answers (bare, in dollar signs or in a box) are equal; never raises."""
     verdict = cheap_strict(prediction, gold)
     return _equal(prediction, gold) if verdict is None else verdict
 
 
 def _equal(prediction: str, gold: str) -> bool:
-    # Only here: mpmath costs a worker start-up time, and `cheap` runs without it.
+    # Imported here, because mpmath takes time to import and `cheap_strict` does not need it.
     from vinejax.grading.strict.answers import nodes, reader
     from vinejax.grading.strict.answers.ellipses import write_out_dots
     from vinejax.grading.strict.matching.answers import same_answer
 
     def same(x: str, y: str, thousands: bool = True) -> bool:
-        """`thousands`: whether 1,000 is one number in `x`."""
+        """Whether two cleaned answers are equal; `thousands`: `1,000` in `x` is one number."""
         sides = reader.read_answer(x, thousands), reader.read_answer(y)
         return same_answer(*map(write_out_dots, sides))
 
@@ -86,11 +86,11 @@ def _equal(prediction: str, gold: str) -> bool:
 
 
 def readable_strict(answer: str) -> bool:
-    """Whether an answer (bare, in dollars or in a box) is understood, as a gold has to be.
+    """Whether a data set's answer (bare, in dollar signs or in a box) can be read.
 
-    True for a number, a formula, a tuple, list, set, matrix or relation of such, and words. False
-    for an answer that would be compared as a string: empty, with brackets that do not close or
-    commands that no reader knows. Never raises, and takes bounded time.
+    True for words, a number, a formula, and a tuple, list, set, matrix or relation of these. False
+    for an answer that could only be compared as a string: one that is empty or has unclosed
+    brackets or unknown commands. Never raises, and takes bounded time.
     """
     if len(answer) > MAX_CHARACTERS:
         return False

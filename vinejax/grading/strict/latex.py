@@ -1,9 +1,9 @@
-"""LaTeX as a string: boxes, balanced braces, and one spelling for what is written in many.
+"""LaTeX as a string: boxes, balanced braces, and one spelling for each symbol and command.
 
 `clean_answer` rewrites an answer in the small dialect that the parsers of this package read: no
 delimiters, sizes or spacing commands, `\\frac` for every kind of fraction, sets in
 `SET_OPEN`..`SET_CLOSE`, and words, with or without `\\text`, in `OPEN`..`CLOSE` (marks.py).
-Everything here takes time about linear in the text, and never raises.
+Every function takes roughly linear time and never raises.
 """
 
 import re
@@ -15,13 +15,13 @@ from vinejax.grading.strict.english import quantities, words
 from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR, ROW, SET_CLOSE, SET_OPEN
 
 _BOX = re.compile(r"(?<!\\)\\+(?:boxed|fbox|framebox)(?![A-Za-z])")
-# Between boxes of one answer: no end of a sentence, and no blank line.
+# The text between boxes of one answer: no end of a sentence, and no blank line.
 _JOINT = re.compile(
     r"(?s)(?!.*\n\s*\n)(?:\\(?:text|mbox|mathrm)\s*\{|\\q?quad|and|or|&|[\s,;${}]|\\[()\[\],;!: ])*"
 )
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _SPACES = re.compile(r"\s*")
-MAX_BOXES = 4  # inside each other
+MAX_BOXES = 4  # nested in each other
 
 _COMMAND_OF = r"""times ×✕, cdot ·⋅∙, pi π, sqrt √, infty ∞, le ≤, ge ≥, ne ≠, approx ≈, pm ±, mp ∓,
     cup ∪, cap ∩, in ∈, emptyset ∅, ldots …"""
@@ -47,7 +47,7 @@ _TRANSLATE = str.maketrans(
 )
 _SUPERSCRIPTS = re.compile(r"(?:\^\{\d\}){2,}")
 
-# One name for each command, and the commands that are written in its place.
+# Each command, followed by the synonyms that are replaced by it.
 _SYNONYMS = rf"""
 \frac dfrac tfrac cfrac sfrac xfrac nicefrac; \binom dbinom tbinom; \le leq leqslant leqq;
 \ge geq geqslant geqq; \ne neq; < lt; > gt; | lvert rvert vert mid; [ lbrack; ] rbrack; * ast;
@@ -79,14 +79,14 @@ _DELIMITERS = re.compile(r"\\[()\[\]]")
 _PHANTOM = re.compile(r"\\[hv]?phantom\s*(?:\{[^{}]*\}|.)|\\[hv]space\*?\s*\{[^{}]*\}")
 _COLOUR = re.compile(r"\\(?:text)?color\s*(?:\[\w*\])?\s*\{[^{}]*\}")
 _NO_DELIMITER = re.compile(r"\\(?:left|right|bigl|bigr|Bigl|Bigr)\s*\.")
-# A set of numbers, but for newtons right after a number: 5\\,\\mathrm{N}.
+# A set of numbers, except for newtons right after a number: 5\\,\\mathrm{N}.
 _NUMBER_SET = re.compile(
     r"((?:[\d}]|\\pi)(?:\s|~|\\[,;: !])*\\mathrm\s*\{N\})"
     r"|\\(?:mathbf|mathrm|bm|boldsymbol|Bbb|mathds)\s*(?:\{([RZNQ])\}|([RZNQ])\b)"
 )
 _EMPHASIS = re.compile(r"\s*(\*\*|\*|__|`)([^*`]*)\1\s*[.]?\s*", re.DOTALL)
 _CUP_LETTER = re.compile(r"(?<=[\])])\s*U\s*(?=(?:\\left\s*)?[\[(])")
-# ]1,2] and [1,2[, as written in France; no endpoint here holds a bracket of its own.
+# ]1,2] and [1,2[, as written in France, with endpoints that contain no brackets.
 _FRENCH_OPEN = re.compile(r"(^|\\cup|\\in|=|:)(\s*(?:\\left\s*)?)\](?=[^\[\]()]*[,;])")
 _FRENCH_CLOSE = re.compile(r"([(\[][^\[\]()]*[,;][^\[\]()]*)\[(?=\s*(?:$|\\cup))")
 # Empty braces that are not a command's argument: {}5, 45{}^\circ
@@ -101,7 +101,7 @@ _LEAD = re.compile(
 
 
 def group_end(text: str, start: int) -> int:
-    """The index of the brace that closes the one at `start`, -1 if none does."""
+    """The index of the brace that closes the brace at `start`; -1 if none does."""
     depth = 0
     for match in _BRACE.finditer(text, start):
         if match.group() == "{":
@@ -114,7 +114,7 @@ def group_end(text: str, start: int) -> int:
 
 
 def is_balanced(text: str) -> bool:
-    """Whether every brace closes, and as many brackets close as open: `[0, 1)` does, `[0` not."""
+    """Whether every brace closes and as many brackets close as open, as in `[0, 1)`."""
     braces = brackets = 0
     for match in _BRACE.finditer(text):
         braces += (match.group() == "{") - (match.group() == "}")
@@ -126,19 +126,16 @@ def is_balanced(text: str) -> bool:
 
 
 def last_boxed(text: str) -> str | None:
-    """The contents of the last `\\boxed{..}` (or `\\fbox{..}`, or `\\boxed 5`); None without one.
-
-    A last box that never closes gives None: the answer was cut off.
-    """
+    """The contents of the last `\\boxed{..}`, `\\fbox{..}` or `\\boxed 5`; None if unclosed."""
     boxes = list(_BOX.finditer(text))
     return _box(text, boxes[-1].end()) if boxes else None
 
 
 def last_boxes(text: str) -> str | None:
-    """The contents of the last box and of the boxes that it makes a list with, with commas.
+    """The contents of the last box and the boxes joined to it, with commas; None without a box.
 
-    Boxes are one list where nothing but `and`, `or` and punctuation within a sentence stands
-    between them; equal contents count once.
+    Boxes are joined if only `and`, `or` and punctuation within a sentence stand between them. Equal
+    contents count once. None also if the last box is unclosed.
     """
     boxes = list(_BOX.finditer(text))
     last = _box(text, boxes[-1].end()) if boxes else None
@@ -166,7 +163,7 @@ def _box(text: str, end: int) -> str | None:
 
 
 def inside_boxes(text: str) -> str:
-    """The contents of the last boxes, or `text` itself; a box that never closes runs to the end."""
+    """The contents of the last boxes, or `text` if it has none; an unclosed box runs to the end."""
     for _ in range(MAX_BOXES):
         boxes = list(_BOX.finditer(text))
         if not boxes:
@@ -179,7 +176,7 @@ def inside_boxes(text: str) -> str:
 
 
 def clean_answer(text: str) -> str:
-    """Rewrite an answer in the dialect that the parsers read, see the top of this file."""
+    """Rewrite an answer in the dialect that the parsers read; the module docstring describes it."""
     s = re.sub(r"[\s~]{2,}", " ", inside_boxes(text).translate(_TRANSLATE))
     s = _SUPERSCRIPTS.sub(lambda m: "^{" + re.sub(r"\D", "", m.group()) + "}", s)
     if r"\\begin" in s:
@@ -196,7 +193,7 @@ def clean_answer(text: str) -> str:
     s = _EMPTY_GROUP.sub(lambda m: m.group(1) or " ", words.mark_words(_fonts(s)))
     s = _LEAD.sub("", s.replace("**", "^").replace("~", " "))
     if OPEN not in s:
-        s = s.replace(CLOSE, "")  # its other half went with the lead
+        s = s.replace(CLOSE, "")  # `_LEAD` dropped the opening mark
     s = re.sub(r"\s+", " ", s)
     s = _SPACED.sub(lambda m: m.group().replace(" ", ""), s)
     return _trim(s)
@@ -217,7 +214,7 @@ def _layout(s: str) -> str:
 
 
 def _trim(s: str) -> str:
-    """Drop punctuation at the ends and braces around the whole."""
+    """Drop punctuation at both ends, and braces around the whole text."""
     for _ in range(4):
         s = s.strip().rstrip(f"\\.,;: {AND}{OR}").lstrip(f"=, {AND}{OR}")
         if s.startswith("{") and group_end(s, 0) == len(s) - 1:
@@ -226,7 +223,7 @@ def _trim(s: str) -> str:
 
 
 def _commands(s: str) -> str:
-    """Replace commands by one spelling each; drop sizes, spaces and escapes."""
+    """Replace the synonyms of each command by its name; drop bracket sizes, spaces and escapes."""
 
     def in_one_spelling(match: re.Match[str]) -> str:
         name, symbol = match.groups()
@@ -252,7 +249,7 @@ _FONT = re.compile(
 
 
 def _fonts(s: str) -> str:
-    """Replace `\\text{..}` and the like by OPEN..CLOSE; nested ones become one."""
+    """Replace `\\text{..}` and the like by OPEN..CLOSE; nested commands become one pair."""
     out, stack, inside, last = [], [], 0, 0
     for match in _FONT.finditer(s):
         out.append(s[last : match.start()])
@@ -276,7 +273,7 @@ def _fonts(s: str) -> str:
 def split_outside_brackets(s: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
     """(parts, separators) of `s`, split where the pattern matches outside every bracket.
 
-    A bracket closes any other, as the ends of half-open intervals do.
+    Any closing bracket closes any opening bracket, as in half-open intervals.
     """
     parts, separators, depth, start, at = [], [], 0, 0, 0
     while match := _BRACKETS.search(s, at):

@@ -1,7 +1,7 @@
-"""The characters that a cleaned answer has beside LaTeX, of private use: no answer holds them.
+"""Characters that mark structure in a cleaned answer; cleaning drops them from its input.
 
 Words stand in OPEN..CLOSE, sets in SET_OPEN..SET_CLOSE, and rows of matrices end in ROW. AND and OR
-separate what these words join, as commas do.
+replace the words 'and' and 'or', which separate items as commas do.
 """
 
 OPEN, CLOSE = "\ue000", "\ue001"

@@ -1,4 +1,4 @@
-"""Plain numbers, read and compared exactly without a parser, sympy or mpmath."""
+"""Reads and compares plain numbers exactly, without a parser, sympy or mpmath."""
 
 import re
 from fractions import Fraction
@@ -14,7 +14,7 @@ _BASE = re.compile(r"[{(]?([0-9A-Z.]+)[})]?_\{?(\d{1,2})\}?")
 
 
 def read_decimal(text: str) -> Fraction | None:
-    """An integer, a decimal or `1e3`, exactly; None for anything else or for too many digits."""
+    """The exact value of an integer, a decimal or `1e3`; None for others or too many digits."""
     if len(text) > MAX_DIGITS:
         return None
     match = _DECIMAL.fullmatch(text)
@@ -31,7 +31,7 @@ def read_decimal(text: str) -> Fraction | None:
 
 
 def read_rational(text: str) -> Fraction | None:
-    """A decimal or a fraction of integers, exactly; None for anything else."""
+    """The exact value of a decimal or a fraction of integers; None for other texts."""
     value = read_decimal(text)
     if value is not None or len(text) > MAX_DIGITS or not text.isascii():
         return value
@@ -45,17 +45,17 @@ def read_rational(text: str) -> Fraction | None:
 
 
 def same_number(a: Fraction, b: Fraction, a_text: str, b_text: str) -> bool:
-    """Equal, exactly; or one is a long decimal that agrees with the other in all its digits."""
+    """Whether two numbers are equal, or one is a long decimal that the other rounds to."""
     if a == b or (read_decimal(a_text) is not None and read_decimal(b_text) is not None):
         return a == b
     return rounds_to(b, a_text) or rounds_to(a, b_text)
 
 
 def rounds_to(value: Fraction, shown: str) -> bool:
-    """Whether `shown`, a decimal of at least LONG_DECIMAL digits, is `value` to its last digit.
+    """Whether `value` rounds to `shown`, a decimal of at least LONG_DECIMAL digits.
 
-    Shorter decimals are never approximations: 0.333 is not a third. The last of the 16 or 17
-    digits of a double may be off by one.
+    Shorter decimals are never approximations: 0.333 is not a third. From 16 digits on, as in a
+    printed double, the last digit may be off by one.
     """
     exact = read_decimal(shown)
     if exact is None or significant_digits(shown) < LONG_DECIMAL:
@@ -66,21 +66,21 @@ def rounds_to(value: Fraction, shown: str) -> bool:
 
 
 def significant_digits(shown: str) -> int:
-    """The number of significant digits of a decimal with a point; 0 without one."""
+    """The number of significant digits of a decimal; 0 for a number without a decimal point."""
     if "." not in shown or "e" in shown.lower():
         return 0
     return len(shown.lstrip("+-0.").replace(".", ""))
 
 
 def join_thousands(text: str) -> str:
-    """`12,345` to `12345`; commas that separate groups of three digits, and no others."""
+    """Drop the commas that separate groups of three digits, as in `12,345`, and no others."""
     return _THOUSANDS.sub(_join, text) if "," in text else text
 
 
 def _join(match: re.Match[str]) -> str:
     before = match.string[: match.start()].rstrip("+- ")[-1:]
     after = match.string[match.end() :].lstrip(" ")[:1]
-    # What fills a bracket is a pair: (-36,104] is an interval, [1,200] no number.
+    # A pair fills its brackets: (-36,104] is an interval, [1,200] is no number.
     pair = before and before in "([\u2983" and after and after in ")]\u2984"
     return match.group() if pair else match.group().replace(",", "")
 

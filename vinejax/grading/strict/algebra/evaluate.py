@@ -1,6 +1,6 @@
-"""The value of a tree at a point: exact where it is rational, else to a given number of bits.
+"""Computes the value of a tree at a point, exactly if it is rational, else to a number of bits.
 
-Sizes are bounded before a number is made: a tower of powers or a factorial raises `TooLarge`
+Sizes are bounded before a number is computed: a tower of powers or a factorial raises `TooLarge`
 instead of filling the memory.
 """
 
@@ -25,22 +25,22 @@ Value = Any  # Fraction, or a real or complex number of mpmath
 
 
 class TooLarge(ArithmeticError):
-    """A number that would be too large to make."""
+    """Raised before a number is computed that would be too large."""
 
 
 class Undefined(ArithmeticError):
-    """No value here: division by zero, log of zero, infinity inside arithmetic."""
+    """Raised where a tree has no value: division by zero, log of zero, infinity in arithmetic."""
 
 
 class Evaluator:
     """Values of trees at `point`, a value for every variable, to `bits` bits.
 
-    `counted`: which of "deg", "pct" and "log" count: then a degree mark is pi/180, a per cent sign
-    1/100, and a log without a base is the decimal one. Otherwise the first two change nothing, as
-    people leave them out, and log is ln.
+    `counted` holds those of "deg", "pct" and "log" that are taken literally: then a degree mark is
+    pi/180, a per cent sign 1/100, and a log without a base is decimal. Otherwise the two marks
+    change nothing, as people leave them out, and log is ln.
 
-    `span` is the largest binary exponent, of either sign, of the numbers met so far that had to be
-    rounded: a sum of them needs more bits than that to show its smallest term.
+    `span` is the largest binary exponent, in absolute value, of the rounded numbers so far: a sum
+    of such numbers needs more bits than that to keep its smallest term.
     """
 
     def __init__(self, point: Mapping[str, Fraction], bits: int, counted: frozenset[str]) -> None:
@@ -77,7 +77,7 @@ class Evaluator:
         raise Undefined("a sum or product of nothing")
 
     def pair(self, a: Tree, b: Tree) -> tuple[Value, Value]:
-        """Both values, exact or neither, and within `span`."""
+        """The values of two trees, both as Fractions or both as numbers of mpmath."""
         x, y = self(a), self(b)
         if isinstance(x, Fraction) and isinstance(y, Fraction):
             return x, y
@@ -169,7 +169,7 @@ class Evaluator:
         return _bounded(Fraction(getattr(math, name)(*map(int, args))))
 
     def rounded(self, name: str, x: Value) -> Fraction:
-        """The floor or the ceiling of a number."""
+        """The floor or the ceiling of `x`, as `name` says."""
         if isinstance(x, Fraction):
             return Fraction(getattr(math, name)(x))
         self.check(0, self.mp.mag(x) if x else 0)
@@ -225,7 +225,7 @@ class Evaluator:
 
 @functools.cache
 def _context(bits: int) -> Any:
-    """A context of mpmath of its own: the global precision is never touched."""
+    """An mpmath context with `bits` bits; the global precision is unchanged."""
     context = mpmath.mp.clone()
     context.prec = bits
     return context
@@ -242,7 +242,7 @@ def _bounded(value: Fraction) -> Fraction:
 
 
 def _exact_power(base: Fraction, exponent: Fraction) -> Fraction | None:
-    """base**exponent where the root is rational: 4^{1/2}; None otherwise."""
+    """base**exponent if the root is rational, as in 4^{1/2}; else None."""
     index, n = exponent.denominator, exponent.numerator
     if base < 0 or index > 64 or max(abs(n), base.numerator, base.denominator) > 10**15:
         return None

@@ -1,7 +1,7 @@
-"""The tokens that are read as mathematics: a whitelist, so that code in any language is refused.
+"""Splits formulas into tokens by a whitelist, so that code in any language is refused.
 
-Numbers, single letters, words in their markers, commands and a few operators. No names, no
-attributes, no quotes.
+Tokens are numbers, single letters, words in marks, LaTeX commands and a few operators. Names
+of several letters, attributes and strings are refused.
 """
 
 import re
@@ -21,11 +21,11 @@ _TOKEN = re.compile(
 
 
 class Malformed(ValueError):
-    """Not an expression of the subset that is read, or one past the bounds."""
+    """Raised for text that is not a formula of the supported subset, or exceeds the bounds."""
 
 
 def tokenise(text: str) -> list[tuple[str, str]]:
-    """(kind, text) for each token; raises Malformed on the first character that is not known."""
+    """(kind, text) for each token; raises Malformed at the first unknown character."""
     tokens, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)

@@ -1,4 +1,4 @@
-"""Cleaned LaTeX or plain text to a tree: a recursive descent parser for arithmetic and algebra.
+"""A recursive descent parser for arithmetic and algebra: cleaned LaTeX or plain text to a tree.
 
 No text is ever run as code: the tokens of `lexer.py` are all that is read, and anything else is
 `Malformed`. The tree is made of the classes in `trees.py`. Length and depth are bounded before
@@ -42,7 +42,7 @@ def parse_formula(text: str) -> Tree:
 
 
 class _Parser:
-    """One token of look-ahead over `tokens`; every method returns the tree of what it read."""
+    """A parser with one token of look-ahead; each method of the grammar returns a tree."""
 
     def __init__(self, found: list[tuple[str, str]]) -> None:
         self.tokens, self.at, self.depth = found, 0, 0
@@ -62,7 +62,7 @@ class _Parser:
         return self.tokens[self.at - 1][1]
 
     def accept(self, *expected: str) -> bool:
-        """Whether the next token is one of these; then it is taken."""
+        """Whether the next token is one of `expected`; if so, takes it."""
         accepted = self.peek() in expected
         self.at += accepted
         return accepted
@@ -76,7 +76,7 @@ class _Parser:
         return tree
 
     def whole(self) -> Tree:
-        """A sum, or two with `\\over` or `\\choose` between them."""
+        """Reads a sum, or two sums with `\\over` or `\\choose` between them."""
         tree = self.sum()
         if self.accept("\\over"):
             return trees.Quotient(tree, self.sum())
@@ -110,7 +110,7 @@ class _Parser:
                 tree = self.join(tree, self.deeper(self.power))
 
     def ends_factor(self) -> bool:
-        """Whether no factor begins here."""
+        """Whether the next token begins no factor."""
         if self.kind() == "text":
             return False
         return self.peek() in _STOP or (self.peek() == "|" and self.bars)
@@ -121,7 +121,7 @@ class _Parser:
         return self.deeper(self.power)
 
     def join(self, left: Tree, right: Tree) -> Tree:
-        """Factors side by side: a mixed number if they look like one, else a product."""
+        """Joins adjacent factors: to a mixed number if they look like one, else to a product."""
         last = left.factors[-1] if isinstance(left, trees.Product) else left
         if isinstance(right, trees.Number) and (isinstance(last, trees.Number) or _is_word(last)):
             raise Malformed("a number right after a number or a word")
@@ -165,7 +165,7 @@ class _Parser:
         return tree
 
     def group(self) -> Tree:
-        """`{..}` holding an expression."""
+        """Reads an expression in braces."""
         self.take("{")
         outer, self.bars = self.bars, False
         tree = self.whole()
@@ -174,7 +174,7 @@ class _Parser:
         return tree
 
     def argument(self) -> Tree:
-        """The argument of a command such as \\frac: a group, or one digit or symbol as in TeX."""
+        """Reads an argument of a command such as \\frac: a group, or as in TeX one token."""
         if self.peek() == "{":
             return self.deeper(self.group)
         if self.kind() == "num" and len(self.peek()) > 1:
@@ -208,7 +208,7 @@ class _Parser:
         return trees.Call("abs", (tree,)) if token == "|" else tree
 
     def symbol(self, name: str) -> Tree:
-        """A variable with its primes and subscript; e and i without them are the constants."""
+        """Reads the primes and the subscript of a variable; a bare e or i is the constant."""
         while self.peek() in ("_", "'") and self.kind() == "op":
             name += self.subscript() if self.take() == "_" else "'"
         return trees.Symbol(name)
@@ -246,7 +246,7 @@ class _Parser:
         raise Malformed(f"unknown command {token}")
 
     def wrapped(self, token: str) -> Tree:
-        """`\\mathbb{R}`, `\\overline{AB}`: parsed as one symbol, whose name is the whole source."""
+        """Reads `\\mathbb{R}` or `\\overline{AB}` as one symbol, named by its whole source."""
         start = self.at
         self.argument()
         inner = "".join(text for _, text in self.tokens[start : self.at]).strip("{}")
@@ -262,7 +262,7 @@ class _Parser:
         return trees.Call("root", (radicand, index))
 
     def function(self, name: str) -> Tree:
-        """`\\sin^2 2x`, `\\log_2 8`: the argument runs to the next operator or function."""
+        """Reads `\\sin^2 2x` or `\\log_2 8`; the argument ends before an operator or function."""
         power: Tree | None = None
         base: Tree | None = None
         if name == "lg":
@@ -281,7 +281,7 @@ class _Parser:
         return tree if power is None else trees.Power(tree, power)
 
     def arguments(self) -> tuple[Tree, ...]:
-        """`(12, 18)`"""
+        """Reads arguments in brackets, such as `(12, 18)`."""
         self.take("(")
         arguments = [self.deeper(self.whole)]
         while self.accept(","):
@@ -305,7 +305,7 @@ def _is_word(tree: Tree) -> bool:
 
 
 def _repeating(token: str) -> trees.Number:
-    """`0.1\\overline{6}` as a fraction."""
+    """The exact number of a repeating decimal such as `0.1\\overline{6}`."""
     head, _, tail = token.partition("\\")
     whole, _, part = head.partition(".")
     block = re.sub(r"\D", "", tail)

@@ -1,9 +1,9 @@
-"""Whether two trees are the same function of their variables, or multiples of each other.
+"""Decides whether two trees are the same function of their variables, or multiples of each other.
 
-Rational constants are compared exactly. Everything else is compared at fixed points: an identity
-holds at all of them, and two different answers never agree at one to a hundred digits, or to as
-many more as the smallest and the largest number in them ask for. This needs no simplifier, so it
-takes milliseconds and cannot run away.
+Rational constants are compared exactly, all else by its values at fixed points: an identity holds
+at all points, and different answers practically never agree to a hundred digits, or to more digits
+where the numbers in them are very small or large. This needs no simplifier, so it takes
+milliseconds and always ends.
 """
 
 import itertools
@@ -25,7 +25,7 @@ ENOUGH = 3  # points at which both sides have a value
 SLACK = 40  # last bits that rounding may have changed
 # Bits needed per bit of span: sin x differs from x by x^3/6, whose exponent is three times that.
 DEPTH = 4
-MAX_WORK = 1_000_000  # bits times nodes: what would need more is taken for different
+MAX_WORK = 1_000_000  # bits times nodes; trees that need more count as different
 MAX_VARIABLES = 20
 MAX_WRITTEN = 6_000  # bits of a number that is written down
 
@@ -33,7 +33,7 @@ _FAILURES = (ArithmeticError, ValueError, TypeError, KeyError, RecursionError)
 
 
 def _readings(a: Tree, b: Tree) -> Iterator[frozenset[str]]:
-    """Which counted count: first all of them, then every other choice that makes a difference."""
+    """The values of `Evaluator.counted` to try: all notations in the trees, then all subsets."""
     present = set()
     for node in itertools.chain(nodes_of(a), nodes_of(b)):
         match node:
@@ -56,7 +56,7 @@ def is_infinite(tree: Tree) -> int:
 def same_value(a: Tree, b: Tree, counting: frozenset[str] = frozenset()) -> bool:
     """Whether two trees have the same value for all values of their variables.
 
-    `counting`: counted that no reading may leave out, see `Evaluator`.
+    `counting`: notations that are always taken literally, see `Evaluator.counted`.
     """
     if a == b:
         return True
@@ -85,7 +85,7 @@ def _same(a: Tree, b: Tree, counted: frozenset[str]) -> bool:
 def _confirmed(
     near: Callable[[int], tuple[bool, int]], compared: tuple[Tree, Tree], bits: int
 ) -> bool:
-    """The verdict of `near(bits)`, where a yes needs enough bits for the span that it reports.
+    """The verdict of `near(bits)`; True is confirmed with more bits if the span needs them.
 
     `e^x + 10^{-70}` is `e^x` to 240 bits, and no longer to 1,200.
     """
@@ -118,7 +118,7 @@ def _is_literal(tree: Tree) -> bool:
 
 
 def _rounds(tree: Tree, other: Tree, counted: frozenset[str]) -> bool:
-    """Whether the tree is a long decimal and the other the number it was printed from."""
+    """Whether `tree` is a long decimal that the value of `other` rounds to."""
     sign = 1
     while isinstance(tree, trees.Negative):
         tree, sign = tree.inner, -sign
@@ -134,9 +134,9 @@ def _rounds(tree: Tree, other: Tree, counted: frozenset[str]) -> bool:
 
 
 def _near(x: Any, y: Any, bits: int, floor: int = 0) -> bool:
-    """Equal, exactly if both are exact, else but for the last digits of `bits`.
+    """Whether two Fractions are equal, or other numbers agree in all but the last of `bits` bits.
 
-    `floor` is the least size that the digits are counted from.
+    `floor` is the least magnitude that the difference is relative to.
     """
     if isinstance(x, Fraction) and isinstance(y, Fraction):
         return x == y
@@ -146,7 +146,7 @@ def _near(x: Any, y: Any, bits: int, floor: int = 0) -> bool:
 
 
 def _points(names: list[str]) -> Iterator[dict[str, Fraction]]:
-    """Fixed rational points; half of them positive, where roots and logarithms are real."""
+    """Fixed rational points; every second is positive, where roots and logarithms are real."""
     generator = random.Random(" ".join(names))
     for index in range(POINTS):
         yield {
@@ -159,9 +159,9 @@ def _points(names: list[str]) -> Iterator[dict[str, Fraction]]:
 def _sample(
     a: Tree, b: Tree, names: list[str], counted: frozenset[str], bits: int
 ) -> tuple[list[tuple[Any, Any]], int]:
-    """Both values at the points that count, the real ones, or all if nothing is real; their span.
+    """(values of both trees at points where both are real, or at all points; largest span).
 
-    Raises Undefined if there are not enough.
+    Raises Undefined if too few points have values.
     """
     real, other, span = [], [], 0
     for point in _points(names):
@@ -182,7 +182,7 @@ def _sample(
 
 
 def real_value(tree: Tree) -> Any:
-    """A number of mpmath, or infinity, for a real constant; None for anything else."""
+    """The value of a real constant as a Fraction, or infinity; None for any other tree."""
     sign = is_infinite(tree)
     if sign or variables(tree):
         return sign * math.inf if sign else None
@@ -195,17 +195,14 @@ def real_value(tree: Tree) -> Any:
 
 
 def _fraction(value: evaluate.Value, places: int) -> Fraction:
-    """A real number of mpmath to some decimals; a fraction as it is."""
+    """The real part of `value` as a Fraction, truncated to `places` decimals if it is mpmath's."""
     if isinstance(value, Fraction):
         return value
     return Fraction(int(value.real * 10**places), 10**places)
 
 
 def as_rational(tree: Tree) -> trees.Number | None:
-    """The number that a tree is for all values of its variables.
-
-    None if it varies, and for numbers that are not rational or too long.
-    """
+    """The rational number that a tree equals at all points; None if it varies or is too long."""
     names = sorted(variables(tree))
     try:
         values = [

@@ -1,6 +1,6 @@
-"""Expression trees: what a formula is to the parser, the evaluator and the comparison.
+"""Expression trees, which the parser builds and the evaluator and the comparison read.
 
-Trees are frozen, hashable and compared by value. A number keeps how it was written, because a long
+Trees are frozen, hashable and compared by value. A number keeps its written form, because a long
 decimal may be the printed form of another number (`numbers.rounds_to`). `a - b` is a sum with a
 `Negative` in it, and no sum or product is empty.
 """
@@ -13,7 +13,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A rational number, and how it was written."""
+    """A rational number, and the text as which it was written."""
 
     value: Fraction
     shown: str
@@ -63,7 +63,7 @@ class Marked:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of one or more arguments; `log` carries its base as a second one."""
+    """A function of one or more arguments; `log` can have its base as a second argument."""
 
     name: str
     arguments: "tuple[Tree, ...]"
@@ -83,7 +83,7 @@ def number(value: int | Fraction) -> Number:
 
 
 def nodes_of(tree: Tree) -> Iterator[Tree]:
-    """The tree and everything in it, each once."""
+    """The tree and all its subtrees."""
     stack = [tree]
     while stack:
         node = stack.pop()

@@ -1,5 +1,5 @@
-"""Answers: `nodes.py` says what one can be, `reader.py` reads it from cleaned text.
+"""Answers: `nodes.py` defines their kinds, `reader.py` reads them from cleaned text.
 
-The others serve the reader or the comparison: matrices, measures, relations, sets of real numbers,
-and lists with dots.
+The other files serve the reader or the comparison: matrices, measures, relations, sets of real
+numbers, and lists with dots.
 """

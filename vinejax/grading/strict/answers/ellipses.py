@@ -16,12 +16,12 @@ _DOTS = re.compile(r"\s*\\ldots\s*")
 
 
 def write_out_dots(node: Node) -> Node:
-    """The node with the terms that dots stand for in it, if it is a list, set or tuple.
+    """Replaces the dots of a list, set or tuple by the terms that they stand for.
 
-    Also in the sides of a relation and in the sets of a union or the like. The terms before the
-    dots say what they are: an arithmetic progression if there are two, a geometric one if there
-    are three; one whole number before a larger one counts up to it. Where a progression has no
-    end, or one that is no number, it keeps its first terms and the dots.
+    Also replaces dots in the sides of a relation and in the sets of a union, intersection or
+    difference. The terms before the dots define an arithmetic progression by two terms, an
+    arithmetic or geometric progression by three; a whole number before a larger number counts up to
+    it. A progression without a numeric end keeps its first terms and the dots.
     """
     if isinstance(node, Relation) and len(node.sides) <= MAX_PARTS:
         return dataclasses.replace(node, sides=tuple(map(write_out_dots, node.sides)))
@@ -55,7 +55,7 @@ def _filled(before: tuple[Node, ...], dots: Node, after: tuple[Node, ...]) -> tu
 
 
 def _values(nodes: tuple[Node, ...]) -> list[Fraction]:
-    """The rational numbers that nodes are; [] if one is something else."""
+    """The values of nodes that are rational numbers; [] if any node is not."""
     bare = all(isinstance(n, Formula) and not n.prefix + n.unit for n in nodes)
     trees = [symbolic.as_rational(n.tree) for n in nodes if isinstance(n, Formula)] if bare else []
     return [] if None in trees else [tree.value for tree in trees if tree]
@@ -73,7 +73,7 @@ def _goes_on(terms: list[Fraction], step: Step) -> bool:
 
 
 def _step(start: list[Fraction], end: list[Fraction]) -> Step | None:
-    """The step from each term to the next, None where no one step fits all."""
+    """The step from each term to the next; None if no step fits all terms."""
     one = Fraction(1)
     if len(start) == 1 and end and start[0] < end[0] and start[0].denominator == 1:
         return one, one

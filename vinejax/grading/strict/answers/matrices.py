@@ -1,7 +1,4 @@
-"""Matrices: reading them, and sums, products and multiples of several as one matrix.
-
-A determinant of formulas is the formula that it stands for.
-"""
+"""Reads matrices, also sums, products and multiples of them, and determinants as formulas."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -41,7 +38,7 @@ _TERM = re.compile(
 
 
 def read_matrix(s: str, depth: int, read: Read) -> Node | None:
-    """The matrix, or for `cases` the list, that a cleaned text is; None for anything else."""
+    """Reads a matrix, a determinant (as a formula) or `cases` (as a list); None for other texts."""
     if "\\begin" not in s:
         return None
     match = _MATRIX.fullmatch(s)
@@ -72,7 +69,7 @@ def read_matrix(s: str, depth: int, read: Read) -> Node | None:
 
 
 def _determinant(grid: Grid, factor: Node) -> Tree | None:
-    """A formula times a small determinant of formulas; None for anything else."""
+    """`factor` times the determinant of a small grid of formulas; None for any other grid."""
     cells = _formulas(Matrix("", grid))
     if not cells or len(cells) != len(cells[0]) or len(cells) > MAX_ORDER:
         return None
@@ -80,7 +77,7 @@ def _determinant(grid: Grid, factor: Node) -> Tree | None:
 
 
 def _expanded(cells: "Cells") -> Tree:
-    """Along the first row; of no rows it is 1."""
+    """The determinant, by expansion along the first row; 1 for a matrix without rows."""
     if not cells:
         return number(1)
     first, *below = cells
@@ -94,7 +91,7 @@ def _read_list(read: Read, text: str, depth: int) -> tuple[Node, ...]:
 
 
 def _expression(s: str, depth: int, read: Read) -> Node | None:
-    """`2A + B C^T` for matrices A, B, C with cells that are formulas."""
+    """Reads an expression such as `2A + B C^T` of matrices of formulas as one matrix, or None."""
     matrices = list(_ONE.finditer(s))
     if not 1 <= len(matrices) <= MAX_MATRICES:
         return None
@@ -134,7 +131,7 @@ def _formulas(node: Node | None) -> Cells | None:
 
 
 def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, int]:
-    """The product of the matrices side by side from `at` on, and where it ends."""
+    """(product of the adjacent matrices from index `at` on, or None; the index after them)."""
     result: Cells | None = None
     while factor := _FACTOR.match(s, at):
         grid, at = grids[int(factor.group(1))], factor.end()

@@ -10,7 +10,7 @@ from vinejax.grading.strict.answers.nodes import Formula, Node, Ratio, Text
 from vinejax.grading.strict.english import units, words
 from vinejax.grading.strict.marks import AND, CLOSE, OPEN
 
-# unit: (what it is measured in, how many of that)
+# unit: (base unit, number of base units in it)
 _SCALES = {
     unit: (base, Fraction(count))
     for unit, base, count in map(
@@ -26,7 +26,7 @@ _NOON = {"noon": 12 * 60, "midnight": 0}
 
 
 def unit_scale(unit: str) -> tuple[str, Fraction] | None:
-    """(what a unit is measured in, how many of that); areas, volumes and rates too."""
+    """(base unit, number of base units) of a unit, also of area, volume or rate, or None."""
     match = re.fullmatch(r"([a-z]+)(?:/([a-z]+))?([23]?)", unit)
     if not match or any(u and u not in _SCALES for u in match.group(1, 2)):
         return None
@@ -39,7 +39,7 @@ def unit_scale(unit: str) -> tuple[str, Fraction] | None:
 
 
 def compound_measure(s: str) -> Formula | None:
-    """`6 feet 2 inches`, `1 hour, 20 minutes`: a measure in units that get smaller, as one."""
+    """Reads `6 feet 2 inches` or `1 hour, 20 minutes` as one number in the last unit; else None."""
     parts, at = [], 0
     while match := _PART.match(s, at):
         parts.append((match.group(1), units.unit_key(match.group(2)), match.group(2)))
@@ -56,7 +56,7 @@ def compound_measure(s: str) -> Formula | None:
 
 
 def unit_as_factor(tree: Tree, unit: str, other: Tree) -> Tree | None:
-    """`5 kg` in the unit that the only letter of a product stands for: 5000 g for `x g`."""
+    """`5 kg` as 5 * 1000 * g if `other` has the variable g; None if no variable is such a unit."""
     letters = variables(other)
     letter = unit.strip(OPEN + CLOSE + " ")
     if letter in units.LETTERS & letters:
@@ -71,7 +71,7 @@ def unit_as_factor(tree: Tree, unit: str, other: Tree) -> Tree | None:
 
 
 def time_of_day(node: Node) -> tuple[int, str] | None:
-    """(minutes, half) of a time of day: half 'am', 'pm', or '' where it is not said."""
+    """(minutes, 'am', 'pm' or '' if not stated) of a time of day; None for other nodes."""
     if isinstance(node, Text):
         minutes = _NOON.get(words.text_key(node.source))
         return None if minutes is None else (minutes, "pm" if minutes else "am")
@@ -96,7 +96,7 @@ def time_of_day(node: Node) -> tuple[int, str] | None:
 
 
 def same_time(a: tuple[int, str], b: tuple[int, str]) -> bool:
-    """8:05 may be morning or evening where the other says which; 15:30 is 3:30 PM."""
+    """Whether two times are equal; 8:05 without am or pm equals 8:05 AM and 8:05 PM."""
     if a[0] == b[0] or bool(a[1]) == bool(b[1]):
         return a[0] == b[0]
     bare, exact = (a, b) if b[1] else (b, a)

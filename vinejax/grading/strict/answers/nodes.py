@@ -8,22 +8,22 @@ from vinejax.grading.strict.algebra.trees import Tree
 
 @dataclass(frozen=True)
 class Read:
-    """What all nodes share: the cleaned text that it was read from ('' where it was derived)."""
+    """The base of all nodes: `source` is the cleaned text that was read, '' for a derived node."""
 
     source: str
 
 
 class Raw(Read):
-    """Text that was not understood."""
+    """Text that no reader understood."""
 
 
 class Text(Read):
-    """Words."""
+    """An answer in words, such as `blue`."""
 
 
 @dataclass(frozen=True)
 class Formula(Read):
-    """A number or an expression, with the words before and after it ('' without)."""
+    """A number or an expression; `prefix` and `unit` are the words before and after it, or ''."""
 
     tree: Tree
     prefix: str = ""
@@ -32,7 +32,7 @@ class Formula(Read):
 
 @dataclass(frozen=True)
 class Based(Read):
-    """A number with the base it is written in."""
+    """A number in a stated base, such as `204_5`."""
 
     digits: str
     base: int
@@ -40,7 +40,7 @@ class Based(Read):
 
 @dataclass(frozen=True)
 class Ratio(Read):
-    """`a:b`, also a time of day."""
+    """A ratio `a:b`, or a time of day such as `8:05`."""
 
     parts: tuple[Formula, ...]
     unit: str = ""
@@ -57,7 +57,7 @@ class Sequence(Read):
 
 @dataclass(frozen=True)
 class Collection(Read):
-    """Several nodes; kind is set (in braces), list, union, intersection or difference.
+    """Several nodes; `kind` is 'set' (in braces), 'list', 'union', 'intersection' or 'difference'.
 
     `joiner` says whether the items of a list are joined by "and" or "or", or by commas alone ("").
     """
@@ -69,7 +69,7 @@ class Collection(Read):
 
 @dataclass(frozen=True)
 class Matrix(Read):
-    """Rows of nodes; `bars` for a determinant."""
+    """A matrix as rows of nodes; `bars`: it is written as a determinant."""
 
     rows: tuple[tuple["Node", ...], ...]
     bars: bool = False
@@ -77,7 +77,7 @@ class Matrix(Read):
 
 @dataclass(frozen=True)
 class Relation(Read):
-    """A chain `side op side op ..`; ops are `=`, `<`, `<=`, `!=`, `in`: `a > b` is `b < a`."""
+    """A chain `side op side ..`; ops are `=`, `<`, `<=`, `!=`, `in`. `a > b` is read as `b < a`."""
 
     sides: tuple["Node", ...]
     ops: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Reading an answer: from the outside in, lists and relations before brackets before formulas.
+"""Reads an answer from the outside in: lists and relations, then brackets, then formulas.
 
 `read_answer` never raises: text that it does not understand is a `Raw`, equal only to itself.
 """
@@ -24,7 +24,7 @@ _CUP = re.compile(r"\\cup(?![A-Za-z])")
 _CAP = re.compile(r"\\cap(?![A-Za-z])")
 _WITHOUT = re.compile(r"\\setminus(?![A-Za-z])")
 _COLON = re.compile(r":(?!=)")
-_PLAIN = re.compile(r"[^\\^_{}|=<>]*[^\W\d_][^\\^_{}|=<>]*")  # words that are nothing else
+_PLAIN = re.compile(r"[^\\^_{}|=<>]*[^\W\d_][^\\^_{}|=<>]*")  # words without mathematics
 _DOTS = re.compile(r"\s*\\ldots\s*")
 _SET = re.compile(r"^\s*(?:[(\[].*[)\]]|\\mathbb\{R\}|\\emptyset)\s*$", re.DOTALL)
 _APPROX = re.compile(r"\\approx(?![A-Za-z])")
@@ -63,7 +63,7 @@ def _read(s: str, depth: int) -> Node:
 
 
 def read_choice(s: str) -> tuple[str, Node | None] | None:
-    """(letter, what it says) of a multiple choice answer; None for any other answer."""
+    """(letter, node of the wording or None) of a multiple choice answer; None for other answers."""
     parts = choices.split_choice(s)
     if parts is None or not parts[1]:
         return parts and (parts[0], None)
@@ -72,7 +72,7 @@ def read_choice(s: str) -> tuple[str, Node | None] | None:
 
 
 def is_understood(node: Node) -> bool:
-    """Whether nothing in a structure would be compared as a string, but for words and names."""
+    """Whether no part of a node, except words and names, would be compared as a string."""
     if isinstance(node, nodes.Raw):
         return _PLAIN.fullmatch(node.source) is not None
     if isinstance(node, nodes.Sequence | nodes.Collection):
@@ -95,7 +95,7 @@ def _unwrap(s: str) -> str:
 
 
 def open_lists(members: list[Node]) -> tuple[Node, ...]:
-    """Lists inside lists opened up."""
+    """The members, with every list among them replaced by its items."""
     flat: list[Node] = []
     for node in members:
         if isinstance(node, nodes.Collection) and node.kind == "list":
@@ -106,7 +106,7 @@ def open_lists(members: list[Node]) -> tuple[Node, ...]:
 
 
 def _restated(s: str, depth: int) -> Node | None:
-    """The set of `x < 2 : (-\\infty, 2)`, which says the same twice."""
+    """The set in `x < 2 : (-\\infty, 2)`, which states it twice; None for other texts."""
     parts = latex.split_outside_brackets(s, _COLON)[0]
     if len(parts) != 2 or not _SET.search(parts[1]):
         return None
@@ -125,7 +125,7 @@ def _list(s: str, depth: int) -> Node | None:
         return None
     if measure := measures.compound_measure(s):
         return measure
-    if {AND, OR} <= set(separators):  # `and` binds closer
+    if {AND, OR} <= set(separators):  # `and` binds closer than `or`
         parts = latex.split_outside_brackets(s, _OR)[0]
         return _joined(s, tuple(_read(p, depth) for p in parts if p.strip()), "or")
     members = open_lists([_read(p, depth) for p in parts if p.strip()])
@@ -134,7 +134,7 @@ def _list(s: str, depth: int) -> Node | None:
 
 
 def _joined(s: str, members: tuple[Node, ...], joiner: str) -> nodes.Collection:
-    """A list; of inequalities `or` makes the union and `and` what they have in common."""
+    """A list; inequalities joined by `or` become a union, by `and` an intersection."""
     joined = nodes.Collection(s, "list", members, joiner)
     if not joiner or not all(map(_restricts, members)) or real_sets.subject_of(joined) in ("", "?"):
         return joined
@@ -142,14 +142,14 @@ def _joined(s: str, members: tuple[Node, ...], joiner: str) -> nodes.Collection:
 
 
 def _restricts(node: Node) -> bool:
-    """Whether a node says where a variable is, and not what it is."""
+    """Whether a node is an inequality, or several joined by `and` or `or`, without an equation."""
     if isinstance(node, nodes.Collection):
         return node.kind in ("union", "intersection") and node.joiner != ""
     return isinstance(node, nodes.Relation) and "=" not in node.ops
 
 
 def _approximate(s: str, depth: int) -> Node | None:
-    """The exact side of `a \\approx b`, which is b where a is only a name."""
+    """The exact side of `a \\approx b`: a, or b if a is only a name; None for other texts."""
     parts = latex.split_outside_brackets(s, _APPROX)[0]
     if len(parts) == 1:
         return None
@@ -158,7 +158,7 @@ def _approximate(s: str, depth: int) -> Node | None:
 
 
 def _signs(s: str, depth: int) -> Node | None:
-    """`a \\pm b` is the two values of it."""
+    """The list of the two values of `a \\pm b`; None for other texts."""
     if "\\pm" not in s and "\\mp" not in s:
         return None
     both = [
@@ -205,7 +205,7 @@ def _union(s: str, depth: int) -> Node | None:
 
 
 def _without(s: str, depth: int) -> Node | None:
-    """A set less another: R \\ {0}."""
+    """The difference of two sets, such as R \\ {0}; None for other texts."""
     parts = latex.split_outside_brackets(s, _WITHOUT)[0]
     if len(parts) != 2 or not all(p.strip() for p in parts):
         return None
@@ -234,7 +234,7 @@ def _bracketed(s: str, depth: int) -> Node | None:
     if len(parts) > 1 and not {AND, OR} & set(separators):
         return nodes.Sequence(s, s[0], tuple(_read(p, depth) for p in parts), s[-1])
     if re.fullmatch(r"\(\s*[A-Za-z]\s*\)", s):
-        return None  # a choice
+        return None  # a multiple choice answer
     return _read(inner, depth) if s[0] + s[-1] in ("()", "[]") else nodes.Raw(s)
 
 
@@ -276,7 +276,7 @@ def _leaf(s: str, depth: int) -> Node:
 
 
 def _said(s: str) -> Node:
-    """Words: a number, a set of numbers, or only words."""
+    """The node of words: of a number in words, of a named set of numbers, or a text."""
     count = quantities.spoken_number(s.strip(OPEN + CLOSE))
     if count is not None:
         return nodes.Formula(s, number(count))
@@ -287,7 +287,7 @@ def _said(s: str) -> Node:
 
 
 def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
-    """(words before, formula, words after), the most likely first."""
+    """Ways to divide a text into (words before, formula, words after), the most likely first."""
     before = _PREFIX.fullmatch(s)
     if words.changes_meaning(s) or before and words.says_loss(before[1]):
         return [("", s, "")]

@@ -17,7 +17,7 @@ _ONE_BOUND = (("<",), ("<=",))  # |x| < 3 is about x, 1 < |x| < 3 about |x|
 
 @dataclass(frozen=True)
 class _Span:
-    """An interval whose ends have values: `low` and `high` are floats of mpmath or infinite."""
+    """An interval with numeric ends: `low` and `high` are Fractions or infinite."""
 
     low: Any
     high: Any
@@ -33,12 +33,12 @@ class _Span:
 
 
 def as_intervals(node: Node) -> list[Sequence] | None:
-    """The intervals that `x < 2`, `-2 <= x <= 7`, `x != 3`, `|x| > 1` or sets of such stand for.
+    """The intervals of `x < 2`, `-2 <= x <= 7`, `x != 3`, `|x| > 1`, or of sets of these.
 
-    In order and merged where the ends are numbers. None for anything else, and for sets of sets
-    whose ends are no numbers. Where commas alone stand between them, inequalities are meant to
-    hold at once, unless nothing would, `x < 1, x > 2`; and a list of intervals is their union
-    unless two of them meet.
+    Intervals with numeric ends are sorted and merged. None for other nodes, and for intersections
+    and differences of sets without numeric ends. Inequalities with commas alone between them hold
+    at the same time, unless no number satisfies all (`x < 1, x > 2`). A list of intervals is their
+    union unless two of them touch or overlap.
     """
     intervals = _intervals(node)
     if intervals is None or len(intervals) > MAX_INTERVALS:
@@ -48,10 +48,7 @@ def as_intervals(node: Node) -> list[Sequence] | None:
 
 
 def subject_of(node: Node) -> str:
-    """The subject of inequalities: a variable, or a quantity such as `\\sin x` or `f(2)`.
-
-    '' where they name nothing, '?' where they name several things.
-    """
+    """The subject of inequalities, such as `x`, `\\sin x` or `f(2)`; '' if none, '?' if several."""
     names: set[str] = set()
     if isinstance(node, nodes.Relation):
         sides = node.sides[:1] if node.ops == ("in",) else node.sides
@@ -62,7 +59,7 @@ def subject_of(node: Node) -> str:
 
 
 def _subjects(side: Node, ops: tuple[str, ...]) -> set[str]:
-    """The variables in one side of a relation, or the quantity where the side is just one."""
+    """The variables in one side of a relation, or the side itself if it is one quantity."""
     if not isinstance(side, nodes.Formula):
         return {side.source}
     names = variables(side.tree)
@@ -117,13 +114,13 @@ def _of_collection(node: nodes.Collection) -> list[Sequence] | None:
 
 
 def _points(items: tuple[Node, ...]) -> list[Sequence] | None:
-    """The numbers of a set as intervals of one point."""
+    """The numbers of a set as intervals of one point each; None if an item is no bare formula."""
     bare = all(isinstance(item, nodes.Formula) and not item.prefix + item.unit for item in items)
     return [_interval("[", point, point, "]") for point in items] if bare else None
 
 
 def _excluding(items: tuple[Node, ...]) -> tuple[Node, ...]:
-    """`x != 1, 2` as `x != 1, x != 2`."""
+    """Expand `x != 1, 2` to `x != 1, x != 2`; other items stay as they are."""
     first = items[0] if items else None
     if not isinstance(first, nodes.Relation) or first.ops != ("!=",):
         return items
@@ -154,7 +151,7 @@ def _of_relation(node: nodes.Relation) -> list[Sequence] | None:
 
 
 def _of_inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[Sequence] | None:
-    """What `x < 2` or `|x| < 2` stands for; the brackets say whether its ends count."""
+    """The intervals of `x < 2` or `|x| < 2`; the brackets say whether the ends are included."""
     for side, other, inside in ((sides[0], sides[1], True), (sides[1], sides[0], False)):
         if distance := _distance(side, other):
             low, high = distance
@@ -170,7 +167,7 @@ def _of_inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[
 
 
 def _distance(side: Node, other: Node) -> tuple[Node, Node] | None:
-    """(c - r, c + r) of `|x - c|` against a number r."""
+    """(c - r, c + r) if `side` is `|x - c|` and `other` is a constant r; else None."""
     match side, other:
         case nodes.Formula(tree=trees.Call("abs", (inner,))), nodes.Formula(tree=radius):
             names = variables(inner)
@@ -196,7 +193,7 @@ _ALL = _interval("(", _MINUS_INFINITE, _INFINITE, ")")
 
 
 def _less_point(base: Sequence, point: Node) -> list[Sequence]:
-    """An interval less a point inside it."""
+    """The two intervals that remain of `base` without an inner point."""
     below = _interval(base.opening, base.items[0], point, ")")
     return [below, _interval("(", point, base.items[1], base.closing)]
 
@@ -215,11 +212,11 @@ def _spans(intervals: list[Sequence]) -> list[_Span] | None:
 
 
 def _merge(spans: list[_Span]) -> list[_Span]:
-    """Disjoint spans from left to right."""
+    """The union of spans as disjoint spans from left to right."""
     merged: list[_Span] = []
     for span in sorted(spans, key=lambda s: (s.low, s.open_low)):
         last = merged[-1] if merged else None
-        # Two ends at the same place touch unless both are open.
+        # Two ends at the same number touch unless both are open.
         if not last or (span.low, span.open_low and last.open_high) > (last.high, False):
             merged.append(span)
         elif (span.high, not span.open_high) > (last.high, not last.open_high):
@@ -230,13 +227,13 @@ def _merge(spans: list[_Span]) -> list[_Span]:
 
 
 def _are_apart(intervals: list[Sequence]) -> bool:
-    """Whether no two intervals have a point in common, or next to each other."""
+    """Whether no two intervals overlap or touch; True also for ends that are not numbers."""
     spans = _spans(intervals)
     return spans is None or len(_merge(spans)) == len(spans)
 
 
 def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
-    """The intersection of sets; None where ends are no numbers, unless there is one set."""
+    """The intersection of sets; None if there are several and their ends are not numbers."""
     if len(parts) == 1:
         return parts[0]
     shared = [_Span(-math.inf, math.inf, _ALL)]
@@ -249,7 +246,7 @@ def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
 
 
 def _difference(base: list[Sequence], removed: list[Sequence]) -> list[Sequence] | None:
-    """A set less another; ends that are no numbers only in an interval less a point."""
+    """The difference of two sets; None without numeric ends, except for an interval and a point."""
     gaps = _spans(removed)
     if gaps is None or _spans(base) is None:
         if len(base) != 1 or len(removed) != 1 or removed[0].items[0] is not removed[0].items[1]:
@@ -264,7 +261,7 @@ def _difference(base: list[Sequence], removed: list[Sequence]) -> list[Sequence]
 
 
 def _overlap(a: _Span, b: _Span) -> _Span | None:
-    """The intersection of two spans, None where it is empty."""
+    """The intersection of two spans; None if it is empty."""
     low = max(a, b, key=lambda s: (s.low, s.open_low))
     high = min(a, b, key=lambda s: (s.high, not s.open_high))
     if low.low > high.high or low.low == high.high and (low.open_low or high.open_high):

@@ -1,4 +1,4 @@
-"""Equations and inequalities: the same solutions, an interval, or a value behind its name."""
+"""Splits `x = 5` into name and value, and decides whether relations are multiples of each other."""
 
 import re
 
@@ -25,12 +25,12 @@ def named_value(node: Node) -> tuple[Node, Node] | None:
 
 
 def name_of(node: Node) -> str:
-    """The source of a side that only names something, '' for any other side."""
+    """The source of a side that only names a quantity; '' for any other side."""
     return node.source.strip() if _is_name(node) else ""
 
 
 def _is_name(node: Node) -> bool:
-    """Whether a left side only names what the right side says: x, f(x), AB, NO/BO, (x, y)."""
+    """Whether a side only names a quantity, as x, f(x), AB, NO/BO and (x, y) do."""
     match node:
         case nodes.Text():
             return True
@@ -45,7 +45,7 @@ def _is_name(node: Node) -> bool:
 
 
 def is_y_of_x(a: Node, b: Node) -> bool:
-    """Whether one is y and the other f(x): two names of the same function."""
+    """Whether one node is y and the other f(x), two names of the same function."""
     names = [re.sub(r"\s|\\", "", node.source) for node in (a, b)]
     return any(x == "y" and re.fullmatch(r"[fgh]\(x\)", y) for x, y in (names, names[::-1]))
 
@@ -72,13 +72,13 @@ def _is_application(head: Tree, others: list[Tree]) -> bool:
 
 
 def _labels(relation: nodes.Relation) -> set[str]:
-    """The letters that belong to a name: ABC of `\\angle ABC = 30`."""
+    """The letters of the objects that a relation names: ABC in `\\angle ABC = 30`."""
     names = [side for side in relation.sides if isinstance(side, nodes.Formula) and _is_name(side)]
     return {name.unit for name in names if name.unit}
 
 
 def same_solutions(a: nodes.Relation, b: nodes.Relation) -> bool:
-    """Two equations, or two inequalities, that are multiples of each other."""
+    """Whether two equations, or two inequalities, are multiples of each other."""
     operator = a.ops[0]
     if len(a.ops) > 1 or a.ops != b.ops or operator == "in" or _labels(a) != _labels(b):
         return False

@@ -1,4 +1,4 @@
-"""Multiple choice answers: a letter, alone or before what the choice says."""
+"""Multiple choice answers: a letter, alone or with the wording of the choice."""
 
 import re
 
@@ -9,7 +9,7 @@ _LABEL = re.compile(
     rf"(?s)[\s{{{OPEN}]*(?:\(([A-Za-z])\)|([A-H])[.:)](?=[\s}}{CLOSE}]))"
     rf"(?P<gap>[\s}}{CLOSE}]*)(?P<said>.*)"
 )
-# Where the answer goes on like this, the letter is part of a formula or one choice of several.
+# If the answer continues like this, the letter is part of a formula or one choice of several.
 _GOES_ON = re.compile(
     rf"[+*/^_=<>!|'%:.){SEPARATORS}]|\\(?:cdot|times|cup|cap|setminus|in|le|ge)\b"
 )
@@ -20,9 +20,9 @@ _DENIED = re.compile(
 
 
 def split_choice(source: str) -> tuple[str, str] | None:
-    """(letter, what it says) of `(C)`, `C`, `(C) blue`, `C. 12`; None for any other answer.
+    """(letter, wording or '') of `(C)`, `C`, `(C) blue`, `C. 12`; None for any other answer.
 
-    An answer with a second letter, or that denies the first, is no choice.
+    An answer that names a second letter or denies the first is no choice.
     """
     alone = _ALONE.fullmatch(source)
     if alone:

@@ -1,6 +1,6 @@
-"""Rewrite numbers as people write them to the notation that the parsers read: text in, text out.
+"""Rewrites numbers from everyday notation to the notation that the parsers read, text to text.
 
-Money, millions, ordinals, per cent, degrees with minutes, temperatures, decimals that go on, and
+Money, millions, ordinals, per cent, degrees with minutes, temperatures, repeating decimals, and
 bases in words. Each pass is a pattern that is linear in the text; none of them raises.
 """
 
@@ -15,7 +15,7 @@ _ROOM = rf"(?P<open>[\s~]*(?:\\[ ,;])?[\s~]*(?:{_TEXT}\{{[\s~]*)?)"
 _SCALE = re.compile(
     rf"(?<=[\d}}]){_ROOM}(?P<scale>{'|'.join(_FACTORS)})s?(?![\w-])(?P<close>\s*\}})?"
 )
-# The parts that 7 thousandths and 3 quarters are made of; in the singular after 1 only.
+# Fraction words, as in 7 thousandths and 3 quarters; in the singular after 1 only.
 _BELOW = {"half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6}
 _BELOW |= {"seventh": 7, "eighth": 8, "ninth": 9, "tenth": 10, "hundredth": 100}
 _BELOW |= {f"{word}th": 10**power for word, power in _SCALES.items()}
@@ -38,7 +38,7 @@ _POINTS_BETWEEN = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:\.\d{3}){2,}(?!\d|\.\d)
 _CURRENCIES = {"\\$": "dollars", "€": "euros", "£": "pounds", "¥": "yen", "¢": "cents"}
 _SIGN = r"(?P<sign>\\\$|[€£¥¢])"
 _TIMES = r"(?:\s*(?:\\cdot|\\times)\s*10\^\{\d+\})?"
-# Where the amount goes on, `\$4\frac{1}{2}`, the sign is left to be dropped.
+# If the amount continues, as in `\$4\frac{1}{2}`, the sign stays and is dropped later.
 _GOES = r"(?![\d.,]|\s*(?:[/^*(+-]|\\[dt]?frac))"
 _MONEY_BEFORE = re.compile(rf"{_SIGN}\s*\}}?\s*(?P<amount>-?[\d.,]*\d{_TIMES}){_GOES}")
 _MONEY_AFTER = re.compile(rf"(?P<amount>\d{_TIMES})\s*{_SIGN}")
@@ -76,7 +76,7 @@ _IN_BASE = re.compile(
 
 
 def plain_quantities(s: str) -> str:
-    """Rewrite the quantities of a text in the one notation that the parsers know."""
+    """Rewrite all quantities of a text in the notation that the parsers read."""
     s = _APOSTROPHES.sub(lambda m: m.group().replace("'", ""), s)
     s = _POINTS_BETWEEN.sub(lambda m: m.group().replace(".", ""), s)
     s = _KELVIN.sub(r"\\text{ K}", s)
@@ -104,8 +104,8 @@ def _scaled(match: re.Match[str]) -> str:
 
 
 def _part(match: re.Match[str]) -> str:
-    """A number with a fraction word as a fraction: `7 thousandths`. Left alone are `2 third`, which
-    lacks the plural, and `7 quarters`, which may be coins."""
+    """Rewrite the fraction word of `7 thousandths` as a factor. `2 third`, which lacks the plural,
+    and `7 quarters`, which may be coins, are unchanged."""
     before = match.string[max(0, match.start() - 3) : match.start()]
     count = re.search(r"(?<![\d.,/}])\d+\Z", before)
     number, below = int(count.group()) if count else 0, _BELOW[match["scale"]]
@@ -115,7 +115,7 @@ def _part(match: re.Match[str]) -> str:
 
 
 def _times(factor: str, match: re.Match[str]) -> str:
-    """A factor in place of its word; a text that goes on stays open."""
+    """The factor for a word, before `\\text{` if text follows, as in `\\text{million years}`."""
     opened = match["open"].strip(" ~,;\\\n\t")
     if "{" in opened:
         return factor if match["close"] else f"{factor}\\{opened}"
@@ -123,12 +123,12 @@ def _times(factor: str, match: re.Match[str]) -> str:
 
 
 def _power(match: re.Match[str]) -> str:
-    """`5 squared` as 5^{2}; braces that it did not open stay."""
+    """Rewrite `5 squared` as `5^{2}`; a closing brace stays if it was opened before the match."""
     return match["base"] + _POWERS[match["word"]] + ("" if match["open"] else match["close"] or "")
 
 
 def _minus(match: re.Match[str]) -> str:
-    """`negative 5` as -5; a text that goes on stays open."""
+    """Rewrite `negative 5` as `-5`; a `\\text{` that does not close after the word stays."""
     if match["close"] and not match["open"]:
         return match.group()
     opened = "" if match["close"] else match["open"] or ""
@@ -136,7 +136,7 @@ def _minus(match: re.Match[str]) -> str:
 
 
 def _without_ending(match: re.Match[str]) -> str:
-    """Drop the ending of 3rd where it belongs to the number, and the braces that it opened."""
+    """Drop the ending of `3rd` if it fits the number, with the braces around the ending."""
     digits = re.search(r"\d+$", match.string[max(0, match.start() - 4) : match.start()])
     number = int(digits.group()) if digits else 0
     last = 0 if number % 100 in (11, 12, 13) else number % 10
@@ -157,7 +157,7 @@ def _temperature(match: re.Match[str]) -> str:
 
 
 def _repeating(match: re.Match[str]) -> str:
-    """0.1666... as 0.1\\overline{6}; unchanged where the digits show no period."""
+    """Rewrite 0.1666... as 0.1\\overline{6}; no change if the digits show no period."""
     whole, digits = match.groups()
     for length in range(1, len(digits) // 2 + 1):
         block, times = digits[-length:], 3 if length == 1 else 2
@@ -187,7 +187,7 @@ _PARTS = {"half": 2, "quarter": 4, **{w: n for w, n in _ORDINALS.items() if n > 
 
 
 def spoken_number(text: str) -> Fraction | None:
-    """The number that words say: `twenty-five`, `two thirds`, `third`; None for other words."""
+    """The value of `twenty-five`, `two thirds`, `third` and the like; None for other words."""
     words = text.casefold().replace("-", " ").split()
     if not 0 < len(words) <= 12:
         return None
@@ -210,7 +210,7 @@ def spoken_number(text: str) -> Fraction | None:
 
 
 def _cardinal(words: list[str]) -> int | None:
-    """`two thousand five hundred and six`; None where the words are no number."""
+    """The value of words such as `two thousand five hundred and six`; None for other words."""
     total = current = 0
     for i, word in enumerate(words):
         if word == "a" and i == 0 and len(words) > 1:

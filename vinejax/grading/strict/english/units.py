@@ -1,4 +1,4 @@
-"""Units of measure, and the words beside a number that are no unit."""
+"""Units of measure, and the other words beside a number."""
 
 import re
 
@@ -47,15 +47,15 @@ def unit_key(text: str) -> str:
 
 
 def same_unit(a: str, b: str) -> bool:
-    """False only for two different measures: a missing unit, or a counted noun, is no error."""
+    """False only for two different units; missing units and counted nouns are ignored."""
     ka, kb = unit_key(a), unit_key(b)
     return not ka or not kb or ka == kb
 
 
 def same_description(a: str, b: str) -> bool:
-    """False for words that say two things of a number: `5 miles north`, `5 miles south`.
+    """False if the words beside two numbers differ in sense: `5 miles north`, `5 miles south`.
 
-    Units do not count here, nor do counted nouns, which are plurals: `210 ways` and
+    Units are ignored, and so are counted nouns, which are plurals: `210 ways` and
     `210 combinations` are the same number.
     """
     said_a, said_b = _description(a), _description(b)
@@ -67,7 +67,7 @@ def _description(text: str) -> set[str]:
 
 
 def nouns(text: str) -> frozenset[str]:
-    """All words but units and fillers, each in the singular: what a number is a number of."""
+    """The words beside a number except units and fillers, in the singular: the things it counts."""
     return frozenset(re.sub(r"(?<=[^s])s$", "", w) for w in _spoken(text))
 
 

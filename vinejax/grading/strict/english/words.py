@@ -14,7 +14,7 @@ _PLAIN_COMMANDS = {
 }
 _PERCENT = {"percent", "percentage", "percents"}
 _JOINERS = {"and": AND, "or": OR}
-# Short words that no one means as a product of variables; longer ones are words in any case.
+# Short words that no one means as a product of variables; all longer runs of letters are words.
 _SHORT = set(
     """all am any are area as at base be bits blue but by byte can cube dime each east edge even
     face fall few five four game girl gray grey half has he her high him his if is it its kite left
@@ -56,8 +56,8 @@ _HYPHEN = re.compile(rf"(?<=[A-Za-z]){CLOSE}\s*-\s*{OPEN}(?=[A-Za-z])")
 def is_word(run: str) -> bool:
     """Whether a bare run of letters is a word and not a product of variables.
 
-    A run with an `o` is a word, since `o` names no variable. A run of capitals such as `AB` is not:
-    it names a segment or a polygon.
+    A run with an `o` is a word, since `o` names no variable. So is a run with several capitals such
+    as `AB`, the name of a segment or a polygon.
     """
     low = run.lower()
     return len(run) > 4 or low in _SHORT or "o" in low or sum(c.isupper() for c in run) > 1
@@ -73,7 +73,7 @@ def mark_words(s: str) -> str:
 
 
 def _separator(match: re.Match[str]) -> str:
-    """The one separator that several mean together: `, and` is `and`."""
+    """The separator that replaces several in a row: `, and` becomes `and`."""
     return next((f"{mark} " for mark in (OR, AND) if mark in match.group()), ", ")
 
 
@@ -89,7 +89,7 @@ def _mark_one(match: re.Match[str]) -> str:
             and _UNIT_AFTER.match(match.string, match.end())
         ):
             return f"{OPEN}{inner}{CLOSE}"
-        # Apart from a command that stands before it.
+        # A space separates it from a command before it.
         return " " * before[-1:].isalpha() + _mark_text(inner)
     before = match.string[max(0, match.start() - 2) : match.start()].strip()
     if run == "min" and before[-1:].isdigit() and not match.string.startswith("(", match.end()):
@@ -116,7 +116,7 @@ def _mark_text(inner: str) -> str:
     if re.fullmatch(r"[A-Za-z]+\s*/\s*[A-Za-z]+\s*(?:\^\{?\d\}?)?", core):
         return f"{OPEN}{core}{CLOSE}"
     if re.fullmatch(r"[A-Za-z]", core):
-        # A letter in \text is a unit if it stands off from what is before it.
+        # A letter in \text is a unit if there is also a space in the \text.
         return f"{OPEN}{core}{CLOSE}" if inner != core and core in units.LETTERS else core
     amount = re.fullmatch(r"(-?[\d.,/:]*\d)\s*((?!(?:st|nd|rd|th)\b)[A-Za-z].*)", core)
     if amount:
@@ -134,7 +134,7 @@ def _mark_text(inner: str) -> str:
 
 
 def _mark_joint(joint: str) -> str:
-    """The joint of two items of a list in words as a comma or a mark."""
+    """The mark of `and` or `or`, or a comma, for the text between two items of a list in words."""
     return f" {next((mark for word, mark in _JOINERS.items() if word in joint), ',')} "
 
 
@@ -145,18 +145,18 @@ def changes_meaning(text: str) -> bool:
 
 
 def says_loss(text: str) -> bool:
-    """Whether words before a number say that it is taken away: `a loss of`, `down`."""
+    """Whether words before a number say that it is a loss: `a loss of`, `down`."""
     return _LOSSES.search(text.casefold()) is not None
 
 
 def text_key(text: str) -> str:
-    """A text without what does not matter: articles, case, spaces, punctuation at the ends."""
+    """A text without a leading article, case, spaces, and punctuation at the ends."""
     bare = re.sub(rf"[\s{OPEN}{CLOSE}{{}}]+", " ", text).strip(" .,;:!?\"'()").casefold()
     key = re.sub(r"^(?:an?|the) (?=\S{2})", "", bare).replace(" ", "")
     return _SYNONYMS.get(key, key)
 
 
 def same_words(a: str, b: str) -> bool:
-    """Whether two texts are equal and not empty."""
+    """Whether two texts have the same `text_key`, which is not empty."""
     key = text_key(a)
     return bool(key) and key == text_key(b)

@@ -1,4 +1,4 @@
-"""Whether two structures say the same: the rules of `strict`, symmetric in their two sides."""
+"""Whether two nodes are the same answer: the rules of mode 'strict', symmetric in both sides."""
 
 import functools
 import re
@@ -19,7 +19,7 @@ def same_answer(a: Node, b: Node) -> bool:
 
 
 def _same(a: Node, b: Node) -> bool:
-    """Whether two nodes, which may be parts of answers, say the same."""
+    """Whether two nodes, which may be parts of answers, are equal."""
     if source_key(a.source) == source_key(b.source) and a.source:
         return True
     x, y = measures.time_of_day(a), measures.time_of_day(b)
@@ -53,14 +53,14 @@ _in_any_order = functools.partial(pairing.pair_in_any_order, same=_same)
 
 
 def _based(node: Node) -> tuple[str, int] | None:
-    """(digits, base) of a number in a base; `2a_{16}` may be one."""
+    """(digits, base) of a number in a base, also of a formula such as `2a_{16}`; else None."""
     if isinstance(node, nodes.Based):
         return node.digits, node.base
     return numbers.read_based(node.source.upper()) if isinstance(node, nodes.Formula) else None
 
 
 def _same_choice(a: Node, b: Node) -> bool:
-    """The same letter, or where one has none, what the letter stands for."""
+    """Whether two choices have the same letter, or a choice has the wording of the other answer."""
     x, y = reader.read_choice(a.source), reader.read_choice(b.source)
     if x and y:
         return x[0] == y[0] and (x[1] is None or y[1] is None or _same(x[1], y[1]))
@@ -70,7 +70,7 @@ def _same_choice(a: Node, b: Node) -> bool:
 
 def _same_text(a: Node, b: Node) -> bool:
     if isinstance(a, nodes.Raw) and isinstance(b, nodes.Raw):
-        # Neither was understood: the same words, or nothing.
+        # Neither was understood: only equal words make them equal.
         wordy = all(re.fullmatch(r"[^\\^_{}|]*", n.source) for n in (a, b))
         return wordy and words.same_words(a.source, b.source)
     if words.same_words(a.source, b.source):
@@ -114,7 +114,7 @@ def _collection(a: Node, b: Node) -> bool:
 
 
 def _disagree(a: nodes.Collection, b: nodes.Collection) -> bool:
-    """Whether `and` here and `or` there matter: not between the values of one unknown."""
+    """Whether one list has `and`, the other `or`, and the items are not values of one unknown."""
     if {a.joiner, b.joiner} != {"and", "or"}:
         return False
     for item in (*a.items, *b.items):
@@ -128,7 +128,7 @@ def _disagree(a: nodes.Collection, b: nodes.Collection) -> bool:
 
 
 def _by_noun(a: nodes.Collection, b: nodes.Collection) -> bool | None:
-    """Whether both lists count the same things: 5 boys, 3 girls; None where an item has no noun."""
+    """Whether two lists of counts agree, such as 5 boys, 3 girls; None if an item has no noun."""
     x, y = (
         {units.nouns(i.unit): i for i in n.items if isinstance(i, nodes.Formula)} for n in (a, b)
     )
@@ -140,12 +140,12 @@ def _by_noun(a: nodes.Collection, b: nodes.Collection) -> bool | None:
 
 
 def _repeats(node: nodes.Collection) -> bool:
-    """Whether a repeated item counts once: in sets, and in lists of points."""
+    """Whether repeated items count once, as in sets and in lists of points."""
     return node.kind == "set" or all(isinstance(item, nodes.Sequence) for item in node.items)
 
 
 def _named(node: nodes.Collection) -> tuple[str, ...]:
-    """The names of `x = 1, y = 2` if they all differ; () for anything else."""
+    """The sorted names in `x = 1, y = 2` if they all differ; () for other lists."""
     pairs = [relations.named_value(item) for item in node.items]
     names = [source_key(pair[0].source) for pair in pairs if pair]
     if len({name.partition("_")[0] for name in names}) == 1:
@@ -159,7 +159,7 @@ def _values(node: nodes.Collection) -> list[Node]:
 
 
 def _with_shared_name(node: nodes.Collection) -> Nodes[Node]:
-    """The items of `n = 1, 2, 3` as n = 1, n = 2, n = 3: the name is that of all items."""
+    """The items of `n = 1, 2, 3` as n = 1, n = 2, n = 3; those of other lists are unchanged."""
     first, *rest = node.items or (nodes.Raw(""),)
     value = relations.named_value(first)
     if not value or any(isinstance(item, nodes.Relation) for item in rest):
@@ -170,7 +170,7 @@ def _with_shared_name(node: nodes.Collection) -> Nodes[Node]:
 
 
 def _intervals(a: Node, b: Node) -> bool:
-    """Inequalities, intervals and unions as sets of intervals."""
+    """Whether inequalities, intervals or unions are the same set of real numbers."""
     names = {real_sets.subject_of(a), real_sets.subject_of(b)} - {""}
     if len(names) > 1 or "?" in names:
         return False
@@ -187,7 +187,7 @@ def _relation(a: Node, b: Node) -> bool:
         x, y = relations.named_value(a), relations.named_value(b)
         if not x or not y or not _same(x[1], y[1]):
             return False
-        # x = 5 + 6 = 11 against x = 11: a chain ends in what it says.
+        # x = 5 + 6 = 11 against x = 11: the last side of a chain is its value.
         is_chain = max(len(a.ops), len(b.ops)) > 1
         return relations.is_y_of_x(x[0], y[0]) or is_chain and _same(x[0], y[0])
     relation, other = (a, b) if isinstance(a, nodes.Relation) else (b, a)
@@ -198,7 +198,7 @@ def _relation(a: Node, b: Node) -> bool:
 
 
 def _names_others(name: Node, values: Node) -> bool:
-    """Whether values have other names than a tuple of names: `(x, y)` against `a = 1, b = 2`."""
+    """Whether the names in `a = 1, b = 2` differ from those in a tuple such as `(x, y)`."""
     names = _named(values) if isinstance(values, nodes.Collection) else ()
     if not names or not isinstance(name, nodes.Sequence):
         return False
@@ -221,7 +221,7 @@ def _matrix(a: Node, b: Node) -> bool:
 
 
 def _ratio(a: Node, b: Node) -> bool:
-    """Ratios are proportional; a time of day is a ratio whose second part has two digits."""
+    """Whether ratios are proportional, times of day equal, or a ratio equals a quotient."""
     if isinstance(a, nodes.Ratio) and isinstance(b, nodes.Ratio):
         if not units.same_unit(a.unit, b.unit) or len(a.parts) != len(b.parts):
             return False
@@ -238,7 +238,7 @@ def _ratio(a: Node, b: Node) -> bool:
 
 
 def _is_clock(a: Node, b: Node) -> bool:
-    """Whether both look like times of day, or one cannot be anything else: 8:05, 2:30 PM."""
+    """Whether both nodes look like times of day, or one must be a time: 8:05, 2:30 PM."""
     sources = [node.source.strip() for node in (a, b)]
     if any(isinstance(node, nodes.Ratio) and node.unit for node in (a, b)):
         return True

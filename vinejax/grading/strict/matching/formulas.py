@@ -1,4 +1,4 @@
-"""Whether two formulas say the same with the words that stand beside them."""
+"""Compares two formulas together with the words beside them."""
 
 from fractions import Fraction
 
@@ -10,7 +10,7 @@ from vinejax.grading.strict.english import units, words
 
 
 def same_formula(a: Formula, b: Formula) -> bool:
-    """Whether two formulas are the same, with the words beside them."""
+    """Whether two formulas are equal in value, unit and description."""
     if a.prefix and b.prefix and words.text_key(a.prefix) != words.text_key(b.prefix):
         return False
     if not _same_description(a, b):
@@ -34,9 +34,9 @@ def same_formula(a: Formula, b: Formula) -> bool:
 
 
 def _same_description(a: Formula, b: Formula) -> bool:
-    """False where words that are no unit make two things of a formula: `n` even, `n` odd."""
+    """False if words other than units tell two formulas apart: `n` even, `n` odd."""
     if any(isinstance(node.tree, trees.Symbol) and variables(node.tree) for node in (a, b)):
-        return units.nouns(a.unit) == units.nouns(b.unit)  # \triangle ABC: the words are its name
+        return units.nouns(a.unit) == units.nouns(b.unit)  # \triangle ABC: a name in the words
     return units.same_description(a.unit, b.unit)
 
 
@@ -45,6 +45,6 @@ def _times(tree: Tree, factor: Fraction) -> Tree:
 
 
 def _measure(formula: Formula) -> str:
-    """The unit of measure, '' without one; a degree mark and a per cent sign are units too."""
+    """The unit of a formula or ''; a degree mark and a per cent sign count as units."""
     mark = formula.tree.mark if isinstance(formula.tree, trees.Marked) else ""
     return units.unit_key(formula.unit) or {"deg": "degree", "pct": "percent"}.get(mark, "")

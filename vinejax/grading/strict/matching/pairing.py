@@ -1,4 +1,4 @@
-"""Lists in any order: whether the items of one pair off with those of another."""
+"""Decides whether the items of two lists can be paired off, in order or in any order."""
 
 import functools
 from collections import Counter
@@ -22,10 +22,10 @@ def pair_in_order(a: Items, b: Items, same: Same) -> bool:
 
 
 def pair_in_any_order(a: Items, b: Items, same: Same) -> bool:
-    """Whether every item has a partner of its own.
+    """Whether every item of `a` has a partner of its own in `b`.
 
-    Found by augmenting paths: equality is not transitive (5% is 5 and 0.05), so that the first
-    match may have to give way.
+    Partners are found by augmenting paths: equality is not transitive (5% is 5 and 0.05), so that
+    the first match may have to give way.
     """
     if len(a) != len(b):
         return False
@@ -33,7 +33,7 @@ def pair_in_any_order(a: Items, b: Items, same: Same) -> bool:
     if not _is_affordable(a, b):
         return pair_in_order(a, b, same)
     equal = functools.cache(lambda i, j: same(a[i], b[j]))
-    partners: dict[int, int] = {}  # of b in a
+    partners: dict[int, int] = {}  # index in b -> index in a
 
     def place(i: int, tried: set[int]) -> bool:
         for j in sorted(range(len(b)), key=lambda j: j != i):
@@ -48,14 +48,14 @@ def pair_in_any_order(a: Items, b: Items, same: Same) -> bool:
 
 
 def same_members(a: Items, b: Items, same: Same) -> bool:
-    """Whether every item of each has an equal in the other."""
+    """Whether every item of each list equals an item of the other list."""
     if not _is_affordable(a, b):
         return False
     return all(any(same(x, y) for y in b) for x in a) and all(any(same(y, x) for x in a) for y in b)
 
 
 def _unpaired(a: Items, b: Items) -> list[Node]:
-    """The items of a list without a partner in another that is the same text or plain number."""
+    """The items of `a` that remain when equal texts and plain numbers of both are paired off."""
     partners = Counter(map(_identity, b))
     left = []
     for item in a:
@@ -78,7 +78,7 @@ def _is_affordable(a: Items, b: Items) -> bool:
 
 
 def _size(node: Node) -> int:
-    """Characters to compare, with those of pairs of items in any order."""
+    """The number of characters to compare; for a collection, in all pairs of its items."""
     if isinstance(node, Collection):
         return len(node.items) * sum(map(_size, node.items))
     if isinstance(node, nodes.Sequence):
