@@ -29,7 +29,7 @@ LAYERS = [
     "learner",  # batches of episodes to updates
     "rollout",  # problems to episodes with values
     "tasks",  # problems, rewards, steps; a tokenizer of its own is loaded as a model's
-    "grading",  # is this answer the gold one?
+    "grading",  # is this answer correct?
     "model",  # weights and forward pass; hf/ reads and writes Hugging Face folders
     "runtime",  # files, logs, checkpoints
     "credit",  # the rules of step credit

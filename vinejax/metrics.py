@@ -44,11 +44,13 @@ def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> di
     if by_step is None or any(episode.values is None for episode in episodes):
         return {}
 
-    def steps(name: str) -> np.ndarray:
+    def steps(name: str) -> np.ndarray:  # of all episodes, one after the other
         return np.concatenate([getattr(episode, name) for episode in episodes])
 
     before = steps("value_errors")
-    after = np.concatenate([np.append(e.value_errors, 0.0)[1:] for e in episodes])
+    last = np.cumsum([len(episode.step_ends) for episode in episodes]) - 1
+    after = np.append(before, 0.0)[1:]
+    after[last[last >= 0]] = 0.0  # that of the end, which is known
     error = np.hypot(before, after)
     advantages = np.concatenate(
         [x[: len(e.step_ends)] for e, x in zip(episodes, by_step, strict=False)]

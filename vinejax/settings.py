@@ -178,7 +178,7 @@ class DAPOConfig:
     """Method 'dapo'."""
 
     rounds: Count = 4  # rounds of sampling per iteration, at most, to find groups with spread
-    overlong: BelowOne = 0.2  # last part of sample.max_tokens, where the reward sinks by up to 1
+    overlong: BelowOne = 0.2  # last part of sample.max_tokens, which costs a solution up to 0.5
 
 
 @dataclasses.dataclass(frozen=True)

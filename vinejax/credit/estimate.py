@@ -63,14 +63,16 @@ def estimates(
 
 def mean_values(returns: Sequence[Returns]) -> np.ndarray:
     """f32[S] the mean of each state's returns, 0 where there are none: `rl.mc_values`."""
-    most = max(map(len, returns), default=0)
-    # A bucket's size, so that the number of states, which changes, compiles nothing.
-    padded = np.zeros((1, bucket(len(returns)), most), np.float32)
-    counts = np.zeros(padded.shape[:2], np.int32)
+    counts = [len(of_state) for of_state in returns]
+    most = max(counts, default=0)
+    # Buckets, so that numbers of states and returns that change compile few programs.
+    width = most if len(set(counts)) == 1 else bucket(most)
+    shape = (1, bucket(len(returns), least=64))
+    padded, used = np.zeros((*shape, width), np.float32), np.zeros(shape, np.int32)
+    used[0, : len(counts)] = counts
     for i, of_state in enumerate(returns):
         padded[0, i, : len(of_state)] = of_state
-        counts[0, i] = len(of_state)
-    return np.asarray(mc_values(padded, counts))[0, : len(returns)]
+    return np.asarray(mc_values(padded, used))[0, : len(returns)]
 
 
 def standard_errors(returns: Sequence[Returns]) -> np.ndarray:

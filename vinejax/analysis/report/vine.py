@@ -258,6 +258,7 @@ def _step(index: int, step: rows.StepRow, num_steps: int, terms: Terms) -> Step:
     if advantage:
         side = "pos" if advantage > 0 else "neg"
     count = int(finite_number(step.raw.get("count")) or 0)
+    error = finite_number(step.raw.get("error"))
     continuations = rows.continuations_of(step.raw)
     return Step(
         number=index + 1,
@@ -269,7 +270,7 @@ def _step(index: int, step: rows.StepRow, num_steps: int, terms: Terms) -> Step:
         is_filled=credit.values_by == "continuations" and not count,
         count=count,
         reused=int(finite_number(step.raw.get("reused")) or 0),
-        error=text.two_decimals(finite_number(step.raw.get("error"))) if count else "",
+        error="" if error is None or not count else text.two_decimals(error),
         advantage=text.two_decimals(step.advantage, signed=True),
         side=side,
         strength=round(min(1.0, abs(advantage) / scale.advantage), 3),
