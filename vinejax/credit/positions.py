@@ -97,11 +97,16 @@ def positions_of(
         rule_text = f"gave {positions} for a response of {length} tokens: positions must rise"
         raise ConfigError("values.positions", f"{rule_text}, from 0 and below the length")
     start = [position for position in positions[:1] if position == 0]
-    others = positions[len(start) :][values.merge - 1 :: values.merge]
-    if values.spread is not None and len(others) > values.spread:
-        n = values.spread
-        others = [others[i * (len(others) + 1) // (n + 1) - 1] for i in range(1, n + 1)]
-    return start + others
+    return start + thinned(positions[len(start) :], values)
+
+
+def thinned(others: list[int], values: ValuesConfig) -> list[int]:
+    """Positions without the prompt's end, as `values.merge` and `values.spread` leave them."""
+    others = others[values.merge - 1 :: values.merge]
+    if values.spread is None or len(others) <= values.spread:
+        return others
+    n, count = values.spread, len(others) + 1
+    return [others[i * count // (n + 1) - 1] for i in range(1, n + 1)]
 
 
 def with_steps_between(episode: Episode, positions: list[int]) -> Episode:

@@ -142,5 +142,6 @@ def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
     # All slots are busy while branches wait; then the longest branch, LONG_TAIL times the mean,
     # ends alone.
     busy = phase.branches * phase.tokens / (case.shards * sizes.slots)
-    alone = min(LONG_TAIL * phase.tokens, case.cfg.sample.max_tokens)
-    return {"prefill": math.ceil(trunks_per_shard / sizes.batch), "decode": max(busy, alone)}
+    alone = phase.waves * min(LONG_TAIL * phase.tokens, case.cfg.sample.max_tokens)
+    prefills = phase.waves * math.ceil(trunks_per_shard / sizes.batch)
+    return {"prefill": prefills, "decode": max(busy, alone)}

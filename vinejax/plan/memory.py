@@ -9,6 +9,7 @@ import jax
 from jax.sharding import PartitionSpec as Spec
 from jax.tree_util import KeyPath
 
+from vinejax.credit.expected import expected_states
 from vinejax.methods import find_method
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.sharding import spec_for, tensor_only
@@ -23,14 +24,15 @@ MOMENTS = 2  # of Adam, per weight
 
 
 class PlannedPhase(NamedTuple):
-    """One call of the engine in an iteration, with its expected load."""
+    """The calls of the engine in an iteration for one purpose, with their expected load."""
 
     name: str  # 'rollout' for solutions, 'values' for their continuations
     trunks: int
-    branches: int
+    branches: int  # of all waves
     trunk_tokens: int  # of the longest possible trunk
     tokens: float  # per branch, on average
     sizes: Sizes
+    waves: int = 1  # calls, one after the other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,24 +136,25 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
     mean = mean_tokens(case)
     episodes = cfg.rollout.prompts * cfg.rollout.per_prompt
     prompt = min(cfg.data.max_prompt_tokens, case.model.cfg.context)
-    wanted = [("rollout", cfg.rollout.prompts, episodes, prompt, mean)]
+    wanted = [("rollout", cfg.rollout.prompts, episodes, prompt, mean, 1)]
     if find_method(cfg.method).values == "monte_carlo":
-        steps = cfg.plan.steps
-        valued = steps if cfg.values.max_states is None else min(steps, cfg.values.max_states + 1)
-        states = episodes * valued
+        positions, continuations, waves = expected_states(cfg, cfg.plan.steps, mean)
+        states = episodes * len(positions)
         if cfg.values.dedup:  # a prompt's solutions share the first state
             states -= episodes - cfg.rollout.prompts
-        # The mean rest of a response after each of its states, which are evenly spaced.
-        left = mean * sum(1 - c / steps for c in range(valued)) / valued
+        # The mean rest of a response after each of its states.
+        left = mean * sum(1 - position for position in positions) / len(positions)
         longest = longest_sequence(case)
-        wanted.append(("values", episodes, states * cfg.values.k, longest, left))
+        branches = math.ceil(states * continuations)
+        wanted.append(("values", episodes, branches, longest, left, waves))
     room = kv_room(case, resident)
     engine = functools.partial(sizes_of, case.model, case.mesh, case.platform, room)
     sizes_for = functools.partial(engine, cfg.rollout.slots, budget=cfg.sample.max_tokens)
     phases = []
-    for name, trunks, branches, longest, tokens in wanted:
-        sizes, _ = sizes_for(num_trunks=trunks, num_branches=branches, longest=longest)
-        phases.append(PlannedPhase(name, trunks, branches, longest, tokens, sizes))
+    for name, trunks, branches, longest, tokens, waves in wanted:
+        of_wave = math.ceil(branches / waves)
+        sizes, _ = sizes_for(num_trunks=trunks, num_branches=of_wave, longest=longest)
+        phases.append(PlannedPhase(name, trunks, branches, longest, tokens, sizes, waves))
     return phases
 
 

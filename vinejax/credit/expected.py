@@ -1,0 +1,43 @@
+"""What the rules are expected to sample, for `--mode=plan`, which has no solutions to look at."""
+
+import math
+from typing import NamedTuple
+
+from vinejax.credit.positions import thinned
+from vinejax.credit.rules import chosen_rules
+from vinejax.settings import Config
+
+
+class Expected(NamedTuple):
+    """The states of one solution, and the continuations that they are expected to take."""
+
+    positions: list[float]  # [S] of each state, as a fraction of the response
+    continuations: float  # of one state, on average
+    waves: int
+
+
+def expected_states(cfg: Config, steps: int, tokens: float) -> Expected:
+    """For a solution of `tokens` tokens in `steps` steps of equal length.
+
+    Positions that depend on the text, other than every n tokens, are taken to be as many as the
+    steps. Allocations that look at returns are taken at their most, K = `values.k` at every state;
+    bisection at that of one step that decides: the first state and log2 of the states. Samples that
+    pass through a state, and so need not be drawn, are known for the first state alone: the
+    problem's other solutions, where `values.waves` says that they count.
+    """
+    values, rules = cfg.values, chosen_rules(cfg)
+    if rules["values.positions"] == "tokens":
+        steps = max(1, math.ceil(tokens / values.every))
+    states = [0, *thinned(list(range(1, steps)), values)]
+    if values.max_states is not None:
+        states = states[: values.max_states + 1]
+    positions = [c / steps for c in states]
+    num_states = len(positions)
+    if rules["values.allocation"] == "bisection":
+        levels = math.ceil(math.log2(num_states + 1))
+        share = min(1.0, (1 + levels) / num_states)
+        return Expected(positions, values.k * share, levels + 1)
+    if rules["values.allocation"] in ("adaptive", "neighbours"):
+        return Expected(positions, float(max(values.k, values.k_first)), 2)
+    siblings = min(values.k, cfg.rollout.per_prompt - 1) if values.waves > 1 else 0
+    return Expected(positions, values.k - siblings / num_states, values.waves)
