@@ -131,6 +131,21 @@ def test_several_processes_do_what_one_does(alone, config, tmp_path, processes):
         assert episodes_of(workdir, 2) == episodes_of(alone, 2)
 
 
+@pytest.mark.slow
+def test_waves_of_continuations_do_not_depend_on_processes_or_restarts(config, tmp_path):
+    fields = {"values__positions": "tokens", "values__every": 3, "values__reuse": True}
+    fields |= {"values__allocation": "bisection"}
+    run(1, 8, config, tmp_path / "alone", **fields)
+    run(2, 4, config, tmp_path / "run", **fields | {"iterations": 1})
+    run(1, 8, config, tmp_path / "run", **fields)
+    for iteration in range(2):
+        alone = episodes_of(tmp_path / "alone", iteration)
+        assert episodes_of(tmp_path / "run", iteration) == alone
+        assert any(step["reused"] for row in alone for step in row["steps"])
+    assert records_of(tmp_path / "run")["train", 0]["values/waves"] > 1
+
+
+@pytest.mark.slow
 def test_what_is_compared_has_something_to_differ_in(alone):
     """Rewards that differ, updates that move the policy, and texts that a stop string ended."""
     records = records_of(alone)

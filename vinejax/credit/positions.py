@@ -90,12 +90,12 @@ def positions_of(
 
     Raises ConfigError for positions of a user's rule that do not rise or lie beyond the response.
     """
-    positions = list(rule(episode, text_of, values))
     length = len(episode.response)
-    in_order = all(a < b for a, b in itertools.pairwise(positions))
-    if positions and not (in_order and 0 <= positions[0] and positions[-1] < max(length, 1)):
-        rule_text = f"gave {positions} for a response of {length} tokens: positions must rise"
-        raise ConfigError("values.positions", f"{rule_text}, from 0 and below the length")
+    positions = list(rule(episode, text_of, values)) if length else []
+    in_order = all(a < b for a, b in itertools.pairwise([-1, *positions, length]))
+    if not in_order:
+        given = f"gave {positions} for a response of {length} tokens"
+        raise ConfigError("values.positions", f"{given}: they must rise from 0 and end before it")
     start = [position for position in positions[:1] if position == 0]
     return start + thinned(positions[len(start) :], values)
 
