@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -117,6 +118,20 @@ def test_branches_of_an_iteration(tmp_path: Path):
         small(tmp_path, fields={"values.max_states": 0, "values.dedup": False})
     )
     assert (first.branches, first.tokens) == (32 * 9, 8)
+
+
+def test_each_wave_prefills_and_waits_for_its_longest_branch(tmp_path: Path):
+    one, waves = (
+        memory_and_phases(small(tmp_path, fields=fields))[1][1]
+        for fields in ({"values.reuse": True, "values.k": 1}, {"values.allocation": "bisection"})
+    )
+    case = small(tmp_path)
+    assert (one.waves, waves.waves) == (1, 4)
+    # 4 states: the first and one on each of three levels.
+    assert waves.branches == (32 * 4 - 24) * 9
+    calls = calls_per_phase(case, waves)
+    assert calls["prefill"] == 4 * math.ceil(32 / 4 / waves.sizes.batch)
+    assert calls["decode"] == max(104 * 9 * 5 / 16, 4 * min(4 * waves.tokens, 32))
 
 
 def test_room_for_keys_and_values(tmp_path: Path):
