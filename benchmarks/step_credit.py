@@ -15,7 +15,8 @@ A ratio at equal tokens compares a setting with uniform K at as many tokens, for
 K are interpolated in logarithms. Whether a setting is better at what K = 9 costs is measured
 directly: its K is scaled until its tokens are those of K = 9.
 
-With `--long` the policy is trained first, on chains of 6 to 8 operations instead of 2 to 4.
+With `--long` chains have 6 to 8 operations instead of 2 to 4, and the policy is trained on them
+first (some minutes), unless `--policy` names its folder.
 """
 
 import argparse
@@ -65,9 +66,11 @@ class Sizes(NamedTuple):
 
 
 FULL = Sizes(4, 28, 256, (1, 2, 3, 4, 5, 7, 9, 12, 16))
+LONG = Sizes(2, 12, 128, (1, 3, 5, 9, 16))  # five times the states and the tokens of FULL
 QUICK = Sizes(2, 12, 64, (1, 3, 9))
 
 REUSE = {"reuse": True}
+BACKUP = REUSE | {"backup": True}
 SETTINGS: dict[str, dict[str, Any]] = {
     "uniform K = 9": {},
     "uniform K = 3": {"k": 3},
@@ -91,8 +94,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "spread 2, K = 9, reuse": REUSE | {"spread": 2},
     "merge 2, K = 9, reuse": REUSE | {"merge": 2},
     "K = 3, reuse, shrink 0.1": REUSE | {"k": 3, "shrink": 0.1},
+    "K = 9, reuse, backup": BACKUP,
+    "K = 5, reuse, backup": BACKUP | {"k": 5},
+    "K = 3, reuse, backup": BACKUP | {"k": 3},
+    "K = 2, reuse, backup": BACKUP | {"k": 2},
+    "bisection K = 9, reuse, backup": BACKUP | {"allocation": "bisection"},
     "K = 1, reuse, no dedup": REUSE | {"k": 1, "dedup": False},
     "K = 2, reuse, no dedup": REUSE | {"k": 2, "dedup": False},
+    "K = 2, reuse, backup, no dedup": BACKUP | {"k": 2, "dedup": False},
 }
 
 
@@ -321,8 +330,8 @@ def steps_per_solution(drawings: Sequence[Drawing]) -> dict[int, float]:
     return {int(n): counts.count(n) / len(counts) for n in sorted(set(counts))}
 
 
-def long_chains(cfg: Config, folder: Path) -> Config:
-    """The task with 6 to 8 operations, and a policy that was fine-tuned on its demonstrations.
+def long_chains(cfg: Config, folder: Path, policy: str) -> Config:
+    """The task with 6 to 8 operations; `policy`, or one fine-tuned on its demonstrations first.
 
     The shipped start has seen 2 to 4 operations, and guesses at longer chains.
     """
@@ -330,7 +339,7 @@ def long_chains(cfg: Config, folder: Path) -> Config:
     sample = dataclasses.replace(cfg.sample, max_tokens=LONG_TOKENS)
     sft = dataclasses.replace(cfg.sft, steps=LONG_STEPS)
     cfg = dataclasses.replace(cfg, sample=sample, sft=sft)
-    path = os.fspath(warm_up(cfg, folder / "long"))
+    path = policy or os.fspath(warm_up(cfg, folder / "long"))
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, path=path))
 
 
@@ -346,15 +355,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--settings", default="", help="only those with this in their name")
     parser.add_argument("--no-scaled", action="store_true", help="skip the scaled K")
     given = parser.parse_args(arguments)
-    sizes = QUICK if given.quick else FULL
+    sizes = QUICK if given.quick else LONG if given.long else FULL
     chosen = {name: getattr(given, name) for name in ("repetitions", "problems", "truth")}
     sizes = sizes._replace(**{name: n for name, n in chosen.items() if n is not None})
     cfg = from_dict(from_file(str(CONFIG), CONFIG.name))
-    if given.policy:
+    if given.policy and not given.long:
         cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, path=given.policy))
     with tempfile.TemporaryDirectory() as folder:
         if given.long:
-            cfg = long_chains(cfg, Path(folder))
+            cfg = long_chains(cfg, Path(folder), given.policy)
         with open_session(cfg, Path(folder) / "run", ("train",)) as session:
             is_scaled = not (given.quick or given.no_scaled)
             run(session, sizes, given.settings, is_scaled, given.output)
