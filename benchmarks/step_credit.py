@@ -373,7 +373,7 @@ def run(
     session: Session, sizes: Sizes, only: str, is_scaled: bool, output: Path | None
 ) -> list[tuple[Row, Row | None]]:
     """Measures the settings with `only` in their names; prints the table and writes `output`."""
-    started = time.monotonic()
+    started, revision = time.monotonic(), git_revision()
     numbers = range(sizes.repetitions)
     drawings = [draw_truth(session, i, sizes.problems, sizes.truth) for i in numbers]
     lengths = steps_per_solution(drawings)
@@ -385,7 +385,7 @@ def run(
             rows.append((bench.row(name, fields), scaled))
             print(f"{name}: {rows[-1][0].error:.3f}", file=sys.stderr, flush=True)
     head = {
-        "commit": git_revision(),
+        "commit": revision,
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, jax {jax.__version__}",
         "command": " ".join(["python", *sys.argv]),
