@@ -130,10 +130,15 @@ class Bias(NamedTuple):
     drawn: float  # continuations per episode
 
     @property
-    def worst(self) -> float:
-        """The greatest distance from 0, in standard errors."""
+    def in_errors(self) -> tuple[float, float]:
+        """The greatest distances from 0, of values and of gradient, in standard errors."""
         pairs = [(self.values, self.value_errors), (self.gradient, self.gradient_errors)]
-        return max(float(np.max(np.abs(x) / np.maximum(error, 1e-9))) for x, error in pairs)
+        of_values, of_gradient = (float(np.max(np.abs(x) / (e + 1e-9))) for x, e in pairs)
+        return of_values, of_gradient
+
+    @property
+    def worst(self) -> float:
+        return max(self.in_errors)
 
 
 def measure(

@@ -86,7 +86,8 @@ def positions_of(
 
     Both keep the prompt's end, if the rule gave it. Of the others `merge` k keeps every k-th, and
     `spread` n at most n, which divide the response evenly: of N, those of the numbers
-    ⌊i·(N + 1) / (n + 1)⌋, i = 1..n, counted from 1.
+    ⌊i·(N + 1) / (n + 1)⌋, i = 1..n, counted from 1. `spread` biases the policy gradient: N, and
+    with it the state whose value is a token's baseline, depends on what comes after the token.
 
     Raises ConfigError for positions of a user's rule that do not rise or lie beyond the response.
     """
