@@ -106,7 +106,8 @@ def masked_batch() -> Batch:
         "old_logprobs": current + rng.choice([-0.4, -0.1, 0.05, 0.3], size=current.shape),
         "ref_logprobs": current + rng.choice([-0.8, -0.3, 0.2, 0.6], size=current.shape),
     }
-    masked = {k: np.where(credit.mask, x, np.nan).astype(np.float32) for k, x in arrays.items()}
+    assert (mask := credit.mask) is not None
+    masked = {k: np.where(mask, x, np.nan).astype(np.float32) for k, x in arrays.items()}
     return jax.tree.map(jnp.asarray, given.batch._replace(mask=credit.mask, **masked))
 
 
