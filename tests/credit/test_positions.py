@@ -167,7 +167,7 @@ def test_impossible_positions_are_one_line(positions: list[int]):
     with pytest.raises(ConfigError) as error:
         thinned(positions, length=6)
     assert error.value.field == "values.positions" and "\n" not in str(error.value)
-    assert f"gave {positions} for a response of 6 tokens: positions must rise" in str(error.value)
+    assert f"gave {positions} for a response of 6 tokens: they must rise" in str(error.value)
 
 
 def test_rewards_go_to_the_step_in_which_they_end():

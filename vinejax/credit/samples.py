@@ -70,5 +70,6 @@ class Passing:
 def _num_shared(a: np.ndarray, b: np.ndarray) -> int:
     """The number of leading tokens that two sequences share."""
     length = min(len(a), len(b))
-    differ = np.flatnonzero(a[:length] != b[:length])
-    return int(differ[0]) if differ.size else length
+    differ = a[:length] != b[:length]
+    first = int(differ.argmax()) if length else 0
+    return first if length and differ[first] else length
