@@ -247,7 +247,7 @@ def test_every_number_and_choice_is_checked():
         "offload.reference",
         "offload.optimizer",
     }
-    anything |= {"values.reuse"}
+    anything |= {"values.backup"}
     for name, value in flatten(Config()):
         if name in anything:
             continue

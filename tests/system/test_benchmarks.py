@@ -5,11 +5,17 @@ import importlib
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import vine_cases as vines
 from helpers.paths import REPO
+
+from vinejax.rollout.branches import Branch
+from vinejax.rollout.stats import EngineStats
 
 BENCHMARKS = REPO / "benchmarks"
 # Prefixes of one padded length and few slots: few programs to compile.
@@ -150,3 +156,71 @@ def test_an_unknown_contender_is_refused(rollout, capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit, match="2"):
         rollout.main(["--contenders=ours,vllm"])
     assert "vllm not among ours, ours-1, host" in capsys.readouterr().err
+
+
+class Coin(vines.FakeEngine):
+    """Half of the solutions take a wrong first step; what follows is certain."""
+
+    def __init__(self):
+        super().__init__(self.write)
+        self.stats = EngineStats()
+
+    def write(self, branch: Branch, k: int) -> tuple[str, str]:
+        wrong = np.random.default_rng(branch.seed).random() < 0.5
+        first, last = ("\n2+3=6", "\n#### 5") if wrong else ("\n2+3=5", "\n#### 4")
+        if branch.position > len(vines.PROMPT):
+            done = self.tokenizer.decode(self.trunks[branch.trunk][: branch.position])
+            first, last = "", "\n#### 5" if done.endswith("6") else "\n#### 4"
+        self.stats.decoded_tokens += len(first + "\n1+1=2" + last)
+        return first + "\n1+1=2" + last, "eos"
+
+
+def test_step_credit_measures_the_error_of_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    bench = importlib.import_module("step_credit")
+    session = SimpleNamespace(
+        cfg=vines.cases.config(
+            sample={"max_tokens": vines.MAX_TOKENS},
+            rollout={"per_prompt": 8},
+            values={"k": 9, "max_states": None},
+        ),
+        sampler=Coin(),
+        start={},
+        graded=vines.rewards_of(vines.Task()),
+        problems={"train": [vines.PROBLEM]},
+    )
+    file = tmp_path / "rows.jsonl"
+    sizes = bench.Sizes(repetitions=16, problems=1, truth=64, uniform=(1, 3, 9))
+    rows = {row.name: (row, at) for row, at in bench.run(session, sizes, "K = 3", True, file)}
+    three, at = rows["uniform K = 3"]
+    assert three.tokens == pytest.approx(1 / 3) and three.error > 1.3
+    assert (three.samples, three.reused, three.waves) == (3, 0, 1)
+    assert (at.fields, at.tokens, at.error, at.spread, at.step_error) == ({"k": 9}, 1, 1, 0, 1)
+    assert three.equal == pytest.approx(1) and at.equal == pytest.approx(1)
+    # 7 other solutions at s_0, for the same tokens; all that pass through s_1 are certain.
+    reuse, at = rows["K = 3, reuse"]
+    assert reuse.tokens == three.tokens and reuse.error < three.error
+    assert reuse.samples > 8 and reuse.samples - reuse.reused == pytest.approx(3)
+    assert at.fields == {"reuse": True, "k": 9} and at.tokens == 1
+
+    head, *lines = map(json.loads, file.read_text().splitlines())
+    assert [line["name"] for line in lines] == list(rows)
+    assert lines[0]["scaled"]["error"] == 1
+    assert {"commit", "date", "machine", "command"} < head.keys()
+    assert head["steps_per_solution"] == {"2": 1.0}
+    # Only s_0 is uncertain, with the variance 1/4 / 9, in 6 of 20 tokens.
+    printed = capsys.readouterr().out
+    assert head["uniform K = 9"]["error"] == pytest.approx(6 / 20 / 36, rel=0.7)
+    assert len(re.findall(r"^\| .* \|$", printed, re.MULTILINE)) == len(rows) + 1
+    assert "times fewer tokens with" in printed
+
+
+def test_step_credit_interpolates_uniform_errors(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    bench = importlib.import_module("step_credit")
+    curve = object.__new__(bench.Bench)
+    curve._curve = np.log([0.25, 1.0]), np.log([8.0, 1.0])
+    for tokens, error in ((0.25, 8), (0.5, 8**0.5), (1, 1), (0.125, 16), (4, 0.25)):
+        assert curve.uniform_error(tokens) == pytest.approx(error)

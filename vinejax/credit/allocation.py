@@ -50,7 +50,8 @@ def adaptive(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
 def neighbours(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
     """As `adaptive`, but a state's own returns do not decide how many more it draws.
 
-    So every value is unbiased, as long as no return counts at two states (`values.reuse`).
+    So every value is unbiased, as long as no return counts at two states (`values.reuse`). A state
+    with a single return around it draws K, as nothing could differ: the only state of its solution.
     """
     return _two_waves(wave, seen, values, with_own=False)
 
@@ -66,5 +67,6 @@ def _two_waves(wave: int, seen: Seen, values: ValuesConfig, with_own: bool) -> l
     requests = []
     for c in range(len(seen.returns)):
         around = [*(totals[c - 1] if c else []), *totals[c + 1], *(totals[c] if with_own else [])]
-        requests.append(more if len(set(around)) > 1 else 0)
+        is_unanimous = len(around) > 1 and len(set(around)) == 1
+        requests.append(0 if is_unanimous else more)
     return requests

@@ -25,6 +25,7 @@ def estimates(
     rewards: Sequence[Sequence[float]],
     gamma: float,
     shrink: float = 0.0,
+    backed_up: Sequence[Sequence[float]] | None = None,
 ) -> list[Estimate]:
     """The values of every solution's states, sampled or not.
 
@@ -36,6 +37,7 @@ def estimates(
       rewards: [solutions][C] of each step, the outcome's with the last.
       gamma: discount a step.
       shrink: w, see `shrunk`.
+      backed_up: [solutions][S] values of the sampled states; None: the means of their returns.
 
     A state between two that were sampled, or before the end, lies on the line between them:
     `between`. States before the first and after the last of the S are set such that the advantages
@@ -43,6 +45,8 @@ def estimates(
     """
     flat = [of_state for of_one in returns for of_state in of_one]
     means, errors = mean_values(flat), standard_errors(flat)
+    if backed_up is not None:
+        means = np.array([value for of_one in backed_up for value in of_one], np.float32)
     made, start = [], 0
     for of_one, offset, rewards_of in zip(returns, first, rewards, strict=True):
         of = slice(start, start + len(of_one))

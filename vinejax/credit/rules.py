@@ -102,14 +102,17 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
             raise ConfigError(field, rule, repr(value))
     if values.waves > 1 and not values.reuse:
         raise ConfigError("values.waves", "needs values.reuse = True", repr(values.waves))
+    if values.backup and not values.reuse:
+        raise ConfigError("values.backup", "needs values.reuse = True", repr(values.backup))
     if values.reuse and values.budget != "left":
         rule = "needs values.budget = 'left': what passes through a state must have one horizon"
         raise ConfigError("values.reuse", rule, repr(values.reuse))
     undivided = rules["values.positions"] == "steps" and values.merge == 1 and values.spread is None
     one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.shrink
+    one_to_one = one_to_one and not values.backup
     if cfg.ppo.gamma != 1 and not one_to_one:
         rule = (
             "must be 1 unless every step of the task has a value of its own: values.positions ="
-            " 'steps', no merge, spread, bisection or shrink"
+            " 'steps', no merge, spread, bisection, shrink or backup"
         )
         raise ConfigError("ppo.gamma", rule, repr(cfg.ppo.gamma))

@@ -16,6 +16,8 @@ from collections.abc import Container, Sequence
 
 import numpy as np
 
+from vinejax.credit.backup import Passed, backed_up
+
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
@@ -54,18 +56,35 @@ class Passing:
             self._solutions.setdefault(problem, []).append(i)
         self._responses = [np.array(response, np.int32) for response in responses]
         self._positions, self._gamma = positions, gamma
+        self._passed: list[Passed] = []
         self.returns: list[list[list[float]]] = [[[] for _ in of_one] for of_one in positions]
 
-    def add(self, problem: str, sample: Sample, counted: Container[tuple[int, int]]) -> None:
+    def add(
+        self,
+        problem: str,
+        sample: Sample,
+        counted: Container[tuple[int, int]],
+        own: int | None = None,
+    ) -> None:
         """Counts a sample of `problem` at each state that it passes through.
 
-        `counted` are states, (i, c) the c-th of solution i, that leave the sample out.
+        `counted` are states, (i, c) the c-th of solution i, that leave the sample out; `own` is the
+        number of the solution that the sample is.
         """
+        passed = Passed(own, [], [])
         for i in self._solutions[problem]:
             shared = _num_shared(sample.tokens, self._responses[i])
             for c, used in enumerate(self._positions[i]):
-                if sample.start <= used <= shared and (i, c) not in counted:
-                    self.returns[i][c].append(sample.return_from(used, self._gamma))
+                if sample.start <= used <= shared:
+                    passed.visits.append((i, c))
+                    passed.returns.append(sample.return_from(used, self._gamma))
+                    if (i, c) not in counted:
+                        self.returns[i][c].append(passed.returns[-1])
+        self._passed.append(passed)
+
+    def backed_up(self) -> list[list[float]]:
+        """[solutions][S] the values of all states by `backup.backed_up`."""
+        return backed_up(self._passed, self._positions)
 
 
 def _num_shared(a: np.ndarray, b: np.ndarray) -> int:

@@ -91,7 +91,7 @@ class _Vines:
             for i, episode in enumerate(episodes):
                 own = {(i, c) for c in range(len(places[i]))}
                 sample = _whole(episode, graded.has_steps or cfg.ppo.gamma != 1)
-                self._passing.add(episode.problem_id, sample, counted=own)
+                self._passing.add(episode.problem_id, sample, own, own=i)
 
     def wanted(self, wave: int) -> list[int] | None:
         """New continuations of each of `states`; None: there are no more waves."""
@@ -121,7 +121,10 @@ class _Vines:
         groups = [tuple(drawn.continuation for drawn in state.drawn) for state in self.states]
         returns = [self._seen(i).returns for i in range(len(self._episodes))]
         rewards = [episode.rewards for episode in self._episodes]
-        made = estimates(returns, self._first, rewards, self._gamma, self._values.shrink)
+        means = None
+        if self._passing is not None and self._values.backup:
+            means = self._passing.backed_up()
+        made = estimates(returns, self._first, rewards, self._gamma, self._values.shrink, means)
         filled = []
         for i, (episode, estimate) in enumerate(zip(self._episodes, made, strict=True)):
             continuations: list[tuple[Continuation, ...]] = [()] * len(episode.step_ends)
