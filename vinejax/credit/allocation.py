@@ -5,7 +5,6 @@ state of one solution, or None once it wants no more. Every wave is one call of 
 `bisection.py` has one more rule.
 """
 
-import math
 from typing import NamedTuple
 
 from vinejax.settings import ValuesConfig
@@ -22,17 +21,18 @@ class Seen(NamedTuple):
 def uniform(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
     """K = `values.k` at every state. Source: the paper, section 4.
 
-    With W = `values.waves` > 1 the states are drawn in W waves, in their order, and a state draws
-    max(0, K - m), m of whose samples passed through it in earlier waves. m is known before the
-    state's own continuations are drawn, so that the mean of all stays unbiased.
+    With W = `values.waves` > 1 every W-th state is drawn in one wave, state c in wave c mod W, and
+    a state draws max(0, K - m), m of whose samples passed through it in earlier waves: mostly
+    those of the state before it. Both c and m depend on the tokens before the state alone, so that
+    the mean of all stays unbiased. (Waves that divide a solution evenly are not: its length
+    depends on what comes after the state.)
     """
     if wave >= values.waves:
         return None
     if values.waves == 1:
         return [values.k for _ in seen.returns]
-    per_wave = math.ceil(len(seen.returns) / values.waves)
     return [
-        max(0, values.k - len(returns)) if c // per_wave == wave else 0
+        max(0, values.k - len(returns)) if c % values.waves == wave else 0
         for c, returns in enumerate(seen.returns)
     ]
 

@@ -33,14 +33,14 @@ def blank_lines(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list
     Further newlines of the same gap begin no state of their own. Source: the splitter
     `double_new_line_tokens` of kazemnejad/treetuneV, which tests each token's own text.
     """
-    ends, before = [0], ""
+    ends, newlines = [0], 0
     for i, token in enumerate(episode.response):
-        piece = text_of(token)
-        text = before + piece
-        goes_on = before == "\n\n" and not piece.strip("\n")
-        if "\n\n" in text and not goes_on:
+        is_complete = False
+        for letter in text_of(token):
+            newlines = newlines + 1 if letter == "\n" else 0
+            is_complete = is_complete or newlines == 2
+        if is_complete:
             ends.append(i + 1)
-        before = text[-2:] if text.endswith("\n\n") else text[-1:] if text.endswith("\n") else ""
     return [end for end in ends if end < len(episode.response)]
 
 
@@ -86,7 +86,8 @@ def positions_of(
 
     Both keep the prompt's end, if the rule gave it. Of the others `merge` k keeps every k-th, and
     `spread` n at most n, which divide the response evenly: of N, those of the numbers
-    ⌊i·(N + 1) / (n + 1)⌋, i = 1..n, counted from 1.
+    ⌊i·(N + 1) / (n + 1)⌋, i = 1..n, counted from 1. `spread` biases the policy gradient: N, and
+    with it the state whose value is a token's baseline, depends on what comes after the token.
 
     Raises ConfigError for positions of a user's rule that do not rise or lie beyond the response.
     """

@@ -4,8 +4,9 @@ Every solution and continuation of a problem is a draw of one policy. Whichever 
 state token by token is from there on a draw from the policy at that state, so its return counts
 towards V(s) beside those of the state's own continuations: with `values.reuse` all of them count,
 except the solution's own rest, whose return is what V(s) is to be compared with. Which samples pass
-is decided before the state, and says nothing of what follows: the mean is unbiased. Two neighbours
-share samples, so their errors are correlated, and V(s_{c+1}) - V(s_c) has less variance.
+is decided before the state, and says nothing of what follows: the mean is unbiased, provided that
+whether a state exists is decided before it, too (`values.spread` looks ahead). Two neighbours share
+samples, so their errors are correlated, and V(s_{c+1}) - V(s_c) has less variance.
 
 This needs one horizon for all that pass (`values.budget` 'left'). No paper describes it.
 """
@@ -89,5 +90,6 @@ class Passing:
 def _num_shared(a: np.ndarray, b: np.ndarray) -> int:
     """The number of leading tokens that two sequences share."""
     length = min(len(a), len(b))
-    differ = np.flatnonzero(a[:length] != b[:length])
-    return int(differ[0]) if differ.size else length
+    differ = a[:length] != b[:length]
+    first = int(differ.argmax()) if length else 0
+    return first if length and differ[first] else length

@@ -215,7 +215,7 @@ class Phase:
         self._window, self._rows = copy_rows(self._mesh, window, rows, on_mesh, entering)
 
     def _entering(self, entries: Entries) -> Entering:
-        """The rows that are loaded and the items they then serve, padded to a batch per shard."""
+        """The loads of one prefill or copy, [shards, trunks per prefill]; row W where padded."""
         shape = (len(entries), self._sizes.batch)
         rows = np.full(shape, self._sizes.rows, np.int32)
         first, end, loaded = (np.zeros(shape, np.int32) for _ in range(3))

@@ -83,9 +83,9 @@ def weight_specs(model: Decoder, mesh: AnyMesh) -> dict[str, Any]:
 
 @functools.partial(jax.jit, static_argnames=("model", "mesh"))
 def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Weights:
-    """The decoding copy: compute dtype, layers in a list, replicated over shards, split by tensor.
+    """The decoding copy: matrices in the compute dtype, a list of layers, split by `weight_specs`.
 
-    The kernels of q, k and v are transposed to [N * H, D], their biases are [N * H].
+    Of q, k, v: kernels [heads * H, D], biases [heads * H]; KV heads are repeated to fit `tensor`.
     """
     repeats = num_kv_heads(model, mesh) // model.cfg.num_kv_heads
 

@@ -83,9 +83,9 @@ def initialize(cfg: DistributedConfig) -> None:
 
 
 def check_hosts() -> None:
-    """Compares the hosts of the devices with `num_hosts`, once the hosts are connected.
+    """Checks that jax connected as many processes as the environment names (`num_hosts()`).
 
-    Raises UserError if they differ: each host would take itself for the first, and write the files.
+    Raises UserError if not: unconnected processes would each be the first and write the files.
     """
     import jax
 

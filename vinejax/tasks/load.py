@@ -47,7 +47,7 @@ def read_split(path: str, source: str, fields: tuple[str, ...], config: str | No
 
 
 def read_file(file: Path, fields: tuple[str, ...] = ()) -> Rows:
-    """Rows of a file, Parquet or JSON Lines by its name, with the checks of `read_split`."""
+    """The rows of a Parquet or JSON Lines file; each must have strings in all of `fields`."""
     if file.suffix != ".parquet":
         return Rows(str(file), read_jsonl(file, fields))
     try:

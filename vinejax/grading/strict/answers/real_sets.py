@@ -151,7 +151,7 @@ def _of_relation(node: nodes.Relation) -> list[Sequence] | None:
 
 
 def _of_inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[Sequence] | None:
-    """The intervals of `x < 2` or `|x| < 2`; the brackets say whether the ends are included."""
+    """Where sides[0] < sides[1], one being x or |x - c|; else None. Brackets "[", "]" mean <=."""
     for side, other, inside in ((sides[0], sides[1], True), (sides[1], sides[0], False)):
         if distance := _distance(side, other):
             low, high = distance

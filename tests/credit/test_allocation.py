@@ -1,0 +1,190 @@
+"""How many continuations each state gets: uniform, in waves, and where returns differ."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from helpers.chain_cases import Chain, fill_drawn
+from helpers.vine_cases import PROMPT, RIGHT, WRONG, config, episode, fill
+
+from vinejax.credit.allocation import Seen, adaptive, neighbours, uniform
+from vinejax.credit.bisection import bisection
+from vinejax.credit.positions import step_starts
+from vinejax.credit.rules import ALLOCATIONS
+from vinejax.errors import ConfigError
+from vinejax.settings import ValuesConfig
+
+CHAIN = Chain(
+    moves=np.array([[0.5, 0.3, 0.1, 0.1], [0.1, 0.6, 0.2, 0.1], [0.1, 0.1, 0.7, 0.1]] * 2)[:5],
+    rewards=np.array([1.0, 0.0, 0.0, 1.0]),
+    length=6,
+    ending=3,
+)
+
+
+def seen(*returns: list[float], total: float = 0.0, earned: list[float] | None = None) -> Seen:
+    return Seen(list(returns), earned or [0.0] * len(returns), total)
+
+
+def test_uniform_draws_k_at_every_state_at_once():
+    before = seen([1.0, 0.0], [], [])
+    assert uniform(0, before, ValuesConfig(k=9)) == [9, 9, 9]  # whatever passes through
+    assert uniform(1, before, ValuesConfig(k=9)) is None
+    assert uniform(0, seen(), ValuesConfig()) == []
+
+
+@pytest.mark.parametrize("waves", [2, 3, 5])
+def test_waves_draw_what_is_missing(waves: int):
+    rng, values = np.random.default_rng(waves), ValuesConfig(k=4, waves=waves, reuse=True)
+    for num_states in range(9):
+        drawn = [0] * num_states
+        for wave in range(waves):
+            returns = [[0.5] * n for n in rng.integers(0, 8, num_states)]
+            found = uniform(wave, seen(*returns), values)
+            assert found is not None
+            for c, (n, passing) in enumerate(zip(found, returns, strict=True)):
+                assert n == (max(0, 4 - len(passing)) if c % waves == wave else 0)
+                drawn[c] += c % waves == wave
+        assert drawn == [1] * num_states and uniform(waves, seen(), values) is None
+
+
+def test_the_wave_of_a_state_does_not_depend_on_what_follows():
+    """Or how often a state is sampled would: its mean would not be V."""
+    values = ValuesConfig(k=4, waves=3, reuse=True)
+    for wave in range(3):
+        rows = [uniform(wave, seen(*[[0.0]] * n), values) for n in range(1, 12)]
+        longest = rows[-1]
+        assert longest is not None
+        assert all(row == longest[:n] for n, row in enumerate(rows, start=1))
+
+
+@pytest.mark.parametrize("waves", [1, 2, 4])
+def test_waves_of_a_whole_vine(waves: int):
+    """Each state draws exactly K less the samples of earlier waves that pass through it."""
+    rng, k = np.random.default_rng(waves), 5
+    episodes = CHAIN.episodes(rng, problems=20, group=4)
+    draw, log = CHAIN.draw(rng), []
+
+    def logged(wanted):
+        drawn = draw(wanted)
+        log.append([(s, x.tokens.tolist()) for s, x in zip(wanted, drawn, strict=True)])
+        return drawn
+
+    filled, drawn_in = fill_drawn(episodes, config(k=k, waves=waves, reuse=True), logged)
+    assert len(drawn_in) == waves
+    by_prefix = Counter(key_of(state) for of_wave in log for state, _ in of_wave)
+    for e in filled:
+        for c, (group, _) in enumerate(zip(e.continuations, counts_of(e), strict=True)):
+            prefix, wave = e.response[:c], c % waves
+            solutions = [x for x in episodes if x.problem_id == e.problem_id]
+            passing = sum(x.response[:c] == prefix for x in solutions) - 1
+            for state, tokens in itertools.chain(*log[:wave]):
+                is_of_problem = state.problem.id == e.problem_id
+                passing += is_of_problem and state.used <= c and tokens[:c] == prefix
+            missing = k if waves == 1 else max(0, k - passing)
+            assert len(group) == by_prefix[e.problem_id, *prefix] == missing
+    assert sum(drawn_in) == by_prefix.total()
+
+
+def key_of(state) -> tuple:
+    return (state.problem.id, *state.episode.response[: state.used])
+
+
+def counts_of(e) -> list[int]:
+    assert e.value_counts is not None and e.reused is not None
+    assert (e.reused >= 0).all()
+    assert [len(group) for group in e.continuations] == (e.value_counts - e.reused).tolist()
+    return e.value_counts.tolist()
+
+
+@pytest.mark.parametrize("rule", [adaptive, neighbours])
+def test_the_first_of_two_waves_draws_k_first_everywhere(rule):
+    values = ValuesConfig(k=9, k_first=3)
+    assert rule(0, seen([], [], []), values) == [3, 3, 3]
+    assert rule(2, seen([1.0] * 9, [0.0] * 3, [0.0] * 3), values) is None
+    assert rule(0, seen([]), ValuesConfig(k=2, k_first=3)) == [2]
+    assert rule(1, seen([0.0, 1.0]), ValuesConfig(k=2, k_first=3)) == [0]
+
+
+# States' returns, the solution's reward, what `adaptive` and `neighbours` add to K₀ = 2 for K = 5.
+WORKED = [
+    ([[0, 0], [0, 0], [0, 0]], 0, [0, 0, 0], [0, 0, 0]),
+    ([[0, 0], [0, 0], [0, 0]], 1, [0, 0, 3], [0, 0, 3]),  # the solution's end differs
+    ([[0, 0], [0, 0], [0, 1]], 1, [0, 3, 3], [0, 3, 3]),
+    ([[0, 1], [0, 0], [0, 0]], 0, [3, 3, 0], [0, 3, 0]),
+    ([[0, 0], [0, 1], [0, 0]], 0, [3, 3, 3], [3, 0, 3]),
+    ([[0, 0], [1, 1], [1, 1]], 1, [3, 3, 0], [0, 3, 0]),
+    ([[0, 0]], 1, [3], [0]),
+    ([[0, 1]], 1, [3], [0]),
+    ([], 0, [], []),
+]
+
+
+@pytest.mark.parametrize("returns, total, by_adaptive, by_neighbours", WORKED)
+def test_the_second_wave_goes_where_returns_differ(returns, total, by_adaptive, by_neighbours):
+    values = ValuesConfig(k=5, k_first=2)
+    state = seen(*returns, total=total)
+    assert adaptive(1, state, values) == by_adaptive
+    assert neighbours(1, state, values) == by_neighbours
+
+
+def test_what_was_earned_before_a_state_belongs_to_it():
+    """With step rewards states are compared by rewards so far and return together."""
+    values = ValuesConfig(k=5, k_first=2)
+    returns, earned = [[3.0, 3.0], [2.0, 2.0], [0.0, 0.0]], [0.0, 1.0, 3.0]
+    assert adaptive(1, seen(*returns, earned=earned, total=3.0), values) == [0, 0, 0]
+    assert adaptive(1, seen(*returns, earned=earned, total=4.0), values) == [0, 0, 3]
+    assert adaptive(1, seen(*returns, total=3.0), values) == [3, 3, 3]
+
+
+def slow_two_waves(returns, total, more, with_own):
+    requests = []
+    for c in range(len(returns)):
+        around = set(returns[c - 1]) if c > 0 else set()
+        around |= set(returns[c + 1]) if c + 1 < len(returns) else {total}
+        around |= set(returns[c]) if with_own else set()
+        requests.append(more if len(around) > 1 else 0)
+    return requests
+
+
+def test_two_waves_equal_the_loop():
+    rng, values = np.random.default_rng(0), ValuesConfig(k=7, k_first=3)
+    for _ in range(300):
+        p = rng.choice([0.05, 0.5, 0.95], size=rng.integers(0, 7))
+        returns = [(rng.random(3) < chance).astype(float).tolist() for chance in p]
+        total = float(rng.integers(2))
+        for rule, with_own in ((adaptive, True), (neighbours, False)):
+            expected = slow_two_waves(returns, total, 4, with_own)
+            assert rule(1, seen(*returns, total=total), values) == expected
+
+
+def test_rules_take_solutions_without_states():
+    for rule in (uniform, adaptive, neighbours, bisection):
+        assert not rule(0, seen(), ValuesConfig())
+    assert len(ALLOCATIONS) == 4
+
+
+@pytest.mark.parametrize("bad", [[1], [1, 2, 3], [-1, 2]], ids=str)
+def test_impossible_counts_are_one_line(bad: list[int], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("vinejax.rollout.vine.find_rule", rules_with(bad))
+    with pytest.raises(ConfigError) as error:
+        fill([episode(RIGHT)], config())
+    assert error.value.field == "values.allocation"
+    assert str(error.value).endswith(f"gave {bad} for 2 states: needs a count for each")
+
+
+def rules_with(counts: list[int]):
+    return lambda field, cfg: step_starts if "positions" in field else lambda *_: counts
+
+
+def test_two_waves_of_a_whole_vine():
+    """The first state always fails, the second always succeeds: the rest is known."""
+    cfg = config(k=5, k_first=2, allocation="adaptive")
+
+    def script(branch, k):
+        return ("\n#### 5" if branch.position == len(PROMPT) else "\n#### 4"), "eos"
+
+    (one,), _ = fill([episode((*RIGHT[:1], *WRONG[1:3], "\n#### 4"))], cfg, script)
+    assert counts_of(one) == [5, 5] + [2] * (len(one.step_ends) - 2) and len(one.step_ends) >= 4
+    assert one.reward == 1.0

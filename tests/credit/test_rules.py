@@ -1,0 +1,187 @@
+"""The rules by name: which are chosen, which names and fields are refused, and in what words."""
+
+from typing import Any
+
+import pytest
+from helpers import loop_cases as cases
+
+from vinejax.checks import check_config
+from vinejax.config import from_dict
+from vinejax.credit import allocation, bisection, mask, positions
+from vinejax.credit.rules import READ_BY, TABLES, chosen_rules, find_rule
+from vinejax.errors import ConfigError
+from vinejax.methods import METHODS
+from vinejax.settings import Config, flatten
+
+SPO = {"method": "spo_chain"}
+
+
+def check(fields: dict[str, Any]) -> Config:
+    cfg = from_dict(fields)
+    sections = [(name, x) for name, x in fields.items() if isinstance(x, dict)]
+    check_config(cfg, [f"{name}.{leaf}" for name, section in sections for leaf in section])
+    return cfg
+
+
+def refused(fields: dict[str, Any], field: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        check(fields)
+    assert error.value.field == field and "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_every_name_has_a_function():
+    for field, table in TABLES.items():
+        section, _, leaf = field.partition(".")
+        for name, path in table.items():
+            cfg = cases.config(**{section: {leaf: name}})
+            function = find_rule(field, cfg)
+            assert f"{function.__module__}.{function.__qualname__}" == path
+
+
+def test_method_means_the_methods_own():
+    assert chosen_rules(cases.config()) == {
+        "values.positions": "steps",
+        "values.allocation": "uniform",
+        "credit.mask": "none",
+    }
+    spo = cases.config(method="spo_chain", values={"positions": "tokens"})
+    assert chosen_rules(spo) == {
+        "values.positions": "tokens",
+        "values.allocation": "uniform",
+        "credit.mask": "low_probability",
+    }
+    spo = cases.config(method="spo_chain")
+    assert find_rule("values.positions", spo) is positions.low_probability
+    assert find_rule("credit.mask", spo) is mask.low_probability
+    assert find_rule("values.allocation", cases.config()) is allocation.uniform
+    assert find_rule("values.positions", cases.config()) is positions.step_starts
+    assert find_rule("credit.mask", from_dict({"method": "grpo"})) is mask.all_tokens
+    bisected = cases.config(values={"allocation": "bisection"})
+    assert find_rule("values.allocation", bisected) is bisection.bisection
+    for method in METHODS.values():
+        own = (method.positions, method.allocation, method.mask)
+        assert all(name in table for name, table in zip(own, TABLES.values(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "field, name, nearest",
+    [
+        ("values.positions", "blank_line", "'blank_lines'"),
+        ("values.positions", "Steps", "'steps'"),
+        ("values.allocation", "neighbors", "'neighbours'"),
+        ("values.allocation", "bisect", "'bisection'"),
+        ("credit.mask", "low_probabilty", "'low_probability'"),
+    ],
+)
+def test_unknown_names_are_told_the_nearest(field: str, name: str, nearest: str):
+    section, _, leaf = field.partition(".")
+    message = refused({section: {leaf: name}}, field)
+    assert message.startswith(f"{field} = {name!r}: must be ")
+    assert message.endswith(f"; the nearest is {nearest}")
+    assert all(repr(known) in message for known in TABLES[field])
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing_of_the_kind", "vinejax.nothing.rule", "vinejax.seeds.nothing", "a b.c", ""]
+)
+def test_other_unknown_names(name: str):
+    message = refused({"values": {"allocation": name}}, "values.allocation")
+    assert "or a function's dotted path" in message and "nearest" not in message
+
+
+def test_a_dotted_path_is_a_name():
+    path = "vinejax.credit.positions.every_n_tokens"
+    assert find_rule("values.positions", check({"values": {"positions": path}})) is (
+        positions.every_n_tokens
+    )
+
+
+@pytest.mark.parametrize(
+    "fields, field",
+    [
+        ({"values": {"every": 7}}, "values.every"),
+        ({"values": {"every": 5}}, "values.every"),  # its default, but it was set
+        ({"values": {"below": 0.5}}, "values.below"),
+        ({"values": {"positions": "tokens", "below": 0.5}}, "values.below"),
+        ({"values": {"k_first": 2}}, "values.k_first"),
+        ({"values": {"allocation": "bisection", "k_first": 2}}, "values.k_first"),
+        ({"values": {"threshold": 2.0}}, "values.threshold"),
+        ({"values": {"allocation": "adaptive", "threshold": 2.0}}, "values.threshold"),
+        ({"values": {"allocation": "adaptive", "waves": 2, "reuse": True}}, "values.waves"),
+        ({"credit": {"mask_above": 0.5}}, "credit.mask_above"),
+        (SPO | {"credit": {"mask": "none", "mask_above": 0.5}}, "credit.mask_above"),
+    ],
+)
+def test_fields_of_another_rule_are_refused(fields: dict[str, Any], field: str):
+    message = refused(fields, field)
+    (of_rule, readers) = next((rule, those) for name, rule, those in READ_BY if name == field)
+    those = " or ".join(map(repr, readers))
+    assert f"is read by {of_rule} = {those} alone, and this run has " in message
+    assert message.endswith("; leave it out")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"values": {"positions": "tokens", "every": 7}},
+        SPO | {"values": {"every": 7, "below": 0.5}, "credit": {"mask_above": 0.5}},
+        {"values": {"allocation": "adaptive", "k_first": 2}},
+        {"values": {"allocation": "neighbours", "k_first": 2, "reuse": True}},
+        {"values": {"allocation": "bisection", "threshold": 2.0}},
+        {"values": {"waves": 3, "reuse": True}},
+        {"credit": {"mask": "low_probability", "mask_above": 0.5}},
+        # A user's rule may read any of them.
+        {"values": {"positions": "vinejax.credit.positions.blank_lines", "below": 0.5}},
+    ],
+    ids=str,
+)
+def test_fields_that_the_rules_read(fields: dict[str, Any]):
+    check(fields)
+
+
+def test_every_field_of_few_rules_is_one_of_theirs():
+    names = {name for name, _ in flatten(Config())}
+    for field, of_rule, readers in READ_BY:
+        assert field in names and of_rule in TABLES and set(readers) <= set(TABLES[of_rule])
+
+
+def test_waves_need_reuse():
+    assert refused({"values": {"waves": 2}}, "values.waves") == (
+        "values.waves = 2: needs values.reuse = True"
+    )
+    check({"values": {"waves": 1}})
+
+
+def test_reuse_needs_one_horizon():
+    message = refused({"values": {"reuse": True, "budget": "fresh"}}, "values.reuse")
+    assert "needs values.budget = 'left'" in message and "one horizon" in message
+    check({"values": {"reuse": True, "budget": "left"}})
+    check({"values": {"budget": "fresh"}})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"values": {"merge": 2}},
+        {"values": {"spread": 4}},
+        {"values": {"positions": "tokens"}},
+        {"values": {"positions": "blank_lines"}},
+        {"values": {"allocation": "bisection"}},
+        {"values": {"shrink": 0.1}},
+        SPO,
+    ],
+    ids=str,
+)
+def test_a_discount_needs_a_value_of_each_step(fields: dict[str, Any]):
+    message = refused(fields | {"ppo": {"gamma": 0.9}}, "ppo.gamma")
+    assert message.startswith("ppo.gamma = 0.9: must be 1 unless every step of the task")
+    check(fields)
+    check({"ppo": {"gamma": 0.9}, "values": {"max_states": 3, "reuse": True}})
+
+
+def test_a_method_without_rules_refuses_them():
+    for fields in ({"values": {"positions": "tokens"}}, {"credit": {"mask": "low_probability"}}):
+        ((section, values),) = fields.items()
+        message = refused({"method": "grpo"} | fields, f"{section}.{next(iter(values))}")
+        assert "'vineppo' or 'spo_chain' alone, and this run has 'grpo'" in message

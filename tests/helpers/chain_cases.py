@@ -1,0 +1,182 @@
+"""Step values of a Markov chain of letters, whose true values are known, by the rules of a run.
+
+For the tests on step credit in tests/credit: `fill_drawn` runs the real rules on drawn samples
+instead of an engine's, `Chain` is a policy that takes one token per step.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+
+from helpers import loop_cases as cases
+from helpers.vine_cases import FakeEngine, Task, rewards_of
+from vinejax.credit.samples import Sample
+from vinejax.rl.advantages import step_advantages
+from vinejax.rollout import vine
+from vinejax.rollout.continuations import Drawn, State
+from vinejax.settings import Config
+from vinejax.types import Continuation, Episode, Problem
+
+Draw = Callable[[list[State]], list[Sample]]  # a continuation of each state
+NUM_LETTERS = 4
+START = 4  # what stands before the first letter
+
+
+def fill_drawn(episodes: list[Episode], cfg: Config, draw: Draw) -> tuple[list[Episode], list[int]]:
+    """(`fill_values` with continuations of `draw`, how many were drawn in each wave)."""
+    drawn_in: list[int] = []
+
+    def simulate(engine, params, graded, episodes, states, counts, *_: Any) -> list[np.ndarray]:
+        wanted = [state for state, n in zip(states, counts, strict=True) for _ in range(n)]
+        for state, sample in zip(wanted, draw(wanted), strict=True):
+            result = sample.return_from(state.used, cfg.ppo.gamma)
+            state.drawn.append(Drawn(Continuation("", result, "eos"), sample))
+        drawn_in.append(len(wanted))
+        return []
+
+    prompts = {episode.problem_id: episode.prompt for episode in episodes}
+    problems = [(Problem(name, "", ""), prompt) for name, prompt in prompts.items()]
+    engine = FakeEngine(lambda branch, k: ("", "eos"))
+    with mock.patch.object(vine, "draw_continuations", simulate):
+        filled = vine.fill_values(engine, {}, rewards_of(Task()), problems, episodes, cfg, 0)
+    return filled, drawn_in
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """A token model: the next letter depends on the last one, the reward on the one at the end."""
+
+    moves: np.ndarray  # [5, 4] probabilities of the next letter, after each letter and at the start
+    rewards: np.ndarray  # [4] of each letter at the end
+    length: int  # tokens of a response, unless a letter ends it
+    ending: int | None = None  # the letter that ends a response
+
+    def values(self) -> np.ndarray:
+        """[length + 1, 5] V of t letters, the last of them y, in closed form."""
+        values = np.zeros((self.length + 1, NUM_LETTERS + 1))
+        values[-1, :NUM_LETTERS] = self.rewards
+        for t in reversed(range(self.length)):
+            values[t] = self.moves @ values[t + 1, :NUM_LETTERS]
+            if self.ending is not None:
+                values[t, self.ending] = self.rewards[self.ending]
+        return values
+
+    def gradient(self) -> np.ndarray:
+        """[length, 4] E[A_t·d log p/d logit of x], the policy gradient of the t-th letter."""
+        values, found = self.values(), np.zeros((self.length, NUM_LETTERS))
+        chance = np.eye(NUM_LETTERS + 1)[START]
+        for t in range(self.length):
+            joint = chance[:, None] * self.moves  # of the letter before, and this one
+            if self.ending is not None:
+                joint[self.ending] = 0
+            found[t] = (joint * (values[t + 1, :NUM_LETTERS] - values[t][:, None])).sum(axis=0)
+            chance = np.append(joint.sum(axis=0), 0)
+        return found
+
+    def finish(self, rng: np.random.Generator, prefixes: list[list[int]]) -> list[list[int]]:
+        """The prefixes, each completed to a whole response."""
+        lengths = np.array([len(prefix) for prefix in prefixes], int)
+        letters = np.full((len(prefixes), self.length + 1), START)
+        for row, prefix in enumerate(prefixes):
+            letters[row, 1 : len(prefix) + 1] = prefix
+        for t in range(self.length):
+            cumulative = self.moves.cumsum(axis=1)[letters[:, t]]
+            draws = (rng.random(len(letters))[:, None] > cumulative).sum(axis=1)
+            letters[:, t + 1] = np.where(t < lengths, letters[:, t + 1], draws)
+        responses = letters[:, 1:].tolist()
+        if self.ending is None:
+            return responses
+        return [self._until_the_end(response) for response in responses]
+
+    def _until_the_end(self, response: list[int]) -> list[int]:
+        if self.ending not in response:
+            return response
+        return response[: response.index(self.ending) + 1]
+
+    def episodes(self, rng: np.random.Generator, problems: int, group: int) -> list[Episode]:
+        responses = self.finish(rng, [[]] * (problems * group))
+        return [
+            cases.episode(
+                [cases.BOS],
+                response,
+                problem_id=str(i // group),
+                reward=float(self.rewards[response[-1]]),
+                step_ends=list(range(1, len(response) + 1)),
+            )
+            for i, response in enumerate(responses)
+        ]
+
+    def draw(self, rng: np.random.Generator) -> Draw:
+        def draw(wanted: list[State]) -> list[Sample]:
+            given = [state.episode.response[: state.used] for state in wanted]
+            return [
+                Sample(np.array(r, np.int32), len(g), [], [], float(self.rewards[r[-1]]))
+                for r, g in zip(self.finish(rng, given), given, strict=True)
+            ]
+
+        return draw
+
+
+class Bias(NamedTuple):
+    """Means over episodes with their standard errors, taken over problems."""
+
+    values: np.ndarray  # [length, 5] of 1(state (t, y) was visited)·(estimate - V)
+    value_errors: np.ndarray
+    gradient: np.ndarray  # [length, 4] of the policy gradient - its closed form
+    gradient_errors: np.ndarray
+    drawn: float  # continuations per episode
+
+    @property
+    def in_errors(self) -> tuple[float, float]:
+        """The greatest distances from 0, of values and of gradient, in standard errors."""
+        pairs = [(self.values, self.value_errors), (self.gradient, self.gradient_errors)]
+        of_values, of_gradient = (float(np.max(np.abs(x) / (e + 1e-9))) for x, e in pairs)
+        return of_values, of_gradient
+
+    @property
+    def worst(self) -> float:
+        return max(self.in_errors)
+
+
+def measure(
+    chain: Chain, cfg: Config, problems: int, group: int, seed: int, part: int = 1250
+) -> Bias:
+    """The bias of the configured rules over many draws of solutions and continuations."""
+    rng = np.random.default_rng(seed)
+    results, drawn = [], 0
+    for _ in range(0, problems, part):
+        filled, counts = fill_drawn(chain.episodes(rng, part, group), cfg, chain.draw(rng))
+        results.append(_errors(chain, filled).reshape(part, group, -1).mean(axis=1))
+        drawn += sum(counts)
+    by_problem = np.concatenate(results)
+    mean, error = by_problem.mean(axis=0), by_problem.std(axis=0) / np.sqrt(len(by_problem))
+    split, shapes = chain.length * (NUM_LETTERS + 1), ((chain.length, -1),) * 2
+    values, gradient = (x.reshape(s) for x, s in zip(np.split(mean, [split]), shapes, strict=True))
+    errors = [x.reshape(s) for x, s in zip(np.split(error, [split]), shapes, strict=True)]
+    return Bias(values, errors[0], gradient, errors[1], drawn / (len(by_problem) * group))
+
+
+def _errors(chain: Chain, episodes: list[Episode]) -> np.ndarray:
+    """[episodes, length·(5 + 4)] the terms whose means `Bias` has."""
+    num, length, truth = len(episodes), chain.length, chain.values()
+    values, rewards = (np.zeros((num, length), np.float32) for _ in range(2))
+    letters, step_of = np.full((num, length + 1), START), np.full((num, length), -1)
+    num_steps = np.array([len(episode.step_ends) for episode in episodes], np.int32)
+    for i, (episode, steps) in enumerate(zip(episodes, num_steps, strict=True)):
+        values[i, :steps], rewards[i, :steps] = episode.values, episode.rewards
+        letters[i, 1 : len(episode.response) + 1] = episode.response
+        starts = [0, *episode.step_ends]
+        step_of[i, : len(episode.response)] = np.repeat(np.arange(steps), np.diff(starts))
+    by_step = np.asarray(step_advantages(values, rewards, num_steps, 1.0), float)
+    advantages = np.where(step_of >= 0, np.take_along_axis(by_step, step_of, axis=1), 0)
+    estimates = np.take_along_axis(values, step_of, axis=1)
+    is_state = (step_of >= 0) & (np.diff(step_of, prepend=-1, axis=1) > 0)
+    before, after = letters[:, :-1], letters[:, 1:]
+    of_values = (estimates - truth[np.arange(length), before]) * is_state
+    of_values = of_values[..., None] * (before[..., None] == np.arange(NUM_LETTERS + 1))
+    score = (after[..., None] == np.arange(NUM_LETTERS)) - chain.moves[before]
+    gradient = advantages[..., None] * score - chain.gradient()
+    return np.concatenate([of_values.reshape(num, -1), gradient.reshape(num, -1)], axis=1)
