@@ -41,7 +41,7 @@ def test_no_bias_and_less_variance(p):
     """From s_0 with probability p to s_1, whose value is 1/2; the other ways are worth 0."""
     rng = np.random.default_rng(7)
     plain, values = [], []
-    for _ in range(4000):
+    for _ in range(800):
         samples = [Passed(0, [(0, 0), (0, 1)], [1.0, 1.0])]
         for goes_on in rng.random(3) < p:
             reward = float(goes_on and rng.random() < 0.5)
@@ -51,7 +51,7 @@ def test_no_bias_and_less_variance(p):
         samples += [Passed(None, [(0, 1)], [float(x)]) for x in rng.random(3) < 0.5]
         values.append(backed_up(samples, [[0, 2]])[0])
     start, second = np.array(values).T
-    assert start.mean() == pytest.approx(p / 2, abs=0.015)
-    assert second.mean() == pytest.approx(0.5, abs=0.015)
+    assert start.mean() == pytest.approx(p / 2, abs=0.03)
+    assert second.mean() == pytest.approx(0.5, abs=0.03)
     assert start.var() < 0.8 * np.var(plain)
     assert (second - start).var() < 0.8 * (second - np.array(plain)).var()
