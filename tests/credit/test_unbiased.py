@@ -73,6 +73,7 @@ UNBIASED: dict[str, dict[str, Any]] = {
     "waves": {"reuse": True, "waves": 2},
     "neighbours": {"allocation": "neighbours", "k": 3, "k_first": 1},
     "merge": {"reuse": True, "merge": 2},
+    "backup": {"reuse": True, "backup": True},
 }
 
 
