@@ -28,7 +28,7 @@ from vinejax.settings import Config, MeshConfig
 def test_microbatches_change_nothing(method):
     whole = methods.gradient(method, None)
     for size in (4, 2, 1):
-        cases.assert_close(methods.gradient(method, size), whole, 2e-6)
+        cases.assert_close(methods.gradient(method, size), whole, methods.ROUNDING)
 
 
 DEVICES = """
@@ -44,7 +44,7 @@ for method in methods.GRADIENTS:
         found = methods.gradient(method, None, mesh)
         parts = {len(x.sharding.device_set) for x in jax.tree.leaves(found)}
         assert parts == {n}, parts
-        methods.cases.assert_close(found, alone, 2e-6)
+        methods.cases.assert_close(found, alone, methods.ROUNDING)
     print(method)
 """
 
