@@ -2,7 +2,8 @@
 
     positions   where the states of a solution are                      positions.py
     allocation  how many continuations are drawn at each, in waves      allocation.py, bisection.py
-    value       which returns the value of a state is the mean of       samples.py, estimate.py
+    value       which returns the value of a state is the mean of       samples.py, backup.py,
+                                                                        estimate.py
     advantage   values and rewards to an advantage per token            learner/credit.py
     mask        which tokens are trained on                             mask.py
 
