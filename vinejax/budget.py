@@ -62,8 +62,9 @@ def left(cfg: Config, spent: Spent) -> Left:
 def num_updates(cfg: Config) -> int:
     """Updates of the policy in a policy-gradient run: its learning rate decays over them.
 
-    Iterations that train a critic alone have none. A method that samples in rounds is assumed to need
-    one per iteration: with more, a budget of prompts or episodes ends the run before the rate is 0.
+    Iterations that train a critic alone have none. A method that samples in rounds is assumed to
+    need one per iteration: with more, a budget of prompts or episodes ends the run before the rate
+    is 0.
     """
     full, rest = _iterations(cfg)
     alone = cfg.critic.warmup_iterations

