@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -11,6 +11,8 @@ from vinejax.credit.rules import check_rules
 from vinejax.errors import ConfigError
 from vinejax.methods import METHODS, find_method
 from vinejax.settings import Config, flatten
+
+DEFAULTS = dict(flatten(Config()))  # of all fields, by dotted name
 
 
 def check_config(cfg: Config, given: Collection[str] = ()) -> None:
@@ -21,8 +23,12 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     field that is wrong, its value, and the values that are allowed.
     """
     _check_rules(cfg)
-    _check_method(cfg, given)
-    _check_credit(cfg, given)
+
+    def is_set(name: str, value: Any) -> bool:
+        return value != DEFAULTS[name] or name in given
+
+    _check_method(cfg, is_set)
+    check_rules(cfg, is_set)
     _check_sampling(cfg)
     _check_batches(cfg)
     _check_model(cfg)
@@ -49,19 +55,17 @@ def _check_rules(section: Any, prefix: str = "") -> None:
                     raise ConfigError(dotted, rule.text, repr(value))
 
 
-def _check_method(cfg: Config, given: Collection[str]) -> None:
+def _check_method(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
     """Refuses fields that the method does not read, and groups of 1 if it compares solutions."""
     method = find_method(cfg.method)
-    defaults = dict(flatten(Config()))
     for name, value in flatten(cfg):
         section = name.partition(".")[0]
         owners = [owner for owner, record in METHODS.items() if section in record.sections]
-        is_set = value != defaults[name] or name in given
-        if owners and section not in method.sections and is_set:
+        if owners and section not in method.sections and is_set(name, value):
             those = " or ".join(map(repr, owners))
             rule = f"is read by method = {those} alone, and this run has {cfg.method!r}"
             raise ConfigError(name, f"{rule}; leave it out", repr(value))
-        if section in method.ignores and value != defaults[name]:
+        if section in method.ignores and value != DEFAULTS[name]:
             rule = f"is not read by method = {cfg.method!r}, which has fields of its own for this"
             raise ConfigError(name, f"{rule}; leave it out", repr(value))
     if method.needs_groups and cfg.rollout.per_prompt < 2:
@@ -70,12 +74,6 @@ def _check_method(cfg: Config, given: Collection[str]) -> None:
             "with the others of its problem"
         )
         raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
-
-
-def _check_credit(cfg: Config, given: Collection[str]) -> None:
-    """Refuses rules of step credit that do not exist, and fields that the chosen do not read."""
-    defaults = dict(flatten(Config()))
-    check_rules(cfg, lambda name, value: value != defaults[name] or name in given)
 
 
 def _check_sampling(cfg: Config) -> None:

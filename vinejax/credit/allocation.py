@@ -17,6 +17,12 @@ class Seen(NamedTuple):
     earned: list[float]  # [S] the solution's own rewards before each state; 0 without step rewards
     total: float  # all rewards of the solution
 
+    def totals(self, c: int) -> list[float]:
+        """All rewards of the solutions seen at state c; c = S is the end, with the solution's."""
+        if c == len(self.returns):
+            return [self.total]
+        return [self.earned[c] + x for x in self.returns[c]]
+
 
 def uniform(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
     """K = `values.k` at every state. Source: the paper, section 4.
@@ -62,11 +68,11 @@ def _two_waves(wave: int, seen: Seen, values: ValuesConfig, with_own: bool) -> l
     if wave == 0:
         return [min(values.k_first, values.k) for _ in seen.returns]
     more = max(0, values.k - values.k_first)
-    pairs = zip(seen.returns, seen.earned, strict=True)
-    totals = [[earned + x for x in returns] for returns, earned in pairs] + [[seen.total]]
     requests = []
     for c in range(len(seen.returns)):
-        around = [*(totals[c - 1] if c else []), *totals[c + 1], *(totals[c] if with_own else [])]
+        around = seen.totals(c + 1)
+        around += seen.totals(c - 1) if c else []
+        around += seen.totals(c) if with_own else []
         is_unanimous = len(around) > 1 and len(set(around)) == 1
         requests.append(0 if is_unanimous else more)
     return requests

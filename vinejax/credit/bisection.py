@@ -45,9 +45,8 @@ def _differ(low: int, high: int, seen: Seen, values: ValuesConfig) -> bool:
     of both states' returns together, in which one return of 0 and one of 1 count as well: so few
     returns that are all equal do not look certain. The solution's end has no error of its own.
     """
-    at_low = [seen.earned[low] + x for x in seen.returns[low]]
+    at_low, at_high = seen.totals(low), seen.totals(high)
     is_end = high == len(seen.returns)
-    at_high = [seen.total] if is_end else [seen.earned[high] + x for x in seen.returns[high]]
     difference = sum(at_high) / len(at_high) - sum(at_low) / len(at_low)
     pooled = [0.0, 1.0, *at_low, *([] if is_end else at_high)]
     mean = sum(pooled) / len(pooled)

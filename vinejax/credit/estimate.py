@@ -55,7 +55,6 @@ def estimates(
         num_steps, states = len(rewards_of), slice(offset, offset + len(of_one))
         earned = np.cumsum([0.0, *rewards_of])
         drawn = between(means[of], counts > 0, earned[states], float(earned[-1]))
-        drawn = np.where(counts > 0, means[of], drawn) if (counts == 0).any() else means[of]
         if shrink:
             drawn = shrunk(drawn, earned[states], float(earned[-1]), shrink)
         values = back_filled(drawn, offset, np.asarray(rewards_of, np.float32), gamma)
@@ -96,14 +95,15 @@ def standard_errors(returns: Sequence[Returns]) -> np.ndarray:
 def between(
     means: np.ndarray, is_sampled: np.ndarray, earned: np.ndarray, total: float
 ) -> np.ndarray:
-    """f32[S] values on straight lines between sampled states and the solution's end.
+    """f32[S] `means`, and where none was sampled the line between sampled states and the end.
 
     The line is that of U = rewards before the state + V, so each step of the span has the same
     advantage (for γ = 1), and all of them together what the span gained.
     """
     known = np.append(np.flatnonzero(is_sampled), len(means))
     u = np.append((earned + means)[is_sampled], total)
-    return (np.interp(np.arange(len(means)), known, u) - earned).astype(np.float32)
+    line = np.interp(np.arange(len(means)), known, u) - earned
+    return np.where(is_sampled, means, line.astype(np.float32))
 
 
 def shrunk(values: np.ndarray, earned: np.ndarray, total: float, weight: float) -> np.ndarray:
