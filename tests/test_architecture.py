@@ -43,6 +43,7 @@ LAYERS = [
     "config",  # of files and the command line
     "plugins",  # modules of users, by dotted path
     "settings",  # every setting
+    "ranges",  # of the values of settings
     "errors",  # for people
 ]
 FILES = sorted(ROOT.rglob("*.py"))

@@ -39,6 +39,7 @@ from vinejax.learner.batch import (
     Rollout,
     collate,
     epochs_of,
+    minibatch_rows,
     minibatches,
     shuffled,
     step_layout,
@@ -108,6 +109,13 @@ class Iteration:
             self.session.sampler.release()
         return problems, episodes
 
+    def minibatch_rows(self, episodes: list[Episode]) -> int:
+        """Rows of a minibatch, such that updates are as many as solutions sampled would make."""
+        ppo = self.cfg.ppo
+        problems = len({episode.problem_id for episode in episodes})
+        updates = math.ceil(problems * self.cfg.rollout.per_prompt / ppo.minibatch)
+        return minibatch_rows(len(episodes), updates, ppo.minibatch)
+
     def record_sampling(
         self,
         problems: list[PromptedProblem],
@@ -147,22 +155,24 @@ def policy_gradient(it: Iteration, state: RunState) -> RunState:
     objective = policy_objective(session.model, cfg)
     with it.log.stage("rollout"):
         problems, episodes, sampled = sample_solutions(it, params, method.needs_spread)
+    rows = episodes  # of the batch: the solutions, and what else is trained on
     with it.log.stage("value"):
         if method.values == "monte_carlo":
             calls = session.sampler.stats.calls
-            episodes = fill_values(
+            rows = fill_values(
                 session.sampler, params, session.graded, problems, episodes, cfg, it.number
             )
             it.metrics["values/waves"] = session.sampler.stats.calls - calls
         session.sampler.release()
     with it.log.stage("score"):
-        rollout = scored_rollout(it, state, episodes)
+        rollout = scored_rollout(it, state, rows)
         credit = assign_credit(rollout, cfg, objective.whiten)
     with it.log.stage("train"):
-        barrier("train", [(episode.tokens, episode.rewards) for episode in episodes])
+        barrier("train", [(episode.tokens, episode.rewards) for episode in rows])
         state = update_on(it, state, objective, rollout, credit)
-    it.metrics |= metrics.logprob_diff(episodes, rollout.batch)
-    it.record_sampling(problems, episodes, sampled, credit)
+    it.metrics |= metrics.logprob_diff(rows, rollout.batch)
+    it.metrics["actor/rows"] = len(rows)
+    it.record_sampling(problems, rows[: len(episodes)], sampled, credit)
     return state
 
 
@@ -188,7 +198,7 @@ def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> R
     """The episodes as a batch, with log-probabilities and, where there is a critic, its values."""
     session, ppo = it.session, it.cfg.ppo
     size = ppo.microbatch or ppo.minibatch
-    batch = collate(episodes, rows=ppo.minibatch)
+    batch = collate(episodes, rows=it.minibatch_rows(episodes))
     batch = with_logprobs(
         session.model,
         state.policy.params,
@@ -224,7 +234,9 @@ def update_on(
         targets = Targets(rollout.values, np.asarray(credit.returns))
     updates: list[Update] = []
     value_updates: list[Update] = []
-    for minibatch, goal in itertools.islice(_minibatches(it, (batch, targets)), it.left.updates):
+    size = it.minibatch_rows(rollout.episodes)
+    stream = _minibatches(it, (batch, targets), size)
+    for minibatch, goal in itertools.islice(stream, it.left.updates):
         if critic is not None:
             critic, update = update_step(
                 value_objective, value_optimizer, critic, (minibatch, goal)
@@ -245,10 +257,10 @@ def update_on(
     return RunState(policy, critic)
 
 
-def _minibatches(it: Iteration, rows: Rows) -> Iterator[Rows]:
+def _minibatches(it: Iteration, rows: Rows, size: int) -> Iterator[Rows]:
     ppo = it.cfg.ppo
     for epoch in range(ppo.epochs):
-        yield from minibatches(rows, ppo.minibatch, it.cfg.seed, it.number, epoch)
+        yield from minibatches(rows, size, it.cfg.seed, it.number, epoch)
 
 
 # --- methods that learn from a fixed set of solutions

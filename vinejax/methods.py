@@ -50,7 +50,7 @@ METHODS = {
         f"{CREDIT}.vine",
         whiten="iteration",
         values="monte_carlo",
-        sections=("values", "credit"),
+        sections=("values", "credit", "train"),
     ),
     "ppo": Method(f"{CREDIT}.critic", whiten="iteration", values="critic", sections=("critic",)),
     "spo_chain": Method(
@@ -59,7 +59,7 @@ METHODS = {
         values="monte_carlo",
         positions="low_probability",
         mask="low_probability",
-        sections=("values", "credit"),
+        sections=("values", "credit", "train"),
     ),
     "grpo": Method(f"{CREDIT}.grpo", needs_groups=True),
     "rloo": Method(f"{CREDIT}.rloo", needs_groups=True),

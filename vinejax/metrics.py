@@ -69,7 +69,7 @@ def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> di
 
 def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
     """|sampler - scorer| over response tokens: 0 but for rounding, or something is wrong."""
-    sampled = np.concatenate([np.asarray(e.logprobs, np.float32) for e in episodes])
+    sampled = np.concatenate([np.asarray(e.logprobs[e.given :], np.float32) for e in episodes])
     scored = np.asarray(batch.old_logprobs)[np.asarray(batch.mask)]
     difference = np.abs(sampled - scored) if sampled.size else np.zeros(1)
     return {

@@ -5,45 +5,25 @@ dataclasses from a config file; `checks.py` applies the rules below, and those t
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal
 
-
-class Rule(NamedTuple):
-    """A condition on values other than None; `text` is for the error message."""
-
-    text: str
-    holds: Callable[[Any], bool]
-
-
-# Types with a range. Every float must be finite besides.
-Count = Annotated[int, Rule("must be at least 1", lambda x: x >= 1)]
-Whole = Annotated[int, Rule("must not be negative", lambda x: x >= 0)]
-NotNegative = Annotated[float, Rule("must not be negative", lambda x: x >= 0)]
-Positive = Annotated[float, Rule("must be greater than 0", lambda x: x > 0)]
-ZeroToOne = Annotated[float, Rule("must be from 0 to 1", lambda x: 0 <= x <= 1)]
-Half = Annotated[float, Rule("must be at least 0 and less than 0.5", lambda x: 0 <= x < 0.5)]
-BelowOne = Annotated[float, Rule("must be at least 0 and less than 1", lambda x: 0 <= x < 1)]
-TopP = Annotated[float, Rule("must be over 0 and at most 1", lambda x: 0 < x <= 1)]
-Shift = Annotated[float, Rule("must be from -1 to 1", lambda x: -1 <= x <= 1)]
-MaxRatio = Annotated[
-    float, Rule("must be over 1, the mean ratio of a policy that has not moved", lambda x: x > 1)
-]
-# JAX keeps 32 bits of a seed and drops the rest without a word.
-Seed = Annotated[int, Rule("must be from 0 to 2**32 - 1", lambda x: 0 <= x < 2**32)]
-MeshSize = Annotated[
-    int,
-    Rule("must be at least 1, or -1 for whatever devices are left", lambda x: x >= 1 or x == -1),
-]
-Port = Annotated[Count, Rule("must be at most 65535", lambda x: x <= 65535)]
-# Heartbeats get lost, a few at a time, on a busy host; half a minute is what JAX users live with.
-Heartbeat = Annotated[
+from vinejax.ranges import (
+    BelowOne,
     Count,
-    Rule(
-        "must be at most 30, so that a dead host ends the others within a minute", lambda x: x <= 30
-    ),
-]
-Module = Annotated[str, Rule("names no task; try vinejax.tasks.arithmetic", bool)]
+    Half,
+    Heartbeat,
+    MaxRatio,
+    MeshSize,
+    Module,
+    NotNegative,
+    Port,
+    Positive,
+    Seed,
+    Shift,
+    TopP,
+    Whole,
+    ZeroToOne,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +102,14 @@ class ValuesConfig:
 class CreditConfig:
     mask: str = "method"  # which tokens are trained on: a name of credit/rules.py, or a dotted path
     mask_above: ZeroToOne = 0.9  # mask 'low_probability': tokens at least as likely are left out
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """With Monte Carlo values: what the policy is updated on."""
+
+    # 'continuations': on solutions and the continuations of their states, weighted: credit/shares.
+    on: Literal["solutions", "continuations"] = "solutions"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,6 +318,7 @@ class Config:
     rollout: RolloutConfig = RolloutConfig()
     values: ValuesConfig = ValuesConfig()
     credit: CreditConfig = CreditConfig()
+    train: TrainConfig = TrainConfig()
     reward: RewardConfig = RewardConfig()
     grader: GraderConfig = GraderConfig()
     ppo: PPOConfig = PPOConfig()

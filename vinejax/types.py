@@ -51,7 +51,9 @@ class Episode:
     """One sampled solution. Token ids are the sampled ones: they are never decoded and re-encoded.
 
     States are s_0 (the prompt's end), s_1, ..., s_C: s_c is the prompt and the first
-    `step_ends[c - 1]` response tokens. s_C is terminal and has no entry in `values`.
+    `step_ends[c - 1]` response tokens. s_C is terminal and has no entry in `values`. The first
+    `given` response tokens of an episode that began in mid-solution are from elsewhere, with
+    log-probability 0: its s_0 is after these, and no step ends there or before.
 
     `sample_episodes` fills all fields down to `step_rewards`, the last of them for tasks that
     reward steps. `fill_values` adds the others, for methods with Monte Carlo values.
@@ -66,6 +68,8 @@ class Episode:
     reward: float  # the outcome's, which comes with the last step
     step_ends: list[int]  # [C] index of the response token after each step
     step_rewards: list[float] | None = None  # [C] the steps' own, of tasks that reward steps
+    given: int = 0  # leading response tokens that were not sampled: they are not trained on
+    weights: list[float] | None = None  # [C] of each step's tokens in the loss; None: 1
     scored: list[float] | None = None  # the response's log-probs by the prefill of its trunk
     values: np.ndarray | None = None  # f32[C] V(s_0) .. V(s_{C-1})
     value_counts: np.ndarray | None = None  # i32[C] returns behind each value; 0: none was sampled
@@ -102,6 +106,7 @@ class Batch(NamedTuple):
     advantages: Array  # f32[B, T]
     old_logprobs: Array  # f32[B, T] log-probabilities, in nats, by the policy that sampled
     ref_logprobs: Array  # f32[B, T] by the reference model
+    weights: Array | None = None  # f32[B, T] of each token in loss, KL and whitening; None: 1
 
 
 class TrainState(NamedTuple):

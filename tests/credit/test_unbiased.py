@@ -5,12 +5,15 @@ the others falls where a solution's own reward rises. Errors of one problem's so
 correlated, so standard errors are taken over problems.
 """
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.chain_cases import NUM_LETTERS, START, Bias, Chain, measure
 from helpers.vine_cases import config
+
+from vinejax.settings import TrainConfig
 
 # Letter 3 ends a response, and mostly with another reward than its end would have: so the number
 # of states says something of what a solution earned. The first letter is known.
@@ -30,11 +33,19 @@ CHAIN = Chain(
 )
 
 
-def bias_of(problems: int, group: int = 4, seed: int = 0, k: int = 2, **values: Any) -> Bias:
-    found = measure(CHAIN, config(k=k, **values), problems, group, seed)
+def bias_of(
+    problems: int,
+    group: int = 4,
+    seed: int = 0,
+    k: int = 2,
+    train: str = "solutions",
+    **values: Any,
+) -> Bias:
+    cfg = dataclasses.replace(config(k=k, **values), train=TrainConfig(on=train))  # pyright: ignore
+    found = measure(CHAIN, cfg, problems, group, seed)
     values_in_errors, gradient_in_errors = found.in_errors
     print(
-        f"{values}, {problems} x {group}: {found.drawn:.2f} continuations per solution;"
+        f"{values}, {train}, {problems} x {group}: {found.drawn:.2f} continuations per solution;"
         f" values off by up to {np.abs(found.values).max():.4f} ({values_in_errors:.1f} SE),"
         f" gradient by {np.abs(found.gradient).max():.4f} ({gradient_in_errors:.1f} SE)"
     )
@@ -74,6 +85,8 @@ UNBIASED: dict[str, dict[str, Any]] = {
     "neighbours": {"allocation": "neighbours", "k": 3, "k_first": 1},
     "merge": {"reuse": True, "merge": 2},
     "backup": {"reuse": True, "backup": True},
+    "continuations": {"train": "continuations"},
+    "continuations in waves": {"train": "continuations", "reuse": True, "waves": 2},
 }
 
 

@@ -33,7 +33,8 @@ def fill_drawn(episodes: list[Episode], cfg: Config, draw: Draw) -> tuple[list[E
         wanted = [state for state, n in zip(states, counts, strict=True) for _ in range(n)]
         for state, sample in zip(wanted, draw(wanted), strict=True):
             result = sample.return_from(state.used, cfg.ppo.gamma)
-            state.drawn.append(Drawn(Continuation("", result, "eos"), sample))
+            logprobs = [0.0] * (len(sample.tokens) - sample.start)
+            state.drawn.append(Drawn(Continuation("", result, "eos"), sample, logprobs))
         drawn_in.append(len(wanted))
         return []
 
@@ -149,7 +150,10 @@ def measure(
     results, drawn = [], 0
     for _ in range(0, problems, part):
         filled, counts = fill_drawn(chain.episodes(rng, part, group), cfg, chain.draw(rng))
-        results.append(_errors(chain, filled).reshape(part, group, -1).mean(axis=1))
+        of_rows = _errors(chain, filled, solutions=part * group)
+        of_problems = np.zeros((part, of_rows.shape[1]))
+        np.add.at(of_problems, [int(row.problem_id) for row in filled], of_rows / group)
+        results.append(of_problems)
         drawn += sum(counts)
     by_problem = np.concatenate(results)
     mean, error = by_problem.mean(axis=0), by_problem.std(axis=0) / np.sqrt(len(by_problem))
@@ -159,24 +163,32 @@ def measure(
     return Bias(values, errors[0], gradient, errors[1], drawn / (len(by_problem) * group))
 
 
-def _errors(chain: Chain, episodes: list[Episode]) -> np.ndarray:
-    """[episodes, length·(5 + 4)] the terms whose means `Bias` has."""
+def _errors(chain: Chain, episodes: list[Episode], solutions: int) -> np.ndarray:
+    """[episodes, length·(5 + 4)] the terms whose means `Bias` has.
+
+    The first `solutions` episodes are solutions, the others continuations that are trained on.
+    """
     num, length, truth = len(episodes), chain.length, chain.values()
     values, rewards = (np.zeros((num, length), np.float32) for _ in range(2))
     letters, step_of = np.full((num, length + 1), START), np.full((num, length), -1)
+    weights = np.zeros((num, length))
     num_steps = np.array([len(episode.step_ends) for episode in episodes], np.int32)
     for i, (episode, steps) in enumerate(zip(episodes, num_steps, strict=True)):
         values[i, :steps], rewards[i, :steps] = episode.values, episode.rewards
         letters[i, 1 : len(episode.response) + 1] = episode.response
-        starts = [0, *episode.step_ends]
-        step_of[i, : len(episode.response)] = np.repeat(np.arange(steps), np.diff(starts))
+        lengths = np.diff([episode.given, *episode.step_ends])
+        drawn = slice(episode.given, len(episode.response))
+        step_of[i, drawn] = np.repeat(np.arange(steps), lengths)
+        weights[i, drawn] = np.repeat(episode.weights or [1.0] * steps, lengths)
     by_step = np.asarray(step_advantages(values, rewards, num_steps, 1.0), float)
     advantages = np.where(step_of >= 0, np.take_along_axis(by_step, step_of, axis=1), 0)
     estimates = np.take_along_axis(values, step_of, axis=1)
     is_state = (step_of >= 0) & (np.diff(step_of, prepend=-1, axis=1) > 0)
     before, after = letters[:, :-1], letters[:, 1:]
+    is_state[solutions:] = False
     of_values = (estimates - truth[np.arange(length), before]) * is_state
     of_values = of_values[..., None] * (before[..., None] == np.arange(NUM_LETTERS + 1))
     score = (after[..., None] == np.arange(NUM_LETTERS)) - chain.moves[before]
-    gradient = advantages[..., None] * score - chain.gradient()
+    gradient = (weights * advantages)[..., None] * score
+    gradient[:solutions] -= chain.gradient()
     return np.concatenate([of_values.reshape(num, -1), gradient.reshape(num, -1)], axis=1)

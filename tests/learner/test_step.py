@@ -134,11 +134,23 @@ def test_microbatches_change_nothing():
         np.testing.assert_allclose(np.array(stats), np.array(sums), rtol=1e-5)
 
 
+@pytest.mark.parametrize("whitening", ["none", "minibatch"])
+def test_a_weight_is_how_often_a_row_counts(whitening: str):
+    """Two rows of weights 1 and 3 have the gradient of the second row three times."""
+    batch = jax.tree.map(lambda x: x[:2], make_batch())
+    objective = dataclasses.replace(PLAIN, kl_reduction="policy", whiten=whitening)
+    repeated = jax.tree.map(lambda x: x[jnp.array([0, 1, 1, 1])], batch)
+    expected, _ = grads_of(objective, cases.params(), repeated)
+    weights = jnp.broadcast_to(jnp.array([[1.0], [3.0]]), batch.advantages.shape)
+    found, _ = grads_of(objective, cases.params(), batch._replace(weights=weights))
+    cases.assert_close(found, expected, 2e-6)
+
+
 def test_padding_changes_nothing():
     """Empty rows, longer rows, and NaN wherever the mask is False."""
     batch, params = make_batch(), cases.params()
     expected, sums = grads_of(PLAIN, params, batch)
-    wide = Batch(*(jnp.pad(x, ((0, 4), (0, 16))) for x in batch))
+    wide = jax.tree.map(lambda x: jnp.pad(x, ((0, 4), (0, 16))), batch)
     names = ("advantages", "old_logprobs", "ref_logprobs")
     nan_off = {name: jnp.where(wide.mask, getattr(wide, name), jnp.nan) for name in names}
     grads, stats = grads_of(PLAIN, params, wide._replace(**nan_off))

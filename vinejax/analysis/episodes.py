@@ -38,12 +38,20 @@ def episode_rows(
             "question": problem.question,
             "answer": problem.answer,
             "prompt": decode(tokenizer, episode.prompt),
+            "given": given_text(tokenizer, episode),
             "response": episode.text,
             "finished": episode.finished,
             "reward": episode.reward,
             "values_by": values_by,
             "steps": _steps(tokenizer, episode, values, advantages, with_texts=i < vines),
         }
+
+
+def given_text(tokenizer: Tokenizer, episode: Episode) -> str:
+    """The text of the response's tokens that were not sampled; "" if all of them were."""
+    prompt = episode.prompt
+    given = episode.response[: episode.given]
+    return continuation_text(tokenizer, prompt, decode(tokenizer, prompt), given)
 
 
 def _steps(
@@ -66,7 +74,7 @@ def _steps(
     errors = [None] * num_steps if episode.value_errors is None else episode.value_errors.tolist()
     rewards = episode.step_rewards or [None] * num_steps
     prompt_text = decode(tokenizer, episode.prompt)
-    so_far = ""
+    so_far = given_text(tokenizer, episode)
     steps = []
     for c, end in enumerate(episode.step_ends):
         text = continuation_text(tokenizer, episode.prompt, prompt_text, episode.response[:end])

@@ -84,21 +84,24 @@ def positions_of(
 ) -> list[int]:
     """The positions of a rule, checked and thinned by `values.merge` and `values.spread`.
 
-    Both keep the prompt's end, if the rule gave it. Of the others `merge` k keeps every k-th, and
-    `spread` n at most n, which divide the response evenly: of N, those of the numbers
+    In an episode that began in mid-solution the end of what was given takes the place of the
+    prompt's end, and positions before it are left out.
+
+    Both fields keep the prompt's end, if the rule gave it. Of the others `merge` k keeps every
+    k-th, and `spread` n at most n, which divide the response evenly: of N, those of the numbers
     ⌊i·(N + 1) / (n + 1)⌋, i = 1..n, counted from 1. `spread` biases the policy gradient: N, and
     with it the state whose value is a token's baseline, depends on what comes after the token.
 
     Raises ConfigError for positions of a user's rule that do not rise or lie beyond the response.
     """
-    length = len(episode.response)
-    positions = list(rule(episode, text_of, values)) if length else []
+    length, given = len(episode.response), episode.given
+    positions = list(rule(episode, text_of, values)) if length > given else []
     in_order = all(a < b for a, b in itertools.pairwise([-1, *positions, length]))
     if not in_order:
         given = f"gave {positions} for a response of {length} tokens"
         raise ConfigError("values.positions", f"{given}: they must rise from 0 and end before it")
-    start = [position for position in positions[:1] if position == 0]
-    return start + thinned(positions[len(start) :], values)
+    start = [given] if positions[:1] == [0] or given in positions else []
+    return start + thinned([position for position in positions if position > given], values)
 
 
 def thinned(others: list[int], values: ValuesConfig) -> list[int]:
@@ -115,9 +118,10 @@ def with_steps_between(episode: Episode, positions: list[int]) -> Episode:
 
     The rewards of the task's own steps go to the step in which they end.
     """
-    if not episode.response:
+    if len(episode.response) == episode.given:
         return episode
-    ends = [position for position in positions if position > 0] + [len(episode.response)]
+    ends = [position for position in positions if position > episode.given]
+    ends.append(len(episode.response))
     if ends == episode.step_ends:
         return episode
     rewards = episode.step_rewards

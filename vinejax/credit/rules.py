@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vinejax.errors import ConfigError
-from vinejax.methods import find_method
+from vinejax.methods import find_method, policy_reduction
 from vinejax.plugins import find_function
 from vinejax.settings import Config
 
@@ -107,6 +107,7 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
     if values.reuse and values.budget != "left":
         rule = "needs values.budget = 'left': what passes through a state must have one horizon"
         raise ConfigError("values.reuse", rule, repr(values.reuse))
+    _check_training(cfg, rules)
     undivided = rules["values.positions"] == "steps" and values.merge == 1 and values.spread is None
     one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.shrink
     one_to_one = one_to_one and not values.backup
@@ -116,3 +117,26 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
             " 'steps', no merge, spread, bisection, shrink or backup"
         )
         raise ConfigError("ppo.gamma", rule, repr(cfg.ppo.gamma))
+
+
+def _check_training(cfg: Config, rules: Mapping[str, str]) -> None:
+    """Refuses what does not go with continuations as rows of training data."""
+    if cfg.train.on == "solutions":
+        return
+    needs = {
+        "values.budget": (cfg.values.budget, "left", "a continuation has the solution's horizon"),
+        "values.allocation": (
+            rules["values.allocation"],
+            "uniform",
+            "the number of samples at a state must not depend on their returns",
+        ),
+        "ppo.gamma": (cfg.ppo.gamma, 1, "a continuation has one advantage for all its steps"),
+        "ppo.reduction": (policy_reduction(cfg), "token", "its tokens have weights of their own"),
+    }
+    for field, (value, needed, reason) in needs.items():
+        if value != needed:
+            rule = f"must be {needed!r} for train.on = {cfg.train.on!r}: {reason}"
+            raise ConfigError(field, rule, repr(value))
+    if cfg.kl.reduction == "sequence":
+        rule = f"must be 'policy' or 'token' for train.on = {cfg.train.on!r}"
+        raise ConfigError("kl.reduction", rule, repr(cfg.kl.reduction))

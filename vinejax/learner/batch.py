@@ -35,9 +35,34 @@ def collate(episodes: list[Episode], rows: int, longest: int = 0) -> Batch:
         tokens[row, :n] = episode.tokens
         segment_ids[row, :n] = 1
         positions[row, :n] = np.arange(n)
-        mask[row, len(episode.prompt) : n] = True
+        mask[row, len(episode.prompt) + episode.given : n] = True
     advantages, old_logprobs, ref_logprobs = (np.zeros(shape, np.float32) for _ in range(3))
-    return Batch(tokens, segment_ids, positions, mask, advantages, old_logprobs, ref_logprobs)
+    weights = _weights(episodes, mask)
+    arrays = (advantages, old_logprobs, ref_logprobs, weights)
+    return Batch(tokens, segment_ids, positions, mask, *arrays)
+
+
+def _weights(episodes: list[Episode], mask: np.ndarray) -> np.ndarray | None:
+    """f32[B, T] the weights of the response's tokens; None where no episode has any."""
+    if all(episode.weights is None for episode in episodes):
+        return None
+    weights = mask.astype(np.float32)
+    for row, episode in enumerate(episodes):
+        if episode.weights is not None:
+            lengths = np.diff([episode.given, *episode.step_ends])
+            weights[row, mask[row]] = np.repeat(np.array(episode.weights, np.float32), lengths)
+    return weights
+
+
+def minibatch_rows(num_rows: int, updates: int, minibatch: int) -> int:
+    """Rows of a minibatch, a multiple of `minibatch`, if `num_rows` make `updates` minibatches.
+
+    With one row per solution that is `minibatch`. Rows that begin in mid-solution come on top of
+    them, and the minibatches grow, not their number: the learning rate decays over it. Few sizes,
+    as every size is a program to compile.
+    """
+    multiple = -(-num_rows // (updates * minibatch))
+    return minibatch * (multiple if multiple == 1 else bucket(multiple, least=2))
 
 
 class StepLayout(NamedTuple):
@@ -60,9 +85,9 @@ def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
         rewards[row, :steps] = episode.rewards
         if episode.values is not None:
             values[row, :steps] = episode.values
-        start = len(episode.prompt)
-        lengths = np.diff([0, *episode.step_ends])
-        step_ids[row, start : start + len(episode.response)] = np.repeat(np.arange(steps), lengths)
+        start = len(episode.prompt) + episode.given
+        lengths = np.diff([episode.given, *episode.step_ends])
+        step_ids[row, start : len(episode.tokens)] = np.repeat(np.arange(steps), lengths)
     return StepLayout(step_ids, num_steps, rewards, values)
 
 

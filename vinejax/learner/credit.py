@@ -29,7 +29,7 @@ class Credit(NamedTuple):
     """The advantages of a rollout, with values for the report and returns for a critic."""
 
     advantages: Array  # f32[B, T], read on response tokens alone
-    mask: Array | None = None  # bool[B, T] tokens to be trained on; `assign_credit` sets it
+    mask: Array | None = None  # bool[B, T] tokens that are trained on; None: all, but see below
     by_step: Array | None = None  # f32[B, C] for the report; None: a step's mean over its tokens
     returns: Array | None = None  # f32[B, T] a critic's targets
     values: Array | None = None  # f32[B, C] a critic's, before each step: for the report
@@ -38,17 +38,21 @@ class Credit(NamedTuple):
 def assign_credit(rollout: Rollout, cfg: Config, whitening: str) -> Credit:
     """The configured method's credit; `whitening` 'iteration' whitens its advantages here.
 
-    `by_step` is not whitened. Arrays are on the host.
+    `by_step` is not whitened. Tokens must be in the configured mask as well as in the credit's.
+    Arrays are on the host.
     """
     assign = find_method(cfg.method).credit
     assert assign is not None, f"{cfg.method} has no advantages"
     credit = function_of(assign)(rollout, cfg)
     advantages, by_step = credit.advantages, credit.by_step
     mask = trained_tokens(rollout, cfg)
+    if credit.mask is not None:
+        mask &= credit.mask
     if by_step is None:
         by_step = _means_of_steps(np.asarray(advantages), rollout.steps)
     if whitening == "iteration":
-        advantages = whiten(advantages, mask, shift_mean=cfg.ppo.shift_mean)
+        shift_mean, weights = cfg.ppo.shift_mean, rollout.batch.weights
+        advantages = whiten(advantages, mask, shift_mean=shift_mean, weights=weights)
     advantages, by_step = np.asarray(advantages), np.asarray(by_step)
     return credit._replace(advantages=advantages, mask=mask, by_step=by_step)
 
@@ -58,7 +62,7 @@ def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
     mask = np.array(rollout.batch.mask)
     rule = find_rule("credit.mask", cfg)
     for row, episode in enumerate(rollout.episodes):
-        mask[row, mask[row]] = rule(episode, cfg.credit)
+        mask[row, mask[row]] = rule(episode, cfg.credit)[episode.given :]
     return mask
 
 
@@ -66,7 +70,7 @@ def vine(rollout: Rollout, cfg: Config) -> Credit:
     """VinePPO: A_c = r_c + γ·V(s_{c+1}) - V(s_c) for each token of step c, V by Monte Carlo."""
     steps = rollout.steps
     by_step = step_advantages(steps.values, steps.rewards, steps.num_steps, cfg.ppo.gamma)
-    return Credit(token_advantages(by_step, steps.step_ids), by_step)
+    return Credit(token_advantages(by_step, steps.step_ids), by_step=by_step)
 
 
 def critic(rollout: Rollout, cfg: Config) -> Credit:
@@ -133,9 +137,13 @@ def solution_rewards(episodes: list[Episode]) -> np.ndarray:
 
 
 def group_numbers(episodes: list[Episode]) -> np.ndarray:
-    """i32[episodes] the number of each episode's problem, in the order in which they first come."""
-    numbers = {name: i for i, name in enumerate(dict.fromkeys(e.problem_id for e in episodes))}
-    return np.array([numbers[episode.problem_id] for episode in episodes], np.int32)
+    """i32[episodes] the number of each episode's group, in the order in which they first come.
+
+    A group is the solutions of one problem that began with the same given tokens.
+    """
+    starts = [(e.problem_id, *e.response[: e.given]) for e in episodes]
+    numbers = {start: i for i, start in enumerate(dict.fromkeys(starts))}
+    return np.array([numbers[start] for start in starts], np.int32)
 
 
 def _against_group(rollout: Rollout, rewards: np.ndarray, kind: str, shift: float = 0.0) -> Credit:

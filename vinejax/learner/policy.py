@@ -66,16 +66,22 @@ class PolicyObjective(Objective):
     def loss_over(self, rows: Batch) -> tuple[tuple[Batch, jax.Array], Loss]:
         """See `Objective`; `rows` must have advantages, old and reference log-probabilities."""
         if self.whiten == "minibatch":
-            advantages = whiten(rows.advantages, rows.mask, shift_mean=self.shift_mean)
+            advantages = whiten(
+                rows.advantages, rows.mask, shift_mean=self.shift_mean, weights=rows.weights
+            )
             rows = rows._replace(advantages=advantages)
-        weights = token_weights(rows.mask, self.reduction, self.max_tokens)
+        if rows.weights is None:
+            weights = token_weights(rows.mask, self.reduction, self.max_tokens)
+        else:
+            weights = shared_weights(rows.mask, rows.weights)
+        kl_has_weights = self.reduction != "token" or rows.weights is not None
         tokens = jnp.maximum(rows.mask.sum(), 1)
         sequences = jnp.maximum(rows.mask.any(axis=1).sum(), 1)
 
         def loss(params: Params, micro: tuple[Batch, jax.Array]) -> tuple[jax.Array, PolicySums]:
             batch, weights = micro
             policy, k3, sums = self._terms(params, batch)
-            if self.kl_reduction == "policy" and self.reduction != "token":
+            if self.kl_reduction == "policy" and kl_has_weights:
                 kl = self.kl_coef * jnp.sum(weights * k3)
             else:  # a mean over tokens, or a sum over each response, needs no weights
                 count = sequences if self.kl_reduction == "sequence" else tokens
@@ -124,7 +130,7 @@ def policy_objective(model: Decoder, cfg: Config) -> PolicyObjective:
     loss = function_of(method.loss)
     return PolicyObjective(
         model=model,
-        microbatch=ppo.microbatch,
+        microbatch=ppo.microbatch or ppo.minibatch,
         temperature=cfg.sample.temperature,
         loss=loss,
         reduction=policy_reduction(cfg),
@@ -162,6 +168,20 @@ def token_weights(
     else:
         count = max_tokens * sequences
     return jnp.where(mask, 1.0 / count, 0.0)
+
+
+def shared_weights(mask: Bool[Array, "B T"], weights: Float[Array, "B T"]) -> Float[Array, "B T"]:
+    """Weights w / Σ w of a loss over a minibatch whose tokens have weights; 0 off the mask.
+
+    Args:
+      mask: bool [B, T], response tokens.
+      weights: float32 [B, T], those of `credit.shares`; not read off the mask.
+
+    Returns:
+      float32 [B, T].
+    """
+    weights = jnp.where(mask, weights, 0.0)
+    return weights / jnp.maximum(weights.sum(), 1e-9)
 
 
 # --- the loss functions that `methods.py` names: (log-probabilities [B, T], Batch, objective)

@@ -23,6 +23,7 @@ class Drawn(NamedTuple):
 
     continuation: Continuation
     sample: Sample
+    logprobs: list[float]  # the sampler's, one per token drawn
 
 
 @dataclasses.dataclass
@@ -122,7 +123,8 @@ def _graded(
             outcome=outcomes.get(i, truncated or 0.0),
         )
         reward = sample.return_from(state.used, cfg.ppo.gamma)
-        drawn.append(Drawn(Continuation(grown.text, reward, grown.finish), sample))
+        continuation = Continuation(grown.text, reward, grown.finish)
+        drawn.append(Drawn(continuation, sample, grown.logprobs))
     return drawn
 
 
@@ -139,3 +141,33 @@ def _completed(state: State, text: str, grown: Grown) -> Solution:
     response = state.episode.response[: state.used] + grown.tokens
     text = text[: len(text) - grown.overlap] + grown.text
     return Solution(state.problem, state.episode.prompt, response, text)
+
+
+def as_episodes(state: State, rests: list[float], weight: float) -> list[Episode]:
+    """The continuations of a state as episodes of one step each, to be trained on.
+
+    `rests` are the returns, from the state on, of the solutions that visit it. The value before the
+    step is the mean return of these and of the state's other continuations.
+    """
+    prompt, before = state.episode.prompt, state.used
+    returns = [drawn.continuation.reward for drawn in state.drawn]
+    total, others = sum(rests) + sum(returns), len(rests) + len(returns) - 1
+    episodes = []
+    for (continuation, sample, logprobs), earned in zip(state.drawn, returns, strict=True):
+        response = sample.tokens.tolist()
+        episodes.append(
+            Episode(
+                problem_id=state.problem.id,
+                prompt=prompt,
+                response=response,
+                logprobs=[0.0] * before + logprobs,
+                text=continuation.text,
+                finished=continuation.finish != "length",
+                reward=earned,
+                step_ends=[len(response)],
+                given=before,
+                weights=[weight],
+                values=np.array([(total - earned) / others], np.float32),
+            )
+        )
+    return episodes

@@ -18,9 +18,10 @@ from vinejax.credit.estimate import estimates
 from vinejax.credit.positions import positions_of, with_steps_between
 from vinejax.credit.rules import find_rule
 from vinejax.credit.samples import Passing, Sample
+from vinejax.credit.shares import Fork, shares
 from vinejax.errors import ConfigError
 from vinejax.model.decoder import Params
-from vinejax.rollout.continuations import State, draw_continuations
+from vinejax.rollout.continuations import State, as_episodes, draw_continuations
 from vinejax.rollout.engine import Engine
 from vinejax.settings import Config
 from vinejax.tasks.graded import GradedTask
@@ -39,6 +40,9 @@ def fill_values(
 ) -> list[Episode]:
     """The episodes with values, and `scored` where it can be; their steps lie between states.
 
+    With `train.on` 'continuations' they have weights, and the continuations of their states follow
+    as further episodes.
+
     Raises ConfigError for positions or counts of a user's rule that cannot be.
     """
     vines = _Vines(engine, graded, problems, episodes, cfg)
@@ -53,12 +57,14 @@ def fill_values(
         )
         vines.count_new(counts)
     filled = vines.filled()
-    if not logprobs:
+    if logprobs:
+        filled = [
+            dataclasses.replace(episode, scored=of_trunk[len(episode.prompt) :].tolist())
+            for episode, of_trunk in zip(filled, logprobs, strict=True)
+        ]
+    if cfg.train.on == "solutions":
         return filled
-    return [
-        dataclasses.replace(episode, scored=of_trunk[len(episode.prompt) :].tolist())
-        for episode, of_trunk in zip(filled, logprobs, strict=True)
-    ]
+    return vines.weighted(filled)
 
 
 class _Vines:
@@ -77,8 +83,11 @@ class _Vines:
         rule, text_of = find_rule("values.positions", cfg), token_text(engine.tokenizer)
         places = [positions_of(rule, episode, text_of, cfg.values) for episode in episodes]
         self._episodes = list(map(with_steps_between, episodes, places))
-        # The step that the first state begins: 1 where the prompt's end is none.
-        self._first = [int(bool(of_one) and of_one[0] > 0) for of_one in places]
+        # The step that the first state begins: 1 where the first step begins at no state.
+        self._first = [
+            int(bool(of_one) and of_one[0] > episode.given)
+            for of_one, episode in zip(places, episodes, strict=True)
+        ]
         self._earned = [np.cumsum([0.0, *episode.rewards]).tolist() for episode in self._episodes]
         if (most := cfg.values.max_states) is not None:
             pairs = zip(places, self._first, strict=True)
@@ -143,6 +152,25 @@ class _Vines:
             )
         return filled
 
+    def weighted(self, filled: list[Episode]) -> list[Episode]:
+        """The episodes with weights, then every continuation as an episode: see credit/shares.py.
+
+        A continuation is one step. Its baseline is the mean return of the other samples that go
+        on from its state: other continuations, and the rests of the solutions that visit it.
+        """
+        forks = [Fork(state.used, state.visits, len(state.drawn)) for state in self.states]
+        of_forks, after = shares(forks, list(map(len, self._visits)))
+        rows = []
+        for i, (episode, of_states) in enumerate(zip(filled, after, strict=True)):
+            # Tokens before the first state, and those of a solution without one, have all.
+            weights = [1.0] * self._first[i] + of_states or [1.0]
+            weights += weights[-1:] * (len(episode.step_ends) - len(weights))
+            rows.append(dataclasses.replace(episode, weights=weights[: len(episode.step_ends)]))
+        for state, weight in zip(self.states, of_forks, strict=True):
+            rests = [self._seen(i).total - self._seen(i).earned[c] for i, c in state.visits]
+            rows += as_episodes(state, rests, weight)
+        return rows
+
     def _seen(self, i: int) -> Seen:
         """The returns at the states of episode i: of their own continuations, then of others."""
         returns = [[d.continuation.reward for d in self.states[s].drawn] for s in self._visits[i]]
@@ -174,7 +202,7 @@ def _find_states(
             key = prefix if cfg.values.dedup else (i, c)
             if key not in known:
                 known[key] = len(states)
-                step = episode.step_ends.index(used) + 1 if used else 0
+                step = episode.step_ends.index(used) + 1 if used > episode.given else 0
                 problem = by_id[episode.problem_id]
                 states.append(State(problem, i, episode, rollout, step, used, visits=[]))
             states[known[key]].visits.append((i, c))
@@ -187,7 +215,7 @@ def _whole(episode: Episode, with_steps: bool) -> Sample:
     ends = episode.step_ends if with_steps else []
     return Sample(
         tokens=np.array(episode.response, np.int32),
-        start=0,
+        start=episode.given,
         ends=ends,
         rewards=(episode.step_rewards or [0.0] * len(ends)) if with_steps else [],
         outcome=episode.reward,

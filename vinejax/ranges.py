@@ -1,0 +1,41 @@
+"""Types of settings with the range of their values; `checks.py` applies the rules."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+
+class Rule(NamedTuple):
+    """A condition on values other than None; `text` is for the error message."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+# Every float must be finite besides.
+Count = Annotated[int, Rule("must be at least 1", lambda x: x >= 1)]
+Whole = Annotated[int, Rule("must not be negative", lambda x: x >= 0)]
+NotNegative = Annotated[float, Rule("must not be negative", lambda x: x >= 0)]
+Positive = Annotated[float, Rule("must be greater than 0", lambda x: x > 0)]
+ZeroToOne = Annotated[float, Rule("must be from 0 to 1", lambda x: 0 <= x <= 1)]
+Half = Annotated[float, Rule("must be at least 0 and less than 0.5", lambda x: 0 <= x < 0.5)]
+BelowOne = Annotated[float, Rule("must be at least 0 and less than 1", lambda x: 0 <= x < 1)]
+TopP = Annotated[float, Rule("must be over 0 and at most 1", lambda x: 0 < x <= 1)]
+Shift = Annotated[float, Rule("must be from -1 to 1", lambda x: -1 <= x <= 1)]
+MaxRatio = Annotated[
+    float, Rule("must be over 1, the mean ratio of a policy that has not moved", lambda x: x > 1)
+]
+# JAX keeps 32 bits of a seed and drops the rest without a word.
+Seed = Annotated[int, Rule("must be from 0 to 2**32 - 1", lambda x: 0 <= x < 2**32)]
+MeshSize = Annotated[
+    int,
+    Rule("must be at least 1, or -1 for whatever devices are left", lambda x: x >= 1 or x == -1),
+]
+Port = Annotated[Count, Rule("must be at most 65535", lambda x: x <= 65535)]
+# Heartbeats get lost, a few at a time, on a busy host; half a minute is what JAX users live with.
+Heartbeat = Annotated[
+    Count,
+    Rule(
+        "must be at most 30, so that a dead host ends the others within a minute", lambda x: x <= 30
+    ),
+]
+Module = Annotated[str, Rule("names no task; try vinejax.tasks.arithmetic", bool)]
