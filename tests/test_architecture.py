@@ -115,7 +115,7 @@ def test_only_the_decoder_imports_flax(name: str):
     assert ("flax" in packages) == (name == "model/decoder.py")
     assert "torch" not in packages and "tensorflow" not in packages
     if name.startswith("rl/"):
-        assert packages <= {"jax", "jaxtyping", "collections", "vinejax"}
+        assert packages <= {"jax", "jaxtyping", "numpy", "math", "collections", "vinejax"}
 
 
 @pytest.mark.parametrize("name", NAMES)
