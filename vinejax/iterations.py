@@ -53,6 +53,7 @@ from vinejax.methods import find_method
 from vinejax.model.decoder import Params
 from vinejax.problems import chunks, draw, sample_with_spread
 from vinejax.rollout.trajectories import sample_episodes
+from vinejax.rollout.trees import sample_trees
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.distributed import barrier
 from vinejax.runtime.log import RunLog
@@ -88,12 +89,15 @@ class Iteration:
         return problems[: self.left.prompts]
 
     def sample(self, params: Params, problems: list[PromptedProblem]) -> list[Episode]:
-        """Graded solutions of the problems, which count as spent."""
-        session = self.session
-        episodes = sample_episodes(
-            session.sampler, params, session.graded, problems, self.cfg, self.number
-        )
-        self.spent = self.spent.plus(prompts=len(problems), episodes=len(episodes))
+        """Graded solutions of the problems, which count as spent; leaves of trees, by the method.
+
+        Of a tree `rollout.per_prompt` count, whatever branches off them.
+        """
+        session, cfg = self.session, self.cfg
+        sample = sample_trees if find_method(cfg.method).tree else sample_episodes
+        episodes = sample(session.sampler, params, session.graded, problems, cfg, self.number)
+        count = len(problems) * cfg.rollout.per_prompt
+        self.spent = self.spent.plus(prompts=len(problems), episodes=count)
         return episodes
 
     def sample_train(

@@ -19,6 +19,8 @@ from vinejax.settings import Config
 Function = str | Callable[..., Any]  # 'package.module.function', or the function
 
 CREDIT = "vinejax.learner.credit"
+ON_TREES = "vinejax.learner.tree_credit"
+GROWTH = "vinejax.credit.growth"
 POLICY = "vinejax.learner.policy"
 
 
@@ -37,6 +39,9 @@ class Method:
     positions: str = "steps"  # the rules of step credit, see credit/rules.py: where states are,
     allocation: str = "uniform"  # how many continuations each has,
     mask: str = "none"  # and which tokens are trained on
+    # (wave, paths, Config, rng) -> branches, see credit/growth.py: solutions are leaves of trees.
+    tree: Function | None = None
+    trains_nodes_once: bool = False  # tokens that leaves share are trained on in the first of them
     kl_in_reward: bool = False  # the credit has subtracted the KL: the loss does not add it again
     needs_groups: bool = False  # a solution is compared with the others of its problem
     needs_spread: bool = False  # groups of equal rewards are replaced by sampling again
@@ -61,6 +66,29 @@ METHODS = {
         mask="low_probability",
         sections=("values", "credit", "train"),
     ),
+    "spo_tree": Method(
+        f"{ON_TREES}.spo_tree",
+        whiten="iteration",
+        mask="low_probability",
+        tree=f"{GROWTH}.levels",
+        trains_nodes_once=True,
+        sections=("spo_tree", "credit"),
+    ),
+    "treepo": Method(
+        f"{ON_TREES}.treepo",
+        whiten="iteration",
+        clip_high=0.28,
+        tree=f"{GROWTH}.fixed_width",
+        needs_groups=True,
+        sections=("treepo",),
+    ),
+    "treerl": Method(
+        f"{ON_TREES}.treerl", tree=f"{GROWTH}.surprising_tokens", sections=("treerl",)
+    ),
+    "tree_grpo": Method(
+        f"{ON_TREES}.tree_grpo", tree=f"{GROWTH}.random_steps", sections=("tree_grpo",)
+    ),
+    "tempo": Method(f"{ON_TREES}.tempo", needs_groups=True),
     "grpo": Method(f"{CREDIT}.grpo", needs_groups=True),
     "rloo": Method(f"{CREDIT}.rloo", needs_groups=True),
     "dr_grpo": Method(f"{CREDIT}.group_mean", reduction="budget", needs_groups=True),

@@ -13,6 +13,10 @@ class Rule(NamedTuple):
 
 # Every float must be finite besides.
 Count = Annotated[int, Rule("must be at least 1", lambda x: x >= 1)]
+Counts = Annotated[
+    tuple[int, ...],
+    Rule("must be one or more numbers of at least 1", lambda x: x and min(x) >= 1),
+]
 Whole = Annotated[int, Rule("must not be negative", lambda x: x >= 0)]
 NotNegative = Annotated[float, Rule("must not be negative", lambda x: x >= 0)]
 Positive = Annotated[float, Rule("must be greater than 0", lambda x: x > 0)]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from vinejax.ranges import (
     BelowOne,
     Count,
+    Counts,
     Half,
     Heartbeat,
     MaxRatio,
@@ -102,6 +103,8 @@ class ValuesConfig:
 class CreditConfig:
     mask: str = "method"  # which tokens are trained on: a name of credit/rules.py, or a dotted path
     mask_above: ZeroToOne = 0.9  # mask 'low_probability': tokens at least as likely are left out
+    progress: NotNegative = 0.0  # α: weight of the progress of a prover, best of so many solutions:
+    prover: Count = 4  # 1 - (1 - V)^prover, see docs/credit.md
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +163,43 @@ class CriticConfig:
     clip: Positive = 0.2  # a value moves no further from the old one in the loss
     learning_rate: Positive = 1e-6
     warmup_iterations: Whole = 0  # at the start of the run, which train the critic alone
+
+
+@dataclasses.dataclass(frozen=True)
+class SPOTreeConfig:
+    """Method 'spo_tree'. The solutions of a problem: the product of `branching`, at most."""
+
+    branching: Counts = (6, 6, 6)  # branches at the prompt, and at each segment's end
+    segment: Count = 100  # tokens of a segment; those of the last level go on to the end
+    normalise: Literal["rloo", "grpo"] = "rloo"  # 'grpo': divided by the std of the siblings
+    drop: bool = True  # nodes that do not change the value are not trained on
+
+
+@dataclasses.dataclass(frozen=True)
+class TreePOConfig:
+    """Method 'treepo'. The solutions of a problem: rollout.per_prompt."""
+
+    segment: Count = 512  # tokens between two places where a solution may branch
+    divisor: Count = 2  # branches of an open path, as long as solutions are missing
+    weighting: Literal["average", "group_size"] = "average"  # of the depths
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeRLConfig:
+    """Method 'treerl'. Trees of a problem: rollout.per_prompt."""
+
+    forks: Count = 2  # least likely tokens of a tree that are drawn again, per round
+    branches: Count = 2  # draws of each
+    rounds: Count = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeGRPOConfig:
+    """Method 'tree_grpo'. Trees of a problem: rollout.per_prompt."""
+
+    forks: Count = 2  # step ends of a tree that are branched from, per round
+    branches: Count = 3  # from each
+    rounds: Count = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,6 +364,10 @@ class Config:
     ppo: PPOConfig = PPOConfig()
     kl: KLConfig = KLConfig()
     critic: CriticConfig = CriticConfig()
+    spo_tree: SPOTreeConfig = SPOTreeConfig()
+    treepo: TreePOConfig = TreePOConfig()
+    treerl: TreeRLConfig = TreeRLConfig()
+    tree_grpo: TreeGRPOConfig = TreeGRPOConfig()
     dapo: DAPOConfig = DAPOConfig()
     opmd: OPMDConfig = OPMDConfig()
     asymre: AsymREConfig = AsymREConfig()

@@ -69,6 +69,7 @@ class Episode:
     step_ends: list[int]  # [C] index of the response token after each step
     step_rewards: list[float] | None = None  # [C] the steps' own, of tasks that reward steps
     given: int = 0  # leading response tokens that were not sampled: they are not trained on
+    nodes: list[int] | None = None  # of the tree that it is a leaf of; the last C are the steps
     weights: list[float] | None = None  # [C] of each step's tokens in the loss; None: 1
     scored: list[float] | None = None  # the response's log-probs by the prefill of its trunk
     values: np.ndarray | None = None  # f32[C] V(s_0) .. V(s_{C-1})

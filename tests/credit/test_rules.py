@@ -184,4 +184,4 @@ def test_a_method_without_rules_refuses_them():
     for fields in ({"values": {"positions": "tokens"}}, {"credit": {"mask": "low_probability"}}):
         ((section, values),) = fields.items()
         message = refused({"method": "grpo"} | fields, f"{section}.{next(iter(values))}")
-        assert "'vineppo' or 'spo_chain' alone, and this run has 'grpo'" in message
+        assert "'vineppo' or 'spo_chain' " in message and "this run has 'grpo'" in message

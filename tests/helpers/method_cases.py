@@ -46,7 +46,10 @@ def config(method: str, **sections: Any) -> Config:
 
 @functools.cache
 def episodes() -> list[Episode]:
-    """Four solutions of each of two problems, in two steps where there is room, with values."""
+    """Four solutions of each of two problems, in two steps where there is room, with values.
+
+    They are leaves of trees as well, whose nodes are the steps.
+    """
     rng = np.random.default_rng(1)
     found = []
     for i, plain in enumerate(cases.random_episodes(LENGTHS)):
@@ -59,6 +62,8 @@ def episodes() -> list[Episode]:
                 problem_id=f"p{i // 4}",
                 reward=REWARDS[i],
                 step_ends=ends,
+                # Two solutions each share the first node, if they have two.
+                nodes=[[i % 4 // 2, 10 + i], [20 + i]][n < 2],
                 values=rng.uniform(0, 1, len(ends)).astype(np.float32),
             )
         )

@@ -21,6 +21,8 @@ SMALL: dict[str, Any] = {
     "restem": {"restem": {"problems": 8, "epochs": 2, "eval_every": 2}},
     "dpo_positive": {"dpo": {"problems": 8, "epochs": 1, "pairs": 4}},
     "dapo": {"dapo": {"rounds": 2}},
+    "spo_tree": {"spo_tree": {"branching": (3, 2), "segment": 4}},
+    "treepo": {"treepo": {"segment": 8}},
 }
 
 
@@ -59,9 +61,10 @@ def test_one_iteration(method: str, start: str, tmp_path: Path):
         assert line["total/episodes"] == 3 * prompts
         assert line["total/tokens"] >= line["total/episodes"]
         rows = cases.read_lines(tmp_path / "episodes" / "0.jsonl")
-        assert len(rows) == 12
+        assert len(rows) == (line["actor/rows"] if METHODS[method].tree else 12)
         for row in rows:
-            assert "".join(step["text"] for step in row["steps"]) == row["response"]
+            steps = "".join(step["text"] for step in row["steps"])
+            assert row["given"] + steps == row["response"]
     if method == "restem":
         assert 0 < line["restem/kept"] <= 24 and line["restem/evaluations"] >= 2
     with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:

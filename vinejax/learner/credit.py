@@ -17,6 +17,7 @@ from vinejax.rl.advantages import (
     group_advantages,
     overlong_penalty,
     step_advantages,
+    step_progress,
     token_advantages,
 )
 from vinejax.rl.losses import kl
@@ -67,9 +68,16 @@ def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
 
 
 def vine(rollout: Rollout, cfg: Config) -> Credit:
-    """VinePPO: A_c = r_c + γ·V(s_{c+1}) - V(s_c) for each token of step c, V by Monte Carlo."""
+    """VinePPO: A_c = r_c + γ·V(s_{c+1}) - V(s_c) for each token of step c, V by Monte Carlo.
+
+    With `credit.progress` the progress of a prover is added: see `rl.advantages.step_progress`.
+    """
     steps = rollout.steps
     by_step = step_advantages(steps.values, steps.rewards, steps.num_steps, cfg.ppo.gamma)
+    if cfg.credit.progress:
+        prover = cfg.credit.prover
+        progress = step_progress(steps.values, steps.rewards, steps.num_steps, prover)
+        by_step += cfg.credit.progress * progress
     return Credit(token_advantages(by_step, steps.step_ids), by_step=by_step)
 
 

@@ -1,0 +1,165 @@
+"""Trees of solutions, for methods that branch in mid-solution: each wave is one call of the engine.
+
+A growth rule (`credit/growth.py`) says where the next branches begin. The solutions, one per leaf,
+come back as episodes, whose steps are the nodes of the tree.
+"""
+
+import dataclasses
+import itertools
+
+from vinejax.credit.tree import Leaf, Path, Shoot, attached, leaves
+from vinejax.methods import find_method, function_of
+from vinejax.model.decoder import Params
+from vinejax.rollout.branches import Branch, Grown
+from vinejax.rollout.engine import Engine
+from vinejax.rollout.trajectories import Solution, split_solution
+from vinejax.runtime.distributed import is_mine, shared_work
+from vinejax.seeds import host_rng, row_seed
+from vinejax.settings import Config
+from vinejax.tasks.graded import BackgroundGrading, GradedTask
+from vinejax.text import UNFINISHED, continuation_text, decode
+from vinejax.types import Episode, PromptedProblem
+
+
+def sample_trees(
+    engine: Engine,
+    params: Params,
+    graded: GradedTask,
+    problems: list[PromptedProblem],
+    cfg: Config,
+    iteration: int,
+) -> list[Episode]:
+    """The leaves of every problem's tree as graded episodes, those of a problem one after another.
+
+    `Episode.nodes` has the leaf's way through the tree. Where the method trains on a node once, it
+    is given in all leaves but the first that reaches it.
+    """
+    method = find_method(cfg.method)
+    assert method.tree is not None, f"{cfg.method} samples no trees"
+    rule, forest = function_of(method.tree), _Forest(engine, graded, problems, cfg, iteration)
+    for wave in itertools.count():
+        shoots: list[tuple[int, Shoot]] = []
+        for n, (problem, _) in enumerate(problems):
+            rng = host_rng(cfg.seed, iteration, f"tree {problem.id}", wave)
+            shoots += [(n, shoot) for shoot in rule(wave, forest.paths[n], cfg, rng)]
+        if not shoots:
+            break
+        forest.grow(params, shoots, wave)
+    return forest.episodes(once=method.trains_nodes_once)
+
+
+class _Forest:
+    """The trees of an iteration's problems."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        graded: GradedTask,
+        problems: list[PromptedProblem],
+        cfg: Config,
+        iteration: int,
+    ):
+        self.paths: list[list[Path]] = [[] for _ in problems]  # of each problem
+        self._engine, self._graded, self._problems = engine, graded, problems
+        self._cfg, self._iteration = cfg, iteration
+
+    def grow(self, params: Params, shoots: list[tuple[int, Shoot]], wave: int) -> None:
+        """Adds the branches of one wave, (number of the problem, where), to the trees."""
+        seeds = [itertools.count(len(paths)) for paths in self.paths]
+        trunks, branches, budgets, places = [], [], [], []
+        for n, given in shoots:
+            problem, prompt = self._problems[n]
+            shoot = attached(self.paths[n], given)
+            before = self._before(n, shoot)
+            trunks.append(prompt + before)
+            room = self._room(prompt) - len(before)
+            for _ in range(shoot.count):
+                # The number of the path tells its draws from those of all others of the problem.
+                seed = row_seed(self._cfg.seed, self._iteration, problem.id, next(seeds[n]))
+                branches.append(Branch(len(trunks) - 1, len(trunks[-1]), seed, len(prompt)))
+                budgets.append(room if shoot.budget is None else min(room, shoot.budget))
+                places.append((n, shoot))
+        grown = self._engine.grow(params, trunks, branches, budgets)
+        drawn = [
+            (n, self._path(n, shoot, one, wave))
+            for (n, shoot), one in zip(places, grown, strict=True)
+        ]
+        step_ends = self._step_ends(drawn)
+        for i, (n, path) in enumerate(drawn):
+            self.paths[n].append(dataclasses.replace(path, step_ends=step_ends.get(i, [])))
+
+    def _before(self, n: int, shoot: Shoot) -> list[int]:
+        """The response's tokens before a place of a tree."""
+        return [] if shoot.parent is None else self.paths[n][shoot.parent].tokens[: shoot.position]
+
+    def _room(self, prompt: list[int]) -> int:
+        """The most tokens of a response to this prompt."""
+        return min(self._cfg.sample.max_tokens, self._engine.model.cfg.context - len(prompt))
+
+    def _path(self, n: int, shoot: Shoot, grown: Grown, wave: int) -> Path:
+        """The path that a branch drew."""
+        prompt, before = self._problems[n][1], self._before(n, shoot)
+        tokenizer = self._engine.tokenizer
+        text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), before)
+        text = text.rstrip(UNFINISHED)
+        tokens = before + grown.tokens
+        logprobs = [] if shoot.parent is None else self.paths[n][shoot.parent].logprobs
+        finished = grown.finish != "length"
+        return Path(
+            tokens=tokens,
+            logprobs=logprobs[: len(before)] + grown.logprobs,
+            parent=shoot.parent,
+            start=len(before),
+            wave=wave,
+            is_over=finished or len(tokens) >= self._room(prompt),
+            text=text[: len(text) - grown.overlap] + grown.text,
+            finished=finished,
+        )
+
+    def _step_ends(self, drawn: list[tuple[int, Path]]) -> dict[int, list[int]]:
+        """The step ends of the paths that are over, by their number in `drawn`."""
+        solutions = {
+            i: Solution(*self._problems[n], path.tokens, path.text)
+            for i, (n, path) in enumerate(drawn)
+            if is_mine(i) and path.is_over
+        }
+        tokenizer = self._engine.tokenizer
+        return shared_work(
+            {i: split_solution(self._graded, tokenizer, s)[0] for i, s in solutions.items()}
+        )
+
+    def episodes(self, once: bool) -> list[Episode]:
+        """The leaves of all trees as graded episodes."""
+        found = [(n, leaf) for n, paths in enumerate(self.paths) for leaf in leaves(paths)]
+        truncated = self._cfg.reward.truncated
+        with BackgroundGrading(self._graded) as background:
+            for i, (n, leaf) in enumerate(found):
+                path = self.paths[n][leaf.number]
+                if is_mine(i) and (path.finished or truncated is None):
+                    background.add(i, self._problems[n][0], path.text)
+            outcomes = shared_work(background.results())
+        reached: list[set[int]] = [set() for _ in self.paths]
+        episodes = []
+        for i, (n, leaf) in enumerate(found):
+            given = sum(node in reached[n] for node in leaf.nodes) if once else 0
+            reached[n].update(leaf.nodes)
+            episodes.append(self._episode(n, leaf, given, outcomes.get(i, truncated or 0.0)))
+        return episodes
+
+    def _episode(self, n: int, leaf: Leaf, given: int, reward: float) -> Episode:
+        """The leaf of a tree; its first `given` nodes are not trained on."""
+        problem, prompt = self._problems[n]
+        path = self.paths[n][leaf.number]
+        start = leaf.ends[given - 1] if given else 0
+        return Episode(
+            problem_id=problem.id,
+            prompt=prompt,
+            response=path.tokens,
+            logprobs=[0.0] * start + path.logprobs[start:],
+            text=path.text,
+            finished=path.finished,
+            reward=reward,
+            step_ends=leaf.ends[given:],
+            given=start,
+            nodes=leaf.nodes,
+        )
