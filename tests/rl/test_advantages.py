@@ -8,7 +8,13 @@ from helpers import rl_oracles as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vinejax.rl.advantages import gae, group_advantages, step_advantages, token_advantages
+from vinejax.rl.advantages import (
+    gae,
+    group_advantages,
+    step_advantages,
+    step_progress,
+    token_advantages,
+)
 
 B, C, T = 4, 5, 12
 NUM_STEPS = np.array([5, 2, 0, 1])
