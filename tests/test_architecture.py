@@ -22,7 +22,7 @@ LAYERS = [
     "plan",  # what a run would take of chips that nobody has yet
     "session",  # task, weights and mesh of a run
     "warmup",  # the supervised start of a run
-    "baselines",  # what PPO, RestEM and DPO-Positive need beyond the loop
+    "baselines",  # what PPO, single-stream, RestEM and DPO-Positive need beyond the loop
     "problems",  # which problems an iteration samples
     "metrics",  # names and numbers of an iteration
     "analysis",  # what a run wrote, for people

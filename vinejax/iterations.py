@@ -16,6 +16,7 @@ import optax
 
 from vinejax import metrics
 from vinejax.analysis.episodes import episode_rows
+from vinejax.baselines import single_stream
 from vinejax.baselines.critic import (
     Targets,
     critic_metrics,
@@ -81,9 +82,9 @@ class Iteration:
         """The rest of the run's budget."""
         return left(self.cfg, self.spent)
 
-    def draw(self, count: int | None) -> list[PromptedProblem]:
+    def draw(self, count: int | None, weights: np.ndarray | None = None) -> list[PromptedProblem]:
         """`count` problems of the train split (None: all), or as many as the budget allows."""
-        problems = draw(self.session.problems["train"], count, self.cfg.seed, self.number)
+        problems = draw(self.session.problems["train"], count, self.cfg.seed, self.number, weights)
         return problems[: self.left.prompts]
 
     def sample(self, params: Params, problems: list[PromptedProblem]) -> list[Episode]:
@@ -146,7 +147,8 @@ def policy_gradient(it: Iteration, state: RunState) -> RunState:
     method = find_method(cfg.method)
     objective = policy_objective(session.model, cfg)
     with it.log.stage("rollout"):
-        problems, episodes, sampled = sample_solutions(it, params, method.needs_spread)
+        state = with_first_values(it, state)
+        problems, episodes, sampled = sample_solutions(it, state, method.needs_spread)
     with it.log.stage("value"):
         if method.values == "monte_carlo":
             calls = session.sampler.stats.calls
@@ -158,6 +160,7 @@ def policy_gradient(it: Iteration, state: RunState) -> RunState:
     with it.log.stage("score"):
         rollout = scored_rollout(it, state, episodes)
         credit = assign_credit(rollout, cfg, objective.whiten)
+        state = with_rewards_counted(it, state, rollout)
     with it.log.stage("train"):
         barrier("train", [(episode.tokens, episode.rewards) for episode in episodes])
         state = update_on(it, state, objective, rollout, credit)
@@ -166,13 +169,25 @@ def policy_gradient(it: Iteration, state: RunState) -> RunState:
     return state
 
 
+def with_first_values(it: Iteration, state: RunState) -> RunState:
+    """The state, with the first values of a tracker, if there is one, at the start of the run."""
+    if state.tracker is None or it.number > 0:
+        return state
+    session, params = it.session, state.policy.params
+    tracker = single_stream.sampled_tracker(
+        session.sampler, params, session.graded, session.problems["train"], it.cfg, it.log.progress
+    )
+    return state._replace(tracker=tracker)
+
+
 def sample_solutions(
-    it: Iteration, params: Params, needs_spread: bool
+    it: Iteration, state: RunState, needs_spread: bool
 ) -> tuple[list[PromptedProblem], list[Episode], list[Episode]]:
     """(problems that were drawn, episodes to learn from, all episodes that were sampled)."""
+    params = state.policy.params
     count = min(it.cfg.rollout.prompts, it.left.prompts)
     if not needs_spread:
-        problems = it.draw(count)
+        problems = it.draw(count, single_stream.problem_weights(state.tracker, it.cfg))
         episodes = it.sample(params, problems)
         return problems, episodes, episodes
     rounds = it.cfg.dapo.rounds
@@ -185,7 +200,7 @@ def sample_solutions(
 
 
 def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> Rollout:
-    """The episodes as a batch, with log-probabilities and, where there is a critic, its values."""
+    """The episodes as a batch, with log-probabilities and the values of a critic or tracker."""
     session, ppo = it.session, it.cfg.ppo
     size = ppo.microbatch or ppo.minibatch
     batch = collate(episodes, rows=ppo.minibatch)
@@ -201,7 +216,22 @@ def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> R
     values = None
     if state.critic is not None:
         values = critic_values(session.model, to_device(state.critic.params), batch, size)
+    if state.tracker is not None:
+        problems = session.problems["train"]
+        values = single_stream.values_before(state.tracker, problems, episodes, batch)
     return Rollout(episodes, batch, step_layout(batch, episodes), values)
+
+
+def with_rewards_counted(it: Iteration, state: RunState, rollout: Rollout) -> RunState:
+    """The state, whose tracker, if there is one, has counted the rewards of the rollout."""
+    if state.tracker is None:
+        return state
+    problems, model = it.session.problems["train"], it.session.model
+    tracker, found = single_stream.count_rollout(
+        state.tracker, problems, rollout, model, state.policy.params, it.cfg
+    )
+    it.metrics |= found
+    return state._replace(tracker=tracker)
 
 
 Rows = tuple[Batch, Targets | None]
@@ -214,7 +244,7 @@ def update_on(
 
     In the first `critic.warmup_iterations` the critic alone is updated.
     """
-    cfg, (policy, critic) = it.cfg, to_device(state)
+    cfg, (policy, critic) = it.cfg, to_device((state.policy, state.critic))
     optimizer = make_optimizer(cfg.optimizer, num_updates(cfg))
     value_objective = critic_objective(it.session.model, cfg)
     value_optimizer = make_critic_optimizer(cfg, num_critic_updates(cfg))
@@ -242,7 +272,7 @@ def update_on(
     if value_updates:
         it.metrics |= critic_metrics(value_updates)
     it.spent = it.spent.plus(updates=len(updates))
-    return RunState(policy, critic)
+    return state._replace(policy=policy, critic=critic)
 
 
 def _minibatches(it: Iteration, rows: Rows) -> Iterator[Rows]:

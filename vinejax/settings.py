@@ -193,6 +193,15 @@ class AsymREConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class SingleStreamConfig:
+    """Method 'single_stream', whose rollout.per_prompt is 1."""
+
+    start_count: Positive = 8.0  # pseudo-counts behind a problem's first value
+    start_samples: Whole = 0  # solutions per problem that it is estimated from; 0: it is 0.5
+    explore: Positive = 0.05  # added to √(v(1 - v)), the weight of a problem in the draw
+
+
+@dataclasses.dataclass(frozen=True)
 class RestEMConfig:
     """Method 'restem'. Solutions per problem: rollout.per_prompt."""
 
@@ -338,6 +347,7 @@ class Config:
     dapo: DAPOConfig = DAPOConfig()
     opmd: OPMDConfig = OPMDConfig()
     asymre: AsymREConfig = AsymREConfig()
+    single_stream: SingleStreamConfig = SingleStreamConfig()
     restem: RestEMConfig = RestEMConfig()
     dpo: DPOConfig = DPOConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
