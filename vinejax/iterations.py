@@ -83,7 +83,7 @@ class Iteration:
         return left(self.cfg, self.spent)
 
     def draw(self, count: int | None, weights: np.ndarray | None = None) -> list[PromptedProblem]:
-        """`count` problems of the train split (None: all), or as many as the budget allows."""
+        """`count` train problems (None: all), by `weights` if given, or what the budget allows."""
         problems = draw(self.session.problems["train"], count, self.cfg.seed, self.number, weights)
         return problems[: self.left.prompts]
 

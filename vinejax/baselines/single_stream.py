@@ -44,7 +44,7 @@ def fresh_tracker(cfg: Config, problems: int) -> ValueTracker:
 
 
 def first_tracker(cfg: Config, rewards: np.ndarray) -> ValueTracker:
-    """The tracker whose values are those of `rewards`, f32[problems, samples]; nothing is drawn."""
+    """The tracker before the first draw, with values by `rewards`, f32[problems, samples]."""
     problems, samples = rewards.shape
     totals, count = rewards.sum(axis=1), cfg.single_stream.start_count
     alpha, beta = map(np.asarray, first_counts(totals, samples, count))
@@ -61,7 +61,7 @@ def sampled_tracker(
     cfg: Config,
     progress: Callable[[int, int], None],
 ) -> ValueTracker:
-    """The tracker of a run's start: of `single_stream.start_samples` solutions of every problem.
+    """The tracker before the first draw: `single_stream.start_samples` solutions per problem.
 
     They are sampled `rollout.prompts` problems at a time; `progress` is told solutions done and
     solutions in all.
