@@ -17,12 +17,13 @@ LAYERS = [
     "checks",  # of the configuration
     "train",  # the loop
     "iterations",  # one iteration of each kind of method
+    "context",  # what all kinds of iterations share
     "evaluate",  # a policy's accuracy, for the loop and by itself
     "export",  # a run's policy for other programs
     "plan",  # what a run would take of chips that nobody has yet
     "session",  # task, weights and mesh of a run
     "warmup",  # the supervised start of a run
-    "baselines",  # what PPO, RestEM and DPO-Positive need beyond the loop
+    "baselines",  # what PPO, single-stream, RestEM and DPO-Positive need beyond the loop
     "problems",  # which problems an iteration samples
     "metrics",  # names and numbers of an iteration
     "analysis",  # what a run wrote, for people
@@ -43,6 +44,7 @@ LAYERS = [
     "config",  # of files and the command line
     "plugins",  # modules of users, by dotted path
     "settings",  # every setting
+    "method_settings",  # the sections of single methods
     "ranges",  # of the values of settings
     "errors",  # for people
 ]

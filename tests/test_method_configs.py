@@ -147,6 +147,14 @@ def test_hyperparameters_of_the_paper():
         ({"method": "dapo", "dapo": {"rounds": 0}}, "dapo.rounds", "at least 1"),
         ({"method": "dapo", "dapo": {"overlong": 1.0}}, "dapo.overlong", "less than 1"),
         ({"method": "asymre", "asymre": {"shift": 2.0}}, "asymre.shift", "from -1 to 1"),
+        ({"method": "single_stream"}, "rollout.per_prompt", "must be 1 for method"),
+        (
+            {"method": "single_stream", "rollout": {"per_prompt": 1}, "reward": {"truncated": -1}},
+            "reward.truncated",
+            "must be from 0 to 1 for method = 'single_stream'",
+        ),
+        ({"single_stream": {"explore": 0.0}}, "single_stream.explore", "greater than 0"),
+        ({"single_stream": {"start_count": 4.0}}, "single_stream.start_count", "leave it out"),
         ({"budget": {"updates": 0}}, "budget.updates", "at least 1"),
         ({"ppo": {"reduction": "mean"}}, "ppo.reduction", "'token' or 'sequence' or 'budget'"),
         ({"ppo": {"microbatch": 32}, "sft": {"batch": 48}}, "sft.batch", "ppo.microbatch = 32"),
@@ -160,7 +168,7 @@ def test_what_is_refused(fields: dict[str, Any], field: str, message: str):
 
 
 def test_a_group_of_one_is_enough_where_nothing_is_compared():
-    for method in ("vineppo", "ppo", "reinforce++", "restem", "sft"):
+    for method in ("vineppo", "ppo", "reinforce++", "single_stream", "restem", "sft"):
         check_config(from_dict({"method": method, "rollout": {"per_prompt": 1}}))
 
 
@@ -177,9 +185,10 @@ OWN_FIELDS = [
 def test_a_field_of_another_method_is_refused_at_its_default_too(method, section, name):
     fields: Any = default()
     fields.method = method
+    fields.rollout.per_prompt = 1 if method == "single_stream" else fields.rollout.per_prompt
     fields[section][name] = fields[section][name]
     checked(fields)
-    fields.method = "grpo"
+    fields.method, fields.rollout.per_prompt = "grpo", 8
     for copied in (fields, copy.deepcopy(fields)):
         with pytest.raises(ConfigError, match="alone, and this run has 'grpo'; leave") as error:
             checked(copied)

@@ -74,6 +74,21 @@ def _check_method(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
             "with the others of its problem"
         )
         raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
+    if method.values == "tracker":
+        _check_tracker(cfg)
+
+
+def _check_tracker(cfg: Config) -> None:
+    """Refuses groups and rewards that a value tracker cannot count."""
+    if cfg.rollout.per_prompt != 1:
+        rule = (
+            f"must be 1 for method = {cfg.method!r}: a solution is compared with the value of its "
+            "problem in earlier iterations; raise rollout.prompts instead"
+        )
+        raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
+    if not 0 <= cfg.reward.truncated <= 1:
+        rule = f"must be from 0 to 1 for method = {cfg.method!r}, which counts rewards as successes"
+        raise ConfigError("reward.truncated", rule, repr(cfg.reward.truncated))
 
 
 def _check_sampling(cfg: Config) -> None:

@@ -4,7 +4,6 @@ Policy gradients sample, assign credit and update. RestEM and DPO-Positive sampl
 learn from a fixed set of solutions; supervised fine-tuning learns from the data set's solutions.
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import numpy as np
 import optax
 
 from vinejax import metrics
-from vinejax.analysis.episodes import episode_rows
+from vinejax.baselines import single_stream
 from vinejax.baselines.critic import (
     Targets,
     critic_metrics,
@@ -33,13 +32,13 @@ from vinejax.baselines.dpo_positive import (
     with_reference,
 )
 from vinejax.baselines.restem import climb, keep_correct
-from vinejax.budget import Left, Spent, left, num_critic_updates, num_updates
+from vinejax.budget import num_critic_updates, num_updates
+from vinejax.context import Iteration
 from vinejax.evaluate import accuracy_of
 from vinejax.learner.batch import (
     Rollout,
     collate,
     epochs_of,
-    minibatch_rows,
     minibatches,
     shuffled,
     step_layout,
@@ -50,104 +49,12 @@ from vinejax.learner.policy import PolicyObjective, policy_objective
 from vinejax.learner.score import with_logprobs
 from vinejax.learner.update import Objective, Update, fresh_state, update_step
 from vinejax.methods import find_method
-from vinejax.model.decoder import Params
-from vinejax.problems import chunks, draw, sample_with_spread
-from vinejax.rollout.trajectories import sample_episodes
-from vinejax.rollout.trees import sample_trees
+from vinejax.problems import sample_with_spread
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.distributed import barrier
-from vinejax.runtime.log import RunLog
 from vinejax.runtime.offload import to_device
-from vinejax.session import Session
-from vinejax.settings import Config
 from vinejax.types import Batch, Episode, PromptedProblem, RunState, TrainState
 from vinejax.warmup import list_left_out, sft_objective, sft_optimizer, worked_examples
-
-
-class Iteration:
-    """The parts common to all kinds of iterations: sampling, counting and recording."""
-
-    def __init__(self, session: Session, log: RunLog, number: int, spent: Spent):
-        """`number` counts iterations from 0; `spent` has the run's totals before this one."""
-        self.session = session
-        self.cfg: Config = session.cfg
-        self.log = log
-        self.number = number
-        self.spent = spent
-        self.metrics: dict[str, Any] = {}
-        self._engine_before = dataclasses.replace(session.sampler.stats)
-        self._graded_before = session.graded.stats
-
-    @property
-    def left(self) -> Left:
-        """The rest of the run's budget."""
-        return left(self.cfg, self.spent)
-
-    def draw(self, count: int | None) -> list[PromptedProblem]:
-        """`count` problems of the train split (None: all), or as many as the budget allows."""
-        problems = draw(self.session.problems["train"], count, self.cfg.seed, self.number)
-        return problems[: self.left.prompts]
-
-    def sample(self, params: Params, problems: list[PromptedProblem]) -> list[Episode]:
-        """Graded solutions of the problems, which count as spent; leaves of trees, by the method.
-
-        Of a tree `rollout.per_prompt` count, whatever branches off them.
-        """
-        session, cfg = self.session, self.cfg
-        sample = sample_trees if find_method(cfg.method).tree else sample_episodes
-        episodes = sample(session.sampler, params, session.graded, problems, cfg, self.number)
-        count = len(problems) * cfg.rollout.per_prompt
-        self.spent = self.spent.plus(prompts=len(problems), episodes=count)
-        return episodes
-
-    def sample_train(
-        self, params: Params, count: int | None
-    ) -> tuple[list[PromptedProblem], list[Episode]]:
-        """`count` train problems and their episodes, `rollout.prompts` problems at a time."""
-        problems = self.draw(count)
-        episodes: list[Episode] = []
-        with self.log.stage("rollout"):
-            for part in chunks(problems, self.cfg.rollout.prompts):
-                episodes += self.sample(params, part)
-                self.log.progress(len(episodes), len(problems) * self.cfg.rollout.per_prompt)
-            self.session.sampler.release()
-        return problems, episodes
-
-    def minibatch_rows(self, episodes: list[Episode]) -> int:
-        """Rows of a minibatch, such that updates are as many as solutions sampled would make."""
-        ppo = self.cfg.ppo
-        problems = len({episode.problem_id for episode in episodes})
-        updates = math.ceil(problems * self.cfg.rollout.per_prompt / ppo.minibatch)
-        return minibatch_rows(len(episodes), updates, ppo.minibatch)
-
-    def record_sampling(
-        self,
-        problems: list[PromptedProblem],
-        episodes: list[Episode],
-        sampled: list[Episode],
-        credit: Credit | None = None,
-    ) -> None:
-        """Writes `episodes`, those to learn from, to a file; takes the metrics of all `sampled`."""
-        session, vines = self.session, self.cfg.log.vines
-        by_step, values = (credit.by_step, credit.values) if credit else (None, None)
-        rows = episode_rows(
-            session.tokenizer, problems, episodes, by_step, self.number, vines, values
-        )
-        self.log.episodes(self.number, rows)
-        stats = session.sampler.stats.minus(self._engine_before)
-        graded = session.graded.stats.minus(self._graded_before)
-        self.metrics |= metrics.episode_metrics(sampled) | metrics.value_metrics(episodes, by_step)
-        self.metrics |= metrics.engine_metrics(stats, episodes, self.log.timings)
-        self.metrics |= metrics.grading_metrics(graded)
-        self.spent = self.spent.plus(tokens=stats.decoded_tokens)
-
-    def record(self, state: RunState) -> Spent:
-        """Writes the iteration's line of metrics; returns the run's new totals."""
-        self.spent = self.spent.timed(self.log.timings)
-        values = self.metrics | self.log.timings | self.spent.metrics()
-        self.log.metrics(self.number, int(state.policy.step), "train", values)
-        return self.spent
-
 
 # --- policy gradients
 
@@ -158,7 +65,8 @@ def policy_gradient(it: Iteration, state: RunState) -> RunState:
     method = find_method(cfg.method)
     objective = policy_objective(session.model, cfg)
     with it.log.stage("rollout"):
-        problems, episodes, sampled = sample_solutions(it, params, method.needs_spread)
+        state = with_first_values(it, state)
+        problems, episodes, sampled = sample_solutions(it, state, method.needs_spread)
     rows = episodes  # of the batch: the solutions, and what else is trained on
     with it.log.stage("value"):
         if method.values == "monte_carlo":
@@ -171,6 +79,7 @@ def policy_gradient(it: Iteration, state: RunState) -> RunState:
     with it.log.stage("score"):
         rollout = scored_rollout(it, state, rows)
         credit = assign_credit(rollout, cfg, objective.whiten)
+        state = with_rewards_counted(it, state, rollout)
     with it.log.stage("train"):
         barrier("train", [(episode.tokens, episode.rewards) for episode in rows])
         state = update_on(it, state, objective, rollout, credit)
@@ -180,13 +89,25 @@ def policy_gradient(it: Iteration, state: RunState) -> RunState:
     return state
 
 
+def with_first_values(it: Iteration, state: RunState) -> RunState:
+    """The state, with the first values of a tracker, if there is one, at the start of the run."""
+    if state.tracker is None or it.number > 0:
+        return state
+    session, params = it.session, state.policy.params
+    tracker = single_stream.sampled_tracker(
+        session.sampler, params, session.graded, session.problems["train"], it.cfg, it.log.progress
+    )
+    return state._replace(tracker=tracker)
+
+
 def sample_solutions(
-    it: Iteration, params: Params, needs_spread: bool
+    it: Iteration, state: RunState, needs_spread: bool
 ) -> tuple[list[PromptedProblem], list[Episode], list[Episode]]:
     """(problems that were drawn, episodes to learn from, all episodes that were sampled)."""
+    params = state.policy.params
     count = min(it.cfg.rollout.prompts, it.left.prompts)
     if not needs_spread:
-        problems = it.draw(count)
+        problems = it.draw(count, single_stream.problem_weights(state.tracker, it.cfg))
         episodes = it.sample(params, problems)
         return problems, episodes, episodes
     rounds = it.cfg.dapo.rounds
@@ -199,7 +120,7 @@ def sample_solutions(
 
 
 def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> Rollout:
-    """The episodes as a batch, with log-probabilities and, where there is a critic, its values."""
+    """The episodes as a batch, with log-probabilities and the values of a critic or tracker."""
     session, ppo = it.session, it.cfg.ppo
     size = ppo.microbatch or ppo.minibatch
     batch = collate(episodes, rows=it.minibatch_rows(episodes))
@@ -215,7 +136,22 @@ def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> R
     values = None
     if state.critic is not None:
         values = critic_values(session.model, to_device(state.critic.params), batch, size)
+    if state.tracker is not None:
+        problems = session.problems["train"]
+        values = single_stream.values_before(state.tracker, problems, episodes, batch)
     return Rollout(episodes, batch, step_layout(batch, episodes), values)
+
+
+def with_rewards_counted(it: Iteration, state: RunState, rollout: Rollout) -> RunState:
+    """The state, whose tracker, if there is one, has counted the rewards of the rollout."""
+    if state.tracker is None:
+        return state
+    problems, model = it.session.problems["train"], it.session.model
+    tracker, found = single_stream.count_rollout(
+        state.tracker, problems, rollout, model, state.policy.params, it.cfg
+    )
+    it.metrics |= found
+    return state._replace(tracker=tracker)
 
 
 Rows = tuple[Batch, Targets | None]
@@ -228,7 +164,7 @@ def update_on(
 
     In the first `critic.warmup_iterations` the critic alone is updated.
     """
-    cfg, (policy, critic) = it.cfg, to_device(state)
+    cfg, (policy, critic) = it.cfg, to_device((state.policy, state.critic))
     optimizer = make_optimizer(cfg.optimizer, num_updates(cfg))
     value_objective = critic_objective(it.session.model, cfg)
     value_optimizer = make_critic_optimizer(cfg, num_critic_updates(cfg))
@@ -258,7 +194,7 @@ def update_on(
     if value_updates:
         it.metrics |= critic_metrics(value_updates)
     it.spent = it.spent.plus(updates=len(updates))
-    return RunState(policy, critic)
+    return state._replace(policy=policy, critic=critic)
 
 
 def _minibatches(it: Iteration, rows: Rows, size: int) -> Iterator[Rows]:

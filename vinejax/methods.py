@@ -35,7 +35,7 @@ class Method:
     whiten: str = "none"  # what `ppo.whiten` = 'method' means: 'iteration', 'minibatch' or 'none'
     reduction: str = "token"  # what `ppo.reduction` = 'method' means: see `token_weights`
     clip_high: float | None = None  # the upper clip where `ppo.clip_high` is None; None: `ppo.clip`
-    values: str | None = None  # values of states: 'monte_carlo', 'critic' or None
+    values: str | None = None  # values of states: 'monte_carlo', 'critic', 'tracker' or None
     positions: str = "steps"  # the rules of step credit, see credit/rules.py: where states are,
     allocation: str = "uniform"  # how many continuations each has,
     mask: str = "none"  # and which tokens are trained on
@@ -104,6 +104,9 @@ METHODS = {
         loss=f"{POLICY}.reinforce",
         needs_groups=True,
         sections=("asymre",),
+    ),
+    "single_stream": Method(
+        f"{CREDIT}.against_tracker", clip_high=0.28, values="tracker", sections=("single_stream",)
     ),
     "restem": Method(None, sections=("restem",), iteration="restem"),
     "dpo_positive": Method(None, needs_groups=True, sections=("dpo",), iteration="dpo_positive"),

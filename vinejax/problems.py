@@ -13,14 +13,26 @@ Sample = Callable[[list[PromptedProblem]], list[Episode]]
 
 
 def draw(
-    problems: list[PromptedProblem], count: int | None, seed: int, iteration: int
+    problems: list[PromptedProblem],
+    count: int | None,
+    seed: int,
+    iteration: int,
+    weights: np.ndarray | None = None,
 ) -> list[PromptedProblem]:
-    """`count` problems (None: all), in an order that depends on (seed, iteration) only.
+    """`count` problems (None: all), in an order that depends on (seed, iteration) and weights only.
 
-    They are distinct, as in VinePPO's code (on_policy_episode_generator.py:261-270).
+    They are distinct, as in VinePPO's code (on_policy_episode_generator.py:261-270). With `weights`
+    f[problems], all above 0, the next problem is i with chance w_i / Σ w of those not drawn yet:
+    each problem has an exponential time of rate w_i, and the earliest come first (Efraimidis and
+    Spirakis, https://doi.org/10.1016/j.ipl.2005.11.003). A problem's time depends on its own weight
+    alone, so that rounding of the weights hardly ever changes the draw.
     """
     rng = host_rng(seed, iteration, "problems")
-    return [problems[i] for i in rng.permutation(len(problems))[:count]]
+    if weights is None:
+        order = rng.permutation(len(problems))
+    else:
+        order = np.argsort(rng.exponential(size=len(problems)) / weights, kind="stable")
+    return [problems[i] for i in order[:count]]
 
 
 def chunks(problems: list[PromptedProblem], size: int) -> Iterator[list[PromptedProblem]]:

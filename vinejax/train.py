@@ -9,9 +9,10 @@ from etils import epath
 from vinejax import iterations
 from vinejax.analysis.report import build_report
 from vinejax.baselines.critic import fresh_critic, make_critic_optimizer
+from vinejax.baselines.single_stream import fresh_tracker
 from vinejax.budget import Spent, left
+from vinejax.context import Iteration
 from vinejax.evaluate import evaluate
-from vinejax.iterations import Iteration
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
 from vinejax.methods import find_method
@@ -94,7 +95,7 @@ def parked(cfg: Config, state: RunState) -> RunState:
     if not cfg.offload.optimizer:
         return state
     policy = state.policy._replace(opt_state=to_host(state.policy.opt_state))
-    return RunState(policy, to_host(state.critic))
+    return state._replace(policy=policy, critic=to_host(state.critic))
 
 
 def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progress]:
@@ -102,11 +103,15 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
     cfg = session.cfg
     start = session.load_reference()
     policy = fresh_state(start, make_optimizer(cfg.optimizer, 1), session.mesh)
+    values = find_method(cfg.method).values
     critic = None
-    if find_method(cfg.method).values == "critic":
+    if values == "critic":
         weights = fresh_critic(session.model, start, cfg.seed, session.mesh)
         critic = fresh_state(weights, make_critic_optimizer(cfg, 1), session.mesh)
-    state = RunState(policy, critic)
+    tracker = None
+    if values == "tracker":
+        tracker = fresh_tracker(cfg, len(session.problems["train"]))
+    state = RunState(policy, critic, tracker)
     at = Progress()
     if (done := checkpoints.latest()) is not None:
         state, meta = checkpoints.restore(done, state)

@@ -118,8 +118,23 @@ class TrainState(NamedTuple):
     opt_state: Any
 
 
+class ValueTracker(NamedTuple):
+    """A running estimate of the value of every train problem, in the train split's order.
+
+    NumPy arrays, the same on every host. They are never changed in place: a checkpoint may still
+    be reading them. `rl/single_stream.py` has the equations.
+    """
+
+    alpha: np.ndarray  # f32[P] weighted sum of rewards, with pseudo-counts
+    beta: np.ndarray  # f32[P] weighted sum of 1 - reward, with pseudo-counts
+    lengths: np.ndarray  # i32[P] tokens of the problem's last response; 0: not drawn yet
+    tokens: np.ndarray  # i32[P, N] that response, padded to N = `sample.max_tokens`
+    logprobs: np.ndarray  # f32[P, N] its log-probabilities, by the policy that sampled it
+
+
 class RunState(NamedTuple):
-    """The models that a run trains: the policy and, with a method that has one, the critic."""
+    """Everything that a run changes: the policy and what its method has besides."""
 
     policy: TrainState
     critic: TrainState | None = None
+    tracker: ValueTracker | None = None

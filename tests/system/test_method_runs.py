@@ -23,6 +23,7 @@ SMALL: dict[str, Any] = {
     "dapo": {"dapo": {"rounds": 2}},
     "spo_tree": {"spo_tree": {"branching": (3, 2), "segment": 4}},
     "treepo": {"treepo": {"segment": 8}},
+    "single_stream": {"rollout": {"prompts": 12, "per_prompt": 1}},
 }
 
 
@@ -55,10 +56,10 @@ def test_one_iteration(method: str, start: str, tmp_path: Path):
     if method == "sft":
         assert line["total/episodes"] == line["total/tokens"] == 0 and line["sft/loss"] > 0
     else:
-        sampled = {"restem": 8, "dpo_positive": 8}.get(method, 4)
+        sampled = {"restem": 8, "dpo_positive": 8, "single_stream": 12}.get(method, 4)
         prompts = line["total/prompts"]
         assert prompts == sampled or (method == "dapo" and prompts in (4, 8))
-        assert line["total/episodes"] == 3 * prompts
+        assert line["total/episodes"] == (1 if method == "single_stream" else 3) * prompts
         assert line["total/tokens"] >= line["total/episodes"]
         rows = cases.read_lines(tmp_path / "episodes" / "0.jsonl")
         assert len(rows) == (line["actor/rows"] if METHODS[method].tree else 12)
@@ -72,8 +73,10 @@ def test_one_iteration(method: str, start: str, tmp_path: Path):
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
-def state_of(start: str, workdir: Path, **sections: Any) -> tuple[Any, loop.Progress]:
-    cfg = methods.config("ppo", model={"path": start}, **sections)
+def state_of(
+    start: str, workdir: Path, method: str = "ppo", **sections: Any
+) -> tuple[Any, loop.Progress]:
+    cfg = methods.config(method, model={"path": start}, **sections)
     with open_session(cfg, workdir) as session:
         with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
             return loop.resume(session, checkpoints)
@@ -99,6 +102,36 @@ def test_a_critic_is_saved_and_restored_with_the_policy(start: str, tmp_path: Pa
     expected, _ = state_of(start, whole, **sections)
     run("ppo", start, half, **sections)
     found, _ = state_of(start, half, **sections)
+    cases.assert_equal(found, expected)
+
+
+@pytest.mark.slow  # tests/baselines/test_value_tracker.py restores one too
+def test_a_tracker_is_saved_and_restored_with_the_policy(start: str, tmp_path: Path):
+    """A run that was interrupted after two of three iterations ends as one that was not."""
+    sections: dict[str, Any] = {
+        **{"iterations": 3, "rollout": {"prompts": 8, "per_prompt": 1}},
+        "single_stream": {"start_samples": 2},
+    }
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    lines = run("single_stream", start, whole, **sections)
+    first, *later = (line for line in lines if line["stage"] == "train")
+    assert first["tracker/new"] == 1 and first["tracker/drift"] == 0
+    assert all(line["tracker/new"] <= 0.5 and line["tracker/drift"] > 1e-4 for line in later)
+    # 24 solutions before the first 8: their tokens count, and they are not learnt from.
+    assert (
+        first["total/episodes"] == 8 and first["total/tokens"] > later[0]["rollout/decoded_tokens"]
+    )
+    shutil.copytree(whole, half)
+    shutil.rmtree(half / "checkpoints" / "3")
+    shutil.rmtree(half / "best", ignore_errors=True)
+    again = run("single_stream", start, half, **sections)
+    names = [name for name in lines[-3] if not name.startswith(("timing_s/", "perf/"))]
+    names.remove("rollout/compiles")
+    assert lines[-3]["stage"] == "train"
+    assert [again[-3][name] for name in names] == [lines[-3][name] for name in names]
+    found, _ = state_of(start, half, "single_stream", **sections)
+    expected, progress = state_of(start, whole, "single_stream", **sections)
+    assert progress.done == 3 and np.ptp(expected.tracker.alpha + expected.tracker.beta) > 0.1
     cases.assert_equal(found, expected)
 
 

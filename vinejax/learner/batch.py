@@ -97,7 +97,7 @@ class Rollout(NamedTuple):
     episodes: list[Episode]
     batch: Batch
     steps: StepLayout
-    values: np.ndarray | None = None  # f32[B, T] a critic's, before each token
+    values: np.ndarray | None = None  # f32[B, T] a critic's, before each token, or a tracker's
 
 
 def shuffled(

@@ -22,6 +22,7 @@ from vinejax.rl.advantages import (
 )
 from vinejax.rl.losses import kl
 from vinejax.rl.masked import whiten
+from vinejax.rl.single_stream import batch_advantages
 from vinejax.settings import Config
 from vinejax.types import Array, Episode
 
@@ -119,6 +120,16 @@ def shifted_mean(rollout: Rollout, cfg: Config) -> Credit:
     """AsymRE: r - (mean of the problem's solutions + `asymre.shift`)."""
     rewards = solution_rewards(rollout.episodes)
     return _against_group(rollout, rewards, "mean", shift=-cfg.asymre.shift)
+
+
+def against_tracker(rollout: Rollout, cfg: Config) -> Credit:
+    """Single-stream: r - v of the problem's tracker, normalised over the iteration's solutions."""
+    assert rollout.values is not None, "single-stream credit needs the tracker's values"
+    mask = rollout.batch.mask
+    rewards = solution_rewards(rollout.episodes)
+    by_row = np.zeros(mask.shape[0], np.float32)
+    by_row[: len(rewards)] = batch_advantages(rewards, rollout.values[: len(rewards), 0])
+    return Credit(np.where(mask, by_row[:, None], np.float32(0)))
 
 
 def dapo(rollout: Rollout, cfg: Config) -> Credit:

@@ -48,6 +48,14 @@ def score(model: Decoder, params: Params, batch: Batch, temperature: float) -> F
     return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
 
 
+def scores_of(
+    model: Decoder, params: Params, batch: Batch, temperature: float, size: int
+) -> np.ndarray:
+    """f32[B, T] on the host: `score` of the whole batch, `size` rows at a time."""
+    parts = [score(model, params, rows, temperature) for rows in slices(batch, size)]
+    return np.concatenate(jax.device_get(parts))
+
+
 def with_logprobs(
     model: Decoder,
     params: Params,
@@ -62,15 +70,11 @@ def with_logprobs(
     The policy's come from the engine's prefill of the episodes if it gave them (`Episode.scored`),
     which saves a forward pass, otherwise from `score`, `size` rows at a time.
     """
-
-    def scored_by(weights: Params) -> np.ndarray:
-        parts = [score(model, weights, rows, temperature) for rows in slices(batch, size)]
-        return np.concatenate(jax.device_get(parts))
-
     if all(episode.scored is not None for episode in episodes):
         old = np.zeros(batch.tokens.shape, np.float32)
         for row, episode in enumerate(episodes):
             old[row, len(episode.prompt) : len(episode.tokens)] = episode.scored
     else:
-        old = scored_by(params)
-    return batch._replace(old_logprobs=old, ref_logprobs=scored_by(reference))
+        old = scores_of(model, params, batch, temperature, size)
+    ref = scores_of(model, reference, batch, temperature, size)
+    return batch._replace(old_logprobs=old, ref_logprobs=ref)

@@ -6,6 +6,7 @@ peaks, as if they overlapped perfectly: a lower bound, by which to compare chang
 
 from typing import Any, NamedTuple
 
+from vinejax.methods import find_method
 from vinejax.plan.case import Case
 from vinejax.plan.cost import Cost, calls_per_phase, program_costs
 from vinejax.plan.hlo import Collective
@@ -120,8 +121,10 @@ def iteration_stages(
     stages[0] = stages[0]._replace(calls=calls, seconds=stages[0].seconds + copy.seconds)
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
-    # Log-probabilities by the policy and the reference model; a critic's values take as long.
-    passes = 3.0 if "critic_step" in programs else 2.0
+    # Log-probabilities by the policy and the reference model. A critic's values, and those of last
+    # responses for a value tracker, take as long.
+    has_third = "critic_step" in programs or find_method(case.cfg.method).values == "tracker"
+    passes = 3.0 if has_third else 2.0
     scored = {"score": passes * -(-episodes // case.pass_rows)}
     updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
     updated = {name: updates for name in ("train_step", "critic_step") if name in programs}

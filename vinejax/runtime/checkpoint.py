@@ -2,8 +2,8 @@
 
 A checkpoint of a run has three items, `params`, `optimizer` (the optimizer state and the step) and
 `meta` (JSON), so that inference loads the weights alone; `critic` has the train state of a critic,
-if there is one. Orbax writes into a temporary folder and renames it, so an interrupted save is
-ignored. Every process of a run makes every call.
+and `tracker` a value tracker, if the method has one. Orbax writes into a temporary folder and
+renames it, so an interrupted save is ignored. Every process of a run makes every call.
 """
 
 import os
@@ -16,7 +16,7 @@ from etils import epath
 from jaxtyping import PyTree
 
 from vinejax.errors import WorkdirError
-from vinejax.types import RunState, TrainState
+from vinejax.types import RunState, TrainState, ValueTracker
 
 Args = ocp.args
 
@@ -71,7 +71,11 @@ class Checkpoints:
         critic = None
         if like.critic is not None:
             critic = TrainState(**{name: items["critic"][name] for name in TrainState._fields})
-        return RunState(policy, critic), items["meta"]
+        tracker = None
+        if like.tracker is not None:
+            tracker = ValueTracker(**items["tracker"])
+            self._check_problems(iteration, len(tracker.alpha), len(like.tracker.alpha))
+        return RunState(policy, critic, tracker), items["meta"]
 
     def meta(self, iteration: int) -> dict[str, Any]:
         """The meta of a checkpoint, without reading any array."""
@@ -118,6 +122,13 @@ class Checkpoints:
             rule = "is damaged, or of another model; without it the one before it is used"
             raise WorkdirError(f"{folder}: {rule} ({_brief(error)})") from error
 
+    def _check_problems(self, iteration: int, saved: int, wanted: int) -> None:
+        """Raises WorkdirError unless the numbers are equal: Orbax does not compare NumPy arrays."""
+        if saved != wanted:
+            folder = self.folder / str(iteration)
+            rule = f"has values of {saved} train problems, and the data has {wanted}"
+            raise WorkdirError(f"{folder}: {rule}; restore the data, or choose another --workdir")
+
 
 def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
     """(folder of the workdir, iteration) of the checkpoint with a run's policy; None without one.
@@ -150,6 +161,8 @@ def _trees(state: RunState) -> dict[str, Any]:
     if state.critic is not None:
         # The empty entry is part of the format since the first version.
         trees["critic"] = state.critic._asdict() | {"critic": {}}
+    if state.tracker is not None:
+        trees["tracker"] = state.tracker._asdict()
     return trees
 
 

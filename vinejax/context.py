@@ -1,0 +1,107 @@
+"""The parts that all kinds of iterations share: sampling, counting and recording."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from vinejax import metrics
+from vinejax.analysis.episodes import episode_rows
+from vinejax.budget import Left, Spent, left
+from vinejax.learner.batch import minibatch_rows
+from vinejax.learner.credit import Credit
+from vinejax.methods import find_method
+from vinejax.model.decoder import Params
+from vinejax.problems import chunks, draw
+from vinejax.rollout.trajectories import sample_episodes
+from vinejax.rollout.trees import sample_trees
+from vinejax.runtime.log import RunLog
+from vinejax.session import Session
+from vinejax.settings import Config
+from vinejax.types import Episode, PromptedProblem, RunState
+
+
+class Iteration:
+    """One iteration of a run."""
+
+    def __init__(self, session: Session, log: RunLog, number: int, spent: Spent):
+        """`number` counts iterations from 0; `spent` has the run's totals before this one."""
+        self.session = session
+        self.cfg: Config = session.cfg
+        self.log = log
+        self.number = number
+        self.spent = spent
+        self.metrics: dict[str, Any] = {}
+        self._engine_before = dataclasses.replace(session.sampler.stats)
+        self._graded_before = session.graded.stats
+
+    @property
+    def left(self) -> Left:
+        """The rest of the run's budget."""
+        return left(self.cfg, self.spent)
+
+    def draw(self, count: int | None, weights: np.ndarray | None = None) -> list[PromptedProblem]:
+        """`count` train problems (None: all), by `weights` if given, or what the budget allows."""
+        problems = draw(self.session.problems["train"], count, self.cfg.seed, self.number, weights)
+        return problems[: self.left.prompts]
+
+    def sample(self, params: Params, problems: list[PromptedProblem]) -> list[Episode]:
+        """Graded solutions of the problems, which count as spent; leaves of trees, by the method.
+
+        Of a tree `rollout.per_prompt` count, whatever branches off them.
+        """
+        session, cfg = self.session, self.cfg
+        sample = sample_trees if find_method(cfg.method).tree else sample_episodes
+        episodes = sample(session.sampler, params, session.graded, problems, cfg, self.number)
+        count = len(problems) * cfg.rollout.per_prompt
+        self.spent = self.spent.plus(prompts=len(problems), episodes=count)
+        return episodes
+
+    def sample_train(
+        self, params: Params, count: int | None
+    ) -> tuple[list[PromptedProblem], list[Episode]]:
+        """`count` train problems and their episodes, `rollout.prompts` problems at a time."""
+        problems = self.draw(count)
+        episodes: list[Episode] = []
+        with self.log.stage("rollout"):
+            for part in chunks(problems, self.cfg.rollout.prompts):
+                episodes += self.sample(params, part)
+                self.log.progress(len(episodes), len(problems) * self.cfg.rollout.per_prompt)
+            self.session.sampler.release()
+        return problems, episodes
+
+    def minibatch_rows(self, episodes: list[Episode]) -> int:
+        """Rows of a minibatch, such that updates are as many as solutions sampled would make."""
+        ppo = self.cfg.ppo
+        problems = len({episode.problem_id for episode in episodes})
+        updates = math.ceil(problems * self.cfg.rollout.per_prompt / ppo.minibatch)
+        return minibatch_rows(len(episodes), updates, ppo.minibatch)
+
+    def record_sampling(
+        self,
+        problems: list[PromptedProblem],
+        episodes: list[Episode],
+        sampled: list[Episode],
+        credit: Credit | None = None,
+    ) -> None:
+        """Writes `episodes`, those to learn from, to a file; takes the metrics of all `sampled`."""
+        session, vines = self.session, self.cfg.log.vines
+        by_step, values = (credit.by_step, credit.values) if credit else (None, None)
+        rows = episode_rows(
+            session.tokenizer, problems, episodes, by_step, self.number, vines, values
+        )
+        self.log.episodes(self.number, rows)
+        stats = session.sampler.stats.minus(self._engine_before)
+        graded = session.graded.stats.minus(self._graded_before)
+        self.metrics |= metrics.episode_metrics(sampled) | metrics.value_metrics(episodes, by_step)
+        self.metrics |= metrics.engine_metrics(stats, episodes, self.log.timings)
+        self.metrics |= metrics.grading_metrics(graded)
+        self.spent = self.spent.plus(tokens=stats.decoded_tokens)
+
+    def record(self, state: RunState) -> Spent:
+        """Writes the iteration's line of metrics; returns the run's new totals."""
+        self.spent = self.spent.timed(self.log.timings)
+        values = self.metrics | self.log.timings | self.spent.metrics()
+        self.log.metrics(self.number, int(state.policy.step), "train", values)
+        return self.spent
