@@ -4,6 +4,9 @@ The command line prints them without a traceback and exits with status 2 (`main.
 exception is a bug and keeps its traceback.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class UserError(Exception):
     """The base class of these errors; `str()` gives the line."""
@@ -42,3 +45,9 @@ class RoomError(UserError, ValueError):
 
 class DivergedError(UserError, FloatingPointError):
     """The weights give logits that are not finite."""
+
+
+def nearest_hint(name: str, known: Iterable[str]) -> str:
+    """'; the nearest is ...' with the known name that is most like `name`, or '' if none is."""
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; the nearest is {nearest[0]!r}" if nearest else ""

@@ -8,11 +8,10 @@ record names functions by their dotted path, or holds the function itself.
 """
 
 import dataclasses
-import difflib
 from collections.abc import Callable
 from typing import Any
 
-from vinejax.errors import ConfigError
+from vinejax.errors import ConfigError, nearest_hint
 from vinejax.plugins import find_function, find_module
 from vinejax.settings import Config
 
@@ -125,9 +124,7 @@ def find_method(name: str) -> Method:
     known = " or ".join(map(repr, METHODS))
     rule = f"must be {known}, or the dotted path of a module with a METHOD"
     if "." not in name:
-        nearest = difflib.get_close_matches(name, METHODS, n=1, cutoff=0.6)
-        hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
-        raise ConfigError("method", rule + hint, repr(name))
+        raise ConfigError("method", rule + nearest_hint(name, METHODS), repr(name))
     if (module := find_module(name)) is None:
         raise ConfigError("method", f"no such module; it {rule}", repr(name))
     method = getattr(module, "METHOD", None)

@@ -1,4 +1,4 @@
-"""Every rule of step credit gives the same values on one device, on a mesh, and after a restart."""
+"""Rules of step credit, and trees, give the same on one device, on a mesh, and after a restart."""
 
 import pytest
 from helpers import eight_devices
@@ -8,11 +8,12 @@ import dataclasses
 import jax
 import numpy as np
 from helpers.paths import REPO
-from vinejax.config import from_dict, from_file
+from vinejax.config import default, from_dict, from_file
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import make_mesh, param_shardings
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import sample_episodes
+from vinejax.rollout.trees import sample_trees
 from vinejax.rollout.vine import fill_values
 from vinejax.settings import MeshConfig
 from vinejax.tasks.arithmetic import Arithmetic
@@ -23,12 +24,18 @@ RULES = (
     {"positions": "blank_lines"},
     {"positions": "tokens", "every": 6, "merge": 2},
     {"positions": "low_probability", "every": 2},
-    {"reuse": True, "spread": 2},
+    {"reuse": True, "spread": 2, "backup": True},
     {"reuse": True, "waves": 3},
     {"allocation": "adaptive", "k_first": 1},
     {"allocation": "neighbours", "k_first": 1, "shrink": 0.1},
     {"allocation": "bisection", "positions": "tokens", "every": 2, "reuse": True},
 )
+TREES = {
+    "spo_tree": {"branching": (2, 2), "segment": 6},
+    "treepo": {"segment": 8},
+    "treerl": {},
+    "tree_grpo": {},
+}
 folder = str(REPO / "configs" / "tiny_start")
 model, params, tokenizer = load_pretrained(folder)
 mesh = make_mesh(MeshConfig(2, 2, 2))
@@ -63,10 +70,32 @@ for rules in RULES:
     print(rules, sampled)
     assert sampled > 0
     assert bool(rules.get("reuse")) == any(episode.reused.any() for episode in found[0])
+
+ROWS = ("response", "given", "weights", "nodes", "step_ends", "reward")
+both = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, on="continuations"))
+rows, others = (
+    fill_values(one, weights, graded, problems, episodes, both, 4)
+    for one, weights in ((alone, params), (split, placed))
+)
+assert len(rows) > 2 * len(episodes)
+fields.values = default().values
+for method, section in TREES.items():
+    fields.method = method
+    for name, value in section.items():
+        fields[method][name] = value
+    of_trees = from_dict(fields)
+    found = [
+        sample_trees(one, weights, graded, problems, of_trees, 4)
+        for one, weights in ((alone, params), (again, params), (split, placed))
+    ]
+    assert len(found[0]) > 3 and any(len(leaf.nodes) > 1 for leaf in found[0])
+    rows, others = rows + found[0] + found[0], others + found[1] + found[2]
+for one, other in zip(rows, others, strict=True):
+    assert [getattr(one, name) for name in ROWS] == [getattr(other, name) for name in ROWS]
 print("done")
 """
 
 
 @pytest.mark.slow
-def test_values_do_not_depend_on_the_mesh():
+def test_values_rows_and_trees_do_not_depend_on_the_mesh():
     assert eight_devices.printed("-c", PROGRAM)[-1] == "done"

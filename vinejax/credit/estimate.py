@@ -56,7 +56,7 @@ def estimates(
         earned = np.cumsum([0.0, *rewards_of])
         drawn = between(means[of], counts > 0, earned[states], float(earned[-1]))
         if shrink:
-            drawn = shrunk(drawn, earned[states], float(earned[-1]), shrink)
+            drawn = shrunk(drawn, earned[states], shrink)
         values = back_filled(drawn, offset, np.asarray(rewards_of, np.float32), gamma)
         all_counts, all_errors = np.zeros(num_steps, np.int32), np.zeros(num_steps, np.float32)
         all_counts[states], all_errors[states] = counts, errors[of]
@@ -106,7 +106,7 @@ def between(
     return np.where(is_sampled, means, line.astype(np.float32))
 
 
-def shrunk(values: np.ndarray, earned: np.ndarray, total: float, weight: float) -> np.ndarray:
+def shrunk(values: np.ndarray, earned: np.ndarray, weight: float) -> np.ndarray:
     """f32[S] each value drawn towards those of the states before and after it.
 
         U'_c = (1 - 2w)·U_c + w·(U_{c-1} + U_{c+1})    U = rewards before the state + V

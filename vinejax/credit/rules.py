@@ -3,11 +3,10 @@
 Nothing heavy is imported here, so that the command line can check a configuration at once.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vinejax.errors import ConfigError
+from vinejax.errors import ConfigError, nearest_hint
 from vinejax.methods import find_method, policy_reduction
 from vinejax.plugins import find_function
 from vinejax.settings import Config
@@ -78,10 +77,9 @@ def check_rule(field: str, name: str) -> None:
     ours = TABLES[field]
     if name in ours or find_function(name):
         return
-    nearest = difflib.get_close_matches(name, ours, n=1, cutoff=0.6)
-    hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
     known = ", ".join(map(repr, ours))
-    raise ConfigError(field, f"must be {known}, or a function's dotted path{hint}", repr(name))
+    rule = f"must be {known}, or a function's dotted path"
+    raise ConfigError(field, rule + nearest_hint(name, ours), repr(name))
 
 
 def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
