@@ -47,6 +47,23 @@ def test_step_rewards_are_shown_and_move_the_stem(tmp_path):
     assert "return 1.5" in page and "return 0" in page and "end correct" not in page
 
 
+def test_a_step_shows_its_samples_and_a_solution_what_it_began_with(tmp_path):
+    steps = [
+        {"text": "one", "value": 0.5, "advantage": 0.25, "count": 9, "reused": 6, "error": 0.125},
+        {"text": "two", "value": 0.75, "advantage": 0.25, "count": 0, "error": 0.0},
+        {"text": "three", "value": 1.0, "advantage": 0.0, "count": 3, "error": 0.0625},
+    ]
+    begun = row(steps, values_by="continuations", reward=1.0) | {"given": "first, zero"}
+    page = Page(write(tmp_path, episodes={0: [begun]})).text
+    assert "one +0.25 V 0.50 ± 0.12, 6 reused → 0.75" in page
+    assert "two +0.25not sampled V (0.75) → 1.00" in page
+    assert "three 0.00 V 1.00 ± 0.06 → reward 1" in page
+    assert "Began with first, zero" in page
+    whole = row(steps, values_by="continuations", reward=1.0) | {"given": ""}
+    (tmp_path / "whole").mkdir()
+    assert "Began with" not in Page(write(tmp_path / "whole", episodes={0: [whole]})).text
+
+
 def test_rewards_of_steps_that_are_all_zero_are_not_mentioned(tmp_path):
     steps = [{"text": "one", "value": 0.5, "advantage": 0.5, "reward": 0.0, "count": 2}]
     page = Page(write(tmp_path, episodes={0: [row(steps)]})).text

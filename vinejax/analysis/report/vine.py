@@ -87,6 +87,7 @@ class Solution(NamedTuple):
     question: text.Clipped
     answer: text.Clipped
     prompt: text.Clipped
+    given: text.Clipped  # what the response began with, if the policy did not write all of it
     response: text.Clipped
     verdict: VerdictView
     steps: list[Step]
@@ -239,6 +240,7 @@ def _solution(episode: JsonObject, terms: Terms) -> Solution:
         question=text.clip(question, limits.step_characters),
         answer=text.clip(episode.get("answer"), limits.step_characters),
         prompt=text.clip(None if prompt == question else prompt, limits.step_characters),
+        given=text.clip(episode.get("given"), limits.step_characters),
         response=text.clip(None if steps else episode.get("response"), limits.step_characters),
         verdict=verdict_of(reward, episode.get("finished") is False),
         steps=shown,
