@@ -58,7 +58,7 @@ def test_a_step_shows_its_samples_and_a_solution_what_it_began_with(tmp_path):
     assert "one +0.25 V 0.50 ± 0.12, 6 reused → 0.75" in page
     assert "two +0.25not sampled V (0.75) → 1.00" in page
     assert "three 0.00 V 1.00 ± 0.06 → reward 1" in page
-    assert "Began with first, zero" in page
+    assert "Began withfirst, zero" in page
     whole = row(steps, values_by="continuations", reward=1.0) | {"given": ""}
     (tmp_path / "whole").mkdir()
     assert "Began with" not in Page(write(tmp_path / "whole", episodes={0: [whole]})).text
