@@ -52,7 +52,7 @@ from vinejax.learner.update import Objective, Update, fresh_state, update_step
 from vinejax.methods import find_method
 from vinejax.model.decoder import Params
 from vinejax.problems import chunks, draw, sample_with_spread
-from vinejax.rollout.trajectories import sample_episodes
+from vinejax.rollout.resets import sample_with_resets
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.distributed import barrier
 from vinejax.runtime.log import RunLog
@@ -90,8 +90,14 @@ class Iteration:
     def sample(self, params: Params, problems: list[PromptedProblem]) -> list[Episode]:
         """Graded solutions of the problems, which count as spent."""
         session = self.session
-        episodes = sample_episodes(
-            session.sampler, params, session.graded, problems, self.cfg, self.number
+        episodes = sample_with_resets(
+            session.sampler,
+            params,
+            session.graded,
+            problems,
+            self.cfg,
+            self.number,
+            most=self.left.groups,
         )
         self.spent = self.spent.plus(prompts=len(problems), episodes=len(episodes))
         return episodes
@@ -133,6 +139,8 @@ class Iteration:
         stats = session.sampler.stats.minus(self._engine_before)
         graded = session.graded.stats.minus(self._graded_before)
         self.metrics |= metrics.episode_metrics(sampled) | metrics.value_metrics(episodes, by_step)
+        if self.cfg.reset.source != "none":
+            self.metrics |= metrics.reset_metrics(sampled)
         self.metrics |= metrics.engine_metrics(stats, episodes, self.log.timings)
         self.metrics |= metrics.grading_metrics(graded)
         self.spent = self.spent.plus(tokens=stats.decoded_tokens)
