@@ -44,9 +44,11 @@ class Policy(FakeEngine):
         super().__init__(self._written)
         self.rule = rule
         self.calls: list[list[tuple[int, ...]]] = []  # the trunks of each call
+        self.seeds: list[int] = []  # of all branches
 
     def stream(self, params, trunks, branches, max_tokens=None, scored=False):
         self.calls.append([tuple(trunk) for trunk in trunks])
+        self.seeds += [branch.seed for branch in branches]
         return super().stream(params, trunks, branches, max_tokens, scored)
 
     def _written(self, branch: Branch, k: int) -> tuple[str, str]:
@@ -245,7 +247,9 @@ def test_a_problems_solutions_depend_on_no_other_problem(reset: dict, at: str):
     """Nor on their order: a restart, another mesh or other hosts change nothing."""
     names = [f"p{i}" for i in range(12)]
     cfg = config(**reset, at=at)
-    whole = groups_of(sample(Policy(by_seed), problems_of(*names), cfg, 1))
+    policy = Policy(by_seed)
+    whole = groups_of(sample(policy, problems_of(*names), cfg, 1))
+    assert len(set(policy.seeds)) == len(policy.seeds)
     part = groups_of(sample(Policy(by_seed), problems_of(*names[::-2]), cfg, 1))
     assert any(given for _, given in part) and len(part) < len(whole)
     for place, group in part.items():
@@ -372,6 +376,26 @@ def test_vineppo_values_the_states_from_what_was_given_on():
     advantages = credit_by_step(filled, cfg)
     np.testing.assert_allclose(advantages[0, :3], [0.0, 0.5, 0.0])
     np.testing.assert_allclose(advantages[1, :1], [-0.5])
+
+
+def test_a_state_that_a_reset_shares_with_its_source_is_sampled_once():
+    source = cases.tokenizer().encode("\n2+3=5")
+    problem = problems_of("p")[0]
+    starts = [Start(*problem, [], [0]), Start(*problem, source, [1])]
+    texts = ["\n2+3=5\n5-1=4\n#### 4", "\n5-1=3\n#### 5"]
+
+    def rule(so_far: str, branch: Branch, k: int) -> str:
+        return texts[branch.seed] if branch.seed < 2 else f"\n#### {4 + k % 2}"
+
+    policy, graded, cfg = Policy(rule), rewards_of(Task()), config(method="vineppo")
+    episodes = episodes_from(policy, {}, graded, starts, cfg)
+    own, reset = fill_values(policy, {}, graded, [problem], episodes, cfg, 0)
+    assert reset.given == own.step_ends[0] == len(source)
+    assert len(policy.states()) == 2 and len(policy.branches) == 2 * cfg.values.k
+    assert own.values is not None and reset.values is not None
+    assert reset.continuations[0] is own.continuations[1]
+    assert reset.values[0] == own.values[1] == pytest.approx(2 / 3)
+    np.testing.assert_allclose(credit_by_step([own, reset], cfg)[:, 0], [0.0, -2 / 3], atol=1e-6)
 
 
 # --- what is refused

@@ -6,8 +6,8 @@ so methods that compare solutions compare equals. The whole text is graded, and 
 `sample.max_tokens` tokens at most with those that were given. Nothing is kept between iterations.
 
 Sources, and how this departs:
-- 'gold': DR-PO (https://arxiv.org/abs/2404.08495) begins each solution after a random number of
-  tokens of the data set's solution. Here a group shares the number.
+- 'gold': DR-PO (https://arxiv.org/abs/2404.08495) draws one solution per problem, after a random
+  number of tokens of the data set's solution. Here a whole group begins after that number.
 - 'solved', 'failed', 'both': in Prefix Sampling (https://arxiv.org/abs/2605.05112) groups that
   mostly fail begin like an earlier right solution, groups that mostly pass like an earlier wrong
   one, so that half of them pass. Here the earlier solution is one of the same iteration, whose
@@ -16,8 +16,6 @@ Sources, and how this departs:
 """
 
 from typing import NamedTuple
-
-import numpy as np
 
 from vinejax.credit.resets import edge, next_probe
 from vinejax.model.decoder import Params
@@ -98,10 +96,10 @@ def known_solutions(
     known = []
     for problem, prompt in problems:
         group = groups[problem.id]
-        rate = np.mean([is_correct(episode.reward) for episode in group])
-        if not (rate < target and source != "failed" or rate > target and source != "solved"):
+        rate = sum(is_correct(episode.reward) for episode in group) / len(group)
+        wants_right = rate < target
+        if rate == target or source not in ("both", "solved" if wants_right else "failed"):
             continue
-        wants_right = bool(rate < target)
         fitting = [
             episode.response
             for episode in group
