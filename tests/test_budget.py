@@ -63,6 +63,13 @@ def test_the_count_is_what_the_loop_makes(alone: int, budget: dict[str, int]):
     assert (num_updates(cfg), num_critic_updates(cfg)) == played(cfg)
 
 
+def test_whole_groups_are_left_beside_prompts():
+    cfg = config(5, prompts=9, episodes=71)
+    found = left(cfg, Spent(prompts=8, episodes=40))
+    assert (found.prompts, found.groups) == (1, 3) and not found.nothing
+    assert left(config(5, prompts=9), Spent()).groups >= 2**32
+
+
 def test_a_critic_trained_alone_takes_nothing_of_the_policys_schedule():
     assert (num_updates(config(5)), num_critic_updates(config(5))) == (30, 30)
     assert (num_updates(config(5, 2)), num_critic_updates(config(5, 2))) == (18, 30)

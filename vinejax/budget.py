@@ -43,6 +43,7 @@ class Left:
 
     prompts: int
     updates: int
+    groups: int  # of `rollout.per_prompt` solutions
 
     @property
     def nothing(self) -> bool:
@@ -56,7 +57,7 @@ def left(cfg: Config, spent: Spent) -> Left:
         groups = (budget.episodes - spent.episodes) // cfg.rollout.per_prompt
     prompts = NO_BOUND if budget.prompts is None else budget.prompts - spent.prompts
     updates = NO_BOUND if budget.updates is None else budget.updates - spent.updates
-    return Left(min(prompts, groups), updates)
+    return Left(min(prompts, groups), updates, groups)
 
 
 def num_updates(cfg: Config) -> int:

@@ -29,6 +29,7 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
 
     _check_method(cfg, is_set)
     check_rules(cfg, is_set)
+    _check_resets(cfg, is_set)
     _check_sampling(cfg)
     _check_batches(cfg)
     _check_model(cfg)
@@ -89,6 +90,35 @@ def _check_tracker(cfg: Config) -> None:
     if not 0 <= cfg.reward.truncated <= 1:
         rule = f"must be from 0 to 1 for method = {cfg.method!r}, which counts rewards as successes"
         raise ConfigError("reward.truncated", rule, repr(cfg.reward.truncated))
+
+
+def _check_resets(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
+    """Refuses resets that the method or a rule cannot have, and fields that nothing reads."""
+    reset, method = cfg.reset, find_method(cfg.method)
+    is_any = reset.source != "none"
+    is_own = is_any and reset.source != "gold"
+    has_its_own = method.needs_spread or method.tree or method.values == "tracker"
+    if is_any and (method.iteration != "policy_gradient" or has_its_own):
+        rule = f"must be 'none' for method = {cfg.method!r}, which samples in a way of its own"
+        raise ConfigError("reset.source", rule, repr(reset.source))
+    is_read = {
+        "at": (is_any, "reset.source other than 'none'"),
+        "share": (reset.source == "gold", "reset.source = 'gold'"),
+        "target": (
+            is_own or reset.at == "edge",
+            "reset.source = 'solved', 'failed' or 'both', or reset.at = 'edge'",
+        ),
+        "k": (reset.at == "edge", "reset.at = 'edge'"),
+    }
+    for name, (is_needed, readers) in is_read.items():
+        value = getattr(reset, name)
+        if not is_needed and is_set(f"reset.{name}", value):
+            raise ConfigError(f"reset.{name}", f"needs {readers}; leave it out", repr(value))
+    chosen = f"for reset.source = {reset.source!r}, whose solutions are chosen by their reward"
+    if is_own and cfg.values.reuse:
+        raise ConfigError("values.reuse", f"must be False {chosen}", "True")
+    if is_own and cfg.train.on == "continuations":
+        raise ConfigError("train.on", f"must be 'solutions' {chosen}", "'continuations'")
 
 
 def _check_sampling(cfg: Config) -> None:

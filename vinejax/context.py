@@ -14,7 +14,7 @@ from vinejax.learner.credit import Credit
 from vinejax.methods import find_method
 from vinejax.model.decoder import Params
 from vinejax.problems import chunks, draw
-from vinejax.rollout.trajectories import sample_episodes
+from vinejax.rollout.resets import sample_with_resets
 from vinejax.rollout.trees import sample_trees
 from vinejax.runtime.log import RunLog
 from vinejax.session import Session
@@ -52,9 +52,13 @@ class Iteration:
         Of a tree `rollout.per_prompt` count, whatever branches off them.
         """
         session, cfg = self.session, self.cfg
-        sample = sample_trees if find_method(cfg.method).tree else sample_episodes
-        episodes = sample(session.sampler, params, session.graded, problems, cfg, self.number)
-        count = len(problems) * cfg.rollout.per_prompt
+        given = (session.sampler, params, session.graded, problems, cfg, self.number)
+        if find_method(cfg.method).tree:
+            episodes = sample_trees(*given)
+            count = len(problems) * cfg.rollout.per_prompt
+        else:
+            episodes = sample_with_resets(*given, most=self.left.groups)
+            count = len(episodes)
         self.spent = self.spent.plus(prompts=len(problems), episodes=count)
         return episodes
 
@@ -95,6 +99,8 @@ class Iteration:
         stats = session.sampler.stats.minus(self._engine_before)
         graded = session.graded.stats.minus(self._graded_before)
         self.metrics |= metrics.episode_metrics(sampled) | metrics.value_metrics(episodes, by_step)
+        if self.cfg.reset.source != "none":
+            self.metrics |= metrics.reset_metrics(sampled)
         self.metrics |= metrics.engine_metrics(stats, episodes, self.log.timings)
         self.metrics |= metrics.grading_metrics(graded)
         self.spent = self.spent.plus(tokens=stats.decoded_tokens)

@@ -10,11 +10,15 @@ from vinejax.learner.update import Update, mean_norm, num_accepted, total_sums
 from vinejax.rollout.stats import EngineStats
 from vinejax.runtime.distributed import exchange
 from vinejax.tasks.graded import GradingStats
-from vinejax.types import Batch, Episode
+from vinejax.types import Batch, Episode, is_correct
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Rewards, lengths and steps of all episodes that were sampled."""
+    """Rewards, lengths and steps of all episodes that were sampled from their prompt.
+
+    If there is none of these, of all episodes.
+    """
+    episodes = [episode for episode in episodes if not episode.given] or episodes
     rewards = np.array([episode.reward for episode in episodes])
     lengths = np.array([len(episode.response) for episode in episodes])
     by_problem: dict[str, set[float]] = {}
@@ -33,6 +37,22 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
     if step_totals:
         metrics["reward/steps"] = np.mean(step_totals)
     return metrics
+
+
+def reset_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Number, given share and pass rate of the groups that began in mid-solution, if there is any.
+
+    See `rollout/resets.py`.
+    """
+    resets = [episode for episode in episodes if episode.given]
+    groups = {(e.problem_id, *e.response[: e.given]) for e in resets}
+    if not resets:
+        return {"reset/groups": 0}
+    return {
+        "reset/groups": len(groups),
+        "reset/given": np.mean([e.given / len(e.response) for e in resets]),
+        "reset/pass_rate": np.mean([is_correct(e.reward) for e in resets]),
+    }
 
 
 def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> dict[str, Any]:

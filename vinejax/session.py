@@ -159,8 +159,8 @@ def prompted_problems(
     set that the grader cannot read are left out of train, unless `grader.unreadable` is 'keep';
     validation and test keep them, so that their sizes are those of the data.
 
-    Raises ConfigError when an iteration draws more problems than there are to train on, DataError
-    when no answer of a split can be read.
+    Raises ConfigError when an iteration draws more problems than there are to train on, or begins
+    within worked solutions and the task has none; DataError when no answer of a split can be read.
     """
     kept: dict[Split, list[PromptedProblem]] = {}
     listed: dict[Split, list[dict[str, Any]]] = {}
@@ -181,7 +181,20 @@ def prompted_problems(
     if "train" in splits and len(kept["train"]) < cfg.rollout.prompts:
         rule = f"the train split has only {len(kept['train'])} problems; lower it"
         raise ConfigError("rollout.prompts", rule, str(cfg.rollout.prompts))
+    if "train" in splits and cfg.reset.source == "gold":
+        _check_worked(graded.task, [problem for problem, _ in kept["train"]])
     return kept, listed
+
+
+def _check_worked(task: Task, problems: list[Problem]) -> None:
+    """Refuses `reset.source` 'gold' for a task without worked solutions."""
+    try:
+        is_worked = any(task.solution(problem).strip() for problem in problems)
+    except NotImplementedError:
+        is_worked = False
+    if not is_worked:
+        rule = f"task {task.name} has no worked solutions; choose another source, or 'none'"
+        raise ConfigError("reset.source", rule, "'gold'")
 
 
 def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | None]:

@@ -127,6 +127,20 @@ class TrainConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ResetConfig:
+    """Solutions that begin after the first tokens of a known solution: rollout/resets.py."""
+
+    # 'gold': of the data set's solution. 'solved', 'failed': of a right or a wrong solution of the
+    # iteration, where the problem's pass rate is below or above `target`. 'both': of either.
+    source: Literal["none", "gold", "solved", "failed", "both"] = "none"
+    # How many tokens: any number, or at the edge, where the pass rate crosses `target`.
+    at: Literal["uniform", "edge"] = "uniform"
+    share: ZeroToOne = 1.0  # source 'gold': chance that a problem's solutions begin so
+    target: ZeroToOne = 0.5  # pass rate
+    k: Count = 4  # at 'edge': continuations per pass rate
+
+
+@dataclasses.dataclass(frozen=True)
 class RewardConfig:
     truncated: float = 0.0  # reward of a response or continuation that ran out of tokens
 
@@ -283,6 +297,7 @@ class Config:
     values: ValuesConfig = ValuesConfig()
     credit: CreditConfig = CreditConfig()
     train: TrainConfig = TrainConfig()
+    reset: ResetConfig = ResetConfig()
     reward: RewardConfig = RewardConfig()
     grader: GraderConfig = GraderConfig()
     ppo: PPOConfig = PPOConfig()

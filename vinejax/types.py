@@ -55,8 +55,8 @@ class Episode:
     `given` response tokens of an episode that began in mid-solution are from elsewhere, with
     log-probability 0: its s_0 is after these, and no step ends there or before.
 
-    `sample_episodes` fills all fields down to `step_rewards`, the last of them for tasks that
-    reward steps. `fill_values` adds the others, for methods with Monte Carlo values.
+    `sample_episodes` fills all fields down to `given`, `step_rewards` for tasks that reward steps.
+    `fill_values` adds the others, for methods with Monte Carlo values.
     """
 
     problem_id: str

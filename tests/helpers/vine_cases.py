@@ -14,7 +14,7 @@ from vinejax.learner.credit import assign_credit
 from vinejax.rollout.branches import Branch, Growing, Grown, Stream
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.vine import fill_values
-from vinejax.settings import Config, GraderConfig
+from vinejax.settings import Config, GraderConfig, SampleConfig
 from vinejax.tasks.graded import GradedTask
 from vinejax.types import Episode, Problem
 
@@ -43,6 +43,7 @@ class FakeEngine(Engine):
 
     def __init__(self, script: Callable[[Branch, int], tuple[str, str]]):
         self.tokenizer, self.script = cases.tokenizer(), script
+        self.sample_config, self.model = SampleConfig(max_tokens=MAX_TOKENS), cases.model()
 
     @property
     def scores_as_learner(self) -> bool:

@@ -9,12 +9,18 @@ from vinejax.credit.samples import Sample
 from vinejax.model.decoder import Params
 from vinejax.rollout.branches import Branch, Grown, Stream
 from vinejax.rollout.engine import Engine
-from vinejax.rollout.trajectories import Solution, is_graded, split_solution
+from vinejax.rollout.trajectories import (
+    Solution,
+    is_graded,
+    response_text,
+    split_solution,
+    whole_text,
+)
 from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.seeds import row_seed
 from vinejax.settings import Config
 from vinejax.tasks.graded import BackgroundGrading, GradedTask
-from vinejax.text import UNFINISHED, Tokenizer, continuation_text, decode
+from vinejax.text import Tokenizer
 from vinejax.types import Continuation, Episode, Problem
 
 
@@ -130,17 +136,13 @@ def _graded(
 
 def _text(tokenizer: Tokenizer, state: State) -> str:
     """The response as far as the state; the text of a continuation begins where it ends."""
-    prompt = state.episode.prompt
-    before = state.episode.response[: state.used]
-    text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), before)
-    return text.rstrip(UNFINISHED)
+    return response_text(tokenizer, state.episode.prompt, state.episode.response[: state.used])
 
 
 def _completed(state: State, text: str, grown: Grown) -> Solution:
     """The solution that a continuation makes of the response so far, whose text is `text`."""
     response = state.episode.response[: state.used] + grown.tokens
-    text = text[: len(text) - grown.overlap] + grown.text
-    return Solution(state.problem, state.episode.prompt, response, text)
+    return Solution(state.problem, state.episode.prompt, response, whole_text(text, grown))
 
 
 def as_episodes(state: State, rests: list[float], weight: float) -> list[Episode]:

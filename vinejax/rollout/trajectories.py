@@ -1,5 +1,9 @@
-"""Solutions of an iteration's problems, and of a test set: branches at prompts' ends."""
+"""Solutions of an iteration's problems, and of a test set: branches where they start.
 
+That is the end of the prompt, or for `resets.py` further on, after the first tokens of a response.
+"""
+
+import bisect
 import itertools
 from typing import NamedTuple
 
@@ -13,7 +17,7 @@ from vinejax.seeds import row_seed
 from vinejax.settings import Config
 from vinejax.tasks.graded import BackgroundGrading, GradedTask
 from vinejax.tasks.steps import step_ends
-from vinejax.text import Tokenizer
+from vinejax.text import UNFINISHED, Tokenizer, continuation_text, decode
 from vinejax.types import Episode, Problem, PromptedProblem
 
 
@@ -24,6 +28,15 @@ class Solution(NamedTuple):
     prompt: list[int]
     response: list[int]
     text: str  # as graded: it may end before what `response` decodes to
+
+
+class Start(NamedTuple):
+    """Where solutions of a problem begin: after the prompt and the given tokens of a response."""
+
+    problem: Problem
+    prompt: list[int]
+    given: list[int]
+    seeds: list[int]  # one per solution
 
 
 def sample_solutions(
@@ -38,26 +51,78 @@ def sample_solutions(
 ) -> tuple[list[list[Grown]], np.ndarray]:
     """(`per_problem` responses to each problem, in their order; f32[problems, n] their rewards).
 
+    A response that the budget cut gets the reward `truncated` unless that is None.
+    """
+    starts = prompt_starts(problems, per_problem, seed, iteration)
+    return sample_from(engine, params, graded, starts, None, truncated)
+
+
+def prompt_starts(
+    problems: list[PromptedProblem], per_problem: int, seed: int, iteration: int
+) -> list[Start]:
+    """The prompts' ends, with `per_problem` seeds each."""
+    return [
+        Start(
+            problem,
+            prompt,
+            [],
+            [row_seed(seed, iteration, problem.id, i) for i in range(per_problem)],
+        )
+        for problem, prompt in problems
+    ]
+
+
+def sample_from(
+    engine: Engine,
+    params: Params,
+    graded: GradedTask,
+    starts: list[Start],
+    max_tokens: int | None,
+    truncated: float | None,
+) -> tuple[list[list[Grown]], np.ndarray]:
+    """(what was drawn at each start, f32[starts, n] the rewards of the whole responses).
+
+    All starts have n seeds. A response has `max_tokens` tokens at most, the given ones included;
+    None: the engine's own number for what is drawn.
+
     The host that detokenises a response grades it while the devices go on with the others. A
     response that the budget cut gets the reward `truncated` instead, unless that is None.
     """
-    trunks = [prompt for _, prompt in problems]
+    trunks = [start.prompt + start.given for start in starts]
+    wanted = [i for i, start in enumerate(starts) for _ in start.seeds]
+    seeds = [seed for start in starts for seed in start.seeds]
     branches = [
-        Branch(i, len(prompt), row_seed(seed, iteration, problem.id, rollout))
-        for i, (problem, prompt) in enumerate(problems)
-        for rollout in range(per_problem)
+        Branch(i, len(trunks[i]), seed, len(starts[i].prompt))
+        for i, seed in zip(wanted, seeds, strict=True)
     ]
+    budgets = None if max_tokens is None else [max_tokens - len(starts[i].given) for i in wanted]
+    texts = [response_text(engine.tokenizer, start.prompt, start.given) for start in starts]
     responses: dict[int, Grown] = {}
     with BackgroundGrading(graded) as background:
-        for i, grown in engine.stream(params, trunks, branches):
+        for i, grown in engine.stream(params, trunks, branches, budgets):
             responses[i] = grown
             if is_mine(i) and is_graded(grown, truncated):
-                background.add(i, problems[i // per_problem][0], grown.text)
+                start = wanted[i]
+                background.add(i, starts[start].problem, whole_text(texts[start], grown))
         outcomes = shared_work(background.results())
     rewards = [outcomes.get(i, truncated or 0.0) for i in range(len(branches))]
     drawn = [responses[i] for i in range(len(branches))]
-    groups = [drawn[i : i + per_problem] for i in range(0, len(drawn), per_problem)]
-    return groups, np.array(rewards, np.float32).reshape(len(problems), per_problem)
+    size = len(starts[0].seeds) if starts else 0
+    groups = [drawn[i * size : (i + 1) * size] for i in range(len(starts))]
+    return groups, np.array(rewards, np.float32).reshape(len(starts), size)
+
+
+def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> str:
+    """The text of a response's first tokens; the text of a branch after them begins at its end."""
+    if not tokens:
+        return ""
+    text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), tokens)
+    return text.rstrip(UNFINISHED)
+
+
+def whole_text(before: str, grown: Grown) -> str:
+    """The text of a response that begins with `before` and ends with what was drawn."""
+    return before[: len(before) - grown.overlap] + grown.text
 
 
 def is_graded(grown: Grown, truncated: float | None) -> bool:
@@ -103,18 +168,32 @@ def sample_episodes(
     iteration: int,
 ) -> list[Episode]:
     """Graded episodes with their steps, `rollout.per_prompt` per problem; values come later."""
-    per_problem, truncated = cfg.rollout.per_prompt, cfg.reward.truncated
-    groups, rewards = sample_solutions(
-        engine, params, graded, problems, per_problem, cfg.seed, iteration, truncated
+    starts = prompt_starts(problems, cfg.rollout.per_prompt, cfg.seed, iteration)
+    return episodes_from(engine, params, graded, starts, cfg)
+
+
+def episodes_from(
+    engine: Engine, params: Params, graded: GradedTask, starts: list[Start], cfg: Config
+) -> list[Episode]:
+    """Graded episodes with their steps, one for each seed of each start.
+
+    A response is graded and split as a whole; steps that end within what is given are dropped,
+    with their rewards.
+    """
+    groups, rewards = sample_from(
+        engine, params, graded, starts, cfg.sample.max_tokens, cfg.reward.truncated
     )
-    drawn = [
-        (Solution(problem, prompt, grown.tokens, grown.text), grown)
-        for (problem, prompt), group in zip(problems, groups, strict=True)
-        for grown in group
-    ]
+    tokenizer = engine.tokenizer
+    drawn: list[tuple[Solution, int, Grown]] = []
+    for (problem, prompt, given, _), group in zip(starts, groups, strict=True):
+        before = response_text(tokenizer, prompt, given)
+        for grown in group:
+            text = whole_text(before, grown)
+            solution = Solution(problem, prompt, given + grown.tokens, text)
+            drawn.append((solution, len(given), grown))
     mine = {
-        i: split_solution(graded, engine.tokenizer, solution)
-        for i, (solution, _) in enumerate(drawn)
+        i: _steps_after(given, *split_solution(graded, tokenizer, solution))
+        for i, (solution, given, _) in enumerate(drawn)
         if is_mine(i)
     }
     steps = shared_work(mine)
@@ -123,12 +202,21 @@ def sample_episodes(
             problem_id=solution.problem.id,
             prompt=solution.prompt,
             response=solution.response,
-            logprobs=grown.logprobs,
+            logprobs=[0.0] * given + grown.logprobs,
             text=solution.text,
             finished=grown.finish != "length",
             reward=float(rewards.flat[i]),
             step_ends=steps[i][0],
             step_rewards=steps[i][1],
+            given=given,
         )
-        for i, (solution, grown) in enumerate(drawn)
+        for i, (solution, given, grown) in enumerate(drawn)
     ]
+
+
+def _steps_after(
+    given: int, ends: list[int], rewards: list[float] | None
+) -> tuple[list[int], list[float] | None]:
+    """The ends and rewards of the steps that end after the first `given` response tokens."""
+    first = bisect.bisect_right(ends, given)
+    return ends[first:], None if rewards is None else rewards[first:]

@@ -40,7 +40,7 @@ class Task(Protocol):
         ...
 
     def solution(self, problem: Problem) -> str:
-        """A worked solution in the form of a response, for supervised training."""
+        """A worked solution in the form of a response, for supervised training and for resets."""
         ...
 
     def split(self, text: str) -> list[int]:
