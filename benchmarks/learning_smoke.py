@@ -27,6 +27,8 @@ FILES = {
     **{name: f"tiny_{name}.py" for name in ("ppo", "grpo", "rloo", "dr_grpo", "dapo", "opmd")},
     "reinforce++": "tiny_reinforce_pp.py",
     **{name: f"tiny_{name}.py" for name in ("asymre", "restem", "dpo_positive", "sft")},
+    **{name: f"tiny_{name}.py" for name in ("spo_chain", "spo_tree", "treepo", "treerl")},
+    **{name: f"tiny_{name}.py" for name in ("tree_grpo", "tempo", "single_stream")},
 }
 STAGES = {"eval": "validation", "test": "test"}
 

@@ -75,12 +75,14 @@ class Iteration:
             self.session.sampler.release()
         return problems, episodes
 
-    def minibatch_rows(self, episodes: list[Episode]) -> int:
-        """Rows of a minibatch, such that updates are as many as solutions sampled would make."""
-        ppo = self.cfg.ppo
+    def num_minibatches(self, episodes: list[Episode]) -> int:
+        """Minibatches of an epoch: those that one row per solution from the prompt would make."""
         problems = len({episode.problem_id for episode in episodes})
-        updates = math.ceil(problems * self.cfg.rollout.per_prompt / ppo.minibatch)
-        return minibatch_rows(len(episodes), updates, ppo.minibatch)
+        return math.ceil(problems * self.cfg.rollout.per_prompt / self.cfg.ppo.minibatch)
+
+    def minibatch_rows(self, episodes: list[Episode]) -> int:
+        """Rows of each of these minibatches, for all episodes."""
+        return minibatch_rows(len(episodes), self.num_minibatches(episodes), self.cfg.ppo.minibatch)
 
     def record_sampling(
         self,

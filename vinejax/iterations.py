@@ -123,7 +123,7 @@ def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> R
     """The episodes as a batch, with log-probabilities and the values of a critic or tracker."""
     session, ppo = it.session, it.cfg.ppo
     size = ppo.microbatch or ppo.minibatch
-    batch = collate(episodes, rows=it.minibatch_rows(episodes))
+    batch = collate(episodes, rows=it.num_minibatches(episodes) * it.minibatch_rows(episodes))
     batch = with_logprobs(
         session.model,
         state.policy.params,

@@ -98,9 +98,9 @@ def test_few_draws(rule: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", UNBIASED)
 def test_unbiased_rules(rule: str):
-    """10,000 solutions, 4 per problem."""
-    found = bias_of(problems=2500, seed=1, **UNBIASED[rule])
-    assert found.value_errors.max() < 1e-2 and found.gradient_errors.max() < 4e-3
+    """5,000 solutions, 4 per problem."""
+    found = bias_of(problems=1250, seed=1, **UNBIASED[rule])
+    assert found.value_errors.max() < 1.4e-2 and found.gradient_errors.max() < 6e-3
     assert found.worst < 4
 
 

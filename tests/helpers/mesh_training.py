@@ -13,10 +13,7 @@ from jax.sharding import Mesh
 
 from helpers.loop_cases import assert_close
 from helpers.model_oracles import random_model
-from vinejax.baselines.critic import CriticObjective, Targets, critic_values, fresh_critic
-from vinejax.baselines.dpo_positive import PairObjective, Pairs
 from vinejax.errors import ConfigError
-from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.policy import PolicyObjective, policy_objective
 from vinejax.learner.score import score
@@ -25,7 +22,7 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import check_rows, make_mesh, param_shardings
 from vinejax.runtime.compiles import num_compiles
 from vinejax.session import rows_per_pass
-from vinejax.settings import Config, DPOConfig, MeshConfig, ModelConfig, OptimizerConfig, PPOConfig
+from vinejax.settings import Config, MeshConfig, ModelConfig, OptimizerConfig, PPOConfig
 from vinejax.tasks.base import load_task
 from vinejax.types import Batch
 from vinejax.warmup import fresh_model
@@ -83,27 +80,6 @@ def two_updates(mesh: Mesh, **fields: Any) -> Any:
     return state.params, sums, score(model, state.params, batch(), 0.8)
 
 
-def other_methods(mesh: Mesh) -> Any:
-    """An update of the critic, of pairs and of supervised learning each."""
-    model, params = placed(mesh, **EVEN)
-    rows = batch()
-    critic = fresh_critic(model, params, 3, mesh)
-    values = critic_values(model, critic, rows, B)
-    targets = Targets(rows.old_logprobs, rows.advantages)
-    state = fresh_state(critic, OPTIMIZER, mesh)
-    how: Any = dict(model=model, microbatch=B // 2)
-    clipped = CriticObjective(**how, clip=0.2)
-    state, of_critic = update_step(clipped, OPTIMIZER, state, (rows, targets))
-    start = fresh_state(params, OPTIMIZER, mesh)
-    dpo = DPOConfig()
-    pairs = PairObjective(**how, temperature=0.8, beta=dpo.beta, penalty=dpo.penalty)
-    paired, of_pairs = update_step(pairs, OPTIMIZER, start, Pairs(rows, batch(1)))
-    start = fresh_state(params, OPTIMIZER, mesh)
-    taught, of_likelihood = update_step(Likelihood(**how), OPTIMIZER, start, rows)
-    sums = of_critic.sums, of_pairs.sums, of_likelihood.sums
-    return values, state.params, paired.params, taught.params, sums
-
-
 def same_numbers() -> None:
     tied = EVEN | dict(tied_head=True, windows=(7, None))
     for fields, sizes, remat in (
@@ -113,7 +89,6 @@ def same_numbers() -> None:
     ):
         alone = two_updates(mesh_of(1, 1, 1), **fields)
         assert_close(two_updates(mesh_of(*sizes), remat=remat, **fields), alone, 1e-5)
-    assert_close(other_methods(mesh_of(2, 2, 2)), other_methods(mesh_of(1, 1, 1)), 1e-5)
 
 
 def lies(x: jax.Array, sharding: Any) -> bool:

@@ -27,8 +27,22 @@ from vinejax.settings import Config, DPOConfig, MeshConfig
 from vinejax.types import Batch, Episode
 
 ONLINE = [name for name, method in METHODS.items() if method.credit is not None]
-# The critic of PPO is one more gradient.
-GRADIENTS = [*METHODS, "critic"]
+
+
+def _programs() -> list[str]:
+    """One method of each kind of update: those with equal objectives run the same program.
+
+    Advantages are made on the host, before the rows are divided. The critic of PPO is one more.
+    """
+    kinds: dict[tuple[object, ...], str] = {}
+    for name, method in METHODS.items():
+        high = method.clip_high or 0.2
+        loss = (method.loss, method.reduction, high, method.kl_in_reward)
+        kinds.setdefault(loss if method.credit else (name,), name)
+    return [*kinds.values(), "critic"]
+
+
+PROGRAMS = _programs()
 # Of sums in another order, over the norm of a gradient. SPO-chain's has few tokens: 3e-6.
 ROUNDING = 5e-6
 LENGTHS = [(4, 9), (2, 3), (4, 6), (5, 7), (3, 10), (2, 3), (4, 1), (6, 8)]

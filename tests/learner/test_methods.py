@@ -23,7 +23,7 @@ from vinejax.settings import Config, MeshConfig
 @pytest.mark.slow  # VinePPO's is in test_step.py too
 @pytest.mark.parametrize(
     "method",
-    methods.GRADIENTS,
+    methods.PROGRAMS,
 )
 def test_microbatches_change_nothing(method):
     whole = methods.gradient(method, None)
@@ -37,10 +37,11 @@ from helpers import method_cases as methods
 from vinejax.model.sharding import mesh_over
 
 assert jax.device_count() == 8
-for method in methods.GRADIENTS:
+for method in methods.PROGRAMS:
     alone = methods.gradient(method, None)
-    for n in (2, 4, 8) if method == "vineppo" else (8,):
-        mesh = mesh_over((1, n, 1), jax.devices()[:n])  # rows, weights and gradients in n parts
+    for sizes in ((1, 2, 1), (1, 8, 1), (2, 2, 2)) if method == "vineppo" else ((2, 2, 2),):
+        n = sizes[0] * sizes[1] * sizes[2]
+        mesh = mesh_over(sizes, jax.devices()[:n])  # rows, weights and gradients in parts
         found = methods.gradient(method, None, mesh)
         parts = {len(x.sharding.device_set) for x in jax.tree.leaves(found)}
         assert parts == {n}, parts
@@ -51,7 +52,7 @@ for method in methods.GRADIENTS:
 
 @pytest.mark.slow
 def test_devices_change_nothing():
-    assert eight_devices.printed("-c", DEVICES) == methods.GRADIENTS
+    assert eight_devices.printed("-c", DEVICES) == methods.PROGRAMS
 
 
 # --- advantages, against loops

@@ -54,14 +54,14 @@ def _weights(episodes: list[Episode], mask: np.ndarray) -> np.ndarray | None:
     return weights
 
 
-def minibatch_rows(num_rows: int, updates: int, minibatch: int) -> int:
-    """Rows of a minibatch, a multiple of `minibatch`, if `num_rows` make `updates` minibatches.
+def minibatch_rows(num_rows: int, count: int, minibatch: int) -> int:
+    """Rows of a minibatch, a multiple of `minibatch`, if `count` of them have `num_rows` in all.
 
     With one row per solution that is `minibatch`. Rows that begin in mid-solution come on top of
     them, and the minibatches grow, not their number: the learning rate decays over it. Few sizes,
-    as every size is a program to compile.
+    as every size is a program to compile; what is left over are empty rows.
     """
-    multiple = -(-num_rows // (updates * minibatch))
+    multiple = -(-num_rows // (count * minibatch))
     return minibatch * (multiple if multiple == 1 else bucket(multiple, least=2))
 
 

@@ -20,7 +20,6 @@ from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.seeds import row_seed
 from vinejax.settings import Config
 from vinejax.tasks.graded import BackgroundGrading, GradedTask
-from vinejax.text import Tokenizer
 from vinejax.types import Continuation, Episode, Problem
 
 
@@ -102,7 +101,12 @@ def _graded(
 ) -> list[Drawn]:
     """The continuations of `stream`, branch i of which begins at `wanted[i]`, in order."""
     truncated, tokenizer = cfg.reward.truncated, engine.tokenizer
-    texts = {id(state): _text(tokenizer, state) for state in wanted}
+    texts = {
+        id(state): response_text(
+            tokenizer, state.episode.prompt, state.episode.response[: state.used]
+        )
+        for state in wanted
+    }
     continuations: dict[int, Grown] = {}
     solutions: dict[int, Solution] = {}  # of this host's own
     with BackgroundGrading(graded) as background:
@@ -132,11 +136,6 @@ def _graded(
         continuation = Continuation(grown.text, reward, grown.finish)
         drawn.append(Drawn(continuation, sample, grown.logprobs))
     return drawn
-
-
-def _text(tokenizer: Tokenizer, state: State) -> str:
-    """The response as far as the state; the text of a continuation begins where it ends."""
-    return response_text(tokenizer, state.episode.prompt, state.episode.response[: state.used])
 
 
 def _completed(state: State, text: str, grown: Grown) -> Solution:

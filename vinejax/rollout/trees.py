@@ -12,12 +12,11 @@ from vinejax.methods import find_method, function_of
 from vinejax.model.decoder import Params
 from vinejax.rollout.branches import Branch, Grown
 from vinejax.rollout.engine import Engine
-from vinejax.rollout.trajectories import Solution, split_solution
+from vinejax.rollout.trajectories import Solution, response_text, split_solution, whole_text
 from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.seeds import host_rng, row_seed
 from vinejax.settings import Config
 from vinejax.tasks.graded import BackgroundGrading, GradedTask
-from vinejax.text import UNFINISHED, continuation_text, decode
 from vinejax.types import Episode, PromptedProblem
 
 
@@ -99,9 +98,7 @@ class _Forest:
     def _path(self, n: int, shoot: Shoot, grown: Grown, wave: int) -> Path:
         """The path that a branch drew."""
         prompt, before = self._problems[n][1], self._before(n, shoot)
-        tokenizer = self._engine.tokenizer
-        text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), before)
-        text = text.rstrip(UNFINISHED)
+        text = response_text(self._engine.tokenizer, prompt, before)
         tokens = before + grown.tokens
         logprobs = [] if shoot.parent is None else self.paths[n][shoot.parent].logprobs
         finished = grown.finish != "length"
@@ -112,7 +109,7 @@ class _Forest:
             start=len(before),
             wave=wave,
             is_over=finished or len(tokens) >= self._room(prompt),
-            text=text[: len(text) - grown.overlap] + grown.text,
+            text=whole_text(text, grown),
             finished=finished,
         )
 
