@@ -44,7 +44,7 @@ LAYERS = [
     "config",  # of files and the command line
     "plugins",  # modules of users, by dotted path
     "settings",  # every setting
-    "method_settings",  # the sections of single methods
+    "machine_settings",  # those about machines, files and logs
     "ranges",  # of the values of settings
     "errors",  # for people
 ]
