@@ -49,7 +49,7 @@ class Iteration:
     def sample(self, params: Params, problems: list[PromptedProblem]) -> list[Episode]:
         """Graded solutions of the problems, which count as spent; leaves of trees, by the method.
 
-        Of a tree `rollout.per_prompt` count, whatever branches off them.
+        A method on trees counts `rollout.per_prompt` per problem, however many leaves it samples.
         """
         session, cfg = self.session, self.cfg
         given = (session.sampler, params, session.graded, problems, cfg, self.number)

@@ -81,7 +81,7 @@ def policy_gradient(it: Iteration, state: RunState) -> RunState:
         credit = assign_credit(rollout, cfg, objective.whiten)
         state = with_rewards_counted(it, state, rollout)
     with it.log.stage("train"):
-        barrier("train", [(episode.tokens, episode.rewards) for episode in rows])
+        barrier("train", [(episode.tokens, episode.rewards) for episode in episodes])
         state = update_on(it, state, objective, rollout, credit)
     it.metrics |= metrics.logprob_diff(rows, rollout.batch)
     it.metrics["actor/rows"] = len(rows)

@@ -14,11 +14,12 @@ from vinejax.types import Batch, Episode, is_correct
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Rewards, lengths and steps of all episodes that were sampled from their prompt.
+    """Rewards, lengths and steps of all solutions but those of resets, if there are others.
 
-    If there is none of these, of all episodes.
+    The leaves of a tree were all sampled from the prompt, whatever is given in their rows.
     """
-    episodes = [episode for episode in episodes if not episode.given] or episodes
+    from_prompt = [e for e in episodes if not e.given or e.nodes is not None]
+    episodes = from_prompt or episodes
     rewards = np.array([episode.reward for episode in episodes])
     lengths = np.array([len(episode.response) for episode in episodes])
     by_problem: dict[str, set[float]] = {}
@@ -31,7 +32,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
         "response_length/mean": lengths.mean(),
         "response_length/max": lengths.max(),
         "response_length/clip_ratio": np.mean([not e.finished for e in episodes]),
-        "steps/mean": np.mean([len(e.step_ends) for e in episodes]),
+        "steps/mean": np.mean([len(e.nodes or e.step_ends) for e in episodes]),
     }
     step_totals = [sum(e.step_rewards) for e in episodes if e.step_rewards is not None]
     if step_totals:

@@ -15,7 +15,7 @@ class Rule(NamedTuple):
 Count = Annotated[int, Rule("must be at least 1", lambda x: x >= 1)]
 Counts = Annotated[
     tuple[int, ...],
-    Rule("must be one or more numbers of at least 1", lambda x: x and min(x) >= 1),
+    Rule("must be numbers of at least 1, one of them more", lambda x: x and min(x) >= 1 < max(x)),
 ]
 Whole = Annotated[int, Rule("must not be negative", lambda x: x >= 0)]
 NotNegative = Annotated[float, Rule("must not be negative", lambda x: x >= 0)]

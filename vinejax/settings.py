@@ -109,8 +109,8 @@ class ValuesConfig:
 class CreditConfig:
     mask: str = "method"  # which tokens are trained on: a name of credit/rules.py, or a dotted path
     mask_above: ZeroToOne = 0.9  # mask 'low_probability': tokens at least as likely are left out
-    progress: NotNegative = 0.0  # α: weight of the progress of a prover, best of so many solutions:
-    prover: Count = 4  # 1 - (1 - V)^prover, see docs/credit.md
+    progress: NotNegative = 0.0  # α: weight of a prover's progress in the advantage; 0: off
+    prover: Count = 4  # the prover is the policy's best of so many solutions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,9 +154,9 @@ class GraderConfig:
 @dataclasses.dataclass(frozen=True)
 class PPOConfig:
     clip: Positive = 0.2
-    clip_high: Positive | None = None  # the upper clip; None: `clip`, and 0.28 for 'dapo'
+    clip_high: Positive | None = None  # the upper clip; None: the method's, mostly `clip`
     epochs: Count = 2
-    minibatch: Count = 64  # episodes per optimizer update
+    minibatch: Count = 64  # solutions from the prompt per optimizer update
     microbatch: Count | None = None  # episodes per forward and backward pass; None: the minibatch
     gamma: ZeroToOne = 1.0
     # What advantages are whitened over; 'method': the method's own; VinePPO's code: 'minibatch'.
@@ -302,7 +302,8 @@ class BudgetConfig:
     """Limits of a run, to compare methods: nothing begins after one of them is reached."""
 
     prompts: Count | None = None  # problems drawn, counted at every draw; None: no bound
-    episodes: Count | None = None  # solutions sampled from them; continuations do not count
+    # Solutions sampled from them; continuations do not count, of trees `rollout.per_prompt` each.
+    episodes: Count | None = None
     updates: Count | None = None  # gradient steps of the policy
 
 

@@ -52,8 +52,8 @@ class Episode:
 
     States are s_0 (the prompt's end), s_1, ..., s_C: s_c is the prompt and the first
     `step_ends[c - 1]` response tokens. s_C is terminal and has no entry in `values`. The first
-    `given` response tokens of an episode that began in mid-solution are from elsewhere, with
-    log-probability 0: its s_0 is after these, and no step ends there or before.
+    `given` response tokens of an episode that began in mid-solution have log-probability 0: its s_0
+    is after these, and no step ends there or before.
 
     `sample_episodes` fills all fields down to `given`, `step_rewards` for tasks that reward steps.
     `fill_values` adds the others, for methods with Monte Carlo values.
@@ -68,7 +68,7 @@ class Episode:
     reward: float  # the outcome's, which comes with the last step
     step_ends: list[int]  # [C] index of the response token after each step
     step_rewards: list[float] | None = None  # [C] the steps' own, of tasks that reward steps
-    given: int = 0  # leading response tokens that were not sampled: they are not trained on
+    given: int = 0  # leading response tokens from elsewhere, or from another row: not trained on
     nodes: list[int] | None = None  # of the tree that it is a leaf of; the last C are the steps
     weights: list[float] | None = None  # [C] of each step's tokens in the loss; None: 1
     scored: list[float] | None = None  # the response's log-probs by the prefill of its trunk

@@ -133,11 +133,13 @@ def test_surprising_tokens_are_drawn_again():
         first, second, third = grown(growth.surprising_tokens, cfg, seed)
         assert len(first) == 3 and all(p.parent is None for p in first)
         for before, after in ((first, second), (second, third)):
+            branched = {(p.parent, p.start) for p in before}
             for tree in trees(before):
                 inner = [
                     (before[i].logprobs[t], i, t)
                     for i in tree
                     for t in range(before[i].start + 1, len(before[i].tokens))
+                    if (i, t) not in branched
                 ]
                 least = sorted(inner)[:2]
                 for _, i, t in least:
@@ -170,6 +172,7 @@ def test_a_tree_needs_its_fields():
     for fields, field in (
         ({"branching": ()}, "spo_tree.branching"),
         ({"branching": (3, 0)}, "spo_tree.branching"),
+        ({"branching": (1, 1)}, "spo_tree.branching"),
         ({"segment": 0}, "spo_tree.segment"),
     ):
         with pytest.raises(ConfigError) as error:

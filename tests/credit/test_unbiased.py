@@ -10,27 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.chain_cases import NUM_LETTERS, START, Bias, Chain, measure
+from helpers.chain_cases import CHAIN, NUM_LETTERS, START, Bias, measure
 from helpers.vine_cases import config
 
 from vinejax.settings import TrainConfig
-
-# Letter 3 ends a response, and mostly with another reward than its end would have: so the number
-# of states says something of what a solution earned. The first letter is known.
-CHAIN = Chain(
-    moves=np.array(
-        [
-            [0.0, 0.5, 0.0, 0.5],
-            [0.0, 0.5, 0.4, 0.1],
-            [0.0, 0.4, 0.5, 0.1],
-            [0.0, 0.0, 0.0, 1.0],
-            [1.0, 0.0, 0.0, 0.0],
-        ]
-    ),
-    rewards=np.array([1.0, 1.0, 0.5, 0.0]),
-    length=5,
-    ending=3,
-)
 
 
 def bias_of(

@@ -114,11 +114,50 @@ class Chain:
         def draw(wanted: list[State]) -> list[Sample]:
             given = [state.episode.response[: state.used] for state in wanted]
             return [
-                Sample(np.array(r, np.int32), len(g), [], [], float(self.rewards[r[-1]]))
-                for r, g in zip(self.finish(rng, given), given, strict=True)
+                Sample(
+                    np.array(response, np.int32),
+                    start=len(before),
+                    ends=list(range(1, len(response) + 1)),
+                    rewards=[0.0] * len(response),
+                    outcome=float(self.rewards[response[-1]]),
+                )
+                for response, before in zip(self.finish(rng, given), given, strict=True)
             ]
 
         return draw
+
+    def frequencies(self) -> np.ndarray:
+        """[length, 4] the chance of each letter at each place, in closed form."""
+        found, chance = np.zeros((self.length, NUM_LETTERS)), np.eye(NUM_LETTERS + 1)[START]
+        for t in range(self.length):
+            if self.ending is not None:
+                chance[self.ending] = 0
+            found[t] = chance @ self.moves
+            chance = np.append(found[t], 0)
+        return found
+
+
+# Letter 3 ends a response, and mostly with another reward than its end would have: so the number
+# of states says something of what a solution earned. The first letter is known.
+CHAIN = Chain(
+    moves=np.array(
+        [
+            [0.0, 0.5, 0.0, 0.5],
+            [0.0, 0.5, 0.4, 0.1],
+            [0.0, 0.4, 0.5, 0.1],
+            [0.0, 0.0, 0.0, 1.0],
+            [1.0, 0.0, 0.0, 0.0],
+        ]
+    ),
+    rewards=np.array([1.0, 1.0, 0.5, 0.0]),
+    length=5,
+    ending=3,
+)
+
+
+def before_ones(episode: Episode, text_of: Any, values: Any) -> list[int]:
+    """A positions rule that looks ahead: the prompt's end, and before each letter 1."""
+    return [t for t, letter in enumerate(episode.response) if t == 0 or letter == 1]
 
 
 class Bias(NamedTuple):

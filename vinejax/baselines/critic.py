@@ -125,7 +125,8 @@ class CriticObjective(Objective):
 
 def critic_objective(model: Decoder, cfg: Config) -> CriticObjective:
     """The objective of PPO's critic by the settings of `cfg`."""
-    return CriticObjective(model=model, microbatch=cfg.ppo.microbatch, clip=cfg.critic.clip)
+    microbatch = cfg.ppo.microbatch or cfg.ppo.minibatch
+    return CriticObjective(model=model, microbatch=microbatch, clip=cfg.critic.clip)
 
 
 def critic_metrics(updates: list[Update]) -> dict[str, float]:

@@ -44,8 +44,8 @@ def uniform(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
 
 
 def adaptive(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
-    """K₀ = `values.k_first` at every state, then K in all where a return of it or of a neighbour
-    differs from the others of these.
+    """K₀ = `values.k_first` at every state, then K in total, unless all returns of the state and of
+    its neighbours are equal.
 
     The last state's neighbour is the solution's end, with its own reward. Biased: a state stops at
     K₀ because of its own returns, and 0 of 3 stays 0 of 3. No paper describes it.

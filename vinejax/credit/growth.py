@@ -67,7 +67,7 @@ def surprising_tokens(
     """TreeRL's EPTree: T branches in place of the N least likely tokens of each tree, L times.
 
     M = `rollout.per_prompt` trees begin as one solution each; N, T and L are `treerl.forks`,
-    `branches` and `rounds`. The first token of a path is left out: its place has branched already.
+    `branches` and `rounds`. Places that have branched already are left out.
 
     Source: https://github.com/THUDM/TreeRL. There tokens after the words of a conclusion and near
     the length limit are left out, too.
@@ -76,12 +76,13 @@ def surprising_tokens(
         return [Shoot(None, 0, cfg.rollout.per_prompt)]
     if wave > cfg.treerl.rounds:
         return []
-    shoots = []
+    shoots, branched = [], {(path.parent, path.start) for path in paths}
     for tree in trees(paths):
         places = [
             (paths[i].logprobs[t], i, t)
             for i in tree
             for t in range(paths[i].start + 1, len(paths[i].tokens))
+            if (i, t) not in branched
         ]
         for _, i, t in sorted(places)[: cfg.treerl.forks]:
             shoots.append(Shoot(i, t, cfg.treerl.branches))

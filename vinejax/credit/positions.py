@@ -69,7 +69,8 @@ def low_probability(episode: Episode, text_of: TextOf, values: ValuesConfig) -> 
 
         L = sorted {t : p_t < below}    positions = L[0::m]    m = `values.every`
 
-    p_t is the sampler's own, at the sampling temperature. The prompt's end is a state only if the
+    p_t is the sampler's own, at the sampling temperature. Whether a state stands before a token
+    depends on that token, which biases the policy gradient. The prompt's end is a state only if the
     first token is in L: else the tokens before the first position have advantage 0.
 
     Source: SPO-chain, https://arxiv.org/abs/2505.23564, whose code counts the tokens of a state
@@ -88,7 +89,7 @@ def positions_of(
     prompt's end, and positions before it are left out.
 
     Both fields keep the prompt's end, if the rule gave it. Of the others `merge` k keeps every
-    k-th, and `spread` n at most n, which divide the response evenly: of N, those of the numbers
+    k-th, and `spread` n at most n, evenly spaced in the list of these N others: the numbers
     ⌊i·(N + 1) / (n + 1)⌋, i = 1..n, counted from 1. `spread` biases the policy gradient: N, and
     with it the state whose value is a token's baseline, depends on what comes after the token.
 

@@ -1,4 +1,4 @@
-"""The edge of failure: how much of a solution must be given for the policy to pass as often as not.
+"""The edge of failure: how much of a solution must be given for the pass rate to cross a target.
 
 Let f(j) be the pass rate of continuations after the first j of a solution's n tokens. Of a right
 solution of a problem that mostly fails, f rises from f(0) < target to f(n) = 1; of a wrong solution
@@ -9,7 +9,8 @@ finds two neighbouring lengths between which f crosses the target, in at most âŒ
                            high = m where f(m) is beyond the target, else low = m
 
 Beyond is above for a right solution, below for a wrong one; a rate that equals the target ends the
-search. Where f crosses the target several times, one of the crossings is found.
+search. Where f crosses the target several times, one of the crossings is found; where
+it does not cross it at all, one end.
 
 Source: binary search over prefixes of a right solution is BASS (OpenReview r2D0XuzX63, no code);
 OmegaPRM (https://arxiv.org/abs/2406.06592) finds the first error of a wrong one so. Both search to

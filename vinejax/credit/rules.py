@@ -9,7 +9,7 @@ from typing import Any
 from vinejax.errors import ConfigError, nearest_hint
 from vinejax.methods import find_method, policy_reduction
 from vinejax.plugins import find_function
-from vinejax.settings import Config
+from vinejax.settings import Config, CreditConfig
 
 HERE = "vinejax.credit"
 
@@ -106,6 +106,7 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
         rule = "needs values.budget = 'left': what passes through a state must have one horizon"
         raise ConfigError("values.reuse", rule, repr(values.reuse))
     _check_training(cfg, rules)
+    _check_progress(cfg)
     undivided = rules["values.positions"] == "steps" and values.merge == 1 and values.spread is None
     one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.shrink
     one_to_one = one_to_one and not values.backup
@@ -130,6 +131,7 @@ def _check_training(cfg: Config, rules: Mapping[str, str]) -> None:
         ),
         "ppo.gamma": (cfg.ppo.gamma, 1, "a continuation has one advantage for all its steps"),
         "ppo.reduction": (policy_reduction(cfg), "token", "its tokens have weights of their own"),
+        "credit.progress": (cfg.credit.progress, 0, "a continuation is one step"),
     }
     for field, (value, needed, reason) in needs.items():
         if value != needed:
@@ -138,3 +140,13 @@ def _check_training(cfg: Config, rules: Mapping[str, str]) -> None:
     if cfg.kl.reduction == "sequence":
         rule = f"must be 'policy' or 'token' for train.on = {cfg.train.on!r}"
         raise ConfigError("kl.reduction", rule, repr(cfg.kl.reduction))
+
+
+def _check_progress(cfg: Config) -> None:
+    """Refuses a prover without a weight, and progress with a discount, which it does not know."""
+    if not cfg.credit.progress and cfg.credit.prover != CreditConfig().prover:
+        rule = "needs credit.progress above 0; leave it out"
+        raise ConfigError("credit.prover", rule, repr(cfg.credit.prover))
+    if cfg.credit.progress and cfg.ppo.gamma != 1:
+        rule = f"must be 0 for ppo.gamma = {cfg.ppo.gamma!r}: progress is not discounted"
+        raise ConfigError("credit.progress", rule, repr(cfg.credit.progress))

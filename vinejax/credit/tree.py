@@ -17,12 +17,14 @@ class Path:
     tokens: list[int]
     logprobs: list[float]  # the sampler's, of every token
     parent: int | None  # number of the path that it branched off from; None: from the prompt
-    start: int  # tokens that it has from its parent, more than its parent has from its own
+    start: int  # tokens that it shares with its parent; more than the parent's own `start`
     wave: int  # in which it was drawn
     is_over: bool  # ended by EOS, by a stop string or by `sample.max_tokens`
     text: str = ""
     finished: bool = False  # not by `sample.max_tokens`
-    step_ends: list[int] = dataclasses.field(default_factory=list)  # of a path that is over
+    # Of a path that is over: the task's steps, and their own rewards if the task gives any.
+    step_ends: list[int] = dataclasses.field(default_factory=list)
+    step_rewards: list[float] | None = None
 
 
 class Shoot(NamedTuple):

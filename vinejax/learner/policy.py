@@ -74,14 +74,15 @@ class PolicyObjective(Objective):
             weights = token_weights(rows.mask, self.reduction, self.max_tokens)
         else:
             weights = shared_weights(rows.mask, rows.weights)
-        kl_has_weights = self.reduction != "token" or rows.weights is not None
+        kl_has_weights = self.kl_reduction == "policy" and self.reduction != "token"
+        kl_has_weights |= rows.weights is not None
         tokens = jnp.maximum(rows.mask.sum(), 1)
         sequences = jnp.maximum(rows.mask.any(axis=1).sum(), 1)
 
         def loss(params: Params, micro: tuple[Batch, jax.Array]) -> tuple[jax.Array, PolicySums]:
             batch, weights = micro
             policy, k3, sums = self._terms(params, batch)
-            if self.kl_reduction == "policy" and kl_has_weights:
+            if kl_has_weights:
                 kl = self.kl_coef * jnp.sum(weights * k3)
             else:  # a mean over tokens, or a sum over each response, needs no weights
                 count = sequences if self.kl_reduction == "sequence" else tokens

@@ -1,7 +1,7 @@
 """Credit on trees: the advantage of every node, from the rewards of the leaves.
 
 One function per method that samples trees, and TEMPO's, whose tree is the one that the tokens of a
-problem's solutions make. The mathematics is in `rl/trees.py`.
+problem's solutions make. The mathematics is in `rl/trees.py` and `rl/forks.py`.
 """
 
 from collections.abc import Iterator, Sequence

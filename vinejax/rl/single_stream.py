@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Real, ScalarLike
 
-HALVING_DRIFT = 0.06  # nats per token after which earlier rewards weigh half, within these bounds:
+HALVING_DRIFT = 0.06  # nats per token that halve ρ, before it is clipped to these bounds:
 LEAST_RETENTION = 0.875
 MOST_RETENTION = 0.96
 

@@ -1,7 +1,8 @@
 """Credit on trees of solutions: values of nodes, and what every edge adds to them.
 
-All solutions of a problem hang under one root, the prompt. Letters, each with one meaning here and
-in `forks.py`:
+All solutions of a problem hang under one root, the prompt; what `credit/growth.py` calls the trees
+of a problem are the parts below the root's children. Letters, each with one meaning here and in
+`forks.py`:
 
     L  leaves: whole solutions, each with one reward
     D  greatest depth of a leaf, in nodes below the root

@@ -118,7 +118,8 @@ def _graded(
                     background.add(i, solutions[i].problem, solutions[i].text)
         outcomes = shared_work(background.results())
     steps = {}
-    if graded.has_steps or cfg.ppo.gamma != 1:  # else a return is the reward of the outcome
+    # Else a return is the reward of the outcome, and nobody asks for the states of a continuation.
+    if graded.has_steps or cfg.ppo.gamma != 1 or cfg.train.on == "continuations":
         steps = shared_work(
             {i: split_solution(graded, tokenizer, one) for i, one in solutions.items()}
         )
@@ -144,31 +145,29 @@ def _completed(state: State, text: str, grown: Grown) -> Solution:
     return Solution(state.problem, state.episode.prompt, response, whole_text(text, grown))
 
 
-def as_episodes(state: State, rests: list[float], weight: float) -> list[Episode]:
-    """The continuations of a state as episodes of one step each, to be trained on.
+def as_episodes(state: State, trained: list[Drawn], weight: float) -> list[Episode]:
+    """The `trained` of a state's continuations as episodes of one step each, with this weight.
 
-    `rests` are the returns, from the state on, of the solutions that visit it. The value before the
-    step is the mean return of these and of the state's other continuations.
+    The value before the step is the mean return of the state's other continuations.
     """
-    prompt, before = state.episode.prompt, state.used
-    returns = [drawn.continuation.reward for drawn in state.drawn]
-    total, others = sum(rests) + sum(returns), len(rests) + len(returns) - 1
+    total = sum(drawn.continuation.reward for drawn in state.drawn)
     episodes = []
-    for (continuation, sample, logprobs), earned in zip(state.drawn, returns, strict=True):
+    for continuation, sample, logprobs in trained:
         response = sample.tokens.tolist()
+        baseline = (total - continuation.reward) / (len(state.drawn) - 1)
         episodes.append(
             Episode(
                 problem_id=state.problem.id,
-                prompt=prompt,
+                prompt=state.episode.prompt,
                 response=response,
-                logprobs=[0.0] * before + logprobs,
+                logprobs=[0.0] * state.used + logprobs,
                 text=continuation.text,
                 finished=continuation.finish != "length",
-                reward=earned,
+                reward=continuation.reward,
                 step_ends=[len(response)],
-                given=before,
+                given=state.used,
                 weights=[weight],
-                values=np.array([(total - earned) / others], np.float32),
+                values=np.array([baseline], np.float32),
             )
         )
     return episodes

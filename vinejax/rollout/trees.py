@@ -7,6 +7,8 @@ come back as episodes, whose steps are the nodes of the tree.
 import dataclasses
 import itertools
 
+import numpy as np
+
 from vinejax.credit.tree import Leaf, Path, Shoot, attached, leaves
 from vinejax.methods import find_method, function_of
 from vinejax.model.decoder import Params
@@ -30,8 +32,8 @@ def sample_trees(
 ) -> list[Episode]:
     """The leaves of every problem's tree as graded episodes, those of a problem one after another.
 
-    `Episode.nodes` has the leaf's way through the tree. Where the method trains on a node once, it
-    is given in all leaves but the first that reaches it.
+    `Episode.nodes` has the nodes from the prompt to the leaf. If the method trains on every node
+    once, the nodes that a leaf shares with an earlier one are `given`.
     """
     method = find_method(cfg.method)
     assert method.tree is not None, f"{cfg.method} samples no trees"
@@ -83,9 +85,11 @@ class _Forest:
             (n, self._path(n, shoot, one, wave))
             for (n, shoot), one in zip(places, grown, strict=True)
         ]
-        step_ends = self._step_ends(drawn)
+        steps = self._steps(drawn)
         for i, (n, path) in enumerate(drawn):
-            self.paths[n].append(dataclasses.replace(path, step_ends=step_ends.get(i, [])))
+            ends, rewards = steps.get(i, ([], None))
+            path = dataclasses.replace(path, step_ends=ends, step_rewards=rewards)
+            self.paths[n].append(path)
 
     def _before(self, n: int, shoot: Shoot) -> list[int]:
         """The response's tokens before a place of a tree."""
@@ -113,8 +117,10 @@ class _Forest:
             finished=finished,
         )
 
-    def _step_ends(self, drawn: list[tuple[int, Path]]) -> dict[int, list[int]]:
-        """The step ends of the paths that are over, by their number in `drawn`."""
+    def _steps(
+        self, drawn: list[tuple[int, Path]]
+    ) -> dict[int, tuple[list[int], list[float] | None]]:
+        """The task's steps of the paths that are over, by their number in `drawn`."""
         solutions = {
             i: Solution(*self._problems[n], path.tokens, path.text)
             for i, (n, path) in enumerate(drawn)
@@ -122,7 +128,7 @@ class _Forest:
         }
         tokenizer = self._engine.tokenizer
         return shared_work(
-            {i: split_solution(self._graded, tokenizer, s)[0] for i, s in solutions.items()}
+            {i: split_solution(self._graded, tokenizer, s) for i, s in solutions.items()}
         )
 
     def episodes(self, once: bool) -> list[Episode]:
@@ -148,6 +154,12 @@ class _Forest:
         problem, prompt = self._problems[n]
         path = self.paths[n][leaf.number]
         start = leaf.ends[given - 1] if given else 0
+        ends, rewards = leaf.ends[given:], None
+        if path.step_rewards is not None:
+            # To the nodes in which the task's steps end; what is given, to the first node after it.
+            totals = np.zeros(len(ends))
+            np.add.at(totals, np.searchsorted(ends, path.step_ends), path.step_rewards)
+            rewards = totals.tolist()
         return Episode(
             problem_id=problem.id,
             prompt=prompt,
@@ -156,7 +168,8 @@ class _Forest:
             text=path.text,
             finished=path.finished,
             reward=reward,
-            step_ends=leaf.ends[given:],
+            step_ends=ends,
+            step_rewards=rewards,
             given=start,
             nodes=leaf.nodes,
         )

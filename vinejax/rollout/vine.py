@@ -18,10 +18,10 @@ from vinejax.credit.estimate import estimates
 from vinejax.credit.positions import positions_of, with_steps_between
 from vinejax.credit.rules import find_rule
 from vinejax.credit.samples import Passing, Sample
-from vinejax.credit.shares import Fork, shares
+from vinejax.credit.shares import SampledState, shares
 from vinejax.errors import ConfigError
 from vinejax.model.decoder import Params
-from vinejax.rollout.continuations import State, as_episodes, draw_continuations
+from vinejax.rollout.continuations import Drawn, State, as_episodes, draw_continuations
 from vinejax.rollout.engine import Engine
 from vinejax.settings import Config
 from vinejax.tasks.graded import GradedTask
@@ -38,12 +38,13 @@ def fill_values(
     cfg: Config,
     iteration: int,
 ) -> list[Episode]:
-    """The episodes with values, and `scored` where it can be; their steps lie between states.
+    """The episodes with values; their steps lie between states.
 
+    Where the engine scores as the learner does, they are `scored` by the prefill of their trunks.
     With `train.on` 'continuations' they have weights, and the continuations of their states follow
     as further episodes.
 
-    Raises ConfigError for positions or counts of a user's rule that cannot be.
+    Raises ConfigError for positions or counts of a user's rule that are invalid.
     """
     vines = _Vines(engine, graded, problems, episodes, cfg)
     logprobs: list[np.ndarray] = []
@@ -51,7 +52,8 @@ def fill_values(
         counts = vines.wanted(wave)
         if counts is None:
             break
-        scored = wave == 0 and engine.scores_as_learner
+        # Continuations that are trained on are scored by the learner, and all rows with them.
+        scored = wave == 0 and engine.scores_as_learner and cfg.train.on == "solutions"
         logprobs += draw_continuations(
             engine, params, graded, episodes, vines.states, counts, cfg, iteration, scored
         )
@@ -80,8 +82,8 @@ class _Vines:
     ):
         self._values, self._gamma = cfg.values, cfg.ppo.gamma
         self._allocate = find_rule("values.allocation", cfg)
-        rule, text_of = find_rule("values.positions", cfg), token_text(engine.tokenizer)
-        places = [positions_of(rule, episode, text_of, cfg.values) for episode in episodes]
+        self._rule, self._text_of = find_rule("values.positions", cfg), token_text(engine.tokenizer)
+        places = list(map(self._positions, episodes))
         self._episodes = list(map(with_steps_between, episodes, places))
         # The step that the first state begins: 1 where the first step begins at no state.
         self._first = [
@@ -89,9 +91,7 @@ class _Vines:
             for of_one, episode in zip(places, episodes, strict=True)
         ]
         self._earned = [np.cumsum([0.0, *episode.rewards]).tolist() for episode in self._episodes]
-        if (most := cfg.values.max_states) is not None:
-            pairs = zip(places, self._first, strict=True)
-            places = [of_one[: most + 1 - first] for of_one, first in pairs]
+        places = [self._first_states(places[i], episode) for i, episode in enumerate(episodes)]
         self.states, self._visits = _find_states(problems, self._episodes, places, cfg)
         self._passing = None
         if cfg.values.reuse:
@@ -153,23 +153,45 @@ class _Vines:
         return filled
 
     def weighted(self, filled: list[Episode]) -> list[Episode]:
-        """The episodes with weights, then every continuation as an episode: see credit/shares.py.
-
-        A continuation is one step. Its baseline is the mean return of the other samples that go
-        on from its state: other continuations, and the rests of the solutions that visit it.
-        """
-        forks = [Fork(state.used, state.visits, len(state.drawn)) for state in self.states]
-        of_forks, after = shares(forks, list(map(len, self._visits)))
-        rows = []
-        for i, (episode, of_states) in enumerate(zip(filled, after, strict=True)):
+        """The episodes with weights, then continuations as episodes: see credit/shares.py."""
+        trained = [[drawn for drawn in s.drawn if self._is_state(s, drawn)] for s in self.states]
+        # A continuation is compared with another: one alone is not trained on.
+        trained = [t if len(s.drawn) > 1 else [] for s, t in zip(self.states, trained, strict=True)]
+        sampled = [
+            SampledState(state.used, state.visits, len(rows))
+            for state, rows in zip(self.states, trained, strict=True)
+        ]
+        of_states, after = shares(sampled, list(map(len, self._visits)))
+        episodes = []
+        for i, (episode, of_solution) in enumerate(zip(filled, after, strict=True)):
             # Tokens before the first state, and those of a solution without one, have all.
-            weights = [1.0] * self._first[i] + of_states or [1.0]
+            weights = [1.0] * self._first[i] + of_solution or [1.0]
             weights += weights[-1:] * (len(episode.step_ends) - len(weights))
-            rows.append(dataclasses.replace(episode, weights=weights[: len(episode.step_ends)]))
-        for state, weight in zip(self.states, of_forks, strict=True):
-            rests = [self._seen(i).total - self._seen(i).earned[c] for i, c in state.visits]
-            rows += as_episodes(state, rests, weight)
-        return rows
+            weights = weights[: len(episode.step_ends)]
+            episodes.append(dataclasses.replace(episode, weights=weights))
+        for state, rows, weight in zip(self.states, trained, of_states, strict=True):
+            episodes += as_episodes(state, rows, weight)
+        return episodes
+
+    def _positions(self, episode: Episode) -> list[int]:
+        return positions_of(self._rule, episode, self._text_of, self._values)
+
+    def _first_states(self, positions: list[int], episode: Episode) -> list[int]:
+        """The end of what is given, if it is a state, and the first `max_states` others."""
+        if (most := self._values.max_states) is None:
+            return positions
+        return positions[: most + (positions[:1] == [episode.given])]
+
+    def _is_state(self, state: State, drawn: Drawn) -> bool:
+        """Whether the state that a continuation began at is one of the solution that it makes."""
+        episode = state.episode
+        whole = dataclasses.replace(
+            episode,
+            response=drawn.sample.tokens.tolist(),
+            logprobs=episode.logprobs[: state.used] + drawn.logprobs,
+            step_ends=drawn.sample.ends,
+        )
+        return state.used in self._first_states(self._positions(whole), whole)
 
     def _seen(self, i: int) -> Seen:
         """The returns at the states of episode i: of their own continuations, then of others."""

@@ -87,7 +87,7 @@ class Solution(NamedTuple):
     question: text.Clipped
     answer: text.Clipped
     prompt: text.Clipped
-    given: text.Clipped  # what the response began with, if the policy did not write all of it
+    given: text.Clipped  # the first part of the response, if its row is not trained on it
     response: text.Clipped
     verdict: VerdictView
     steps: list[Step]

@@ -46,8 +46,8 @@ def sampled() -> dict[str, list[Episode]]:
     return {method: sample(config(method)) for method in OF_TREES}
 
 
-def sample(cfg: Config) -> list[Episode]:
-    task, tokenizer = Lines(), cases.tokenizer()
+def sample(cfg: Config, task: Any = None) -> list[Episode]:
+    task, tokenizer = task or Lines(), cases.tokenizer()
     sampling = SampleConfig(temperature=TEMPERATURE, max_tokens=cfg.sample.max_tokens)
     engine = Engine(cases.model(), sampling, tokenizer, slots=16, chunk=4)
     problems = [(p, tokenizer.encode(task.prompt(p))) for p in task.load("train")[:2]]
@@ -134,3 +134,20 @@ def test_credit_is_finite_and_belongs_to_nodes(method: str, sampled):
     else:
         for advantages, mask in zip(credit.advantages, batch.mask, strict=True):
             assert np.ptp(advantages[mask]) == 0
+
+
+class Paid(Lines):
+    """Each step earns a tenth of its number of characters."""
+
+    def step_rewards(self, problem: Problem, steps: list[str]) -> list[float]:
+        return [len(step) / 10 for step in steps]
+
+
+@pytest.mark.parametrize("method", ["spo_tree", "treerl"])
+def test_the_steps_rewards_are_part_of_a_leafs(method: str, sampled):
+    paid = sample(config(method), Paid())
+    assert [leaf.response for leaf in paid] == [leaf.response for leaf in sampled[method]]
+    for one, plain in zip(paid, sampled[method], strict=True):
+        assert one.step_rewards is not None and len(one.step_rewards) == len(one.step_ends)
+        expected = plain.reward + len(one.text) / 10 * (len(one.text) > 0)
+        assert sum(one.rewards) == pytest.approx(expected)
