@@ -147,10 +147,10 @@ def with_rewards_counted(it: Iteration, state: RunState, rollout: Rollout) -> Ru
     if state.tracker is None:
         return state
     problems, model = it.session.problems["train"], it.session.model
-    tracker, found = single_stream.count_rollout(
+    tracker, of_tracker = single_stream.count_rollout(
         state.tracker, problems, rollout, model, state.policy.params, it.cfg
     )
-    it.metrics |= found
+    it.metrics |= of_tracker
     return state._replace(tracker=tracker)
 
 

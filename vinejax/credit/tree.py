@@ -76,7 +76,7 @@ def leaves(paths: Sequence[Path]) -> list[Leaf]:
     for path in paths:
         forks.setdefault(path.parent, set()).add(path.start)
     numbers: dict[tuple[int, int], int] = {}
-    found = []
+    in_order = []
     for number in _leaves(paths):
         pieces: list[tuple[int, int, int]] = []  # (path, first token, end), from the leaf upwards
         i, end = number, len(paths[number].tokens)
@@ -87,8 +87,8 @@ def leaves(paths: Sequence[Path]) -> list[Leaf]:
             i, end = paths[i].parent, paths[i].start
         pieces.reverse()
         nodes = [numbers.setdefault(piece[:2], len(numbers)) for piece in pieces]
-        found.append(Leaf(number, nodes, [end for _, _, end in pieces]))
-    return found
+        in_order.append(Leaf(number, nodes, [end for _, _, end in pieces]))
+    return in_order
 
 
 def _leaves(paths: Sequence[Path]) -> list[int]:

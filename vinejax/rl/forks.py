@@ -85,8 +85,10 @@ def _standardised(rewards: Sequence[float], groups: Sequence[int]) -> np.ndarray
     for reward, group in zip(rewards, groups, strict=True):
         members.setdefault(group, []).append(reward)
     moments = {
-        group: (exact_mean(own), exact_std(own, ddof=1)) if len(own) > 1 else (0.0, 1.0)
-        for group, own in members.items()
+        group: (exact_mean(of_group), exact_std(of_group, ddof=1))
+        if len(of_group) > 1
+        else (0.0, 1.0)
+        for group, of_group in members.items()
     }
     z = np.zeros(len(rewards))
     for i, (reward, group) in enumerate(zip(rewards, groups, strict=True)):

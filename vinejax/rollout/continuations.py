@@ -148,7 +148,8 @@ def _completed(state: State, text: str, grown: Grown) -> Solution:
 def as_episodes(state: State, trained: list[Drawn], weight: float) -> list[Episode]:
     """The `trained` of a state's continuations as episodes of one step each, with this weight.
 
-    The value before the step is the mean return of the state's other continuations.
+    The value before the step is the mean return of the state's other continuations. `text` is that
+    of the continuation alone.
     """
     total = sum(drawn.continuation.reward for drawn in state.drawn)
     episodes = []

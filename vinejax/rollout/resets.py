@@ -71,12 +71,12 @@ def sample_with_resets(
     numbers = range(cfg.rollout.per_prompt, 2 * cfg.rollout.per_prompt)
     starts = [
         Start(
-            one.problem,
-            one.prompt,
-            one.response[:length],
-            [row_seed(cfg.seed, iteration, one.problem.id, number) for number in numbers],
+            solution.problem,
+            solution.prompt,
+            solution.response[:length],
+            [row_seed(cfg.seed, iteration, solution.problem.id, number) for number in numbers],
         )
-        for one, length in zip(known, lengths, strict=True)
+        for solution, length in zip(known, lengths, strict=True)
     ]
     return episodes + (episodes_from(engine, params, graded, starts, cfg) if starts else [])
 
@@ -166,9 +166,9 @@ def _lengths(
         return _edges(engine, params, graded, known, cfg, iteration)
     least = 0 if cfg.reset.source == "gold" else 1
     lengths = []
-    for one in known:
-        rng = host_rng(cfg.seed, iteration, f"reset length {one.problem.id}")
-        lengths.append(int(rng.integers(least, len(one.response))))
+    for solution in known:
+        rng = host_rng(cfg.seed, iteration, f"reset length {solution.problem.id}")
+        lengths.append(int(rng.integers(least, len(solution.response))))
     return lengths
 
 
@@ -185,8 +185,8 @@ def _edges(
     rates: list[dict[int, float]] = [{} for _ in known]
     while True:
         probes = {}
-        for i, one in enumerate(known):
-            probe = next_probe(rates[i], len(one.response), reset.target, one.is_right)
+        for i, solution in enumerate(known):
+            probe = next_probe(rates[i], len(solution.response), reset.target, solution.is_right)
             if probe is not None:
                 probes[i] = probe
         if not probes:
@@ -198,12 +198,13 @@ def _edges(
         for (i, length), of_probe in zip(probes.items(), rewards, strict=True):
             rates[i][length] = sum(map(is_correct, of_probe.tolist())) / reset.k
     return [
-        edge(rates[i], len(one.response), reset.target, one.is_right) for i, one in enumerate(known)
+        edge(rates[i], len(solution.response), reset.target, solution.is_right)
+        for i, solution in enumerate(known)
     ]
 
 
-def _probe_start(one: Known, length: int, cfg: Config, iteration: int) -> Start:
+def _probe_start(solution: Known, length: int, cfg: Config, iteration: int) -> Start:
     """The start of the `reset.k` continuations that the pass rate at this length is the mean of."""
-    purpose = f"reset edge {one.problem.id}"
+    purpose = f"reset edge {solution.problem.id}"
     seeds = [row_seed(cfg.seed, iteration, purpose, length, 0, k) for k in range(cfg.reset.k)]
-    return Start(one.problem, one.prompt, one.response[:length], seeds)
+    return Start(solution.problem, solution.prompt, solution.response[:length], seeds)

@@ -82,8 +82,8 @@ class _Forest:
                 places.append((n, shoot))
         grown = self._engine.grow(params, trunks, branches, budgets)
         drawn = [
-            (n, self._path(n, shoot, one, wave))
-            for (n, shoot), one in zip(places, grown, strict=True)
+            (n, self._path(n, shoot, continuation, wave))
+            for (n, shoot), continuation in zip(places, grown, strict=True)
         ]
         steps = self._steps(drawn)
         for i, (n, path) in enumerate(drawn):
@@ -133,17 +133,17 @@ class _Forest:
 
     def episodes(self, once: bool) -> list[Episode]:
         """The leaves of all trees as graded episodes."""
-        found = [(n, leaf) for n, paths in enumerate(self.paths) for leaf in leaves(paths)]
+        all_leaves = [(n, leaf) for n, paths in enumerate(self.paths) for leaf in leaves(paths)]
         truncated = self._cfg.reward.truncated
         with BackgroundGrading(self._graded) as background:
-            for i, (n, leaf) in enumerate(found):
+            for i, (n, leaf) in enumerate(all_leaves):
                 path = self.paths[n][leaf.number]
                 if is_mine(i) and (path.finished or truncated is None):
                     background.add(i, self._problems[n][0], path.text)
             outcomes = shared_work(background.results())
         reached: list[set[int]] = [set() for _ in self.paths]
         episodes = []
-        for i, (n, leaf) in enumerate(found):
+        for i, (n, leaf) in enumerate(all_leaves):
             given = sum(node in reached[n] for node in leaf.nodes) if once else 0
             reached[n].update(leaf.nodes)
             episodes.append(self._episode(n, leaf, given, outcomes.get(i, truncated or 0.0)))

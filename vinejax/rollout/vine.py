@@ -87,8 +87,8 @@ class _Vines:
         self._episodes = list(map(with_steps_between, episodes, places))
         # The step that the first state begins: 1 where the first step begins at no state.
         self._first = [
-            int(bool(of_one) and of_one[0] > episode.given)
-            for of_one, episode in zip(places, episodes, strict=True)
+            int(bool(positions) and positions[0] > episode.given)
+            for positions, episode in zip(places, episodes, strict=True)
         ]
         self._earned = [np.cumsum([0.0, *episode.rewards]).tolist() for episode in self._episodes]
         places = [self._first_states(places[i], episode) for i, episode in enumerate(episodes)]
