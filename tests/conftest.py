@@ -18,6 +18,29 @@ import pytest  # noqa: E402
 from helpers import data, loop_cases, model_oracles  # noqa: E402
 
 
+# Files whose tests take minutes, to be begun first: else one of them is left at the end, alone.
+LONGEST = (
+    "system/test_learning.py",
+    "system/test_hosts.py",
+    "learner/test_methods.py",
+    "plan/test_aot.py",
+    "rollout/test_engine_window.py",
+    "credit/test_unbiased.py",
+    "system/test_method_runs.py",
+    "rollout/test_engine_mesh.py",
+    "credit/test_meshes.py",
+    "learner/test_train_mesh.py",
+    "model/test_attention.py",
+)
+
+
+def place_of(item: pytest.Item) -> int:
+    """The place of a test's file in `LONGEST`, or after it."""
+    file = item.nodeid.partition("::")[0]
+    places = [i for i, name in enumerate(LONGEST) if file.endswith(name)]
+    return places[0] if places else len(LONGEST)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the slow tests as well")
 
@@ -37,6 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    items.sort(key=place_of)
 
 
 @pytest.fixture(autouse=True, scope="module")

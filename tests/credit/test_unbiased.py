@@ -75,7 +75,7 @@ UNBIASED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("rule", UNBIASED)
 def test_few_draws(rule: str):
-    assert bias_of(problems=300, **UNBIASED[rule]).worst < 4
+    assert bias_of(problems=200, **UNBIASED[rule]).worst < 4
 
 
 @pytest.mark.slow

@@ -37,9 +37,13 @@ from helpers import method_cases as methods
 from vinejax.model.sharding import mesh_over
 
 assert jax.device_count() == 8
+OWN_LOSS = ("critic", "dpo_positive", "restem")
 for method in methods.PROGRAMS:
     alone = methods.gradient(method, None)
-    for sizes in ((1, 2, 1), (1, 8, 1), (2, 2, 2)) if method == "vineppo" else ((2, 2, 2),):
+    meshes = [(2, 2, 2) if method in OWN_LOSS else (1, 8, 1)]
+    if method == "vineppo":
+        meshes += [(1, 2, 1), (2, 2, 2)]
+    for sizes in meshes:
         n = sizes[0] * sizes[1] * sizes[2]
         mesh = mesh_over(sizes, jax.devices()[:n])  # rows, weights and gradients in parts
         found = methods.gradient(method, None, mesh)

@@ -13,9 +13,8 @@ from vinejax.config import from_dict, from_file
 
 REDUCED: dict[str, dict[str, Any]] = {
     "vineppo": {"iterations": 6},
-    "ppo": {"iterations": 8, "critic.learning_rate": 1e-3},
     "restem": {
-        **{"iterations": 2, "restem.problems": 1000, "rollout.per_prompt": 4, "restem.epochs": 2},
+        **{"iterations": 2, "restem.problems": 700, "rollout.per_prompt": 4, "restem.epochs": 2},
         **{"restem.eval_every": 1000, "optimizer.learning_rate": 2e-3},
     },
     "dpo_positive": {
