@@ -17,7 +17,6 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 from helpers import data, loop_cases, model_oracles  # noqa: E402
 
-
 # Files whose tests take minutes, to be begun first: else one of them is left at the end, alone.
 LONGEST = (
     "system/test_learning.py",
