@@ -36,7 +36,7 @@ setuptools.setup(
         "bench": ["matplotlib>=3.8"],
         "test": [
             "pytest>=8.0",
-            "pytest-xdist>=3.7",
+            "pytest-xdist>=3.8",
             "hypothesis>=6.100",
             "chex>=0.1.90",
             "beartype>=0.20",
