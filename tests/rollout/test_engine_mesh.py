@@ -87,7 +87,6 @@ for sizes in ((2, 4, 1), (2, 2, 2), (1, 1, 4)):
 check("mqa, tied head", (1, 2, 2), num_kv_heads=1, tied_head=True)
 # Neither of the heads' number and the places' divides the other.
 check("3 KV heads on 2 places", (1, 1, 2), num_heads=6, num_kv_heads=3, qkv_bias=True)
-check("6 KV heads on 4 places", (2, 1, 4), num_heads=12, num_kv_heads=6)
 check("odd vocabulary", (2, 1, 4), vocab_size=21)
 biases = dict(qkv_bias=True, out_bias=True, mlp_bias=True)
 windows = dict(windows=(5, None), attention_softcap=3.0, logit_softcap=4.0)

@@ -1,4 +1,4 @@
-"""Methods of each kind of iteration learn the tiny task from the shipped start."""
+"""A method of each kind learns the tiny task: from new solutions, and from a fixed set of them."""
 
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,6 @@ REDUCED: dict[str, dict[str, Any]] = {
     "restem": {
         **{"iterations": 2, "restem.problems": 700, "rollout.per_prompt": 4, "restem.epochs": 2},
         **{"restem.eval_every": 1000, "optimizer.learning_rate": 2e-3},
-    },
-    "dpo_positive": {
-        **{"iterations": 1, "dpo.problems": 400, "rollout.per_prompt": 8, "dpo.pairs": 8},
-        **{"dpo.beta": 0.3, "dpo.epochs": 2, "optimizer.learning_rate": 5e-4},
     },
 }
 
