@@ -33,6 +33,14 @@ def added(prefix_text: str, text: str) -> str:
     return text[len(prefix_text.rstrip(UNFINISHED)) :]
 
 
+def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> str:
+    """The text of a response's first tokens; the text of a branch after them begins at its end."""
+    if not tokens:
+        return ""
+    text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), tokens)
+    return text.rstrip(UNFINISHED)
+
+
 def token_text(tokenizer: Tokenizer) -> Callable[[int], str]:
     """A function from an id to the text that it adds in the middle of a text.
 

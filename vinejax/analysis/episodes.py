@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from vinejax.text import Tokenizer, continuation_text, decode
+from vinejax.text import Tokenizer, continuation_text, decode, response_text
 from vinejax.types import Episode, PromptedProblem
 
 
@@ -38,7 +38,7 @@ def episode_rows(
             "question": problem.question,
             "answer": problem.answer,
             "prompt": decode(tokenizer, episode.prompt),
-            "given": given_text(tokenizer, episode),
+            "given": _given(tokenizer, episode),
             "response": episode.text,
             "finished": episode.finished,
             "reward": episode.reward,
@@ -47,11 +47,9 @@ def episode_rows(
         }
 
 
-def given_text(tokenizer: Tokenizer, episode: Episode) -> str:
-    """The text of the response's tokens that were not sampled; "" if all of them were."""
-    prompt = episode.prompt
-    given = episode.response[: episode.given]
-    return continuation_text(tokenizer, prompt, decode(tokenizer, prompt), given)
+def _given(tokenizer: Tokenizer, episode: Episode) -> str:
+    """The text of the response's given tokens; "" if there are none."""
+    return response_text(tokenizer, episode.prompt, episode.response[: episode.given])
 
 
 def _steps(
@@ -74,7 +72,7 @@ def _steps(
     errors = [None] * num_steps if episode.value_errors is None else episode.value_errors.tolist()
     rewards = episode.step_rewards or [None] * num_steps
     prompt_text = decode(tokenizer, episode.prompt)
-    so_far = given_text(tokenizer, episode)
+    so_far = _given(tokenizer, episode)
     steps = []
     for c, end in enumerate(episode.step_ends):
         text = continuation_text(tokenizer, episode.prompt, prompt_text, episode.response[:end])

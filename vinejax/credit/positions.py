@@ -127,7 +127,17 @@ def with_steps_between(episode: Episode, positions: list[int]) -> Episode:
         return episode
     rewards = episode.step_rewards
     if rewards is not None:
-        totals = np.zeros(len(ends))
-        np.add.at(totals, np.searchsorted(ends, episode.step_ends), rewards)
-        rewards = totals.tolist()
+        rewards = rewards_between(ends, episode.step_ends, rewards)
     return dataclasses.replace(episode, step_ends=ends, step_rewards=rewards)
+
+
+def rewards_between(
+    ends: Sequence[int], step_ends: Sequence[int], rewards: Sequence[float]
+) -> list[float]:
+    """The rewards of steps that end at `step_ends`, summed over what ends at each of `ends`.
+
+    A step counts where it ends. Both are in order, and no step ends after the last of `ends`.
+    """
+    totals = np.zeros(len(ends))
+    np.add.at(totals, np.searchsorted(ends, step_ends), rewards)
+    return totals.tolist()

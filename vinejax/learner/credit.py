@@ -125,11 +125,8 @@ def shifted_mean(rollout: Rollout, cfg: Config) -> Credit:
 def against_tracker(rollout: Rollout, cfg: Config) -> Credit:
     """Single-stream: r - v of the problem's tracker, normalised over the iteration's solutions."""
     assert rollout.values is not None, "single-stream credit needs the tracker's values"
-    mask = rollout.batch.mask
     rewards = solution_rewards(rollout.episodes)
-    by_row = np.zeros(mask.shape[0], np.float32)
-    by_row[: len(rewards)] = batch_advantages(rewards, rollout.values[: len(rewards), 0])
-    return Credit(np.where(mask, by_row[:, None], np.float32(0)))
+    return per_solution(rollout, batch_advantages(rewards, rollout.values[: len(rewards), 0]))
 
 
 def dapo(rollout: Rollout, cfg: Config) -> Credit:
@@ -167,10 +164,15 @@ def group_numbers(episodes: list[Episode]) -> np.ndarray:
 
 def _against_group(rollout: Rollout, rewards: np.ndarray, kind: str, shift: float = 0.0) -> Credit:
     """Each solution compared with the others of its problem; its tokens have one advantage."""
+    advantages = np.asarray(group_advantages(rewards, group_numbers(rollout.episodes), kind))
+    return per_solution(rollout, advantages + np.float32(shift))
+
+
+def per_solution(rollout: Rollout, advantages: Array) -> Credit:
+    """The credit of f32[episodes] advantages, each that of all tokens of its solution."""
     mask = rollout.batch.mask
     by_row = np.zeros(mask.shape[0], np.float32)
-    advantages = np.asarray(group_advantages(rewards, group_numbers(rollout.episodes), kind))
-    by_row[: len(rewards)] = advantages + np.float32(shift)
+    by_row[: len(rollout.episodes)] = advantages
     return Credit(np.where(mask, by_row[:, None], np.float32(0)))
 
 

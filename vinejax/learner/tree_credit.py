@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from vinejax.learner.batch import Rollout
-from vinejax.learner.credit import Credit, group_numbers, solution_rewards
+from vinejax.learner.credit import Credit, group_numbers, per_solution, solution_rewards
 from vinejax.rl.advantages import group_advantages, token_advantages
 from vinejax.rl.forks import ancestor_advantages, fork_differences, two_level_advantages
 from vinejax.rl.trees import edge_advantages, edge_progress, is_informative_edge, treerl_rewards
@@ -44,7 +44,7 @@ def treepo(rollout: Rollout, cfg: Config) -> Credit:
         ancestor_advantages(paths, rewards, cfg.treepo.weighting)
         for paths, rewards in _trees(rollout.episodes)
     ]
-    return _by_leaf(rollout, np.concatenate(by_leaf))
+    return per_solution(rollout, np.concatenate(by_leaf))
 
 
 def treerl(rollout: Rollout, cfg: Config) -> Credit:
@@ -61,7 +61,7 @@ def tree_grpo(rollout: Rollout, cfg: Config) -> Credit:
         two_level_advantages(rewards, [path[0] for path in paths])
         for paths, rewards in _trees(rollout.episodes)
     ]
-    return _by_leaf(rollout, np.concatenate(by_leaf))
+    return per_solution(rollout, np.concatenate(by_leaf))
 
 
 def tempo(rollout: Rollout, cfg: Config) -> Credit:
@@ -98,11 +98,3 @@ def _by_node(rollout: Rollout, by_node: Sequence[Sequence[float]]) -> Credit:
         steps = len(episode.step_ends)
         by_step[row, :steps] = of_leaf[len(of_leaf) - steps :]
     return Credit(token_advantages(by_step, rollout.steps.step_ids), by_step=by_step)
-
-
-def _by_leaf(rollout: Rollout, advantages: np.ndarray) -> Credit:
-    """The credit of one advantage per leaf."""
-    mask = rollout.batch.mask
-    by_row = np.zeros(mask.shape[0], np.float32)
-    by_row[: len(advantages)] = advantages
-    return Credit(np.where(mask, by_row[:, None], np.float32(0)))

@@ -12,7 +12,6 @@ from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import (
     Solution,
     is_graded,
-    response_text,
     split_solution,
     whole_text,
 )
@@ -20,6 +19,7 @@ from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.seeds import row_seed
 from vinejax.settings import Config
 from vinejax.tasks.graded import BackgroundGrading, GradedTask
+from vinejax.text import response_text
 from vinejax.types import Continuation, Episode, Problem
 
 

@@ -17,7 +17,7 @@ from vinejax.seeds import row_seed
 from vinejax.settings import Config
 from vinejax.tasks.graded import BackgroundGrading, GradedTask
 from vinejax.tasks.steps import step_ends
-from vinejax.text import UNFINISHED, Tokenizer, continuation_text, decode
+from vinejax.text import Tokenizer, response_text
 from vinejax.types import Episode, Problem, PromptedProblem
 
 
@@ -110,14 +110,6 @@ def sample_from(
     size = len(starts[0].seeds) if starts else 0
     groups = [drawn[i * size : (i + 1) * size] for i in range(len(starts))]
     return groups, np.array(rewards, np.float32).reshape(len(starts), size)
-
-
-def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> str:
-    """The text of a response's first tokens; the text of a branch after them begins at its end."""
-    if not tokens:
-        return ""
-    text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), tokens)
-    return text.rstrip(UNFINISHED)
 
 
 def whole_text(before: str, grown: Grown) -> str:

@@ -7,18 +7,18 @@ come back as episodes, whose steps are the nodes of the tree.
 import dataclasses
 import itertools
 
-import numpy as np
-
+from vinejax.credit.positions import rewards_between
 from vinejax.credit.tree import Leaf, Path, Shoot, attached, leaves
 from vinejax.methods import find_method, function_of
 from vinejax.model.decoder import Params
 from vinejax.rollout.branches import Branch, Grown
 from vinejax.rollout.engine import Engine
-from vinejax.rollout.trajectories import Solution, response_text, split_solution, whole_text
+from vinejax.rollout.trajectories import Solution, split_solution, whole_text
 from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.seeds import host_rng, row_seed
 from vinejax.settings import Config
 from vinejax.tasks.graded import BackgroundGrading, GradedTask
+from vinejax.text import response_text
 from vinejax.types import Episode, PromptedProblem
 
 
@@ -157,9 +157,7 @@ class _Forest:
         ends, rewards = leaf.ends[given:], None
         if path.step_rewards is not None:
             # To the nodes in which the task's steps end; what is given, to the first node after it.
-            totals = np.zeros(len(ends))
-            np.add.at(totals, np.searchsorted(ends, path.step_ends), path.step_rewards)
-            rewards = totals.tolist()
+            rewards = rewards_between(ends, path.step_ends, path.step_rewards)
         return Episode(
             problem_id=problem.id,
             prompt=prompt,

@@ -154,9 +154,15 @@ class _Vines:
 
     def weighted(self, filled: list[Episode]) -> list[Episode]:
         """The episodes with weights, then continuations as episodes: see credit/shares.py."""
-        trained = [[drawn for drawn in s.drawn if self._is_state(s, drawn)] for s in self.states]
         # A continuation is compared with another: one alone is not trained on.
-        trained = [t if len(s.drawn) > 1 else [] for s, t in zip(self.states, trained, strict=True)]
+        trained = [
+            [
+                drawn
+                for drawn in state.drawn
+                if len(state.drawn) > 1 and self._is_state(state, drawn)
+            ]
+            for state in self.states
+        ]
         sampled = [
             SampledState(state.used, state.visits, len(rows))
             for state, rows in zip(self.states, trained, strict=True)
