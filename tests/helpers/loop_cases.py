@@ -169,6 +169,11 @@ def random_episodes(lengths: list[tuple[int, int]], seed: int = 0) -> list[Episo
     ]
 
 
+# What sums in another order may change, over the norm of a gradient. Other versions of XLA order
+# them in other ways: 4e-6 with jax 0.10.2 and 5e-6 with 0.12. A wrong weight changes 1e-2 and more.
+ROUNDING = 1e-5
+
+
 def leaves(tree: Any) -> dict[str, np.ndarray]:
     """The arrays of a tree by their paths."""
     return {

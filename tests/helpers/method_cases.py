@@ -43,8 +43,6 @@ def _programs() -> list[str]:
 
 
 PROGRAMS = _programs()
-# Of sums in another order, over the norm of a gradient. SPO-chain's has few tokens: 3e-6.
-ROUNDING = 5e-6
 LENGTHS = [(4, 9), (2, 3), (4, 6), (5, 7), (3, 10), (2, 3), (4, 1), (6, 8)]
 REWARDS = [1.0, 0.0, 0.0, 1.0, 0.25, 0.0, 0.0, 0.0]  # two groups of four
 

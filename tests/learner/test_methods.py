@@ -28,11 +28,12 @@ from vinejax.settings import Config, MeshConfig
 def test_microbatches_change_nothing(method):
     whole = methods.gradient(method, None)
     for size in (4, 2, 1) if method == "vineppo" else (2,):
-        cases.assert_close(methods.gradient(method, size), whole, methods.ROUNDING)
+        cases.assert_close(methods.gradient(method, size), whole, cases.ROUNDING)
 
 
 DEVICES = """
 import jax
+from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from vinejax.model.sharding import mesh_over
 
@@ -49,7 +50,7 @@ for method in methods.PROGRAMS:
         found = methods.gradient(method, None, mesh)
         parts = {len(x.sharding.device_set) for x in jax.tree.leaves(found)}
         assert parts == {n}, parts
-        methods.cases.assert_close(found, alone, methods.ROUNDING)
+        cases.assert_close(found, alone, cases.ROUNDING)
     print(method)
 """
 
@@ -205,7 +206,7 @@ def test_vineppo_with_one_step_is_reinforce_with_a_monte_carlo_baseline():
     batch = at_ratio_1(methods.batch())
     credit = methods.credit(cfg, rows=batch, solutions=whole)
     expected = reinforce_gradient(spread(np.array(methods.REWARDS) - values))
-    cases.assert_close(policy_gradient(batch, credit), expected, 2e-6)
+    cases.assert_close(policy_gradient(batch, credit), expected, cases.ROUNDING)
 
 
 def test_ppo_with_a_constant_critic_is_reinforce():
@@ -214,7 +215,7 @@ def test_ppo_with_a_constant_critic_is_reinforce():
     batch = at_ratio_1(methods.batch())
     credit = methods.credit(cfg, np.full((8, 32), 0.5, np.float32), batch)
     expected = reinforce_gradient(spread(np.array(methods.REWARDS) - 0.5))
-    cases.assert_close(policy_gradient(batch, credit), expected, 2e-6)
+    cases.assert_close(policy_gradient(batch, credit), expected, cases.ROUNDING)
 
 
 @pytest.mark.slow
@@ -228,7 +229,7 @@ def test_asymre_and_opmd_at_the_policy_that_sampled_are_reinforce():
         cfg = methods.config(method, kl={"coef": 0.0}, **section)
         rows = batch._replace(advantages=methods.credit(cfg, rows=batch).advantages)
         grads, _ = methods.grads_of(objective_of(cfg), cases.params(), rows)
-        cases.assert_close(grads, expected, 5e-6)
+        cases.assert_close(grads, expected, cases.ROUNDING)
 
 
 def test_the_weights_of_the_three_means():

@@ -87,7 +87,9 @@ def test_loss_and_gradient_equal_the_oracle(reduction):
     objective = dataclasses.replace(PLAIN, kl_reduction=reduction)
     grads, stats = grads_of(objective, cases.params(), make_batch())
     np.testing.assert_allclose([stats.loss, stats.kl], values, rtol=1e-5)
-    cases.assert_close(grads, jax.tree.map(lambda x: np.tensordot(weights, x, 1), expected), 1e-5)
+    cases.assert_close(
+        grads, jax.tree.map(lambda x: np.tensordot(weights, x, 1), expected), cases.ROUNDING
+    )
 
 
 def test_without_advantages_only_the_kl_moves_the_policy():
@@ -95,7 +97,7 @@ def test_without_advantages_only_the_kl_moves_the_policy():
     batch = batch._replace(advantages=jnp.zeros_like(batch.advantages))
     grads, _ = grads_of(PLAIN, cases.params(), batch)
     of_k3 = jax.tree.map(lambda x: 0.1 * x[1] / TOKENS, oracle_sums()[1])
-    cases.assert_close(grads, of_k3, 1e-5)
+    cases.assert_close(grads, of_k3, cases.ROUNDING)
 
 
 def test_sums_equal_the_loops():
@@ -130,7 +132,7 @@ def test_microbatches_change_nothing():
     whole, sums = grads_of(PLAIN, params, batch)  # one microbatch of 8
     for size in (4, 2, 1):
         grads, stats = grads_of(dataclasses.replace(PLAIN, microbatch=size), params, batch)
-        cases.assert_close(grads, whole, 2e-6)
+        cases.assert_close(grads, whole, cases.ROUNDING)
         np.testing.assert_allclose(np.array(stats), np.array(sums), rtol=1e-5)
 
 
@@ -143,7 +145,7 @@ def test_a_weight_is_how_often_a_row_counts(whitening: str):
     expected, _ = grads_of(objective, cases.params(), repeated)
     weights = jnp.broadcast_to(jnp.array([[1.0], [3.0]]), batch.advantages.shape)
     found, _ = grads_of(objective, cases.params(), batch._replace(weights=weights))
-    cases.assert_close(found, expected, 2e-6)
+    cases.assert_close(found, expected, cases.ROUNDING)
 
 
 def test_padding_changes_nothing():
@@ -154,7 +156,7 @@ def test_padding_changes_nothing():
     names = ("advantages", "old_logprobs", "ref_logprobs")
     nan_off = {name: jnp.where(wide.mask, getattr(wide, name), jnp.nan) for name in names}
     grads, stats = grads_of(PLAIN, params, wide._replace(**nan_off))
-    cases.assert_close(grads, expected, 2e-6)
+    cases.assert_close(grads, expected, cases.ROUNDING)
     np.testing.assert_allclose(np.array(stats), np.array(sums), rtol=1e-5)
 
 
@@ -208,7 +210,7 @@ def test_whitening_of_minibatches_equals_whitening_by_hand(shift_mean):
     by_hand = oracle.whiten(np.asarray(batch.advantages), np.asarray(batch.mask), shift_mean)
     by_hand = batch._replace(advantages=jnp.asarray(by_hand, jnp.float32))
     grads, sums = grads_of(PLAIN, cases.params(), by_hand)
-    cases.assert_close(state.opt_state[0].trace, grads, 2e-6)
+    cases.assert_close(state.opt_state[0].trace, grads, cases.ROUNDING)
     np.testing.assert_allclose(made.sums.loss, sums.loss, rtol=1e-5)
     np.testing.assert_allclose(made.grad_norm, optax.tree.norm(grads), rtol=1e-5)
     assert made.accepted and state.step == 1
