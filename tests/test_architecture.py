@@ -20,6 +20,7 @@ LAYERS = [
     "context",  # what all kinds of iterations share
     "evaluate",  # a policy's accuracy, for the loop and by itself
     "export",  # a run's policy for other programs
+    "bench",  # what each estimator's credit is worth, at a fixed policy
     "plan",  # what a run would take of chips that nobody has yet
     "session",  # task, weights and mesh of a run
     "warmup",  # the supervised start of a run
