@@ -308,6 +308,20 @@ class BudgetConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class BenchConfig:
+    """`--mode=credit`: what the credit of estimators is worth, see docs/credit_bench.md."""
+
+    estimators: tuple[str, ...] = ()  # names of bench/estimators.py; (): all that the run can have
+    problems: Count = 32  # of the train split, the same throughout
+    repeats: Count = 20  # batches of `rollout.per_prompt` solutions per problem
+    exact: Count = 4  # of them, those that estimator 'exact' is measured on
+    reference: Count = 20_000  # solutions behind the reference gradient
+    truth: Count = 256  # continuations behind a true value
+    states: Count = 512  # whose values are compared with the truth
+    ranked: Count = 128  # states whose next steps are ranked
+
+
+@dataclasses.dataclass(frozen=True)
 class EvalConfig:
     every: Whole = 10  # iterations; 0: only before the first and after the last
     samples: Count = 16  # per problem: pass@1 is their mean, pass@k and maj@k use them all
@@ -354,6 +368,7 @@ class Config:
     sft: SFTConfig = SFTConfig()
     budget: BudgetConfig = BudgetConfig()
     eval: EvalConfig = EvalConfig()
+    bench: BenchConfig = BenchConfig()
     mesh: MeshConfig = MeshConfig()
     meshes: dict[str, TopologyConfig] = dataclasses.field(default_factory=dict)
     distributed: DistributedConfig = DistributedConfig()

@@ -30,7 +30,7 @@ FREE_FIELDS = {
     *("rollout.slots", "rollout.memory_gib", "ppo.microbatch"),
     *("grader.workers", "grader.timeout_s", "grader.memory_mb"),
 }
-FREE_GROUPS = ("log.", "eval.", "checkpoint.", "budget.")
+FREE_GROUPS = ("log.", "eval.", "bench.", "checkpoint.", "budget.")
 FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")
 PATHS = ("model.path", "data.path")  # compared as folders, which can have several names
 

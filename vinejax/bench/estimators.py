@@ -1,0 +1,189 @@
+"""The estimators that the credit bench compares, and the credit that each gives to solutions.
+
+An estimator is a method with its rules: fields that are set on top of the run's configuration. All
+of them get the same solutions, so that they differ in credit alone.
+"""
+
+import dataclasses
+import math
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vinejax.baselines.critic import critic_values
+from vinejax.checks import check_config
+from vinejax.errors import ConfigError, nearest_hint
+from vinejax.learner.batch import Rollout, step_layout
+from vinejax.learner.credit import assign_credit, group_numbers, solution_rewards
+from vinejax.methods import METHODS, find_method
+from vinejax.model.decoder import Params
+from vinejax.rollout.vine import fill_values
+from vinejax.session import Session
+from vinejax.settings import Config
+from vinejax.types import Batch, Episode, PromptedProblem
+
+RUN = "run"  # the estimator that the configuration itself sets
+EXACT = "exact"  # `bench.truth` continuations of every state
+ESTIMATORS: dict[str, dict[str, Any]] = {
+    RUN: {},
+    "rloo": {"method": "rloo"},
+    "grpo": {"method": "grpo"},
+    "ppo": {"method": "ppo"},
+    "vineppo_k1": {"values.k": 1},
+    "vineppo_k3": {"values.k": 3},
+    "vineppo_k9": {},
+    "spread": {"values.spread": 4},
+    "bisection": {"values.allocation": "bisection"},
+    "reuse": {"values.reuse": True},
+    "bisection_reuse": {"values.allocation": "bisection", "values.reuse": True},
+    "recommended": {
+        "values.k": 3,
+        "values.spread": 8,
+        "values.reuse": True,
+        "values.backup": True,
+    },
+    "spo_chain": {"method": "spo_chain"},
+    EXACT: {},
+}
+# Sections that single methods read; an estimator begins from their defaults, not from the run's.
+OWN_SECTIONS = {section for method in METHODS.values() for section in method.sections}
+
+Values = list[dict[int, float]]  # of each episode: response tokens before a state -> its value
+
+
+class Fixed(NamedTuple):
+    """What all estimators share: the policy, a critic if the run has one, and the problems."""
+
+    session: Session
+    params: Params
+    critic: Params | None
+    problems: list[PromptedProblem]
+
+
+class Estimate(NamedTuple):
+    """The credit of an estimator for the solutions of a batch, and what it took."""
+
+    advantages: np.ndarray  # f32[B, T], 0 where a token is not trained on
+    values: Values
+    tokens: int  # decoded for it beyond the solutions
+    seconds: float  # that this took
+
+
+def estimator_config(cfg: Config, name: str) -> Config:
+    """The run's configuration with the fields of an estimator.
+
+    Raises ConfigError if there is no estimator of this name, or it gives no credit to solutions
+    that are sampled from the prompt one by one.
+    """
+    if name not in ESTIMATORS:
+        known = ", ".join(ESTIMATORS)
+        hint = nearest_hint(name, ESTIMATORS)
+        raise ConfigError("bench.estimators", f"must be of {known}{hint}", repr(name))
+    made = cfg if name == RUN else _with_fields(_plain(cfg), ESTIMATORS[name])
+    if name == EXACT:
+        made = _with_fields(made, {"values.k": cfg.bench.truth})
+    method = find_method(made.method)
+    reasons = {
+        f"method {made.method!r} has no advantages of sampled solutions": method.credit is None
+        or method.iteration != "policy_gradient",
+        f"method {made.method!r} samples trees": method.tree is not None,
+        f"method {made.method!r} compares with earlier iterations": method.values == "tracker",
+        "train.on adds rows to the solutions": made.train.on != "solutions",
+        "reset.source lets solutions begin elsewhere": made.reset.source != "none",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            rule = f"cannot be measured: {reason}; name other estimators"
+            raise ConfigError("bench.estimators", rule, repr(name))
+    check_config(made)
+    return made
+
+
+def _plain(cfg: Config) -> Config:
+    """The run's configuration as VinePPO with default rules: nothing of its own method is left."""
+    defaults = Config()
+    sections = {name: getattr(defaults, name) for name in OWN_SECTIONS}
+    return dataclasses.replace(cfg, method="vineppo", reset=defaults.reset, **sections)
+
+
+def _with_fields(cfg: Config, fields: dict[str, Any]) -> Config:
+    for name, value in fields.items():
+        section, _, leaf = name.rpartition(".")
+        if section:
+            value = dataclasses.replace(getattr(cfg, section), **{leaf: value})
+        cfg = dataclasses.replace(cfg, **{section or leaf: value})
+    return cfg
+
+
+def estimate(
+    fixed: Fixed, cfg: Config, episodes: list[Episode], batch: Batch, repeat: int
+) -> Estimate:
+    """The credit that the estimator of `cfg` gives to the solutions of a batch.
+
+    `batch` holds `episodes` in this order, with log-probabilities. Advantages are not whitened.
+    """
+    session, method = fixed.session, find_method(cfg.method)
+    rows, critic = episodes, None
+    before = session.sampler.stats.decoded_tokens
+    start = time.perf_counter()
+    if method.values == "monte_carlo":
+        given = (session.sampler, fixed.params, session.graded, fixed.problems)
+        rows = fill_values(*given, episodes, cfg, repeat)
+    elif method.values == "critic":
+        if fixed.critic is None:
+            rule = "needs a critic, which the workdir of a run with method 'ppo' has"
+            raise ConfigError("bench.estimators", rule, repr(cfg.method))
+        size = cfg.ppo.microbatch or cfg.ppo.minibatch
+        critic = critic_values(session.model, fixed.critic, batch, size)
+    seconds = time.perf_counter() - start
+    rollout = Rollout(rows, batch, step_layout(batch, rows), critic)
+    credit = assign_credit(rollout, cfg, "none")
+    mask = np.asarray(credit.mask if credit.mask is not None else batch.mask)
+    return Estimate(
+        advantages=np.where(mask, credit.advantages, np.float32(0)),
+        values=values_of(rows, method.values, critic, cfg.method),
+        tokens=session.sampler.stats.decoded_tokens - before,
+        seconds=seconds,
+    )
+
+
+def values_of(
+    episodes: list[Episode], kind: str | None, critic: np.ndarray | None, method: str
+) -> Values:
+    """The values at the states of each episode that an estimator compares rewards with.
+
+    Of Monte Carlo values those of its own states; of a critic those at the task's steps. A method
+    that compares a solution with its group takes one number for all states of a solution: the mean
+    reward of the others, for GRPO of all.
+    """
+    if kind == "monte_carlo":
+        return [
+            dict(zip(_states(episode), map(float, _given(episode.values)), strict=False))
+            for episode in episodes
+        ]
+    if kind == "critic":
+        rows = _given(critic)
+        return [
+            {used: float(row[len(episode.prompt) + used]) for used in _states(episode)}
+            for episode, row in zip(episodes, rows, strict=False)
+        ]
+    rewards, groups = solution_rewards(episodes), group_numbers(episodes)
+    values = []
+    for i, episode in enumerate(episodes):
+        group = rewards[groups == groups[i]]
+        others = len(group) - (method == "rloo")
+        total = group.sum() - (rewards[i] if method == "rloo" else 0.0)
+        value = float(total / others) if others else math.nan
+        values.append(dict.fromkeys(_states(episode), value))
+    return values
+
+
+def _states(episode: Episode) -> list[int]:
+    """Response tokens before each state of an episode; the last step's end is none."""
+    return [episode.given, *episode.step_ends][:-1]
+
+
+def _given(values: np.ndarray | None) -> np.ndarray:
+    assert values is not None
+    return values

@@ -1,0 +1,184 @@
+"""The error of an estimator's policy gradient, at a fixed policy.
+
+The policy gradient of the mean reward J over solutions y of fixed problems is
+
+    g = ∇J = E[Σ_t A_t·∇log π(y_t)],
+
+and an estimator gives ĝ = 1/n·Σ_i Σ_t Â_it·∇log π(y_it) for a batch of n solutions. For an unbiased
+estimator E ĝ = g, and |ĝ - g|²/|g|² is its relative squared error, which falls as 1/n. Estimators
+that scale their advantages (GRPO) differ from g by a factor, which Adam takes out again, so every
+estimator is measured at the scale at which its mean has the reference's length along g:
+
+    error  = E|ĝ|²·|g|² / (E ĝ·g)² - 1        cosine = E[ĝ·g / |ĝ|] / |g|
+
+Of the error, what more solutions do not remove is the squared bias |E ĝ|²·|g|²/(E ĝ·g)² - 1. All
+means are of repeats. g is not known: two independent references g₁ and g₂ of as many solutions take
+its place, with |g|² = g₁·g₂ and ĝ·g = ĝ·(g₁ + g₂)/2, whose noise has mean 0.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jaxtyping import Array, Float
+
+from vinejax.learner.batch import slices
+from vinejax.learner.score import token_logprobs
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.sharding import replicate
+from vinejax.types import Batch
+
+LEVEL = 0.95  # of the intervals
+DRAWS = 1000  # of the bootstrap
+
+
+@functools.partial(jax.jit, static_argnames=("model", "temperature"))
+def _gradients(
+    model: Decoder,
+    params: Params,
+    batch: Batch,
+    advantages: Float[Array, "E B T"],
+    temperature: float,
+) -> Params:
+    def logprobs(params: Params) -> Float[Array, "B T"]:
+        found, _ = token_logprobs(model, params, batch, temperature)
+        return jnp.where(batch.mask, found, 0.0)
+
+    _, pull = jax.vjp(logprobs, params)
+    return lax.map(lambda of_one: pull(of_one)[0], advantages)
+
+
+def policy_gradients(
+    model: Decoder,
+    params: Params,
+    batch: Batch,
+    advantages: Float[np.ndarray, "E B T"],
+    solutions: int,
+    temperature: float,
+    size: int,
+) -> Params:
+    """ĝ of E estimators on one batch: 1/`solutions`·Σ_b Σ_t A_ebt·∇log π(token t of row b).
+
+    Args:
+      batch: B rows; tokens off its mask have no part.
+      advantages: float32, of each estimator.
+      temperature: of the policy that sampled, by which the logits are divided.
+      size: rows of one forward and backward pass; divides B.
+
+    Returns:
+      The tree of `params`, with a leading axis E: E copies of the weights.
+    """
+    scaled = (advantages / np.float32(solutions)).swapaxes(0, 1)
+    parts = (
+        _gradients(model, params, rows, credit.swapaxes(0, 1), temperature)
+        for rows, credit in slices((batch, scaled), size)
+    )
+    return functools.reduce(optax.tree.add, parts)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _products(model: Decoder, gradients: Params, references: Params) -> tuple[Array, Array]:
+    def of_leaves(one: Array, other: Array) -> Float[Array, "E F"]:
+        flat = [x.reshape(x.shape[0], -1) for x in (one, other)]
+        return jnp.einsum("en,fn->ef", *flat, precision="highest")
+
+    leaves = list(zip(*map(jax.tree.leaves, (gradients, references)), strict=True))
+    with_references = jnp.stack([of_leaves(*pair) for pair in leaves]).sum(axis=0)
+    squares = jnp.stack([jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim))) for x, _ in leaves])
+    return replicate((squares.sum(axis=0), with_references), model.mesh)
+
+
+def inner_products(
+    model: Decoder, gradients: Params, references: Params
+) -> tuple[np.ndarray, np.ndarray]:
+    """(f64[E] |ĝ|², f64[E, F] ĝ·g_f) of E gradients and F references, trees with leading axes."""
+    squares, with_references = jax.device_get(_products(model, gradients, references))
+    return np.asarray(squares, np.float64), np.asarray(with_references, np.float64)
+
+
+class Interval(NamedTuple):
+    """A figure, and the ends of its 95% bootstrap interval over repeats."""
+
+    value: float
+    low: float
+    high: float
+
+
+class GradientError(NamedTuple):
+    """The error of an estimator's gradient, for a batch of the bench's size: see the module."""
+
+    error: Interval
+    cosine: Interval  # a gradient of 0, as of equal rewards, counts as 0
+    scale: Interval  # E ĝ·g / |g|²: 1 for an unbiased estimator of unscaled advantages
+    bias: float  # squared, relative; may fall below 0 by its own noise. nan with one repeat
+    repeats: int
+
+
+class Measured(NamedTuple):
+    """What is kept of an estimator's R gradients."""
+
+    squares: list[float]  # [R] |ĝ|²
+    along: list[float]  # [R] ĝ·(g₁ + g₂)/2
+    summed: float  # |Σ_r ĝ_r|²
+
+
+def gradient_error(measured: Measured, reference: float) -> GradientError:
+    """The error of an estimator, where `reference` is g₁·g₂.
+
+    Raises ValueError if that, or the mean of ĝ·g, is not positive: the reference is noise then, and
+    needs more solutions.
+    """
+    draws = _draws(len(measured.squares))
+    squares, along = np.asarray(measured.squares), np.asarray(measured.along)
+    error = error_draws(measured, reference)
+    product = along.mean()
+    lengths = np.sqrt(squares * reference)
+    cosines = np.divide(along, lengths, out=np.zeros_like(along), where=lengths > 0)
+    repeats, bias = len(squares), np.nan
+    if repeats > 1:
+        between = (measured.summed - squares.sum()) / (repeats * (repeats - 1))
+        bias = between * reference / product**2 - 1
+    return GradientError(
+        error=interval(error),
+        cosine=interval(cosines[draws].mean(axis=1)),
+        scale=interval(along[draws].mean(axis=1) / reference),
+        bias=float(bias),
+        repeats=repeats,
+    )
+
+
+def error_draws(measured: Measured, reference: float) -> np.ndarray:
+    """f64[1 + draws] the relative squared error, of all repeats and of bootstrap draws of them.
+
+    Two estimators with as many repeats have the same draws, so that a ratio of the two is paired.
+    """
+    draws = _draws(len(measured.squares))
+    square = np.asarray(measured.squares)[draws].mean(axis=1)
+    product = np.asarray(measured.along)[draws].mean(axis=1)
+    if reference <= 0 or product[0] <= 0:
+        raise ValueError("the reference gradient is noise")
+    return square * reference / product**2 - 1
+
+
+def _draws(repeats: int) -> np.ndarray:
+    """i64[1 + draws, R] repeats drawn with replacement; the first row has each of them once."""
+    draws = np.random.default_rng(0).integers(0, repeats, (DRAWS, repeats))
+    return np.concatenate([np.arange(repeats)[None], draws])
+
+
+def interval(draws: np.ndarray) -> Interval:
+    """The first of the draws, which is the sample's own, and the percentiles of the others."""
+    low, high = np.quantile(draws[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(draws[0]), float(low), float(high))
+
+
+def reference_error(first: float, second: float, product: float) -> float:
+    """The relative squared error of (g₁ + g₂)/2, from |g₁|², |g₂|² and g₁·g₂.
+
+    E|g₁ - g₂|² is twice the error of one, four times that of their mean.
+    """
+    return (first + second - 2 * product) / 4 / product

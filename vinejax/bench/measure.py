@@ -1,0 +1,122 @@
+"""The gradients of all estimators on the same solutions, repeat by repeat."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from vinejax.bench.estimators import EXACT, Estimate, Fixed, Values, estimate
+from vinejax.bench.gradients import Measured, inner_products, policy_gradients
+from vinejax.bench.reference import Reference
+from vinejax.learner.batch import collate
+from vinejax.learner.score import with_logprobs
+from vinejax.model.decoder import Params
+from vinejax.rollout.trajectories import sample_episodes
+from vinejax.settings import Config
+from vinejax.types import Batch, Episode
+
+BATCH_SEED = 4_000_037  # added to the run's seed: the policy has not learned from these solutions
+
+
+@dataclasses.dataclass
+class Trial:
+    """An estimator over its repeats."""
+
+    tokens: list[int] = dataclasses.field(default_factory=list)  # [R] beyond the solutions'
+    seconds: list[float] = dataclasses.field(default_factory=list)  # [R] for these
+    squares: list[float] = dataclasses.field(default_factory=list)  # [R] |ĝ|²
+    along: list[float] = dataclasses.field(default_factory=list)  # [R] ĝ·(g₁ + g₂)/2
+    values: Values = dataclasses.field(default_factory=list)  # of the first repeat
+    sum: Params | None = None  # of the gradients
+
+    def measured(self) -> Measured:
+        assert self.sum is not None
+        return Measured(self.squares, self.along, float(optax.tree.norm(self.sum, squared=True)))
+
+
+class Solutions(NamedTuple):
+    """What the repeats' solutions took, and those of the first one."""
+
+    episodes: list[Episode]  # of the first repeat
+    tokens: float  # decoded per solution
+    seconds: float  # of sampling, per solution
+    trained: float  # response tokens per solution
+
+
+def measure_gradients(
+    fixed: Fixed,
+    cfg: Config,
+    configs: dict[str, Config],
+    reference: Reference,
+    say: Callable[[str], None],
+) -> tuple[dict[str, Trial], Solutions]:
+    """(the trial of each estimator of `configs`, what the solutions took).
+
+    Estimator 'exact' takes part in the first `bench.exact` repeats.
+    """
+    cfg = dataclasses.replace(cfg, seed=cfg.seed + BATCH_SEED)
+    configs = {name: dataclasses.replace(one, seed=cfg.seed) for name, one in configs.items()}
+    trials = {name: Trial() for name in configs}
+    first: list[Episode] = []
+    tokens, seconds, trained = [], [], []
+    for repeat in range(cfg.bench.repeats):
+        before = fixed.session.sampler.stats.decoded_tokens
+        start = time.perf_counter()
+        given = (fixed.session.sampler, fixed.params, fixed.session.graded, fixed.problems)
+        episodes = sample_episodes(*given, cfg, repeat)
+        seconds.append((time.perf_counter() - start) / len(episodes))
+        decoded = fixed.session.sampler.stats.decoded_tokens - before
+        tokens.append(decoded / len(episodes))
+        trained.append(np.mean([len(episode.response) for episode in episodes]))
+        first = first or episodes
+        batch = _batch(fixed, cfg, episodes)
+        chosen = [name for name in configs if name != EXACT or repeat < cfg.bench.exact]
+        made = {name: estimate(fixed, configs[name], episodes, batch, repeat) for name in chosen}
+        fixed.session.sampler.release()
+        credit = np.stack([made[name].advantages for name in chosen])
+        size = cfg.ppo.microbatch or cfg.ppo.minibatch
+        given = (fixed.session.model, fixed.params, batch, credit, len(episodes))
+        gradients = policy_gradients(*given, cfg.sample.temperature, size)
+        _record(fixed, {name: trials[name] for name in chosen}, made, gradients, reference)
+        say(f"credit: repeat {repeat + 1} of {cfg.bench.repeats}, {len(episodes)} solutions")
+    took = statistics.mean(tokens), statistics.median(seconds), float(np.mean(trained))
+    return trials, Solutions(first, *took)
+
+
+def _batch(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Batch:
+    size = cfg.ppo.microbatch or cfg.ppo.minibatch
+    return with_logprobs(
+        fixed.session.model,
+        fixed.params,
+        fixed.session.load_reference(),
+        collate(episodes, rows=size),
+        episodes,
+        cfg.sample.temperature,
+        size,
+    )
+
+
+def _record(
+    fixed: Fixed,
+    trials: dict[str, Trial],
+    made: dict[str, Estimate],
+    gradients: Params,
+    reference: Reference,
+) -> None:
+    """Adds a repeat to the trials, in the order of the gradients' leading axis."""
+    squares, products = inner_products(fixed.session.model, gradients, reference.gradients)
+    along = products.mean(axis=1)
+    for i, (name, trial) in enumerate(trials.items()):
+        own = jax.tree.map(lambda x, i=i: x[i], gradients)
+        trial.sum = own if trial.sum is None else jax.tree.map(jnp.add, trial.sum, own)
+        trial.squares.append(float(squares[i]))
+        trial.along.append(float(along[i]))
+        trial.tokens.append(made[name].tokens)
+        trial.seconds.append(made[name].seconds)
+        trial.values = trial.values or made[name].values
