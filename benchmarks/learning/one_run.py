@@ -1,0 +1,130 @@
+"""One planned run in a process of its own: `run.py` starts it, nobody else needs to.
+
+    python benchmarks/learning/one_run.py '{"run": {...}, "core": 0, ...}' OUTPUT.json
+
+Trains in a temporary workdir, evaluates the last policy, and writes what the record of the run says
+about learning, or for the part 'seconds' about time.
+"""
+
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+STAGES = ("rollout", "value", "score", "train")
+DIGITS = 5  # of the accuracies in a record
+
+
+def main(request: dict[str, Any], output: Path) -> None:
+    prepare_process(request["core"], request["cache"])
+    from vinejax.runtime.workdir import write_atomic  # after the process is pinned: imports jax
+
+    cfg = config_of(request["run"], request["cache"])
+    with tempfile.TemporaryDirectory(prefix="vinejax_run_") as folder:
+        measured = measure(cfg, Path(folder) / "run", request["run"], request["test_problems"])
+    write_atomic(output, json.dumps(measured))  # pyright: ignore[reportArgumentType]
+
+
+def prepare_process(core: int | None, cache: str) -> None:
+    """Binds this process to one core, if one is given, before jax is imported.
+
+    XLA makes as many threads for an operation as it may use cores, so that on one core it makes
+    one; no flag of jax 0.10 does that by itself. All programs are cached, however short their
+    compilation: tiny models have many such programs.
+    """
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    if cache:
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+
+def config_of(run: dict[str, Any], cache: str) -> Any:
+    """The checked configuration of a planned run."""
+    from vinejax.checks import check_config
+    from vinejax.config import check_name, fields_set, from_dict, from_file
+
+    fields: Any = from_file(str(CONFIGS / "tiny.py"), run["config"])
+    overrides = {**run["overrides"], "seed": run["seed"], "compile_cache": cache}
+    for name, value in overrides.items():
+        check_name(name)
+        section, _, leaf = name.rpartition(".")
+        (fields[section] if section else fields)[leaf] = value
+    cfg = from_dict(fields)
+    check_config(cfg, fields_set(fields))
+    return cfg
+
+
+def measure(cfg: Any, workdir: Path, run: dict[str, Any], test_problems: int) -> dict[str, Any]:
+    """Trains, and returns the fields of the record that the run decides."""
+    from etils import epath
+
+    from vinejax.analysis.learning import learning_curve
+    from vinejax.analysis.report.read import read_run
+    from vinejax.train import train
+
+    train(cfg, workdir)
+    records = read_run(epath.Path(workdir)).records
+    trained = [record.values for record in records if record.stage == "train"]
+    if run["part"] == "seconds":
+        return seconds_of(trained)
+    curve = learning_curve(records)
+    names = ("iteration", "accuracy", "low", "high", "episodes", "tokens", "updates")
+    return {
+        "free_steps": getattr(cfg.data, "free_steps", None),
+        "iterations": len(trained),
+        "curve": {name: [_number(getattr(point, name)) for point in curve] for name in names},
+        "test": test_of_last(cfg, workdir, test_problems),
+    }
+
+
+def seconds_of(trained: list[dict[str, float]]) -> dict[str, Any]:
+    """Median and quartiles of the seconds of an iteration, and the tokens it generated.
+
+    The iterations that compile programs are few: they do not move the median.
+    """
+    seconds = [sum(values[f"timing_s/{stage}"] for stage in STAGES) for values in trained]
+    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return {
+        "iterations": len(seconds),
+        "seconds": round(middle, DIGITS),
+        "low": round(low, DIGITS),
+        "high": round(high, DIGITS),
+        "tokens": trained[-1]["total/tokens"] / len(seconds),
+    }
+
+
+def test_of_last(cfg: Any, workdir: Path, problems: int) -> dict[str, Any]:
+    """Accuracy of the newest checkpoint on the first `problems` of the test split."""
+    from vinejax.analysis.accuracy import correct_samples
+    from vinejax.evaluate import solve
+    from vinejax.runtime.checkpoint import Checkpoints
+    from vinejax.session import open_session
+
+    more = dataclasses.replace(cfg.eval, problems=problems)
+    with open_session(dataclasses.replace(cfg, eval=more), workdir, splits=("test",)) as session:
+        with Checkpoints(session.workdir / "checkpoints", keep=1) as checkpoints:
+            newest = checkpoints.latest()
+            assert newest is not None  # training saves after its last iteration
+            params, _ = checkpoints.restore_params(newest, session.load_reference())
+        _, _, rewards = solve(session, params, "test")
+    correct = correct_samples(rewards)
+    return {
+        "accuracy": round(float(correct.mean()), DIGITS),
+        "samples": correct.shape[1],
+        "correct": "".join(str(count) for count in correct.sum(axis=1)),
+    }
+
+
+def _number(value: float) -> float | int:
+    """Counts as integers, accuracies with `DIGITS` decimals."""
+    return int(value) if value == int(value) else round(value, DIGITS)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), Path(sys.argv[2]))

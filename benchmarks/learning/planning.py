@@ -1,0 +1,158 @@
+"""The runs of an experiment, in order, from its table and from what was measured so far."""
+
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from records import Record, key_of
+from variants import AS_LONG_AS, LONGER, SIZES, TASKS, VARIANTS, Experiment, Fields, Trial
+
+PARTS = ("seconds", "sweep", "comparison", "dose")
+FIRST_TRIAL = Trial(1.0, 1e-4)  # the settings under which seconds are measured
+Seconds = Mapping[tuple[str, str], float]  # of an iteration, by (task, variant)
+
+
+class Planned(NamedTuple):
+    """A run. `overrides` is None as long as they depend on runs that are not done."""
+
+    part: str
+    task: str
+    config: str
+    variant: str
+    seed: int
+    overrides: Fields | None
+
+    @property
+    def key(self) -> str:
+        return key_of(self._asdict())
+
+
+def plan(experiment: Experiment, records: list[Record], seconds: Seconds) -> list[Planned]:
+    """All runs, in the order in which they are made.
+
+    Those of the comparison and of dose and response have the settings that the sweep in `records`
+    found best, and the longer variants as many iterations as `seconds` says.
+    """
+    best = {
+        (task, variant): best_trial(experiment, task, variant, records)
+        for task in experiment.tasks
+        for variant in experiment.variants
+    }
+    return [
+        *_seconds_runs(experiment),
+        *_sweep_runs(experiment),
+        *_comparison_runs(experiment, best, seconds),
+        *_dose_runs(experiment, best),
+    ]
+
+
+def missing(planned: list[Planned], records: list[Record]) -> list[Planned]:
+    """The planned runs that no record has."""
+    done = {key_of(record) for record in records}
+    return [run for run in planned if run.key not in done]
+
+
+def best_trial(
+    experiment: Experiment, task: str, variant: str, records: list[Record]
+) -> Trial | None:
+    """The trial of the sweep with the highest `score`; the first of equals.
+
+    The score of a trial is the mean over the seeds of the sweep. None if a run is still missing.
+    """
+    by_key = {key_of(record): record for record in records if record["part"] == "sweep"}
+    scores = []
+    for trial in experiment.trials:
+        runs = _trial_runs(experiment, task, variant, trial)
+        found = [by_key[run.key] for run in runs if run.key in by_key]
+        if len(found) < len(runs):
+            return None
+        scores.append(statistics.fmean(score(record) for record in found))
+    return experiment.trials[scores.index(max(scores))]
+
+
+def score(record: Record) -> float:
+    """Mean validation accuracy over the second half of a run's iterations."""
+    curve = record["curve"]
+    half = record["iterations"] / 2
+    late = [y for at, y in zip(curve["iteration"], curve["accuracy"], strict=True) if at >= half]
+    return statistics.fmean(late)
+
+
+def _overrides(experiment: Experiment, task: str, variant: str, trial: Trial) -> dict[str, Any]:
+    """The fields that make a run of `experiment.iterations`, all but its seed."""
+    rate = TASKS[task].learning_rate * trial.rate_factor
+    chosen = {"optimizer.learning_rate": float(f"{rate:.6g}"), "kl.coef": trial.kl_coef}
+    return {**SIZES, **VARIANTS[variant], **chosen, **_length(experiment, experiment.iterations)}
+
+
+def _length(experiment: Experiment, iterations: int) -> dict[str, int]:
+    every = max(1, round(iterations / experiment.evaluations))
+    return {"iterations": iterations, "eval.every": every, "checkpoint.every": iterations}
+
+
+def _trial_runs(experiment: Experiment, task: str, variant: str, trial: Trial) -> list[Planned]:
+    overrides = _overrides(experiment, task, variant, trial)
+    config = TASKS[task].config
+    return [
+        Planned("sweep", task, config, variant, seed, overrides) for seed in experiment.sweep_seeds
+    ]
+
+
+def _sweep_runs(experiment: Experiment) -> Iterator[Planned]:
+    for task in experiment.tasks:
+        for trial in experiment.trials:
+            for variant in experiment.variants:
+                yield from _trial_runs(experiment, task, variant, trial)
+
+
+def _seconds_runs(experiment: Experiment) -> Iterator[Planned]:
+    """Runs that evaluate next to nothing, under the settings of `FIRST_TRIAL`."""
+    for task in experiment.tasks:
+        for variant in experiment.variants:
+            overrides = _overrides(experiment, task, variant, FIRST_TRIAL)
+            overrides |= {"eval.every": 0, "eval.problems": 8}
+            config, seed = TASKS[task].config, experiment.seconds_seed
+            yield Planned("seconds", task, config, variant, seed, overrides)
+
+
+def _comparison_runs(
+    experiment: Experiment, best: Mapping[tuple[str, str], Trial | None], seconds: Seconds
+) -> Iterator[Planned]:
+    for seed in experiment.seeds:
+        for task in experiment.tasks:
+            config = TASKS[task].config
+            for variant in experiment.variants:
+                trial = best[task, variant]
+                overrides = trial and _overrides(experiment, task, variant, trial)
+                yield Planned("comparison", task, config, variant, seed, overrides)
+            for variant in experiment.longer:
+                trial, shorter = best[task, LONGER[variant]], LONGER[variant]
+                iterations = equal_seconds(experiment, task, shorter, seconds)
+                overrides = None
+                if trial and iterations:
+                    overrides = _overrides(experiment, task, shorter, trial)
+                    overrides |= _length(experiment, iterations)
+                yield Planned("comparison", task, config, variant, seed, overrides)
+
+
+def equal_seconds(experiment: Experiment, task: str, variant: str, seconds: Seconds) -> int | None:
+    """Iterations of `variant` in the seconds of a run of `AS_LONG_AS`; None if not measured."""
+    if not {(task, variant), (task, AS_LONG_AS)} <= seconds.keys():
+        return None
+    ratio = seconds[task, AS_LONG_AS] / seconds[task, variant]
+    return max(experiment.iterations, round(experiment.iterations * ratio))
+
+
+def _dose_runs(
+    experiment: Experiment, best: Mapping[tuple[str, str], Trial | None]
+) -> Iterator[Planned]:
+    if not experiment.doses:
+        return
+    task = experiment.dose_task
+    file = TASKS[task].config.partition(":")[0]
+    for seed in experiment.dose_seeds:
+        for dose in experiment.doses:
+            for variant in experiment.dose_variants:
+                trial = best[task, variant]
+                overrides = trial and _overrides(experiment, task, variant, trial)
+                yield Planned("dose", task, f"{file}:{dose}", variant, seed, overrides)

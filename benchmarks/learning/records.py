@@ -1,0 +1,76 @@
+"""The two files of measurements, one JSON object per line.
+
+`results.jsonl`, a line per run:
+  part          'sweep', 'comparison' or 'dose'
+  task, variant names in variants.py
+  config        config file, with its argument after a colon
+  free_steps    `data.free_steps`, or null
+  seed          of the run
+  overrides     dotted fields that differ from the config file
+  iterations    that the run had
+  curve         lists of one length, an element per evaluation on the validation split: iteration,
+                accuracy, low, high (its 95% interval), episodes, tokens, updates
+  test          of the last policy: accuracy, samples per problem, and `correct`, a digit per
+                problem in the order of the split: how many of its samples are right
+  clock_s       of the whole run, on a machine that other runs share: for planning only
+  commit, command, machine, date
+
+`seconds.jsonl`, a line per task and variant, measured alone: `seconds` is the median time of an
+iteration of training, `low` and `high` are its quartiles, `load` is the machine's when it began.
+"""
+
+import json
+import os
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+NAMED_BY = ("part", "task", "config", "variant", "seed", "overrides")
+
+
+def key_of(record: Record) -> str:
+    """What tells a run from every other run, as text."""
+    return json.dumps({name: record[name] for name in NAMED_BY}, sort_keys=True)
+
+
+def read_lines(file: Path) -> list[Record]:
+    """The records of a file, in order; none if it is absent. A cut last line is left out.
+
+    Raises ValueError, naming file and line, if any other line is damaged.
+    """
+    if not file.exists():
+        return []
+    records = []
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("\n"):
+            break
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f"{file}:{number}: is damaged; delete the line ({error})") from error
+    return records
+
+
+def append_line(file: Path, record: Record) -> None:
+    """Adds a record in one write, after removing what an interrupted write may have left."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    line = (json.dumps(record, allow_nan=False) + "\n").encode()
+    with file.open("ab+") as stream:
+        stream.seek(0)
+        whole = stream.read().rfind(b"\n") + 1
+        stream.truncate(whole)
+        stream.write(line)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def seconds_by_variant(lines: Iterable[Record]) -> dict[tuple[str, str], float]:
+    """Seconds of an iteration by (task, variant): the median of all that were measured."""
+    measured: dict[tuple[str, str], list[float]] = {}
+    for line in lines:
+        measured.setdefault((line["task"], line["variant"]), []).append(line["seconds"])
+    return {name: statistics.median(values) for name, values in measured.items()}

@@ -1,0 +1,116 @@
+"""The tables of the comparison: tasks, variants, settings that are swept, and sizes of runs.
+
+All settings are dotted fields of `vinejax/settings.py`, as after `--config.` on a command line.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+Fields = Mapping[str, Any]  # dotted name of a field -> its value
+
+
+class Task(NamedTuple):
+    """A task of the comparison: its config file, and the learning rate that the sweep multiplies.
+
+    After a colon `config` has the argument of `get_config`: the number of free steps.
+    """
+
+    config: str
+    learning_rate: float
+
+
+TASKS = {
+    "arithmetic": Task("tiny.py", 2.5e-4),  # the control: every line is critical
+    "bifurcation": Task("bifurcation.py:12", 5e-4),
+    "free_order": Task("free_order.py", 5e-4),
+}
+
+VARIANTS: dict[str, Fields] = {
+    "vineppo": {"method": "vineppo", "values.k": 9},
+    "vineppo_k3": {"method": "vineppo", "values.k": 3},
+    "recommended": {
+        "method": "vineppo",
+        "values.k": 3,
+        "values.spread": 8,
+        "values.reuse": True,
+        "values.backup": True,
+    },
+    "bisection": {
+        "method": "vineppo",
+        "values.k": 9,
+        "values.allocation": "bisection",
+        "values.reuse": True,
+    },
+    "spo_chain": {"method": "spo_chain"},
+    "ppo": {"method": "ppo", "critic.learning_rate": 1e-3},
+    "grpo": {"method": "grpo"},
+    "rloo": {"method": "rloo"},
+}
+
+# Variants with more iterations, until they have used the seconds of `AS_LONG_AS`: name -> variant.
+LONGER = {"grpo_seconds": "grpo", "rloo_seconds": "rloo"}
+AS_LONG_AS = "vineppo"
+
+BASELINES = ("grpo", "rloo")  # variants that all others are compared with
+
+
+class Trial(NamedTuple):
+    """One point of the sweep, the same points for every variant and task."""
+
+    rate_factor: float  # of the task's learning rate
+    kl_coef: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """What is run, in four parts: the sweep, the comparison, dose and response, and seconds."""
+
+    tasks: tuple[str, ...] = tuple(TASKS)
+    variants: tuple[str, ...] = tuple(VARIANTS)
+    longer: tuple[str, ...] = tuple(LONGER)
+    trials: tuple[Trial, ...] = (
+        *(Trial(factor, 1e-4) for factor in (0.5, 1.0, 2.0, 4.0)),
+        *(Trial(factor, 1e-2) for factor in (1.0, 2.0)),
+    )
+    sweep_seeds: tuple[int, ...] = (1001, 1002)
+    seeds: tuple[int, ...] = tuple(range(1, 11))
+    # Dose and response: the number of free steps of one task, with the settings that its sweep
+    # found at the number in TASKS.
+    dose_task: str = "bifurcation"
+    doses: tuple[int, ...] = (0, 4, 12, 24)
+    dose_variants: tuple[str, ...] = ("recommended", "grpo", "rloo")
+    dose_seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
+    seconds_seed: int = 2001
+    iterations: int = 40
+    evaluations: int = 10  # of the validation split during a run, beside that of the start
+    test_problems: int = 256  # of the last policy, `eval.samples` solutions each
+
+
+FULL = Experiment()
+# The same code within five minutes: too few seeds and trials for any claim.
+QUICK = Experiment(
+    tasks=("arithmetic",),
+    variants=("recommended", "grpo"),
+    longer=(),
+    trials=(Trial(1.0, 1e-4), Trial(2.0, 1e-4)),
+    sweep_seeds=(1001,),
+    seeds=(1, 2, 3),
+    doses=(),
+    iterations=20,
+    evaluations=5,
+    test_problems=128,
+)
+
+# Of every run: 16 solutions an iteration, one update an epoch; evaluation samples as training does.
+SIZES: Fields = {
+    "rollout.prompts": 4,
+    "rollout.per_prompt": 4,
+    "rollout.slots": 64,
+    "ppo.minibatch": 16,
+    "eval.problems": 128,
+    "eval.samples": 2,
+    "eval.temperature": 1.0,
+    "eval.top_p": 1.0,
+    "log.vines": 0,
+}
