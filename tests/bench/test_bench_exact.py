@@ -180,9 +180,9 @@ def closed(listed: Listed) -> Closed:
     return Closed(
         gradient=gradient,
         squared=squared,
-        rloo=(4 * (n - 2) * first + 2 * both) / (n * (n - 1)) / squared,
-        exact=(chances @ norms[:, 1] - squared) / n / squared,
-        sampled=chances @ (noise * norms[:, 2:]).sum(axis=1) / n / squared,
+        rloo=float((4 * (n - 2) * first + 2 * both) / (n * (n - 1)) / squared),
+        exact=float(chances @ norms[:, 1] - squared) / n / squared,
+        sampled=float(chances @ (noise * norms[:, 2:]).sum(axis=1)) / n / squared,
     )
 
 
@@ -203,10 +203,11 @@ def test_errors_are_the_analytic_variances(closed: Closed):
         "nine": closed.exact + closed.sampled / 9,
     }
     for name, trial in trials.items():
-        error = gradient_error(trial.measured(), closed.squared)
-        print(f"{name}: {error.error}, in closed form {expected[name]:.3f}, scale {error.scale}")
-        assert abs(error.error.value / expected[name] - 1) < 0.1
-        assert error.scale.low < 1 < error.scale.high
+        found = gradient_error(trial.measured(), closed.squared)
+        error, (scale, low, high) = found.error.value, dataclasses.astuple(found.scale)
+        print(f"{name}: {error:.3f}, in closed form {expected[name]:.3f}; scale {scale:.2f}")
+        assert error is not None and abs(error / expected[name] - 1) < 0.1
+        assert low < 1 < high
     assert 1 < solutions.trained <= LONGEST and solutions.tokens >= solutions.trained
 
 

@@ -12,9 +12,10 @@ from vinejax.bench.gradients import (
     Measured,
     error_draws,
     gradient_error,
-    interval,
+    measure_of,
     reference_error,
 )
+from vinejax.bench.intervals import Measure
 from vinejax.rl.advantages import group_advantages, step_advantages
 from vinejax.types import Episode
 
@@ -50,12 +51,16 @@ def exact_advantages(letters: Response) -> np.ndarray:
     return np.diff(path, append=[path[-1]] * (CHAIN.length - len(letters)))
 
 
-def mean_over(of: dict[Response, np.ndarray]) -> np.ndarray:
-    return sum(chance * of[letters] for letters, chance in responses().items())
-
-
 def true_gradient() -> np.ndarray:
-    return mean_over({y: exact_advantages(y) @ scores(y) for y in responses()})
+    chances = np.array(list(responses().values()))
+    return chances @ np.array([exact_advantages(y) @ scores(y) for y in responses()])
+
+
+def defined(measure: Measure) -> tuple[float, float, float]:
+    """(value, low, high) of a measure that has them all."""
+    value, low, high = measure.value, measure.low, measure.high
+    assert value is not None and low is not None and high is not None
+    return value, low, high
 
 
 def variance_with_exact_values(noise: float) -> float:
@@ -137,23 +142,26 @@ def drawn() -> tuple[list[Episode], list[Episode]]:
 def test_the_error_is_the_analytic_variance(estimator: str, variance: float, drawn):
     found = gradients(drawn[estimator == "vineppo"], estimator)
     squared = np.sum(true_gradient() ** 2)
-    error = gradient_error(measured(found), reference=squared)
+    of_estimator = gradient_error(measured(found), reference=squared)
     expected = variance / GROUP / squared
-    print(f"{estimator}: {error.error}, in closed form {expected:.3f}, bias {error.bias:.4f}")
-    assert abs(error.error.value / expected - 1) < 0.05
-    assert error.error.low < expected < error.error.high
-    assert error.scale.low < 1 < error.scale.high
-    assert abs(error.bias) < 0.02 and error.repeats == 1500
-    assert 0 < error.cosine.low < error.cosine.value < error.cosine.high < 1
+    print(f"{estimator}: {of_estimator}, in closed form {expected:.3f}")
+    error, low, high = defined(of_estimator.error)
+    assert abs(error / expected - 1) < 0.05 and low < expected < high
+    _, low, high = defined(of_estimator.scale)
+    assert low < 1 < high
+    assert of_estimator.bias is not None and abs(of_estimator.bias) < 0.02
+    cosine, low, high = defined(of_estimator.cosine)
+    assert 0 < low < cosine < high < 1
+    assert of_estimator.repeats == 1500
 
 
 def test_a_scaled_gradient_has_the_same_error(drawn):
     found = gradients(drawn[0][:800], "rloo")
     squared = float(np.sum(true_gradient() ** 2))
     plain, scaled = (gradient_error(measured(x), squared) for x in (found, 2.5 * found))
-    np.testing.assert_allclose(scaled.error, plain.error, rtol=1e-9)
-    np.testing.assert_allclose(scaled.cosine, plain.cosine, rtol=1e-9)
-    np.testing.assert_allclose(scaled.scale, 2.5 * np.array(plain.scale), rtol=1e-9)
+    for name, factor in (("error", 1.0), ("cosine", 1.0), ("scale", 2.5)):
+        one, other = (dataclasses.astuple(getattr(x, name)) for x in (plain, scaled))
+        np.testing.assert_allclose(other, factor * np.array(one), rtol=1e-9)
     assert scaled.bias == pytest.approx(plain.bias, rel=1e-9)
 
 
@@ -176,12 +184,12 @@ def test_by_hand():
     draws = error_draws(Measured([2.0, 9.0], [1.0, 3.0], 17.0), 1.0)
     # Of two repeats with replacement: one of them twice, or both.
     assert set(np.round(draws, 9)) == {1.0, 0.0, 0.375}
-    assert interval(draws).low == 0 and interval(draws).high == 1
+    assert measure_of(draws).low == 0 and measure_of(draws).high == 1
 
 
 def test_one_repeat_has_no_measure_of_its_bias():
     error = gradient_error(Measured([2.0], [1.0], summed=2.0), reference=1.0)
-    assert np.isnan(error.bias) and error.error == (1.0, 1.0, 1.0)
+    assert error.bias is None and error.error == Measure(1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(("along", "reference"), [(1.0, 0.0), (1.0, -1.0), (-1.0, 1.0)])

@@ -16,6 +16,7 @@ means are of repeats. g is not known: two independent references g₁ and g₂ o
 its place, with |g|² = g₁·g₂ and ĝ·g = ĝ·(g₁ + g₂)/2, whose noise has mean 0.
 """
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float
 
+from vinejax.bench.intervals import Measure
 from vinejax.learner.batch import slices
 from vinejax.learner.score import token_logprobs
 from vinejax.model.decoder import Decoder, Params
@@ -100,21 +102,17 @@ def inner_products(
     return np.asarray(squares, np.float64), np.asarray(with_references, np.float64)
 
 
-class Interval(NamedTuple):
-    """A figure, and the ends of its 95% bootstrap interval over repeats."""
+@dataclasses.dataclass(frozen=True)
+class GradientError:
+    """The error of an estimator's gradient, for a batch of the bench's size: see the module.
 
-    value: float
-    low: float
-    high: float
+    Intervals are 95% bootstrap intervals over repeats.
+    """
 
-
-class GradientError(NamedTuple):
-    """The error of an estimator's gradient, for a batch of the bench's size: see the module."""
-
-    error: Interval
-    cosine: Interval  # a gradient of 0, as of equal rewards, counts as 0
-    scale: Interval  # E ĝ·g / |g|²: 1 for an unbiased estimator of unscaled advantages
-    bias: float  # squared, relative; may fall below 0 by its own noise. nan with one repeat
+    error: Measure
+    cosine: Measure  # a gradient of 0, as of equal rewards, counts as 0
+    scale: Measure  # E ĝ·g / |g|²: 1 for an unbiased estimator of unscaled advantages
+    bias: float | None  # squared, relative; its own noise may put it below 0. None: one repeat
     repeats: int
 
 
@@ -138,15 +136,15 @@ def gradient_error(measured: Measured, reference: float) -> GradientError:
     product = along.mean()
     lengths = np.sqrt(squares * reference)
     cosines = np.divide(along, lengths, out=np.zeros_like(along), where=lengths > 0)
-    repeats, bias = len(squares), np.nan
+    repeats, bias = len(squares), None
     if repeats > 1:
         between = (measured.summed - squares.sum()) / (repeats * (repeats - 1))
-        bias = between * reference / product**2 - 1
+        bias = float(between * reference / product**2 - 1)
     return GradientError(
-        error=interval(error),
-        cosine=interval(cosines[draws].mean(axis=1)),
-        scale=interval(along[draws].mean(axis=1) / reference),
-        bias=float(bias),
+        error=measure_of(error),
+        cosine=measure_of(cosines[draws].mean(axis=1)),
+        scale=measure_of(along[draws].mean(axis=1) / reference),
+        bias=bias,
         repeats=repeats,
     )
 
@@ -170,10 +168,10 @@ def _draws(repeats: int) -> np.ndarray:
     return np.concatenate([np.arange(repeats)[None], draws])
 
 
-def interval(draws: np.ndarray) -> Interval:
+def measure_of(draws: np.ndarray) -> Measure:
     """The first of the draws, which is the sample's own, and the percentiles of the others."""
     low, high = np.quantile(draws[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(draws[0]), float(low), float(high))
+    return Measure(float(draws[0]), float(low), float(high))
 
 
 def reference_error(first: float, second: float, product: float) -> float:
