@@ -15,12 +15,12 @@ ROOT = REPO / "vinejax"
 LAYERS = [
     "main",  # the command line
     "checks",  # of the configuration
+    "bench",  # what each estimator's credit is worth, at a fixed policy
     "train",  # the loop
     "iterations",  # one iteration of each kind of method
     "context",  # what all kinds of iterations share
     "evaluate",  # a policy's accuracy, for the loop and by itself
     "export",  # a run's policy for other programs
-    "bench",  # what each estimator's credit is worth, at a fixed policy
     "plan",  # what a run would take of chips that nobody has yet
     "session",  # task, weights and mesh of a run
     "warmup",  # the supervised start of a run

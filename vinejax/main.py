@@ -8,9 +8,10 @@
 --workdir   folder of everything that the run writes, local or gs://; by default
             runs/<name of the config file>. The same command again resumes the run.
 --mode      train (the default), eval (evaluate the newest checkpoint), sft (the supervised warm-up
-            alone), export (write a Hugging Face folder, <workdir>/export) or plan (what would fit
-            on --config.topology=v5e:16x16, and how fast it could be, without devices; status 1 if
-            it does not fit)
+            alone), export (write a Hugging Face folder, <workdir>/export), credit (measure what the
+            credit of each estimator is worth for the newest checkpoint, or the start) or plan (what
+            would fit on --config.topology=v5e:16x16, and how fast it could be, without devices;
+            status 1 if it does not fit)
 --policy    which checkpoint is exported: best (by validation; the default) or last
 """
 
@@ -35,6 +36,7 @@ MODES = {
     "eval": ("vinejax.evaluate", "evaluate_run"),
     "sft": ("vinejax.warmup", "warm_up"),
     "export": ("vinejax.export", "export_run"),
+    "credit": ("vinejax.bench.command", "credit_bench"),
     "plan": ("vinejax.plan.command", "plan_run"),
 }
 FLAGS = flags.FLAGS

@@ -5,19 +5,21 @@ of them get the same solutions, so that they differ in credit alone.
 """
 
 import dataclasses
-import math
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from vinejax.baselines.critic import critic_values
+from vinejax.bench.truth import SolutionState, values_at
 from vinejax.checks import check_config
 from vinejax.errors import ConfigError, nearest_hint
 from vinejax.learner.batch import Rollout, step_layout
 from vinejax.learner.credit import assign_credit, group_numbers, solution_rewards
 from vinejax.methods import METHODS, find_method
 from vinejax.model.decoder import Params
+from vinejax.rl.advantages import group_advantages
 from vinejax.rollout.vine import fill_values
 from vinejax.session import Session
 from vinejax.settings import Config
@@ -49,8 +51,6 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
 # Sections that single methods read; an estimator begins from their defaults, not from the run's.
 OWN_SECTIONS = {section for method in METHODS.values() for section in method.sections}
 
-Values = list[dict[int, float]]  # of each episode: response tokens before a state -> its value
-
 
 class Fixed(NamedTuple):
     """What all estimators share: the policy, a critic if the run has one, and the problems."""
@@ -65,7 +65,8 @@ class Estimate(NamedTuple):
     """The credit of an estimator for the solutions of a batch, and what it took."""
 
     advantages: np.ndarray  # f32[B, T], 0 where a token is not trained on
-    values: Values
+    episodes: list[Episode]  # the solutions, with Monte Carlo values if it has any
+    critic: np.ndarray | None  # f32[B, T] a critic's values before each token
     tokens: int  # decoded for it beyond the solutions
     seconds: float  # that this took
 
@@ -142,48 +143,29 @@ def estimate(
     mask = np.asarray(credit.mask if credit.mask is not None else batch.mask)
     return Estimate(
         advantages=np.where(mask, credit.advantages, np.float32(0)),
-        values=values_of(rows, method.values, critic, cfg.method),
+        episodes=rows,
+        critic=critic,
         tokens=session.sampler.stats.decoded_tokens - before,
         seconds=seconds,
     )
 
 
-def values_of(
-    episodes: list[Episode], kind: str | None, critic: np.ndarray | None, method: str
-) -> Values:
-    """The values at the states of each episode that an estimator compares rewards with.
+def predicted_values(cfg: Config, made: Estimate, states: Sequence[SolutionState]) -> np.ndarray:
+    """f64[S] what the estimator of `cfg` takes for the values of states; nan where it has none.
 
-    Of Monte Carlo values those of its own states; of a critic those at the task's steps. A method
-    that compares a solution with its group takes one number for all states of a solution: the mean
-    reward of the others, for GRPO of all.
+    A method that compares a solution with its group takes one number for all states of a solution:
+    RLOO the mean reward of the others, methods that subtract the group's mean that of all.
     """
-    if kind == "monte_carlo":
-        return [
-            dict(zip(_states(episode), map(float, _given(episode.values)), strict=False))
-            for episode in episodes
-        ]
-    if kind == "critic":
-        rows = _given(critic)
-        return [
-            {used: float(row[len(episode.prompt) + used]) for used in _states(episode)}
-            for episode, row in zip(episodes, rows, strict=False)
-        ]
+    method, episodes = find_method(cfg.method), made.episodes
+    if method.values == "monte_carlo":
+        return values_at(episodes, states, cfg.values.max_states)
+    if made.critic is not None:
+        at = [(i, len(episodes[i].prompt) + used) for i, _, used in states]
+        return np.array([made.critic[place] for place in at], np.float64)
+    if not method.needs_groups:
+        return np.full(len(states), np.nan)
     rewards, groups = solution_rewards(episodes), group_numbers(episodes)
-    values = []
-    for i, episode in enumerate(episodes):
-        group = rewards[groups == groups[i]]
-        others = len(group) - (method == "rloo")
-        total = group.sum() - (rewards[i] if method == "rloo" else 0.0)
-        value = float(total / others) if others else math.nan
-        values.append(dict.fromkeys(_states(episode), value))
-    return values
-
-
-def _states(episode: Episode) -> list[int]:
-    """Response tokens before each state of an episode; the last step's end is none."""
-    return [episode.given, *episode.step_ends][:-1]
-
-
-def _given(values: np.ndarray | None) -> np.ndarray:
-    assert values is not None
-    return values
+    baselines = rewards - np.asarray(
+        group_advantages(rewards, groups, "rloo" if cfg.method == "rloo" else "mean")
+    )
+    return baselines[[state.episode for state in states]].astype(np.float64)

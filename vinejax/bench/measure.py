@@ -11,17 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from vinejax.bench.estimators import EXACT, Estimate, Fixed, Values, estimate
+from vinejax.bench.estimators import EXACT, Estimate, Fixed, estimate
 from vinejax.bench.gradients import Measured, inner_products, policy_gradients
 from vinejax.bench.reference import Reference
 from vinejax.learner.batch import collate
 from vinejax.learner.score import with_logprobs
 from vinejax.model.decoder import Params
 from vinejax.rollout.trajectories import sample_episodes
+from vinejax.seeds import row_seed
 from vinejax.settings import Config
 from vinejax.types import Batch, Episode
-
-BATCH_SEED = 4_000_037  # added to the run's seed: the policy has not learned from these solutions
 
 
 @dataclasses.dataclass
@@ -32,7 +31,7 @@ class Trial:
     seconds: list[float] = dataclasses.field(default_factory=list)  # [R] for these
     squares: list[float] = dataclasses.field(default_factory=list)  # [R] |ĝ|²
     along: list[float] = dataclasses.field(default_factory=list)  # [R] ĝ·(g₁ + g₂)/2
-    values: Values = dataclasses.field(default_factory=list)  # of the first repeat
+    first: Estimate | None = None  # of the first repeat
     sum: Params | None = None  # of the gradients
 
     def measured(self) -> Measured:
@@ -60,7 +59,8 @@ def measure_gradients(
 
     Estimator 'exact' takes part in the first `bench.exact` repeats.
     """
-    cfg = dataclasses.replace(cfg, seed=cfg.seed + BATCH_SEED)
+    # Not the solutions that the policy has learned from.
+    cfg = dataclasses.replace(cfg, seed=row_seed(cfg.seed, 0, "credit bench, solutions"))
     configs = {name: dataclasses.replace(one, seed=cfg.seed) for name, one in configs.items()}
     trials = {name: Trial() for name in configs}
     first: list[Episode] = []
@@ -119,4 +119,4 @@ def _record(
         trial.along.append(float(along[i]))
         trial.tokens.append(made[name].tokens)
         trial.seconds.append(made[name].seconds)
-        trial.values = trial.values or made[name].values
+        trial.first = trial.first or made[name]

@@ -11,6 +11,7 @@ import optax
 
 from vinejax.bench.estimators import Fixed
 from vinejax.bench.gradients import inner_products, policy_gradients, reference_error
+from vinejax.bench.truth import with_own_seed
 from vinejax.learner.batch import collate
 from vinejax.learner.credit import group_numbers, solution_rewards
 from vinejax.model.decoder import Params
@@ -19,7 +20,6 @@ from vinejax.rollout.trajectories import sample_episodes
 from vinejax.settings import Config
 from vinejax.types import Episode
 
-REFERENCE_SEED = 2_000_003  # added to the run's seed: shares no sample with any estimate
 PER_PROMPT = 16  # solutions of a problem that are sampled at once
 ROWS = 1024  # of a batch, at least
 
@@ -60,11 +60,12 @@ def _sample(fixed: Fixed, cfg: Config, half: int) -> list[Episode]:
     left = cfg.bench.reference // 2 // len(problems)
     if left < 2:
         raise ValueError(f"{cfg.bench.reference} solutions for {len(problems)} problems")
+    own = with_own_seed(cfg, f"reference {half}")
     episodes: list[Episode] = []
     part = 0
     while left > 0:
         rollout = dataclasses.replace(cfg.rollout, per_prompt=min(left, PER_PROMPT))
-        chosen = dataclasses.replace(cfg, rollout=rollout, seed=cfg.seed + REFERENCE_SEED + half)
+        chosen = dataclasses.replace(own, rollout=rollout)
         given = (session.sampler, fixed.params, session.graded, problems)
         episodes += sample_episodes(*given, chosen, part)
         left, part = left - rollout.per_prompt, part + 1

@@ -1,0 +1,209 @@
+"""`--mode=credit`: what the credit of each estimator is worth, for a run's policy or a model."""
+
+import json
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from etils import epath
+from rich.console import Console
+
+from vinejax.baselines.critic import critic_values
+from vinejax.bench.estimators import (
+    ESTIMATORS,
+    RUN,
+    Fixed,
+    estimator_config,
+    predicted_values,
+)
+from vinejax.bench.measure import Solutions, Trial, measure_gradients
+from vinejax.bench.next_steps import Choice, sample_next_steps, step_returns, step_values
+from vinejax.bench.price import Price, training_seconds
+from vinejax.bench.ranking import RankingScores, ranking_scores
+from vinejax.bench.reference import sample_reference
+from vinejax.bench.results import Result, as_json, print_result, rows_of
+from vinejax.bench.truth import choose_states, positions_of_states, true_returns
+from vinejax.bench.values import ValueScores, truth_of, value_scores
+from vinejax.errors import ConfigError
+from vinejax.learner.batch import collate
+from vinejax.problems import draw
+from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.distributed import barrier, is_writer
+from vinejax.runtime.workdir import write_atomic
+from vinejax.session import Session, open_session
+from vinejax.settings import Config
+from vinejax.train import resume
+from vinejax.types import Episode
+
+FOLDER = "credit"  # in the workdir
+WIDTH = 150  # columns of the tables, if the output is not a terminal
+RANKED_K = (1, 3, 9)  # continuations after each next step that a prediction is made of
+
+
+def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
+    """Measures the estimators of `bench.estimators` and writes `<workdir>/credit/bench.json`.
+
+    The policy is that of the workdir's newest checkpoint, or the start where there is none. Raises
+    ConfigError for an estimator that cannot be measured, or too few reference solutions.
+    """
+    configs = chosen_estimators(cfg)
+    with open_session(cfg, path, splits=("train",)) as session:
+        fixed, policy = fixed_parts(session)
+        if fixed.critic is None and not cfg.bench.estimators:
+            configs.pop("ppo", None)
+        result = measure(fixed, policy, configs)
+        workdir = session.workdir
+    if is_writer():
+        write_result(result, workdir)
+    barrier("the end")
+    return result
+
+
+def chosen_estimators(cfg: Config) -> dict[str, Config]:
+    """The configuration of each estimator; without names, of all that the run can have.
+
+    The run's own setting is left out of these where another name has the same.
+    """
+    if cfg.bench.estimators:
+        return {name: estimator_config(cfg, name) for name in cfg.bench.estimators}
+    configs = {name: estimator_config(cfg, name) for name in ESTIMATORS if name != RUN}
+    try:
+        own = estimator_config(cfg, RUN)
+    except ConfigError:
+        return configs
+    return configs if own in configs.values() else {RUN: own} | configs
+
+
+def fixed_parts(session: Session) -> tuple[Fixed, str]:
+    """(what all estimators share, where the policy comes from)."""
+    cfg = session.cfg
+    chosen = draw(session.problems["train"], cfg.bench.problems, cfg.seed, 0)
+    folder = session.workdir / "checkpoints"
+    if folder.exists():
+        with Checkpoints(folder, cfg.checkpoint.keep) as checkpoints:
+            state, at = resume(session, checkpoints)
+        if at.done:
+            critic = None if state.critic is None else state.critic.params
+            return Fixed(session, state.policy.params, critic, chosen), f"checkpoints/{at.done}"
+    return Fixed(session, session.load_reference(), None, chosen), "the start"
+
+
+def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
+    """All measures of the estimators of `configs`."""
+    cfg = fixed.session.cfg
+    per_half = cfg.bench.reference // 2 // len(fixed.problems)
+    if per_half < 2:
+        rule = f"must be at least {4 * len(fixed.problems)}, four for each problem"
+        raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
+    _say(f"credit: {len(fixed.problems)} problems, {cfg.bench.reference:,} reference solutions")
+    reference = sample_reference(fixed, cfg)
+    trials, solutions = measure_gradients(fixed, cfg, configs, reference, _say)
+    trained = training_seconds(fixed, cfg, solutions.episodes) / len(solutions.episodes)
+    price = Price(solutions.seconds / solutions.tokens, trained / solutions.trained)
+    _say("credit: true values")
+    values = measure_values(fixed, configs, trials, solutions)
+    _say("credit: next steps")
+    ranking = measure_ranking(fixed, solutions)
+    try:
+        rows = rows_of(trials, solutions, reference, price, values)
+    except ValueError as error:
+        rule = f"is too small: {error}"
+        raise ConfigError("bench.reference", rule, repr(cfg.bench.reference)) from error
+    return Result(
+        policy=policy,
+        problems=len(fixed.problems),
+        per_prompt=cfg.rollout.per_prompt,
+        reward=reference.reward,
+        reference_solutions=reference.solutions,
+        reference_error=reference.error,
+        price=price,
+        rows=rows,
+        ranking=ranking,
+    )
+
+
+def measure_values(
+    fixed: Fixed, configs: dict[str, Config], trials: dict[str, Trial], solutions: Solutions
+) -> dict[str, ValueScores]:
+    """The errors of each estimator's values at states of the first repeat's solutions."""
+    session, cfg, episodes = fixed.session, fixed.session.cfg, solutions.episodes
+    states = choose_states(episodes, cfg.bench.states, cfg.seed)
+    given = (session.sampler, fixed.params, session.graded, fixed.problems)
+    truth = truth_of(true_returns(*given, episodes, states, cfg.bench.truth, cfg, 0))
+    session.sampler.release()
+    positions, problems = positions_of_states(episodes, states)
+    scores = {}
+    for name, trial in trials.items():
+        assert trial.first is not None
+        predicted = predicted_values(configs[name], trial.first, states)
+        if np.isfinite(predicted).any():
+            scores[name] = value_scores(predicted, truth, positions, problems)
+    return scores
+
+
+def measure_ranking(fixed: Fixed, solutions: Solutions) -> dict[str, RankingScores]:
+    """How well few continuations, and a critic, tell which next step is best."""
+    session, cfg = fixed.session, fixed.session.cfg
+    given = (session.sampler, fixed.params, session.graded)
+    states = choose_states(solutions.episodes, cfg.bench.ranked, cfg.seed, with_last=False)
+    made = sample_next_steps(*given, fixed.problems, solutions.episodes, states, cfg, 0)
+    if not made.choices:
+        return {}
+    truth = step_returns(*given, made.choices, cfg.bench.truth, cfg, 0, "truth")
+    most = step_returns(*given, made.choices, max(RANKED_K), cfg, 0, "prediction")
+    session.sampler.release()
+    problems = [choice.problem.id for choice in made.choices]
+    best = [returns.mean(axis=1) for returns in truth]
+    predictions = {f"K = {k}": [x[:, :k].mean(axis=1) for x in most] for k in RANKED_K}
+    if fixed.critic is not None:
+        after = critic_after(fixed, cfg, made.choices)
+        pairs = zip(made.choices, after, strict=True)
+        predictions["critic"] = [
+            step_values(choice, list(x), cfg.ppo.gamma) for choice, x in pairs
+        ]
+    return {
+        name: ranking_scores(predicted, best, problems) for name, predicted in predictions.items()
+    }
+
+
+def critic_after(fixed: Fixed, cfg: Config, choices: Sequence[Choice]) -> list[np.ndarray]:
+    """[S] f64[A] a critic's value of the state after each next step."""
+    assert fixed.critic is not None
+    # A critic's value stands before a token: any token after the step will do.
+    following = 0
+    rows = [
+        Episode(
+            problem_id=choice.problem.id,
+            prompt=choice.prompt,
+            response=[*step.tokens, following],
+            logprobs=[0.0] * (len(step.tokens) + 1),
+            text="",
+            finished=False,
+            reward=0.0,
+            step_ends=[len(step.tokens) + 1],
+        )
+        for choice in choices
+        for step in choice.steps
+    ]
+    size = cfg.ppo.microbatch or cfg.ppo.minibatch
+    values = critic_values(fixed.session.model, fixed.critic, collate(rows, size), size)
+    found = iter([values[i, len(row.tokens) - 1] for i, row in enumerate(rows)])
+    return [np.array([next(found) for _ in choice.steps], np.float64) for choice in choices]
+
+
+def write_result(result: Result, workdir: epath.Path) -> None:
+    """Prints the tables and writes the record."""
+    folder = workdir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "bench.json"
+    write_atomic(file, json.dumps(as_json(result), indent=1) + "\n")
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    print_result(result, console)
+    console.print(f"in full: {file}", soft_wrap=True)
+
+
+def _say(line: str) -> None:
+    if is_writer():
+        print(line, flush=True)

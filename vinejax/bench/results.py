@@ -1,0 +1,184 @@
+"""The result of the credit bench: one record, as JSON and as tables for the terminal."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from vinejax.bench.gradients import GradientError, error_draws, gradient_error, measure_of
+from vinejax.bench.intervals import Measure
+from vinejax.bench.measure import Solutions, Trial
+from vinejax.bench.price import Price
+from vinejax.bench.ranking import RankingScores
+from vinejax.bench.reference import Reference
+from vinejax.bench.values import ValueScores
+
+BASELINE = "rloo"  # that the costs of others are compared with, if it is measured
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """An estimator: the error of its gradient, what it costs, and the errors of its values.
+
+    Costs are those of the same error: error times tokens, or seconds, over the baseline's. An
+    error falls as 1 / solutions, but for a bias. None where the baseline was not measured.
+    """
+
+    gradient: GradientError
+    tokens: float  # generated per solution, continuations included
+    seconds: float  # per solution: sampled, valued and trained on
+    error_ratio: Measure | None  # error over the baseline's
+    token_cost: Measure | None
+    second_cost: Measure | None
+    values: ValueScores | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """All that the bench measured, for one policy."""
+
+    policy: str  # 'checkpoints/25', or 'the start'
+    problems: int
+    per_prompt: int
+    reward: float  # mean over the reference's solutions
+    reference_solutions: int
+    reference_error: float  # relative, squared
+    price: Price
+    rows: dict[str, Row]
+    ranking: dict[str, RankingScores]  # by what predicts: 'K = 9', or 'critic'
+
+
+def rows_of(
+    trials: dict[str, Trial],
+    solutions: Solutions,
+    reference: Reference,
+    price: Price,
+    values: dict[str, ValueScores],
+) -> dict[str, Row]:
+    """A row for each estimator. Raises ValueError where the reference is noise."""
+    count = len(solutions.episodes)
+    tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in trials.items()}
+    trained = price.trained * solutions.trained
+    seconds = {
+        name: solutions.seconds + float(np.median(trial.seconds)) / count + trained
+        for name, trial in trials.items()
+    }
+    rows = {}
+    for name, trial in trials.items():
+        costs: tuple[Measure | None, ...] = (None, None, None)
+        if BASELINE in trials:
+            ratio = _error_ratio(trial, trials[BASELINE], reference.product)
+            factors = 1.0, tokens[name] / tokens[BASELINE], seconds[name] / seconds[BASELINE]
+            costs = tuple(measure_of(ratio * factor) for factor in factors)
+        rows[name] = Row(
+            gradient_error(trial.measured(), reference.product),
+            float(tokens[name]),
+            seconds[name],
+            *costs,
+            values=values.get(name),
+        )
+    return rows
+
+
+def _error_ratio(trial: Trial, baseline: Trial, reference: float) -> np.ndarray:
+    """f64[draws] the error over the baseline's on the same repeats, and on draws of them."""
+    repeats = len(trial.squares)
+    of_baseline = baseline.measured()
+    paired = of_baseline._replace(
+        squares=of_baseline.squares[:repeats], along=of_baseline.along[:repeats]
+    )
+    return error_draws(trial.measured(), reference) / error_draws(paired, reference)
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """The record as JSON: dataclasses become objects; w is beside the seconds that make it."""
+    record = dataclasses.asdict(result)
+    return record | {"price": result.price._asdict() | {"w": result.price.w}}
+
+
+def print_result(result: Result, console: Console) -> None:
+    """The tables: gradients with costs, values, ranking."""
+    solutions = result.problems * result.per_prompt
+    console.print(
+        f"{result.policy}: mean reward {result.reward:.3f}; gradients of {solutions} solutions of"
+        f" {result.problems} problems against {result.reference_solutions:,} solutions, whose"
+        f" squared error is {result.reference_error:.4f}; w = {result.price.w:.1f} sampled tokens"
+        " per trained token"
+    )
+    console.print(_gradient_table(result))
+    if any(row.values for row in result.rows.values()):
+        console.print(_value_table(result))
+    if result.ranking:
+        console.print(_ranking_table(result))
+
+
+def _gradient_table(result: Result) -> Table:
+    table = _table("Error of the policy gradient, and the cost of an equal error over RLOO's")
+    _columns(table, "estimator", "squared error", "cosine", "squared bias", "tokens", "seconds")
+    _columns(table, "cost in tokens", "cost in seconds")
+    for name, row in result.rows.items():
+        bias = "-" if row.gradient.bias is None else f"{row.gradient.bias:.3f}"
+        table.add_row(
+            name,
+            _shown(row.gradient.error),
+            _shown(row.gradient.cosine),
+            bias,
+            f"{row.tokens:.0f}",
+            f"{1000 * row.seconds:.1f} ms",
+            _shown(row.token_cost),
+            _shown(row.second_cost),
+        )
+    return table
+
+
+def _value_table(result: Result) -> Table:
+    table = _table("Error of values at states of the solutions")
+    _columns(table, "estimator", "states", "MAE", "bias", "squared error", "rank correlation")
+    for name, row in result.rows.items():
+        if (scores := row.values) is not None:
+            table.add_row(
+                name,
+                str(scores.states),
+                _shown(scores.mae),
+                _shown(scores.bias),
+                _shown(scores.squared_error),
+                _shown(scores.rank_correlation),
+            )
+    return table
+
+
+def _ranking_table(result: Result) -> Table:
+    table = _table("Which of the next steps is best")
+    _columns(table, "predicted by", "states", "steps", "right", "chance", "pairs in order")
+    for name, scores in result.ranking.items():
+        table.add_row(
+            name,
+            str(scores.states),
+            "-" if scores.alternatives is None else f"{scores.alternatives:.1f}",
+            _shown(scores.top),
+            _shown(scores.chance),
+            _shown(scores.ordered),
+        )
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold")
+
+
+def _columns(table: Table, *names: str) -> None:
+    for name in names:
+        table.add_column(name, justify="right" if table.columns else "left")
+
+
+def _shown(measure: Measure | None) -> str:
+    """'0.12 [0.10, 0.15]'; '-' where it is not defined."""
+    if measure is None or measure.value is None:
+        return "-"
+    show: Callable[[float], str] = lambda x: f"{x:.3g}"  # noqa: E731
+    if measure.low is None or measure.high is None:
+        return show(measure.value)
+    return f"{show(measure.value)} [{show(measure.low)}, {show(measure.high)}]"
