@@ -7,15 +7,10 @@ import math
 
 import numpy as np
 import pytest
+from helpers.bench_cases import interval, number
 
 from vinejax.bench.intervals import Measure
 from vinejax.bench.ranking import ordered_pairs, ranking_scores, top_score
-
-
-def number(x: float | None) -> float:
-    assert x is not None
-    return x
-
 
 BY_HAND = {
     # predicted, truth: expected score of the guess, that of chance, right pairs, pairs
@@ -112,7 +107,8 @@ def test_a_random_prediction_scores_chance():
     predicted = [rng.random(len(values)) for values in truth]
     found = ranking_scores(predicted, truth, [str(i % 40) for i in range(400)])
     for measure, level in [(found.above_chance, 0.0), (found.ordered, 0.5)]:
-        assert number(measure.low) < level < number(measure.high)
+        low, high = interval(measure)
+        assert low < level < high
     constant = ranking_scores([np.ones(len(t)) for t in truth], truth, ["a"] * 400)
     assert number(constant.above_chance.value) == pytest.approx(0, abs=1e-12)
     assert constant.ordered.value == 0.5

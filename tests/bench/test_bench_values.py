@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 import scipy.stats
-from helpers.chain_cases import NUM_LETTERS, START, Chain, fill_drawn
+from helpers.bench_cases import FAIR, interval, number
+from helpers.chain_cases import NUM_LETTERS, START, fill_drawn
 from helpers.vine_cases import config
 
 from vinejax.bench.intervals import Measure
@@ -18,23 +19,6 @@ from vinejax.bench.values import (
     truth_of,
     value_scores,
 )
-
-# Letters that are better and worse, none of them without hope; the reward is 0 or 1.
-FAIR = Chain(
-    moves=np.array([[0.4, 0.3, 0.2, 0.1]] * 2 + [[0.1, 0.2, 0.3, 0.4]] * 2 + [[0.25] * 4]),
-    rewards=np.array([1.0, 1.0, 0.0, 0.0]),
-    length=4,
-)
-
-
-def number(x: float | None) -> float:
-    assert x is not None
-    return x
-
-
-def ends(measure: Measure) -> tuple[float, float, float]:
-    """Its value and the ends of its interval, none of which may be missing."""
-    return number(measure.value), number(measure.low), number(measure.high)
 
 
 def exactly(values: np.ndarray) -> Truth:
@@ -56,8 +40,10 @@ def test_scores_by_hand():
     found = value_scores([0.7, 0.4, 1.0, 0.4], truth, [0.0, 0.5, 0.5, 0.99], ["a", "a", "b", "b"])
     assert (found.states, found.problems, found.unpredicted) == (4, 2, 0)
     # Differences 0.2, -0.1, 0, 0.4: those of problem a have mean 0.05, those of b 0.2.
-    np.testing.assert_allclose(ends(found.bias), [0.125, 0.05, 0.2])
-    np.testing.assert_allclose(ends(found.mae), [0.175, 0.15, 0.2])
+    np.testing.assert_allclose(
+        [number(found.bias.value), *interval(found.bias)], [0.125, 0.05, 0.2]
+    )
+    np.testing.assert_allclose([number(found.mae.value), *interval(found.mae)], [0.175, 0.15, 0.2])
     # Squares 0.04, 0.01, 0, 0.16, less the truth's 0.01, 0.03.
     np.testing.assert_allclose(number(found.squared_error.value), (0.03 - 0.02 + 0 + 0.16) / 4)
     np.testing.assert_allclose(number(found.truth_error), 0.1)
@@ -156,8 +142,8 @@ def test_a_perfect_predictor_is_calibrated_and_few_rollouts_are_not():
     pairs = (rng.random((len(values), 2)) < values[:, None]).mean(axis=1)
     assert abs(number(calibration(pairs, truth.means)[-1].truth) - 0.75) < 0.02
     # The truth's noise: none of it is in the squared error, and at most `truth_error` in the MAE.
-    value, low, high = ends(found.squared_error)
-    assert abs(value) < 0.75 * (high - low) and high < 5e-4
+    low, high = interval(found.squared_error)
+    assert abs(number(found.squared_error.value)) < 0.75 * (high - low) and high < 5e-4
     noise = number(found.truth_error)
     np.testing.assert_allclose(noise, np.sqrt(1 / 6 / 32), rtol=0.03)
     assert 0.7 * noise < number(found.mae.value) < noise
@@ -198,7 +184,7 @@ def test_monte_carlo_is_unbiased_within_its_interval():
     for seed in range(20):
         estimated, exact, names = predictions(k=3, problems=60, seed=seed)
         found = value_scores(estimated, exactly(exact), np.zeros(len(exact)), names)
-        _, low, high = ends(found.bias)
+        low, high = interval(found.bias)
         covered += low <= 0 <= high
     assert covered >= 16
 

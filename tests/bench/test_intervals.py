@@ -4,15 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from helpers.bench_cases import interval
 
 from vinejax.analysis.accuracy import bootstrap_interval
 from vinejax.bench.intervals import Bootstrap, Measure
-
-
-def ends(measure: Measure) -> list[float]:
-    """The ends of an interval that there must be."""
-    assert measure.low is not None and measure.high is not None
-    return [measure.low, measure.high]
 
 
 def test_draws_take_whole_problems():
@@ -29,7 +24,7 @@ def test_draws_take_whole_problems():
 def test_with_one_state_per_problem_it_is_the_interval_of_accuracies():
     scores = np.random.default_rng(0).random(12)
     found = Bootstrap([f"{i:02}" for i in range(12)], seed=3).mean(scores)
-    np.testing.assert_allclose(ends(found), bootstrap_interval(scores, seed=3))
+    np.testing.assert_allclose(interval(found), bootstrap_interval(scores, seed=3))
     assert found.value == pytest.approx(scores.mean())
 
 
@@ -48,7 +43,7 @@ def test_the_slow_way_gives_the_same():
             drawn += [x[s] for s in range(40) if problems[s] == names[i] and counted[s]]
         means.append(sum(drawn) / len(drawn))
     assert found.value == pytest.approx(x[counted].mean())
-    np.testing.assert_allclose(ends(found), np.quantile(means, [0.025, 0.975]))
+    np.testing.assert_allclose(interval(found), np.quantile(means, [0.025, 0.975]))
 
 
 def test_intervals_cover_the_mean_when_states_of_a_problem_are_alike():
@@ -58,7 +53,7 @@ def test_intervals_cover_the_mean_when_states_of_a_problem_are_alike():
     for repeat in range(150):
         x = np.repeat(rng.normal(size=40), 10) + 0.5 * rng.normal(size=400)
         found = Bootstrap(problems, seed=repeat, samples=200).mean(x)
-        low, high = ends(found)
+        low, high = interval(found)
         covered.append(low <= 0 <= high)
     assert 0.88 <= np.mean(covered) <= 0.99
 

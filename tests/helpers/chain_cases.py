@@ -25,11 +25,12 @@ NUM_LETTERS = 4
 START = 4  # what stands before the first letter
 
 
-def fill_drawn(episodes: list[Episode], cfg: Config, draw: Draw) -> tuple[list[Episode], list[int]]:
-    """(`fill_values` with continuations of `draw`, how many were drawn in each wave)."""
-    drawn_in: list[int] = []
+def simulation(draw: Draw, drawn_in: list[int]) -> Callable[..., list[np.ndarray]]:
+    """What stands for `draw_continuations`; it notes in `drawn_in` how many each call draws."""
 
-    def simulate(engine, params, graded, episodes, states, counts, *_: Any) -> list[np.ndarray]:
+    def simulate(
+        engine, params, graded, episodes, states, counts, cfg, *_: Any, **__: Any
+    ) -> list[np.ndarray]:
         wanted = [state for state, n in zip(states, counts, strict=True) for _ in range(n)]
         for state, sample in zip(wanted, draw(wanted), strict=True):
             result = sample.return_from(state.used, cfg.ppo.gamma)
@@ -38,10 +39,16 @@ def fill_drawn(episodes: list[Episode], cfg: Config, draw: Draw) -> tuple[list[E
         drawn_in.append(len(wanted))
         return []
 
+    return simulate
+
+
+def fill_drawn(episodes: list[Episode], cfg: Config, draw: Draw) -> tuple[list[Episode], list[int]]:
+    """(`fill_values` with continuations of `draw`, how many were drawn in each wave)."""
+    drawn_in: list[int] = []
     prompts = {episode.problem_id: episode.prompt for episode in episodes}
     problems = [(Problem(name, "", ""), prompt) for name, prompt in prompts.items()]
     engine = FakeEngine(lambda branch, k: ("", "eos"))
-    with mock.patch.object(vine, "draw_continuations", simulate):
+    with mock.patch.object(vine, "draw_continuations", simulation(draw, drawn_in)):
         filled = vine.fill_values(engine, {}, rewards_of(Task()), problems, episodes, cfg, 0)
     return filled, drawn_in
 
