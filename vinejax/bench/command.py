@@ -158,9 +158,7 @@ def measure_ranking(fixed: Fixed, solutions: Solutions) -> dict[str, RankingScor
     if fixed.critic is not None:
         after = critic_after(fixed, cfg, made.choices)
         pairs = zip(made.choices, after, strict=True)
-        predictions["critic"] = [
-            step_values(choice, list(x), cfg.ppo.gamma) for choice, x in pairs
-        ]
+        predictions["critic"] = [step_values(choice, list(x), cfg.ppo.gamma) for choice, x in pairs]
     return {
         name: ranking_scores(predicted, best, problems) for name, predicted in predictions.items()
     }
