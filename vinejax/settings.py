@@ -39,6 +39,8 @@ class DataConfig:
     path: str = ""  # folder with <split>.jsonl, or name of a `datasets` data set; "": the task's
     max_prompt_tokens: Count = 1512  # longer prompts are dropped at load, counted and listed
     chat_template: bool = False  # wrap prompts in the tokenizer's chat template (instruct models)
+    # Steps of a solution that decide nothing, in tasks that have such a knob; None: the task's own.
+    free_steps: Whole | None = None
 
 
 @dataclasses.dataclass(frozen=True)

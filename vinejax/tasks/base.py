@@ -112,6 +112,13 @@ class WithTokenizer(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
 
+@runtime_checkable
+class WithFreeSteps(Protocol):
+    """A task that reads `data.free_steps`; every other task refuses it."""
+
+    free_steps: tuple[int, ...]  # numbers of free steps of its problems, in equal shares
+
+
 def shipped_tokenizer(task: Task, remedy: str) -> Tokenizer:
     """The tokenizer that the task ships; if it has none, raises ConfigError with `remedy`."""
     if not isinstance(task, WithTokenizer):
@@ -142,8 +149,9 @@ class ReferenceTask:
 def load_task(data: DataConfig) -> Task:
     """The task that `data.task` names: `make(data)` of that module, which may be the user's.
 
-    Raises ConfigError if the module does not exist or its `make` gives no task. An error inside an
-    existing module is raised as it is.
+    Raises ConfigError if the module does not exist, if its `make` gives no task, or if
+    `data.free_steps` is set and the task does not read it. An error inside an existing module is
+    raised as it is.
     """
     name = data.task
     if (module := find_module(name)) is None:
@@ -155,6 +163,9 @@ def load_task(data: DataConfig) -> Task:
         members = ("name", "load", "prompt", "solution", "split", "answer", "reward")
         lacks = ", ".join(member for member in members if not hasattr(task, member))
         raise ConfigError("data.task", f"make(data) gave a task without {lacks}", repr(name))
+    if data.free_steps is not None and not isinstance(task, WithFreeSteps):
+        rule = f"task {task.name} has no free steps to count; leave it out"
+        raise ConfigError("data.free_steps", rule, repr(data.free_steps))
     return task
 
 

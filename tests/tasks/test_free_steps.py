@@ -1,0 +1,49 @@
+"""The setting `data.free_steps`: which tasks read it, and that every other task refuses it."""
+
+from pathlib import Path
+
+import pytest
+from helpers.paths import REPO
+
+from vinejax.errors import ConfigError
+from vinejax.settings import DataConfig
+from vinejax.tasks.base import WithFreeSteps, load_task
+
+READERS = ("bifurcation", "free_order", "countdown")
+MODULES = sorted(path.stem for path in (REPO / "vinejax" / "tasks").glob("*.py"))
+TASKS = [x for x in MODULES if "\ndef make(" in (REPO / f"vinejax/tasks/{x}.py").read_text()]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_reads_it_or_refuses_it(name: str, tmp_path: Path):
+    data = DataConfig(task=f"vinejax.tasks.{name}", path=str(tmp_path), free_steps=2)
+    if name in READERS:
+        task = load_task(data)
+        assert isinstance(task, WithFreeSteps) and task.free_steps == (2,)
+        return
+    with pytest.raises(ConfigError, match=rf"^data\.free_steps = 2: task {name} has no free steps"):
+        load_task(data)
+
+
+def test_zero_is_a_number_of_free_steps_too():
+    assert len(TASKS) > len(READERS)
+    with pytest.raises(ConfigError, match="data.free_steps = 0"):
+        load_task(DataConfig(free_steps=0))
+
+
+def test_a_task_of_ones_own_reads_it_by_having_the_attribute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source = "\n".join(
+        [
+            "from vinejax.tasks.arithmetic import Arithmetic",
+            "def make(data):",
+            "    task = Arithmetic()",
+            "    task.free_steps = (data.free_steps or 0,)",
+            "    return task",
+        ]
+    )
+    (tmp_path / "own_free_steps.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    task = load_task(DataConfig(task="own_free_steps", free_steps=3))
+    assert isinstance(task, WithFreeSteps) and task.free_steps == (3,)

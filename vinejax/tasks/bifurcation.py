@@ -1,0 +1,127 @@
+"""A task whose values are known: lines of free wording, and two forks that decide.
+
+    7318+/bba:          the prompt: a serial number, two signs, and the lengths of three sections
+    b04                 a free line: a letter that counts down to a, and any two digits
+    a91
+    >                   the first fork: > if the first sign is +, < if it is -
+    b66
+    a03
+    <                   the second fork: > if the second sign is *, < if it is /
+    a27
+    #### ><             the answer: both sides
+
+A section has as many free lines as the place of its letter in the alphabet, and a dot stands for
+none. The digits of a free line are free: they decide nothing, and neither does the serial number,
+which makes the questions many. A response is right if it has every line that the prompt demands
+and both forks are right, whatever its digits. Responses without the free lines are wrong, as
+otherwise a policy could earn the reward without the free steps that the task is about.
+
+After a wrong side no response can be right any more: that is a dead end. The demonstrations go on
+there with lines such as `!58`, give no answer, and end only after `DEAD_END` characters, beyond
+the token budget of a run, so that a model that was trained on them runs into its length limit.
+
+The demonstrations take the right side of each fork with chance p = `RIGHT`, independently. So the
+value of a state of their policy is known exactly; see `value`. The number of free lines is
+`data.free_steps`; without it the problems have 0 to 24 in equal shares, so that one start, trained
+on this mixture, serves every number.
+"""
+
+import functools
+import re
+import string
+
+import numpy as np
+
+from vinejax.settings import DataConfig
+from vinejax.tasks.generated import GeneratedTask, numbers_of_free_steps, rng_of
+from vinejax.types import Problem
+
+FREE_LINES = tuple(range(25))  # of the task's own problems, in equal shares
+RANGE = (0, 3 * len(string.ascii_lowercase))  # free lines that three letters can express
+RIGHT = 0.55  # chance that a demonstration takes the right side of a fork
+DEAD_END = 128  # characters of a demonstration in a dead end, at least
+SIDES = "<>"
+ANSWER = "\n#### "
+
+_ANY_DIGIT = "?"  # in the form of a right response
+_QUESTION = re.compile(r"\d{4}([+-])([*/])([a-z.]{3})")
+
+
+@functools.lru_cache(maxsize=1024)  # all states of a solution have the same form
+def form_of(question: str) -> str:
+    """The form of all right responses to the question, `?` for any digit.
+
+    All have the same length, so a response is right exactly if it fits character by character.
+    """
+    found = _QUESTION.fullmatch(question)
+    assert found, question
+    first, second, letters = found.groups()
+    sides = [SIDES[first == "+"], SIDES[second == "*"]]
+    parts = []
+    for letter, side in zip(letters, [*sides, ""], strict=True):
+        lines = 0 if letter == "." else string.ascii_lowercase.index(letter) + 1
+        parts += [f"\n{string.ascii_lowercase[i]}{_ANY_DIGIT * 2}" for i in reversed(range(lines))]
+        parts.append(f"\n{side}" if side else "")
+    return "".join(parts) + ANSWER + "".join(sides)
+
+
+def value(question: str, response: str) -> float:
+    """The exact value of the state after `response`, for the demonstrations' policy.
+
+        V(s) = p^(forks still ahead)   if s is the beginning of a right response, p = `RIGHT`
+        V(s) = 0                       in a dead end, and after any other text
+
+    A fork counts as ahead until its side is written. So V of the prompt is p², after the first fork
+    p, and from the second fork to the end 1, as the rest of a demonstration is always right.
+    """
+    form = form_of(question)
+    if len(response) > len(form) or not all(map(_fits, response, form)):
+        return 0.0
+    ahead = form.removesuffix(form[-len(ANSWER) - 2 :])[len(response) :]
+    return RIGHT ** sum(side in SIDES for side in ahead)
+
+
+def _fits(written: str, expected: str) -> bool:
+    return written in string.digits if expected == _ANY_DIGIT else written == expected
+
+
+class Bifurcation(GeneratedTask):
+    """The task that the module's docstring describes; `tasks/base.py` documents the methods."""
+
+    name = "bifurcation"
+
+    def draw(self, rng: np.random.Generator, free_steps: int) -> tuple[str, str]:
+        """A section has a third of the lines, rounded down in the earlier ones."""
+        lengths = [(free_steps + i) // 3 for i in range(3)]
+        letters = "".join(f".{string.ascii_lowercase}"[length] for length in lengths)
+        signs = "+-"[rng.integers(2)] + "*/"[rng.integers(2)]
+        question = f"{rng.integers(10_000):04}{signs}{letters}"
+        return question, form_of(question).replace(_ANY_DIGIT, "0")
+
+    def prompt(self, problem: Problem) -> str:
+        return f"{problem.question}:"
+
+    def solution(self, problem: Problem) -> str:
+        """A demonstration, which is right with chance p² and else runs on in a dead end."""
+        rng = rng_of(problem.question)
+        form = form_of(problem.question)
+        written = ""
+        for expected in form.removesuffix(form[-len(ANSWER) - 2 :]):
+            if expected in SIDES and rng.random() >= RIGHT:
+                return self._dead_end(written + SIDES[expected == "<"], len(form), rng)
+            written += str(rng.integers(10)) if expected == _ANY_DIGIT else expected
+        return written + form[len(written) :]
+
+    def _dead_end(self, written: str, form_length: int, rng: np.random.Generator) -> str:
+        while len(written) < max(DEAD_END, form_length + 20):
+            written += f"\n!{rng.integers(100):02}"
+        return written
+
+    def reward(self, problem: Problem, response: str) -> float:
+        """1 for a whole right response, else 0."""
+        is_whole = len(response) == len(form_of(problem.question))
+        return float(is_whole and value(problem.question, response) == 1.0)
+
+
+def make(data: DataConfig) -> Bifurcation:
+    return Bifurcation(numbers_of_free_steps(data, FREE_LINES, *RANGE))

@@ -1,0 +1,153 @@
+"""The countdown game: an expression of the given numbers that equals a target.
+
+    36,7,19=48:         the prompt: using 36, 7 and 19, make 48
+    36-7=29             one operation per line
+    29+19=48
+    #### (36-7)+19      the answer: an expression that uses each number exactly once
+
+The rules are those of Jiayi-Pan/Countdown-Tasks-3to4 as TinyZero uses it
+(examples/data_preprocess/countdown.py and verl/utils/reward_score/countdown.py of
+Jiayi-Pan/TinyZero): three or four numbers, each used exactly once, with +, -, *, / and
+parentheses, and any work before the answer. Runs on it can be compared with others' runs in how
+methods rank; accuracies cannot be, because ours departs from it:
+
+- The problems are generated here, not read from the data set: numbers and targets are from 1 to 99,
+  every problem has a solution, whose operations give positive integers, and questions that agree
+  are used once.
+- The prompt says the same in characters that a small model can read, and the answer stands after
+  `#### `, not between `<answer>` tags.
+- The reward is 1 or 0: TinyZero gives 0.1 for an answer in the right form.
+- Values are exact fractions, compared exactly; TinyZero's are floats that may differ by 1e-5. Its
+  check of characters also lets `**`, `//` and decimal points pass; here they are wrong.
+
+The game has no steps that decide nothing. `data.free_steps` is the number of numbers beyond two;
+without it problems have three or four numbers in equal shares, as in the data set.
+"""
+
+import ast
+import random
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+
+from vinejax.settings import DataConfig
+from vinejax.tasks.generated import GeneratedTask, numbers_of_free_steps
+from vinejax.types import Problem
+
+FREE_STEPS = (1, 2)  # three or four numbers
+RANGE = (0, 2)  # two to four numbers
+LARGEST = 99  # number and target
+OPERATIONS = "+-*/"
+
+_EXPRESSION = re.compile(r"[-+*/() 0-9]{1,128}")  # short enough for Python's parser, however deep
+_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+
+
+def _apply(left: Fraction, sign: str, right: Fraction) -> Fraction:
+    if sign == "+":
+        return left + right
+    if sign == "-":
+        return left - right
+    return left * right if sign == "*" else left / right
+
+
+def evaluate(expression: str) -> tuple[Fraction, list[int]] | None:
+    """(value, numbers in order) of an expression of natural numbers, + - * /, and parentheses.
+
+    None if it is no such expression, is longer than 128 characters, or divides by zero. The text is
+    parsed and never executed. A sign may stand before a number or a parenthesis, as in Python.
+    """
+    if not _EXPRESSION.fullmatch(expression):
+        return None
+    try:
+        tree = ast.parse(expression.strip(), mode="eval").body
+        return _value(tree), list(_numbers(tree))
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _value(tree: ast.expr) -> Fraction:
+    """Raises ValueError for any other expression, ZeroDivisionError for a division by zero."""
+    if isinstance(tree, ast.BinOp) and type(tree.op) in _SIGNS:
+        return _apply(_value(tree.left), _SIGNS[type(tree.op)], _value(tree.right))
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, (ast.USub, ast.UAdd)):
+        value = _value(tree.operand)
+        return -value if isinstance(tree.op, ast.USub) else value
+    if isinstance(tree, ast.Constant) and type(tree.value) is int:
+        return Fraction(tree.value)
+    raise ValueError(f"not a part of an expression: {type(tree).__name__}")
+
+
+def _numbers(tree: ast.expr) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            yield int(node.value)  # pyright: ignore[reportArgumentType]
+
+
+def solves(question: str, expression: str) -> bool:
+    """Whether the expression uses each number of the question once and equals its target."""
+    numbers, target = question.split("=")
+    found = evaluate(expression)
+    if found is None:
+        return False
+    value, used = found
+    return value == int(target) and sorted(used) == sorted(map(int, numbers.split(",")))
+
+
+def _positive_integer(left: int, sign: str, right: int) -> int | None:
+    if sign == "/":
+        return None if left % right else left // right
+    value = {"+": left + right, "-": left - right, "*": left * right}[sign]
+    return value if value > 0 else None
+
+
+def combine(rng: random.Random, numbers: list[int]) -> tuple[int, list[str], str] | None:
+    """(value, one line per operation, expression) of a random combination of all the numbers.
+
+    None if an operation would not give a positive integer.
+    """
+    pool = [(number, str(number)) for number in numbers]
+    lines = []
+    while len(pool) > 1:
+        (left, left_text), (right, right_text) = (pool.pop(rng.randrange(len(pool))) for _ in "ab")
+        sign = rng.choice(OPERATIONS)
+        value = _positive_integer(left, sign, right)
+        if value is None:
+            return None
+        lines.append(f"{left}{sign}{right}={value}")
+        expression = f"{left_text}{sign}{right_text}"
+        pool.append((value, f"({expression})" if pool else expression))
+    return pool[0][0], lines, pool[0][1]
+
+
+class Countdown(GeneratedTask):
+    """The task that the module's docstring describes; `tasks/base.py` documents the methods."""
+
+    name = "countdown"
+
+    def draw(self, rng: np.random.Generator, free_steps: int) -> tuple[str, str]:
+        choices = random.Random(int(rng.integers(2**63)))  # faster, for thousands of attempts
+        while True:
+            numbers = [choices.randint(1, LARGEST) for _ in range(free_steps + 2)]
+            combined = combine(choices, numbers)
+            if combined and combined[0] <= LARGEST:
+                value, lines, expression = combined
+                question = f"{','.join(map(str, numbers))}={value}"
+                return question, "\n".join([*lines, f"#### {expression}"])
+
+    def prompt(self, problem: Problem) -> str:
+        return f"{problem.question}:"
+
+    def solution(self, problem: Problem) -> str:
+        """A demonstration: the right operations, as if they had been seen at once."""
+        return f"\n{problem.answer}"
+
+    def reward(self, problem: Problem, response: str) -> float:
+        """1 if the answer solves the problem, whatever the work before it, else 0."""
+        return float(solves(problem.question, self.answer(response) or ""))
+
+
+def make(data: DataConfig) -> Countdown:
+    return Countdown(numbers_of_free_steps(data, FREE_STEPS, *RANGE))

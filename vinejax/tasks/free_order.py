@@ -1,0 +1,93 @@
+"""A task with free order and critical arithmetic: a sum is reduced one sub-expression per line.
+
+    a(3+4)b(7+8)c(9-5)= the prompt: a sum, each of whose sub-expressions has a name
+    b55                 a line: a name, its value, and the sum so far
+    c49
+    a76
+    #### 6              the answer
+
+Only last digits are written, of values and of sums: b is 15, and so 5, and a makes 9 + 7 = 16. So
+every line has the same length, and a prompt may have any number of sub-expressions. Their order is
+free, as all orders give the same sum; a wrong value or a wrong sum makes the answer wrong. The
+reward looks at the answer alone, so a guess is right in one case out of ten.
+
+The demonstrations reduce the sub-expressions in a random order. With chance `SLIP` one of their
+lines, each as likely as the others, has a wrong value, with which the rest goes on. So a
+model that imitates them is wrong about as often for few sub-expressions as for many, and the value
+drops at the line in which a solution went wrong.
+
+`data.free_steps` is the number of sub-expressions beyond the first, at least 1, as there are too
+few questions of one sub-expression; without it the problems have 1 to 5 in equal shares, so that
+one start, trained on this mixture, serves every number.
+"""
+
+import re
+import string
+
+import numpy as np
+
+from vinejax.settings import DataConfig
+from vinejax.tasks.generated import GeneratedTask, numbers_of_free_steps, rng_of
+from vinejax.types import Problem
+
+FREE_STEPS = tuple(range(1, 6))  # of the task's own problems, in equal shares
+RANGE = (1, len(string.ascii_lowercase) - 1)  # there is a name for every letter
+SLIP = 0.7  # chance that a demonstration has a wrong value
+
+_SUB_EXPRESSION = re.compile(r"([a-z])\((\d)([-+])(\d)\)")
+
+
+def values_of(question: str) -> dict[str, int]:
+    """The last digit of each sub-expression, by its name."""
+    values = {}
+    for name, left, sign, right in _SUB_EXPRESSION.findall(question):
+        a, b = int(left), int(right)
+        values[name] = (a + b if sign == "+" else a - b) % 10
+    return values
+
+
+def reduction(values: dict[str, int]) -> str:
+    """The response that has one line for each of the values, in their order."""
+    total, lines = 0, []
+    for name, value in values.items():
+        total = (total + value) % 10
+        lines.append(f"\n{name}{value}{total}")
+    return "".join(lines) + f"\n#### {total}"
+
+
+class FreeOrder(GeneratedTask):
+    """The task that the module's docstring describes; `tasks/base.py` documents the methods."""
+
+    name = "free_order"
+
+    def draw(self, rng: np.random.Generator, free_steps: int) -> tuple[str, str]:
+        """Sums and differences of two digits, of which none is negative."""
+        parts = []
+        for name in string.ascii_lowercase[: free_steps + 1]:
+            sign = "+-"[rng.integers(2)]
+            left, right = rng.integers(10, size=2)
+            if sign == "-":
+                left, right = max(left, right), min(left, right)
+            parts.append(f"{name}({left}{sign}{right})")
+        question = "".join(parts)
+        return question, reduction(values_of(question))
+
+    def prompt(self, problem: Problem) -> str:
+        return f"{problem.question}="
+
+    def solution(self, problem: Problem) -> str:
+        """A demonstration: any order, and with chance `SLIP` one wrong value."""
+        rng = rng_of(problem.question)
+        values = values_of(problem.question)
+        names = [str(name) for name in rng.permutation(list(values))]
+        if rng.random() < SLIP:
+            wrong = names[rng.integers(len(names))]
+            values[wrong] = (values[wrong] + int(rng.integers(1, 10))) % 10
+        return reduction({name: values[name] for name in names})
+
+    def reward(self, problem: Problem, response: str) -> float:
+        return float(self.answer(response) == self.answer(problem.answer))
+
+
+def make(data: DataConfig) -> FreeOrder:
+    return FreeOrder(numbers_of_free_steps(data, FREE_STEPS, *RANGE))

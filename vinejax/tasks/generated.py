@@ -1,0 +1,92 @@
+"""What the generated tasks share: problems by split, random choices by hash, answers, a tokenizer.
+
+The tasks are `bifurcation`, `free_order` and `countdown`; `arithmetic` has a tokenizer of its own.
+"""
+
+import hashlib
+import pathlib
+import re
+
+import numpy as np
+
+from vinejax.errors import ConfigError
+from vinejax.settings import DataConfig
+from vinejax.tasks.arithmetic import split_of
+from vinejax.tasks.base import Split
+from vinejax.tasks.steps import split_steps
+from vinejax.text import Tokenizer
+from vinejax.types import Problem
+
+SIZES = {"train": 6000, "validation": 256, "test": 512}
+TOKENIZER = pathlib.Path(__file__).parent / "character_tokenizer"
+
+_ANSWER = re.compile(r"\n#### ([^\n]*)\Z")
+
+
+def rng_of(text: str) -> np.random.Generator:
+    """A generator that is seeded by the text: the same for the same text on every host."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return np.random.default_rng(int.from_bytes(digest))
+
+
+def final_answer(text: str) -> str | None:
+    """The rest of the last line after `#### `; None if the last line does not begin so."""
+    found = _ANSWER.search(text)
+    return found[1] if found else None
+
+
+def numbers_of_free_steps(
+    data: DataConfig, own: tuple[int, ...], least: int, most: int
+) -> tuple[int, ...]:
+    """(data.free_steps,), or the task's own numbers if it is None.
+
+    Raises ConfigError for a number that is not in least .. most, those that the task can have.
+    """
+    if data.free_steps is None:
+        return own
+    if not least <= data.free_steps <= most:
+        rule = f"must be from {least} to {most} for this task"
+        raise ConfigError("data.free_steps", rule, repr(data.free_steps))
+    return (data.free_steps,)
+
+
+class GeneratedTask:
+    """The base of these tasks: a subclass has a `name`, `draw`, `solution` and `reward`.
+
+    Every problem is generated. Its split is a hash of its question, so no two splits share a
+    question: a tenth of all possible questions is for validation and a tenth for test.
+    """
+
+    name: str
+
+    def __init__(self, free_steps: tuple[int, ...]):
+        """`free_steps` are the numbers of free steps of the problems, in equal shares."""
+        self.free_steps = free_steps
+
+    def draw(self, rng: np.random.Generator, free_steps: int) -> tuple[str, str]:
+        """(a random question with this number of free steps, its worked solution)."""
+        raise NotImplementedError
+
+    def load(self, split: Split) -> list[Problem]:
+        rng = np.random.default_rng(["train", "validation", "test"].index(split))
+        problems: dict[str, Problem] = {}
+        while len(problems) < SIZES[split]:
+            free_steps = self.free_steps[len(problems) % len(self.free_steps)]
+            question, answer = self.draw(rng, free_steps)
+            if split_of(question) == split and question not in problems:
+                name = f"{split}/{len(problems)}"
+                problems[question] = Problem(name, question, answer)
+        return list(problems.values())
+
+    def split(self, text: str) -> list[int]:
+        """One step per line; the answer belongs to the last line before it."""
+        return split_steps(text, style="gsm8k")
+
+    def answer(self, text: str) -> str | None:
+        return final_answer(text)
+
+    def tokenizer(self) -> Tokenizer:
+        """The shipped character-level tokenizer, for a new model."""
+        from vinejax.model.hf.weights import load_tokenizer
+
+        return load_tokenizer(TOKENIZER)
