@@ -1,11 +1,12 @@
 """The runs of an experiment, in order, from its table and from what was measured so far."""
 
+import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from records import Record, key_of
-from variants import AS_LONG_AS, LONGER, SIZES, TASKS, VARIANTS, Experiment, Fields, Trial
+from variants import LONGER, SIZES, TASKS, VARIANTS, Experiment, Fields, Trial
 
 PARTS = ("seconds", "sweep", "comparison", "dose")
 FIRST_TRIAL = Trial(1.0, 1e-4)  # the settings under which seconds are measured
@@ -27,12 +28,13 @@ class Planned(NamedTuple):
         return key_of(self._asdict())
 
 
-def plan(experiment: Experiment, records: list[Record], seconds: Seconds) -> list[Planned]:
+def plan(experiment: Experiment, records: list[Record]) -> list[Planned]:
     """All runs, in the order in which they are made.
 
     Those of the comparison and of dose and response have the settings that the sweep in `records`
-    found best, and the longer variants as many iterations as `seconds` says.
+    found best, and the longer variants as many iterations as the seconds in `records` say.
     """
+    seconds = measured_seconds(experiment, records)
     best = {
         (task, variant): best_trial(experiment, task, variant, records)
         for task in experiment.tasks
@@ -44,6 +46,12 @@ def plan(experiment: Experiment, records: list[Record], seconds: Seconds) -> lis
         *_comparison_runs(experiment, best, seconds),
         *_dose_runs(experiment, best),
     ]
+
+
+def measured_seconds(experiment: Experiment, records: Iterable[Record]) -> Seconds:
+    """The seconds of an iteration as they were measured under the plan; the last if repeated."""
+    planned = {run.key for run in _seconds_runs(experiment)}
+    return {(x["task"], x["variant"]): x["seconds"] for x in records if key_of(x) in planned}
 
 
 def missing(planned: list[Planned], records: list[Record]) -> list[Planned]:
@@ -126,21 +134,26 @@ def _comparison_runs(
                 overrides = trial and _overrides(experiment, task, variant, trial)
                 yield Planned("comparison", task, config, variant, seed, overrides)
             for variant in experiment.longer:
-                trial, shorter = best[task, LONGER[variant]], LONGER[variant]
-                iterations = equal_seconds(experiment, task, shorter, seconds)
+                base = LONGER[variant].base
+                trial = best[task, base]
+                iterations = equal_seconds(experiment, task, variant, seconds)
                 overrides = None
                 if trial and iterations:
-                    overrides = _overrides(experiment, task, shorter, trial)
+                    overrides = _overrides(experiment, task, base, trial)
                     overrides |= _length(experiment, iterations)
                 yield Planned("comparison", task, config, variant, seed, overrides)
 
 
-def equal_seconds(experiment: Experiment, task: str, variant: str, seconds: Seconds) -> int | None:
-    """Iterations of `variant` in the seconds of a run of `AS_LONG_AS`; None if not measured."""
-    if not {(task, variant), (task, AS_LONG_AS)} <= seconds.keys():
+def equal_seconds(experiment: Experiment, task: str, longer: str, seconds: Seconds) -> int | None:
+    """Iterations of a longer variant, which last at least as long as the variant that it equals.
+
+    None if the seconds of one of the two are not measured.
+    """
+    base, as_long_as = LONGER[longer]
+    if not {(task, base), (task, as_long_as)} <= seconds.keys():
         return None
-    ratio = seconds[task, AS_LONG_AS] / seconds[task, variant]
-    return max(experiment.iterations, round(experiment.iterations * ratio))
+    ratio = seconds[task, as_long_as] / seconds[task, base]
+    return max(experiment.iterations, math.ceil(experiment.iterations * ratio))
 
 
 def _dose_runs(

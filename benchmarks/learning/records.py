@@ -21,8 +21,6 @@ iteration of training, `low` and `high` are its quartiles, `load` is the machine
 
 import json
 import os
-import statistics
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +64,3 @@ def append_line(file: Path, record: Record) -> None:
         stream.write(line)
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def seconds_by_variant(lines: Iterable[Record]) -> dict[tuple[str, str], float]:
-    """Seconds of an iteration by (task, variant): the median of all that were measured."""
-    measured: dict[tuple[str, str], list[float]] = {}
-    for line in lines:
-        measured.setdefault((line["task"], line["variant"]), []).append(line["seconds"])
-    return {name: statistics.median(values) for name, values in measured.items()}

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from planning import PARTS, Planned, missing, plan
-from records import Record, append_line, read_lines, seconds_by_variant
+from records import Record, append_line, read_lines
 from variants import FULL, QUICK, Experiment
 
 from vinejax.runtime.workdir import PACKAGES, package_versions
@@ -169,9 +169,7 @@ class Slice:
 
 def wanted(experiment: Experiment, records: list[Record], part: str | None) -> list[Planned]:
     """The runs of the plan, or of one part of it, that are not done."""
-    measured = [record for record in records if record["part"] == "seconds"]
-    planned = plan(experiment, records, seconds_by_variant(measured))
-    chosen = [run for run in planned if part in (None, run.part)]
+    chosen = [run for run in plan(experiment, records) if part in (None, run.part)]
     return missing(chosen, records)
 
 
@@ -184,8 +182,7 @@ def expected_s(run: Planned, records: list[Record]) -> float:
 
 def listing(experiment: Experiment, records: list[Record]) -> str:
     """The plan by part, task and variant: runs, those done, and hours of one core for the rest."""
-    seconds = seconds_by_variant(x for x in records if x["part"] == "seconds")
-    planned = plan(experiment, records, seconds)
+    planned = plan(experiment, records)
     left = {run.key for run in missing(planned, records)}
     rows: dict[tuple[str, str, str], list[float]] = collections.defaultdict(lambda: [0, 0, 0.0])
     for run in planned:

@@ -48,9 +48,20 @@ VARIANTS: dict[str, Fields] = {
     "rloo": {"method": "rloo"},
 }
 
-# Variants with more iterations, until they have used the seconds of `AS_LONG_AS`: name -> variant.
-LONGER = {"grpo_seconds": "grpo", "rloo_seconds": "rloo"}
-AS_LONG_AS = "vineppo"
+
+class Longer(NamedTuple):
+    """A variant with more iterations: as many as `base` has in the seconds of `as_long_as`."""
+
+    base: str
+    as_long_as: str
+
+
+LONGER = {
+    "grpo_seconds": Longer("grpo", "vineppo"),
+    "rloo_seconds": Longer("rloo", "vineppo"),
+    "grpo_seconds_recommended": Longer("grpo", "recommended"),
+    "rloo_seconds_recommended": Longer("rloo", "recommended"),
+}
 
 BASELINES = ("grpo", "rloo")  # variants that all others are compared with
 

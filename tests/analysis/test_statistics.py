@@ -92,7 +92,7 @@ def test_the_same_scores_and_seed_give_the_same_interval():
     assert difference.low < difference.value < difference.high
 
 
-@pytest.mark.parametrize("scores", ([], [[]], [[0.5], []], [[[0.5]]], [0.5]))
+@pytest.mark.parametrize("scores", ([], [[]], [[0.5], []], [np.ones((2, 1))]))
 def test_scores_without_runs_are_refused(scores):
     with pytest.raises(ValueError, match="expected the scores of runs"):
         iqm_interval(scores)

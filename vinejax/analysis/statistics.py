@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 DRAWS = 10_000
-Scores = Sequence[ArrayLike]  # per task, the scores of its runs [n]
+Scores = Sequence[Sequence[float] | np.ndarray]  # per task, the scores of its runs [n]
 Drawn = list[np.ndarray]  # per task, [draws, n]
 
 

@@ -1,0 +1,142 @@
+"""Makes docs/results.md and its figures from the two files of measurements.
+
+    python benchmarks/learning/results.py [--measurements=FOLDER] [--docs=FOLDER] [--quick]
+
+The same files give the same bytes, figures included (with one version of matplotlib). What people
+wrote about the results is taken from `findings.md` beside the measurements; a number in it is a
+placeholder such as {{bifurcation.vineppo.episodes.accuracy}}, so that it cannot differ from the
+tables. An unknown placeholder is an error that lists those there are.
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+import sections
+from figures import write_figures
+from outcomes import Outcomes, at_equal, at_the_end, chosen_trial, outcomes
+from records import read_lines
+from variants import BASELINES, FULL, QUICK, TASKS, Experiment
+
+from vinejax.analysis.statistics import iqm_interval
+
+FOLDER = Path(__file__).parent
+PLACEHOLDER = re.compile(r"\{\{([^{}]*)\}\}")
+HEAD = """# Results
+
+Does step credit pay? Learning curves of VinePPO's variants and of the baselines on tasks with known
+credit, every variant with the learning rate and KL coefficient that one shared sweep found for it.
+Made by `python benchmarks/learning/results.py` from `benchmarks/learning/results.jsonl` and
+`seconds.jsonl`; [how to run it](../benchmarks/README.md#learning).
+"""
+
+
+def page(found: Outcomes, findings: str, figures: list[str]) -> str:
+    """The text of docs/results.md. Raises ValueError for an unknown placeholder in `findings`."""
+    lines = [HEAD]
+    if not found.used:
+        return HEAD + "\nNo run of the plan is recorded yet.\n"
+    if findings:
+        lines += [filled(findings, placeholders(found)).strip(), ""]
+    by_task = {f"curves_{task}": sections.task_title(task) for task in found.experiment.tasks}
+    for name in figures:
+        if name in by_task:
+            lines += [_figure(name, f"Validation accuracy on {by_task[name]}, over three axes"), ""]
+    lines += sections.equal_episodes(found)
+    lines += sections.equal_cost(found, "tokens", "generated tokens")
+    lines += sections.equal_cost(found, "seconds", "seconds")
+    lines += sections.dose_response(found)
+    if "dose" in figures:
+        lines += [_figure("dose", "Gain in test accuracy against the number of free steps"), ""]
+    lines += sections.sweep(found)
+    if found.seconds:
+        lines += sections.seconds(found)
+    lines += sections.what_was_run(found)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _figure(name: str, description: str) -> str:
+    return f"![{description}](results/{name}.png)\n([SVG](results/{name}.svg))"
+
+
+def filled(text: str, values: dict[str, str]) -> str:
+    """The text with its placeholders replaced."""
+    names = {match.strip() for match in PLACEHOLDER.findall(text)}
+    if unknown := sorted(names - values.keys()):
+        known = ", ".join(sorted(values))
+        raise ValueError(f"findings.md: no value for {', '.join(unknown)}; there are {known}")
+    return PLACEHOLDER.sub(lambda match: values[match[1].strip()], text)
+
+
+def placeholders(found: Outcomes) -> dict[str, str]:
+    """What findings.md can name: TASK.VARIANT.AXIS.WHAT, and dose.NUMBER.VARIANT.BASELINE."""
+    values = {"seeds": str(len(found.experiment.seeds))}
+    for task in found.experiment.tasks:
+        for variant in found.experiment.variants:
+            values |= _of_variant(found, task, variant)
+    for dose in found.experiment.doses:
+        for variant in found.experiment.dose_variants:
+            for baseline in BASELINES:
+                own = sections.dose_group(found, dose, variant)
+                other = sections.dose_group(found, dose, baseline)
+                if own and other and variant != baseline:
+                    gain = sections.points(at_the_end(own, other).gain)
+                    values[f"dose.{dose}.{variant}.{baseline}"] = gain
+    return values
+
+
+def _of_variant(found: Outcomes, task: str, variant: str) -> dict[str, str]:
+    values = {}
+    name = f"{task}.{variant}"
+    trial, group = chosen_trial(found, task, variant), found.compared(task, variant)
+    if trial is not None:
+        values[f"{name}.rate"] = f"{TASKS[task].learning_rate * trial.rate_factor:g}"
+        values[f"{name}.kl"] = f"{trial.kl_coef:g}"
+    if group is None:
+        return values
+    values[f"{name}.episodes.accuracy"] = sections.percent(iqm_interval([group.test]))
+    for baseline in BASELINES:
+        other = found.compared(task, baseline)
+        if other is None or variant == baseline:
+            continue
+        values[f"{name}.episodes.{baseline}"] = sections.chance(
+            at_the_end(group, other).improvement
+        )
+        for axis in ("tokens", "seconds"):
+            longer = found.as_long(group, baseline, axis)
+            if longer and (versus := at_equal(group, longer, axis)):
+                values[f"{name}.{axis}.{baseline}"] = sections.chance(versus.improvement)
+                values[f"{name}.{axis}.accuracy.{baseline}"] = sections.percent(versus.own)
+    return values
+
+
+def write_results(experiment: Experiment, measurements: Path, docs: Path) -> Path:
+    """Writes the page and its figures into the folder `docs`; returns the page's file."""
+    results = read_lines(measurements / "results.jsonl")
+    found = outcomes(experiment, results, read_lines(measurements / "seconds.jsonl"))
+    file = measurements / "findings.md"
+    findings = file.read_text(encoding="utf-8") if file.exists() else ""
+    figures = write_figures(found, docs / "results") if found.used else []
+    target = docs / "results.md"
+    target.write_text(page(found, findings, figures), encoding="utf-8")
+    return target
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--measurements", type=Path, help="folder of the two files")
+    parser.add_argument("--docs", type=Path, help="folder of the page")
+    parser.add_argument("--quick", action="store_true", help="of run.py --quick")
+    options = parser.parse_args()
+    quick = Path("runs/learning_quick")
+    measurements = options.measurements or (quick if options.quick else FOLDER)
+    docs = options.docs or (quick if options.quick else FOLDER.parents[1] / "docs")
+    try:
+        print(write_results(QUICK if options.quick else FULL, measurements, docs))
+    except ValueError as error:
+        sys.exit(f"results.py: error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""The sections of docs/results.md as lines of Markdown."""
+
+import collections
+import statistics
+from collections.abc import Iterable, Sequence
+
+from outcomes import (
+    Group,
+    Outcomes,
+    at_equal,
+    at_the_end,
+    chosen_trial,
+    mean_improvement,
+    sweep_scores,
+)
+from records import Record
+from variants import BASELINES, LONGER, SIZES, TASKS, VARIANTS, Trial
+
+from vinejax.analysis.statistics import Estimate, iqm_interval
+
+CONTROL = "arithmetic"
+NONE = "–"
+NAMES = {"grpo": "GRPO", "rloo": "RLOO"}
+
+
+def percent(estimate: Estimate) -> str:
+    """'66.1% (63.0 to 68.2)'."""
+    value, low, high = (100 * x for x in estimate)
+    return f"{value:.1f}% ({low:.1f} to {high:.1f})"
+
+
+def points(estimate: Estimate) -> str:
+    """A difference of accuracies in percentage points: '+4.1 (−0.2 to +8.0)'."""
+    value, low, high = (f"{100 * x + 0.0:+.1f}".replace("-", "−") for x in estimate)
+    return f"{value} ({low} to {high})"
+
+
+def chance(estimate: Estimate) -> str:
+    """'0.83 (0.62 to 0.97)'."""
+    return f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
+
+
+def scientific(value: float) -> str:
+    """'2.5e-4'."""
+    mantissa, _, exponent = f"{value:.6e}".partition("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A Markdown table, followed by an empty line."""
+    lines = [header, ["---"] * len(header), *rows]
+    return [*("| " + " | ".join(cells) + " |" for cells in lines), ""]
+
+
+def task_title(task: str) -> str:
+    return f"{task}, the control" if task == CONTROL else task
+
+
+def what_was_run(found: Outcomes) -> list[str]:
+    """Machines, commits, dates, commands, sizes and variants, all from the records."""
+    lines = ["## What was run", ""]
+    all_records = [*found.used, *found.seconds]
+    dates = sorted(record["date"] for record in all_records)
+    lines += [f"From {dates[0]} to {dates[-1]}.", ""]
+    lines += _counted("machine", (_machine(record) for record in all_records))
+    lines += _counted("commit", (f"`{record['commit']}`" for record in all_records))
+    lines += _counted("command", (f"`{record['command']}`" for record in all_records))
+    sizes = ", ".join(f"`{name}={value}`" for name, value in SIZES.items())
+    iterations = found.experiment.iterations
+    lines += [f"Every run has {iterations} iterations, the longer ones excepted, and {sizes}.", ""]
+    rows = []
+    for name in found.experiment.variants:
+        settings = ", ".join(f"`{field}={value}`" for field, value in VARIANTS[name].items())
+        rows.append([name, settings])
+    for name in found.experiment.longer:
+        rows.append([name, f"{LONGER[name].base} for the seconds of {LONGER[name].as_long_as}"])
+    return lines + table(["variant", "settings"], rows) + _progress(found)
+
+
+def _progress(found: Outcomes) -> list[str]:
+    planned = collections.Counter(run.part for run in found.planned)
+    done = collections.Counter(run["part"] for run in found.used)
+    done["seconds"] = len(found.seconds)
+    rows = [[part, str(done[part]), str(count)] for part, count in planned.items()]
+    return table(["part", "runs recorded", "runs planned"], rows)
+
+
+def _counted(title: str, texts: Iterable[str]) -> list[str]:
+    counts = sorted(collections.Counter(texts).items())
+    return table([title, "runs"], [[text, str(count)] for text, count in counts])
+
+
+def _machine(record: Record) -> str:
+    machine = record["machine"]
+    versions = ", ".join(f"{name} {machine[name]}" for name in ("python", "jax", "numpy"))
+    size = f"{machine['cores']} cores, {machine['memory_gib']:g} GiB"
+    return f"{machine['cpu']}, {size}, {versions}"
+
+
+def equal_episodes(found: Outcomes) -> list[str]:
+    """A table per task of test accuracies at the end, and one over tasks."""
+    lines = ["## At equal policy-gradient episodes", ""]
+    lines += [
+        "Test accuracy of the last policy: interquartile mean over seeds, with 95% intervals of a",
+        "stratified bootstrap; and the probability that a run is better than one of the baseline.",
+        "",
+    ]
+    against = [f"P(better than {NAMES[name]})" for name in BASELINES]
+    for task in found.experiment.tasks:
+        rows = []
+        for variant in found.experiment.variants:
+            group = found.compared(task, variant)
+            if group is not None:
+                versus = [_end_cell(found, group, baseline) for baseline in BASELINES]
+                tokens = statistics.median(run["curve"]["tokens"][-1] for run in group.runs)
+                test = percent(iqm_interval([group.test]))
+                rows.append([variant, str(len(group.runs)), test, *versus, f"{tokens:,.0f}"])
+        header = ["variant", "seeds", "test accuracy", *against, "generated tokens, median"]
+        lines += [f"### {task_title(task)}", "", *(table(header, rows) if rows else [NONE, ""])]
+    return lines + _over_tasks(found, against)
+
+
+def _end_cell(found: Outcomes, group: Group, baseline: str) -> str:
+    other = found.compared(group.task, baseline)
+    if other is None or group.variant == baseline:
+        return NONE
+    return chance(at_the_end(group, other).improvement)
+
+
+def _over_tasks(found: Outcomes, against: list[str]) -> list[str]:
+    tasks = [task for task in found.experiment.tasks if task != CONTROL]
+    rows = []
+    for variant in found.experiment.variants:
+        cells = []
+        for baseline in BASELINES:
+            pairs = [
+                (own, other)
+                for task in tasks
+                if (own := found.compared(task, variant)) is not None
+                and (other := found.compared(task, baseline)) is not None
+            ]
+            is_whole = len(pairs) == len(tasks) and variant != baseline and pairs
+            cells.append(chance(mean_improvement(pairs)) if is_whole else NONE)
+        if set(cells) != {NONE}:
+            rows.append([variant, *cells])
+    if not rows:
+        return []
+    title = f"### Mean over tasks without the control ({', '.join(tasks)})"
+    return [title, "", *table(["variant", *against], rows)]
+
+
+def equal_cost(found: Outcomes, axis: str, unit: str) -> list[str]:
+    """A table per task at equal tokens or seconds, variant by variant against both baselines."""
+    lines = [f"## At equal {unit}", ""]
+    lines += [
+        "Validation accuracy where the first run of the two groups ends, linear between two",
+        "evaluations. A baseline is the shortest of its variants whose runs last as long, or else",
+        "the longest. A run that is cut short there has a learning rate that has not decayed yet;",
+        "each column of accuracies says what share of the runs was done.",
+        "",
+    ]
+    header = ["variant"]
+    for baseline in BASELINES:
+        name = NAMES[baseline]
+        header += [unit, "accuracy", name, f"P(better than {name})"]
+    for task in found.experiment.tasks:
+        rows = []
+        for variant in found.experiment.variants:
+            group = found.compared(task, variant)
+            if group is None or variant in BASELINES:
+                continue
+            cells = []
+            for baseline in BASELINES:
+                other = found.as_long(group, baseline, axis)
+                cells += _cost_cells(group, other, axis)
+            rows.append([variant, *cells])
+        lines += [f"### {task_title(task)}", "", *(table(header, rows) if rows else [NONE, ""])]
+    return lines
+
+
+def _cost_cells(group: Group, other: Group | None, axis: str) -> list[str]:
+    versus = None if other is None else at_equal(group, other, axis)
+    if versus is None or other is None:
+        return [NONE] * 4
+
+    def accuracy(of: Group, there: Estimate) -> str:
+        share = versus.at / (of.total(axis) or versus.at)
+        return f"{percent(there)}, {share:.0%} of {of.variant}"
+
+    own, theirs = accuracy(group, versus.own), accuracy(other, versus.other)
+    return [f"{versus.at:,.0f}", own, theirs, chance(versus.improvement)]
+
+
+def dose_response(found: Outcomes) -> list[str]:
+    """Gain in test accuracy against the number of free steps."""
+    experiment = found.experiment
+    if not experiment.doses:
+        return []
+    lines = ["## Dose and response", ""]
+    lines += [
+        f"Test accuracy on {experiment.dose_task} by its number of free steps, and its gain in",
+        "percentage points. The settings are those that the sweep found for the comparison.",
+        "",
+    ]
+    tested = [name for name in experiment.dose_variants if name not in BASELINES]
+    header = ["free steps", *experiment.dose_variants]
+    header += [f"{name} over {NAMES[other]}" for name in tested for other in BASELINES]
+    rows = []
+    for dose in experiment.doses:
+        groups = {name: dose_group(found, dose, name) for name in experiment.dose_variants}
+        accuracies = [percent(iqm_interval([g.test])) if g else NONE for g in groups.values()]
+        gains = []
+        for name in tested:
+            for baseline in BASELINES:
+                own, other = groups.get(name), groups.get(baseline)
+                gains.append(points(at_the_end(own, other).gain) if own and other else NONE)
+        rows.append([str(dose), *accuracies, *gains])
+    return lines + table(header, rows)
+
+
+def dose_group(found: Outcomes, dose: int, variant: str) -> Group | None:
+    file = TASKS[found.experiment.dose_task].config.partition(":")[0]
+    return found.find("dose", f"{file}:{dose}", variant)
+
+
+def sweep(found: Outcomes) -> list[str]:
+    """All trials of every task and variant; the chosen ones in bold."""
+    seeds = ", ".join(map(str, found.experiment.sweep_seeds))
+    lines = ["## The sweep", ""]
+    lines += [
+        f"Mean validation accuracy over the second half of the iterations and the seeds {seeds},",
+        "which the comparison does not use. The comparison has the settings of the trial in bold.",
+        "",
+    ]
+    for task in found.experiment.tasks:
+        rate = TASKS[task].learning_rate
+        header = ["variant", *(_trial_title(trial, rate) for trial in found.experiment.trials)]
+        rows = []
+        for variant in found.experiment.variants:
+            scores, best = sweep_scores(found, task, variant), chosen_trial(found, task, variant)
+            cells = []
+            for trial in found.experiment.trials:
+                cell = f"{scores[trial]:.1%}" if trial in scores else NONE
+                cells.append(f"**{cell}**" if trial == best else cell)
+            rows.append([variant, *cells])
+        lines += [f"### {task_title(task)}", "", *table(header, rows)]
+    return lines
+
+
+def _trial_title(trial: Trial, rate: float) -> str:
+    return f"rate {scientific(rate * trial.rate_factor)}, KL {scientific(trial.kl_coef)}"
+
+
+def seconds(found: Outcomes) -> list[str]:
+    """Seconds of an iteration by task and variant."""
+    lines = ["## Seconds of an iteration", ""]
+    lines += [
+        "Median and quartiles over the iterations of one run on one core, measured alone; a run",
+        "counts as its iterations times the median. Evaluation and compilation do not count.",
+        "",
+    ]
+    base = {x["task"]: x["seconds"] for x in found.seconds if x["variant"] == "grpo"}
+    rows = []
+    for line in found.seconds:
+        seconds = f"{line['seconds']:.3f} ({line['low']:.3f} to {line['high']:.3f})"
+        ratio = f"{line['seconds'] / base[line['task']]:.2f}" if line["task"] in base else NONE
+        tokens = f"{line['tokens']:,.0f}"
+        rows.append([line["task"], line["variant"], seconds, ratio, tokens, f"{line['load']:g}"])
+    header = ["task", "variant", "seconds", "over GRPO", "tokens, mean", "load at the start"]
+    return lines + table(header, rows)

@@ -1,0 +1,304 @@
+"""benchmarks/learning: the plan of runs, slices that stop and go on, and the page of results."""
+
+import argparse
+import hashlib
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from helpers.learning_records import record_of, recorded
+from helpers.paths import REPO
+
+from vinejax.config import FIELD_NAMES
+
+LEARNING = REPO / "benchmarks" / "learning"
+MODULES = ("variants", "records", "planning", "outcomes", "sections", "results", "run", "one_run")
+GAINS = {"vineppo": 0.7, "recommended": 0.65, "grpo": 0.5, "rloo": 0.5}
+
+
+@pytest.fixture(scope="module")
+def learning() -> Iterator[Any]:
+    """The modules of benchmarks/learning, which are scripts and no package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(LEARNING)
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
+        for name in (*MODULES, "figures"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def small(learning) -> Any:
+    """An experiment of few seeds and variants, with all parts."""
+    return learning.variants.Experiment(
+        tasks=("arithmetic", "bifurcation"),
+        variants=("vineppo", "recommended", "grpo", "rloo"),
+        seeds=(1, 2, 3),
+        doses=(0, 12),
+        dose_seeds=(1, 2),
+    )
+
+
+def accuracy(run: Any) -> float:
+    """Known numbers: on the control all variants are alike, and seed s adds s percent."""
+    base = run.variant.partition("_seconds")[0]
+    level = 0.5 if run.task == "arithmetic" else GAINS[base]
+    if run.config.endswith(":0"):
+        level = 0.5  # without free steps there is no gain
+    is_best = run.overrides["kl.coef"] == 1e-2 and run.overrides["optimizer.learning_rate"] == 5e-4
+    return (
+        level + (run.seed if run.seed < 1000 else 0) / 100 + 0.1 * is_best * (run.part == "sweep")
+    )
+
+
+@pytest.fixture(scope="module")
+def records(learning, small) -> list[dict[str, Any]]:
+    return recorded(learning.planning.plan, small, accuracy)
+
+
+@pytest.fixture(scope="module")
+def measured(learning, small, records, tmp_path_factory) -> tuple[Path, Path]:
+    """(folder of the measurements, folder of the page made from them)."""
+    folder, docs = tmp_path_factory.mktemp("measured"), tmp_path_factory.mktemp("docs")
+    for record in records:
+        name = "seconds" if record["part"] == "seconds" else "results"
+        learning.records.append_line(folder / f"{name}.jsonl", record)
+    text = (
+        "## Findings\n\nAt equal episodes {{bifurcation.vineppo.episodes.grpo}}, {{seeds}} seeds.\n"
+    )
+    (folder / "findings.md").write_text(text)
+    learning.results.write_results(small, folder, docs)
+    return folder, docs
+
+
+def test_the_whole_plan_is_what_the_tables_say(learning):
+    """Runs differ from each other, name real fields, and give all variants as many trials."""
+    experiment = learning.variants.FULL
+    planned = learning.planning.plan(experiment, [])
+    assert len({run.key for run in planned}) == len(planned)
+    sweeps = [run for run in planned if run.part == "sweep"]
+    counts = {
+        (task, variant): sum((run.task, run.variant) == (task, variant) for run in sweeps)
+        for task in experiment.tasks
+        for variant in experiment.variants
+    }
+    assert set(counts.values()) == {len(experiment.trials) * len(experiment.sweep_seeds)}
+    assert not set(experiment.sweep_seeds) & set(experiment.seeds)
+    assert len(experiment.seeds) >= 10
+    for run in planned:
+        known = run.overrides or {}
+        assert set(known) <= set(FIELD_NAMES)
+        assert (REPO / "configs" / run.config.partition(":")[0]).exists()
+        # What depends on the sweep is not known before it.
+        assert bool(known) == (run.part in ("sweep", "seconds"))
+
+
+def test_the_comparison_has_the_settings_that_the_sweep_found(learning, small, records):
+    planning = learning.planning
+    assert planning.missing(planning.plan(small, records), records) == []
+    chosen = [run for run in planning.plan(small, records) if run.part == "comparison"]
+    for run in chosen:
+        if run.task == "bifurcation":
+            assert run.overrides["optimizer.learning_rate"] == 5e-4
+            assert run.overrides["kl.coef"] == 1e-2
+    # 0.4 s an iteration of VinePPO, 0.2 s of the recommended setting, 0.1 s of GRPO.
+    iterations = {run.variant: run.overrides["iterations"] for run in chosen}
+    assert (iterations["grpo"], iterations["vineppo"]) == (40, 40)
+    assert iterations["grpo_seconds"] == iterations["rloo_seconds"] == 160
+    assert iterations["grpo_seconds_recommended"] == 80
+    # Without one run of a sweep, its comparison and doses are not known.
+    lacking = [r for r in records if not (r["part"] == "sweep" and r["variant"] == "rloo")]
+    unknown = {run.variant for run in planning.plan(small, lacking) if run.overrides is None}
+    assert unknown == {"rloo", "rloo_seconds", "rloo_seconds_recommended"}
+
+
+def test_the_score_of_a_trial_is_of_the_second_half(learning):
+    curve = {"iteration": [0, 10, 20, 30, 40], "accuracy": [0.9, 0.9, 0.2, 0.4, 0.6]}
+    assert learning.planning.score({"iterations": 40, "curve": curve}) == pytest.approx(0.4)
+
+
+def test_a_line_that_was_cut_off_is_dropped_and_written_anew(learning, tmp_path):
+    file = tmp_path / "new" / "results.jsonl"
+    assert learning.records.read_lines(file) == []
+    learning.records.append_line(file, {"a": 1})
+    with file.open("a") as stream:
+        stream.write('{"a": 2')
+    assert learning.records.read_lines(file) == [{"a": 1}]
+    learning.records.append_line(file, {"a": 3})
+    assert learning.records.read_lines(file) == [{"a": 1}, {"a": 3}]
+    file.write_text('{"a": 1}\n{"a": \n{"a": 3}\n')
+    with pytest.raises(ValueError, match="results.jsonl:2: is damaged; delete the line"):
+        learning.records.read_lines(file)
+
+
+STUB = """
+import json, os, sys
+request = json.loads(sys.argv[1])
+if request["run"]["variant"] == "grpo" and request["run"]["part"] == "sweep":
+    sys.exit("no memory")
+part = request["run"]["part"]
+curve = {"iteration": [0, 20], "accuracy": [0.2, 0.5]}
+measured = {"iterations": 20, "curve": curve, "test": {"accuracy": 0.5}}
+if part == "seconds":
+    measured = {"iterations": 20, "seconds": 0.1, "low": 0.1, "high": 0.1, "tokens": 5.0}
+measured["pinned"] = len(os.sched_getaffinity(0))
+with open(sys.argv[2], "w") as file:
+    json.dump(measured, file)
+"""
+
+
+def slice_of(learning: Any, folder: Path, **options: Any) -> Any:
+    """A slice of the quick experiment with the child process replaced."""
+    (folder / "one_run.py").write_text(STUB)
+    given = {"minutes": 5.0, "jobs": 2, "part": None, "cache": ""} | options
+    files = learning.run.Files.under(folder)
+    return learning.run.Slice(files, learning.variants.QUICK, argparse.Namespace(**given))
+
+
+def test_a_slice_does_what_is_left_and_a_failed_run_leaves_nothing(
+    learning, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(learning.run, "FOLDER", tmp_path)
+    monkeypatch.setattr(learning.run, "POLL_S", 0.01)
+    first = slice_of(learning, tmp_path)
+    assert first.work(tmp_path) == 2  # both trials of GRPO, each tried once
+    assert "no memory" in capsys.readouterr().err
+    records = first.files.read()
+    parts = [(record["part"], record["variant"]) for record in records]
+    assert parts[:2] == [("seconds", "recommended"), ("seconds", "grpo")]
+    done = [("sweep", "recommended")] * 2 + [("comparison", "recommended")] * 3
+    assert sorted(parts[2:]) == sorted(done)
+    for record in records:
+        assert {"commit", "command", "machine", "date", "clock_s"} <= record.keys()
+    again = slice_of(learning, tmp_path)
+    assert again.work(tmp_path) == 2
+    assert again.files.read() == records
+    # A run that cannot end in time is not begun.
+    late = slice_of(learning, tmp_path, minutes=0.0)
+    assert late.work(tmp_path) == 0
+    listed = learning.run.listing(learning.variants.QUICK, records)
+    assert "all" in listed.splitlines()[-1] and " 12 " in listed.splitlines()[-1]
+
+
+def test_a_second_call_waits_for_its_turn(learning, tmp_path):
+    with learning.run.only_one(tmp_path):
+        with pytest.raises(SystemExit, match="another run.py is at work there"):
+            with learning.run.only_one(tmp_path):
+                pass
+
+
+def test_every_planned_configuration_is_valid(learning):
+    """Each variant of each task, as the child process makes it."""
+    planned = learning.planning.plan(learning.variants.FULL, [])
+    of_seconds = [run for run in planned if run.part == "seconds"]
+    for run in of_seconds:
+        cfg = learning.one_run.config_of(run._asdict(), "")
+        assert (cfg.seed, cfg.rollout.prompts * cfg.rollout.per_prompt) == (run.seed, 16)
+        assert cfg.method == run.overrides["method"]
+
+
+def test_the_page_has_the_known_numbers(measured):
+    text = (measured[1] / "results.md").read_text()
+    episodes, rest = text.split("## At equal generated tokens")
+    tokens, seconds = rest.split("## At equal seconds")
+    control, other = episodes.split("### bifurcation")
+    # Seeds 1 to 3 add 1, 2 and 3 percent; no score is left out of three, their mean is 2.
+    line = "| vineppo | 3 | 72.0% (71.0 to 73.0) | 1.00 (1.00 to 1.00) | 1.00 (1.00 to 1.00) |"
+    assert line in other
+    assert "| vineppo | 3 | 52.0% (51.0 to 53.0) | 0.50 (" in control
+    assert "At equal episodes 1.00 (1.00 to 1.00), 3 seeds." in episodes
+    # 16 s of both: at the end. In tokens GRPO's longest run ends at 16,000 of VinePPO's 36,000.
+    vineppo = next(x for x in seconds.split("### bifurcation")[1].splitlines() if "| vineppo" in x)
+    assert vineppo.startswith("| vineppo | 16 | 72.0% (71.0 to 73.0), 100% of vineppo | 52.0% (")
+    assert "100% of grpo_seconds |" in vineppo
+    vineppo = next(x for x in tokens.split("### bifurcation")[1].splitlines() if "| vineppo" in x)
+    at = 0.25 + (0.72 - 0.25) * 16_000 / 36_000
+    assert vineppo.startswith(f"| vineppo | 16,000 | {at:.1%} (")
+    assert "44% of vineppo | 52.0% (" in vineppo
+    assert "| 0 | 51.5% (51.0 to 52.0) |" in text and "| 0.0 (" not in text
+    assert "| 12 | 66.5% (66.0 to 67.0) | 51.5% (51.0 to 52.0) | 51.5%" in text
+    assert "+15.0 (+14.0 to +16.0)" in text
+    assert "| recommended | 3 |" in other and "**" in text
+    assert f"`{'c' * 40}`" in text and "Test CPU, 2 cores, 8 GiB" in text
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(x.relative_to(folder)): hashlib.sha256(x.read_bytes()).hexdigest() for x in files}
+
+
+def test_the_same_measurements_give_the_same_bytes(learning, small, records, measured, tmp_path):
+    """Also if the lines of the files are in another order, and beside lines of other plans."""
+    folder, docs = measured
+    shuffled = tmp_path / "measurements"
+    for record in reversed(records):
+        name = "seconds" if record["part"] == "seconds" else "results"
+        learning.records.append_line(shuffled / f"{name}.jsonl", record)
+    stale = dict(records[-1], overrides={"iterations": 7})
+    learning.records.append_line(shuffled / "results.jsonl", stale)
+    (shuffled / "findings.md").write_text((folder / "findings.md").read_text())
+    (tmp_path / "docs").mkdir()
+    learning.results.write_results(small, shuffled, tmp_path / "docs")
+    made = digests(docs)
+    assert digests(tmp_path / "docs") == made
+    assert sorted(Path(name).suffix for name in made) == [".md", *[".png"] * 3, *[".svg"] * 3]
+
+
+def test_findings_cannot_name_what_is_not_there(learning, small, records):
+    found = learning.outcomes.outcomes(small, records, [])
+    with pytest.raises(ValueError, match="no value for bifurcation.vinepo; there are arithm"):
+        learning.results.page(found, "{{bifurcation.vinepo}}", [])
+    empty = learning.outcomes.outcomes(small, [], [])
+    assert "No run of the plan is recorded yet." in learning.results.page(empty, "", [])
+
+
+def test_a_page_of_a_few_runs_leaves_gaps(learning, small, records):
+    """After the first slices there are no baselines, no seconds and no doses."""
+    few = [r for r in records if r["variant"] == "vineppo" and r["part"] in ("sweep", "comparison")]
+    page = learning.results.page(learning.outcomes.outcomes(small, few, []), "", [])
+    assert "| vineppo | 3 | 72.0% (71.0 to 73.0) | – | – |" in page
+    assert "## Seconds of an iteration" not in page
+
+
+def test_the_committed_page_is_that_of_the_committed_measurements(learning):
+    """After adding measurements: python benchmarks/learning/results.py"""
+    found = learning.outcomes.outcomes(
+        learning.variants.FULL,
+        learning.records.read_lines(LEARNING / "results.jsonl"),
+        learning.records.read_lines(LEARNING / "seconds.jsonl"),
+    )
+    page = (REPO / "docs" / "results.md").read_text(encoding="utf-8")
+    findings = LEARNING / "findings.md"
+    text = findings.read_text(encoding="utf-8") if findings.exists() else ""
+    figures = importlib.import_module("figures").names(found)
+    assert learning.results.page(found, text, figures) == page
+    for name in figures:
+        for suffix in ("png", "svg"):
+            assert (REPO / "docs" / "results" / f"{name}.{suffix}").exists()
+
+
+@pytest.mark.slow
+def test_a_planned_run_is_measured(learning, tmp_path):
+    """One real run of three iterations in a process of its own."""
+    planned = learning.planning.plan(learning.variants.QUICK, [])
+    run = next(run for run in planned if run.part == "sweep" and run.variant == "recommended")
+    short = {"iterations": 2, "eval.every": 1, "eval.problems": 4, "checkpoint.every": 2}
+    request = {"run": run._replace(overrides=run.overrides | short)._asdict(), "test_problems": 5}
+    request |= {"core": None, "cache": str(tmp_path / "cache")}
+    command = [sys.executable, str(LEARNING / "one_run.py"), json.dumps(request)]
+    output = tmp_path / "measured.json"
+    subprocess.run([*command, str(output)], check=True, capture_output=True)
+    measured = json.loads(output.read_text())
+    assert measured["curve"]["iteration"] == [0, 1, 2]
+    assert measured["curve"]["episodes"] == [0, 16, 32]
+    assert measured["curve"]["updates"] == [0, 4, 8] or measured["curve"]["updates"] == [0, 2, 4]
+    assert measured["curve"]["tokens"][2] > measured["curve"]["tokens"][1] > 0
+    counts = [int(digit) for digit in measured["test"]["correct"]]
+    assert len(counts) == 5 and max(counts) <= measured["test"]["samples"] == 2
+    assert measured["test"]["accuracy"] == pytest.approx(sum(counts) / 10)
+    assert record_of(run, 0.5).keys() >= measured.keys()
