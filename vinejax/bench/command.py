@@ -97,6 +97,9 @@ def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
         raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
     _say(f"credit: {len(fixed.problems)} problems, {cfg.bench.reference:,} reference solutions")
     reference = sample_reference(fixed, cfg)
+    if reference.product <= 0:
+        rule = "is too small: two gradients of half as many solutions have nothing in common"
+        raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
     trials, solutions = measure_gradients(fixed, cfg, configs, reference, _say)
     trained = training_seconds(fixed, cfg, solutions.episodes) / len(solutions.episodes)
     price = Price(solutions.seconds / solutions.tokens, trained / solutions.trained)
@@ -104,11 +107,7 @@ def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
     values = measure_values(fixed, configs, trials, solutions)
     _say("credit: next steps")
     ranking = measure_ranking(fixed, solutions)
-    try:
-        rows = rows_of(trials, solutions, reference, price, values)
-    except ValueError as error:
-        rule = f"is too small: {error}"
-        raise ConfigError("bench.reference", rule, repr(cfg.bench.reference)) from error
+    rows = rows_of(trials, solutions, reference, price, values)
     return Result(
         policy=policy,
         problems=len(fixed.problems),

@@ -112,7 +112,7 @@ class GradientError:
     error: Measure
     cosine: Measure  # a gradient of 0, as of equal rewards, counts as 0
     scale: Measure  # E ĝ·g / |g|²: 1 for an unbiased estimator of unscaled advantages
-    bias: float | None  # squared, relative; its own noise may put it below 0. None: one repeat
+    bias: float | None  # squared, relative; its own noise may put it below 0
     repeats: int
 
 
@@ -125,23 +125,21 @@ class Measured(NamedTuple):
 
 
 def gradient_error(measured: Measured, reference: float) -> GradientError:
-    """The error of an estimator, where `reference` is g₁·g₂.
+    """The error of an estimator, where `reference` is g₁·g₂, above 0.
 
-    Raises ValueError if that, or the mean of ĝ·g, is not positive: the reference is noise then, and
-    needs more solutions.
+    Where the mean of ĝ·g is not positive, as it may be for few repeats, error and bias are None.
     """
     draws = _draws(len(measured.squares))
     squares, along = np.asarray(measured.squares), np.asarray(measured.along)
-    error = error_draws(measured, reference)
     product = along.mean()
     lengths = np.sqrt(squares * reference)
     cosines = np.divide(along, lengths, out=np.zeros_like(along), where=lengths > 0)
     repeats, bias = len(squares), None
-    if repeats > 1:
+    if repeats > 1 and product > 0:
         between = (measured.summed - squares.sum()) / (repeats * (repeats - 1))
         bias = float(between * reference / product**2 - 1)
     return GradientError(
-        error=measure_of(error),
+        error=measure_of(error_draws(measured, reference)),
         cosine=measure_of(cosines[draws].mean(axis=1)),
         scale=measure_of(along[draws].mean(axis=1) / reference),
         bias=bias,
@@ -153,12 +151,12 @@ def error_draws(measured: Measured, reference: float) -> np.ndarray:
     """f64[1 + draws] the relative squared error, of all repeats and of bootstrap draws of them.
 
     Two estimators with as many repeats have the same draws, so that a ratio of the two is paired.
+    Not a number where the mean of ĝ·g is not positive, as it may be for few repeats.
     """
     draws = _draws(len(measured.squares))
     square = np.asarray(measured.squares)[draws].mean(axis=1)
     product = np.asarray(measured.along)[draws].mean(axis=1)
-    if reference <= 0 or product[0] <= 0:
-        raise ValueError("the reference gradient is noise")
+    product = np.where(product > 0, product, np.nan)
     return square * reference / product**2 - 1
 
 
@@ -169,8 +167,14 @@ def _draws(repeats: int) -> np.ndarray:
 
 
 def measure_of(draws: np.ndarray) -> Measure:
-    """The first of the draws, which is the sample's own, and the percentiles of the others."""
-    low, high = np.quantile(draws[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    """The first of the draws, which is the sample's own, and the percentiles of the others.
+
+    Draws that are not a number are left out; without the first the measure is not defined.
+    """
+    if not np.isfinite(draws[0]):
+        return Measure(None, None, None)
+    tail = (1 - LEVEL) / 2
+    low, high = np.nanquantile(draws, [tail, 1 - tail])
     return Measure(float(draws[0]), float(low), float(high))
 
 

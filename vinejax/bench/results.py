@@ -58,7 +58,7 @@ def rows_of(
     price: Price,
     values: dict[str, ValueScores],
 ) -> dict[str, Row]:
-    """A row for each estimator. Raises ValueError where the reference is noise."""
+    """A row for each estimator."""
     count = len(solutions.episodes)
     tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in trials.items()}
     trained = price.trained * solutions.trained

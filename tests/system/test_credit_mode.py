@@ -1,0 +1,87 @@
+"""--mode=credit on a run's workdir, with its critic."""
+
+import json
+
+import pytest
+from helpers import loop_cases as cases
+
+from vinejax.bench.command import chosen_estimators, credit_bench
+from vinejax.bench.estimators import ESTIMATORS, RUN, estimator_config
+from vinejax.errors import ConfigError
+from vinejax.train import train
+
+SIZES = {"problems": 3, "repeats": 3, "exact": 2, "reference": 240, "truth": 5, "states": 6}
+SIZES |= {"ranked": 6}
+
+
+def config(**bench):
+    bench = SIZES | bench
+    return cases.config(
+        method="ppo", iterations=1, values={"k": 9, "max_states": None}, bench=bench
+    )
+
+
+@pytest.mark.slow
+def test_a_run_with_a_critic(tmp_path, capsys):
+    train(config(), tmp_path)
+    names = ("rloo", "ppo", "vineppo_k3", "exact")
+    result = credit_bench(config(estimators=names), tmp_path)
+    record = json.loads((tmp_path / "credit" / "bench.json").read_text())
+    assert result.policy == record["policy"] == "checkpoints/1"
+    assert list(record["rows"]) == list(names)
+    assert record["reference_solutions"] == 240 and record["price"]["w"] > 0
+    for name, row in record["rows"].items():
+        assert row["gradient"]["repeats"] == (2 if name == "exact" else 3)
+        assert row["tokens"] > 0 and row["seconds"] > 0
+        assert row["values"]["states"] > 0
+    # The costs are those of the baseline, and of more tokens for an estimator that samples.
+    assert record["rows"]["rloo"]["token_cost"]["value"] == 1
+    assert record["rows"]["ppo"]["tokens"] == record["rows"]["rloo"]["tokens"]
+    assert record["rows"]["exact"]["tokens"] > record["rows"]["vineppo_k3"]["tokens"]
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in names) and "per trained token" in shown
+
+
+def test_estimators_have_nothing_of_the_runs_own_method():
+    cfg = cases.config(method="spo_chain", values={"k": 2, "max_states": 4})
+    assert estimator_config(cfg, RUN) == cfg
+    made = estimator_config(cfg, "vineppo_k3")
+    assert made.method == "vineppo" and made.values.k == 3 and made.values.max_states is None
+    assert estimator_config(cfg, "exact").values.k == cfg.bench.truth
+    assert estimator_config(cfg, "rloo").values == cases.config(values={"k": 9}).values.__class__()
+
+
+def test_all_that_a_run_can_have():
+    assert list(chosen_estimators(cases.config())) == list(ESTIMATORS)  # K = 3, one state
+    plain = cases.config(values={"k": 9, "max_states": None})
+    assert RUN not in chosen_estimators(plain)  # is `vineppo_k9`
+    on_trees = cases.config(method="treerl", values={"k": 9, "max_states": None})
+    assert RUN not in chosen_estimators(on_trees)
+
+
+@pytest.mark.parametrize(
+    ("name", "sections", "message"),
+    [
+        ("vineppo_k", {}, "nearest is 'vineppo_k"),
+        (RUN, {"method": "treerl", "values": {"k": 9, "max_states": None}}, "samples trees"),
+        (RUN, {"method": "sft", "values": {"k": 9, "max_states": None}}, "has no advantages"),
+        (RUN, {"train": {"on": "continuations"}}, "adds rows"),
+        (RUN, {"reset": {"source": "gold"}}, "begin elsewhere"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(name: str, sections: dict, message: str):
+    cfg = cases.config(bench={"estimators": (name,)}, **sections)
+    with pytest.raises(ConfigError, match=message) as raised:
+        chosen_estimators(cfg)
+    assert raised.value.field == "bench.estimators"
+
+
+def test_a_critic_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="needs a critic"):
+        credit_bench(config(estimators=("ppo",)), tmp_path / "new")
+
+
+def test_a_reference_of_too_few_solutions_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="at least 12") as raised:
+        credit_bench(config(reference=11, estimators=("rloo",)), tmp_path / "new")
+    assert raised.value.field == "bench.reference"
