@@ -14,8 +14,8 @@ ROOT = REPO / "vinejax"
 # where that is a package.
 LAYERS = [
     "main",  # the command line
-    "checks",  # of the configuration
     "bench",  # what each estimator's credit is worth, at a fixed policy
+    "checks",  # of the configuration
     "train",  # the loop
     "iterations",  # one iteration of each kind of method
     "context",  # what all kinds of iterations share
