@@ -22,7 +22,7 @@ setuptools.setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     packages=setuptools.find_packages(include=["vinejax", "vinejax.*"]),
-    package_data={"vinejax": ["tasks/*_tokenizer/*.json", "analysis/report/*.html.j2"]},
+    package_data={"vinejax": ["tasks/*_tokenizer/*.json", "analysis/*/*.html.j2"]},
     install_requires=requirements("requirements.txt"),
     extras_require={
         # On a TPU VM install this extra, never a bare libtpu: the pair must match.

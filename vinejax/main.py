@@ -1,7 +1,8 @@
 """VinePPO in JAX, from the command line.
 
     python -m vinejax.main --config=configs/tiny.py [--workdir=DIR]
-                           [--mode=train|eval|sft|export|plan] [--config.ppo.clip=0.1 ...]
+                           [--mode=train|eval|sft|export|credit|plan] [--config.ppo.clip=0.1 ...]
+    python -m vinejax.main --mode=compare RUN RUN ... [--workdir=DIR]
 
 --config    a Python file with get_config(); see configs/. FILE:ARGUMENT hands it an argument
 --config.X  overrides field X of it; vinejax/settings.py lists them all; 'none' unsets an integer
@@ -9,9 +10,10 @@
             runs/<name of the config file>. The same command again resumes the run.
 --mode      train (the default), eval (evaluate the newest checkpoint), sft (the supervised warm-up
             alone), export (write a Hugging Face folder, <workdir>/export), credit (measure what the
-            credit of each estimator is worth for the newest checkpoint, or the start) or plan (what
+            credit of each estimator is worth for the newest checkpoint, or the start), plan (what
             would fit on --config.topology=v5e:16x16, and how fast it could be, without devices;
-            status 1 if it does not fit)
+            status 1 if it does not fit) or compare (a page about the runs of two workdirs or more,
+            compare.html in --workdir, by default in the current folder; needs no --config)
 --policy    which checkpoint is exported: best (by validation; the default) or last
 """
 
@@ -38,6 +40,7 @@ MODES = {
     "export": ("vinejax.export", "export_run"),
     "credit": ("vinejax.bench.command", "credit_bench"),
     "plan": ("vinejax.plan.command", "plan_run"),
+    "compare": ("vinejax.analysis.compare", "compare_runs"),
 }
 FLAGS = flags.FLAGS
 
@@ -106,6 +109,8 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 def main(argv: list[str]) -> int:
     """Checks the configuration, then calls the function of the mode. Returns the exit status."""
+    if FLAGS.mode == "compare":
+        return compare(argv[1:])
     if len(argv) > 1:
         raise UserError(f"unexpected argument {argv[1]!r}: options start with --, see --help")
     if FLAGS.config is None:
@@ -119,6 +124,15 @@ def main(argv: list[str]) -> int:
     options = {"policy": FLAGS.policy} if FLAGS.mode == "export" else {}
     result = getattr(importlib.import_module(module), function)(cfg, workdir, **options)
     return int(result is False)  # a plan that does not fit
+
+
+def compare(runs: list[str]) -> int:
+    """`--mode=compare`, whose arguments are workdirs. Returns the exit status."""
+    if FLAGS.config is not None:
+        raise UserError("--mode=compare reads the settings from the runs; leave out --config")
+    module, function = MODES["compare"]
+    getattr(importlib.import_module(module), function)(runs, FLAGS.workdir or ".")
+    return 0
 
 
 def default_workdir(config: str) -> str:

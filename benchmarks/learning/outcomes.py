@@ -8,7 +8,7 @@ from planning import Planned, best_trial, measured_seconds, plan, score
 from records import Record, key_of
 from variants import LONGER, TASKS, Experiment, Trial
 
-from vinejax.analysis.learning import accuracy_at
+from vinejax.analysis.learning import accuracy_at, aligned
 from vinejax.analysis.statistics import (
     Estimate,
     improvement_interval,
@@ -199,8 +199,6 @@ def group_curve(group: Group, axis: str) -> GroupCurve | None:
     known = [own for own in positions if own is not None]
     if len(known) < len(group.runs):
         return None
-    curves = [run["curve"]["accuracy"] for run in group.runs]
-    x = [statistics.median(column) for column in zip(*known, strict=False)]
-    columns = list(zip(*curves, strict=False))
-    means = [interquartile_mean([column]) for column in columns]
-    return GroupCurve(x, means, iqm_interval([columns[-1]]))
+    columns = aligned(known, [run["curve"]["accuracy"] for run in group.runs])
+    means = [interquartile_mean([scores]) for _, scores in columns]
+    return GroupCurve([x for x, _ in columns], means, iqm_interval([columns[-1][1]]))

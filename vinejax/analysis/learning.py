@@ -1,6 +1,7 @@
 """Learning curves: validation accuracy over what a run had used when it was evaluated."""
 
 import bisect
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -67,3 +68,15 @@ def accuracy_at(x: Sequence[float], accuracy: Sequence[float], at: float) -> flo
         return accuracy[right]
     share = (at - x[left]) / (x[right] - x[left])
     return accuracy[left] + share * (accuracy[right] - accuracy[left])
+
+
+def aligned(
+    x: Sequence[Sequence[float]], accuracy: Sequence[Sequence[float]]
+) -> list[tuple[float, list[float]]]:
+    """The curves of several runs as one: (position, accuracies of the runs) per evaluation.
+
+    Evaluations are matched by their number, as far as every run has them; a position is the median
+    over the runs.
+    """
+    columns = zip(zip(*x, strict=False), zip(*accuracy, strict=False), strict=False)
+    return [(statistics.median(places), list(scores)) for places, scores in columns]

@@ -53,15 +53,17 @@ class Frame(NamedTuple):
 
 
 def fit_frame(
-    positions: Sequence[int],
+    positions: Sequence[float],
     extent: tuple[float, float],
     size: Size,
     log: bool = False,
     margin: float = 0.0,
+    whole: bool = True,
 ) -> Frame:
-    """A frame around data at `positions` whose values lie in `extent`.
+    """A frame around data at `positions`, ascending, whose values lie in `extent`.
 
-    `margin` is left free on both sides, in units of x: half the width of a bar.
+    `margin` is left free on both sides, in units of x: half the width of a bar. With `whole` the
+    ticks of x are whole numbers, such as those of iterations.
     """
     first, last = positions[0] - margin, positions[-1] + margin
     if first == last:  # a single position stands in the middle
@@ -71,11 +73,17 @@ def fit_frame(
     ends = [math.log10(v) if log else v for v in (labels[0], labels[-1])]
     shape = Frame(size, (first, last), (ends[0], ends[1]), [], [], log)
     steps = _round_steps(float(positions[0]), float(positions[-1]), size.x_ticks)
-    inside = [v for v in steps if positions[0] <= v <= positions[-1] and v == int(v)]
+    inside = [v for v in steps if positions[0] <= v <= positions[-1]]
+    if whole:
+        inside = [v for v in inside if v == int(v)]
     return shape._replace(
-        x_ticks=[(shape.x(v), f"{int(v):,}") for v in inside or positions[:1]],
+        x_ticks=[(shape.x(v), _x_label(v, whole)) for v in inside or positions[:1]],
         y_ticks=[(shape.y(v), text.tick_label(v)) for v in labels],
     )
+
+
+def _x_label(value: float, whole: bool) -> str:
+    return f"{int(value):,}" if whole else text.tick_label(value)
 
 
 def svg_path(points: Sequence[tuple[float, float]]) -> str:

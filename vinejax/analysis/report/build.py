@@ -51,7 +51,7 @@ def build_report(workdir: str | os.PathLike) -> epath.Path:
 
 def render_page(run: Run) -> str:
     """The page of a run as HTML, with as much of its episodes as fits `MAX_BYTES`."""
-    template = _environment().get_template("report.html.j2")
+    template = environment().get_template("report.html.j2")
     time = timing.time_chart(run.records)
     context: dict[str, object] = {
         "run": run,
@@ -69,6 +69,20 @@ def render_page(run: Run) -> str:
         if len(page.encode("utf-8")) <= MAX_BYTES:
             return page
     return template.render(context, vine=vines.vine_view(run.episodes, tightest))
+
+
+def environment(*folders: pathlib.Path) -> jinja2.Environment:
+    """Templates of these folders and of this one, with autoescape.
+
+    Text of a model is shown and never interpreted.
+    """
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader([*folders, pathlib.Path(__file__).parent]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def headline(records: list[Record], time: timing.TimeChart | None) -> Headline:
@@ -136,14 +150,3 @@ def _end(key: str, values: dict[str, float]) -> End:
 
 def _percent(value: float) -> float:
     return round(100 * min(1.0, max(0.0, value)), 1)
-
-
-def _environment() -> jinja2.Environment:
-    """Templates with autoescape: text of a model is shown and never interpreted."""
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
