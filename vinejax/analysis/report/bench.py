@@ -107,6 +107,8 @@ class Facts(NamedTuple):
     policy: str
     problems: str
     per_prompt: str
+    repeats: str  # of the estimator that has most
+    fewer: str  # 'exact in 4', the estimators that have fewer
     reward: str
     reference_solutions: str
     reference_error: str
@@ -177,6 +179,8 @@ RANKINGS = (
 )
 COSTS = {"second_cost": "in seconds", "token_cost": "in generated tokens"}
 
+REPEATS = "gradient/repeats"
+
 
 def bench_view(record: JsonObject) -> BenchView | None:
     """The view of a record; None if it has no estimator with a number."""
@@ -185,7 +189,7 @@ def bench_view(record: JsonObject) -> BenchView | None:
         return None
     ranking, note = _ranking(record.get("ranking"))
     return BenchView(
-        facts=_facts(record),
+        facts=_facts(record, found),
         panels=[panel for panel in (_error_panel(found), *_cost_panels(found)) if panel],
         meanings=[(e.name, MEANINGS[e.name]) for e in found if e.name in MEANINGS],
         table=[TableRow(e.name, [_cell(e, column) for column in COLUMNS]) for e in found],
@@ -210,7 +214,7 @@ def read_measure(raw: object) -> Measure | None:
 
 
 def _estimators(record: JsonObject) -> Iterator[Estimator]:
-    paths = [*(column.path for column in COLUMNS), *COSTS]
+    paths = [*(column.path for column in COLUMNS), *COSTS, REPEATS]
     for name, row in list(_mapping(record.get("rows")).items())[:MAX_ROWS]:
         read = {path: read_measure(_at(row, path)) for path in paths}
         bins = _at(row, "values/calibration")
@@ -223,11 +227,26 @@ def _estimators(record: JsonObject) -> Iterator[Estimator]:
         )
 
 
-def _facts(record: JsonObject) -> Facts:
+def _facts(record: JsonObject, found: Sequence[Estimator]) -> Facts:
+    def shown(path: str) -> str:
+        number = finite_number(_at(record, path))
+        return "" if number is None else text.three_digits(number)
+
     policy = record.get("policy")
-    numbers = [finite_number(_at(record, path)) for path in (*Facts._fields[1:-1], "price/w")]
-    shown = ["" if number is None else text.three_digits(number) for number in numbers]
-    return Facts(text.clip(policy, 80).text if isinstance(policy, str) else "", *shown)
+    repeats = {e.name: m.value for e in found if (m := e.measures.get(REPEATS)) is not None}
+    most = max(repeats.values(), default=None)
+    fewer = [f"{name} in {text.three_digits(n)}" for name, n in repeats.items() if n != most]
+    return Facts(
+        policy=text.clip(policy, 80).text if isinstance(policy, str) else "",
+        problems=shown("problems"),
+        per_prompt=shown("per_prompt"),
+        repeats="" if most is None else text.three_digits(most),
+        fewer=", ".join(fewer),
+        reward=shown("reward"),
+        reference_solutions=shown("reference_solutions"),
+        reference_error=shown("reference_error"),
+        w=shown("price/w"),
+    )
 
 
 def _error_panel(found: Sequence[Estimator]) -> Panel | None:
