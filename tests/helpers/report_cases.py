@@ -49,8 +49,9 @@ def write(
     metrics: list[dict[str, Any]] | str = "",
     episodes: dict[int, list[dict[str, Any]]] | None = None,
     config: dict[str, Any] | None = None,
+    bench: dict[str, Any] | str | None = None,
 ) -> str:
-    """The page of a workdir with these files."""
+    """The page of a workdir with these files; `bench` is the record of the credit bench."""
     if not isinstance(metrics, str):
         metrics = "".join(json.dumps(line) + "\n" for line in metrics)
     (workdir / "metrics.jsonl").write_text(metrics, encoding="utf-8")
@@ -60,6 +61,10 @@ def write(
         (workdir / f"episodes/{iteration}.jsonl").write_text(lines, encoding="utf-8")
     if config is not None:
         (workdir / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    if bench is not None:
+        (workdir / "credit").mkdir()
+        content = bench if isinstance(bench, str) else json.dumps(bench)
+        (workdir / "credit/bench.json").write_text(content, encoding="utf-8")
     return pathlib.Path(build_report(workdir)).read_text(encoding="utf-8")
 
 
@@ -77,3 +82,59 @@ def row(steps: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
 def nodes(source: str) -> list[float]:
     """Positions of the nodes of all stems, in percent of the axis."""
     return [float(x) for x in re.findall(r'class="node" style="left:([\d.]+)%', source)]
+
+
+def interval(value: float | None, low: float | None, high: float | None) -> dict[str, float | None]:
+    """A measure as the credit bench writes it."""
+    return {"value": value, "low": low, "high": high}
+
+
+def bench_row(
+    error: dict[str, float | None],
+    cost: dict[str, float | None],
+    repeats: int = 20,
+    **fields: Any,
+) -> dict[str, Any]:
+    """An estimator of a record, without values; its costs in seconds and in tokens are equal."""
+    gradient = {
+        "error": error,
+        "cosine": interval(0.75, 0.5, 0.875),
+        "bias": -0.125,
+        "repeats": repeats,
+    }
+    known = {"gradient": gradient, "tokens": 16.5, "seconds": 0.014}
+    return known | {"second_cost": cost, "token_cost": cost, "values": None} | fields
+
+
+def bench_record() -> dict[str, Any]:
+    """A small record of the credit bench: three estimators, of which one has values."""
+    empty = {"low": 0.9, "high": 1.0, "states": 0, "prediction": None, "truth": None}
+    values = {
+        "mae": interval(0.25, 0.2, 0.375),
+        "bias": interval(-0.0625, -0.125, 0.5),
+        "rank_correlation": interval(0.625, None, None),
+        "calibration": [
+            {"low": 0.0, "high": 0.1, "states": 16, "prediction": 0.0, "truth": 0.25},
+            {"low": 0.5, "high": 0.6, "states": 4, "prediction": 0.5, "truth": 0.75},
+            empty,
+        ],
+    }
+    scores = {"states": 13, "alternatives": 3.5, "top": interval(0.58, 0.45, 0.78)}
+    scores |= {"chance": interval(0.32, 0.26, 0.36), "ordered": interval(0.76, 0.6, 0.9)}
+    return {
+        "policy": "checkpoints/25",
+        "problems": 8,
+        "per_prompt": 4,
+        "reward": 0.344,
+        "reference_solutions": 2000,
+        "reference_error": 0.076,
+        "price": {"sampled": 0.001, "trained": 0.00375, "w": 3.75},
+        "rows": {
+            "rloo": bench_row(interval(0.66, 0.44, 0.93), interval(1.0, 1.0, 1.0)),
+            "vineppo_k9": bench_row(
+                interval(0.33, 0.25, 0.5), interval(0.7, 0.6, 0.8), values=values
+            ),
+            "exact": bench_row(interval(0.46, 0.46, 0.46), interval(34.0, 30.0, 40.0), 4),
+        },
+        "ranking": {"K = 1": scores, "critic": scores | {"top": interval(0.4, 0.3, 0.5)}},
+    }

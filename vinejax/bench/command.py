@@ -8,6 +8,7 @@ import numpy as np
 from etils import epath
 from rich.console import Console
 
+from vinejax.analysis.report import build_report
 from vinejax.baselines.critic import critic_values
 from vinejax.bench.estimators import (
     ESTIMATORS,
@@ -44,7 +45,8 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
     """Measures the estimators of `bench.estimators` and writes `<workdir>/credit/bench.json`.
 
     The policy is that of the workdir's newest checkpoint, or the start where there is none. Raises
-    ConfigError for an estimator that cannot be measured, or too few reference solutions.
+    ConfigError for an estimator that cannot be measured, or too few reference solutions. The report
+    of a workdir that has `metrics.jsonl` is made again, and shows the record.
     """
     configs = chosen_estimators(cfg)
     with open_session(cfg, path, splits=("train",)) as session:
@@ -189,7 +191,7 @@ def critic_after(fixed: Fixed, cfg: Config, choices: Sequence[Choice]) -> list[n
 
 
 def write_result(result: Result, workdir: epath.Path) -> None:
-    """Prints the tables and writes the record."""
+    """Prints the tables, writes the record, and shows it in the report of a run that has one."""
     folder = workdir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "bench.json"
@@ -198,7 +200,9 @@ def write_result(result: Result, workdir: epath.Path) -> None:
     if not console.is_terminal:
         console.width = WIDTH
     print_result(result, console)
-    console.print(f"in full: {file}", soft_wrap=True)
+    console.print(f"in full: {file}", soft_wrap=True, markup=False)
+    if (workdir / "metrics.jsonl").exists():
+        console.print(f"report: {build_report(workdir)}", soft_wrap=True, markup=False)
 
 
 def _say(line: str) -> None:

@@ -8,6 +8,7 @@ from vinejax.analysis.report import text
 
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 10.0, 12.0, 30.0  # room around the plot
 TINY = 1e-30  # an axis treats smaller values as zero
+MAX_TICKS = 7  # of a scale
 
 
 class Size(NamedTuple):
@@ -84,6 +85,64 @@ def fit_frame(
 
 def _x_label(value: float, whole: bool) -> str:
     return f"{int(value):,}" if whole else text.tick_label(value)
+
+
+def fit_square(values: Sequence[float], size: Size) -> Frame:
+    """A frame whose two axes have the same range, which holds [0, 1] and all values."""
+    labels = _round_steps(min(0.0, *values), max(1.0, *values), size.y_ticks)
+    ends = labels[0], labels[-1]
+    shape = Frame(size, ends, ends, [], [], log=False)
+    return shape._replace(
+        x_ticks=[(shape.x(v), text.tick_label(v)) for v in labels],
+        y_ticks=[(shape.y(v), text.tick_label(v)) for v in labels],
+    )
+
+
+class Scale(NamedTuple):
+    """A horizontal axis of a drawing of any width: places and ticks are in percent of its length.
+
+    `low` and `high` are the ends: values, or their decimal logarithms with `log`.
+    """
+
+    low: float
+    high: float
+    log: bool
+    ticks: list[tuple[float, str]]
+
+    def place(self, value: float) -> float:
+        """The place of a value; the nearest end for a value beyond it, or without a logarithm."""
+        if self.log:
+            value = math.log10(value) if value > TINY else self.low
+        return min(100.0, max(0.0, round(_place(value, (self.low, self.high), 0.0, 100.0), 2)))
+
+
+def fit_log_scale(values: Sequence[float]) -> Scale:
+    """A logarithmic scale around positive values, with ticks at 1, 2 and 5 times powers of ten.
+
+    A scale too long for these has ticks at powers of ten alone.
+    """
+    low, high = math.log10(min(values)), math.log10(max(values))
+    room = 0.06 * max(high - low, 0.3)
+    low, high = low - room, high + room
+    exponents = range(math.floor(low), math.ceil(high) + 1)
+    for factors in ((1, 2, 5), (1,)):
+        ticks = [float(f"{m}e{e}") for e in exponents for m in factors]
+        inside = [tick for tick in ticks if low <= math.log10(tick) <= high]
+        if len(inside) < 2:  # the ends move outwards, to the nearest ticks
+            low = math.log10(max(tick for tick in ticks if math.log10(tick) <= low))
+            high = math.log10(min(tick for tick in ticks if math.log10(tick) >= high))
+            inside = [tick for tick in ticks if low <= math.log10(tick) <= high]
+        if len(inside) <= MAX_TICKS:
+            break
+    inside = inside[:: -(-len(inside) // MAX_TICKS)]
+    scale = Scale(low, high, True, [])
+    return scale._replace(ticks=[(scale.place(v), text.tick_label(v)) for v in inside])
+
+
+def share_scale() -> Scale:
+    """The scale of a share, from 0 to 1, with ticks at its quarters."""
+    ticks = [(100.0 * v, text.tick_label(v)) for v in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    return Scale(0.0, 1.0, False, ticks)
 
 
 def svg_path(points: Sequence[tuple[float, float]]) -> str:

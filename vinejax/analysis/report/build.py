@@ -10,6 +10,7 @@ from etils import epath
 
 from vinejax.analysis.report import curves, text, timing
 from vinejax.analysis.report import vine as vines
+from vinejax.analysis.report.bench import bench_view
 from vinejax.analysis.report.read import JsonObject, Record, Run, read_run
 from vinejax.runtime.display import format_duration
 from vinejax.runtime.workdir import flatten_names, write_atomic
@@ -60,6 +61,7 @@ def render_page(run: Run) -> str:
         "headline": headline(run.records, time),
         "charts": curves.charts(run.records),
         "time": time,
+        "bench": bench_view(run.bench),
     }
     *generous, tightest = vines.LIMITS
     for limits in generous:

@@ -29,16 +29,19 @@ class Run(NamedTuple):
     records: list[Record]
     episodes: dict[int, list[JsonObject]]  # by iteration, as they stand in the file
     config: JsonObject
+    bench: JsonObject  # the record of the credit bench; empty if there is none
 
 
 def read_run(workdir: epath.Path, max_iterations: int = 5) -> Run:
     """Reads a workdir, with at most `max_iterations` files of episodes, evenly spread."""
     config = _objects(workdir / "config.json", whole=True)
+    bench = _objects(workdir / "credit" / "bench.json", whole=True)
     return Run(
         name=text.printable(workdir.resolve().name),
         records=_records(_objects(workdir / "metrics.jsonl")),
         episodes=_episodes(workdir / "episodes", max_iterations),
         config=config[0] if config else {},
+        bench=bench[0] if bench else {},
     )
 
 

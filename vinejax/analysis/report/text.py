@@ -40,11 +40,21 @@ def _picture(character: str) -> str:
 
 def two_decimals(value: float | None, signed: bool = False) -> str:
     """A number with two decimals and a true minus sign; an en dash for None."""
+    return _decimals(value, 2, signed)
+
+
+def three_decimals(value: float | None) -> str:
+    """Like `two_decimals`, with three; from 1,000 on like `three_digits`."""
+    is_large = value is not None and abs(value) >= 1000
+    return three_digits(value) if is_large else _decimals(value, 3, signed=False)
+
+
+def _decimals(value: float | None, places: int, signed: bool) -> str:
     if value is None:
         return "–"
-    rounded = round(value, 2) + 0.0  # no negative zero
+    rounded = round(value, places) + 0.0  # no negative zero
     sign = "−" if rounded < 0 else "+" if signed and rounded > 0 else ""
-    return f"{sign}{abs(rounded):.2f}"
+    return f"{sign}{abs(rounded):.{places}f}"
 
 
 def three_digits(value: float | None) -> str:

@@ -1,0 +1,53 @@
+"""What the credit bench writes is what the report of the run shows."""
+
+import pathlib
+
+from etils import epath
+from helpers.report_cases import Page
+
+from vinejax.analysis.report.bench import COLUMNS, COSTS, MEANINGS, bench_view
+from vinejax.analysis.report.read import read_run
+from vinejax.bench.command import write_result
+from vinejax.bench.estimators import ESTIMATORS
+from vinejax.bench.gradients import GradientError
+from vinejax.bench.intervals import Measure
+from vinejax.bench.price import Price
+from vinejax.bench.ranking import ranking_scores
+from vinejax.bench.results import Result, Row
+from vinejax.bench.values import truth_of, value_scores
+
+
+def result() -> Result:
+    measure = Measure(0.5, 0.25, 0.75)
+    truth = truth_of([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+    values = value_scores([0.25, 1.0, 0.0], truth, [0.0, 0.5, 0.9], ["p", "q", "r"])
+    gradient = GradientError(measure, measure, measure, bias=0.125, repeats=2)
+    row = Row(gradient, 16.0, 0.0625, measure, measure, measure, values)
+    ranking = ranking_scores([[0.5, 1.0], [0.0, 1.0]], [[0.25, 1.0], [1.0, 0.5]], ["p", "q"])
+    rows = {"rloo": row, "exact": row}
+    return Result("the start", 2, 4, 0.5, 100, 0.25, Price(0.001, 0.003), rows, {"K = 1": ranking})
+
+
+def test_report_shows_all_that_the_bench_wrote(tmp_path, capsys):
+    workdir = epath.Path(tmp_path)
+    (workdir / "metrics.jsonl").write_text("")
+    write_result(result(), workdir)
+    assert f"report: {workdir / 'report.html'}" in capsys.readouterr().out
+    page = Page(pathlib.Path(tmp_path / "report.html").read_text(encoding="utf-8")).text
+    view = bench_view(read_run(workdir).bench)
+    assert view is not None
+    assert all(cell.value != "–" for row in view.table for cell in row.cells)
+    assert all(view.facts._replace(fewer="-")) and len(view.panels) == 1 + len(COSTS)
+    assert len(view.calibrations) == 2 and len(view.ranking) == 2 and view.ranking_note
+    assert all(column.title in page for column in COLUMNS)
+    assert all(MEANINGS[name] in page for name in ("rloo", "exact"))
+
+
+def test_workdir_without_a_run_gets_no_report(tmp_path, capsys):
+    write_result(result(), epath.Path(tmp_path))
+    assert "report:" not in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["credit"]
+
+
+def test_every_estimator_is_explained():
+    assert list(MEANINGS) == list(ESTIMATORS)
