@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from planning import PARTS, Planned, missing, plan
 from records import Record, append_line, read_lines
-from variants import FULL, QUICK, Experiment
+from variants import FULL, LONGER, QUICK, Experiment
 
 from vinejax.runtime.workdir import PACKAGES, package_versions
 
@@ -174,10 +174,28 @@ def wanted(experiment: Experiment, records: list[Record], part: str | None) -> l
 
 
 def expected_s(run: Planned, records: list[Record]) -> float:
-    """Seconds that a run will take: the median of runs of its config and variant."""
-    same = [x for x in records if (x["config"], x["variant"]) == (run.config, run.variant)]
-    alike = [x for x in same if x["part"] == run.part] or same
-    return statistics.median([x["clock_s"] for x in alike]) if alike else GUESS_S
+    """Seconds that a run will take: the median of the runs that are most like it.
+
+    For a longer variant whose runs are not known, those of its base in proportion to iterations.
+    """
+    longer, scale = LONGER.get(run.variant), 1.0
+    kinds = [(run.part, run.config, run.variant), (None, run.config, run.variant)]
+    if longer is not None and run.overrides is not None:
+        kinds.append((None, run.config, longer.base))
+    kinds += [(None, None, run.variant), (None, run.config, None), (None, None, None)]
+    for part, config, variant in kinds:
+        alike = [
+            x
+            for x in records
+            if part in (None, x["part"])
+            and config in (None, x["config"])
+            and variant in (None, x["variant"])
+        ]
+        if alike:
+            if longer is not None and run.overrides is not None and variant == longer.base:
+                scale = run.overrides["iterations"] / alike[0]["iterations"]
+            return scale * statistics.median(x["clock_s"] for x in alike)
+    return GUESS_S
 
 
 def listing(experiment: Experiment, records: list[Record]) -> str:

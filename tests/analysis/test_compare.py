@@ -122,9 +122,7 @@ def test_the_page_has_the_numbers_of_the_runs(source):
     cut = iqm_interval([[0.2 + (x - 0.2) / 4 for x in vine]])
     assert f"validation at 400 tokens {cut.value:.3f} [" in page
     paired = paired_interval(REWARDS, {"p0": [0.0], "p1": [1.0], "p2": [0.0]})
-    assert (
-        f"over problems: +{paired.difference:.3f} [{paired.low:.3f}, +{paired.high:.3f}]" in page
-    )
+    assert f"over problems: +{paired.difference:.3f} [{paired.low:.3f}, +{paired.high:.3f}]" in page
     assert "vine_2, vine_3, grpo_2" in page and "--mode=eval" in page
     assert "vineppo" in page and "log.vines" not in page
 
