@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from vinejax.runtime.workdir import PACKAGES, package_versions
 FOLDER = Path(__file__).parent
 REPO = FOLDER.parents[1]
 GUESS_S = 60.0  # of a run of which nothing is known yet
+MARGIN = 1.25  # a run is begun if so many times its expected seconds are left
 POLL_S = 0.2
 
 
@@ -122,7 +124,7 @@ class Slice:
         for run in wanted(self.experiment, records, self.options.part):
             if run.overrides is None or run.key in begun:
                 continue
-            if expected_s(run, records) <= left_s:
+            if MARGIN * expected_s(run, records) <= left_s:
                 return run
         return None
 
@@ -252,12 +254,14 @@ def machine() -> dict[str, Any]:
 def only_one(folder: Path) -> Iterator[None]:
     """Keeps a second call of the program out of the files of the first."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sys.exit(f"{folder}: another run.py is at work there; wait for its end")
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
+    except BlockingIOError:
+        sys.exit(f"{folder}: another run.py is at work there; wait for its end")
+    finally:
+        os.close(descriptor)
 
 
 def main() -> None:
@@ -276,6 +280,7 @@ def main() -> None:
     if options.list:
         print(listing(experiment, files.read()))
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that runs in progress end as well
     with only_one(folder), tempfile.TemporaryDirectory() as scratch:
         one = Slice(files, experiment, options)
         failed = one.work(Path(scratch))
