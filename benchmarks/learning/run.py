@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -31,13 +32,14 @@ from typing import Any, NamedTuple
 
 from planning import PARTS, Planned, missing, plan
 from records import Record, append_line, read_lines
-from variants import FULL, QUICK, Experiment
+from variants import FULL, LONGER, QUICK, Experiment
 
 from vinejax.runtime.workdir import PACKAGES, package_versions
 
 FOLDER = Path(__file__).parent
 REPO = FOLDER.parents[1]
 GUESS_S = 60.0  # of a run of which nothing is known yet
+MARGIN = 1.25  # a run is begun if so many times its expected seconds are left
 POLL_S = 0.2
 
 
@@ -122,7 +124,7 @@ class Slice:
         for run in wanted(self.experiment, records, self.options.part):
             if run.overrides is None or run.key in begun:
                 continue
-            if expected_s(run, records) <= left_s:
+            if MARGIN * expected_s(run, records) <= left_s:
                 return run
         return None
 
@@ -174,10 +176,28 @@ def wanted(experiment: Experiment, records: list[Record], part: str | None) -> l
 
 
 def expected_s(run: Planned, records: list[Record]) -> float:
-    """Seconds that a run will take: the median of runs of its config and variant."""
-    same = [x for x in records if (x["config"], x["variant"]) == (run.config, run.variant)]
-    alike = [x for x in same if x["part"] == run.part] or same
-    return statistics.median([x["clock_s"] for x in alike]) if alike else GUESS_S
+    """Seconds that a run will take: the median of the runs that are most like it.
+
+    For a longer variant whose runs are not known, those of its base in proportion to iterations.
+    """
+    longer, scale = LONGER.get(run.variant), 1.0
+    kinds = [(run.part, run.config, run.variant), (None, run.config, run.variant)]
+    if longer is not None and run.overrides is not None:
+        kinds.append((None, run.config, longer.base))
+    kinds += [(None, None, run.variant), (None, run.config, None), (None, None, None)]
+    for part, config, variant in kinds:
+        alike = [
+            x
+            for x in records
+            if part in (None, x["part"])
+            and config in (None, x["config"])
+            and variant in (None, x["variant"])
+        ]
+        if alike:
+            if longer is not None and run.overrides is not None and variant == longer.base:
+                scale = run.overrides["iterations"] / alike[0]["iterations"]
+            return scale * statistics.median(x["clock_s"] for x in alike)
+    return GUESS_S
 
 
 def listing(experiment: Experiment, records: list[Record]) -> str:
@@ -234,12 +254,14 @@ def machine() -> dict[str, Any]:
 def only_one(folder: Path) -> Iterator[None]:
     """Keeps a second call of the program out of the files of the first."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sys.exit(f"{folder}: another run.py is at work there; wait for its end")
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
+    except BlockingIOError:
+        sys.exit(f"{folder}: another run.py is at work there; wait for its end")
+    finally:
+        os.close(descriptor)
 
 
 def main() -> None:
@@ -258,6 +280,7 @@ def main() -> None:
     if options.list:
         print(listing(experiment, files.read()))
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that runs in progress end as well
     with only_one(folder), tempfile.TemporaryDirectory() as scratch:
         one = Slice(files, experiment, options)
         failed = one.work(Path(scratch))

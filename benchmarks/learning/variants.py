@@ -22,8 +22,8 @@ class Task(NamedTuple):
 
 TASKS = {
     "arithmetic": Task("tiny.py", 2.5e-4),  # the control: every line is critical
-    "bifurcation": Task("bifurcation.py:12", 5e-4),
-    "free_order": Task("free_order.py", 5e-4),
+    "bifurcation": Task("bifurcation.py:24", 3e-4),
+    "free_order": Task("free_order.py", 3e-4),
 }
 
 VARIANTS: dict[str, Fields] = {
