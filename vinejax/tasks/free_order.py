@@ -1,12 +1,12 @@
 """A task with free order and critical arithmetic: a sum is reduced one sub-expression per line.
 
-    a(3+4)b(7+8)c(9-5)= the prompt: a sum, each of whose sub-expressions has a name
-    b55                 a line: a name, its value, and the sum so far
-    c49
-    a76
-    #### 6              the answer
+    a3+4 b7+1 c9-5=     the prompt: a sum, each of whose sub-expressions has a name
+    b7+1=88             a line: a sub-expression, its value, and the sum so far
+    c9-5=42
+    a3+4=79
+    #### 9              the answer
 
-Only last digits are written, of values and of sums: b is 15, and so 5, and a makes 9 + 7 = 16. So
+The values are from 0 to 9, and of the sums only the last digit is written: 8 + 4 = 12 becomes 2. So
 every line has the same length, and a prompt may have any number of sub-expressions. Their order is
 free, as all orders give the same sum; a wrong value or a wrong sum makes the answer wrong. The
 reward looks at the answer alone, so a guess is right in one case out of ten.
@@ -17,7 +17,7 @@ model that imitates them is wrong about as often for few sub-expressions as for 
 drops at the line in which a solution went wrong.
 
 `data.free_steps` is the number of sub-expressions beyond the first, at least 1, as there are too
-few questions of one sub-expression; without it the problems have 1 to 5 in equal shares, so that
+few questions of one sub-expression; without it the problems have 1 to 4 in equal shares, so that
 one start, trained on this mixture, serves every number.
 """
 
@@ -30,28 +30,28 @@ from vinejax.settings import DataConfig
 from vinejax.tasks.generated import GeneratedTask, numbers_of_free_steps, rng_of
 from vinejax.types import Problem
 
-FREE_STEPS = tuple(range(1, 6))  # of the task's own problems, in equal shares
+FREE_STEPS = tuple(range(1, 5))  # of the task's own problems, in equal shares
 RANGE = (1, len(string.ascii_lowercase) - 1)  # there is a name for every letter
 SLIP = 0.7  # chance that a demonstration has a wrong value
 
-_SUB_EXPRESSION = re.compile(r"([a-z])\((\d)([-+])(\d)\)")
+_SUB_EXPRESSION = re.compile(r"([a-z])(\d)([-+])(\d)")
 
 
 def values_of(question: str) -> dict[str, int]:
-    """The last digit of each sub-expression, by its name."""
+    """The value of each sub-expression, by the sub-expression with its name."""
     values = {}
     for name, left, sign, right in _SUB_EXPRESSION.findall(question):
-        a, b = int(left), int(right)
-        values[name] = (a + b if sign == "+" else a - b) % 10
+        value = int(left) + int(right) if sign == "+" else int(left) - int(right)
+        values[f"{name}{left}{sign}{right}"] = value
     return values
 
 
 def reduction(values: dict[str, int]) -> str:
     """The response that has one line for each of the values, in their order."""
     total, lines = 0, []
-    for name, value in values.items():
+    for named, value in values.items():
         total = (total + value) % 10
-        lines.append(f"\n{name}{value}{total}")
+        lines.append(f"\n{named}={value}{total}")
     return "".join(lines) + f"\n#### {total}"
 
 
@@ -61,15 +61,15 @@ class FreeOrder(GeneratedTask):
     name = "free_order"
 
     def draw(self, rng: np.random.Generator, free_steps: int) -> tuple[str, str]:
-        """Sums and differences of two digits, of which none is negative."""
+        """Sums and differences of two digits, whose values are digits too."""
         parts = []
         for name in string.ascii_lowercase[: free_steps + 1]:
-            sign = "+-"[rng.integers(2)]
-            left, right = rng.integers(10, size=2)
-            if sign == "-":
-                left, right = max(left, right), min(left, right)
-            parts.append(f"{name}({left}{sign}{right})")
-        question = "".join(parts)
+            smaller, larger = sorted(int(digit) for digit in rng.integers(10, size=2))
+            is_sum = rng.integers(2)
+            parts.append(
+                f"{name}{smaller}+{larger - smaller}" if is_sum else f"{name}{larger}-{smaller}"
+            )
+        question = " ".join(parts)
         return question, reduction(values_of(question))
 
     def prompt(self, problem: Problem) -> str:
@@ -79,11 +79,11 @@ class FreeOrder(GeneratedTask):
         """A demonstration: any order, and with chance `SLIP` one wrong value."""
         rng = rng_of(problem.question)
         values = values_of(problem.question)
-        names = [str(name) for name in rng.permutation(list(values))]
+        order = [str(named) for named in rng.permutation(list(values))]
         if rng.random() < SLIP:
-            wrong = names[rng.integers(len(names))]
+            wrong = order[rng.integers(len(order))]
             values[wrong] = (values[wrong] + int(rng.integers(1, 10))) % 10
-        return reduction({name: values[name] for name in names})
+        return reduction({named: values[named] for named in order})
 
     def reward(self, problem: Problem, response: str) -> float:
         return float(self.answer(response) == self.answer(problem.answer))
