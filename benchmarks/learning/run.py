@@ -87,26 +87,24 @@ class Slice:
     def work(self, folder: Path) -> int:
         """Runs until nothing is left or the time is over; returns how many runs failed."""
         try:
-            while self.start_all(folder) or self.active:
+            self.start_all(folder)
+            while self.active and time.monotonic() < self.deadline:
                 time.sleep(POLL_S)
-                for started in [x for x in self.active if x.process.poll() is not None]:
+                ended = [started for started in self.active if started.process.poll() is not None]
+                for started in ended:
                     self.active.remove(started)
                     self.collect(started)
-                if time.monotonic() > self.deadline:
-                    break
+                if ended:  # not at every poll: planning would disturb what is measured
+                    self.start_all(folder)
         finally:
             for started in self.active:
                 started.process.kill()
                 started.process.wait()
         return len(self.failed)
 
-    def start_all(self, folder: Path) -> bool:
-        """Starts as many runs as there are free cores; whether any was started.
-
-        Runs that measure seconds have the machine to themselves.
-        """
+    def start_all(self, folder: Path) -> None:
+        """Starts a run on every free core; those that measure seconds have the machine alone."""
         records = self.files.read()
-        began = False
         while len(self.active) < len(self.cores):
             chosen = self.next_run(records)
             if chosen is None or "seconds" in {x.run.part for x in self.active}:
@@ -114,8 +112,6 @@ class Slice:
             if chosen.part == "seconds" and self.active:
                 break
             self.start(chosen, folder)
-            began = True
-        return began
 
     def next_run(self, records: list[Record]) -> Planned | None:
         """The first run of the plan that is neither done nor begun and can end in time."""
@@ -256,10 +252,11 @@ def only_one(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"{folder}: another run.py is at work there; wait for its end")
         yield
-    except BlockingIOError:
-        sys.exit(f"{folder}: another run.py is at work there; wait for its end")
     finally:
         os.close(descriptor)
 

@@ -68,6 +68,8 @@ def what_was_run(found: Outcomes) -> list[str]:
     sizes = ", ".join(f"`{name}={value}`" for name, value in SIZES.items())
     iterations = found.experiment.iterations
     lines += [f"Every run has {iterations} iterations, the longer ones excepted, and {sizes}.", ""]
+    tasks = [[name, f"`configs/{TASKS[name].config}`"] for name in found.experiment.tasks]
+    lines += table(["task", "config, with its number of free steps after the colon"], tasks)
     rows = []
     for name in found.experiment.variants:
         settings = ", ".join(f"`{field}={value}`" for field, value in VARIANTS[name].items())
@@ -116,8 +118,18 @@ def equal_episodes(found: Outcomes) -> list[str]:
                 test = percent(iqm_interval([group.test]))
                 rows.append([variant, str(len(group.runs)), test, *versus, f"{tokens:,.0f}"])
         header = ["variant", "seeds", "test accuracy", *against, "generated tokens, median"]
-        lines += [f"### {task_title(task)}", "", *(table(header, rows) if rows else [NONE, ""])]
+        lines += [f"### {task_title(task)}", "", *_start(found, task)]
+        lines += table(header, rows) if rows else [NONE, ""]
     return lines + _over_tasks(found, against)
+
+
+def _start(found: Outcomes, task: str) -> list[str]:
+    """What all runs of the task start from; nothing before the first of them."""
+    runs = [run for run in found.used if run["config"] == TASKS[task].config]
+    if not runs:
+        return []
+    accuracy = statistics.fmean(run["curve"]["accuracy"][0] for run in runs)
+    return [f"The start solves {accuracy:.1%} of the validation problems.", ""]
 
 
 def _end_cell(found: Outcomes, group: Group, baseline: str) -> str:
