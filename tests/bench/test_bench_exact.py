@@ -196,14 +196,14 @@ def test_errors_are_the_analytic_variances(closed: Closed):
         configs[name] = dataclasses.replace(configs[name], values=values)
     both = jax.tree.map(lambda x: jnp.concatenate([x, x]), closed.gradient)
     truth = Reference(both, closed.squared, error=0.0, solutions=1, reward=0.0)
-    trials, solutions = measure_gradients(fixed(), cfg, configs, truth, lambda line: None)
+    repeats, solutions = measure_gradients(fixed(), cfg, configs, truth, lambda line: None)
     expected = {
         "rloo": closed.rloo,
         "one": closed.exact + closed.sampled,
         "nine": closed.exact + closed.sampled / 9,
     }
-    for name, trial in trials.items():
-        found = gradient_error(trial.measured(), closed.squared)
+    for name, own in repeats.items():
+        found = gradient_error(own.measured(), closed.squared)
         error, (scale, low, high) = found.error.value, dataclasses.astuple(found.scale)
         print(f"{name}: {error:.3f}, in closed form {expected[name]:.3f}; scale {scale:.2f}")
         assert error is not None and abs(error / expected[name] - 1) < 0.1

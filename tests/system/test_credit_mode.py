@@ -52,11 +52,17 @@ def test_estimators_have_nothing_of_the_runs_own_method():
 
 
 def test_all_that_a_run_can_have():
-    assert list(chosen_estimators(cases.config())) == list(ESTIMATORS)  # K = 3, one state
+    assert list(chosen_estimators(cases.config(), True)) == list(ESTIMATORS)  # K = 3, one state
     plain = cases.config(values={"k": 9, "max_states": None})
-    assert RUN not in chosen_estimators(plain)  # is `vineppo_k9`
+    # The run is `vineppo_k9`, and without a critic there is nothing to measure of PPO's.
+    assert list(chosen_estimators(plain, False)) == [
+        name for name in ESTIMATORS if name not in (RUN, "ppo")
+    ]
+    of_ppo = cases.config(method="ppo", critic={"lam": 0.9}, values={"k": 9, "max_states": None})
+    assert RUN not in chosen_estimators(of_ppo, False)
+    assert RUN in chosen_estimators(of_ppo, True)
     on_trees = cases.config(method="treerl", values={"k": 9, "max_states": None})
-    assert RUN not in chosen_estimators(on_trees)
+    assert RUN not in chosen_estimators(on_trees, False)
 
 
 @pytest.mark.parametrize(
@@ -72,13 +78,14 @@ def test_all_that_a_run_can_have():
 def test_what_cannot_be_measured_is_refused(name: str, sections: dict, message: str):
     cfg = cases.config(bench={"estimators": (name,)}, **sections)
     with pytest.raises(ConfigError, match=message) as raised:
-        chosen_estimators(cfg)
+        chosen_estimators(cfg, True)
     assert raised.value.field == "bench.estimators"
 
 
 def test_a_critic_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="needs a critic"):
         credit_bench(config(estimators=("ppo",)), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_reference_of_too_few_solutions_is_refused(tmp_path):

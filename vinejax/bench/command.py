@@ -1,5 +1,6 @@
 """`--mode=credit`: what the credit of each estimator is worth, for a run's policy or a model."""
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ from vinejax.bench.estimators import (
     RUN,
     Fixed,
     estimator_config,
+    needs_critic,
     predicted_values,
 )
-from vinejax.bench.measure import Solutions, Trial, measure_gradients
+from vinejax.bench.measure import Repeats, Solutions, measure_gradients
 from vinejax.bench.next_steps import Choice, sample_next_steps, step_returns, step_values
 from vinejax.bench.price import Price, training_seconds
 from vinejax.bench.ranking import RankingScores, ranking_scores
@@ -48,11 +50,13 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
     ConfigError for an estimator that cannot be measured, or too few reference solutions. The report
     of a workdir that has `metrics.jsonl` is made again, and shows the record.
     """
-    configs = chosen_estimators(cfg)
+    has_critic = needs_critic(cfg) and (epath.Path(path) / "checkpoints").exists()
+    configs = chosen_estimators(cfg, has_critic)
+    check_reference(cfg)
     with open_session(cfg, path, splits=("train",)) as session:
         fixed, policy = fixed_parts(session)
-        if fixed.critic is None and not cfg.bench.estimators:
-            configs.pop("ppo", None)
+        if fixed.critic is None:  # the folder was there, and no checkpoint in it
+            configs = {name: one for name, one in configs.items() if not needs_critic(one)}
         result = measure(fixed, policy, configs)
         workdir = session.workdir
     if is_writer():
@@ -61,19 +65,30 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
     return result
 
 
-def chosen_estimators(cfg: Config) -> dict[str, Config]:
+def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
     """The configuration of each estimator; without names, of all that the run can have.
 
     The run's own setting is left out of these where another name has the same.
     """
-    if cfg.bench.estimators:
-        return {name: estimator_config(cfg, name) for name in cfg.bench.estimators}
-    configs = {name: estimator_config(cfg, name) for name in ESTIMATORS if name != RUN}
-    try:
-        own = estimator_config(cfg, RUN)
-    except ConfigError:
-        return configs
-    return configs if own in configs.values() else {RUN: own} | configs
+    names = cfg.bench.estimators or tuple(name for name in ESTIMATORS if name != RUN)
+    configs = {name: estimator_config(cfg, name) for name in names}
+    if not cfg.bench.estimators:
+        with contextlib.suppress(ConfigError):
+            own = estimator_config(cfg, RUN)
+            configs = configs if own in configs.values() else {RUN: own} | configs
+    without = [name for name, one in configs.items() if needs_critic(one) and not has_critic]
+    if without and cfg.bench.estimators:
+        rule = "needs a critic: the workdir of a run with method 'ppo' that saved a checkpoint"
+        raise ConfigError("bench.estimators", rule, repr(without[0]))
+    return {name: one for name, one in configs.items() if name not in without}
+
+
+def check_reference(cfg: Config) -> None:
+    """Refuses a reference with fewer than two solutions of a problem in a half."""
+    least = 4 * cfg.bench.problems
+    if cfg.bench.reference < least:
+        rule = f"must be at least {least}, four for each of bench.problems"
+        raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
 
 
 def fixed_parts(session: Session) -> tuple[Fixed, str]:
@@ -93,23 +108,19 @@ def fixed_parts(session: Session) -> tuple[Fixed, str]:
 def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
     """All measures of the estimators of `configs`."""
     cfg = fixed.session.cfg
-    per_half = cfg.bench.reference // 2 // len(fixed.problems)
-    if per_half < 2:
-        rule = f"must be at least {4 * len(fixed.problems)}, four for each problem"
-        raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
     _say(f"credit: {len(fixed.problems)} problems, {cfg.bench.reference:,} reference solutions")
     reference = sample_reference(fixed, cfg)
     if reference.product <= 0:
         rule = "is too small: two gradients of half as many solutions have nothing in common"
         raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
-    trials, solutions = measure_gradients(fixed, cfg, configs, reference, _say)
+    repeats, solutions = measure_gradients(fixed, cfg, configs, reference, _say)
     trained = training_seconds(fixed, cfg, solutions.episodes) / len(solutions.episodes)
     price = Price(solutions.seconds / solutions.tokens, trained / solutions.trained)
     _say("credit: true values")
-    values = measure_values(fixed, configs, trials, solutions)
+    values = measure_values(fixed, configs, repeats, solutions)
     _say("credit: next steps")
     ranking = measure_ranking(fixed, solutions)
-    rows = rows_of(trials, solutions, reference, price, values)
+    rows = rows_of(repeats, solutions, reference, price, values)
     return Result(
         policy=policy,
         problems=len(fixed.problems),
@@ -124,7 +135,7 @@ def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
 
 
 def measure_values(
-    fixed: Fixed, configs: dict[str, Config], trials: dict[str, Trial], solutions: Solutions
+    fixed: Fixed, configs: dict[str, Config], repeats: dict[str, Repeats], solutions: Solutions
 ) -> dict[str, ValueScores]:
     """The errors of each estimator's values at states of the first repeat's solutions."""
     session, cfg, episodes = fixed.session, fixed.session.cfg, solutions.episodes
@@ -134,9 +145,9 @@ def measure_values(
     session.sampler.release()
     positions, problems = positions_of_states(episodes, states)
     scores = {}
-    for name, trial in trials.items():
-        assert trial.first is not None
-        predicted = predicted_values(configs[name], trial.first, states)
+    for name, own in repeats.items():
+        assert own.first is not None
+        predicted = predicted_values(configs[name], own.first, states)
         if np.isfinite(predicted).any():
             scores[name] = value_scores(predicted, truth, positions, problems)
     return scores

@@ -117,6 +117,11 @@ def _with_fields(cfg: Config, fields: dict[str, Any]) -> Config:
     return cfg
 
 
+def needs_critic(cfg: Config) -> bool:
+    """Whether the configured method's values are a critic's."""
+    return find_method(cfg.method).values == "critic"
+
+
 def estimate(
     fixed: Fixed, cfg: Config, episodes: list[Episode], batch: Batch, repeat: int
 ) -> Estimate:
@@ -132,9 +137,7 @@ def estimate(
         given = (session.sampler, fixed.params, session.graded, fixed.problems)
         rows = fill_values(*given, episodes, cfg, repeat)
     elif method.values == "critic":
-        if fixed.critic is None:
-            rule = "needs a critic, which the workdir of a run with method 'ppo' has"
-            raise ConfigError("bench.estimators", rule, repr(cfg.method))
+        assert fixed.critic is not None
         size = cfg.ppo.microbatch or cfg.ppo.minibatch
         critic = critic_values(session.model, fixed.critic, batch, size)
     seconds = time.perf_counter() - start

@@ -24,7 +24,7 @@ from vinejax.types import Batch, Episode
 
 
 @dataclasses.dataclass
-class Trial:
+class Repeats:
     """An estimator over its repeats."""
 
     tokens: list[int] = dataclasses.field(default_factory=list)  # [R] beyond the solutions'
@@ -32,11 +32,11 @@ class Trial:
     squares: list[float] = dataclasses.field(default_factory=list)  # [R] |ĝ|²
     along: list[float] = dataclasses.field(default_factory=list)  # [R] ĝ·(g₁ + g₂)/2
     first: Estimate | None = None  # of the first repeat
-    sum: Params | None = None  # of the gradients
+    total: Params | None = None  # Σ_r ĝ_r
 
     def measured(self) -> Measured:
-        assert self.sum is not None
-        return Measured(self.squares, self.along, float(optax.tree.norm(self.sum, squared=True)))
+        assert self.total is not None
+        return Measured(self.squares, self.along, float(optax.tree.norm(self.total, squared=True)))
 
 
 class Solutions(NamedTuple):
@@ -54,15 +54,15 @@ def measure_gradients(
     configs: dict[str, Config],
     reference: Reference,
     say: Callable[[str], None],
-) -> tuple[dict[str, Trial], Solutions]:
-    """(the trial of each estimator of `configs`, what the solutions took).
+) -> tuple[dict[str, Repeats], Solutions]:
+    """(the repeats of each estimator of `configs`, what the solutions took).
 
     Estimator 'exact' takes part in the first `bench.exact` repeats.
     """
     # Not the solutions that the policy has learned from.
     cfg = dataclasses.replace(cfg, seed=row_seed(cfg.seed, 0, "credit bench, solutions"))
     configs = {name: dataclasses.replace(one, seed=cfg.seed) for name, one in configs.items()}
-    trials = {name: Trial() for name in configs}
+    repeats = {name: Repeats() for name in configs}
     first: list[Episode] = []
     tokens, seconds, trained = [], [], []
     for repeat in range(cfg.bench.repeats):
@@ -83,10 +83,10 @@ def measure_gradients(
         size = cfg.ppo.microbatch or cfg.ppo.minibatch
         given = (fixed.session.model, fixed.params, batch, credit, len(episodes))
         gradients = policy_gradients(*given, cfg.sample.temperature, size)
-        _record(fixed, {name: trials[name] for name in chosen}, made, gradients, reference)
+        _record(fixed, {name: repeats[name] for name in chosen}, made, gradients, reference)
         say(f"credit: repeat {repeat + 1} of {cfg.bench.repeats}, {len(episodes)} solutions")
     took = statistics.mean(tokens), statistics.median(seconds), float(np.mean(trained))
-    return trials, Solutions(first, *took)
+    return repeats, Solutions(first, *took)
 
 
 def _batch(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Batch:
@@ -104,19 +104,19 @@ def _batch(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Batch:
 
 def _record(
     fixed: Fixed,
-    trials: dict[str, Trial],
+    repeats: dict[str, Repeats],
     made: dict[str, Estimate],
     gradients: Params,
     reference: Reference,
 ) -> None:
-    """Adds a repeat to the trials, in the order of the gradients' leading axis."""
+    """Adds one more to the repeats, in the order of the gradients' leading axis."""
     squares, products = inner_products(fixed.session.model, gradients, reference.gradients)
     along = products.mean(axis=1)
-    for i, (name, trial) in enumerate(trials.items()):
-        own = jax.tree.map(lambda x, i=i: x[i], gradients)
-        trial.sum = own if trial.sum is None else jax.tree.map(jnp.add, trial.sum, own)
-        trial.squares.append(float(squares[i]))
-        trial.along.append(float(along[i]))
-        trial.tokens.append(made[name].tokens)
-        trial.seconds.append(made[name].seconds)
-        trial.first = trial.first or made[name]
+    for i, (name, own) in enumerate(repeats.items()):
+        gradient = jax.tree.map(lambda x, i=i: x[i], gradients)
+        own.total = gradient if own.total is None else jax.tree.map(jnp.add, own.total, gradient)
+        own.squares.append(float(squares[i]))
+        own.along.append(float(along[i]))
+        own.tokens.append(made[name].tokens)
+        own.seconds.append(made[name].seconds)
+        own.first = own.first or made[name]

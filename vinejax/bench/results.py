@@ -10,7 +10,7 @@ from rich.table import Table
 
 from vinejax.bench.gradients import GradientError, error_draws, gradient_error, measure_of
 from vinejax.bench.intervals import Measure
-from vinejax.bench.measure import Solutions, Trial
+from vinejax.bench.measure import Repeats, Solutions
 from vinejax.bench.price import Price
 from vinejax.bench.ranking import RankingScores
 from vinejax.bench.reference import Reference
@@ -52,7 +52,7 @@ class Result:
 
 
 def rows_of(
-    trials: dict[str, Trial],
+    repeats: dict[str, Repeats],
     solutions: Solutions,
     reference: Reference,
     price: Price,
@@ -60,21 +60,21 @@ def rows_of(
 ) -> dict[str, Row]:
     """A row for each estimator."""
     count = len(solutions.episodes)
-    tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in trials.items()}
+    tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in repeats.items()}
     trained = price.trained * solutions.trained
     seconds = {
-        name: solutions.seconds + float(np.median(trial.seconds)) / count + trained
-        for name, trial in trials.items()
+        name: solutions.seconds + float(np.median(own.seconds)) / count + trained
+        for name, own in repeats.items()
     }
     rows = {}
-    for name, trial in trials.items():
+    for name, own in repeats.items():
         costs: tuple[Measure | None, ...] = (None, None, None)
-        if BASELINE in trials:
-            ratio = _error_ratio(trial, trials[BASELINE], reference.product)
+        if BASELINE in repeats:
+            ratio = _error_ratio(own, repeats[BASELINE], reference.product)
             factors = 1.0, tokens[name] / tokens[BASELINE], seconds[name] / seconds[BASELINE]
             costs = tuple(measure_of(ratio * factor) for factor in factors)
         rows[name] = Row(
-            gradient_error(trial.measured(), reference.product),
+            gradient_error(own.measured(), reference.product),
             float(tokens[name]),
             seconds[name],
             *costs,
@@ -83,14 +83,14 @@ def rows_of(
     return rows
 
 
-def _error_ratio(trial: Trial, baseline: Trial, reference: float) -> np.ndarray:
+def _error_ratio(own: Repeats, baseline: Repeats, reference: float) -> np.ndarray:
     """f64[draws] the error over the baseline's on the same repeats, and on draws of them."""
-    repeats = len(trial.squares)
+    repeats = len(own.squares)
     of_baseline = baseline.measured()
     paired = of_baseline._replace(
         squares=of_baseline.squares[:repeats], along=of_baseline.along[:repeats]
     )
-    return error_draws(trial.measured(), reference) / error_draws(paired, reference)
+    return error_draws(own.measured(), reference) / error_draws(paired, reference)
 
 
 def as_json(result: Result) -> dict[str, Any]:
