@@ -1,9 +1,9 @@
 """The countdown game: an expression of the given numbers that equals a target.
 
-    36,7,19=48:         the prompt: using 36, 7 and 19, make 48
-    36-7=29             one operation per line
-    29+19=48
-    #### (36-7)+19      the answer: an expression that uses each number exactly once
+    16,7,9=18:          the prompt: using 16, 7 and 9, make 18
+    16-7=9              one operation per line
+    9+9=18
+    #### (16-7)+9       the answer: an expression that uses each number exactly once
 
 The rules are those of Jiayi-Pan/Countdown-Tasks-3to4 as TinyZero uses it
 (examples/data_preprocess/countdown.py and verl/utils/reward_score/countdown.py of
@@ -11,9 +11,9 @@ Jiayi-Pan/TinyZero): three or four numbers, each used exactly once, with +, -, *
 parentheses, and any work before the answer. Runs on it can be compared with others' runs in how
 methods rank; accuracies cannot be, because ours departs from it:
 
-- The problems are generated here, not read from the data set: numbers and targets are from 1 to 99,
-  every problem has a solution, whose operations give positive integers, and questions that agree
-  are used once.
+- The problems are generated here, not read from the data set: numbers and targets are from 1 to 20,
+  as models of 80,000 parameters must know their sums; every problem has a solution, whose
+  operations give integers from 1 to 99.
 - The prompt says the same in characters that a small model can read, and the answer stands after
   `#### `, not between `<answer>` tags.
 - The reward is 1 or 0: TinyZero gives 0.1 for an answer in the right form.
@@ -37,8 +37,9 @@ from vinejax.tasks.generated import GeneratedTask, numbers_of_free_steps
 from vinejax.types import Problem
 
 FREE_STEPS = (1, 2)  # three or four numbers
-RANGE = (0, 2)  # two to four numbers
-LARGEST = 99  # number and target
+RANGE = (1, 2)  # two numbers give too few questions, five hardly ever a small target
+LARGEST = 20  # number and target
+LARGEST_BETWEEN = 99  # result of an operation
 OPERATIONS = "+-*/"
 
 _EXPRESSION = re.compile(r"[-+*/() 0-9]{1,128}")  # short enough for Python's parser, however deep
@@ -96,24 +97,25 @@ def solves(question: str, expression: str) -> bool:
     return value == int(target) and sorted(used) == sorted(map(int, numbers.split(",")))
 
 
-def _positive_integer(left: int, sign: str, right: int) -> int | None:
+def _result(left: int, sign: str, right: int) -> int | None:
+    """The result of an operation if it is an integer from 1 to `LARGEST_BETWEEN`, else None."""
     if sign == "/":
         return None if left % right else left // right
     value = {"+": left + right, "-": left - right, "*": left * right}[sign]
-    return value if value > 0 else None
+    return value if 1 <= value <= LARGEST_BETWEEN else None
 
 
 def combine(rng: random.Random, numbers: list[int]) -> tuple[int, list[str], str] | None:
     """(value, one line per operation, expression) of a random combination of all the numbers.
 
-    None if an operation would not give a positive integer.
+    None if an operation has no such result.
     """
     pool = [(number, str(number)) for number in numbers]
     lines = []
     while len(pool) > 1:
         (left, left_text), (right, right_text) = (pool.pop(rng.randrange(len(pool))) for _ in "ab")
         sign = rng.choice(OPERATIONS)
-        value = _positive_integer(left, sign, right)
+        value = _result(left, sign, right)
         if value is None:
             return None
         lines.append(f"{left}{sign}{right}={value}")

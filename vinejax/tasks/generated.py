@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 
-from vinejax.errors import ConfigError
+from vinejax.errors import ConfigError, DataError
 from vinejax.settings import DataConfig
 from vinejax.tasks.arithmetic import split_of
 from vinejax.tasks.base import Split
@@ -18,6 +18,7 @@ from vinejax.text import Tokenizer
 from vinejax.types import Problem
 
 SIZES = {"train": 6000, "validation": 256, "test": 512}
+MOST_DRAWS = 100  # questions drawn per problem, at most; a tenth of them are of a small split
 TOKENIZER = pathlib.Path(__file__).parent / "character_tokenizer"
 
 _ANSWER = re.compile(r"\n#### ([^\n]*)\Z")
@@ -68,15 +69,19 @@ class GeneratedTask:
         raise NotImplementedError
 
     def load(self, split: Split) -> list[Problem]:
+        """The problems of a split; raises DataError if there are too few questions for it."""
         rng = np.random.default_rng(["train", "validation", "test"].index(split))
         problems: dict[str, Problem] = {}
-        while len(problems) < SIZES[split]:
+        for _ in range(MOST_DRAWS * SIZES[split]):
+            if len(problems) == SIZES[split]:
+                return list(problems.values())
             free_steps = self.free_steps[len(problems) % len(self.free_steps)]
             question, answer = self.draw(rng, free_steps)
             if split_of(question) == split and question not in problems:
                 name = f"{split}/{len(problems)}"
                 problems[question] = Problem(name, question, answer)
-        return list(problems.values())
+        message = f"{len(problems)} different questions found, {SIZES[split]} needed"
+        raise DataError(f"{self.name} {split}", None, message)
 
     def split(self, text: str) -> list[int]:
         """One step per line; the answer belongs to the last line before it."""
