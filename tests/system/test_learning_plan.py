@@ -41,6 +41,8 @@ def small(learning) -> Any:
         seeds=(1, 2, 3),
         doses=(0, 12),
         dose_seeds=(1, 2),
+        iterations=40,
+        evaluations=10,
     )
 
 
