@@ -39,7 +39,8 @@ class DataConfig:
     path: str = ""  # folder with <split>.jsonl, or name of a `datasets` data set; "": the task's
     max_prompt_tokens: Count = 1512  # longer prompts are dropped at load, counted and listed
     chat_template: bool = False  # wrap prompts in the tokenizer's chat template (instruct models)
-    # Steps of a solution that decide nothing, in tasks that have such a knob; None: the task's own.
+    # Length of a problem: the free lines of bifurcation, the sub-expressions beyond one of
+    # free_order, the numbers beyond two of countdown. None: the task's own mixture.
     free_steps: Whole | None = None
 
 

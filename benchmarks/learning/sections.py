@@ -31,7 +31,7 @@ def percent(estimate: Estimate) -> str:
 
 def points(estimate: Estimate) -> str:
     """A difference of accuracies in percentage points: '+4.1 (−0.2 to +8.0)'."""
-    value, low, high = (f"{100 * x + 0.0:+.1f}".replace("-", "−") for x in estimate)
+    value, low, high = (f"{round(100 * x, 1) + 0.0:+.1f}".replace("-", "−") for x in estimate)
     return f"{value} ({low} to {high})"
 
 

@@ -25,7 +25,8 @@ def result() -> Result:
     row = Row(gradient, 16.0, 0.0625, measure, measure, measure, values)
     ranking = ranking_scores([[0.5, 1.0], [0.0, 1.0]], [[0.25, 1.0], [1.0, 0.5]], ["p", "q"])
     rows = {"rloo": row, "exact": row}
-    return Result("the start", 2, 4, 0.5, 100, 0.25, Price(0.001, 0.003), rows, {"K = 1": ranking})
+    price, ranked = Price(0.001, 0.003), {"tried": 2.0, "margin": 0.25}
+    return Result("the start", 2, 4, 0.5, 100, 0.25, price, rows, {"K = 1": ranking}, ranked)
 
 
 def test_report_shows_all_that_the_bench_wrote(tmp_path, capsys):

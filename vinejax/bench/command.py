@@ -1,7 +1,7 @@
 """`--mode=credit`: what the credit of each estimator is worth, for a run's policy or a model."""
 
-import contextlib
 import json
+import math
 import os
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ from vinejax.bench.estimators import (
 from vinejax.bench.measure import Repeats, Solutions, measure_gradients
 from vinejax.bench.next_steps import Choice, sample_next_steps, step_returns, step_values
 from vinejax.bench.price import Price, training_seconds
-from vinejax.bench.ranking import RankingScores, ranking_scores
+from vinejax.bench.ranking import ROUNDING, RankingScores, ranking_scores
 from vinejax.bench.reference import sample_reference
 from vinejax.bench.results import Result, as_json, print_result, rows_of
 from vinejax.bench.truth import choose_states, positions_of_states, true_returns
@@ -32,7 +32,9 @@ from vinejax.learner.batch import collate
 from vinejax.problems import draw
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.distributed import barrier, is_writer
+from vinejax.runtime.offload import to_device
 from vinejax.runtime.workdir import write_atomic
+from vinejax.seeds import row_seed
 from vinejax.session import Session, open_session
 from vinejax.settings import Config
 from vinejax.train import resume
@@ -51,12 +53,12 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
     of a workdir that has `metrics.jsonl` is made again, and shows the record.
     """
     has_critic = needs_critic(cfg) and (epath.Path(path) / "checkpoints").exists()
-    configs = chosen_estimators(cfg, has_critic)
-    check_reference(cfg)
+    chosen_estimators(cfg, has_critic)
+    check_sizes(cfg)
     with open_session(cfg, path, splits=("train",)) as session:
         fixed, policy = fixed_parts(session)
-        if fixed.critic is None:  # the folder was there, and no checkpoint in it
-            configs = {name: one for name, one in configs.items() if not needs_critic(one)}
+        # Again, for the devices' own sizes, and as the folder may hold no checkpoint.
+        configs = chosen_estimators(session.cfg, fixed.critic is not None)
         result = measure(fixed, policy, configs)
         workdir = session.workdir
     if is_writer():
@@ -70,12 +72,16 @@ def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
 
     The run's own setting is left out of these where another name has the same.
     """
-    names = cfg.bench.estimators or tuple(name for name in ESTIMATORS if name != RUN)
-    configs = {name: estimator_config(cfg, name) for name in names}
-    if not cfg.bench.estimators:
-        with contextlib.suppress(ConfigError):
-            own = estimator_config(cfg, RUN)
-            configs = configs if own in configs.values() else {RUN: own} | configs
+    configs = {}
+    for name in cfg.bench.estimators or ESTIMATORS:
+        try:
+            configs[name] = estimator_config(cfg, name)
+        except ConfigError:
+            if cfg.bench.estimators:
+                raise
+    others = [one for name, one in configs.items() if name != RUN]
+    if not cfg.bench.estimators and configs.get(RUN) in others:
+        del configs[RUN]
     without = [name for name, one in configs.items() if needs_critic(one) and not has_critic]
     if without and cfg.bench.estimators:
         rule = "needs a critic: the workdir of a run with method 'ppo' that saved a checkpoint"
@@ -83,8 +89,13 @@ def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
     return {name: one for name, one in configs.items() if name not in without}
 
 
-def check_reference(cfg: Config) -> None:
-    """Refuses a reference with fewer than two solutions of a problem in a half."""
+def check_sizes(cfg: Config) -> None:
+    """Refuses a reference with fewer than two solutions of a problem in a half, and a truth of one.
+
+    One return has no variance.
+    """
+    if cfg.bench.truth < 2:
+        raise ConfigError("bench.truth", "must be at least 2", repr(cfg.bench.truth))
     least = 4 * cfg.bench.problems
     if cfg.bench.reference < least:
         rule = f"must be at least {least}, four for each of bench.problems"
@@ -94,13 +105,14 @@ def check_reference(cfg: Config) -> None:
 def fixed_parts(session: Session) -> tuple[Fixed, str]:
     """(what all estimators share, where the policy comes from)."""
     cfg = session.cfg
-    chosen = draw(session.problems["train"], cfg.bench.problems, cfg.seed, 0)
+    seed = row_seed(cfg.seed, 0, "credit bench, problems")
+    chosen = draw(session.problems["train"], cfg.bench.problems, seed, 0)
     folder = session.workdir / "checkpoints"
     if folder.exists():
         with Checkpoints(folder, cfg.checkpoint.keep) as checkpoints:
             state, at = resume(session, checkpoints)
         if at.done:
-            critic = None if state.critic is None else state.critic.params
+            critic = None if state.critic is None else to_device(state.critic.params)
             return Fixed(session, state.policy.params, critic, chosen), f"checkpoints/{at.done}"
     return Fixed(session, session.load_reference(), None, chosen), "the start"
 
@@ -111,7 +123,10 @@ def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
     _say(f"credit: {len(fixed.problems)} problems, {cfg.bench.reference:,} reference solutions")
     reference = sample_reference(fixed, cfg)
     if reference.product <= 0:
-        rule = "is too small: two gradients of half as many solutions have nothing in common"
+        rule = (
+            f"gives no gradient: the mean reward is {reference.reward:.3f}. Where problems are"
+            " always or never solved, choose another policy; else raise it"
+        )
         raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
     repeats, solutions = measure_gradients(fixed, cfg, configs, reference, _say)
     trained = training_seconds(fixed, cfg, solutions.episodes) / len(solutions.episodes)
@@ -119,7 +134,7 @@ def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
     _say("credit: true values")
     values = measure_values(fixed, configs, repeats, solutions)
     _say("credit: next steps")
-    ranking = measure_ranking(fixed, solutions)
+    ranking, ranked = measure_ranking(fixed, solutions)
     rows = rows_of(repeats, solutions, reference, price, values)
     return Result(
         policy=policy,
@@ -131,6 +146,7 @@ def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
         price=price,
         rows=rows,
         ranking=ranking,
+        ranked=ranked,
     )
 
 
@@ -140,8 +156,8 @@ def measure_values(
     """The errors of each estimator's values at states of the first repeat's solutions."""
     session, cfg, episodes = fixed.session, fixed.session.cfg, solutions.episodes
     states = choose_states(episodes, cfg.bench.states, cfg.seed)
-    given = (session.sampler, fixed.params, session.graded, fixed.problems)
-    truth = truth_of(true_returns(*given, episodes, states, cfg.bench.truth, cfg, 0))
+    parts = (session.sampler, fixed.params, session.graded, fixed.problems)
+    truth = truth_of(true_returns(*parts, episodes, states, cfg.bench.truth, cfg, 0))
     session.sampler.release()
     positions, problems = positions_of_states(episodes, states)
     scores = {}
@@ -153,27 +169,38 @@ def measure_values(
     return scores
 
 
-def measure_ranking(fixed: Fixed, solutions: Solutions) -> dict[str, RankingScores]:
-    """How well few continuations, and a critic, tell which next step is best."""
+def measure_ranking(
+    fixed: Fixed, solutions: Solutions
+) -> tuple[dict[str, RankingScores], dict[str, float]]:
+    """(how well few continuations, and a critic, tell which next step is best; counts of states).
+
+    Steps count as equally good within two standard errors of their true values.
+    """
     session, cfg = fixed.session, fixed.session.cfg
-    given = (session.sampler, fixed.params, session.graded)
+    parts = (session.sampler, fixed.params, session.graded)
     states = choose_states(solutions.episodes, cfg.bench.ranked, cfg.seed, with_last=False)
-    made = sample_next_steps(*given, fixed.problems, solutions.episodes, states, cfg, 0)
+    made = sample_next_steps(*parts, fixed.problems, solutions.episodes, states, cfg, 0)
+    counts: dict[str, float] = {"tried": made.tried, "few": made.few, "decided": made.decided}
     if not made.choices:
-        return {}
-    truth = step_returns(*given, made.choices, cfg.bench.truth, cfg, 0, "truth")
-    most = step_returns(*given, made.choices, max(RANKED_K), cfg, 0, "prediction")
+        return {}, counts
+    truth = step_returns(*parts, made.choices, cfg.bench.truth, cfg, 0, "truth")
+    most = step_returns(*parts, made.choices, max(RANKED_K), cfg, 0, "prediction")
     session.sampler.release()
     problems = [choice.problem.id for choice in made.choices]
-    best = [returns.mean(axis=1) for returns in truth]
+    values = [truth_of(returns) for returns in truth]
+    variance = float(np.mean(np.concatenate([x.variances for x in values])))
+    margin = max(2 * math.sqrt(variance), ROUNDING)
     predictions = {f"K = {k}": [x[:, :k].mean(axis=1) for x in most] for k in RANKED_K}
     if fixed.critic is not None:
         after = critic_after(fixed, cfg, made.choices)
         pairs = zip(made.choices, after, strict=True)
         predictions["critic"] = [step_values(choice, list(x), cfg.ppo.gamma) for choice, x in pairs]
-    return {
-        name: ranking_scores(predicted, best, problems) for name, predicted in predictions.items()
+    true_values = [x.means for x in values]
+    scores = {
+        name: ranking_scores(predicted, true_values, problems, margin=margin)
+        for name, predicted in predictions.items()
     }
+    return scores, counts | {"margin": margin}
 
 
 def critic_after(fixed: Fixed, cfg: Config, choices: Sequence[Choice]) -> list[np.ndarray]:
@@ -206,7 +233,7 @@ def write_result(result: Result, workdir: epath.Path) -> None:
     folder = workdir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "bench.json"
-    write_atomic(file, json.dumps(as_json(result), indent=1) + "\n")
+    write_atomic(file, json.dumps(as_json(result), indent=1, allow_nan=False) + "\n")
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH

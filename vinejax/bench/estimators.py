@@ -90,6 +90,7 @@ def estimator_config(cfg: Config, name: str) -> Config:
         or method.iteration != "policy_gradient",
         f"method {made.method!r} samples trees": method.tree is not None,
         f"method {made.method!r} compares with earlier iterations": method.values == "tracker",
+        f"method {made.method!r} takes the KL from its rewards": method.kl_in_reward,
         "train.on adds rows to the solutions": made.train.on != "solutions",
         "reset.source lets solutions begin elsewhere": made.reset.source != "none",
     }
@@ -134,8 +135,8 @@ def estimate(
     before = session.sampler.stats.decoded_tokens
     start = time.perf_counter()
     if method.values == "monte_carlo":
-        given = (session.sampler, fixed.params, session.graded, fixed.problems)
-        rows = fill_values(*given, episodes, cfg, repeat)
+        parts = (session.sampler, fixed.params, session.graded, fixed.problems)
+        rows = fill_values(*parts, episodes, cfg, repeat)
     elif method.values == "critic":
         assert fixed.critic is not None
         size = cfg.ppo.microbatch or cfg.ppo.minibatch

@@ -135,9 +135,12 @@ def gradient_error(measured: Measured, reference: float) -> GradientError:
     lengths = np.sqrt(squares * reference)
     cosines = np.divide(along, lengths, out=np.zeros_like(along), where=lengths > 0)
     repeats, bias = len(squares), None
-    if repeats > 1 and product > 0:
-        between = (measured.summed - squares.sum()) / (repeats * (repeats - 1))
-        bias = float(between * reference / product**2 - 1)
+    pairs = repeats * (repeats - 1)
+    if pairs and product > 0:
+        # Of different repeats, so that a repeat's own noise is in neither square.
+        between = (measured.summed - squares.sum()) / pairs
+        along_square = (along.sum() ** 2 - np.sum(along**2)) / pairs
+        bias = float(between * reference / along_square - 1) if along_square > 0 else None
     return GradientError(
         error=measure_of(error_draws(measured, reference)),
         cosine=measure_of(cosines[draws].mean(axis=1)),
@@ -169,13 +172,19 @@ def _draws(repeats: int) -> np.ndarray:
 def measure_of(draws: np.ndarray) -> Measure:
     """The first of the draws, which is the sample's own, and the percentiles of the others.
 
-    Draws that are not a number are left out; without the first the measure is not defined.
+    Draws that are not defined are those of the greatest errors, so they count as infinite, and an
+    end that is infinite is None. Draws that are all equal, as those of one repeat are, make no
+    interval; without the first draw the measure is not defined.
     """
     if not np.isfinite(draws[0]):
         return Measure(None, None, None)
-    tail = (1 - LEVEL) / 2
-    low, high = np.nanquantile(draws, [tail, 1 - tail])
-    return Measure(float(draws[0]), float(low), float(high))
+    if np.all(draws == draws[0]):
+        return Measure(float(draws[0]), None, None)
+    others = np.sort(np.where(np.isfinite(draws[1:]), draws[1:], np.inf))
+    tail = round((1 - LEVEL) / 2 * len(others))
+    ends = [float(others[tail]), float(others[-1 - tail])]
+    low, high = (end if np.isfinite(end) else None for end in ends)
+    return Measure(float(draws[0]), low, high)
 
 
 def reference_error(first: float, second: float, product: float) -> float:

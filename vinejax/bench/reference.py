@@ -64,8 +64,8 @@ def _sample(fixed: Fixed, cfg: Config, half: int) -> list[Episode]:
     while left > 0:
         rollout = dataclasses.replace(cfg.rollout, per_prompt=min(left, PER_PROMPT))
         chosen = dataclasses.replace(own, rollout=rollout)
-        given = (session.sampler, fixed.params, session.graded, problems)
-        episodes += sample_episodes(*given, chosen, part)
+        parts = (session.sampler, fixed.params, session.graded, problems)
+        episodes += sample_episodes(*parts, chosen, part)
         left, part = left - rollout.per_prompt, part + 1
     session.sampler.release()
     return episodes
@@ -84,7 +84,7 @@ def _gradient(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Params:
         batch = collate(chosen, size)
         credit = np.zeros(batch.mask.shape, np.float32)
         credit[: len(chosen)] = advantages[start : start + rows, None]
-        given = (fixed.session.model, fixed.params, batch, credit[None] * batch.mask)
-        return policy_gradients(*given, len(episodes), cfg.sample.temperature, size)
+        parts = (fixed.session.model, fixed.params, batch, credit[None] * batch.mask)
+        return policy_gradients(*parts, len(episodes), cfg.sample.temperature, size)
 
     return functools.reduce(optax.tree.add, map(part, range(0, len(episodes), rows)))

@@ -1,7 +1,6 @@
 """The result of the credit bench: one record, as JSON and as tables for the terminal."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from rich.table import Table
 
 from vinejax.bench.gradients import GradientError, error_draws, gradient_error, measure_of
 from vinejax.bench.intervals import Measure
-from vinejax.bench.measure import Repeats, Solutions
+from vinejax.bench.measure import Repeats, Solutions, steady
 from vinejax.bench.price import Price
 from vinejax.bench.ranking import RankingScores
 from vinejax.bench.reference import Reference
@@ -49,6 +48,7 @@ class Result:
     price: Price
     rows: dict[str, Row]
     ranking: dict[str, RankingScores]  # by what predicts: 'K = 9', or 'critic'
+    ranked: dict[str, float]  # states that were tried, and why some were not kept; the margin
 
 
 def rows_of(
@@ -63,7 +63,7 @@ def rows_of(
     tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in repeats.items()}
     trained = price.trained * solutions.trained
     seconds = {
-        name: solutions.seconds + float(np.median(own.seconds)) / count + trained
+        name: solutions.seconds + steady(own.seconds) / count + trained
         for name, own in repeats.items()
     }
     rows = {}
@@ -90,7 +90,10 @@ def _error_ratio(own: Repeats, baseline: Repeats, reference: float) -> np.ndarra
     paired = of_baseline._replace(
         squares=of_baseline.squares[:repeats], along=of_baseline.along[:repeats]
     )
-    return error_draws(own.measured(), reference) / error_draws(paired, reference)
+    errors = error_draws(paired, reference)
+    # The noise of the reference may put a small error below 0: there is no ratio to that.
+    errors[errors <= 0] = np.nan
+    return error_draws(own.measured(), reference) / errors
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -178,7 +181,7 @@ def _shown(measure: Measure | None) -> str:
     """'0.12 [0.10, 0.15]'; '-' where it is not defined."""
     if measure is None or measure.value is None:
         return "-"
-    show: Callable[[float], str] = lambda x: f"{x:.3g}"  # noqa: E731
-    if measure.low is None or measure.high is None:
-        return show(measure.value)
-    return f"{show(measure.value)} [{show(measure.low)}, {show(measure.high)}]"
+    if measure.low is None and measure.high is None:
+        return f"{measure.value:.3g}"
+    low, high = ("?" if end is None else f"{end:.3g}" for end in (measure.low, measure.high))
+    return f"{measure.value:.3g} [{low}, {high}]"

@@ -73,13 +73,13 @@ class GeneratedTask:
         rng = np.random.default_rng(["train", "validation", "test"].index(split))
         problems: dict[str, Problem] = {}
         for _ in range(MOST_DRAWS * SIZES[split]):
-            if len(problems) == SIZES[split]:
-                return list(problems.values())
             free_steps = self.free_steps[len(problems) % len(self.free_steps)]
             question, answer = self.draw(rng, free_steps)
             if split_of(question) == split and question not in problems:
                 name = f"{split}/{len(problems)}"
                 problems[question] = Problem(name, question, answer)
+            if len(problems) == SIZES[split]:
+                return list(problems.values())
         message = f"{len(problems)} different questions found, {SIZES[split]} needed"
         raise DataError(f"{self.name} {split}", None, message)
 

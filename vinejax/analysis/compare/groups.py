@@ -8,9 +8,12 @@ from typing import NamedTuple
 from vinejax.analysis.compare.read import ComparedRun
 from vinejax.analysis.learning import aligned
 from vinejax.analysis.statistics import Estimate, iqm_interval
+from vinejax.runtime.workdir import FREE_FIELDS, FREE_GROUPS
 
-# Fields that say where a run writes and how it starts, not what it learns.
-IDLE = ("log.", "checkpoint.", "compile_cache", "profile", "resume")
+# Fields that may change between two starts of one run, as --mode=eval or credit on it may do, but
+# for those that change what it learns, or the accuracy on its curve.
+LEARNT = ("iterations", "budget.", "eval.")
+IDLE = tuple({*FREE_FIELDS, *FREE_GROUPS, "eval.samples", "eval.problems"} - set(LEARNT))
 
 
 class CurvePoint(NamedTuple):
