@@ -209,4 +209,4 @@ def test_the_start_takes_the_forks_as_designed_and_trains(tmp_path: Path):
     train(dataclasses.replace(cfg, eval=dataclasses.replace(small, problems=8)), tmp_path / "run")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     (trained,) = [line for line in map(json.loads, lines) if line["stage"] == "train"]
-    assert trained["actor/grad_norm"] > 0 and trained["clip_ratio"] > 0.5
+    assert trained["actor/grad_norm"] > 0 and trained["response_length/clip_ratio"] > 0.5

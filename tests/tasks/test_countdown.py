@@ -198,7 +198,7 @@ def test_the_config_trains(tmp_path: Path):
 
     cfg = config("1")
     few = dataclasses.replace(cfg.eval, problems=128, samples=2, temperature=1.0, top_p=1.0)
-    train(dataclasses.replace(cfg, iterations=1, eval=few), tmp_path)
+    train(dataclasses.replace(cfg, method="grpo", iterations=1, eval=few), tmp_path)
     lines = [json.loads(x) for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     (trained,) = [line for line in lines if line["stage"] == "train"]
     assert trained["actor/grad_norm"] > 0

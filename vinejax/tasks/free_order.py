@@ -11,10 +11,11 @@ every line has the same length, and a prompt may have any number of sub-expressi
 free, as all orders give the same sum; a wrong value or a wrong sum makes the answer wrong. The
 reward looks at the answer alone, so a guess is right in one case out of ten.
 
-The demonstrations reduce the sub-expressions in a random order. With chance `SLIP` one of their
-lines, each as likely as the others, has a wrong value, with which the rest goes on. So a
-model that imitates them is wrong about as often for few sub-expressions as for many, and the value
-drops at the line in which a solution went wrong.
+The demonstrations reduce the k sub-expressions in a random order. Each of their values is wrong
+with chance 1 - `RIGHT`^(1/k), independently, and the sums go on with it. So all values are right
+with chance `RIGHT`, for few sub-expressions as for many, and a model that imitates the
+demonstrations is right about as often. The value of a state drops at the line where its solution
+went wrong.
 
 `data.free_steps` is the number of sub-expressions beyond the first, at least 1, as there are too
 few questions of one sub-expression; without it the problems have 1 to 4 in equal shares, so that
@@ -32,7 +33,7 @@ from vinejax.types import Problem
 
 FREE_STEPS = tuple(range(1, 5))  # of the task's own problems, in equal shares
 RANGE = (1, len(string.ascii_lowercase) - 1)  # there is a name for every letter
-SLIP = 0.7  # chance that a demonstration has a wrong value
+RIGHT = 0.27  # chance that all values of a demonstration are right
 
 _SUB_EXPRESSION = re.compile(r"([a-z])(\d)([-+])(\d)")
 
@@ -76,13 +77,13 @@ class FreeOrder(GeneratedTask):
         return f"{problem.question}="
 
     def solution(self, problem: Problem) -> str:
-        """A demonstration: any order, and with chance `SLIP` one wrong value."""
+        """A demonstration: any order, and all values right with chance `RIGHT`."""
         rng = rng_of(problem.question)
         values = values_of(problem.question)
         order = [str(named) for named in rng.permutation(list(values))]
-        if rng.random() < SLIP:
-            wrong = order[rng.integers(len(order))]
-            values[wrong] = (values[wrong] + int(rng.integers(1, 10))) % 10
+        for named in order:
+            if rng.random() >= RIGHT ** (1 / len(order)):
+                values[named] = (values[named] + int(rng.integers(1, 10))) % 10
         return reduction({named: values[named] for named in order})
 
     def reward(self, problem: Problem, response: str) -> float:
