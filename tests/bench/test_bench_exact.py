@@ -20,7 +20,7 @@ from helpers.vine_cases import rewards_of
 
 from vinejax.bench import reference
 from vinejax.bench.estimators import Fixed, estimator_config
-from vinejax.bench.gradients import gradient_error, inner_products, policy_gradients
+from vinejax.bench.gradients import inner_products, policy_gradients
 from vinejax.bench.measure import measure_gradients
 from vinejax.bench.reference import Reference
 from vinejax.learner.batch import collate
@@ -187,40 +187,35 @@ def closed(listed: Listed) -> Closed:
 
 
 @pytest.mark.slow
-def test_errors_are_the_analytic_variances(closed: Closed):
-    cfg = config(repeats=100)
-    names = {"rloo": "rloo", "one": "vineppo_k1", "nine": "vineppo_k9"}
-    configs = {of: estimator_config(cfg, name) for of, name in names.items()}
-    for name, k in (("one", 1), ("nine", 9)):
-        values = dataclasses.replace(configs[name].values, k=k, dedup=False)
-        configs[name] = dataclasses.replace(configs[name], values=values)
+def test_gradients_have_the_analytic_mean_and_variance(closed: Closed):
+    """Within four standard errors over the repeats, which are small enough to tell them apart."""
+    cfg = config(repeats=60)
+    configs = {name: estimator_config(cfg, name) for name in ("rloo", "vineppo_k1")}
+    values = dataclasses.replace(configs["vineppo_k1"].values, dedup=False)
+    configs["vineppo_k1"] = dataclasses.replace(configs["vineppo_k1"], values=values)
     both = jax.tree.map(lambda x: jnp.concatenate([x, x]), closed.gradient)
     truth = Reference(both, closed.squared, error=0.0, solutions=1, reward=0.0)
     repeats, solutions = measure_gradients(fixed(), cfg, configs, truth, lambda line: None)
-    expected = {
-        "rloo": closed.rloo,
-        "one": closed.exact + closed.sampled,
-        "nine": closed.exact + closed.sampled / 9,
-    }
+    expected = {"rloo": closed.rloo, "vineppo_k1": closed.exact + closed.sampled}
     for name, own in repeats.items():
-        found = gradient_error(own.measured(), closed.squared)
-        error, (scale, low, high) = found.error.value, dataclasses.astuple(found.scale)
-        print(f"{name}: {error:.3f}, in closed form {expected[name]:.3f}; scale {scale:.2f}")
-        assert error is not None and abs(error / expected[name] - 1) < 0.1
-        assert low < 1 < high
+        for of_repeats, mean in ((own.squares, 1 + expected[name]), (own.along, 1.0)):
+            scaled = np.array(of_repeats) / closed.squared
+            error = scaled.std(ddof=1) / np.sqrt(len(scaled))
+            print(f"{name}: {scaled.mean():.3f} ± {error:.3f}, in closed form {mean:.3f}")
+            assert abs(scaled.mean() - mean) < 4 * error and error < 0.15 * mean
     assert 1 < solutions.trained <= LONGEST and solutions.tokens >= solutions.trained
 
 
 @pytest.mark.slow
 def test_the_reference_comes_near_the_gradient(closed: Closed, monkeypatch):
     monkeypatch.setattr(reference, "PER_PROMPT", 1000)
-    found = reference.sample_reference(fixed(), config(reference=8000))
+    found = reference.sample_reference(fixed(), config(reference=4000))
     mean = jax.tree.map(lambda x: x.mean(axis=0, keepdims=True), found.gradients)
     apart = jax.tree.map(jnp.subtract, mean, closed.gradient)
     error = float(optax.tree.norm(apart, squared=True)) / closed.squared
-    expected = closed.rloo * GROUP / 8000
+    expected = closed.rloo * GROUP / 4000
     print(f"error {error:.4f}, said to be {found.error:.4f}, expected {expected:.4f}")
-    assert found.solutions == 8000
+    assert found.solutions == 4000
     assert max(error, found.error) < 5 * expected  # few directions have most of the variance
     assert found.product == pytest.approx(closed.squared, rel=0.1)
 
