@@ -156,8 +156,7 @@ def measure_values(
     """The errors of each estimator's values at states of the first repeat's solutions."""
     session, cfg, episodes = fixed.session, fixed.session.cfg, solutions.episodes
     states = choose_states(episodes, cfg.bench.states, cfg.seed)
-    parts = (session.sampler, fixed.params, session.graded, fixed.problems)
-    truth = truth_of(true_returns(*parts, episodes, states, cfg.bench.truth, cfg, 0))
+    truth = truth_of(true_returns(*fixed.sampling, episodes, states, cfg.bench.truth, cfg, 0))
     session.sampler.release()
     positions, problems = positions_of_states(episodes, states)
     scores = {}

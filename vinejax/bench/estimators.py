@@ -20,9 +20,11 @@ from vinejax.learner.credit import assign_credit, group_numbers, solution_reward
 from vinejax.methods import METHODS, find_method
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
+from vinejax.rollout.engine import Engine
 from vinejax.rollout.vine import fill_values
 from vinejax.session import Session
 from vinejax.settings import Config
+from vinejax.tasks.graded import GradedTask
 from vinejax.types import Batch, Episode, PromptedProblem
 
 RUN = "run"  # the estimator that the configuration itself sets
@@ -59,6 +61,11 @@ class Fixed(NamedTuple):
     params: Params
     critic: Params | None
     problems: list[PromptedProblem]
+
+    @property
+    def sampling(self) -> tuple[Engine, Params, GradedTask, list[PromptedProblem]]:
+        """What functions that sample from the policy begin their arguments with."""
+        return self.session.sampler, self.params, self.session.graded, self.problems
 
 
 class Estimate(NamedTuple):
@@ -135,8 +142,7 @@ def estimate(
     before = session.sampler.stats.decoded_tokens
     start = time.perf_counter()
     if method.values == "monte_carlo":
-        parts = (session.sampler, fixed.params, session.graded, fixed.problems)
-        rows = fill_values(*parts, episodes, cfg, repeat)
+        rows = fill_values(*fixed.sampling, episodes, cfg, repeat)
     elif method.values == "critic":
         assert fixed.critic is not None
         size = cfg.ppo.microbatch or cfg.ppo.minibatch

@@ -68,8 +68,7 @@ def measure_gradients(
     for repeat in range(cfg.bench.repeats):
         before = fixed.session.sampler.stats.decoded_tokens
         start = time.perf_counter()
-        parts = (fixed.session.sampler, fixed.params, fixed.session.graded, fixed.problems)
-        episodes = sample_episodes(*parts, cfg, repeat)
+        episodes = sample_episodes(*fixed.sampling, cfg, repeat)
         seconds.append((time.perf_counter() - start) / len(episodes))
         decoded = fixed.session.sampler.stats.decoded_tokens - before
         tokens.append(decoded / len(episodes))

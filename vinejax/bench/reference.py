@@ -64,8 +64,7 @@ def _sample(fixed: Fixed, cfg: Config, half: int) -> list[Episode]:
     while left > 0:
         rollout = dataclasses.replace(cfg.rollout, per_prompt=min(left, PER_PROMPT))
         chosen = dataclasses.replace(own, rollout=rollout)
-        parts = (session.sampler, fixed.params, session.graded, problems)
-        episodes += sample_episodes(*parts, chosen, part)
+        episodes += sample_episodes(*fixed.sampling, chosen, part)
         left, part = left - rollout.per_prompt, part + 1
     session.sampler.release()
     return episodes
