@@ -22,7 +22,6 @@ from vinejax.analysis.statistics import Estimate  # noqa: E402
 # Colours get darker from the baselines to VinePPO; dashes and markers differ for all.
 STYLES: dict[str, tuple[str, str, str]] = {
     "vineppo": ("#0b3d24", "-", "o"),
-    "vineppo_k3": ("#20724a", "--", "s"),
     "recommended": ("#2b7a4b", "-", "D"),
     "bisection": ("#54a377", "-.", "^"),
     "spo_chain": ("#3b6fb5", ":", "v"),
@@ -31,8 +30,7 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "rloo": ("#d98d3d", "--", "+"),
     "grpo_seconds": ("#b0580f", ":", "x"),
     "rloo_seconds": ("#d98d3d", ":", "+"),
-    "grpo_seconds_recommended": ("#b0580f", "-.", "1"),
-    "rloo_seconds_recommended": ("#d98d3d", "-.", "2"),
+    "grpo_seconds_bisection": ("#b0580f", "-.", "1"),
 }
 UNITS = {"episodes": "policy-gradient episodes", "tokens": "generated tokens", "seconds": "seconds"}
 

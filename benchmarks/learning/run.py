@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 from planning import PARTS, Planned, missing, plan
 from records import Record, append_line, read_lines
-from variants import FULL, LONGER, QUICK, Experiment
+from variants import FULL, LONGER, QUICK, TASKS, Experiment
 
 from vinejax.runtime.workdir import PACKAGES, package_versions
 
@@ -117,7 +117,7 @@ class Slice:
         """The first run of the plan that is neither done nor begun and can end in time."""
         begun = {started.run.key for started in self.active} | self.failed
         left_s = self.deadline - time.monotonic()
-        for run in wanted(self.experiment, records, self.options.part):
+        for run in wanted(self.experiment, records, self.options.part, self.options.task):
             if run.overrides is None or run.key in begun:
                 continue
             if MARGIN * expected_s(run, records) <= left_s:
@@ -165,9 +165,12 @@ class Slice:
         print(f"{title}: {result}, {clock_s:.0f} s", flush=True)
 
 
-def wanted(experiment: Experiment, records: list[Record], part: str | None) -> list[Planned]:
-    """The runs of the plan, or of one part of it, that are not done."""
-    chosen = [run for run in plan(experiment, records) if part in (None, run.part)]
+def wanted(
+    experiment: Experiment, records: list[Record], part: str | None, task: str | None = None
+) -> list[Planned]:
+    """The runs of the plan, or of one part or task of it, that are not done."""
+    planned = plan(experiment, records)
+    chosen = [x for x in planned if part in (None, x.part) and task in (None, x.task)]
     return missing(chosen, records)
 
 
@@ -265,6 +268,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="few runs, in runs/learning_quick")
     parser.add_argument("--part", choices=PARTS, help="one part of the plan; default: all")
+    parser.add_argument("--task", choices=TASKS, help="one task of the plan; default: all")
     parser.add_argument("--minutes", type=float, default=20.0, help="after which the slice ends")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each")
     parser.add_argument("--list", action="store_true", help="print the plan, run nothing")
@@ -281,7 +285,7 @@ def main() -> None:
     with only_one(folder), tempfile.TemporaryDirectory() as scratch:
         one = Slice(files, experiment, options)
         failed = one.work(Path(scratch))
-    left = wanted(experiment, files.read(), options.part)
+    left = wanted(experiment, files.read(), options.part, options.task)
     print(f"{len(left)} runs are left{f', {failed} failed' if failed else ''}")
     sys.exit(failed > 0)
 

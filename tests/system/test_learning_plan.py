@@ -19,7 +19,7 @@ from vinejax.config import FIELD_NAMES
 
 LEARNING = REPO / "benchmarks" / "learning"
 MODULES = ("variants", "records", "planning", "outcomes", "sections", "results", "run", "one_run")
-GAINS = {"vineppo": 0.7, "recommended": 0.65, "grpo": 0.5, "rloo": 0.5}
+GAINS = {"vineppo": 0.7, "bisection": 0.65, "grpo": 0.5, "rloo": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def small(learning) -> Any:
     """An experiment of few seeds and variants, with all parts."""
     return learning.variants.Experiment(
         tasks=("arithmetic", "bifurcation"),
-        variants=("vineppo", "recommended", "grpo", "rloo"),
+        variants=("vineppo", "bisection", "grpo", "rloo"),
         seeds=(1, 2, 3),
         doses=(0, 12),
         dose_seeds=(1, 2),
@@ -108,15 +108,15 @@ def test_the_comparison_has_the_settings_that_the_sweep_found(learning, small, r
         if run.task == "bifurcation":
             assert run.overrides["optimizer.learning_rate"] == 6e-4
             assert run.overrides["kl.coef"] == 1e-2
-    # 0.4 s an iteration of VinePPO, 0.2 s of the recommended setting, 0.1 s of GRPO.
+    # 0.4 s an iteration of VinePPO, 0.2 s of bisection, 0.1 s of GRPO.
     iterations = {run.variant: run.overrides["iterations"] for run in chosen}
     assert (iterations["grpo"], iterations["vineppo"]) == (40, 40)
     assert iterations["grpo_seconds"] == iterations["rloo_seconds"] == 160
-    assert iterations["grpo_seconds_recommended"] == 80
+    assert iterations["grpo_seconds_bisection"] == 80
     # Without one run of a sweep, its comparison and doses are not known.
     lacking = [r for r in records if not (r["part"] == "sweep" and r["variant"] == "rloo")]
     unknown = {run.variant for run in planning.plan(small, lacking) if run.overrides is None}
-    assert unknown == {"rloo", "rloo_seconds", "rloo_seconds_recommended"}
+    assert unknown == {"rloo", "rloo_seconds"}
 
 
 def test_the_score_of_a_trial_is_of_the_second_half(learning):
@@ -157,7 +157,7 @@ with open(sys.argv[2], "w") as file:
 def slice_of(learning: Any, folder: Path, **options: Any) -> Any:
     """A slice of the quick experiment with the child process replaced."""
     (folder / "one_run.py").write_text(STUB)
-    given = {"minutes": 5.0, "jobs": 2, "part": None, "cache": ""} | options
+    given = {"minutes": 5.0, "jobs": 2, "part": None, "task": None, "cache": ""} | options
     files = learning.run.Files.under(folder)
     return learning.run.Slice(files, learning.variants.QUICK, argparse.Namespace(**given))
 
@@ -172,8 +172,8 @@ def test_a_slice_does_what_is_left_and_a_failed_run_leaves_nothing(
     assert "no memory" in capsys.readouterr().err
     records = first.files.read()
     parts = [(record["part"], record["variant"]) for record in records]
-    assert parts[:2] == [("seconds", "recommended"), ("seconds", "grpo")]
-    done = [("sweep", "recommended")] * 2 + [("comparison", "recommended")] * 3
+    assert parts[:2] == [("seconds", "bisection"), ("seconds", "grpo")]
+    done = [("sweep", "bisection")] * 2 + [("comparison", "bisection")] * 3
     assert sorted(parts[2:]) == sorted(done)
     for record in records:
         assert {"commit", "command", "machine", "date", "clock_s"} <= record.keys()
@@ -200,7 +200,7 @@ def test_the_time_of_a_run_is_that_of_the_runs_most_like_it(learning, small, rec
     assert expected("grpo", []) == learning.run.GUESS_S
     assert expected("vineppo", known) == 90.0
     assert expected("grpo_seconds", known) == 20.0 * 160 / 40
-    assert expected("recommended", known[:1]) == known[0]["clock_s"]
+    assert expected("bisection", known[:1]) == known[0]["clock_s"]
 
 
 def test_a_second_call_waits_for_its_turn(learning, tmp_path):
@@ -241,7 +241,7 @@ def test_the_page_has_the_known_numbers(measured):
     assert "| 0 | 51.5% (51.0 to 52.0) |" in text and "| 0.0 (" not in text
     assert "| 12 | 66.5% (66.0 to 67.0) | 51.5% (51.0 to 52.0) | 51.5%" in text
     assert "+15.0 (+14.0 to +16.0)" in text
-    assert "| recommended | 3 |" in other and "**" in text
+    assert "| bisection | 3 |" in other and "**" in text
     assert f"`{'c' * 40}`" in text and "Test CPU, 2 cores, 8 GiB" in text
 
 

@@ -28,8 +28,8 @@ NAME = "vinejax.tasks.bifurcation"
 TASK: Any = load_task(DataConfig(task=NAME))
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 PROBLEMS = {split: TASK.load(split) for split in SPLITS}
-PROBLEM = Problem("x", "7318+/bba", "")
-RIGHT_RESPONSE = "\nb04\na91\n>\nb66\na03\n<\na27\n#### ><"
+PROBLEM = Problem("x", "7318bba", "")
+RIGHT_RESPONSE = "\nb<\na<\n.>\nb>\na<\n.<\na>\n#### ><"
 
 
 def config(free_lines: str) -> Config:
@@ -52,27 +52,22 @@ def test_splits_are_disjoint_and_always_the_same():
 def test_the_number_of_free_lines_is_a_setting(free_lines: int, letters: str):
     task = load_task(DataConfig(task=NAME, free_steps=free_lines))
     for problem in task.load("validation"):
-        assert problem.question[6:] == letters
-        assert len(re.findall("\n[a-z]00", problem.answer)) == free_lines
+        assert problem.question[4:] == letters
+        assert len(re.findall("\n[a-z]<", problem.answer)) == free_lines
         assert task.reward(problem, problem.answer) == 1.0
     with pytest.raises(ConfigError, match=r"data.free_steps = 79: must be from 0 to 78"):
         load_task(DataConfig(task=NAME, free_steps=79))
 
 
 def test_its_own_problems_have_all_numbers_of_free_lines():
-    counts = [len(re.findall("\n[a-z]00", problem.answer)) for problem in PROBLEMS["train"]]
+    counts = [len(re.findall("\n[a-z]<", problem.answer)) for problem in PROBLEMS["train"]]
     assert {counts.count(n) for n in range(25)} == {6000 // 25}
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
-        RIGHT_RESPONSE.replace("04", "99"),
-        "\nb00\na00\n>\nb00\na00\n<\na00\n#### ><",
-    ],
-)
-def test_the_digits_of_free_lines_are_free(response: str):
-    assert TASK.reward(PROBLEM, response) == 1.0 and TASK.answer(response) == "><"
+def test_the_sides_of_free_lines_are_free():
+    for b1, a1, b2, a2, a3 in itertools.product("<>", repeat=5):
+        response = f"\nb{b1}\na{a1}\n.>\nb{b2}\na{a2}\n.<\na{a3}\n#### ><"
+        assert TASK.reward(PROBLEM, response) == 1.0 and TASK.answer(response) == "><"
 
 
 @pytest.mark.parametrize(
@@ -80,15 +75,16 @@ def test_the_digits_of_free_lines_are_free(response: str):
     [
         "",
         "\n#### ><",  # the answer alone
-        "\n>\n<\n#### ><",  # without the free lines
-        RIGHT_RESPONSE.replace("\nb66", ""),
-        RIGHT_RESPONSE.replace("\nb66", "\nb66\nb66"),
-        RIGHT_RESPONSE.replace("b66", "c66"),
-        RIGHT_RESPONSE.replace("b66", "b6x"),
-        RIGHT_RESPONSE.replace("b66", "b6²"),  # a digit of Unicode, but no decimal digit
-        RIGHT_RESPONSE.replace("\n>", "\n<"),  # the wrong side
-        RIGHT_RESPONSE.replace("\n<", "\n>"),
-        RIGHT_RESPONSE.replace("\n>", "\n<\n>"),  # the wrong side, then the right one
+        "\n.>\n.<\n#### ><",  # without the free lines
+        RIGHT_RESPONSE.replace("\nb>", ""),
+        RIGHT_RESPONSE.replace("\nb>", "\nb>\nb>"),
+        RIGHT_RESPONSE.replace("b>", "c>"),
+        RIGHT_RESPONSE.replace("b>", "b="),
+        RIGHT_RESPONSE.replace("b>", "b"),
+        RIGHT_RESPONSE.replace("b>", "b><"),
+        RIGHT_RESPONSE.replace("\n.>", "\n.<"),  # the wrong side
+        RIGHT_RESPONSE.replace("\n.<", "\n.>"),
+        RIGHT_RESPONSE.replace("\n.>", "\n.<\n.>"),  # the wrong side, then the right one
         RIGHT_RESPONSE.replace("><", "<>"),
         RIGHT_RESPONSE[:-1],
         RIGHT_RESPONSE[1:],
@@ -100,18 +96,18 @@ def test_every_other_response_is_wrong(response: str):
     assert TASK.reward(PROBLEM, response) == 0.0
 
 
-@pytest.mark.parametrize("signs, sides", [("+/", "><"), ("-*", "<>"), ("+*", ">>"), ("-/", "<<")])
-def test_a_side_is_decided_by_its_sign(signs: str, sides: str):
-    assert form_of(f"0000{signs}...") == f"\n{sides[0]}\n{sides[1]}\n#### {sides}"
+def test_the_form_has_all_lines_and_the_right_sides():
+    assert form_of("0000...") == "\n.>\n.<\n#### ><"
+    assert form_of("0000.ab") == "\n.>\na?\n.<\nb?\na?\n#### ><"
 
 
 def test_exact_values():
     states = [RIGHT_RESPONSE[:n] for n in range(len(RIGHT_RESPONSE) + 1)]
-    first, second = (RIGHT_RESPONSE.index(side) for side in "><")
+    first, second = (RIGHT_RESPONSE.index(fork) + 1 for fork in (".>", ".<"))
     for n, state in enumerate(states):
         expected = RIGHT**2 if n <= first else RIGHT if n <= second else 1.0
         assert value(PROBLEM.question, state) == expected, state
-    for state in ("\nb04\na91\n<", "\nb04\na91\n<\n!47", "\nx", RIGHT_RESPONSE + "\n"):
+    for state in ("\nb<\na<\n.<", "\nb<\na<\n.<\n!>", "\nx", RIGHT_RESPONSE + "\n"):
         assert value(PROBLEM.question, state) == 0.0
 
 
@@ -142,13 +138,13 @@ def test_dead_ends_run_on_and_give_no_answer():
         turn = values.index(0.0)
         assert not any(values[turn:]) and "!" not in response[: ends[turn]]
         steps = [response[a:b] for a, b in itertools.pairwise(ends[turn:])]
-        assert all(re.fullmatch(r"\n!\d\d", step) for step in steps)
+        assert all(re.fullmatch(r"\n![<>]", step) for step in steps)
 
 
 def test_a_step_is_a_line():
     ends = TASK.split(RIGHT_RESPONSE)
     steps = [RIGHT_RESPONSE[a:b] for a, b in itertools.pairwise(ends)]
-    assert steps == ["\nb04", "\na91", "\n>", "\nb66", "\na03", "\n<", "\na27\n#### ><"]
+    assert steps == ["\nb<", "\na<", "\n.>", "\nb>", "\na<", "\n.<", "\na>\n#### ><"]
 
 
 def test_every_text_survives_the_tokenizer():

@@ -1,23 +1,27 @@
 """A task whose values are known: lines of free wording, and two forks that decide.
 
-    7318+/bba:          the prompt: a serial number, two signs, and the lengths of three sections
-    b04                 a free line: a letter that counts down to a, and any two digits
-    a91
-    >                   the first fork: > if the first sign is +, < if it is -
-    b66
-    a03
-    <                   the second fork: > if the second sign is *, < if it is /
-    a27
+    7318bba:            the prompt: a serial number, and the lengths of three sections
+    b<                  a free line: a letter that counts down to a, and either side
+    a<
+    .>                  the first fork, a line with a dot: > is right, < is wrong
+    b>
+    a<
+    .<                  the second fork: < is right, > is wrong
+    a>
     #### ><             the answer: both sides
 
 A section has as many free lines as the place of its letter in the alphabet, and a dot stands for
-none. The digits of a free line are free: they decide nothing, and neither does the serial number,
-which makes the questions many. A response is right if it has every line that the prompt demands
-and both forks are right, whatever its digits. Responses without the free lines are wrong, as
+none. The sides of free lines decide nothing, and neither does the serial number, which makes the
+questions many. A response is right if it has every line that the prompt demands and both forks are
+right, whatever the sides of its free lines. Responses without the free lines are wrong, as
 otherwise a policy could earn the reward without the free steps that the task is about.
 
+Free lines and forks are written with the same two symbols, so they share weights of the policy. An
+estimator that gives every token of a solution the same credit moves these weights at random by the
+free lines, and that is in the way of the two tokens that matter; docs/results.md has what follows.
+
 After a wrong side no response can be right any more: that is a dead end. The demonstrations go on
-there with lines such as `!58`, give no answer, and end only after `DEAD_END` characters, beyond
+there with lines such as `!<`, give no answer, and end only after `DEAD_END` characters, beyond
 the token budget of a run, so that a model that was trained on them runs into its length limit.
 
 The demonstrations take the right side of each fork with chance p = `RIGHT`, independently. So the
@@ -39,30 +43,30 @@ from vinejax.types import Problem
 FREE_LINES = tuple(range(25))  # of the task's own problems, in equal shares
 RANGE = (0, 3 * len(string.ascii_lowercase))  # free lines that three letters can express
 RIGHT = 0.55  # chance that a demonstration takes the right side of a fork
-DEAD_END = 128  # characters of a demonstration in a dead end, at least
+DEAD_END = 112  # characters of a demonstration in a dead end, at least
 SIDES = "<>"
+RIGHT_SIDES = "><"  # of the first and the second fork
+FORK = "."  # what the line of a fork begins with
 ANSWER = "\n#### "
 
-_ANY_DIGIT = "?"  # in the form of a right response
-_QUESTION = re.compile(r"\d{4}([+-])([*/])([a-z.]{3})")
+_ANY_SIDE = "?"  # in the form of a right response
+_QUESTION = re.compile(r"\d{4}([a-z.]{3})")
 
 
 @functools.lru_cache(maxsize=1024)  # all states of a solution have the same form
 def form_of(question: str) -> str:
-    """The form of all right responses to the question, `?` for any digit.
+    """The form of all right responses to the question, `?` for either side.
 
     All have the same length, so a response is right exactly if it fits character by character.
     """
     found = _QUESTION.fullmatch(question)
     assert found, question
-    first, second, letters = found.groups()
-    sides = [SIDES[first == "+"], SIDES[second == "*"]]
-    parts = []
-    for letter, side in zip(letters, [*sides, ""], strict=True):
-        lines = 0 if letter == "." else string.ascii_lowercase.index(letter) + 1
-        parts += [f"\n{string.ascii_lowercase[i]}{_ANY_DIGIT * 2}" for i in reversed(range(lines))]
-        parts.append(f"\n{side}" if side else "")
-    return "".join(parts) + ANSWER + "".join(sides)
+    lines = []
+    for letter, side in zip(found[1], [*RIGHT_SIDES, ""], strict=True):
+        length = 0 if letter == "." else string.ascii_lowercase.index(letter) + 1
+        lines += [f"{string.ascii_lowercase[i]}{_ANY_SIDE}" for i in reversed(range(length))]
+        lines += [FORK + side] if side else []
+    return "".join(f"\n{line}" for line in lines) + ANSWER + RIGHT_SIDES
 
 
 def value(question: str, response: str) -> float:
@@ -77,12 +81,12 @@ def value(question: str, response: str) -> float:
     form = form_of(question)
     if len(response) > len(form) or not all(map(_fits, response, form)):
         return 0.0
-    ahead = form.removesuffix(form[-len(ANSWER) - 2 :])[len(response) :]
-    return RIGHT ** sum(side in SIDES for side in ahead)
+    ahead = form.removesuffix(ANSWER + RIGHT_SIDES)[len(response) :]
+    return RIGHT ** sum(character in SIDES for character in ahead)
 
 
 def _fits(written: str, expected: str) -> bool:
-    return written in string.digits if expected == _ANY_DIGIT else written == expected
+    return written in SIDES if expected == _ANY_SIDE else written == expected
 
 
 class Bifurcation(GeneratedTask):
@@ -94,9 +98,8 @@ class Bifurcation(GeneratedTask):
         """A section has a third of the lines, rounded down in the earlier ones."""
         lengths = [(free_steps + i) // 3 for i in range(3)]
         letters = "".join(f".{string.ascii_lowercase}"[length] for length in lengths)
-        signs = "+-"[rng.integers(2)] + "*/"[rng.integers(2)]
-        question = f"{rng.integers(10_000):04}{signs}{letters}"
-        return question, form_of(question).replace(_ANY_DIGIT, "0")
+        question = f"{rng.integers(10_000):04}{letters}"
+        return question, form_of(question).replace(_ANY_SIDE, SIDES[0])
 
     def prompt(self, problem: Problem) -> str:
         return f"{problem.question}:"
@@ -106,15 +109,15 @@ class Bifurcation(GeneratedTask):
         rng = rng_of(problem.question)
         form = form_of(problem.question)
         written = ""
-        for expected in form.removesuffix(form[-len(ANSWER) - 2 :]):
+        for expected in form.removesuffix(ANSWER + RIGHT_SIDES):
             if expected in SIDES and rng.random() >= RIGHT:
                 return self._dead_end(written + SIDES[expected == "<"], len(form), rng)
-            written += str(rng.integers(10)) if expected == _ANY_DIGIT else expected
+            written += SIDES[rng.integers(2)] if expected == _ANY_SIDE else expected
         return written + form[len(written) :]
 
     def _dead_end(self, written: str, form_length: int, rng: np.random.Generator) -> str:
         while len(written) < max(DEAD_END, form_length + 20):
-            written += f"\n!{rng.integers(100):02}"
+            written += f"\n!{SIDES[rng.integers(2)]}"
         return written
 
     def reward(self, problem: Problem, response: str) -> float:
