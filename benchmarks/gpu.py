@@ -12,6 +12,7 @@ status is 1 if a part failed or a check did not hold, 2 if there is no such devi
 import argparse
 import datetime
 import json
+import math
 import os
 import platform
 import signal
@@ -123,7 +124,14 @@ def figures_in(file: Path) -> Record:
 
 
 def checked(figure: Record) -> Record:
-    """The figure, with whether it `holds` if it has a limit. What is not a number does not hold."""
+    """The figure, with whether it `holds` if it has a limit.
+
+    What is not finite, as differences after an overflow are, becomes null, and does not hold.
+    """
+    figure = {
+        key: None if isinstance(x, float) and not math.isfinite(x) else x
+        for key, x in figure.items()
+    }
     value, holds = figure["value"], None
     if "at_most" in figure:
         holds = value is not None and value <= figure["at_most"]
@@ -167,7 +175,9 @@ def measure(options: argparse.Namespace, parts: Sequence[str], folder: Path) -> 
             result["device"] = part["record"]
         else:
             result["parts"][name] = part
-        write_atomic(epath.Path(options.output), json.dumps(result, indent=1) + "\n")
+        write_atomic(
+            epath.Path(options.output), json.dumps(result, indent=1, allow_nan=False) + "\n"
+        )
     return result
 
 

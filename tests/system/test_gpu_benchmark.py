@@ -72,6 +72,7 @@ def test_a_part_that_fails_or_is_stopped_ends_no_other(gpu, stubbed, capsys):
     assert [len(part["figures"]) for part in parts.values()] == [4, 1, 1], "a cut line counts"
     holds = [figure.get("holds") for figure in parts["correctness"]["figures"]]
     assert holds == [None, False, False, True]
+    assert parts["correctness"]["figures"][2]["value"] is None, "not a number is not JSON"
     shown = capsys.readouterr().out
     assert "| sampling | speed, slots 4 | 1,234 | tokens/s | 1,000 to 2,000 |" in shown
     assert "| correctness | likeness | 0.5 | share | at least 0.99: DOES NOT HOLD |" in shown
