@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from reprefill import batches, by_prefix, host, static
 from workload import NotInstalled, Run, Workload
 
@@ -30,8 +30,11 @@ def ours(work: Workload, devices: int | None = None) -> Callable[[], Run]:
 
     Slots are divided over `devices` (None: all): on a CPU each is a core with a loop of its own.
     """
-    devices = devices or jax.device_count()
-    mesh = make_mesh(MeshConfig(data=devices))
+    return on_mesh(work, make_mesh(MeshConfig(data=devices or jax.device_count())))
+
+
+def on_mesh(work: Workload, mesh: Mesh) -> Callable[[], Run]:
+    """`Engine.grow` with the slots divided over the devices of a mesh."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     params = jax.device_put(work.params, everywhere)
     engine = vinejax.Engine(work.model, work.sampling, work.tokenizer, mesh, slots=work.slots)

@@ -22,12 +22,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import numpy as np
 from bandwidth import measure_device
 from contenders import CONTENDERS
+from runs import assert_alike, greedy_part, slower, timed_rounds
 from workload import (
     SHAPES,
     STATES,
@@ -38,44 +38,6 @@ from workload import (
     Workload,
     make_workload,
 )
-
-from vinejax.runtime.compiles import num_compiles
-
-SHARE_ALIKE = 0.99  # of the branches: rounding can turn a draw at a boundary
-LOGPROB_TOLERANCE = 1e-4
-
-
-class Disagreement(Exception):
-    """Two contenders wrote different things where they must not."""
-
-
-def assert_alike(name: str, made: Run, expected: Run) -> str:
-    """A line on how alike two runs are; Disagreement if they are not."""
-    pairs = list(zip(made.tokens, expected.tokens, strict=True))
-    alike = statistics.mean(a == b for a, b in pairs)
-    line = f"{name}: {alike:.2%} of {len(pairs)} branches have the same tokens as ours"
-    if alike < SHARE_ALIKE or [len(a) for a, _ in pairs] != [len(b) for _, b in pairs]:
-        raise Disagreement(line)
-    if made.logprobs is not None and expected.logprobs is not None:
-        gap = 0.0
-        for (a, b), ours, theirs in zip(pairs, made.logprobs, expected.logprobs, strict=True):
-            same = next((n for n in range(len(a)) if a[n] != b[n]), len(a))
-            gap = max(gap, *np.abs(np.subtract(ours[:same], theirs[:same])), 0.0)
-        line += f", log-probabilities within {gap:.0e}"
-        if gap > LOGPROB_TOLERANCE:
-            raise Disagreement(line)
-    return line
-
-
-def greedy_part(work: Workload, count: int = 16, most: int = 32) -> Workload:
-    """`count` of the branches, spread over all states, at temperature 0."""
-    some = np.linspace(0, len(work.branches) - 1, count).astype(int)
-    return dataclasses.replace(
-        work,
-        sampling=dataclasses.replace(work.sampling, temperature=0.0, top_p=1.0),
-        branches=[work.branches[i] for i in some],
-        budgets=[min(most, work.budgets[i]) for i in some],
-    )
 
 
 def prepare(work: Workload, names: list[str]) -> tuple[dict[str, Callable[[], Run]], list[str]]:
@@ -98,34 +60,6 @@ def check(work: Workload, names: list[str]) -> list[str]:
         for name, run in made.items()
         if name != "ours"
     ]
-
-
-class Rounds(NamedTuple):
-    first: dict[str, Run]  # what the first call of each gave
-    seconds: dict[str, list[float]]  # on the clock, a round
-    cpu_seconds: dict[str, list[float]]  # of all cores together
-    compiles: int  # programs compiled after the first calls
-
-
-def timed_rounds(ready: dict[str, Callable[[], Run]], repeats: int) -> Rounds:
-    """A first call of each, then `repeats` rounds in which each runs once."""
-    first = {name: run() for name, run in ready.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in ready}
-    cpu_seconds: dict[str, list[float]] = {name: [] for name in ready}
-    compiles = num_compiles()
-    for _ in range(repeats):
-        for name, run in ready.items():
-            start, cpu_start = time.perf_counter(), time.process_time()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-            cpu_seconds[name].append(time.process_time() - cpu_start)
-    return Rounds(first, seconds, cpu_seconds, num_compiles() - compiles)
-
-
-def slower(seconds: dict[str, list[float]], name: str, than: str) -> float:
-    """Time of `name` over time of `than`, the median over rounds."""
-    pairs = zip(seconds[name], seconds[than], strict=True)
-    return statistics.median(a / b for a, b in pairs)
 
 
 def compare(work: Workload, names: list[str], repeats: int) -> tuple[list[str], list[dict]]:

@@ -6,6 +6,7 @@ EOS. They are geometric with a mean of a quarter of the cap, drawn once from a s
 """
 
 import dataclasses
+import functools
 import os
 from typing import Any
 
@@ -24,6 +25,8 @@ SHAPES: dict[str, dict[str, int]] = {
     "tiny": dict(num_layers=2, width=32, num_heads=4, num_kv_heads=2, head_dim=8, ffn=48),
     "1m": dict(num_layers=4, width=128, num_heads=4, num_kv_heads=2, head_dim=32, ffn=384),
     "10m": dict(num_layers=6, width=384, num_heads=6, num_kv_heads=2, head_dim=64, ffn=1024),
+    "25m": dict(num_layers=8, width=512, num_heads=8, num_kv_heads=4, head_dim=64, ffn=1536),
+    "100m": dict(num_layers=12, width=768, num_heads=12, num_kv_heads=4, head_dim=64, ffn=2816),
     # Rho-1B, which the paper trains, is TinyLlama's shape.
     "rho1b": dict(num_layers=22, width=2048, num_heads=32, num_kv_heads=4, head_dim=64, ffn=5632),
 }
@@ -97,7 +100,11 @@ def make_tokenizer(vocab_size: int) -> Any:
 
 def make_model(shape: str, vocab_size: int, lengths: Lengths, dtype: str) -> tuple[Decoder, Params]:
     """A model without EOS and its random weights, stored and computed in `dtype`."""
-    context = lengths.trajectory + lengths.cap
+    return _make_model(shape, vocab_size, lengths.trajectory + lengths.cap, dtype)
+
+
+@functools.lru_cache(maxsize=1)  # for works that differ in slots or in the number of branches
+def _make_model(shape: str, vocab_size: int, context: int, dtype: str) -> tuple[Decoder, Params]:
     sizes: dict[str, Any] = SHAPES[shape] | {"vocab_size": vocab_size, "context": context}
     rope = Rope(rope_theta=ROPE_THETA)
     model = Decoder(DecoderConfig(**sizes, rope=rope), compute=Compute(dtype))

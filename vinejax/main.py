@@ -13,7 +13,8 @@
             credit of each estimator is worth for the newest checkpoint, or the start), plan (what
             would fit on --config.topology=v5e:16x16, and how fast it could be, without devices;
             status 1 if it does not fit) or compare (a page about the runs of two workdirs or more,
-            compare.html in --workdir, by default in the current folder; needs no --config)
+            compare.html in --workdir, by default in the current folder, and a section of that
+            workdir's report, if it holds a run; needs no --config)
 --policy    which checkpoint is exported: best (by validation; the default) or last
 """
 

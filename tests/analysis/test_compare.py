@@ -1,13 +1,11 @@
 """`--mode=compare`: the page says what the runs' files say, and refuses what cannot be compared."""
 
 import html
-import json
 import pathlib
 import re
-from typing import Any
 
 import pytest
-from helpers.report_cases import Page
+from helpers.report_cases import Page, compared_run
 
 from vinejax import main
 from vinejax.analysis.accuracy import paired_interval
@@ -18,43 +16,6 @@ from vinejax.analysis.statistics import improvement_interval, iqm_difference, iq
 from vinejax.errors import UserError
 
 REWARDS = {"p0": [1.0, 0.0], "p1": [1.0, 1.0], "p2": [0.0, 0.0]}
-
-
-def write_run(
-    workdir: pathlib.Path,
-    accuracy: float,
-    tokens: int = 100,
-    rewards: dict[str, list[float]] | None = None,
-    **settings: Any,
-) -> pathlib.Path:
-    """A run of 4 iterations whose validation accuracy rises linearly from 0.2 to `accuracy`."""
-    workdir.mkdir(parents=True)
-    lines: list[dict[str, Any]] = []
-    for i in (0, 2, 4):
-        value = 0.2 + (accuracy - 0.2) * i / 4
-        interval = {"eval/pass_at_1_low": value - 0.05, "eval/pass_at_1_high": value + 0.05}
-        lines.append(
-            {"iteration": i, "step": i, "stage": "eval", "eval/pass_at_1": value} | interval
-        )
-    for i in range(4):
-        used = {"total/episodes": 16 * (i + 1), "total/tokens": tokens * (i + 1)}
-        used |= {"timing_s/total_rollout": 0.5 * (i + 1)}
-        lines.append({"iteration": i, "step": i + 1, "stage": "train"} | used)
-    for i, value in ((0, 0.2), (4, accuracy - 0.1)):
-        lines.append({"iteration": i, "step": i, "stage": "test", "test/pass_at_1": value})
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (workdir / "metrics.jsonl").write_text(text, encoding="utf-8")
-    record = {"config": {"data": {"task": "vinejax.tasks.arithmetic"}} | settings}
-    (workdir / "config.json").write_text(json.dumps(record), encoding="utf-8")
-    if rewards is not None:
-        (workdir / "eval").mkdir()
-        rows = [
-            {"problem_id": name, "responses": [{"reward": x} for x in values]}
-            for name, values in rewards.items()
-        ]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (workdir / "eval" / "test.jsonl").write_text(text, encoding="utf-8")
-    return workdir
 
 
 def shown(source: str) -> str:
@@ -72,7 +33,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Three seeds of VinePPO and two of GRPO; one of each was evaluated."""
     root = tmp_path_factory.mktemp("runs")
     runs = [
-        write_run(
+        compared_run(
             root / f"vine_{seed}", 0.6 + seed / 100, 400, REWARDS if seed == 1 else None,
             method="vineppo", seed=seed, log={"vines": seed},
         )
@@ -80,7 +41,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ]  # fmt: skip
     fewer = {"p0": [0.0], "p1": [1.0], "p2": [0.0]}
     runs += [
-        write_run(root / f"grpo_{seed}", 0.5 + seed / 100, 100, fewer if seed == 1 else None,
+        compared_run(root / f"grpo_{seed}", 0.5 + seed / 100, 100, fewer if seed == 1 else None,
                   method="grpo", seed=seed)
         for seed in (1, 2)
     ]  # fmt: skip
@@ -136,8 +97,8 @@ def test_the_page_loads_and_runs_nothing(source):
 
 def test_two_single_runs_have_no_interval_over_seeds(tmp_path):
     """Names that are alike are told apart by their folders, and hostile names stay text."""
-    first = write_run(tmp_path / "<b>a" / "run", 0.6, rewards=REWARDS, seed=1)
-    second = write_run(tmp_path / "b" / "run", 0.5, rewards={"other": [1.0]}, ppo={"clip": 0.1})
+    first = compared_run(tmp_path / "<b>a" / "run", 0.6, rewards=REWARDS, seed=1)
+    second = compared_run(tmp_path / "b" / "run", 0.5, rewards={"other": [1.0]}, ppo={"clip": 0.1})
     source = page_of([str(first), str(second)], tmp_path)
     page = shown(source)
     assert "&lt;b&gt;a/run" in source and "<b>a/run" not in source
@@ -154,10 +115,10 @@ def test_runs_of_one_group_have_a_page_without_pairs(folders, tmp_path):
 
 def test_runs_without_a_test_and_of_other_lengths(tmp_path):
     """A killed run has no test at its end, and curves are compared where both have them."""
-    first = write_run(tmp_path / "a", 0.6, method="rloo")
+    first = compared_run(tmp_path / "a", 0.6, method="rloo")
     lines = (first / "metrics.jsonl").read_text().splitlines(keepends=True)
     (first / "metrics.jsonl").write_text("".join(x for x in lines if '"test"' not in x))
-    second = write_run(tmp_path / "b", 0.5)
+    second = compared_run(tmp_path / "b", 0.5)
     page = shown(page_of([str(first), str(second)], tmp_path))
     assert "test, at the ends of" not in page and "a 0.600 [0.550, 0.650] – 4" in page
 
@@ -175,12 +136,12 @@ def test_what_cannot_be_compared_is_one_line(folders, tmp_path):
     assert "is given twice" in refused(one, one + "/")
     assert "is not the workdir of a run" in refused(one, tmp_path)
     assert "is not the workdir of a run" in refused(one, tmp_path / "nowhere")
-    other = write_run(tmp_path / "other", 0.5, data={"task": "vinejax.tasks.gsm8k"})
+    other = compared_run(tmp_path / "other", 0.5, data={"task": "vinejax.tasks.gsm8k"})
     assert "runs of different tasks cannot be compared" in refused(one, other)
-    killed = write_run(tmp_path / "killed", 0.5)
+    killed = compared_run(tmp_path / "killed", 0.5)
     (killed / "metrics.jsonl").write_text("")
     assert "has no evaluation on the validation split" in refused(one, killed)
-    damaged = write_run(tmp_path / "damaged", 0.5, rewards={"p": []})
+    damaged = compared_run(tmp_path / "damaged", 0.5, rewards={"p": []})
     assert "test.jsonl:1: is damaged" in refused(one, damaged)
 
 

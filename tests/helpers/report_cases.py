@@ -138,3 +138,40 @@ def bench_record() -> dict[str, Any]:
         },
         "ranking": {"K = 1": scores, "critic": scores | {"top": interval(0.4, 0.3, 0.5)}},
     }
+
+
+def compared_run(
+    workdir: pathlib.Path,
+    accuracy: float,
+    tokens: int = 100,
+    rewards: dict[str, list[float]] | None = None,
+    **settings: Any,
+) -> pathlib.Path:
+    """A run of 4 iterations whose validation accuracy rises linearly from 0.2 to `accuracy`."""
+    workdir.mkdir(parents=True)
+    lines: list[dict[str, Any]] = []
+    for i in (0, 2, 4):
+        value = 0.2 + (accuracy - 0.2) * i / 4
+        interval = {"eval/pass_at_1_low": value - 0.05, "eval/pass_at_1_high": value + 0.05}
+        lines.append(
+            {"iteration": i, "step": i, "stage": "eval", "eval/pass_at_1": value} | interval
+        )
+    for i in range(4):
+        used = {"total/episodes": 16 * (i + 1), "total/tokens": tokens * (i + 1)}
+        used |= {"timing_s/total_rollout": 0.5 * (i + 1)}
+        lines.append({"iteration": i, "step": i + 1, "stage": "train"} | used)
+    for i, value in ((0, 0.2), (4, accuracy - 0.1)):
+        lines.append({"iteration": i, "step": i, "stage": "test", "test/pass_at_1": value})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (workdir / "metrics.jsonl").write_text(text, encoding="utf-8")
+    record = {"config": {"data": {"task": "vinejax.tasks.arithmetic"}} | settings}
+    (workdir / "config.json").write_text(json.dumps(record), encoding="utf-8")
+    if rewards is not None:
+        (workdir / "eval").mkdir()
+        rows = [
+            {"problem_id": name, "responses": [{"reward": x} for x in values]}
+            for name, values in rewards.items()
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (workdir / "eval" / "test.jsonl").write_text(text, encoding="utf-8")
+    return workdir

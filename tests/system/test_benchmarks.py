@@ -107,7 +107,7 @@ def test_disagreement_is_an_error(rollout):
         run([7], [1], [-1.0]),  # another length
         run([7], [1, 2], [-1.0, -2.1]),  # another log-probability
     ):
-        with pytest.raises(rollout.Disagreement, match="b: "):
+        with pytest.raises(importlib.import_module("runs").Disagreement, match="b: "):
             rollout.assert_alike("b", odd, plain)
 
 

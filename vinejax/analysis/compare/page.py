@@ -1,47 +1,51 @@
-"""`--mode=compare`: reads runs, compares them, writes `compare.html`."""
+"""`--mode=compare`: reads runs, compares them, writes `compare.html` and `compare.json`."""
 
+import json
 import os
 import pathlib
 from collections.abc import Sequence
 
 from etils import epath
 
-from vinejax.analysis.compare import charts, groups, read, tables
+from vinejax.analysis.compare import read
+from vinejax.analysis.compare.record import comparison_of
+from vinejax.analysis.report import build_report
 from vinejax.analysis.report.build import environment
+from vinejax.analysis.report.comparison import comparison_view
+from vinejax.analysis.report.read import COMPARISON, JsonObject
 from vinejax.errors import UserError
 from vinejax.runtime.workdir import write_atomic
 
 FILE = "compare.html"
-MODULE = "python -m vinejax.main"
 
 
 def compare_runs(paths: Sequence[str], folder: str | os.PathLike) -> epath.Path:
     """Writes `compare.html` about the runs of the workdirs `paths` into `folder`; returns its path.
 
+    Its numbers go to `compare.json` beside it. If the folder is the workdir of a run, the report of
+    that run is made again, and shows them.
+
     Raises UserError for what `read_runs` refuses, and if the folder cannot be written.
     """
-    page = render_page(read.read_runs(paths))
-    file = epath.Path(folder) / FILE
+    record = comparison_of(read.read_runs(paths))
+    page = render_page(record)
+    target = epath.Path(folder)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, page)
+        target.mkdir(parents=True, exist_ok=True)
+        write_atomic(target / FILE, page)
+        write_atomic(target / COMPARISON, json.dumps(record, indent=1, allow_nan=False) + "\n")
+        print(f"compared: {target / FILE}")
+        if (target / "metrics.jsonl").exists():
+            print(f"report: {build_report(target)}")
     except OSError as error:
-        raise UserError(f"{file}: cannot be written ({error}); choose another --workdir") from error
-    print(f"compared: {file}")
-    return file
+        rule = f"cannot be written ({error}); choose another --workdir"
+        raise UserError(f"{target / FILE}: {rule}") from error
+    return target / FILE
 
 
-def render_page(runs: Sequence[read.ComparedRun]) -> str:
-    """The page as HTML, which loads nothing and runs no script."""
-    grouped = groups.group_runs(runs)
+def render_page(record: JsonObject) -> str:
+    """The page of a comparison as HTML, which loads nothing and runs no script."""
+    view = comparison_view(record)
+    assert view is not None, "a record of this program is whole"
     template = environment(pathlib.Path(__file__).parent).get_template("compare.html.j2")
-    return template.render(
-        task=runs[0].settings["data.task"],
-        num_runs=len(runs),
-        groups=tables.group_rows(grouped),
-        charts=charts.axis_charts(grouped),
-        settings=groups.differing_settings(grouped),
-        pairs=tables.pairs(grouped),
-        unevaluated=[run.name for run in runs if run.rewards is None],
-        evaluate=f"{MODULE} --mode=eval --config=FILE --workdir=RUN",
-    )
+    return template.render(comparison=view)

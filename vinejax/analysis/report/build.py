@@ -11,7 +11,8 @@ from etils import epath
 from vinejax.analysis.report import curves, text, timing
 from vinejax.analysis.report import vine as vines
 from vinejax.analysis.report.bench import bench_view
-from vinejax.analysis.report.read import JsonObject, Record, Run, read_run
+from vinejax.analysis.report.comparison import comparison_view
+from vinejax.analysis.report.read import COMPARISON, JsonObject, Record, Run, read_run
 from vinejax.runtime.display import format_duration
 from vinejax.runtime.workdir import flatten_names, write_atomic
 
@@ -54,6 +55,7 @@ def render_page(run: Run) -> str:
     """The page of a run as HTML, with as much of its episodes as fits `MAX_BYTES`."""
     template = environment().get_template("report.html.j2")
     time = timing.time_chart(run.records)
+    bench, comparison = bench_view(run.bench), comparison_view(run.comparison)
     context: dict[str, object] = {
         "run": run,
         "facts": header_facts(run.config),
@@ -61,7 +63,9 @@ def render_page(run: Run) -> str:
         "headline": headline(run.records, time),
         "charts": curves.charts(run.records),
         "time": time,
-        "bench": bench_view(run.bench),
+        "bench": bench,
+        "comparison": comparison,
+        "sources": source_files(bench is not None, comparison is not None),
     }
     *generous, tightest = vines.LIMITS
     for limits in generous:
@@ -71,6 +75,13 @@ def render_page(run: Run) -> str:
         if len(page.encode("utf-8")) <= MAX_BYTES:
             return page
     return template.render(context, vine=vines.vine_view(run.episodes, tightest))
+
+
+def source_files(has_bench: bool, has_comparison: bool) -> str:
+    """The files of the workdir that the page is made of, beside metrics.jsonl, as a sentence."""
+    records = [("credit/bench.json", has_bench), (COMPARISON, has_comparison)]
+    names = ["episodes/", "config.json", *(name for name, is_there in records if is_there)]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def environment(*folders: pathlib.Path) -> jinja2.Environment:

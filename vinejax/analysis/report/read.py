@@ -9,6 +9,7 @@ from etils import epath
 from vinejax.analysis.report import text
 from vinejax.runtime.stages import number_field
 
+COMPARISON = "compare.json"  # in a workdir: what `--mode=compare` found
 HUGE = 1e30  # sums and squares of smaller numbers stay finite
 
 JsonObject = dict[str, object]  # values can be anything and are checked where they are read
@@ -30,18 +31,21 @@ class Run(NamedTuple):
     episodes: dict[int, list[JsonObject]]  # by iteration, as they stand in the file
     config: JsonObject
     bench: JsonObject  # the record of the credit bench; empty if there is none
+    comparison: JsonObject  # that of a comparison with other runs; empty if there is none
 
 
 def read_run(workdir: epath.Path, max_iterations: int = 5) -> Run:
     """Reads a workdir, with at most `max_iterations` files of episodes, evenly spread."""
     config = _objects(workdir / "config.json", whole=True)
     bench = _objects(workdir / "credit" / "bench.json", whole=True)
+    comparison = _objects(workdir / COMPARISON, whole=True)
     return Run(
         name=text.printable(workdir.resolve().name),
         records=_records(_objects(workdir / "metrics.jsonl")),
         episodes=_episodes(workdir / "episodes", max_iterations),
         config=config[0] if config else {},
         bench=bench[0] if bench else {},
+        comparison=comparison[0] if comparison else {},
     )
 
 

@@ -1,9 +1,8 @@
-"""The learning curves of groups over episodes, tokens and seconds, with the report's charts."""
+"""The learning curves of compared groups over episodes, tokens and seconds."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from vinejax.analysis.compare.groups import CurvePoint, Group
-from vinejax.analysis.learning import AXES
 from vinejax.analysis.report import axes, curves, text
 
 STYLES = 8  # classes of the template, `curve-1` and on; further groups begin anew
@@ -15,10 +14,20 @@ TITLES = {
 }
 
 
-def axis_charts(groups: Sequence[Group]) -> list[curves.Chart]:
-    """A chart per axis; an axis on which every run stands still has none."""
-    drawn = [_chart(groups, axis) for axis in AXES]
-    return [chart for chart in drawn if chart is not None]
+class CurvePoint(NamedTuple):
+    """An evaluation of a group: its place on an axis, and accuracy with its interval."""
+
+    x: float
+    value: float
+    low: float
+    high: float
+
+
+class GroupCurve(NamedTuple):
+    """A group's curve on one axis; at least one point."""
+
+    label: str
+    points: list[CurvePoint]
 
 
 def style_of(number: int) -> str:
@@ -26,29 +35,29 @@ def style_of(number: int) -> str:
     return f"curve-{number % STYLES + 1}"
 
 
-def _chart(groups: Sequence[Group], axis: str) -> curves.Chart | None:
-    points = [group.curve(axis) for group in groups]
+def axis_chart(axis: str, drawn: Sequence[GroupCurve]) -> curves.Chart | None:
+    """The chart of an axis; None for an axis on which every run stands still."""
+    points = [one.points for one in drawn]
     positions = sorted({point.x for own in points for point in own})
     if len(positions) < 2:
         return None
-    values = [v for own in points for point in own for v in point.accuracy]
+    values = [v for own in points for point in own for v in (point.value, point.low, point.high)]
     frame = axes.fit_frame(positions, (min(values), max(values)), SIZE, whole=False)
     title, x_label = TITLES[axis]
-    specs = tuple(curves.Curve(axis, group.label, style_of(i)) for i, group in enumerate(groups))
-    drawn = [_draw(spec, own, frame) for spec, own in zip(specs, points, strict=True)]
+    specs = tuple(curves.Curve(axis, one.label, style_of(i)) for i, one in enumerate(drawn))
+    paths = [_draw(spec, own, frame) for spec, own in zip(specs, points, strict=True)]
     summary = "; ".join(
-        f"{group.label} {_shown(own[0])} to {_shown(own[-1])}"
-        for group, own in zip(groups, points, strict=True)
+        f"{one.label} {_shown(one.points[0])} to {_shown(one.points[-1])}" for one in drawn
     )
     spec = curves.Spec(title, specs, "validation pass@1, 95% intervals", size=SIZE, x_label=x_label)
     hovers = _hovers(specs, points, positions, frame)
-    return curves.Chart(spec, frame, drawn, hovers, summary, is_thinned=False)
+    return curves.Chart(spec, frame, paths, hovers, summary, is_thinned=False)
 
 
 def _draw(spec: curves.Curve, points: list[CurvePoint], frame: axes.Frame) -> curves.DrawnCurve:
-    placed = [(frame.x(p.x), frame.y(p.accuracy.value)) for p in points]
-    upper = [(frame.x(p.x), frame.y(p.accuracy.high)) for p in points]
-    lower = [(frame.x(p.x), frame.y(p.accuracy.low)) for p in points]
+    placed = [(frame.x(p.x), frame.y(p.value)) for p in points]
+    upper = [(frame.x(p.x), frame.y(p.high)) for p in points]
+    lower = [(frame.x(p.x), frame.y(p.low)) for p in points]
     return curves.DrawnCurve(
         label=spec.label,
         style=spec.style,
@@ -80,15 +89,15 @@ def _hovers(
             if column[0] <= point.x <= column[-1]
         ]
         lines = [f"{spec.label} at {text.three_digits(p.x)}: {_interval(p)}" for spec, p in inside]
-        dots = [(frame.y(p.accuracy.value), spec.style) for spec, p in inside]
+        dots = [(frame.y(p.value), spec.style) for spec, p in inside]
         hovers.append(curves.make_hover(frame, (left, right), x, dots, lines))
     return hovers
 
 
 def _shown(point: CurvePoint) -> str:
-    return text.three_digits(point.accuracy.value)
+    return text.three_digits(point.value)
 
 
 def _interval(point: CurvePoint) -> str:
-    value, low, high = map(text.three_digits, point.accuracy)
+    value, low, high = map(text.three_digits, point[1:])
     return f"{value} [{low}, {high}]"

@@ -1,0 +1,253 @@
+"""What VineJAX does on a GPU, in one command of at most ten minutes that needs no network.
+
+    python benchmarks/gpu.py [--model=25m|100m] [--parts=correctness,sampling,...] [--output=FILE]
+    python benchmarks/gpu.py --device=cpu --tiny     # the same code on a CPU, in a minute or two
+
+Each part of `gpu_parts.py` is a process of its own with a limit of time, after which it is stopped;
+what it had measured by then is kept. A part that fails or is stopped says so in the result and ends
+no other. The result is one JSON file, written anew after every part; a table is printed. The exit
+status is 1 if a part failed or a check did not hold, 2 if there is no such device.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from vinejax.runtime.workdir import git_revision, write_atomic
+
+MOST = 590.0  # seconds of all parts together
+# Seconds of each part, its start and its compilations included.
+LIMITS = {
+    "machine": 60.0,
+    "correctness": 100.0,
+    "sampling": 90.0,
+    "training": 70.0,
+    "start": 110.0,
+    "price": 70.0,
+    "credit": 140.0,
+}
+PARTS_FILE = Path(__file__).parent / "gpu_parts.py"
+NEEDS_START = ("price", "credit")
+MODELS = ("25m", "100m")
+COLUMNS = ("part", "figure", "value", "unit", "")
+# Fields of a figure that are not what tells it from another of its name.
+PLAIN = ("name", "value", "unit", "low", "high", "at_most", "at_least")
+
+Record = dict[str, Any]
+
+
+def run_part(name: str, folder: Path, seconds: float, options: argparse.Namespace) -> Record:
+    """Runs a part, and stops it after `seconds`; its figures, and why it failed if it did."""
+    command = [sys.executable, str(PARTS_FILE), name]
+    command += [f"--folder={folder}", f"--seconds={seconds:.0f}", f"--model={options.model}"]
+    command += ["--tiny"] if options.tiny else []
+    log, begun, failure = folder / f"{name}.log", time.monotonic(), None
+    with log.open("wb") as stream:
+        # A session of its own, so that what the part has started is stopped with it.
+        process = subprocess.Popen(
+            command,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environment(options.device, folder),
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(timeout=seconds)
+            if status:
+                failure = f"exit status {status}: {last_line(log)}"
+        except subprocess.TimeoutExpired:
+            failure = f"stopped after {seconds:.0f} seconds, its limit"
+        finally:
+            stop(process)
+    return {
+        "limit_s": seconds,
+        "took_s": round(time.monotonic() - begun, 1),
+        "failure": failure,
+        **figures_in(folder / f"{name}.jsonl"),
+    }
+
+
+def environment(device: str, folder: Path) -> dict[str, str]:
+    """The variables of a part's process: the platform, one GPU, and programs kept between parts."""
+    own = {
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "HF_HUB_OFFLINE": "1",
+    }
+    if device == "gpu":
+        own["JAX_PLATFORMS"] = "cuda,cpu"  # the second for the comparison with the CPU
+        own["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    else:
+        own["JAX_PLATFORMS"] = "cpu"
+        own["JAX_NUM_CPU_DEVICES"] = "2"  # the second takes the CPU's place in the comparison
+    return os.environ | own
+
+
+def stop(process: subprocess.Popen) -> None:
+    """Ends the process and all that it has started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def last_line(log: Path) -> str:
+    """The last line of a process's output that is not empty, where Python says what failed."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:500] if lines else "no output"
+
+
+def figures_in(file: Path) -> Record:
+    """{'figures': [...]}, with 'record' if the part has one; a cut last line is left out."""
+    if not file.exists():
+        return {"figures": []}
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    found = [json.loads(line) for line in lines if line.endswith("\n")]
+    records = [figure["record"] for figure in found if "record" in figure]
+    figures = [checked(figure) for figure in found if "record" not in figure]
+    return {"figures": figures} | ({"record": records[-1]} if records else {})
+
+
+def checked(figure: Record) -> Record:
+    """The figure, with whether it `holds` if it has a limit.
+
+    What is not finite, as differences after an overflow are, becomes null, and does not hold.
+    """
+    figure = {
+        key: None if isinstance(x, float) and not math.isfinite(x) else x
+        for key, x in figure.items()
+    }
+    value, holds = figure["value"], None
+    if "at_most" in figure:
+        holds = value is not None and value <= figure["at_most"]
+    elif "at_least" in figure:
+        holds = value is not None and value >= figure["at_least"]
+    return figure if holds is None else figure | {"holds": holds}
+
+
+def chosen_parts(names: str) -> list[str]:
+    """The parts in their order, with those that they need. Raises ValueError for another name."""
+    chosen = [name.strip() for name in names.split(",")] if names else list(LIMITS)
+    for name in chosen:
+        if name not in LIMITS:
+            raise ValueError(f"--parts: {name!r} is not among {', '.join(LIMITS)}")
+    needed = {"machine"} | ({"start"} if set(NEEDS_START) & set(chosen) else set())
+    return [name for name in LIMITS if name in needed | set(chosen)]
+
+
+def measure(options: argparse.Namespace, parts: Sequence[str], folder: Path) -> Record:
+    """Runs the parts, and writes the result after each. Raises RuntimeError without the device."""
+    end = time.monotonic() + MOST
+    result: Record = {
+        "commit": git_revision(),
+        "command": " ".join(["python", *sys.argv]),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python "
+        f"{platform.python_version()}",
+        "model": "tiny" if options.tiny else options.model,
+        "parts": {},
+    }
+    for name in parts:
+        left = min(LIMITS[name], end - time.monotonic())
+        if left < 1:
+            part: Record = {"failure": "not begun: the time of all parts was over", "figures": []}
+        else:
+            print(f"{name}: at most {left:.0f} s", file=sys.stderr, flush=True)
+            part = run_part(name, folder, left, options)
+        if name == "machine":
+            if "record" not in part:
+                raise RuntimeError(f"no {options.device} that JAX can use ({part['failure']})")
+            result["device"] = part["record"]
+        else:
+            result["parts"][name] = part
+        write_atomic(
+            epath.Path(options.output), json.dumps(result, indent=1, allow_nan=False) + "\n"
+        )
+    return result
+
+
+def table(result: Record) -> list[str]:
+    """The figures as a Markdown table, and a line on each part that failed."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---|---|---:|---|---|"]
+    for name, part in result["parts"].items():
+        for figure in part["figures"]:
+            lines.append(f"| {' | '.join([name, *cells(figure)])} |")
+    for name, part in result["parts"].items():
+        if part["failure"]:
+            lines.append(f"{name} FAILED: {part['failure']}")
+    return lines
+
+
+def cells(figure: Record) -> list[str]:
+    """Name with what tells the figure from others, value, unit, and its limit or interval."""
+    more = [f"{key} {value}" for key, value in figure.items() if key not in (*PLAIN, "holds")]
+    note = ""
+    if figure.get("low") is not None and figure.get("high") is not None:
+        note = f"{number(figure['low'])} to {number(figure['high'])}"
+    for key in ("at_most", "at_least"):
+        if key in figure:
+            verdict = "holds" if figure["holds"] else "DOES NOT HOLD"
+            note = f"{key.replace('_', ' ')} {number(figure[key])}: {verdict}"
+    name = ", ".join([figure["name"], *more])
+    return [name, number(figure["value"]), figure["unit"], note]
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, or all of a larger number; '-' for none."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def has_failed(result: Record) -> bool:
+    """Whether a part failed, or a check did not hold."""
+    parts = result["parts"].values()
+    is_off = [not figure.get("holds", True) for part in parts for figure in part["figures"]]
+    return any(is_off) or any(part["failure"] for part in parts)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="What VineJAX does on a GPU, in ten minutes.")
+    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to see that it runs")
+    parser.add_argument("--model", choices=MODELS, default=MODELS[0], help="parameters")
+    parser.add_argument("--parts", default="", help=f"of {','.join(LIMITS)}; all by default")
+    parser.add_argument("--output", type=Path, default=Path("gpu.json"))
+    options = parser.parse_args(arguments)
+    try:
+        parts = chosen_parts(options.parts)
+    except ValueError as error:
+        parser.error(str(error))
+    if options.device == "cpu" and not options.tiny:
+        parser.error("--device=cpu needs --tiny: the sizes of a GPU take hours on a CPU")
+    with tempfile.TemporaryDirectory(prefix="vinejax_gpu_") as folder:
+        try:
+            result = measure(options, parts, Path(folder))
+        except RuntimeError as error:
+            advice = "--device=cpu --tiny runs the same code on a CPU"
+            print(f"gpu.py: error: {error}; {advice}", file=sys.stderr)
+            return 2
+    device = result["device"]
+    print(f"{device['device']}, driver {device['driver']}, jax {device['jax']}, {result['date']}")
+    print("\n".join(table(result)))
+    print(f"in full: {options.output}")
+    return int(has_failed(result))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
