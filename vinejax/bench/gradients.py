@@ -27,6 +27,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float
 
+from vinejax.analysis.bootstrap import percentile_interval, resampled
 from vinejax.bench.intervals import Measure
 from vinejax.learner.batch import slices
 from vinejax.learner.score import token_logprobs
@@ -34,7 +35,6 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
 from vinejax.types import Batch
 
-LEVEL = 0.95  # of the intervals
 DRAWS = 1000  # of the bootstrap
 
 
@@ -165,7 +165,7 @@ def error_draws(measured: Measured, reference: float) -> np.ndarray:
 
 def _draws(repeats: int) -> np.ndarray:
     """i64[1 + draws, R] repeats drawn with replacement; the first row has each of them once."""
-    draws = np.random.default_rng(0).integers(0, repeats, (DRAWS, repeats))
+    draws = resampled(np.random.default_rng(0), repeats, DRAWS)
     return np.concatenate([np.arange(repeats)[None], draws])
 
 
@@ -180,9 +180,7 @@ def measure_of(draws: np.ndarray) -> Measure:
         return Measure(None, None, None)
     if np.all(draws == draws[0]):
         return Measure(float(draws[0]), None, None)
-    others = np.sort(np.where(np.isfinite(draws[1:]), draws[1:], np.inf))
-    tail = round((1 - LEVEL) / 2 * len(others))
-    ends = [float(others[tail]), float(others[-1 - tail])]
+    ends = percentile_interval(np.where(np.isfinite(draws[1:]), draws[1:], np.inf))
     low, high = (end if np.isfinite(end) else None for end in ends)
     return Measure(float(draws[0]), low, high)
 
