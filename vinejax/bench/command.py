@@ -221,7 +221,7 @@ def critic_after(fixed: Fixed, cfg: Config, choices: Sequence[Choice]) -> list[n
         for choice in choices
         for step in choice.steps
     ]
-    size = cfg.ppo.microbatch or cfg.ppo.minibatch
+    size = cfg.ppo.pass_rows
     values = critic_values(fixed.session.model, fixed.critic, collate(rows, size), size)
     found = iter([values[i, len(row.tokens) - 1] for i, row in enumerate(rows)])
     return [np.array([next(found) for _ in choice.steps], np.float64) for choice in choices]

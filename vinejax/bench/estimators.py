@@ -145,7 +145,7 @@ def estimate(
         rows = fill_values(*fixed.sampling, episodes, cfg, repeat)
     elif method.values == "critic":
         assert fixed.critic is not None
-        size = cfg.ppo.microbatch or cfg.ppo.minibatch
+        size = cfg.ppo.pass_rows
         critic = critic_values(session.model, fixed.critic, batch, size)
     seconds = time.perf_counter() - start
     rollout = Rollout(rows, batch, step_layout(batch, rows), critic)

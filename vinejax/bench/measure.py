@@ -79,7 +79,7 @@ def measure_gradients(
         made = {name: estimate(fixed, configs[name], episodes, batch, repeat) for name in chosen}
         fixed.session.sampler.release()
         credit = np.stack([made[name].advantages for name in chosen])
-        size = cfg.ppo.microbatch or cfg.ppo.minibatch
+        size = cfg.ppo.pass_rows
         parts = (fixed.session.model, fixed.params, batch, credit, len(episodes))
         gradients = policy_gradients(*parts, cfg.sample.temperature, size)
         _record(fixed, {name: repeats[name] for name in chosen}, made, gradients, reference)
@@ -94,7 +94,7 @@ def steady(seconds: Sequence[float]) -> float:
 
 
 def _batch(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Batch:
-    size = cfg.ppo.microbatch or cfg.ppo.minibatch
+    size = cfg.ppo.pass_rows
     return with_logprobs(
         fixed.session.model,
         fixed.params,

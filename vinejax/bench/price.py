@@ -43,7 +43,7 @@ def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> floa
     session, ppo = fixed.session, cfg.ppo
     objective = policy_objective(session.model, cfg)
     optimizer = make_optimizer(cfg.optimizer, 1)
-    size = ppo.microbatch or ppo.minibatch
+    size = ppo.pass_rows
     seconds = []
     for _ in range(TIMES + 1):
         state = fresh_state(fixed.params, optimizer, session.mesh)
