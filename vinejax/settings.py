@@ -322,7 +322,7 @@ class BenchConfig:
     estimators: tuple[str, ...] = ()  # names of bench/estimators.py; (): all that the run can have
     problems: Count = 32  # of the train split, the same throughout
     repeats: Count = 20  # batches of `rollout.per_prompt` solutions per problem
-    exact: Count = 4  # of them, those that estimator 'exact' is measured on
+    many: Count = 4  # of them, those that estimator 'vineppo_many' is measured on
     reference: Count = 20_000  # solutions behind the reference gradient
     truth: Count = 256  # continuations behind a true value
     states: Count = 512  # whose values are compared with the truth

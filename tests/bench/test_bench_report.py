@@ -24,7 +24,7 @@ def result() -> Result:
     gradient = GradientError(measure, measure, measure, bias=0.125, repeats=2)
     row = Row(gradient, 16.0, 0.0625, measure, measure, measure, values)
     ranking = ranking_scores([[0.5, 1.0], [0.0, 1.0]], [[0.25, 1.0], [1.0, 0.5]], ["p", "q"])
-    rows = {"rloo": row, "exact": row}
+    rows = {"rloo": row, "vineppo_many": row}
     price, ranked = Price(0.001, 0.003), {"tried": 2.0, "margin": 0.25}
     return Result("the start", 2, 4, 0.5, 100, 0.25, price, rows, {"K = 1": ranking}, ranked)
 
@@ -41,7 +41,7 @@ def test_report_shows_all_that_the_bench_wrote(tmp_path, capsys):
     assert all(view.facts._replace(fewer="-")) and len(view.panels) == 1 + len(COSTS)
     assert len(view.calibrations) == 2 and len(view.ranking) == 2 and view.ranking_note
     assert all(column.title in page for column in COLUMNS)
-    assert all(MEANINGS[name] in page for name in ("rloo", "exact"))
+    assert all(MEANINGS[name] in page for name in ("rloo", "vineppo_many"))
 
 
 def test_workdir_without_a_run_gets_no_report(tmp_path, capsys):

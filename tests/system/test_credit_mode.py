@@ -11,7 +11,7 @@ from vinejax.errors import ConfigError
 from vinejax.settings import ValuesConfig
 from vinejax.train import train
 
-SIZES = {"problems": 3, "repeats": 3, "exact": 2, "reference": 240, "truth": 5, "states": 6}
+SIZES = {"problems": 3, "repeats": 3, "many": 2, "reference": 240, "truth": 5, "states": 6}
 SIZES |= {"ranked": 6}
 
 
@@ -25,20 +25,20 @@ def config(**bench):
 @pytest.mark.slow
 def test_a_run_with_a_critic(tmp_path, capsys):
     train(config(), tmp_path)
-    names = ("rloo", "ppo", "vineppo_k3", "exact")
+    names = ("rloo", "ppo", "vineppo_k3", "vineppo_many")
     result = credit_bench(config(estimators=names), tmp_path)
     record = json.loads((tmp_path / "credit" / "bench.json").read_text())
     assert result.policy == record["policy"] == "checkpoints/1"
     assert list(record["rows"]) == list(names)
     assert record["reference_solutions"] == 240 and record["price"]["w"] > 0
     for name, row in record["rows"].items():
-        assert row["gradient"]["repeats"] == (2 if name == "exact" else 3)
+        assert row["gradient"]["repeats"] == (2 if name == "vineppo_many" else 3)
         assert row["tokens"] > 0 and row["seconds"] > 0
         assert row["values"]["states"] > 0
     # The costs are those of the baseline, and of more tokens for an estimator that samples.
     assert record["rows"]["rloo"]["token_cost"]["value"] == 1
     assert record["rows"]["ppo"]["tokens"] == record["rows"]["rloo"]["tokens"]
-    assert record["rows"]["exact"]["tokens"] > record["rows"]["vineppo_k3"]["tokens"]
+    assert record["rows"]["vineppo_many"]["tokens"] > record["rows"]["vineppo_k3"]["tokens"]
     shown = capsys.readouterr().out
     assert all(name in shown for name in names) and "per trained token" in shown
 
@@ -48,7 +48,7 @@ def test_estimators_have_nothing_of_the_runs_own_method():
     assert estimator_config(cfg, RUN) == cfg
     made = estimator_config(cfg, "vineppo_k3")
     assert made.method == "vineppo" and made.values.k == 3 and made.values.max_states is None
-    assert estimator_config(cfg, "exact").values.k == cfg.bench.truth
+    assert estimator_config(cfg, "vineppo_many").values.k == cfg.bench.truth
     assert estimator_config(cfg, "rloo").values == ValuesConfig()
 
 

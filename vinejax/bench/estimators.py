@@ -28,7 +28,7 @@ from vinejax.tasks.graded import GradedTask
 from vinejax.types import Batch, Episode, PromptedProblem
 
 RUN = "run"  # the estimator that the configuration itself sets
-EXACT = "exact"  # `bench.truth` continuations of every state
+MANY = "vineppo_many"  # `bench.truth` continuations of every state
 ESTIMATORS: dict[str, dict[str, Any]] = {
     RUN: {},
     "rloo": {"method": "rloo"},
@@ -48,7 +48,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
         "values.backup": True,
     },
     "spo_chain": {"method": "spo_chain"},
-    EXACT: {},
+    MANY: {},
 }
 # Sections that single methods read; an estimator begins from their defaults, not from the run's.
 OWN_SECTIONS = {section for method in METHODS.values() for section in method.sections}
@@ -89,7 +89,7 @@ def estimator_config(cfg: Config, name: str) -> Config:
         hint = nearest_hint(name, ESTIMATORS)
         raise ConfigError("bench.estimators", f"must be of {known}{hint}", repr(name))
     made = cfg if name == RUN else _with_fields(_plain(cfg), ESTIMATORS[name])
-    if name == EXACT:
+    if name == MANY:
         made = _with_fields(made, {"values.k": cfg.bench.truth})
     method = find_method(made.method)
     reasons = {

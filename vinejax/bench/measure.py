@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from vinejax.bench.estimators import EXACT, Estimate, Fixed, estimate
+from vinejax.bench.estimators import MANY, Estimate, Fixed, estimate
 from vinejax.bench.gradients import Measured, inner_products, policy_gradients
 from vinejax.bench.reference import Reference
 from vinejax.learner.batch import collate
@@ -57,7 +57,7 @@ def measure_gradients(
 ) -> tuple[dict[str, Repeats], Solutions]:
     """(the repeats of each estimator of `configs`, what the solutions took).
 
-    Estimator 'exact' takes part in the first `bench.exact` repeats.
+    Estimator 'vineppo_many' takes part in the first `bench.many` repeats.
     """
     # Not the solutions that the policy has learned from.
     cfg = dataclasses.replace(cfg, seed=row_seed(cfg.seed, 0, "credit bench, solutions"))
@@ -75,7 +75,7 @@ def measure_gradients(
         trained.append(np.mean([len(episode.response) for episode in episodes]))
         first = first or episodes
         batch = _batch(fixed, cfg, episodes)
-        chosen = [name for name in configs if name != EXACT or repeat < cfg.bench.exact]
+        chosen = [name for name in configs if name != MANY or repeat < cfg.bench.many]
         made = {name: estimate(fixed, configs[name], episodes, batch, repeat) for name in chosen}
         fixed.session.sampler.release()
         credit = np.stack([made[name].advantages for name in chosen])

@@ -83,17 +83,17 @@ def rows_of(
     return rows
 
 
-def _error_ratio(own: Repeats, baseline: Repeats, reference: float) -> np.ndarray:
+def _error_ratio(own: Repeats, baseline: Repeats, g_squared: float) -> np.ndarray:
     """f64[draws] the error over the baseline's on the same repeats, and on draws of them."""
     repeats = len(own.squares)
     of_baseline = baseline.measured()
     paired = of_baseline._replace(
         squares=of_baseline.squares[:repeats], along=of_baseline.along[:repeats]
     )
-    errors = error_draws(paired, reference)
+    errors = error_draws(paired, g_squared)
     # The noise of the reference may put a small error below 0: there is no ratio to that.
     errors[errors <= 0] = np.nan
-    return error_draws(own.measured(), reference) / errors
+    return error_draws(own.measured(), g_squared) / errors
 
 
 def as_json(result: Result) -> dict[str, Any]:

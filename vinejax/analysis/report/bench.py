@@ -34,7 +34,7 @@ MEANINGS = {
     "bisection_reuse": "bisection and reuse together",
     "recommended": "vineppo_k3 at no more than 8 states, with reuse and values of later states",
     "spo_chain": "SPO: states before unlikely tokens, and training on these tokens alone",
-    "exact": "VinePPO with as many continuations per state as a true value is made of",
+    "vineppo_many": "VinePPO with as many continuations per state as a true value is made of",
 }
 
 
@@ -108,7 +108,7 @@ class Facts(NamedTuple):
     problems: str
     per_prompt: str
     repeats: str  # of the estimator that has most
-    fewer: str  # 'exact in 4', the estimators that have fewer
+    fewer: str  # 'vineppo_many in 4', the estimators that have fewer
     reward: str
     reference_solutions: str
     reference_error: str
