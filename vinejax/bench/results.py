@@ -28,7 +28,7 @@ class Row:
 
     gradient: GradientError
     tokens: float  # generated per solution, continuations included
-    seconds: float  # per solution: sampled, valued and trained on
+    seconds: float  # per solution: sampled, valued and trained on, by the critic too
     error_ratio: Measure | None  # error over the baseline's
     token_cost: Measure | None
     second_cost: Measure | None
@@ -57,13 +57,14 @@ def rows_of(
     reference: Reference,
     price: Price,
     values: dict[str, ValueScores],
+    of_critics: dict[str, float],
 ) -> dict[str, Row]:
-    """A row for each estimator."""
+    """A row for each estimator; `of_critics` are the seconds per solution of training critics."""
     count = len(solutions.episodes)
     tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in repeats.items()}
     trained = price.trained * solutions.trained
     seconds = {
-        name: solutions.seconds + steady(own.seconds) / count + trained
+        name: solutions.seconds + steady(own.seconds) / count + trained + of_critics.get(name, 0.0)
         for name, own in repeats.items()
     }
     rows = {}
