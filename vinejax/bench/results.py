@@ -179,10 +179,10 @@ def _columns(table: Table, *names: str) -> None:
 
 
 def _shown(measure: Measure | None) -> str:
-    """'0.12 [0.10, 0.15]'; '-' where it is not defined."""
+    """'0.12 [0.10, 0.15]', with ∞ for an end that is open; '-' where it is not defined."""
     if measure is None or measure.value is None:
         return "-"
     if measure.low is None and measure.high is None:
         return f"{measure.value:.3g}"
-    low, high = ("?" if end is None else f"{end:.3g}" for end in (measure.low, measure.high))
+    low, high = ("∞" if end is None else f"{end:.3g}" for end in (measure.low, measure.high))
     return f"{measure.value:.3g} [{low}, {high}]"
