@@ -121,8 +121,7 @@ def sample_solutions(
 
 def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> Rollout:
     """The episodes as a batch, with log-probabilities and the values of a critic or tracker."""
-    session, ppo = it.session, it.cfg.ppo
-    size = ppo.microbatch or ppo.minibatch
+    session, size = it.session, it.cfg.ppo.pass_rows
     batch = collate(episodes, rows=it.num_minibatches(episodes) * it.minibatch_rows(episodes))
     batch = with_logprobs(
         session.model,

@@ -169,6 +169,11 @@ class PPOConfig:
     reduction: Literal["method", "token", "sequence", "budget"] = "method"
     max_ratio: MaxRatio = 10.0  # an update with a greater mean probability ratio is skipped
 
+    @property
+    def pass_rows(self) -> int:
+        """Episodes of one forward and backward pass, over all devices."""
+        return self.microbatch or self.minibatch
+
 
 @dataclasses.dataclass(frozen=True)
 class KLConfig:

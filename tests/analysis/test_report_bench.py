@@ -43,15 +43,15 @@ def test_places_and_sides_of_dots():
     errors, seconds, tokens = view_of(bench_record()).panels
     assert errors.line is None and [dot.side for dot in errors.dots] == ["", "", ""]
     assert [dot.side for dot in seconds.dots] == ["", "pos", "neg"] and seconds.dots == tokens.dots
-    rloo, vineppo, exact = seconds.dots
+    rloo, vineppo, many = seconds.dots
     assert rloo.x == seconds.line and rloo.low is None, "an interval without width is not drawn"
-    assert vineppo.x is not None and rloo.x is not None and exact.x is not None
-    assert vineppo.x < rloo.x < exact.x
+    assert vineppo.x is not None and rloo.x is not None and many.x is not None
+    assert vineppo.x < rloo.x < many.x
     assert vineppo.high is not None and vineppo.high < rloo.x
     assert errors.dots[2].low is None
     span = seconds.scale.high - seconds.scale.low
     expected = 100 * math.log10(34.0 / 0.7) / span
-    assert exact.x - vineppo.x == pytest.approx(expected, abs=0.02)
+    assert many.x - vineppo.x == pytest.approx(expected, abs=0.02)
 
 
 def test_ranking_shows_its_chance_level():
@@ -97,6 +97,19 @@ def test_one_wide_interval_does_not_squeeze_the_dots():
         pytest.approx(2.5, abs=3),
         pytest.approx(97.5, abs=3),
     )
+
+
+def test_an_interval_without_an_upper_end_is_drawn_to_the_edge(tmp_path):
+    record = bench_record()
+    row = record["rows"]["exact"]
+    row["second_cost"] = interval(3.0, 2.0, None)
+    record["rows"]["vineppo_k9"]["second_cost"] = interval(0.9, 0.8, None)
+    row["gradient"]["error"] = interval(0.5, 0.25, None)
+    _, seconds, _ = view_of(record).panels
+    _, even, dearer = seconds.dots
+    assert (dearer.interval, dearer.side) == ("[2, ∞]", "neg") and even.side == ""
+    assert dearer.low is not None and dearer.high is not None and dearer.high > 95
+    assert "[0.250, ∞]" in Page(write(tmp_path, bench=record)).text
 
 
 def test_record_without_the_baseline_has_no_costs(tmp_path):
@@ -167,7 +180,10 @@ def test_any_damage_of_a_value_is_survived(tmp_path):
     [
         (0.5, Measure(0.5)),
         ({"value": 0.5, "low": 0.25, "high": 1}, Measure(0.5, 0.25, 1.0)),
-        ({"value": 0.5, "low": 0.25, "high": None}, Measure(0.5)),
+        ({"value": 0.5, "low": 0.25, "high": None}, Measure(0.5, 0.25, math.inf)),
+        ({"value": 0.5, "low": 0.25, "high": "x"}, Measure(0.5)),
+        ({"value": 0.5, "low": 0.25}, Measure(0.5)),
+        ({"value": 0.5, "low": None, "high": 1.0}, Measure(0.5)),
         ({"value": 0.5, "low": 0.5, "high": 0.5 + 1e-12}, Measure(0.5)),
         ({"value": 0.5, "low": 0.6, "high": 0.4}, Measure(0.5)),
         ({"value": None, "low": 0.5, "high": 1.0}, None),

@@ -2,7 +2,10 @@
 
 import pathlib
 
+import numpy as np
+import pytest
 from etils import epath
+from helpers import loop_cases as cases
 from helpers.report_cases import Page
 
 from vinejax.analysis.report.bench import COLUMNS, COSTS, MEANINGS, bench_view
@@ -11,9 +14,11 @@ from vinejax.bench.command import write_result
 from vinejax.bench.estimators import ESTIMATORS
 from vinejax.bench.gradients import GradientError
 from vinejax.bench.intervals import Measure
+from vinejax.bench.measure import Repeats, Solutions
 from vinejax.bench.price import Price
 from vinejax.bench.ranking import ranking_scores
-from vinejax.bench.results import Result, Row
+from vinejax.bench.reference import Reference
+from vinejax.bench.results import Result, Row, rows_of
 from vinejax.bench.values import truth_of, value_scores
 
 
@@ -42,6 +47,28 @@ def test_report_shows_all_that_the_bench_wrote(tmp_path, capsys):
     assert len(view.calibrations) == 2 and len(view.ranking) == 2 and view.ranking_note
     assert all(column.title in page for column in COLUMNS)
     assert all(MEANINGS[name] in page for name in ("rloo", "exact"))
+
+
+def test_costs_by_hand():
+    """Per solution: what sampling, values, the policy and a critic take; errors over RLOO's."""
+    names = {"rloo": 4.0, "ppo": 8.0}  # |ĝ|², of a batch of two solutions
+    repeats = {
+        name: Repeats([0, 0], [9.0, 0.5], [x, x], [2.0, 2.0], total={"w": np.ones(2)})
+        for name, x in names.items()
+    }
+    repeats["ppo"].tokens = [6, 10]
+    solutions = Solutions([cases.episode([0], [1])] * 2, tokens=16.0, seconds=1.0, trained=10.0)
+    reference = Reference({}, product=2.0, error=0.0, solutions=4, reward=0.5)
+    price = Price(sampled=0.0625, trained=0.125)
+    rows = rows_of(repeats, solutions, reference, price, {}, {"ppo": 0.5})
+    # The first repeat, which compiles, does not count.
+    assert rows["rloo"].seconds == 1.0 + 0.5 / 2 + 10 * 0.125 == 2.5
+    assert rows["ppo"].seconds == 3.0
+    assert (rows["rloo"].tokens, rows["ppo"].tokens) == (16.0, 20.0)
+    # Errors |ĝ|²·|g|² / (ĝ·g)² - 1 are 1 and 3.
+    costs = [rows["ppo"].error_ratio, rows["ppo"].token_cost, rows["ppo"].second_cost]
+    expected = [3.0, 3 * 20 / 16, 3 * 3.0 / 2.5]
+    assert [cost and cost.value for cost in costs] == pytest.approx(expected)
 
 
 def test_workdir_without_a_run_gets_no_report(tmp_path, capsys):

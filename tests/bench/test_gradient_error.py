@@ -142,7 +142,7 @@ def drawn() -> tuple[list[Episode], list[Episode]]:
 def test_the_error_is_the_analytic_variance(estimator: str, variance: float, drawn):
     found = gradients(drawn[estimator == "vineppo"], estimator)
     squared = np.sum(true_gradient() ** 2)
-    of_estimator = gradient_error(measured(found), reference=squared)
+    of_estimator = gradient_error(measured(found), g_squared=squared)
     expected = variance / GROUP / squared
     print(f"{estimator}: {of_estimator}, in closed form {expected:.3f}")
     error, low, high = defined(of_estimator.error)
@@ -176,7 +176,7 @@ def test_a_bias_is_seen(drawn):
 
 def test_by_hand():
     """Two repeats (1, 1) and (3, 0) of g = (1, 0): mean square 5.5, mean along g 2."""
-    error = gradient_error(Measured([2.0, 9.0], [1.0, 3.0], summed=17.0), reference=1.0)
+    error = gradient_error(Measured([2.0, 9.0], [1.0, 3.0], summed=17.0), g_squared=1.0)
     assert error.error.value == pytest.approx(5.5 / 4 - 1)
     assert error.cosine.value == pytest.approx((1 / 2**0.5 + 1) / 2)
     assert error.scale.value == 2
@@ -197,12 +197,12 @@ def test_draws_without_direction_count_as_infinite():
 
 
 def test_one_repeat_has_no_measure_of_its_bias():
-    error = gradient_error(Measured([2.0], [1.0], summed=2.0), reference=1.0)
+    error = gradient_error(Measured([2.0], [1.0], summed=2.0), g_squared=1.0)
     assert error.bias is None and error.error == Measure(1.0, None, None)
 
 
 def test_a_gradient_without_direction_has_no_error():
-    error = gradient_error(Measured([1.0, 1.0], [-1.0, 0.5], 2.0), reference=1.0)
+    error = gradient_error(Measured([1.0, 1.0], [-1.0, 0.5], 2.0), g_squared=1.0)
     assert error.error == Measure(None, None, None) and error.bias is None
     assert error.scale.value == -0.25 and error.cosine.value == -0.25
 

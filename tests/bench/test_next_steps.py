@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
-from helpers.bench_cases import FAIR, interval, number
+from helpers.bench_cases import FAIR, chain_solutions, chain_value, interval, number, sampling
 from helpers.chain_cases import Draw, simulation
 from helpers.vine_cases import (
     MAX_TOKENS,
@@ -15,12 +15,10 @@ from helpers.vine_cases import (
     PROMPT,
     RIGHT,
     FakeEngine,
-    Task,
     alternate,
     boundaries,
     config,
     episode,
-    rewards_of,
 )
 
 from vinejax.bench import next_steps, truth
@@ -36,7 +34,6 @@ from vinejax.bench.ranking import ranking_scores
 from vinejax.bench.truth import SolutionState, choose_states
 from vinejax.credit.samples import Sample
 from vinejax.rollout.branches import Branch
-from vinejax.types import Problem
 
 EPISODES = [episode(RIGHT)]
 START, SECOND = SolutionState(0, 0, 0), SolutionState(0, 1, EPISODES[0].step_ends[0])
@@ -55,8 +52,8 @@ def scripted(branch: Branch, k: int) -> tuple[str, str]:
 
 
 def sample(engine: FakeEngine, states: list[SolutionState], least: int = 2) -> NextSteps:
-    parts = engine, {}, rewards_of(Task()), [PROBLEM], EPISODES
-    return sample_next_steps(*parts, states, config(), iteration=0, least=least)
+    parts = sampling(engine)
+    return sample_next_steps(*parts, EPISODES, states, config(), iteration=0, least=least)
 
 
 def ids(text: str) -> list[int]:
@@ -112,8 +109,7 @@ def test_returns_after_steps():
         return ("\n#### 4" if k < 2 + branch.trunk else "\n#### 5"), "eos"
 
     engine = FakeEngine(answers)
-    graded = rewards_of(Task())
-    (found,) = step_returns(engine, {}, graded, [choice], 4, config(), 0, "truth")
+    (found,) = step_returns(*sampling(engine)[:3], [choice], 4, config(), 0, "truth")
     expected = [[1, 1, 0, 0], [1, 1, 1, 0], [1] * 4, [0] * 4]  # the last two have ended
     np.testing.assert_array_equal(found, expected)
     assert engine.trunks == [PROMPT + ids("\n2+3=5"), PROMPT + ids("\n2+3=6")]
@@ -144,10 +140,10 @@ def test_rewards_of_steps_and_discount():
         Sample(begin, 0, ends=[1, 3], rewards=[0.25, 1.0], outcome=2.0),
         Sample(begin + 1, 0, ends=[3], rewards=[0.125], outcome=2.0),
     ]
-    parts = FakeEngine(alternate), {}, rewards_of(Task()), [PROBLEM], EPISODES
+    parts = sampling(FakeEngine(alternate))
     simulate = simulation(stepwise(iter(draws)), [])
     with mock.patch.object(next_steps, "draw_continuations", simulate):
-        (choice,) = sample_next_steps(*parts, [START], cfg, 0, draws=2).choices
+        (choice,) = sample_next_steps(*parts, EPISODES, [START], cfg, 0, draws=2).choices
     assert choice.steps == [NextStep([3], 0.25, False), NextStep([4, 5, 6], 2.125, True)]
     after = [
         Sample(np.array([3, 7, 8]), 1, ends=[1, 2, 3], rewards=[0.25, 1.0, 0.0], outcome=2.0),
@@ -164,27 +160,25 @@ LETTERS = dataclasses.replace(FAIR, rewards=np.array([1.0, 0.8, 0.4, 0.0]))  # a
 
 
 def test_ranking_on_a_chain_whose_values_are_known():
-    rng, values = np.random.default_rng(0), LETTERS.values()
-    episodes = LETTERS.episodes(rng, problems=20, group=4)
-    problems = [(Problem(str(i), "", ""), [cases.BOS]) for i in range(20)]
+    rng = np.random.default_rng(0)
+    episodes, problems = chain_solutions(LETTERS, rng, problems=20)
     simulate = simulation(LETTERS.draw(rng), [])
-    parts = FakeEngine(alternate), {}, rewards_of(Task())
+    parts = sampling(FakeEngine(alternate), problems)
     states = choose_states(episodes, 80, seed=0, with_last=False)
     with (
         mock.patch.object(next_steps, "draw_continuations", simulate),
         mock.patch.object(truth, "draw_continuations", simulate),
     ):
-        found = sample_next_steps(*parts, problems, episodes, states, config(), 0)
+        found = sample_next_steps(*parts, episodes, states, config(), 0)
         choices = found.choices
         assert found.tried == len(choices) + found.few == len(states)
         after = [
-            step_returns(*parts, choices, count, config(), 0, purpose)
+            step_returns(*parts[:3], choices, count, config(), 0, purpose)
             for count, purpose in [(128, "truth"), (9, "prediction")]
         ]
     means = [returns.mean(axis=1) for returns in after[0]]
     exact = [
-        np.array([values[len(step.tokens), step.tokens[-1]] for step in choice.steps])
-        for choice in choices
+        np.array([chain_value(LETTERS, step.tokens) for step in choice.steps]) for choice in choices
     ]
     differences = np.concatenate(means) - np.concatenate(exact)
     assert np.abs(differences).max() < 5 * 0.5 / np.sqrt(128)

@@ -8,21 +8,19 @@ from unittest import mock
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
-from helpers.chain_cases import CHAIN, START, simulation
+from helpers.bench_cases import chain_solutions, chain_value, sampling
+from helpers.chain_cases import CHAIN, simulation
 from helpers.vine_cases import (
     MAX_TOKENS,
-    PROBLEM,
     PROMPT,
     RIGHT,
     WRONG,
     FakeEngine,
-    Task,
     alternate,
     boundaries,
     config,
     episode,
     fill,
-    rewards_of,
 )
 
 from vinejax.bench import truth
@@ -38,7 +36,7 @@ from vinejax.bench.truth import (
 from vinejax.bench.values import truth_of
 from vinejax.rollout.branches import Branch
 from vinejax.rollout.vine import fill_values
-from vinejax.types import Episode, Problem
+from vinejax.types import Episode
 
 EPISODES = [episode(RIGHT), episode(WRONG, reward=0.0), episode(RIGHT)]
 
@@ -58,8 +56,8 @@ class Recorder(FakeEngine):
 
 
 def returns_of(engine: FakeEngine, states: list[SolutionState], count: int = 6, **values: Any):
-    parts = engine, {}, rewards_of(Task()), [PROBLEM], EPISODES
-    return true_returns(*parts, states, count, config(**values), iteration=0)
+    parts = sampling(engine)
+    return true_returns(*parts, EPISODES, states, count, config(**values), iteration=0)
 
 
 def solution(problem: str, *steps: int, first: int = 0) -> Episode:
@@ -158,21 +156,21 @@ def test_no_states():
 
 def test_truth_and_estimates_share_no_seed():
     """Over estimates of several iterations and each kind of rollout that the bench draws."""
-    cfg, graded = config(k=9, dedup=False), rewards_of(Task())
+    cfg = config(k=9, dedup=False)
     estimates, bench = Recorder(), Recorder()
     for iteration in range(3):
-        fill_values(estimates, {}, graded, [PROBLEM], EPISODES, cfg, iteration)
+        fill_values(*sampling(estimates), EPISODES, cfg, iteration)
     used = {b.seed for b in estimates.all}
     assert len(used) == len(estimates.all) > 100
     states = choose_states(EPISODES, 100, seed=cfg.seed)
-    parts = bench, {}, graded, [PROBLEM], EPISODES
+    parts = sampling(bench)
     for iteration in range(3):
-        true_returns(*parts, states, 9, cfg, iteration)
+        true_returns(*parts, EPISODES, states, 9, cfg, iteration)
         bench.script = lambda branch, k: (f"\n{k}+1={k + 1}\n2+2=4\n#### 4", "eos")
-        choices = sample_next_steps(*parts, states, cfg, iteration).choices
+        choices = sample_next_steps(*parts, EPISODES, states, cfg, iteration).choices
         assert choices
         for purpose in ("truth", "prediction"):
-            step_returns(bench, {}, graded, choices, 9, cfg, iteration, purpose)
+            step_returns(*parts[:3], choices, 9, cfg, iteration, purpose)
         bench.script = alternate
     own = {b.seed for b in bench.all}
     assert len(own) == len(bench.all) > 500
@@ -180,20 +178,17 @@ def test_truth_and_estimates_share_no_seed():
 
 
 def test_true_values_of_a_chain_are_those_in_closed_form():
-    rng, values = np.random.default_rng(0), CHAIN.values()
-    episodes = CHAIN.episodes(rng, problems=6, group=4)
-    problems = [(Problem(str(i), "", ""), [cases.BOS]) for i in range(6)]
+    rng = np.random.default_rng(0)
+    episodes, problems = chain_solutions(CHAIN, rng, problems=6)
     states = choose_states(episodes, 60, seed=0)
     drawn_in: list[int] = []
     simulate = simulation(CHAIN.draw(rng), drawn_in)
-    parts = FakeEngine(alternate), {}, rewards_of(Task()), problems, episodes
+    parts = sampling(FakeEngine(alternate), problems)
     with mock.patch.object(truth, "draw_continuations", simulate):
-        returns = true_returns(*parts, states, 256, config(), iteration=0)
+        returns = true_returns(*parts, episodes, states, 256, config(), iteration=0)
     assert drawn_in == [256 * len(states)]
     found = truth_of(returns)
-    exact = [
-        values[used, episodes[i].response[used - 1] if used else START] for i, _, used in states
-    ]
+    exact = [chain_value(CHAIN, episodes[i].response[:used]) for i, _, used in states]
     z = (found.means - exact) / np.sqrt(found.variances + 1e-12)
     assert np.abs(z).max() < 4.5
     assert 0.5 < np.mean(z[found.variances > 0] ** 2) < 1.8

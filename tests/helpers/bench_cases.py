@@ -1,9 +1,19 @@
-"""A chain of letters and measures without gaps, for the tests of the credit bench."""
+"""A chain of letters, what the bench samples with, and measures without gaps.
+
+For the tests of the credit bench in tests/bench.
+"""
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from helpers.chain_cases import Chain
+from helpers import loop_cases as cases
+from helpers.chain_cases import START, Chain
+from helpers.vine_cases import PROBLEM, FakeEngine, Task, rewards_of
 from vinejax.bench.intervals import Measure
+from vinejax.tasks.graded import GradedTask
+from vinejax.types import Episode, Problem, PromptedProblem
 
 # Letters that are better and worse, none of them without hope; the reward is 0 or 1.
 FAIR = Chain(
@@ -11,6 +21,29 @@ FAIR = Chain(
     rewards=np.array([1.0, 1.0, 0.0, 0.0]),
     length=4,
 )
+
+
+def sampling(
+    engine: FakeEngine, problems: Sequence[PromptedProblem] = (PROBLEM,)
+) -> tuple[FakeEngine, dict[str, Any], GradedTask, list[PromptedProblem]]:
+    """(engine, weights, grader, problems), with which functions that sample begin their arguments.
+
+    The engine is a fake one, which needs no weights.
+    """
+    return engine, {}, rewards_of(Task()), list(problems)
+
+
+def chain_solutions(
+    chain: Chain, rng: np.random.Generator, problems: int
+) -> tuple[list[Episode], list[PromptedProblem]]:
+    """(four solutions of each of so many problems on a chain of letters, the problems)."""
+    episodes = chain.episodes(rng, problems, group=4)
+    return episodes, [(Problem(str(i), "", ""), [cases.BOS]) for i in range(problems)]
+
+
+def chain_value(chain: Chain, letters: Sequence[int]) -> float:
+    """The value, in closed form, of the state after these letters."""
+    return float(chain.values()[len(letters), letters[-1] if letters else START])
 
 
 def number(x: float | None) -> float:

@@ -194,6 +194,7 @@ def measure(
     """The bias of the configured rules over many draws of solutions and continuations."""
     rng = np.random.default_rng(seed)
     results, drawn = [], 0
+    part = min(part, problems)
     for _ in range(0, problems, part):
         filled, counts = fill_drawn(chain.episodes(rng, part, group), cfg, chain.draw(rng))
         of_rows = _errors(chain, filled, solutions=part * group)

@@ -1,12 +1,13 @@
 """--mode=credit on a run's workdir, with its critic."""
 
+import dataclasses
 import json
 
 import pytest
 from helpers import loop_cases as cases
 
 from vinejax.bench.command import chosen_estimators, credit_bench
-from vinejax.bench.estimators import ESTIMATORS, RUN, estimator_config
+from vinejax.bench.estimators import ESTIMATORS, RUN, estimator_config, reads_logprobs
 from vinejax.errors import ConfigError
 from vinejax.settings import ValuesConfig
 from vinejax.train import train
@@ -64,6 +65,12 @@ def test_all_that_a_run_can_have():
     assert RUN in chosen_estimators(of_ppo, True)
     on_trees = cases.config(method="treerl", values={"k": 9, "max_states": None})
     assert RUN not in chosen_estimators(on_trees, False)
+
+
+def test_a_users_method_alone_may_read_log_probabilities():
+    cfg = cases.config()
+    assert not any(map(reads_logprobs, chosen_estimators(cfg, True).values()))
+    assert reads_logprobs(dataclasses.replace(cfg, method="mymethods.fading"))
 
 
 @pytest.mark.parametrize(

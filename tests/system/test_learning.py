@@ -15,8 +15,8 @@ from vinejax.config import from_dict, from_file
 def test_learning(tmp_path: Path):
     """Test accuracy at the end above that of the start, by more than the 95% interval."""
     fields = from_file(str(CONFIGS / "tiny.py"), "tiny.py")
-    fields.eval.problems, fields.eval.every = 256, 0
-    fields.iterations = 6
+    fields.eval.problems, fields.eval.every = 128, 0
+    fields.iterations = 4
     cfg = from_dict(fields)
     check_config(cfg)
     loop.train(cfg, tmp_path)

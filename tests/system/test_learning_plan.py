@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from helpers.learning_records import record_of, recorded
-from helpers.paths import REPO
+from helpers.paths import CONFIGS, REPO
 
-from vinejax.config import FIELD_NAMES
+from vinejax.bench.estimators import ESTIMATORS
+from vinejax.config import FIELD_NAMES, from_dict, from_file
+from vinejax.settings import flatten
 
 LEARNING = REPO / "benchmarks" / "learning"
 MODULES = ("variants", "records", "planning", "outcomes", "sections", "results", "run", "one_run")
@@ -208,6 +210,17 @@ def test_a_second_call_waits_for_its_turn(learning, tmp_path):
         with pytest.raises(SystemExit, match="another run.py is at work there"):
             with learning.run.only_one(tmp_path):
                 pass
+
+
+def test_the_recommended_settings_are_everywhere_the_same(learning):
+    """In configs/tiny_recommended.py, in the credit bench and in the comparison."""
+    start, recommended = (
+        dict(flatten(from_dict(from_file(str(CONFIGS), f"configs/{name}.py"))))
+        for name in ("tiny", "tiny_recommended")
+    )
+    fields = {name: value for name, value in recommended.items() if value != start[name]}
+    assert fields == ESTIMATORS["recommended"]
+    assert fields | {"method": "vineppo"} == learning.variants.VARIANTS["recommended"]
 
 
 def test_every_planned_configuration_is_valid(learning):

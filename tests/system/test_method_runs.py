@@ -164,11 +164,6 @@ def test_a_critic_is_warmed_up_alone(start: str, tmp_path: Path):
     ("budget", "totals"),
     [
         ({"updates": 6}, {"updates": 6, "prompts": 8, "episodes": 24}),
-        pytest.param(
-            {"prompts": 6},
-            {"updates": 6, "prompts": 6, "episodes": 18},
-            marks=pytest.mark.slow,
-        ),
         ({"episodes": 17}, {"updates": 6, "prompts": 5, "episodes": 15}),
     ],
 )

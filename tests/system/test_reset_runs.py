@@ -28,7 +28,9 @@ def run(name: str, workdir: Path, iterations: int) -> list[dict[str, Any]]:
     """The train records of a run, each iteration with four groups of three from the prompts."""
     fields = {
         **{"iterations": iterations, "model": {"path": START}, "sample": {"max_tokens": 24}},
-        **{"eval": {"every": 0, "samples": 3, "problems": 4}, "budget": {"episodes": 38}},
+        # Evaluation samples as training does, so that decoding is compiled once.
+        **{"eval": {"every": 0, "samples": 3, "problems": 4, "temperature": 0.8}},
+        **{"budget": {"episodes": 38}},
     }
     loop.train(methods.config("grpo", **fields, reset=RESETS[name]), workdir)
     lines = cases.read_lines(workdir / "metrics.jsonl")

@@ -15,7 +15,7 @@ from helpers.paths import TESTS
 
 pytestmark = pytest.mark.slow
 CHILD = TESTS / "helpers" / "weak_scaling_child.py"
-DEVICES = (8, 64, 256)
+DEVICES = (8, 256)
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +49,14 @@ def test_collectives_a_step_are_the_same(counted, program: str):
         for devices in DEVICES
     ]
     print(program, "collectives:", times)
-    assert times[0] and times[0] == times[1] == times[2]
+    assert times[0] and times[0] == times[1]
     # Decoding: what every host reads of all slots, after the loop, grows with them.
     which = "looped" if program == "decode" else "shapes"
     shapes = [counted[devices][program][which] for devices in DEVICES]
-    assert shapes[0] and shapes[0] == shapes[1] == shapes[2]
+    assert shapes[0] and shapes[0] == shapes[1]
     sent = [sum(s for _, s in counted[n][program]["times"].values()) for n in DEVICES]
     print(program, "bytes a device sends:", sent)
-    assert sent[2] < 2.1 * sent[0], "(n - 1) / n of the same arrays"
+    assert sent[1] < 2.1 * sent[0], "(n - 1) / n of the same arrays"
 
 
 def test_decoding_speaks_over_the_tensor_axis_alone_in_its_loop(counted):

@@ -4,22 +4,18 @@ import dataclasses
 import itertools
 import json
 import re
-import runpy
 import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.paths import CONFIGS
+from helpers import generated_tasks
 
-from vinejax.checks import check_config
-from vinejax.config import from_dict
 from vinejax.errors import ConfigError
 from vinejax.settings import Config, DataConfig
-from vinejax.tasks.arithmetic import split_of
 from vinejax.tasks.base import Split, load_task
 from vinejax.tasks.bifurcation import DEAD_END, RIGHT, form_of, value
-from vinejax.tasks.generated import SIZES, TOKENIZER
+from vinejax.tasks.generated import TOKENIZER
 from vinejax.tasks.prompts import encode_prompt, encode_response
 from vinejax.text import decode
 from vinejax.types import Problem
@@ -27,25 +23,17 @@ from vinejax.types import Problem
 NAME = "vinejax.tasks.bifurcation"
 TASK: Any = load_task(DataConfig(task=NAME))
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-PROBLEMS = {split: TASK.load(split) for split in SPLITS}
+PROBLEMS: generated_tasks.Problems = {split: TASK.load(split) for split in SPLITS}
 PROBLEM = Problem("x", "7318bba", "")
 RIGHT_RESPONSE = "\nb<\na<\n.>\nb>\na<\n.<\na>\n#### ><"
 
 
 def config(free_lines: str) -> Config:
-    fields = runpy.run_path(str(CONFIGS / "bifurcation.py"))["get_config"](free_lines)
-    cfg = from_dict(fields)
-    check_config(cfg)
-    return cfg
+    return generated_tasks.config("bifurcation", free_lines)
 
 
 def test_splits_are_disjoint_and_always_the_same():
-    questions = [problem.question for split in SPLITS for problem in PROBLEMS[split]]
-    assert len(set(questions)) == len(questions) == sum(SIZES.values())
-    for split in SPLITS:
-        assert len(PROBLEMS[split]) == SIZES[split]
-        assert {split_of(problem.question) for problem in PROBLEMS[split]} == {split}
-    assert load_task(DataConfig(task=NAME)).load("test") == PROBLEMS["test"]
+    generated_tasks.check_splits("bifurcation", PROBLEMS)
 
 
 @pytest.mark.parametrize("free_lines, letters", [(0, "..."), (4, "aab"), (24, "hhh"), (78, "zzz")])

@@ -1,46 +1,24 @@
 """The countdown game: problems, the parser of answers, and the config."""
 
-import itertools
 import re
-import runpy
 from fractions import Fraction
-from typing import Any
 
 import pytest
-from helpers.paths import CONFIGS
+from helpers import generated_tasks
 
-from vinejax.checks import check_config
-from vinejax.config import from_dict
 from vinejax.errors import ConfigError, DataError
-from vinejax.settings import Config, DataConfig
-from vinejax.tasks.arithmetic import split_of
-from vinejax.tasks.base import Split, load_task
+from vinejax.settings import DataConfig
+from vinejax.tasks.base import load_task
 from vinejax.tasks.countdown import Countdown, evaluate
-from vinejax.tasks.generated import SIZES
 from vinejax.tasks.prompts import encode_prompt, encode_response
-from vinejax.text import decode
 from vinejax.types import Problem
 
-NAME = "vinejax.tasks.countdown"
-TASK: Any = load_task(DataConfig(task=NAME))
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-PROBLEMS = {split: TASK.load(split) for split in SPLITS}
+TASK, PROBLEMS = generated_tasks.load("countdown")
 PROBLEM = Problem("x", "36,7,19=48", "36-7=29\n29+19=48\n#### (36-7)+19")
 
 
-def config(free_steps: str) -> Config:
-    cfg = from_dict(runpy.run_path(str(CONFIGS / "countdown.py"))["get_config"](free_steps))
-    check_config(cfg)
-    return cfg
-
-
 def test_splits_are_disjoint_and_always_the_same():
-    questions = [problem.question for split in SPLITS for problem in PROBLEMS[split]]
-    assert len(set(questions)) == len(questions) == sum(SIZES.values())
-    for split in SPLITS:
-        assert len(PROBLEMS[split]) == SIZES[split]
-        assert {split_of(problem.question) for problem in PROBLEMS[split]} == {split}
-    assert load_task(DataConfig(task=NAME)).load("validation") == PROBLEMS["validation"]
+    generated_tasks.check_splits("countdown", PROBLEMS)
 
 
 def test_every_worked_solution_is_true_and_right():
@@ -61,7 +39,7 @@ def test_every_worked_solution_is_true_and_right():
 
 @pytest.mark.parametrize("free_steps", [1, 2])
 def test_the_number_of_numbers_is_a_setting(free_steps: int):
-    task = load_task(DataConfig(task=NAME, free_steps=free_steps))
+    task = load_task(DataConfig(task="vinejax.tasks.countdown", free_steps=free_steps))
     for problem in task.load("validation"):
         assert problem.question.count(",") == free_steps + 1
 
@@ -69,7 +47,7 @@ def test_the_number_of_numbers_is_a_setting(free_steps: int):
 @pytest.mark.parametrize("free_steps", [0, 3])
 def test_other_numbers_are_refused(free_steps: int):
     with pytest.raises(ConfigError, match=f"free_steps = {free_steps}: must be from 1 to 2"):
-        load_task(DataConfig(task=NAME, free_steps=free_steps))
+        load_task(DataConfig(task="vinejax.tasks.countdown", free_steps=free_steps))
 
 
 def test_too_few_questions_are_an_error_and_no_endless_search():
@@ -165,22 +143,17 @@ def test_each_number_is_used_as_often_as_it_is_given():
 
 
 def test_a_step_is_a_line():
-    response = f"\n{PROBLEM.answer}"
-    steps = [response[a:b] for a, b in itertools.pairwise(TASK.split(response))]
+    steps = generated_tasks.steps_of(TASK, f"\n{PROBLEM.answer}")
     assert steps == ["\n36-7=29", "\n29+19=48\n#### (36-7)+19"]
 
 
 def test_every_text_survives_the_tokenizer():
-    tokenizer = TASK.tokenizer()
-    for problem in PROBLEMS["validation"]:
-        prompt, response = TASK.prompt(problem), TASK.solution(problem)
-        ids = encode_prompt(tokenizer, prompt, False) + encode_response(tokenizer, response)
-        assert tokenizer.unk_token_id not in ids and decode(tokenizer, ids) == prompt + response
+    generated_tasks.check_tokenizer(TASK, PROBLEMS["validation"])
 
 
 @pytest.mark.parametrize("free_steps", ["1", "2"])
 def test_every_problem_fits_the_config(free_steps: str):
-    cfg = config(free_steps)
+    cfg = generated_tasks.config("countdown", free_steps)
     task, tokenizer = load_task(cfg.data), TASK.tokenizer()
     for problem in task.load("validation"):
         prompt = encode_prompt(tokenizer, task.prompt(problem), False)

@@ -3,37 +3,21 @@
 import dataclasses
 import itertools
 import json
-import runpy
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
-from helpers.paths import CONFIGS
+from helpers import generated_tasks
 
-from vinejax.checks import check_config
-from vinejax.config import from_dict
 from vinejax.errors import ConfigError
-from vinejax.settings import Config, DataConfig
-from vinejax.tasks.arithmetic import split_of
-from vinejax.tasks.base import Split, load_task
+from vinejax.settings import DataConfig
+from vinejax.tasks.base import load_task
 from vinejax.tasks.free_order import RIGHT
-from vinejax.tasks.generated import SIZES
 from vinejax.tasks.prompts import encode_prompt, encode_response
-from vinejax.text import decode
 from vinejax.types import Problem
 
-NAME = "vinejax.tasks.free_order"
-TASK: Any = load_task(DataConfig(task=NAME))
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-PROBLEMS = {split: TASK.load(split) for split in SPLITS}
+TASK, PROBLEMS = generated_tasks.load("free_order")
 PROBLEM = Problem("x", "a3+4 b7+1 c9-5", "\na3+4=77\nb7+1=85\nc9-5=49\n#### 9")
-
-
-def config(free_steps: str) -> Config:
-    cfg = from_dict(runpy.run_path(str(CONFIGS / "free_order.py"))["get_config"](free_steps))
-    check_config(cfg)
-    return cfg
 
 
 def is_true(question: str, line: str) -> bool:
@@ -43,17 +27,12 @@ def is_true(question: str, line: str) -> bool:
 
 
 def test_splits_are_disjoint_and_always_the_same():
-    questions = [problem.question for split in SPLITS for problem in PROBLEMS[split]]
-    assert len(set(questions)) == len(questions) == sum(SIZES.values())
-    for split in SPLITS:
-        assert len(PROBLEMS[split]) == SIZES[split]
-        assert {split_of(problem.question) for problem in PROBLEMS[split]} == {split}
-    assert load_task(DataConfig(task=NAME)).load("test") == PROBLEMS["test"]
+    generated_tasks.check_splits("free_order", PROBLEMS)
 
 
 @pytest.mark.parametrize("free_steps", [1, 5, 25])
 def test_the_number_of_free_steps_is_a_setting(free_steps: int):
-    task = load_task(DataConfig(task=NAME, free_steps=free_steps))
+    task = load_task(DataConfig(task="vinejax.tasks.free_order", free_steps=free_steps))
     for problem in task.load("validation"):
         assert len(problem.question.split(" ")) == free_steps + 1
         assert task.reward(problem, problem.answer) == 1.0
@@ -62,7 +41,7 @@ def test_the_number_of_free_steps_is_a_setting(free_steps: int):
 @pytest.mark.parametrize("free_steps", [0, 26])
 def test_other_numbers_are_refused(free_steps: int):
     with pytest.raises(ConfigError, match=f"free_steps = {free_steps}: must be from 1 to 25"):
-        load_task(DataConfig(task=NAME, free_steps=free_steps))
+        load_task(DataConfig(task="vinejax.tasks.free_order", free_steps=free_steps))
 
 
 def test_every_line_of_a_worked_solution_is_true():
@@ -121,24 +100,17 @@ def test_rewards(response: str, reward: float):
 
 
 def test_a_step_is_a_line():
-    response = "\nc9-5=44\na3+4=71\nb7+1=89\n#### 9"
-    steps = [response[a:b] for a, b in itertools.pairwise(TASK.split(response))]
+    steps = generated_tasks.steps_of(TASK, "\nc9-5=44\na3+4=71\nb7+1=89\n#### 9")
     assert steps == ["\nc9-5=44", "\na3+4=71", "\nb7+1=89\n#### 9"]
 
 
 def test_every_text_survives_the_tokenizer():
-    tokenizer = TASK.tokenizer()
-    for problem in PROBLEMS["validation"]:
-        prompt, response = TASK.prompt(problem), TASK.solution(problem)
-        prompt_ids = encode_prompt(tokenizer, prompt, chat_template=False)
-        ids = encode_response(tokenizer, response)
-        assert tokenizer.unk_token_id not in prompt_ids + ids
-        assert decode(tokenizer, prompt_ids + ids) == prompt + response
+    generated_tasks.check_tokenizer(TASK, PROBLEMS["validation"])
 
 
 @pytest.mark.parametrize("free_steps", ["1", "4"])
 def test_every_problem_fits_the_config(free_steps: str):
-    cfg = config(free_steps)
+    cfg = generated_tasks.config("free_order", free_steps)
     task, tokenizer = load_task(cfg.data), TASK.tokenizer()
     sizes = json.loads((Path(cfg.model.path) / "config.json").read_text())
     for problem in task.load("validation")[:50]:
@@ -153,7 +125,7 @@ def test_every_problem_fits_the_config(free_steps: str):
 def test_the_start_solves_some_problems_and_trains(tmp_path: Path):
     from vinejax.train import train
 
-    cfg = config("3")
+    cfg = generated_tasks.config("free_order", "3")
     few = dataclasses.replace(cfg.eval, problems=256, samples=1, temperature=1.0, top_p=1.0)
     train(dataclasses.replace(cfg, method="grpo", iterations=1, eval=few), tmp_path)
     lines = [json.loads(x) for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]

@@ -221,7 +221,8 @@ def test_steps_in_tokens_cannot_be_rewarded_by_their_texts():
 def test_a_run_with_steps_in_tokens(tmp_path: Path):
     model = {"path": str(CONFIGS / "tiny_start")}
     data, values = {"task": __name__}, {"k": 3, "max_states": None}
-    cfg = cases.config(iterations=1, data=data, model=model, values=values, eval={"every": 0})
+    evaluated = {"every": 0, "temperature": 0.8}  # as in training: decoding is compiled once
+    cfg = cases.config(iterations=1, data=data, model=model, values=values, eval=evaluated)
     train(cfg, str(tmp_path))
     rows = cases.read_lines(tmp_path / "episodes" / "0.jsonl")
     steps = [step for row in rows for step in row["steps"]]

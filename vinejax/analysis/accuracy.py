@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from vinejax.analysis.bootstrap import LEVEL, percentile_interval, resampled
 from vinejax.types import CORRECT_REWARD
 
 
@@ -60,7 +61,7 @@ def maj_at_k(rewards: ArrayLike, answers: Sequence[str | None]) -> float:
 
 
 def bootstrap_interval(
-    per_problem: ArrayLike, seed: int, samples: int = 1000, level: float = 0.95
+    per_problem: ArrayLike, seed: int, samples: int = 1000, level: float = LEVEL
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of a mean over problems, which are drawn with replacement.
 
@@ -71,10 +72,8 @@ def bootstrap_interval(
     scores = np.asarray(per_problem, np.float64)
     if scores.ndim != 1 or scores.size == 0:
         raise ValueError(f"expected [P] scores, at least one; found shape {scores.shape}")
-    rng = np.random.default_rng(seed)
-    means = [scores[rng.integers(0, scores.size, scores.size)].mean() for _ in range(samples)]
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    rows = resampled(np.random.default_rng(seed), scores.size, samples)
+    return percentile_interval([scores[row].mean() for row in rows], level)
 
 
 def paired_interval(
@@ -82,7 +81,7 @@ def paired_interval(
     rewards_b: Mapping[str, Sequence[float]],
     seed: int = 0,
     samples: int = 1000,
-    level: float = 0.95,
+    level: float = LEVEL,
 ) -> PairedDifference:
     """pass@1 of run a less that of run b on the same problems, with its bootstrap interval.
 

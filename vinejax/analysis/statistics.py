@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vinejax.analysis.bootstrap import LEVEL, percentile_interval, resampled
+
 DRAWS = 10_000
 Scores = Sequence[Sequence[float] | np.ndarray]  # per task, the scores of its runs [n]
 Drawn = list[np.ndarray]  # per task, [draws, n]
@@ -38,7 +40,7 @@ def interquartile_mean(scores: Scores) -> float:
 
 
 def iqm_interval(
-    scores: Scores, seed: int = 0, draws: int = DRAWS, level: float = 0.95
+    scores: Scores, seed: int = 0, draws: int = DRAWS, level: float = LEVEL
 ) -> Estimate:
     """The interquartile mean with its bootstrap interval. Raises ValueError without scores."""
     value = interquartile_mean(scores)
@@ -47,7 +49,7 @@ def iqm_interval(
 
 
 def iqm_difference(
-    x: Scores, y: Scores, seed: int = 0, draws: int = DRAWS, level: float = 0.95
+    x: Scores, y: Scores, seed: int = 0, draws: int = DRAWS, level: float = LEVEL
 ) -> Estimate:
     """The interquartile mean of x less that of y, with its interval.
 
@@ -72,7 +74,7 @@ def probability_of_improvement(x: Scores, y: Scores) -> float:
 
 
 def improvement_interval(
-    x: Scores, y: Scores, seed: int = 0, draws: int = DRAWS, level: float = 0.95
+    x: Scores, y: Scores, seed: int = 0, draws: int = DRAWS, level: float = LEVEL
 ) -> Estimate:
     """The probability of improvement with its interval; x and y are drawn independently.
 
@@ -96,7 +98,7 @@ def _draw(groups: Sequence[Scores], seed: int, draws: int) -> list[Drawn]:
     """Runs of every task of every group, drawn with replacement, one task after the other."""
     rng = np.random.default_rng(seed)
     return [
-        [runs[0][rng.integers(0, runs.size, (draws, runs.size))] for runs in _as_draws(scores)]
+        [runs[0][resampled(rng, runs.size, draws)] for runs in _as_draws(scores)]
         for scores in groups
     ]
 
@@ -121,5 +123,4 @@ def _improvement(x: Drawn, y: Drawn) -> np.ndarray:
 
 
 def _estimate(value: float, drawn: np.ndarray, level: float) -> Estimate:
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Estimate(value, float(low), float(high))
+    return Estimate(value, *percentile_interval(drawn, level))

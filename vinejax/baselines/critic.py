@@ -125,8 +125,7 @@ class CriticObjective(Objective):
 
 def critic_objective(model: Decoder, cfg: Config) -> CriticObjective:
     """The objective of PPO's critic by the settings of `cfg`."""
-    microbatch = cfg.ppo.microbatch or cfg.ppo.minibatch
-    return CriticObjective(model=model, microbatch=microbatch, clip=cfg.critic.clip)
+    return CriticObjective(model=model, microbatch=cfg.ppo.pass_rows, clip=cfg.critic.clip)
 
 
 def critic_metrics(updates: list[Update]) -> dict[str, float]:

@@ -152,8 +152,7 @@ def drift_since(
         return drift
     last = [_last_response(tracker, int(places[i]), rollout.episodes[i]) for i in known]
     batch = collate(last, cfg.ppo.minibatch, rollout.batch.tokens.shape[1])
-    size = cfg.ppo.microbatch or cfg.ppo.minibatch
-    now = scores_of(model, params, batch, cfg.sample.temperature, size)
+    now = scores_of(model, params, batch, cfg.sample.temperature, cfg.ppo.pass_rows)
     then = np.zeros_like(now)
     for row, episode in enumerate(last):
         then[row, len(episode.prompt) : len(episode.tokens)] = episode.logprobs

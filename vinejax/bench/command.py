@@ -21,7 +21,7 @@ from vinejax.bench.estimators import (
 )
 from vinejax.bench.measure import Repeats, Solutions, measure_gradients
 from vinejax.bench.next_steps import Choice, sample_next_steps, step_returns, step_values
-from vinejax.bench.price import Price, training_seconds
+from vinejax.bench.price import Price, critic_training_seconds, training_seconds
 from vinejax.bench.ranking import ROUNDING, RankingScores, ranking_scores
 from vinejax.bench.reference import sample_reference
 from vinejax.bench.results import Result, as_json, print_result, rows_of
@@ -130,12 +130,17 @@ def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
         raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
     repeats, solutions = measure_gradients(fixed, cfg, configs, reference, _say)
     trained = training_seconds(fixed, cfg, solutions.episodes) / len(solutions.episodes)
+    of_critics = {
+        name: critic_training_seconds(fixed, one, solutions.episodes) / len(solutions.episodes)
+        for name, one in configs.items()
+        if needs_critic(one)
+    }
     price = Price(solutions.seconds / solutions.tokens, trained / solutions.trained)
     _say("credit: true values")
     values = measure_values(fixed, configs, repeats, solutions)
     _say("credit: next steps")
     ranking, ranked = measure_ranking(fixed, solutions)
-    rows = rows_of(repeats, solutions, reference, price, values)
+    rows = rows_of(repeats, solutions, reference, price, values, of_critics)
     return Result(
         policy=policy,
         problems=len(fixed.problems),
@@ -221,7 +226,7 @@ def critic_after(fixed: Fixed, cfg: Config, choices: Sequence[Choice]) -> list[n
         for choice in choices
         for step in choice.steps
     ]
-    size = cfg.ppo.microbatch or cfg.ppo.minibatch
+    size = cfg.ppo.pass_rows
     values = critic_values(fixed.session.model, fixed.critic, collate(rows, size), size)
     found = iter([values[i, len(row.tokens) - 1] for i, row in enumerate(rows)])
     return [np.array([next(found) for _ in choice.steps], np.float64) for choice in choices]

@@ -130,12 +130,22 @@ def needs_critic(cfg: Config) -> bool:
     return find_method(cfg.method).values == "critic"
 
 
+def reads_logprobs(cfg: Config) -> bool:
+    """Whether the configured method's credit may read log-probabilities of the batch.
+
+    Of a method of a user's own this is not known. Those of METHODS that read them have the KL in
+    their rewards, and are not measured.
+    """
+    return cfg.method not in METHODS
+
+
 def estimate(
     fixed: Fixed, cfg: Config, episodes: list[Episode], batch: Batch, repeat: int
 ) -> Estimate:
     """The credit that the estimator of `cfg` gives to the solutions of a batch.
 
-    `batch` holds `episodes` in this order, with log-probabilities. Advantages are not whitened.
+    `batch` holds `episodes` in this order, with log-probabilities where the estimator
+    `reads_logprobs`. Advantages are not whitened.
     """
     session, method = fixed.session, find_method(cfg.method)
     rows, critic = episodes, None
@@ -145,8 +155,7 @@ def estimate(
         rows = fill_values(*fixed.sampling, episodes, cfg, repeat)
     elif method.values == "critic":
         assert fixed.critic is not None
-        size = cfg.ppo.microbatch or cfg.ppo.minibatch
-        critic = critic_values(session.model, fixed.critic, batch, size)
+        critic = critic_values(session.model, fixed.critic, batch, cfg.ppo.pass_rows)
     seconds = time.perf_counter() - start
     rollout = Rollout(rows, batch, step_layout(batch, rows), critic)
     credit = assign_credit(rollout, cfg, "none")

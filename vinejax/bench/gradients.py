@@ -27,6 +27,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float
 
+from vinejax.analysis.bootstrap import percentile_interval, resampled
 from vinejax.bench.intervals import Measure
 from vinejax.learner.batch import slices
 from vinejax.learner.score import token_logprobs
@@ -34,7 +35,6 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
 from vinejax.types import Batch
 
-LEVEL = 0.95  # of the intervals
 DRAWS = 1000  # of the bootstrap
 
 
@@ -124,15 +124,15 @@ class Measured(NamedTuple):
     summed: float  # |Σ_r ĝ_r|²
 
 
-def gradient_error(measured: Measured, reference: float) -> GradientError:
-    """The error of an estimator, where `reference` is g₁·g₂, above 0.
+def gradient_error(measured: Measured, g_squared: float) -> GradientError:
+    """The error of an estimator, where `g_squared` is g₁·g₂, above 0.
 
     Where the mean of ĝ·g is not positive, as it may be for few repeats, error and bias are None.
     """
     draws = _draws(len(measured.squares))
     squares, along = np.asarray(measured.squares), np.asarray(measured.along)
     product = along.mean()
-    lengths = np.sqrt(squares * reference)
+    lengths = np.sqrt(squares * g_squared)
     cosines = np.divide(along, lengths, out=np.zeros_like(along), where=lengths > 0)
     repeats, bias = len(squares), None
     pairs = repeats * (repeats - 1)
@@ -140,17 +140,17 @@ def gradient_error(measured: Measured, reference: float) -> GradientError:
         # Of different repeats, so that a repeat's own noise is in neither square.
         between = (measured.summed - squares.sum()) / pairs
         along_square = (along.sum() ** 2 - np.sum(along**2)) / pairs
-        bias = float(between * reference / along_square - 1) if along_square > 0 else None
+        bias = float(between * g_squared / along_square - 1) if along_square > 0 else None
     return GradientError(
-        error=measure_of(error_draws(measured, reference)),
+        error=measure_of(error_draws(measured, g_squared)),
         cosine=measure_of(cosines[draws].mean(axis=1)),
-        scale=measure_of(along[draws].mean(axis=1) / reference),
+        scale=measure_of(along[draws].mean(axis=1) / g_squared),
         bias=bias,
         repeats=repeats,
     )
 
 
-def error_draws(measured: Measured, reference: float) -> np.ndarray:
+def error_draws(measured: Measured, g_squared: float) -> np.ndarray:
     """f64[1 + draws] the relative squared error, of all repeats and of bootstrap draws of them.
 
     Two estimators with as many repeats have the same draws, so that a ratio of the two is paired.
@@ -160,12 +160,12 @@ def error_draws(measured: Measured, reference: float) -> np.ndarray:
     square = np.asarray(measured.squares)[draws].mean(axis=1)
     product = np.asarray(measured.along)[draws].mean(axis=1)
     product = np.where(product > 0, product, np.nan)
-    return square * reference / product**2 - 1
+    return square * g_squared / product**2 - 1
 
 
 def _draws(repeats: int) -> np.ndarray:
     """i64[1 + draws, R] repeats drawn with replacement; the first row has each of them once."""
-    draws = np.random.default_rng(0).integers(0, repeats, (DRAWS, repeats))
+    draws = resampled(np.random.default_rng(0), repeats, DRAWS)
     return np.concatenate([np.arange(repeats)[None], draws])
 
 
@@ -180,9 +180,7 @@ def measure_of(draws: np.ndarray) -> Measure:
         return Measure(None, None, None)
     if np.all(draws == draws[0]):
         return Measure(float(draws[0]), None, None)
-    others = np.sort(np.where(np.isfinite(draws[1:]), draws[1:], np.inf))
-    tail = round((1 - LEVEL) / 2 * len(others))
-    ends = [float(others[tail]), float(others[-1 - tail])]
+    ends = percentile_interval(np.where(np.isfinite(draws[1:]), draws[1:], np.inf))
     low, high = (end if np.isfinite(end) else None for end in ends)
     return Measure(float(draws[0]), low, high)
 

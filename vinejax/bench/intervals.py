@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from vinejax.analysis.bootstrap import LEVEL, percentile_interval, resampled
+
 # A measure of states that count `weights` f64[S] times each; None: it is not defined for these.
 Statistic = Callable[[np.ndarray], float | None]
 
@@ -33,16 +35,15 @@ class Bootstrap:
     """
 
     def __init__(
-        self, problems: Sequence[str], seed: int = 0, samples: int = 1000, level: float = 0.95
+        self, problems: Sequence[str], seed: int = 0, samples: int = 1000, level: float = LEVEL
     ):
         """`problems` [S] are the ids of the states' problems."""
         names, self._numbers = np.unique(np.asarray(problems, str), return_inverse=True)
         self.num_problems, self._level = len(names), level
-        rng = np.random.default_rng(seed)
-        draws = []
+        rows: np.ndarray | list = []
         if len(names) > 1:
-            draws = [rng.integers(0, len(names), len(names)) for _ in range(samples)]
-        counts = [np.bincount(draw, minlength=len(names)) for draw in draws]
+            rows = resampled(np.random.default_rng(seed), len(names), samples)
+        counts = [np.bincount(row, minlength=len(names)) for row in rows]
         # How often each draw has each problem.
         self._counts = np.array(counts, np.float64).reshape(len(counts), len(names))
 
@@ -78,6 +79,4 @@ class Bootstrap:
         defined = [x for x in of_draws if x is not None]
         if not defined:
             return Measure(value, None, None)
-        tail = (1 - self._level) / 2
-        low, high = np.quantile(defined, [tail, 1 - tail])
-        return Measure(value, float(low), float(high))
+        return Measure(value, *percentile_interval(defined, self._level))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from vinejax.bench.estimators import EXACT, Estimate, Fixed, estimate
+from vinejax.bench.estimators import EXACT, Estimate, Fixed, estimate, reads_logprobs
 from vinejax.bench.gradients import Measured, inner_products, policy_gradients
 from vinejax.bench.reference import Reference
 from vinejax.learner.batch import collate
@@ -74,14 +74,15 @@ def measure_gradients(
         tokens.append(decoded / len(episodes))
         trained.append(np.mean([len(episode.response) for episode in episodes]))
         first = first or episodes
-        batch = _batch(fixed, cfg, episodes)
+        batch = collate(episodes, rows=cfg.ppo.pass_rows)
+        if any(map(reads_logprobs, configs.values())):
+            batch = _scored(fixed, cfg, episodes, batch)
         chosen = [name for name in configs if name != EXACT or repeat < cfg.bench.exact]
         made = {name: estimate(fixed, configs[name], episodes, batch, repeat) for name in chosen}
         fixed.session.sampler.release()
         credit = np.stack([made[name].advantages for name in chosen])
-        size = cfg.ppo.microbatch or cfg.ppo.minibatch
         parts = (fixed.session.model, fixed.params, batch, credit, len(episodes))
-        gradients = policy_gradients(*parts, cfg.sample.temperature, size)
+        gradients = policy_gradients(*parts, cfg.sample.temperature, cfg.ppo.pass_rows)
         _record(fixed, {name: repeats[name] for name in chosen}, made, gradients, reference)
         say(f"credit: repeat {repeat + 1} of {cfg.bench.repeats}, {len(episodes)} solutions")
     took = statistics.mean(tokens), steady(seconds), float(np.mean(trained))
@@ -93,16 +94,16 @@ def steady(seconds: Sequence[float]) -> float:
     return statistics.median(seconds[1:] or seconds)
 
 
-def _batch(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Batch:
-    size = cfg.ppo.microbatch or cfg.ppo.minibatch
+def _scored(fixed: Fixed, cfg: Config, episodes: list[Episode], batch: Batch) -> Batch:
+    """The batch of the episodes with log-probabilities by the policy and the reference model."""
     return with_logprobs(
         fixed.session.model,
         fixed.params,
         fixed.session.load_reference(),
-        collate(episodes, rows=size),
+        batch,
         episodes,
         cfg.sample.temperature,
-        size,
+        cfg.ppo.pass_rows,
     )
 
 

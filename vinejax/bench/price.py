@@ -6,18 +6,27 @@ that pays depends on w, so it is measured, with the run's own settings of both.
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import optax
 
+from vinejax.baselines.critic import (
+    Targets,
+    critic_objective,
+    critic_values,
+    make_critic_optimizer,
+)
 from vinejax.bench.estimators import Fixed
 from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.policy import policy_objective
 from vinejax.learner.score import with_logprobs
-from vinejax.learner.update import fresh_state, update_step
+from vinejax.learner.update import Objective, fresh_state, update_step
+from vinejax.model.decoder import Params
 from vinejax.settings import Config
-from vinejax.types import Episode
+from vinejax.types import Batch, Episode
 
 TIMES = 3  # that training is measured after it is compiled
 
@@ -40,27 +49,61 @@ def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> floa
     That is what a policy gradient does after credit is known: log-probabilities by the policy and
     the reference model, and `ppo.epochs` of updates. The policy stays as it is.
     """
-    session, ppo = fixed.session, cfg.ppo
-    objective = policy_objective(session.model, cfg)
-    optimizer = make_optimizer(cfg.optimizer, 1)
-    size = ppo.microbatch or ppo.minibatch
-    seconds = []
-    for _ in range(TIMES + 1):
-        state = fresh_state(fixed.params, optimizer, session.mesh)
-        jax.block_until_ready(state)
-        start = time.perf_counter()
-        batch = with_logprobs(
+    session = fixed.session
+
+    def rows() -> Batch:
+        return with_logprobs(
             session.model,
             fixed.params,
             session.load_reference(),
-            collate(episodes, rows=ppo.minibatch),
+            collate(episodes, rows=cfg.ppo.minibatch),
             episodes,
             cfg.sample.temperature,
-            size,
+            cfg.ppo.pass_rows,
         )
-        for epoch in range(ppo.epochs):
-            for rows in minibatches(batch, ppo.minibatch, cfg.seed, 0, epoch):
-                state, _ = update_step(objective, optimizer, state, rows)
+
+    optimizer = make_optimizer(cfg.optimizer, 1)
+    objective = policy_objective(session.model, cfg)
+    return _median_seconds(fixed, cfg, fixed.params, (objective, optimizer), rows)
+
+
+def critic_training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> float:
+    """Median seconds of one iteration's training of the critic, beside its compilation.
+
+    That is `ppo.epochs` of updates on the policy's minibatches. Its values are not computed here,
+    but with the credit. What it learns are its own values: the time does not depend on returns. The
+    iterations of `critic.warmup_iterations`, which a run spends on the critic alone, are not spread
+    over the others. The critic stays as it is.
+    """
+    assert fixed.critic is not None
+    session, batch = fixed.session, collate(episodes, rows=cfg.ppo.minibatch)
+    values = critic_values(session.model, fixed.critic, batch, cfg.ppo.pass_rows)
+    optimizer = make_critic_optimizer(cfg, 1)
+    objective = critic_objective(session.model, cfg)
+    targets = Targets(values, values)
+    return _median_seconds(
+        fixed, cfg, fixed.critic, (objective, optimizer), lambda: (batch, targets)
+    )
+
+
+def _median_seconds(
+    fixed: Fixed,
+    cfg: Config,
+    params: Params,
+    trained_by: tuple[Objective, optax.GradientTransformation],
+    make_rows: Callable[[], Batch | tuple[Batch, Targets]],
+) -> float:
+    """Median seconds of making the rows and of `ppo.epochs` of updates on them, from `params`."""
+    objective, optimizer = trained_by
+    seconds = []
+    for _ in range(TIMES + 1):
+        state = fresh_state(params, optimizer, fixed.session.mesh)
+        jax.block_until_ready(state)
+        start = time.perf_counter()
+        rows = make_rows()
+        for epoch in range(cfg.ppo.epochs):
+            for minibatch in minibatches(rows, cfg.ppo.minibatch, cfg.seed, 0, epoch):
+                state, _ = update_step(objective, optimizer, state, minibatch)
         jax.block_until_ready(state)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[1:])

@@ -72,7 +72,7 @@ def _sample(fixed: Fixed, cfg: Config, half: int) -> list[Episode]:
 
 def _gradient(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Params:
     """ĝ of the episodes by RLOO, with a leading axis of 1."""
-    size = cfg.ppo.microbatch or cfg.ppo.minibatch
+    size = cfg.ppo.pass_rows
     advantages = np.asarray(
         group_advantages(solution_rewards(episodes), group_numbers(episodes), "rloo")
     )

@@ -28,7 +28,7 @@ class Row:
 
     gradient: GradientError
     tokens: float  # generated per solution, continuations included
-    seconds: float  # per solution: sampled, valued and trained on
+    seconds: float  # per solution: sampled, valued and trained on, by the critic too
     error_ratio: Measure | None  # error over the baseline's
     token_cost: Measure | None
     second_cost: Measure | None
@@ -57,13 +57,14 @@ def rows_of(
     reference: Reference,
     price: Price,
     values: dict[str, ValueScores],
+    of_critics: dict[str, float],
 ) -> dict[str, Row]:
-    """A row for each estimator."""
+    """A row for each estimator; `of_critics` are the seconds per solution of training critics."""
     count = len(solutions.episodes)
     tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in repeats.items()}
     trained = price.trained * solutions.trained
     seconds = {
-        name: solutions.seconds + steady(own.seconds) / count + trained
+        name: solutions.seconds + steady(own.seconds) / count + trained + of_critics.get(name, 0.0)
         for name, own in repeats.items()
     }
     rows = {}
@@ -83,17 +84,17 @@ def rows_of(
     return rows
 
 
-def _error_ratio(own: Repeats, baseline: Repeats, reference: float) -> np.ndarray:
+def _error_ratio(own: Repeats, baseline: Repeats, g_squared: float) -> np.ndarray:
     """f64[draws] the error over the baseline's on the same repeats, and on draws of them."""
     repeats = len(own.squares)
     of_baseline = baseline.measured()
     paired = of_baseline._replace(
         squares=of_baseline.squares[:repeats], along=of_baseline.along[:repeats]
     )
-    errors = error_draws(paired, reference)
+    errors = error_draws(paired, g_squared)
     # The noise of the reference may put a small error below 0: there is no ratio to that.
     errors[errors <= 0] = np.nan
-    return error_draws(own.measured(), reference) / errors
+    return error_draws(own.measured(), g_squared) / errors
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -178,10 +179,10 @@ def _columns(table: Table, *names: str) -> None:
 
 
 def _shown(measure: Measure | None) -> str:
-    """'0.12 [0.10, 0.15]'; '-' where it is not defined."""
+    """'0.12 [0.10, 0.15]', with ∞ for an end that is open; '-' where it is not defined."""
     if measure is None or measure.value is None:
         return "-"
     if measure.low is None and measure.high is None:
         return f"{measure.value:.3g}"
-    low, high = ("?" if end is None else f"{end:.3g}" for end in (measure.low, measure.high))
+    low, high = ("∞" if end is None else f"{end:.3g}" for end in (measure.low, measure.high))
     return f"{measure.value:.3g} [{low}, {high}]"

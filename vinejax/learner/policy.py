@@ -131,7 +131,7 @@ def policy_objective(model: Decoder, cfg: Config) -> PolicyObjective:
     loss = function_of(method.loss)
     return PolicyObjective(
         model=model,
-        microbatch=ppo.microbatch or ppo.minibatch,
+        microbatch=ppo.pass_rows,
         temperature=cfg.sample.temperature,
         loss=loss,
         reduction=policy_reduction(cfg),

@@ -54,7 +54,7 @@ class Case:
     @property
     def pass_rows(self) -> int:
         """Sequences of one pass of an update, over all shards."""
-        return self.cfg.ppo.microbatch or self.cfg.ppo.minibatch
+        return self.cfg.ppo.pass_rows
 
     @property
     def platform(self) -> str:

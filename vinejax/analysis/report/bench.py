@@ -5,6 +5,7 @@ the measures. Every field is checked where it is read, as the record may be dama
 """
 
 import collections
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -39,7 +40,10 @@ MEANINGS = {
 
 
 class Measure(NamedTuple):
-    """A measure with the ends of its 95% interval, if it has one of positive width."""
+    """A measure with the ends of its 95% interval, if it has one of positive width.
+
+    `high` is infinite where the bench's draws leave the upper end open.
+    """
 
     value: float
     low: float | None = None
@@ -202,12 +206,15 @@ def bench_view(record: JsonObject) -> BenchView | None:
 def read_measure(raw: object) -> Measure | None:
     """A number, or an object with `value` and perhaps `low` and `high`; None for anything else.
 
-    An interval without width is left out: it comes of a single repeat, or of RLOO over itself.
+    An interval without width is left out: it comes of a single repeat, or of RLOO over itself. A
+    lower end alone is that of an interval without an upper end.
     """
     fields = raw if isinstance(raw, dict) else {"value": raw}
     value, low, high = (finite_number(fields.get(key)) for key in ("value", "low", "high"))
     if value is None:
         return None
+    if low is not None and fields.get("high", 0.0) is None:
+        return Measure(value, low, math.inf)
     if low is None or high is None or high - low <= 1e-9 * max(abs(low), abs(high)):
         return Measure(value)
     return Measure(value, low, high)
@@ -315,7 +322,8 @@ def _interval(measure: Measure, show: Callable[[float], str]) -> str:
     """'[0.44, 0.93]', or '' without an interval."""
     if measure.low is None or measure.high is None:
         return ""
-    return f"[{show(measure.low)}, {show(measure.high)}]"
+    high = show(measure.high) if math.isfinite(measure.high) else "∞"
+    return f"[{show(measure.low)}, {high}]"
 
 
 def _calibrations(found: Sequence[Estimator]) -> list[Calibration]:
