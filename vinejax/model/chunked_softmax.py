@@ -181,8 +181,8 @@ def chunked_gradient(
         by_products = pull_back(by_z)[0].astype(x.dtype)
         by_x += _einsum(f"tv,{output.letters}->td", by_products, columns)
         by_columns = _einsum(f"tv,td->{output.letters}", by_products, x).astype(table.dtype)
-        axis = output.vocab_axis
-        return by_x, lax.dynamic_update_slice_in_dim(by_table, by_columns, first, axis)
+        where = (by_columns, first, output.vocab_axis)
+        return by_x, lax.dynamic_update_slice_in_dim(by_table, *where)
 
     nothing = jnp.zeros(x.shape, jnp.float32), jnp.zeros_like(table)
     by_x, by_table = _over_chunks(vocab, _chunk(tokens, vocab, output), step, nothing)
