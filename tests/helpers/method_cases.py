@@ -22,6 +22,7 @@ from vinejax.learner.policy import policy_objective
 from vinejax.learner.score import score
 from vinejax.learner.update import gradients
 from vinejax.methods import METHODS
+from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import make_mesh, param_shardings
 from vinejax.settings import Config, DPOConfig, MeshConfig
 from vinejax.types import Batch, Episode
@@ -128,9 +129,12 @@ def critic_params() -> Any:
     return fresh_critic(cases.model(), cases.params(), 5, make_mesh(MeshConfig()))
 
 
-def gradient(method: str, microbatch: int | None, mesh: Mesh | None = None) -> Any:
-    """The gradient of one minibatch, on one device or over a mesh."""
-    model = dataclasses.replace(cases.model(), mesh=mesh)
+def gradient(
+    method: str, microbatch: int | None, mesh: Mesh | None = None, model: Decoder | None = None
+) -> Any:
+    """The gradient of one minibatch, on one device or over a mesh; `model` with the weights of
+    `cases.model()`."""
+    model = dataclasses.replace(model or cases.model(), mesh=mesh)
 
     def place(params: Any) -> Any:
         return params if mesh is None else jax.device_put(params, param_shardings(mesh, params))

@@ -25,6 +25,7 @@ TINY = DecoderConfig(
     ffn=48,
     context=96,
 )
+COMPUTE = {"dtype", "attention", "remat", "vocab_chunk"}
 ALL_BIASES: dict[str, Any] = dict(qkv_bias=True, out_bias=True, mlp_bias=True)
 
 
@@ -37,9 +38,9 @@ class Model(NamedTuple):
 def random_model(tokenizer: Any = None, seed: int = 0, **fields: Any) -> Model:
     """A tiny model whose norms and biases are random too: zeros and ones would hide mistakes.
 
-    `fields` are those of `DecoderConfig`, and `dtype`, `attention` and `remat` of `Compute`.
+    `fields` are those of `DecoderConfig`, and COMPUTE of `Compute`.
     """
-    names = {"dtype", "attention", "remat"} & fields.keys()
+    names = COMPUTE & fields.keys()
     compute = Compute(**{name: fields.pop(name) for name in names})
     model = Decoder(DecoderConfig(**{**vars(TINY), **fields}), compute=compute)
     rng = np.random.default_rng(seed)

@@ -10,10 +10,12 @@ from helpers import eight_devices
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers import rl_oracles as oracle
+from helpers.whole_logits import whole
 
 from vinejax.baselines.critic import fresh_critic, token_values
 from vinejax.learner.policy import PolicyObjective, clipped, policy_objective, token_weights
 from vinejax.learner.score import token_logprobs
+from vinejax.model.config import Compute
 from vinejax.model.sharding import make_mesh
 from vinejax.settings import Config, MeshConfig
 
@@ -29,6 +31,15 @@ def test_microbatches_change_nothing(method):
     whole = methods.gradient(method, None)
     for size in (4, 2, 1) if method == "vineppo" else (2,):
         cases.assert_close(methods.gradient(method, size), whole, cases.ROUNDING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", methods.PROGRAMS)
+def test_chunks_of_the_vocabulary_change_nothing(method):
+    """The gradient is that of log-probabilities from all logits at once."""
+    by_chunks = dataclasses.replace(cases.model(), compute=Compute(vocab_chunk=7))
+    expected = methods.gradient(method, None, model=whole(cases.model()))
+    cases.assert_close(methods.gradient(method, None, model=by_chunks), expected, cases.ROUNDING)
 
 
 DEVICES = """

@@ -217,6 +217,31 @@ def test_step_credit_measures_the_error_of_settings(
     assert "times fewer tokens with" in printed
 
 
+@pytest.mark.slow
+def test_an_update_takes_a_sixth_of_the_memory_that_all_logits_take(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """At a vocabulary of 152,000 and a length of 2,048, arguments included. Nothing runs."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    bench = importlib.import_module("learner")
+    file = tmp_path / "rows.json"
+    bench.main(["--rows=8", "--programs", "train_step", f"--json={file}"])
+    chunks, whole = json.loads(file.read_text())
+    assert (chunks["way"], whole["way"]) == ("chunks", "all logits")
+    assert chunks["argument"] == whole["argument"]
+    assert 6 * chunks["peak"] < whole["peak"]
+
+
+@pytest.mark.slow
+def test_the_learner_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    bench = importlib.import_module("learner")
+    bench.main(["--rows=2", "--vocab=96", "--length=32", "--repeats=1", "--programs", "score"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[1] for line in lines[2:]] == ["chunks", "all logits"]
+    assert all(re.search(r" \| [\d,]+ \|$", line) for line in lines[2:])
+
+
 def test_step_credit_interpolates_uniform_errors(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     bench = importlib.import_module("step_credit")

@@ -26,14 +26,9 @@ def token_logprobs(
     divided by `temperature` (0, argmax sampling, is scored at 1, as the sampler does).
     """
     x, _ = model.hidden(params, batch.tokens, batch.positions, batch.segment_ids)
-    logits = model.logits(params, x) / (temperature or 1.0)
-    log_probs = jax.nn.log_softmax(logits, axis=-1)
     following = jnp.roll(batch.tokens, -1, axis=1)
-    # By comparison, not by index: each device then reads its own part of the vocabulary.
-    is_taken = jnp.arange(logits.shape[-1]) == following[..., None]
-    taken = jnp.sum(jnp.where(is_taken, log_probs, 0.0), axis=-1)
-    entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
-    return shifted(taken), shifted(entropy)
+    logprobs, entropy = model.logprobs_of(params, x, following, temperature or 1.0)
+    return shifted(logprobs), shifted(entropy)
 
 
 def shifted(after: Float[Array, "B T"]) -> Float[Array, "B T"]:

@@ -62,6 +62,11 @@ class DecoderConfig:
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
+    def output_matrix(self) -> str:
+        """The name of the parameter that gives the logits."""
+        return "embed" if self.tied_head else "head"
+
+    @property
     def is_mixed(self) -> bool:
         """Whether layers differ in their windows."""
         return len(set(self.windows)) > 1
@@ -98,6 +103,9 @@ class Compute:
     dtype: str = "float32"  # of matrix products; norms, RoPE, softmax and logits are float32
     attention: str = "auto"  # over whole sequences: a kind of `attention.choose_kind`, or 'auto'
     remat: str = "none"  # the results computed again in the backward pass: a key of `decoder.REMAT`
+    # Columns of the output matrix whose logits exist at once where log-probabilities are computed;
+    # None: `chunked_softmax.chunk_columns`.
+    vocab_chunk: int | None = None
     # The last two are for decoding, where each device on the tensor axis runs a part of the model.
     sum_axis: str | None = None  # mesh axis over which `out` and `down` add up their parts
     transposed_heads: bool = False  # q, k and v: kernels lie [heads * H, D], biases [heads * H]

@@ -39,10 +39,12 @@ from jaxtyping import Array, Float, Int
 from vinejax.errors import ModelError
 from vinejax.model import attention, sharding
 from vinejax.model.attention import softcap
+from vinejax.model.chunked_softmax import OutputLayer
 from vinejax.model.config import Compute, DecoderConfig, LayerFacts, compute_as_set
 from vinejax.model.embedding import embedding_lookup
 from vinejax.model.rope import BY_LENGTH, rotate
 from vinejax.model.sharding import BY_COLUMN, BY_POSITION, ROWS, WHOLE, Params, constrain
+from vinejax.model.token_logprobs import logprob_and_entropy
 from vinejax.settings import ModelConfig
 
 Ids = Int[Array, "B T"]
@@ -328,10 +330,8 @@ class Decoder:
     @jax.named_scope("logits")
     def logits(self, params: Params, x: Float[Array, "*shape D"]) -> Float[Array, "*shape V"]:
         """Logits of the last hidden states: final norm, then output matrix; always float32."""
-        cfg = self.cfg
-        norm = RMSNorm(cfg.norm_eps, cfg.norm_offset)
-        x = norm.apply({"params": params["norm"]}, x)  # pyright: ignore
-        name = "embed" if cfg.tied_head else "head"
+        cfg, name = self.cfg, self.cfg.output_matrix
+        x = self._normalised(params, x)
         head = self._gathered(name, params[name])
         head = head.T if cfg.tied_head else head
         if x.ndim == 3:
@@ -340,6 +340,22 @@ class Decoder:
         if x.ndim == 3:
             logits = constrain(logits, self.mesh, *BY_COLUMN)
         return softcap(logits, cfg.logit_softcap)
+
+    @jax.named_scope("logits")
+    def logprobs_of(
+        self, params: Params, x: Hidden, tokens: Ids, temperature: float
+    ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
+        """(log-probability of each token, entropy of its distribution) by the softmax of
+        `logits(params, x) / temperature`, of which only a part exists at a time; float32."""
+        cfg, name = self.cfg, self.cfg.output_matrix
+        output = OutputLayer(name, cfg.logit_softcap, temperature, self.compute.vocab_chunk)
+        table = params[name].astype(self.compute.dtype)
+        return logprob_and_entropy(self._normalised(params, x), table, tokens, output, self.mesh)
+
+    def _normalised(self, params: Params, x: jax.Array) -> jax.Array:
+        """The last hidden states after the final norm."""
+        norm = RMSNorm(self.cfg.norm_eps, self.cfg.norm_offset)
+        return norm.apply({"params": params["norm"]}, x)  # pyright: ignore
 
 
 def cast_matrices(params: Params, dtype: str) -> Params:

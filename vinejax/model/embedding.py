@@ -13,7 +13,15 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from vinejax.model.sharding import ROWS, constrain, num_shards, on_shards, spec_for, tensor_only
+from vinejax.model.sharding import (
+    ROWS,
+    constrain,
+    num_shards,
+    on_shards,
+    spec_for,
+    sum_over_rows,
+    tensor_only,
+)
 
 
 def embedding_lookup(
@@ -63,16 +71,11 @@ def _lookup_gradient(
     spec = _spec(table, mesh)
     is_split = tensor_only(spec)[0] is not None
     size = V // mesh.shape["tensor"] if is_split else V
-    fsdp_axes = [i for i, entry in enumerate(spec) if entry and "fsdp" in entry]
 
     def gradient_part(g: jax.Array, tokens: jax.Array) -> jax.Array:
         row, is_mine = _row_of_part(tokens, size, is_split)
         part = jnp.zeros((size, D)).at[jnp.where(is_mine, row, size)].add(g, mode="drop")
-        part = part.astype(g.dtype)
-        if not fsdp_axes:
-            return lax.psum(part, ROWS)
-        part = lax.psum_scatter(part, "fsdp", scatter_dimension=fsdp_axes[0], tiled=True)
-        return lax.psum(part, "data")
+        return sum_over_rows(part.astype(g.dtype), spec)
 
     in_specs = (P(ROWS, None, None), P(ROWS, None))
     gradient = on_shards(mesh, gradient_part, in_specs, spec)

@@ -223,6 +223,19 @@ def on_shards(mesh: Mesh, function: Callable, in_specs: tuple, out_specs: tuple 
     )
 
 
+def sum_over_rows(part: jax.Array, spec: P) -> jax.Array:
+    """Inside a `shard_map` that splits rows: the sum over all rows of a weight's gradient.
+
+    `part` is the sum over a device's own rows, for its columns on `tensor`; the result is split by
+    `fsdp` where `spec`, the layout of the weight, is.
+    """
+    axes = [i for i, entry in enumerate(spec) if "fsdp" in _names(entry)]
+    if not axes:
+        return lax.psum(part, ROWS)
+    part = lax.psum_scatter(part, "fsdp", scatter_dimension=axes[0], tiled=True)
+    return lax.psum(part, "data")
+
+
 def constrain_with_gradient(
     x: jax.Array, mesh: Mesh | None, axes: Axes, *gradient_axes: Axes
 ) -> jax.Array:

@@ -17,9 +17,11 @@ from vinejax.plan.memory import FLOAT32, PlannedPhase
 from vinejax.rollout.arrays import cache_bytes
 from vinejax.rollout.assign import LONG_TAIL
 
-# Products of a pass over a microbatch: one per weight forward, two backward.
+# Products of a pass over a microbatch: one per weight forward, two backward. Those of the output
+# matrix are always computed once more, backward, instead of keeping the logits of all tokens.
 FORWARD = 1
 BACKWARD = 2
+AGAIN = 1
 
 
 class Cost(NamedTuple):
@@ -60,13 +62,20 @@ def attention_flops(case: Case, visible: float) -> float:
     return 4 * cfg.num_heads * cfg.head_dim * positions
 
 
-def forward_pass(case: Case, rows: float, length: int, head: bool) -> Cost:
-    """A forward pass over `rows` sequences per shard, without reading the weights."""
+def forward_pass(case: Case, rows: float, length: int) -> Cost:
+    """A pass of `rows` sequences per shard through the layers, without reading the weights."""
+    tokens = rows * length
+    flops = 2 * num_multiplied(case, with_head=False) + attention_flops(case, length / 2)
+    moved = case.item_bytes * sum((a + b) * count for a, b, count in token_products(case))
+    return Cost(tokens * flops / case.tensor, tokens * moved / case.tensor)
+
+
+def output_pass(case: Case, rows: float, length: int) -> Cost:
+    """The products of `rows` sequences per shard with the output matrix, which is not read."""
     cfg = case.model.cfg
     tokens = rows * length
-    flops = 2 * num_multiplied(case, head) + attention_flops(case, length / 2)
-    moved = case.item_bytes * sum((a + b) * count for a, b, count in token_products(case))
-    moved += 2 * FLOAT32 * cfg.vocab_size if head else 0  # logits, written and read
+    flops = 2 * cfg.width * cfg.vocab_size
+    moved = 2 * FLOAT32 * cfg.vocab_size  # logits, written and read chunk by chunk
     return Cost(tokens * flops / case.tensor, tokens * moved / case.tensor)
 
 
@@ -79,7 +88,7 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
     """The cost of one prefill of a batch of trunks."""
     sizes = phase.sizes
     kv = sizes.batch * cache_bytes(case.model, case.mesh, sizes.columns)
-    cost = forward_pass(case, sizes.batch, sizes.columns, head=False)
+    cost = forward_pass(case, sizes.batch, sizes.columns)
     return cost.plus(Cost(0, kv + memory.decode_copy_bytes(case)))
 
 
@@ -100,8 +109,8 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
 
 def score_cost(case: Case) -> Cost:
     """The cost of one pass that computes log-probabilities."""
-    rows = case.pass_rows / case.shards
-    cost = forward_pass(case, rows, memory.train_length(case), head=True)
+    rows, length = case.pass_rows / case.shards, memory.train_length(case)
+    cost = forward_pass(case, rows, length).plus(output_pass(case, rows, length))
     return cost.plus(Cost(0, memory.weight_bytes(case) + 2 * rounded_weights(case)))
 
 
@@ -111,12 +120,13 @@ def update_cost(case: Case) -> Cost:
     Each pass, forward and backward, writes and reads gathered weights. AdamW reads weights, two
     moments and gradients and writes weights and moments, in float32.
     """
-    again = 1 if case.cfg.model.remat == "full" else 0
-    passes = FORWARD + BACKWARD + again
-    rows = case.pass_rows
-    forward = forward_pass(case, rows / case.shards, memory.train_length(case), head=True)
-    microbatch = forward.times(passes).plus(Cost(0, 2 * (2 + again) * rounded_weights(case)))
-    count = case.cfg.ppo.minibatch // rows
+    again = AGAIN if case.cfg.model.remat == "full" else 0
+    rows, length = case.pass_rows / case.shards, memory.train_length(case)
+    layers = forward_pass(case, rows, length).times(FORWARD + BACKWARD + again)
+    output = output_pass(case, rows, length).times(FORWARD + BACKWARD + AGAIN)
+    gathered = Cost(0, 2 * (2 + again) * rounded_weights(case))
+    microbatch = layers.plus(output).plus(gathered)
+    count = case.cfg.ppo.minibatch // case.pass_rows
     return microbatch.times(count).plus(Cost(0, 7 * memory.weight_bytes(case)))
 
 

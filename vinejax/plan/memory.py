@@ -11,6 +11,7 @@ from jax.tree_util import KeyPath
 
 from vinejax.credit.expected import expected_states
 from vinejax.methods import find_method
+from vinejax.model.chunked_softmax import chunk_columns
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.sharding import spec_for, tensor_only
 from vinejax.plan.case import Case
@@ -198,11 +199,20 @@ def gathered_ends_bytes(case: Case) -> int:
     return (1 if cfg.tied_head else 2) * case.item_bytes * cfg.vocab_size * cfg.width // case.tensor
 
 
+def output_bytes(case: Case, tokens: int) -> int:
+    """Bytes per chip that log-probabilities of `tokens` tokens take, and their backward pass.
+
+    They are the logits of a chunk twice, and the gradient by the hidden states, in float32.
+    """
+    columns = -(-case.model.cfg.vocab_size // case.tensor)
+    return FLOAT32 * tokens * (2 * chunk_columns(tokens, columns) + case.model.cfg.width)
+
+
 def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     """Estimated bytes per chip of a program beside its arguments and results, if not compiled.
 
-    Included are gradients, activations saved for the backward pass, logits twice, and the gathered
-    weights of two layers, the embedding and the head. Kernels never write attention's scores.
+    Included are gradients, activations saved for the backward pass, the gathered weights of two
+    layers, the embedding and the head, and `output_bytes`. Kernels never write attention's scores.
     """
     cfg = case.model.cfg
     sizes = phase.sizes
@@ -217,7 +227,7 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     tokens = case.pass_rows // case.shards * train_length(case)
     weights = weight_bytes(case)
     layer = 4 * weights // FLOAT32 * case.item_bytes // cfg.num_layers * case.cfg.mesh.fsdp
-    passed = layer + gathered_ends_bytes(case) + 2 * FLOAT32 * tokens * cfg.vocab_size // tensor
+    passed = layer + gathered_ends_bytes(case) + output_bytes(case, tokens)
     if program == "score":
         return passed + case.item_bytes * tokens * (4 * cfg.width + inner) // tensor
     kept = cfg.width + (0 if case.model.compute.remat == "full" else inner)

@@ -1,0 +1,262 @@
+"""Log-probabilities and entropies from hidden states, with the logits of a few columns at a time.
+
+The logits of a token with hidden state x are z_v = cap(x·W_v) / τ for v in the vocabulary, with
+cap(r) = c tanh(r / c), or r for a model without soft-capping. Wanted are
+
+    log p_y = z_y - L    H = -Σ_v p_v log p_v    with L = log Σ_v exp z_v  and  p_v = exp(z_v - L).
+
+All logits of a batch [B, T, V] in float32 would be the largest array of a training step: 10 GB for
+16,384 tokens and a vocabulary of 152,000. So the vocabulary is divided into chunks of columns of W,
+and only the logits of one chunk exist at a time.
+
+Forward, each token keeps four numbers over the columns so far, and joins those of the next chunk:
+
+    m = max_v z_v    s = Σ_v exp(z_v - m)    a = Σ_v exp(z_v - m) (z_v - m)    z_y
+    log p_y = z_y - m - log s    H = log s - a / s
+
+Backward, the logits of a chunk are computed again. Given the gradients g by log p_y and h by H,
+
+    ∂z_v = g (1[v = y] - p_v) - h p_v (log p_v + H)        ∂r_v = ∂z_v cap'(r_v) / τ
+    ∂x = Σ_v ∂r_v W_v                                      ∂W_v = Σ_tokens ∂r_v x
+
+∂W is complete chunk by chunk, while ∂x is summed over chunks in float32. Chunks of tokens would sum
+∂W instead, which in most updates is larger: a device has fewer tokens than columns. The products
+have operands in the dtype of x and W and are accumulated in float32; all between them is float32.
+
+`token_logprobs.py` calls both functions, on every device of a mesh. Where the axis `tensor` splits
+the columns, the four numbers of its devices are joined like those of chunks.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from vinejax.model.attention import softcap
+
+Carry = TypeVar("Carry")
+Column = jax.Array | int
+
+FLOAT32 = 4
+CHUNK_BYTES = 64 * 2**20  # float32 logits of a chunk, on each device
+# A chunk has at least so many columns, however many tokens there are: with fewer, products take as
+# long as reading and writing their operands.
+LEAST_COLUMNS = 512
+LANES = 128  # of a TPU's registers: their columns are a multiple of it
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputLayer:
+    """How logits follow from hidden states and the output matrix. Hashable: it is static."""
+
+    name: str  # of the output matrix: 'head' [D, V], or for a tied head 'embed' [V, D]
+    softcap: float | None
+    temperature: float  # above 0
+    chunk: int | None = None  # columns; None: `chunk_columns`
+
+    @property
+    def letters(self) -> str:
+        """The axes of the output matrix in an einsum."""
+        return "vd" if self.name == "embed" else "dv"
+
+    @property
+    def vocab_axis(self) -> int:
+        """The axis of the output matrix that is the vocabulary."""
+        return self.letters.index("v")
+
+    def logits(self, products: Float[Array, "T v"]) -> Float[Array, "T v"]:
+        """The logits z of the products r = x·W."""
+        return softcap(products, self.softcap) / self.temperature
+
+
+def chunk_columns(tokens: int, vocab: int) -> int:
+    """Columns of a chunk for `tokens` tokens and `vocab` columns on a device.
+
+    As many as CHUNK_BYTES of logits allow, at least LEAST_COLUMNS, and in chunks of like size.
+    """
+    most = max(CHUNK_BYTES // (FLOAT32 * tokens), LEAST_COLUMNS) // LANES * LANES
+    if vocab <= most:
+        return vocab
+    mean = -(-vocab // -(-vocab // most))
+    return -(-mean // LANES) * LANES
+
+
+class Softmax(NamedTuple):
+    """The results of the forward pass, for each token."""
+
+    logprob: Float[Array, " T"]  # log p_y
+    entropy: Float[Array, " T"]  # H
+    normaliser: Float[Array, " T"]  # L
+
+
+def chunked_softmax(
+    x: Float[Array, "T D"],
+    table: Float[Array, "..."],
+    tokens: Int[Array, " T"],
+    output: OutputLayer,
+    axis: str | None = None,
+) -> Softmax:
+    """log p of `tokens`, entropies and normalisers, by the module's equations.
+
+    Args:
+      x: hidden states after the final norm, in the dtype of the products.
+      table: the output matrix in the same dtype, laid out as `output` says, or a device's columns.
+      tokens: int32, in the whole vocabulary.
+      output: how logits are computed.
+      axis: the mesh axis that splits the columns; None: the table has all.
+    """
+    vocab = table.shape[output.vocab_axis]
+    tokens = _own_columns(tokens, vocab, axis)
+
+    def step(first: Column, size: int, sums: _Sums) -> _Sums:
+        z = output.logits(_products(x, _columns_of(table, first, size, output), output))
+        top = z.max(axis=-1)
+        shifted = z - top[:, None]
+        weights = jnp.exp(shifted)
+        part = _Sums(
+            top=top,
+            total=weights.sum(axis=-1),
+            weighted=(weights * shifted).sum(axis=-1),
+            taken=jnp.where(_is_taken(tokens, first, size), z, 0.0).sum(axis=-1),
+        )
+        return _join(sums, part)
+
+    zeros = jnp.zeros(tokens.shape, jnp.float32)
+    # Finite: the difference of two infinite maxima would not be a number.
+    nothing = _Sums(zeros + jnp.finfo(jnp.float32).min, zeros, zeros, zeros)
+    sums = _over_chunks(vocab, _chunk(tokens, vocab, output), step, nothing)
+    if axis is not None:
+        sums = _join_over(axis, sums)
+    log_total = jnp.log(sums.total)
+    normaliser = sums.top + log_total
+    entropy = log_total - sums.weighted / sums.total
+    return Softmax(sums.taken - normaliser, entropy, normaliser)
+
+
+class Saved(NamedTuple):
+    """What the backward pass takes from the forward pass: no logits."""
+
+    x: Float[Array, "T D"]
+    table: Float[Array, "..."]
+    tokens: Int[Array, " T"]
+    entropy: Float[Array, " T"]
+    normaliser: Float[Array, " T"]
+
+
+def chunked_gradient(
+    saved: Saved,
+    by_logprob: Float[Array, " T"],
+    by_entropy: Float[Array, " T"],
+    output: OutputLayer,
+    axis: str | None = None,
+) -> tuple[Float[Array, "T D"], Float[Array, "..."]]:
+    """(∂x, ∂W) in the dtypes of x and W, by the module's equations.
+
+    Args:
+      saved: arguments and results of `chunked_softmax`.
+      by_logprob: float32, g.
+      by_entropy: float32, h.
+      output: as for `chunked_softmax`.
+      axis: likewise; with one, ∂x is the sum over a device's own columns.
+    """
+    x, table = saved.x, saved.table
+    vocab = table.shape[output.vocab_axis]
+    tokens = _own_columns(saved.tokens, vocab, axis)
+    entropy, normaliser = saved.entropy[:, None], saved.normaliser[:, None]
+    g, h = by_logprob[:, None], by_entropy[:, None]
+
+    def step(
+        first: Column, size: int, sums: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        by_x, by_table = sums
+        columns = _columns_of(table, first, size, output)
+        z, pull_back = jax.vjp(output.logits, _products(x, columns, output))
+        log_p = z - normaliser
+        by_z = -jnp.exp(log_p) * (g + h * (log_p + entropy))
+        by_z += jnp.where(_is_taken(tokens, first, size), g, 0.0)
+        by_products = pull_back(by_z)[0].astype(x.dtype)
+        by_x += _einsum(f"tv,{output.letters}->td", by_products, columns)
+        by_columns = _einsum(f"tv,td->{output.letters}", by_products, x).astype(table.dtype)
+        where = (by_columns, first, output.vocab_axis)
+        return by_x, lax.dynamic_update_slice_in_dim(by_table, *where)
+
+    nothing = jnp.zeros(x.shape, jnp.float32), jnp.zeros_like(table)
+    by_x, by_table = _over_chunks(vocab, _chunk(tokens, vocab, output), step, nothing)
+    return by_x.astype(x.dtype), by_table
+
+
+# --- sums over columns
+
+
+class _Sums(NamedTuple):
+    """What a token keeps of the columns so far: m, s, a and z_y of the module's equations."""
+
+    top: Float[Array, " T"]
+    total: Float[Array, " T"]
+    weighted: Float[Array, " T"]
+    taken: Float[Array, " T"]
+
+    def relative_to(self, top: jax.Array) -> "_Sums":
+        """The same sums with exponents relative to `top`, which is at least the maximum."""
+        shift = self.top - top
+        scale = jnp.exp(shift)
+        weighted = scale * (self.weighted + shift * self.total)
+        return _Sums(top, scale * self.total, weighted, self.taken)
+
+
+def _join(one: _Sums, other: _Sums) -> _Sums:
+    """The sums over the columns of both parts."""
+    top = jnp.maximum(one.top, other.top)
+    parts = one.relative_to(top), other.relative_to(top)
+    return jax.tree.map(jnp.add, *parts)._replace(top=top)
+
+
+def _join_over(axis: str, part: _Sums) -> _Sums:
+    """The sums over the columns of all devices along an axis of the mesh."""
+    top = lax.pmax(part.top, axis)
+    return lax.psum(part.relative_to(top), axis)._replace(top=top)
+
+
+# --- chunks of columns
+
+
+def _chunk(tokens: jax.Array, vocab: int, output: OutputLayer) -> int:
+    """Columns of a chunk of a device's `vocab` columns."""
+    return min(output.chunk or chunk_columns(tokens.size, vocab), vocab)
+
+
+def _over_chunks(
+    vocab: int, chunk: int, step: Callable[[Column, int, Carry], Carry], start: Carry
+) -> Carry:
+    """step(first column, columns, carry) for one chunk after the other; the last may be smaller."""
+    count, rest = divmod(vocab, chunk)
+    end = lax.fori_loop(0, count, lambda i, carry: step(i * chunk, chunk, carry), start)
+    return step(count * chunk, rest, end) if rest else end
+
+
+def _columns_of(table: jax.Array, first: Column, size: int, output: OutputLayer) -> jax.Array:
+    """The part of the output matrix with a chunk's columns."""
+    return lax.dynamic_slice_in_dim(table, first, size, output.vocab_axis)
+
+
+def _own_columns(tokens: jax.Array, vocab: int, axis: str | None) -> jax.Array:
+    """i32[T] each token's place in a device's `vocab` columns; outside them if it has it not."""
+    return tokens if axis is None else tokens - lax.axis_index(axis) * vocab
+
+
+def _is_taken(tokens: jax.Array, first: Column, size: int) -> jax.Array:
+    """bool[T, v] whether a chunk's column is that of the token."""
+    return tokens[:, None] == first + jnp.arange(size)
+
+
+def _products(x: jax.Array, columns: jax.Array, output: OutputLayer) -> jax.Array:
+    """f32[T, v] x·W_v for a chunk's columns."""
+    return _einsum(f"td,{output.letters}->tv", x, columns)
+
+
+def _einsum(letters: str, one: jax.Array, other: jax.Array) -> jax.Array:
+    return jnp.einsum(letters, one, other, preferred_element_type=jnp.float32)

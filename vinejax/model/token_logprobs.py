@@ -1,0 +1,149 @@
+"""The log-probability of each token and its entropy, over a mesh, with a gradient of their own.
+
+`chunked_softmax.py` has the equations. They run in a `shard_map`, forward and backward, since the
+compiler alone would add up the gradient of the output matrix over all devices for every chunk. On
+the mesh, rows are split over `data` and `fsdp`, and the vocabulary over `tensor`. If `tensor` does
+not divide the vocabulary, it splits the positions instead.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Int
+
+from vinejax.model.chunked_softmax import (
+    OutputLayer,
+    Saved,
+    Softmax,
+    chunked_gradient,
+    chunked_softmax,
+)
+from vinejax.model.sharding import (
+    BY_POSITION,
+    ROWS,
+    WHOLE,
+    constrain,
+    drop_uneven_axes,
+    num_shards,
+    on_shards,
+    spec_for,
+    sum_over_rows,
+    tensor_only,
+)
+
+PerToken = Float[Array, "B T"]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def logprob_and_entropy(
+    x: Float[Array, "B T D"],
+    table: Float[Array, "..."],
+    tokens: Int[Array, "B T"],
+    output: OutputLayer,
+    mesh: Mesh | None,
+) -> tuple[PerToken, PerToken]:
+    """(log p of `tokens`, entropy of p), float32, where p[b, t] is the softmax of x[b, t]'s logits.
+
+    Its gradient by the table is laid out like a parameter: summed over rows, split over `fsdp`.
+
+    Args:
+      x: hidden states after the final norm, in the dtype of the products.
+      table: the output matrix in the same dtype, laid out like a parameter or gathered over `fsdp`.
+      tokens: int32, the token whose log-probability is wanted at each position.
+      output: how logits follow from the two.
+      mesh: None: one device, or a layout that the compiler chooses.
+    """
+    return _forward(x, table, tokens, output, mesh)[0]
+
+
+class _Layout(NamedTuple):
+    """Where the parts of arrays lie while products with the output matrix are computed."""
+
+    x: P  # [B, T, D]
+    per_token: P  # [B, T]
+    table: P  # of the parameter; while it is used, `tensor` alone splits it
+    axis: str | None  # the mesh axis that splits the vocabulary
+    by_x: P  # [B, T, D] of the gradient by x
+    splits_positions: bool  # whether `tensor` splits that gradient's positions
+
+
+def _layout(
+    x: jax.Array, table: jax.Array, output: OutputLayer, mesh: Mesh | None
+) -> _Layout | None:
+    """None without a mesh, and for rows that it does not divide, which the compiler lays out."""
+    if mesh is None or mesh.size == 1 or x.shape[0] % num_shards(mesh):
+        return None
+    spec = spec_for((jax.tree_util.DictKey(output.name),), table.shape, mesh)
+    by_position = drop_uneven_axes(P(*BY_POSITION), x.shape, mesh)
+    axis = None if tensor_only(spec)[output.vocab_axis] is None else "tensor"
+    used = by_position if axis is None else P(*WHOLE)
+    is_even = x.shape[1] % mesh.shape["tensor"] == 0
+    return _Layout(used, P(*used[:2]), spec, axis, by_position, is_even)
+
+
+def _forward(
+    x: jax.Array, table: jax.Array, tokens: jax.Array, output: OutputLayer, mesh: Mesh | None
+) -> tuple[tuple[PerToken, PerToken], Saved]:
+    layout = _layout(x, table, output, mesh)
+    axis = layout and layout.axis
+
+    def local(x: jax.Array, table: jax.Array, tokens: jax.Array) -> Softmax:
+        found = chunked_softmax(_flat(x), table, tokens.reshape(-1), output, axis)
+        return Softmax(*(y.reshape(tokens.shape) for y in found))
+
+    if layout is None or mesh is None:
+        found = local(x, table, tokens)
+    else:
+        used = tensor_only(layout.table)
+        forward = on_shards(mesh, local, (layout.x, used, layout.per_token), layout.per_token)
+        found = forward(x, constrain(table, mesh, *used), tokens)
+        found = Softmax(*(constrain(y, mesh, ROWS, None) for y in found))
+    saved = Saved(x, table, tokens, found.entropy, found.normaliser)
+    return (found.logprob, found.entropy), saved
+
+
+def _gradient(
+    output: OutputLayer, mesh: Mesh | None, saved: Saved, gradients: tuple[PerToken, PerToken]
+) -> tuple[jax.Array, jax.Array, None]:
+    layout = _layout(saved.x, saved.table, output, mesh)
+    axis = layout and layout.axis
+
+    def local(x: jax.Array, table: jax.Array, *per_token: jax.Array) -> tuple[jax.Array, jax.Array]:
+        tokens, entropy, normaliser, g, h = (y.reshape(-1) for y in per_token)
+        own = Saved(_flat(x), table, tokens, entropy, normaliser)
+        by_x, by_table = chunked_gradient(own, g, h, output, axis)
+        return by_x.reshape(x.shape), by_table
+
+    if layout is None or mesh is None:
+        return *local(*saved, *gradients), None
+
+    def summed(*parts: jax.Array) -> tuple[jax.Array, jax.Array]:
+        by_x, by_table = local(*parts)
+        if axis is None:
+            if layout.splits_positions:  # otherwise each device along `tensor` has all positions
+                by_table = lax.psum(by_table, "tensor")
+        elif layout.splits_positions:
+            by_x = lax.psum_scatter(by_x, axis, scatter_dimension=1, tiled=True)
+        else:
+            by_x = lax.psum(by_x, axis)
+        return by_x, sum_over_rows(by_table, layout.table)
+
+    used = tensor_only(layout.table)
+    in_specs = (layout.x, used, *[layout.per_token] * 5)
+    gradient = on_shards(mesh, summed, in_specs, (layout.by_x, layout.table))
+    saved = saved._replace(table=constrain(saved.table, mesh, *used))
+    by_x, by_table = gradient(*saved, *gradients)
+    # As in `embedding.py`: libtpu would move the sum out of the loop over microbatches.
+    return by_x, lax.optimization_barrier(by_table), None
+
+
+def _flat(x: Float[Array, "B T D"]) -> jax.Array:
+    """The hidden states of all tokens as one matrix."""
+    return x.reshape(-1, x.shape[-1])
+
+
+logprob_and_entropy.defvjp(_forward, _gradient)
