@@ -43,7 +43,7 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
     """
     one_iteration = getattr(iterations, find_method(cfg.method).iteration)
     with (
-        open_session(cfg, path) as session,
+        open_session(cfg, path, trains=True) as session,
         Checkpoints(session.workdir / "checkpoints", cfg.checkpoint.keep) as checkpoints,
         Checkpoints(session.workdir / "best", keep=1) as best,
         profiler(cfg.profile, session.workdir / "profile") as profile,
