@@ -1,5 +1,6 @@
 """The whole loop on a tiny model: one run that many tests look at, and runs that must equal it."""
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from vinejax import iterations
 from vinejax import train as loop
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.session import open_session
 
 TRAIN_NAMES = (
     *("reward/mean", "frac_reward_zero_std", "values/mean", "values/rollouts"),
@@ -252,3 +254,31 @@ def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path):
     )
     assert after == before
     cases.assert_equal(params_of(workdir, 3), params_of(run.workdir, 3))
+
+
+@pytest.mark.parametrize("damage", ["flip", "lacks", "number"])
+def test_a_run_goes_back_to_the_checkpoint_before_a_damaged_one(
+    run, tmp_path: Path, capfd: pytest.CaptureFixture[str], damage: str
+):
+    """The newest has another bit or, with no checksums, a meta without a key or of another run."""
+    workdir = Path(shutil.copytree(run.workdir, tmp_path / "copy"))
+    newest = workdir / "checkpoints/3"
+    if damage == "flip":
+        file = max((newest / "params").rglob("?" * 32), key=lambda path: path.stat().st_size)
+        data = bytearray(file.read_bytes())
+        data[-5] ^= 4
+        file.write_bytes(data)
+    else:
+        (newest / "checksums.0-of-1.json").unlink()
+        meta = json.loads((newest / "meta/metadata").read_text())
+        meta = meta | {"done": 7} if damage == "number" else {"done": 3}
+        (newest / "meta/metadata").write_text(json.dumps(meta))
+    with open_session(cases.config(), workdir) as session:
+        with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
+            state, at = loop.resume(session, checkpoints)
+    assert at.done == 2
+    cases.assert_equal(state.policy.params, params_of(workdir, 2))
+    reason = {"flip": "is not as it was saved", "lacks": "its meta lacks 'spent'"}
+    said = capfd.readouterr().err
+    assert f"{newest}: is damaged (" in said
+    assert reason.get(damage, "it was saved as 7") in said

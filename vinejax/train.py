@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+from typing import Any
 
 from etils import epath
 
@@ -16,7 +17,7 @@ from vinejax.evaluate import evaluate
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
 from vinejax.methods import find_method
-from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.checkpoint import Checkpoints, DamagedError
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.offload import to_host
@@ -49,6 +50,7 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
         profiler(cfg.profile, session.workdir / "profile") as profile,
     ):
         state, at = resume(session, checkpoints)
+        best.check_newest()
         workdir = session.workdir
         with RunLog(workdir, cfg.log, cfg.iterations, is_writer(), resumed_at=at.done) as log:
             if at.done == 0:
@@ -60,6 +62,7 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
                 state = one_iteration(iteration, state)
                 at.spent = iteration.record(state)
                 at.done += 1
+                checkpoints.raise_failure()
                 state = parked(cfg, state)
                 if is_due(cfg.eval.every, cfg, at):
                     accuracy = evaluate(session, state.policy, "validation", at.done, log)
@@ -99,7 +102,10 @@ def parked(cfg: Config, state: RunState) -> RunState:
 
 
 def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progress]:
-    """The state and progress of the newest checkpoint, or those before the first iteration."""
+    """The state and progress of the newest checkpoint, or those before the first iteration.
+
+    A damaged checkpoint is said, and the one before it is used. Raises WorkdirError if all are.
+    """
     cfg = session.cfg
     start = session.load_reference()
     policy = fresh_state(start, make_optimizer(cfg.optimizer, 1), session.mesh)
@@ -111,9 +117,30 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
     tracker = None
     if values == "tracker":
         tracker = fresh_tracker(cfg, len(session.problems["train"]))
-    state = RunState(policy, critic, tracker)
-    at = Progress()
-    if (done := checkpoints.latest()) is not None:
-        state, meta = checkpoints.restore(done, state)
-        at = Progress(done, meta["best_accuracy"], meta.get("evaluated", 0), Spent(**meta["spent"]))
+    fresh = RunState(policy, critic, tracker)
+
+    def restored(done: int) -> tuple[RunState, Progress]:
+        state, meta = checkpoints.restore(done, fresh)
+        return state, progress_of(meta, done, checkpoints)
+
+    state, at = checkpoints.newest(restored) or (fresh, Progress())
+    barrier("resume", at.done)
     return parked(cfg, state), at
+
+
+def progress_of(meta: dict[str, Any], done: int, checkpoints: Checkpoints) -> Progress:
+    """The progress that a checkpoint of `done` iterations holds as its meta.
+
+    Raises DamagedError if a part is missing, or it is of another number of iterations.
+    """
+    folder = checkpoints.folder / str(done)
+    try:
+        spent = Spent(**meta["spent"])
+        at = Progress(
+            meta.get("done", done), meta["best_accuracy"], meta.get("evaluated", 0), spent
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{folder}: is damaged (its meta lacks {error})") from error
+    if at.done != done:
+        raise DamagedError(f"{folder}: is damaged (it was saved as {at.done})")
+    return at
