@@ -53,6 +53,7 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
         best.check_newest()
         workdir = session.workdir
         with RunLog(workdir, cfg.log, cfg.iterations, is_writer(), resumed_at=at.done) as log:
+            log.message(start_line(cfg, at))
             if at.done == 0:
                 evaluate(session, state.policy, "test", 0, log)
                 at.best_accuracy = evaluate(session, state.policy, "validation", 0, log)
@@ -78,6 +79,13 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
                 log.message(f"report: {build_report(workdir)}")
         barrier("the end")  # a host that ends while others are at work would end them
     return workdir
+
+
+def start_line(cfg: Config, at: Progress) -> str:
+    """Says where a process begins; iterations count from 0."""
+    if at.done == 0:
+        return f"begins at iteration 0 of {cfg.iterations}"
+    return f"resumes at iteration {at.done} of {cfg.iterations}, from checkpoints/{at.done}"
 
 
 def is_over(cfg: Config, at: Progress) -> bool:
