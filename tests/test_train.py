@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from helpers import loop_cases as cases
 from vinejax import iterations
 from vinejax import train as loop
 from vinejax.model.hf.weights import load_pretrained
+from vinejax.runtime import stopping
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.session import open_session
 
@@ -221,6 +223,58 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(run, resumed):
         assert (workdir / name).read_bytes() == (run.workdir / name).read_bytes()
     cases.assert_equal(params_of(workdir, 3), params_of(run.workdir, 3))
     assert best_of(workdir) == best_of(run.workdir)
+
+
+def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Stopped within the updates of the second iteration, then within the validation after it,
+    which the last start does; `checkpoint.every` alone would have saved neither."""
+    for name in ("config.json", "warmup"):
+        copy = shutil.copytree if name == "warmup" else shutil.copy
+        copy(run.workdir / name, tmp_path / name)
+    cfg = cases.config(checkpoint={"every": 10, "keep": 2})
+    update_step, evaluate, updates = iterations.update_step, loop.evaluate, []
+
+    def in_an_update(*args: Any):
+        updates.append(None)
+        if len(updates) == 6:
+            stopping.request(signal.SIGTERM)
+        return update_step(*args)
+
+    def in_validation(session: Any, policy: Any, split: str, done: int, log: Any):
+        if done == 2:
+            stopping.request(signal.SIGINT)
+        return evaluate(session, policy, split, done, log)  # pyright: ignore
+
+    for place, stand_in, code, done in (
+        ((iterations, "update_step"), in_an_update, 143, 1),
+        ((loop, "evaluate"), in_validation, 130, 2),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(stopping.Stopped) as stop:
+            patch.setattr(*place, stand_in)
+            loop.train(cfg, tmp_path)
+        assert stop.value.exit_code == code
+        assert stop.value.kept == f"checkpoints/{done} is saved; the same command resumes there"
+        assert (tmp_path / f"checkpoints/{done}/checksums.0-of-1.json").exists()
+    assert len(updates) == 6
+    loop.train(cfg, tmp_path)
+    found = cases.read_lines(tmp_path / "metrics.jsonl")
+    expected = cases.read_lines(run.workdir / "metrics.jsonl")[2:]  # the warm-up was not repeated
+    assert without_clock(found) == without_clock(expected)
+    cases.assert_equal(params_of(tmp_path, 3), params_of(run.workdir, 3))
+    assert best_of(tmp_path) == best_of(run.workdir)
+
+
+def test_a_stop_in_the_first_iteration_saves_nothing(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cfg = cases.config(model={"path": str(run.workdir / "warmup")})
+    monkeypatch.setattr(loop, "evaluate", lambda *_: stopping.request(signal.SIGHUP) or 0.5)
+    with pytest.raises(stopping.Stopped, match="SIGHUP") as stop:
+        loop.train(cfg, tmp_path)
+    assert stop.value.kept.startswith("no iteration was finished")
+    assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 def test_a_profile_is_a_trace_of_its_iterations(resumed):

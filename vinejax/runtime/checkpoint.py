@@ -65,6 +65,10 @@ class Checkpoints:
         """Iteration of the newest complete checkpoint, None without one."""
         return self._manager.latest_step()
 
+    def has(self, iteration: int) -> bool:
+        """Whether there is a checkpoint of the iteration, or one that is being saved."""
+        return iteration in self._manager.all_steps() and iteration not in self._damaged
+
     def save(self, iteration: int, state: RunState, meta: dict[str, Any]) -> None:
         """Starts to save; the arrays may be donated as soon as this returns.
 
@@ -149,6 +153,11 @@ class Checkpoints:
             return False
         return True
 
+    def wait(self) -> None:
+        """Waits until the save in progress and its checksums are written; raises as `save` does."""
+        self._finish()
+        self.raise_failure()
+
     def raise_failure(self) -> None:
         """Raises the error of a save in the background that has failed, if there is one."""
         if isinstance(self._failure, (OSError, ValueError)):
@@ -184,8 +193,7 @@ class Checkpoints:
             self._failure = error
 
     def _save(self, iteration: int, trees: dict[str, Any], meta: dict[str, Any]) -> None:
-        self._finish()
-        self.raise_failure()
+        self.wait()
         steps = self._manager.all_steps()
         if iteration in steps and iteration not in self._damaged:
             return
