@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,19 @@ def test_a_run_with_a_row_of_meshes_goes_on(run, tmp_path: Path):
     loop.train(cfg, tmp_path)
     assert evaluate_run(cfg, tmp_path)["source"] == "the start"  # which no policy was better than
     assert (export_run(cfg, tmp_path) / "model.safetensors").exists()
+
+
+def test_one_process_trains_in_a_workdir_and_others_may_read_it(run, tmp_path: Path):
+    """The second is refused before it writes; an evaluation leaves the record of the run alone."""
+    cfg = cases.config(iterations=0, model={"path": str(run.workdir / "warmup")}, eval={"every": 0})
+    with open_session(cfg, tmp_path, trains=True):
+        before = contents(tmp_path)
+        assert f"{tmp_path}: process {os.getpid()} on host" in refusal(WorkdirError, cfg, tmp_path)
+        assert contents(tmp_path) == before
+        few = dataclasses.replace(cfg, eval=dataclasses.replace(cfg.eval, problems=1))
+        assert evaluate_run(few, tmp_path)["problems"] == 1
+        assert contents(tmp_path).items() >= before.items()
+    loop.train(cfg, tmp_path)
 
 
 def test_memory_without_room_and_weights_that_diverged_are_one_line(run, tmp_path: Path):

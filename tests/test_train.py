@@ -1,7 +1,9 @@
 """The whole loop on a tiny model: one run that many tests look at, and runs that must equal it."""
 
+import json
 import math
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from helpers import loop_cases as cases
 from vinejax import iterations
 from vinejax import train as loop
 from vinejax.model.hf.weights import load_pretrained
+from vinejax.runtime import stopping
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.session import open_session
 
 TRAIN_NAMES = (
     *("reward/mean", "frac_reward_zero_std", "values/mean", "values/rollouts"),
@@ -221,14 +225,67 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(run, resumed):
     assert best_of(workdir) == best_of(run.workdir)
 
 
+def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Stopped within the updates of the second iteration, then within the validation after it,
+    which the last start does; `checkpoint.every` alone would have saved neither."""
+    for name in ("config.json", "warmup"):
+        copy = shutil.copytree if name == "warmup" else shutil.copy
+        copy(run.workdir / name, tmp_path / name)
+    cfg = cases.config(checkpoint={"every": 10, "keep": 2})
+    update_step, evaluate, updates = iterations.update_step, loop.evaluate, []
+
+    def in_an_update(*args: Any):
+        updates.append(None)
+        if len(updates) == 6:
+            stopping.request(signal.SIGTERM)
+        return update_step(*args)
+
+    def in_validation(session: Any, policy: Any, split: str, done: int, log: Any):
+        if done == 2:
+            stopping.request(signal.SIGINT)
+        return evaluate(session, policy, split, done, log)  # pyright: ignore
+
+    for place, stand_in, code, done in (
+        ((iterations, "update_step"), in_an_update, 143, 1),
+        ((loop, "evaluate"), in_validation, 130, 2),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(stopping.Stopped) as stop:
+            patch.setattr(*place, stand_in)
+            loop.train(cfg, tmp_path)
+        assert stop.value.exit_code == code
+        assert stop.value.kept == f"checkpoints/{done} is saved; the same command resumes there"
+        assert (tmp_path / f"checkpoints/{done}/checksums.0-of-1.json").exists()
+    assert len(updates) == 6
+    loop.train(cfg, tmp_path)
+    found = cases.read_lines(tmp_path / "metrics.jsonl")
+    expected = cases.read_lines(run.workdir / "metrics.jsonl")[2:]  # the warm-up was not repeated
+    assert without_clock(found) == without_clock(expected)
+    cases.assert_equal(params_of(tmp_path, 3), params_of(run.workdir, 3))
+    assert best_of(tmp_path) == best_of(run.workdir)
+
+
+def test_a_stop_in_the_first_iteration_saves_nothing(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cfg = cases.config(model={"path": str(run.workdir / "warmup")})
+    monkeypatch.setattr(loop, "evaluate", lambda *_: stopping.request(signal.SIGHUP) or 0.5)
+    with pytest.raises(stopping.Stopped, match="SIGHUP") as stop:
+        loop.train(cfg, tmp_path)
+    assert stop.value.kept.startswith("no iteration was finished")
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
 def test_a_profile_is_a_trace_of_its_iterations(resumed):
     assert list((resumed[0] / "profile").rglob("*.xplane.pb"))
 
 
-def test_no_iterations_evaluate_the_start_once(run, tmp_path: Path):
+def test_no_iterations_evaluate_the_start_once(run, tmp_path: Path, capsys: Any):
     loop.train(cases.config(iterations=0, model={"path": str(run.workdir / "warmup")}), tmp_path)
     lines = cases.read_lines(tmp_path / "metrics.jsonl")
     assert [(line["stage"], line["iteration"]) for line in lines] == [("test", 0), ("eval", 0)]
+    assert "begins at iteration 0 of 0\n" in capsys.readouterr().out
     assert (
         without_clock(lines) == without_clock(cases.read_lines(run.workdir / "metrics.jsonl"))[2:4]
     )
@@ -243,12 +300,41 @@ def test_another_seed_gives_another_run(run, tmp_path: Path):
     assert not (tmp_path / "warmup").exists()
 
 
-def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path):
+def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path, capsys: Any):
     workdir = tmp_path / "copy"
     shutil.copytree(run.workdir, workdir)
     loop.train(cases.config(), workdir)
+    assert "resumes at iteration 3 of 3, from checkpoints/3\n" in capsys.readouterr().out
     before, after = (
         without_clock(cases.read_lines(where / "metrics.jsonl")) for where in (run.workdir, workdir)
     )
     assert after == before
     cases.assert_equal(params_of(workdir, 3), params_of(run.workdir, 3))
+
+
+@pytest.mark.parametrize("damage", ["flip", "lacks", "number"])
+def test_a_run_goes_back_to_the_checkpoint_before_a_damaged_one(
+    run, tmp_path: Path, capfd: pytest.CaptureFixture[str], damage: str
+):
+    """The newest has another bit or, with no checksums, a meta without a key or of another run."""
+    workdir = Path(shutil.copytree(run.workdir, tmp_path / "copy"))
+    newest = workdir / "checkpoints/3"
+    if damage == "flip":
+        file = max((newest / "params").rglob("?" * 32), key=lambda path: path.stat().st_size)
+        data = bytearray(file.read_bytes())
+        data[-5] ^= 4
+        file.write_bytes(data)
+    else:
+        (newest / "checksums.0-of-1.json").unlink()
+        meta = json.loads((newest / "meta/metadata").read_text())
+        meta = meta | {"done": 7} if damage == "number" else {"done": 3}
+        (newest / "meta/metadata").write_text(json.dumps(meta))
+    with open_session(cases.config(), workdir) as session:
+        with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
+            state, at = loop.resume(session, checkpoints)
+    assert at.done == 2
+    cases.assert_equal(state.policy.params, params_of(workdir, 2))
+    reason = {"flip": "is not as it was saved", "lacks": "its meta lacks 'spent'"}
+    said = capfd.readouterr().err
+    assert f"{newest}: is damaged (" in said
+    assert reason.get(damage, "it was saved as 7") in said

@@ -11,7 +11,7 @@ from vinejax.analysis.accuracy import accuracy_metrics, pass_at_1
 from vinejax.model.decoder import Params
 from vinejax.rollout.branches import Grown
 from vinejax.rollout.trajectories import sample_solutions
-from vinejax.runtime.checkpoint import Checkpoints, find_policy
+from vinejax.runtime.checkpoint import find_policy, restore_policy
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.workdir import write_atomic
@@ -109,6 +109,4 @@ def best_params(session: Session) -> tuple[Params, str]:
     checkpoint = find_policy(session.workdir, "best")
     if checkpoint is None:
         return start, "the start"
-    name, step = checkpoint
-    with Checkpoints(session.workdir / name, keep=1) as checkpoints:
-        return checkpoints.restore_params(step, start)[0], f"{name}/{step}"
+    return restore_policy(session.workdir / checkpoint[0], start)

@@ -10,7 +10,7 @@ from vinejax.model.hf.hub import find_folder
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.hf.weights import load_model, save_pretrained
 from vinejax.model.sharding import make_mesh, param_shardings
-from vinejax.runtime.checkpoint import Checkpoints, find_policy
+from vinejax.runtime.checkpoint import find_policy, restore_policy
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.workdir import check_workdir
@@ -32,7 +32,6 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
     checkpoint = find_policy(workdir, policy) or find_policy(workdir, "last")
     if checkpoint is None:
         raise WorkdirError(f"{workdir}: holds no checkpoint to export; --mode=train makes one")
-    name, step = checkpoint
     model, tokenizer = load_model(find_folder(cfg.model.path or workdir / WARM_UP))
     abstract = abstract_params(model)
     like = jax.tree.map(
@@ -40,10 +39,9 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
         abstract,
         param_shardings(make_mesh(cfg.mesh), abstract),
     )
-    with Checkpoints(workdir / name, keep=1) as checkpoints:
-        params, _ = checkpoints.restore_params(step, like)
+    params, source = restore_policy(workdir / checkpoint[0], like)
     save_pretrained(workdir / FOLDER, model, params, tokenizer)
     if is_writer():
-        print(f"{name}/{step} is now in {workdir / FOLDER}")
+        print(f"{source} is now in {workdir / FOLDER}")
     barrier("the end")
     return workdir / FOLDER

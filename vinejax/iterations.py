@@ -53,6 +53,7 @@ from vinejax.problems import sample_with_spread
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.distributed import barrier
 from vinejax.runtime.offload import to_device
+from vinejax.runtime.stopping import Watch
 from vinejax.types import Batch, Episode, PromptedProblem, RunState, TrainState
 from vinejax.warmup import list_left_out, sft_objective, sft_optimizer, worked_examples
 
@@ -175,6 +176,7 @@ def update_on(
     value_updates: list[Update] = []
     size = it.minibatch_rows(rollout.episodes)
     stream = _minibatches(it, (batch, targets), size)
+    watch = Watch()
     for minibatch, goal in itertools.islice(stream, it.left.updates):
         if critic is not None:
             critic, update = update_step(
@@ -184,6 +186,7 @@ def update_on(
         if critic is None or it.number >= cfg.critic.warmup_iterations:
             policy, update = update_step(objective, optimizer, policy, minibatch)
             updates.append(update)
+        watch.look((updates or value_updates)[-1].accepted)
     updates, value_updates = jax.device_get((updates, value_updates))
     it.metrics["actor/lr"] = 0.0
     if updates:
@@ -295,11 +298,13 @@ def _train(
 ) -> tuple[TrainState, list[Update]]:
     """Updates on the `total` batches, or on as many as the budget allows; counts them."""
     updates: list[Update] = []
+    watch = Watch()
     with it.log.stage("train"):
         for batch in itertools.islice(batches, it.left.updates):
             policy, update = update_step(objective, optimizer, policy, batch)
             updates.append(update)
             it.log.progress(len(updates), total)
+            watch.look(update.accepted)
         updates = jax.device_get(updates)
     it.spent = it.spent.plus(updates=len(updates))
     return policy, updates

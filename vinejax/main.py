@@ -31,7 +31,7 @@ from ml_collections import config_flags
 from vinejax.checks import check_config
 from vinejax.config import Fields, check_name, fields_set, from_dict, locate
 from vinejax.errors import UserError
-from vinejax.runtime import distributed
+from vinejax.runtime import distributed, stopping
 
 # Imported by name when needed, so that an error in the command does not wait for jax.
 MODES = {
@@ -121,6 +121,7 @@ def main(argv: list[str]) -> int:
     workdir = FLAGS.workdir or default_workdir(config_flags.get_config_filename(FLAGS["config"]))
     if FLAGS.mode != "plan":  # a plan needs neither devices nor other hosts
         distributed.initialize(cfg.distributed)
+    stopping.listen()  # after jax, whose own handler of SIGTERM would replace ours
     module, function = MODES[FLAGS.mode]
     options = {"policy": FLAGS.policy} if FLAGS.mode == "export" else {}
     result = getattr(importlib.import_module(module), function)(cfg, workdir, **options)
@@ -143,15 +144,21 @@ def default_workdir(config: str) -> str:
 
 
 def run() -> None:
-    """Runs `main`. A UserError is printed as one line, and the exit status is 2."""
+    """Runs `main`. A UserError is printed as one line, and the exit status is 2.
+
+    After a signal the status is 128 and its number, as a shell reports it.
+    """
     try:
         define_flags()
         app.run(main, flags_parser=parse_flags)
     except (UserError, flags.Error) as error:
         print("vinejax: error:", " ".join(str(error).split()), file=sys.stderr)
         distributed.leave(2)
-    except KeyboardInterrupt:
-        print("vinejax: interrupted; the same command resumes", file=sys.stderr)
+    except stopping.Stopped as stop:
+        print(f"vinejax: {stop}; {stop.kept}", file=sys.stderr)
+        distributed.leave(stop.exit_code, at_once=True)  # a normal end can crash in XLA's threads
+    except KeyboardInterrupt:  # before signals are taken
+        print("vinejax: interrupted; the same command does it again", file=sys.stderr)
         distributed.leave(130)
     except Exception:
         traceback.print_exc()

@@ -20,6 +20,7 @@ from vinejax.model.sharding import check_rows, make_mesh
 from vinejax.rollout.engine import Engine
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
+from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.offload import to_device, to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
 from vinejax.settings import Config, SampleConfig
@@ -37,7 +38,7 @@ LISTED = 5  # answers in a printed line
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A run's fixed parts, and the grader, which is closed when the context manager exits.
+    """A run's fixed parts. The context manager closes the grader and releases the workdir's lock.
 
     `start` has the weights that the policy starts from, which are also the reference model's. With
     `offload.reference` they are in the host's memory until `load_reference` brings them.
@@ -52,12 +53,16 @@ class Session:
     start: Params
     tokenizer: Tokenizer
     problems: dict[Split, list[PromptedProblem]]
+    lock: WorkdirLock
 
     def __enter__(self) -> "Session":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.graded.close()
+        try:
+            self.graded.close()
+        finally:
+            self.lock.release()
 
     def load_reference(self) -> Params:
         """The start's weights, on the devices while the caller holds them."""
@@ -87,44 +92,79 @@ class Session:
 
 
 def open_session(
-    cfg: Config, path: str | os.PathLike, splits: tuple[Split, ...] = SPLITS
+    cfg: Config,
+    path: str | os.PathLike,
+    splits: tuple[Split, ...] = SPLITS,
+    trains: bool = False,
 ) -> Session:
     """Load all parts, then open the workdir, so that a run that cannot start leaves no file.
 
     Without `model.path` a fresh model is trained by supervised warm-up first. Only the problems of
     `splits` are loaded. Problems with long prompts, or with an answer in the data set that the
-    grader cannot read, are counted on the screen and listed in dropped_problems.json. Raises
-    ConfigError when the model's context leaves no room for the prompts, or for the response.
+    grader cannot read, are counted on the screen and listed in dropped_problems.json.
+
+    `trains` is for the process that trains in the workdir: it has the workdir's lock. Without it
+    the record of a run that is there stays as it is, and another process may train meanwhile.
+
+    Raises ConfigError when the model's context leaves no room for the prompts, or for the response;
+    WorkdirError when the workdir cannot be used or, with `trains`, another process has its lock.
     """
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
     if cfg.compile_cache:
         jax.config.update("jax_compilation_cache_dir", cfg.compile_cache)
     cfg = on_devices(cfg)
-    barrier("start", dataclasses.asdict(cfg))  # all have read the workdir: it may be written now
-    mesh = make_mesh(cfg.mesh)
-    check_rows(mesh, rows_per_pass(cfg))
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(WorkdirLock(workdir, is_writer()))
+        if trains:
+            lock.take(make=False)
+        barrier("start", dataclasses.asdict(cfg))  # all have read the workdir: it may be written
+        mesh = make_mesh(cfg.mesh)
+        check_rows(mesh, rows_per_pass(cfg))
+        model, start, tokenizer = load_start(cfg, task, workdir, mesh, lock)
+        graded = stack.enter_context(GradedTask(task, cfg.grader))
+        problems, dropped = prompted_problems(cfg, graded, tokenizer, splits)
+        if trains:
+            lock.take()
+        if is_writer():
+            record_session(cfg, workdir, dropped, anew=trains)
+        barrier("workdir", problems)
+        check_shared(workdir)
+        stack.pop_all()  # from here on the session closes them
+    return Session(cfg, workdir, task, graded, mesh, model, start, tokenizer, problems, lock)
+
+
+def load_start(
+    cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
+) -> tuple[Decoder, Params, Tokenizer]:
+    """The model that the policy starts from, after a supervised warm-up if it has no `model.path`.
+
+    Raises ConfigError when its context has no room for the prompts or responses of `cfg`, or if it
+    is not of `model.architecture`.
+    """
     if cfg.model.path:
         folder = cfg.model.path
     else:
         check_context(cfg, cfg.model.context)  # before it is trained
-        folder = os.fspath(warm_start(cfg, task, workdir, mesh))
+        folder = os.fspath(warm_start(cfg, task, workdir, mesh, lock))
     model, start, tokenizer = load_pretrained(folder, mesh=mesh)
     check_context(cfg, model.cfg.context, model.cfg.context_reason)
     if cfg.model.architecture:
         check_architecture(cfg.model.architecture, model)
     model = model.computing(cfg.model)
-    start = to_host(start) if cfg.offload.reference else start
-    with contextlib.ExitStack() as stack:
-        graded = stack.enter_context(GradedTask(task, cfg.grader))
-        problems, dropped = prompted_problems(cfg, graded, tokenizer, splits)
-        if is_writer():
-            record_run(cfg, workdir)
-            if any(dropped.values()):
-                write_atomic(workdir / DROPPED, json.dumps(dropped, indent=1) + "\n")
-        barrier("workdir", problems)
-        check_shared(workdir)
-        stack.pop_all()  # from here on the session closes it
-    return Session(cfg, workdir, task, graded, mesh, model, start, tokenizer, problems)
+    return model, to_host(start) if cfg.offload.reference else start, tokenizer
+
+
+def record_session(
+    cfg: Config, workdir: epath.Path, dropped: dict[Split, list[dict[str, Any]]], anew: bool
+) -> None:
+    """Writes the record of this start, and the problems that were dropped, if there are any.
+
+    Without `anew` the record of an earlier start stays as it is.
+    """
+    if anew or not (workdir / "config.json").exists():
+        record_run(cfg, workdir)
+    if any(dropped.values()):
+        write_atomic(workdir / DROPPED, json.dumps(dropped, indent=1) + "\n")
 
 
 def rows_per_pass(cfg: Config) -> dict[str, int]:

@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import os
+from collections.abc import Callable
+from typing import Any
 
 from etils import epath
 
@@ -16,13 +18,15 @@ from vinejax.evaluate import evaluate
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
 from vinejax.methods import find_method
-from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.checkpoint import Checkpoints, DamagedError
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.offload import to_host
 from vinejax.runtime.profile import profiler
+from vinejax.runtime.stopping import Stopped, deferred
 from vinejax.session import Session, open_session
 from vinejax.settings import Config
+from vinejax.tasks.base import Split
 from vinejax.types import RunState
 
 
@@ -39,42 +43,133 @@ class Progress:
 def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
     """Train from the start, or from the newest checkpoint, to `cfg.iterations` or the budget's end.
 
-    Returns the workdir, which then holds checkpoints, metrics, episodes and `report.html`.
+    Returns the workdir, which then holds checkpoints, metrics, episodes and `report.html`. Raises
+    Stopped after a request to stop, with a checkpoint of the last iteration that was finished.
     """
-    one_iteration = getattr(iterations, find_method(cfg.method).iteration)
+    try:
+        return _train(cfg, path)
+    except Stopped:
+        barrier("stopped")  # a host that ends while others still save would end them
+        raise
+
+
+def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
     with (
-        open_session(cfg, path) as session,
+        open_session(cfg, path, trains=True) as session,
         Checkpoints(session.workdir / "checkpoints", cfg.checkpoint.keep) as checkpoints,
         Checkpoints(session.workdir / "best", keep=1) as best,
         profiler(cfg.profile, session.workdir / "profile") as profile,
     ):
         state, at = resume(session, checkpoints)
+        best.check_newest()
         workdir = session.workdir
-        with RunLog(workdir, cfg.log, cfg.iterations, is_writer(), resumed_at=at.done) as log:
-            if at.done == 0:
-                evaluate(session, state.policy, "test", 0, log)
-                at.best_accuracy = evaluate(session, state.policy, "validation", 0, log)
-            while not is_over(cfg, at):
-                profile(at.done)
-                iteration = Iteration(session, log, at.done, at.spent)
-                state = one_iteration(iteration, state)
-                at.spent = iteration.record(state)
-                at.done += 1
-                state = parked(cfg, state)
-                if is_due(cfg.eval.every, cfg, at):
-                    accuracy = evaluate(session, state.policy, "validation", at.done, log)
-                    at.evaluated = at.done
-                    if accuracy > at.best_accuracy:
-                        at.best_accuracy = accuracy
-                        best.save_params(at.done, state.policy.params, {"pass_at_1": accuracy})
-                if is_due(cfg.checkpoint.every, cfg, at):
-                    checkpoints.save(at.done, state, dataclasses.asdict(at))
-            if at.done > 0:
-                evaluate(session, state.policy, "test", at.done, log)
+        with (
+            RunLog(workdir, cfg.log, cfg.iterations, is_writer(), resumed_at=at.done) as log,
+            deferred(),
+        ):
+            log.message(start_line(cfg, at))
+            run = Run(session, log, checkpoints, best, state, at)
+            try:
+                run.to_the_end(profile)
+            except Stopped as stop:
+                stop.kept = run.keep()
+                raise
             if is_writer():
                 log.message(f"report: {build_report(workdir)}")
         barrier("the end")  # a host that ends while others are at work would end them
     return workdir
+
+
+class Run:
+    """A run between two starts: its iterations, evaluations and checkpoints, in order."""
+
+    def __init__(
+        self,
+        session: Session,
+        log: RunLog,
+        checkpoints: Checkpoints,
+        best: Checkpoints,
+        state: RunState,
+        at: Progress,
+    ):
+        """`state` and `at` are those that `resume` returns."""
+        self._session = session
+        self._cfg: Config = session.cfg
+        self._log = log
+        self._checkpoints = checkpoints
+        self._best = best
+        self._state = state
+        self._at = at
+        self._spare: RunState | None = None  # a copy of the state while an iteration consumes it
+
+    def to_the_end(self, profile: Callable[[int], None]) -> None:
+        """Trains; `profile` is called with the number of each iteration before it."""
+        cfg, at = self._cfg, self._at
+        if at.done == 0:
+            self._evaluate("test")
+            at.best_accuracy = self._evaluate("validation")
+        while True:
+            self._finish_iteration()
+            if is_over(cfg, at):
+                break
+            profile(at.done)
+            self._train_iteration()
+        if at.done > 0:
+            self._evaluate("test")
+        self._wait()
+
+    def keep(self) -> str:
+        """Saves the last finished iteration; returns what the next start begins with, in words."""
+        done = self._at.done
+        if done == 0:
+            return "no iteration was finished; the same command begins again"
+        self._save(self._spare or self._state)
+        self._wait()
+        return f"checkpoints/{done} is saved; the same command resumes there"
+
+    def _train_iteration(self) -> None:
+        cfg, at = self._cfg, self._at
+        one_iteration = getattr(iterations, find_method(cfg.method).iteration)
+        iteration = Iteration(self._session, self._log, at.done, at.spent)
+        if not self._checkpoints.has(at.done) and at.done > 0:
+            self._spare = copied(self._state)
+        state = one_iteration(iteration, self._state)
+        at.spent = iteration.record(state)
+        at.done += 1
+        self._state, self._spare = parked(cfg, state), None
+        self._checkpoints.raise_failure()
+
+    def _finish_iteration(self) -> None:
+        """Validates and saves, if due; after a stop in between the next start does it."""
+        cfg, at = self._cfg, self._at
+        if at.done == 0:
+            return
+        if is_due(cfg.eval.every, cfg, at) and at.evaluated < at.done:
+            accuracy = self._evaluate("validation")
+            at.evaluated = at.done
+            if accuracy > at.best_accuracy:
+                at.best_accuracy = accuracy
+                self._best.save_params(at.done, self._state.policy.params, {"pass_at_1": accuracy})
+        if is_due(cfg.checkpoint.every, cfg, at):
+            self._save(self._state)
+
+    def _evaluate(self, split: Split) -> float:
+        return evaluate(self._session, self._state.policy, split, self._at.done, self._log)
+
+    def _save(self, state: RunState) -> None:
+        self._checkpoints.save(self._at.done, state, dataclasses.asdict(self._at))
+
+    def _wait(self) -> None:
+        """Waits for saves in progress, during which no signal but a second Ctrl-C ends the run."""
+        self._checkpoints.wait()
+        self._best.wait()
+
+
+def start_line(cfg: Config, at: Progress) -> str:
+    """Says where a process begins; iterations count from 0."""
+    if at.done == 0:
+        return f"begins at iteration 0 of {cfg.iterations}"
+    return f"resumes at iteration {at.done} of {cfg.iterations}, from checkpoints/{at.done}"
 
 
 def is_over(cfg: Config, at: Progress) -> bool:
@@ -98,8 +193,16 @@ def parked(cfg: Config, state: RunState) -> RunState:
     return state._replace(policy=policy, critic=to_host(state.critic))
 
 
+def copied(state: RunState) -> RunState:
+    """A copy of the state in host memory, which the updates of an iteration leave alone."""
+    return state._replace(policy=to_host(state.policy), critic=to_host(state.critic))
+
+
 def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progress]:
-    """The state and progress of the newest checkpoint, or those before the first iteration."""
+    """The state and progress of the newest checkpoint, or those before the first iteration.
+
+    A damaged checkpoint is said, and the one before it is used. Raises WorkdirError if all are.
+    """
     cfg = session.cfg
     start = session.load_reference()
     policy = fresh_state(start, make_optimizer(cfg.optimizer, 1), session.mesh)
@@ -111,9 +214,30 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
     tracker = None
     if values == "tracker":
         tracker = fresh_tracker(cfg, len(session.problems["train"]))
-    state = RunState(policy, critic, tracker)
-    at = Progress()
-    if (done := checkpoints.latest()) is not None:
-        state, meta = checkpoints.restore(done, state)
-        at = Progress(done, meta["best_accuracy"], meta.get("evaluated", 0), Spent(**meta["spent"]))
+    fresh = RunState(policy, critic, tracker)
+
+    def restored(done: int) -> tuple[RunState, Progress]:
+        state, meta = checkpoints.restore(done, fresh)
+        return state, progress_of(meta, done, checkpoints)
+
+    state, at = checkpoints.newest(restored) or (fresh, Progress())
+    barrier("resume", at.done)
     return parked(cfg, state), at
+
+
+def progress_of(meta: dict[str, Any], done: int, checkpoints: Checkpoints) -> Progress:
+    """The progress that a checkpoint of `done` iterations holds as its meta.
+
+    Raises DamagedError if a part is missing, or it is of another number of iterations.
+    """
+    folder = checkpoints.folder / str(done)
+    try:
+        spent = Spent(**meta["spent"])
+        at = Progress(
+            meta.get("done", done), meta["best_accuracy"], meta.get("evaluated", 0), spent
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{folder}: is damaged (its meta lacks {error})") from error
+    if at.done != done:
+        raise DamagedError(f"{folder}: is damaged (it was saved as {at.done})")
+    return at

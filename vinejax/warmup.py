@@ -26,6 +26,7 @@ from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.model.sharding import check_heads, make_mesh, param_shardings
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
+from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
 from vinejax.seeds import host_rng
@@ -157,14 +158,19 @@ def train_supervised(
 def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
     """`--mode=sft`: fine-tune `model.path`, or a fresh model, into `<workdir>/warmup`.
 
-    A warm-up that is there already is used as it is. Returns the folder.
+    A warm-up that is there already is used as it is. Returns the folder. Raises WorkdirError if
+    another process trains in the workdir.
     """
     workdir, task, cfg = check_workdir(cfg, path), load_task(cfg.data), on_devices(cfg)
-    return warm_start(cfg, task, workdir, make_mesh(cfg.mesh))
+    with WorkdirLock(workdir, is_writer()) as lock:
+        lock.take(make=False)
+        return warm_start(cfg, task, workdir, make_mesh(cfg.mesh), lock)
 
 
-def warm_start(cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh) -> epath.Path:
-    """As `warm_up`, in a workdir that has been checked."""
+def warm_start(
+    cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
+) -> epath.Path:
+    """As `warm_up`, in a workdir that has been checked; takes its lock if there is to train."""
     folder = workdir / FOLDER
     is_there = any((folder / name).exists() for name in (SINGLE, INDEX))
     barrier("warm-up", is_there)
@@ -176,6 +182,7 @@ def warm_start(cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh) -> epat
     else:
         model, params, tokenizer = fresh_model(cfg, task, mesh)
     examples, left_out = worked_examples(task, tokenizer, cfg, model.cfg.context)
+    lock.take()
     if is_writer():
         record_run(cfg, workdir)  # only now: a run that cannot start writes nothing
     list_left_out(left_out, len(examples), workdir)

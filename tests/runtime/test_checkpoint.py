@@ -14,6 +14,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from vinejax.errors import WorkdirError
+from vinejax.runtime import checkpoint as checkpoint_module
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.types import RunState, TrainState
 
@@ -148,7 +149,7 @@ def test_weights_alone(tmp_path: pathlib.Path):
         assert found == meta
         assert_equal(params, state.policy.params)
     with Checkpoints(tmp_path / "best", keep=1) as best:
-        with pytest.raises(WorkdirError, match=r"best/7: is damaged.*optimizer"):
+        with pytest.raises(WorkdirError, match=r"best/7: is of another model or method.*optimizer"):
             best.restore(7, make_state())
 
 
@@ -217,7 +218,7 @@ def test_one_data_file_that_was_cut_short(tmp_path: pathlib.Path):
     assert file.stat().st_size > 1_000_000
     file.write_bytes(file.read_bytes()[:1000])
     with Checkpoints(tmp_path, keep=1) as checkpoints:
-        with pytest.raises(WorkdirError, match="4: is damaged, or of another model") as error:
+        with pytest.raises(WorkdirError, match="4: is damaged") as error:
             checkpoints.restore_params(4, params)
     assert "\n" not in str(error.value)
 
@@ -268,3 +269,117 @@ def test_a_failed_save_is_reported(tmp_path: pathlib.Path, monkeypatch: pytest.M
     monkeypatch.setattr(manager, "wait_until_finished", fail)
     with pytest.raises(WorkdirError, match=r"checkpoints: cannot be written \(.*No space left"):
         checkpoints.close()
+
+
+# --- damage that is found before anything is restored
+
+
+def saved(folder: pathlib.Path, *iterations: int) -> pathlib.Path:
+    """A folder of checkpoints of `make_state(i)`, with checksums."""
+    with Checkpoints(folder, keep=9) as checkpoints:
+        for i in iterations:
+            checkpoints.save(i, make_state(i), {"i": i})
+    return folder
+
+
+def newest(folder: pathlib.Path) -> tuple[RunState, dict] | None:
+    with Checkpoints(folder, keep=9) as checkpoints:
+        return checkpoints.newest(lambda step: checkpoints.restore(step, make_state()))
+
+
+def flip(file: pathlib.Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def test_a_flipped_bit_anywhere_goes_back_to_the_checkpoint_before(
+    tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+):
+    folder = saved(tmp_path / "run", 2, 4)
+    files = [path for path in (folder / "4").rglob("*") if path.is_file()]
+    assert len(files) > 15
+    for file in files[::4]:
+        whole = file.read_bytes()
+        flip(file)
+        found = newest(folder)
+        assert found is not None and found[1] == {"i": 2}
+        assert_equal(found[0], make_state(2))
+        said = capfd.readouterr().err
+        assert said.count("\n") == 1, said
+        assert said.startswith(f"vinejax: {folder}/4: is damaged (") and "before it is used" in said
+        file.write_bytes(whole)
+    found = newest(folder)
+    assert found is not None and found[1] == {"i": 4} and capfd.readouterr().err == ""
+
+
+def test_a_copy_under_a_later_number_is_not_believed(tmp_path: pathlib.Path):
+    folder = saved(tmp_path, 2, 4)
+    shutil.copytree(folder / "2", folder / "30")
+    found = newest(folder)
+    assert found is not None and found[1] == {"i": 4}
+
+
+def test_the_next_save_replaces_what_is_damaged(tmp_path: pathlib.Path):
+    folder = saved(tmp_path, 2, 4)
+    flip(folder / "4/params/_METADATA")
+    with Checkpoints(folder, keep=9) as checkpoints:
+        checkpoints.newest(lambda step: checkpoints.restore(step, make_state()))
+        checkpoints.save(4, make_state(4), {"i": "again"})
+    found = newest(folder)
+    assert found is not None and found[1] == {"i": "again"}
+    flip(folder / "4/params/_METADATA")
+    with Checkpoints(folder, keep=9) as checkpoints:
+        assert not checkpoints.check_newest()
+        checkpoints.save(4, make_state(4), {"i": "once more"})
+        assert checkpoints.check_newest()
+
+
+def test_without_one_that_is_whole_there_is_one_line(tmp_path: pathlib.Path):
+    assert newest(tmp_path / "empty") is None
+    folder = saved(tmp_path / "run", 2, 4)
+    for step in (2, 4):
+        flip(folder / str(step) / "meta/metadata")
+    with pytest.raises(WorkdirError, match=r"no checkpoint is left; .*4: is damaged \(meta") as e:
+        newest(folder)
+    assert "\n" not in str(e.value)
+
+
+@abandons_reads
+@pytest.mark.usefixtures("tidy")
+def test_one_without_checksums_is_used_and_said(
+    tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+):
+    """As an earlier version saved it; if Orbax finds damage, the one before is used."""
+    folder = saved(tmp_path, 2, 4)
+    (folder / "4/checksums.0-of-1.json").unlink()
+    found = newest(folder)
+    assert found is not None and found[1] == {"i": 4}
+    assert capfd.readouterr().err.startswith(f"vinejax: {folder}/4: has no checksums")
+    truncate(folder / "4/params")
+    found = newest(folder)
+    assert found is not None and found[1] == {"i": 2}
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 2 and all(line.startswith(f"vinejax: {folder}/4: ") for line in lines)
+
+
+def test_a_save_that_fails_in_the_background_is_raised_at_the_next_call(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_module, "write_checksums", fail)
+    checkpoints = Checkpoints(tmp_path / "run", keep=1)
+    checkpoints.save(1, make_state(), {})
+    for call in (lambda: checkpoints.save(2, make_state(), {}), checkpoints.raise_failure):
+        with pytest.raises(WorkdirError, match=r"run: cannot be written \(.*No space left"):
+            call()
+    with pytest.raises(WorkdirError):
+        checkpoints.close()
+
+
+def test_a_long_error_keeps_its_end():
+    """Orbax's error of a full disk says so last."""
+    text = checkpoint_module._brief(OSError("Error writing " + "x" * 900 + ": No space left"))
+    assert len(text) < 310 and text.startswith("Error") and text.endswith("No space left")

@@ -17,7 +17,7 @@ from etils import epath
 from rich.console import Console
 from tensorboardX.proto import event_pb2
 
-from vinejax.errors import ConfigError, WorkdirError
+from vinejax.errors import ConfigError
 from vinejax.runtime import display
 from vinejax.runtime import log as log_module
 from vinejax.runtime.log import RunLog
@@ -158,10 +158,55 @@ def test_a_line_that_a_crash_cut_is_dropped(tmp_path: pathlib.Path):
     assert points(tmp_path) == [("train", 0, 4), ("train", 1, 8)]
 
 
-def test_damaged_metrics_are_reported(tmp_path: pathlib.Path):
-    (tmp_path / "metrics.jsonl").write_text("nonsense\n")
-    with pytest.raises(WorkdirError, match=r"metrics\.jsonl: is damaged"):
-        open_log(tmp_path)
+@pytest.mark.parametrize(
+    "damage", [b"nonsense", b"\xff\xfe\x00{", b"[1]", b'{"stage": 3}', b"{" * 9999]
+)
+def test_damaged_metrics_are_repaired_and_kept(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], damage: bytes
+):
+    """Lines that can be read stay, in order; what was there is in another file."""
+    with open_log(tmp_path) as log:
+        for i in range(3):
+            log.metrics(i, i, "train", {"x": i})
+    file = tmp_path / "metrics.jsonl"
+    whole = file.read_bytes().splitlines(keepends=True)
+    damaged = b"".join([whole[0], damage + b"\n", whole[2]])
+    file.write_bytes(damaged)
+    capsys.readouterr()
+    with open_log(tmp_path, resumed_at=3):
+        assert file.read_bytes() == whole[0] + whole[2]
+        assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == damaged
+    assert capsys.readouterr().out.splitlines() == [
+        f"{file}: 1 of 3 lines cannot be read and are dropped (2); as it was: {file.name}.damaged",
+        f"{file}: iterations that are done without a record: 1, 1 to 1",
+    ]
+
+
+def test_what_a_start_says_of_an_interrupted_run(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    with open_log(tmp_path) as log:
+        for i in range(4):
+            log.metrics(i, i, "train", {"x": i})
+            log.episodes(i, [{"i": i}])
+    for name in ("metrics.jsonl", "episodes/1.jsonl", "episodes/3.jsonl"):
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-3])
+    capsys.readouterr()
+    with open_log(tmp_path, resumed_at=2):
+        pass
+    metrics = tmp_path / "metrics.jsonl"
+    assert capsys.readouterr().out.splitlines() == [
+        f"{metrics}: the last line was cut off and is dropped",
+        f"{metrics}: iterations on record without a checkpoint, done again: 1",
+        f"{tmp_path}/episodes/1.jsonl: ends in mid-line; the report leaves that line out",
+    ]
+    with open_log(tmp_path, resumed_at=2):
+        pass
+    assert len(capsys.readouterr().out.splitlines()) == 1  # of the episodes
+    metrics.unlink()
+    with open_log(tmp_path / "gone", resumed_at=2):
+        pass
+    assert "iterations that are done without a record: 2, 0 to 1" in capsys.readouterr().out
 
 
 def test_object_stores_get_the_whole_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

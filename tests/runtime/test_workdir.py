@@ -15,7 +15,7 @@ from helpers.paths import REPO
 import vinejax
 from vinejax.config import from_dict
 from vinejax.errors import WorkdirError
-from vinejax.runtime import workdir
+from vinejax.runtime import contents, workdir
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
 from vinejax.settings import Config, TopologyConfig, flatten
@@ -70,6 +70,20 @@ def test_the_same_run_is_reopened_and_some_fields_may_change(tmp_path: pathlib.P
         ({"values": {"k": 3}, "seed": 42}, "values.k was 9 and is now 3"),
         ({"values": {"max_states": 3}}, "values.max_states was null and is now 3"),
         ({"sample": {"stop": ("a",)}}, 'sample.stop was [] and is now ["a"]'),
+        (
+            {"seed": 1, "values": {"k": 3}},
+            "seed was 42 and is now 1, values.k was 9 and is now 3; set them back to resume",
+        ),
+        (
+            {
+                "values": {"k": 3, "every": 9},
+                "ppo": {"clip": 0.3, "epochs": 9, "gamma": 0.5, "minibatch": 9},
+                "seed": 1,
+                "kl": {"coef": 1.0},
+                "sample": {"top_k": 9},
+            },
+            "ppo.gamma was 1.0 and is now 0.5, and 1 more fields; set them back",
+        ),
         ({"mesh": {"data": 2}, "kl": {"coef": 1.0}}, "kl.coef was 0.0001 and is now 1.0"),
     ],
 )
@@ -137,6 +151,54 @@ def test_damaged_record(tmp_path: pathlib.Path, text: str):
     with pytest.raises(WorkdirError, match="is damaged"):
         open_workdir(Config(), tmp_path)
     assert (tmp_path / "config.json").read_text() == text
+
+
+def files_of(folder: pathlib.Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def refusal(folder: pathlib.Path) -> str:
+    """The line that a start refuses the folder with, after which the folder is as it was."""
+    before = files_of(folder)
+    with pytest.raises(WorkdirError) as error:
+        check_workdir(Config(), folder)
+    assert "\n" not in str(error.value) and files_of(folder) == before
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", [*contents.FOLDERS, *contents.FILES])
+def test_files_in_the_place_of_folders_and_the_reverse(tmp_path: pathlib.Path, name: str):
+    open_workdir(Config(), tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    if name in contents.FOLDERS:
+        (tmp_path / name).write_text("")
+    else:
+        (tmp_path / name).mkdir()
+    kind = "file" if name in contents.FOLDERS else "folder"
+    assert refusal(tmp_path).startswith(f"{tmp_path}/{name}: is a {kind}, and a run needs")
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "best", "episodes", "metrics.jsonl"])
+def test_a_run_without_its_record_is_refused(tmp_path: pathlib.Path, name: str):
+    """Otherwise it would go on with another configuration, and record that."""
+    if name.endswith("jsonl"):
+        (tmp_path / name).write_text("")
+    else:
+        (tmp_path / name).mkdir()
+    assert f"config.json: is missing, so nothing tells which run {name} is of" in refusal(tmp_path)
+
+
+def test_iterations_without_checkpoints_are_refused(tmp_path: pathlib.Path):
+    """Not where the folder is there and empty: the run was stopped before its first checkpoint."""
+    open_workdir(Config(), tmp_path)
+    line = {"iteration": 0, "step": 20, "stage": "sft"}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    check_workdir(Config(), tmp_path)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line | {"stage": "train"}) + "\n")
+    assert "checkpoints: is missing, and metrics.jsonl has iterations; " in refusal(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    check_workdir(Config(), tmp_path)
 
 
 def test_folders_that_cannot_be_used(tmp_path: pathlib.Path):

@@ -23,6 +23,7 @@ from vinejax.learner.update import Loss, Objective, Update, mean_norm, total_sum
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
 from vinejax.rl.losses import value_clip
+from vinejax.runtime.stopping import Watch
 from vinejax.settings import Config
 from vinejax.types import Array, Batch
 
@@ -78,7 +79,10 @@ def _values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B
 
 def critic_values(model: Decoder, critic: Params, batch: Batch, size: int) -> np.ndarray:
     """f32[B, T] V before each response token, 0 elsewhere; computed for `size` rows at a time."""
-    parts = [_values(model, critic, rows) for rows in slices(batch, size)]
+    parts, watch = [], Watch()
+    for rows in slices(batch, size):
+        parts.append(_values(model, critic, rows))
+        watch.look(parts[-1])
     return np.concatenate(jax.device_get(parts))
 
 

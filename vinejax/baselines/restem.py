@@ -13,6 +13,7 @@ import optax
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.update import update_step
 from vinejax.model.decoder import Decoder, Params
+from vinejax.runtime.stopping import Watch
 from vinejax.settings import Config
 from vinejax.types import Batch, Episode, TrainState, is_correct
 
@@ -54,10 +55,12 @@ def climb(
     accuracies = [accuracy(state.params)]
     losses: list[float] = []
     is_over = False
+    watch = Watch()
     following = next(batches, None)
     while following is not None and not is_over:
         state, update = update_step(objective, optimizer, state, following)
         losses.append(float(update.sums))
+        watch.look()
         following = next(batches, None)
         if following is None or len(losses) % cfg.restem.eval_every == 0:
             accuracies.append(accuracy(state.params))

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from vinejax.learner.batch import slices
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
+from vinejax.runtime.stopping import Watch
 from vinejax.types import Batch, Episode
 
 
@@ -47,7 +48,10 @@ def scores_of(
     model: Decoder, params: Params, batch: Batch, temperature: float, size: int
 ) -> np.ndarray:
     """f32[B, T] on the host: `score` of the whole batch, `size` rows at a time."""
-    parts = [score(model, params, rows, temperature) for rows in slices(batch, size)]
+    parts, watch = [], Watch()
+    for rows in slices(batch, size):
+        parts.append(score(model, params, rows, temperature))
+        watch.look(parts[-1])
     return np.concatenate(jax.device_get(parts))
 
 

@@ -23,6 +23,7 @@ from vinejax.rollout.decode import GOING, NOT_FINITE, DecodeConfig, Steps, Trace
 from vinejax.rollout.split import Weights
 from vinejax.rollout.stats import EngineStats
 from vinejax.rollout.window import Entering, Rows, copy_rows, prefill
+from vinejax.runtime.stopping import Watch
 from vinejax.shapes import bucket
 
 
@@ -104,14 +105,17 @@ class Phase:
     def run(self) -> Iterator[Drawn]:
         """The branches as they end, in no fixed order, while the devices go on with the others.
 
-        Raises DivergedError naming a branch and its trunk where logits are not finite.
+        Raises DivergedError naming a branch and its trunk where logits are not finite, Stopped
+        before a chunk of decoding if the run is asked to stop.
         """
+        watch = Watch()
         start = time.perf_counter()
         self._load()
         jax.block_until_ready(self._rows)
         self._stats.prefill_s += time.perf_counter() - start
         previous = None
         while self._not_ended.any() or any(self._waiting):
+            watch.look()
             trace = self._decode()
             if previous is not None:
                 yield from self._collect(*previous)

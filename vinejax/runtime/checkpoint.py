@@ -3,11 +3,17 @@
 A checkpoint of a run has three items, `params`, `optimizer` (the optimizer state and the step) and
 `meta` (JSON), so that inference loads the weights alone; `critic` has the train state of a critic,
 and `tracker` a value tracker, if the method has one. Orbax writes into a temporary folder and
-renames it, so an interrupted save is ignored. Every process of a run makes every call.
+renames it, so an interrupted save is ignored. Checksums of its files follow (`checksums.py`), and
+are compared before anything is restored. Every process of a run makes every call.
 """
 
+import gc
+import logging
 import os
-from typing import Any
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -16,21 +22,33 @@ from etils import epath
 from jaxtyping import PyTree
 
 from vinejax.errors import WorkdirError
+from vinejax.runtime.checksums import find_damage, read_checksums, write_checksums
+from vinejax.runtime.distributed import exchange, is_writer
 from vinejax.types import RunState, TrainState, ValueTracker
 
 Args = ocp.args
+Found = TypeVar("Found")
+
+
+class DamagedError(WorkdirError):
+    """A checkpoint that is not as it was saved, so that an earlier one may be used instead."""
 
 
 class Checkpoints:
     """The checkpoints `<folder>/<iteration>/`, of which the newest `keep` stay.
 
-    A context manager; leaving it waits for the save in progress.
+    A context manager; leaving it waits for the save in progress. A thread waits for each save and
+    then writes its checksums, so that a save costs the caller the copy to host memory alone.
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int):
         """Opens or creates `folder`, an absolute path. Raises WorkdirError if it cannot be used."""
         self.folder = epath.Path(folder)
+        self._damaged: set[int] = set()  # iterations whose checkpoint the next save replaces
+        self._saving: threading.Thread | None = None
+        self._failure: Exception | None = None  # of the save in the background
         options = ocp.CheckpointManagerOptions(max_to_keep=keep)
+        logging.getLogger("absl").addFilter(_is_wanted)  # once, however often it is called
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._manager = ocp.CheckpointManager(self.folder, options=options)
@@ -47,12 +65,17 @@ class Checkpoints:
         """Iteration of the newest complete checkpoint, None without one."""
         return self._manager.latest_step()
 
+    def has(self, iteration: int) -> bool:
+        """Whether there is a checkpoint of the iteration, or one that is being saved."""
+        return iteration in self._manager.all_steps() and iteration not in self._damaged
+
     def save(self, iteration: int, state: RunState, meta: dict[str, Any]) -> None:
         """Starts to save; the arrays may be donated as soon as this returns.
 
-        A checkpoint of the same iteration stays as it is, because a run repeats itself exactly.
-        Later checkpoints are deleted: they are of an earlier process, which had got further.
-        Raises WorkdirError if this save, or the save before, cannot be written.
+        A checkpoint of the same iteration stays as it is, because a run repeats itself exactly,
+        unless `newest` has found it damaged. Later checkpoints are deleted: they are of an earlier
+        process, which had got further. Raises WorkdirError if this save, or the save before,
+        cannot be written.
         """
         self._save(iteration, _trees(state), meta)
 
@@ -64,7 +87,9 @@ class Checkpoints:
         """The state and `meta` as they were saved.
 
         `like` has arrays or `jax.ShapeDtypeStruct`s with the dtypes and shardings of the result.
-        Raises WorkdirError if there is no such checkpoint, it is damaged, or it has other shapes.
+        Raises DamagedError if its files are not as they were saved, WorkdirError if there is no
+        such checkpoint or it has other shapes. One without checksums, as an earlier version saved
+        it, is said and may raise DamagedError for other shapes too.
         """
         items = self._restore(iteration, _trees(like))
         policy = TrainState(params=items["params"], **items["optimizer"])
@@ -86,30 +111,110 @@ class Checkpoints:
         items = self._restore(iteration, {"params": like})
         return items["params"], items["meta"]
 
+    def newest(self, restore: Callable[[int], Found]) -> Found | None:
+        """What `restore` gives for the newest checkpoint that is not damaged, None without any.
+
+        `restore` takes an iteration. Each checkpoint for which it raises DamagedError is said in a
+        line, stays where it is, and is replaced by the next save of its iteration. Raises
+        WorkdirError if all are damaged.
+        """
+        failed: list[DamagedError] = []
+        while untried := sorted(set(self._manager.all_steps()) - self._damaged):
+            try:
+                return restore(untried[-1])
+            except DamagedError as error:
+                failed.append(error)
+                if is_writer():
+                    print(f"vinejax: {error}; the checkpoint before it is used", file=sys.stderr)
+            _collect_quietly()
+            self._damaged.add(untried[-1])
+            self._manager.reload()  # another process may have saved one meanwhile
+        if failed:
+            rule = "no checkpoint is left; restore one from a copy, or choose another --workdir"
+            raise WorkdirError(f"{self.folder}: {rule} ({failed[0]})") from failed[0]
+        return None
+
+    def check_newest(self) -> bool:
+        """Whether the newest checkpoint, if there is one, is as it was saved.
+
+        One that is not is said in a line, and the next save of its iteration replaces it.
+        """
+        self._finish()
+        iteration = self.latest()
+        if iteration is None:
+            return True
+        try:
+            items = [path.name for path in (self.folder / str(iteration)).iterdir()]
+            self._compare(iteration, items)
+        except DamagedError as error:
+            self._damaged.add(iteration)
+            if is_writer():
+                print(f"vinejax: {error}; the next one replaces it", file=sys.stderr)
+            return False
+        return True
+
+    def wait(self) -> None:
+        """Waits until the save in progress and its checksums are written; raises as `save` does."""
+        self._finish()
+        self.raise_failure()
+
+    def raise_failure(self) -> None:
+        """Raises the error of a save in the background that has failed, if there is one."""
+        if isinstance(self._failure, (OSError, ValueError)):
+            raise self._unwritable(self._failure) from self._failure
+        if self._failure is not None:
+            raise self._failure
+
     def close(self) -> None:
         """Waits for the save in progress. Raises WorkdirError if it cannot be written."""
+        self._finish()
         try:
             self._manager.close()
         except (OSError, ValueError) as error:
-            raise WorkdirError(f"{self.folder}: cannot be written ({_brief(error)})") from error
+            raise self._unwritable(error) from error
+        self.raise_failure()
+
+    def _unwritable(self, error: Exception) -> WorkdirError:
+        return WorkdirError(f"{self.folder}: cannot be written ({_brief(error)})")
+
+    def _finish(self) -> None:
+        """Waits for the thread of the save before, if there is one."""
+        if self._saving is not None:
+            self._saving.join()
+            self._saving = None
+
+    def _seal(self, iteration: int) -> None:
+        """Waits for a save, then writes its checksums; runs in a thread of its own."""
+        try:
+            self._manager.wait_until_finished()
+            folder = self.folder / str(iteration)
+            write_checksums(folder, iteration, jax.process_index(), jax.process_count())
+        except Exception as error:  # raised in the main thread, at its next call
+            self._failure = error
 
     def _save(self, iteration: int, trees: dict[str, Any], meta: dict[str, Any]) -> None:
+        self.wait()
         steps = self._manager.all_steps()
-        if iteration in steps:
+        if iteration in steps and iteration not in self._damaged:
             return
         items = {name: Args.StandardSave(tree) for name, tree in trees.items()}
         args = Args.Composite(**items, meta=Args.JsonSave(meta))
         try:
-            for later in [step for step in steps if step > iteration]:
-                self._manager.delete(later)
+            for stale in [step for step in steps if step >= iteration]:
+                self._manager.delete(stale)
+            self._damaged -= {step for step in steps if step >= iteration}
             self._manager.save(iteration, args=args, force=True)
         except (OSError, ValueError) as error:
-            raise WorkdirError(f"{self.folder}: cannot be written ({_brief(error)})") from error
+            raise self._unwritable(error) from error
+        self._saving = threading.Thread(target=self._seal, args=(iteration,), name="checksums")
+        self._saving.start()
 
     def _restore(self, iteration: int, like: dict[str, Any]) -> Any:
         folder = self.folder / str(iteration)
+        self._finish()
         if iteration not in self._manager.all_steps():
             raise WorkdirError(f"{folder}: no such checkpoint")
+        is_checked = self._compare(iteration, [*like, "meta"])
         items = {
             name: Args.StandardRestore(jax.tree.map(_abstract, tree)) for name, tree in like.items()
         }
@@ -119,8 +224,32 @@ class Checkpoints:
         except jax.errors.JaxRuntimeError:  # an error of the devices, such as no memory left
             raise
         except Exception as error:  # Orbax raises many kinds, a bare Exception among them
-            rule = "is damaged, or of another model; without it the one before it is used"
-            raise WorkdirError(f"{folder}: {rule} ({_brief(error)})") from error
+            if is_checked:
+                rule = "is of another model or method; choose another --workdir"
+                raise WorkdirError(f"{folder}: {rule} ({_brief(error)})") from error
+            rule = f"is damaged, or of another model ({_brief(error)})"
+            raise DamagedError(f"{folder}: {rule}") from error
+
+    def _compare(self, iteration: int, items: list[str]) -> bool:
+        """Whether the checkpoint has checksums. Raises DamagedError unless `items` match them."""
+        folder = self.folder / str(iteration)
+        try:
+            recorded = read_checksums(folder)
+            damage = None
+            if recorded is not None:
+                parts = jax.process_index(), jax.process_count()
+                damage = find_damage(folder, recorded, items, *parts)
+        except (OSError, ValueError) as error:
+            recorded, damage = None, _brief(error)
+        found = exchange([damage, recorded is not None])  # all hosts have to decide alike
+        damage = next((damage for damage, _ in found if damage), None)
+        if damage:
+            raise DamagedError(f"{folder}: is damaged ({damage})")
+        has_checksums = all(is_there for _, is_there in found)
+        if not has_checksums and is_writer():
+            rule = "has no checksums (an earlier version saved it, or its process died early)"
+            print(f"vinejax: {folder}: {rule}; it is used as it is", file=sys.stderr)
+        return has_checksums
 
     def _check_problems(self, iteration: int, saved: int, wanted: int) -> None:
         """Raises WorkdirError unless the numbers are equal: Orbax does not compare NumPy arrays."""
@@ -142,13 +271,27 @@ def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
         if not (workdir / name).exists():
             continue
         with Checkpoints(workdir / name, keep=1) as checkpoints:
-            step = checkpoints.latest()
-            if step is None:
+            newest = checkpoints.newest(lambda step: (step, checkpoints.meta(step)))
+            if newest is None:
                 continue
+            step, meta = newest
             # Checkpoints without this field, by earlier versions, count as not evaluated.
-            has_been_worse = name != "best" and checkpoints.meta(step).get("evaluated", 0) > 0
+            has_been_worse = name != "best" and meta.get("evaluated", 0) > 0
             return None if policy == "best" and has_been_worse else (name, step)
     return None
+
+
+def restore_policy(folder: epath.Path, like: PyTree) -> tuple[PyTree, str]:
+    """(the newest weights of a folder with checkpoints, its name and their iteration).
+
+    `folder` is one that `find_policy` has named, `like` as in `Checkpoints.restore`.
+    """
+    with Checkpoints(folder, keep=1) as checkpoints:
+        newest = checkpoints.newest(lambda step: (checkpoints.restore_params(step, like)[0], step))
+    if newest is None:
+        raise WorkdirError(f"{folder}: holds no checkpoint any more")
+    params, step = newest
+    return params, f"{folder.name}/{step}"
 
 
 def _trees(state: RunState) -> dict[str, Any]:
@@ -176,6 +319,28 @@ def _abstract(leaf: object) -> jax.ShapeDtypeStruct | np.ndarray:
 
 
 def _brief(error: Exception) -> str:
-    """The first line of an error message; those of Orbax can be pages long."""
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
+    """An error message on one line; of those of Orbax, which can be pages long, both ends."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text if len(text) <= 300 else f"{text[:140]} ... {text[-150:]}"
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Whether to show a message of the logger that Orbax uses.
+
+    Orbax logs its errors with tracebacks and raises them as well; we say them in a line.
+    """
+    is_of_orbax = f"{os.sep}orbax{os.sep}" in record.pathname
+    return not is_of_orbax or logging.getLogger("absl").isEnabledFor(logging.INFO)
+
+
+def _collect_quietly() -> None:
+    """Frees the reads that Orbax abandons when one fails, which would complain at any time."""
+    hook, asyncio = sys.unraisablehook, logging.getLogger("asyncio")
+    level = asyncio.level
+    sys.unraisablehook = lambda _: None
+    asyncio.setLevel(logging.CRITICAL + 1)
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = hook
+        asyncio.setLevel(level)

@@ -8,6 +8,7 @@ When a host dies, jax ends the others with SIGABRT as soon as its heartbeat is m
 exception, so the launcher has to find out which host died first (tpu/launch.sh).
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -98,10 +99,10 @@ def check_hosts() -> None:
         )
 
 
-def leave(status: int) -> NoReturn:
+def leave(status: int, at_once: bool = False) -> NoReturn:
     """Ends this process; on several hosts without a normal exit, which would wait for the others,
-    while they wait for this host."""
-    if num_hosts() > 1:
+    while they wait for this host. `at_once` does so on one host too."""
+    if at_once or num_hosts() > 1:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -140,6 +141,35 @@ def exchange(value: object) -> list[Any]:
     padded[: encoded.size] = encoded
     rows = process_allgather(padded)
     return [json.loads(row[:n].tobytes()) for row, n in zip(rows, sizes, strict=True)]
+
+
+def start_maximum(number: int) -> Any:
+    """The maximum of a number over all hosts: i32[], computed behind what the devices do now.
+
+    All hosts make the same calls. Reading the result waits for it.
+    """
+    import jax
+    import numpy as np
+
+    mine, of_hosts, maximum = _maximum_program()
+    part = jax.device_put(np.array([number], np.int32), mine)
+    shape = (jax.process_count(),)
+    return maximum(jax.make_array_from_single_device_arrays(shape, of_hosts, [part]))
+
+
+@functools.cache
+def _maximum_program() -> tuple[Any, Any, Any]:
+    """(a device of this host, a sharding with one number per host, the program)."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    first = {device.process_index: device for device in reversed(jax.devices())}
+    mesh = Mesh(np.array([first[i] for i in range(jax.process_count())]), ("hosts",))
+    maximum = jax.jit(jnp.max, out_shardings=NamedSharding(mesh, P()))
+    return first[jax.process_index()], NamedSharding(mesh, P("hosts")), maximum
 
 
 def shared_work(results: dict[int, Any]) -> dict[int, Any]:

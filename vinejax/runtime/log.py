@@ -14,11 +14,13 @@ import numpy as np
 from etils import epath
 from tensorboardX import SummaryWriter
 
-from vinejax.errors import ConfigError, WorkdirError
+from vinejax.errors import ConfigError
 from vinejax.runtime.display import make_display
 from vinejax.runtime.stages import is_training, number_field
 from vinejax.runtime.workdir import is_remote, write_atomic
 from vinejax.settings import LogConfig
+
+LISTED = 8  # numbers in a message
 
 
 class RunLog:
@@ -45,8 +47,11 @@ class RunLog:
         this process will train, 0 for a new run: what an earlier process recorded from there on is
         dropped, because it will be recorded again. None: it does not train, and nothing is dropped.
 
-        Raises ConfigError if `cfg.wandb` is set and the package is not installed, WorkdirError if
-        metrics.jsonl is damaged.
+        Lines of metrics.jsonl that cannot be read are dropped, which is said; the file as it was
+        is kept as metrics.jsonl.damaged. Said too are iterations before `resumed_at` that have no
+        record, and files of episodes that end in mid-line.
+
+        Raises ConfigError if `cfg.wandb` is set and the package is not installed.
         """
         self.timings: dict[str, float] = {}
         self._workdir = workdir
@@ -58,6 +63,8 @@ class RunLog:
         self._wandb = _start_wandb(workdir, cfg.wandb) if cfg.wandb and is_writer else None
         if is_writer:
             self._metrics = _MetricsFile(workdir / "metrics.jsonl", resumed_at)
+            for line in (*self._metrics.remarks, *_cut_episodes(workdir / "episodes", resumed_at)):
+                self._display.message(line)
 
     def __enter__(self) -> "RunLog":
         if self._is_writer:
@@ -151,6 +158,7 @@ class _MetricsFile:
     def __init__(self, path: epath.Path, resumed_at: int | None):
         self._path = path
         self._earlier: set[tuple[str, int]] = set()  # records of earlier processes
+        self.remarks: list[str] = []  # lines for people on what was missing or damaged
 
         def comes_again(stage: str, at: int) -> bool:
             if resumed_at is None or number_field(stage) == "step":
@@ -159,9 +167,17 @@ class _MetricsFile:
             return at >= resumed_at if is_training(stage) else at > resumed_at
 
         if path.exists():
-            self._drop(comes_again)
-            lines = path.read_text(encoding="utf-8").splitlines()
-            self._earlier = {_place(json.loads(line)) for line in lines}
+            self._repair()
+            again = {place for place in self._drop(comes_again) if place[0] == "train"}
+            if again:
+                rule = f"iterations on record without a checkpoint, done again: {len(again)}"
+                self.remarks.append(f"{path}: {rule}")
+            self._earlier = {_place(json.loads(line)) for line in self._lines()}
+        missing = {("train", i) for i in range(resumed_at or 0)} - self._earlier
+        if missing:
+            first, last = min(missing)[1], max(missing)[1]
+            rule = f"iterations that are done without a record: {len(missing)}, {first} to {last}"
+            self.remarks.append(f"{path}: {rule}")
 
     def append(self, line: dict[str, object]) -> None:
         """Writes a record; replaces an earlier process's record of the same stage and number."""
@@ -182,15 +198,61 @@ class _MetricsFile:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(text)
 
-    def _drop(self, is_stale: Callable[[str, int], bool]) -> None:
-        """Rewrites the file without stale lines and without a line that a crash cut off."""
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-        try:
-            kept = [x for x in lines if x.endswith("\n") and not is_stale(*_place(json.loads(x)))]
-        except (ValueError, KeyError, TypeError) as error:
-            raise WorkdirError(f"{self._path}: is damaged ({error}); move it away") from error
-        if kept != lines:
-            write_atomic(self._path, "".join(kept))
+    def _lines(self) -> list[bytes]:
+        """The lines of the file with their ends. Only '\\n' ends a line."""
+        return self._path.read_bytes().splitlines(keepends=True)
+
+    def _repair(self) -> None:
+        """Drops lines that are no records: a crash cut the last one off, a disk damaged others."""
+        lines = self._lines()
+        bad = [i for i, line in enumerate(lines) if not _is_record(line)]
+        if not bad:
+            return
+        kept = b"".join(line for i, line in enumerate(lines) if i not in set(bad))
+        if bad == [len(lines) - 1] and not lines[-1].endswith(b"\n"):
+            self.remarks.append(f"{self._path}: the last line was cut off and is dropped")
+        else:
+            copy = self._path.with_name(self._path.name + ".damaged")
+            copy.write_bytes(b"".join(lines))
+            numbers = ", ".join(str(i + 1) for i in bad[:LISTED]) + (", ..." * (len(bad) > LISTED))
+            rule = f"{len(bad)} of {len(lines)} lines cannot be read and are dropped ({numbers})"
+            self.remarks.append(f"{self._path}: {rule}; as it was: {copy.name}")
+        write_atomic(self._path, kept.decode())
+
+    def _drop(self, is_stale: Callable[[str, int], bool]) -> set[tuple[str, int]]:
+        """Rewrites the file without stale lines; returns the places that these had."""
+        lines = self._lines()
+        places = [_place(json.loads(line)) for line in lines]
+        stale = {place for place in places if is_stale(*place)}
+        if stale:
+            kept = (line for line, place in zip(lines, places, strict=True) if place not in stale)
+            write_atomic(self._path, b"".join(kept).decode())
+        return stale
+
+
+def _is_record(line: bytes) -> bool:
+    """Whether a line of metrics.jsonl, with its end, is a record of a stage with its number."""
+    try:
+        stage, at = _place(json.loads(line.decode()))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return line.endswith(b"\n") and isinstance(stage, str) and isinstance(at, int)
+
+
+def _cut_episodes(folder: epath.Path, resumed_at: int | None) -> list[str]:
+    """A line for each file of episodes that ends in mid-line, of iterations that are done."""
+    if is_remote(folder) or not resumed_at:
+        return []
+    files = [folder / f"{iteration}.jsonl" for iteration in range(resumed_at)]
+    rule = "ends in mid-line; the report leaves that line out"
+    return [f"{file}: {rule}" for file in files if file.exists() and _is_cut(file)]
+
+
+def _is_cut(file: epath.Path) -> bool:
+    with file.open("rb") as opened:
+        size = opened.seek(0, os.SEEK_END)
+        opened.seek(max(size - 1, 0))
+        return opened.read(1) not in (b"", b"\n")
 
 
 def _place(line: dict) -> tuple[str, int]:

@@ -17,6 +17,7 @@ from etils import epath
 import vinejax
 from vinejax.errors import WorkdirError
 from vinejax.methods import policy_reduction
+from vinejax.runtime.contents import check_contents
 from vinejax.settings import Config
 
 REVISION = ".revision"  # file beside the package in a `git archive`
@@ -32,6 +33,7 @@ FREE_FIELDS = {
 }
 FREE_GROUPS = ("log.", "eval.", "bench.", "checkpoint.", "budget.")
 FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")
+LISTED = 8  # changed fields in a message
 PATHS = ("model.path", "data.path")  # compared as folders, which can have several names
 
 
@@ -39,7 +41,8 @@ def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
     """The absolute form of `path`, if this configuration may run there. Writes nothing.
 
     Raises WorkdirError if the folder holds a run with another configuration, or any run while
-    `cfg.resume` is False; or if it cannot be made or written.
+    `cfg.resume` is False; if a part of that run is missing or of the wrong kind, see
+    `check_contents`; or if the folder cannot be made or written.
     """
     folder = epath.Path(path)
     if not is_remote(folder):
@@ -49,6 +52,7 @@ def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
             rule = "is not a folder" if not there.is_dir() else "is not writable"
             raise WorkdirError(f"{folder}: {there} {rule}; choose another --workdir")
     with _usable(folder):
+        check_contents(folder, is_remote(folder))
         _check_same_run(cfg, folder / "config.json")
     return folder
 
@@ -143,9 +147,11 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
     try:
         recorded = flatten_names(json.loads(file.read_text(encoding="utf-8"))["config"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WorkdirError(f"{file}: is damaged; choose another --workdir") from error
+        rule = "is damaged; put a copy of it back, or choose another --workdir"
+        raise WorkdirError(f"{file}: {rule}") from error
     # A field that was added after the run had its default.
     recorded = flatten_names(dataclasses.asdict(Config())) | recorded
+    changes = []
     for name, value in flatten_names(dataclasses.asdict(cfg)).items():
         if name in FREE_FIELDS or name.startswith(FREE_GROUPS) or recorded[name] == value:
             continue
@@ -153,8 +159,12 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
             continue
         if name == "kl.reduction" and _is_same_mean(cfg, {recorded[name], value}):
             continue
-        change = f"{name} was {json.dumps(recorded[name])} and is now {json.dumps(value)}"
-        raise WorkdirError(f"{file}: {change}; set it back to resume, or choose another --workdir")
+        changes.append(f"{name} was {json.dumps(recorded[name])} and is now {json.dumps(value)}")
+    if changes:
+        more = f", and {len(changes) - LISTED} more fields" if len(changes) > LISTED else ""
+        rule = "set it back" if len(changes) == 1 else "set them back"
+        listed = ", ".join(changes[:LISTED]) + more
+        raise WorkdirError(f"{file}: {listed}; {rule} to resume, or choose another --workdir")
 
 
 def _is_same_mean(cfg: Config, reductions: set[str]) -> bool:

@@ -1,0 +1,96 @@
+"""The lock of a workdir: one process at a time, and none that is dead."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from etils import epath
+
+from vinejax.errors import WorkdirError
+from vinejax.runtime import lock as lock_module
+from vinejax.runtime.lock import FILE, WorkdirLock
+
+HOLDER = """
+import sys, time
+from etils import epath
+from vinejax.runtime.lock import WorkdirLock
+WorkdirLock(epath.Path(sys.argv[1])).take()
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def held(folder: pathlib.Path) -> WorkdirLock:
+    lock = WorkdirLock(epath.Path(folder))
+    lock.take()
+    return lock
+
+
+def refusal(folder: pathlib.Path) -> str:
+    with pytest.raises(WorkdirError) as error:
+        held(folder)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_the_second_process_is_refused_and_a_dead_one_does_not_count(tmp_path: pathlib.Path):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None and first.stdout.readline() == "held\n"
+        who = f"process {first.pid} on host {socket.gethostname()} is training there"
+        assert refusal(tmp_path / "run").startswith(f"{tmp_path}/run: {who}; ")
+        first.send_signal(signal.SIGKILL)
+    with held(tmp_path / "run"):
+        record = json.loads((tmp_path / "run" / FILE).read_text())
+        assert record == {"host": socket.gethostname(), "pid": os.getpid()}
+
+
+def test_it_is_held_once_and_released(tmp_path: pathlib.Path):
+    with held(tmp_path) as lock:
+        lock.take()
+        assert f"process {os.getpid()} on host" in refusal(tmp_path)
+    held(tmp_path).release()
+
+
+def test_a_holder_that_could_not_write_its_name(tmp_path: pathlib.Path):
+    for text in ("", "{", "[1]", '{"pid": "x"}', "\0\0"):
+        with held(tmp_path):
+            (tmp_path / FILE).write_text(text)
+            assert "another process is training there" in refusal(tmp_path)
+
+
+def test_a_folder_without_a_lock_file_is_left_as_it_is(tmp_path: pathlib.Path):
+    for folder in (tmp_path / "absent", tmp_path):
+        WorkdirLock(epath.Path(folder)).take(make=False)
+    assert list(tmp_path.iterdir()) == []
+    held(tmp_path).release()
+    with WorkdirLock(epath.Path(tmp_path)) as lock:
+        lock.take(make=False)
+        refusal(tmp_path)
+
+
+def test_other_hosts_and_object_stores_take_none(tmp_path: pathlib.Path):
+    with held(tmp_path):
+        WorkdirLock(epath.Path(tmp_path), is_wanted=False).take()
+        WorkdirLock(epath.Path("gs://bucket/run")).take()
+
+
+def test_what_cannot_be_locked(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "run" / FILE).mkdir(parents=True)
+    for folder in (tmp_path / "file", tmp_path / "run"):
+        assert "cannot be used" in refusal(folder)
+
+    def fail(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(lock_module.fcntl, "flock", fail)
+    held(tmp_path)
+    assert capsys.readouterr().err.count("has no locks") == 1

@@ -1,0 +1,149 @@
+"""Requests to stop: put off to the next look of a loop, or at once."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax.numpy as jnp
+import pytest
+
+from vinejax.runtime import stopping
+from vinejax.runtime.stopping import Stopped, Watch, deferred
+
+PROCESS = """
+import sys, time, types
+from vinejax.runtime import stopping
+
+sys.modules["jax"] = types.SimpleNamespace(process_count=lambda: 1)  # quicker than the real one
+mode = sys.argv[1]
+stopping.listen()
+
+def loop():
+    watch = stopping.Watch()
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.01)
+        if mode == "loop":
+            watch.look()
+
+if mode == "outside":
+    loop()
+with stopping.deferred():
+    try:
+        loop()
+    except stopping.Stopped as stop:
+        print(stop, stop.exit_code, flush=True)
+"""
+
+
+def outcome(mode: str, *numbers: int) -> tuple[int, str, str]:
+    """(status, output, errors) of a process that gets these signals, one after the other."""
+    command = [sys.executable, "-c", PROCESS, mode]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:  # pyright: ignore
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        for number in numbers:
+            process.send_signal(number)
+            time.sleep(0.2)  # two signals of one number that wait together count as one
+        out, err = process.communicate()
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", stopping.SIGNALS)
+def test_a_signal_ends_the_loop_where_it_looks(number: signal.Signals):
+    status, out, err = outcome("loop", number)
+    assert (status, out) == (0, f"stopped by {number.name} {128 + number}\n")
+    note = "vinejax: stops after this chunk or minibatch and saves; Ctrl-C again: at once\n"
+    assert err == (note if number == signal.SIGINT else "")
+
+
+def test_outside_a_deferral_the_process_ends_at_once():
+    status, out, err = outcome("outside", signal.SIGTERM)
+    assert (status, out) == (143, "")
+    assert err.startswith("vinejax: stopped by SIGTERM; nothing of this stage is kept")
+    assert err.count("\n") == 1
+
+
+def test_the_second_ctrl_c_ends_a_loop_that_does_not_look():
+    status, _, err = outcome("deaf", signal.SIGINT, signal.SIGTERM, signal.SIGINT)
+    assert status == 130 and err.splitlines()[-1].startswith("vinejax: stopped by SIGINT; at once")
+
+
+def test_what_was_ignored_stays_ignored(tmp_path: pathlib.Path):
+    """As `nohup` ignores SIGHUP, and a shell SIGINT for what it starts in the background."""
+    code = "import signal; from vinejax.runtime import stopping; stopping.listen()\n"
+    code += "print([signal.getsignal(n) == signal.SIG_IGN for n in stopping.SIGNALS])"
+    command = ["sh", "-c", f'trap "" HUP; exec {sys.executable} -c "$0"', code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "[False, False, True]\n"
+
+
+def test_the_watch_looks_only_within_a_deferral():
+    watch = Watch()
+    watch.look()
+    with deferred():
+        watch.look(jnp.ones(2))
+        stopping.request(signal.SIGTERM)
+        stopping.request(signal.SIGHUP)  # the first one counts
+        with pytest.raises(Stopped, match="SIGTERM") as stop:
+            watch.look(jnp.ones(2))
+        assert stop.value.exit_code == 128 + 15
+    watch.look()
+    with deferred():  # of the next run in this process, if any
+        watch.look()
+
+
+HOST = """
+import os, signal, sys, time
+import jax, jax.numpy as jnp
+from vinejax.runtime import distributed, stopping
+from vinejax.settings import DistributedConfig
+
+distributed.initialize(DistributedConfig(timeout_s=100))
+stopping.listen()
+with stopping.deferred():
+    watch, step = stopping.Watch(), 0
+    try:
+        while True:
+            if jax.process_index() == 1 and step == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+            if jax.process_index() == 0:
+                time.sleep(0.1)  # the hosts are not in step
+            watch.look()
+            step += 1
+    except stopping.Stopped as stop:
+        print(step, stop, flush=True)
+distributed.barrier("the end")
+"""
+
+
+@pytest.mark.slow
+def test_all_hosts_stop_at_the_step_at_which_one_is_asked_to():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        address = f"localhost:{probe.getsockname()[1]}"
+    started = []
+    for process in range(2):
+        environment = {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(process)}
+        environment |= {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_CPU_DEVICES": "2"}
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-c", HOST],
+                env=os.environ | environment,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+    first, second = (process.communicate()[0].splitlines()[-1] for process in started)
+    assert [process.returncode for process in started] == [0, 0]
+    assert first == second and first.endswith(" stopped by SIGTERM")
+    assert int(first.split()[0]) >= 6
+
+
+def test_does_not_import_jax():
+    code = "import sys, vinejax.runtime.stopping; assert 'jax' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ).returncode == 0

@@ -1,0 +1,124 @@
+"""Checksums of the files of a checkpoint, written after them and compared before they are read.
+
+Orbax stores arrays without checksums, so that a flipped bit can be restored as another weight. A
+complete checkpoint has files `checksums.<i>-of-<n>.json`, one from each of the n processes that
+saved it: each has the BLAKE2b digests of every n-th file of the folder, the iteration that was
+saved, so that a copy under another number is noticed, and a digest of itself.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from etils import epath
+
+from vinejax.runtime.workdir import write_atomic
+
+NAME = re.compile(r"checksums\.(\d+)-of-(\d+)\.json")
+CHUNK = 1 << 22  # bytes read at once
+THREADS = 8  # files that are read at once, before a restore; hashing releases Python's lock
+DIGEST = 16  # bytes: chance changes are found, forgeries are not the aim
+
+
+class Recorded(NamedTuple):
+    """What the checksum files of a checkpoint say."""
+
+    iteration: int
+    files: dict[str, str]  # path from the checkpoint's folder -> digest
+
+
+def write_checksums(folder: epath.Path, iteration: int, part: int = 0, parts: int = 1) -> None:
+    """Writes the checksum file of one of the `parts` processes of a checkpoint that is complete.
+
+    Every process calls it, with its own number as `part`. Raises OSError.
+    """
+    names = sorted(_files(folder))[part::parts]
+    files = {name: _digest(folder / name) for name in names}
+    record = {"iteration": iteration, "files": files, "digest": _own_digest(iteration, files)}
+    write_atomic(folder / f"checksums.{part}-of-{parts}.json", json.dumps(record, indent=0))
+
+
+def read_checksums(folder: epath.Path) -> Recorded | None:
+    """All digests of a checkpoint; None if it has not the files of all processes.
+
+    Raises ValueError, which names the file, if one of them is damaged.
+    """
+    found = {path.name: path for path in folder.iterdir() if NAME.fullmatch(path.name)}
+    matches = [match for name in found if (match := NAME.fullmatch(name))]
+    parts = max((int(match[2]) for match in matches), default=0)
+    names = [f"checksums.{part}-of-{parts}.json" for part in range(parts)]
+    if not names or any(name not in found for name in names):
+        return None
+    iterations, files = set(), {}
+    for name in names:
+        try:
+            record = json.loads(found[name].read_bytes())
+            is_whole = record["digest"] == _own_digest(record["iteration"], record["files"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            is_whole = False
+        if not is_whole:
+            raise ValueError(f"{name} is not as it was written")
+        iterations.add(record["iteration"])
+        files |= record["files"]
+    if len(iterations) > 1:
+        raise ValueError(f"{names[0]} and others are of several iterations")
+    return Recorded(iterations.pop(), files)
+
+
+def find_damage(
+    folder: epath.Path, recorded: Recorded, items: Collection[str], part: int = 0, parts: int = 1
+) -> str | None:
+    """The first difference between what was saved and what is there; None if there is none.
+
+    Args:
+      folder: the checkpoint.
+      recorded: its checksums.
+      items: the items that will be read; files in the folders of others are not looked at.
+      part: of the `parts` processes that divide the files between them, the one that calls.
+      parts: see `part`.
+    """
+    if str(recorded.iteration) != folder.name:
+        return f"it was saved as {recorded.iteration}"
+    used = [name for name in sorted(recorded.files) if "/" not in name or _item(name) in items]
+
+    def compare(name: str) -> str | None:
+        try:
+            digest = _digest(folder / name)
+        except OSError as error:
+            return f"{name}: {error.strerror or 'cannot be read'}"
+        return None if digest == recorded.files[name] else f"{name} is not as it was saved"
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return next((damage for damage in pool.map(compare, used[part::parts]) if damage), None)
+
+
+def _item(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _files(folder: epath.Path, prefix: str = "") -> list[str]:
+    """Paths of all files below a folder, with slashes, without the checksum files themselves."""
+    names = []
+    for path in folder.iterdir():
+        if path.is_dir():
+            names += _files(path, f"{prefix}{path.name}/")
+        elif prefix or not path.name.startswith("checksums."):
+            names.append(prefix + path.name)
+    return names
+
+
+def _digest(path: epath.Path) -> str:
+    digest = hashlib.blake2b(digest_size=DIGEST)
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _own_digest(iteration: int, files: dict[str, str]) -> str:
+    """The digest of a checksum file's content."""
+    text = json.dumps([iteration, files], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST).hexdigest()

@@ -1,0 +1,99 @@
+"""The lock of a workdir: one process at a time trains there."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import sys
+
+from etils import epath
+
+from vinejax.errors import WorkdirError
+from vinejax.runtime.workdir import is_remote
+
+FILE = ".lock"  # of the workdir; it stays when the lock is released
+TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # what flock says of a lock that another process holds
+
+
+class WorkdirLock:
+    """The right to train in a workdir, held until the context manager exits or the process ends.
+
+    The operating system keeps the lock (flock) and releases it when the process dies, however it
+    dies. The file names the holder for whoever is refused. A remote workdir, such as `gs://`, and a
+    file system without locks have none; the latter is said in one line.
+    """
+
+    def __init__(self, workdir: epath.Path, is_wanted: bool = True):
+        """Takes nothing yet. `is_wanted` False, for hosts that do not write: `take` does nothing.
+
+        Args:
+          workdir: an absolute path; the folder need not exist.
+          is_wanted: whether `take` takes the lock at all.
+        """
+        self._workdir = workdir
+        self._is_wanted = is_wanted and not is_remote(workdir)
+        self._file: int | None = None
+
+    def __enter__(self) -> "WorkdirLock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def take(self, make: bool = True) -> None:
+        """Takes the lock unless this object holds it already.
+
+        Without `make` a workdir that has no lock file is left as it is, so that a run that is then
+        refused for another reason leaves no file. Raises WorkdirError, naming host and process of
+        the holder, if another process has the lock.
+        """
+        path = self._workdir / FILE
+        if not self._is_wanted or self._file is not None or not (make or path.exists()):
+            return
+        try:
+            if make:
+                self._workdir.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise WorkdirError(f"{path}: cannot be used ({error}); choose another --workdir") from (
+                error
+            )
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _read_holder(file)
+            os.close(file)
+            if error.errno in TAKEN:
+                rule = f"{holder} is training there; wait for it, end it, or choose another"
+                raise WorkdirError(f"{self._workdir}: {rule} --workdir") from error
+            print(
+                f"{path}: this file system has no locks ({error}): start one run", file=sys.stderr
+            )
+            return
+        self._file = file
+        _write_holder(file)
+
+    def release(self) -> None:
+        """Gives the lock back. Closing is enough, and the file has to stay: were it removed, two
+        processes could each lock a file of this name."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _write_holder(file: int) -> None:
+    text = json.dumps({"host": socket.gethostname(), "pid": os.getpid()}) + "\n"
+    with contextlib.suppress(OSError):  # a full disk: the lock holds without a name
+        os.ftruncate(file, 0)
+        os.pwrite(file, text.encode(), 0)
+
+
+def _read_holder(file: int) -> str:
+    """The holder's process and host, as far as the file says."""
+    try:
+        found = json.loads(os.pread(file, 4096, 0))
+        return f"process {int(found['pid'])} on host {found['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

@@ -1,0 +1,142 @@
+"""Requests to stop: a signal sets a flag, and loops look at it between chunks and minibatches.
+
+An exception that a signal handler raises can come anywhere, also where a library swallows it, and
+leaves half a result. Here the handlers do nothing: Python writes the signals' numbers to a pipe,
+and a thread reads them, also while the main thread is in a compiled program. While something is
+kept for the next start (`deferred`), the thread sets the flag, `Watch.look` raises Stopped in the
+main thread, and the run saves; otherwise the process ends at once.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SHOW_CURSOR = b"\x1b[?25h"  # which the panel of a run hides
+
+
+class Stopped(Exception):
+    """The run was asked to stop. `exit_code` is what a shell reports for the signal."""
+
+    def __init__(self, number: int):
+        """`number` is the signal's."""
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+        self.kept = ""  # what the next start goes on from
+
+
+class _Request:
+    """The state of the module: what was asked for, and whether it is put off."""
+
+    number = 0  # of the first signal; 0: none
+    is_deferred = False
+    is_listening = False
+
+
+def listen() -> None:
+    """Takes SIGTERM, SIGINT and SIGHUP, those excepted that this process was started to ignore.
+
+    Call it in the main thread, after libraries that set handlers of their own. Further calls only
+    set the handlers again.
+    """
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _do_nothing)
+    if _Request.is_listening:
+        return
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    threading.Thread(target=_read, args=(read_end,), name="signals", daemon=True).start()
+    _Request.is_listening = True
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Within, a request to stop waits for the next `Watch.look`, which raises Stopped.
+
+    A second SIGINT (Ctrl-C) ends the process at once nevertheless.
+    """
+    _Request.number, _Request.is_deferred = 0, True
+    try:
+        yield
+    finally:
+        _Request.is_deferred = False
+
+
+def request(number: int) -> None:
+    """Asks to stop, as the signal of this number does.
+
+    Outside `deferred`, and for a second SIGINT, it ends the process.
+    """
+    if not _Request.is_deferred:
+        _leave(number, "nothing of this stage is kept; the same command does it again")
+    elif _Request.number == signal.SIGINT == number:
+        _leave(number, "at once; the same command goes on from the newest checkpoint")
+    elif _Request.number == 0:
+        _Request.number = number
+        if number == signal.SIGINT:
+            _say("stops after this chunk or minibatch and saves; Ctrl-C again: at once")
+
+
+class Watch:
+    """Looks for a request to stop, once per step of a loop.
+
+    On several hosts all make the same calls, and all stop at the same step if one is asked to: each
+    call starts a maximum over the hosts, behind the programs that have been started so far, and
+    reads that of the call before, so that the devices never wait for the hosts.
+    """
+
+    def __init__(self):
+        self._before: Any = None
+
+    def look(self, result: Any = None) -> None:
+        """Raises Stopped if a request has come.
+
+        `result` is an array of the step that was just started. The result of the step before is
+        waited for, so that the host is at most one step ahead of the devices.
+        """
+        import jax
+
+        from vinejax.runtime.distributed import start_maximum
+
+        if not _Request.is_deferred:
+            return
+        before, self._before = self._before, result
+        if jax.process_count() == 1:
+            if before is not None:
+                jax.block_until_ready(before)
+            number = _Request.number
+        else:
+            self._before = start_maximum(_Request.number)
+            number = 0 if before is None else int(before)
+        if number:
+            raise Stopped(number)
+
+
+def _do_nothing(*_: object) -> None:
+    """Stands for the default action of a signal; its number is in the pipe already."""
+
+
+def _read(pipe: int) -> None:
+    while numbers := os.read(pipe, 64):
+        for number in numbers:
+            if number in SIGNALS:
+                request(number)
+
+
+def _leave(number: int, what: str) -> None:
+    """Ends the process without unwinding, which no lock of the main thread can delay."""
+    if sys.stdout.isatty():
+        os.write(1, SHOW_CURSOR)
+    _say(f"stopped by {signal.Signals(number).name}; {what}")
+    os._exit(128 + number)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # a terminal that has gone
+        os.write(2, f"vinejax: {text}\n".encode())
