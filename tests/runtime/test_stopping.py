@@ -138,10 +138,12 @@ def test_all_hosts_stop_at_the_step_at_which_one_is_asked_to():
                 text=True,
             )
         )
-    first, second = (process.communicate()[0].splitlines()[-1] for process in started)
+    lines = [process.communicate()[0].splitlines() for process in started]
     assert [process.returncode for process in started] == [0, 0]
-    assert first == second and first.endswith(" stopped by SIGTERM")
-    assert int(first.split()[0]) >= 6
+    # The transport between the hosts writes lines of its own.
+    first, second = ([x for x in own if x.endswith(" stopped by SIGTERM")] for own in lines)
+    assert first == second and len(first) == 1
+    assert int(first[0].split()[0]) >= 6
 
 
 def test_does_not_import_jax():
