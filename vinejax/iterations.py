@@ -186,7 +186,7 @@ def update_on(
         if critic is None or it.number >= cfg.critic.warmup_iterations:
             policy, update = update_step(objective, optimizer, policy, minibatch)
             updates.append(update)
-        watch.look((updates or value_updates)[-1].accepted)
+        watch.look([made[-1].accepted for made in (updates, value_updates) if made])
     updates, value_updates = jax.device_get((updates, value_updates))
     it.metrics["actor/lr"] = 0.0
     if updates:

@@ -113,7 +113,7 @@ with stopping.deferred():
                 os.kill(os.getpid(), signal.SIGTERM)
             if jax.process_index() == 0:
                 time.sleep(0.1)  # the hosts are not in step
-            watch.look()
+            watch.look(jnp.zeros(()))
             step += 1
     except stopping.Stopped as stop:
         print(step, stop, flush=True)
@@ -143,7 +143,7 @@ def test_all_hosts_stop_at_the_step_at_which_one_is_asked_to():
     # The transport between the hosts writes lines of its own.
     first, second = ([x for x in own if x.endswith(" stopped by SIGTERM")] for own in lines)
     assert first == second and len(first) == 1
-    assert int(first[0].split()[0]) >= 6
+    assert int(first[0].split()[0]) >= 5  # where one host was asked
 
 
 def test_does_not_import_jax():

@@ -89,6 +89,9 @@ class Watch:
     On several hosts all make the same calls, and all stop at the same step if one is asked to: each
     call starts a maximum over the hosts, behind the programs that have been started so far, and
     reads that of the call before, so that the devices never wait for the hosts.
+
+    CPU devices run programs beside each other, and the transport between hosts then mixes up their
+    collectives. There a call with a result waits for it and for the maximum, and others do nothing.
     """
 
     def __init__(self):
@@ -97,8 +100,8 @@ class Watch:
     def look(self, result: Any = None) -> None:
         """Raises Stopped if a request has come.
 
-        `result` is an array of the step that was just started. The result of the step before is
-        waited for, so that the host is at most one step ahead of the devices.
+        `result` are arrays of the step that was just started, one of each of its programs. Those of
+        the step before are waited for, so that the host is at most one step ahead of the devices.
         """
         import jax
 
@@ -111,6 +114,11 @@ class Watch:
             if before is not None:
                 jax.block_until_ready(before)
             number = _Request.number
+        elif jax.default_backend() == "cpu":
+            if result is None:
+                return
+            jax.block_until_ready(result)
+            number = int(start_maximum(_Request.number))
         else:
             self._before = start_maximum(_Request.number)
             number = 0 if before is None else int(before)
