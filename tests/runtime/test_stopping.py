@@ -15,9 +15,11 @@ from vinejax.runtime import stopping
 from vinejax.runtime.stopping import Stopped, Watch, deferred
 
 PROCESS = """
-import sys, time, types
+import signal, sys, time, types
 from vinejax.runtime import stopping
 
+for number in stopping.SIGNALS:  # a shell starts processes in the background that ignore SIGINT
+    signal.signal(number, signal.SIG_DFL)
 sys.modules["jax"] = types.SimpleNamespace(process_count=lambda: 1)  # quicker than the real one
 mode = sys.argv[1]
 stopping.listen()
@@ -49,7 +51,10 @@ def outcome(mode: str, *numbers: int) -> tuple[int, str, str]:
         for number in numbers:
             process.send_signal(number)
             time.sleep(0.2)  # two signals of one number that wait together count as one
-        out, err = process.communicate()
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     return process.returncode, out, err
 
 
