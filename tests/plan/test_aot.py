@@ -142,8 +142,12 @@ def test_logits_and_tokens_stay_where_they_are(compiled, case: Case, name: str):
             largest = max(rows * length * cfg.width, cfg.vocab_size // case.tensor * cfg.width)
             assert max(sizes(x)) <= largest, x
     vocabulary = {cfg.vocab_size, cfg.vocab_size // case.tensor}
+    # Of the output matrix, whose width on a device happens to be the length here.
+    gradient = {cfg.width // case.shards, cfg.vocab_size // case.tensor}
     for x in found:
         dims = {int(n) for dim in re.findall(r"\[([\d,]+)\]", x.shape) for n in dim.split(",")}
+        if x.kind == "reduce-scatter" and dims == gradient:
+            continue
         assert not (dims & vocabulary and dims & {length, length - 1}), x
 
 
@@ -170,7 +174,8 @@ def test_a_layers_weights_are_gathered_as_often_as_they_are_used(compiled, case:
     # position, where for v5p it does both at once. Gradients it must never sum so.
     activations = case.pass_rows // case.shards * train_length(case) * cfg.width
     assert all(sizes(x) == [activations] for x in whole), listed(whole)
-    assert sum(x.count for x in whole) <= passes * (3 * LAYERS + 1), listed(whole)
+    # Beside the layers', those of both ends of the model: embeddings and the output matrix.
+    assert sum(x.count for x in whole) <= passes * (3 * LAYERS + 2), listed(whole)
 
 
 def test_memory_of_an_update(compiled, case: Case):
