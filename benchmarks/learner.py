@@ -102,7 +102,7 @@ class Case:
 
     def lowered(self, program: str) -> jax.stages.Lowered:
         """The program for shapes alone."""
-        params = jax.eval_shape(self.model.init, jax.random.key(0))
+        params = self._shapes()
         params = _placed(params, param_shardings(self.mesh, params))
         batch = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, self.batch()))
         whole = NamedSharding(self.mesh, P())

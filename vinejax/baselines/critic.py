@@ -16,14 +16,12 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float
 
-from vinejax.learner.batch import slices
 from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.score import shifted
+from vinejax.learner.score import in_passes, shifted
 from vinejax.learner.update import Loss, Objective, Update, mean_norm, total_sums
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
 from vinejax.rl.losses import value_clip
-from vinejax.runtime.stopping import Watch
 from vinejax.settings import Config
 from vinejax.types import Array, Batch
 
@@ -79,11 +77,7 @@ def _values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B
 
 def critic_values(model: Decoder, critic: Params, batch: Batch, size: int) -> np.ndarray:
     """f32[B, T] V before each response token, 0 elsewhere; computed for `size` rows at a time."""
-    parts, watch = [], Watch()
-    for rows in slices(batch, size):
-        parts.append(_values(model, critic, rows))
-        watch.look(parts[-1])
-    return np.concatenate(jax.device_get(parts))
+    return in_passes(lambda rows: _values(model, critic, rows), batch, size)
 
 
 def make_critic_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:

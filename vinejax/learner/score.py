@@ -5,6 +5,7 @@ temperature, so their ratio is 1 and their KL 0 before the first update.
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -48,9 +49,17 @@ def scores_of(
     model: Decoder, params: Params, batch: Batch, temperature: float, size: int
 ) -> np.ndarray:
     """f32[B, T] on the host: `score` of the whole batch, `size` rows at a time."""
+    return in_passes(lambda rows: score(model, params, rows, temperature), batch, size)
+
+
+def in_passes(program: Callable[[Batch], jax.Array], batch: Batch, size: int) -> np.ndarray:
+    """[B, ...] on the host: the program's result for all rows, computed for `size` at a time.
+
+    Looks for a request to stop after each pass is started.
+    """
     parts, watch = [], Watch()
     for rows in slices(batch, size):
-        parts.append(score(model, params, rows, temperature))
+        parts.append(program(rows))
         watch.look(parts[-1])
     return np.concatenate(jax.device_get(parts))
 
