@@ -13,7 +13,7 @@ from helpers.report_cases import Page, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vinejax.analysis.report import axes, build_report, text, vine
+from vinejax.analysis.report import axes, build_report, choice, text, vine
 from vinejax.analysis.report.read import finite_number, read_run, spread
 from vinejax.runtime.display import format_duration
 
@@ -32,7 +32,8 @@ def run(tmp_path_factory) -> tuple[pathlib.Path, str]:
 def test_page_loads_and_runs_nothing(run):
     page = Page(run[1])
     assert not re.search(r"https?:|//[a-z]|src=|url\(|@import|javascript:", run[1])
-    assert page.tags.isdisjoint({"script", "link", "img", "iframe", "object", "embed", "a"})
+    assert page.tags.isdisjoint({"script", "link", "img", "iframe", "object", "embed"})
+    assert all(link.startswith("#s") for link in re.findall(r'href="([^"]*)"', run[1]))
     assert not any(name.startswith("on") for name in page.attributes)
     assert "default-src 'none'" in run[1]
 
@@ -46,7 +47,7 @@ def test_numbers_are_those_of_the_run(run):
     assert f"[{low[0]:.3f}, " in page and f"[{low[-1]:.3f}, " in page
     train = [r.values for r in read.records if r.stage == "train"]
     assert f"Entropy{text.three_digits(train[-1]['actor/entropy'])}" in page.replace(
-        "nats per token ", ""
+        "nats per token; 0 where the policy has no doubt ", ""
     )
     assert all(
         f"iteration {i}{text.three_digits(v['actor/kl'])}" in page for i, v in enumerate(train)
@@ -62,15 +63,17 @@ def test_steps_show_their_values_and_unfold_into_their_continuations(run):
     episodes = [
         json.loads(line) for line in (workdir / "episodes/5.jsonl").read_text().splitlines()
     ]
-    shown: Any = vine.choose_episodes(episodes, 24)
+    shown: Any = choice.choose_episodes(episodes, 24)
     page = Page(source).text.replace(" ", "")
     for episode in shown:
         for step in episode["steps"][:-1]:
             value, after = text.two_decimals(step["value"]), text.two_decimals(step["value_after"])
             advantage = text.two_decimals(step["advantage"], signed=True)
-            assert f"{step['text'].strip()}{advantage}V{value}→{after}" in page
+            assert f"{step['text'].strip()}{advantage}±" in page
+            assert f"V{value}±{text.two_decimals(step['error'])}→{after}" in page
         last = episode["steps"][-1]
-        assert f"V{text.two_decimals(last['value'])}→reward{episode['reward']:.0f}" in page
+        error = text.two_decimals(last["error"])
+        assert f"V{text.two_decimals(last['value'])}±{error}→reward{episode['reward']:.0f}" in page
         for step in episode["steps"]:
             correct = sum(c["reward"] for c in step["continuations"])
             if step["continuations"]:
@@ -94,10 +97,12 @@ def test_what_a_model_wrote_is_shown_and_not_run(tmp_path):
 
 def test_invisible_characters_are_made_visible(tmp_path):
     episode = sample_episode(0, 0, 0.3, 9)
-    episode["steps"][0]["text"] = "a\x00b\x1b[31m\u202egnp\ud800\r\nnext\n"
+    episode["steps"][1]["text"] = "\n\n"
+    episode["steps"][0]["text"] = "\na\x00b\x1b[31m\u202egnp\ud800\r\nnext\n"
     source = write(tmp_path, episodes={0: [episode]})
     assert "a␀b␛[31m⟨U+202E⟩gnp⟨U+D800⟩␍" in source
-    assert 'next<i class="nl"></i>' in source
+    assert source.count('<i class="nl"></i>') == 2, "of a step that is nothing else"
+    assert '<span class="words">a␀b' in source and "next</span>" in source
 
 
 def test_odd_lines_of_a_log_are_survived(tmp_path):
@@ -126,7 +131,7 @@ def test_missing_pieces_leave_gaps_and_no_errors(tmp_path):
     source = write(tmp_path, episodes={3: episodes, 4: []}, config={"config": None})
     page = Page(source).text
     assert "not sampled" in page and "V – → 0.50" in page and "V (0.50) → reward –" in page
-    assert "No metrics were logged" in page and "3 of 3 solutions" in page
+    assert "No metrics were logged" in page and "Iteration 3: 3 of 3 solutions" in page
 
 
 def test_empty_workdir_and_single_point(tmp_path):
@@ -155,16 +160,16 @@ def test_long_run_stays_small_and_keeps_its_spikes(tmp_path):
     assert source.count('class="hover"') < 20 * 125
 
 
-def test_choice_prefers_wide_credit_and_keeps_some_to_unfold():
+def test_choice_prefers_wide_credit_and_begins_with_what_unfolds():
     def episode(width: float, grown: bool) -> dict[str, Any]:
         kept = [{"text": "", "reward": 0.0, "finish": "eos"}] if grown else []
         return {"steps": [{"advantage": a, "continuations": kept} for a in (0.0, width)]}
 
     plain = [episode(0.5 + i / 100, False) for i in range(10)]
     grown = [episode(i / 100, True) for i in range(10)]
-    chosen = vine.choose_episodes(plain + grown, 6)
-    assert chosen == [plain[9], plain[8], plain[7], grown[9], grown[8], grown[7]]
-    assert vine.choose_episodes(grown, 20) == grown[::-1]
+    chosen = choice.choose_episodes(plain + grown, 6)
+    assert chosen == [grown[9], grown[8], grown[7], plain[9], plain[8], plain[7]]
+    assert choice.choose_episodes(grown, 20) == grown[::-1]
 
 
 def test_verdicts():

@@ -6,7 +6,7 @@ import pytest
 from helpers.fake_run import sample_episode
 from helpers.report_cases import Page, nodes, row, write
 
-from vinejax.analysis.report import curves, vine
+from vinejax.analysis.report import choice, curves, vine
 from vinejax.analysis.report.build import header_facts
 from vinejax.analysis.report.read import Record
 
@@ -57,7 +57,7 @@ def test_a_step_shows_its_samples_and_a_solution_what_it_began_with(tmp_path):
     page = Page(write(tmp_path, episodes={0: [begun]})).text
     assert "one +0.25 V 0.50 ± 0.12, 6 reused → 0.75" in page
     assert "two +0.25not sampled V (0.75) → 1.00" in page
-    assert "three 0.00 V 1.00 ± 0.06 → reward 1" in page
+    assert "three 0.00 ± 0.06 V 1.00 ± 0.06 → reward 1" in page
     assert "Began withfirst, zero" in page
     whole = row(steps, values_by="continuations", reward=1.0) | {"given": ""}
     (tmp_path / "whole").mkdir()
@@ -109,8 +109,8 @@ def test_choice_repeats_a_solution_only_where_there_is_no_other():
         return row([{"text": response, "advantage": a} for a in (0.0, width)])
 
     wide, same, narrow = episode("a", 0.9), episode("a", 0.9), episode("b", 0.1)
-    assert vine.choose_episodes([wide, same, narrow], 2) == [wide, narrow]
-    assert vine.choose_episodes([wide, same, narrow], 3) == [wide, same, narrow]
+    assert choice.choose_episodes([wide, same, narrow], 2) == [wide, narrow]
+    assert choice.choose_episodes([wide, same, narrow], 3) == [wide, same, narrow]
 
 
 def test_ends_of_the_axis_are_numbers_to_read():
@@ -121,7 +121,9 @@ def test_ends_of_the_axis_are_numbers_to_read():
 @pytest.mark.parametrize(("method", "has_k"), [("vineppo", True), ("ppo", False)])
 def test_header_names_the_method_and_k_where_it_is_used(method: str, has_k: bool):
     found = header_facts({"config": {"method": method, "values": {"k": 9}}})
-    assert found[0] == ("method", method) and (("K", "9") in found) == has_k
+    assert (
+        found[0] == ("method", method) and (("continuations per state (K)", "9") in found) == has_k
+    )
 
 
 def test_what_a_critic_and_steps_log_has_charts():

@@ -57,6 +57,7 @@ def sample_episode(iteration: int, index: int, error: float, k: int) -> dict[str
         grown = [continue_from(value, chain[c:], error, rng) for _ in range(k)]
         vines.append([("".join(g), reward_of(g, f, gold), f) for g, f in grown])
     values = [sum(r for _, r, _ in vine) / k for vine in vines]
+    errors = [math.sqrt((v * (1 - v) * k + 0.1) / (k + 1) / k) for v in values]
     steps = []
     for c, line in enumerate(lines):
         after = values[c + 1] if c + 1 < len(lines) else 0.0
@@ -64,7 +65,7 @@ def sample_episode(iteration: int, index: int, error: float, k: int) -> dict[str
         kept = vines[c] if index % 2 == 0 else []
         steps.append(
             {"text": line, "value": values[c], "value_after": after, "count": k}
-            | {"advantage": earned + after - values[c]}
+            | {"advantage": earned + after - values[c], "error": errors[c]}
             | {"continuations": [{"text": t, "reward": r, "finish": f} for t, r, f in kept]}
         )
     return {

@@ -17,7 +17,12 @@ from vinejax.runtime.display import format_duration
 from vinejax.runtime.workdir import flatten_names, write_atomic
 
 MAX_BYTES = 4_500_000
-FACTS = (("method", "method"), ("model.path", "model"), ("values.k", "K"), ("seed", "seed"))
+FACTS = (
+    ("method", "method"),
+    ("model.path", "model"),
+    ("values.k", "continuations per state (K)"),
+    ("seed", "seed"),
+)
 
 
 class End(NamedTuple):
@@ -61,7 +66,7 @@ def render_page(run: Run) -> str:
         "facts": header_facts(run.config),
         "settings": resolved_settings(run.config),
         "headline": headline(run.records, time),
-        "charts": curves.charts(run.records),
+        "charts": curves.charts(run.records, temperatures(run.config)),
         "time": time,
         "bench": bench,
         "comparison": comparison,
@@ -125,6 +130,13 @@ def resolved_settings(config: JsonObject) -> list[tuple[str, str]]:
     if config.get("git_revision"):
         flat.append(("git revision", text.clip(config["git_revision"], 80).text))
     return flat
+
+
+def temperatures(config: JsonObject) -> tuple[str, str] | None:
+    """The temperatures of training and evaluation as text; None if one of them is not recorded."""
+    flat = dict(_printable(config.get("config")))
+    found = [flat.get(name, "") for name in ("sample.temperature", "eval.temperature")]
+    return (found[0], found[1]) if all(found) else None
 
 
 def header_facts(config: JsonObject) -> list[tuple[str, str]]:

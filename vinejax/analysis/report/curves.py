@@ -12,6 +12,7 @@ from vinejax.analysis.report import axes, text
 from vinejax.analysis.report.read import Record
 
 MAX_COLUMNS = 120
+PASS_STYLES = 4  # classes of the template, `pass-1` and on; further curves begin anew
 
 
 class Curve(NamedTuple):
@@ -19,7 +20,7 @@ class Curve(NamedTuple):
 
     key: str
     label: str
-    style: str = "main"  # a class of the template: main, second, third, fourth, mark
+    style: str = "main"  # a class of the template: main, second, mark, pass-1 to pass-4, majority
     stage: str = "train"
     band: bool = False
 
@@ -89,26 +90,41 @@ class Chart(NamedTuple):
         return {axes.HERO: "hero", axes.SIDE: "side"}.get(self.spec.size, "small")
 
 
-def charts(records: list[Record]) -> list[Chart]:
-    """Every chart of the page that has points, in reading order."""
+def charts(records: list[Record], temperatures: tuple[str, str] | None = None) -> list[Chart]:
+    """Every chart of the page that has points, in reading order.
+
+    `temperatures` are those of training and of evaluation, which the chart of accuracy explains.
+    """
     names = {name for record in records for name in record.values}
-    heroes = [_accuracy(names, size) for size in (axes.HERO, axes.SIDE)]
+    heroes = [_accuracy(names, size, temperatures) for size in (axes.HERO, axes.SIDE)]
     drawn = [draw_chart(spec, records) for spec in [*heroes, *_HEALTH]]
     return [c for c in drawn if c is not None]
 
 
-def _accuracy(names: set[str], size: axes.Size) -> Spec:
+def _accuracy(names: set[str], size: axes.Size, temperatures: tuple[str, str] | None) -> Spec:
     """Training reward and every logged pass@k and maj@k; pass@1 with its interval."""
     curves = [Curve("reward/mean", "training reward", "second")]
     matches = (re.fullmatch(r"eval/(pass|maj)_at_(\d+)", name) for name in names)
+    others = 0  # curves of pass@k with k > 1
     for is_majority, k in sorted((m[1] == "maj", int(m[2])) for m in matches if m):
         word = "maj" if is_majority else "pass"
-        style = "fourth" if is_majority else "third"
-        if is_main := (word, k) == ("pass", 1):
-            style = "main"
+        style = "majority" if is_majority else "main"
+        is_main = (word, k) == ("pass", 1)
+        if not is_main and not is_majority:
+            style = f"pass-{others % PASS_STYLES + 1}"
+            others += 1
         curves.append(Curve(f"eval/{word}_at_{k}", f"{word}@{k}", style, "eval", band=is_main))
     curves.append(Curve("test/pass_at_1", "test pass@1", "mark", "test", True))
-    note = "band and whiskers: 95% bootstrap interval"
+    note = "band of pass@1 and whiskers of the test: 95% bootstrap interval"
+    if any(name.startswith("eval/maj_at_") for name in names):
+        note += (
+            ". pass@k: some of k answers is right; maj@k: the most frequent of k answers is right"
+        )
+    if temperatures is not None and len(set(temperatures)) > 1:
+        note += (
+            f". Training samples at temperature {temperatures[0]}, the other curves at"
+            f" {temperatures[1]}, so they differ for one policy"
+        )
     return Spec("Accuracy", tuple(curves), note, floor=0.0, top=1.0, size=size)
 
 
@@ -117,7 +133,7 @@ def _single(title: str, key: str, note: str, stage: str = "train", **options) ->
 
 
 def _mean_and_max(title: str, key: str, largest: str, note: str, log: bool = False) -> Spec:
-    curves = (Curve(f"{key}/mean", "mean"), Curve(f"{key}/max", largest, "third"))
+    curves = (Curve(f"{key}/mean", "mean"), Curve(f"{key}/max", largest, "pass-1"))
     return Spec(title, curves, note, log)
 
 
@@ -126,14 +142,24 @@ _HEALTH = (
     _single("Critic's value", "critic/value", "V(s), mean over tokens"),
     _single("Critic's error", "critic/error", "squared, of value to return"),
     _single("Step rewards", "reward/steps", "sum over a solution, mean"),
-    _single("Problems without signal", "frac_reward_zero_std", "share with all rewards equal"),
-    _single("Entropy", "actor/entropy", "nats per token"),
-    _single("KL to the reference", "actor/kl", "nats per token"),
-    _single("Clip fraction", "actor/clip_frac", "share of tokens with a clipped ratio"),
+    _single(
+        "Problems without signal",
+        "frac_reward_zero_std",
+        "share whose solutions all have the same reward",
+    ),
+    _single("Entropy", "actor/entropy", "nats per token; 0 where the policy has no doubt"),
+    _single("KL to the reference", "actor/kl", "nats per token; how far the policy has moved"),
+    _single(
+        "Clip fraction", "actor/clip_frac", "share of tokens whose ratio to the sampler is clipped"
+    ),
     _single("Gradient norm", "actor/grad_norm", "before clipping"),
     _single("Policy loss", "actor/loss", "not a measure of progress", floor=None),
     _mean_and_max(
-        "Sampler against scorer", "rollout/logprob_diff", "largest", "log-probabilities", log=True
+        "Sampler against scorer",
+        "rollout/logprob_diff",
+        "largest",
+        "difference of a token’s log-probability; rounding alone is far below 1",
+        log=True,
     ),
     _mean_and_max("Response length", "response_length", "longest", "tokens"),
     _single("Cut responses", "response_length/clip_ratio", "share that reached the token budget"),

@@ -20,6 +20,15 @@ def clip(text: object, limit: int) -> Clipped:
     return Clipped(printable(full[:limit]), max(0, len(full) - limit))
 
 
+def trimmed(clipped: Clipped) -> Clipped:
+    """Without the empty lines around it; a text of nothing else stays as it is.
+
+    The step rule `newline` puts the line end that parts two steps at the end or the start of each.
+    """
+    bare = clipped.text.lstrip("\n") if clipped.hidden else clipped.text.strip("\n")
+    return clipped._replace(text=bare) if bare.strip() else clipped
+
+
 def printable(text: str) -> str:
     """Replaces characters that are invisible, reorder text or do not encode by visible symbols."""
     return _UNUSUAL.sub(_pictures, text)

@@ -1,6 +1,7 @@
 """The chart of an iteration's time: one stacked bar per iteration, one colour per phase."""
 
 import math
+import statistics
 from typing import NamedTuple
 
 from vinejax.analysis.report import axes, curves, text
@@ -17,11 +18,20 @@ class PhaseView(NamedTuple):
     share: float
 
 
+class Cut(NamedTuple):
+    """A bar that is higher than the plot: the place of its top, and its seconds as text."""
+
+    x: float
+    width: float
+    seconds: str
+
+
 class TimeChart(NamedTuple):
     frame: axes.Frame
     phases: list[PhaseView]
     hovers: list[curves.Hover]
     total: float  # seconds
+    cuts: list[Cut]
 
 
 def time_chart(records: list[Record]) -> TimeChart | None:
@@ -33,7 +43,9 @@ def time_chart(records: list[Record]) -> TimeChart | None:
     groups = curves.column_groups(sorted(rows))
     means = [[sum(rows[i][p] for i in g) / len(g) for p in range(len(PHASES))] for g in groups]
     margin = 0.5 if len(groups) > 1 else 2.5  # a single bar would fill the plot
-    frame = axes.fit_frame(sorted(rows), (0.0, max(map(sum, means))), axes.SIDE, margin=margin)
+    heights = [sum(mean) for mean in means]
+    top = highest_shown(heights)
+    frame = axes.fit_frame(sorted(rows), (0.0, top), axes.SIDE, margin=margin)
     totals = [sum(row[p] for row in rows.values()) for p in range(len(PHASES))]
     total = sum(totals)
     phases = [
@@ -41,7 +53,22 @@ def time_chart(records: list[Record]) -> TimeChart | None:
         for p, name in enumerate(PHASES)
     ]
     hovers = [_hover(frame, g, m) for g, m in zip(groups, means, strict=True)]
-    return TimeChart(frame, [p for p in phases if p.share], hovers, total)
+    cuts = [
+        Cut(*_column(frame, group), text.three_digits(height))
+        for group, height in zip(groups, heights, strict=True)
+        if height > frame.y_range[1]
+    ]
+    return TimeChart(frame, [p for p in phases if p.share], hovers, total, cuts)
+
+
+def highest_shown(heights: list[float]) -> float:
+    """The height that the axis reaches to: that of the highest bar which is no outlier.
+
+    An iteration that compiles takes many times as long as the others and would flatten them. Bars
+    of more than three times the median are outliers if they are at most a fifth of all bars.
+    """
+    usual = [height for height in heights if height <= 3 * statistics.median(heights)]
+    return max(usual) if 5 * (len(heights) - len(usual)) <= len(heights) else max(heights)
 
 
 def _seconds(record: Record) -> list[float]:
@@ -53,7 +80,7 @@ def _bars(frame: axes.Frame, groups: list[list[int]], means: list[list[float]], 
     for group, mean in zip(groups, means, strict=True):
         below, above = math.fsum(mean[:phase]), math.fsum(mean[: phase + 1])
         left, width = _column(frame, group)
-        low, high = frame.y(below), frame.y(above)
+        low, high = frame.y(below), max(frame.top, frame.y(above))
         if low > high:
             drawn.append(f"M{left:g} {low:g}V{high:g}h{width:g}V{low:g}z")
     return "".join(drawn)

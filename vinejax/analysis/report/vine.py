@@ -9,6 +9,7 @@ import dataclasses
 from typing import NamedTuple
 
 from vinejax.analysis.report import rows, text
+from vinejax.analysis.report.choice import choose_episodes, count_open
 from vinejax.analysis.report.read import JsonObject, finite_number
 from vinejax.types import CORRECT_REWARD
 
@@ -30,6 +31,9 @@ LIMITS = (
     Limits(16, 30, 9, 800, 240),
     Limits(8, 16, 4, 200, 120),
 )
+
+
+SHARES = {"half": 0.5, "quarter": 0.25}  # of the largest |A| of the page; filters of solutions
 
 
 class VerdictView(NamedTuple):
@@ -68,6 +72,7 @@ class Step:
     reused: int  # of these, those of samples that only passed through the state
     error: str  # standard error of V(s)
     advantage: str
+    advantage_error: str  # standard error of the advantage
     side: str  # pos, neg or zero
     strength: float  # |advantage| on the page's scale, 0 to 1
     start: float | None
@@ -81,8 +86,15 @@ class Step:
 
 
 class Solution(NamedTuple):
-    """One episode; `low` and `high` are its smallest and largest advantage."""
+    """One episode; `low` and `high` are its smallest and largest advantage.
 
+    `name` is that of the solution in a link to it. `kinds` are the CSS classes that the page's
+    filters look for: its problem's, right or wrong, those of `SHARES` that its credit reaches, and
+    certain where some advantage is beyond two of its errors.
+    """
+
+    name: str
+    kinds: str
     problem_id: str
     question: text.Clipped
     answer: text.Clipped
@@ -96,6 +108,7 @@ class Solution(NamedTuple):
     low: str
     high: str
     end: float | None
+    unfolds: bool
 
 
 class Scale(NamedTuple):
@@ -123,6 +136,8 @@ class CreditView(NamedTuple):
     has_advantages: bool
     is_by_step: bool  # the steps of a solution can have different advantages
     has_rewards: bool  # some step has a reward of its own that is not 0
+    has_errors: bool  # some advantage has a standard error
+    unfolds: bool  # some continuations were kept
 
 
 class Terms(NamedTuple):
@@ -138,8 +153,16 @@ class Iteration(NamedTuple):
 
     iteration: int
     solutions: list[Solution]
+    num_open: int  # solutions, from the first on, that are shown opened
     num_episodes: int
     mean_reward: float | None
+
+
+class Choice(NamedTuple):
+    """An option of a filter: the CSS class that the solutions shown have, and its words."""
+
+    kind: str
+    label: str
 
 
 class VineView(NamedTuple):
@@ -148,6 +171,8 @@ class VineView(NamedTuple):
     iterations: list[Iteration]
     scale: Scale
     credit: CreditView
+    sizes: list[Choice]
+    problems: list[Choice]
 
 
 def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView | None:
@@ -157,37 +182,22 @@ def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView
     if not shown:
         return None
     terms = Terms(_scale(shown), _credit(shown), limits)
+    problems = {name: f"p{i}" for i, name in enumerate(dict.fromkeys(map(_problem, shown)))}
     iterations = []
     for i, picked in chosen.items():
         rewards = [r for e in episodes[i] if (r := finite_number(e.get("reward"))) is not None]
         mean = sum(rewards) / len(rewards) if rewards else None
-        solutions = [_solution(episode, terms) for episode in picked]
-        iterations.append(Iteration(i, solutions, len(episodes[i]), mean))
-    return VineView(iterations, terms.scale, terms.credit)
-
-
-def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
-    """The `count` episodes whose advantages differ most between steps, in this order.
-
-    Up to half of them are chosen from the episodes whose continuations were kept, which can be
-    unfolded. No solution is repeated while there are others.
-    """
-
-    def unfolds(episode: JsonObject) -> bool:
-        return any(step.get("continuations") for step in rows.steps_of(episode))
-
-    ranked = sorted(episodes, key=lambda e: (rows.width_of(e), unfolds(e)), reverse=True)
-    first: dict[str, JsonObject] = {}
-    repeats = []
-    for episode in ranked:
-        if first.setdefault(rows.identity_of(episode), episode) is not episode:
-            repeats.append(episode)
-    preferred = [*first.values(), *repeats]
-    kept = {id(e) for e in [e for e in preferred if unfolds(e)][: count // 2]}
-    for episode in preferred:
-        if len(kept) < count:
-            kept.add(id(episode))
-    return [e for e in ranked if id(e) in kept]
+        places = {id(episode): place for place, episode in enumerate(episodes[i])}
+        solutions = [
+            _solution(e, terms, f"s{i}-{places[id(e)]}", problems[_problem(e)]) for e in picked
+        ]
+        iterations.append(Iteration(i, solutions, count_open(picked), len(episodes[i]), mean))
+    labels = {_problem(e): text.clip(e.get("question"), 60).text for e in shown}
+    choices = [
+        Choice(kind, labels[name].replace("\n", " ").strip() or text.clip(name, 60).text)
+        for name, kind in problems.items()
+    ]
+    return VineView(iterations, terms.scale, terms.credit, _sizes(terms), choices)
 
 
 def least_size(episodes: list[JsonObject], limits: Limits) -> int:
@@ -225,10 +235,39 @@ def _credit(episodes: list[JsonObject]) -> CreditView:
         has_advantages=any(map(rows.advantages_of, episodes)),
         is_by_step=any(rows.width_of(episode) > 0 for episode in episodes),
         has_rewards=any(map(rows.has_step_rewards, episodes)),
+        has_errors=any(map(rows.certainty_of, episodes)),
+        unfolds=any(map(rows.unfolds, episodes)),
     )
 
 
-def _solution(episode: JsonObject, terms: Terms) -> Solution:
+def _problem(episode: JsonObject) -> str:
+    return str(episode.get("problem_id"))
+
+
+def _sizes(terms: Terms) -> list[Choice]:
+    """The filters of credit: beyond its error, and from parts of the page's largest on."""
+    if not terms.credit.has_advantages:
+        return []
+    found = (
+        [Choice("certain", "some |A| beyond 2 of its errors")] if terms.credit.has_errors else []
+    )
+    for kind, share in SHARES.items():
+        found.append(Choice(kind, f"some |A| from {terms.scale.advantage * share:.2f} on"))
+    return found
+
+
+def _kinds(episode: JsonObject, steps: list[rows.StepRow], terms: Terms, problem: str) -> str:
+    reward = finite_number(episode.get("reward"))
+    kinds = [problem, "right" if reward is not None and reward >= CORRECT_REWARD else "wrong"]
+    largest = max(map(abs, rows.advantages_of(episode)), default=-1.0)
+    kinds += [kind for kind, share in SHARES.items() if largest >= share * terms.scale.advantage]
+    sure = (s for s in steps if s.advantage and s.advantage_error is not None)
+    if any(abs(s.advantage or 0.0) > 2 * (s.advantage_error or 0.0) for s in sure):
+        kinds.append("certain")
+    return " ".join(kinds)
+
+
+def _solution(episode: JsonObject, terms: Terms, name: str, problem: str) -> Solution:
     steps = rows.read_steps(episode)
     reward = finite_number(episode.get("reward"))
     limits = terms.limits
@@ -236,6 +275,8 @@ def _solution(episode: JsonObject, terms: Terms) -> Solution:
     advantages = rows.advantages_of(episode)
     question, prompt = episode.get("question"), episode.get("prompt")
     return Solution(
+        name=name,
+        kinds=_kinds(episode, steps, terms, problem),
         problem_id=text.clip(episode.get("problem_id"), 80).text,
         question=text.clip(question, limits.step_characters),
         answer=text.clip(episode.get("answer"), limits.step_characters),
@@ -249,6 +290,7 @@ def _solution(episode: JsonObject, terms: Terms) -> Solution:
         low=text.two_decimals(min(advantages, default=None), signed=True),
         high=text.two_decimals(max(advantages, default=None), signed=True),
         end=terms.scale.place(steps[-1].end if steps else reward),
+        unfolds=any(step.leaves for step in shown),
     )
 
 
@@ -260,11 +302,10 @@ def _step(index: int, step: rows.StepRow, num_steps: int, terms: Terms) -> Step:
     if advantage:
         side = "pos" if advantage > 0 else "neg"
     count = int(finite_number(step.raw.get("count")) or 0)
-    error = finite_number(step.raw.get("error"))
     continuations = rows.continuations_of(step.raw)
     return Step(
         number=index + 1,
-        text=text.clip(step.raw.get("text"), limits.step_characters),
+        text=text.trimmed(text.clip(step.raw.get("text"), limits.step_characters)),
         value=text.two_decimals(step.value),
         after=text.three_digits(step.after) if is_last else text.two_decimals(step.after),
         reward=text.tick_label(step.reward) if credit.has_rewards else "",
@@ -272,8 +313,9 @@ def _step(index: int, step: rows.StepRow, num_steps: int, terms: Terms) -> Step:
         is_filled=credit.values_by == "continuations" and not count,
         count=count,
         reused=int(finite_number(step.raw.get("reused")) or 0),
-        error="" if error is None or not count else text.two_decimals(error),
+        error=_error(step.error),
         advantage=text.two_decimals(step.advantage, signed=True),
+        advantage_error="" if step.advantage is None else _error(step.advantage_error),
         side=side,
         strength=round(min(1.0, abs(advantage) / scale.advantage), 3),
         start=scale.place(step.start),
@@ -289,4 +331,9 @@ def _leaf(raw: JsonObject, terms: Terms) -> Leaf:
     verdict = verdict_of(reward, finish == "length")
     if terms.credit.has_rewards:  # a return, which does not tell whether the answer is right
         verdict = VerdictView("return", "", text.tick_label(reward))
-    return Leaf(verdict, text.clip(raw.get("text"), terms.limits.continuation_characters), finish)
+    said = text.trimmed(text.clip(raw.get("text"), terms.limits.continuation_characters))
+    return Leaf(verdict, said, finish)
+
+
+def _error(value: float | None) -> str:
+    return "" if value is None else text.two_decimals(value)
