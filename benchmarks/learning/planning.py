@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from records import Record, key_of
-from variants import LONGER, SIZES, TASKS, VARIANTS, Experiment, Fields, Trial
+from variants import LONGER, SIZES, TASKS, TRIES, VARIANTS, Experiment, Fields, Trial
 
-PARTS = ("seconds", "sweep", "comparison", "dose")
+PARTS = ("seconds", "sweep", "comparison", "dose", "tries")
 FIRST_TRIAL = Trial(1.0, 1e-4)  # the settings under which seconds are measured
 Seconds = Mapping[tuple[str, str], float]  # of an iteration, by (task, variant)
 
@@ -31,8 +31,8 @@ class Planned(NamedTuple):
 def plan(experiment: Experiment, records: list[Record]) -> list[Planned]:
     """All runs, in the order in which they are made.
 
-    Those of the comparison and of dose and response have the settings that the sweep in `records`
-    found best, and the longer variants as many iterations as the seconds in `records` say.
+    Those after the sweep have the settings that the sweep in `records` found best, and the longer
+    variants and a try's baseline as many iterations as the seconds in `records` say.
     """
     seconds = measured_seconds(experiment, records)
     best = {
@@ -45,6 +45,7 @@ def plan(experiment: Experiment, records: list[Record]) -> list[Planned]:
         *_sweep_runs(experiment),
         *_comparison_runs(experiment, best, seconds),
         *_dose_runs(experiment, best),
+        *_try_runs(experiment, best, seconds),
     ]
 
 
@@ -121,6 +122,11 @@ def _seconds_runs(experiment: Experiment) -> Iterator[Planned]:
             overrides |= {"eval.every": 0, "eval.problems": 8}
             config, seed = TASKS[task].config, experiment.seconds_seed
             yield Planned("seconds", task, config, variant, seed, overrides)
+    for name in experiment.tries:
+        for variant in (experiment.try_variant, experiment.try_baseline):
+            overrides = _overrides(experiment, experiment.try_task, variant, FIRST_TRIAL)
+            overrides |= {"eval.every": 0, "eval.problems": 8, **TRIES[name]}
+            yield _try_run(experiment, "seconds", name, variant, experiment.seconds_seed, overrides)
 
 
 def _comparison_runs(
@@ -150,10 +156,14 @@ def equal_seconds(experiment: Experiment, task: str, longer: str, seconds: Secon
     None if the seconds of one of the two are not measured.
     """
     base, as_long_as = LONGER[longer]
-    if not {(task, base), (task, as_long_as)} <= seconds.keys():
+    return _as_long_as(experiment, seconds.get((task, base)), seconds.get((task, as_long_as)))
+
+
+def _as_long_as(experiment: Experiment, own_s: float | None, other_s: float | None) -> int | None:
+    """Iterations of `own_s` seconds that last as long as those of the plan of `other_s` seconds."""
+    if own_s is None or other_s is None:
         return None
-    ratio = seconds[task, as_long_as] / seconds[task, base]
-    return max(experiment.iterations, math.ceil(experiment.iterations * ratio))
+    return max(experiment.iterations, math.ceil(experiment.iterations * other_s / own_s))
 
 
 def _dose_runs(
@@ -169,3 +179,36 @@ def _dose_runs(
                 trial = best[task, variant]
                 overrides = trial and _overrides(experiment, task, variant, trial)
                 yield Planned("dose", task, f"{file}:{dose}", variant, seed, overrides)
+
+
+def tried(variant: str, name: str) -> str:
+    """How a variant is called in the records of a try."""
+    return f"{variant}/{name}"
+
+
+def _try_run(
+    experiment: Experiment,
+    part: str,
+    name: str,
+    variant: str,
+    seed: int,
+    overrides: Fields | None,
+) -> Planned:
+    task = experiment.try_task
+    return Planned(part, task, TASKS[task].config, tried(variant, name), seed, overrides)
+
+
+def _try_runs(
+    experiment: Experiment, best: Mapping[tuple[str, str], Trial | None], seconds: Seconds
+) -> Iterator[Planned]:
+    task, pair = experiment.try_task, (experiment.try_variant, experiment.try_baseline)
+    for seed in experiment.try_seeds:
+        for name in experiment.tries:
+            own_s, baseline_s = (seconds.get((task, tried(variant, name))) for variant in pair)
+            longer = _as_long_as(experiment, baseline_s, own_s)
+            for variant, iterations in zip(pair, (experiment.iterations, longer), strict=True):
+                trial, overrides = best[task, variant], None
+                if trial and iterations:
+                    overrides = _overrides(experiment, task, variant, trial) | TRIES[name]
+                    overrides |= _length(experiment, iterations)
+                yield _try_run(experiment, "tries", name, variant, seed, overrides)

@@ -49,6 +49,7 @@ def page(found: Outcomes, findings: str, figures: list[str]) -> str:
     lines += sections.dose_response(found)
     if "dose" in figures:
         lines += [_figure("dose", "Gain in test accuracy against the number of free steps"), ""]
+    lines += sections.tries(found)
     lines += sections.sweep(found)
     if found.seconds:
         lines += sections.seconds(found)

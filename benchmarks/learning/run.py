@@ -177,12 +177,13 @@ def wanted(
 def expected_s(run: Planned, records: list[Record]) -> float:
     """Seconds that a run will take: the median of the runs that are most like it.
 
-    For a longer variant whose runs are not known, those of its base in proportion to iterations.
+    For a longer variant or a try whose runs are not known, those of its base in proportion to
+    iterations.
     """
-    longer, scale = LONGER.get(run.variant), 1.0
+    base = LONGER[run.variant].base if run.variant in LONGER else run.variant.partition("/")[0]
     kinds = [(run.part, run.config, run.variant), (None, run.config, run.variant)]
-    if longer is not None and run.overrides is not None:
-        kinds.append((None, run.config, longer.base))
+    if base != run.variant and run.overrides is not None:
+        kinds.append((None, run.config, base))
     kinds += [(None, None, run.variant), (None, run.config, None), (None, None, None)]
     for part, config, variant in kinds:
         alike = [
@@ -193,7 +194,8 @@ def expected_s(run: Planned, records: list[Record]) -> float:
             and variant in (None, x["variant"])
         ]
         if alike:
-            if longer is not None and run.overrides is not None and variant == longer.base:
+            scale = 1.0
+            if base != run.variant and run.overrides is not None and variant == base:
                 scale = run.overrides["iterations"] / alike[0]["iterations"]
             return scale * statistics.median(x["clock_s"] for x in alike)
     return GUESS_S

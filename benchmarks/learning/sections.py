@@ -13,8 +13,9 @@ from outcomes import (
     mean_improvement,
     sweep_scores,
 )
+from planning import tried
 from records import Record
-from variants import BASELINES, LONGER, SIZES, TASKS, VARIANTS, Trial
+from variants import BASELINES, LONGER, SIZES, TASKS, TRIES, VARIANTS, Trial
 
 from vinejax.analysis.statistics import Estimate, iqm_interval
 
@@ -67,7 +68,8 @@ def what_was_run(found: Outcomes) -> list[str]:
     lines += _counted("command", (f"`{record['command']}`" for record in all_records))
     sizes = ", ".join(f"`{name}={value}`" for name, value in SIZES.items())
     iterations = found.experiment.iterations
-    lines += [f"Every run has {iterations} iterations, the longer ones excepted, and {sizes}.", ""]
+    lines += [f"Every run has {iterations} iterations, the longer ones excepted, and {sizes}"]
+    lines += ["where nothing else is said.", ""]
     tasks = [[name, f"`configs/{TASKS[name].config}`"] for name in found.experiment.tasks]
     lines += table(["task", "config, with its number of free steps after the colon"], tasks)
     rows = []
@@ -233,6 +235,34 @@ def dose_response(found: Outcomes) -> list[str]:
 def dose_group(found: Outcomes, dose: int, variant: str) -> Group | None:
     file = TASKS[found.experiment.dose_task].config.partition(":")[0]
     return found.find("dose", f"{file}:{dose}", variant)
+
+
+def tries(found: Outcomes) -> list[str]:
+    """What was tried besides, at equal seconds."""
+    experiment = found.experiment
+    own_name, other_name = experiment.try_variant, experiment.try_baseline
+    config, rows = TASKS[experiment.try_task].config, []
+    for name in experiment.tries:
+        own, other = (found.find("tries", config, tried(x, name)) for x in (own_name, other_name))
+        versus = own and other and at_equal(own, other, "seconds")
+        if not (own and other and versus):
+            continue
+        fields = ", ".join(f"`{field}={value}`" for field, value in TRIES[name].items())
+        lengths = [f"{x.runs[0]['iterations']} of {x.seconds:.3f} s" for x in (own, other)]
+        accuracies = [percent(versus.own), percent(versus.other), chance(versus.improvement)]
+        rows.append([fields, str(len(own.runs)), *lengths, *accuracies])
+    if not rows:
+        return []
+    baseline = NAMES[other_name]
+    lines = [f"## Tried besides: {own_name} and {baseline} at equal seconds", ""]
+    lines += [
+        f"On {experiment.try_task}, with the settings of the comparison but for those in the first",
+        f"column, which both get; {baseline} for as many iterations as last as long.",
+        "",
+    ]
+    header = ["settings", "seeds", f"iterations of {own_name}", f"of {baseline}"]
+    header += [own_name, baseline, f"P(better than {baseline})"]
+    return lines + table(header, rows)
 
 
 def sweep(found: Outcomes) -> list[str]:

@@ -63,6 +63,16 @@ LONGER = {
 
 BASELINES = ("grpo", "rloo")  # variants that all others are compared with
 
+# What is tried besides, at equal seconds: fields that one variant and its baseline both get.
+TRIES: dict[str, Fields] = {
+    "rate_half": {"optimizer.learning_rate": 3e-4},
+    "rate_double": {"optimizer.learning_rate": 1.2e-3},
+    "epochs_1": {"ppo.epochs": 1},
+    "epochs_4": {"ppo.epochs": 4},
+    "episodes_8": {"rollout.prompts": 2, "ppo.minibatch": 8},
+    "episodes_64": {"rollout.prompts": 16, "ppo.minibatch": 64},
+}
+
 
 class Trial(NamedTuple):
     """One point of the sweep, the same points for every variant and task."""
@@ -73,7 +83,7 @@ class Trial(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """What is run, in four parts: the sweep, the comparison, dose and response, and seconds."""
+    """What is run, in parts: the sweep, the comparison, dose and response, tries, and seconds."""
 
     tasks: tuple[str, ...] = tuple(TASKS)
     variants: tuple[str, ...] = tuple(VARIANTS)
@@ -90,6 +100,13 @@ class Experiment:
     doses: tuple[int, ...] = (0, 4, 12, 24)
     dose_variants: tuple[str, ...] = ("bisection", "grpo", "rloo")
     dose_seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
+    # At equal seconds, one variant against one baseline, with their settings of the sweep but for
+    # those of a try.
+    tries: tuple[str, ...] = tuple(TRIES)
+    try_task: str = "bifurcation"
+    try_variant: str = "recommended"
+    try_baseline: str = "grpo"
+    try_seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     seconds_seed: int = 2001
     # Short enough that no task is solved by all variants at the end, and that the plan fits into
     # five hours of two cores: K = 9 at every step of bifurcation takes 4 s an iteration on one.
@@ -108,6 +125,7 @@ QUICK = Experiment(
     sweep_seeds=(1001,),
     seeds=(1, 2, 3),
     doses=(),
+    tries=(),
     iterations=20,
     evaluations=5,
     test_problems=128,

@@ -12,11 +12,16 @@ SECONDS = {"vineppo": 0.4, "grpo": 0.1, "rloo": 0.1}  # of an iteration; else 0.
 TOKENS = {"vineppo": 900, "grpo": 100, "rloo": 100}  # of an iteration; else 300
 
 
+def base_of(variant: str) -> str:
+    """Of a longer variant or a try."""
+    return variant.partition("_seconds")[0].partition("/")[0]
+
+
 def record_of(run: Any, accuracy: float, start: float = START) -> dict[str, Any]:
     """The record of a planned run whose accuracy rises linearly from `start` to `accuracy`."""
     fields = run.overrides
     assert fields is not None
-    base = run.variant.partition("_seconds")[0]
+    base = base_of(run.variant)
     if run.part == "seconds":
         seconds = SECONDS.get(base, 0.2)
         timed = {"iterations": 40, "seconds": seconds, "low": seconds, "high": 2 * seconds}

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.learning_records import record_of, recorded
+from helpers.learning_records import base_of, record_of, recorded
 from helpers.paths import CONFIGS, REPO
 
 from vinejax.bench.estimators import ESTIMATORS
@@ -43,6 +43,9 @@ def small(learning) -> Any:
         seeds=(1, 2, 3),
         doses=(0, 12),
         dose_seeds=(1, 2),
+        tries=("epochs_1",),
+        try_variant="bisection",
+        try_seeds=(1, 2, 3),
         iterations=40,
         evaluations=10,
     )
@@ -50,8 +53,7 @@ def small(learning) -> Any:
 
 def accuracy(run: Any) -> float:
     """Known numbers: on the control all variants are alike, and seed s adds s percent."""
-    base = run.variant.partition("_seconds")[0]
-    level = 0.5 if run.task == "arithmetic" else GAINS[base]
+    level = 0.5 if run.task == "arithmetic" else GAINS[base_of(run.variant)]
     if run.config.endswith(":0"):
         level = 0.5  # without free steps there is no gain
     is_best = run.overrides["kl.coef"] == 1e-2 and run.overrides["optimizer.learning_rate"] == 6e-4
@@ -115,6 +117,12 @@ def test_the_comparison_has_the_settings_that_the_sweep_found(learning, small, r
     assert (iterations["grpo"], iterations["vineppo"]) == (40, 40)
     assert iterations["grpo_seconds"] == iterations["rloo_seconds"] == 160
     assert iterations["grpo_seconds_bisection"] == 80
+    # A try's baseline lasts as long as its variant; all but the try is as in the comparison.
+    tried = {run.variant: run for run in planning.plan(small, records) if run.part == "tries"}
+    lengths = {name: run.overrides["iterations"] for name, run in tried.items()}
+    assert lengths == {"bisection/epochs_1": 40, "grpo/epochs_1": 80}
+    plain = next(x for x in chosen if (x.task, x.variant) == ("bifurcation", "bisection"))
+    assert tried["bisection/epochs_1"].overrides == plain.overrides | {"ppo.epochs": 1}
     # Without one run of a sweep, its comparison and doses are not known.
     lacking = [r for r in records if not (r["part"] == "sweep" and r["variant"] == "rloo")]
     unknown = {run.variant for run in planning.plan(small, lacking) if run.overrides is None}
@@ -203,6 +211,8 @@ def test_the_time_of_a_run_is_that_of_the_runs_most_like_it(learning, small, rec
     assert expected("vineppo", known) == 90.0
     assert expected("grpo_seconds", known) == 20.0 * 160 / 40
     assert expected("bisection", known[:1]) == known[0]["clock_s"]
+    one = {run.variant: run for run in planned if run.part == "tries"}
+    assert expected("grpo/epochs_1", known) == 20.0 * 80 / 40
 
 
 def test_a_second_call_waits_for_its_turn(learning, tmp_path):
@@ -229,7 +239,9 @@ def test_every_planned_configuration_is_valid(learning):
     of_seconds = [run for run in planned if run.part == "seconds"]
     for run in of_seconds:
         cfg = learning.one_run.config_of(run._asdict(), "")
-        assert (cfg.seed, cfg.rollout.prompts * cfg.rollout.per_prompt) == (run.seed, 16)
+        episodes = run.variant.partition("/episodes_")[2] or 16
+        assert (cfg.seed, cfg.rollout.prompts * cfg.rollout.per_prompt) == (run.seed, int(episodes))
+        assert cfg.ppo.minibatch == int(episodes)  # one update an epoch
         assert cfg.method == run.overrides["method"]
 
 
@@ -254,6 +266,7 @@ def test_the_page_has_the_known_numbers(measured):
     assert "| 0 | 51.5% (51.0 to 52.0) |" in text and "| 0.0 (" not in text
     assert "| 12 | 66.5% (66.0 to 67.0) | 51.5% (51.0 to 52.0) | 51.5%" in text
     assert "+15.0 (+14.0 to +16.0)" in text
+    assert "| `ppo.epochs=1` | 3 | 40 of 0.200 s | 80 of 0.100 s | 67.0% (66.0 to 68.0) |" in text
     assert "| bisection | 3 |" in other and "**" in text
     assert f"`{'c' * 40}`" in text and "Test CPU, 2 cores, 8 GiB" in text
 
