@@ -107,6 +107,7 @@ def equal_episodes(found: Outcomes) -> list[str]:
     lines += [
         "Test accuracy of the last policy: interquartile mean over seeds, with 95% intervals of a",
         "stratified bootstrap; and the probability that a run is better than one of the baseline.",
+        "Runs that end below the start have mostly lost the format and solve nothing any more.",
         "",
     ]
     against = [f"P(better than {NAMES[name]})" for name in BASELINES]
@@ -118,20 +119,24 @@ def equal_episodes(found: Outcomes) -> list[str]:
                 versus = [_end_cell(found, group, baseline) for baseline in BASELINES]
                 tokens = statistics.median(run["curve"]["tokens"][-1] for run in group.runs)
                 test = percent(iqm_interval([group.test]))
-                rows.append([variant, str(len(group.runs)), test, *versus, f"{tokens:,.0f}"])
-        header = ["variant", "seeds", "test accuracy", *against, "generated tokens, median"]
-        lines += [f"### {task_title(task)}", "", *_start(found, task)]
-        lines += table(header, rows) if rows else [NONE, ""]
+                below = str(sum(accuracy < _start(found, task) for accuracy in group.test))
+                row = [variant, str(len(group.runs)), test, *versus, below, f"{tokens:,.0f}"]
+                rows.append(row)
+        header = ["variant", "seeds", "test accuracy", *against, "runs below the start"]
+        header.append("generated tokens, median")
+        lines += [f"### {task_title(task)}", ""]
+        if not rows:
+            lines += [NONE, ""]
+            continue
+        lines += [f"The start solves {_start(found, task):.1%} of the validation problems.", ""]
+        lines += table(header, rows)
     return lines + _over_tasks(found, against)
 
 
-def _start(found: Outcomes, task: str) -> list[str]:
-    """What all runs of the task start from; nothing before the first of them."""
+def _start(found: Outcomes, task: str) -> float:
+    """Validation accuracy of what all runs of the task start from."""
     runs = [run for run in found.used if run["config"] == TASKS[task].config]
-    if not runs:
-        return []
-    accuracy = statistics.fmean(run["curve"]["accuracy"][0] for run in runs)
-    return [f"The start solves {accuracy:.1%} of the validation problems.", ""]
+    return statistics.fmean(run["curve"]["accuracy"][0] for run in runs)
 
 
 def _end_cell(found: Outcomes, group: Group, baseline: str) -> str:

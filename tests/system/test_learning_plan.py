@@ -253,6 +253,7 @@ def test_the_page_has_the_known_numbers(measured):
     # Seeds 1 to 3 add 1, 2 and 3 percent; no score is left out of three, their mean is 2.
     line = "| vineppo | 3 | 72.0% (71.0 to 73.0) | 1.00 (1.00 to 1.00) | 1.00 (1.00 to 1.00) |"
     assert line in other
+    assert f"{line} 0 | 36,000 |" in other  # none below the start
     assert "| vineppo | 3 | 52.0% (51.0 to 53.0) | 0.50 (" in control
     assert "At equal episodes 1.00 (1.00 to 1.00), 3 seeds." in episodes
     # 16 s of both: at the end. In tokens GRPO's longest run ends at 16,000 of VinePPO's 36,000.
