@@ -6,7 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from records import Record, key_of
-from variants import LONGER, SIZES, TASKS, TRIES, VARIANTS, Experiment, Fields, Trial
+from variants import (
+    LONGER,
+    SIZES,
+    TASKS,
+    TRIES,
+    VARIANTS,
+    WARM_UP,
+    Experiment,
+    Fields,
+    Trial,
+)
 
 PARTS = ("seconds", "sweep", "comparison", "dose", "tries")
 FIRST_TRIAL = Trial(1.0, 1e-4)  # the settings under which seconds are measured
@@ -87,11 +97,21 @@ def score(record: Record) -> float:
     return statistics.fmean(late)
 
 
+def iterations_of(experiment: Experiment, task: str) -> int:
+    """Iterations of the runs of a task, the longer ones excepted."""
+    return experiment.iterations or TASKS[task].iterations
+
+
 def _overrides(experiment: Experiment, task: str, variant: str, trial: Trial) -> dict[str, Any]:
-    """The fields that make a run of `experiment.iterations`, all but its seed."""
+    """The fields that make a run, all but its seed."""
+    length = _length(experiment, iterations_of(experiment, task))
+    return {**_settings(task, variant, trial), **WARM_UP, **length}
+
+
+def _settings(task: str, variant: str, trial: Trial) -> dict[str, Any]:
     rate = TASKS[task].learning_rate * trial.rate_factor
     chosen = {"optimizer.learning_rate": float(f"{rate:.6g}"), "kl.coef": trial.kl_coef}
-    return {**SIZES, **VARIANTS[variant], **chosen, **_length(experiment, experiment.iterations)}
+    return {**SIZES, **VARIANTS[variant], **chosen}
 
 
 def _length(experiment: Experiment, iterations: int) -> dict[str, int]:
@@ -116,17 +136,17 @@ def _sweep_runs(experiment: Experiment) -> Iterator[Planned]:
 
 def _seconds_runs(experiment: Experiment) -> Iterator[Planned]:
     """Runs that evaluate next to nothing, under the settings of `FIRST_TRIAL`."""
+    length = _length(experiment, experiment.seconds_iterations)
+    length |= {"eval.every": 0, "eval.problems": 8}
+    seed = experiment.seconds_seed
     for task in experiment.tasks:
         for variant in experiment.variants:
-            overrides = _overrides(experiment, task, variant, FIRST_TRIAL)
-            overrides |= {"eval.every": 0, "eval.problems": 8}
-            config, seed = TASKS[task].config, experiment.seconds_seed
-            yield Planned("seconds", task, config, variant, seed, overrides)
+            overrides = {**_settings(task, variant, FIRST_TRIAL), **length}
+            yield Planned("seconds", task, TASKS[task].config, variant, seed, overrides)
     for name in experiment.tries:
         for variant in (experiment.try_variant, experiment.try_baseline):
-            overrides = _overrides(experiment, experiment.try_task, variant, FIRST_TRIAL)
-            overrides |= {"eval.every": 0, "eval.problems": 8, **TRIES[name]}
-            yield _try_run(experiment, "seconds", name, variant, experiment.seconds_seed, overrides)
+            overrides = {**_settings(experiment.try_task, variant, FIRST_TRIAL), **length}
+            yield _try_run(experiment, "seconds", name, variant, seed, overrides | TRIES[name])
 
 
 def _comparison_runs(
@@ -156,14 +176,15 @@ def equal_seconds(experiment: Experiment, task: str, longer: str, seconds: Secon
     None if the seconds of one of the two are not measured.
     """
     base, as_long_as = LONGER[longer]
-    return _as_long_as(experiment, seconds.get((task, base)), seconds.get((task, as_long_as)))
+    own_s, other_s = seconds.get((task, base)), seconds.get((task, as_long_as))
+    return _as_long_as(iterations_of(experiment, task), own_s, other_s)
 
 
-def _as_long_as(experiment: Experiment, own_s: float | None, other_s: float | None) -> int | None:
-    """Iterations of `own_s` seconds that last as long as those of the plan of `other_s` seconds."""
+def _as_long_as(iterations: int, own_s: float | None, other_s: float | None) -> int | None:
+    """Iterations of `own_s` seconds that last as long as `iterations` of `other_s` seconds."""
     if own_s is None or other_s is None:
         return None
-    return max(experiment.iterations, math.ceil(experiment.iterations * other_s / own_s))
+    return max(iterations, math.ceil(iterations * other_s / own_s))
 
 
 def _dose_runs(
@@ -202,11 +223,12 @@ def _try_runs(
     experiment: Experiment, best: Mapping[tuple[str, str], Trial | None], seconds: Seconds
 ) -> Iterator[Planned]:
     task, pair = experiment.try_task, (experiment.try_variant, experiment.try_baseline)
+    usual = iterations_of(experiment, task)
     for seed in experiment.try_seeds:
         for name in experiment.tries:
             own_s, baseline_s = (seconds.get((task, tried(variant, name))) for variant in pair)
-            longer = _as_long_as(experiment, baseline_s, own_s)
-            for variant, iterations in zip(pair, (experiment.iterations, longer), strict=True):
+            longer = _as_long_as(usual, baseline_s, own_s)
+            for variant, iterations in zip(pair, (usual, longer), strict=True):
                 trial, overrides = best[task, variant], None
                 if trial and iterations:
                     overrides = _overrides(experiment, task, variant, trial) | TRIES[name]

@@ -13,9 +13,9 @@ from outcomes import (
     mean_improvement,
     sweep_scores,
 )
-from planning import tried
+from planning import iterations_of, tried
 from records import Record
-from variants import BASELINES, LONGER, SIZES, TASKS, TRIES, VARIANTS, Trial
+from variants import BASELINES, LONGER, SIZES, TASKS, TRIES, VARIANTS, WARM_UP, Trial
 
 from vinejax.analysis.statistics import Estimate, iqm_interval
 
@@ -66,12 +66,16 @@ def what_was_run(found: Outcomes) -> list[str]:
     lines += _counted("machine", (_machine(record) for record in all_records))
     lines += _counted("commit", (f"`{record['commit']}`" for record in all_records))
     lines += _counted("command", (f"`{record['command']}`" for record in all_records))
-    sizes = ", ".join(f"`{name}={value}`" for name, value in SIZES.items())
-    iterations = found.experiment.iterations
-    lines += [f"Every run has {iterations} iterations, the longer ones excepted, and {sizes}"]
-    lines += ["where nothing else is said.", ""]
-    tasks = [[name, f"`configs/{TASKS[name].config}`"] for name in found.experiment.tasks]
-    lines += table(["task", "config, with its number of free steps after the colon"], tasks)
+    sizes = ", ".join(f"`{name}={value}`" for name, value in {**SIZES, **WARM_UP}.items())
+    lines += [f"Every run has {sizes}, where nothing else is said; those for seconds have no"]
+    lines += ["warm-up of the learning rate.", ""]
+    header = ["task", "config, with its number of free steps after the colon"]
+    header.append("iterations of all but the longer runs")
+    tasks = [
+        [name, f"`configs/{TASKS[name].config}`", str(iterations_of(found.experiment, name))]
+        for name in found.experiment.tasks
+    ]
+    lines += table(header, tasks)
     rows = []
     for name in found.experiment.variants:
         settings = ", ".join(f"`{field}={value}`" for field, value in VARIANTS[name].items())
