@@ -109,6 +109,7 @@ def _of_variant(found: Outcomes, task: str, variant: str) -> dict[str, str]:
             if longer and (versus := at_equal(group, longer, axis)):
                 values[f"{name}.{axis}.{baseline}"] = sections.chance(versus.improvement)
                 values[f"{name}.{axis}.accuracy.{baseline}"] = sections.percent(versus.own)
+                values[f"{name}.{axis}.{baseline}.accuracy"] = sections.percent(versus.other)
     return values
 
 
