@@ -6,17 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from records import Record, key_of
-from variants import (
-    LONGER,
-    SIZES,
-    TASKS,
-    TRIES,
-    VARIANTS,
-    WARM_UP,
-    Experiment,
-    Fields,
-    Trial,
-)
+from variants import LONGER, SIZES, TASKS, TRIES, VARIANTS, Experiment, Fields, Trial
 
 PARTS = ("seconds", "sweep", "comparison", "dose", "tries")
 FIRST_TRIAL = Trial(1.0, 1e-4)  # the settings under which seconds are measured
@@ -105,7 +95,7 @@ def iterations_of(experiment: Experiment, task: str) -> int:
 def _overrides(experiment: Experiment, task: str, variant: str, trial: Trial) -> dict[str, Any]:
     """The fields that make a run, all but its seed."""
     length = _length(experiment, iterations_of(experiment, task))
-    return {**_settings(task, variant, trial), **WARM_UP, **length}
+    return {**_settings(task, variant, trial), **length}
 
 
 def _settings(task: str, variant: str, trial: Trial) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from outcomes import (
 )
 from planning import iterations_of, tried
 from records import Record
-from variants import BASELINES, LONGER, SIZES, TASKS, TRIES, VARIANTS, WARM_UP, Trial
+from variants import BASELINES, LONGER, SIZES, TASKS, TRIES, VARIANTS, Trial
 
 from vinejax.analysis.statistics import Estimate, iqm_interval
 
@@ -66,9 +66,8 @@ def what_was_run(found: Outcomes) -> list[str]:
     lines += _counted("machine", (_machine(record) for record in all_records))
     lines += _counted("commit", (f"`{record['commit']}`" for record in all_records))
     lines += _counted("command", (f"`{record['command']}`" for record in all_records))
-    sizes = ", ".join(f"`{name}={value}`" for name, value in {**SIZES, **WARM_UP}.items())
-    lines += [f"Every run has {sizes}, where nothing else is said; those for seconds have no"]
-    lines += ["warm-up of the learning rate.", ""]
+    sizes = ", ".join(f"`{name}={value}`" for name, value in SIZES.items())
+    lines += [f"Every run has {sizes}, where nothing else is said.", ""]
     header = ["task", "config, with its number of free steps after the colon"]
     header.append("iterations of all but the longer runs")
     tasks = [

@@ -135,10 +135,6 @@ QUICK = Experiment(
     test_problems=128,
 )
 
-# Of all runs that learn. Without it the first updates, which Adam makes as large as any other, took
-# the format from some runs of every variant before the third iteration (docs/decisions.md).
-WARM_UP: Fields = {"optimizer.warmup_fraction": 0.25}
-
 # Of every run: 16 solutions an iteration, one update an epoch; evaluation samples as training does.
 SIZES: Fields = {
     "rollout.prompts": 4,
@@ -150,4 +146,7 @@ SIZES: Fields = {
     "eval.temperature": 1.0,
     "eval.top_p": 1.0,
     "log.vines": 0,
+    # Without it the first updates, which Adam makes as large as any other, took the format from
+    # some runs of every variant before the third iteration (docs/decisions.md).
+    "optimizer.warmup_fraction": 0.25,
 }
