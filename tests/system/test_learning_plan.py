@@ -56,7 +56,7 @@ def accuracy(run: Any) -> float:
     level = 0.5 if run.task == "arithmetic" else GAINS[base_of(run.variant)]
     if run.config.endswith(":0"):
         level = 0.5  # without free steps there is no gain
-    is_best = run.overrides["kl.coef"] == 1e-2 and run.overrides["optimizer.learning_rate"] == 6e-4
+    is_best = run.overrides["kl.coef"] == 1e-2 and run.overrides["optimizer.learning_rate"] == 4e-4
     return (
         level + (run.seed if run.seed < 1000 else 0) / 100 + 0.1 * is_best * (run.part == "sweep")
     )
@@ -110,7 +110,7 @@ def test_the_comparison_has_the_settings_that_the_sweep_found(learning, small, r
     chosen = [run for run in planning.plan(small, records) if run.part == "comparison"]
     for run in chosen:
         if run.task == "bifurcation":
-            assert run.overrides["optimizer.learning_rate"] == 6e-4
+            assert run.overrides["optimizer.learning_rate"] == 4e-4
             assert run.overrides["kl.coef"] == 1e-2
     # 0.4 s an iteration of VinePPO, 0.2 s of bisection, 0.1 s of GRPO.
     iterations = {run.variant: run.overrides["iterations"] for run in chosen}
