@@ -56,7 +56,12 @@ class AllLogits(Decoder):
     """A decoder whose log-probabilities come from the logits of all tokens."""
 
     def logprobs_of(
-        self, params: Params, x: jax.Array, tokens: jax.Array, temperature: float
+        self,
+        params: Params,
+        x: jax.Array,
+        tokens: jax.Array,
+        temperature: float,
+        axis: str | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         log_probs = jax.nn.log_softmax(self.logits(params, x) / temperature, axis=-1)
         # By comparison, so that the gradient is no scatter.

@@ -14,7 +14,12 @@ class WholeLogits(Decoder):
     """A decoder whose log-probabilities come from all logits [B, T, V]."""
 
     def logprobs_of(
-        self, params: Params, x: jax.Array, tokens: jax.Array, temperature: float
+        self,
+        params: Params,
+        x: jax.Array,
+        tokens: jax.Array,
+        temperature: float,
+        axis: str | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         return of_logits(self.logits(params, x) / temperature, tokens)
 

@@ -343,14 +343,18 @@ class Decoder:
 
     @jax.named_scope("logits")
     def logprobs_of(
-        self, params: Params, x: Hidden, tokens: Ids, temperature: float
+        self, params: Params, x: Hidden, tokens: Ids, temperature: float, axis: str | None = None
     ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
         """(log-probability of each token, entropy of its distribution) by the softmax of
-        `logits(params, x) / temperature`, of which only a part exists at a time; float32."""
+        `logits(params, x) / temperature`, of which only a part exists at a time; float32.
+
+        `axis`, for a part of a model inside a `shard_map`, is that of `logprob_and_entropy`.
+        """
         cfg, name = self.cfg, self.cfg.output_matrix
         output = OutputLayer(name, cfg.logit_softcap, temperature, self.compute.vocab_chunk)
         table = params[name].astype(self.compute.dtype)
-        return logprob_and_entropy(self._normalised(params, x), table, tokens, output, self.mesh)
+        x = self._normalised(params, x)
+        return logprob_and_entropy(x, table, tokens, output, self.mesh, axis)
 
     def _normalised(self, params: Params, x: jax.Array) -> jax.Array:
         """The last hidden states after the final norm."""

@@ -38,13 +38,14 @@ from vinejax.model.sharding import (
 PerToken = Float[Array, "B T"]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def logprob_and_entropy(
     x: Float[Array, "B T D"],
     table: Float[Array, "..."],
     tokens: Int[Array, "B T"],
     output: OutputLayer,
     mesh: Mesh | None,
+    axis: str | None = None,
 ) -> tuple[PerToken, PerToken]:
     """(log p of `tokens`, entropy of p), float32, where p[b, t] is the softmax of x[b, t]'s logits.
 
@@ -56,8 +57,10 @@ def logprob_and_entropy(
       tokens: int32, the token whose log-probability is wanted at each position.
       output: how logits follow from the two.
       mesh: None: one device, or a layout that the compiler chooses.
+      axis: without a mesh, inside a `shard_map`: the mesh axis over which devices have the columns
+        of the vocabulary, each its own part of the table; None: every device has all of them.
     """
-    return _forward(x, table, tokens, output, mesh)[0]
+    return _forward(x, table, tokens, output, mesh, axis)[0]
 
 
 class _Layout(NamedTuple):
@@ -86,10 +89,15 @@ def _layout(
 
 
 def _forward(
-    x: jax.Array, table: jax.Array, tokens: jax.Array, output: OutputLayer, mesh: Mesh | None
+    x: jax.Array,
+    table: jax.Array,
+    tokens: jax.Array,
+    output: OutputLayer,
+    mesh: Mesh | None,
+    axis: str | None,
 ) -> tuple[tuple[PerToken, PerToken], Saved]:
     layout = _layout(x, table, output, mesh)
-    axis = layout and layout.axis
+    axis = layout.axis if layout else axis
 
     def local(x: jax.Array, table: jax.Array, tokens: jax.Array) -> Softmax:
         found = chunked_softmax(_flat(x), table, tokens.reshape(-1), output, axis)
@@ -107,10 +115,14 @@ def _forward(
 
 
 def _gradient(
-    output: OutputLayer, mesh: Mesh | None, saved: Saved, gradients: tuple[PerToken, PerToken]
+    output: OutputLayer,
+    mesh: Mesh | None,
+    axis: str | None,
+    saved: Saved,
+    gradients: tuple[PerToken, PerToken],
 ) -> tuple[jax.Array, jax.Array, None]:
     layout = _layout(saved.x, saved.table, output, mesh)
-    axis = layout and layout.axis
+    axis = layout.axis if layout else axis
 
     def local(x: jax.Array, table: jax.Array, *per_token: jax.Array) -> tuple[jax.Array, jax.Array]:
         tokens, entropy, normaliser, g, h = (y.reshape(-1) for y in per_token)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
@@ -19,7 +18,6 @@ from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import on_shards, platform_of
 from vinejax.rollout import split
 from vinejax.rollout.cache import WINDOW
-from vinejax.rollout.sampling import log_softmax, take_token
 from vinejax.rollout.split import SHARDS, Weights
 
 
@@ -115,19 +113,13 @@ def _trunk_kv(
     return keys, values, x
 
 
-@jax.named_scope("logits")
 def _own_logprobs(
     model: Decoder, axis: str | None, weights: Weights, x: jax.Array, ids: jax.Array, scale: float
 ) -> Float[Array, "B T"]:
-    """The trunks' log-probabilities as `learner/score.py` defines them, one trunk after the other:
-    the logits of all at once would take too much memory. `scale` is the temperature."""
-
-    def of_trunk(trunk: tuple[jax.Array, jax.Array]) -> jax.Array:
-        hidden, tokens = trunk
-        logits = model.logits(weights, hidden[:-1]) / scale
-        return take_token(log_softmax(logits, axis), tokens[1:], axis)
-
-    return jnp.pad(lax.map(of_trunk, (x, ids)), ((0, 0), (1, 0)))
+    """The trunks' log-probabilities as `learner/score.py` defines them; `scale` is the
+    temperature."""
+    logprobs, _ = model.logprobs_of(weights, x[:, :-1], ids[:, 1:], scale, axis)
+    return jnp.pad(logprobs, ((0, 0), (1, 0)))
 
 
 @functools.partial(jax.jit, static_argnames="mesh", donate_argnames=("window", "rows"))
