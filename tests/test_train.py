@@ -14,6 +14,7 @@ from helpers import loop_cases as cases
 
 from vinejax import iterations
 from vinejax import train as loop
+from vinejax.errors import DivergedError
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime import stopping
 from vinejax.runtime.checkpoint import Checkpoints
@@ -264,6 +265,32 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
     assert without_clock(found) == without_clock(expected)
     cases.assert_equal(params_of(tmp_path, 3), params_of(run.workdir, 3))
     assert best_of(tmp_path) == best_of(run.workdir)
+
+
+def test_a_run_whose_updates_are_all_skipped_ends_with_their_batch(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Gradients that are not finite: three iterations in a row, not three in all."""
+    good, given, assign_credit = {0, 2}, [], iterations.assign_credit
+
+    def of_nan(*args: Any):
+        credit = assign_credit(*args)
+        given.append(credit)
+        number = len(given) - 1
+        nan = credit.advantages * float("nan")
+        return credit if number in good else credit._replace(advantages=nan)
+
+    monkeypatch.setattr(iterations, "assign_credit", of_nan)
+    cfg = cases.config(iterations=9, eval={"every": 0}, model={"path": str(run.workdir / "warmup")})
+    file = tmp_path / "not_finite.npz"
+    with pytest.raises(DivergedError) as error:
+        loop.train(cfg, tmp_path)
+    assert str(error.value).startswith("iteration 5: all updates of 3 iterations in a row")
+    assert str(file) in str(error.value) and len(given) == 6
+    skipped = [line["actor/skipped_updates"] for line in metrics(tmp_path, "train")]
+    assert skipped == [0, 4, 0, 4, 4, 4]
+    with np.load(file) as batch:
+        assert batch["tokens"].ndim == 2 and np.isnan(batch["advantages"]).any()
 
 
 def test_a_stop_in_the_first_iteration_saves_nothing(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from vinejax.analysis.episodes import episode_rows
 from vinejax.budget import Left, Spent, left
 from vinejax.learner.batch import minibatch_rows
 from vinejax.learner.credit import Credit
+from vinejax.learner.update import Update, num_accepted
 from vinejax.methods import find_method
 from vinejax.model.decoder import Params
 from vinejax.problems import chunks, draw
@@ -33,6 +35,8 @@ class Iteration:
         self.number = number
         self.spent = spent
         self.metrics: dict[str, Any] = {}
+        self.is_fruitless = False  # updates were tried, and none was made
+        self.batch: Any = None  # of the updates, for inspection if none was made
         self._engine_before = dataclasses.replace(session.sampler.stats)
         self._graded_before = session.graded.stats
 
@@ -83,6 +87,15 @@ class Iteration:
     def minibatch_rows(self, episodes: list[Episode]) -> int:
         """Rows of each of these minibatches, for all episodes."""
         return minibatch_rows(len(episodes), self.num_minibatches(episodes), self.cfg.ppo.minibatch)
+
+    def count_made(self, updates: Sequence[Update], batch: Any) -> None:
+        """Notes whether all updates of the iteration were skipped; `batch` is what they were on.
+
+        An iteration's first ratio is 1, so that not all are skipped by the ratio guard: losses or
+        gradients are not finite.
+        """
+        self.is_fruitless = bool(updates) and num_accepted(updates) == 0
+        self.batch = batch if self.is_fruitless else None
 
     def record_sampling(
         self,

@@ -188,6 +188,7 @@ def update_on(
             updates.append(update)
         watch.look([made[-1].accepted for made in (updates, value_updates) if made])
     updates, value_updates = jax.device_get((updates, value_updates))
+    it.count_made(updates or value_updates, batch)
     it.metrics["actor/lr"] = 0.0
     if updates:
         rate = learning_rate(cfg.optimizer, num_updates(cfg))
@@ -298,7 +299,7 @@ def _train(
 ) -> tuple[TrainState, list[Update]]:
     """Updates on the `total` batches, or on as many as the budget allows; counts them."""
     updates: list[Update] = []
-    watch = Watch()
+    batch, watch = None, Watch()
     with it.log.stage("train"):
         for batch in itertools.islice(batches, it.left.updates):
             policy, update = update_step(objective, optimizer, policy, batch)
@@ -306,6 +307,7 @@ def _train(
             it.log.progress(len(updates), total)
             watch.look(update.accepted)
         updates = jax.device_get(updates)
+    it.count_made(updates, batch)
     it.spent = it.spent.plus(updates=len(updates))
     return policy, updates
 

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 
 from vinejax.errors import ModelError
@@ -27,6 +26,7 @@ from vinejax.model.hf.hub import find_folder, local_copy
 from vinejax.model.hf.names import EMBED, HEAD, TOP, Path, Source, by_path
 from vinejax.model.hf.tensors import NewTensor, StoredTensor, find_tensors, read_json
 from vinejax.model.sharding import check_heads, param_shardings, with_auto_axes
+from vinejax.runtime.arrays import whole_array
 from vinejax.text import Tokenizer
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -269,8 +269,12 @@ def _new_tensors(model: Decoder, params: Params, dtype: str | None) -> list[NewT
     def tensor(name: str, paths: list[Path], layer: int | None) -> NewTensor:
         stored_dtype = jnp.dtype(dtype or leaves[paths[0]].dtype)
 
+        def stored(path: Path) -> np.ndarray:
+            x = leaves[path] if layer is None else leaves[path][layer]
+            return names.torch_matrix(path, whole_array(x))
+
         def make() -> np.ndarray:
-            rows = [names.torch_matrix(path, _fetch(leaves[path], layer)) for path in paths]
+            rows = [stored(path) for path in paths]
             value = rows[0] if len(rows) == 1 else np.concatenate(rows)
             return value.astype(stored_dtype, copy=False).reshape(shape)
 
@@ -282,11 +286,3 @@ def _new_tensors(model: Decoder, params: Params, dtype: str | None) -> list[NewT
         for name, paths in members.items()
         for layer in (range(model.cfg.num_layers) if paths[0][0] == "layers" else [None])
     ]
-
-
-def _fetch(x: jax.Array | np.ndarray, layer: int | None) -> np.ndarray:
-    """A parameter, or one layer of it, as one array on this host."""
-    x = x if layer is None else x[layer]
-    if isinstance(x, jax.Array) and not x.is_fully_addressable:
-        x = multihost_utils.process_allgather(x, tiled=True)
-    return np.asarray(x)

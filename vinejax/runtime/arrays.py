@@ -1,0 +1,31 @@
+"""Arrays of all hosts as NumPy arrays, and as a file of them for a person to look into."""
+
+from typing import Any, cast
+
+import jax
+import numpy as np
+from etils import epath
+from jax.experimental import multihost_utils
+
+from vinejax.runtime.distributed import is_writer
+
+
+def save_arrays(file: epath.Path, tree: Any) -> None:
+    """Writes the arrays of a tree into an npz file, named by their paths in the tree.
+
+    All hosts call it, because an array may have parts on each; the writer writes.
+    """
+    arrays = {
+        jax.tree_util.keystr(path, simple=True, separator="."): whole_array(x)
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    if is_writer():
+        with file.open("wb") as opened:
+            np.savez(cast(Any, opened), **arrays)
+
+
+def whole_array(x: jax.Array | np.ndarray) -> np.ndarray:
+    """An array as one on this host. All hosts call it, in the same order."""
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        x = multihost_utils.process_allgather(x, tiled=True)
+    return np.asarray(x)
