@@ -29,7 +29,7 @@ def score_steps(folder: str, prompt: str, solution: str, answer: str, k: int = K
 
     boundaries = vinejax.split_steps(solution, style="gsm8k")
     steps = [solution[a:b] for a, b in zip(boundaries, boundaries[1:], strict=False)]
-    ids = [tokenizer.bos_token_id, *tokenizer.encode(prompt, add_special_tokens=False)]
+    ids = tokenizer.encode(prompt)  # with BOS in front if the model was trained with it
     positions = [len(ids)]  # ends of the states: of the prompt, then of each step
     for step in steps:
         ids += tokenizer.encode(step, add_special_tokens=False)

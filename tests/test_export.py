@@ -7,13 +7,18 @@ import jax
 import numpy as np
 import pytest
 from helpers.model_oracles import Model
+from helpers.paths import CONFIGS
 
 from vinejax.errors import ConfigError, ModelError, WorkdirError
 from vinejax.export import export_run
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
+from vinejax.rollout.branches import Branch
+from vinejax.rollout.engine import Engine
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.workdir import check_workdir, record_run
-from vinejax.settings import Config, ModelConfig
+from vinejax.settings import Config, ModelConfig, SampleConfig
+from vinejax.tasks.arithmetic import Arithmetic
+from vinejax.tasks.prompts import encode_prompt
 from vinejax.types import RunState, TrainState
 
 
@@ -21,19 +26,23 @@ def times(params: dict, factor: float) -> dict:
     return jax.tree.map(lambda x: x * factor, params)
 
 
-@pytest.fixture
-def run(tiny: Model, tmp_path: Path) -> tuple[Config, Path]:
-    """A workdir with a checkpoint of iteration 7, weights times 7, started from a model folder."""
-    start, workdir = tmp_path / "start", tmp_path / "run"
-    save_pretrained(start, *tiny)
-    (start / "generation_config.json").write_text('{"eos_token_id": [1, 5]}')
+def run_from(start: Path, params: dict, workdir: Path) -> Config:
+    """Makes a workdir whose checkpoint of iteration 7 has `params`, started from a model folder."""
     cfg = Config(model=ModelConfig(path=str(start)))
     record_run(cfg, check_workdir(cfg, workdir))
     with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
-        params = times(tiny.params, 7)
         state = RunState(TrainState(jax.numpy.int32(7), params, {}))
         checkpoints.save(7, state, {"best_accuracy": 0.5})
-    return cfg, workdir
+    return cfg
+
+
+@pytest.fixture
+def run(tiny: Model, tmp_path: Path) -> tuple[Config, Path]:
+    """A workdir with a checkpoint of iteration 7, weights times 7."""
+    start, workdir = tmp_path / "start", tmp_path / "run"
+    save_pretrained(start, *tiny)
+    (start / "generation_config.json").write_text('{"eos_token_id": [1, 5]}')
+    return run_from(start, times(tiny.params, 7), workdir), workdir
 
 
 def test_without_a_best_the_newest_is_exported(run, tiny, capsys):
@@ -69,3 +78,45 @@ def test_what_cannot_be_exported(run, tiny, tmp_path):
     with pytest.raises(ModelError, match="tokenizer.json is missing"):
         export_run(cfg, workdir)
     assert not (workdir / "export").exists()
+
+
+# --- as users of transformers ask it
+
+MOST_TOKENS = 48  # of an answer
+
+
+def prompts() -> list[str]:
+    task = Arithmetic()
+    return [task.prompt(problem) for problem in task.load("train")[:32]]
+
+
+def test_transformers_gives_the_prompts_of_an_export_the_ids_of_training(run):
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(str(export_run(*run)))
+    ours = Arithmetic().tokenizer()
+    for text in prompts():
+        ids = theirs(text)["input_ids"]
+        assert ids == encode_prompt(ours, text, chat_template=False) and ids[0] == 0
+
+
+@pytest.mark.slow
+def test_an_export_of_the_tiny_start_answers_in_transformers_as_here(tmp_path):
+    """Greedily, as anybody asks: the prompt to the tokenizer, what it gives to the model."""
+    torch = pytest.importorskip("torch")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    start, workdir = CONFIGS / "tiny_start", tmp_path / "run"
+    model, params, tokenizer = load_pretrained(start)
+    folder = str(export_run(run_from(start, params, workdir), workdir))
+
+    ids = [encode_prompt(tokenizer, text, chat_template=False) for text in prompts()]
+    engine = Engine(model, SampleConfig(temperature=0.0, max_tokens=MOST_TOKENS), tokenizer)
+    ours = engine.grow(params, ids, [Branch(i, len(x), i) for i, x in enumerate(ids)])
+
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    their_tokenizer = AutoTokenizer.from_pretrained(folder)
+    for text, out in zip(prompts(), ours, strict=True):
+        asked = their_tokenizer(text, return_tensors="pt")
+        answer = theirs.generate(**asked, do_sample=False, max_new_tokens=MOST_TOKENS)
+        assert answer[0, asked["input_ids"].shape[1] :].tolist() == out.tokens

@@ -57,7 +57,7 @@ def sample(engine: FakeEngine, states: list[SolutionState], least: int = 2) -> N
 
 
 def ids(text: str) -> list[int]:
-    return cases.tokenizer().encode(text)
+    return cases.encode(text)
 
 
 def test_steps_are_cut_by_token():

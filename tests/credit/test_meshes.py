@@ -41,7 +41,9 @@ model, params, tokenizer = load_pretrained(folder)
 mesh = make_mesh(MeshConfig(2, 2, 2))
 placed = jax.device_put(params, param_shardings(mesh, params))
 task = Arithmetic()
-problems = [(p, tokenizer.encode(task.prompt(p))) for p in task.load("train")[:3]]
+problems = [
+    (p, tokenizer.encode(task.prompt(p), add_special_tokens=False)) for p in task.load("train")[:3]
+]
 fields = from_file(str(REPO / "configs" / "tiny.py"), "tiny.py")
 fields.rollout.per_prompt = 3
 fields.values.k = 3

@@ -87,6 +87,11 @@ def config(**sections: Any) -> Config:
     return from_dict(fields)
 
 
+def encode(text: str) -> list[int]:
+    """Ids of a text within a sequence: without the BOS that begins one."""
+    return list(tokenizer().encode(text, add_special_tokens=False))
+
+
 class Run(NamedTuple):
     """The workdir of a finished run, with counts taken on the way."""
 

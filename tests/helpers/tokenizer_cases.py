@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from helpers import data
 
@@ -64,7 +64,10 @@ def _byte_level() -> Tokenizer:
 
 
 def _sentencepiece() -> Tokenizer:
-    """ASCII letters after a space or not, byte fallback for the rest, Llama's (de)normalizers."""
+    """ASCII letters after a space or not, byte fallback for the rest, Llama's (de)normalizers.
+
+    As Llama's, it puts BOS in front of a text.
+    """
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "▁"]
     tokens += [chr(i) for i in range(33, 127)]
     merges = [("▁", chr(i)) for i in range(97, 123)] + [("▁", "▁")]
@@ -75,4 +78,7 @@ def _sentencepiece() -> Tokenizer:
     tokenizer.normalizer = normalizers.Sequence([prepend, replace])
     space, strip = decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)
     tokenizer.decoder = decoders.Sequence([space, decoders.ByteFallback(), decoders.Fuse(), strip])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", vocab["<s>"])]
+    )
     return tokenizer

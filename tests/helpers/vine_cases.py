@@ -21,7 +21,7 @@ from vinejax.types import Episode, Problem
 QUESTION, ANSWER = "2+3-1", "2+3=5\n5-1=4\n#### 4"
 RIGHT = ("\n2+3=5", "\n5-1=4\n#### 4")
 WRONG = ("\n2+3=6", "\n6-1=5", "\n5-1=4", "\n\n#### 5")  # the last joins the step before it
-PROMPT = [cases.BOS, *cases.tokenizer().encode(f"{QUESTION}=")]
+PROMPT = [cases.BOS, *cases.encode(f"{QUESTION}=")]
 MAX_TOKENS = 40
 PROBLEM = (Problem("train/7", QUESTION, ANSWER), PROMPT)
 
@@ -60,7 +60,7 @@ class FakeEngine(Engine):
             place = (branch.trunk, branch.position)
             text, finish = self.script(branch, seen.get(place, 0))
             seen[place] = seen.get(place, 0) + 1
-            ids = self.tokenizer.encode(text) + [cases.EOS] * (finish == "eos")
+            ids = cases.encode(text) + [cases.EOS] * (finish == "eos")
             yield i, Grown(ids, [-1.0] * len(ids), text, finish)
         return []
 
@@ -70,7 +70,7 @@ class FakeEngine(Engine):
 
 
 def episode(steps: tuple[str, ...], finish: str = "eos", reward: float = 1.0) -> Episode:
-    pieces = [cases.tokenizer().encode(step) for step in steps]
+    pieces = [cases.encode(step) for step in steps]
     if finish == "eos":
         pieces[-1] = [*pieces[-1], cases.EOS]
     ends = np.cumsum([len(piece) for piece in pieces]).tolist()

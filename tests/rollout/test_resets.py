@@ -104,7 +104,7 @@ def check(one: Episode, source: list[int]) -> None:
 
 def test_gold_prefixes_are_of_every_length_and_shared_by_a_group():
     cfg, problems = config(source="gold"), problems_of(*"abcdef")
-    gold = [*cases.tokenizer().encode(WORKED), cases.EOS]
+    gold = [*cases.encode(WORKED), cases.EOS]
     lengths = set()
     for iteration in range(20):
         policy = Policy(by_seed)
@@ -129,7 +129,7 @@ def test_a_share_of_the_problems_begins_within_the_gold_solution():
         if share == 0:
             assert episodes == plain
         resets = sum(e.given > 0 for e in episodes) / len(episodes)
-        length = len(cases.tokenizer().encode(WORKED)) + 1
+        length = len(cases.encode(WORKED)) + 1
         assert abs(resets - share * (1 - 1 / length)) < 0.1
         # The problems that begin at their prompt have the solutions that they would have.
         for one, other in zip(episodes, plain, strict=True):
@@ -138,7 +138,7 @@ def test_a_share_of_the_problems_begins_within_the_gold_solution():
 
 def test_a_gold_solution_ends_where_the_policy_would_have_to_stop():
     engine, (problem, prompt) = Policy(by_seed), problems_of("a")[0]
-    gold = [*cases.tokenizer().encode(WORKED), cases.EOS]
+    gold = [*cases.encode(WORKED), cases.EOS]
     graded = rewards_of(Task())
     assert gold_response(engine, graded, problem, prompt, MAX_TOKENS) == gold
     assert gold_response(engine, graded, problem, prompt, 5) == gold[:5]
@@ -273,7 +273,7 @@ def test_solutions_that_are_too_short_to_be_cut_are_not_chosen():
 
 def test_the_edge_is_searched_in_waves_over_all_problems():
     """Three of five continuations are right from as many tokens on as the prompt's digit says."""
-    encode, decode = cases.tokenizer().encode, cases.tokenizer().decode
+    encode, decode = cases.encode, cases.tokenizer().decode
     problems = [(Problem(x, "", "4"), [cases.BOS, *encode(f"{x}+3-1=")]) for x in "369"]
     assert len(problems[0][1]) == len(PROMPT) and len(encode(WORKED)) == 19
 
@@ -316,7 +316,7 @@ def test_the_edge_of_a_wrong_solution_is_where_it_is_lost():
 
 def test_credit_and_batch_leave_out_what_was_given():
     problems = problems_of("p")
-    given = cases.tokenizer().encode("\n2+3=5\n5-")
+    given = cases.encode("\n2+3=5\n5-")
     texts = ["1=4\n#### 4", "1=3\n#### 5"]
     start = Start(*problems[0], given, [0, 1])
     policy = Policy(lambda so_far, branch, k: texts[k])
@@ -340,17 +340,17 @@ def test_rewards_of_steps_that_were_given_are_dropped():
 
     given = "\n2+3=5\n5-1"
     for length, expected in ((0, [1.0, 2.0]), (5, [1.0, 2.0]), (6, [2.0]), (9, [2.0])):
-        tokens = cases.tokenizer().encode(given[:length])
+        tokens = cases.encode(given[:length])
         start = Start(*problems_of("p")[0], tokens, [0])
         policy = Policy(lambda so_far, branch, k: WORKED[len(so_far) :])
         (one,) = episodes_from(policy, {}, rewards_of(Stepwise()), [start], config())
-        check(one, [*cases.tokenizer().encode(WORKED), cases.EOS])
+        check(one, [*cases.encode(WORKED), cases.EOS])
         assert one.step_rewards == expected and len(one.step_ends) == len(expected)
 
 
 def test_vineppo_values_the_states_from_what_was_given_on():
     """By hand: half of the continuations are right before the line 5-1=4, and all after it."""
-    given = cases.tokenizer().encode("\n2+3")
+    given = cases.encode("\n2+3")
 
     def rule(so_far: str, branch: Branch, k: int) -> str:
         if branch.seed < 2:  # the solutions
@@ -379,7 +379,7 @@ def test_vineppo_values_the_states_from_what_was_given_on():
 
 
 def test_a_state_that_a_reset_shares_with_its_source_is_sampled_once():
-    source = cases.tokenizer().encode("\n2+3=5")
+    source = cases.encode("\n2+3=5")
     problem = problems_of("p")[0]
     starts = [Start(*problem, [], [0]), Start(*problem, source, [1])]
     texts = ["\n2+3=5\n5-1=4\n#### 4", "\n5-1=3\n#### 5"]

@@ -50,7 +50,7 @@ def sample(cfg: Config, task: Any = None) -> list[Episode]:
     task, tokenizer = task or Lines(), cases.tokenizer()
     sampling = SampleConfig(temperature=TEMPERATURE, max_tokens=cfg.sample.max_tokens)
     engine = Engine(cases.model(), sampling, tokenizer, slots=16, chunk=4)
-    problems = [(p, tokenizer.encode(task.prompt(p))) for p in task.load("train")[:2]]
+    problems = [(p, cases.encode(task.prompt(p))) for p in task.load("train")[:2]]
     graded = GradedTask(task, GraderConfig())
     return sample_trees(engine, cases.params(), graded, problems, cfg, iteration=1)
 

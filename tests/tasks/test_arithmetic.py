@@ -6,7 +6,7 @@ import runpy
 
 import pytest
 from helpers.paths import REPO
-from tokenizers import AddedToken, Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
 from vinejax.config import from_dict
 from vinejax.settings import Config, DataConfig
@@ -133,12 +133,12 @@ def test_the_tokenizer_file_is_what_its_recipe_gives():
     built = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
     built.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
     built.decoder = decoders.Fuse()
+    built.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A <bos>:1 $B:1", special_tokens=[("<bos>", 0)]
+    )
     expected = json.loads(built.to_str())
     shipped = json.loads((TOKENIZER / "tokenizer.json").read_text(encoding="utf-8"))
-    # transformers adds a post-processor, which does nothing: see below.
-    processor = shipped.pop("post_processor")
-    assert {k: v for k, v in expected.items() if k != "post_processor"} == shipped
-    assert processor["special_tokens"] == {}
+    assert expected == shipped
 
     loaded = Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
     text = "\n".join(TASK.prompt(p) + TASK.solution(p) for p in PROBLEMS["test"]) + " x é"
@@ -153,7 +153,7 @@ def test_the_tokenizer_loads_in_transformers():
     marks = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
     assert marks == (0, 1, 2) and tokenizer.pad_token_id == tokenizer.eos_token_id
     assert len(tokenizer) == 20
-    assert tokenizer.encode("1+2=3") == [11, 6, 12, 9, 13]  # nothing added
+    assert tokenizer.encode("1+2=3") == [0, 11, 6, 12, 9, 13]  # BOS in front, nothing after
     assert tokenizer.decode([0, 3, 5, 4, 19, 1], skip_special_tokens=True) == "\n# 9"
 
 

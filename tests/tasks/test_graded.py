@@ -189,7 +189,7 @@ def make(data: DataConfig) -> InTokens:
 
 def test_steps_may_be_counted_in_tokens():
     tokenizer = cases.tokenizer()
-    prompt, response = tokenizer.encode("7+8="), tokenizer.encode("\n7+8=15\n#### 15")
+    prompt, response = cases.encode("7+8="), cases.encode("\n7+8=15\n#### 15")
     rewards = GradedTask(InTokens(), GraderConfig())
     for tokens, ends in ((response, [5, 10, 15]), (response[:10], [5, 10]), ([], [])):
         text = tokenizer.decode(tokens)

@@ -1,15 +1,21 @@
-"""Prompts and worked responses as ids: BOS once, and together they decode to the text."""
+"""Prompts and worked responses as ids: those of transformers, which decode to the text."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.paths import REPO
 from helpers.tokenizer_cases import NAMES, ODD_TEXTS, gsm8k_texts, load
 
 from vinejax.errors import ConfigError, DataError, ModelError
-from vinejax.tasks.prompts import encode_prompt, encode_response, load_problems
+from vinejax.model.hf.weights import load_tokenizer
+from vinejax.tasks.prompts import adds_bos, encode_prompt, encode_response, load_problems
 from vinejax.types import Problem
 
+WITH_BOS = ("sentencepiece", "mistral_7b_v1", "stories260K")  # put in front by the tokenizer
+SHIPPED = sorted(REPO.glob("vinejax/tasks/*_tokenizer")) + sorted(REPO.glob("configs/*_start"))
 PROMPTS = ["[MATH_TASK] Problem:\nHow many 🍎?\n\nSolution:", "Q:", "她有", "x\n"]
 
 
@@ -18,14 +24,15 @@ def decode(tokenizer: Any, ids: list[int]) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_prompt_starts_with_bos_once_and_decodes_to_itself(name: str):
+def test_a_prompt_has_the_ids_that_transformers_gives_it_and_decodes_to_itself(name: str):
     tokenizer = load(name)
     bos = tokenizer.bos_token_id
     for text in PROMPTS:
         ids = encode_prompt(tokenizer, text, chat_template=False)
-        assert bos is None or (ids[0] == bos and ids.count(bos) == 1)
+        assert ids.count(bos) == (name in WITH_BOS) == (ids[0] == bos)
         assert decode(tokenizer, ids) == text
-    if bos is not None:  # a text that brings its own BOS is not given a second one
+        assert ids == tokenizer(text)["input_ids"]
+    if name in WITH_BOS:  # a text that brings its own BOS is not given a second one
         assert encode_prompt(tokenizer, tokenizer.bos_token + "Q:", False).count(bos) == 1
 
 
@@ -77,14 +84,40 @@ def test_a_real_chat_template_ends_where_the_answer_begins():
 
 
 @pytest.mark.parametrize(
-    "template", ["<s>[{{ messages[0].content }}]", "{{ messages[0].content }}"]
+    ("template", "text"),
+    [("<s>[{{ messages[0].content }}]", "<s>[Q]"), ("{{ messages[0].content }}", "Q")],
 )
-def test_a_chat_template_gets_bos_whether_it_writes_it_or_not(template: str, monkeypatch: Any):
+def test_a_chat_template_alone_says_whether_bos_is_in_front(
+    template: str, text: str, monkeypatch: Any
+):
     tokenizer = load("sentencepiece")
+    assert adds_bos(tokenizer)
     monkeypatch.setattr(tokenizer, "chat_template", template)
     ids = encode_prompt(tokenizer, "Q", chat_template=True)
-    assert ids[0] == tokenizer.bos_token_id and ids.count(tokenizer.bos_token_id) == 1
-    assert decode(tokenizer, ids) in ("[Q]", "Q")
+    assert tokenizer.decode(ids) == text
+    messages = [{"role": "user", "content": "Q"}]
+    theirs = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    assert ids == theirs["input_ids"]
+
+
+def test_a_bos_token_that_the_tokenizer_does_not_use_stands_only_for_an_empty_prompt():
+    tokenizer = load("minimind_6400")
+    assert tokenizer.bos_token == "<|im_start|>" and not adds_bos(tokenizer)
+    assert encode_prompt(tokenizer, "Q:", False) == tokenizer("Q:")["input_ids"]
+    assert encode_prompt(tokenizer, "", False) == [tokenizer.bos_token_id]
+
+
+@pytest.mark.parametrize("tokenizer_folder", SHIPPED, ids=lambda folder: folder.name)
+def test_the_shipped_tokenizers_put_bos_in_front_and_nothing_at_the_end(tokenizer_folder: Path):
+    tokenizer = load_tokenizer(tokenizer_folder)
+    assert adds_bos(tokenizer) and tokenizer.unk_token == "<unk>"
+    assert tokenizer("1+2=")["input_ids"] == encode_prompt(tokenizer, "1+2=", False)
+    assert len(tokenizer("1+2=")["input_ids"]) == 5
+    config = tokenizer_folder / "config.json"
+    if config.exists():  # a start: its tokenizer is the one that its task ships
+        assert json.loads(config.read_text())["bos_token_id"] == tokenizer.bos_token_id
+        vocabularies = [load_tokenizer(shipped).get_vocab() for shipped in SHIPPED[:2]]
+        assert tokenizer.get_vocab() in vocabularies
 
 
 def test_what_a_tokenizer_lacks_is_named():

@@ -16,21 +16,38 @@ ANCHORS = ("a", "\n")
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str, chat_template: bool) -> list[int]:
-    """Ids of a prompt, with BOS in front exactly once if the tokenizer has one.
+    """Ids of a prompt: those that transformers gives it, so that it answers an export as we do.
 
-    With `chat_template`, `text` is the user's message and the ids end where the assistant's turn
-    begins. Raises ConfigError if the tokenizer has no chat template, ModelError if there would be
-    no token at all before the response.
+    Without `chat_template` they are the ids of `tokenizer(text)`: BOS in front if the tokenizer
+    puts it there (`adds_bos`), and no EOS at the end. A text that begins with BOS gets no second
+    one. With `chat_template`, `text` is the user's message and the ids, those of
+    `tokenizer.apply_chat_template`, end where the assistant's turn begins; the template alone says
+    whether BOS is in front. Where there would be no id at all, the prompt is BOS.
+
+    Raises ConfigError if the tokenizer has no chat template, ModelError if there would be no token
+    at all before the response.
     """
-    if chat_template:
-        text = _render(tokenizer, text)
-    ids = _encode(tokenizer, text)
     bos: Any = tokenizer.bos_token_id
-    if bos is not None and ids[:1] != [bos]:  # templates of most models write BOS themselves
-        ids = [bos, *ids]
-    if not ids:
+    if chat_template:
+        ids = _encode(tokenizer, _render(tokenizer, text))
+    else:
+        ids = _encode(tokenizer, text)
+        if adds_bos(tokenizer) and ids[:1] != [bos]:
+            ids = [bos, *ids]
+    if ids:
+        return ids
+    if bos is None:
         raise ModelError("the tokenizer has no BOS token, which a prompt without text needs")
-    return ids
+    return [bos]
+
+
+def adds_bos(tokenizer: Tokenizer) -> bool:
+    """Whether the tokenizer puts BOS in front of a text, as those of Llama and Gemma do.
+
+    Others have a BOS token and do not use it (GPT-2, Phi-3): their models never saw it there.
+    """
+    bos: Any = tokenizer.bos_token_id
+    return bos is not None and list(tokenizer.encode("", verbose=False))[:1] == [bos]
 
 
 def _render(tokenizer: Tokenizer, text: str) -> str:
