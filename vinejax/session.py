@@ -27,6 +27,7 @@ from vinejax.settings import Config, SampleConfig
 from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import load_problems
+from vinejax.tasks.spelling import warn_unspelled
 from vinejax.text import Tokenizer
 from vinejax.types import Problem, PromptedProblem
 from vinejax.warmup import warm_start
@@ -251,6 +252,7 @@ def _short_prompts(
     """The problems whose prompt is not too long, and a record of each of the others."""
     limit = cfg.data.max_prompt_tokens
     kept, dropped = load_problems(task, tokenizer, split, limit, cfg.data.chat_template)
+    warn_unspelled(tokenizer, [task.prompt(problem) for problem, _ in kept], f"{split} prompts")
     rule = f"more than data.max_prompt_tokens = {limit} tokens"
     if dropped and is_writer():
         total = len(kept) + len(dropped)

@@ -33,6 +33,7 @@ from vinejax.seeds import host_rng
 from vinejax.settings import Config, ModelConfig, OptimizerConfig
 from vinejax.tasks.base import Task, load_task, shipped_tokenizer
 from vinejax.tasks.prompts import encode_response, load_problems
+from vinejax.tasks.spelling import warn_unspelled
 from vinejax.text import Tokenizer
 from vinejax.types import Batch, Episode
 
@@ -99,6 +100,7 @@ def worked_examples(
         )
     if not examples:
         raise DataError(f"{task.name} train", None, f"no worked solution fits {context} tokens")
+    warn_unspelled(tokenizer, [example.text for example in examples], "worked solutions")
     return examples, left_out
 
 
