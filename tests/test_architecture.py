@@ -17,6 +17,7 @@ LAYERS = [
     "bench",  # what each estimator's credit is worth, at a fixed policy
     "checks",  # of the configuration
     "train",  # the loop
+    "health",  # what several iterations in a row say
     "iterations",  # one iteration of each kind of method
     "context",  # what all kinds of iterations share
     "evaluate",  # a policy's accuracy, for the loop and by itself

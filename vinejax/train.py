@@ -14,12 +14,11 @@ from vinejax.baselines.critic import fresh_critic, make_critic_optimizer
 from vinejax.baselines.single_stream import fresh_tracker
 from vinejax.budget import Spent, left
 from vinejax.context import Iteration
-from vinejax.errors import DivergedError
 from vinejax.evaluate import evaluate
+from vinejax.health import Health
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
 from vinejax.methods import find_method
-from vinejax.runtime.arrays import save_arrays
 from vinejax.runtime.checkpoint import Checkpoints, DamagedError
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
@@ -30,8 +29,6 @@ from vinejax.session import Session, open_session
 from vinejax.settings import Config
 from vinejax.tasks.base import Split
 from vinejax.types import RunState
-
-MOST_FRUITLESS = 3  # iterations in a row in which updates were tried and none was made
 
 
 @dataclasses.dataclass
@@ -104,7 +101,7 @@ class Run:
         self._best = best
         self._state = state
         self._at = at
-        self._fruitless = 0  # iterations in a row in which no update was made
+        self._health = Health(session.workdir, log)
         self._spare: RunState | None = None  # a copy of the state while an iteration consumes it
 
     def to_the_end(self, profile: Callable[[int], None]) -> None:
@@ -143,17 +140,7 @@ class Run:
         at.done += 1
         self._state, self._spare = parked(cfg, state), None
         self._checkpoints.raise_failure()
-        self._fruitless = self._fruitless + 1 if iteration.is_fruitless else 0
-        if self._fruitless == MOST_FRUITLESS:
-            raise self._diverged(iteration)
-
-    def _diverged(self, iteration: Iteration) -> DivergedError:
-        """The error of a run whose updates are all skipped; their last batch is in a file."""
-        file = self._session.workdir / "not_finite.npz"
-        save_arrays(file, iteration.batch)
-        rule = f"all updates of {MOST_FRUITLESS} iterations in a row were skipped"
-        why = "losses or gradients are not finite; lower the learning rate, or look at the batch"
-        return DivergedError(f"iteration {iteration.number}: {rule}: {why}, {file}")
+        self._health.look(iteration)
 
     def _finish_iteration(self) -> None:
         """Validates and saves, if due; after a stop in between the next start does it."""

@@ -85,7 +85,7 @@ def test_a_real_chat_template_ends_where_the_answer_begins():
 
 @pytest.mark.parametrize(
     ("template", "text"),
-    [("<s>[{{ messages[0].content }}]", "<s>[Q]"), ("{{ messages[0].content }}", "Q")],
+    [("<s>[{{ messages[0].content }}]", "<s> [Q]"), ("{{ messages[0].content }}", "Q")],
 )
 def test_a_chat_template_alone_says_whether_bos_is_in_front(
     template: str, text: str, monkeypatch: Any

@@ -15,7 +15,7 @@ def save_arrays(file: epath.Path, tree: Any) -> None:
 
     All hosts call it, because an array may have parts on each; the writer writes.
     """
-    arrays = {
+    arrays: dict[str, Any] = {
         jax.tree_util.keystr(path, simple=True, separator="."): whole_array(x)
         for path, x in jax.tree_util.tree_leaves_with_path(tree)
     }
