@@ -23,6 +23,7 @@ setuptools.setup(
     python_requires=">=3.11,<3.14",
     packages=setuptools.find_packages(include=["vinejax", "vinejax.*"]),
     package_data={"vinejax": ["tasks/*_tokenizer/*.json", "analysis/*/*.html.j2"]},
+    entry_points={"console_scripts": ["vinejax = vinejax.main:run"]},
     install_requires=requirements("requirements.txt"),
     extras_require={
         # On a TPU VM install this extra, never a bare libtpu: the pair must match.

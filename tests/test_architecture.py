@@ -13,10 +13,12 @@ ROOT = REPO / "vinejax"
 # From the top to the bottom: a module imports from layers further down, and from its own layer
 # where that is a package.
 LAYERS = [
+    "__main__",  # `python -m vinejax`
     "main",  # the command line
     "bench",  # what each estimator's credit is worth, at a fixed policy
     "checks",  # of the configuration
     "train",  # the loop
+    "announce",  # what a run says when it begins and ends
     "health",  # what several iterations in a row say
     "iterations",  # one iteration of each kind of method
     "context",  # what all kinds of iterations share

@@ -9,6 +9,10 @@ import sys
 import pytest
 from helpers.paths import CONFIGS
 
+from vinejax import __version__
+from vinejax.config import FIELD_NAMES
+from vinejax.methods import METHODS
+
 CONFIG = """
 from vinejax.config import default
 
@@ -180,3 +184,37 @@ def test_help_names_the_options_and_ends_well(folder: pathlib.Path):
     )
     assert done.returncode == 0 and done.stderr == ""
     assert all(option in done.stdout for option in ("--config", "--workdir", "--mode"))
+    named = set(re.findall(r"[a-z0-9_+]+", done.stdout.partition("methods ")[2]))
+    assert set(METHODS) <= named
+    assert {name.rpartition(".")[2] for name in FIELD_NAMES} <= named
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    "program", [["-m", "vinejax"], ["-c", "from vinejax.main import run; run()"]]
+)
+def test_version(folder: pathlib.Path, program: list[str]):
+    """Also as the command `vinejax`, which calls `run`."""
+    done = subprocess.run(
+        [sys.executable, *program, "--version"], cwd=folder, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"vinejax {__version__}\n", "")
+
+
+def test_a_report_is_made_anew_for_one_run(folder: pathlib.Path):
+    (folder / "run").mkdir()
+    fake = """
+import sys, types
+sys.modules["vinejax.analysis.report"] = module = types.ModuleType("vinejax.analysis.report")
+module.build_report = lambda run: run + "/report.html"
+"""
+    status, _, err = command(folder, "--mode=report", "run", setup=fake)
+    assert status == 2 and "--mode=report needs the workdir of one run, not run" in err
+    (folder / "run" / "config.json").write_text("{}")
+    assert command(folder, "--mode=report", "run", setup=fake) == (
+        0,
+        "report: run/report.html\n",
+        "",
+    )
+    assert command(folder, "--mode=report", setup=fake)[0] == 2
+    assert command(folder, "--mode=report", "run", "--config=mine.py", setup=fake)[0] == 2

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -312,7 +313,9 @@ def test_no_iterations_evaluate_the_start_once(run, tmp_path: Path, capsys: Any)
     loop.train(cases.config(iterations=0, model={"path": str(run.workdir / "warmup")}), tmp_path)
     lines = cases.read_lines(tmp_path / "metrics.jsonl")
     assert [(line["stage"], line["iteration"]) for line in lines] == [("test", 0), ("eval", 0)]
-    assert "begins at iteration 0 of 0\n" in capsys.readouterr().out
+    head, begin, *_ = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"vineppo on \S+: \S+/warmup, [\d,]+ parameters, \d x CPU; \S+", head)
+    assert begin == "begins: 0 iterations"
     assert (
         without_clock(lines) == without_clock(cases.read_lines(run.workdir / "metrics.jsonl"))[2:4]
     )
@@ -331,7 +334,7 @@ def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path, capsys: Any):
     workdir = tmp_path / "copy"
     shutil.copytree(run.workdir, workdir)
     loop.train(cases.config(), workdir)
-    assert "resumes at iteration 3 of 3, from checkpoints/3\n" in capsys.readouterr().out
+    assert "resumes after iteration 3 of 3, from checkpoints/3\n" in capsys.readouterr().out
     before, after = (
         without_clock(cases.read_lines(where / "metrics.jsonl")) for where in (run.workdir, workdir)
     )

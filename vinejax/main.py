@@ -1,36 +1,50 @@
 """VinePPO in JAX, from the command line.
 
-    python -m vinejax.main --config=configs/tiny.py [--workdir=DIR]
-                           [--mode=train|eval|sft|export|credit|plan] [--config.ppo.clip=0.1 ...]
-    python -m vinejax.main --mode=compare RUN RUN ... [--workdir=DIR]
+    vinejax --config=configs/tiny.py [--workdir=DIR]
+            [--mode=train|eval|sft|export|credit|plan] [--config.ppo.clip=0.1 ...]
+    vinejax --mode=compare RUN RUN ... [--workdir=DIR]
+    vinejax --mode=report RUN
+
+`python -m vinejax.main` and `python -m vinejax` are the same.
 
 --config    a Python file with get_config(); see configs/. FILE:ARGUMENT hands it an argument
---config.X  overrides field X of it; vinejax/settings.py lists them all; 'none' unsets an integer
+--config.X  overrides field X of it, of those below; 'none' unsets an integer
 --workdir   folder of everything that the run writes, local or gs://; by default
             runs/<name of the config file>. The same command again resumes the run.
---mode      train (the default), eval (evaluate the newest checkpoint), sft (the supervised warm-up
-            alone), export (write a Hugging Face folder, <workdir>/export), credit (measure what the
-            credit of each estimator is worth for the newest checkpoint, or the start), plan (what
-            would fit on --config.topology=v5e:16x16, and how fast it could be, without devices;
-            status 1 if it does not fit) or compare (a page about the runs of two workdirs or more,
-            compare.html in --workdir, by default in the current folder, and a section of that
-            workdir's report, if it holds a run; needs no --config)
+--mode      train    the default
+            eval     evaluate the best checkpoint by validation, or the newest if there is no best
+            sft      the supervised warm-up alone
+            export   write a Hugging Face folder, <workdir>/export
+            credit   measure what the credit of each estimator is worth for the newest checkpoint,
+                     or the start
+            plan     what would fit on --config.topology=v5e:16x16, and how fast it could be,
+                     without devices; status 1 if it does not fit
+            compare  a page about the runs of two workdirs or more, compare.html in --workdir, by
+                     default in the current folder, and a section of that workdir's report, if it
+                     holds a run; needs no --config
+            report   write RUN/report.html anew, of a run that goes on or has ended
 --policy    which checkpoint is exported: best (by validation; the default) or last
+--version   the version
 """
 
 import importlib
 import re
 import runpy
 import sys
+import textwrap
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 from absl import app, flags, logging
+from etils import epath
 from ml_collections import config_flags
 
+import vinejax
 from vinejax.checks import check_config
-from vinejax.config import Fields, check_name, fields_set, from_dict, locate
+from vinejax.config import FIELD_NAMES, Fields, check_name, fields_set, from_dict, locate
 from vinejax.errors import UserError
+from vinejax.methods import METHODS
 from vinejax.runtime import distributed, stopping
 
 # Imported by name when needed, so that an error in the command does not wait for jax.
@@ -42,7 +56,9 @@ MODES = {
     "credit": ("vinejax.bench.command", "credit_bench"),
     "plan": ("vinejax.plan.command", "plan_run"),
     "compare": ("vinejax.analysis.compare", "compare_runs"),
+    "report": ("vinejax.analysis.report", "build_report"),
 }
+OF_WORKDIRS = ("compare", "report")  # modes whose arguments are workdirs
 FLAGS = flags.FLAGS
 
 
@@ -97,7 +113,10 @@ def parse_flags(argv: list[str]) -> list[str]:
     other flag is unknown or has a value of the wrong type.
     """
     if {"-h", "--help"} & set(argv):
-        print((__doc__ or "").strip())
+        print(help_text())
+        sys.exit(0)
+    if "--version" in argv:
+        print(f"vinejax {vinejax.__version__}")
         sys.exit(0)
     for argument in FLAGS.read_flags_from_files(argv, force_gnu=False):
         if override := re.match(r"--?(?:no)?config\.([^=]+)", argument):
@@ -108,10 +127,28 @@ def parse_flags(argv: list[str]) -> list[str]:
     return rest
 
 
+def help_text() -> str:
+    """The usage, all methods, and all fields by section."""
+    sections: dict[str, list[str]] = {}
+    for name in FIELD_NAMES:
+        section, _, field = name.rpartition(".")
+        sections.setdefault(section, []).append(field)
+    lines = [(__doc__ or "").strip(), "", *_wrapped("methods", METHODS), "", "fields"]
+    for section, fields in sections.items():
+        lines += _wrapped(f"  {section}." if section else "  ", fields)
+    return "\n".join([*lines, "", "vinejax/settings.py says what each is."])
+
+
+def _wrapped(title: str, names: Iterable[str]) -> list[str]:
+    indent = " " * 15
+    text = f"{title:<14} " + ", ".join(names)
+    return textwrap.wrap(text, 100, subsequent_indent=indent, break_on_hyphens=False)
+
+
 def main(argv: list[str]) -> int:
     """Checks the configuration, then calls the function of the mode. Returns the exit status."""
-    if FLAGS.mode == "compare":
-        return compare(argv[1:])
+    if FLAGS.mode in OF_WORKDIRS:
+        return read_runs(FLAGS.mode, argv[1:])
     if len(argv) > 1:
         raise UserError(f"unexpected argument {argv[1]!r}: options start with --, see --help")
     if FLAGS.config is None:
@@ -128,12 +165,19 @@ def main(argv: list[str]) -> int:
     return int(result is False)  # a plan that does not fit
 
 
-def compare(runs: list[str]) -> int:
-    """`--mode=compare`, whose arguments are workdirs. Returns the exit status."""
+def read_runs(mode: str, runs: list[str]) -> int:
+    """The modes whose arguments are workdirs. Returns the exit status."""
     if FLAGS.config is not None:
-        raise UserError("--mode=compare reads the settings from the runs; leave out --config")
-    module, function = MODES["compare"]
-    getattr(importlib.import_module(module), function)(runs, FLAGS.workdir or ".")
+        raise UserError(f"--mode={mode} reads the settings from the runs; leave out --config")
+    module, name = MODES[mode]
+    function = getattr(importlib.import_module(module), name)
+    if mode == "compare":
+        function(runs, FLAGS.workdir or ".")
+        return 0
+    given = " ".join(runs) or "none"
+    if len(runs) != 1 or not (epath.Path(given) / "config.json").exists():
+        raise UserError(f"--mode=report needs the workdir of one run, not {given}")
+    print(f"report: {function(runs[0])}")
     return 0
 
 

@@ -10,6 +10,7 @@ from etils import epath
 
 from vinejax import iterations
 from vinejax.analysis.report import build_report
+from vinejax.announce import end_lines, head_line, start_line
 from vinejax.baselines.critic import fresh_critic, make_critic_optimizer
 from vinejax.baselines.single_stream import fresh_tracker
 from vinejax.budget import Spent, left
@@ -68,7 +69,8 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
             RunLog(workdir, cfg.log, cfg.iterations, is_writer(), resumed_at=at.done) as log,
             deferred(),
         ):
-            log.message(start_line(cfg, at))
+            log.message(head_line(session, state.policy.params))
+            log.message(start_line(cfg, at.done))
             run = Run(session, log, checkpoints, best, state, at)
             try:
                 run.to_the_end(profile)
@@ -76,7 +78,8 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
                 stop.kept = run.keep()
                 raise
             if is_writer():
-                log.message(f"report: {build_report(workdir)}")
+                for line in (f"report: {build_report(workdir)}", *end_lines(workdir)):
+                    log.message(line)
         barrier("the end")  # a host that ends while others are at work would end them
     return workdir
 
@@ -166,13 +169,6 @@ class Run:
         """Waits for saves in progress, during which no signal but a second Ctrl-C ends the run."""
         self._checkpoints.wait()
         self._best.wait()
-
-
-def start_line(cfg: Config, at: Progress) -> str:
-    """Says where a process begins; iterations count from 0."""
-    if at.done == 0:
-        return f"begins at iteration 0 of {cfg.iterations}"
-    return f"resumes at iteration {at.done} of {cfg.iterations}, from checkpoints/{at.done}"
 
 
 def is_over(cfg: Config, at: Progress) -> bool:

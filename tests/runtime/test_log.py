@@ -6,6 +6,7 @@ import math
 import pathlib
 import struct
 import sys
+import time
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -317,10 +318,10 @@ def test_plain_lines(
     assert capsys.readouterr().out.splitlines() == [
         "[bold]as it is[/bold]",
         "sft step 50  loss 1.23  3.0 s",
-        "eval at 0  pass@1 0.381  10.0 s",
-        "iteration 0/4  reward 0.41  tokens/s 14,823  60.0 s  eta 3m00s",
-        "iteration 1/4  reward 0.41  tokens/s 14,823  20.0 s  eta 40s",
-        "iteration 2/4  reward 0.41  tokens/s 14,823  40.0 s  eta 30s",
+        "validation after 0  pass@1 0.381  10.0 s",
+        "iteration 1/4  reward 0.41  tokens/s 14,823  60.0 s",
+        "iteration 2/4  reward 0.41  tokens/s 14,823  20.0 s  eta 40s",
+        "iteration 3/4  reward 0.41  tokens/s 14,823  40.0 s  eta 30s",
     ]
 
 
@@ -338,15 +339,65 @@ def test_panel_in_a_terminal(monkeypatch: pytest.MonkeyPatch):
     shown.stage("values")
     shown.progress(37, 512)
     clock[0] += 75
-    assert drawn()[1].endswith("values  37/512  1m15s")
+    assert drawn()[1].endswith("values  37/512  1m15s  16m03s left")
     shown.record(3, 12, "eval", {"eval/pass_at_1": 0.5, "eval/pass_at_16": 0.9})
-    assert drawn()[0] == "eval at 3  pass@1 0.5  pass@16 0.9  75.0 s"  # scrolls by, above
+    assert drawn()[0] == "validation after 3  pass@1 0.5  pass@16 0.9  75.0 s"  # scrolls by, above
     clock[0] += 10
     shown.record(3, 16, "train", {"reward/mean": 0.25, "actor/kl": 1.234e-5})
     shown.stage("")
     first, _, latest = drawn()
-    assert first.startswith("iteration 4/8 ") and first.endswith("eta 40s")
-    assert latest == "reward 0.25  kl 1.23e-05  pass@1 0.5"
+    assert first.startswith("iteration 4/8 ") and "eta" not in first  # it compiled
+    assert latest == "reward 0.25  kl 1.23e-05  validation pass@1 0.5"
+    clock[0] += 20
+    shown.record(4, 20, "train", {"reward/mean": 0.25})
+    assert drawn()[0].endswith("eta 1m00s")
+
+
+def test_a_plain_display_that_is_quiet_says_what_the_run_is_at(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    clock, compiles = [0.0], [True]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(display, "is_compiling", lambda: compiles[0])
+    shown, said = display.Display(4), []
+    for second in range(1, 61):
+        clock[0] = float(second)
+        if second == 2:
+            shown.stage("rollout")
+        elif second == 9:
+            compiles[0] = False
+            shown.progress(1, 4)
+        elif second == 50:
+            shown.message("a line")
+        shown.speak_if_quiet()
+        said += [(second, line) for line in capsys.readouterr().out.splitlines()]
+    shown.stage("")
+    clock[0] += 100
+    shown.speak_if_quiet()
+    assert capsys.readouterr().out == ""
+    assert said == [
+        (7, "  rollout  compiling  5s"),
+        (37, "  rollout  1/4  35s  1m45s left"),
+        (50, "a line"),
+        (55, "  rollout  1/4  53s  2m39s left"),
+    ]
+
+
+def test_a_display_speaks_in_a_thread_that_ends_with_it(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(display, "LOOK_S", 0.01)
+    monkeypatch.setattr(display, "QUIET_S", 0.0)
+    monkeypatch.setattr(display, "AGAIN_S", 99.0)
+    shown = display.Display(4)
+    shown.open()
+    shown.stage("train")
+    until = time.monotonic() + 30
+    while shown.quiet == 0.0 and time.monotonic() < until:
+        time.sleep(0.01)
+    shown.close()
+    assert not shown.speaker.is_alive()
+    assert capsys.readouterr().out.startswith("  train  ")
 
 
 def test_terminal_display_starts_and_ends(
