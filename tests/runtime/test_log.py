@@ -337,9 +337,10 @@ def test_panel_in_a_terminal(monkeypatch: pytest.MonkeyPatch):
 
     assert drawn()[0].startswith("iteration 3/8 ")
     shown.stage("values")
-    shown.progress(37, 512)
+    shown.progress(12, 512)
     clock[0] += 75
-    assert drawn()[1].endswith("values  37/512  1m15s  16m03s left")
+    shown.progress(37, 512)
+    assert drawn()[1].endswith("values  37/512  1m15s  23m45s left")
     shown.record(3, 12, "eval", {"eval/pass_at_1": 0.5, "eval/pass_at_16": 0.9})
     assert drawn()[0] == "validation after 3  pass@1 0.5  pass@16 0.9  75.0 s"  # scrolls by, above
     clock[0] += 10
@@ -366,7 +367,9 @@ def test_a_plain_display_that_is_quiet_says_what_the_run_is_at(
             shown.stage("rollout")
         elif second == 9:
             compiles[0] = False
-            shown.progress(1, 4)
+            shown.progress(1, 4)  # says nothing about the time of an item: it compiled
+        elif second == 19:
+            shown.progress(2, 4)
         elif second == 50:
             shown.message("a line")
         shown.speak_if_quiet()
@@ -377,9 +380,9 @@ def test_a_plain_display_that_is_quiet_says_what_the_run_is_at(
     assert capsys.readouterr().out == ""
     assert said == [
         (7, "  rollout  compiling  5s"),
-        (37, "  rollout  1/4  35s  1m45s left"),
+        (37, "  rollout  2/4  35s  56s left"),
         (50, "a line"),
-        (55, "  rollout  1/4  53s  2m39s left"),
+        (55, "  rollout  2/4  53s  1m32s left"),
     ]
 
 

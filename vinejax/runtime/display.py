@@ -49,6 +49,7 @@ class Display:
         self.name = ""  # of the stage that runs
         self.since = self.last
         self.done = (0, 0)
+        self.first: tuple[int, float] | None = None  # items of the stage that were done, and when
         self.said = self.last  # when the last line was shown
         self.quiet = QUIET_S
         self.ended = threading.Event()
@@ -83,18 +84,21 @@ class Display:
             parts.append("compiling")
         seconds = time.monotonic() - self.since
         parts.append(format_duration(seconds))
-        if 0 < done < total:
-            parts.append(f"{format_duration(seconds * (total - done) / done)} left")
+        if self.first is not None and self.first[0] < done < total:  # the first may have compiled
+            an_item = (time.monotonic() - self.first[1]) / (done - self.first[0])
+            parts.append(f"{format_duration(an_item * (total - done))} left")
         return "  ".join(parts)
 
     def stage(self, name: str) -> None:
         """Shows the name of the stage that begins; '' if no named stage runs."""
         self.name, self.since, self.done = name, time.monotonic(), (0, 0)
-        self.quiet = QUIET_S
+        self.first, self.quiet = None, QUIET_S
 
     def progress(self, done: int, total: int) -> None:
         """Shows that `done` of the `total` items of the stage are finished."""
         self.done = (done, total)
+        if self.first is None:
+            self.first = (done, time.monotonic())
 
     def message(self, text: str) -> None:
         """Shows a text unchanged."""
