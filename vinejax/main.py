@@ -28,6 +28,7 @@
 """
 
 import importlib
+import os
 import re
 import runpy
 import sys
@@ -172,7 +173,7 @@ def read_runs(mode: str, runs: list[str]) -> int:
     module, name = MODES[mode]
     function = getattr(importlib.import_module(module), name)
     if mode == "compare":
-        function(runs, FLAGS.workdir or ".")
+        function(runs, os.path.expanduser(FLAGS.workdir or "."))
         return 0
     given = " ".join(runs) or "none"
     if len(runs) != 1 or not (epath.Path(given) / "config.json").exists():

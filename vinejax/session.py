@@ -112,7 +112,7 @@ def open_session(
     """
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
     if cfg.compile_cache:
-        jax.config.update("jax_compilation_cache_dir", cfg.compile_cache)
+        jax.config.update("jax_compilation_cache_dir", os.path.expanduser(cfg.compile_cache))
     cfg = on_devices(cfg)
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(WorkdirLock(workdir, is_writer()))

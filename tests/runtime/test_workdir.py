@@ -15,6 +15,7 @@ from helpers.paths import REPO
 import vinejax
 from vinejax.config import from_dict
 from vinejax.errors import WorkdirError
+from vinejax.model.hf.hub import find_folder
 from vinejax.runtime import contents, workdir
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
@@ -50,6 +51,14 @@ def test_records_configuration_and_versions(tmp_path: pathlib.Path):
 def test_relative_paths_become_absolute(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert open_workdir(Config(), "runs/mine") == tmp_path / "runs" / "mine"
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert open_workdir(Config(), "~/runs/mine") == tmp_path / "runs" / "mine"
+    assert not (tmp_path / "~").exists()
+    assert find_folder("~/runs") == epath.Path(tmp_path / "runs")
 
 
 def test_the_same_run_is_reopened_and_some_fields_may_change(tmp_path: pathlib.Path):

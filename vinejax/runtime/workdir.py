@@ -40,11 +40,13 @@ PATHS = ("model.path", "data.path")  # compared as folders, which can have sever
 def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
     """The absolute form of `path`, if this configuration may run there. Writes nothing.
 
+    `~` at the start is the home folder.
+
     Raises WorkdirError if the folder holds a run with another configuration, or any run while
     `cfg.resume` is False; if a part of that run is missing or of the wrong kind, see
     `check_contents`; or if the folder cannot be made or written.
     """
-    folder = epath.Path(path)
+    folder = epath.Path(os.path.expanduser(path))
     if not is_remote(folder):
         folder = epath.Path(os.path.abspath(folder))
         there = next(parent for parent in (folder, *folder.parents) if parent.exists())

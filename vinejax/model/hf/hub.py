@@ -18,12 +18,12 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 
 
 def find_folder(path: epath.PathLike) -> epath.Path:
-    """The folder of a model; a name that is no folder is looked up on the hub.
+    """The folder of a model, `~` for the home folder; other names are looked up on the hub.
 
     A model from the hub is downloaded once per host into huggingface_hub's cache, which is safe
     between processes and respects HF_HUB_OFFLINE. Raises ModelError if there is no such model.
     """
-    folder = epath.Path(path)
+    folder = epath.Path(os.path.expanduser(path))
     try:
         if folder.is_dir():
             return folder
