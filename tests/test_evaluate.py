@@ -55,13 +55,17 @@ def test_a_folder_without_a_run_means_the_start(
     assert (record["source"], record["problems"], record["samples"]) == ("the start", 6, 2)
     assert figures(record) == recorded(run, 0)
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == "the start on 6 test problems, 2 samples each"
-    assert printed[1].split() == ["pass_at_1", f"{record['pass_at_1']:.4f}"]
+    assert printed[0] == f"{tmp_path}: holds no run; evaluates the start"
+    assert printed[1] == "the start on 6 test problems, 2 samples each"
+    assert printed[2].split() == ["pass_at_1", f"{record['pass_at_1']:.4f}"]
 
 
-def test_the_start_where_validation_found_none_better(run: Path, copy: Path):
+def test_the_start_where_validation_found_none_better(
+    run: Path, copy: Path, capsys: pytest.CaptureFixture[str]
+):
     """No policy was kept as the best, though validation was looked at: the start was best."""
     record = evaluate_run(cases.config(), copy)
+    assert "holds no run" not in capsys.readouterr().out
     assert record["source"] == "the start" and figures(record) == recorded(run, 0)
 
 

@@ -75,6 +75,8 @@ def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
     with open_session(cfg, path, splits=("test",)) as session:
         workdir = session.workdir
         params, source = best_params(session)
+        if is_writer() and not (workdir / "checkpoints").exists():
+            print(f"{workdir}: holds no run; evaluates the start")
         solved = solve(session, params, "test")
         metrics = metrics_of(session, solved)
     size = len(solved[0])
