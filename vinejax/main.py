@@ -73,7 +73,8 @@ class ConfigFile(flags.ArgumentParser):
         """
         file, arguments = locate(path)
         if not Path(file).is_file():
-            raise UserError(f"--config={path}: no such file; see configs/")
+            rule = "is a folder, not a file" if Path(file).is_dir() else "no such file"
+            raise UserError(f"--config={path}: {rule}; see configs/")
         try:
             module = runpy.run_path(file)
             if "get_config" not in module:
@@ -95,13 +96,29 @@ class OptionalInt(flags.IntegerParser):
     """Reads `none` as None, which `from_dict` refuses for integers that must be set."""
 
     def parse(self, argument: str | int | None) -> int | None:
-        return None if argument in (None, "none", "None") else super().parse(argument)
+        if argument in (None, "none", "None"):
+            return None
+        try:
+            return super().parse(argument)
+        except ValueError:
+            raise ValueError("must be a whole number") from None
+
+
+class Number(flags.FloatParser):
+    """Says in words what is no number."""
+
+    def parse(self, argument: str | float) -> float:
+        try:
+            return super().parse(argument)
+        except ValueError:
+            raise ValueError("must be a number") from None
 
 
 def define_flags() -> None:
     config_flags.DEFINE_config_file("config", help_string="Python file with get_config().")
     FLAGS["config"].parser = ConfigFile()
     config_flags.register_flag_parser_for_type(int, OptionalInt())
+    config_flags.register_flag_parser_for_type(float, Number())
     flags.DEFINE_string("workdir", None, "Folder of the run; runs/<config file> by default.")
     flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
     flags.DEFINE_enum("policy", "best", ["best", "last"], "Which checkpoint to export.")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vinejax.errors import ConfigError, nearest_hint
-from vinejax.plugins import find_function, find_module
+from vinejax.plugins import failure, find_function, find_module
 from vinejax.settings import Config
 
 Function = str | Callable[..., Any]  # 'package.module.function', or the function
@@ -116,8 +116,8 @@ METHODS = {
 def find_method(name: str) -> Method:
     """The method that the field `method` names: in METHODS, or METHOD of a user's module.
 
-    Raises ConfigError, naming the nearest name in METHODS, for anything else. An error while the
-    user's module is imported is passed on.
+    Raises ConfigError, naming the nearest name in METHODS, for anything else, and with file and
+    line if the user's module fails.
     """
     if name in METHODS:
         return METHODS[name]
@@ -125,7 +125,11 @@ def find_method(name: str) -> Method:
     rule = f"must be {known}, or the dotted path of a module with a METHOD"
     if "." not in name:
         raise ConfigError("method", rule + nearest_hint(name, METHODS), repr(name))
-    if (module := find_module(name)) is None:
+    try:
+        module = find_module(name)
+    except Exception as error:
+        raise ConfigError("method", failure(error, name), repr(name)) from error
+    if module is None:
         raise ConfigError("method", f"no such module; it {rule}", repr(name))
     method = getattr(module, "METHOD", None)
     if not isinstance(method, Method):

@@ -2,6 +2,8 @@
 
 import functools
 import importlib
+import importlib.util
+import traceback
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -29,3 +31,15 @@ def find_function(path: str) -> Callable[..., Any] | None:
     module = find_module(name) if name else None
     found = getattr(module, function, None)
     return found if callable(found) else None
+
+
+def failure(error: BaseException, module: str) -> str:
+    """'FILE:LINE: KeyError: ...': the last line of this module that an error passed through.
+
+    The last line of all if it passed through none.
+    """
+    spec = importlib.util.find_spec(module)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if spec is not None and frame.filename == spec.origin]
+    place = "".join(f"{frame.filename}:{frame.lineno}: " for frame in (own or frames)[-1:])
+    return f"{place}{type(error).__name__}: {error}"

@@ -8,7 +8,7 @@ import jax
 import pytest
 from jax.sharding import Mesh
 
-from vinejax.errors import ConfigError
+from vinejax.errors import ConfigError, UserError
 from vinejax.rollout.arrays import memory_to_use
 from vinejax.runtime import devices
 from vinejax.settings import Config, MeshConfig, RolloutConfig, TopologyConfig
@@ -78,3 +78,13 @@ def test_virtual_devices_share_the_memory_of_their_host():
     for count in (1, 8):
         mesh = Mock(spec=Mesh, local_devices=jax.devices("cpu")[:1] * count)
         assert count * memory_to_use(mesh) == pytest.approx(host / 4, rel=1e-6)
+
+
+def test_no_devices_are_one_line(monkeypatch: pytest.MonkeyPatch):
+    def none() -> None:
+        raise RuntimeError("Unknown backend:\n cuda")
+
+    monkeypatch.setattr(devices.jax, "devices", none)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    with pytest.raises(UserError, match="^JAX_PLATFORMS=cuda: .*: Unknown backend: cuda; unset it"):
+        devices.on_devices(Config())

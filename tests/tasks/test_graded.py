@@ -147,6 +147,24 @@ def test_a_plain_reward_must_be_finite_too():
         GradedTask(Wrong(), GraderConfig())(ITEMS)
 
 
+def test_a_reward_of_the_user_that_fails_is_one_line():
+    class Own(Plain):
+        def reward(self, problem: Problem, response: str) -> Any:
+            return {"text": "good", "none": None}[response]
+
+    problem = Problem("train/5", "", "")
+    rewards = GradedTask(Own(), GraderConfig())
+    for response, value in (("text", "'good'"), ("none", "None")):
+        with pytest.raises(UserError, match=f"train/5: a reward is {value}; it must be a finite"):
+            rewards([(problem, response)])
+    with pytest.raises(UserError) as error:
+        rewards([(problem, "x" * 999)])
+    line = str(error.value)
+    start = "task arithmetic, problem train/5: `reward` failed for the response 'xxx"
+    assert line.startswith(start) and "KeyError" in line
+    assert f"{'x' * 199}: {__file__}:" in line  # the response is cut
+
+
 def test_threads_take_turns():
     """A task of the user's need not be safe in threads."""
 

@@ -1,6 +1,7 @@
 """The GSM8K task on the real data and the reference's verdicts; how tasks are found and read."""
 
 import json
+import re
 import sys
 import types
 from pathlib import Path
@@ -213,9 +214,14 @@ def test_a_module_of_the_user_is_a_task(tmp_path: Path, monkeypatch: pytest.Monk
     )
     with pytest.raises(ConfigError, match="without load, prompt, solution, split, answer, reward"):
         load_task(DataConfig(task="my_half_task"))
-    (tmp_path / "my_broken_task.py").write_text("import a_module_that_is_missing\n")
-    with pytest.raises(ModuleNotFoundError, match="a_module_that_is_missing"):
-        load_task(DataConfig(task="my_broken_task"))
+    for name, line, text in (
+        ("my_broken_task", 1, "import a_module_that_is_missing\n"),
+        ("my_failing_task", 2, "def make(data):\n  return data.a_module_that_is_missing\n"),
+    ):
+        (tmp_path / f"{name}.py").write_text(text)
+        place = f"data.task = '{name}': {tmp_path}/{name}.py:{line}: "
+        with pytest.raises(ConfigError, match=f"{re.escape(place)}.*a_module_that_is_missing"):
+            load_task(DataConfig(task=name))
 
 
 # --- JSON Lines

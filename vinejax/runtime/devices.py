@@ -1,13 +1,27 @@
 """Fits the configuration to the devices of a run: mesh, slots, memory and microbatch."""
 
 import dataclasses
+import os
+from typing import Any
 
 import jax
 
-from vinejax.errors import ConfigError
+from vinejax.errors import ConfigError, UserError
 from vinejax.runtime.distributed import check_hosts
 from vinejax.runtime.topology import match_topology, parse_topology
 from vinejax.settings import Config, MeshConfig
+
+
+def _found_devices() -> list[Any]:
+    try:
+        return jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the latter where no plugin has the platform
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        reason = " ".join(str(error).split()) or "no such platform is installed"
+        remedy = "unset it, or see README for what to install"
+        raise UserError(
+            f"JAX_PLATFORMS={asked}: jax finds no device: {reason}; {remedy}"
+        ) from error
 
 
 def on_devices(cfg: Config) -> Config:
@@ -17,9 +31,10 @@ def on_devices(cfg: Config) -> Config:
     match. If `meshes` is empty, or `mesh` is set and no topology is named, nothing changes.
 
     Raises ConfigError if the topology has no row or is not what the devices are, or if there are
-    rows and the devices match none; UserError if the number of hosts is wrong: see `check_hosts`.
+    rows and the devices match none; UserError if there are no devices, or the number of hosts is
+    wrong: see `check_hosts`.
     """
-    devices = jax.devices()
+    devices = _found_devices()
     check_hosts()
     kind = devices[0].device_kind
     row = match_topology(kind, len(devices), cfg.meshes)

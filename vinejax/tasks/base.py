@@ -6,10 +6,10 @@ import pkgutil
 from collections.abc import Sequence
 from typing import Literal, Protocol, runtime_checkable
 
-from vinejax.errors import ConfigError
+from vinejax.errors import ConfigError, UserError
 from vinejax.grading import Grader
 from vinejax.grading.extract import Style
-from vinejax.plugins import find_module
+from vinejax.plugins import failure, find_module
 from vinejax.settings import DataConfig
 from vinejax.tasks.steps import split_steps
 from vinejax.text import Tokenizer
@@ -149,16 +149,21 @@ class ReferenceTask:
 def load_task(data: DataConfig) -> Task:
     """The task that `data.task` names: `make(data)` of that module, which may be the user's.
 
-    Raises ConfigError if the module does not exist, if its `make` gives no task, or if
-    `data.free_steps` is set and the task does not read it. An error inside an existing module is
-    raised as it is.
+    Raises ConfigError if the module does not exist or fails, with file and line, if its `make`
+    gives no task, or if `data.free_steps` is set and the task does not read it.
     """
     name = data.task
-    if (module := find_module(name)) is None:
+    try:
+        module = find_module(name)
+        task = module.make(data) if module and hasattr(module, "make") else None
+    except UserError:
+        raise
+    except Exception as error:
+        raise ConfigError("data.task", failure(error, name), repr(name)) from error
+    if module is None:
         raise _no_such_module(name)
     if not hasattr(module, "make"):
         raise ConfigError("data.task", "the module has no make(data)", repr(name))
-    task = module.make(data)
     if not isinstance(task, Task):
         members = ("name", "load", "prompt", "solution", "split", "answer", "reward")
         lacks = ", ".join(member for member in members if not hasattr(task, member))

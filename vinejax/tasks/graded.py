@@ -10,6 +10,7 @@ from typing import Any
 
 from vinejax.errors import ConfigError, UserError
 from vinejax.grading import Grader
+from vinejax.plugins import failure
 from vinejax.settings import GraderConfig
 from vinejax.tasks.base import BatchGraded, StepRewarded, StepsInTokens, Task, WithGold, WithStyle
 from vinejax.tasks.steps import step_ends
@@ -76,8 +77,8 @@ class GradedTask:
     def __call__(self, items: Sequence[tuple[Problem, str]]) -> list[float]:
         """The rewards of (problem, response), in order, graded as one batch.
 
-        Raises UserError, naming the task, if it gives another number of rewards than there are
-        items, or, naming the problem too, if a reward is not finite.
+        Raises UserError, naming the task, if it fails or gives another number of rewards than there
+        are items, or, naming the problem too, if a reward is no finite number.
         """
         if not items:
             return []
@@ -88,10 +89,26 @@ class GradedTask:
         problems = (problem for problem, _ in items)
         return [self._finite(r, p, "reward") for r, p in zip(rewards, problems, strict=True)]
 
-    def _outcomes(self, items: Sequence[tuple[Problem, str]]) -> Sequence[float]:
+    def _outcomes(self, items: Sequence[tuple[Problem, str]]) -> Sequence[Any]:
         if self._grader and isinstance(self.task, BatchGraded):
-            return self.task.rewards(items, self._grader)
-        return [self.task.reward(problem, response) for problem, response in items]
+            return self._asked(self.task.rewards, items, self._grader)
+        return [self._asked(self.task.reward, *item) for item in items]
+
+    def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of the task returns; a user's that fails is a UserError with its line."""
+        try:
+            return function(*arguments)
+        except UserError:
+            raise
+        except Exception as error:
+            if type(self.task).__module__.startswith("vinejax."):
+                raise  # a bug of ours, which keeps its traceback
+            where, what = f"task {self.task.name}", ""
+            if isinstance(arguments[0], Problem):
+                where += f", problem {arguments[0].id}"
+                what = f" for the response {arguments[1]!r:.200}"
+            reason = failure(error, type(self.task).__module__)
+            raise UserError(f"{where}: `{function.__name__}` failed{what}: {reason}") from error
 
     def step_ends(
         self, tokenizer: Tokenizer, prompt: list[int], response: list[int], text: str
@@ -123,7 +140,7 @@ class GradedTask:
         or a reward is not finite.
         """
         assert isinstance(self.task, StepRewarded)
-        rewards = self._timed(self.task.step_rewards, problem, steps)
+        rewards = self._timed(self._asked, self.task.step_rewards, problem, steps)
         if len(rewards) != len(steps):
             message = f"`step_rewards` gave {len(rewards)} rewards for {len(steps)} steps"
             raise UserError(f"task {self.task.name}, problem {problem.id}: {message}")
@@ -151,12 +168,15 @@ class GradedTask:
             finally:
                 self._seconds += time.monotonic() - start
 
-    def _finite(self, reward: float, problem: Problem, what: str) -> float:
-        reward = float(reward)
-        if not math.isfinite(reward):
+    def _finite(self, reward: Any, problem: Problem, what: str) -> float:
+        try:
+            number = float(reward)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
             place = f"task {self.task.name}, problem {problem.id}"
-            raise UserError(f"{place}: a {what} is {reward}; it must be a finite number")
-        return reward
+            raise UserError(f"{place}: a {what} is {reward!r}; it must be a finite number")
+        return number
 
 
 class BackgroundGrading:
