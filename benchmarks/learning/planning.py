@@ -136,7 +136,7 @@ def _seconds_runs(experiment: Experiment) -> Iterator[Planned]:
     for name in experiment.tries:
         for variant in (experiment.try_variant, experiment.try_baseline):
             overrides = {**_settings(experiment.try_task, variant, FIRST_TRIAL), **length}
-            yield _try_run(experiment, "seconds", name, variant, seed, overrides | TRIES[name])
+            yield _try_run(experiment, "seconds", name, variant, seed, {**overrides, **TRIES[name]})
 
 
 def _comparison_runs(
@@ -221,6 +221,6 @@ def _try_runs(
             for variant, iterations in zip(pair, (usual, longer), strict=True):
                 trial, overrides = best[task, variant], None
                 if trial and iterations:
-                    overrides = _overrides(experiment, task, variant, trial) | TRIES[name]
+                    overrides = {**_overrides(experiment, task, variant, trial), **TRIES[name]}
                     overrides |= _length(experiment, iterations)
                 yield _try_run(experiment, "tries", name, variant, seed, overrides)
