@@ -46,6 +46,7 @@ from vinejax.checks import check_config
 from vinejax.config import FIELD_NAMES, Fields, check_name, fields_set, from_dict, locate
 from vinejax.errors import UserError
 from vinejax.methods import METHODS
+from vinejax.plugins import failure
 from vinejax.runtime import distributed, stopping
 
 # Imported by name when needed, so that an error in the command does not wait for jax.
@@ -83,10 +84,7 @@ class ConfigFile(flags.ArgumentParser):
         except UserError:
             raise
         except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            lines = [frame.lineno for frame in frames if frame.filename == file]
-            place = f"{file}:{lines[-1]}" if lines else file
-            raise UserError(f"{place}: {type(error).__name__}: {error}") from error
+            raise UserError(failure(error, file)) from error
         if not isinstance(config, Fields):
             raise UserError(f"{file}: get_config() must return what default() gave it")
         return config

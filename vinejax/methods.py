@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vinejax.errors import ConfigError, nearest_hint
-from vinejax.plugins import failure, find_function, find_module
+from vinejax.plugins import failure, find_function, find_module, source_of
 from vinejax.settings import Config
 
 Function = str | Callable[..., Any]  # 'package.module.function', or the function
@@ -128,7 +128,7 @@ def find_method(name: str) -> Method:
     try:
         module = find_module(name)
     except Exception as error:
-        raise ConfigError("method", failure(error, name), repr(name)) from error
+        raise ConfigError("method", failure(error, source_of(name)), repr(name)) from error
     if module is None:
         raise ConfigError("method", f"no such module; it {rule}", repr(name))
     method = getattr(module, "METHOD", None)

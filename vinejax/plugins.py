@@ -3,6 +3,7 @@
 import functools
 import importlib
 import importlib.util
+import sys
 import traceback
 from collections.abc import Callable
 from types import ModuleType
@@ -33,13 +34,24 @@ def find_function(path: str) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
-def failure(error: BaseException, module: str) -> str:
-    """'FILE:LINE: KeyError: ...': the last line of this module that an error passed through.
+def source_of(module: str) -> str | None:
+    """The file of a module, also of one whose import failed; None if it is not known."""
+    if module in sys.modules:
+        return getattr(sys.modules[module], "__file__", None)
+    try:
+        spec = importlib.util.find_spec(module)
+    except Exception:  # a package above it fails, too
+        return None
+    return spec.origin if spec else None
 
-    The last line of all if it passed through none.
+
+def failure(error: BaseException, file: str | None) -> str:
+    """'FILE:LINE: KeyError: ...': the last line of this file that an error passed through.
+
+    The file alone if it passed through none, as an error of syntax; the last line of all if the
+    file is not known.
     """
-    spec = importlib.util.find_spec(module)
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if spec is not None and frame.filename == spec.origin]
-    place = "".join(f"{frame.filename}:{frame.lineno}: " for frame in (own or frames)[-1:])
-    return f"{place}{type(error).__name__}: {error}"
+    lines = [frame for frame in frames if file in (None, frame.filename)]
+    place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else file
+    return f"{place}: {type(error).__name__}: {error}"

@@ -122,7 +122,8 @@ def equal_episodes(found: Outcomes) -> list[str]:
                 versus = [_end_cell(found, group, baseline) for baseline in BASELINES]
                 tokens = statistics.median(run["curve"]["tokens"][-1] for run in group.runs)
                 test = percent(iqm_interval([group.test]))
-                below = str(sum(accuracy < _start(found, task) for accuracy in group.test))
+                start = _start(found, task)
+                below = str(sum(accuracy < start for accuracy in group.test))
                 row = [variant, str(len(group.runs)), test, *versus, below, f"{tokens:,.0f}"]
                 rows.append(row)
         header = ["variant", "seeds", "test accuracy", *against, "runs below the start"]

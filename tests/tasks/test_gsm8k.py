@@ -222,6 +222,15 @@ def test_a_module_of_the_user_is_a_task(tmp_path: Path, monkeypatch: pytest.Monk
         place = f"data.task = '{name}': {tmp_path}/{name}.py:{line}: "
         with pytest.raises(ConfigError, match=f"{re.escape(place)}.*a_module_that_is_missing"):
             load_task(DataConfig(task=name))
+    (tmp_path / "my_misspelt_task.py").write_text("def make(data:\n")
+    place = f"data.task = 'my_misspelt_task': {tmp_path}/my_misspelt_task.py: SyntaxError"
+    with pytest.raises(ConfigError, match=re.escape(place)):
+        load_task(DataConfig(task="my_misspelt_task"))
+    (tmp_path / "my_broken_package").mkdir()
+    (tmp_path / "my_broken_package" / "__init__.py").write_text("1 / 0\n")
+    place = f"{tmp_path}/my_broken_package/__init__.py:1: ZeroDivisionError"
+    with pytest.raises(ConfigError, match=re.escape(place)):
+        load_task(DataConfig(task="my_broken_package.task"))
 
 
 # --- JSON Lines

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 from vinejax.errors import ConfigError, UserError
 from vinejax.grading import Grader
 from vinejax.grading.extract import Style
-from vinejax.plugins import failure, find_module
+from vinejax.plugins import failure, find_module, source_of
 from vinejax.settings import DataConfig
 from vinejax.tasks.steps import split_steps
 from vinejax.text import Tokenizer
@@ -159,7 +159,7 @@ def load_task(data: DataConfig) -> Task:
     except UserError:
         raise
     except Exception as error:
-        raise ConfigError("data.task", failure(error, name), repr(name)) from error
+        raise ConfigError("data.task", failure(error, source_of(name)), repr(name)) from error
     if module is None:
         raise _no_such_module(name)
     if not hasattr(module, "make"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from vinejax.errors import ConfigError, UserError
 from vinejax.grading import Grader
-from vinejax.plugins import failure
+from vinejax.plugins import failure, source_of
 from vinejax.settings import GraderConfig
 from vinejax.tasks.base import BatchGraded, StepRewarded, StepsInTokens, Task, WithGold, WithStyle
 from vinejax.tasks.steps import step_ends
@@ -107,7 +107,7 @@ class GradedTask:
             if isinstance(arguments[0], Problem):
                 where += f", problem {arguments[0].id}"
                 what = f" for the response {arguments[1]!r:.200}"
-            reason = failure(error, type(self.task).__module__)
+            reason = failure(error, source_of(type(self.task).__module__))
             raise UserError(f"{where}: `{function.__name__}` failed{what}: {reason}") from error
 
     def step_ends(
