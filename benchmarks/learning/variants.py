@@ -93,7 +93,7 @@ class Experiment:
     variants: tuple[str, ...] = tuple(VARIANTS)
     longer: tuple[str, ...] = tuple(LONGER)
     trials: tuple[Trial, ...] = (
-        *(Trial(factor, 1e-4) for factor in (0.5, 1.0, 2.0)),
+        *(Trial(factor, 1e-4) for factor in (0.5, 1.0, 1.5, 2.0)),
         Trial(1.0, 1e-2),
     )
     sweep_seeds: tuple[int, ...] = (1001, 1002)
