@@ -27,6 +27,7 @@ LAYERS = [
     "plan",  # what a run would take of chips that nobody has yet
     "session",  # task, weights and mesh of a run
     "warmup",  # the supervised start of a run
+    "start",  # whose weights a policy starts from
     "baselines",  # what PPO, single-stream, RestEM and DPO-Positive need beyond the loop
     "problems",  # which problems an iteration samples
     "metrics",  # names and numbers of an iteration

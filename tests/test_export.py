@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from helpers import loop_cases as cases
 from helpers.model_oracles import Model
 from helpers.paths import CONFIGS
 
@@ -16,7 +17,9 @@ from vinejax.rollout.branches import Branch
 from vinejax.rollout.engine import Engine
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.workdir import check_workdir, record_run
+from vinejax.session import open_session
 from vinejax.settings import Config, ModelConfig, SampleConfig
+from vinejax.start import model_folder
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.prompts import encode_prompt
 from vinejax.types import RunState, TrainState
@@ -120,3 +123,32 @@ def test_an_export_of_the_tiny_start_answers_in_transformers_as_here(tmp_path):
         asked = their_tokenizer(text, return_tensors="pt")
         answer = theirs.generate(**asked, do_sample=False, max_new_tokens=MOST_TOKENS)
         assert answer[0, asked["input_ids"].shape[1] :].tolist() == out.tokens
+
+
+# --- a run as the start of another
+
+
+def test_a_run_starts_from_another_runs_policy(
+    finished_run: cases.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = finished_run.workdir
+    cfg = cases.config(iterations=0, model={"path": str(run)}, seed=7)
+    with open_session(cfg, tmp_path / "new", trains=True) as session:
+        found = session.load_reference()
+    like = load_pretrained(str(run / "warmup"))[1]
+    with Checkpoints(run / "checkpoints", keep=2) as checkpoints:
+        expected = checkpoints.restore_params(3, like)[0]
+    cases.assert_equal(found, expected)
+    assert f"starts from checkpoints/3 of the run {run}" in capsys.readouterr().out
+    # and a run that starts from that one, which has no policy of its own yet
+    cfg = cases.config(model={"path": str(tmp_path / "new")})
+    with pytest.raises(ModelError, match="a run without a checkpoint"):
+        open_session(cfg, tmp_path / "third")
+    assert model_folder(str(tmp_path / "new")) == str(run / "warmup")
+    assert not (tmp_path / "third").exists()
+
+
+def test_a_damaged_record_of_a_run_is_one_line(tmp_path: Path):
+    (tmp_path / "config.json").write_text('{"git_revision": null, "config": []}')
+    with pytest.raises(ModelError, match=r"the config\.json of this run is damaged"):
+        model_folder(str(tmp_path))

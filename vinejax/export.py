@@ -6,7 +6,6 @@ import jax
 from etils import epath
 
 from vinejax.errors import WorkdirError
-from vinejax.model.hf.hub import find_folder
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.hf.weights import load_model, save_pretrained
 from vinejax.model.sharding import make_mesh, param_shardings
@@ -15,7 +14,7 @@ from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.workdir import check_workdir
 from vinejax.settings import Config
-from vinejax.warmup import FOLDER as WARM_UP
+from vinejax.start import WARM_UP, model_folder
 
 FOLDER = "export"  # of the workdir
 
@@ -32,7 +31,8 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
     checkpoint = find_policy(workdir, policy) or find_policy(workdir, "last")
     if checkpoint is None:
         raise WorkdirError(f"{workdir}: holds no checkpoint to export; --mode=train makes one")
-    model, tokenizer = load_model(find_folder(cfg.model.path or workdir / WARM_UP))
+    folder = model_folder(cfg.model.path) if cfg.model.path else workdir / WARM_UP
+    model, tokenizer = load_model(epath.Path(folder))
     abstract = abstract_params(model)
     like = jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),

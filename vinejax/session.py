@@ -24,6 +24,7 @@ from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.offload import to_device, to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
 from vinejax.settings import Config, SampleConfig
+from vinejax.start import load_weights
 from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import load_problems
@@ -143,11 +144,11 @@ def load_start(
     is not of `model.architecture`.
     """
     if cfg.model.path:
-        folder = cfg.model.path
+        model, start, tokenizer = load_weights(cfg.model.path, mesh)
     else:
         check_context(cfg, cfg.model.context)  # before it is trained
-        folder = os.fspath(warm_start(cfg, task, workdir, mesh, lock))
-    model, start, tokenizer = load_pretrained(folder, mesh=mesh)
+        folder = warm_start(cfg, task, workdir, mesh, lock)
+        model, start, tokenizer = load_pretrained(folder, mesh=mesh)
     check_context(cfg, model.cfg.context, model.cfg.context_reason)
     if cfg.model.architecture:
         check_architecture(cfg.model.architecture, model)

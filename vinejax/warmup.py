@@ -22,7 +22,7 @@ from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.hf.tensors import INDEX, SINGLE
-from vinejax.model.hf.weights import load_pretrained, save_pretrained
+from vinejax.model.hf.weights import save_pretrained
 from vinejax.model.sharding import check_heads, make_mesh, param_shardings
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
@@ -31,13 +31,13 @@ from vinejax.runtime.log import RunLog
 from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
 from vinejax.seeds import host_rng
 from vinejax.settings import Config, ModelConfig, OptimizerConfig
+from vinejax.start import WARM_UP, load_weights
 from vinejax.tasks.base import Task, load_task, shipped_tokenizer
 from vinejax.tasks.prompts import encode_response, load_problems
 from vinejax.tasks.spelling import warn_unspelled
 from vinejax.text import Tokenizer
 from vinejax.types import Batch, Episode
 
-FOLDER = "warmup"  # of the workdir: the model, in Hugging Face's layout
 LEFT_OUT = "dropped_examples.json"  # of the workdir
 LOG_EVERY = 20  # steps
 
@@ -173,13 +173,13 @@ def warm_start(
     cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
 ) -> epath.Path:
     """As `warm_up`, in a workdir that has been checked; takes its lock if there is to train."""
-    folder = workdir / FOLDER
+    folder = workdir / WARM_UP
     is_there = any((folder / name).exists() for name in (SINGLE, INDEX))
     barrier("warm-up", is_there)
     if is_there:
         return folder
     if cfg.model.path:
-        model, params, tokenizer = load_pretrained(cfg.model.path, mesh=mesh)
+        model, params, tokenizer = load_weights(cfg.model.path, mesh)
         model = model.computing(cfg.model)
     else:
         model, params, tokenizer = fresh_model(cfg, task, mesh)

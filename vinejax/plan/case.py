@@ -18,6 +18,7 @@ from vinejax.runtime.devices import with_row
 from vinejax.runtime.topology import Topology, parse_topology
 from vinejax.session import rows_per_pass
 from vinejax.settings import Config
+from vinejax.start import model_folder
 from vinejax.tasks.base import load_task, shipped_tokenizer
 from vinejax.warmup import fresh_sizes
 
@@ -111,7 +112,10 @@ def model_sizes(cfg: Config) -> DecoderConfig:
     if cfg.model.architecture:
         return read_architecture(cfg.model.architecture)
     if cfg.model.path:
-        file = epath.Path(cfg.model.path) / "config.json"
+        folder = epath.Path(os.path.expanduser(cfg.model.path))
+        if folder.is_dir():  # a run stands for the model that it started from
+            folder = epath.Path(model_folder(cfg.model.path))
+        file = folder / "config.json"
         if not file.exists():
             rule = "is no folder with a config.json; name a copy of one in model.architecture"
             raise ConfigError("model.path", rule, repr(cfg.model.path))

@@ -166,7 +166,10 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
         more = f", and {len(changes) - LISTED} more fields" if len(changes) > LISTED else ""
         rule = "set it back" if len(changes) == 1 else "set them back"
         listed = ", ".join(changes[:LISTED]) + more
-        raise WorkdirError(f"{file}: {listed}; {rule} to resume, or choose another --workdir")
+        anew = f"where --config.model.path={file.parent} starts from the weights of this run"
+        raise WorkdirError(
+            f"{file}: {listed}; {rule} to resume, or choose another --workdir, {anew}"
+        )
 
 
 def _is_same_mean(cfg: Config, reductions: set[str]) -> bool:
