@@ -124,18 +124,26 @@ def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> R
     """The episodes as a batch, with log-probabilities and the values of a critic or tracker."""
     session, size = it.session, it.cfg.ppo.pass_rows
     batch = collate(episodes, rows=it.num_minibatches(episodes) * it.minibatch_rows(episodes))
-    batch = with_logprobs(
-        session.model,
-        state.policy.params,
-        session.load_reference(),
-        batch,
-        episodes,
-        it.cfg.sample.temperature,
-        size,
-    )
-    values = None
-    if state.critic is not None:
-        values = critic_values(session.model, to_device(state.critic.params), batch, size)
+
+    def scores() -> dict[str, np.ndarray]:
+        scored = with_logprobs(
+            session.model,
+            state.policy.params,
+            session.load_reference(),
+            batch,
+            episodes,
+            it.cfg.sample.temperature,
+            size,
+        )
+        found = {"old_logprobs": scored.old_logprobs, "ref_logprobs": scored.ref_logprobs}
+        if state.critic is not None:
+            weights = to_device(state.critic.params)
+            found["values"] = critic_values(session.model, weights, batch, size)
+        return found
+
+    found = session.journal.once("scores", str(batch.tokens.shape), scores)
+    values = found.pop("values", None)
+    batch = batch._replace(**found)
     if state.tracker is not None:
         problems = session.problems["train"]
         values = single_stream.values_before(state.tracker, problems, episodes, batch)

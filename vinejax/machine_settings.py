@@ -31,7 +31,8 @@ class DistributedConfig:
 
     port: Port = 8476  # port of the coordinator, where the platform does not fix it
     timeout_s: Count = 300  # to wait for all hosts at the start
-    heartbeat_s: Heartbeat = 20  # a host that is silent for so long ends the others
+    heartbeat_s: Heartbeat = 20  # a host whose process sends none for so long ends the others
+    silence_s: Count = 600  # without a chunk, a minibatch or a new stage, which a line then says
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,7 @@ class PlanConfig:
 class CheckpointConfig:
     every: Count = 10  # iterations; the last one is always saved
     keep: Count = 2
+    journal: bool = True  # keep what stages gave since the newest checkpoint, see docs/faults.md
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,8 +18,10 @@ from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import check_rows, make_mesh
 from vinejax.rollout.engine import Engine
+from vinejax.rollout.journaled import JournaledEngine
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
+from vinejax.runtime.journal import FOLDER, Journal
 from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.offload import to_device, to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
@@ -56,6 +58,7 @@ class Session:
     tokenizer: Tokenizer
     problems: dict[Split, list[PromptedProblem]]
     lock: WorkdirLock
+    journal: Journal  # of the process that trains; of others it keeps nothing
 
     def __enter__(self) -> "Session":
         return self
@@ -83,7 +86,8 @@ class Session:
 
     def _make_engine(self, sample: SampleConfig) -> Engine:
         rollout = self.cfg.rollout
-        return Engine(
+        return JournaledEngine(
+            self.journal,
             self.model,
             sample,
             self.tokenizer,
@@ -115,6 +119,7 @@ def open_session(
     if cfg.compile_cache:
         jax.config.update("jax_compilation_cache_dir", os.path.expanduser(cfg.compile_cache))
     cfg = on_devices(cfg)
+    journal = Journal(workdir / FOLDER if trains and cfg.checkpoint.journal else None)
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(WorkdirLock(workdir, is_writer()))
         if trains:
@@ -123,7 +128,7 @@ def open_session(
         mesh = make_mesh(cfg.mesh)
         check_rows(mesh, rows_per_pass(cfg))
         model, start, tokenizer = load_start(cfg, task, workdir, mesh, lock)
-        graded = stack.enter_context(GradedTask(task, cfg.grader))
+        graded = stack.enter_context(GradedTask(task, cfg.grader, journal))
         problems, dropped = prompted_problems(cfg, graded, tokenizer, splits)
         if trains:
             lock.take()
@@ -132,7 +137,9 @@ def open_session(
         barrier("workdir", problems)
         check_shared(workdir)
         stack.pop_all()  # from here on the session closes them
-    return Session(cfg, workdir, task, graded, mesh, model, start, tokenizer, problems, lock)
+    return Session(
+        cfg, workdir, task, graded, mesh, model, start, tokenizer, problems, lock, journal
+    )
 
 
 def load_start(

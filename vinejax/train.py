@@ -20,12 +20,14 @@ from vinejax.health import Health
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
 from vinejax.methods import find_method
+from vinejax.model.fingerprint import fingerprint
 from vinejax.runtime.checkpoint import Checkpoints, DamagedError
-from vinejax.runtime.distributed import barrier, is_writer
+from vinejax.runtime.distributed import barrier, is_writer, process_place
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.offload import to_host
 from vinejax.runtime.profile import profiler
 from vinejax.runtime.stopping import Stopped, deferred
+from vinejax.runtime.watchdog import Watchdog
 from vinejax.session import Session, open_session
 from vinejax.settings import Config
 from vinejax.tasks.base import Split
@@ -67,6 +69,7 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
         workdir = session.workdir
         with (
             RunLog(workdir, cfg.log, cfg.iterations, is_writer(), resumed_at=at.done) as log,
+            Watchdog(workdir, cfg.distributed.silence_s, *process_place()),
             deferred(),
         ):
             log.message(head_line(session, state.policy.params))
@@ -122,6 +125,7 @@ class Run:
         if at.done > 0:
             self._evaluate("test")
         self._wait()
+        self._session.journal.clear()
 
     def keep(self) -> str:
         """Saves the last finished iteration; returns what the next start begins with, in words."""
@@ -138,9 +142,14 @@ class Run:
         iteration = Iteration(self._session, self._log, at.done, at.spent)
         if not self._checkpoints.has(at.done) and at.done > 0:
             self._spare = copied(self._state)
+        self._session.journal.forget(self._checkpoints.sealed)
+        self._go_to(str(at.done))
         state = one_iteration(iteration, self._state)
         at.spent = iteration.record(state)
         at.done += 1
+        if given := self._session.journal.given:
+            rule = "results of stages were finished by an earlier process, and not computed again"
+            self._log.message(f"iteration {at.done}: {given} {rule}")
         self._state, self._spare = parked(cfg, state), None
         self._checkpoints.raise_failure()
         self._health.look(iteration)
@@ -160,7 +169,14 @@ class Run:
             self._save(self._state)
 
     def _evaluate(self, split: Split) -> float:
+        self._go_to(f"{self._at.done}.{split}")
         return evaluate(self._session, self._state.policy, split, self._at.done, self._log)
+
+    def _go_to(self, place: str) -> None:
+        """Opens the journal at a place of the run, see `Journal.open`."""
+        session = self._session
+        if session.journal:
+            session.journal.open(place, fingerprint(self._state.policy.params, session.mesh))
 
     def _save(self, state: RunState) -> None:
         self._checkpoints.save(self._at.done, state, dataclasses.asdict(self._at))

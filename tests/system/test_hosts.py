@@ -71,10 +71,24 @@ def start(processes: int, devices: int, config: Path, workdir: Path, **fields) -
     return started
 
 
+def wait_for(file: Path, processes: list) -> None:
+    """Waits until a run that goes on has written a file."""
+    deadline = time.monotonic() + 300
+    while not file.exists():
+        assert all(process.poll() is None for process in processes), "a process has ended"
+        assert time.monotonic() < deadline, f"{file} was never written"
+        time.sleep(0.02)
+
+
+def log_of(workdir: Path, process: int) -> str:
+    """What a process has printed."""
+    return Path(f"{workdir}.{process}.log").read_text()
+
+
 def run(processes: int, devices: int, config: Path, workdir: Path, **fields) -> None:
     for i, process in enumerate(start(processes, devices, config, workdir, **fields)):
         status = process.wait(timeout=600)
-        assert status == 0, Path(f"{workdir}.{i}.log").read_text()[-3000:]
+        assert status == 0, log_of(workdir, i)[-3000:]
 
 
 def records_of(workdir: Path) -> dict[tuple[str, int], dict]:
@@ -112,9 +126,16 @@ def alone(tmp_path_factory, config):
 
 @pytest.mark.slow
 def test_several_processes_do_what_one_does(alone, config, tmp_path):
-    """Four processes, whose checkpoint goes on with two and with another row of meshes."""
+    """Four processes, killed in the second iteration and started again, whose checkpoint goes on
+    with two and with another row of meshes."""
     workdir = tmp_path / "run"
+    killed = start(4, 2, config, workdir)
+    wait_for(workdir / "journal" / "1" / "wave.1.npz", killed)
+    for process in killed:
+        process.kill()
+        process.wait()
     run(4, 2, config, workdir)
+    assert "results of stages were finished by an earlier process" in log_of(workdir, 0)
     for iteration in range(2):
         assert episodes_of(workdir, iteration) == episodes_of(alone, iteration)
     mine, theirs = records_of(workdir), records_of(alone)
@@ -125,8 +146,8 @@ def test_several_processes_do_what_one_does(alone, config, tmp_path):
     assert sorted(path.name for path in (workdir / "checkpoints").iterdir()) == ["1", "2"]
     assert (workdir / "report.html").exists()
     events = list((workdir / "tensorboard" / "train").iterdir())
-    assert len(events) == 1  # the first process's
-    others = [Path(f"{workdir}.{i}.log").read_text() for i in range(1, 4)]
+    assert len(events) == 2  # of the first process of each start
+    others = [log_of(workdir, i) for i in range(1, 4)]
     assert not any("iteration" in text for text in others)
 
     run(2, 2, config, workdir, iterations=3)
@@ -154,10 +175,7 @@ def test_a_dead_process_ends_the_others_within_a_minute(tmp_path):
         2, 1, TINY, workdir, iterations=10_000, mesh__data=2, distributed__heartbeat_s=10
     )
     try:
-        deadline = time.monotonic() + 300
-        while not list((workdir / "episodes").glob("*.jsonl")):
-            assert first.poll() is None and time.monotonic() < deadline
-            time.sleep(0.5)
+        wait_for(workdir / "episodes" / "0.jsonl", [first])
         second.kill()
         # By the missed heartbeat, or by the collective or the save that it was in the middle of.
         assert first.wait(timeout=60) != 0

@@ -116,7 +116,7 @@ def _graded(
                 solutions[i] = _completed(wanted[i], texts[id(wanted[i])], grown)
                 if is_graded(grown, truncated):
                     background.add(i, solutions[i].problem, solutions[i].text)
-        outcomes = shared_work(background.results())
+        outcomes = background.rewards()
     steps = {}
     # Else a return is the reward of the outcome, and nobody asks for the states of a continuation.
     if graded.has_steps or cfg.ppo.gamma != 1 or cfg.train.on == "continuations":

@@ -31,6 +31,13 @@ class EngineStats:
         """The same fraction over the steps at which some branch had not begun."""
         return self.queued_tokens / max(self.queued_slot_steps, 1)
 
+    def add(self, more: "EngineStats") -> None:
+        """Counts what another engine, or an earlier process, has counted."""
+        for field in dataclasses.fields(self):
+            own, other = getattr(self, field.name), getattr(more, field.name)
+            is_most = field.name == "cache_bytes"
+            setattr(self, field.name, max(own, other) if is_most else own + other)
+
     def minus(self, earlier: "EngineStats") -> "EngineStats":
         """Counts since `earlier`, a copy made with dataclasses.replace."""
         now, then = dataclasses.asdict(self), dataclasses.asdict(earlier)

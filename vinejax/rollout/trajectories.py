@@ -104,7 +104,7 @@ def sample_from(
             if is_mine(i) and is_graded(grown, truncated):
                 start = wanted[i]
                 background.add(i, starts[start].problem, whole_text(texts[start], grown))
-        outcomes = shared_work(background.results())
+        outcomes = background.rewards()
     rewards = [outcomes.get(i, truncated or 0.0) for i in range(len(branches))]
     drawn = [responses[i] for i in range(len(branches))]
     size = len(starts[0].seeds) if starts else 0

@@ -140,7 +140,7 @@ class _Forest:
                 path = self.paths[n][leaf.number]
                 if is_mine(i) and (path.finished or truncated is None):
                     background.add(i, self._problems[n][0], path.text)
-            outcomes = shared_work(background.results())
+            outcomes = background.rewards()
         reached: list[set[int]] = [set() for _ in self.paths]
         episodes = []
         for i, (n, leaf) in enumerate(all_leaves):

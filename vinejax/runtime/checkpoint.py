@@ -47,6 +47,7 @@ class Checkpoints:
         self._damaged: set[int] = set()  # iterations whose checkpoint the next save replaces
         self._saving: threading.Thread | None = None
         self._failure: Exception | None = None  # of the save in the background
+        self.sealed = 0  # the newest iteration that this object has saved, with its checksums
         options = ocp.CheckpointManagerOptions(max_to_keep=keep)
         logging.getLogger("absl").addFilter(_is_wanted)  # once, however often it is called
         try:
@@ -189,6 +190,7 @@ class Checkpoints:
             self._manager.wait_until_finished()
             folder = self.folder / str(iteration)
             write_checksums(folder, iteration, jax.process_index(), jax.process_count())
+            self.sealed = iteration
         except Exception as error:  # raised in the main thread, at its next call
             self._failure = error
 

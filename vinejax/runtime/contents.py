@@ -5,6 +5,7 @@ from etils import epath
 from vinejax.errors import WorkdirError
 
 FOLDERS = ("checkpoints", "best", "episodes", "tensorboard", "warmup", "eval", "credit", "export")
+FOLDERS += ("journal", "alive")
 FILES = (
     *("config.json", "metrics.jsonl", "report.html", "wandb_id"),
     *("dropped_problems.json", "dropped_examples.json"),

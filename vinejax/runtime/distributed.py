@@ -116,6 +116,13 @@ def is_writer() -> bool:
     return jax.process_index() == 0
 
 
+def process_place() -> tuple[int, int]:
+    """(number of this process, number of all)."""
+    import jax
+
+    return jax.process_index(), jax.process_count()
+
+
 def is_mine(i: int) -> bool:
     """Whether this host works on item `i` of a list that all hosts have."""
     import jax

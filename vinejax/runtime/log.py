@@ -16,6 +16,7 @@ from tensorboardX import SummaryWriter
 
 from vinejax.errors import ConfigError
 from vinejax.runtime.display import make_display
+from vinejax.runtime.signs import sign
 from vinejax.runtime.stages import is_training, number_field
 from vinejax.runtime.workdir import is_remote, write_atomic
 from vinejax.settings import LogConfig
@@ -110,6 +111,7 @@ class RunLog:
         start = time.monotonic()
         self._stages.append(name)
         self._display.stage(name)
+        sign(name)
         try:
             yield
         finally:

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from vinejax.runtime.signs import sign
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SHOW_CURSOR = b"\x1b[?25h"  # which the panel of a run hides
 
@@ -98,7 +100,7 @@ class Watch:
         self._before: Any = None
 
     def look(self, result: Any = None) -> None:
-        """Raises Stopped if a request has come.
+        """Raises Stopped if a request has come. A sign of life, for the watchdog.
 
         `result` are arrays of the step that was just started, one of each of its programs. Those of
         the step before are waited for, so that the host is at most one step ahead of the devices.
@@ -107,6 +109,7 @@ class Watch:
 
         from vinejax.runtime.distributed import start_maximum
 
+        sign()
         if not _Request.is_deferred:
             return
         before, self._before = self._before, result

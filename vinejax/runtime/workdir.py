@@ -96,10 +96,10 @@ def is_remote(path: epath.Path) -> bool:
     return "://" in os.fspath(path)
 
 
-def write_atomic(path: epath.Path, text: str) -> None:
+def write_atomic(path: epath.Path, content: str | bytes) -> None:
     """Writes a whole file; if the process dies meanwhile, the old file stays as it was."""
     unfinished = path.with_name(path.name + ".tmp")
-    unfinished.write_text(text, encoding="utf-8")
+    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
     unfinished.replace(path)
 
 

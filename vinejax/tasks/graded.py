@@ -1,6 +1,7 @@
 """A task with the grader of the run: rewards of responses and of steps, and where steps end."""
 
 import dataclasses
+import functools
 import math
 import threading
 import time
@@ -11,6 +12,8 @@ from typing import Any
 from vinejax.errors import ConfigError, UserError
 from vinejax.grading import Grader
 from vinejax.plugins import failure, source_of
+from vinejax.runtime.distributed import exchange, is_writer, shared_work
+from vinejax.runtime.journal import Journal
 from vinejax.settings import GraderConfig
 from vinejax.tasks.base import BatchGraded, StepRewarded, StepsInTokens, Task, WithGold, WithStyle
 from vinejax.tasks.steps import step_ends
@@ -27,6 +30,13 @@ class GradingStats:
     errors: int = 0
     seconds: float = 0.0  # wall-clock time in the task's own functions
 
+    def plus(self, more: "GradingStats") -> "GradingStats":
+        """The sum of both."""
+        sums = (
+            a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(more), strict=True)
+        )
+        return GradingStats(*sums)
+
     def minus(self, earlier: "GradingStats") -> "GradingStats":
         """The counts since `earlier` was taken."""
         now, then = dataclasses.astuple(self), dataclasses.astuple(earlier)
@@ -37,16 +47,18 @@ class GradedTask:
     """A task with its grader: a context manager, usable from several threads, one call at a time.
 
     The grader's processes start with the first pair that needs one; a task that is not
-    `BatchGraded` never has any.
+    `BatchGraded` never has any. `journal` keeps the rewards of `BackgroundGrading`.
 
     Raises ConfigError for a task that is both `StepsInTokens` and `StepRewarded`.
     """
 
-    def __init__(self, task: Task, cfg: GraderConfig):
+    def __init__(self, task: Task, cfg: GraderConfig, journal: Journal | None = None):
         if isinstance(task, StepsInTokens) and isinstance(task, StepRewarded):
             rule = "`step_rewards` judges the texts of steps, and `step_ends` gives them none"
             raise ConfigError("data.task", rule, repr(task.name))
         self.task = task
+        self.journal = journal or Journal()
+        self._earlier = GradingStats()  # of an earlier process, whose rewards were read
         self._grader = None
         if isinstance(task, BatchGraded):
             style = task.style if isinstance(task, WithStyle) else "math"
@@ -69,10 +81,15 @@ class GradedTask:
 
     @property
     def stats(self) -> GradingStats:
-        if not self._grader:
-            return GradingStats(seconds=self._seconds)
-        stats = self._grader.stats
-        return GradingStats(stats.pairs, stats.timeouts, stats.errors, self._seconds)
+        own = GradingStats(seconds=self._seconds)
+        if self._grader:
+            stats = self._grader.stats
+            own = GradingStats(stats.pairs, stats.timeouts, stats.errors, self._seconds)
+        return own.plus(self._earlier)
+
+    def count_earlier(self, stats: GradingStats) -> None:
+        """Counts what an earlier process of the run has graded."""
+        self._earlier = self._earlier.plus(stats)
 
     def __call__(self, items: Sequence[tuple[Problem, str]]) -> list[float]:
         """The rewards of (problem, response), in order, graded as one batch.
@@ -183,12 +200,15 @@ class BackgroundGrading:
     """Grades responses on a thread of its own as they come, while the caller goes on sampling.
 
     A context manager; leaving it waits for the batch that is being graded and drops the others.
+    Rewards that the run's journal has are not asked for again.
     """
 
     BATCH = 64  # responses: enough for all workers, few enough to finish before the last come
 
-    def __init__(self, rewards: GradedTask):
-        self._rewards = rewards
+    def __init__(self, graded: GradedTask):
+        self._graded = graded
+        self._entry = graded.journal.entry("rewards", "")  # its place says of what
+        self._before = graded.stats
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rewards")
         self._next: list[tuple[int, Problem, str]] = []
         self._batches: list[tuple[list[int], Future[list[float]]]] = []
@@ -201,22 +221,38 @@ class BackgroundGrading:
 
     def add(self, i: int, problem: Problem, response: str) -> None:
         """Hands over response number `i`, to be graded in a batch."""
+        if self._entry.kept is not None:
+            return
         self._next.append((i, problem, response))
         if len(self._next) >= self.BATCH:
             self._submit()
 
-    def results(self) -> dict[int, float]:
-        """The reward of every response by its number; raises what grading raised."""
+    def rewards(self) -> dict[int, float]:
+        """The reward of every response by its number, those of all hosts.
+
+        Every host calls it, when it has handed over the last of its own. Raises what grading
+        raised.
+        """
+        if self._entry.kept is not None:
+            rewards, stats = self._entry.kept.facts
+            if is_writer():
+                self._graded.count_earlier(GradingStats(*stats))
+            return dict(rewards)
         self._submit()
-        return {
+        mine = {
             i: reward
             for numbers, batch in self._batches
             for i, reward in zip(numbers, batch.result(), strict=True)
         }
+        rewards = shared_work(mine)
+        of_hosts = exchange(dataclasses.astuple(self._graded.stats.minus(self._before)))
+        stats = functools.reduce(GradingStats.plus, (GradingStats(*one) for one in of_hosts))
+        self._entry.keep([list(rewards.items()), dataclasses.astuple(stats)])
+        return rewards
 
     def _submit(self) -> None:
         if self._next:
             items = [(problem, response) for _, problem, response in self._next]
-            batch = self._executor.submit(self._rewards, items)
+            batch = self._executor.submit(self._graded, items)
             self._batches.append(([i for i, *_ in self._next], batch))
             self._next = []

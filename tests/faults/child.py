@@ -1,0 +1,103 @@
+"""The command line, that notes where it is, and can be made to die there.
+
+FAULTS_EVENTS names a file that gets a line `stage tokens` for every event: a chunk of decoding, a
+minibatch, a file that is written but not renamed, a checkpoint that begins, an entry of the
+journal, the report. `tokens` are those that this process has decoded. FAULTS_KILL, 'event delay
+signal', sends itself a signal `delay` milliseconds after the event of that number, from 1.
+"""
+
+import os
+import threading
+import time
+from typing import Any
+
+from vinejax import iterations, main, train
+from vinejax.learner import score
+from vinejax.rollout import phase
+from vinejax.runtime import checkpoint, journal, log, workdir
+from vinejax.runtime.stopping import Watch
+
+
+class Events:
+    """The events of this process, in order."""
+
+    def __init__(self, file: str, kill: str):
+        self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._at, delay, number = map(int, kill.split()) if kill else (0, 0, 0)
+        self._delay_s, self._signal = delay / 1000, number
+        self._lock = threading.Lock()
+        self._number = 0
+        self.stages: list[str] = []
+        self.tokens = 0
+
+    def happened(self, stage: str | None = None) -> None:
+        """Notes an event, of the current stage unless another is given; maybe the last."""
+        name = stage or (self.stages[-1] if self.stages else "between")
+        with self._lock:
+            self._number += 1
+            os.write(self._file, f"{name} {self.tokens}\n".encode())
+            if self._number == self._at:
+                threading.Thread(target=self._die, daemon=True).start()
+
+    def _die(self) -> None:
+        time.sleep(self._delay_s)
+        os.write(self._file, f"signal {time.time()}\n".encode())
+        os.kill(os.getpid(), self._signal)
+
+
+def watch(events: Events) -> None:
+    """Replaces what an event happens in by the same with the event."""
+    look, stage, count = Watch.look, log.RunLog.stage, phase.Phase._count
+    save, keep, report = checkpoint.Checkpoints._save, journal.Entry.keep, train.build_report
+    write = workdir.write_atomic
+
+    class Noted(Watch):
+        def look(self, result: Any = None) -> None:
+            events.happened()
+            look(self, result)
+
+    def counted(self: phase.Phase, *args: Any) -> int:
+        before = self._stats.decoded_tokens
+        steps = count(self, *args)
+        events.tokens += self._stats.decoded_tokens - before
+        return steps
+
+    class Stage:
+        def __init__(self, log: log.RunLog, name: str):
+            self._stage, self._name = stage(log, name), name
+
+        def __enter__(self) -> None:
+            events.stages.append(self._name)
+            events.happened()
+            self._stage.__enter__()
+
+        def __exit__(self, *exception: Any) -> Any:
+            events.stages.pop()
+            return self._stage.__exit__(*exception)
+
+    def before(name: str, function: Any) -> Any:
+        def noted(*args: Any, **settings: Any) -> Any:
+            events.happened(name)
+            return function(*args, **settings)
+
+        return noted
+
+    def half_written(path: Any, content: str | bytes) -> None:
+        path.with_name(path.name + ".tmp").write_bytes(b"{")
+        events.happened("write")
+        write(path, content)
+
+    for module in (iterations, score, phase):
+        module.Watch = Noted  # pyright: ignore
+    phase.Phase._count = counted  # pyright: ignore
+    log.RunLog.stage = lambda self, name: Stage(self, name)  # pyright: ignore
+    checkpoint.Checkpoints._save = before("save", save)
+    journal.Entry.keep = before("journal", keep)
+    train.build_report = before("report", report)
+    for module in (journal, log, workdir):
+        module.write_atomic = half_written  # pyright: ignore
+
+
+if __name__ == "__main__":
+    watch(Events(os.environ["FAULTS_EVENTS"], os.environ.get("FAULTS_KILL", "")))
+    main.run()

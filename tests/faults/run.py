@@ -1,0 +1,192 @@
+"""Kills runs at random moments and starts them again: is the end the same, and what was lost?
+
+    python tests/faults/run.py [--methods=vineppo,ppo] [--kills=30] [--signal=KILL|TERM|INT]
+
+Of each method one run is left alone. Then, for each moment, a run is sent the signal there and
+started again, and its metrics (but times) and its last weights are compared with those of the run
+that was left alone. Moments are spread evenly over the stages of that run and are random within;
+see child.py. The table has the tokens that were decoded twice, beside those of the largest call of
+the engine, and the seconds from a signal to the end of the process. The exit code is 1 if anything
+differs.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from helpers import loop_cases as cases  # noqa: E402
+
+from vinejax.model.hf.weights import load_pretrained  # noqa: E402
+from vinejax.runtime.checkpoint import Checkpoints  # noqa: E402
+from vinejax.warmup import warm_up  # noqa: E402
+
+METHODS = ("vineppo", "ppo", "dapo", "single_stream")
+CLOCK = ("timing_s/", "perf/", "rollout/compiles")
+MOST_DELAY_MS = 60
+MOST_S = 20  # from SIGTERM or SIGINT to the end
+MADE_BY_SFT = "start"
+
+
+@dataclasses.dataclass
+class Child:
+    """One process that has ended."""
+
+    code: int
+    events: list[tuple[str, int]]  # (stage, tokens decoded so far)
+    leaving_s: float  # from the signal to the end; 0 without one
+    errors: str
+
+    @property
+    def tokens(self) -> int:
+        return self.events[-1][1] if self.events else 0
+
+
+class Faults:
+    """The runs of one call, in a folder."""
+
+    def __init__(self, folder: Path, number: int):
+        self._folder, self._signal = folder, number
+        self.start = str(warm_up(cases.config(sft={"steps": 25}), folder / MADE_BY_SFT))
+
+    def child(self, method: str, workdir: Path, kill: str = "") -> Child:
+        """Runs the command line until its end, with the signal of `kill`, see child.py."""
+        events = self._folder / "events"
+        events.unlink(missing_ok=True)
+        given = {"FAULTS_START": self.start, "FAULTS_EVENTS": str(events), "FAULTS_KILL": kill}
+        given |= {"PYTHONPATH": str(HERE.parent), "JAX_PLATFORMS": "cpu"}
+        given |= {"JAX_COMPILATION_CACHE_DIR": str(self._folder / "compiled")}
+        given |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        paths = [given["PYTHONPATH"], os.environ.get("PYTHONPATH", "")]
+        given["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        command = [sys.executable, str(HERE / "child.py"), f"--workdir={workdir}"]
+        command.append(f"--config={HERE / 'settings.py'}:{method}")
+        done = subprocess.run(command, env=os.environ | given, capture_output=True, text=True)
+        ended, sent = time.time(), None
+        found = []
+        for line in events.read_text().splitlines():
+            stage, number = line.split()
+            if stage == "signal":
+                sent = float(number)
+            else:
+                found.append((stage, int(number)))
+        return Child(done.returncode, found, ended - (sent or ended), done.stderr)
+
+    def kill(self, method: str, moment: tuple[int, int], whole: Child) -> dict[str, Any]:
+        """Sends a run the signal at a moment, starts it again, and says what came of it."""
+        event, delay = moment
+        workdir = self._folder / f"{method}-{event}-{delay}"
+        killed = self.child(method, workdir, f"{event} {delay} {int(self._signal)}")
+        again = self.child(method, workdir)
+        was_late = killed.code == 0  # it had ended before the signal came
+        expected = -self._signal if self._signal == signal.SIGKILL else 128 + self._signal
+        problems = []
+        if killed.code != expected and not was_late:
+            problems.append(f"the killed process ended with {killed.code}: {killed.errors[-500:]}")
+        if again.code != 0:
+            problems.append(f"the next start ended with {again.code}: {again.errors[-500:]}")
+        elif difference := self.difference(workdir, self._folder / method):
+            problems.append(difference)
+        if self._signal != signal.SIGKILL and killed.leaving_s > MOST_S:
+            problems.append(f"took {killed.leaving_s:.0f} s to end")
+        return {
+            "stage": whole.events[event - 1][0],
+            "late": was_late,
+            "tokens": killed.tokens + again.tokens - whole.tokens,
+            "leaving_s": killed.leaving_s,
+            "problems": problems,
+        }
+
+    def difference(self, found: Path, expected: Path) -> str:
+        """What differs between two finished runs; '' if nothing does."""
+        lines = []
+        for workdir in (found, expected):
+            read = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+            lines.append([{k: v for k, v in x.items() if not k.startswith(CLOCK)} for x in read])
+        for n, (one, other) in enumerate(itertools.zip_longest(*lines), start=1):
+            if one != other:
+                names = [k for k in (one or {}) if one.get(k) != (other or {}).get(k)]
+                return f"line {n} of metrics.jsonl differs in {', '.join(names) or 'being there'}"
+        params = []
+        for workdir in (found, expected):
+            with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
+                newest, like = checkpoints.latest(), load_pretrained(self.start)[1]
+                assert newest is not None
+                params.append(checkpoints.restore_params(newest, like)[0])
+        try:
+            cases.assert_equal(*params)
+        except AssertionError as error:
+            return f"weights differ: {error}"
+        left = [name for name in ("journal",) if (found / name).exists()]
+        return f"{left[0]} is left" if left else ""
+
+
+def moments(events: list[tuple[str, int]], count: int, rng: random.Random) -> list[tuple[int, int]]:
+    """`count` pairs (number of an event, delay in ms), spread evenly over the stages."""
+    by_stage: dict[str, list[int]] = defaultdict(list)
+    for number, (stage, _) in enumerate(events, start=1):
+        by_stage[stage].append(number)
+    stages = itertools.cycle(sorted(by_stage))
+    return [
+        (rng.choice(by_stage[next(stages)]), rng.randint(0, MOST_DELAY_MS)) for _ in range(count)
+    ]
+
+
+def largest_call(events: list[tuple[str, int]]) -> int:
+    """The most tokens that were decoded between two entries of the journal."""
+    at = [0, *(tokens for stage, tokens in events if stage == "journal")]
+    return max(after - before for before, after in itertools.pairwise(at))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--kills", type=int, default=30, help="of each method")
+    parser.add_argument("--signal", default="KILL", choices=["KILL", "TERM", "INT"])
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    number, failed = signal.Signals[f"SIG{options.signal}"], 0
+    print("| method | moments | of stages | the same | tokens twice, most | of a call | leaving |")
+    print("|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        faults = Faults(Path(folder), number)
+        for method in options.methods.split(","):
+            whole = faults.child(method, Path(folder) / method)
+            assert whole.code == 0, whole.errors
+            rng = random.Random(f"{method} {options.seed}")
+            found = [
+                faults.kill(method, moment, whole)
+                for moment in moments(whole.events, options.kills, rng)
+            ]
+            stages = Counter(one["stage"] for one in found)
+            same = sum(not one["problems"] for one in found)
+            print(
+                f"| {method} | {len(found)} ({sum(one['late'] for one in found)} after the end)"
+                f" | {', '.join(f'{n} {name}' for name, n in sorted(stages.items()))}"
+                f" | {same} | {max(one['tokens'] for one in found):,}"
+                f" | {largest_call(whole.events):,}"
+                f" | {max(one['leaving_s'] for one in found):.1f} s |",
+                flush=True,
+            )
+            for one in found:
+                for problem in one["problems"]:
+                    failed += 1
+                    print(f"  in {one['stage']}: {problem}", file=sys.stderr)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
