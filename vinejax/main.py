@@ -27,6 +27,7 @@
 --version   the version
 """
 
+import errno
 import importlib
 import os
 import re
@@ -61,6 +62,7 @@ MODES = {
     "report": ("vinejax.analysis.report", "build_report"),
 }
 OF_WORKDIRS = ("compare", "report")  # modes whose arguments are workdirs
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, a limit of the process
 FLAGS = flags.FLAGS
 
 
@@ -220,7 +222,12 @@ def run() -> None:
     except KeyboardInterrupt:  # before signals are taken
         print("vinejax: interrupted; the same command does it again", file=sys.stderr)
         distributed.leave(130)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            where = error.filename or "a file of the workdir"
+            rule = "make room, and the same command goes on"
+            print(f"vinejax: error: {where}: {error.strerror}; {rule}", file=sys.stderr)
+            distributed.leave(2)
         traceback.print_exc()
         distributed.leave(1)
 
