@@ -4,8 +4,10 @@ FAULTS_EVENTS names a file that gets a line `stage tokens` for every event: a ch
 minibatch, a file that is written but not renamed, a checkpoint that begins, an entry of the
 journal, the report. `tokens` are those that this process has decoded. FAULTS_KILL, 'event delay
 signal', sends itself a signal `delay` milliseconds after the event of that number, from 1.
+FAULTS_FILL, 'event file', fills the disk with that file at the event.
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -21,10 +23,12 @@ from vinejax.runtime.stopping import Watch
 class Events:
     """The events of this process, in order."""
 
-    def __init__(self, file: str, kill: str):
+    def __init__(self, file: str, kill: str, fill: str):
         self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._at, delay, number = map(int, kill.split()) if kill else (0, 0, 0)
         self._delay_s, self._signal = delay / 1000, number
+        fill_at, _, self._filler = fill.partition(" ")
+        self._fill_at = int(fill_at or 0)
         self._lock = threading.Lock()
         self._number = 0
         self.stages: list[str] = []
@@ -38,11 +42,22 @@ class Events:
             os.write(self._file, f"{name} {self.tokens}\n".encode())
             if self._number == self._at:
                 threading.Thread(target=self._die, daemon=True).start()
+            if self._number == self._fill_at:
+                fill(self._filler)
 
     def _die(self) -> None:
         time.sleep(self._delay_s)
         os.write(self._file, f"signal {time.time()}\n".encode())
         os.kill(os.getpid(), self._signal)
+
+
+def fill(path: str) -> None:
+    """Writes a file until there is no room for a byte more."""
+    with open(path, "wb", buffering=0) as file:
+        for size in (1 << 16, 1):
+            with contextlib.suppress(OSError):
+                while file.write(b"x" * size):
+                    pass
 
 
 def watch(events: Events) -> None:
@@ -99,5 +114,6 @@ def watch(events: Events) -> None:
 
 
 if __name__ == "__main__":
-    watch(Events(os.environ["FAULTS_EVENTS"], os.environ.get("FAULTS_KILL", "")))
+    given = (os.environ.get(name, "") for name in ("FAULTS_KILL", "FAULTS_FILL"))
+    watch(Events(os.environ["FAULTS_EVENTS"], *given))
     main.run()

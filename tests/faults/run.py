@@ -1,6 +1,7 @@
 """Kills runs at random moments and starts them again: is the end the same, and what was lost?
 
     python tests/faults/run.py [--methods=vineppo,ppo] [--kills=30] [--signal=KILL|TERM|INT]
+    python tests/faults/run.py --full-disk [--methods=vineppo]
 
 Of each method one run is left alone. Then, for each moment, a run is sent the signal there and
 started again, and its metrics (but times) and its last weights are compared with those of the run
@@ -8,22 +9,37 @@ that was left alone. Moments are spread evenly over the stages of that run and a
 see child.py. The table has the tokens that were decoded twice, beside those of the largest call of
 the engine, and the seconds from a signal to the end of the process. The exit code is 1 if anything
 differs.
+
+Runs are in a temporary folder, or in `--root`, which may be a bucket. An emulator of Google's:
+
+    pip install gcsfs gcp-storage-emulator
+    gcp-storage-emulator start --port=9023 --in-memory --default-bucket=bucket &
+    export STORAGE_EMULATOR_HOST=http://localhost:9023 GOOGLE_AUTH_TOKEN_FOR_TESTING=any
+    TENSORSTORE_GCS_HTTP_URL=http://localhost:9023 python tests/faults/run.py --root=gs://bucket
+
+With `--full-disk` nothing is killed: the disk is full from a moment on, the run has to end with one
+line, and the next start has room again. It mounts a small file system, which only root may do.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from etils import epath
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
@@ -39,6 +55,7 @@ CLOCK = ("timing_s/", "perf/", "rollout/compiles")
 MOST_DELAY_MS = 60
 MOST_S = 20  # from SIGTERM or SIGINT to the end
 MADE_BY_SFT = "start"
+DISK_MB = 64
 
 
 @dataclasses.dataclass
@@ -58,15 +75,22 @@ class Child:
 class Faults:
     """The runs of one call, in a folder."""
 
-    def __init__(self, folder: Path, number: int):
-        self._folder, self._signal = folder, number
+    def __init__(self, folder: Path, root: epath.Path, number: int):
+        self._folder, self._root, self._signal = folder, root, number
         self.start = str(warm_up(cases.config(sft={"steps": 25}), folder / MADE_BY_SFT))
 
-    def child(self, method: str, workdir: Path, kill: str = "") -> Child:
-        """Runs the command line until its end, with the signal of `kill`, see child.py."""
+    def whole(self, method: str) -> Child:
+        """The run of a method that is left alone."""
+        child = self.child(method, self._root / method)
+        assert child.code == 0, child.errors
+        return child
+
+    def child(self, method: str, workdir: epath.Path, kill: str = "", fill: str = "") -> Child:
+        """Runs the command line until its end, with the fault of `kill` or `fill`: see child.py."""
         events = self._folder / "events"
         events.unlink(missing_ok=True)
         given = {"FAULTS_START": self.start, "FAULTS_EVENTS": str(events), "FAULTS_KILL": kill}
+        given["FAULTS_FILL"] = fill
         given |= {"PYTHONPATH": str(HERE.parent), "JAX_PLATFORMS": "cpu"}
         given |= {"JAX_COMPILATION_CACHE_DIR": str(self._folder / "compiled")}
         given |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -88,7 +112,7 @@ class Faults:
     def kill(self, method: str, moment: tuple[int, int], whole: Child) -> dict[str, Any]:
         """Sends a run the signal at a moment, starts it again, and says what came of it."""
         event, delay = moment
-        workdir = self._folder / f"{method}-{event}-{delay}"
+        workdir = self._root / f"{method}-{event}-{delay}"
         killed = self.child(method, workdir, f"{event} {delay} {int(self._signal)}")
         again = self.child(method, workdir)
         was_late = killed.code == 0  # it had ended before the signal came
@@ -98,7 +122,7 @@ class Faults:
             problems.append(f"the killed process ended with {killed.code}: {killed.errors[-500:]}")
         if again.code != 0:
             problems.append(f"the next start ended with {again.code}: {again.errors[-500:]}")
-        elif difference := self.difference(workdir, self._folder / method):
+        elif difference := self.difference(workdir, self._root / method):
             problems.append(difference)
         if self._signal != signal.SIGKILL and killed.leaving_s > MOST_S:
             problems.append(f"took {killed.leaving_s:.0f} s to end")
@@ -110,7 +134,32 @@ class Faults:
             "problems": problems,
         }
 
-    def difference(self, found: Path, expected: Path) -> str:
+    def full_disk(self, method: str, event: int, whole: Child, disk: Path) -> dict[str, Any]:
+        """Fills the disk at an event, starts the run again with room, and says what came of it."""
+        workdir, filler = epath.Path(disk / "run"), disk / "filler"
+        failed = self.child(method, workdir, fill=f"{event} {filler}")
+        filler.unlink()
+        again = self.child(method, workdir)
+        lines = [line for line in failed.errors.splitlines() if line.startswith("vinejax: error")]
+        was_late = failed.code == 0  # it wrote nothing more
+        problems = []
+        if not was_late and (failed.code != 2 or len(lines) != 1):
+            problems.append(f"ended with {failed.code}: {failed.errors[-1500:]}")
+        if not was_late and lines and "No space left" not in lines[0]:
+            problems.append(lines[0])
+        if len(failed.errors.splitlines()) > 3:
+            problems.append(f"says more than it should: {failed.errors[-1500:]}")
+        if again.code != 0:
+            problems.append(f"the next start ended with {again.code}: {again.errors[-500:]}")
+        elif difference := self.difference(workdir, self._root / method):
+            problems.append(difference)
+        shutil.rmtree(workdir)
+        tokens = failed.tokens + again.tokens - whole.tokens
+        stage = whole.events[event - 1][0]
+        found = {"stage": stage, "late": was_late, "tokens": tokens, "leaving_s": 0.0}
+        return found | {"problems": problems}
+
+    def difference(self, found: epath.Path, expected: epath.Path) -> str:
         """What differs between two finished runs; '' if nothing does."""
         lines = []
         for workdir in (found, expected):
@@ -151,26 +200,41 @@ def largest_call(events: list[tuple[str, int]]) -> int:
     return max(after - before for before, after in itertools.pairwise(at))
 
 
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of `DISK_MB` MB."""
+    disk = folder / "disk"
+    disk.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", disk], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--kills", type=int, default=30, help="of each method")
     parser.add_argument("--signal", default="KILL", choices=["KILL", "TERM", "INT"])
+    parser.add_argument("--root", help="of the workdirs")
+    parser.add_argument("--full-disk", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     number, failed = signal.Signals[f"SIG{options.signal}"], 0
     print("| method | moments | of stages | the same | tokens twice, most | of a call | leaving |")
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        faults = Faults(Path(folder), number)
+        faults = Faults(Path(folder), epath.Path(options.root or folder), number)
         for method in options.methods.split(","):
-            whole = faults.child(method, Path(folder) / method)
-            assert whole.code == 0, whole.errors
+            whole = faults.whole(method)
             rng = random.Random(f"{method} {options.seed}")
-            found = [
-                faults.kill(method, moment, whole)
-                for moment in moments(whole.events, options.kills, rng)
-            ]
+            chosen = moments(whole.events, options.kills, rng)
+            if options.full_disk:
+                with small_disk(Path(folder)) as disk:
+                    found = [faults.full_disk(method, event, whole, disk) for event, _ in chosen]
+            else:
+                found = [faults.kill(method, moment, whole) for moment in chosen]
             stages = Counter(one["stage"] for one in found)
             same = sum(not one["problems"] for one in found)
             print(

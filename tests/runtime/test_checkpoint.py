@@ -75,6 +75,13 @@ def test_layout_and_the_newest_are_kept(tmp_path: pathlib.Path):
     assert_equal(state, make_state(5))
 
 
+def test_multiples_stay(tmp_path: pathlib.Path):
+    with Checkpoints(tmp_path, keep=1, keep_every=4) as checkpoints:
+        for i in range(1, 10):
+            checkpoints.save(i, make_state(i), {"i": i})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "8", "9"]
+
+
 def test_saving_again_keeps_what_is_there(tmp_path: pathlib.Path):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(1, make_state(1), {"i": 1})

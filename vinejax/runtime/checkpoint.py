@@ -41,14 +41,20 @@ class Checkpoints:
     then writes its checksums, so that a save costs the caller the copy to host memory alone.
     """
 
-    def __init__(self, folder: str | os.PathLike, keep: int):
-        """Opens or creates `folder`, an absolute path. Raises WorkdirError if it cannot be used."""
+    def __init__(self, folder: str | os.PathLike, keep: int, keep_every: int | None = None):
+        """Opens or creates `folder`, an absolute path. Raises WorkdirError if it cannot be used.
+
+        Args:
+          folder: where the checkpoints are.
+          keep: how many of the newest stay.
+          keep_every: iterations that are multiples of it have checkpoints that stay as well.
+        """
         self.folder = epath.Path(folder)
         self._damaged: set[int] = set()  # iterations whose checkpoint the next save replaces
         self._saving: threading.Thread | None = None
         self._failure: Exception | None = None  # of the save in the background
         self.sealed = 0  # the newest iteration that this object has saved, with its checksums
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep)
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, keep_period=keep_every)
         logging.getLogger("absl").addFilter(_is_wanted)  # once, however often it is called
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

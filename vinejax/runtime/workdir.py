@@ -97,9 +97,16 @@ def is_remote(path: epath.Path) -> bool:
 
 
 def write_atomic(path: epath.Path, content: str | bytes) -> None:
-    """Writes a whole file; if the process dies meanwhile, the old file stays as it was."""
+    """Writes a whole file; if the process dies meanwhile, the old file stays as it was.
+
+    An object store shows no object before it is whole, and would copy it to rename it.
+    """
+    content = content.encode() if isinstance(content, str) else content
+    if is_remote(path):
+        path.write_bytes(content)
+        return
     unfinished = path.with_name(path.name + ".tmp")
-    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+    unfinished.write_bytes(content)
     unfinished.replace(path)
 
 
