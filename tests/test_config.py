@@ -247,7 +247,7 @@ def test_every_number_and_choice_is_checked():
         "offload.reference",
         "offload.optimizer",
     }
-    anything |= {"values.backup", "spo_tree.drop"}
+    anything |= {"values.backup", "spo_tree.drop", "checkpoint.journal"}
     for name, value in flatten(Config()):
         if name in anything:
             continue

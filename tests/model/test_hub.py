@@ -11,8 +11,7 @@ import jax
 import numpy as np
 import pytest
 from etils import epath
-from etils.epath import backend
-from fsspec.implementations.memory import MemoryFileSystem
+from helpers.bucket import Bucket, empty_bucket
 from helpers.model_oracles import Model
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -99,27 +98,9 @@ def test_paths_are_not_looked_up_on_the_hub(path, monkeypatch, bucket):
 # --- object stores ---
 
 
-class Bucket(MemoryFileSystem):
-    """Objects by name, as a client for gs:// shows them."""
-
-    protocol = "gs"
-    store: dict = {}
-    pseudo_dirs = [""]
-
-    @classmethod
-    def _strip_protocol(cls, path):
-        return super()._strip_protocol(path.removeprefix("gs://"))
-
-    def glob(self, path, **kwargs):
-        return [str(name).lstrip("/") for name in super().glob(path, **kwargs)]
-
-
 @pytest.fixture
 def bucket(monkeypatch) -> Bucket:
-    store = Bucket()
-    store.store.clear()
-    monkeypatch.setattr(backend.fsspec_backend, "fs", lambda path: store)
-    return store
+    return empty_bucket(monkeypatch)
 
 
 def test_a_folder_in_an_object_store(tiny, bucket):

@@ -10,8 +10,7 @@ import sys
 
 import pytest
 from etils import epath
-from etils.epath import backend
-from fsspec.implementations.memory import MemoryFileSystem
+from helpers.bucket import empty_bucket
 from helpers.paths import REPO
 
 import vinejax
@@ -312,9 +311,9 @@ def test_a_run_of_the_older_kl_mean_goes_on_where_the_mean_is_the_same(tmp_path:
 
 def test_an_object_is_written_at_once(monkeypatch: pytest.MonkeyPatch):
     """A store would copy it to rename it, and shows it only when it is whole."""
-    store = MemoryFileSystem(skip_instance_cache=True)
-    monkeypatch.setattr(backend.fsspec_backend, "fs", lambda path: store)
+    store = empty_bucket(monkeypatch)
     monkeypatch.setattr(store, "mv", lambda *_, **__: pytest.fail("renamed"))
     write_atomic(epath.Path("gs://bucket/a.json"), "text")
     write_atomic(epath.Path("gs://bucket/b.npz"), b"\0\1")
-    assert [store.cat(path) for path in store.find("")] == [b"text", b"\0\1"]
+    found = {path: store.cat(path) for path in store.find("bucket")}
+    assert list(found.values()) == [b"text", b"\0\1"], found
