@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 from etils import epath
-from tensorboardX import SummaryWriter
 
 from vinejax.errors import ConfigError
 from vinejax.runtime.display import make_display
+from vinejax.runtime.events import Events
 from vinejax.runtime.signs import sign
 from vinejax.runtime.stages import is_training, number_field
 from vinejax.runtime.workdir import is_remote, write_atomic
@@ -60,7 +60,7 @@ class RunLog:
         self._resumed_at = resumed_at
         self._display = make_display(total_iterations, finished=resumed_at or 0)
         self._stages: list[str] = []
-        self._events: dict[str, SummaryWriter] = {}
+        self._events: dict[str, Events] = {}
         self._wandb = _start_wandb(workdir, cfg.wandb) if cfg.wandb and is_writer else None
         if is_writer:
             self._metrics = _MetricsFile(workdir / "metrics.jsonl", resumed_at)
@@ -77,7 +77,9 @@ class RunLog:
             return
         self._display.close()
         for events in self._events.values():
-            events.close()
+            # What ends the run says more than that its last events cannot be written either.
+            with contextlib.suppress(OSError) if exception[0] else contextlib.nullcontext():
+                events.close()
         if self._wandb is not None:
             self._wandb.finish(exit_code=int(exception[0] is not None))
 
@@ -97,10 +99,7 @@ class RunLog:
         line = {"iteration": iteration, "step": step, "stage": stage} | plain
         self._metrics.append(line)
         _, at = _place(line)
-        events = self._events_of(stage, at)
-        for name, value in plain.items():
-            if math.isfinite(value):  # tensorboardX warns of each number that is not
-                events.add_scalar(name, value, at)
+        self._events_of(stage, at).add(plain, at)
         if self._wandb is not None:
             self._wandb.log({"iteration": iteration, "step": step} | plain)
         self._display.record(iteration, step, stage, plain)
@@ -138,7 +137,7 @@ class RunLog:
         if self._is_writer:
             self._display.message(text)
 
-    def _events_of(self, stage: str, at: int) -> SummaryWriter:
+    def _events_of(self, stage: str, at: int) -> Events:
         """TensorBoard events of a stage, in a folder of its own, whose first event is at `at`."""
         if stage not in self._events:
             # TensorBoard forgets what an earlier process wrote from `purge` on: see `_MetricsFile`.
@@ -147,10 +146,8 @@ class RunLog:
                 purge += 1
             # File names hold the second, in which another process may have started too.
             suffix = f".{uuid.uuid4().hex[:8]}"
-            folder = os.fspath(self._workdir / "tensorboard" / stage)
-            self._events[stage] = SummaryWriter(
-                folder, purge_step=purge, flush_secs=5, filename_suffix=suffix
-            )
+            folder = self._workdir / "tensorboard" / stage
+            self._events[stage] = Events(folder, purge, suffix)
         return self._events[stage]
 
 
