@@ -132,7 +132,8 @@ class Run:
         """Saves the last finished iteration; returns what the next start begins with, in words."""
         done = self._at.done
         if done == 0:
-            return "no iteration was finished; the same command begins again"
+            kept = ", and reads what finished stages gave" if self._session.journal else ""
+            return f"no iteration was finished; the same command begins again{kept}"
         self._save(self._spare or self._state)
         self._wait()
         return f"checkpoints/{done} is saved; the same command resumes there"

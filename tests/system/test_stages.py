@@ -104,9 +104,8 @@ def compare(found: Path, expected: Path, start: str) -> None:
     cases.assert_equal(*params)
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param(m, marks=[pytest.mark.slow] if m != "vineppo" else []) for m in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", CASES)
 def test_a_run_that_dies_after_every_stage(method: str, start: str, tmp_path: Path):
     cfg = config(method, start)
     with pytest.MonkeyPatch.context() as patch:

@@ -1,0 +1,23 @@
+"""tests/faults/run.py in small: processes that are really killed, and started again."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from helpers.paths import REPO, TESTS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("signal", ["KILL", "TERM"])
+def test_a_killed_run_ends_as_if_nothing_had_been(signal: str):
+    command = [sys.executable, str(TESTS / "faults" / "run.py"), "--methods=single_stream"]
+    done = subprocess.run(
+        [*command, f"--signal={signal}", "--kills=2", "--seed=1"],
+        env=os.environ | {"PYTHONPATH": str(REPO)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| single_stream | 2 (0 after the end) |" in done.stdout
