@@ -49,6 +49,7 @@ from vinejax.learner.policy import PolicyObjective, policy_objective
 from vinejax.learner.score import with_logprobs
 from vinejax.learner.update import Objective, Update, fresh_state, update_step
 from vinejax.methods import find_method
+from vinejax.model.fingerprint import fingerprint
 from vinejax.problems import sample_with_spread
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.distributed import barrier
@@ -124,6 +125,10 @@ def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> R
     """The episodes as a batch, with log-probabilities and the values of a critic or tracker."""
     session, size = it.session, it.cfg.ppo.pass_rows
     batch = collate(episodes, rows=it.num_minibatches(episodes) * it.minibatch_rows(episodes))
+    key, critic = str(batch.tokens.shape), None
+    if state.critic is not None:
+        critic = to_device(state.critic.params)
+        key += f" {fingerprint(critic, session.mesh)}"
 
     def scores() -> dict[str, np.ndarray]:
         scored = with_logprobs(
@@ -136,12 +141,11 @@ def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> R
             size,
         )
         found = {"old_logprobs": scored.old_logprobs, "ref_logprobs": scored.ref_logprobs}
-        if state.critic is not None:
-            weights = to_device(state.critic.params)
-            found["values"] = critic_values(session.model, weights, batch, size)
+        if critic is not None:
+            found["values"] = critic_values(session.model, critic, batch, size)
         return found
 
-    found = session.journal.once("scores", str(batch.tokens.shape), scores)
+    found = session.journal.once("scores", key, scores)
     values = found.pop("values", None)
     batch = batch._replace(**found)
     if state.tracker is not None:
