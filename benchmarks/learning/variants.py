@@ -96,21 +96,21 @@ class Experiment:
         *(Trial(factor, 1e-4) for factor in (0.5, 1.0, 1.5, 2.0)),
         Trial(1.0, 1e-2),
     )
-    sweep_seeds: tuple[int, ...] = (1001, 1002)
-    seeds: tuple[int, ...] = tuple(range(11, 21))
+    sweep_seeds: tuple[int, ...] = (1001, 1002, 1003, 1004)
+    seeds: tuple[int, ...] = tuple(range(21, 31))
     # Dose and response: the number of free steps of one task, with the settings that its sweep
     # found at the number in TASKS.
     dose_task: str = "bifurcation"
     doses: tuple[int, ...] = (0, 4, 12, 24)
     dose_variants: tuple[str, ...] = ("bisection", "grpo", "rloo")
-    dose_seeds: tuple[int, ...] = tuple(range(11, 16))
+    dose_seeds: tuple[int, ...] = tuple(range(21, 26))
     # At equal seconds, one variant against one baseline, with their settings of the sweep but for
     # those of a try.
     tries: tuple[str, ...] = tuple(TRIES)
     try_task: str = "bifurcation"
     try_variant: str = "recommended"
     try_baseline: str = "grpo"
-    try_seeds: tuple[int, ...] = tuple(range(11, 16))
+    try_seeds: tuple[int, ...] = tuple(range(21, 26))
     seconds_seed: int = 2001
     seconds_iterations: int = 24
     iterations: int | None = None  # None: the task's
