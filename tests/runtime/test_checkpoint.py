@@ -390,3 +390,20 @@ def test_a_long_error_keeps_its_end():
     """Orbax's error of a full disk says so last."""
     text = checkpoint_module._brief(OSError("Error writing " + "x" * 900 + ": No space left"))
     assert len(text) < 310 and text.startswith("Error") and text.endswith("No space left")
+
+
+def test_the_reader_of_orbax_v1_opens_a_checkpoint(tmp_path: pathlib.Path):
+    """It is to be the only one from Orbax 1.0 on."""
+    from orbax.checkpoint.experimental import v1
+
+    policy = make_state(4).policy
+    items = {
+        "params": policy.params,
+        "optimizer": {"step": policy.step, "opt_state": policy.opt_state},
+    }
+    items = jax.tree.map(jnp.asarray, items)
+    abstract = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), items
+    )
+    found = v1.load_checkpointables(str(saved(tmp_path, 2, 4) / "4"), abstract)
+    assert_equal(found, items)
