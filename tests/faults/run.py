@@ -98,7 +98,14 @@ class Faults:
         given["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         command = [sys.executable, str(HERE / "child.py"), f"--workdir={workdir}"]
         command.append(f"--config={HERE / 'settings.py'}:{method}")
-        done = subprocess.run(command, env=os.environ | given, capture_output=True, text=True)
+        done = subprocess.run(
+            command,
+            env=os.environ | given,
+            capture_output=True,
+            text=True,
+            # A shell starts what runs in the background to ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         ended, sent = time.time(), None
         found = []
         for line in events.read_text().splitlines():
