@@ -98,14 +98,7 @@ class Faults:
         given["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         command = [sys.executable, str(HERE / "child.py"), f"--workdir={workdir}"]
         command.append(f"--config={HERE / 'settings.py'}:{method}")
-        done = subprocess.run(
-            command,
-            env=os.environ | given,
-            capture_output=True,
-            text=True,
-            # A shell starts what runs in the background to ignore it.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        done = subprocess.run(command, env=os.environ | given, capture_output=True, text=True)
         ended, sent = time.time(), None
         found = []
         for line in events.read_text().splitlines():
@@ -229,6 +222,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     number, failed = signal.Signals[f"SIG{options.signal}"], 0
+    # A shell starts what runs in the background to ignore it, and children would do the same.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     print("| method | moments | of stages | the same | tokens twice, most | of a call | leaving |")
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
