@@ -109,6 +109,7 @@ def config_of(folder: Path, start: str, keeping: dict[str, Any]) -> Config:
     fields.optimizer.learning_rate = 1e-12
     fields.iterations, fields.eval.every = NEVER, 0
     fields.model.path = start
+    fields.rollout.prompts = 8
     for name, value in TEN_TIMES.items():
         fields.model[name] = value
     fields.model.ffn = 576
