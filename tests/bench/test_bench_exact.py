@@ -220,6 +220,7 @@ def test_the_reference_comes_near_the_gradient(closed: Closed, monkeypatch):
     assert found.product == pytest.approx(closed.squared, rel=0.1)
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_a_plain_loop():
     episodes = cases.random_episodes([(4, 3), (2, 5), (3, 1)])
     batch = collate(episodes, 2)

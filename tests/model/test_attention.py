@@ -135,6 +135,7 @@ def test_a_place_attends_to_its_own_sequences(name: str):
 # --- what the backward pass computes again
 
 
+@pytest.mark.slow
 def test_what_is_computed_again_changes_no_gradient():
     tokens = jnp.asarray(np.random.default_rng(5).integers(0, 20, (2, 32)))
     ones = jnp.ones_like(tokens)

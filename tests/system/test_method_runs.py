@@ -40,7 +40,7 @@ def run(method: str, start: str, workdir: Path, **sections: Any) -> list[dict[st
     return cases.read_lines(workdir / "metrics.jsonl")
 
 
-SLOW = [m for m in METHODS if m not in ("ppo", "restem", "dapo")]
+SLOW = [m for m in METHODS if m not in ("restem", "dapo")]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,7 @@ def state_of(
             return loop.resume(session, checkpoints)
 
 
+@pytest.mark.slow
 def test_a_critic_is_saved_and_restored_with_the_policy(start: str, tmp_path: Path):
     """A run that was interrupted after one of two iterations ends as one that was not."""
     sections: dict[str, Any] = {"iterations": 2, "critic": {"learning_rate": 1e-3}}
