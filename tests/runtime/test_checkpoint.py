@@ -325,7 +325,7 @@ def test_a_flipped_bit_anywhere_goes_back_to_the_checkpoint_before(
 def test_no_damage_restores_anything_wrong(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ):
-    """A flipped bit in any of 150 bytes of metadata files, or one of 50 files cut short anywhere."""
+    """A flipped bit in one of 150 bytes of metadata files, or one of 50 files cut short."""
     folder = saved(tmp_path / "run", 2, 4)
     files = sorted(path for path in (folder / "4").rglob("*") if path.is_file())
     metadata = [path for path in files if "/d/" not in str(path)]  # all but the arrays' own
