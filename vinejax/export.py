@@ -9,7 +9,7 @@ from vinejax.errors import WorkdirError
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.hf.weights import load_model, save_pretrained
 from vinejax.model.sharding import make_mesh, param_shardings
-from vinejax.runtime.checkpoint import find_policy, restore_policy
+from vinejax.runtime.checkpoint import find_trained, restore_policy
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.workdir import check_workdir
@@ -27,8 +27,7 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
     run started from. Returns the folder. Raises WorkdirError if there is no checkpoint.
     """
     workdir, cfg = check_workdir(cfg, path), on_devices(cfg)
-    # If the start was best, the newest checkpoint: an export has weights that were trained.
-    checkpoint = find_policy(workdir, policy) or find_policy(workdir, "last")
+    checkpoint = find_trained(workdir, policy)
     if checkpoint is None:
         raise WorkdirError(f"{workdir}: holds no checkpoint to export; --mode=train makes one")
     folder = model_folder(cfg.model.path) if cfg.model.path else workdir / WARM_UP

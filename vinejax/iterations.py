@@ -128,7 +128,8 @@ def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> R
     key, critic = str(batch.tokens.shape), None
     if state.critic is not None:
         critic = to_device(state.critic.params)
-        key += f" {fingerprint(critic, session.mesh)}"
+        if session.journal:
+            key += f" {fingerprint(critic, session.mesh)}"
 
     def scores() -> dict[str, np.ndarray]:
         scored = with_logprobs(

@@ -15,7 +15,7 @@ from vinejax.errors import ModelError
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.hub import find_folder
 from vinejax.model.hf.weights import load_pretrained
-from vinejax.runtime.checkpoint import find_policy, restore_policy
+from vinejax.runtime.checkpoint import find_trained, restore_policy
 from vinejax.runtime.distributed import is_writer
 from vinejax.text import Tokenizer
 
@@ -31,8 +31,7 @@ def load_weights(path: str, mesh: Mesh) -> tuple[Decoder, Params, Tokenizer]:
     model, params, tokenizer = load_pretrained(model_folder(path), mesh=mesh)
     if (run := _run_at(path)) is None:
         return model, params, tokenizer
-    # If the run's start was best, the newest checkpoint, as `--mode=export` does.
-    checkpoint = find_policy(run, "best") or find_policy(run, "last")
+    checkpoint = find_trained(run, "best")
     if checkpoint is None:
         raise ModelError(f"{path}: a run without a checkpoint; name the model that it started from")
     params, source = restore_policy(run / checkpoint[0], params)

@@ -26,7 +26,7 @@ def fingerprint(params: Params, mesh: Mesh | None) -> str:
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _sums(params: Params, mesh: Mesh | None) -> UInt32[Array, " arrays"]:
-    """Of each array the sum of its bits as whole numbers, which no order of adding changes."""
+    """The sum of the bits of each array as whole numbers, which no order of adding changes."""
     sums = [
         jnp.sum(lax.bitcast_convert_type(x, WORDS[x.dtype.itemsize]), dtype=jnp.uint32)
         for x in jax.tree.leaves(params)

@@ -1,6 +1,5 @@
 """An engine whose finished calls are in the run's journal, and are not sampled again."""
 
-import contextlib
 import dataclasses
 import hashlib
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vinejax.model.decoder import Params
-from vinejax.rollout.branches import Growing, Grown, Work
+from vinejax.rollout.branches import Growing, Grown, Stream, Work
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.stats import EngineStats
 from vinejax.runtime.journal import Entry, Journal, Kept
@@ -30,7 +29,7 @@ class JournaledEngine(Engine):
     def _grow(self, params: Params, work: Work, scored: bool) -> Growing:
         if not self._journal:
             return (yield from super()._grow(params, work, scored))
-        entry = self._journal.entry("wave", digest(work, scored, self.sample_config))
+        entry = self._journal.entry("wave", _digest(work, scored, self.sample_config))
         if entry.kept is not None:
             grown, logprobs, counts = _unpacked(entry.kept)
             self.stats.add(counts)
@@ -41,21 +40,16 @@ class JournaledEngine(Engine):
     def _kept(self, entry: Entry, growing: Growing) -> Growing:
         """The same pairs; writes them as the entry when the last has come."""
         before, grown = dataclasses.replace(self.stats), {}
-        with contextlib.closing(growing):
-            while True:
-                try:
-                    i, one = next(growing)
-                except StopIteration as end:
-                    logprobs = end.value
-                    break
-                grown[i] = one
-                yield i, one
+        stream = Stream(lambda: growing)
+        for i, one in stream:
+            grown[i] = one
+            yield i, one
         in_order = [grown[i] for i in range(len(grown))]
-        _keep(entry, in_order, logprobs, self.stats.minus(before))
-        return logprobs
+        _keep(entry, in_order, stream.trunk_logprobs, self.stats.minus(before))
+        return stream.trunk_logprobs
 
 
-def digest(work: Work, scored: bool, sampling: SampleConfig) -> str:
+def _digest(work: Work, scored: bool, sampling: SampleConfig) -> str:
     """Tells a call of the engine from others, beside its weights."""
     places = [
         (b.trunk, b.position, -1 if b.response is None else b.response) for b in work.branches

@@ -23,7 +23,7 @@ from jaxtyping import PyTree
 
 from vinejax.errors import WorkdirError
 from vinejax.runtime.checksums import find_damage, read_checksums, write_checksums
-from vinejax.runtime.distributed import exchange, is_writer
+from vinejax.runtime.distributed import exchange, is_writer, process_place
 from vinejax.types import RunState, TrainState, ValueTracker
 
 Args = ocp.args
@@ -195,7 +195,7 @@ class Checkpoints:
         try:
             self._manager.wait_until_finished()
             folder = self.folder / str(iteration)
-            write_checksums(folder, iteration, jax.process_index(), jax.process_count())
+            write_checksums(folder, iteration, *process_place())
             self.sealed = iteration
         except Exception as error:  # raised in the main thread, at its next call
             self._failure = error
@@ -245,8 +245,7 @@ class Checkpoints:
             recorded = read_checksums(folder)
             damage = None
             if recorded is not None:
-                parts = jax.process_index(), jax.process_count()
-                damage = find_damage(folder, recorded, items, *parts)
+                damage = find_damage(folder, recorded, items, *process_place())
         except (OSError, ValueError) as error:
             recorded, damage = None, _brief(error)
         found = exchange([damage, recorded is not None])  # all hosts have to decide alike
@@ -287,6 +286,11 @@ def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
             has_been_worse = name != "best" and meta.get("evaluated", 0) > 0
             return None if policy == "best" and has_been_worse else (name, step)
     return None
+
+
+def find_trained(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
+    """As `find_policy`, but the newest checkpoint if the start was better than all of them."""
+    return find_policy(workdir, policy) or find_policy(workdir, "last")
 
 
 def restore_policy(folder: epath.Path, like: PyTree) -> tuple[PyTree, str]:

@@ -4,8 +4,10 @@ from etils import epath
 
 from vinejax.errors import WorkdirError
 
-FOLDERS = ("checkpoints", "best", "episodes", "tensorboard", "warmup", "eval", "credit", "export")
-FOLDERS += ("journal", "alive")
+FOLDERS = (
+    *("checkpoints", "best", "episodes", "tensorboard", "warmup", "eval", "credit", "export"),
+    *("journal", "alive"),
+)
 FILES = (
     *("config.json", "metrics.jsonl", "report.html", "wandb_id"),
     *("dropped_problems.json", "dropped_examples.json"),
