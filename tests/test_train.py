@@ -30,7 +30,6 @@ TRAIN_NAMES = (
     "perf/tokens_per_s",
 )
 EVAL_NAMES = ("pass_at_1", "pass_at_1_low", "pass_at_1_high", "pass_at_2", "maj_at_2")
-CLOCK = ("timing_s/", "perf/", "rollout/compiles")  # what two equal runs need not share
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +40,6 @@ def run(finished_run: cases.Run) -> cases.Run:
 def metrics(workdir: Path, stage: str) -> list[dict[str, Any]]:
     lines = cases.read_lines(workdir / "metrics.jsonl")
     return [line for line in lines if line["stage"] == stage]
-
-
-def without_clock(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in line.items() if not k.startswith(CLOCK)} for line in lines]
 
 
 def params_of(workdir: Path, iteration: int) -> Any:
@@ -212,14 +207,14 @@ def resumed(run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[d
 def test_the_same_seed_gives_the_same_run(run, resumed):
     _, before = resumed
     whole = cases.read_lines(run.workdir / "metrics.jsonl")
-    assert len(before) == 6 and without_clock(before) == without_clock(whole[:6])
+    assert len(before) == 6 and cases.without_clock(before) == cases.without_clock(whole[:6])
 
 
 def test_a_resumed_run_equals_one_that_was_not_interrupted(run, resumed):
     workdir, _ = resumed
     found = cases.read_lines(workdir / "metrics.jsonl")
     expected = cases.read_lines(run.workdir / "metrics.jsonl")
-    assert without_clock(found) == without_clock(expected)
+    assert cases.without_clock(found) == cases.without_clock(expected)
     for iteration in range(3):
         name = f"episodes/{iteration}.jsonl"
         assert (workdir / name).read_bytes() == (run.workdir / name).read_bytes()
@@ -263,7 +258,7 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
     loop.train(cfg, tmp_path)
     found = cases.read_lines(tmp_path / "metrics.jsonl")
     expected = cases.read_lines(run.workdir / "metrics.jsonl")[2:]  # the warm-up was not repeated
-    assert without_clock(found) == without_clock(expected)
+    assert cases.without_clock(found) == cases.without_clock(expected)
     cases.assert_equal(params_of(tmp_path, 3), params_of(run.workdir, 3))
     assert best_of(tmp_path) == best_of(run.workdir)
 
@@ -317,7 +312,8 @@ def test_no_iterations_evaluate_the_start_once(run, tmp_path: Path, capsys: Any)
     assert re.fullmatch(r"vineppo on \S+: \S+/warmup, [\d,]+ parameters, \d x CPU; \S+", head)
     assert begin == "begins: 0 iterations"
     assert (
-        without_clock(lines) == without_clock(cases.read_lines(run.workdir / "metrics.jsonl"))[2:4]
+        cases.without_clock(lines)
+        == cases.without_clock(cases.read_lines(run.workdir / "metrics.jsonl"))[2:4]
     )
 
 
@@ -336,7 +332,8 @@ def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path, capsys: Any):
     loop.train(cases.config(), workdir)
     assert "resumes after iteration 3 of 3, from checkpoints/3\n" in capsys.readouterr().out
     before, after = (
-        without_clock(cases.read_lines(where / "metrics.jsonl")) for where in (run.workdir, workdir)
+        cases.without_clock(cases.read_lines(where / "metrics.jsonl"))
+        for where in (run.workdir, workdir)
     )
     assert after == before
     cases.assert_equal(params_of(workdir, 3), params_of(run.workdir, 3))

@@ -51,10 +51,8 @@ from vinejax.runtime.checkpoint import Checkpoints  # noqa: E402
 from vinejax.warmup import warm_up  # noqa: E402
 
 METHODS = ("vineppo", "ppo", "dapo", "single_stream")
-CLOCK = ("timing_s/", "perf/", "rollout/compiles")
 MOST_DELAY_MS = 60
 MOST_S = 20  # from SIGTERM or SIGINT to the end
-MADE_BY_SFT = "start"
 DISK_MB = 64
 
 
@@ -77,7 +75,7 @@ class Faults:
 
     def __init__(self, folder: Path, root: epath.Path, number: int):
         self._folder, self._root, self._signal = folder, root, number
-        self.start = str(warm_up(cases.config(sft={"steps": 25}), folder / MADE_BY_SFT))
+        self.start = str(warm_up(cases.config(sft={"steps": 25}), folder / "start"))
 
     def whole(self, method: str) -> Child:
         """The run of a method that is left alone."""
@@ -89,13 +87,17 @@ class Faults:
         """Runs the command line until its end, with the fault of `kill` or `fill`: see child.py."""
         events = self._folder / "events"
         events.unlink(missing_ok=True)
-        given = {"FAULTS_START": self.start, "FAULTS_EVENTS": str(events), "FAULTS_KILL": kill}
-        given["FAULTS_FILL"] = fill
-        given |= {"PYTHONPATH": str(HERE.parent), "JAX_PLATFORMS": "cpu"}
-        given |= {"JAX_COMPILATION_CACHE_DIR": str(self._folder / "compiled")}
-        given |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-        paths = [given["PYTHONPATH"], os.environ.get("PYTHONPATH", "")]
-        given["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        paths = filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH")))
+        given = {
+            "FAULTS_START": self.start,
+            "FAULTS_EVENTS": str(events),
+            "FAULTS_KILL": kill,
+            "FAULTS_FILL": fill,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": str(self._folder / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
         command = [sys.executable, str(HERE / "child.py"), f"--workdir={workdir}"]
         command.append(f"--config={HERE / 'settings.py'}:{method}")
         done = subprocess.run(command, env=os.environ | given, capture_output=True, text=True)
@@ -114,23 +116,35 @@ class Faults:
         event, delay = moment
         workdir = self._root / f"{method}-{event}-{delay}"
         killed = self.child(method, workdir, f"{event} {delay} {int(self._signal)}")
-        again = self.child(method, workdir)
         was_late = killed.code == 0  # it had ended before the signal came
         expected = -self._signal if self._signal == signal.SIGKILL else 128 + self._signal
         problems = []
         if killed.code != expected and not was_late:
             problems.append(f"the killed process ended with {killed.code}: {killed.errors[-500:]}")
+        if self._signal != signal.SIGKILL and killed.leaving_s > MOST_S:
+            problems.append(f"took {killed.leaving_s:.0f} s to end")
+        return self.again(method, workdir, event, whole, killed, problems)
+
+    def again(
+        self,
+        method: str,
+        workdir: epath.Path,
+        event: int,
+        whole: Child,
+        ended: Child,
+        problems: list[str],
+    ) -> dict[str, Any]:
+        """Starts a run again that has `ended` after an event; `problems` are those so far."""
+        again = self.child(method, workdir)
         if again.code != 0:
             problems.append(f"the next start ended with {again.code}: {again.errors[-500:]}")
         elif difference := self.difference(workdir, self._root / method):
             problems.append(difference)
-        if self._signal != signal.SIGKILL and killed.leaving_s > MOST_S:
-            problems.append(f"took {killed.leaving_s:.0f} s to end")
         return {
             "stage": whole.events[event - 1][0],
-            "late": was_late,
-            "tokens": killed.tokens + again.tokens - whole.tokens,
-            "leaving_s": killed.leaving_s,
+            "late": ended.code == 0,
+            "tokens": ended.tokens + again.tokens - whole.tokens,
+            "leaving_s": ended.leaving_s,
             "problems": problems,
         }
 
@@ -139,7 +153,6 @@ class Faults:
         workdir, filler = epath.Path(disk / "run"), disk / "filler"
         failed = self.child(method, workdir, fill=f"{event} {filler}")
         filler.unlink()
-        again = self.child(method, workdir)
         lines = [line for line in failed.errors.splitlines() if line.startswith("vinejax: error")]
         was_late = failed.code == 0  # it wrote nothing more
         problems = []
@@ -149,22 +162,16 @@ class Faults:
             problems.append(lines[0])
         if len(failed.errors.splitlines()) > 3:
             problems.append(f"says more than it should: {failed.errors[-1500:]}")
-        if again.code != 0:
-            problems.append(f"the next start ended with {again.code}: {again.errors[-500:]}")
-        elif difference := self.difference(workdir, self._root / method):
-            problems.append(difference)
+        found = self.again(method, workdir, event, whole, failed, problems)
         shutil.rmtree(workdir)
-        tokens = failed.tokens + again.tokens - whole.tokens
-        stage = whole.events[event - 1][0]
-        found = {"stage": stage, "late": was_late, "tokens": tokens, "leaving_s": 0.0}
-        return found | {"problems": problems}
+        return found
 
     def difference(self, found: epath.Path, expected: epath.Path) -> str:
         """What differs between two finished runs; '' if nothing does."""
         lines = []
         for workdir in (found, expected):
             read = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-            lines.append([{k: v for k, v in x.items() if not k.startswith(CLOCK)} for x in read])
+            lines.append(cases.without_clock(list(read)))
         for n, (one, other) in enumerate(itertools.zip_longest(*lines), start=1):
             if one != other:
                 names = [k for k in (one or {}) if one.get(k) != (other or {}).get(k)]
@@ -179,8 +186,7 @@ class Faults:
             cases.assert_equal(*params)
         except AssertionError as error:
             return f"weights differ: {error}"
-        left = [name for name in ("journal",) if (found / name).exists()]
-        return f"{left[0]} is left" if left else ""
+        return "the journal is left" if (found / "journal").exists() else ""
 
 
 def moments(events: list[tuple[str, int]], count: int, rng: random.Random) -> list[tuple[int, int]]:

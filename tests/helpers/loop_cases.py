@@ -205,5 +205,13 @@ def assert_equal(found: Any, expected: Any) -> None:
         np.testing.assert_array_equal(found[name], x, err_msg=name)
 
 
+CLOCK = ("timing_s/", "perf/", "rollout/compiles")  # what two equal runs need not share
+
+
+def without_clock(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records of metrics.jsonl without what is the process's own."""
+    return [{k: v for k, v in line.items() if not k.startswith(CLOCK)} for line in lines]
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
