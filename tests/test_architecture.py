@@ -49,6 +49,7 @@ LAYERS = [
     "config",  # of files and the command line
     "plugins",  # modules of users, by dotted path
     "settings",  # every setting
+    "data_settings",  # those about problems and rewards
     "machine_settings",  # those about machines, files and logs
     "ranges",  # of the values of settings
     "errors",  # for people

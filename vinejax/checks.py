@@ -11,6 +11,7 @@ from vinejax.credit.rules import check_rules
 from vinejax.errors import ConfigError
 from vinejax.methods import METHODS, find_method
 from vinejax.settings import Config, flatten
+from vinejax.tasks.rewards import find_rewards
 
 DEFAULTS = dict(flatten(Config()))  # of all fields, by dotted name
 
@@ -29,6 +30,7 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
 
     _check_method(cfg, is_set)
     check_rules(cfg, is_set)
+    find_rewards(cfg.reward)
     _check_resets(cfg, is_set)
     _check_sampling(cfg)
     _check_batches(cfg)

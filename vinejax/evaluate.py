@@ -1,13 +1,15 @@
 """Accuracy of a policy on a split: pass@1, pass@k, maj@k, with bootstrap intervals."""
 
+import itertools
 import json
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epath
 
 from vinejax.analysis.accuracy import accuracy_metrics, pass_at_1
+from vinejax.metrics import part_means
 from vinejax.model.decoder import Params
 from vinejax.rollout.branches import Grown
 from vinejax.rollout.trajectories import sample_solutions
@@ -21,39 +23,48 @@ from vinejax.tasks.base import Split
 from vinejax.types import PromptedProblem, TrainState
 
 PREFIXES = {"validation": "eval", "test": "test"}  # of the metrics' names
-Solved = tuple[list[PromptedProblem], list[list[Grown]], np.ndarray]  # as `solve` returns it
 SAME_DRAWS = -1  # for row_seed's iteration: every evaluation draws the same random numbers
 
 
+class Solved(NamedTuple):
+    """Problems with their graded responses, n each."""
+
+    problems: list[PromptedProblem]
+    solutions: list[list[Grown]]  # [P][n]
+    rewards: np.ndarray  # f32[P, n]
+    parts: list[list[dict[str, float] | None]]  # [P][n] those of reward functions
+
+
 def solve(session: Session, params: Params, split: Split) -> Solved:
-    """(problems, their `eval.samples` responses, rewards [P, n]) of a split.
+    """The problems of a split, with `eval.samples` responses to each.
 
     A response that the budget cut is graded like any other, as in the evaluation of VinePPO's code.
     """
     cfg, engine = session.cfg, session.evaluator
     problems = session.problems[split][: cfg.eval.problems]
-    solutions, rewards = sample_solutions(
+    sampled = sample_solutions(
         engine, params, session.graded, problems, cfg.eval.samples, cfg.seed, SAME_DRAWS
     )
     engine.release()
-    return problems, solutions, rewards
+    return Solved(problems, *sampled)
 
 
 def metrics_of(session: Session, solved: Solved) -> dict[str, float]:
     """The accuracies, the mean response length and the fraction of responses that were cut."""
-    _, solutions, rewards = solved
+    solutions = solved.solutions
     answers = [[session.task.answer(grown.text) for grown in group] for group in solutions]
     responses = [grown for group in solutions for grown in group]
-    return accuracy_metrics(rewards, answers, session.cfg.seed) | {
+    parts = itertools.chain.from_iterable(solved.parts)
+    return accuracy_metrics(solved.rewards, answers, session.cfg.seed) | {
         "response_length": float(np.mean([len(grown.tokens) for grown in responses])),
         "clip_ratio": float(np.mean([grown.finish == "length" for grown in responses])),
+        **part_means(parts),
     }
 
 
 def accuracy_of(session: Session, params: Params, split: Split) -> float:
     """pass@1 of a split; nothing is recorded."""
-    _, _, rewards = solve(session, params, split)
-    return pass_at_1(rewards)
+    return pass_at_1(solve(session, params, split).rewards)
 
 
 def evaluate(session: Session, policy: TrainState, split: Split, done: int, log: RunLog) -> float:
@@ -79,7 +90,7 @@ def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
             print(f"{workdir}: holds no run; evaluates the start")
         solved = solve(session, params, "test")
         metrics = metrics_of(session, solved)
-    size = len(solved[0])
+    size = len(solved.problems)
     record = {"source": source, "problems": size, "samples": cfg.eval.samples, **metrics}
     if is_writer():
         _write_evaluation(workdir, solved, record)
@@ -88,7 +99,7 @@ def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
 
 
 def _write_evaluation(workdir: epath.Path, solved: Solved, record: dict[str, Any]) -> None:
-    problems, solutions, rewards = solved
+    problems, solutions, rewards, _ = solved
     folder = workdir / "eval"
     folder.mkdir(parents=True, exist_ok=True)
     rows = (

@@ -1,7 +1,7 @@
 """The metrics of an iteration, with the names that TRL and verl use."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,14 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
     step_totals = [sum(e.step_rewards) for e in episodes if e.step_rewards is not None]
     if step_totals:
         metrics["reward/steps"] = np.mean(step_totals)
-    return metrics
+    return metrics | part_means(episode.reward_parts for episode in episodes)
+
+
+def part_means(parts: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
+    """'reward/<name>' -> mean of what that reward function gave, over all that were graded."""
+    graded = [one for one in parts if one is not None]
+    names = graded[0] if graded else ()
+    return {f"reward/{name}": float(np.mean([one[name] for one in graded])) for name in names}
 
 
 def reset_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def open_session(
         mesh = make_mesh(cfg.mesh)
         check_rows(mesh, rows_per_pass(cfg))
         model, start, tokenizer = load_start(cfg, task, workdir, mesh, lock)
-        graded = stack.enter_context(GradedTask(task, cfg.grader, journal))
+        graded = stack.enter_context(GradedTask(task, cfg.grader, journal, cfg.reward))
         problems, dropped = prompted_problems(cfg, graded, tokenizer, splits)
         if trains:
             lock.take()
@@ -215,6 +215,7 @@ def prompted_problems(
     listed: dict[Split, list[dict[str, Any]]] = {}
     for split in splits:
         problems, too_long = _short_prompts(cfg, graded.task, tokenizer, split)
+        graded.check_functions(problems[0][0])
         golds = _unreadable(graded, [problem for problem, _ in problems])
         leave_out = split == "train" and cfg.grader.unreadable == "drop"
         if golds and is_writer():

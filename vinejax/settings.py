@@ -7,6 +7,7 @@ dataclasses from a config file; `checks.py` applies the rules below, and those t
 import dataclasses
 from typing import Any, Literal
 
+from vinejax.data_settings import DataConfig, GraderConfig, RewardConfig
 from vinejax.machine_settings import (
     CheckpointConfig,
     DistributedConfig,
@@ -22,7 +23,6 @@ from vinejax.ranges import (
     Counts,
     Half,
     MaxRatio,
-    Module,
     NotNegative,
     Positive,
     Seed,
@@ -31,17 +31,6 @@ from vinejax.ranges import (
     Whole,
     ZeroToOne,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class DataConfig:
-    task: Module = "vinejax.tasks.arithmetic"  # module of the task; see tasks/base.py
-    path: str = ""  # folder with <split>.jsonl, or name of a `datasets` data set; "": the task's
-    max_prompt_tokens: Count = 1512  # longer prompts are dropped at load, counted and listed
-    chat_template: bool = False  # wrap prompts in the tokenizer's chat template (instruct models)
-    # Length of a problem: the free lines of bifurcation, the sub-expressions beyond one of
-    # free_order, the numbers beyond two of countdown. None: the task's own mixture.
-    free_steps: Whole | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,22 +127,6 @@ class ResetConfig:
     share: ZeroToOne = 1.0  # source 'gold': chance that a problem's solutions begin so
     target: ZeroToOne = 0.5  # pass rate
     k: Count = 4  # at 'edge': continuations per pass rate
-
-
-@dataclasses.dataclass(frozen=True)
-class RewardConfig:
-    truncated: float = 0.0  # reward of a response or continuation that ran out of tokens
-
-
-@dataclasses.dataclass(frozen=True)
-class GraderConfig:
-    """How answers are compared, for tasks that grade with a `Grader`."""
-
-    mode: Literal["strict", "reference"] = "strict"  # as a mathematician, or as VinePPO's code
-    workers: Count = 2  # processes
-    timeout_s: Positive = 5.0  # wall-clock time per pair; a pair that takes longer is wrong
-    memory_mb: Count = 2048  # address space of a worker
-    unreadable: Literal["drop", "keep"] = "drop"  # training problems whose answer no rule can read
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ rollouts per state (the paper's K), B sequences, T tokens. The model's are in `m
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -24,11 +25,16 @@ def is_correct(reward: float) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One row of a data set; `answer` is the answer that the data set gives."""
+    """One row of a data set; `answer` is the answer that the data set gives.
+
+    `columns` has the whole row by the names of its columns, for reward functions, if the task
+    gives it.
+    """
 
     id: str
     question: str
     answer: str
+    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
 
 PromptedProblem = tuple[Problem, list[int]]  # a problem and the ids of its prompt
@@ -68,6 +74,7 @@ class Episode:
     reward: float  # the outcome's, which comes with the last step
     step_ends: list[int]  # [C] index of the response token after each step
     step_rewards: list[float] | None = None  # [C] the steps' own, of tasks that reward steps
+    reward_parts: dict[str, float] | None = None  # by `reward.functions`; None: there are none
     given: int = 0  # leading response tokens from elsewhere, or from another row: not trained on
     nodes: list[int] | None = None  # of the tree that it is a leaf of; the last C are the steps
     weights: list[float] | None = None  # [C] of each step's tokens in the loss; None: 1

@@ -42,6 +42,7 @@ def episode_rows(
             "response": episode.text,
             "finished": episode.finished,
             "reward": episode.reward,
+            **({"rewards": episode.reward_parts} if episode.reward_parts else {}),
             "values_by": values_by,
             "steps": _steps(tokenizer, episode, values, advantages, with_texts=i < vines),
         }

@@ -192,9 +192,9 @@ def _edges(
         if not probes:
             break
         starts = [_probe_start(known[i], length, cfg, iteration) for i, length in probes.items()]
-        _, rewards = sample_from(
+        rewards = sample_from(
             engine, params, graded, starts, cfg.sample.max_tokens, cfg.reward.truncated
-        )
+        ).rewards
         for (i, length), of_probe in zip(probes.items(), rewards, strict=True):
             rates[i][length] = sum(map(is_correct, of_probe.tolist())) / reset.k
     return [

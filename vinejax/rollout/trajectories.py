@@ -30,6 +30,14 @@ class Solution(NamedTuple):
     text: str  # as graded: it may end before what `response` decodes to
 
 
+class Sampled(NamedTuple):
+    """What was drawn at each start; `parts` are those of reward functions, None of no grading."""
+
+    groups: list[list[Grown]]  # [starts][n]
+    rewards: np.ndarray  # f32[starts, n]
+    parts: list[list[dict[str, float] | None]]  # [starts][n]
+
+
 class Start(NamedTuple):
     """Where solutions of a problem begin: after the prompt and the given tokens of a response."""
 
@@ -48,8 +56,8 @@ def sample_solutions(
     seed: int,
     iteration: int,
     truncated: float | None = None,
-) -> tuple[list[list[Grown]], np.ndarray]:
-    """(`per_problem` responses to each problem, in their order; f32[problems, n] their rewards).
+) -> Sampled:
+    """`per_problem` responses to each problem, in their order, with their rewards.
 
     A response that the budget cut gets the reward `truncated` unless that is None.
     """
@@ -79,8 +87,8 @@ def sample_from(
     starts: list[Start],
     max_tokens: int | None,
     truncated: float | None,
-) -> tuple[list[list[Grown]], np.ndarray]:
-    """(what was drawn at each start, f32[starts, n] the rewards of the whole responses).
+) -> Sampled:
+    """What was drawn at each start, with the rewards of the whole responses.
 
     All starts have n seeds. A response has `max_tokens` tokens at most, the given ones included;
     None: the engine's own number for what is drawn.
@@ -108,8 +116,13 @@ def sample_from(
     rewards = [outcomes.get(i, truncated or 0.0) for i in range(len(branches))]
     drawn = [responses[i] for i in range(len(branches))]
     size = len(starts[0].seeds) if starts else 0
-    groups = [drawn[i * size : (i + 1) * size] for i in range(len(starts))]
-    return groups, np.array(rewards, np.float32).reshape(len(starts), size)
+    parts = [background.parts.get(i) for i in range(len(branches))]
+    rows = [slice(i * size, (i + 1) * size) for i in range(len(starts))]
+    return Sampled(
+        [drawn[row] for row in rows],
+        np.array(rewards, np.float32).reshape(len(starts), size),
+        [parts[row] for row in rows],
+    )
 
 
 def whole_text(before: str, grown: Grown) -> str:
@@ -172,7 +185,7 @@ def episodes_from(
     A response is graded and split as a whole; steps that end within what is given are dropped,
     with their rewards.
     """
-    groups, rewards = sample_from(
+    groups, rewards, of_functions = sample_from(
         engine, params, graded, starts, cfg.sample.max_tokens, cfg.reward.truncated
     )
     tokenizer = engine.tokenizer
@@ -189,6 +202,7 @@ def episodes_from(
         if is_mine(i)
     }
     steps = shared_work(mine)
+    parts = list(itertools.chain.from_iterable(of_functions))
     return [
         Episode(
             problem_id=solution.problem.id,
@@ -200,6 +214,7 @@ def episodes_from(
             reward=float(rewards.flat[i]),
             step_ends=steps[i][0],
             step_rewards=steps[i][1],
+            reward_parts=parts[i],
             given=given,
         )
         for i, (solution, given, grown) in enumerate(drawn)

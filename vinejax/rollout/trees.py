@@ -146,7 +146,8 @@ class _Forest:
         for i, (n, leaf) in enumerate(all_leaves):
             given = sum(node in reached[n] for node in leaf.nodes) if once else 0
             reached[n].update(leaf.nodes)
-            episodes.append(self._episode(n, leaf, given, outcomes.get(i, truncated or 0.0)))
+            episode = self._episode(n, leaf, given, outcomes.get(i, truncated or 0.0))
+            episodes.append(dataclasses.replace(episode, reward_parts=background.parts.get(i)))
         return episodes
 
     def _episode(self, n: int, leaf: Leaf, given: int, reward: float) -> Episode:

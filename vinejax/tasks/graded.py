@@ -14,8 +14,9 @@ from vinejax.grading import Grader
 from vinejax.plugins import failure, source_of
 from vinejax.runtime.distributed import exchange, is_writer, shared_work
 from vinejax.runtime.journal import Journal
-from vinejax.settings import GraderConfig
+from vinejax.settings import GraderConfig, RewardConfig
 from vinejax.tasks.base import BatchGraded, StepRewarded, StepsInTokens, Task, WithGold, WithStyle
+from vinejax.tasks.rewards import Items, Reward, RewardFunction, find_rewards, weighted
 from vinejax.tasks.steps import step_ends
 from vinejax.text import Tokenizer
 from vinejax.types import Problem
@@ -47,20 +48,29 @@ class GradedTask:
     """A task with its grader: a context manager, usable from several threads, one call at a time.
 
     The grader's processes start with the first pair that needs one; a task that is not
-    `BatchGraded` never has any. `journal` keeps the rewards of `BackgroundGrading`.
+    `BatchGraded` never has any. `journal` keeps the rewards of `BackgroundGrading`. `reward` names
+    the functions whose weighted sum is the reward of a response; without any it is the task's own.
 
-    Raises ConfigError for a task that is both `StepsInTokens` and `StepRewarded`.
+    Raises ConfigError for a task that is both `StepsInTokens` and `StepRewarded`, and as
+    `find_rewards` does.
     """
 
-    def __init__(self, task: Task, cfg: GraderConfig, journal: Journal | None = None):
+    def __init__(
+        self,
+        task: Task,
+        cfg: GraderConfig,
+        journal: Journal | None = None,
+        reward: RewardConfig | None = None,
+    ):
         if isinstance(task, StepsInTokens) and isinstance(task, StepRewarded):
             rule = "`step_rewards` judges the texts of steps, and `step_ends` gives them none"
             raise ConfigError("data.task", rule, repr(task.name))
         self.task = task
         self.journal = journal or Journal()
         self._earlier = GradingStats()  # of an earlier process, whose rewards were read
+        self._functions = find_rewards(reward) if reward else []
         self._grader = None
-        if isinstance(task, BatchGraded):
+        if isinstance(task, BatchGraded) and self._asks_task:
             style = task.style if isinstance(task, WithStyle) else "math"
             self._grader = Grader(
                 cfg.workers, cfg.timeout_s, mode=cfg.mode, style=style, memory_mb=cfg.memory_mb
@@ -92,13 +102,43 @@ class GradedTask:
         self._earlier = self._earlier.plus(stats)
 
     def __call__(self, items: Sequence[tuple[Problem, str]]) -> list[float]:
-        """The rewards of (problem, response), in order, graded as one batch.
+        """The rewards of (problem, response), in order, graded as one batch; see `grade`."""
+        return [reward.total for reward in self.grade(items)]
 
-        Raises UserError, naming the task, if it fails or gives another number of rewards than there
-        are items, or, naming the problem too, if a reward is no finite number.
+    def grade(self, items: Items) -> list[Reward]:
+        """The rewards of (problem, response) with their parts, in order, graded as one batch.
+
+        Raises UserError, naming the task or the reward function, if it fails or gives another
+        number of rewards than there are items, or, naming the problem too, if a reward is no finite
+        number.
         """
         if not items:
             return []
+        if not self._functions:
+            return [Reward(total) for total in self._own(items)]
+        parts = [self._part(function, items) for function in self._functions]
+        return weighted(self._functions, parts)
+
+    @property
+    def _asks_task(self) -> bool:
+        """Whether the task's own reward counts."""
+        return not self._functions or any(one.function is None for one in self._functions)
+
+    def _part(self, function: RewardFunction, items: Items) -> list[float]:
+        if function.function is None:
+            return self._own(items)
+        given = self._timed(function.rewards, items, self.task.name, self.task.prompt)
+        problems = (problem for problem, _ in items)
+        what = f"reward of {function.path}"
+        return [self._finite(x, p, what) for x, p in zip(given, problems, strict=True)]
+
+    def check_functions(self, problem: Problem) -> None:
+        """Raises UserError for a reward function with a parameter that a problem cannot give."""
+        for function in self._functions:
+            if function.function is not None:
+                function.check(problem, self.task.name, self.task.prompt)
+
+    def _own(self, items: Items) -> list[float]:
         rewards = self._timed(self._outcomes, items)
         if len(rewards) != len(items):
             message = f"`rewards` gave {len(rewards)} rewards for {len(items)} responses"
@@ -106,7 +146,7 @@ class GradedTask:
         problems = (problem for problem, _ in items)
         return [self._finite(r, p, "reward") for r, p in zip(rewards, problems, strict=True)]
 
-    def _outcomes(self, items: Sequence[tuple[Problem, str]]) -> Sequence[Any]:
+    def _outcomes(self, items: Items) -> Sequence[Any]:
         if self._grader and isinstance(self.task, BatchGraded):
             return self._asked(self.task.rewards, items, self._grader)
         return [self._asked(self.task.reward, *item) for item in items]
@@ -166,7 +206,8 @@ class GradedTask:
     def unreadable(self, problems: Sequence[Problem]) -> dict[str, str | None]:
         """The correct answers, by problem id, that are None or that the grader cannot read.
 
-        Empty for a task that is not both `BatchGraded` and `WithGold`.
+        Empty for a task that is not both `BatchGraded` and `WithGold`, or whose own reward does not
+        count.
         """
         task = self.task
         if not self._grader or not isinstance(task, WithGold):
@@ -200,18 +241,20 @@ class BackgroundGrading:
     """Grades responses on a thread of its own as they come, while the caller goes on sampling.
 
     A context manager; leaving it waits for the batch that is being graded and drops the others.
-    Rewards that the run's journal has are not asked for again.
+    Rewards that the run's journal has are not asked for again. `parts` has those of the reward
+    functions by the response's number, once `rewards` was called.
     """
 
     BATCH = 64  # responses: enough for all workers, few enough to finish before the last come
 
     def __init__(self, graded: GradedTask):
         self._graded = graded
-        self._entry = graded.journal.entry("rewards", "")  # its place says of what
+        self._entry = graded.journal.entry("rewards", "parts")  # its place says of what
         self._before = graded.stats
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rewards")
         self._next: list[tuple[int, Problem, str]] = []
-        self._batches: list[tuple[list[int], Future[list[float]]]] = []
+        self._batches: list[tuple[list[int], Future[list[Reward]]]] = []
+        self.parts: dict[int, dict[str, float] | None] = {}
 
     def __enter__(self) -> "BackgroundGrading":
         return self
@@ -237,10 +280,10 @@ class BackgroundGrading:
             rewards, stats = self._entry.kept.facts
             if is_writer():
                 self._graded.count_earlier(GradingStats(*stats))
-            return dict(rewards)
+            return self._totals(dict(rewards))
         self._submit()
         mine = {
-            i: reward
+            i: tuple(reward)
             for numbers, batch in self._batches
             for i, reward in zip(numbers, batch.result(), strict=True)
         }
@@ -248,11 +291,15 @@ class BackgroundGrading:
         of_hosts = exchange(dataclasses.astuple(self._graded.stats.minus(self._before)))
         stats = functools.reduce(GradingStats.plus, (GradingStats(*one) for one in of_hosts))
         self._entry.keep([list(rewards.items()), dataclasses.astuple(stats)])
-        return rewards
+        return self._totals(rewards)
+
+    def _totals(self, rewards: dict[int, Sequence[Any]]) -> dict[int, float]:
+        self.parts = {i: parts for i, (_, parts) in rewards.items()}
+        return {i: total for i, (total, _) in rewards.items()}
 
     def _submit(self) -> None:
         if self._next:
             items = [(problem, response) for _, problem, response in self._next]
-            batch = self._executor.submit(self._graded, items)
+            batch = self._executor.submit(self._graded.grade, items)
             self._batches.append(([i for i, *_ in self._next], batch))
             self._next = []

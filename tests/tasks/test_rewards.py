@@ -1,0 +1,229 @@
+"""Reward functions: how they are called, weighted, counted and refused."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from etils import epath
+from helpers import loop_cases as cases
+
+from vinejax.checks import check_config
+from vinejax.errors import ConfigError, UserError
+from vinejax.runtime.journal import Journal
+from vinejax.session import prompted_problems
+from vinejax.settings import GraderConfig, RewardConfig
+from vinejax.tasks.graded import BackgroundGrading, GradedTask
+from vinejax.tasks.gsm8k import GSM8K
+from vinejax.tasks.rewards import Reward, find_rewards
+from vinejax.train import train
+from vinejax.types import Problem
+
+COLUMNS = {"level": 3, "extra_info": {"index": 7}, "data_source": "mine/set", "answer": "column"}
+PROBLEMS = [Problem("train/0", "1+1", "2", COLUMNS), Problem("train/1", "2+2", "4", COLUMNS)]
+ITEMS = [(PROBLEMS[0], "it is 2"), (PROBLEMS[1], "no")]
+
+SOURCE = '''
+SEEN = []
+
+
+def accuracy(response, answer):
+    return float(answer in response)
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    """Written for verl."""
+    SEEN.append((data_source, ground_truth, extra_info["index"]))
+    return {"score": float(ground_truth in solution_str), "acc": 1.0}
+
+
+def short(prompts, completions, level, **kwargs):
+    """Written for TRL."""
+    SEEN.append((tuple(prompts), tuple(level), tuple(sorted(kwargs))))
+    return [1.0 / len(text) for text in completions]
+
+
+def brief(completions):
+    return [1.0 / (1 + len(text)) for text in completions]
+
+
+def hoping(completions, hints, **kwargs):
+    return [0.0 for _ in completions]
+
+
+def truthful(problem, response):
+    return problem.id == "train/0"
+
+
+def mean(response):
+    return 0.0
+
+
+def hopeful(response, hints):
+    return 0.0
+
+
+def failing(response):
+    return 1 / (len(response) - 2)
+
+
+def one_too_few(completions):
+    return [0.0] * (len(completions) - 1)
+
+
+def no_score(response):
+    return {"acc": 1.0}
+
+
+def text(response):
+    return "good"
+'''
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "my_rewards.py").write_text(SOURCE)
+    (tmp_path / "broken_rewards.py").write_text("import nothing_of_this_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_rewards", raising=False)
+    from vinejax.plugins import find_function
+
+    find_function.cache_clear()
+    import my_rewards  # pyright: ignore[reportMissingImports]
+
+    return my_rewards
+
+
+def graded(*names: str, weights: tuple[float, ...] = (), task: Any = None) -> GradedTask:
+    paths = tuple(name if name == "task" else f"my_rewards.{name}" for name in names)
+    return GradedTask(
+        task or GSM8K("x"), GraderConfig(), reward=RewardConfig(functions=paths, weights=weights)
+    )
+
+
+def test_functions_of_three_kinds_are_called_by_name_weighted_and_added(module: Any):
+    rewards = graded("accuracy", "compute_score", "short", "truthful", weights=(1, 0.5, 2, 0.25))
+    first, second = rewards.grade(ITEMS)
+    assert first.parts == {"accuracy": 1.0, "compute_score": 1.0, "short": 1 / 7, "truthful": 1.0}
+    assert first.total == pytest.approx(1 + 0.5 + 2 / 7 + 0.25)
+    assert second == Reward(1.0, {"accuracy": 0, "compute_score": 0, "short": 0.5, "truthful": 0})
+    assert rewards(ITEMS) == [first.total, second.total]
+    verl, trl = module.SEEN[0], module.SEEN[2]
+    assert verl == ("mine/set", "2", 7)
+    prompts = tuple(GSM8K("x").prompt(problem) for problem in PROBLEMS)
+    assert trl == (prompts, (3, 3), ("answer", "data_source", "extra_info", "question"))
+
+
+def test_the_problems_answer_goes_before_a_column_of_that_name():
+    assert graded("accuracy")([(PROBLEMS[0], "2, not the column")]) == [1.0]
+
+
+def test_the_tasks_own_reward_is_one_of_them_or_is_not_asked():
+    items = [(Problem("train/0", "", "So many.\n#### 3"), "\n#### 3")]
+    with graded("task", "accuracy", weights=(1.0, 0.5)) as both:
+        assert both.grade(items) == [Reward(1.0, {"task": 1.0, "accuracy": 0.0})]
+        assert both.stats.pairs == 1
+        assert both.unreadable([Problem("train/1", "", r"#### \foo{")]) != {}
+    with graded("accuracy") as alone:
+        alone(items)
+        assert alone.stats.pairs == 0
+        # A gold that the grader cannot read may be what the function wants.
+        assert alone.unreadable([Problem("train/1", "", r"#### \foo{")]) == {}
+    with GradedTask(GSM8K("x"), GraderConfig(), reward=RewardConfig()) as plain:
+        assert plain.grade(items) == [Reward(1.0, None)]
+
+
+def test_parts_go_through_the_journal(tmp_path: Path):
+    def run() -> tuple[dict[int, float], dict[int, dict[str, float] | None]]:
+        journal = Journal(epath.Path(tmp_path / "journal"))
+        journal.open("3", "w")
+        task = graded("accuracy")
+        task.journal = journal
+        with BackgroundGrading(task) as background:
+            for i, item in enumerate(ITEMS):
+                background.add(i, *item)
+            return background.rewards(), background.parts
+
+    first = run()
+    assert first == ({0: 1.0, 1: 0.0}, {0: {"accuracy": 1.0}, 1: {"accuracy": 0.0}})
+    sys.modules["my_rewards"].accuracy = None  # pyright: ignore[reportAttributeAccessIssue]
+    assert run() == first
+
+
+@pytest.mark.parametrize(
+    "functions, weights, message",
+    [
+        (
+            ("my_rewards.accurate",),
+            (),
+            r"^reward\.functions = 'my_rewards\.accurate': no such func",
+        ),
+        (("no_module.f",), (), r"^reward\.functions = 'no_module\.f': no such function"),
+        (("accuracy",), (), r"^reward\.functions = 'accuracy': no such function"),
+        (("broken_rewards.f",), (), r"broken_rewards\.py:1: ModuleNotFoundError"),
+        (("my_rewards.mean",), (), r"two metrics would be called reward/mean"),
+        (("my_rewards.text",) * 2, (), r"two metrics would be called reward/text"),
+        (("task",), (1.0, 2.0), r"^reward\.weights = \(1\.0, 2\.0\): must have a number for each"),
+        ((), (1.0,), r"^reward\.weights = \(1\.0,\): must have a number for each of the 0"),
+    ],
+)
+def test_what_cannot_be_a_reward_is_refused_with_the_configuration(functions, weights, message):
+    cfg = cases.config(reward={"functions": functions, "weights": weights})
+    with pytest.raises(ConfigError, match=message):
+        check_config(cfg)
+    with pytest.raises(ConfigError, match=message):
+        find_rewards(cfg.reward)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("failing", r"my_rewards\.failing failed, problem train/1: .*my_rewards\.py:\d+: ZeroDiv"),
+        ("one_too_few", r"my_rewards\.one_too_few gave 1 rewards for 2 completions"),
+        ("no_score", r"my_rewards\.no_score gave \{'acc': 1\.0\}, a dict without 'score'"),
+        ("text", r"problem train/0: a reward of my_rewards\.text is 'good'; it must be a finite"),
+    ],
+)
+def test_what_a_function_may_get_wrong_is_one_line(name: str, message: str):
+    with pytest.raises(UserError, match=message):
+        graded(name)(ITEMS)
+
+
+def test_a_parameter_that_nothing_gives_is_refused_before_anything_is_sampled():
+    cfg = cases.config(reward={"functions": ("my_rewards.hopeful",)})
+    for name in ("hopeful", "hoping"):
+        rewards = graded(name, task=cases.FewProblems())
+        with pytest.raises(
+            UserError, match=rf"my_rewards\.{name} takes 'hints', which is none of "
+        ):
+            prompted_problems(cfg, rewards, cases.tokenizer(), ("train",))
+
+
+@pytest.mark.slow
+def test_each_function_is_a_metric_of_its_own_and_stands_with_its_solution(tmp_path: Path):
+    functions = ("task", "my_rewards.accuracy", "my_rewards.brief")
+    cfg = cases.config(
+        iterations=1, reward={"functions": functions, "weights": (1.0, 0.5, 0.0), "truncated": -1.0}
+    )
+    workdir = train(cfg, tmp_path / "run")
+    records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    (record,) = (r for r in records if r["stage"] == "train")
+    lines = (workdir / "episodes" / "0.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    finished = [row for row in rows if row["finished"]]
+    assert finished and len(finished) < len(rows) == 12
+    for row in rows:
+        if not row["finished"]:
+            assert row["reward"] == -1.0 and "rewards" not in row
+            continue
+        assert list(row["rewards"]) == ["task", "accuracy", "brief"]
+        assert row["reward"] == pytest.approx(
+            row["rewards"]["task"] + 0.5 * row["rewards"]["accuracy"], abs=1e-6
+        )
+    for name in ("task", "accuracy", "brief"):
+        mean = sum(row["rewards"][name] for row in finished) / len(finished)
+        assert record[f"reward/{name}"] == pytest.approx(mean)
+    for split in ("eval", "test"):
+        (first, *_) = (r for r in records if r["stage"] == split)
+        assert 0 <= first[f"{split}/reward/task"] <= 1 and f"{split}/reward/brief" in first
