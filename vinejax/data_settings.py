@@ -12,6 +12,12 @@ class DataConfig:
     path: str = ""  # folder with <split>.jsonl, or name of a `datasets` data set; "": the task's
     max_prompt_tokens: Count = 1512  # longer prompts are dropped at load, counted and listed
     chat_template: bool = False  # wrap prompts in the tokenizer's chat template (instruct models)
+    # Task `table`: columns by name, with dots into a column ('reward_model.ground_truth').
+    question: str = "question"
+    answer: str = "answer"
+    solution: str = ""  # worked solutions, for supervised training and resets; "": there are none
+    subset: str = ""  # configuration of a data set of the hub, such as 'main'; "": its only one
+    template: str = "{question}\n"  # the prompt, or with `chat_template` the user's message
     # Length of a problem: the free lines of bifurcation, the sub-expressions beyond one of
     # free_order, the numbers beyond two of countdown. None: the task's own mixture.
     free_steps: Whole | None = None

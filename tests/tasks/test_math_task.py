@@ -302,7 +302,7 @@ def test_damaged_files_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "\n" not in str(error.value)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "pyarrow.parquet")
-    with pytest.raises(DataError, match=r"to read Parquet, pip install 'vinejax\[hub\]'"):
+    with pytest.raises(DataError, match="to read Parquet, pip install datasets"):
         read_file(tmp_path / "x.parquet")
 
 

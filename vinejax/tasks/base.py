@@ -119,6 +119,17 @@ class WithFreeSteps(Protocol):
     free_steps: tuple[int, ...]  # numbers of free steps of its problems, in equal shares
 
 
+@runtime_checkable
+class WithColumns(Protocol):
+    """A task that reads some of the fields `COLUMN_FIELDS` of `data`; every other refuses them."""
+
+    reads: tuple[str, ...]
+
+
+# Fields of `data` that only a task `WithColumns` reads, which names those that it does.
+COLUMN_FIELDS = ("question", "answer", "solution", "subset", "template")
+
+
 def shipped_tokenizer(task: Task, remedy: str) -> Tokenizer:
     """The tokenizer that the task ships; if it has none, raises ConfigError with `remedy`."""
     if not isinstance(task, WithTokenizer):
@@ -150,7 +161,8 @@ def load_task(data: DataConfig) -> Task:
     """The task that `data.task` names: `make(data)` of that module, which may be the user's.
 
     Raises ConfigError if the module does not exist or fails, with file and line, if its `make`
-    gives no task, or if `data.free_steps` is set and the task does not read it.
+    gives no task, or if `data.free_steps` or one of `COLUMN_FIELDS` is set and the task does not
+    read it.
     """
     name = data.task
     try:
@@ -171,6 +183,12 @@ def load_task(data: DataConfig) -> Task:
     if data.free_steps is not None and not isinstance(task, WithFreeSteps):
         rule = f"task {task.name} has no free steps to count; leave it out"
         raise ConfigError("data.free_steps", rule, repr(data.free_steps))
+    reads = task.reads if isinstance(task, WithColumns) else ()
+    for field in COLUMN_FIELDS:
+        value = getattr(data, field)
+        if value != getattr(DataConfig(), field) and field not in reads:
+            rule = f"task {task.name} does not read it; leave it out, or take vinejax.tasks.table"
+            raise ConfigError(f"data.{field}", rule, repr(value))
     return task
 
 

@@ -63,14 +63,14 @@ class Evaluation(ReferenceTask):
         return f"\nThe answer is $\\boxed{{{DOLLAR.sub('', problem.answer)}}}$."
 
     def answer(self, text: str) -> str | None:
-        return grading.extract_answer(text, style=_style(text))
+        return grading.extract_answer(text, style=style_of(text))
 
     def gold(self, problem: Problem) -> str | None:
         return problem.answer
 
     def reward(self, problem: Problem, response: str) -> float:
         """1.0 if the response's answer equals the correct answer in mode 'strict', else 0.0."""
-        return float(grading.grade_response(response, problem.answer, style=_style(response)))
+        return float(grading.grade_response(response, problem.answer, style=style_of(response)))
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
         """The rewards by the mode of the grader; in both modes `answer` extracts the answers."""
@@ -78,5 +78,6 @@ class Evaluation(ReferenceTask):
         return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
 
 
-def _style(response: str) -> Style:
+def style_of(response: str) -> Style:
+    """The style that a response's answer is extracted in: GSM8K's for '####' without a box."""
     return "gsm8k" if "####" in response and "\\boxed" not in response else "math"

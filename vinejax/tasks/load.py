@@ -1,11 +1,15 @@
 """Rows of a task's data, from local files or from a `datasets` data set, and problems made of them.
 
+Files are read row by row, so that of a file with repeated rows only the first need be kept.
+
 Every fault of the data raises DataError, which names the file and, where possible, the line.
 """
 
+import csv
 import gzip
 import hashlib
 import json
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,10 +18,11 @@ from typing import Any, NamedTuple
 from vinejax.errors import DataError
 from vinejax.types import Problem
 
-SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
-HUB = "pip install 'vinejax[hub]'"  # installs datasets and pyarrow
+SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".csv")
+INSTALL = "pip install datasets"  # which needs pyarrow
 
 NumberedRows = list[tuple[int, dict[str, Any]]]  # from 1: lines of a file, or rows of a data set
+Keep = Callable[[dict[str, Any]], bool]  # whether a row is kept
 
 
 class Rows(NamedTuple):
@@ -27,38 +32,84 @@ class Rows(NamedTuple):
     numbered: NumberedRows
 
 
-def read_split(path: str, source: str, fields: tuple[str, ...], config: str | None = None) -> Rows:
+def read_split(
+    path: str,
+    source: str,
+    fields: tuple[str, ...],
+    config: str | None = None,
+    keep: Keep | None = None,
+) -> Rows:
     """Rows of the file <path>/<source> with one of SUFFIXES, or, where no such path exists, of
     the split `source` of the data set `path` in its configuration `config`.
 
-    Every row has a string under every name in `fields`. Raises DataError otherwise, and if there
-    are no rows.
+    Every row has a string under every name in `fields`; those that `keep` refuses are left out.
+    Raises DataError otherwise, and if there are no rows.
     """
     folder = Path(path).expanduser()
     if not folder.exists():
-        return _read_hub(path, source, fields, config)
+        return _read_hub(path, source, fields, config, keep)
     if not folder.is_dir():
         raise DataError(path, None, f"a file; needed is a folder with {source}.jsonl")
-    for suffix in SUFFIXES:
-        if (file := folder / f"{source}{suffix}").exists():
-            return read_file(file, fields)
+    if file := find_file(folder, source):
+        return read_file(file, fields, keep)
     others = " or ".join(SUFFIXES[1:])
     raise DataError(str(folder / f"{source}.jsonl"), None, f"no such file, nor one in {others}")
 
 
-def read_file(file: Path, fields: tuple[str, ...] = ()) -> Rows:
-    """The rows of a Parquet or JSON Lines file; each must have strings in all of `fields`."""
-    if file.suffix != ".parquet":
-        return Rows(str(file), read_jsonl(file, fields))
+def find_file(folder: Path, source: str) -> Path | None:
+    """The file <folder>/<source> with the first of SUFFIXES that exists."""
+    files = (folder / f"{source}{suffix}" for suffix in SUFFIXES)
+    return next((file for file in files if file.exists()), None)
+
+
+def read_file(file: Path, fields: tuple[str, ...] = (), keep: Keep | None = None) -> Rows:
+    """The rows of a file of one of SUFFIXES; each must have strings in all of `fields`."""
+    if file.suffix == ".parquet":
+        rows = _parquet_rows(file)
+    elif file.suffix == ".csv":
+        rows = _csv_rows(str(file))
+    else:
+        rows = _jsonl_rows(str(file))
+    return Rows(str(file), _checked(rows, fields, str(file), keep))
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[int, Any]]:
     try:
         import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise DataError(str(file), None, f"to read Parquet, {HUB}") from None
+        raise DataError(str(file), None, f"to read Parquet, {INSTALL}") from None
+    number = 0
     try:
-        rows = parquet.read_table(file).to_pylist()
+        with parquet.ParquetFile(file) as content:
+            for batch in content.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
     except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
         raise DataError(str(file), None, f"not Parquet: {_one_line(error)}") from None
-    return Rows(str(file), _checked(enumerate(rows, start=1), fields, str(file)))
+
+
+def _csv_rows(file: str) -> Iterator[tuple[int, Any]]:
+    """The rows of a CSV file, whose first line has the columns' names; numbered by their last line.
+
+    Fields are as long as they are: the default limit of Python's reader is 128 KiB.
+    """
+    csv.field_size_limit(sys.maxsize)
+    try:
+        with open(file, encoding="utf-8-sig", newline="") as lines:
+            reader = csv.DictReader(lines, strict=True)
+            for row in reader:
+                if None in row or None in row.values():
+                    width = len(reader.fieldnames or ())
+                    message = f"not {width} fields, as many as the first line names"
+                    raise DataError(file, reader.line_num, message)
+                yield reader.line_num, row
+    except OSError as error:
+        raise DataError(file, None, error.strerror or str(error)) from None
+    except UnicodeDecodeError as error:
+        raise DataError(file, None, f"not UTF-8 text ({error.reason})") from None
+    except csv.Error as error:
+        raise DataError(file, None, f"not CSV ({error})") from None
 
 
 def read_jsonl(path: str | Path, fields: tuple[str, ...] = ()) -> NumberedRows:
@@ -68,9 +119,12 @@ def read_jsonl(path: str | Path, fields: tuple[str, ...] = ()) -> NumberedRows:
     name ends in .gz is unpacked. Raises DataError for a file that is missing, empty or damaged, a
     line that is not UTF-8 or not a JSON object, and a field that is missing or not a string.
     """
-    file = str(path)
+    return _checked(_jsonl_rows(str(path)), fields, str(path))
+
+
+def _jsonl_rows(file: str) -> Iterator[tuple[int, Any]]:
     lines = ((number, line) for number, line in _lines(file) if line.strip())
-    return _checked(((number, _parse(line, file, number)) for number, line in lines), fields, file)
+    return ((number, _parse(line, file, number)) for number, line in lines)
 
 
 def _lines(file: str) -> Iterator[tuple[int, bytes]]:
@@ -95,27 +149,50 @@ def _parse(line: bytes, file: str, number: int) -> Any:
         raise DataError(file, number, message) from None
 
 
-def _read_hub(path: str, source: str, fields: tuple[str, ...], config: str | None) -> Rows:
+def _read_hub(
+    path: str, source: str, fields: tuple[str, ...], config: str | None, keep: Keep | None
+) -> Rows:
+    rows = _of_hub(path, "load_dataset", path, config, split=source)
+    file = f"{path} {source}"
+    numbered = ((number, dict(row)) for number, row in enumerate(rows, start=1))
+    return Rows(file, _checked(numbered, fields, file, keep))
+
+
+def _of_hub(path: str, function: str, *arguments: Any, **named: Any) -> Any:
+    """What a function of `datasets` gives; DataError where there is no data set of this name."""
     try:
         import datasets  # pyright: ignore[reportMissingImports]
     except ImportError:
-        message = f"no such folder; to load it as a data set, {HUB}"
+        message = f"no such folder; to load it as a data set, {INSTALL}"
         raise DataError(path, None, message) from None
     try:
-        rows = [dict(row) for row in datasets.load_dataset(path, config, split=source)]
-    except (OSError, ValueError) as error:
+        return getattr(datasets, function)(*arguments, **named)
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: one that runs code
         reason = f"no such folder, and no such data set: {_one_line(error)}"
         raise DataError(path, None, reason) from None
-    file = f"{path} {source}"
-    return Rows(file, _checked(enumerate(rows, start=1), fields, file))
 
 
-def _checked(rows: Iterable[tuple[int, Any]], fields: tuple[str, ...], file: str) -> NumberedRows:
+def has_split(path: str, source: str, config: str | None = None) -> bool:
+    """Whether `read_split` would find a split, of a folder or of a data set."""
+    folder = Path(path).expanduser()
+    if folder.exists():
+        return folder.is_dir() and find_file(folder, source) is not None
+    return source in _of_hub(path, "get_dataset_split_names", path, config)
+
+
+def _checked(
+    rows: Iterable[tuple[int, Any]],
+    fields: tuple[str, ...],
+    file: str,
+    keep: Keep | None = None,
+) -> NumberedRows:
     """The rows, if there are any and each is an object with a text under every name in `fields`."""
     checked = []
     for number, row in rows:
         if not isinstance(row, dict):
             raise DataError(file, number, f"expected an object, found {type(row).__name__}")
+        if keep is not None and not keep(row):
+            continue
         for field in fields:
             if field not in row:
                 raise DataError(file, number, f"field {field!r} is missing")

@@ -1,0 +1,266 @@
+"""The task `table`: columns by name, in files of each kind and from the hub, and their splits."""
+
+import csv
+import dataclasses
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vinejax.errors import ConfigError, DataError
+from vinejax.grading import Grader
+from vinejax.settings import DataConfig, GraderConfig, RewardConfig
+from vinejax.tasks.base import load_task
+from vinejax.tasks.graded import GradedTask
+from vinejax.tasks.table import Table
+from vinejax.types import Problem
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "q": f" What is {i} + 1? ",
+        "truth": {"value": i + 1.0},
+        "level": i % 3,
+        "worked": f"It is {i}",
+    }
+    for i in range(60)
+]
+FIELDS = {"question": "q", "answer": "truth.value", "solution": "worked"}
+
+
+def table(path: object, **fields: Any) -> Table:
+    columns: dict[str, Any] = FIELDS | fields
+    task = load_task(DataConfig(task="vinejax.tasks.table", path=str(path), **columns))
+    assert isinstance(task, Table)
+    return task
+
+
+def write(file: Path, rows: list[dict[str, Any]]) -> Path:
+    if file.suffix == ".jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif file.suffix == ".csv":
+        with open(file, "w", encoding="utf-8", newline="") as lines:
+            writer = csv.DictWriter(lines, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        import pyarrow
+        import pyarrow.parquet as parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    return file
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".csv"])
+def test_a_file_gives_three_splits_without_a_row_in_common(suffix: str, tmp_path: Path):
+    rows = ROWS
+    if suffix == ".csv":  # flat, with a field of two lines
+        rows = [
+            row | {"truth.value": int(row["truth"]["value"]), "note": 'a,\n"b"'} for row in ROWS
+        ]
+        rows = [{name: x for name, x in row.items() if name != "truth"} for row in rows]
+    file = write(tmp_path / f"mine{suffix}", rows)
+    task = table(file)
+    splits = {split: task.load(split) for split in ("train", "validation", "test")}
+    assert {split: len(problems) for split, problems in splits.items()} == {
+        "train": 54, "validation": 3, "test": 3,
+    }  # fmt: skip
+    problems = sum(splits.values(), [])
+    assert {p.id for p in problems} == {f"train/{i}" for i in range(60)}
+    for problem in problems:
+        i = int(problem.id.partition("/")[2])
+        assert (problem.question, problem.answer) == (f"What is {i} + 1?", str(i + 1))
+        assert problem.columns["level"] == (str(i % 3) if suffix == ".csv" else i % 3)
+        assert task.prompt(problem) == f"What is {i} + 1?\n"
+        assert task.solution(problem) == f"It is {i}"
+    assert [p.id for p in splits["train"]] == sorted(
+        (p.id for p in splits["train"]), key=lambda name: int(name[6:])
+    )
+    again = table(file)
+    assert again.load("test") == splits["test"] and again.load("train") == splits["train"]
+
+
+def test_a_folder_has_the_splits_that_it_has(tmp_path: Path):
+    write(tmp_path / "train.jsonl", ROWS[:40])
+    write(tmp_path / "test.parquet", ROWS[40:])
+    task = table(tmp_path)
+    assert [p.id for p in task.load("test")] == [f"test/{i}" for i in range(20)]
+    assert (len(task.load("train")), len(task.load("validation"))) == (38, 2)
+    write(tmp_path / "validation.csv", [{"q": "What?", "truth.value": "1/2", "worked": ""}])
+    assert [p.answer for p in table(tmp_path).load("validation")] == ["1/2"]
+    assert len(table(tmp_path).load("train")) == 40
+
+
+def test_repeated_rows_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    other = ROWS[0] | {"truth": {"value": 9}}  # two answers that may both be right: both stay
+    file = write(tmp_path / "mine.jsonl", [*ROWS, *ROWS[:20], other])
+    task = table(file)
+    assert sum(len(task.load(split)) for split in ("train", "validation", "test")) == 61
+    assert capsys.readouterr().out == f"{file}: 20 rows repeat an earlier one and are left out\n"
+
+
+def test_a_chat_of_one_message_is_a_question(tmp_path: Path):
+    chats = [
+        [{"role": "user", "content": " Why? "}],
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}],
+        [],
+    ]
+    rows = [{"q": chat, "truth": {"value": 1}} for chat in chats]
+    write(tmp_path / "test.jsonl", rows[:1])
+    assert table(tmp_path).load("test")[0].question == "Why?"
+    for row, roles in ((rows[1], "system, user"), (rows[2], "none")):
+        write(tmp_path / "test.jsonl", [row])
+        with pytest.raises(
+            DataError, match=f"test.jsonl:1: column 'q' must hold one .* not {roles}"
+        ):
+            table(tmp_path).load("test")
+
+
+def test_the_template_is_the_prompt(tmp_path: Path):
+    write(tmp_path / "test.jsonl", [{"q": "{x} 1+1", "truth": {"value": 2}}])
+    task = table(tmp_path, template="Q: {question}\nA:")
+    assert task.prompt(task.load("test")[0]) == "Q: {x} 1+1\nA:"
+
+
+@pytest.mark.parametrize(
+    "answer, response, reward",
+    [
+        ("2", "So it is $\\boxed{2.0}$", 1.0),
+        ("2", "The answer is 2", 1.0),
+        ("2", "The answer is 3", 0.0),
+        ("Half of 4.\n#### 2", "#### 2", 1.0),
+        ("Thus $\\boxed{\\frac12}$", "\\boxed{0.5}", 1.0),
+        ("Paris", "\\boxed{Paris}", 1.0),
+        ("2", "", 0.0),
+    ],
+)
+def test_rewards_compare_the_rows_answer(answer: str, response: str, reward: float):
+    task, problem = Table(DataConfig(path="x")), Problem("train/0", "", answer)
+    with Grader(workers=1) as grader:
+        assert task.rewards([(problem, response)], grader) == [reward]
+    assert task.reward(problem, response) == reward
+
+
+def level(response: str, level: int, ground_truth: str) -> float:
+    return level + float(ground_truth in response)
+
+
+def test_a_function_of_ones_own_gets_the_columns(tmp_path: Path):
+    write(tmp_path / "test.jsonl", ROWS)
+    task = table(tmp_path)
+    reward = RewardConfig(functions=(f"{__name__}.level",))
+    with GradedTask(task, GraderConfig(), reward=reward) as graded:
+        items = [(problem, "2") for problem in task.load("test")[:3]]
+        assert graded(items) == [0.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "row, fields, message",
+    [
+        ({"q": "x"}, {}, "column 'truth.value' is missing; there are 'q'"),
+        ({"q": "x", "truth": 3}, {}, "column 'truth.value' is missing"),
+        ({"q": "x", "truth": {"value": [1]}}, {}, r"must be a text or a number, found \[1\]"),
+        ({"q": "x", "truth": {"value": True}}, {}, "must be a text or a number, found True"),
+        ({"q": "x", "truth": {"value": " "}}, {}, "the answer is empty"),
+        ({"q": 5, "truth": {"value": 1}}, {}, "column 'q' must be a text, found 5"),
+        ({"q": " ", "truth": {"value": 1}}, {}, "column 'q': the question is empty"),
+    ],
+)
+def test_faulty_rows_are_named_with_their_line(row: Any, fields: Any, message: str, tmp_path: Path):
+    write(tmp_path / "test.jsonl", [ROWS[0], row])
+    with pytest.raises(DataError, match=rf"test\.jsonl:2: .*{message}"):
+        table(tmp_path, **fields).load("test")
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"q,a\nx\n", r"x\.csv:2: not 2 fields"),
+        (b"q,a\nx,1,2\n", r"x\.csv:2: not 2 fields"),
+        (b'q,a\n"x,1\n', r"x\.csv: not CSV"),
+        (b"q,a\n\xff,1\n", r"x\.csv: not UTF-8"),
+        (b"q,a\n", r"x\.csv: no rows"),
+    ],
+)
+def test_faulty_csv_is_one_line(content: bytes, message: str, tmp_path: Path):
+    (tmp_path / "x.csv").write_bytes(content)
+    with pytest.raises(DataError, match=message) as error:
+        table(tmp_path / "x.csv", question="q", answer="a").load("train")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "fields, field",
+    [
+        ({"path": ""}, "data.path"),
+        ({"path": "x", "question": ""}, "data.question"),
+        ({"path": "x", "template": "Solve."}, "data.template"),
+    ],
+)
+def test_what_a_table_needs_is_named(fields: dict[str, Any], field: str):
+    with pytest.raises(ConfigError, match=rf"^{field} = "):
+        load_task(DataConfig(task="vinejax.tasks.table", **fields))
+
+
+@pytest.mark.parametrize("field", ["question", "answer", "solution", "subset", "template"])
+def test_other_tasks_refuse_the_fields_of_a_table(field: str):
+    with pytest.raises(ConfigError, match=rf"^data\.{field} = 'x': task arithmetic does not read"):
+        load_task(dataclasses.replace(DataConfig(), **{field: "x"}))
+
+
+def test_supervised_training_needs_the_column_of_solutions(tmp_path: Path):
+    write(tmp_path / "test.jsonl", ROWS)
+    task = table(tmp_path, solution="")
+    with pytest.raises(ConfigError, match=r"^data\.solution = '': name the column"):
+        task.solution(task.load("test")[0])
+    with pytest.raises(DataError, match="test/0: column 'nothing' is missing"):
+        table(tmp_path, solution="nothing").solution(task.load("test")[0])
+
+
+# --- the hub
+
+
+def fake_datasets(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
+    module = types.ModuleType("datasets")
+    vars(module).update(functions)
+    monkeypatch.setitem(sys.modules, "datasets", module)
+
+
+def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch):
+    calls = []
+
+    def load_dataset(path: str, name: str | None, split: str) -> list[Any]:
+        calls.append((path, name, split))
+        return ROWS
+
+    def names(path: str, name: str | None) -> list[str]:
+        return ["train", "test"]
+
+    fake_datasets(monkeypatch, load_dataset=load_dataset, get_dataset_split_names=names)
+    task = table("someone/table", subset="main")
+    assert len(task.load("validation")) == 3 and len(task.load("train")) == 57
+    assert [p.id for p in task.load("test")] == [f"test/{i}" for i in range(60)]
+    calls_once = [("someone/table", "main", "train"), ("someone/table", "main", "test")]
+    assert calls == calls_once
+    assert table("someone/table").load("test") and calls[-1] == ("someone/table", None, "test")
+
+
+def test_the_rows_of_the_real_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    datasets = pytest.importorskip("datasets")
+    file = write(tmp_path / "rows.jsonl", ROWS)
+    real = datasets.load_dataset
+
+    def load_dataset(path: str, name: str | None, split: str) -> Any:
+        cache = str(tmp_path / "cache")
+        files = {"train": str(file)}
+        return real("json", data_files=files, split=split, cache_dir=cache)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda path, name: ["train"])
+    from_hub = table("someone/table")
+    for split in ("train", "validation", "test"):
+        problems = from_hub.load(split)
+        assert problems == table(file).load(split)
+        assert problems[0].columns["level"] in (0, 1, 2)

@@ -1,0 +1,109 @@
+r"""DAPO-Math-17k: competition problems, rewritten so that every answer is an integer.
+
+Yu et al. 2025, https://arxiv.org/abs/2503.14476, section 3.5. `data.path` is a data set of the hub,
+by default BytedTsinghua-SIA/DAPO-Math-17k, a folder with train.parquet, or the file itself.
+
+The published file has 1,791,700 rows, about a hundred times each; some 17,400 problems differ, of
+which 3,300 are in Chinese. They are in verl's format: `prompt` is a chat of one message, with the
+question between two sentences on the form of the answer, and `reward_model.ground_truth` is the
+answer. Rows whose `prompt` is the question alone (open-r1/DAPO-Math-17k-Processed) are read, too.
+Questions that come with more than one answer are left out.
+
+There is a train split alone: validation and test are held out of it (`tasks/splits.py`), unless the
+folder has files for them, such as AIME 2024 in the same format. A solution is right if the text
+after its last 'Answer:', to the end of the line, equals the integer, as the paper's rule has it; a
+box without 'Answer:' does not count. Prompts are for chat models: `data.chat_template=True`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from vinejax import grading
+from vinejax.errors import DataError
+from vinejax.runtime.distributed import is_writer
+from vinejax.settings import DataConfig
+from vinejax.tasks.base import ReferenceTask, Split
+from vinejax.tasks.load import has_split, problems_of
+from vinejax.tasks.splits import Distinct, HeldOut
+from vinejax.tasks.table import answer_of, question_of, read_rows
+from vinejax.types import Problem
+
+HUB_NAME = "BytedTsinghua-SIA/DAPO-Math-17k"
+HEAD = (
+    "Solve the following math problem step by step. The last line of your response should be of "
+    "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
+)
+TAIL = '\n\nRemember to put your answer on its own line after "Answer:".'
+ANSWER = re.compile(r"answer\s*:[ \t]*([^\n]+)", re.IGNORECASE)
+INTEGER = re.compile(r"[-+]?\d+")
+
+
+def make(data: DataConfig) -> "DAPOMath":
+    return DAPOMath(data.path or HUB_NAME)
+
+
+class DAPOMath(ReferenceTask):
+    """DAPO-Math-17k as a task; `tasks/base.py` documents its methods."""
+
+    name = __name__.rpartition(".")[2]
+
+    def __init__(self, path: str):
+        super().__init__(path)
+        self._splits = HeldOut(self._read, lambda source: has_split(path, source))
+
+    def load(self, split: Split) -> list[Problem]:
+        """Problems named after their place among distinct rows, 'train/17'; `answer` is bare."""
+        return self._splits.load(split, self.path)
+
+    def _read(self, source: str) -> list[Problem]:
+        def problem(i: int, row: dict[str, Any]) -> Problem:
+            return Problem(f"{source}/{i}", *pair_of(row), row)
+
+        distinct = Distinct(pair_of)
+        rows = read_rows(self.path, source, "", distinct)
+        problems = problems_of(rows, problem, {})
+        distinct.report(rows.file)
+        counts = Counter(problem.question for problem in problems)
+        sure = [problem for problem in problems if counts[problem.question] == 1]
+        if len(sure) < len(problems) and is_writer():
+            doubtful = sum(count > 1 for count in counts.values())
+            print(f"{rows.file}: {doubtful} questions have two answers or more and are left out")
+        return sure
+
+    def prompt(self, problem: Problem) -> str:
+        """The published prompt: the question between the sentences on the form of the answer."""
+        return f"{HEAD}{problem.question}{TAIL}"
+
+    def solution(self, problem: Problem) -> str:
+        """Raises DataError: the data has no worked solutions."""
+        raise DataError(self.path, None, "has no worked solutions, which this run learns from")
+
+    def answer(self, text: str) -> str | None:
+        found = ANSWER.findall(text)
+        return found[-1].strip().strip("*").strip() or None if found else None
+
+    def gold(self, problem: Problem) -> str | None:
+        return problem.answer
+
+    def reward(self, problem: Problem, response: str) -> float:
+        """1.0 if the response's answer equals the integer in mode 'strict', else 0.0."""
+        return float(grading.grade(self.answer(response) or "", problem.answer))
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
+        """The rewards by the mode of the grader; in both modes `answer` extracts the answers."""
+        pairs = ((self.answer(response), problem.answer) for problem, response in items)
+        return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
+
+
+def pair_of(row: dict[str, Any]) -> tuple[str, str]:
+    """(question, answer) of a row. Raises ValueError if one is missing or of another form."""
+    question = question_of(row, "prompt").removeprefix(HEAD).removesuffix(TAIL).strip()
+    if not question:
+        raise ValueError("column 'prompt' holds no question")
+    answer = answer_of(row, "reward_model.ground_truth")
+    if not INTEGER.fullmatch(answer):
+        rule = f"must be an integer, found {answer!r:.60}"
+        raise ValueError(f"column 'reward_model.ground_truth' {rule}")
+    return question, str(int(answer))

@@ -1,0 +1,85 @@
+"""Splits of data that come with some of the three, or with a train split alone."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from vinejax.errors import DataError
+from vinejax.runtime.distributed import is_writer
+from vinejax.tasks.base import Split
+from vinejax.tasks.load import hash_shuffled
+from vinejax.types import Problem
+
+PORTION = 1 / 20  # of the train rows, for a split that the data lacks
+MOST = 500  # rows of it
+
+
+class HeldOut:
+    """The three splits, of which those that the data lacks are taken from its train split.
+
+    `read(source)` gives the problems of a split of the data, `has(source)` says whether there is
+    one. Validation and test, if missing, are a twentieth of the train rows each, at most 500, drawn
+    by a hash of their ids: the same on every machine and in every version.
+    """
+
+    def __init__(self, read: Callable[[str], list[Problem]], has: Callable[[str], bool]):
+        self._read = read
+        self._has = has
+
+    def load(self, split: Split, place: str) -> list[Problem]:
+        """The problems of a split. Raises DataError, naming `place`, if none is left for it."""
+        if split != "train" and split not in self._missing:
+            return self._read(split)
+        problems = self._parts[split]
+        if not problems:
+            rule = "too few rows: held out are at least one for validation and one for the test"
+            raise DataError(place, None, rule)
+        return problems
+
+    @cached_property
+    def _missing(self) -> list[Split]:
+        splits: tuple[Split, ...] = ("validation", "test")
+        return [split for split in splits if not self._has(split)]
+
+    @cached_property
+    def _parts(self) -> dict[Split, list[Problem]]:
+        """The train split and the missing ones; train is in the order of the data."""
+        problems = self._read("train")
+        size = min(MOST, max(1, round(PORTION * len(problems))))
+        parts: dict[Split, list[Problem]] = {}
+        rest = hash_shuffled(problems)
+        for split in self._missing:
+            parts[split], rest = rest[:size], rest[size:]
+        kept = {problem.id for problem in rest}
+        parts["train"] = [problem for problem in problems if problem.id in kept]
+        return parts
+
+
+class Distinct:
+    """Leaves out repeated rows, those whose question and answer another row had before.
+
+    `key` gives question and answer of a row, or raises ValueError for a faulty row, which is kept,
+    so that the fault is reported with its line.
+    """
+
+    def __init__(self, key: Callable[[dict[str, Any]], tuple[str, str]]):
+        self._key = key
+        self._seen: set[tuple[str, str]] = set()
+        self._repeated = 0
+
+    def keep(self, row: dict[str, Any]) -> bool:
+        """Whether the row is the first of its kind; for `read_split`."""
+        try:
+            pair = self._key(row)
+        except ValueError:
+            return True
+        if pair in self._seen:
+            self._repeated += 1
+            return False
+        self._seen.add(pair)
+        return True
+
+    def report(self, place: str) -> None:
+        """Prints how many rows were left out, if any were."""
+        if self._repeated and is_writer():
+            print(f"{place}: {self._repeated:,} rows repeat an earlier one and are left out")

@@ -1,0 +1,158 @@
+r"""Any data set of the hub, file or folder: columns by name, graded as math or by one's function.
+
+`data.path` is a data set of the hub (`data.subset` its configuration), a folder with a file for
+`train`, and, if there are any, for `validation` and `test`, or one file. Splits that are missing
+are held out of train (`tasks/splits.py`). `data.question` and `data.answer` name columns.
+
+The reward is whether the answer of a response equals that of the row, as strict grading sees it; a
+row's answer may be worked, with the answer itself after '####' or in \boxed{}. `reward.functions`
+replaces it, or adds to it (`tasks/rewards.py`), and gets every column by its name.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vinejax import grading
+from vinejax.errors import ConfigError, DataError
+from vinejax.settings import DataConfig
+from vinejax.tasks.base import COLUMN_FIELDS, ReferenceTask, Split
+from vinejax.tasks.evaluation import style_of
+from vinejax.tasks.load import Rows, has_split, problems_of, read_file, read_split
+from vinejax.tasks.math import boxed_answer
+from vinejax.tasks.splits import Distinct, HeldOut
+from vinejax.types import Problem
+
+MARKER = "####"
+
+
+def make(data: DataConfig) -> "Table":
+    if not data.path:
+        rule = "name a data set of the hub, a folder with train.jsonl, .parquet or .csv, or a file"
+        raise ConfigError("data.path", rule, "''")
+    for field in ("question", "answer"):
+        if not getattr(data, field):
+            raise ConfigError(f"data.{field}", "name the column", "''")
+    if "{question}" not in data.template:
+        rule = "must hold {question}, where the question of a row is put"
+        raise ConfigError("data.template", rule, repr(data.template))
+    return Table(data)
+
+
+class Table(ReferenceTask):
+    """Rows with named columns as a task; `tasks/base.py` documents its methods."""
+
+    name = "table"
+    reads = COLUMN_FIELDS
+
+    def __init__(self, data: DataConfig):
+        super().__init__(data.path)
+        self._data = data
+        self._splits = HeldOut(self._read, self._has)
+
+    def load(self, split: Split) -> list[Problem]:
+        """Problems named after their row, 'train/17', with the row as `columns`."""
+        return self._splits.load(split, self.path)
+
+    def _has(self, source: str) -> bool:
+        return has_split(self.path, source, self._data.subset or None)
+
+    def _read(self, source: str) -> list[Problem]:
+        def problem(i: int, row: dict[str, Any]) -> Problem:
+            question, answer = self._pair(row)
+            if not question.strip():
+                raise ValueError(f"column {self._data.question!r}: the question is empty")
+            return Problem(f"{source}/{i}", question, answer, row)
+
+        distinct = Distinct(self._pair)
+        rows = read_rows(self.path, source, self._data.subset, distinct)
+        problems = problems_of(rows, problem, {})
+        distinct.report(rows.file)
+        return problems
+
+    def _pair(self, row: dict[str, Any]) -> tuple[str, str]:
+        return question_of(row, self._data.question), answer_of(row, self._data.answer)
+
+    def prompt(self, problem: Problem) -> str:
+        return self._data.template.replace("{question}", problem.question)
+
+    def solution(self, problem: Problem) -> str:
+        """The worked solution of the row; ConfigError without `data.solution`."""
+        if not self._data.solution:
+            rule = "name the column with worked solutions, which this run learns from"
+            raise ConfigError("data.solution", rule, "''")
+        try:
+            return answer_of(problem.columns, self._data.solution)
+        except ValueError as error:
+            raise DataError(f"{self.path} {problem.id}", None, str(error)) from None
+
+    def answer(self, text: str) -> str | None:
+        return grading.extract_answer(text, style=style_of(text))
+
+    def gold(self, problem: Problem) -> str | None:
+        """What comes after the last '####', else what is in the last box, else the whole answer."""
+        _, marker, marked = problem.answer.rpartition(MARKER)
+        if marker:
+            return marked.strip() or None
+        return boxed_answer(problem.answer) or problem.answer
+
+    def reward(self, problem: Problem, response: str) -> float:
+        """1.0 if the response's answer equals the row's in mode 'strict', else 0.0."""
+        return float(grading.grade(self.answer(response) or "", self.gold(problem) or ""))
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
+        """The rewards by the mode of the grader; in both modes `answer` extracts the answers."""
+        pairs = ((self.answer(response), self.gold(p) or "") for p, response in items)
+        return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
+
+
+def read_rows(path: str, source: str, subset: str, distinct: Distinct) -> Rows:
+    """The distinct rows of a split, or of the file `path`."""
+    file = Path(path).expanduser()
+    if file.is_file():
+        return read_file(file, keep=distinct.keep)
+    return read_split(path, source, (), subset or None, distinct.keep)
+
+
+def column(row: Any, name: str) -> Any:
+    """The value of a column; 'a.b' is column 'a.b', or part 'b' of column 'a'.
+
+    Raises ValueError, naming the columns that there are.
+    """
+    value = row
+    parts = [name] if name in row else name.split(".")
+    for part in parts:
+        if not isinstance(value, dict) or part not in value:
+            known = ", ".join(map(repr, row))
+            raise ValueError(f"column {name!r} is missing; there are {known}")
+        value = value[part]
+    return value
+
+
+def question_of(row: Any, name: str) -> str:
+    """The question in a column: a text, or a chat of one message, the user's.
+
+    Raises ValueError for anything else.
+    """
+    value = column(row, name)
+    if isinstance(value, list) and all(isinstance(message, dict) for message in value):
+        if [message.get("role") for message in value] != ["user"]:
+            roles = ", ".join(str(message.get("role")) for message in value) or "none"
+            raise ValueError(f"column {name!r} must hold one message, the user's, not {roles}")
+        value = value[0].get("content")
+    if not isinstance(value, str):
+        raise ValueError(f"column {name!r} must be a text, found {value!r:.60}")
+    return value.strip()
+
+
+def answer_of(row: Any, name: str) -> str:
+    """The answer in a column: a text, or a number, written as an integer where it is one.
+
+    Raises ValueError for anything else.
+    """
+    value = column(row, name)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"column {name!r} must be a text or a number, found {value!r:.60}")
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
