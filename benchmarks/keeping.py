@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from vinejax import train
+from vinejax import train as loop
 from vinejax.config import from_dict, from_file
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.compiles import num_compiles
@@ -69,8 +69,8 @@ class Clock:
             (Journal, "forget"),
             (Journal, "open"),
             (Checkpoints, "save"),
-            (train, "fingerprint"),
-            (train, "copied"),
+            (loop, "fingerprint"),
+            (loop, "copied"),
         ):
             setattr(owner, name, self._timed(getattr(owner, name)))
 
@@ -92,9 +92,9 @@ class Contender:
         session = stack.enter_context(open_session(cfg, workdir, trains=True))
         checkpoints = stack.enter_context(Checkpoints(session.workdir / "checkpoints", keep=2))
         best = stack.enter_context(Checkpoints(session.workdir / "best", keep=1))
-        state, at = train.resume(session, checkpoints)
+        state, at = loop.resume(session, checkpoints)
         log = RunLog(session.workdir, cfg.log, cfg.iterations, True, resumed_at=0)
-        self._run = train.Run(session, log, checkpoints, best, state, at)
+        self._run = loop.Run(session, log, checkpoints, best, state, at)
 
     def turn(self, clock: Clock) -> Turn:
         start, keeping, compiles = time.monotonic(), clock.seconds, num_compiles()
@@ -164,7 +164,7 @@ def growth(folder: Path, iterations: int) -> list[dict[str, Any]]:
         fields.rollout[name] = value
     fields.eval.problems, fields.ppo.minibatch = 16, 16
     found: list[dict[str, Any]] = []
-    record = train.Iteration.record
+    record = loop.Iteration.record
 
     def noted(self: Any, state: Any) -> Any:
         if (self.number + 1) % (iterations // 4) == 0:
@@ -173,8 +173,8 @@ def growth(folder: Path, iterations: int) -> list[dict[str, Any]]:
             found.append({"iterations": self.number + 1, "MiB": memory, "open files": files})
         return record(self, state)
 
-    train.Iteration.record = noted
-    train.train(from_dict(fields), folder / "growth")
+    loop.Iteration.record = noted
+    loop.train(from_dict(fields), folder / "growth")
     return found
 
 

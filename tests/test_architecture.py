@@ -15,6 +15,7 @@ ROOT = REPO / "vinejax"
 LAYERS = [
     "__main__",  # `python -m vinejax`
     "main",  # the command line
+    "library",  # a run from Python
     "bench",  # what each estimator's credit is worth, at a fixed policy
     "checks",  # of the configuration
     "train",  # the loop

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vinejax import train
     from vinejax.grading import Grader, Verdict, extract_answer, grade, grade_response
+    from vinejax.library import RunSummary, run
     from vinejax.model.decoder import apply
     from vinejax.model.hf.weights import load_pretrained, save_pretrained
     from vinejax.rl.advantages import gae, group_advantages, step_advantages, token_advantages
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from vinejax.tasks.steps import split_steps
 
 _MODULES = {
+    "vinejax.library": ("RunSummary", "run"),
     "vinejax.settings": ("SampleConfig",),
     "vinejax.model.decoder": ("apply",),
     "vinejax.model.hf.weights": ("load_pretrained", "save_pretrained"),
@@ -37,6 +40,7 @@ __all__ = [
     "Branch",
     "Engine",
     "Grader",
+    "RunSummary",
     "SampleConfig",
     "Verdict",
     "apply",
@@ -49,16 +53,20 @@ __all__ = [
     "load_pretrained",
     "mc_values",
     "ppo_clip",
+    "run",
     "save_pretrained",
     "split_steps",
     "step_advantages",
     "token_advantages",
+    "train",
     "value_clip",
     "whiten",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "train":  # a module that can be called
+        return importlib.import_module("vinejax.train")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'vinejax' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULE_OF[name]), name)

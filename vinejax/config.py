@@ -7,15 +7,18 @@ dataclasses of the result.
 
 import dataclasses
 import difflib
+import re
 import runpy
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ml_collections import config_dict
 
 from vinejax import settings
-from vinejax.errors import ConfigError
+from vinejax.errors import ConfigError, UserError
+from vinejax.plugins import failure
 from vinejax.settings import Config, flatten
 
 FIELD_NAMES = [name for name, _ in flatten(Config())]
@@ -109,6 +112,53 @@ def from_file(file: str, neighbour: str) -> Fields:
     """
     path, arguments = locate(str(Path(file).parent / neighbour))
     return runpy.run_path(path)["get_config"](*arguments)
+
+
+def load(path: str, name: str = "") -> Fields:
+    """The configuration that a config file makes; the text after a colon in `path` is its argument.
+
+    Raises UserError, with the line, if the file is missing or fails; `name` stands for the path.
+    """
+    file, arguments = locate(path)
+    if not Path(file).is_file():
+        rule = "is a folder, not a file" if Path(file).is_dir() else "no such file"
+        raise UserError(f"{name or path}: {rule}; see configs/")
+    try:
+        module = runpy.run_path(file)
+        if "get_config" not in module:
+            raise UserError(f"{file}: defines no get_config(); see configs/tiny.py")
+        config = module["get_config"](*arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(failure(error, file)) from error
+    if not isinstance(config, Fields):
+        raise UserError(f"{file}: get_config() must return what default() gave it")
+    return config
+
+
+def override(fields: Fields, values: Mapping[str, Any]) -> None:
+    """Sets fields by their dotted names, such as `ppo.clip`.
+
+    Raises ConfigError for a name that is no field's, and a value of another type.
+    """
+    for name, value in values.items():
+        check_name(name)
+        *sections, leaf = name.split(".")
+        section: Any = fields
+        for part in sections:
+            section = section[part]
+        try:
+            section[leaf] = value
+        except TypeError:
+            kind = type(section[leaf]).__name__
+            raise ConfigError(name, f"must be of type {kind}", repr(value)) from None
+
+
+def default_workdir(config: str) -> str:
+    """runs/<config file>, with the argument that `config` has after a colon, if any."""
+    file, _, argument = config.partition(":")
+    return f"runs/{Path(file).stem}" + (argument and "_" + re.sub(r"\W+", "_", argument))
 
 
 def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:

@@ -31,12 +31,10 @@ import errno
 import importlib
 import os
 import re
-import runpy
 import sys
 import textwrap
 import traceback
 from collections.abc import Iterable
-from pathlib import Path
 
 from absl import app, flags, logging
 from etils import epath
@@ -44,10 +42,17 @@ from ml_collections import config_flags
 
 import vinejax
 from vinejax.checks import check_config
-from vinejax.config import FIELD_NAMES, Fields, check_name, fields_set, from_dict, locate
+from vinejax.config import (
+    FIELD_NAMES,
+    Fields,
+    check_name,
+    default_workdir,
+    fields_set,
+    from_dict,
+    load,
+)
 from vinejax.errors import UserError
 from vinejax.methods import METHODS
-from vinejax.plugins import failure
 from vinejax.runtime import distributed, stopping
 
 # Imported by name when needed, so that an error in the command does not wait for jax.
@@ -74,22 +79,7 @@ class ConfigFile(flags.ArgumentParser):
 
         Raises UserError if the file is missing or fails; the message has the line.
         """
-        file, arguments = locate(path)
-        if not Path(file).is_file():
-            rule = "is a folder, not a file" if Path(file).is_dir() else "no such file"
-            raise UserError(f"--config={path}: {rule}; see configs/")
-        try:
-            module = runpy.run_path(file)
-            if "get_config" not in module:
-                raise UserError(f"{file}: defines no get_config(); see configs/tiny.py")
-            config = module["get_config"](*arguments)
-        except UserError:
-            raise
-        except Exception as error:
-            raise UserError(failure(error, file)) from error
-        if not isinstance(config, Fields):
-            raise UserError(f"{file}: get_config() must return what default() gave it")
-        return config
+        return load(path, f"--config={path}")
 
 
 class OptionalInt(flags.IntegerParser):
@@ -197,12 +187,6 @@ def read_runs(mode: str, runs: list[str]) -> int:
         raise UserError(f"--mode=report needs the workdir of one run, not {given}")
     print(f"report: {function(runs[0])}")
     return 0
-
-
-def default_workdir(config: str) -> str:
-    """runs/<config file>, with the argument that `--config` has after a colon, if any."""
-    file, _, argument = config.partition(":")
-    return f"runs/{Path(file).stem}" + (argument and "_" + re.sub(r"\W+", "_", argument))
 
 
 def run() -> None:

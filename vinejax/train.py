@@ -1,8 +1,11 @@
 """The loop: sample solutions, assign credit, update. `iterations.py` has one iteration."""
 
 import dataclasses
+import importlib
 import math
 import os
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -258,3 +261,13 @@ def progress_of(meta: dict[str, Any], done: int, checkpoints: Checkpoints) -> Pr
     if at.done != done:
         raise DamagedError(f"{folder}: is damaged (it was saved as {at.done})")
     return at
+
+
+class _CallableModule(types.ModuleType):
+    """Lets `vinejax.train(config)`, the function of `library.py`, have the name of this module."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return importlib.import_module("vinejax.library").train(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -13,7 +13,8 @@ import threading
 import time
 from typing import Any
 
-from vinejax import iterations, main, train
+from vinejax import iterations, main
+from vinejax import train as loop
 from vinejax.learner import score
 from vinejax.rollout import phase
 from vinejax.runtime import checkpoint, journal, log, workdir
@@ -63,7 +64,7 @@ def fill(path: str) -> None:
 def watch(events: Events) -> None:
     """Replaces what an event happens in by the same with the event."""
     look, stage, count = Watch.look, log.RunLog.stage, phase.Phase._count
-    save, keep, report = checkpoint.Checkpoints._save, journal.Entry.keep, train.build_report
+    save, keep, report = checkpoint.Checkpoints._save, journal.Entry.keep, loop.build_report
     write = workdir.write_atomic
 
     class Noted(Watch):
@@ -108,7 +109,7 @@ def watch(events: Events) -> None:
     log.RunLog.stage = lambda self, name: Stage(self, name)  # pyright: ignore
     checkpoint.Checkpoints._save = before("save", save)
     journal.Entry.keep = before("journal", keep)
-    train.build_report = before("report", report)
+    loop.build_report = before("report", report)
     for module in (journal, log, workdir):
         module.write_atomic = half_written  # pyright: ignore
 

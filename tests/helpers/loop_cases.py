@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import vinejax
-from vinejax import iterations, train
+from vinejax import iterations
+from vinejax import train as loop
 from vinejax.config import from_dict
 from vinejax.learner.update import Update
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
@@ -120,7 +121,7 @@ def counted_run(workdir: Path) -> Run:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(iterations, "policy_gradient", counted_iteration)
         patch.setattr(iterations, "update_step", counted_update)
-        return Run(Path(train.train(config(), workdir)), compiles, updates)
+        return Run(Path(loop.train(config(), workdir)), compiles, updates)
 
 
 @functools.cache

@@ -1,0 +1,193 @@
+"""A run from Python: `vinejax.train` makes or resumes one, and a notebook shows what comes back."""
+
+import copy
+import dataclasses
+import html
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from vinejax.announce import SPLITS
+from vinejax.checks import check_config
+from vinejax.config import Fields, default_workdir, fields_set, from_dict, load, override
+from vinejax.errors import ConfigError, UserError
+from vinejax.plugins import find_function
+from vinejax.settings import Config
+
+WIDTH, HEIGHT, EDGE = 360, 120, 8  # of the curve, in pixels
+
+
+def train(
+    config: str | os.PathLike | Fields | Config,
+    overrides: Mapping[str, Any] | None = None,
+    workdir: str | os.PathLike | None = None,
+) -> "RunSummary":
+    """Trains as the command does: from the start, or from the newest checkpoint in `workdir`.
+
+    `config` is the path of a config file ('configs/tiny.py', or 'FILE:ARGUMENT'), what `default()`
+    of `vinejax.config` gave, or a `Config`. `overrides` are fields by their dotted names, as after
+    `--config.` on the command line; a `Config` takes none (use `dataclasses.replace`). Without
+    `workdir` the run of a file is in runs/<name of the file>. The config is not changed.
+
+        run = vinejax.train("configs/tiny.py", {"iterations": 5, "rollout.prompts": 16})
+        run.start_accuracy, run.final_accuracy  # {'validation': 0.38, ...}, {'validation': ...}
+
+    Raises UserError, in one line, for what cannot be run, before anything is written.
+    """
+    from vinejax.train import train as run_loop  # imports jax
+
+    find_function.cache_clear()  # a notebook may have defined a reward anew
+    cfg, given = _checked_config(config, overrides or {})
+    check_config(cfg, given)
+    if workdir is None:
+        if not isinstance(config, str | os.PathLike):
+            raise UserError(
+                "workdir: name the folder of the run, or give the path of a config file"
+            )
+        workdir = default_workdir(os.fspath(config))
+    return run(run_loop(cfg, os.path.expanduser(workdir)))
+
+
+def _checked_config(
+    config: str | os.PathLike | Fields | Config, overrides: Mapping[str, Any]
+) -> tuple[Config, set[str]]:
+    """(the configuration, names of the fields that were set)."""
+    if isinstance(config, Config):
+        if overrides:
+            rule = "a Config takes no overrides: dataclasses.replace gives a changed one"
+            raise ConfigError(next(iter(overrides)), rule)
+        return config, set()
+    fields = copy.deepcopy(config) if isinstance(config, Fields) else load(os.fspath(config))
+    override(fields, overrides)
+    return from_dict(fields), fields_set(fields)
+
+
+def run(workdir: str | os.PathLike) -> "RunSummary":
+    """What the run in a workdir has recorded so far, while it goes on too.
+
+        vinejax.run("runs/tiny").final_accuracy["test"]
+
+    Raises UserError if there is no run.
+    """
+    from vinejax.analysis.report.read import read_run
+
+    folder = epath.Path(os.path.expanduser(workdir))
+    if not (folder / "config.json").exists():
+        raise UserError(f"{folder}: holds no run (there is no config.json)")
+    found = read_run(folder, max_iterations=0)
+    metrics = [
+        {"stage": record.stage, "iteration": record.position, **record.values}
+        for record in found.records
+    ]
+    return RunSummary(folder, metrics)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class RunSummary:
+    """A run's records: accuracies, metrics, and where the rest is. A notebook shows it as a table.
+
+    `metrics` has the records of metrics.jsonl in order, each a dict of numbers by the names of
+    docs/metrics.md, with 'stage' and 'iteration'.
+    """
+
+    workdir: epath.Path
+    metrics: list[dict[str, Any]]
+
+    @property
+    def start_accuracy(self) -> dict[str, float]:
+        """pass@1 by split, 'validation' and 'test', at the first evaluation, if there was one."""
+        return {split: values[0] for split, values in self._accuracies().items()}
+
+    @property
+    def final_accuracy(self) -> dict[str, float]:
+        """pass@1 by split, 'validation' and 'test', at the last evaluation, if there was one."""
+        return {split: values[-1] for split, values in self._accuracies().items()}
+
+    @property
+    def report(self) -> epath.Path:
+        """The page of the run, which a browser opens; written when the run ends."""
+        return self.workdir / "report.html"
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that were finished."""
+        trained = [record["iteration"] for record in self.metrics if record["stage"] == "train"]
+        return max(trained, default=-1) + 1
+
+    def curve(self, name: str) -> tuple[list[int], list[float]]:
+        """(iterations, values) of the metric `name`, such as 'reward/mean' or 'eval/pass_at_1'.
+
+        Raises KeyError, naming the nearest, for a metric that the run has not recorded.
+        """
+        records = [record for record in self.metrics if name in record]
+        if not records:
+            from vinejax.errors import nearest_hint
+
+            known = dict.fromkeys(key for record in self.metrics for key in record)
+            raise KeyError(f"no metric {name!r}{nearest_hint(name, known)}")
+        return [record["iteration"] for record in records], [record[name] for record in records]
+
+    def _accuracies(self) -> dict[str, list[float]]:
+        found = {
+            split: [record[name] for record in self.metrics if name in record]
+            for split, name in SPLITS.items()
+        }
+        return {split: values for split, values in found.items() if values}
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{split} pass@1 {values[0]:.3f} to {values[-1]:.3f}"
+            for split, values in self._accuracies().items()
+        ]
+        name = os.fspath(self.workdir)
+        return f"RunSummary({', '.join([name, f'{self.iterations} iterations', *parts])})"
+
+    def _repr_html_(self) -> str:
+        """A table of accuracies with their 95% intervals, and the validation curve."""
+        rows = [
+            f"<tr><td>{split}</td><td>{_with_interval(records[0], name)}</td>"
+            f"<td>{_with_interval(records[-1], name)}</td></tr>"
+            for split, name in SPLITS.items()
+            if (records := [record for record in self.metrics if name in record])
+        ]
+        title = f"{self.iterations} iterations in {html.escape(os.fspath(self.workdir))}"
+        head = "<tr><th>pass@1 (95% interval)</th><th>start</th><th>now</th></tr>"
+        table = f"<table>{head}{''.join(rows)}</table>" if rows else "<p>not evaluated yet</p>"
+        name = SPLITS["validation"]
+        points = [(r["iteration"], r[name]) for r in self.metrics if name in r]
+        report = Path(os.fspath(self.report))
+        page = f"<p>its page: {html.escape(os.fspath(report))}</p>" if report.exists() else ""
+        return f"<div><p>{title}</p>{table}{_curve(points)}{page}</div>"
+
+
+def _with_interval(record: Mapping[str, Any], name: str) -> str:
+    """'38.4% (35.1 to 41.6)'; without the ends where they were not recorded."""
+    value = f"{100 * record[name]:.1f}%"
+    ends = [record.get(f"{name}_{end}") for end in ("low", "high")]
+    low, high = ends
+    if low is None or high is None:
+        return value
+    return f"{value} ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def _curve(points: Sequence[tuple[float, float]]) -> str:
+    """An SVG of accuracies from 0 to 1 over iterations; '' for fewer than two points."""
+    if len(points) < 2 or points[-1][0] <= points[0][0]:
+        return ""
+    first, last = points[0][0], points[-1][0]
+    room = WIDTH - 2 * EDGE, HEIGHT - 2 * EDGE
+    places = [
+        (EDGE + (x - first) / (last - first) * room[0], EDGE + (1 - y) * room[1]) for x, y in points
+    ]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    marks = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in places)
+    label = f"validation pass@1, iteration {first:g} to {last:g}, from 0 to 1"
+    return (
+        f'<svg width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{label}" '
+        f'fill="currentColor" stroke="currentColor"><title>{label}</title>'
+        f'<path d="M{EDGE} {EDGE}V{HEIGHT - EDGE}H{WIDTH - EDGE}" fill="none" opacity="0.4"/>'
+        f'<polyline points="{line}" fill="none" stroke-width="2"/>{marks}</svg>'
+    )
