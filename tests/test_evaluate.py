@@ -13,6 +13,7 @@ from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.settings import Config
 from vinejax.tasks.graded import GradedTask
+from vinejax.tasks.rewards import Reward
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +95,13 @@ def test_the_best_policy_goes_before_the_newest(run: Path, copy: Path):
 def test_every_response_is_graded_in_one_batch_and_written(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    batches, graded = [], GradedTask.__call__
+    batches, graded = [], GradedTask.grade
 
-    def noted(rewards: GradedTask, items: Any) -> list[float]:
+    def noted(rewards: GradedTask, items: Any) -> list[Reward]:
         batches.append(items)
         return graded(rewards, items)
 
-    monkeypatch.setattr(GradedTask, "__call__", noted)
+    monkeypatch.setattr(GradedTask, "grade", noted)
     record = evaluate_run(start_config(run), tmp_path)
     assert [len(batch) for batch in batches] == [12]
     rows = cases.read_lines(tmp_path / "eval" / "test.jsonl")

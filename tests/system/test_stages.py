@@ -51,7 +51,7 @@ def config(method: str, start: str) -> Any:
 def work_counted(patch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts tokens that are decoded and responses that are graded, over all starts."""
     done: Counter[str] = Counter()
-    grow, grade = Engine._grow, GradedTask.__call__
+    grow, grade = Engine._grow, GradedTask.grade
 
     def counted_grow(self: Engine, *args: Any):
         before = self.stats.decoded_tokens
@@ -64,7 +64,7 @@ def work_counted(patch: pytest.MonkeyPatch) -> Counter[str]:
         return grade(self, items)
 
     patch.setattr(Engine, "_grow", counted_grow)
-    patch.setattr(GradedTask, "__call__", counted_grade)
+    patch.setattr(GradedTask, "grade", counted_grade)
     return done
 
 
