@@ -208,13 +208,15 @@ def test_a_report_is_made_anew_for_one_run(folder: pathlib.Path):
 import sys, types
 sys.modules["vinejax.analysis.report"] = module = types.ModuleType("vinejax.analysis.report")
 module.build_report = lambda run: run + "/report.html"
+sys.modules["vinejax.analysis.report.standing"] = standing = types.ModuleType("standing")
+standing.standing_line = lambda run: f"Finished: {run.name}"
 """
     status, _, err = command(folder, "--mode=report", "run", setup=fake)
     assert status == 2 and "--mode=report needs the workdir of one run, not run" in err
     (folder / "run" / "config.json").write_text("{}")
     assert command(folder, "--mode=report", "run", setup=fake) == (
         0,
-        "report: run/report.html\n",
+        "report: run/report.html\nFinished: run\n",
         "",
     )
     assert command(folder, "--mode=report", setup=fake)[0] == 2

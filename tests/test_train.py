@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from etils import epath
 from helpers import loop_cases as cases
 
 from vinejax import iterations
@@ -19,6 +20,7 @@ from vinejax.errors import DivergedError
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime import stopping
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.status import read_status
 from vinejax.session import open_session
 
 TRAIN_NAMES = (
@@ -148,6 +150,8 @@ def test_problems_are_drawn_anew_each_iteration(run):
 def test_the_rest_of_the_workdir(run):
     workdir = run.workdir
     assert (workdir / "report.html").stat().st_size > 10_000
+    status = read_status(epath.Path(workdir))
+    assert status is not None and (status.state, status.done) == ("finished", 3)
     assert {"config.json", "warmup", "checkpoints", "episodes", "tensorboard", "best"} <= {
         path.name for path in workdir.iterdir()
     }
@@ -253,6 +257,10 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
             loop.train(cfg, tmp_path)
         assert stop.value.exit_code == code
         assert stop.value.kept == f"checkpoints/{done} is saved; the same command resumes there"
+        stopped = read_status(epath.Path(tmp_path))
+        assert stopped is not None and (stopped.state, stopped.done) == ("stopped", done)
+        assert stopped.why == f"{stop.value}; {stop.value.kept}"
+        assert stopped.why in (tmp_path / "report.html").read_text(encoding="utf-8")
         assert (tmp_path / f"checkpoints/{done}/checksums.0-of-1.json").exists()
     assert len(updates) == 6
     loop.train(cfg, tmp_path)
@@ -283,6 +291,9 @@ def test_a_run_whose_updates_are_all_skipped_ends_with_their_batch(
         loop.train(cfg, tmp_path)
     assert str(error.value).startswith("iteration 5: all updates of 3 iterations in a row")
     assert str(file) in str(error.value) and len(given) == 6
+    failed = read_status(epath.Path(tmp_path))
+    assert failed is not None and (failed.state, failed.done, failed.total) == ("failed", 6, 9)
+    assert failed.why == str(error.value)
     skipped = [line["actor/skipped_updates"] for line in metrics(tmp_path, "train")]
     assert skipped == [0, 4, 0, 4, 4, 4]
     with np.load(file) as batch:

@@ -22,7 +22,8 @@
             compare  a page about the runs of two workdirs or more, compare.html in --workdir, by
                      default in the current folder, and a section of that workdir's report, if it
                      holds a run; needs no --config
-            report   write RUN/report.html anew, of a run that goes on or has ended
+            report   write RUN/report.html anew, of a run that goes on or has ended, and say how
+                     the run stands
 --policy    which checkpoint is exported: best (by validation; the default) or last
 --version   the version
 """
@@ -186,6 +187,9 @@ def read_runs(mode: str, runs: list[str]) -> int:
     if len(runs) != 1 or not (epath.Path(given) / "config.json").exists():
         raise UserError(f"--mode=report needs the workdir of one run, not {given}")
     print(f"report: {function(runs[0])}")
+    standing = importlib.import_module("vinejax.analysis.report.standing")
+    if line := standing.standing_line(epath.Path(runs[0])):
+        print(line)
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from etils import epath
 
 from vinejax import iterations
-from vinejax.analysis.report import build_report
+from vinejax.analysis.report.live import LivePage
 from vinejax.announce import end_lines, head_line, start_line
 from vinejax.baselines.critic import fresh_critic, make_critic_optimizer
 from vinejax.baselines.single_stream import fresh_tracker
@@ -78,14 +78,16 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
         ):
             log.message(head_line(session, state.policy.params))
             log.message(start_line(cfg, at.done))
-            run = Run(session, log, checkpoints, best, state, at)
-            try:
-                run.to_the_end(profile)
-            except Stopped as stop:
-                stop.kept = run.keep()
-                raise
+            with LivePage(workdir, cfg.iterations, at.done, log.message, is_writer()) as page:
+                run = Run(session, log, checkpoints, best, page, (state, at))
+                try:
+                    run.to_the_end(profile)
+                except Stopped as stop:
+                    stop.kept = run.keep()
+                    raise
+                report = page.finish()
             if is_writer():
-                for line in (f"report: {build_report(workdir)}", *end_lines(workdir)):
+                for line in (f"report: {report}", *end_lines(workdir)):
                     log.message(line)
         barrier("the end")  # a host that ends while others are at work would end them
     return workdir
@@ -100,23 +102,24 @@ class Run:
         log: RunLog,
         checkpoints: Checkpoints,
         best: Checkpoints,
-        state: RunState,
-        at: Progress,
+        page: LivePage,
+        start: tuple[RunState, Progress],
     ):
-        """`state` and `at` are those that `resume` returns."""
+        """`start` is what `resume` returns."""
         self._session = session
         self._cfg: Config = session.cfg
         self._log = log
         self._checkpoints = checkpoints
         self._best = best
-        self._state = state
-        self._at = at
+        self._page = page
+        self._state, self._at = start
         self._health = Health(session.workdir, log)
         self._spare: RunState | None = None  # a copy of the state while an iteration consumes it
 
     def to_the_end(self, profile: Callable[[int], None]) -> None:
         """Trains; `profile` is called with the number of each iteration before it."""
         cfg, at = self._cfg, self._at
+        self._page.renew()
         if at.done == 0:
             self._evaluate("test")
             at.best_accuracy = self._evaluate("validation")
@@ -124,6 +127,7 @@ class Run:
             self._finish_iteration()
             if is_over(cfg, at):
                 break
+            self._page.renew()
             profile(at.done)
             self._train_iteration()
         if at.done > 0:
@@ -152,6 +156,7 @@ class Run:
         state = one_iteration(iteration, self._state)
         at.spent = iteration.record(state)
         at.done += 1
+        self._page.done = at.done
         if given := self._session.journal.given:
             rule = "results of stages were finished by an earlier process, and not computed again"
             self._log.message(f"iteration {at.done}: {given} {rule}")

@@ -9,7 +9,7 @@ FOLDERS = (
     *("journal", "alive"),
 )
 FILES = (
-    *("config.json", "metrics.jsonl", "report.html", "wandb_id"),
+    *("config.json", "metrics.jsonl", "report.html", "status.json", "wandb_id"),
     *("dropped_problems.json", "dropped_examples.json"),
 )
 OF_A_RUN = ("checkpoints", "best", "metrics.jsonl", "episodes")  # never without config.json

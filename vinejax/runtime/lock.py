@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import time
 
 from etils import epath
 
@@ -15,6 +16,7 @@ from vinejax.runtime.workdir import is_remote
 
 FILE = ".lock"  # of the workdir; it stays when the lock is released
 TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # what flock says of a lock that another process holds
+MOMENT_S = 0.05  # far longer than `is_locked` takes
 
 
 class WorkdirLock:
@@ -61,7 +63,7 @@ class WorkdirLock:
                 error
             )
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except OSError as error:
             holder = _read_holder(file)
             os.close(file)
@@ -81,6 +83,37 @@ class WorkdirLock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def is_locked(workdir: epath.Path) -> bool:
+    """Whether a process has the lock of a workdir; False where there are no locks.
+
+    To find out, the lock is taken for a moment, together with others who do the same.
+    """
+    if is_remote(workdir):
+        return False
+    try:
+        file = os.open(workdir / FILE, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in TAKEN
+    finally:
+        os.close(file)
+    return False
+
+
+def _lock(file: int) -> None:
+    """Takes the lock; the second try is for `is_locked`, which may have it for a moment."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in TAKEN:
+            raise
+        time.sleep(MOMENT_S)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _write_holder(file: int) -> None:

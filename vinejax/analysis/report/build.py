@@ -1,5 +1,6 @@
 """Builds `report.html` from a run's workdir: read, make view models, render, write."""
 
+import functools
 import os
 import pathlib
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from vinejax.analysis.report import vine as vines
 from vinejax.analysis.report.bench import bench_view
 from vinejax.analysis.report.comparison import comparison_view
 from vinejax.analysis.report.read import COMPARISON, JsonObject, Record, Run, read_run
+from vinejax.analysis.report.standing import Script, Standing, script, standing_of
 from vinejax.runtime.display import format_duration
 from vinejax.runtime.workdir import flatten_names, write_atomic
 
+PAGE = "report.html"
 MAX_BYTES = 4_500_000
 FACTS = (
     ("method", "method"),
@@ -48,10 +51,11 @@ class Headline(NamedTuple):
 def build_report(workdir: str | os.PathLike) -> epath.Path:
     """Writes `<workdir>/report.html` and returns its path.
 
-    The page is one file of at most 4.5 MB, which loads nothing and runs no script.
+    The page is one file of at most 4.5 MB, which loads nothing; of a run that goes on it reloads
+    itself, and else it runs no script.
     """
     folder = epath.Path(workdir)
-    file = folder / "report.html"
+    file = folder / PAGE
     write_atomic(file, render_page(read_run(folder)))
     return file
 
@@ -61,8 +65,11 @@ def render_page(run: Run) -> str:
     template = environment().get_template("report.html.j2")
     time = timing.time_chart(run.records)
     bench, comparison = bench_view(run.bench), comparison_view(run.comparison)
+    standing = standing_of(run.status)
     context: dict[str, object] = {
         "run": run,
+        "standing": standing,
+        "script": live_script(standing),
         "facts": header_facts(run.config),
         "settings": resolved_settings(run.config),
         "headline": headline(run.records, time),
@@ -89,6 +96,16 @@ def source_files(has_bench: bool, has_comparison: bool) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def live_script(standing: Standing | None) -> Script | None:
+    """The script of a page that reloads itself, None for any other."""
+    if standing is None or standing.reload_s is None:
+        return None
+    loader = environment().loader
+    assert loader is not None
+    return script(loader.get_source(environment(), "live.html.j2")[0])
+
+
+@functools.cache
 def environment(*folders: pathlib.Path) -> jinja2.Environment:
     """Templates of these folders and of this one, with autoescape.
 

@@ -1,0 +1,86 @@
+"""How a run stands: what its process wrote, and what the lock of the workdir says of it."""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+from etils import epath
+
+from vinejax.runtime import status as of_run
+from vinejax.runtime.lock import FILE, WorkdirLock, is_locked
+from vinejax.runtime.status import Status, read_status, write_status
+
+HOLDER = """
+import sys, time
+from etils import epath
+from vinejax.runtime.lock import WorkdirLock
+from vinejax.runtime.status import Status, write_status
+workdir = epath.Path(sys.argv[1])
+WorkdirLock(workdir).take()
+write_status(workdir, Status("running", 7, 25, time.time(), 60.0))
+print("taken", flush=True)
+time.sleep(60)
+"""
+
+
+def status(**fields: object) -> Status:
+    return dataclasses.replace(Status("running", 7, 25, time.time(), 60.0), **fields)
+
+
+def test_a_status_is_read_as_it_was_written(tmp_path: pathlib.Path):
+    workdir = epath.Path(tmp_path)
+    assert read_status(workdir) is None
+    for state in ("finished", "stopped", "failed"):
+        written = status(state=state, why="stopped by SIGTERM")
+        write_status(workdir, written)
+        assert read_status(workdir) == written
+    for damaged in ("", "[]", '{"state": "running"}', '{"state": 3, "more": 1}'):
+        (tmp_path / of_run.FILE).write_text(damaged)
+        assert read_status(workdir) is None
+
+
+def test_a_killed_process_is_lost_though_it_said_nothing(tmp_path: pathlib.Path):
+    workdir = epath.Path(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "taken\n"
+        found = read_status(workdir)
+        assert found is not None and (found.state, found.pid) == ("running", holder.pid)
+        assert is_locked(workdir)
+        holder.kill()
+        holder.wait()
+    found = read_status(workdir)
+    assert found is not None and (found.state, found.done) == ("lost", 7)
+    assert not is_locked(workdir)
+
+
+def test_a_run_of_another_host_is_lost_once_it_is_silent(tmp_path: pathlib.Path):
+    """Its lock may not be seen from here."""
+    workdir = epath.Path(tmp_path)
+    write_status(workdir, status(host="elsewhere"))
+    assert getattr(read_status(workdir), "state", None) == "running"
+    write_status(workdir, status(host="elsewhere", at=time.time() - 61))
+    assert getattr(read_status(workdir), "state", None) == "lost"
+
+
+def test_looking_at_a_lock_refuses_nobody(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """A run that starts while somebody looks gets the lock all the same."""
+    import fcntl
+    import os
+    import threading
+
+    workdir = epath.Path(tmp_path)
+    (tmp_path / FILE).write_text("")
+    assert not is_locked(workdir)
+    looked = os.open(tmp_path / FILE, os.O_RDONLY)
+    fcntl.flock(looked, fcntl.LOCK_SH)
+    threading.Timer(0.01, os.close, [looked]).start()
+    with WorkdirLock(workdir) as lock:
+        lock.take()
+        assert is_locked(workdir)
+        assert "pid" in json.loads((tmp_path / FILE).read_text())
