@@ -221,3 +221,11 @@ standing.standing_line = lambda run: f"Finished: {run.name}"
     )
     assert command(folder, "--mode=report", setup=fake)[0] == 2
     assert command(folder, "--mode=report", "run", "--config=mine.py", setup=fake)[0] == 2
+
+
+def test_a_figure_needs_a_run_and_a_name(folder: pathlib.Path):
+    (folder / "run/episodes").mkdir(parents=True)
+    status, _, err = command(folder, "--mode=vine", "run")
+    assert status == 2 and "--mode=vine needs a workdir and the name of a solution" in err
+    status, _, err = command(folder, "--mode=vine", "run", "s0-3")
+    assert status == 2 and err.startswith("vinejax: error: s0-3: no line 3 (from 0) in ")

@@ -4,6 +4,7 @@
             [--mode=train|eval|sft|export|credit|plan] [--config.ppo.clip=0.1 ...]
     vinejax --mode=compare RUN RUN ... [--workdir=DIR]
     vinejax --mode=report RUN
+    vinejax --mode=vine RUN NAME
 
 `python -m vinejax.main` and `python -m vinejax` are the same.
 
@@ -24,6 +25,8 @@
                      holds a run; needs no --config
             report   write RUN/report.html anew, of a run that goes on or has ended, and say how
                      the run stands
+            vine     write RUN/vines/NAME.svg, a figure of a solution for a paper; its NAME, such
+                     as s24-17, is in the report
 --policy    which checkpoint is exported: best (by validation; the default) or last
 --version   the version
 """
@@ -66,8 +69,9 @@ MODES = {
     "plan": ("vinejax.plan.command", "plan_run"),
     "compare": ("vinejax.analysis.compare", "compare_runs"),
     "report": ("vinejax.analysis.report", "build_report"),
+    "vine": ("vinejax.analysis.report.figure", "export_vine"),
 }
-OF_WORKDIRS = ("compare", "report")  # modes whose arguments are workdirs
+OF_WORKDIRS = ("compare", "report", "vine")  # modes whose arguments are workdirs
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, a limit of the process
 FLAGS = flags.FLAGS
 
@@ -182,6 +186,11 @@ def read_runs(mode: str, runs: list[str]) -> int:
     function = getattr(importlib.import_module(module), name)
     if mode == "compare":
         function(runs, os.path.expanduser(FLAGS.workdir or "."))
+        return 0
+    if mode == "vine":
+        if len(runs) != 2:
+            raise UserError("--mode=vine needs a workdir and the name of a solution: RUN s24-17")
+        print(f"figure: {function(*runs)}")
         return 0
     given = " ".join(runs) or "none"
     if len(runs) != 1 or not (epath.Path(given) / "config.json").exists():

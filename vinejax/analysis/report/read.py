@@ -91,7 +91,7 @@ class RunReader:
         stems = (name[: -len(".jsonl")] for name in names if name.endswith(".jsonl"))
         iterations = sorted(int(stem) for stem in stems if stem.isdecimal())
         self._episodes = {
-            i: self._episodes.get(i) or _Lines(folder / f"{i}.jsonl").read()[1]
+            i: self._episodes.get(i) or read_episodes(folder / f"{i}.jsonl")
             for i in choose(iterations, self._most)
         }
         return {i: episodes for i, episodes in self._episodes.items() if episodes}
@@ -129,6 +129,11 @@ class _Lines:
         whole = content.rfind(b"\n") + 1
         self._file = number, (0 if is_new else start) + whole
         return is_new, _parsed(content)
+
+
+def read_episodes(file: epath.Path) -> list[JsonObject]:
+    """The episodes of a file, without damaged lines; none if it is missing."""
+    return _Lines(file).read()[1]
 
 
 def finite_number(value: object) -> float | None:
