@@ -27,6 +27,7 @@ LAYERS = [
     "export",  # a run's policy for other programs
     "plan",  # what a run would take of chips that nobody has yet
     "session",  # task, weights and mesh of a run
+    "sizes",  # whether the sizes of a run can be meant
     "warmup",  # the supervised start of a run
     "start",  # whose weights a policy starts from
     "baselines",  # what PPO, single-stream, RestEM and DPO-Positive need beyond the loop

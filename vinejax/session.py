@@ -16,7 +16,7 @@ from vinejax.methods import find_method
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
-from vinejax.model.sharding import check_rows, make_mesh
+from vinejax.model.sharding import check_rows, make_mesh, num_shards
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.journaled import JournaledEngine
 from vinejax.runtime.devices import on_devices
@@ -26,6 +26,7 @@ from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.offload import to_device, to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
 from vinejax.settings import Config, SampleConfig
+from vinejax.sizes import check_answers, check_sizes, with_fitting_minibatch
 from vinejax.start import load_weights
 from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.graded import GradedTask
@@ -127,19 +128,32 @@ def open_session(
         barrier("start", dataclasses.asdict(cfg))  # all have read the workdir: it may be written
         mesh = make_mesh(cfg.mesh)
         check_rows(mesh, rows_per_pass(cfg))
+        check_sizes(cfg)
+        as_set, cfg = cfg, fitted(cfg, mesh, say=trains and is_writer())
         model, start, tokenizer = load_start(cfg, task, workdir, mesh, lock)
         graded = stack.enter_context(GradedTask(task, cfg.grader, journal, cfg.reward))
         problems, dropped = prompted_problems(cfg, graded, tokenizer, splits)
+        check_answers(cfg, problems)
         if trains:
             lock.take()
         if is_writer():
-            record_session(cfg, workdir, dropped, anew=trains)
+            record_session(as_set, workdir, dropped, anew=trains)
         barrier("workdir", problems)
         check_shared(workdir)
         stack.pop_all()  # from here on the session closes them
     return Session(
         cfg, workdir, task, graded, mesh, model, start, tokenizer, problems, lock, journal
     )
+
+
+def fitted(cfg: Config, mesh: Mesh, say: bool) -> Config:
+    """`with_fitting_minibatch`; a line says where it changes the minibatch, if `say`."""
+    found = with_fitting_minibatch(cfg, num_shards(mesh))
+    rows, given = found.ppo.minibatch, cfg.ppo.minibatch
+    if rows != given and say:
+        count = cfg.rollout.prompts * cfg.rollout.per_prompt
+        print(f"ppo.minibatch = {given}: an iteration has {count} solutions; it is taken as {rows}")
+    return found
 
 
 def load_start(

@@ -18,6 +18,7 @@ from vinejax.runtime.devices import with_row
 from vinejax.runtime.topology import Topology, parse_topology
 from vinejax.session import rows_per_pass
 from vinejax.settings import Config
+from vinejax.sizes import with_fitting_minibatch
 from vinejax.start import model_folder
 from vinejax.tasks.base import load_task, shipped_tokenizer
 from vinejax.warmup import fresh_sizes
@@ -86,7 +87,7 @@ def open_case(cfg: Config) -> Case:
     case = dataclasses.replace(case, model=Decoder(case.model.cfg, compute=compute))
     check_heads(case.mesh, case.model.cfg.num_heads, case.model.cfg.ffn)
     check_rows(case.mesh, rows_per_pass(cfg))
-    return case
+    return dataclasses.replace(case, cfg=with_fitting_minibatch(cfg, case.shards))
 
 
 def with_full_mesh(cfg: Config, topology: Topology) -> Config:
