@@ -47,6 +47,7 @@ LAYERS = [
     "text",  # token ids to text
     "seeds",  # random numbers by what they are for
     "shapes",  # lengths that arrays are padded to
+    "arguments",  # of the library's functions of arrays
     "methods",  # what tells one method from another
     "config",  # of files and the command line
     "plugins",  # modules of users, by dotted path

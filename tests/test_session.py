@@ -49,6 +49,37 @@ def test_another_configuration_is_refused(run):
     assert contents(run.workdir) == before
 
 
+def test_prompts_that_are_trained_on_are_said(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """Those of validation and test that are in train, too."""
+    load = cases.FewProblems.load
+
+    def overlapping(task: Any, split: str) -> list[Problem]:
+        found = load(task, split)  # pyright: ignore[reportArgumentType]
+        if split == "test":
+            question = load(task, "train")[3].question
+            found[1] = dataclasses.replace(found[1], question=question)
+        return found
+
+    cfg = cases.config(model={"path": str(run.workdir / "warmup")})
+    open_session(cfg, tmp_path).__exit__()
+    assert "are in train, too" not in capsys.readouterr().out
+    monkeypatch.setattr(cases.FewProblems, "load", overlapping)
+    open_session(cfg, tmp_path).__exit__()
+    name = load(cases.FewProblems(), "test")[1].id
+    rule = "so accuracy there is not that on new ones"
+    said = f"warning: test: 1 of 6 prompts are in train, too, {rule}: {name}\n"
+    assert said in capsys.readouterr().out
+
+
+def test_a_data_path_that_no_task_reads_is_refused(tmp_path: Path):
+    cfg = dataclasses.replace(cases.config(), data=DataConfig(path=str(tmp_path)))
+    message = refusal(ConfigError, cfg, tmp_path / "run")
+    assert message.startswith(f"data.path = {str(tmp_path)!r}: task arithmetic makes its problems")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_a_run_with_a_row_of_meshes_goes_on(run, tmp_path: Path):
     """The row sets slots and microbatch, here to those of `config()`; `--mode=train` twice, then

@@ -242,12 +242,25 @@ def prompted_problems(
         reason = {"reason": "the gold cannot be read", "left_out": leave_out}
         unreadable = [{"id": name, "gold": gold} | reason for name, gold in golds.items()]
         kept[split], listed[split] = problems, too_long + unreadable
+    if is_writer():
+        _say_shared(kept)
     if "train" in splits and len(kept["train"]) < cfg.rollout.prompts:
         rule = f"the train split has only {len(kept['train'])} problems; lower it"
         raise ConfigError("rollout.prompts", rule, str(cfg.rollout.prompts))
     if "train" in splits and cfg.reset.source == "gold":
         _check_worked(graded.task, [problem for problem, _ in kept["train"]])
     return kept, listed
+
+
+def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
+    """Prints a line for each split with prompts that are trained on, too: it measures memory."""
+    trained = {tuple(ids) for _, ids in problems.get("train", [])}
+    for split, found in problems.items():
+        shared = [problem.id for problem, ids in found if tuple(ids) in trained]
+        if split != "train" and shared:
+            some = ", ".join(shared[:LISTED]) + (", ..." if len(shared) > LISTED else "")
+            rule = f"{len(shared)} of {len(found)} prompts are in train, too"
+            print(f"warning: {split}: {rule}, so accuracy there is not that on new ones: {some}")
 
 
 def _check_worked(task: Task, problems: list[Problem]) -> None:

@@ -56,7 +56,10 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SampleConfig:
-    """How responses and continuations are sampled."""
+    """How responses and continuations are sampled.
+
+    >>> sample = vinejax.SampleConfig(temperature=0.6, max_tokens=64, stop=("\\n\\n",))
+    """
 
     temperature: float = 1.0  # 0: argmax, with log-probabilities at temperature 1
     top_p: TopP = 1.0

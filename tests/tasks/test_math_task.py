@@ -134,6 +134,12 @@ def test_one_row_is_too_few_for_training_and_validation(folder: Path):
     assert [len(task_of(folder).load(split)) for split in ("validation", "test")] == [1, 1]
 
 
+def test_an_empty_question_is_named_with_its_line(folder: Path):
+    write(folder / "train.jsonl", [row(0), row(1) | {"problem": " \n"}])
+    with pytest.raises(DataError, match=r"train\.jsonl:2: the question is empty$"):
+        task_of(folder).load("train")
+
+
 def test_an_empty_solution_is_named_with_its_line(folder: Path):
     write(folder / "train.jsonl", [row(0), row(1) | {"solution": " "}])
     with pytest.raises(DataError, match=r"train\.jsonl:2: the answer is empty$"):

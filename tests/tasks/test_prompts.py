@@ -11,6 +11,8 @@ from helpers.tokenizer_cases import NAMES, ODD_TEXTS, gsm8k_texts, load
 
 from vinejax.errors import ConfigError, DataError, ModelError
 from vinejax.model.hf.weights import load_tokenizer
+from vinejax.tasks.arithmetic import Arithmetic
+from vinejax.tasks.base import Split
 from vinejax.tasks.prompts import adds_bos, encode_prompt, encode_response, load_problems
 from vinejax.types import Problem
 
@@ -175,3 +177,25 @@ def test_no_prompt_left_and_equal_ids_are_errors():
         load_problems(Words(), tokenizer, "test", 1, False)
     with pytest.raises(DataError, match="two problems have the id 'a'"):
         load_problems(Words(("a", "b", "a")), tokenizer, "test", 100, False)
+
+
+def test_a_prompt_of_a_hundred_megabytes_is_too_long_without_being_encoded():
+    """Encoding it would take minutes."""
+    huge = "word " * 20_000_000
+
+    def encode(text: str, **_: Any) -> list[int]:
+        assert len(text) <= 256 * 8
+        return [3] * (len(text) // 5)
+
+    tokenizer: Any = SimpleNamespace(bos_token_id=None, encode=encode)
+    problems = [Problem("short", "word ", "1"), Problem("huge", huge, "1")]
+
+    class Given(Arithmetic):
+        def load(self, split: Split) -> list[Problem]:
+            return problems
+
+        def prompt(self, problem: Problem) -> str:
+            return problem.question
+
+    kept, dropped = load_problems(Given(), tokenizer, "train", 8, False)
+    assert [problem.id for problem, _ in kept] == ["short"] and dropped == ["huge"]

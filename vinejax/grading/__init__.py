@@ -30,6 +30,10 @@ def grade(prediction: str, gold: str, mode: Mode = "strict", style: Style = "mat
 
     False if the comparison takes more than 5 seconds. For many pairs use a `Grader`, which compares
     in parallel and tells a timeout from a wrong answer. Raises ValueError for an unknown mode.
+
+    Example:
+      >>> vinejax.grade(r"\\frac{1}{2}", "0.5")
+      True
     """
     return _shared_grader(mode, style).grade_many([(prediction, gold)])[0].correct
 
@@ -43,6 +47,10 @@ def grade_response(
     mode 'reference' VinePPO's rules extract answers from both sides: `gold` is a worked solution or
     a bare answer (`reference_answers`), and `problem`, the problem's text, tells whether answers
     are 'separated by commas'. The time limit and the errors are those of `grade`.
+
+    Example:
+      >>> vinejax.grade_response(r"so it is $\\boxed{(1, 2)}$.", "(1,2)")
+      True
     """
     grader = _shared_grader(mode, style)
     return grader.grade_responses([(response, gold, problem)])[0].correct

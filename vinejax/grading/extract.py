@@ -69,6 +69,10 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
     after the last 'final answer is' that announces an answer; the same for 'answer is'; the whole
     text if it is a formula without words; the last formula between delimiters, if no number follows
     it (style 'math' only); the last number; the whole text if it is one word. Never raises.
+
+    Example:
+      >>> vinejax.extract_answer("so 3 + 4 = 7.\\n#### 7", style="gsm8k")
+      '7'
     """
     if style == "gsm8k" and MARKER in text:
         lines = map(str.strip, text.rpartition(MARKER)[2].split("\n"))

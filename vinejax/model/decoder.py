@@ -36,6 +36,7 @@ from jax.sharding import PartitionSpec as P
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from vinejax.arguments import check_params
 from vinejax.errors import ModelError
 from vinejax.model import attention, sharding
 from vinejax.model.attention import softcap
@@ -382,7 +383,12 @@ def apply(
     """Float32 logits of whole sequences [B, T] without padding; for tests and small use.
 
     Raises ModelError where T exceeds the context of a model whose RoPE changes with the length.
+
+    >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
+    >>> vinejax.apply(model, params, [tokenizer.encode("7+8=")]).shape
+    (1, 5, 20)
     """
+    check_params(params)
     cfg = model.cfg
     tokens = jnp.asarray(tokens, jnp.int32)
     length = tokens.shape[1]

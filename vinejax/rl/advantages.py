@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Integer, Real, ScalarLike, Shaped
 
+from vinejax.arguments import library
 from vinejax.rl.masked import masked_mean, masked_sum
 
 
@@ -26,6 +27,7 @@ def _next(x: Float32[Array, "B N"]) -> Float32[Array, "B N"]:
     return jnp.pad(x, ((0, 0), (0, 1)))[:, 1:]
 
 
+@library(num_steps=(0, "C"))
 @jax.jit
 def step_advantages(
     values: Real[Array, "B C"],
@@ -51,6 +53,10 @@ def step_advantages(
 
     Source: the paper, section 4; VinePPO's code,
     `episode_generators/math_episode_generator_with_mc_advantages.py:395-401`, which fixes γ = 1.
+
+    Example:
+      >>> vinejax.step_advantages(values=[[0.25, 0.75, 0.5]], rewards=[1.0], num_steps=[3])
+      Array([[ 0.5 , -0.25,  0.5 ]], dtype=float32)
     """
     step = jnp.arange(values.shape[1])
     is_step = step < num_steps[:, None]
@@ -99,6 +105,7 @@ def step_progress(
     return jnp.where(is_step, best[1] - best[0], 0.0)
 
 
+@library(step_ids=(-1, "C-1"))
 @jax.jit
 def token_advantages(
     step_advantages: Real[Array, "B C"], step_ids: Integer[Array, "B T"]
@@ -117,12 +124,17 @@ def token_advantages(
     Source: the paper, section 4; VinePPO's code,
     `episode_generators/math_episode_generator_with_mc_advantages.py:329-375`, which finds the step
     of a token by its first character. Here steps are made of tokens.
+
+    Example:
+      >>> vinejax.token_advantages([[0.5, -0.25]], step_ids=[[-1, 0, 0, 1, -1]])
+      Array([[ 0.  ,  0.5 ,  0.5 , -0.25,  0.  ]], dtype=float32)
     """
     is_response = step_ids >= 0
     per_token = jnp.take_along_axis(step_advantages, jnp.where(is_response, step_ids, 0), axis=1)
     return jnp.where(is_response, jnp.float32(per_token), 0.0)
 
 
+@library()
 @jax.jit(static_argnames=("kind", "ddof"))
 def group_advantages(
     rewards: Shaped[Array, "B"],
@@ -153,6 +165,11 @@ def group_advantages(
     Source: GRPO, https://arxiv.org/abs/2402.03300, section 4.1.2; RLOO,
     https://arxiv.org/abs/2402.14740; 'mean' is that of Dr. GRPO, https://arxiv.org/abs/2503.20783.
     VinePPO's code has none of them; the paper compares with the first two.
+
+    Example:
+      >>> rewards, problems = [1.0, 0.0, 0.0, 1.0, 1.0], [7, 7, 7, 8, 8]
+      >>> vinejax.group_advantages(rewards, group_ids=problems, kind="rloo")
+      Array([ 1. , -0.5, -0.5,  0. ,  0. ], dtype=float32)
     """
     rewards = jnp.float32(rewards)
     same = group_ids[:, None] == group_ids
@@ -196,6 +213,7 @@ def overlong_penalty(
     return jnp.where(buffer > 0, jnp.clip(over, -1.0, 0.0), 0.0)
 
 
+@library()
 @jax.jit
 def gae(
     rewards: Shaped[Array, "B T"],
@@ -223,6 +241,12 @@ def gae(
 
     Source: https://arxiv.org/abs/1506.02438, equation 16; VinePPO's code,
     `trainers/ppo_trainer.py:1093-1157`, which has one episode per row and runs with γ = λ = 1.
+
+    Example:
+      >>> rewards, values, mask = [[0.0, 0.0, 1.0]], [[0.5, 0.25, 0.75]], [[True, True, True]]
+      >>> advantages, returns = vinejax.gae(rewards, values, mask, gamma=1.0, lam=1.0)
+      >>> advantages, returns
+      (Array([[0.5 , 0.75, 0.25]], dtype=float32), Array([[1., 1., 1.]], dtype=float32))
     """
     rewards = jnp.where(mask, jnp.float32(rewards), 0.0)
     values = jnp.where(mask, jnp.float32(values), 0.0)

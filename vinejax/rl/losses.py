@@ -11,7 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Real, ScalarLike
 
+from vinejax.arguments import library
 
+
+@library()
 @jax.jit
 def ppo_clip(
     logprobs: Real[Array, "*shape"],
@@ -38,6 +41,10 @@ def ppo_clip(
     Source: https://arxiv.org/abs/1707.06347, equation 7; VinePPO's code,
     `trainers/ppo_trainer.py:892-921`, which has one ε of 0.2. The pair is the "clip-higher" of
     https://arxiv.org/abs/2503.14476.
+
+    Example:
+      >>> vinejax.ppo_clip([[0.0, 1.0]], [[0.0, 0.0]], advantages=[[2.0, 2.0]], clip=0.25)
+      Array([[-2. , -2.5]], dtype=float32)
     """
     low, high = jnp.broadcast_to(jnp.float32(clip), 2)
     advantages = jnp.float32(advantages)
@@ -158,6 +165,7 @@ def dpo_positive(
     return -jax.nn.log_sigmoid(beta * z)
 
 
+@library()
 @jax.jit
 def value_clip(
     values: Real[Array, "*shape"],
@@ -179,6 +187,10 @@ def value_clip(
       float32 [B, T].
 
     Source: VinePPO's code, `trainers/ppo_trainer.py:1003-1017` (ε = 0.2), with a masked mean.
+
+    Example:
+      >>> vinejax.value_clip([[0.5]], old_values=[[0.0]], returns=[[1.0]], clip=0.25)
+      Array([[0.28125]], dtype=float32)
     """
     values, old_values, returns = map(jnp.float32, (values, old_values, returns))
     clip = jnp.float32(clip)
@@ -186,6 +198,7 @@ def value_clip(
     return 0.5 * jnp.maximum((values - returns) ** 2, (clipped_values - returns) ** 2)
 
 
+@library()
 @jax.jit(static_argnames="kind")
 def kl(
     logprobs: Real[Array, "*shape"], ref_logprobs: Real[Array, "*shape"], kind: str = "k1"
@@ -210,6 +223,10 @@ def kl(
 
     Source: http://joschu.net/blog/kl-approx.html; VinePPO's code, `trainers/ppo_trainer.py:907-925`
     (k3, its `control_variate`), which clamps to [0, 10]; here `learner/policy.py` does.
+
+    Example:
+      >>> vinejax.kl([[-1.0, -2.0]], ref_logprobs=[[-1.0, -1.5]], kind="k2")
+      Array([[0.   , 0.125]], dtype=float32)
     """
     difference = jnp.float32(ref_logprobs) - jnp.float32(logprobs)
     if kind == "k1":

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Shaped
 
+from vinejax.arguments import library
+
 
 @jax.jit(static_argnames="axis")
 def masked_sum(
@@ -29,6 +31,7 @@ def masked_mean(
     return masked_sum(x, mask, axis) / jnp.maximum(count, 1)
 
 
+@library()
 @jax.jit(static_argnames="shift_mean")
 def whiten(
     x: Shaped[Array, "*shape"],
@@ -52,6 +55,10 @@ def whiten(
     Source: VinePPO's code, `trainers/utils.py:266-283`, called per minibatch in
     `trainers/ppo_trainer.py:742-759`; `shift_mean=False` is its `grayen_advantages`. A single
     entry has σ² = 0 here; there 0 is divided by 0.
+
+    Example:
+      >>> vinejax.whiten([[1.0, 3.0, 9.0]], mask=[[True, True, False]])
+      Array([[-0.70710677,  0.70710677,  0.        ]], dtype=float32)
     """
     x = jnp.where(mask, jnp.float32(x), 0.0)
     if weights is None:

@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Integer, Shaped
 
+from vinejax.arguments import library
 from vinejax.rl.masked import masked_mean
 
 
+@library(counts=(0, "M"))
 @jax.jit
 def mc_values(
     returns: Shaped[Array, "B C M"], counts: Integer[Array, "B C"]
@@ -25,6 +27,11 @@ def mc_values(
     Source: the paper, section 4; VinePPO's code,
     `episode_generators/math_episode_generator_with_mc_advantages.py:403-432`. Counts may differ
     from state to state; the released runs of that code always have M = 9.
+
+    Example:
+      >>> returns = [[[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]]  # 3 rollouts of s_0, 2 of s_1
+      >>> vinejax.mc_values(returns, [[3, 2]])
+      Array([[0.6666667, 1.       ]], dtype=float32)
     """
     is_rollout = jnp.arange(returns.shape[-1]) < counts[..., None]
     return masked_mean(returns, is_rollout, axis=-1)

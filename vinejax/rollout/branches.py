@@ -22,6 +22,10 @@ class Branch:
 
     It may continue a response that begins after the trunk's first `response` tokens: a stop string
     can then begin in the trunk's part of the response. None: the response begins with the branch.
+
+    Example:
+      >>> vinejax.Branch(trunk=0, position=9, seed=1)
+      Branch(trunk=0, position=9, seed=1, response=None)
     """
 
     trunk: int
@@ -93,6 +97,8 @@ def check_sampling(cfg: SampleConfig) -> None:
     """ValueError for numbers out of range, and for stop strings that are empty or no tuple."""
     if not (0 <= cfg.temperature < math.inf and 0 < cfg.top_p <= 1 and cfg.top_k >= 0):
         raise ValueError(f"{cfg}: temperature >= 0, 0 < top_p <= 1 and top_k >= 0 are needed")
+    if cfg.max_tokens < 1:
+        raise ValueError(f"max_tokens = {cfg.max_tokens} must be at least 1")
     if isinstance(cfg.stop, str):
         raise ValueError(f"stop = {cfg.stop!r} must be a tuple of strings: ({cfg.stop!r},)")
     if "" in cfg.stop:
@@ -110,6 +116,8 @@ def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: Dec
         if min(trunk) < 0 or max(trunk) >= cfg.vocab_size:
             raise ValueError(f"trunk {i} has ids outside 0 .. {cfg.vocab_size - 1}")
     for i, branch in enumerate(branches):
+        if not isinstance(branch, Branch):
+            raise ValueError(f"branch {i}: expected a vinejax.Branch, not {branch!r:.80}")
         if not 0 <= branch.trunk < len(trunks):
             raise ValueError(f"branch {i}: no trunk {branch.trunk} among {len(trunks)}")
         length = len(trunks[branch.trunk])

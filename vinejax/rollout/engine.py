@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from vinejax.arguments import check_params
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import mesh_over, num_shards, place_params, platform_of, with_auto_axes
 from vinejax.rollout import arrays, split
@@ -53,6 +54,15 @@ class Engine:
     limits keys and values on one device (None: to a part of its free memory): if it is small, fewer
     trunks are resident at a time, and if need be there are fewer slots. `window_rows` fixes the
     rows per shard. In float32 none of these changes a token, but for rounding (docs/engine.md).
+
+    Example:
+      >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
+      >>> sample = vinejax.SampleConfig(temperature=0.0, max_tokens=16)
+      >>> engine = vinejax.Engine(model, sample, tokenizer, slots=4)
+      >>> prompt = tokenizer.encode("7+8-4=")
+      >>> after = vinejax.Branch(trunk=0, position=len(prompt), seed=1)
+      >>> [grown.finish for grown in engine.grow(params, [prompt], [after])]
+      ['eos']
     """
 
     def __init__(
@@ -87,6 +97,14 @@ class Engine:
         self._weights: tuple[list[Any], split.Weights] | None = None
         self._memory_bytes: int | None = None
 
+    def __repr__(self) -> str:
+        cfg, sample = self.model.cfg, self.sample_config
+        mesh = ", ".join(f"{axis}={size}" for axis, size in self.mesh.shape.items())
+        return (
+            f"Engine({cfg.num_layers} layers of width {cfg.width}, {mesh}, slots={self.slots}, "
+            f"memory_gib={self.memory_gib}, {sample})"
+        )
+
     def stream(
         self,
         params: Params,
@@ -109,6 +127,7 @@ class Engine:
         Raises in the loop: RoomError for too little memory, before its first step; DivergedError, a
         FloatingPointError, naming a trunk whose logits are not finite.
         """
+        check_params(params)
         if max_tokens is None:
             max_tokens = self.sample_config.max_tokens
         work = work_of(trunks, branches, max_tokens, self.model.cfg, scored)

@@ -161,8 +161,8 @@ def load_task(data: DataConfig) -> Task:
     """The task that `data.task` names: `make(data)` of that module, which may be the user's.
 
     Raises ConfigError if the module does not exist or fails, with file and line, if its `make`
-    gives no task, or if `data.free_steps` or one of `COLUMN_FIELDS` is set and the task does not
-    read it.
+    gives no task, or if a field is set that the task does not read: `data.free_steps`, one of
+    `COLUMN_FIELDS` or, for a task of ours, `data.path`.
     """
     name = data.task
     try:
@@ -189,6 +189,10 @@ def load_task(data: DataConfig) -> Task:
         if value != getattr(DataConfig(), field) and field not in reads:
             rule = f"task {task.name} does not read it; leave it out, or take vinejax.tasks.table"
             raise ConfigError(f"data.{field}", rule, repr(value))
+    is_ours = type(task).__module__.startswith("vinejax.tasks.")
+    if data.path and is_ours and not hasattr(task, "path"):
+        rule = f"task {task.name} makes its problems itself and reads no data; leave it out"
+        raise ConfigError("data.path", rule, repr(data.path))
     return task
 
 

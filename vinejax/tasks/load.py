@@ -227,7 +227,7 @@ def problems_of(
 
     `problem` may raise ValueError with the fault of the row. `places` maps each id that is in use
     to its file and line; the ids of these rows are added. Raises DataError for a faulty row, an
-    empty answer, an id that is in use, and a string with half a character.
+    empty question or answer, an id that is in use, and a string with half a character.
     """
     problems = []
     for i, (line, row) in enumerate(rows.numbered):
@@ -237,8 +237,9 @@ def problems_of(
             raise DataError(rows.file, line, str(error)) from None
         for what in ("id", "question", "answer"):
             _check_text(getattr(made, what), f"the {what}", rows.file, line)
-        if not made.answer.strip():
-            raise DataError(rows.file, line, "the answer is empty")
+        for what in ("question", "answer"):
+            if not getattr(made, what).strip():
+                raise DataError(rows.file, line, f"the {what} is empty")
         if made.id in places:
             message = f"the id {made.id!r} is that of {places[made.id]} too"
             raise DataError(rows.file, line, message)

@@ -13,6 +13,7 @@ from vinejax.types import Problem
 # A response is encoded after one of these texts, one of which keeps its tokens whatever follows:
 # letters do not merge with a newline, a space or a digit, nor a newline with a letter.
 ANCHORS = ("a", "\n")
+LONGEST_TOKEN = 256  # characters, more than any token of the models that we read has
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str, chat_template: bool) -> list[int]:
@@ -88,6 +89,9 @@ def load_problems(
 ) -> tuple[list[tuple[Problem, list[int]]], list[str]]:
     """(problems with their prompts' token ids, ids of the problems whose prompt is too long).
 
+    A prompt of more than `LONGEST_TOKEN` characters per allowed token is too long without being
+    encoded, which would take minutes for a hundred megabytes.
+
     Raises DataError if no problem is left, or if two have the same id, from which the random
     numbers of a rollout are derived.
     """
@@ -99,8 +103,10 @@ def load_problems(
             message = f"two problems have the id {problem.id!r}"
             raise DataError(f"{task.name} {split}", None, message)
         seen.add(problem.id)
-        ids = encode_prompt(tokenizer, task.prompt(problem), chat_template)
-        if len(ids) <= max_prompt_tokens:
+        text = task.prompt(problem)
+        is_short = len(text) <= LONGEST_TOKEN * max_prompt_tokens
+        ids = encode_prompt(tokenizer, text, chat_template) if is_short else []
+        if ids and len(ids) <= max_prompt_tokens:
             kept.append((problem, ids))
         else:
             dropped.append(problem.id)

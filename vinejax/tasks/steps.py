@@ -27,6 +27,11 @@ def split_steps(text: str, style: str = "math") -> list[int]:
       end of the text the last such line.
 
     Raises ValueError for another style.
+
+    Example:
+      >>> text = "7+8=15\\n15-4=11"
+      >>> vinejax.split_steps(text, style="lines")
+      [0, 6, 14]
     """
     if style not in STYLES:
         raise ValueError(f"unknown style {style!r}; known: {', '.join(map(repr, STYLES))}")

@@ -33,7 +33,12 @@ ALARM_SLACK_S = 10.0  # a worker ends itself this long after the pool should hav
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """`correct` is False unless the comparison finished ('ok') and found the answers equal."""
+    """`correct` is False unless the comparison finished ('ok') and found the answers equal.
+
+    Example:
+      >>> vinejax.Verdict(correct=True)
+      Verdict(correct=True, status='ok')
+    """
 
     correct: bool
     status: Literal["ok", "timeout", "error"] = "ok"
@@ -58,6 +63,11 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
     gets SIGTERM, and SIGKILL after `grace_s`. `memory_mb` limits a worker's address space,
     `recycle` is the number of pairs after which a worker is replaced, `cache` the number of
     verdicts that are kept. Raises ValueError for invalid settings.
+
+    Example:
+      >>> with vinejax.Grader(workers=1, timeout_s=5) as grader:
+      ...     [verdict.correct for verdict in grader.grade_many([("7", "7.0"), ("7", "8")])]
+      [True, False]
     """
 
     def __init__(

@@ -44,6 +44,11 @@ def load_pretrained(
     allocated on a device, raises ModelError for missing, misshapen or unsupported content,
     ConfigError for heads that the mesh does not divide, and ValueError for a mesh with axes other
     than data, fsdp and tensor.
+
+    Example:
+      >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
+      >>> model.cfg.num_layers, len(tokenizer)
+      (3, 20)
     """
     _check_dtype(dtype)
     mesh = None if mesh is None else with_auto_axes(mesh)
@@ -206,6 +211,10 @@ def save_pretrained(
     the first one writes. An earlier model in the folder is removed once the new weights are there.
     Before anything is written, raises ModelError for an unknown dtype, for parameters that do not
     fit the model, and for an architecture that the family does not have.
+
+    Example:
+      >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
+      >>> vinejax.save_pretrained("copy", model, params, tokenizer, dtype="bfloat16")
     """
     folder = epath.Path(path)
     _check_dtype(dtype)
