@@ -209,8 +209,9 @@ def check_context(cfg: Config, context: int, why: str = "") -> None:
         ("data.max_prompt_tokens", cfg.data.max_prompt_tokens),
         ("sample.max_tokens", cfg.sample.max_tokens),
     ):
+        below = f"set at most {context - 1}"
         if value >= context:
-            raise ConfigError(field, f"the model's context is {context}{why}; lower it", str(value))
+            raise ConfigError(field, f"the model's context is {context}{why}; {below}", str(value))
 
 
 def prompted_problems(

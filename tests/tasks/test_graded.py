@@ -226,6 +226,17 @@ def test_step_ends_that_no_steps_have_are_refused(ends: list[int]):
         GradedTask(Wrong(), GraderConfig()).step_ends(cases.tokenizer(), [], [4] * 10, "")
 
 
+@pytest.mark.parametrize("boundaries", [[], [0, 3], [1, 5], [0, 4, 2, 5], [0, 5, 9]])
+def test_a_split_that_loses_characters_is_refused(boundaries: list[int]):
+    class Wrong(cases.FewProblems):
+        def split(self, text: str) -> list[int]:
+            return boundaries
+
+    response = cases.encode("7+8=1")
+    with pytest.raises(UserError, match="^task arithmetic: `split` gave .* rise from 0 to 5, the"):
+        GradedTask(Wrong(), GraderConfig()).step_ends(cases.tokenizer(), [0], response, "7+8=1")
+
+
 def test_steps_in_tokens_cannot_be_rewarded_by_their_texts():
     class Both(InTokens):
         def step_rewards(self, problem: Problem, steps: Sequence[str]) -> list[float]:

@@ -248,6 +248,7 @@ def test_rows_are_lines_whatever_their_strings_hold(tmp_path: Path):
         (b"", "x.jsonl: no rows"),
         (b"\n\n", "x.jsonl: no rows"),
         (b'{"a": "1"}\n\n{"a": \n', "x.jsonl:3: not JSON"),
+        (b"[" * 100_000 + b"\n", "x.jsonl:1: JSON that is nested too deeply to be read"),
         (b'{"a": "1"}\n["a"]\n', "x.jsonl:2: expected an object, found list"),
         (b'{"a": "1"}\n{"b": "1"}\n', "x.jsonl:2: field 'a' is missing"),
         (b'{"a": 1}\n', "x.jsonl:1: field 'a' must be a string, not int"),

@@ -171,10 +171,17 @@ def test_prompts_that_are_too_long_are_dropped_and_listed():
     assert dropped == ["test/2"]
 
 
+class Empty(Words):
+    def load(self, split: Split) -> list[Problem]:
+        return []
+
+
 def test_no_prompt_left_and_equal_ids_are_errors():
     tokenizer = load("byte_level")
     with pytest.raises(DataError, match="words test: none of 3 prompts.*max_prompt_tokens = 1 "):
         load_problems(Words(), tokenizer, "test", 1, False)
+    with pytest.raises(DataError, match="^words test: the task gave no problems$"):
+        load_problems(Empty(), tokenizer, "test", 100, False)
     with pytest.raises(DataError, match="two problems have the id 'a'"):
         load_problems(Words(("a", "b", "a")), tokenizer, "test", 100, False)
 

@@ -74,7 +74,8 @@ def make_mesh(cfg: MeshConfig) -> Mesh:
     size = math.prod(sizes)
     product = f"data x fsdp x tensor = {sizes}"
     if num_devices % size:
-        raise ConfigError("mesh", f"{product} needs a divisor of {num_devices} devices")
+        rule = f"multiplies to {size}, which must divide the number of devices, {num_devices}"
+        raise ConfigError("mesh", f"{product} {rule}")
     if jax.process_count() > 1 and size != num_devices:
         rule = f"{product} leaves some of the hosts' {num_devices} devices out"
         raise ConfigError("mesh", f"{rule}; set one of them to -1")

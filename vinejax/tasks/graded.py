@@ -176,7 +176,7 @@ class GradedTask:
         `StepsInTokens` requires.
         """
         if not isinstance(self.task, StepsInTokens):
-            return step_ends(tokenizer, prompt, response, self.task.split(text), text)
+            return step_ends(tokenizer, prompt, response, self._boundaries(text), text)
         if not response:
             return []
         ends = list(self.task.step_ends(len(response)))
@@ -184,6 +184,14 @@ class GradedTask:
             rule = f"must rise from 1 or more to {len(response)}, the number of tokens"
             raise UserError(f"task {self.task.name}: `step_ends` gave {ends}, which {rule}")
         return ends
+
+    def _boundaries(self, text: str) -> list[int]:
+        """Those of the task's `split`; UserError unless they lose no character of the text."""
+        found = list(self._asked(self.task.split, text))
+        if found[:1] != [0] or found[-1] != len(text) or found != sorted(found):
+            rule = f"must rise from 0 to {len(text)}, the length of the text"
+            raise UserError(f"task {self.task.name}: `split` gave {found!r:.200}, which {rule}")
+        return found
 
     @property
     def has_steps(self) -> bool:

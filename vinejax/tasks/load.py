@@ -147,6 +147,8 @@ def _parse(line: bytes, file: str, number: int) -> Any:
     except json.JSONDecodeError as error:
         message = f"not JSON ({error.msg}, column {error.colno})"
         raise DataError(file, number, message) from None
+    except RecursionError:
+        raise DataError(file, number, "JSON that is nested too deeply to be read") from None
 
 
 def _read_hub(

@@ -96,6 +96,8 @@ def load_problems(
     numbers of a rollout are derived.
     """
     problems = task.load(split)
+    if not problems:
+        raise DataError(f"{task.name} {split}", None, "the task gave no problems")
     seen = set()
     kept, dropped = [], []
     for problem in problems:
