@@ -169,7 +169,7 @@ def test_tabs_of_a_running_page_stay():
 
 @pytest.mark.slow  # 20 s
 def test_ten_thousand_iterations_stay_small_and_quick(tmp_path: pathlib.Path):
-    """The bounds are twice what was measured on a busy machine, and below 5 MB and 10 s."""
+    """Below 5 MB and 10 s of this process, whatever else the machine does meanwhile."""
     prose = "".join(random.Random(0).choice("abcdefgh <&\"'\n") for _ in range(1500))
 
     def grown(i: int, e: int) -> dict[str, Any]:
@@ -191,7 +191,8 @@ def test_ten_thousand_iterations_stay_small_and_quick(tmp_path: pathlib.Path):
     more = {f"more/metric_{n}": 0.123456789 * n for n in range(50)}
     lines = [json.dumps(m | more) + "\n" for m in sample_metrics(10_000, random.Random(0))]
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    start = time.monotonic()
+    start = time.process_time()
     size = build_report(tmp_path).stat().length
-    assert time.monotonic() - start < 10
+    taken = time.process_time() - start
+    assert taken < 10
     assert 1_000_000 < size < 5_000_000
