@@ -4,6 +4,7 @@ import re
 import unicodedata
 from typing import NamedTuple
 
+MOST_BLANK = 40  # characters
 _UNUSUAL = re.compile(r"[^\n\t -~]+")
 
 
@@ -15,8 +16,13 @@ class Clipped(NamedTuple):
 
 
 def clip(text: object, limit: int) -> Clipped:
-    """The first `limit` characters of str(text), made printable; None gives the empty text."""
+    """The first `limit` characters of str(text), made printable; None gives the empty text.
+
+    Of a text without a visible character the first `MOST_BLANK`: each line end takes a sign.
+    """
     full = "" if text is None else str(text)
+    if limit > MOST_BLANK and not full[:limit].strip():
+        limit = MOST_BLANK
     return Clipped(printable(full[:limit]), max(0, len(full) - limit))
 
 
