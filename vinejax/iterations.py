@@ -25,11 +25,9 @@ from vinejax.baselines.critic import (
 from vinejax.baselines.dpo_positive import (
     Pair,
     PairObjective,
-    Pairs,
     collate_pairs,
     make_pairs,
     pair_metrics,
-    with_reference,
 )
 from vinejax.baselines.restem import climb, keep_correct
 from vinejax.budget import num_critic_updates, num_updates
@@ -46,7 +44,7 @@ from vinejax.learner.batch import (
 from vinejax.learner.credit import Credit, assign_credit
 from vinejax.learner.optimizer import learning_rate, make_optimizer
 from vinejax.learner.policy import PolicyObjective, policy_objective
-from vinejax.learner.score import with_logprobs
+from vinejax.learner.score import scores_of, with_logprobs
 from vinejax.learner.update import Objective, Update, fresh_state, update_step
 from vinejax.methods import find_method
 from vinejax.model.fingerprint import fingerprint
@@ -275,15 +273,17 @@ def dpo_positive(it: Iteration, state: RunState) -> RunState:
     return RunState(_continued(state, policy))
 
 
-def _pair_batches(it: Iteration, pairs: list[Pair]) -> Iterator[Pairs]:
+def _pair_batches(it: Iteration, pairs: list[Pair]) -> Iterator[Batch]:
     """The minibatches of all epochs, with the reference model's log-probabilities."""
     cfg, session = it.cfg, it.session
     reference = session.load_reference()
-    longest = max(len(episode.tokens) for pair in pairs for episode in pair)
+    longest = max(len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in pairs)
+    temperature, size = cfg.sample.temperature, cfg.ppo.pass_rows
     for epoch in range(cfg.dpo.epochs):
         for part in shuffled(pairs, cfg.ppo.minibatch, cfg.seed, it.number, epoch):
             batch = collate_pairs(part, cfg.ppo.minibatch, longest)
-            yield with_reference(session.model, reference, batch, cfg.sample.temperature)
+            scores = scores_of(session.model, reference, batch, temperature, size)
+            yield batch._replace(ref_logprobs=scores)
 
 
 def supervised(it: Iteration, state: RunState) -> RunState:

@@ -19,7 +19,7 @@ from vinejax.budget import Spent, left, num_updates
 from vinejax.config import from_dict
 from vinejax.learner.batch import epochs_of
 from vinejax.learner.likelihood import Likelihood
-from vinejax.learner.score import score
+from vinejax.learner.score import score, scores_of
 from vinejax.learner.update import gradients, update_step
 from vinejax.problems import chunks, draw, sample_with_spread
 from vinejax.rl.advantages import group_advantages, overlong_penalty
@@ -182,9 +182,9 @@ def test_dpo_learns_to_order_its_pairs():
     pairs = dpo_positive.make_pairs(episodes, 64, seed=0)
     model, cfg = cases.model(), methods.config("dpo_positive", dpo={"beta": 0.3})
     reference = cases.params()
-    batch = dpo_positive.collate_pairs(pairs, rows=12, longest=10)
-    assert batch.chosen.tokens.shape == batch.rejected.tokens.shape == (12, 32)
-    batch = dpo_positive.with_reference(model, reference, batch, 0.8)
+    batch = dpo_positive.collate_pairs(pairs, rows=12, longest=20)
+    assert batch.tokens.shape == (12, 32)
+    batch = batch._replace(ref_logprobs=scores_of(model, reference, batch, 0.8, 4))
     state, metrics = state_of(cases.params()), []
     objective = dpo_positive.PairObjective(
         model=model, microbatch=4, temperature=0.8, beta=cfg.dpo.beta, penalty=cfg.dpo.penalty

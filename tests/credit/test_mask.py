@@ -164,5 +164,6 @@ def test_weights_of_means_count_the_trained_tokens():
         ("sequence", mask / np.maximum(lengths, 1)[:, None] / rows),
         ("budget", mask / (16 * rows)),
     ):
-        found = token_weights(jnp.asarray(mask), reduction, 16)
+        ids = jnp.ones(mask.shape, jnp.int32)
+        found = token_weights(jnp.asarray(mask), ids, reduction, 16)
         np.testing.assert_allclose(found, expected, rtol=1e-6)

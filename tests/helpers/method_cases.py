@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from helpers import loop_cases as cases
 from vinejax.baselines.critic import CriticObjective, Targets, fresh_critic
-from vinejax.baselines.dpo_positive import PairObjective, Pairs
+from vinejax.baselines.dpo_positive import PairObjective, collate_pairs
 from vinejax.learner.batch import Rollout, collate, step_layout
 from vinejax.learner.credit import Credit, assign_credit
 from vinejax.learner.likelihood import Likelihood
@@ -129,6 +129,19 @@ def critic_params() -> Any:
     return fresh_critic(cases.model(), cases.params(), 5, make_mesh(MeshConfig()))
 
 
+def pairs_of(rows: Batch) -> Batch:
+    """A pair in each row: the episode of row b is chosen, that of row b - 3 is rejected."""
+    solutions = episodes()
+    pairs = [(solutions[b], solutions[b - 3]) for b in range(len(solutions))]
+    paired = collate_pairs(pairs, rows=len(pairs), longest=0)
+    ref = np.zeros(paired.tokens.shape, np.float32)
+    for b, (chosen, rejected) in enumerate(pairs):
+        first, second = len(chosen.tokens), len(rejected.tokens)
+        ref[b, :first] = rows.ref_logprobs[b, :first]
+        ref[b, first : first + second] = rows.ref_logprobs[b - 3, :second]
+    return paired._replace(ref_logprobs=ref)
+
+
 def gradient(
     method: str, microbatch: int | None, mesh: Mesh | None = None, model: Decoder | None = None
 ) -> Any:
@@ -147,8 +160,7 @@ def gradient(
         objective = CriticObjective(model=model, microbatch=microbatch, clip=0.2)
         return grads_of(objective, place(critic_params()), rows)[0]
     if method == "dpo_positive":
-        rows = batch()
-        pairs = Pairs(*(jax.tree.map(lambda x, i=i: jnp.roll(x, i, 0), rows) for i in (0, 3)))
+        pairs = pairs_of(batch())
         dpo = DPOConfig()
         objective = PairObjective(
             model=model, microbatch=microbatch, temperature=0.8, beta=dpo.beta, penalty=dpo.penalty

@@ -252,9 +252,15 @@ def test_the_weights_of_the_three_means():
         "sequence": np.where(mask, 1 / np.maximum(lengths, 1) / 3, 0),
         "budget": mask / (3 * 10),
     }
+    ids = np.ones((4, 6), np.int32)
     for reduction, weights in expected.items():
-        found = token_weights(jnp.asarray(mask), reduction, 10)
+        found = token_weights(jnp.asarray(mask), jnp.asarray(ids), reduction, 10)
         np.testing.assert_allclose(found, weights, rtol=1e-6)
+    # The same with all rows behind one another in one.
+    for reduction, weights in expected.items():
+        one_row = jnp.repeat(jnp.arange(1, 5), 6)[None]
+        found = token_weights(jnp.asarray(mask.reshape(1, -1)), one_row, reduction, 10)
+        np.testing.assert_allclose(np.asarray(found).reshape(4, 6), weights, rtol=1e-6)
 
 
 # --- the critic
@@ -293,7 +299,9 @@ def test_critic_values_by_hand():
     x *= np.asarray(critic["backbone"]["norm"]["scale"])
     expected = x[:, :-1] @ np.asarray(critic["head"]["kernel"])
     found = token_values(model, critic | {"head": critic["head"] | {"bias": 0.5}}, batch)
-    np.testing.assert_allclose(found[:, 1:], expected + 0.5, atol=1e-5)
+    after_first = np.asarray(batch.positions)[:, 1:] > 0
+    expected = np.where(after_first, expected + 0.5, 0.0)
+    np.testing.assert_allclose(found[:, 1:], expected, atol=1e-5)
 
 
 def test_progress_is_added_with_its_weight():

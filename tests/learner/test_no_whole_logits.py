@@ -14,7 +14,7 @@ from helpers.loop_cases import model as sized
 from jax.stages import Lowered
 
 from vinejax.baselines.critic import CriticObjective, Targets, fresh_critic
-from vinejax.baselines.dpo_positive import PairObjective, Pairs
+from vinejax.baselines.dpo_positive import PairObjective
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.score import score
@@ -63,10 +63,8 @@ def lowered_sft(model: Decoder) -> Lowered:
 
 
 def lowered_dpo(model: Decoder) -> Lowered:
-    objective = PairObjective(
-        model=model, microbatch=B // 2, temperature=0.6, beta=0.1, penalty=50.0
-    )
-    return lowered_update(objective, Pairs(rows(B), rows(B)))
+    objective = PairObjective(model=model, microbatch=B, temperature=0.6, beta=0.1, penalty=50.0)
+    return lowered_update(objective, rows(2 * B))
 
 
 def lowered_critic(model: Decoder) -> Lowered:

@@ -66,7 +66,7 @@ def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Arra
     cfg = dataclasses.replace(model.cfg, tied_head=False, logit_softcap=None)
     output = critic["backbone"] | {"head": critic["head"]["kernel"][:, None]}
     after = dataclasses.replace(model, cfg=cfg).logits(output, x)[..., 0] + critic["head"]["bias"]
-    return shifted(after)
+    return shifted(after, batch.positions)
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -10,24 +10,18 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from vinejax.learner.batch import collate
-from vinejax.learner.score import score, token_logprobs
+from vinejax.learner.batch import collate_groups
+from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import Loss, Objective, Update, mean_norm, total_sums
-from vinejax.model.decoder import Decoder, Params
+from vinejax.model.decoder import Params
 from vinejax.rl.losses import dpo_positive
+from vinejax.rl.segments import segment_totals
 from vinejax.seeds import host_rng
 from vinejax.types import Batch, Episode, is_correct
 
 Pair = tuple[Episode, Episode]  # (chosen, rejected)
-
-
-class Pairs(NamedTuple):
-    """Pairs as arrays: row b of both batches is one pair; a row without tokens is padding."""
-
-    chosen: Batch
-    rejected: Batch
 
 
 class PairSums(NamedTuple):
@@ -53,37 +47,38 @@ def make_pairs(episodes: list[Episode], per_problem: int, seed: int) -> list[Pai
     return pairs
 
 
-def collate_pairs(pairs: list[Pair], rows: int, longest: int) -> Pairs:
-    """The pairs as `rows` rows, in one shape for all pairs of up to `longest` tokens."""
-    chosen, rejected = ([pair[side] for pair in pairs] for side in (0, 1))
-    return Pairs(collate(chosen, rows, longest), collate(rejected, rows, longest))
+def collate_pairs(pairs: list[Pair], rows: int, longest: int) -> Batch:
+    """A pair in each of `rows` rows: segment 1 is the chosen solution, segment 2 the rejected one.
 
-
-def with_reference(model: Decoder, reference: Params, pairs: Pairs, temperature: float) -> Pairs:
-    """The pairs with the log-probabilities of the reference model."""
-    return Pairs(*(x._replace(ref_logprobs=score(model, reference, x, temperature)) for x in pairs))
+    One shape for all pairs of up to `longest` tokens together; further rows are empty.
+    """
+    return collate_groups(pairs, rows, longest)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairObjective(Objective):
-    """DPO-Positive's loss, a mean over the minibatch's pairs; `microbatch` counts pairs."""
+    """DPO-Positive's loss, a mean over the minibatch's pairs.
+
+    In each row, a segment with an odd id is a chosen solution, and the segment after it, with the
+    next id, the rejected solution of the same pair.
+    """
 
     temperature: float
     beta: float
     penalty: float
 
-    def loss_over(self, rows: Pairs) -> tuple[Pairs, Loss]:
-        """`rows` must have the log-probabilities of the reference model (`with_reference`)."""
-        count = jnp.maximum((rows.chosen.segment_ids > 0).any(axis=1).sum(), 1)
+    def loss_over(self, rows: Batch) -> tuple[Batch, Loss]:
+        """`rows` must have the log-probabilities of the reference model."""
+        count = jnp.maximum(_ends_chosen(rows.segment_ids).sum(), 1)
 
-        def loss(params: Params, micro: Pairs) -> tuple[jax.Array, PairSums]:
-            # Chosen and rejected rows alternate, so that both rows of a pair stay on its device.
-            batch = jax.tree.map(lambda *x: jnp.stack(x, 1).reshape(-1, x[0].shape[1]), *micro)
+        def loss(params: Params, batch: Batch) -> tuple[jax.Array, PairSums]:
             logprobs, _ = token_logprobs(self.model, params, batch, self.temperature)
             # Differences to the reference model are summed: the difference of two sums over a
             # solution would lose digits in float32, and the penalty would multiply the error.
-            moved = jnp.where(batch.mask, logprobs - batch.ref_logprobs, 0.0).sum(axis=1)
-            chosen, rejected = moved.reshape(-1, 2).T
+            moved = jnp.where(batch.mask, logprobs - batch.ref_logprobs, 0.0)
+            totals = segment_totals(moved, batch.segment_ids)
+            # A pair is read where its chosen solution ends: the next position has its rejected one.
+            chosen, rejected = totals[:, :-1].reshape(-1), totals[:, 1:].reshape(-1)
             margin, zero = chosen - rejected, jnp.zeros_like(chosen)
             terms = PairSums(
                 loss=dpo_positive(chosen, rejected, zero, zero, self.beta, self.penalty),
@@ -91,11 +86,17 @@ class PairObjective(Objective):
                 ordered=margin > 0,
                 pairs=jnp.ones_like(margin),
             )
-            is_pair = (micro.chosen.segment_ids > 0).any(axis=1)
+            is_pair = _ends_chosen(batch.segment_ids).reshape(-1)
             sums = jax.tree.map(lambda x: jnp.sum(jnp.where(is_pair, x, 0.0)), terms)
             return sums.loss / count, sums
 
         return rows, loss
+
+
+def _ends_chosen(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T-1"]:
+    """Whether a position is the last of a chosen solution. (The last of a row never is.)"""
+    here, following = segment_ids[:, :-1], segment_ids[:, 1:]
+    return (here % 2 == 1) & (following == here + 1)
 
 
 def pair_metrics(updates: list[Update]) -> dict[str, float]:

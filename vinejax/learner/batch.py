@@ -6,7 +6,7 @@ out over the devices (`learner/update.py`): 29 bytes per token of its rows, some
 Log-probabilities and values are fetched as soon as they are computed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -27,19 +27,31 @@ def collate(episodes: list[Episode], rows: int, longest: int = 0) -> Batch:
     `shapes.bucket`; B is the next multiple of `rows`: empty rows are added, no episode dropped.
     Masks come from lengths: a pad id that is also the EOS id does no harm.
     """
-    length = bucket(max(longest, *(len(episode.tokens) for episode in episodes)), least=32)
-    shape = (-(-len(episodes) // rows) * rows, length)
+    batch = collate_groups([(episode,) for episode in episodes], rows, longest)
+    return batch._replace(weights=_weights(episodes, batch.mask))
+
+
+def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int = 0) -> Batch:
+    """Like `collate`, with the episodes of a group in one row, as segments 1, 2, ...
+
+    `longest` is in tokens of a whole group. Weights of steps are left out.
+    """
+    totals = [sum(len(episode.tokens) for episode in group) for group in groups]
+    shape = (-(-len(groups) // rows) * rows, bucket(max(longest, *totals), least=32))
     tokens, segment_ids, positions = (np.zeros(shape, np.int32) for _ in range(3))
     mask = np.zeros(shape, bool)
-    for row, episode in enumerate(episodes):
-        n = len(episode.tokens)
-        tokens[row, :n] = episode.tokens
-        segment_ids[row, :n] = 1
-        positions[row, :n] = np.arange(n)
-        mask[row, len(episode.prompt) + episode.given : n] = True
+    for row, group in enumerate(groups):
+        start = 0
+        for number, episode in enumerate(group, start=1):
+            n = len(episode.tokens)
+            end = start + n
+            tokens[row, start:end] = episode.tokens
+            segment_ids[row, start:end] = number
+            positions[row, start:end] = np.arange(n)
+            mask[row, start + len(episode.prompt) + episode.given : end] = True
+            start = end
     advantages, old_logprobs, ref_logprobs = (np.zeros(shape, np.float32) for _ in range(3))
-    weights = _weights(episodes, mask)
-    arrays = (advantages, old_logprobs, ref_logprobs, weights)
+    arrays = (advantages, old_logprobs, ref_logprobs)
     return Batch(tokens, segment_ids, positions, mask, *arrays)
 
 

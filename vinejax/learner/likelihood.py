@@ -24,7 +24,7 @@ class Likelihood(Objective):
     temperature: float = 1.0
 
     def loss_over(self, rows: Batch) -> tuple[tuple[Batch, jax.Array], Loss]:
-        weights = token_weights(rows.mask, self.reduction)
+        weights = token_weights(rows.mask, rows.segment_ids, self.reduction)
 
         def loss(params: Params, micro: tuple[Batch, jax.Array]) -> tuple[jax.Array, jax.Array]:
             batch, weights = micro

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import Loss, Objective
@@ -14,6 +14,7 @@ from vinejax.methods import find_method, function_of, policy_reduction
 from vinejax.model.decoder import Decoder, Params
 from vinejax.rl import losses
 from vinejax.rl.masked import whiten
+from vinejax.rl.segments import count_segments, segment_totals
 from vinejax.settings import Config
 from vinejax.types import Batch
 
@@ -71,13 +72,13 @@ class PolicyObjective(Objective):
             )
             rows = rows._replace(advantages=advantages)
         if rows.weights is None:
-            weights = token_weights(rows.mask, self.reduction, self.max_tokens)
+            weights = token_weights(rows.mask, rows.segment_ids, self.reduction, self.max_tokens)
         else:
             weights = shared_weights(rows.mask, rows.weights)
         kl_has_weights = self.kl_reduction == "policy" and self.reduction != "token"
         kl_has_weights |= rows.weights is not None
         tokens = jnp.maximum(rows.mask.sum(), 1)
-        sequences = jnp.maximum(rows.mask.any(axis=1).sum(), 1)
+        sequences = jnp.maximum(count_segments(rows.mask, rows.segment_ids), 1)
 
         def loss(params: Params, micro: tuple[Batch, jax.Array]) -> tuple[jax.Array, PolicySums]:
             batch, weights = micro
@@ -147,27 +148,30 @@ def policy_objective(model: Decoder, cfg: Config) -> PolicyObjective:
 
 
 def token_weights(
-    mask: Bool[Array, "B T"], reduction: str, max_tokens: int = 1
+    mask: Bool[Array, "B T"],
+    segment_ids: Int[Array, "B T"],
+    reduction: str,
+    max_tokens: int = 1,
 ) -> Float[Array, "B T"]:
     """Weights w_t of a loss Σ w_t·L_t over a minibatch; 0 off the mask.
 
     Args:
       mask: bool [B, T], response tokens.
-      reduction: 'token': 1 / tokens of the minibatch. 'sequence': 1 / (tokens of the row · rows
-        with a response). 'budget': 1 / (max_tokens · rows with a response).
+      segment_ids: int32 [B, T], the sequence of its row that each token belongs to.
+      reduction: 'token': 1 / tokens of the minibatch. 'sequence': 1 / (tokens of the sequence ·
+        sequences with a response). 'budget': 1 / (max_tokens · sequences with a response).
       max_tokens: for 'budget' alone.
 
     Returns:
       float32 [B, T].
     """
-    lengths = mask.sum(axis=1, keepdims=True)
-    sequences = jnp.maximum((lengths > 0).sum(), 1)
     if reduction == "token":
-        count = jnp.maximum(lengths.sum(), 1)
-    elif reduction == "sequence":
-        count = jnp.maximum(lengths, 1) * sequences
+        return jnp.where(mask, 1.0 / jnp.maximum(mask.sum(), 1), 0.0)
+    count = jnp.maximum(count_segments(mask, segment_ids), 1)
+    if reduction == "sequence":
+        count *= jnp.maximum(segment_totals(mask.astype(jnp.int32), segment_ids), 1)
     else:
-        count = max_tokens * sequences
+        count *= max_tokens
     return jnp.where(mask, 1.0 / count, 0.0)
 
 
@@ -201,5 +205,5 @@ def reinforce(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> 
 
 def opmd(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """The loss of online policy mirror descent: see `rl.losses.opmd`."""
-    old, advantages = batch.old_logprobs, batch.advantages
-    return PolicyLoss(losses.opmd(logprobs, old, advantages, batch.mask, objective.tau))
+    arguments = (logprobs, batch.old_logprobs, batch.advantages, batch.mask, objective.tau)
+    return PolicyLoss(losses.opmd(*arguments, segment_ids=batch.segment_ids))

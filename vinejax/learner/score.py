@@ -10,7 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from vinejax.learner.batch import slices
 from vinejax.model.decoder import Decoder, Params
@@ -24,18 +24,22 @@ def token_logprobs(
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
     """(log-probability of each token given the tokens before it, entropy of that distribution).
 
-    Entry t belongs to `tokens[:, t]`; entry 0 has nothing before it and is 0. Float32; logits are
-    divided by `temperature` (0, argmax sampling, is scored at 1, as the sampler does).
+    Entry t belongs to `tokens[:, t]`; the first token of a sequence has nothing before it, and its
+    entry is 0. Float32; logits are divided by `temperature` (0, argmax sampling, is scored at 1, as
+    the sampler does).
     """
     x, _ = model.hidden(params, batch.tokens, batch.positions, batch.segment_ids)
     following = jnp.roll(batch.tokens, -1, axis=1)
     logprobs, entropy = model.logprobs_of(params, x, following, temperature or 1.0)
-    return shifted(logprobs), shifted(entropy)
+    return shifted(logprobs, batch.positions), shifted(entropy, batch.positions)
 
 
-def shifted(after: Float[Array, "B T"]) -> Float[Array, "B T"]:
-    """Moves entry t, which was computed for token t + 1, to index t + 1; entry 0 is 0."""
-    return jnp.pad(after[:, :-1], ((0, 0), (1, 0)))
+def shifted(after: Float[Array, "B T"], positions: Int[Array, "B T"]) -> Float[Array, "B T"]:
+    """Moves entry t, which was computed for token t + 1, to index t + 1.
+
+    At `positions` of 0, where a sequence begins, the result is 0.
+    """
+    return jnp.where(positions > 0, jnp.roll(after, 1, axis=1), 0.0)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "temperature"))

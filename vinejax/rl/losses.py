@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float32, Real, ScalarLike
+from jaxtyping import Array, Bool, Float32, Int, Real, ScalarLike
+
+from vinejax.rl.segments import segment_totals
 
 from vinejax.arguments import library
 
@@ -106,6 +108,7 @@ def opmd(
     advantages: Real[Array, "B T"],
     mask: Bool[Array, "B T"],
     tau: ScalarLike,
+    segment_ids: Int[Array, "B T"] | None = None,
 ) -> Float32[Array, "B T"]:
     """Online policy mirror descent: REINFORCE, held near the policy that sampled.
 
@@ -117,8 +120,10 @@ def opmd(
       logprobs: [B, T], log-probability of each token under the current policy, in nats.
       old_logprobs: [B, T], the same under the policy that sampled it.
       advantages: [B, T], of the solution at each of its tokens.
-      mask: bool [B, T], one solution per row.
+      mask: bool [B, T], the tokens of solutions.
       tau: τ; 0 gives `reinforce`.
+      segment_ids: int [B, T], the solution of its row that each token belongs to; None: one
+        solution per row.
 
     Returns:
       float32 [B, T], 0 off the mask.
@@ -127,7 +132,11 @@ def opmd(
     """
     logprobs = jnp.where(mask, jnp.float32(logprobs), 0.0)
     moved = logprobs - jnp.where(mask, jnp.float32(old_logprobs), 0.0)
-    shares = moved * jnp.sum(moved, axis=1, keepdims=True)
+    if segment_ids is None:
+        totals = jnp.sum(moved, axis=1, keepdims=True)
+    else:
+        totals = segment_totals(moved, segment_ids)
+    shares = moved * totals
     return jnp.where(mask, reinforce(logprobs, advantages) + 0.5 * tau * shares, 0.0)
 
 

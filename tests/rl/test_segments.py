@@ -1,0 +1,58 @@
+"""Sums over segments against a loop, and losses of whole solutions that share a row."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vinejax.rl.losses import opmd
+from vinejax.rl.segments import count_segments, running_sums, segment_totals
+
+# The third row has a segment of one position, and ids in no order.
+IDS = np.array([[1, 1, 1, 2, 2, 3, 0, 0], [1] * 8, [4, 2, 2, 1, 1, 1, 1, 0], [0] * 8], np.int32)
+
+
+def runs(ids: np.ndarray) -> list[tuple[int, slice]]:
+    """The segments as (row, positions)."""
+    found = []
+    for b, row in enumerate(ids):
+        starts = [t for t in range(len(row)) if t == 0 or row[t] != row[t - 1]]
+        ends = [*starts[1:], len(row)]
+        found += [(b, slice(*pair)) for pair in zip(starts, ends, strict=True)]
+    return found
+
+
+def test_sums_equal_the_loop():
+    x = np.random.default_rng(0).normal(size=IDS.shape).astype(np.float32)
+    upto, onwards, totals = (np.zeros_like(x) for _ in range(3))
+    for b, at in runs(IDS):
+        upto[b, at] = np.cumsum(x[b, at])
+        onwards[b, at] = np.cumsum(x[b, at][::-1])[::-1]
+        totals[b, at] = x[b, at].sum()
+    np.testing.assert_allclose(running_sums(x, IDS), upto, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(running_sums(x, IDS, reverse=True), onwards, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(segment_totals(x, IDS), totals, rtol=1e-5, atol=1e-6)
+    assert segment_totals(jnp.ones(IDS.shape, jnp.int32), IDS).dtype == jnp.int32
+
+
+def test_the_gradient_of_a_total_reaches_its_segment_alone():
+    x = jnp.zeros(IDS.shape)
+    found = jax.grad(lambda x: segment_totals(x, IDS)[0, 3])(x)
+    np.testing.assert_array_equal(found, (IDS == 2) & (np.arange(4) == 0)[:, None])
+
+
+def test_segments_are_counted_where_the_mask_selects_them():
+    mask = np.zeros(IDS.shape, bool)
+    assert count_segments(mask, IDS) == 0
+    mask[0, 1:3] = mask[0, 5] = mask[1, 4:] = mask[2, 2] = mask[2, 4:6] = True
+    assert count_segments(mask, IDS) == 5
+
+
+def test_opmd_of_solutions_that_share_rows():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(-1, 0.5, (3, 4, 6)).astype(np.float32)  # one solution per row
+    mask = np.arange(6) < np.array([6, 1, 0, 4])[:, None]
+    expected = opmd(*rows, mask, 0.7)
+    shared = (x.reshape(2, 12) for x in (*rows, mask))
+    segment_ids = np.repeat([[1, 2], [1, 2]], 6, axis=1)
+    found = opmd(*shared, 0.7, segment_ids=segment_ids)
+    np.testing.assert_allclose(np.asarray(found).reshape(4, 6), expected, rtol=1e-5, atol=1e-6)
