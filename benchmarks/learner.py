@@ -1,8 +1,9 @@
-"""Memory and speed of the learner's programs: log-probabilities in chunks, and from all logits.
+"""Memory and speed of the learner's programs: chunks of log-probabilities, and packed rows.
 
     python benchmarks/learner.py                             # memory, by the compiler for CPUs
     python benchmarks/learner.py --topology=v5p:2x2x1        # for one TPU chip, which needs libtpu
     python benchmarks/learner.py --vocab=8192 --length=256 --repeats=5       # and tokens per second
+    python benchmarks/learner.py --packing --model=tiny --vocab=512 --repeats=5      # packed rows
 
 `score` is the forward pass that gives old and reference log-probabilities, `train_step` an update
 on one microbatch with AdamW. Memory is what the compiler plans: arguments (weights, batch, the
@@ -11,6 +12,10 @@ it, so the model may be larger than the machine. With --repeats both programs al
 weights and tokens.
 
 `all logits` is the plain way: an array [B, T, V] of float32 and its softmax, in the same programs.
+
+With --packing, episodes of unequal lengths are scored and learned from, in rows of their own and in
+packed rows, by turns in one process. Lengths are those of model solutions to GSM8K
+(gsm8k_lengths.json) and lognormal ones.
 """
 
 import argparse
@@ -25,6 +30,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import packed_rows
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -45,6 +51,7 @@ MIB = 2**20
 TEMPERATURE = 0.6
 OPTIMIZER = make_optimizer(OptimizerConfig(), 1000)
 MODELS: dict[str, dict[str, Any]] = {
+    "tiny": {"num_layers": 3, "width": 64, "num_heads": 4, "num_kv_heads": 2, "ffn": 192},
     "narrow": {"num_layers": 2, "width": 256, "num_heads": 4, "num_kv_heads": 2, "ffn": 1024},
     # The sizes of Qwen2.5-0.5B, whose output matrix is the embedding.
     "0.5b": {"num_layers": 24, "width": 896, "num_heads": 14, "num_kv_heads": 2, "ffn": 4864},
@@ -163,7 +170,7 @@ def make_case(options: argparse.Namespace, way: str, mesh: Mesh) -> Case:
     sizes = MODELS[options.model]
     cfg = DecoderConfig(
         vocab_size=options.vocab,
-        head_dim=64,
+        head_dim=min(64, sizes["width"] // sizes["num_heads"]),
         context=options.length,
         tied_head=options.model in TIED,
         **sizes,
@@ -203,6 +210,28 @@ def table_row(row: dict[str, Any]) -> str:
     return f"{start} {sizes} | {speed} |"
 
 
+def compare_memory(options: argparse.Namespace, mesh: Mesh) -> list[dict[str, Any]]:
+    """Prints the table of memory for all programs and ways."""
+    print(HEAD)
+    rows = []
+    for program in options.programs:
+        for way in WAYS:
+            found = measure(make_case(options, way, mesh), program, options.repeats)
+            rows.append({"program": program, "way": way, **found})
+            print(table_row(rows[-1]), flush=True)
+    return rows
+
+
+def compare_packing(options: argparse.Namespace, mesh: Mesh) -> list[dict[str, Any]]:
+    """Prints the table of packed rows."""
+
+    def model(length: int) -> Decoder:
+        options.length = length
+        return make_case(options, "chunks", mesh).model
+
+    return packed_rows.compare(model, options)
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Memory and speed of the learner's programs.")
     parser.add_argument("--model", choices=MODELS, default="narrow")
@@ -213,18 +242,19 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--topology", default="", help="a TPU slice: compile for one of its chips")
     parser.add_argument("--repeats", type=int, default=0, help="timed calls; 0: memory alone")
+    parser.add_argument("--packing", action="store_true", help="packed rows against single ones")
+    names = tuple(packed_rows.LENGTHS)
+    parser.add_argument("--lengths", nargs="+", choices=names, default=names, help="of --packing")
+    parser.add_argument("--episodes", type=int, default=512, help="of an iteration, of --packing")
+    parser.add_argument("--timed", type=int, default=64, help="episodes of these that are timed")
+    parser.add_argument("--minibatch", type=int, default=64, help="of --packing")
+    parser.add_argument("--microbatch", type=int, default=4, help="rows of a pass of --packing")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     if options.topology:
         os.environ |= ENVIRONMENT
     mesh = mesh_over((1, 1, 1), devices_of(options.topology))
-    rows = []
-    print(HEAD)
-    for program in options.programs:
-        for way in WAYS:
-            found = measure(make_case(options, way, mesh), program, options.repeats)
-            rows.append({"program": program, "way": way, **found})
-            print(table_row(rows[-1]), flush=True)
+    rows = compare_packing(options, mesh) if options.packing else compare_memory(options, mesh)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 

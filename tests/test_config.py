@@ -236,6 +236,7 @@ def test_every_number_and_choice_is_checked():
         "values.dedup",
         "values.reuse",
         "ppo.shift_mean",
+        "ppo.packing",
         "reward.truncated",
         "data.task",
         "sample.stop",

@@ -43,6 +43,7 @@ from vinejax.learner.batch import (
 )
 from vinejax.learner.credit import Credit, assign_credit
 from vinejax.learner.optimizer import learning_rate, make_optimizer
+from vinejax.learner.packing import passes_for
 from vinejax.learner.policy import PolicyObjective, policy_objective
 from vinejax.learner.score import scores_of, with_logprobs
 from vinejax.learner.update import Objective, Update, fresh_state, update_step
@@ -121,7 +122,8 @@ def sample_solutions(
 
 def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> Rollout:
     """The episodes as a batch, with log-probabilities and the values of a critic or tracker."""
-    session, size = it.session, it.cfg.ppo.pass_rows
+    session = it.session
+    passes = passes_for(it.cfg, it.cfg.ppo.minibatch, session.mesh)
     batch = collate(episodes, rows=it.num_minibatches(episodes) * it.minibatch_rows(episodes))
     key, critic = str(batch.tokens.shape), None
     if state.critic is not None:
@@ -137,11 +139,11 @@ def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> R
             batch,
             episodes,
             it.cfg.sample.temperature,
-            size,
+            passes,
         )
         found = {"old_logprobs": scored.old_logprobs, "ref_logprobs": scored.ref_logprobs}
         if critic is not None:
-            found["values"] = critic_values(session.model, critic, batch, size)
+            found["values"] = critic_values(session.model, critic, batch, passes)
         return found
 
     found = session.journal.once("scores", key, scores)
@@ -190,12 +192,12 @@ def update_on(
     watch = Watch()
     for minibatch, goal in itertools.islice(stream, it.left.updates):
         if critic is not None:
-            critic, update = update_step(
-                value_objective, value_optimizer, critic, (minibatch, goal)
-            )
+            packed = value_objective.pack((minibatch, goal))
+            critic, update = update_step(value_objective, value_optimizer, critic, packed)
             value_updates.append(update)
         if critic is None or it.number >= cfg.critic.warmup_iterations:
-            policy, update = update_step(objective, optimizer, policy, minibatch)
+            packed = objective.pack(minibatch)
+            policy, update = update_step(objective, optimizer, policy, packed)
             updates.append(update)
         watch.look([made[-1].accepted for made in (updates, value_updates) if made])
     updates, value_updates = jax.device_get((updates, value_updates))
@@ -258,9 +260,11 @@ def dpo_positive(it: Iteration, state: RunState) -> RunState:
     it.metrics["dpo/pairs"] = len(pairs)
     if not pairs:
         return state
+    size, packed = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
     objective = PairObjective(
         model=session.model,
-        microbatch=cfg.ppo.microbatch,
+        microbatch=size,
+        packed=packed,
         temperature=cfg.sample.temperature,
         beta=cfg.dpo.beta,
         penalty=cfg.dpo.penalty,
@@ -278,12 +282,12 @@ def _pair_batches(it: Iteration, pairs: list[Pair]) -> Iterator[Batch]:
     cfg, session = it.cfg, it.session
     reference = session.load_reference()
     longest = max(len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in pairs)
-    temperature, size = cfg.sample.temperature, cfg.ppo.pass_rows
+    passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
     for epoch in range(cfg.dpo.epochs):
         for part in shuffled(pairs, cfg.ppo.minibatch, cfg.seed, it.number, epoch):
             batch = collate_pairs(part, cfg.ppo.minibatch, longest)
-            scores = scores_of(session.model, reference, batch, temperature, size)
-            yield batch._replace(ref_logprobs=scores)
+            parts = (session.model, reference, batch, cfg.sample.temperature, passes)
+            yield batch._replace(ref_logprobs=scores_of(*parts))
 
 
 def supervised(it: Iteration, state: RunState) -> RunState:
@@ -315,7 +319,7 @@ def _train(
     batch, watch = None, Watch()
     with it.log.stage("train"):
         for batch in itertools.islice(batches, it.left.updates):
-            policy, update = update_step(objective, optimizer, policy, batch)
+            policy, update = update_step(objective, optimizer, policy, objective.pack(batch))
             updates.append(update)
             it.log.progress(len(updates), total)
             watch.look(update.accepted)

@@ -138,7 +138,9 @@ class PPOConfig:
     clip_high: Positive | None = None  # the upper clip; None: the method's, mostly `clip`
     epochs: Count = 2
     minibatch: Count = 64  # solutions from the prompt per optimizer update
-    microbatch: Count | None = None  # episodes per forward and backward pass; None: the minibatch
+    # Rows of a forward and backward pass; None: the minibatch, or a part of it if `packing`.
+    microbatch: Count | None = None
+    packing: bool = True  # episodes share rows of the longest one's length where they fit
     gamma: ZeroToOne = 1.0
     # What advantages are whitened over; 'method': the method's own; VinePPO's code: 'minibatch'.
     whiten: Literal["method", "iteration", "minibatch", "none"] = "method"
@@ -149,7 +151,7 @@ class PPOConfig:
 
     @property
     def pass_rows(self) -> int:
-        """Episodes of one forward and backward pass, over all devices."""
+        """Rows of a pass over all devices if rows are not packed."""
         return self.microbatch or self.minibatch
 
 

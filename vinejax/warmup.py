@@ -19,6 +19,7 @@ from vinejax.errors import DataError
 from vinejax.learner.batch import collate
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.packing import passes_for
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.hf.tensors import INDEX, SINGLE
@@ -128,7 +129,8 @@ def batches_of(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
 
 def sft_objective(model: Decoder, cfg: Config) -> Likelihood:
     """The likelihood that `sft.reduction` names."""
-    return Likelihood(model=model, microbatch=cfg.ppo.microbatch, reduction=cfg.sft.reduction)
+    size, packed = passes_for(cfg, cfg.sft.batch, model.mesh)
+    return Likelihood(model=model, microbatch=size, packed=packed, reduction=cfg.sft.reduction)
 
 
 def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
@@ -150,7 +152,7 @@ def train_supervised(
     state = fresh_state(params, optimizer, mesh)
     with log.stage("sft"):
         for step, batch in enumerate(batches_of(examples, cfg), start=1):
-            state, update = update_step(objective, optimizer, state, batch)
+            state, update = update_step(objective, optimizer, state, objective.pack(batch))
             log.progress(step, cfg.sft.steps)
             if step % LOG_EVERY == 0 or step == cfg.sft.steps:
                 log.metrics(0, step, "sft", {"sft/loss": update.sums})

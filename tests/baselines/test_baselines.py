@@ -19,6 +19,7 @@ from vinejax.budget import Spent, left, num_updates
 from vinejax.config import from_dict
 from vinejax.learner.batch import epochs_of
 from vinejax.learner.likelihood import Likelihood
+from vinejax.learner.packing import Passes
 from vinejax.learner.score import score, scores_of
 from vinejax.learner.update import gradients, update_step
 from vinejax.problems import chunks, draw, sample_with_spread
@@ -88,14 +89,14 @@ def test_the_critic_learns_the_returns():
     cfg = methods.config("ppo")
     batch, credit = methods.batch(), methods.credit(cfg, methods.values())
     model, state = cases.model(), state_of(methods.critic_params())
-    old = critic_values(model, state.params, batch, size=4)
+    old = critic_values(model, state.params, batch, Passes(4))
     assert credit.returns is not None
     mask = np.asarray(batch.mask)
     assert not np.asarray(old)[~mask].any()
     objective = CriticObjective(model=model, microbatch=4, clip=10.0)
     rows, errors = (batch, Targets(old, credit.returns)), []
     for _ in range(6):
-        before = critic_values(model, state.params, batch, size=4)
+        before = critic_values(model, state.params, batch, Passes(4))
         state, update = update_step(objective, SGD, state, rows)
         found = critic_metrics(jax.device_get([update]))
         returns = np.asarray(credit.returns)
@@ -184,7 +185,7 @@ def test_dpo_learns_to_order_its_pairs():
     reference = cases.params()
     batch = dpo_positive.collate_pairs(pairs, rows=12, longest=20)
     assert batch.tokens.shape == (12, 32)
-    batch = batch._replace(ref_logprobs=scores_of(model, reference, batch, 0.8, 4))
+    batch = batch._replace(ref_logprobs=scores_of(model, reference, batch, 0.8, Passes(4)))
     state, metrics = state_of(cases.params()), []
     objective = dpo_positive.PairObjective(
         model=model, microbatch=4, temperature=0.8, beta=cfg.dpo.beta, penalty=cfg.dpo.penalty

@@ -16,6 +16,7 @@ from vinejax.baselines import single_stream
 from vinejax.errors import ConfigError, WorkdirError
 from vinejax.learner.batch import Rollout, collate, step_layout
 from vinejax.learner.credit import assign_credit
+from vinejax.learner.packing import Passes
 from vinejax.learner.score import scores_of
 from vinejax.problems import draw
 from vinejax.rollout.engine import Engine
@@ -52,7 +53,7 @@ def sampled(names: str, rewards: list[float], seed: int, params: Any) -> Rollout
         response = rng.integers(3, cases.VOCAB, rng.integers(2, 13)).tolist()
         episodes.append(cases.episode(prompt, response, problem_id=problem.id, reward=reward))
     batch = collate(episodes, rows=4)
-    old = scores_of(cases.model(), params, batch, 0.8, 4)
+    old = scores_of(cases.model(), params, batch, 0.8, Passes(4))
     batch = batch._replace(old_logprobs=old)
     return Rollout(episodes, batch, step_layout(batch, episodes))
 

@@ -20,7 +20,7 @@ from vinejax.learner.credit import Credit, assign_credit
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.policy import policy_objective
 from vinejax.learner.score import score
-from vinejax.learner.update import gradients
+from vinejax.learner.update import Objective, gradients
 from vinejax.methods import METHODS
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import make_mesh, param_shardings
@@ -147,6 +147,22 @@ def gradient(
 ) -> Any:
     """The gradient of one minibatch, on one device or over a mesh; `model` with the weights of
     `cases.model()`."""
+    return gradient_and_sums(method, microbatch, mesh, model)[0]
+
+
+def gradient_and_sums(
+    method: str,
+    microbatch: int | None,
+    mesh: Mesh | None = None,
+    model: Decoder | None = None,
+    packed: bool = False,
+) -> tuple[Any, Any]:
+    """The gradient of `gradient` and the objective's sums; of packed rows, if so wanted."""
+
+    def result(objective: Objective, params: Any, rows: Any) -> tuple[Any, Any]:
+        rows = dataclasses.replace(objective, packed=packed).pack(rows)
+        return grads_of(objective, params, rows)
+
     model = dataclasses.replace(model or cases.model(), mesh=mesh)
 
     def place(params: Any) -> Any:
@@ -158,23 +174,23 @@ def gradient(
         assert given.returns is not None
         rows = (batch(), Targets(values() + 0.1, given.returns))
         objective = CriticObjective(model=model, microbatch=microbatch, clip=0.2)
-        return grads_of(objective, place(critic_params()), rows)[0]
+        return result(objective, place(critic_params()), rows)
     if method == "dpo_positive":
         pairs = pairs_of(batch())
         dpo = DPOConfig()
         objective = PairObjective(
             model=model, microbatch=microbatch, temperature=0.8, beta=dpo.beta, penalty=dpo.penalty
         )
-        return grads_of(objective, params, pairs)[0]
+        return result(objective, params, pairs)
     if method in ("restem", "sft"):
         reduction = "sequence" if method == "restem" else "token"
         objective = Likelihood(
             model=model, microbatch=microbatch, reduction=reduction, temperature=0.8
         )
-        return grads_of(objective, params, batch())[0]
+        return result(objective, params, batch())
     fields = {"opmd": {"tau": 0.1}} if method == "opmd" else {}
     cfg = config(method, ppo={"minibatch": 8, "microbatch": microbatch}, kl={"coef": 0.1}, **fields)
     rows = batch()._replace(advantages=credit(cfg, values()).advantages)
     # Its whitening is done: without it methods share a program.
     objective = dataclasses.replace(policy_objective(model, cfg), whiten="none")
-    return grads_of(objective, params, rows)[0]
+    return result(objective, params, rows)

@@ -13,6 +13,7 @@ from helpers import loop_cases as cases
 from helpers import rl_oracles as oracle
 
 from vinejax.learner.batch import collate, minibatches
+from vinejax.learner.packing import Passes
 from vinejax.learner.policy import PolicyObjective, clipped, opmd, reinforce
 from vinejax.learner.score import score, with_logprobs
 from vinejax.learner.update import Update, gradients, num_accepted, update_step
@@ -181,7 +182,7 @@ def test_ratio_is_1_and_kl_0_before_the_first_update(temperature):
     objective = dataclasses.replace(PLAIN, temperature=temperature)
     params, episodes = cases.params(), cases.random_episodes(LENGTHS * 2)
     batch = collate(episodes, rows=8)
-    batch = with_logprobs(cases.model(), params, params, batch, episodes, temperature, size=8)
+    batch = with_logprobs(cases.model(), params, params, batch, episodes, temperature, Passes(8))
     for minibatch in minibatches(batch, 8, seed=0, iteration=0, epoch=0):
         _, stats = grads_of(objective, params, minibatch)
         assert stats.tokens > 10 and stats.clipped == 0

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float
 
 from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.score import in_passes, shifted
 from vinejax.learner.update import Loss, Objective, Update, mean_norm, total_sums
 from vinejax.model.decoder import Decoder, Params
@@ -75,9 +76,9 @@ def _values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B
     return replicate(values, model.mesh)
 
 
-def critic_values(model: Decoder, critic: Params, batch: Batch, size: int) -> np.ndarray:
-    """f32[B, T] V before each response token, 0 elsewhere; computed for `size` rows at a time."""
-    return in_passes(lambda rows: _values(model, critic, rows), batch, size)
+def critic_values(model: Decoder, critic: Params, batch: Batch, passes: Passes) -> np.ndarray:
+    """f32[B, T] V before each response token, 0 elsewhere."""
+    return in_passes(functools.partial(_values, model, critic), batch, passes, model.mesh)
 
 
 def make_critic_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
@@ -123,7 +124,8 @@ class CriticObjective(Objective):
 
 def critic_objective(model: Decoder, cfg: Config) -> CriticObjective:
     """The objective of PPO's critic by the settings of `cfg`."""
-    return CriticObjective(model=model, microbatch=cfg.ppo.pass_rows, clip=cfg.critic.clip)
+    size, packed = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
+    return CriticObjective(model=model, microbatch=size, packed=packed, clip=cfg.critic.clip)
 
 
 def critic_metrics(updates: list[Update]) -> dict[str, float]:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from vinejax.learner.likelihood import Likelihood
+from vinejax.learner.packing import passes_for
 from vinejax.learner.update import update_step
 from vinejax.model.decoder import Decoder, Params
 from vinejax.runtime.stopping import Watch
@@ -45,9 +46,11 @@ def climb(
     last. Source: restem_trainer.py:353-433 of VinePPO's code, which trains to the end and evaluates
     the checkpoints afterwards, with the same result.
     """
+    size, packed = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
     objective = Likelihood(
         model=model,
-        microbatch=cfg.ppo.microbatch,
+        microbatch=size,
+        packed=packed,
         reduction="sequence",
         temperature=cfg.sample.temperature,
     )
@@ -58,7 +61,7 @@ def climb(
     watch = Watch()
     following = next(batches, None)
     while following is not None and not is_over:
-        state, update = update_step(objective, optimizer, state, following)
+        state, update = update_step(objective, optimizer, state, objective.pack(following))
         losses.append(float(update.sums))
         watch.look()
         following = next(batches, None)

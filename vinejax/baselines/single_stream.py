@@ -16,6 +16,7 @@ import numpy as np
 from vinejax.errors import ConfigError
 from vinejax.learner.batch import Rollout, collate
 from vinejax.learner.credit import solution_rewards
+from vinejax.learner.packing import passes_for
 from vinejax.learner.score import scores_of
 from vinejax.model.decoder import Decoder, Params
 from vinejax.problems import chunks
@@ -152,7 +153,8 @@ def drift_since(
         return drift
     last = [_last_response(tracker, int(places[i]), rollout.episodes[i]) for i in known]
     batch = collate(last, cfg.ppo.minibatch, rollout.batch.tokens.shape[1])
-    now = scores_of(model, params, batch, cfg.sample.temperature, cfg.ppo.pass_rows)
+    passes = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
+    now = scores_of(model, params, batch, cfg.sample.temperature, passes)
     then = np.zeros_like(now)
     for row, episode in enumerate(last):
         then[row, len(episode.prompt) : len(episode.tokens)] = episode.logprobs

@@ -29,6 +29,7 @@ from vinejax.bench.truth import choose_states, positions_of_states, true_returns
 from vinejax.bench.values import ValueScores, truth_of, value_scores
 from vinejax.errors import ConfigError
 from vinejax.learner.batch import collate
+from vinejax.learner.packing import passes_for
 from vinejax.problems import draw
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.distributed import barrier, is_writer
@@ -226,8 +227,9 @@ def critic_after(fixed: Fixed, cfg: Config, choices: Sequence[Choice]) -> list[n
         for choice in choices
         for step in choice.steps
     ]
-    size = cfg.ppo.pass_rows
-    values = critic_values(fixed.session.model, fixed.critic, collate(rows, size), size)
+    passes = passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh)
+    batch = collate(rows, cfg.ppo.minibatch)
+    values = critic_values(fixed.session.model, fixed.critic, batch, passes)
     found = iter([values[i, len(row.tokens) - 1] for i, row in enumerate(rows)])
     return [np.array([next(found) for _ in choice.steps], np.float64) for choice in choices]
 

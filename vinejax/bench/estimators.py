@@ -17,6 +17,7 @@ from vinejax.checks import check_config
 from vinejax.errors import ConfigError, nearest_hint
 from vinejax.learner.batch import Rollout, step_layout
 from vinejax.learner.credit import assign_credit, group_numbers, solution_rewards
+from vinejax.learner.packing import passes_for
 from vinejax.methods import METHODS, find_method
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
@@ -155,7 +156,8 @@ def estimate(
         rows = fill_values(*fixed.sampling, episodes, cfg, repeat)
     elif method.values == "critic":
         assert fixed.critic is not None
-        critic = critic_values(session.model, fixed.critic, batch, cfg.ppo.pass_rows)
+        passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
+        critic = critic_values(session.model, fixed.critic, batch, passes)
     seconds = time.perf_counter() - start
     rollout = Rollout(rows, batch, step_layout(batch, rows), critic)
     credit = assign_credit(rollout, cfg, "none")

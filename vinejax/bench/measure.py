@@ -15,6 +15,7 @@ from vinejax.bench.estimators import EXACT, Estimate, Fixed, estimate, reads_log
 from vinejax.bench.gradients import Measured, inner_products, policy_gradients
 from vinejax.bench.reference import Reference
 from vinejax.learner.batch import collate
+from vinejax.learner.packing import passes_for
 from vinejax.learner.score import with_logprobs
 from vinejax.model.decoder import Params
 from vinejax.rollout.trajectories import sample_episodes
@@ -103,7 +104,7 @@ def _scored(fixed: Fixed, cfg: Config, episodes: list[Episode], batch: Batch) ->
         batch,
         episodes,
         cfg.sample.temperature,
-        cfg.ppo.pass_rows,
+        passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh),
     )
 
 

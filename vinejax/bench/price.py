@@ -21,6 +21,7 @@ from vinejax.baselines.critic import (
 from vinejax.bench.estimators import Fixed
 from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.packing import passes_for
 from vinejax.learner.policy import policy_objective
 from vinejax.learner.score import with_logprobs
 from vinejax.learner.update import Objective, fresh_state, update_step
@@ -59,7 +60,7 @@ def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> floa
             collate(episodes, rows=cfg.ppo.minibatch),
             episodes,
             cfg.sample.temperature,
-            cfg.ppo.pass_rows,
+            passes_for(cfg, cfg.ppo.minibatch, session.mesh),
         )
 
     optimizer = make_optimizer(cfg.optimizer, 1)
@@ -77,7 +78,8 @@ def critic_training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) 
     """
     assert fixed.critic is not None
     session, batch = fixed.session, collate(episodes, rows=cfg.ppo.minibatch)
-    values = critic_values(session.model, fixed.critic, batch, cfg.ppo.pass_rows)
+    passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
+    values = critic_values(session.model, fixed.critic, batch, passes)
     optimizer = make_critic_optimizer(cfg, 1)
     objective = critic_objective(session.model, cfg)
     targets = Targets(values, values)
@@ -103,7 +105,7 @@ def _median_seconds(
         rows = make_rows()
         for epoch in range(cfg.ppo.epochs):
             for minibatch in minibatches(rows, cfg.ppo.minibatch, cfg.seed, 0, epoch):
-                state, _ = update_step(objective, optimizer, state, minibatch)
+                state, _ = update_step(objective, optimizer, state, objective.pack(minibatch))
         jax.block_until_ready(state)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[1:])

@@ -142,6 +142,13 @@ def slices(rows: Rows, size: int) -> Iterator[Rows]:
         yield jax.tree.map(lambda x, i=start: x[i : i + size], rows)
 
 
+def strided(rows: Rows, size: int) -> Iterator[Rows]:
+    """Arrays [B, ...] in n parts of `size` rows: the j-th has rows j, j + n, j + 2n, ..."""
+    count = jax.tree.leaves(rows)[0].shape[0] // size
+    for j in range(count):
+        yield jax.tree.map(lambda x, j=j: x[j::count], rows)
+
+
 def minibatches(rows: Rows, size: int, seed: int, iteration: int, epoch: int) -> Iterator[Rows]:
     """One epoch of shuffled minibatches; the order depends on (seed, iteration, epoch) only."""
     rng = host_rng(seed, iteration, "minibatches", epoch)

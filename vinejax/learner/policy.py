@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from vinejax.learner.packing import passes_for
 from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import Loss, Objective
 from vinejax.methods import find_method, function_of, policy_reduction
@@ -130,9 +131,11 @@ def policy_objective(model: Decoder, cfg: Config) -> PolicyObjective:
     method, ppo = find_method(cfg.method), cfg.ppo
     high = ppo.clip_high or method.clip_high or ppo.clip
     loss = function_of(method.loss)
+    passes = passes_for(cfg, ppo.minibatch, model.mesh)
     return PolicyObjective(
         model=model,
-        microbatch=ppo.pass_rows,
+        microbatch=passes.rows,
+        packed=passes.packed,
         temperature=cfg.sample.temperature,
         loss=loss,
         reduction=policy_reduction(cfg),

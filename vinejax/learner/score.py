@@ -10,11 +10,13 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from vinejax.learner.batch import slices
+from vinejax.learner.batch import strided
+from vinejax.learner.packing import Passes, pack_rows
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.sharding import replicate
+from vinejax.model.sharding import num_shards, replicate
 from vinejax.runtime.stopping import Watch
 from vinejax.types import Batch, Episode
 
@@ -50,22 +52,30 @@ def score(model: Decoder, params: Params, batch: Batch, temperature: float) -> F
 
 
 def scores_of(
-    model: Decoder, params: Params, batch: Batch, temperature: float, size: int
+    model: Decoder, params: Params, batch: Batch, temperature: float, passes: Passes
 ) -> np.ndarray:
-    """f32[B, T] on the host: `score` of the whole batch, `size` rows at a time."""
-    return in_passes(lambda rows: score(model, params, rows, temperature), batch, size)
+    """f32[B, T] on the host: `score` of the whole batch."""
+    program = functools.partial(score, model, params, temperature=temperature)
+    return in_passes(program, batch, passes, model.mesh)
 
 
-def in_passes(program: Callable[[Batch], jax.Array], batch: Batch, size: int) -> np.ndarray:
-    """[B, ...] on the host: the program's result for all rows, computed for `size` at a time.
+def in_passes(
+    program: Callable[[Batch], jax.Array], batch: Batch, passes: Passes, mesh: Mesh | None
+) -> np.ndarray:
+    """f32[B, T] on the host: the program's result for all rows, one pass after the other.
 
-    Looks for a request to stop after each pass is started.
+    B is a multiple of a pass's rows. Looks for a request to stop after each pass is started.
     """
+    packing, rows, count = None, batch, batch.tokens.shape[0]
+    if passes.packed:
+        packing = pack_rows(batch.segment_ids, passes.rows, 1 if mesh is None else num_shards(mesh))
+        rows = packing.pack(batch)
     parts, watch = [], Watch()
-    for rows in slices(batch, size):
-        parts.append(program(rows))
+    for part in strided(rows, passes.rows):
+        parts.append(program(part))
         watch.look(parts[-1])
-    return np.concatenate(jax.device_get(parts))
+    found = np.stack(jax.device_get(parts), axis=1).reshape(-1, batch.tokens.shape[1])
+    return found if packing is None else packing.put_back(found, count)
 
 
 def with_logprobs(
@@ -75,18 +85,18 @@ def with_logprobs(
     batch: Batch,
     episodes: list[Episode],
     temperature: float,
-    size: int,
+    passes: Passes,
 ) -> Batch:
     """The batch with log-probabilities by the policy that sampled it and by the reference model.
 
     The policy's come from the engine's prefill of the episodes if it gave them (`Episode.scored`),
-    which saves a forward pass, otherwise from `score`, `size` rows at a time.
+    which saves a forward pass, otherwise from `score`.
     """
     if all(episode.scored is not None for episode in episodes):
         old = np.zeros(batch.tokens.shape, np.float32)
         for row, episode in enumerate(episodes):
             old[row, len(episode.prompt) : len(episode.tokens)] = episode.scored
     else:
-        old = scores_of(model, params, batch, temperature, size)
-    ref = scores_of(model, reference, batch, temperature, size)
+        old = scores_of(model, params, batch, temperature, passes)
+    ref = scores_of(model, reference, batch, temperature, passes)
     return batch._replace(old_logprobs=old, ref_logprobs=ref)

@@ -20,9 +20,17 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float
 
+from vinejax.learner.packing import pack_rows
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.sharding import ROWS, as_params, constrain, param_shardings, replicate
-from vinejax.types import TrainState
+from vinejax.model.sharding import (
+    ROWS,
+    as_params,
+    constrain,
+    num_shards,
+    param_shardings,
+    replicate,
+)
+from vinejax.types import Batch, TrainState
 
 # (params, a microbatch of rows) -> (their part of the minibatch's loss, sums to be reported)
 Loss = Callable[[Params, Any], tuple[jax.Array, Any]]
@@ -34,6 +42,7 @@ class Objective(abc.ABC):
 
     model: Decoder
     microbatch: int | None = None  # rows per forward and backward pass; None: the whole minibatch
+    packed: bool = False  # whether several episodes share a row: see `pack`
 
     @abc.abstractmethod
     def loss_over(self, rows: Any) -> tuple[Any, Loss]:
@@ -41,6 +50,24 @@ class Objective(abc.ABC):
 
         Whatever depends on the whole minibatch, such as the number of its tokens, is computed here.
         """
+
+    def pack(self, rows: Any) -> Any:
+        """A minibatch, on the host, as `update_step` takes it: in packed rows if `packed`.
+
+        `rows` is a batch, or a tuple of a batch and more arrays [B, T]. Shapes stay as they are: if
+        a pass has all rows, packing would save nothing and is left out.
+        """
+        batch = _batch_of(rows)
+        total = batch.tokens.shape[0]
+        size = self.microbatch or total
+        if not self.packed or size == total:
+            return rows
+        mesh = self.model.mesh
+        shards = 1 if mesh is None else num_shards(mesh)
+        packing = pack_rows(batch.segment_ids, size, shards, total)
+        if isinstance(rows, Batch):
+            return packing.pack(batch)
+        return packing.pack(batch), *jax.tree.map(packing.move, rows[1:])
 
     def cast(self, params: Params) -> Params:
         """The weights in the form that all passes over microbatches use: see `Decoder.ready`."""
@@ -91,8 +118,12 @@ def num_accepted(updates: Sequence[Update]) -> int:
 
 
 def gradients(objective: Objective, params: Params, rows: Any) -> tuple[Params, Any]:
-    """(gradient, sums) of the objective over a minibatch, `microbatch` rows at a time."""
+    """(gradient, sums) of the objective over a minibatch, `microbatch` rows at a time.
+
+    Microbatches without a token cost nothing: after packing, these are the last ones.
+    """
     mesh = objective.model.mesh
+    has_tokens = (_batch_of(rows).segment_ids > 0).any(axis=1)
     rows, loss = objective.loss_over(rows)
     weights = objective.cast(params)
 
@@ -100,16 +131,29 @@ def gradients(objective: Objective, params: Params, rows: Any) -> tuple[Params, 
         (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(weights, micro)
         return as_params(grads, mesh), sums
 
-    def add(total: tuple[Params, Any], micro: Any) -> tuple[tuple[Params, Any], None]:
+    def add(total: tuple[Params, Any], micro: Any) -> tuple[Params, Any]:
         grads, sums = jax.tree.map(lambda x, y: x + y.astype(x.dtype), total, part(micro))
-        return (as_params(grads, mesh), sums), None
+        return as_params(grads, mesh), sums
+
+    def add_if_used(
+        total: tuple[Params, Any], one: tuple[Any, jax.Array]
+    ) -> tuple[tuple[Params, Any], None]:
+        micro, is_used = one
+        return lax.cond(is_used, add, lambda total, _: total, total, micro), None
 
     size = objective.microbatch or jax.tree.leaves(rows)[0].shape[0]
     micros = jax.tree.map(lambda x: _strided(x, size, mesh), rows)
     _, sums = jax.eval_shape(part, jax.tree.map(lambda x: x[0], micros))
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (params, sums))
-    grads, sums = lax.scan(add, (as_params(zero[0], mesh), zero[1]), micros)[0]
+    is_used = _strided(has_tokens, size, mesh).any(axis=1)
+    total = as_params(zero[0], mesh), zero[1]
+    (grads, sums), _ = lax.scan(add_if_used, total, (micros, is_used))
     return grads, replicate(sums, mesh)
+
+
+def _batch_of(rows: Any) -> Batch:
+    """The batch of a minibatch, which may come with other arrays over its rows."""
+    return rows if isinstance(rows, Batch) else rows[0]
 
 
 def _strided(x: jax.Array, size: int, mesh: Mesh | None) -> jax.Array:

@@ -10,6 +10,7 @@ from etils import epath
 from jax.sharding import AbstractMesh
 
 from vinejax.errors import ConfigError
+from vinejax.learner.packing import passes_for
 from vinejax.model.config import DecoderConfig, compute_as_set
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import read_architecture
@@ -56,7 +57,7 @@ class Case:
     @property
     def pass_rows(self) -> int:
         """Sequences of one pass of an update, over all shards."""
-        return self.cfg.ppo.pass_rows
+        return passes_for(self.cfg, self.cfg.ppo.minibatch, self.mesh).rows
 
     @property
     def platform(self) -> str:

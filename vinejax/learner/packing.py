@@ -1,0 +1,142 @@
+"""Packing: several episodes share a row, so that a pass computes few tokens of padding.
+
+On the host a row is one episode, or one pair: credit, minibatches, metrics and the journal count
+these. A batch is packed where it enters a compiled program, and results per token are put back into
+the batch's own rows. Segment ids and positions keep the episodes of a row apart. Packing depends on
+the batch alone, so that a run that is resumed repeats it.
+
+Programs keep their shapes: rows of the batch's length, in passes of as many rows as without
+packing. There are fewer passes (scoring), or those at the end are empty and `update.gradients`
+skips them. The length is the bucket of the longest episode, so that it always has room.
+"""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh
+
+from vinejax.model.sharding import num_shards
+from vinejax.settings import Config
+from vinejax.types import Array, Batch
+
+# Without `ppo.microbatch` a batch is divided into at most so many passes. More of them leave fewer
+# rows of the last one empty, and each has to keep the device busy.
+MOST_PASSES = 16
+
+
+class Passes(NamedTuple):
+    """How the rows of a batch go through a model."""
+
+    rows: int  # of one pass, over all devices
+    packed: bool = False
+
+
+def passes_for(cfg: Config, rows: int, mesh: Mesh | AbstractMesh | None) -> Passes:
+    """The passes over a batch of `rows` rows, which data x fsdp divides.
+
+    A pass has `ppo.microbatch` rows. Without one it has all rows or, if they are packed, the fewest
+    that divide them into at most `MOST_PASSES` equal passes, split evenly over data x fsdp.
+    """
+    ppo = cfg.ppo
+    if ppo.microbatch is not None or not ppo.packing:
+        return Passes(ppo.microbatch or rows, ppo.packing)
+    shards = 1 if mesh is None else num_shards(mesh)
+    sizes = (n for n in range(shards, rows, shards) if rows % n == 0 and rows <= MOST_PASSES * n)
+    return Passes(next(sizes, rows), True)
+
+
+class Packing(NamedTuple):
+    """Where the tokens of a batch's rows lie in packed rows.
+
+    The j-th of n passes has the packed rows j, j + n, j + 2n, ..., as in `update.gradients`.
+    """
+
+    before: np.ndarray  # i64[tokens] place of each token in the batch's rows, flattened
+    after: np.ndarray  # i64[tokens] its place in the packed rows, flattened
+    segment_ids: np.ndarray  # i32[packed rows, T]
+    num_passes: int  # that have tokens
+
+    def pack(self, rows: Batch) -> Batch:
+        """The batch in packed rows."""
+        packed = jax.tree.map(self.move, rows)
+        return packed._replace(segment_ids=self.segment_ids)
+
+    def move(self, x: Array) -> np.ndarray:
+        """An array [B, T] in packed rows, 0 where no token is."""
+        packed = np.zeros(self.segment_ids.size, x.dtype)
+        packed[self.after] = np.asarray(x).reshape(-1)[self.before]
+        return packed.reshape(self.segment_ids.shape)
+
+    def put_back(self, x: np.ndarray, rows: int) -> np.ndarray:
+        """An array over packed rows as one over the `rows` rows of the batch, 0 off its tokens."""
+        length = self.segment_ids.shape[1]
+        found = np.zeros(rows * length, x.dtype)
+        found[self.before] = x.reshape(-1)[self.after]
+        return found.reshape(rows, length)
+
+
+def pack_rows(segment_ids: Array, size: int, shards: int = 1, total: int | None = None) -> Packing:
+    """Packs the rows of a batch, each as a whole: its segments stay together and in their order.
+
+    Args:
+      segment_ids: i32[B, T], 1, 2, ... in each row and 0 at padding.
+      size: rows of a pass.
+      shards: parts that the rows of a pass are split into; they share the packed rows evenly.
+      total: rows of the result, a multiple of `size`; None: as few as needed.
+    """
+    segment_ids = np.asarray(segment_ids)
+    is_token = segment_ids > 0
+    lengths = is_token.sum(axis=1)
+    filled, starts = first_fit(lengths, segment_ids.shape[1])
+    needed = max(-(-int(filled.max(initial=-1) + 1) // size), 1)
+    places = _places(needed, size, shards, (total or needed * size) // size)
+    # A token's place in its row, and from there in the packed one.
+    row, _ = np.nonzero(is_token)
+    before = np.flatnonzero(is_token)
+    within = np.arange(before.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    after = places[filled[row]] * segment_ids.shape[1] + starts[row] + within
+    ids = np.zeros((total or needed * size, segment_ids.shape[1]), np.int32)
+    ids.reshape(-1)[after] = (segment_ids + _ids_before(segment_ids, filled, starts))[is_token]
+    return Packing(before, after, ids, needed)
+
+
+def first_fit(lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """(i64[N] the bin of each item, i64[N] where in it the item begins): first fit decreasing.
+
+    The longest item first, each into the first bin that has room. It takes at most 11/9 of the
+    fewest bins, and 6/9 (Dósa, 2007). Equal items keep their order; empty ones are in bin 0.
+    """
+    bins, starts = np.zeros(lengths.size, np.int64), np.zeros(lengths.size, np.int64)
+    used = np.zeros(lengths.size, np.int64)
+    for item in np.argsort(-lengths, kind="stable"):
+        n = lengths[item]
+        if n == 0:
+            break
+        chosen = np.argmax(used + n <= room)
+        bins[item], starts[item] = chosen, used[chosen]
+        used[chosen] += n
+    return bins, starts
+
+
+def _places(passes: int, size: int, shards: int, total: int) -> np.ndarray:
+    """i64[passes * size] the packed row of each bin; bins are dealt to the passes and shards.
+
+    Of a pass's rows each shard has consecutive ones. `total` is the number of all passes.
+    """
+    bins = np.arange(passes * size)
+    turn = bins // passes  # of the pass that has the bin
+    slot = turn % shards * (size // shards) + turn // shards
+    return slot * total + bins % passes
+
+
+def _ids_before(segment_ids: np.ndarray, bins: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """i64[B, 1] the number of segments that lie before each row's own in its packed row."""
+    counts = segment_ids.max(axis=1)
+    order = np.lexsort((starts, bins))
+    running = np.cumsum(counts[order]) - counts[order]
+    is_first = np.diff(bins[order], prepend=-1) > 0
+    at_start = np.repeat(running[is_first], np.diff(np.flatnonzero(is_first), append=order.size))
+    before = np.empty(order.size, np.int64)
+    before[order] = running - at_start
+    return before[:, None]
