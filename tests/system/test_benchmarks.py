@@ -14,8 +14,10 @@ import pytest
 from helpers import vine_cases as vines
 from helpers.paths import REPO
 
+from vinejax.learner.packing import first_fit
 from vinejax.rollout.branches import Branch
 from vinejax.rollout.stats import EngineStats
+from vinejax.shapes import bucket
 
 BENCHMARKS = REPO / "benchmarks"
 # Prefixes of one padded length and few slots: few programs to compile.
@@ -240,6 +242,35 @@ def test_the_learner_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[1] for line in lines[2:]] == ["chunks", "all logits"]
     assert all(re.search(r" \| [\d,]+ \|$", line) for line in lines[2:])
+
+
+@pytest.mark.slow
+def test_packed_rows_are_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    bench = importlib.import_module("learner")
+    file = tmp_path / "rows.json"
+    sizes = ["--model=tiny", "--vocab=32", "--episodes=8", "--timed=4", "--minibatch=4"]
+    more = ["--microbatch=1", "--repeats=1", "--lengths", "GSM8K", "--programs", "score"]
+    bench.main(["--packing", *sizes, *more, f"--json={file}"])
+    (row,) = json.loads(file.read_text())
+    assert 0.5 < row["passes_filled"] <= row["rows_filled"] <= 1
+    assert row["packed"] > 0 and row["alone"] > 0
+
+
+@pytest.mark.parametrize("name", ["GSM8K", "lognormal"])
+def test_packed_rows_of_an_iteration_are_nearly_full(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Of 512 episodes, in rows as long as the bucket of the longest."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    bench = importlib.import_module("packed_rows")
+    times_fewer = []
+    for seed in range(4):
+        lengths = bench.LENGTHS[name](np.random.default_rng(seed), 512).sum(axis=1)
+        room = bucket(int(lengths.max()), least=32)
+        bins, _ = first_fit(lengths, room)
+        filled = lengths.sum() / ((bins.max() + 1) * room)
+        assert filled > 0.95
+        times_fewer.append(len(lengths) / (bins.max() + 1))
+    assert np.mean(times_fewer) > 2.5
 
 
 def test_step_credit_interpolates_uniform_errors(monkeypatch: pytest.MonkeyPatch):
