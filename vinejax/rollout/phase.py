@@ -4,9 +4,8 @@ While the devices decode a chunk, the host reads the trace of the chunk before i
 branches that have ended, and moves waiting loads into rows that have become free.
 """
 
-import itertools
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -19,9 +18,10 @@ from vinejax.rollout import decode
 from vinejax.rollout.arrays import empty_caches, put_on_shards
 from vinejax.rollout.assign import Load
 from vinejax.rollout.branches import Work
-from vinejax.rollout.decode import GOING, NOT_FINITE, DecodeConfig, Steps, Trace
+from vinejax.rollout.decode import GOING, NOT_FINITE, DecodeConfig, Trace
 from vinejax.rollout.split import Weights
 from vinejax.rollout.stats import EngineStats
+from vinejax.rollout.trace import EndedBranch, HostSteps, Traces
 from vinejax.rollout.window import Entering, Rows, copy_rows, prefill
 from vinejax.runtime.stopping import Watch
 from vinejax.shapes import bucket
@@ -98,8 +98,7 @@ class Phase:
         # The first chunk that can have served the row's current load.
         self._served_from = np.zeros(shape, np.int64)
         self._num_loaded = self._num_chunks = 0
-        self._tokens: dict[int, list[int]] = defaultdict(list)
-        self._logprobs: dict[int, list[float]] = defaultdict(list)
+        self._traces = Traces(len(loads) * config.sizes.slots)
         self._trunk_logprobs: list[tuple[int, jax.Array, int]] = []  # (trunk, batch, index in it)
 
     def run(self) -> Iterator[Drawn]:
@@ -257,12 +256,12 @@ class Phase:
         self._left = np.where(is_current, left.reshape(self._left.shape), self._left)
         slots = self._sizes.slots
         taken = []
-        for shard, order in enumerate(self._order):
+        for shard in range(len(self._order)):
             columns = slice(shard * slots, (shard + 1) * slots)
             busy, ended = steps.item[:, columns] >= 0, steps.ended[:, columns] != GOING
             taken.append(self._count(shard, busy, ended))
-            for slot in range(shard * slots, (shard + 1) * slots):
-                yield from self._ended(order, Steps(*(x[: taken[-1], slot] for x in steps)))
+        for ended in self._traces.add(HostSteps(*steps), np.repeat(taken, slots)):
+            yield self._drawn(self._order[ended.slot // slots][ended.item], ended)
         self._stats.decode_steps += max(taken)
         self._stats.host_s += time.perf_counter() - waited
 
@@ -280,21 +279,11 @@ class Phase:
         self._stats.queued_tokens += int(num_busy[queued].sum())
         return steps
 
-    def _ended(self, order: list[int], steps: Steps) -> Iterator[Drawn]:
-        """Adds one slot's steps to its branches, divided by item; yields branches that ended."""
-        item, token, logprob, ended = steps
-        cuts = [0, *(np.flatnonzero(np.diff(item)) + 1), len(item)]
-        for start, end in itertools.pairwise(cuts):
-            if start == end or item[start] < 0:
-                continue
-            i = order[item[start]]
-            self._tokens[i] += token[start:end].tolist()
-            self._logprobs[i] += logprob[start:end].tolist()
-            outcome = int(ended[end - 1])
-            if outcome == NOT_FINITE:
-                raise DivergedError(
-                    f"branch {i} on trunk {self._work.branches[i].trunk}: the logits of its token "
-                    f"{len(self._tokens[i])} are not finite; the weights have diverged"
-                )
-            if outcome != GOING:
-                yield Drawn(i, self._tokens.pop(i), self._logprobs.pop(i), outcome)
+    def _drawn(self, i: int, ended: EndedBranch) -> Drawn:
+        """Branch i, which has ended. Raises DivergedError if its logits were not finite."""
+        if ended.outcome == NOT_FINITE:
+            raise DivergedError(
+                f"branch {i} on trunk {self._work.branches[i].trunk}: the logits of its token "
+                f"{len(ended.tokens)} are not finite; the weights have diverged"
+            )
+        return Drawn(i, ended.tokens, ended.logprobs, ended.outcome)
