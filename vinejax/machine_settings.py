@@ -31,7 +31,7 @@ class DistributedConfig:
 
     port: Port = 8476  # port of the coordinator, where the platform does not fix it
     timeout_s: Count = 300  # to wait for all hosts at the start
-    heartbeat_s: Heartbeat = 20  # a host whose process sends none for so long ends the others
+    heartbeat_s: Heartbeat = 100  # a host whose process sends none for so long ends the others
     silence_s: Count = 600  # without a chunk, a minibatch or a new stage, which a line then says
 
 
