@@ -16,7 +16,8 @@ from vinejax.methods import find_method
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
-from vinejax.model.sharding import check_rows, make_mesh, num_shards
+from vinejax.model.sharding import check_rows, make_mesh, num_shards, platform_of
+from vinejax.rollout.cache import use_kernel
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.journaled import JournaledEngine
 from vinejax.runtime.devices import on_devices
@@ -95,6 +96,7 @@ class Session:
             self.mesh,
             slots=rollout.slots,
             memory_gib=rollout.memory_gib,
+            attention=rollout.attention,
         )
 
 
@@ -174,6 +176,7 @@ def load_start(
     if cfg.model.architecture:
         check_architecture(cfg.model.architecture, model)
     model = model.computing(cfg.model)
+    use_kernel(cfg.rollout.attention, platform_of(mesh), model.cfg.head_dim)  # or ConfigError
     return model, to_host(start) if cfg.offload.reference else start, tokenizer
 
 

@@ -74,6 +74,8 @@ class RolloutConfig:
     per_prompt: Count = 8  # solutions per problem
     slots: Count = 256  # branches decoded at once, over all devices
     memory_gib: Positive | None = None  # for keys and values per device; None: part of free memory
+    # Of decoding. kernel: for TPUs, reads only columns that are in use; auto: it where it can be.
+    attention: Literal["auto", "xla", "kernel"] = "auto"
 
 
 @dataclasses.dataclass(frozen=True)

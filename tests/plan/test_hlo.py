@@ -49,9 +49,15 @@ FileNames
   ROOT %more = pred[] get-tuple-element(%p), index=1
 }
 
+%turns (p: (s32[])) -> (s32[]) {
+  %fusion.2 = f32[8] fusion(%x), calls=%piece.0, backend_config={"estimated_cycles":"10"}
+}
+
 %steps (p: (s32[])) -> (s32[]) {
   %permute.1 = (f32[24,8]{1,0}, f32[24,8]{1,0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%x), channel_id=1, source_target_pairs={{0,4},{4,8}}
   %permute.2 = f32[24,8]{1,0} collective-permute-done(%permute.1)
+  %copy.2 = f32[512,1024]{0,1:T(8,128)S(1)} copy(%permute.2), backend_config={"estimated_cycles":"700"}
+  %while.3 = (s32[], bf16[8,128]{1,0}) while(%t), condition=%cond.1, body=%turns
 }
 
 ENTRY %main (a: bf16[1024,1024]) -> bf16[8,128] {
@@ -112,8 +118,14 @@ def test_totals_copies_and_kernels():
     totals = hlo.totals_by_kind(hlo.collectives(program))
     assert totals["all-gather"] == (31, 30 * 1536 + 64 * 16 * 2 * 3 / 4)
     assert totals["all-reduce"][0] == 31 and totals["reduce-scatter"][0] == 30
-    assert hlo.entry_copies(program, 2**20) == {"bf16[1024,1024]": 2**21}, "at entry, and large"
+    copies = {"bf16[1024,1024]": 2**21, "f32[512,1024]": 2**21}
+    assert hlo.large_copies(program, 2**20) == copies, "at entry and in a loop, the large ones"
+    assert hlo.large_copies(program, 2**11)["bf16[8,128]"] == 30 * 2**11, "in every turn of a loop"
     assert hlo.count_kernels(program) == 1
+
+
+def test_cycles_are_those_of_a_turn_of_the_loop_that_the_data_decides():
+    assert hlo.loop_cycles(hlo.parse_hlo(TPU)) == 700 + 30 * 10
 
 
 def test_a_count_that_the_compiler_gives():

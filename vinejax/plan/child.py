@@ -86,11 +86,12 @@ def memory_stats(compiled: Any) -> dict[str, int]:
 
 
 def program_facts(text: str | None) -> dict[str, Any]:
-    """Collectives, copies and kernels of a compiled program, from its text."""
+    """Collectives, copies, kernels and cycles of a compiled program, from its text."""
     program = hlo.parse_hlo(text)
     return {
         "collectives": [x._asdict() for x in hlo.collectives(program)],
-        "copies": hlo.entry_copies(program, LARGE),
+        "copies": hlo.large_copies(program, LARGE),
+        "loop_cycles": hlo.loop_cycles(program),
         "kernels": hlo.count_kernels(program),
     }
 

@@ -16,6 +16,7 @@ from vinejax.plan.case import Case
 from vinejax.plan.memory import FLOAT32, PlannedPhase
 from vinejax.rollout.arrays import cache_bytes
 from vinejax.rollout.assign import LONG_TAIL
+from vinejax.rollout.kernels import BLOCK
 
 # Products of a pass over a microbatch: one per weight forward, two backward. Those of the output
 # matrix are always computed once more, backward, instead of keeping the logits of all tokens.
@@ -92,8 +93,22 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
     return cost.plus(Cost(0, kv + memory.decode_copy_bytes(case)))
 
 
+def columns_read(phase: PlannedPhase) -> tuple[float, float]:
+    """Columns that a decode step reads of a row of the window, and of a slot.
+
+    The kernel reads blocks up to the last that is seen: half a block beyond it on average. Branches
+    are assumed to be read from half of the longest trunk on, and to have drawn as many tokens as
+    they have left on average, as with geometric lengths. XLA reads all.
+    """
+    sizes = phase.sizes
+    if not sizes.kernel:
+        return sizes.columns, sizes.width
+    row = min(phase.trunk_tokens / 2 + BLOCK / 2, sizes.columns)
+    return row, min(phase.tokens + BLOCK / 2, sizes.width)
+
+
 def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
-    """The cost of a decode step, a token for every slot. All of window and ring counts as read."""
+    """The cost of a decode step, a token for every slot."""
     sizes = phase.sizes
     cfg = case.model.cfg
     visible = memory.mean_tokens(case) + phase.trunk_tokens / 2
@@ -101,8 +116,9 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
     table = 0 if cfg.tied_head else cfg.vocab_size * cfg.width
     # Only a few rows of the embedding are read.
     read = memory.decode_copy_bytes(case) - table * case.item_bytes / case.tensor
-    read += sizes.rows * cache_bytes(case.model, case.mesh, sizes.columns)
-    read += sizes.slots * cache_bytes(case.model, case.mesh, sizes.width)
+    of_row, of_slot = columns_read(phase)
+    column = cache_bytes(case.model, case.mesh, 1)
+    read += (sizes.rows * of_row + sizes.slots * of_slot) * column
     read += 2 * FLOAT32 * sizes.slots * cfg.vocab_size / case.tensor
     return Cost(sizes.slots * flops / case.tensor, read)
 

@@ -1,4 +1,4 @@
-"""Reads the text of a compiled program: its collectives, with their sizes, and its kernels.
+"""Reads the text of a compiled program: collectives, copies, kernels, the compiler's cycles.
 
 Counts and bytes are per device and call. The body of a loop counts as often as its trip count says;
 if only the data decides that, as for decoding, it counts once and is marked.
@@ -23,6 +23,7 @@ _CALLED = re.compile(
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _GROUPS = re.compile(
     r"replica_groups=(\{\{[\d,]*\}|\[\d+,(\d+)\]|mesh\[([^\]]*)\][^{]*\{([^}]*)\})"
 )
@@ -182,18 +183,31 @@ def totals_by_kind(collectives: list[Collective]) -> dict[str, tuple[float, floa
     return dict(sorted(total.items()))
 
 
-def entry_copies(program: Program, at_least: int) -> dict[str, int]:
-    """Shape -> bytes of copies of arrays of at least `at_least` bytes, outside fusions and loops.
+def large_copies(program: Program, at_least: int) -> dict[str, int]:
+    """Shape -> bytes per call of copies and transposes of arrays of at least `at_least` bytes.
 
-    The compiler inserts them to change the memory layout of weights or caches.
+    The compiler inserts them to change a memory layout. Those in a loop count as often as it turns,
+    once if that is not known; fusions are not looked into, nor moves between memories.
     """
     total: dict[str, int] = defaultdict(int)
-    for name, x, _, _, _ in walk_instructions(program):
-        if name == program.entry and x.op in ("copy", "transpose"):
+    for _, x, count, _, fused in walk_instructions(program):
+        if not fused and x.op in ("copy", "transpose"):
             size = sum(array_bytes(x.shape))
             if size >= at_least:
-                total[re.sub(r"\{[^}]*\}", "", x.shape)] += size
+                total[re.sub(r"\{[^}]*\}", "", x.shape)] += int(count * size)
     return dict(total)
+
+
+def loop_cycles(program: Program) -> float:
+    """The TPU compiler's estimate of the cycles of one turn of the loops of unknown trip count.
+
+    It has no waits for memory, no collectives and no bodies of Pallas kernels.
+    """
+    total = 0.0
+    for _, x, count, unknown, fused in walk_instructions(program):
+        if unknown and not fused and (cycles := _CYCLES.search(x.rest)):
+            total += count * int(cycles[1])
+    return total
 
 
 def count_kernels(program: Program) -> int:

@@ -150,7 +150,9 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         wanted.append(("values", episodes, branches, longest, left, waves))
     room = kv_room(case, resident)
     engine = functools.partial(sizes_of, case.model, case.mesh, case.platform, room)
-    sizes_for = functools.partial(engine, cfg.rollout.slots, budget=cfg.sample.max_tokens)
+    sizes_for = functools.partial(
+        engine, cfg.rollout.slots, budget=cfg.sample.max_tokens, attention=cfg.rollout.attention
+    )
     phases = []
     for name, trunks, branches, longest, tokens, waves in wanted:
         of_wave = math.ceil(branches / waves)

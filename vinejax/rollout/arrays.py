@@ -13,8 +13,16 @@ from vinejax.errors import RoomError
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import AnyMesh, num_shards
 from vinejax.rollout.assign import Sizes, lanes_per_row, window_shape
-from vinejax.rollout.cache import WINDOW, CacheLayout, ring_blocks, ring_layout
+from vinejax.rollout.cache import (
+    WINDOW,
+    CacheLayout,
+    RingLayout,
+    ring_blocks,
+    ring_layout,
+    use_kernel,
+)
 from vinejax.rollout.decode import Blocks, Slots
+from vinejax.rollout.kernels import BLOCK
 from vinejax.rollout.split import SHARDS, num_kv_heads
 from vinejax.rollout.window import Rows, Window
 from vinejax.shapes import bucket
@@ -67,19 +75,24 @@ def fit_memory(
 def sizes_of(
     model: Decoder, mesh: AnyMesh, platform: str, memory: int, slots: int, *,
     num_trunks: int, num_branches: int, longest: int, budget: int,
-    window_rows: int | None = None, chunk: int | None = None,
+    window_rows: int | None = None, chunk: int | None = None, attention: str = "auto",
 ) -> tuple[Sizes, int]:  # fmt: skip
     """The shapes of a phase, within `memory` bytes per device, and the bytes that its caches take.
 
     `slots` counts those of all shards, `longest` the tokens of the longest trunk; `budget` is the
-    largest of a branch. Branches are assumed to be divided evenly over the shards.
+    largest of a branch. Branches are assumed to be divided evenly over the shards. `attention` is
+    as in `cache.use_kernel`, which may raise.
     """
+    kernel = use_kernel(attention, platform, model.cfg.head_dim)
     shards = num_shards(mesh)
     slots = -(-slots // shards)
     trunks_per_shard = max(-(-num_trunks // shards), 1)
     branches_per_shard = -(-num_branches // shards)
     wanted, lanes = window_shape(slots, trunks_per_shard, branches_per_shard)
     columns, width = bucket(longest, least=32), bucket(budget)
+    chunk = chunk or min(max(width // HOST_POLLS, CHUNKS[0]), CHUNKS[1])
+    if kernel:
+        columns, width = (-(-n // BLOCK) * BLOCK for n in (columns, width))
     slots, rows, taken = fit_memory(
         model, mesh, memory, slots, window_rows or wanted, columns, width
     )
@@ -91,9 +104,12 @@ def sizes_of(
         width=width,
         queue=queue_size(branches_per_shard),
         batch=min(max(rows // 4, 1), LARGEST_BATCH),
-        chunk=chunk or min(max(width // HOST_POLLS, CHUNKS[0]), CHUNKS[1]),
-        blocks=ring_blocks(width, platform),
-        ring=ring_layout(platform, slots, model.cfg.num_heads > model.cfg.num_kv_heads),
+        chunk=chunk,
+        blocks=1 if kernel else ring_blocks(width, platform),
+        ring=RingLayout(WINDOW, WINDOW)
+        if kernel
+        else ring_layout(platform, slots, model.cfg.num_heads > model.cfg.num_kv_heads),
+        kernel=kernel,
     )
     return sizes, taken
 
@@ -110,7 +126,8 @@ def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows
     layers, per_row, per_slot = range(cfg.num_layers), sizes.rows, sizes.slots
 
     def cache(layout: CacheLayout, sequences: int, columns: int) -> jax.Array:
-        shape = layout.shape(shards * sequences, heads, columns, cfg.head_dim)
+        head_dim = 2 * cfg.head_dim if sizes.kernel else cfg.head_dim
+        shape = layout.shape(shards * sequences, heads, columns, head_dim)
         x = jnp.zeros(shape, model.compute.dtype)
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, layout.spec))
 
@@ -124,10 +141,10 @@ def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows
 
     rows = Rows(next=numbers(per_row), end=numbers(per_row), loaded=numbers(per_row))
     zeros = {name: numbers(per_slot) for name in ("row", "age", "token", "match")}
-    keys, values = blocks(sizes.ring.keys), blocks(sizes.ring.values)
+    keys, values = blocks(sizes.ring.keys), [] if sizes.kernel else blocks(sizes.ring.values)
     slots = Slots(step=numbers(1), item=numbers(per_slot, -1), **zeros, keys=keys, values=values)
     trunks = [[cache(WINDOW, per_row, sizes.columns) for _ in layers] for _ in range(2)]
-    return Window(*trunks), rows, slots
+    return Window(trunks[0], [] if sizes.kernel else trunks[1]), rows, slots
 
 
 def put_on_mesh(mesh: Mesh, spec: Spec, x: np.ndarray) -> jax.Array:

@@ -41,6 +41,7 @@ class Sizes:
     chunk: int  # most decode steps of one call
     blocks: int  # of the ring, each read only while it holds a column that some slot sees
     ring: RingLayout
+    kernel: bool = False  # whether the kernel computes attention: see cache.py
 
 
 def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:

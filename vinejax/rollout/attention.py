@@ -145,10 +145,10 @@ def join(a: Part, b: Part) -> Part:
 
 
 @jax.named_scope("merge")
-def merge(a: Part, b: Part) -> Float[Array, "B K G H"]:
-    """The attention over both parts' columns; each query must see at least one."""
+def merge(a: Part, b: Part) -> Float[Array, "B *heads H"]:
+    """The attention over both parts' columns; 0 for a query that sees none."""
     mixed, _, total = join(a, b)
-    return mixed / total
+    return mixed / jnp.where(total > 0, total, 1.0)
 
 
 @jax.named_scope("write")

@@ -1,4 +1,9 @@
-"""How keys and values lie in memory: the order of a cache's axes, which the platform decides."""
+"""How keys and values lie in memory: the order of a cache's axes, which the platform decides.
+
+There are two kinds of attention, and of caches. With 'xla' keys and values are arrays of their own,
+each in the order of axes that the platform's compiler wants. With 'kernel' (`kernels.py`) a layer
+has one array of both side by side, [sequences, K, S, 2 * H], and a slot's columns are its own.
+"""
 
 import dataclasses
 from typing import NamedTuple
@@ -8,6 +13,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float
 
+from vinejax.errors import ConfigError
+from vinejax.model.attention import LANES
 from vinejax.model.sharding import ROWS
 from vinejax.rollout.split import TENSOR
 
@@ -48,6 +55,24 @@ class CacheLayout:
 
 
 WINDOW = CacheLayout("bksh")
+
+
+def use_kernel(name: str, platform: str, head_dim: int) -> bool:
+    """Whether decoding's attention is the kernel; `name` is rollout.attention.
+
+    On a CPU a kernel that was named is interpreted, for tests: this is slow. Raises ConfigError for
+    a named kernel that the platform or the model cannot have.
+    """
+    if name == "xla" or (name == "auto" and platform != "tpu"):
+        return False
+    reason = ""
+    if platform == "gpu":
+        reason = "is for TPU, and the mesh is of GPU devices"
+    elif platform == "tpu" and head_dim % (LANES // 2):
+        reason = f"needs heads of a multiple of {LANES // 2}, not of {head_dim}"
+    if reason and name == "kernel":
+        raise ConfigError("rollout.attention", f"{reason}; 'auto' takes what fits", repr(name))
+    return not reason
 
 
 class RingLayout(NamedTuple):

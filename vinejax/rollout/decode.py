@@ -7,7 +7,8 @@ one shard's; globally their first axis is that of all shards, one after the othe
 A slot holds (item, row of the window, age, last token). Its first step passes token position - 1 of
 the trunk through the model, so no logits are stored with a trunk. A slot whose branch has ended
 takes, inside the loop, the next item of a row that has a free lane. All slots share the ring: step
-n writes column n modulo width, and a slot sees the age + 1 newest columns.
+n writes column n modulo width, and a slot sees the age + 1 newest columns. For the kernel each slot
+has columns of its own instead: it writes column `age` and sees those up to it (`ragged.py`).
 """
 
 import dataclasses
@@ -23,11 +24,12 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Bool, Float, Int
 
 from vinejax.model.decoder import Decoder
-from vinejax.model.sharding import ROWS, on_shards
+from vinejax.model.sharding import ROWS, on_shards, platform_of
 from vinejax.rollout import attention, split
 from vinejax.rollout.assign import Sizes
 from vinejax.rollout.attention import Queries
 from vinejax.rollout.cache import WINDOW
+from vinejax.rollout.ragged import RaggedAttention
 from vinejax.rollout.sampling import sample
 from vinejax.rollout.split import REPLICATED, SHARDS, Weights
 from vinejax.rollout.window import Rows, Window
@@ -79,8 +81,8 @@ class Slots(NamedTuple):
     age: jax.Array  # i32[B] tokens sampled so far
     token: jax.Array  # i32[B] the token that the next step passes through the model
     match: jax.Array  # i32[B] the automaton's state: how much of a stop string the text ends with
-    keys: Blocks
-    values: Blocks
+    keys: Blocks  # for the kernel with the values beside them, [B, K, S, 2 * H]
+    values: Blocks  # for the kernel empty
 
 
 class Steps(NamedTuple):
@@ -235,6 +237,18 @@ def _uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
     return jax.vmap(of_slot)(seed, index)
 
 
+def _ragged(config: DecodeConfig, queries: Queries, lanes: attention.Lanes) -> RaggedAttention:
+    """The step's attention by the kernel, on a device's own part of the model."""
+    cfg, sizes = split.own_part(config.model, config.mesh).cfg, config.sizes
+    device = config.mesh.devices.flat[0]
+    return RaggedAttention(
+        queries, lanes, cfg.num_kv_heads, cfg.num_heads // cfg.num_kv_heads, cfg.head_dim,
+        sizes.rows, sizes.columns, sizes.width,
+        cores=getattr(device, "num_cores", 1),  # 2 for a v4 or v5p chip, which is one device
+        interpret=platform_of(config.mesh) == "cpu",
+    )  # fmt: skip
+
+
 def _forward(
     config: DecodeConfig, inputs: Inputs, slots: Slots, queries: Queries
 ) -> tuple[Float[Array, "B V"], Blocks, Blocks]:
@@ -246,15 +260,20 @@ def _forward(
     axis = split.vocab_axis(config.model, config.mesh)
     x = split.embed(model, weights, slots.token[:, None], axis)
     keys, values = [], []
+    ragged = _ragged(config, queries, lanes) if sizes.kernel else None
     # A Python loop, not a scan over the layers, which would copy window and ring in every step.
     for i, layer in enumerate(weights["layers"]):
 
         @jax.named_scope("attention")
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, i: int = i):
+            rule = model.cfg.rule(i)
+            q = q.reshape(B, k.shape[2], -1, q.shape[-1])  # [B,1,N,H] -> [B,K,G,H]
+            if ragged is not None:
+                ring = slots.keys[i][0]
+                mixed, ring = ragged.attend(q, k, v, window.keys[i], ring, rule)
+                return mixed.reshape(B, 1, -1, q.shape[-1]).astype(v.dtype), ([ring], None)
             ring_k = attention.write_column(slots.keys[i], step, k, sizes.ring.keys)
             ring_v = attention.write_column(slots.values[i], step, v, sizes.ring.values)
-            q = q.reshape(B, k.shape[2], -1, q.shape[-1])  # [B,1,N,H] -> [B,K,G,H]
-            rule = model.cfg.rule(i)
             mixed = attention.merge(
                 attention.trunk_part(q, window.keys[i], window.values[i], lanes, rule),
                 attention.ring_part(q, ring_k, ring_v, step, queries.age, rule, sizes.ring),
@@ -263,6 +282,7 @@ def _forward(
 
         x, (ring_k, ring_v) = model.block(layer, x, queries.position[:, None], attend, i)
         keys.append(ring_k)
-        values.append(ring_v)
+        if ring_v is not None:
+            values.append(ring_v)
     with jax.named_scope("logits"):
         return model.logits(weights, x[:, 0]), keys, values

@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vinejax.arguments import check_params
+from vinejax.errors import ConfigError
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import mesh_over, num_shards, place_params, platform_of, with_auto_axes
 from vinejax.rollout import arrays, split
@@ -34,6 +35,7 @@ from vinejax.rollout.branches import (
     check_sampling,
     work_of,
 )
+from vinejax.rollout.cache import use_kernel
 from vinejax.rollout.decode import LENGTH, DecodeConfig
 from vinejax.rollout.finish import Reader
 from vinejax.rollout.phase import Drawn, Phase, Programs, make_queue
@@ -53,7 +55,9 @@ class Engine:
     `chunk` steps between two polls by the host (None: chosen by the largest budget). `memory_gib`
     limits keys and values on one device (None: to a part of its free memory): if it is small, fewer
     trunks are resident at a time, and if need be there are fewer slots. `window_rows` fixes the
-    rows per shard. In float32 none of these changes a token, but for rounding (docs/engine.md).
+    rows per shard. `attention` is how decoding attends: 'xla', 'kernel' (for TPU; interpreted on a
+    CPU) or 'auto', the kernel where the platform and the model allow it. In float32 none of these
+    changes a token, but for rounding (docs/engine.md).
 
     Example:
       >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
@@ -75,6 +79,7 @@ class Engine:
         window_rows: int | None = None,
         chunk: int | None = None,
         memory_gib: float | None = None,
+        attention: str = "auto",
     ):
         check_sampling(sample_config)
         for name, value in (("slots", slots), ("window_rows", window_rows), ("chunk", chunk)):
@@ -93,6 +98,11 @@ class Engine:
         given = mesh or model.mesh or mesh_over((1, 1, 1), jax.devices()[:1])
         self.mesh = with_auto_axes(given)
         split.check_tensor(model, self.mesh)
+        try:
+            use_kernel(attention, platform_of(self.mesh), model.cfg.head_dim)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        self.attention = attention
         # The arrays of the parameters that were given last, and their decoding copy.
         self._weights: tuple[list[Any], split.Weights] | None = None
         self._memory_bytes: int | None = None
@@ -190,7 +200,7 @@ class Engine:
             num_trunks=sum(len(trunk) > 0 for trunk in work.trunks),
             num_branches=sum(budget > 0 for budget in work.budgets),
             longest=max(map(len, work.trunks)), budget=max(work.budgets, default=1),
-            window_rows=self.window_rows, chunk=self.chunk,
+            window_rows=self.window_rows, chunk=self.chunk, attention=self.attention,
         )  # fmt: skip
         self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
         shards = num_shards(self.mesh)

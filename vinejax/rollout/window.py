@@ -22,7 +22,10 @@ from vinejax.rollout.split import SHARDS, Weights
 
 
 class Window(NamedTuple):
-    """Keys and values of the resident trunks, one array per layer."""
+    """Keys and values of the resident trunks, one array per layer.
+
+    For the kernel `keys` has both side by side, [W, K, S, 2 * H], and `values` is empty.
+    """
 
     keys: list[jax.Array]  # [W, K, S, H]
     values: list[jax.Array]  # [W, K, S, H]
@@ -72,6 +75,9 @@ def prefill(
         def write(old: jax.Array, new: jax.Array) -> jax.Array:
             return old.at[entering.row, :, :length].set(new.transpose(0, 2, 1, 3), mode="drop")
 
+        if not window.values:
+            keys = [jnp.concatenate(kv, axis=-1) for kv in zip(keys, values, strict=True)]
+            values = []
         window = jax.tree.map(write, window, Window(keys, values))
         rows = _serve(rows, entering)
         if temperature is None:

@@ -28,7 +28,8 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers"
 FREE_FIELDS = {
     *("iterations", "resume", "profile", "topology", "compile_cache"),
     *("model.attention", "model.remat", "model.architecture"),
-    *("rollout.slots", "rollout.memory_gib", "ppo.microbatch", "ppo.packing"),
+    *("rollout.slots", "rollout.memory_gib", "rollout.attention"),
+    *("ppo.microbatch", "ppo.packing"),
     *("grader.workers", "grader.timeout_s", "grader.memory_mb"),
 }
 FREE_GROUPS = ("log.", "eval.", "bench.", "checkpoint.", "budget.")

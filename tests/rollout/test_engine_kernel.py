@@ -1,0 +1,63 @@
+"""The engine through the interpreted kernel: the tokens of the attention that XLA computes."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.model_oracles import ALL_BIASES, Model, random_model
+
+from vinejax.rollout.branches import Branch
+from vinejax.rollout.engine import Engine
+from vinejax.settings import SampleConfig
+
+CASES: dict[str, tuple[dict[str, Any], SampleConfig]] = {
+    "gqa": (dict(), SampleConfig()),
+    "mha": (dict(num_kv_heads=4, **ALL_BIASES), SampleConfig(temperature=0.6, top_p=0.9)),
+    "window": (
+        dict(windows=(6, None), attention_softcap=3.0, logit_softcap=8.0, qk_norm=True, seed=4),
+        SampleConfig(temperature=0.8),
+    ),
+    "mqa": (dict(num_kv_heads=1, tied_head=True, seed=3), SampleConfig(temperature=0.6, top_k=5)),
+}
+rng = np.random.default_rng(5)
+LONG = 150  # tokens of the longest trunk, and the largest budget: two blocks
+TRUNKS = [rng.integers(2, 20, n).tolist() for n in (9, LONG, 130)]
+PLACES = [  # (trunk, position, budget)
+    *((0, 9, LONG), (0, 1, 16), (0, 8, 5), (1, LONG, 16), (1, 129, LONG), (1, 128, 1)),
+    *((1, 1, 3), (2, 130, 16), (2, 127, 2), (2, 8, 40)),
+]
+BRANCHES = [Branch(trunk, at, seed=i << 40 | 7 * i) for i, (trunk, at, _) in enumerate(PLACES)]
+BUDGETS = [budget for _, _, budget in PLACES]
+
+
+def check_same(model: Model, sampling: SampleConfig, **settings: Any) -> None:
+    by_xla, by_kernel = (
+        Engine(model.decoder, sampling, model.tokenizer, attention=name, **settings).grow(
+            model.params, TRUNKS, BRANCHES, BUDGETS
+        )
+        for name in ("xla", "kernel")
+    )
+    assert max(len(grown.tokens) for grown in by_xla) > 128, "no slot needs a second block"
+    for one, other in zip(by_xla, by_kernel, strict=True):
+        assert (one.tokens, one.finish) == (other.tokens, other.finish)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["window", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gqa", "mha", "mqa"))],
+)
+def test_tokens_are_those_of_xla(name: str, tiny: Model):
+    """In float32, with slots that are used again, and fewer rows than trunks."""
+    fields, sampling = CASES[name]
+    tokenizer = copy.copy(tiny.tokenizer)
+    tokenizer.eos_token_id = None  # budgets end all branches, the longest in a second block
+    model = random_model(tokenizer=tokenizer, context=512, **fields)
+    check_same(model, sampling, slots=4, window_rows=2, chunk=16)
+
+
+def test_a_kernel_that_cannot_be_is_refused(tiny: Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("vinejax.rollout.engine.platform_of", lambda mesh: "gpu")
+    with pytest.raises(ValueError, match="rollout.attention = 'kernel': is for TPU"):
+        Engine(tiny.decoder, SampleConfig(), tiny.tokenizer, attention="kernel")

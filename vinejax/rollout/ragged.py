@@ -1,0 +1,112 @@
+"""The attention of one decode step through the kernel: a schedule for each window, then each layer.
+
+Slots and rows of the window are two calls of `kernels.ragged_part` in each layer. A slot's tokens
+are in columns 0 .. age of its own sequence; the kernel writes the new one.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from vinejax.model.attention import AttentionRule
+from vinejax.rollout.attention import HeadQueries, Lanes, Queries, merge
+from vinejax.rollout.kernels import (
+    FlatPart,
+    Schedule,
+    Shape,
+    flat_queries,
+    make_schedule,
+    ragged_part,
+    shape_of,
+)
+
+MOST_QUERIES = 256  # of a group: the lanes of a row are divided into groups of at most so many
+
+
+class Calls(NamedTuple):
+    """The schedules of both calls in the layers with one window."""
+
+    slots: Schedule
+    rows: Schedule
+
+
+class RaggedAttention:
+    """The attention of a step for all layers of a device: `heads` KV heads, G queries for each."""
+
+    def __init__(
+        self, queries: Queries, lanes: Lanes, heads: int, queries_per_head: int, head_dim: int,
+        rows: int, columns: int, width: int, cores: int, interpret: bool,
+    ):  # fmt: skip
+        """`columns` are those of a row, `width` those of a slot, both multiples of BLOCK.
+
+        `cores` is the number of cores of a device; `interpret` as in `ragged_part`.
+        """
+        num_slots, lanes_per_row = queries.row.shape[0], lanes.slot.shape[0] // rows
+        pieces = _num_pieces(lanes_per_row, queries_per_head)
+        in_group = lanes_per_row // pieces * queries_per_head
+        self._queries, self._lanes, self._per_head = queries, lanes, queries_per_head
+        self._rows, self._groups = rows, rows * pieces
+        self._columns, self._width, self._interpret = columns, width, interpret
+        self._slot_shape = shape_of(num_slots, queries_per_head, heads, head_dim, cores)
+        self._row_shape = shape_of(self._groups, in_group, heads, head_dim, cores)
+        self._calls: dict[int | None, Calls] = {}  # by the window of a layer
+
+    def attend(
+        self, q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
+        trunks: Float[Array, "R K S W"], ring: Float[Array, "B K S W"], rule: AttentionRule,
+    ) -> tuple[Float[Array, "B K G H"], jax.Array]:  # fmt: skip
+        """(the mix of a layer in float32, the slots' cache with the new column); idle slots: 0."""
+        calls = self._calls_for(rule.window)
+        heads, head_dim = q.shape[1], q.shape[3]
+        flat = flat_queries(q.swapaxes(1, 2))  # [B, G, K * width]
+        new = jnp.concatenate([k[:, 0], v[:, 0]], axis=-1).astype(ring.dtype)
+        with jax.named_scope("ring"):
+            own, ring = ragged_part(
+                flat, ring, calls.slots, self._slot_shape, rule, new, self._interpret
+            )
+        with jax.named_scope("trunk"):
+            by_lane = jnp.take(flat, self._lanes.slot, axis=0, mode="fill", fill_value=0)
+            by_lane = by_lane.reshape(self._groups, -1, flat.shape[-1])  # [W, lanes * G, ...]
+            part, _ = ragged_part(
+                by_lane, trunks, calls.rows, self._row_shape, rule, interpret=self._interpret
+            )
+            by_lane = (x.reshape(-1, self._per_head, x.shape[-1]) for x in part)
+            trunk = FlatPart(*(x[self._lanes.lane] for x in by_lane))  # [B, G, ...]
+        mixed = merge(*(x.by_head(heads, head_dim) for x in (trunk, own)))
+        return mixed.swapaxes(1, 2), ring
+
+    def _calls_for(self, window: int | None) -> Calls:
+        if window not in self._calls:
+            queries, lanes = self._queries, self._lanes
+            slots = jnp.where(queries.busy, queries.age + 1, 0)
+            rows = lanes.visible
+            slots_first, rows_first = jnp.zeros_like(slots), jnp.zeros_like(rows)
+            if window is not None:
+                slots_first = jnp.maximum(slots - window, 0)
+                rows_first = jnp.maximum(lanes.position + 1 - window, 0)
+            self._calls[window] = Calls(
+                self._schedule(slots_first, slots, slots.shape[0], self._width, self._slot_shape),
+                self._schedule(rows_first, rows, self._groups, self._columns, self._row_shape),
+            )
+        return self._calls[window]
+
+    def _schedule(
+        self, first: Int[Array, " n"], limit: Int[Array, " n"], groups: int, columns: int,
+        shape: Shape,
+    ) -> Schedule:  # fmt: skip
+        """The schedule of `groups` groups of consecutive lanes, or slots, G queries in each."""
+        first, limit = (
+            jnp.repeat(x.reshape(groups, -1), self._per_head, axis=1) for x in (first, limit)
+        )
+        return make_schedule(first, limit, columns, shape)
+
+
+def _num_pieces(lanes: int, queries_per_head: int) -> int:
+    """The fewest groups of equal size into which a row's lanes are divided."""
+    return min(
+        n
+        for n in range(1, lanes + 1)
+        if lanes % n == 0 and (lanes // n * queries_per_head <= MOST_QUERIES or n == lanes)
+    )
