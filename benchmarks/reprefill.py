@@ -18,8 +18,9 @@ import numpy as np
 from jax import lax
 from workload import Run, Workload
 
-from vinejax.model.decoder import Decoder, Params, unstack_layers
+from vinejax.model.decoder import Decoder, Params
 from vinejax.rollout.sampling import sample
+from vinejax.rollout.split import unstack_layers
 from vinejax.settings import SampleConfig
 
 

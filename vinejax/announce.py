@@ -18,14 +18,21 @@ EXPORT = "next: the same command with --mode=export makes a Hugging Face folder 
 def head_line(session: Session, params: Params) -> str:
     """The method, the task, the model and its size, the devices, and where the run is written."""
     cfg = session.cfg
-    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    trained, of_model = (num_numbers(x) for x in (params, session.start))
     devices = jax.devices()
     kind = devices[0].device_kind if devices[0].platform != "cpu" else "CPU"
-    model = f"{cfg.model.path or 'a new model'}, {count:,} parameters"
+    model = f"{cfg.model.path or 'a new model'}, {of_model:,} parameters"
+    if session.base is not None:
+        model += f" and {trained:,} of adapters, which are trained"
     return (
         f"{cfg.method} on {cfg.data.task}: {model}, {len(devices)} x {kind}; "
         f"{os.fspath(session.workdir)}"
     )
+
+
+def num_numbers(tree: Params) -> int:
+    """The size of all arrays of a tree together."""
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def start_line(cfg: Config, done: int) -> str:

@@ -13,6 +13,7 @@ from vinejax.methods import METHODS, find_method
 from vinejax.settings import Config, flatten
 from vinejax.tasks.rewards import find_rewards
 
+LORA_TARGETS = Config().model.lora_targets  # all projections
 DEFAULTS = dict(flatten(Config()))  # of all fields, by dotted name
 
 
@@ -35,6 +36,7 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     _check_sampling(cfg)
     _check_batches(cfg)
     _check_model(cfg)
+    _check_adapters(cfg, is_set)
     _check_run(cfg)
     _check_devices(cfg)
 
@@ -162,6 +164,27 @@ def _check_model(cfg: Config) -> None:
             f"must be a multiple of 2 * model.num_heads = {2 * model.num_heads}: RoPE turns pairs"
         )
         raise ConfigError("model.width", rule, repr(model.width))
+
+
+def _check_adapters(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
+    """Refuses adapters on what is no projection, and where all weights are needed."""
+    model, method = cfg.model, find_method(cfg.method)
+    for name in ("lora_alpha", "lora_targets"):
+        value = getattr(model, name)
+        if not model.lora_rank and is_set(f"model.{name}", value):
+            raise ConfigError(f"model.{name}", "needs model.lora_rank; leave it out", repr(value))
+    if not model.lora_rank:
+        return
+    unknown = [name for name in model.lora_targets if name not in LORA_TARGETS]
+    if unknown or not model.lora_targets:
+        rule = f"must be some of {', '.join(LORA_TARGETS)}"
+        raise ConfigError("model.lora_targets", rule, repr(model.lora_targets))
+    if method.values == "critic":
+        rule = f"must be 0 for method = {cfg.method!r}, whose critic is trained with all weights"
+        raise ConfigError("model.lora_rank", rule, repr(model.lora_rank))
+    if cfg.offload.reference:
+        rule = "must be False with model.lora_rank: the reference is a part of the policy"
+        raise ConfigError("offload.reference", rule, "True")
 
 
 def _check_run(cfg: Config) -> None:

@@ -71,7 +71,7 @@ def evaluate(session: Session, policy: TrainState, split: Split, done: int, log:
     """Evaluate the policy after `done` iterations and record it; returns pass@1."""
     name = PREFIXES[split]
     with log.stage(name):
-        solved = solve(session, policy.params, split)
+        solved = solve(session, session.weights(policy.params), split)
     metrics = metrics_of(session, solved)
     named = {f"{name}/{key}": value for key, value in metrics.items()}
     log.metrics(done, int(policy.step), name, named | log.timings)
@@ -118,8 +118,8 @@ def _write_evaluation(workdir: epath.Path, solved: Solved, record: dict[str, Any
 
 def best_params(session: Session) -> tuple[Params, str]:
     """(the weights that `find_policy` calls the best, where they come from)."""
-    start = session.load_reference()
     checkpoint = find_policy(session.workdir, "best")
     if checkpoint is None:
-        return start, "the start"
-    return restore_policy(session.workdir / checkpoint[0], start)
+        return session.load_reference(), "the start"
+    trained, source = restore_policy(session.workdir / checkpoint[0], session.fresh_params())
+    return session.weights(trained), source

@@ -2,21 +2,20 @@
 
 import os
 
-import jax
 from etils import epath
 
 from vinejax.errors import WorkdirError
-from vinejax.model.hf.names import abstract_params
-from vinejax.model.hf.weights import load_model, save_pretrained
-from vinejax.model.sharding import make_mesh, param_shardings
-from vinejax.runtime.checkpoint import find_trained, restore_policy
+from vinejax.model.hf.peft import save_adapters
+from vinejax.model.hf.weights import save_pretrained
+from vinejax.model.sharding import make_mesh
+from vinejax.runtime.checkpoint import find_trained
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.workdir import check_workdir
 from vinejax.settings import Config
-from vinejax.start import WARM_UP, model_folder
+from vinejax.start import WARM_UP, load_trained
 
-FOLDER = "export"  # of the workdir
+FOLDER, ADAPTERS = "export", "adapters"  # of the workdir
 
 
 def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> epath.Path:
@@ -24,23 +23,21 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
 
     `policy` 'best' is the checkpoint with the best validation accuracy, or the newest where none
     was better than the start; 'last' is the newest. Architecture and tokenizer are those that the
-    run started from. Returns the folder. Raises WorkdirError if there is no checkpoint.
+    run started from. Adapters are merged into the weights, and are also written by themselves, for
+    PEFT, to `<workdir>/adapters`. Returns the folder; raises WorkdirError without a checkpoint.
     """
     workdir, cfg = check_workdir(cfg, path), on_devices(cfg)
     checkpoint = find_trained(workdir, policy)
     if checkpoint is None:
         raise WorkdirError(f"{workdir}: holds no checkpoint to export; --mode=train makes one")
-    folder = model_folder(cfg.model.path) if cfg.model.path else workdir / WARM_UP
-    model, tokenizer = load_model(epath.Path(folder))
-    abstract = abstract_params(model)
-    like = jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        abstract,
-        param_shardings(make_mesh(cfg.mesh), abstract),
-    )
-    params, source = restore_policy(workdir / checkpoint[0], like)
-    save_pretrained(workdir / FOLDER, model, params, tokenizer)
+    trained = load_trained(workdir, workdir / checkpoint[0], make_mesh(cfg.mesh))
+    save_pretrained(workdir / FOLDER, trained.model, trained.params, trained.tokenizer)
+    written = [workdir / FOLDER]
+    if trained.adapters is not None:
+        start = trained.settings.path or os.fspath(workdir / WARM_UP)
+        written.append(workdir / ADAPTERS)
+        save_adapters(written[1], trained.model, trained.adapters, trained.settings, start)
     if is_writer():
-        print(f"{source} is now in {workdir / FOLDER}")
+        print(f"{trained.source} is now in {' and '.join(map(str, written))}")
     barrier("the end")
     return workdir / FOLDER

@@ -62,7 +62,8 @@ from vinejax.warmup import list_left_out, sft_objective, sft_optimizer, worked_e
 
 def policy_gradient(it: Iteration, state: RunState) -> RunState:
     """Sample solutions, estimate values, assign credit, update."""
-    cfg, session, params = it.cfg, it.session, state.policy.params
+    cfg, session = it.cfg, it.session
+    params = session.weights(state.policy.params)
     method = find_method(cfg.method)
     objective = policy_objective(session.model, cfg)
     with it.log.stage("rollout"):
@@ -94,7 +95,7 @@ def with_first_values(it: Iteration, state: RunState) -> RunState:
     """The state, with the first values of a tracker, if there is one, at the start of the run."""
     if state.tracker is None or it.number > 0:
         return state
-    session, params = it.session, state.policy.params
+    session, params = it.session, it.session.weights(state.policy.params)
     tracker = single_stream.sampled_tracker(
         session.sampler, params, session.graded, session.problems["train"], it.cfg, it.log.progress
     )
@@ -105,7 +106,7 @@ def sample_solutions(
     it: Iteration, state: RunState, needs_spread: bool
 ) -> tuple[list[PromptedProblem], list[Episode], list[Episode]]:
     """(problems that were drawn, episodes to learn from, all episodes that were sampled)."""
-    params = state.policy.params
+    params = it.session.weights(state.policy.params)
     count = min(it.cfg.rollout.prompts, it.left.prompts)
     if not needs_spread:
         problems = it.draw(count, single_stream.problem_weights(state.tracker, it.cfg))
@@ -134,7 +135,7 @@ def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> R
     def scores() -> dict[str, np.ndarray]:
         scored = with_logprobs(
             session.model,
-            state.policy.params,
+            session.weights(state.policy.params),
             session.load_reference(),
             batch,
             episodes,
@@ -160,8 +161,9 @@ def with_rewards_counted(it: Iteration, state: RunState, rollout: Rollout) -> Ru
     if state.tracker is None:
         return state
     problems, model = it.session.problems["train"], it.session.model
+    params = it.session.weights(state.policy.params)
     tracker, of_tracker = single_stream.count_rollout(
-        state.tracker, problems, rollout, model, state.policy.params, it.cfg
+        state.tracker, problems, rollout, model, params, it.cfg
     )
     it.metrics |= of_tracker
     return state._replace(tracker=tracker)
@@ -177,9 +179,10 @@ def update_on(
 
     In the first `critic.warmup_iterations` the critic alone is updated.
     """
-    cfg, (policy, critic) = it.cfg, to_device((state.policy, state.critic))
+    cfg, session = it.cfg, it.session
+    policy, critic = to_device((state.policy, state.critic))
     optimizer = make_optimizer(cfg.optimizer, num_updates(cfg))
-    value_objective = critic_objective(it.session.model, cfg)
+    value_objective = critic_objective(session.model, cfg)
     value_optimizer = make_critic_optimizer(cfg, num_critic_updates(cfg))
     batch = rollout.batch._replace(advantages=credit.advantages, mask=credit.mask)
     targets = None
@@ -197,7 +200,7 @@ def update_on(
             value_updates.append(update)
         if critic is None or it.number >= cfg.critic.warmup_iterations:
             packed = objective.pack(minibatch)
-            policy, update = update_step(objective, optimizer, policy, packed)
+            policy, update = update_step(objective, optimizer, policy, packed, session.base)
             updates.append(update)
         watch.look([made[-1].accepted for made in (updates, value_updates) if made])
     updates, value_updates = jax.device_get((updates, value_updates))
@@ -225,7 +228,8 @@ def _minibatches(it: Iteration, rows: Rows, size: int) -> Iterator[Rows]:
 def restem(it: Iteration, state: RunState) -> RunState:
     """RestEM: sample with the policy, keep right solutions, train the start's weights on them."""
     cfg, session = it.cfg, it.session
-    problems, episodes = it.sample_train(state.policy.params, cfg.restem.problems)
+    params = session.weights(state.policy.params)
+    problems, episodes = it.sample_train(params, cfg.restem.problems)
     it.record_sampling(problems, _shown(it, episodes), episodes)
     examples = keep_correct(episodes, cfg.restem.keep)
     it.metrics["restem/kept"] = len(examples)
@@ -233,7 +237,7 @@ def restem(it: Iteration, state: RunState) -> RunState:
         return state
     size = cfg.ppo.minibatch
     optimizer = make_optimizer(cfg.optimizer, cfg.restem.epochs * math.ceil(len(examples) / size))
-    fresh = fresh_state(session.load_reference(), optimizer, session.mesh)
+    fresh = fresh_state(session.fresh_params(), optimizer, session.mesh)
     batches = epochs_of(examples, cfg.restem.epochs, size, cfg.seed, it.number)
     with it.log.stage("train"):
         best, losses, accuracies = climb(
@@ -242,7 +246,8 @@ def restem(it: Iteration, state: RunState) -> RunState:
             fresh,
             itertools.islice(batches, it.left.updates),
             cfg,
-            lambda params: accuracy_of(session, params, "validation"),
+            lambda trained: accuracy_of(session, session.weights(trained), "validation"),
+            session.base,
         )
     it.spent = it.spent.plus(updates=len(losses))
     it.metrics["restem/loss"] = np.mean(losses)
@@ -254,7 +259,8 @@ def restem(it: Iteration, state: RunState) -> RunState:
 def dpo_positive(it: Iteration, state: RunState) -> RunState:
     """DPO-Positive: sample, pair right with wrong solutions, learn to prefer the right."""
     cfg, session = it.cfg, it.session
-    problems, episodes = it.sample_train(state.policy.params, cfg.dpo.problems)
+    params = session.weights(state.policy.params)
+    problems, episodes = it.sample_train(params, cfg.dpo.problems)
     it.record_sampling(problems, _shown(it, episodes), episodes)
     pairs = make_pairs(episodes, cfg.dpo.pairs, cfg.seed)
     it.metrics["dpo/pairs"] = len(pairs)
@@ -319,7 +325,8 @@ def _train(
     batch, watch = None, Watch()
     with it.log.stage("train"):
         for batch in itertools.islice(batches, it.left.updates):
-            policy, update = update_step(objective, optimizer, policy, objective.pack(batch))
+            packed = objective.pack(batch)
+            policy, update = update_step(objective, optimizer, policy, packed, it.session.base)
             updates.append(update)
             it.log.progress(len(updates), total)
             watch.look(update.accepted)

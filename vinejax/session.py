@@ -16,6 +16,7 @@ from vinejax.methods import find_method
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
+from vinejax.model.lora import fresh_adapters, shape_as_set, with_adapters
 from vinejax.model.sharding import check_rows, make_mesh, num_shards, platform_of
 from vinejax.rollout.cache import use_kernel
 from vinejax.rollout.engine import Engine
@@ -47,7 +48,8 @@ class Session:
     """A run's fixed parts. The context manager closes the grader and releases the workdir's lock.
 
     `start` has the weights that the policy starts from, which are also the reference model's. With
-    `offload.reference` they are in the host's memory until `load_reference` brings them.
+    `offload.reference` they are in the host's memory until `load_reference` brings them. Where
+    adapters are trained (`model.lora_rank`), they are in the compute dtype and below the adapters.
     """
 
     cfg: Config
@@ -74,6 +76,21 @@ class Session:
     def load_reference(self) -> Params:
         """The start's weights, on the devices while the caller holds them."""
         return to_device(self.start)
+
+    @property
+    def base(self) -> Params | None:
+        """The weights below the adapters that are trained; None where all weights are trained."""
+        return self.start if self.cfg.model.lora_rank else None
+
+    def fresh_params(self) -> Params:
+        """What is trained, before the first update: the start's weights, or fresh adapters."""
+        if self.base is None:
+            return self.load_reference()
+        return fresh_adapters(self.model, self.mesh, shape_as_set(self.cfg.model), self.cfg.seed)
+
+    def weights(self, trained: Params) -> Params:
+        """The policy's weights: those that are trained, with those below if they are adapters."""
+        return trained if self.base is None else with_adapters(self.base, trained)
 
     @functools.cached_property
     def sampler(self) -> Engine:
@@ -166,12 +183,13 @@ def load_start(
     Raises ConfigError when its context has no room for the prompts or responses of `cfg`, or if it
     is not of `model.architecture`.
     """
+    dtype = cfg.model.compute_dtype if cfg.model.lora_rank else "float32"
     if cfg.model.path:
-        model, start, tokenizer = load_weights(cfg.model.path, mesh)
+        model, start, tokenizer = load_weights(cfg.model.path, mesh, dtype)
     else:
         check_context(cfg, cfg.model.context)  # before it is trained
         folder = warm_start(cfg, task, workdir, mesh, lock)
-        model, start, tokenizer = load_pretrained(folder, mesh=mesh)
+        model, start, tokenizer = load_pretrained(folder, dtype, mesh)
     check_context(cfg, model.cfg.context, model.cfg.context_reason)
     if cfg.model.architecture:
         check_architecture(cfg.model.architecture, model)

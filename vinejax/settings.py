@@ -46,6 +46,11 @@ class ModelConfig:
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"  # splash: TPUs, cudnn: GPUs
     # Results computed again in the backward pass: none, all but matrix products, or all.
     remat: Literal["none", "dots", "full"] = "none"
+    # Adapters of this rank are trained in the place of all weights, which are kept in the compute
+    # dtype and are the reference model's, too (LoRA: docs/models.md). 0: off.
+    lora_rank: Whole = 0
+    lora_alpha: Positive = 32.0  # what adapters add is scaled by lora_alpha / lora_rank
+    lora_targets: tuple[str, ...] = ("q", "k", "v", "out", "gate", "up", "down")
     num_layers: Count = 4  # this and all below: sizes of the new model
     width: Count = 128
     num_heads: Count = 4

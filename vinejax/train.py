@@ -229,11 +229,11 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
     A damaged checkpoint is said, and the one before it is used. Raises WorkdirError if all are.
     """
     cfg = session.cfg
-    start = session.load_reference()
-    policy = fresh_state(start, make_optimizer(cfg.optimizer, 1), session.mesh)
+    policy = fresh_state(session.fresh_params(), make_optimizer(cfg.optimizer, 1), session.mesh)
     values = find_method(cfg.method).values
     critic = None
     if values == "critic":
+        start = session.load_reference()
         weights = fresh_critic(session.model, start, cfg.seed, session.mesh)
         critic = fresh_state(weights, make_critic_optimizer(cfg, 1), session.mesh)
     tracker = None

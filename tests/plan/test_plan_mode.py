@@ -25,7 +25,13 @@ from vinejax.plan.cost import (
     num_multiplied,
     update_cost,
 )
-from vinejax.plan.memory import decode_copy_bytes, kv_room, memory_and_phases, weight_bytes
+from vinejax.plan.memory import (
+    decode_copy_bytes,
+    kv_room,
+    memory_and_phases,
+    trained_bytes,
+    weight_bytes,
+)
 from vinejax.rollout.arrays import cache_bytes
 
 GIB = 2**30
@@ -73,6 +79,21 @@ def test_bytes_of_the_parts(tmp_path: Path):
     assert rollout.sizes.columns == 32
     assert held.suffix_kv == 4 * cache_bytes(case.model, case.mesh, 32)
     assert held.trunk_kv == values.sizes.rows * cache_bytes(case.model, case.mesh, 64)
+
+
+def test_bytes_with_adapters(tmp_path: Path):
+    plain, case = small(tmp_path), small(tmp_path, fields={"model.lora_rank": 4})
+    held, before = memory_and_phases(case)[0], memory_and_phases(plain)[0]
+    # A chip has of each layer A [8, 4] of q, k, v, gate and up in parts of 4, of out [2, 4, 4] in
+    # halves, of down [16, 4] in 8; B [4, 2, 4] of q and [4, 16] of gate and up in halves, of k and
+    # v (one head) and of down whole, of out in 4.
+    factors_a = 5 * 8 * 4 // 4 + 2 * 4 * 4 // 2 + 16 * 4 // 8
+    factors_b = 4 * 8 // 2 + 2 * 4 * 16 // 2 + 2 * 4 * 4 + 4 * 8 + 4 * 8 // 4
+    trained = 4 * 2 * (factors_a + factors_b)
+    assert trained_bytes(case) == trained
+    assert held.weights == before.weights // 2 + trained  # in bfloat16 below the adapters
+    assert (held.optimizer, held.reference) == (2 * trained, 0)
+    assert held.decode_copy == before.decode_copy
 
 
 def test_what_waits_in_the_hosts_memory(tmp_path: Path):

@@ -12,7 +12,7 @@ from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import PLANNED, check_architecture, read_architecture
 from vinejax.plan.case import open_case
 from vinejax.plan.cost import program_costs
-from vinejax.plan.memory import memory_and_phases
+from vinejax.plan.memory import memory_and_phases, temporaries_guess
 from vinejax.runtime.topology import parse_topology
 from vinejax.settings import Config, flatten
 
@@ -69,6 +69,37 @@ def test_each_row_can_be_and_has_room_by_arithmetic(name: str, topology: str):
     assert sum(held.during("train", case).values()) + gradients < 0.9 * case.limit
     slots = case.cfg.meshes[topology].slots
     assert slots is not None and slots == phases[-1].sizes.slots * case.shards, "memory cut them"
+
+
+@pytest.mark.parametrize("topology", ["rtx4090:1", "h100:1", "v5e:2x4"])
+def test_the_recipe_with_adapters_has_room_by_arithmetic(topology: str):
+    for stage, method in (("sft", "sft"), ("", "vineppo")):
+        fields = from_file(
+            str(CONFIGS),
+            f"configs/qwen05b_gsm8k.py:{stage}" if stage else "configs/qwen05b_gsm8k.py",
+        )
+        fields.topology = topology
+        cfg = from_dict(fields)
+        check_config(cfg)
+        assert cfg.method == method and cfg.model.lora_rank > 0
+        case = open_case(cfg)
+        held, phases = memory_and_phases(case)
+        assert sum(held.during("rollout", case).values()) < 0.9 * case.limit
+        spare = temporaries_guess(case, "train_step", phases[-1])
+        assert sum(held.during("train", case).values()) + spare < 0.9 * case.limit
+        assert phases[-1].sizes.slots * case.shards == case.cfg.meshes[topology].slots
+
+
+def test_adapters_take_a_third_of_the_memory_of_training_at_most():
+    def bytes_of(rank: int) -> int:
+        fields = from_file(str(CONFIGS), "configs/rho1b_gsm8k.py")
+        fields.topology, fields.model.lora_rank = "h100:1", rank
+        case = open_case(from_dict(fields))
+        held, phases = memory_and_phases(case)
+        spare = temporaries_guess(case, "train_step", phases[-1])
+        return sum(held.during("train", case).values()) + spare
+
+    assert bytes_of(32) < bytes_of(0) / 3
 
 
 @pytest.mark.parametrize(("name", "topology"), [row for row in rows() if row[1][0] == "v"])

@@ -38,8 +38,11 @@ def climb(
     batches: Iterator[Batch],
     cfg: Config,
     accuracy: Callable[[Params], float],
+    base: Params | None = None,
 ) -> tuple[TrainState, list[float], list[float]]:
     """Trains until an evaluation on validation is no better than the evaluation before it.
+
+    `accuracy` is given what is trained; `base` is that of `update_step`.
 
     Returns (the best evaluated state, the loss of each update, the accuracy at each evaluation).
     Evaluations are before the first update, after every `restem.eval_every` updates and after the
@@ -61,7 +64,8 @@ def climb(
     watch = Watch()
     following = next(batches, None)
     while following is not None and not is_over:
-        state, update = update_step(objective, optimizer, state, objective.pack(following))
+        packed = objective.pack(following)
+        state, update = update_step(objective, optimizer, state, packed, base)
         losses.append(float(update.sums))
         watch.look()
         following = next(batches, None)

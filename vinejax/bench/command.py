@@ -53,6 +53,9 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
     ConfigError for an estimator that cannot be measured, or too few reference solutions. The report
     of a workdir that has `metrics.jsonl` is made again, and shows the record.
     """
+    if cfg.model.lora_rank:
+        rule = "must be 0: gradients are by all weights; measure the run's policy as model.path"
+        raise ConfigError("model.lora_rank", rule, repr(cfg.model.lora_rank))
     has_critic = needs_critic(cfg) and (epath.Path(path) / "checkpoints").exists()
     chosen_estimators(cfg, has_critic)
     check_sizes(cfg)

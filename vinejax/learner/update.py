@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float
 
 from vinejax.learner.packing import pack_rows
 from vinejax.model.decoder import Decoder, Params
+from vinejax.model.lora import with_adapters
 from vinejax.model.sharding import (
     ROWS,
     as_params,
@@ -88,14 +89,20 @@ class Update(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("objective", "optimizer"), donate_argnames="state")
 def update_step(
-    objective: Objective, optimizer: optax.GradientTransformation, state: TrainState, rows: Any
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    state: TrainState,
+    rows: Any,
+    base: Params | None = None,
 ) -> tuple[TrainState, Update]:
     """One update on one minibatch, arrays [B, ...] with B a multiple of the microbatch.
+
+    With `base`, weights that stay as they are, the state's parameters are adapters on them.
 
     An update that the objective does not accept, or whose gradient is not finite, changes nothing,
     the schedule's step included. (VinePPO's code multiplies the loss by 0: NaN stays NaN.)
     """
-    grads, sums = gradients(objective, state.params, rows)
+    grads, sums = gradients(objective, state.params, rows, base)
     mesh = objective.model.mesh
     state, norm, accepted = apply_gradients(optimizer, state, grads, mesh, objective.accepts(sums))
     return state, Update(sums, norm, accepted)
@@ -117,18 +124,25 @@ def num_accepted(updates: Sequence[Update]) -> int:
     return sum(bool(update.accepted) for update in updates)
 
 
-def gradients(objective: Objective, params: Params, rows: Any) -> tuple[Params, Any]:
-    """(gradient, sums) of the objective over a minibatch, `microbatch` rows at a time.
+def gradients(
+    objective: Objective, params: Params, rows: Any, base: Params | None = None
+) -> tuple[Params, Any]:
+    """(gradient by `params`, sums) of the objective over a minibatch, `microbatch` rows at a time.
 
-    Microbatches without a token cost nothing: after packing, these are the last ones.
+    With `base` the parameters are adapters, as in `update_step`. Microbatches without a token cost
+    nothing: after packing, these are the last ones.
     """
     mesh = objective.model.mesh
     has_tokens = (_batch_of(rows).segment_ids > 0).any(axis=1)
     rows, loss = objective.loss_over(rows)
     weights = objective.cast(params)
+    still = None if base is None else objective.cast(base)
+
+    def loss_of(trained: Params, micro: Any) -> tuple[jax.Array, Any]:
+        return loss(trained if still is None else with_adapters(still, trained), micro)
 
     def part(micro: Any) -> tuple[Params, Any]:
-        (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(weights, micro)
+        (_, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(weights, micro)
         return as_params(grads, mesh), sums
 
     def add(total: tuple[Params, Any], micro: Any) -> tuple[Params, Any]:

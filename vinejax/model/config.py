@@ -106,6 +106,7 @@ class Compute:
     # Columns of the output matrix whose logits exist at once where log-probabilities are computed;
     # None: `chunked_softmax.chunk_columns`.
     vocab_chunk: int | None = None
+    lora_scale: float = 0.0  # alpha / rank of adapters; what they add is a part of the model
     # The last two are for decoding, where each device on the tensor axis runs a part of the model.
     sum_axis: str | None = None  # mesh axis over which `out` and `down` add up their parts
     transposed_heads: bool = False  # q, k and v: kernels lie [heads * H, D], biases [heads * H]
@@ -125,4 +126,5 @@ def compute_as_set(settings: ModelConfig, cfg: DecoderConfig, platform: str) -> 
         reason = "needs one window for all layers, which this model has not"
     if reason:
         raise ConfigError("model.attention", f"{reason}; 'auto' takes what fits", repr(name))
-    return Compute(dtype, name, settings.remat)
+    scale = settings.lora_alpha / settings.lora_rank if settings.lora_rank else 0.0
+    return Compute(dtype, name, settings.remat, lora_scale=scale)

@@ -55,6 +55,7 @@ Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
 
 HEADS = ("q", "k", "v")  # projections whose outputs are heads
 SUMMED = ("out", "down")  # projections that sum over heads, and over feed-forward units
+LORA_A, LORA_B = "lora_a", "lora_b"  # the factors of a projection's adapter: see model/lora.py
 ENDS = ("embed", "head")  # the weights outside the layers that are split
 # Checkpoint name of gathered weights, which are never saved for the backward pass.
 GATHERED_WEIGHT = "weight"
@@ -86,7 +87,10 @@ class RMSNorm(nn.Module):
 
 
 class Projection(nn.Module):
-    """x times a kernel over the last `num_in` axes of x, plus a bias where the model has one."""
+    """x times a kernel over the last `num_in` axes of x, plus a bias where the model has one.
+
+    With an adapter in its parameters, that of `model/lora.py` is added: it has no initializer here.
+    """
 
     features: tuple[int, ...]
     bias: bool = False
@@ -96,7 +100,7 @@ class Projection(nn.Module):
     transposed: bool = False  # the kernel lies [features, inputs], with one axis of features
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, lora_scale: float) -> jax.Array:
         in_shape = x.shape[x.ndim - self.num_in :]
         batch_shape = x.shape[: x.ndim - self.num_in]
         features = (math.prod(self.features),) if self.transposed else self.features
@@ -111,7 +115,12 @@ class Projection(nn.Module):
         # As one matrix: on CPU the gradient of the batched form costs twice as much. Over a mesh
         # it would hide from the compiler which rows and positions are where.
         x_shape = (-1,) if self.flat else batch_shape
-        y = x.reshape(*x_shape, num_inputs) @ kernel.reshape(num_inputs, -1)
+        rows = x.reshape(*x_shape, num_inputs)
+        y = rows @ kernel.reshape(num_inputs, -1)
+        if self.has_variable("params", LORA_A):
+            a, b = (self.get_variable("params", name).astype(x.dtype) for name in (LORA_A, LORA_B))
+            rank = a.shape[-1]
+            y = y + lora_scale * (rows @ a.reshape(-1, rank) @ b.reshape(rank, -1))
         y = y.reshape(batch_shape + self.features)
         if self.sum_axis is not None:
             y = lax.psum(y, self.sum_axis)
@@ -158,7 +167,8 @@ class Block(nn.Module):
             sum_axis = compute.sum_axis if name in SUMMED else None
             flat = self.mesh is None or self.mesh.size == 1
             transposed = compute.transposed_heads and name in HEADS
-            return Projection(features, bias, num_in, sum_axis, flat, transposed, name=name)(x)
+            projection = Projection(features, bias, num_in, sum_axis, flat, transposed, name=name)
+            return projection(x, compute.lora_scale)
 
         with jax.named_scope("attention"):
             h = whole(norm("attention_norm", x))
@@ -370,11 +380,6 @@ def cast_matrices(params: Params, dtype: str) -> Params:
         return x if path[-1].key == "scale" else x.astype(dtype)
 
     return jax.tree_util.tree_map_with_path(cast, params)
-
-
-def unstack_layers(params: Params, num_layers: int) -> list[Params]:
-    """The stacked layers as a list: decoding loops over it, since a scan would copy its caches."""
-    return [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(num_layers)]
 
 
 def apply(

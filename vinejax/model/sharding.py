@@ -55,6 +55,20 @@ PARAM_SPECS = {
     "gate/bias": P(None, "tensor"),  # [L, F]
     "up/bias": P(None, "tensor"),  # [L, F]
     "down/bias": P(None, None),  # [L, D]
+    "q/lora_a": P(None, "fsdp", None),  # [L, D, rank]
+    "k/lora_a": P(None, "fsdp", None),
+    "v/lora_a": P(None, "fsdp", None),
+    "out/lora_a": P(None, "tensor", None, None),  # [L, N, H, rank]
+    "gate/lora_a": P(None, "fsdp", None),
+    "up/lora_a": P(None, "fsdp", None),
+    "down/lora_a": P(None, ("tensor", "fsdp"), None),  # [L, F, rank]
+    "q/lora_b": P(None, None, "tensor", None),  # [L, rank, N, H]
+    "k/lora_b": P(None, None, "tensor", None),  # [L, rank, K, H]
+    "v/lora_b": P(None, None, "tensor", None),
+    "out/lora_b": P(None, None, "fsdp"),  # [L, rank, D]
+    "gate/lora_b": P(None, None, "tensor"),  # [L, rank, F]
+    "up/lora_b": P(None, None, "tensor"),
+    "down/lora_b": P(None, None, None),  # [L, rank, D]
     "head/kernel": P(None),  # [D], a critic's
     "head/bias": P(),  # [], a critic's
 }

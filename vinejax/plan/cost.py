@@ -143,13 +143,13 @@ def update_cost(case: Case) -> Cost:
     gathered = Cost(0, 2 * (2 + again) * rounded_weights(case))
     microbatch = layers.plus(output).plus(gathered)
     count = case.cfg.ppo.minibatch // case.pass_rows
-    return microbatch.times(count).plus(Cost(0, 7 * memory.weight_bytes(case)))
+    return microbatch.times(count).plus(Cost(0, 7 * memory.trained_bytes(case)))
 
 
 def program_costs(case: Case, phase: PlannedPhase) -> dict[str, Cost]:
     """The cost of each program of an iteration, by its name."""
     costs = {
-        # Reads the float32 weights, writes them in the compute dtype.
+        # Reads the weights, writes them in the compute dtype.
         "decode copy": Cost(0, memory.weight_bytes(case) + memory.decode_copy_bytes(case)),
         "prefill": prefill_cost(case, phase),
         "decode": decode_cost(case, phase),

@@ -13,6 +13,7 @@ from vinejax.credit.expected import expected_states
 from vinejax.methods import find_method
 from vinejax.model.chunked_softmax import chunk_columns
 from vinejax.model.hf.names import abstract_params
+from vinejax.model.lora import abstract_adapters, shape_as_set
 from vinejax.model.sharding import spec_for, tensor_only
 from vinejax.plan.case import Case
 from vinejax.rollout.arrays import FREE_SHARE, cache_bytes, sizes_of
@@ -40,7 +41,7 @@ class PlannedPhase(NamedTuple):
 class MemoryParts:
     """Bytes per chip. The first four are resident for the whole run unless they are offloaded."""
 
-    weights: int  # float32
+    weights: int  # float32; below adapters, in the compute dtype
     optimizer: int
     reference: int
     critic: int  # with its optimizer state
@@ -76,13 +77,32 @@ def local_size(spec: Spec, shape: tuple[int, ...], case: Case) -> int:
     return math.prod(shape) // ways
 
 
+def tree_bytes(case: Case, shapes: list[tuple[KeyPath, jax.ShapeDtypeStruct]], item: int) -> int:
+    """Bytes per chip of arrays of `item` bytes a number, as the table of weights splits them."""
+    sizes = (local_size(spec_for(path, x.shape, case.mesh), x.shape, case) for path, x in shapes)
+    return item * sum(sizes)
+
+
 def weight_bytes(case: Case, without: str = "") -> int:
-    """Bytes per chip of the float32 weights, except that called `without`, as they are sharded."""
-    return sum(
-        FLOAT32 * local_size(spec_for(path, x.shape, case.mesh), x.shape, case)
-        for path, x in weight_shapes(case)
-        if path[-1].key != without
-    )
+    """Bytes per chip of the weights, except that called `without`, as they are sharded.
+
+    They are in float32, or in the compute dtype below adapters, which are not counted.
+    """
+    kept = [(path, x) for path, x in weight_shapes(case) if path[-1].key != without]
+    return tree_bytes(case, kept, stored_item(case))
+
+
+def stored_item(case: Case) -> int:
+    """Bytes of a number in the stored weights."""
+    return case.item_bytes if case.cfg.model.lora_rank else FLOAT32
+
+
+def trained_bytes(case: Case) -> int:
+    """Bytes per chip of what is trained, in float32: all weights, or adapters."""
+    if not case.cfg.model.lora_rank:
+        return weight_bytes(case)
+    adapters = abstract_adapters(case.model, shape_as_set(case.cfg.model))
+    return tree_bytes(case, jax.tree_util.tree_leaves_with_path(adapters), FLOAT32)
 
 
 def critic_bytes(case: Case) -> int:
@@ -168,9 +188,12 @@ def mean_tokens(case: Case) -> float:
 
 def fixed_parts(case: Case) -> MemoryParts:
     """The parts of memory, with 0 bytes for keys and values."""
-    weights = weight_bytes(case)
+    weights, trained = weight_bytes(case), trained_bytes(case)
+    reference = weights
+    if case.cfg.model.lora_rank:  # the reference is what lies below the adapters
+        weights, reference = weights + trained, 0
     return MemoryParts(
-        weights, MOMENTS * weights, weights, critic_bytes(case), decode_copy_bytes(case), 0, 0
+        weights, MOMENTS * trained, reference, critic_bytes(case), decode_copy_bytes(case), 0, 0
     )
 
 
@@ -227,11 +250,12 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     if program == "prefill":
         return case.item_bytes * sizes.batch * sizes.columns * (4 * cfg.width + inner // tensor)
     tokens = case.pass_rows // case.shards * train_length(case)
-    weights = weight_bytes(case)
-    layer = 4 * weights // FLOAT32 * case.item_bytes // cfg.num_layers * case.cfg.mesh.fsdp
+    rounded = weight_bytes(case) // stored_item(case) * case.item_bytes
+    trained = trained_bytes(case)
+    layer = 4 * rounded // cfg.num_layers * case.cfg.mesh.fsdp
     passed = layer + gathered_ends_bytes(case) + output_bytes(case, tokens)
     if program == "score":
         return passed + case.item_bytes * tokens * (4 * cfg.width + inner) // tensor
     kept = cfg.width + (0 if case.model.compute.remat == "full" else inner)
-    gradients = weights + weights * case.item_bytes // FLOAT32
+    gradients = trained + trained * case.item_bytes // FLOAT32
     return passed + gradients + case.item_bytes * tokens * kept * cfg.num_layers // tensor

@@ -23,6 +23,7 @@ from vinejax.learner.score import score
 from vinejax.learner.update import state_shardings, update_step
 from vinejax.methods import find_method
 from vinejax.model.hf.names import abstract_params
+from vinejax.model.lora import abstract_adapters, shape_as_set, with_adapters
 from vinejax.model.sharding import num_shards, param_shardings
 from vinejax.plan.case import Case
 from vinejax.plan.memory import PlannedPhase, train_length
@@ -41,8 +42,16 @@ class Lowering:
         self.phase = phase
         self.mesh = mesh
         self.model = dataclasses.replace(case.model, mesh=mesh)
-        params = abstract_params(self.model)
-        self.params = self._placed(params, param_shardings(mesh, params))
+        self.trained = self._placed_by_table(abstract_params(self.model))
+        self.base = None
+        settings = case.cfg.model
+        if settings.lora_rank:
+            dtype = self.model.compute.dtype
+            self.base = jax.tree.map(lambda x: x.update(dtype=jnp.dtype(dtype)), self.trained)
+            adapters = abstract_adapters(self.model, shape_as_set(settings))
+            self.trained = self._placed_by_table(adapters)
+        # All weights of the policy.
+        self.params = self.trained if self.base is None else with_adapters(self.base, self.trained)
 
     def lower(self, name: str) -> Lowered:
         """The lowered program called `name`. Raises KeyError for an unknown name."""
@@ -98,15 +107,15 @@ class Lowering:
         has_credit = find_method(cfg.method).credit is not None
         objective = policy_objective(self.model, cfg if has_credit else type(cfg)())
         optimizer = make_optimizer(cfg.optimizer, UPDATES)
-        state = self._state(self.params, optimizer)
-        return update_step.lower(objective, optimizer, state, self._batch(cfg.ppo.minibatch))
+        state, batch = self._state(self.trained, optimizer), self._batch(cfg.ppo.minibatch)
+        return update_step.lower(objective, optimizer, state, batch, self.base)
 
     def _critic_step(self) -> Lowered:
         cfg = self.case.cfg
         start = jax.eval_shape(
             lambda params: fresh_critic(self.model, params, cfg.seed, self.mesh), self.params
         )
-        params = self._placed(start, param_shardings(self.mesh, start))
+        params = self._placed_by_table(start)
         optimizer = make_critic_optimizer(cfg, UPDATES)
         batch = self._batch(cfg.ppo.minibatch)
         rows = batch, Targets(batch.advantages, batch.advantages)
@@ -120,6 +129,9 @@ class Lowering:
             return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
         return jax.tree.map(place, shapes, shardings)
+
+    def _placed_by_table(self, shapes: PyTree) -> PyTree:
+        return self._placed(shapes, param_shardings(self.mesh, shapes))
 
     def _shape(self, shape: tuple[int, ...], dtype: DTypeLike, spec: Spec) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(self.mesh, spec))

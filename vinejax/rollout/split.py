@@ -18,7 +18,8 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float, Int
 
 from vinejax.errors import ConfigError
-from vinejax.model.decoder import HEADS, Decoder, Params, cast_matrices, unstack_layers
+from vinejax.model.decoder import HEADS, Decoder, Params, cast_matrices
+from vinejax.model.lora import merged
 from vinejax.model.sharding import ROWS, AnyMesh, check_heads, table_spec, tensor_only
 
 Tree = TypeVar("Tree")
@@ -85,6 +86,8 @@ def weight_specs(model: Decoder, mesh: AnyMesh) -> dict[str, Any]:
 def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Weights:
     """The decoding copy: matrices in the compute dtype, a list of layers, split by `weight_specs`.
 
+    Adapters are added to their kernels, so that decoding costs what it costs without them.
+
     Of q, k, v: kernels [heads * H, D], biases [heads * H]; KV heads are repeated to fit `tensor`.
     """
     repeats = num_kv_heads(model, mesh) // model.cfg.num_kv_heads
@@ -97,7 +100,7 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Weights:
         x = x.reshape(*x.shape[:-2], -1)
         return x.swapaxes(-1, -2) if path[-1].key == "kernel" else x
 
-    cast = cast_matrices(params, model.compute.dtype)
+    cast = cast_matrices(merged(params, model.compute.lora_scale), model.compute.dtype)
     params = jax.tree_util.tree_map_with_path(turned, cast)
     params = {**params, "layers": unstack_layers(params, model.cfg.num_layers)}
 
@@ -105,6 +108,11 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Weights:
         return lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
 
     return jax.tree.map(split, params, weight_specs(model, mesh))
+
+
+def unstack_layers(params: Params, num_layers: int) -> list[Params]:
+    """The stacked layers as a list: decoding loops over it, since a scan would copy its caches."""
+    return [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(num_layers)]
 
 
 def _gives_heads(path: KeyPath) -> bool:

@@ -1,0 +1,65 @@
+"""Updates of adapters: their gradient, and what stays as it is."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from helpers import loop_cases as cases
+from helpers import method_cases as methods
+
+from vinejax.learner.policy import policy_objective
+from vinejax.learner.update import fresh_state, gradients, update_step
+from vinejax.model.config import Compute
+from vinejax.model.decoder import Params
+from vinejax.model.lora import TARGETS, Shape, fresh_adapters, merged, with_adapters
+from vinejax.model.sharding import make_mesh
+from vinejax.settings import MeshConfig
+from vinejax.types import Batch
+
+SCALE = 0.5
+MODEL = dataclasses.replace(cases.model(), compute=Compute(lora_scale=SCALE))
+
+
+def adapters() -> Params:
+    """Adapters of which neither factor is 0."""
+    mesh = make_mesh(MeshConfig(1, 1, 1))
+    fresh = fresh_adapters(MODEL, mesh, Shape(2, TARGETS))
+    return jax.tree.map(lambda x: x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), fresh)
+
+
+def rows() -> Batch:
+    cfg = methods.config("vineppo")
+    of_method = methods.credit(cfg)
+    return methods.batch()._replace(advantages=of_method.advantages, mask=of_method.mask)
+
+
+@pytest.mark.parametrize("microbatch", [None, 2])
+def test_the_gradient_is_that_of_the_merged_model(microbatch: int | None):
+    cfg = methods.config("vineppo", ppo={"microbatch": microbatch})
+    base, trained = cases.params(), adapters()
+    objective = policy_objective(MODEL, cfg)
+    found, sums = jax.jit(gradients, static_argnums=0)(objective, trained, rows(), base)
+
+    plain = dataclasses.replace(policy_objective(cases.model(), cfg), microbatch=None)
+
+    def total(trained: Params, minibatch: Batch) -> jax.Array:
+        batch, loss = plain.loss_over(minibatch)
+        return loss(merged(with_adapters(base, trained), SCALE), batch)[0]
+
+    cases.assert_close(found, jax.jit(jax.grad(total))(trained, rows()), 10 * cases.ROUNDING)
+    assert sums.tokens == rows().mask.sum()
+
+
+def test_an_update_changes_the_adapters_alone():
+    base, trained = cases.params(), adapters()
+    mesh, optimizer = make_mesh(MeshConfig(1, 1, 1)), optax.adam(1e-2)
+    state = fresh_state(trained, optimizer, mesh)
+    objective = policy_objective(MODEL, methods.config("vineppo"))
+    state, update = update_step(objective, optimizer, state, rows(), base)
+    assert update.accepted and update.grad_norm > 0
+    cases.assert_equal(base, cases.params())  # neither changed nor donated
+    before = cases.leaves(trained)
+    assert all((x != before[name]).any() for name, x in cases.leaves(state.params).items())
+    assert cases.leaves(state.opt_state[0].mu).keys() == before.keys()

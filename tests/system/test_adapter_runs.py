@@ -1,0 +1,150 @@
+"""Runs that train adapters: from the first iteration to the export."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from helpers import loop_cases as cases
+
+from vinejax import train as loop
+from vinejax.checks import check_config
+from vinejax.errors import ConfigError
+from vinejax.evaluate import evaluate_run
+from vinejax.export import export_run
+from vinejax.model.decoder import Params
+from vinejax.model.hf.weights import load_pretrained
+from vinejax.model.lora import Shape, abstract_adapters, merged, with_adapters
+from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.stopping import Stopped
+from vinejax.session import open_session
+from vinejax.settings import Config
+from vinejax.warmup import warm_up
+
+LORA = {"lora_rank": 2, "lora_alpha": 4.0, "lora_targets": ("q", "v", "down")}
+
+
+def config(start: str, **sections: Any) -> Config:
+    fields: dict[str, Any] = {"optimizer": {"learning_rate": 1e-2}, "model": {"path": start} | LORA}
+    return cases.config(**fields | {"eval": {"every": 0, "samples": 2}} | sections)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(warm_up(cases.config(sft={"steps": 25}), tmp_path_factory.mktemp("start")))
+
+
+@pytest.fixture(scope="module")
+def run(start: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two iterations; not to be changed."""
+    workdir = tmp_path_factory.mktemp("run")
+    loop.train(config(start, iterations=2), workdir)
+    return workdir
+
+
+def adapters_of(workdir: Path, start: str) -> Params:
+    model = load_pretrained(start)[0]
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device),
+        abstract_adapters(model, Shape(2, LORA["lora_targets"])),
+    )
+    with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
+        return checkpoints.restore_params(2, like)[0]
+
+
+def test_adapters_are_all_that_is_trained_and_kept(run: Path, start: str):
+    lines = cases.read_lines(run / "metrics.jsonl")
+    assert [line["stage"] for line in lines] == ["test", "eval", "train", "train", "eval", "test"]
+    # Sampled with merged adapters, scored with separate ones: equal but for rounding.
+    assert 0 < lines[3]["rollout/logprob_diff/max"] < 1e-4
+    moved = adapters_of(run, start)
+    assert set(moved["layers"]) == set(LORA["lora_targets"])
+    assert all(np.abs(x).max() > 1e-3 for x in jax.tree.leaves(moved))
+
+
+def test_an_export_is_the_merged_policy_and_a_start(run: Path, start: str, tmp_path: Path):
+    cfg = config(start, iterations=2)
+    folder = export_run(cfg, run, "last")
+    found = load_pretrained(folder)[1]
+    base = load_pretrained(start)[1]
+    expected = merged(with_adapters(base, adapters_of(run, start)), 2.0)
+    cases.assert_equal(found, expected)
+    assert {x.name for x in (run / "adapters").iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    other = cases.config(model={"path": str(run)})
+    with open_session(other, tmp_path / "new") as session:
+        cases.assert_equal(session.start, expected)
+    # adapters on adapters: those below are merged
+    again = config(str(run))
+    with open_session(again, tmp_path / "again") as session:
+        cases.assert_equal(session.start, expected)
+
+
+def test_the_best_adapters_are_evaluated_on_what_is_below(run: Path, start: str, tmp_path: Path):
+    workdir = Path(shutil.copytree(run, tmp_path / "run"))
+    with Checkpoints(workdir / "best", keep=1) as best:
+        best.save_params(2, adapters_of(run, start), {"pass_at_1": 1.0})
+    record = evaluate_run(config(start, iterations=2), workdir)
+    assert record["source"] == "best/2"
+    last = cases.read_lines(run / "metrics.jsonl")[-1]
+    assert record["pass_at_1"] == last["test/pass_at_1"]
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_bit(
+    run: Path, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made = loop.Run._train_iteration
+
+    def stopping(self: Any) -> None:
+        if self._at.done == 1:
+            raise Stopped(15)
+        made(self)
+
+    cfg = config(start, iterations=2)
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(loop.Run, "_train_iteration", stopping)
+        loop.train(cfg, tmp_path)
+    loop.train(cfg, tmp_path)
+    cases.assert_equal(adapters_of(tmp_path, start), adapters_of(run, start))
+    lines = [cases.read_lines(folder / "metrics.jsonl") for folder in (tmp_path, run)]
+    assert cases.without_clock(lines[0]) == cases.without_clock(lines[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["grpo", "restem", "dpo_positive", "sft", "single_stream"])
+def test_methods_train_adapters(method: str, start: str, tmp_path: Path):
+    sections: dict[str, Any] = {
+        "restem": {"restem": {"problems": 8, "epochs": 2, "eval_every": 2}},
+        "dpo_positive": {"dpo": {"problems": 8, "epochs": 1, "pairs": 4}},
+        "single_stream": {"rollout": {"prompts": 12, "per_prompt": 1}},
+    }.get(method, {})
+    cfg = config(
+        start, method=method, iterations=1, values={"k": 9, "max_states": None}, **sections
+    )
+    loop.train(cfg, tmp_path)
+    line = cases.read_lines(tmp_path / "metrics.jsonl")[2]
+    assert line["total/updates"] > 0
+    assert (tmp_path / "report.html").exists()
+
+
+REFUSED = [
+    ({"lora_targets": ("q", "qkv")}, {}, r"model\.lora_targets = .* must be some of q, k, v"),
+    ({"lora_targets": ()}, {}, r"model\.lora_targets = .* must be some of"),
+    ({"lora_rank": 0}, {}, r"model\.lora_alpha = 4\.0: needs model\.lora_rank"),
+    ({}, {"method": "ppo"}, r"model\.lora_rank = 2: must be 0 for method = 'ppo'"),
+    ({}, {"offload": {"reference": True}}, r"offload\.reference = True: must be False"),
+]
+
+
+@pytest.mark.parametrize(("model", "sections", "words"), REFUSED)
+def test_what_adapters_cannot_do_is_one_line(
+    model: dict[str, Any], sections: dict[str, Any], words: str, tmp_path: Path
+):
+    fields = {"model": {"path": "x"} | LORA | model, "values": {"k": 9, "max_states": None}}
+    with pytest.raises(ConfigError, match=words):
+        check_config(cases.config(**fields | sections))

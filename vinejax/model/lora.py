@@ -1,0 +1,113 @@
+"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685): few weights are trained, most stay.
+
+A projection with kernel W computes x W + s (x A) B, with s = alpha / rank, A of `rank` columns and
+B of `rank` rows. A model's adapters are a tree of their own, {layers {q {lora_a, lora_b}, ...}},
+which `with_adapters` puts into the model's parameters and `merged` adds to its kernels.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from vinejax.model.decoder import HEADS, LORA_A, LORA_B, Decoder, Params
+from vinejax.model.sharding import param_shardings
+from vinejax.settings import ModelConfig
+
+TARGETS = (*HEADS, "out", "gate", "up", "down")  # the projections that may have adapters
+
+
+class Shape(NamedTuple):
+    """The rank of adapters and the projections that have them; some of `TARGETS`."""
+
+    rank: int
+    targets: tuple[str, ...]
+
+
+def shape_as_set(settings: ModelConfig) -> Shape:
+    """The rank and the targets that the settings give."""
+    return Shape(settings.lora_rank, tuple(settings.lora_targets))
+
+
+@functools.partial(jax.jit, static_argnames=("model", "mesh", "shape", "seed"))
+def fresh_adapters(model: Decoder, mesh: Mesh, shape: Shape, seed: int = 0) -> Params:
+    """Float32 adapters that change nothing yet: {layers {target {lora_a, lora_b}}}.
+
+    lora_a [L, inputs..., rank] is uniform in +-1/sqrt(inputs), as PEFT draws it; lora_b
+    [L, rank, outputs...] is 0. They lie on the mesh as the table of weights says.
+    """
+    tree = _draw(model, shape, seed)
+    return jax.lax.with_sharding_constraint(tree, param_shardings(mesh, tree))
+
+
+def abstract_adapters(model: Decoder, shape: Shape) -> Params:
+    """The adapters as float32 shapes; nothing is allocated."""
+    return jax.eval_shape(lambda: _draw(model, shape, 0))
+
+
+def _draw(model: Decoder, shape: Shape, seed: int) -> Params:
+    shapes, layers = kernel_shapes(model), model.cfg.num_layers
+    adapters: dict[str, Params] = {}
+    for number, name in enumerate(TARGETS):
+        if name not in shape.targets:
+            continue
+        inputs, outputs = shapes[name]
+        key = jax.random.fold_in(jax.random.key(seed), number)
+        bound = math.prod(inputs) ** -0.5
+        of_a = (layers, *inputs, shape.rank)
+        adapters[name] = {
+            LORA_A: jax.random.uniform(key, of_a, minval=-bound, maxval=bound),
+            LORA_B: jnp.zeros((layers, shape.rank, *outputs)),
+        }
+    return {"layers": adapters}
+
+
+def kernel_shapes(model: Decoder) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(axes of the inputs, axes of the outputs) of each projection's kernel in one layer."""
+    cfg = model.cfg
+    heads, kv_heads = (cfg.num_heads, cfg.head_dim), (cfg.num_kv_heads, cfg.head_dim)
+    width, ffn = (cfg.width,), (cfg.ffn,)
+    return {
+        "q": (width, heads),
+        "k": (width, kv_heads),
+        "v": (width, kv_heads),
+        "out": (heads, width),
+        "gate": (width, ffn),
+        "up": (width, ffn),
+        "down": (ffn, width),
+    }
+
+
+def with_adapters(params: Params, adapters: Params | None) -> Params:
+    """The parameters of a model with the adapters beside their kernels; nothing is copied."""
+    if adapters is None:
+        return params
+    layers = {
+        name: {**of_layer, **adapters["layers"].get(name, {})}
+        for name, of_layer in params["layers"].items()
+    }
+    return {**params, "layers": layers}
+
+
+def merged(params: Params, scale: float) -> Params:
+    """The parameters without adapters: each kernel, in its dtype, is W + scale A B.
+
+    The product and the sum are computed in float32. Parameters without adapters are returned.
+    """
+
+    def merge(of_layer: Params) -> Params:
+        if LORA_A not in of_layer:
+            return of_layer
+        kernel, a, b = (of_layer[name] for name in ("kernel", LORA_A, LORA_B))
+        matrix = (*a.shape[:1], -1, a.shape[-1])
+        change = jnp.matmul(
+            a.reshape(matrix), b.reshape(*b.shape[:2], -1), precision=jax.lax.Precision.HIGHEST
+        )
+        rest = {name: x for name, x in of_layer.items() if name not in (LORA_A, LORA_B)}
+        summed = kernel.astype(jnp.float32) + scale * change.reshape(kernel.shape)
+        return {**rest, "kernel": summed.astype(kernel.dtype)}
+
+    return {**params, "layers": {name: merge(x) for name, x in params["layers"].items()}}
