@@ -18,6 +18,7 @@ from runs import LOGPROB_TOLERANCE, SHARE_ALIKE, greedy_part, likeness
 from workload import Run, Workload
 
 from vinejax.learner.batch import collate
+from vinejax.learner.packing import Passes
 from vinejax.learner.policy import PolicyObjective, policy_objective
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import gradients
@@ -149,7 +150,7 @@ def compute(
                 jax.device_put(work.params, device),
                 batch,
                 temperature=1.0,
-                size=len(batch.tokens),
+                passes=Passes(len(batch.tokens)),
             ),
             gradients={},
             greedy=on_mesh(greedy, mesh)(),

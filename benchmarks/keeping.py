@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import jax
 
 from vinejax import train as loop
+from vinejax.analysis.report.live import LivePage
 from vinejax.config import from_dict, from_file
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.compiles import num_compiles
@@ -94,7 +95,8 @@ class Contender:
         best = stack.enter_context(Checkpoints(session.workdir / "best", keep=1))
         state, at = loop.resume(session, checkpoints)
         log = RunLog(session.workdir, cfg.log, cfg.iterations, True, resumed_at=0)
-        self._run = loop.Run(session, log, checkpoints, best, state, at)
+        page = stack.enter_context(LivePage(session.workdir, NEVER, 0, print, is_writer=False))
+        self._run = loop.Run(session, log, checkpoints, best, page, (state, at))
 
     def turn(self, clock: Clock) -> Turn:
         start, keeping, compiles = time.monotonic(), clock.seconds, num_compiles()

@@ -113,8 +113,8 @@ def test_of_last(cfg: Any, workdir: Path, problems: int) -> dict[str, Any]:
             newest = checkpoints.latest()
             assert newest is not None  # training saves after its last iteration
             params, _ = checkpoints.restore_params(newest, session.load_reference())
-        _, _, rewards = solve(session, params, "test")
-    correct = correct_samples(rewards)
+        solved = solve(session, params, "test")
+    correct = correct_samples(solved.rewards)
     return {
         "accuracy": round(float(correct.mean()), DIGITS),
         "samples": correct.shape[1],

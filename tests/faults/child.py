@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from vinejax import iterations, main
-from vinejax import train as loop
+from vinejax.analysis.report.live import LivePage
 from vinejax.learner import score
 from vinejax.rollout import phase
 from vinejax.runtime import checkpoint, journal, log, workdir
@@ -64,7 +64,7 @@ def fill(path: str) -> None:
 def watch(events: Events) -> None:
     """Replaces what an event happens in by the same with the event."""
     look, stage, count = Watch.look, log.RunLog.stage, phase.Phase._count
-    save, keep, report = checkpoint.Checkpoints._save, journal.Entry.keep, loop.build_report
+    save, keep, report = checkpoint.Checkpoints._save, journal.Entry.keep, LivePage.finish
     write = workdir.write_atomic
 
     class Noted(Watch):
@@ -109,7 +109,7 @@ def watch(events: Events) -> None:
     log.RunLog.stage = lambda self, name: Stage(self, name)  # pyright: ignore
     checkpoint.Checkpoints._save = before("save", save)
     journal.Entry.keep = before("journal", keep)
-    loop.build_report = before("report", report)
+    LivePage.finish = before("report", report)
     for module in (journal, log, workdir):
         module.write_atomic = half_written  # pyright: ignore
 

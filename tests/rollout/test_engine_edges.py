@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -250,7 +251,8 @@ def test_stop_strings_that_are_none(stop, message, tiny):
 @pytest.mark.parametrize("name", ["slots", "window_rows", "chunk"])
 def test_sizes_out_of_range(name, tiny):
     with pytest.raises(ValueError, match=f"{name} = 0 must be at least 1"):
-        Engine(tiny.decoder, SampleConfig(), tiny.tokenizer, None, **{name: 0})
+        sizes: Any = {name: 0}
+        Engine(tiny.decoder, SampleConfig(), tiny.tokenizer, None, **sizes)
 
 
 def test_weights_that_have_diverged_are_an_error_that_names_the_trunk(tiny):

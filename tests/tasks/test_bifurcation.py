@@ -181,7 +181,7 @@ def test_the_start_takes_the_forks_as_designed_and_trains(tmp_path: Path):
     small = dataclasses.replace(cfg.eval, problems=256, samples=2, temperature=1.0, top_p=1.0)
     cfg = dataclasses.replace(cfg, iterations=1, eval=small)
     with open_session(cfg, tmp_path / "start", splits=("test",)) as session:
-        problems, groups, rewards = solve(session, session.load_reference(), "test")
+        problems, groups, rewards, _ = solve(session, session.load_reference(), "test")
     reached: dict[float, list[float]] = {}
     for (problem, _), group, row in zip(problems, groups, rewards, strict=True):
         for grown, reward in zip(group, row, strict=True):

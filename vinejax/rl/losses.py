@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int, Real, ScalarLike
 
-from vinejax.rl.segments import segment_totals
-
 from vinejax.arguments import library
+from vinejax.rl.segments import segment_totals
 
 
 @library()
