@@ -19,8 +19,8 @@ from jax import lax
 from workload import Run, Workload
 
 from vinejax.model.decoder import Decoder, Params
+from vinejax.model.params import unstack_layers
 from vinejax.rollout.sampling import sample
-from vinejax.rollout.split import unstack_layers
 from vinejax.settings import SampleConfig
 
 

@@ -32,10 +32,12 @@ def train(
     `--config.` on the command line; a `Config` takes none (use `dataclasses.replace`). Without
     `workdir` the run of a file is in runs/<name of the file>. The config is not changed.
 
-        run = vinejax.train("configs/tiny.py", {"iterations": 5, "rollout.prompts": 16})
-        run.start_accuracy, run.final_accuracy  # {'validation': 0.38, ...}, {'validation': ...}
-
     Raises UserError, in one line, for what cannot be run, before anything is written.
+
+    Example:
+      >>> run = vinejax.train("configs/tiny.py", {"iterations": 5})  # doctest: +SKIP
+      >>> run.start_accuracy, run.final_accuracy  # doctest: +SKIP
+      ({'validation': 0.395, 'test': 0.384}, {'validation': 0.52, 'test': 0.51})
     """
     from vinejax.train import train as run_loop  # imports jax
 
@@ -68,9 +70,11 @@ def _checked_config(
 def run(workdir: str | os.PathLike) -> "RunSummary":
     """What the run in a workdir has recorded so far, while it goes on too.
 
-        vinejax.run("runs/tiny").final_accuracy["test"]
-
     Raises UserError if there is no run.
+
+    Example:
+      >>> vinejax.run("runs/tiny").final_accuracy["test"]  # doctest: +SKIP
+      0.896
     """
     from vinejax.analysis.report.read import read_run
 
@@ -91,6 +95,12 @@ class RunSummary:
 
     `metrics` has the records of metrics.jsonl in order, each a dict of numbers by the names of
     docs/metrics.md, with 'stage' and 'iteration'.
+
+    Example:
+      >>> from etils import epath
+      >>> metrics = [{"stage": "eval", "iteration": 0, "eval/pass_at_1": 0.395}]
+      >>> vinejax.RunSummary(epath.Path("runs/tiny"), metrics).start_accuracy
+      {'validation': 0.395}
     """
 
     workdir: epath.Path

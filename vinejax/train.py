@@ -1,4 +1,11 @@
-"""The loop: sample solutions, assign credit, update. `iterations.py` has one iteration."""
+"""The loop: sample solutions, assign credit, update. `iterations.py` has one iteration.
+
+The module can be called, as `vinejax.library.train`:
+
+>>> run = vinejax.train("configs/tiny.py", {"iterations": 5})  # doctest: +SKIP
+>>> run.start_accuracy, run.final_accuracy  # doctest: +SKIP
+({'validation': 0.395, 'test': 0.384}, {'validation': 0.52, 'test': 0.51})
+"""
 
 import dataclasses
 import importlib

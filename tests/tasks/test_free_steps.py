@@ -1,5 +1,6 @@
 """The setting `data.free_steps`: which tasks read it, and that every other task refuses it."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ TASKS = [x for x in MODULES if "\ndef make(" in (REPO / f"vinejax/tasks/{x}.py")
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_reads_it_or_refuses_it(name: str, tmp_path: Path):
     data = DataConfig(task=f"vinejax.tasks.{name}", path=str(tmp_path), free_steps=2)
-    if name in READERS:
-        task = load_task(data)
+    if name in READERS:  # they make their problems
+        task = load_task(dataclasses.replace(data, path=""))
         assert isinstance(task, WithFreeSteps) and task.free_steps == (2,)
         return
     with pytest.raises(ConfigError, match=rf"^data\.free_steps = 2: task {name} has no free steps"):

@@ -43,6 +43,7 @@ from vinejax.model.attention import softcap
 from vinejax.model.chunked_softmax import OutputLayer
 from vinejax.model.config import Compute, DecoderConfig, LayerFacts, compute_as_set
 from vinejax.model.embedding import embedding_lookup
+from vinejax.model.params import cast_matrices
 from vinejax.model.rope import BY_LENGTH, rotate
 from vinejax.model.sharding import BY_COLUMN, BY_POSITION, ROWS, WHOLE, Params, constrain
 from vinejax.model.token_logprobs import logprob_and_entropy
@@ -371,15 +372,6 @@ class Decoder:
         """The last hidden states after the final norm."""
         norm = RMSNorm(self.cfg.norm_eps, self.cfg.norm_offset)
         return norm.apply({"params": params["norm"]}, x)  # pyright: ignore
-
-
-def cast_matrices(params: Params, dtype: str) -> Params:
-    """Cast matrices and biases; norms stay float32: cheap to compute, costly to round."""
-
-    def cast(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
-        return x if path[-1].key == "scale" else x.astype(dtype)
-
-    return jax.tree_util.tree_map_with_path(cast, params)
 
 
 def apply(

@@ -88,7 +88,7 @@ def make_mesh(cfg: MeshConfig) -> Mesh:
     size = math.prod(sizes)
     product = f"data x fsdp x tensor = {sizes}"
     if num_devices % size:
-        rule = f"multiplies to {size}, which must divide the number of devices, {num_devices}"
+        rule = f"multiplies to {size}, which must be a divisor of {num_devices} devices"
         raise ConfigError("mesh", f"{product} {rule}")
     if jax.process_count() > 1 and size != num_devices:
         rule = f"{product} leaves some of the hosts' {num_devices} devices out"

@@ -18,8 +18,9 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float, Int
 
 from vinejax.errors import ConfigError
-from vinejax.model.decoder import HEADS, Decoder, Params, cast_matrices
+from vinejax.model.decoder import HEADS, Decoder, Params
 from vinejax.model.lora import merged
+from vinejax.model.params import cast_matrices, unstack_layers
 from vinejax.model.sharding import ROWS, AnyMesh, check_heads, table_spec, tensor_only
 
 Tree = TypeVar("Tree")
@@ -108,11 +109,6 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Weights:
         return lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
 
     return jax.tree.map(split, params, weight_specs(model, mesh))
-
-
-def unstack_layers(params: Params, num_layers: int) -> list[Params]:
-    """The stacked layers as a list: decoding loops over it, since a scan would copy its caches."""
-    return [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(num_layers)]
 
 
 def _gives_heads(path: KeyPath) -> bool:
