@@ -27,7 +27,6 @@ def get_config(stage="train"):
     cfg = default()
     cfg.model.architecture = str(Path(__file__).parent / "models" / "qwen2.5_0.5b.json")
     cfg.model.lora_rank = 32
-    cfg.model.lora_alpha = 32.0
     cfg.model.remat = "full"
     cfg.data.task = "vinejax.tasks.gsm8k"
     cfg.data.max_prompt_tokens = 512

@@ -10,10 +10,9 @@ from typing import Any, get_args, get_type_hints
 from vinejax.credit.rules import check_rules
 from vinejax.errors import ConfigError
 from vinejax.methods import METHODS, find_method
-from vinejax.settings import Config, flatten
+from vinejax.settings import PROJECTIONS, Config, flatten
 from vinejax.tasks.rewards import find_rewards
 
-LORA_TARGETS = Config().model.lora_targets  # all projections
 DEFAULTS = dict(flatten(Config()))  # of all fields, by dotted name
 
 
@@ -175,9 +174,9 @@ def _check_adapters(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
             raise ConfigError(f"model.{name}", "needs model.lora_rank; leave it out", repr(value))
     if not model.lora_rank:
         return
-    unknown = [name for name in model.lora_targets if name not in LORA_TARGETS]
+    unknown = [name for name in model.lora_targets if name not in PROJECTIONS]
     if unknown or not model.lora_targets:
-        rule = f"must be some of {', '.join(LORA_TARGETS)}"
+        rule = f"must be some of {', '.join(PROJECTIONS)}"
         raise ConfigError("model.lora_targets", rule, repr(model.lora_targets))
     if method.values == "critic":
         rule = f"must be 0 for method = {cfg.method!r}, whose critic is trained with all weights"

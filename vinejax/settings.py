@@ -32,6 +32,8 @@ from vinejax.ranges import (
     ZeroToOne,
 )
 
+PROJECTIONS = ("q", "k", "v", "out", "gate", "up", "down")  # that may have adapters
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -50,7 +52,7 @@ class ModelConfig:
     # dtype and are the reference model's, too (LoRA: docs/models.md). 0: off.
     lora_rank: Whole = 0
     lora_alpha: Positive = 32.0  # what adapters add is scaled by lora_alpha / lora_rank
-    lora_targets: tuple[str, ...] = ("q", "k", "v", "out", "gate", "up", "down")
+    lora_targets: tuple[str, ...] = PROJECTIONS
     num_layers: Count = 4  # this and all below: sizes of the new model
     width: Count = 128
     num_heads: Count = 4

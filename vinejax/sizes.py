@@ -6,12 +6,12 @@ Memory that the engine and the learner choose by themselves is not looked at her
 
 import dataclasses
 import math
-import os
 from typing import Any
 
 from vinejax.credit.expected import expected_states
 from vinejax.errors import ConfigError
 from vinejax.methods import find_method
+from vinejax.runtime.devices import host_memory
 from vinejax.settings import Config
 
 # Bytes of the host for a sampled text, its branch, tokens, log-probabilities and characters.
@@ -20,11 +20,6 @@ BRANCH_BYTES, TOKEN_BYTES = 600, 64
 ROW_BYTES = 29  # per token of a batch on the host: learner/batch.py
 WEIGHT_BYTES = 12  # of a new model: float32 weights, and Adam's two moments
 HOST_SHARE = 0.5  # of the host's memory, that any one of these may take
-
-
-def host_memory() -> int:
-    """Bytes of this machine's memory."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def check_sizes(cfg: Config) -> None:

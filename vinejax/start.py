@@ -9,8 +9,6 @@ import json
 import os
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 from etils import epath
 from jax.sharding import Mesh
 
@@ -19,8 +17,8 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.hub import find_folder
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.hf.weights import load_model, load_pretrained
-from vinejax.model.lora import fresh_adapters, merged, shape_as_set, with_adapters
-from vinejax.model.sharding import check_heads, param_shardings
+from vinejax.model.lora import abstract_adapters, merged, shape_as_set, with_adapters
+from vinejax.model.sharding import check_heads, placed_shapes
 from vinejax.runtime.checkpoint import find_trained, restore_policy
 from vinejax.runtime.distributed import is_writer
 from vinejax.settings import ModelConfig
@@ -71,24 +69,15 @@ def load_trained(
         model, tokenizer = load_model(find_folder(_start_folder(run)))
         check_heads(mesh, model.cfg.num_heads, model.cfg.ffn)
         model = dataclasses.replace(model, mesh=mesh)
-        params, source = restore_policy(checkpoints, placed_shapes(model, mesh, dtype))
+        like = placed_shapes(mesh, abstract_params(model), dtype)
+        params, source = restore_policy(checkpoints, like)
         return Trained(model, params, tokenizer, source, settings, None)
     start = settings.path or os.fspath(run / WARM_UP)
     model, params, tokenizer = load_weights(start, mesh, dtype)
-    like = fresh_adapters(model, mesh, shape_as_set(settings))
+    like = placed_shapes(mesh, abstract_adapters(model, shape_as_set(settings)))
     adapters, source = restore_policy(checkpoints, like)
     params = merged(with_adapters(params, adapters), settings.lora_alpha / settings.lora_rank)
     return Trained(model, params, tokenizer, source, settings, adapters)
-
-
-def placed_shapes(model: Decoder, mesh: Mesh, dtype: str) -> Params:
-    """The parameters as shapes, laid out over the mesh; nothing is allocated."""
-    shapes = abstract_params(model)
-    return jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, jnp.dtype(dtype), sharding=sharding),
-        shapes,
-        param_shardings(mesh, shapes),
-    )
 
 
 def model_folder(path: str) -> str:

@@ -13,9 +13,9 @@ from vinejax.learner.policy import policy_objective
 from vinejax.learner.update import fresh_state, gradients, update_step
 from vinejax.model.config import Compute
 from vinejax.model.decoder import Params
-from vinejax.model.lora import TARGETS, Shape, fresh_adapters, merged, with_adapters
+from vinejax.model.lora import Shape, fresh_adapters, merged, with_adapters
 from vinejax.model.sharding import make_mesh
-from vinejax.settings import MeshConfig
+from vinejax.settings import PROJECTIONS, MeshConfig
 from vinejax.types import Batch
 
 SCALE = 0.5
@@ -25,7 +25,7 @@ MODEL = dataclasses.replace(cases.model(), compute=Compute(lora_scale=SCALE))
 def adapters() -> Params:
     """Adapters of which neither factor is 0."""
     mesh = make_mesh(MeshConfig(1, 1, 1))
-    fresh = fresh_adapters(MODEL, mesh, Shape(2, TARGETS))
+    fresh = fresh_adapters(MODEL, mesh, Shape(2, PROJECTIONS))
     return jax.tree.map(lambda x: x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), fresh)
 
 

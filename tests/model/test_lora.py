@@ -17,7 +17,6 @@ from vinejax.model.decoder import Decoder, Params, apply
 from vinejax.model.hf.peft import save_adapters
 from vinejax.model.hf.weights import save_pretrained
 from vinejax.model.lora import (
-    TARGETS,
     Shape,
     abstract_adapters,
     fresh_adapters,
@@ -26,7 +25,7 @@ from vinejax.model.lora import (
     with_adapters,
 )
 from vinejax.model.sharding import mesh_over, spec_for
-from vinejax.settings import ModelConfig
+from vinejax.settings import PROJECTIONS, ModelConfig
 
 SCALE, RANK = 2.0, 3
 TOKENS = np.arange(2, 14).reshape(2, 6)
@@ -37,7 +36,9 @@ def adapting(model: Decoder) -> Decoder:
     return dataclasses.replace(model, compute=compute)
 
 
-def adapters_of(model: Decoder, targets: tuple[str, ...] = TARGETS, drawn: bool = True) -> Params:
+def adapters_of(
+    model: Decoder, targets: tuple[str, ...] = PROJECTIONS, drawn: bool = True
+) -> Params:
     """Adapters after some training: neither factor is 0."""
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
     adapters = fresh_adapters(model, mesh, Shape(RANK, targets), 1)
@@ -64,7 +65,7 @@ def plainly_merged(model: Decoder, params: Params, adapters: Params) -> Params:
     return {**params, "layers": layers}
 
 
-@pytest.mark.parametrize("targets", [TARGETS, ("q", "v"), ("down",)])
+@pytest.mark.parametrize("targets", [PROJECTIONS, ("q", "v"), ("down",)])
 def test_a_model_with_adapters_is_the_merged_model(tiny: Model, targets: tuple[str, ...]):
     model, adapters = adapting(tiny.decoder), adapters_of(tiny.decoder, targets)
     own = apply(model, with_adapters(tiny.params, adapters), TOKENS)
@@ -105,7 +106,7 @@ def test_merging_rounds_once(tiny: Model):
 def test_the_table_splits_adapters_as_their_kernels(tiny: Model):
     """The inputs of A, and the outputs of B, lie where those of the kernel lie."""
     mesh = jax.sharding.AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"))
-    adapters = abstract_adapters(tiny.decoder, Shape(4, TARGETS))
+    adapters = abstract_adapters(tiny.decoder, Shape(4, PROJECTIONS))
 
     def specs(tree: Params) -> Params:
         def axes(path: Any, x: Any) -> tuple[Any, ...]:
@@ -143,7 +144,12 @@ def with_peft(base: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
-FAMILIES = [("llama", TARGETS), ("llama", ("q", "down")), ("phi3", TARGETS), ("phi3", ("v", "up"))]
+FAMILIES = [
+    ("llama", PROJECTIONS),
+    ("llama", ("q", "down")),
+    ("phi3", PROJECTIONS),
+    ("phi3", ("v", "up")),
+]
 
 
 @pytest.mark.parametrize(("family", "targets"), FAMILIES)

@@ -20,7 +20,7 @@ from vinejax.baselines.critic import fresh_critic
 from vinejax.errors import ConfigError
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
-from vinejax.model.lora import TARGETS, Shape, abstract_adapters
+from vinejax.model.lora import Shape, abstract_adapters
 from vinejax.model.sharding import (
     AXES,
     PARAM_SPECS,
@@ -33,7 +33,7 @@ from vinejax.model.sharding import (
     tensor_only,
 )
 from vinejax.rollout.split import check_tensor
-from vinejax.settings import MeshConfig
+from vinejax.settings import PROJECTIONS, MeshConfig
 
 NUM_DEVICES = jax.device_count()
 
@@ -60,7 +60,7 @@ def test_every_weight_has_a_spec_of_its_rank(fields):
 def test_the_table_has_no_entry_that_nothing_uses():
     model, params, _ = random_model(**ALL_BIASES, **ALL_NORMS)
     critic = fresh_critic(model, params, 0, make_mesh(MeshConfig()))
-    adapters = abstract_adapters(model, Shape(2, TARGETS))
+    adapters = abstract_adapters(model, Shape(2, PROJECTIONS))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path((params, critic, adapters))]
     paths = [path[1:] for path in paths]
     used = {id(table_spec(path)) for path in paths}
@@ -255,7 +255,7 @@ import sys
 import jax, numpy as np
 port, index, source, target = sys.argv[1:]
 jax.distributed.initialize(f"localhost:{port}", 2, int(index))
-from vinejax.settings import MeshConfig
+from vinejax.settings import PROJECTIONS, MeshConfig
 from vinejax.model.sharding import make_mesh
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 

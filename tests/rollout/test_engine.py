@@ -1,14 +1,15 @@
 """The engine against one full forward pass a token, and what a branch must not depend on."""
 
 import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import data
 from helpers import model_oracles as oracle
-from helpers.model_oracles import ALL_BIASES, Model, assert_same, random_model
+from helpers.model_oracles import SAMPLED_MODELS as CASES
+from helpers.model_oracles import Model, assert_same, random_model
 
 from vinejax.learner.score import score
 from vinejax.rollout.branches import Branch, Grown
@@ -17,16 +18,6 @@ from vinejax.settings import SampleConfig
 from vinejax.types import Batch
 
 WIDTH = 16  # of the ring, and the largest budget: the longest items fill it
-CASES: dict[str, tuple[dict[str, Any], SampleConfig]] = {
-    "gqa": (dict(), SampleConfig()),
-    "mha": (dict(num_kv_heads=4, **ALL_BIASES), SampleConfig(temperature=0.6, top_p=0.9)),
-    # A query sees 6 positions in the first layer: less than trunk, suffix, or both together.
-    "window": (
-        dict(windows=(6, None), attention_softcap=3.0, logit_softcap=8.0, qk_norm=True, seed=4),
-        SampleConfig(temperature=0.8),
-    ),
-    "mqa": (dict(num_kv_heads=1, tied_head=True, seed=3), SampleConfig(temperature=0.6, top_k=5)),
-}
 TRUNKS = [list(np.random.default_rng(n).integers(2, 20, n).tolist()) for n in (9, 30, 17)]
 # (trunk, position, budget): prompts' ends, inside, the last token but one, the first, and more
 # branches than the four slots, so that items start anywhere in the ring.

@@ -5,21 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.model_oracles import ALL_BIASES, Model, random_model
+from helpers.model_oracles import SAMPLED_MODELS as CASES
+from helpers.model_oracles import Model, random_model
 
 from vinejax.rollout.branches import Branch
 from vinejax.rollout.engine import Engine
 from vinejax.settings import SampleConfig
 
-CASES: dict[str, tuple[dict[str, Any], SampleConfig]] = {
-    "gqa": (dict(), SampleConfig()),
-    "mha": (dict(num_kv_heads=4, **ALL_BIASES), SampleConfig(temperature=0.6, top_p=0.9)),
-    "window": (
-        dict(windows=(6, None), attention_softcap=3.0, logit_softcap=8.0, qk_norm=True, seed=4),
-        SampleConfig(temperature=0.8),
-    ),
-    "mqa": (dict(num_kv_heads=1, tied_head=True, seed=3), SampleConfig(temperature=0.6, top_k=5)),
-}
 rng = np.random.default_rng(5)
 LONG = 150  # tokens of the longest trunk, and the largest budget: two blocks
 TRUNKS = [rng.integers(2, 20, n).tolist() for n in (9, LONG, 130)]

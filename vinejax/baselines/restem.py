@@ -64,8 +64,8 @@ def climb(
     watch = Watch()
     following = next(batches, None)
     while following is not None and not is_over:
-        packed = objective.pack(following)
-        state, update = update_step(objective, optimizer, state, packed, base)
+        rows = objective.pack(following)
+        state, update = update_step(objective, optimizer, state, rows, base)
         losses.append(float(update.sums))
         watch.look()
         following = next(batches, None)

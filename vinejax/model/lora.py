@@ -13,15 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from vinejax.model.decoder import HEADS, LORA_A, LORA_B, Decoder, Params
+from vinejax.model.decoder import LORA_A, LORA_B, Decoder, Params
 from vinejax.model.sharding import param_shardings
-from vinejax.settings import ModelConfig
-
-TARGETS = (*HEADS, "out", "gate", "up", "down")  # the projections that may have adapters
+from vinejax.settings import PROJECTIONS, ModelConfig
 
 
 class Shape(NamedTuple):
-    """The rank of adapters and the projections that have them; some of `TARGETS`."""
+    """The rank of adapters and the projections that have them; some of `PROJECTIONS`."""
 
     rank: int
     targets: tuple[str, ...]
@@ -51,7 +49,7 @@ def abstract_adapters(model: Decoder, shape: Shape) -> Params:
 def _draw(model: Decoder, shape: Shape, seed: int) -> Params:
     shapes, layers = kernel_shapes(model), model.cfg.num_layers
     adapters: dict[str, Params] = {}
-    for number, name in enumerate(TARGETS):
+    for number, name in enumerate(PROJECTIONS):
         if name not in shape.targets:
             continue
         inputs, outputs = shapes[name]

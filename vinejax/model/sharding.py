@@ -177,6 +177,15 @@ def param_shardings(mesh: Mesh, params: Params) -> Params:
     )
 
 
+def placed_shapes(mesh: Mesh, shapes: Params, dtype: str | None = None) -> Params:
+    """Shapes of parameters, laid out by the table; in their own dtype if `dtype` is None."""
+
+    def placed(x: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, dtype or x.dtype, sharding=sharding)
+
+    return jax.tree.map(placed, shapes, param_shardings(mesh, shapes))
+
+
 def place_params(mesh: Mesh, params: Params) -> Params:
     """Lay parameters out by the table if they lie on other devices, or on these in another order.
 

@@ -24,7 +24,7 @@ from vinejax.learner.update import state_shardings, update_step
 from vinejax.methods import find_method
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, shape_as_set, with_adapters
-from vinejax.model.sharding import num_shards, param_shardings
+from vinejax.model.sharding import num_shards, placed_shapes
 from vinejax.plan.case import Case
 from vinejax.plan.memory import PlannedPhase, train_length
 from vinejax.rollout import arrays, decode, split, window
@@ -42,14 +42,14 @@ class Lowering:
         self.phase = phase
         self.mesh = mesh
         self.model = dataclasses.replace(case.model, mesh=mesh)
-        self.trained = self._placed_by_table(abstract_params(self.model))
+        self.trained = placed_shapes(mesh, abstract_params(self.model))
         self.base = None
         settings = case.cfg.model
         if settings.lora_rank:
             dtype = self.model.compute.dtype
-            self.base = jax.tree.map(lambda x: x.update(dtype=jnp.dtype(dtype)), self.trained)
+            self.base = placed_shapes(mesh, self.trained, dtype)
             adapters = abstract_adapters(self.model, shape_as_set(settings))
-            self.trained = self._placed_by_table(adapters)
+            self.trained = placed_shapes(mesh, adapters)
         # All weights of the policy.
         self.params = self.trained if self.base is None else with_adapters(self.base, self.trained)
 
@@ -115,7 +115,7 @@ class Lowering:
         start = jax.eval_shape(
             lambda params: fresh_critic(self.model, params, cfg.seed, self.mesh), self.params
         )
-        params = self._placed_by_table(start)
+        params = placed_shapes(self.mesh, start)
         optimizer = make_critic_optimizer(cfg, UPDATES)
         batch = self._batch(cfg.ppo.minibatch)
         rows = batch, Targets(batch.advantages, batch.advantages)
@@ -129,9 +129,6 @@ class Lowering:
             return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
         return jax.tree.map(place, shapes, shardings)
-
-    def _placed_by_table(self, shapes: PyTree) -> PyTree:
-        return self._placed(shapes, param_shardings(self.mesh, shapes))
 
     def _shape(self, shape: tuple[int, ...], dtype: DTypeLike, spec: Spec) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(self.mesh, spec))

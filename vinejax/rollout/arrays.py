@@ -1,7 +1,6 @@
 """The engine's arrays: the window, the rings and the queues, and how much memory they may take."""
 
 import functools
-import os
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +24,7 @@ from vinejax.rollout.decode import Blocks, Slots
 from vinejax.rollout.kernels import BLOCK
 from vinejax.rollout.split import SHARDS, num_kv_heads
 from vinejax.rollout.window import Rows, Window
+from vinejax.runtime.devices import host_memory
 from vinejax.shapes import bucket
 
 HOST_SHARE = 0.25  # of the host's memory, for all its devices, if they do not report theirs
@@ -46,8 +46,7 @@ def memory_to_use(mesh: Mesh) -> int:
     """Bytes that window and ring may take on each device if the user sets no limit."""
     stats = mesh.local_devices[0].memory_stats() or {}
     if "bytes_limit" not in stats:
-        host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return int(HOST_SHARE * host_bytes / len(mesh.local_devices))
+        return int(HOST_SHARE * host_memory() / len(mesh.local_devices))
     return int(FREE_SHARE * (stats["bytes_limit"] - stats.get("bytes_in_use", 0)))
 
 

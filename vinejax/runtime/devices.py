@@ -24,6 +24,11 @@ def _found_devices() -> list[Any]:
         ) from error
 
 
+def host_memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def on_devices(cfg: Config) -> Config:
     """The configuration with the mesh, slots, memory and microbatch meant for these devices.
 

@@ -1,5 +1,6 @@
 """The protocol of a task, protocols of optional methods, and finding a task by its name."""
 
+import abc
 import difflib
 import importlib
 import pkgutil
@@ -7,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 from vinejax.errors import ConfigError, UserError
-from vinejax.grading import Grader
+from vinejax.grading import Grader, grade
 from vinejax.grading.extract import Style
 from vinejax.plugins import failure, find_module, source_of
 from vinejax.settings import DataConfig
@@ -155,6 +156,25 @@ class ReferenceTask:
 
     def split(self, text: str) -> list[int]:
         return split_steps(text, self.style)
+
+
+class AnswerTask(ReferenceTask, abc.ABC):
+    """The base of tasks that extract the answer of a response in one way, in all grading modes."""
+
+    @abc.abstractmethod
+    def answer(self, text: str) -> str | None: ...
+
+    @abc.abstractmethod
+    def gold(self, problem: Problem) -> str | None: ...
+
+    def reward(self, problem: Problem, response: str) -> float:
+        """1.0 if the response's answer equals the correct answer in mode 'strict', else 0.0."""
+        return float(grade(self.answer(response) or "", self.gold(problem) or ""))
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
+        """The rewards by the mode of the grader; in both modes `answer` extracts the answers."""
+        pairs = ((self.answer(response), self.gold(problem) or "") for problem, response in items)
+        return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
 
 
 def load_task(data: DataConfig) -> Task:

@@ -17,14 +17,12 @@ box without 'Answer:' does not count. Prompts are for chat models: `data.chat_te
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
-from vinejax import grading
 from vinejax.errors import DataError
 from vinejax.runtime.distributed import is_writer
 from vinejax.settings import DataConfig
-from vinejax.tasks.base import ReferenceTask, Split
+from vinejax.tasks.base import AnswerTask, Split
 from vinejax.tasks.load import has_split, problems_of
 from vinejax.tasks.splits import Distinct, HeldOut
 from vinejax.tasks.table import answer_of, question_of, read_rows
@@ -44,7 +42,7 @@ def make(data: DataConfig) -> "DAPOMath":
     return DAPOMath(data.path or HUB_NAME)
 
 
-class DAPOMath(ReferenceTask):
+class DAPOMath(AnswerTask):
     """DAPO-Math-17k as a task; `tasks/base.py` documents its methods."""
 
     name = __name__.rpartition(".")[2]
@@ -86,15 +84,6 @@ class DAPOMath(ReferenceTask):
 
     def gold(self, problem: Problem) -> str | None:
         return problem.answer
-
-    def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if the response's answer equals the integer in mode 'strict', else 0.0."""
-        return float(grading.grade(self.answer(response) or "", problem.answer))
-
-    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
-        """The rewards by the mode of the grader; in both modes `answer` extracts the answers."""
-        pairs = ((self.answer(response), problem.answer) for problem, response in items)
-        return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
 
 
 def pair_of(row: dict[str, Any]) -> tuple[str, str]:

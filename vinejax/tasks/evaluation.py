@@ -5,21 +5,21 @@ without a box they are extracted as for GSM8K, so that a model trained on either
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from vinejax import grading
 from vinejax.errors import ConfigError, DataError
-from vinejax.grading.extract import Style
-from vinejax.tasks.base import ReferenceTask, Split
+from vinejax.grading.extract import MARKER, Style
+from vinejax.tasks.base import AnswerTask, Split
 from vinejax.tasks.load import problems_of, read_file, read_split
 from vinejax.types import Problem
 
 DOLLAR = re.compile(r"(?<!\\)\$")
 
 
-class Evaluation(ReferenceTask):
+class Evaluation(AnswerTask):
     """A task with only a test split; `tasks/base.py` documents its methods.
 
     `path` is a file (`tasks/load.py` names the kinds), a folder with such a file called 'test', or
@@ -72,12 +72,7 @@ class Evaluation(ReferenceTask):
         """1.0 if the response's answer equals the correct answer in mode 'strict', else 0.0."""
         return float(grading.grade_response(response, problem.answer, style=style_of(response)))
 
-    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
-        """The rewards by the mode of the grader; in both modes `answer` extracts the answers."""
-        pairs = ((self.answer(response), problem.answer) for problem, response in items)
-        return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
-
 
 def style_of(response: str) -> Style:
     """The style that a response's answer is extracted in: GSM8K's for '####' without a box."""
-    return "gsm8k" if "####" in response and "\\boxed" not in response else "math"
+    return "gsm8k" if MARKER in response and "\\boxed" not in response else "math"

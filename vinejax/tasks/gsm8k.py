@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vinejax import grading
+from vinejax.grading.extract import MARKER
 from vinejax.settings import DataConfig
 from vinejax.tasks.base import ReferenceTask, Split
 from vinejax.tasks.load import check_any_left, hold_out, problems_of, read_split
@@ -20,7 +21,6 @@ from vinejax.types import Problem
 HUB_NAME = "openai/gsm8k"
 FILES: dict[Split, str] = {"train": "train", "validation": "train", "test": "test"}
 FIELDS = ("question", "answer")
-MARKER = "####"
 CALCULATOR = re.compile("<<.*?>>", re.DOTALL)
 # 7,473 rows become 7,100 and 373: VinePPO's 0.05253521 is 373 / 7,100.
 VALIDATION_PORTION = 373 / 7473

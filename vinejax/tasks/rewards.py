@@ -11,6 +11,7 @@ Functions written for TRL and for verl work as they are, because arguments go by
 """
 
 import dataclasses
+import functools
 import inspect
 import types
 from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ class RewardFunction:
     weight: float
     function: Callable[..., Any] | None
 
-    @property
+    @functools.cached_property  # asked for with every response
     def parameters(self) -> list[inspect.Parameter]:
         assert self.function is not None
         return list(inspect.signature(self.function).parameters.values())

@@ -9,21 +9,19 @@ row's answer may be worked, with the answer itself after '####' or in \boxed{}. 
 replaces it, or adds to it (`tasks/rewards.py`), and gets every column by its name.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vinejax import grading
 from vinejax.errors import ConfigError, DataError
+from vinejax.grading.extract import MARKER
 from vinejax.settings import DataConfig
-from vinejax.tasks.base import COLUMN_FIELDS, ReferenceTask, Split
+from vinejax.tasks.base import COLUMN_FIELDS, AnswerTask, Split
 from vinejax.tasks.evaluation import style_of
 from vinejax.tasks.load import Rows, has_split, problems_of, read_file, read_split
 from vinejax.tasks.math import boxed_answer
 from vinejax.tasks.splits import Distinct, HeldOut
 from vinejax.types import Problem
-
-MARKER = "####"
 
 
 def make(data: DataConfig) -> "Table":
@@ -39,7 +37,7 @@ def make(data: DataConfig) -> "Table":
     return Table(data)
 
 
-class Table(ReferenceTask):
+class Table(AnswerTask):
     """Rows with named columns as a task; `tasks/base.py` documents its methods."""
 
     name = "table"
@@ -95,15 +93,6 @@ class Table(ReferenceTask):
         if marker:
             return marked.strip() or None
         return boxed_answer(problem.answer) or problem.answer
-
-    def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if the response's answer equals the row's in mode 'strict', else 0.0."""
-        return float(grading.grade(self.answer(response) or "", self.gold(problem) or ""))
-
-    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
-        """The rewards by the mode of the grader; in both modes `answer` extracts the answers."""
-        pairs = ((self.answer(response), self.gold(p) or "") for p, response in items)
-        return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
 
 
 def read_rows(path: str, source: str, subset: str, distinct: Distinct) -> Rows:

@@ -117,10 +117,10 @@ class _Lines:
             if is_remote(self._path):
                 return True, _parsed(self._path.read_bytes())
             with open(self._path, "rb") as file:
-                number = os.fstat(file.fileno()).st_ino
-                size = os.fstat(file.fileno()).st_size
+                found = os.fstat(file.fileno())
+                number = found.st_ino
                 known, start = self._file or (number, 0)
-                is_new = known != number or start > size or start == 0
+                is_new = known != number or start > found.st_size or start == 0
                 file.seek(0 if is_new else start)
                 content = file.read()
         except FileNotFoundError:
