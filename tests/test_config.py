@@ -188,6 +188,7 @@ def test_check_name():
         ("ppo.max_ratio", [1.0, 0.0], [1.5]),
         ("kl.coef", [-1.0], [0.0]),
         ("kl.reduction", ["mean"], ["token", "sequence"]),
+        ("optimizer.name", ["sgd"], ["adamw", "adafactor"]),
         ("optimizer.learning_rate", [0.0], [1e-9]),
         ("optimizer.warmup", ["cosine"], ["linear", "log"]),
         ("optimizer.warmup_fraction", [-0.1, 1.0], [0.0, 0.99]),

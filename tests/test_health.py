@@ -56,7 +56,21 @@ def test_skipped_updates_end_the_run_only_in_a_row(tmp_path: Path):
     for number, fruitless in enumerate([True, True, False, True, True]):
         health.look(iteration(number, fruitless=fruitless))
     assert not list(tmp_path.iterdir())
-    with pytest.raises(DivergedError, match="^iteration 5: all updates of 3 iterations in a row"):
+    with pytest.raises(DivergedError, match="^iteration 6: all updates of 3 iterations in a row"):
         health.look(iteration(5, fruitless=True))
     with np.load(tmp_path / "not_finite.npz") as batch:
         assert np.isnan(batch["loss"]).all()
+
+
+def test_one_line_for_numbers_that_are_not_finite(tmp_path: Path):
+    said = log()
+    health = Health(epath.Path(tmp_path), said)
+    for number, kl in enumerate([0.1, np.nan, np.inf]):
+        made = iteration(number)
+        made.metrics |= {"actor/kl": kl, "actor/rows": 4}
+        health.look(made)
+        assert said.message.call_count == (number > 0)
+    said.message.assert_called_once_with(
+        "warning: iteration 2: actor/kl not finite: the weights diverge, or will;"
+        " lower optimizer.learning_rate"
+    )

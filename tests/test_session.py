@@ -120,10 +120,11 @@ def test_memory_without_room_and_weights_that_diverged_are_one_line(run, tmp_pat
     assert message.startswith("memory_gib = 9.54e-07 does not hold one trunk of ")
     assert "raise it (in a run rollout.memory_gib)" in message
     model, params, tokenizer = load_pretrained(start)
-    params["norm"]["scale"] *= float("nan")
-    save_pretrained(tmp_path / "nan", model, params, tokenizer)
-    cfg = cases.config(model={"path": str(tmp_path / "nan")})
-    assert "are not finite" in refusal(DivergedError, cfg, tmp_path / "diverged")
+    params["norm"]["scale"] *= 1e30  # finite, and the logits are not
+    save_pretrained(tmp_path / "large", model, params, tokenizer)
+    cfg = cases.config(model={"path": str(tmp_path / "large")})
+    message = refusal(DivergedError, cfg, tmp_path / "diverged")
+    assert "are not finite" in message and "diverged; lower optimizer.learning_rate, wh" in message
 
 
 def test_more_prompts_than_problems(run, tmp_path: Path):

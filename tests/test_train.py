@@ -289,7 +289,7 @@ def test_a_run_whose_updates_are_all_skipped_ends_with_their_batch(
     file = tmp_path / "not_finite.npz"
     with pytest.raises(DivergedError) as error:
         loop.train(cfg, tmp_path)
-    assert str(error.value).startswith("iteration 5: all updates of 3 iterations in a row")
+    assert str(error.value).startswith("iteration 6: all updates of 3 iterations in a row")
     assert str(file) in str(error.value) and len(given) == 6
     failed = read_status(epath.Path(tmp_path))
     assert failed is not None and (failed.state, failed.done, failed.total) == ("failed", 6, 9)

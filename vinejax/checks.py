@@ -34,6 +34,7 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     _check_resets(cfg, is_set)
     _check_sampling(cfg)
     _check_batches(cfg)
+    _check_optimizer(cfg, is_set)
     _check_model(cfg)
     _check_adapters(cfg, is_set)
     _check_run(cfg)
@@ -147,6 +148,15 @@ def _check_batches(cfg: Config) -> None:
     if episodes is not None and episodes < group:
         rule = f"must be at least rollout.per_prompt = {group}: only whole groups are sampled"
         raise ConfigError("budget.episodes", rule, repr(episodes))
+
+
+def _check_optimizer(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
+    """Refuses settings of Adam for Adafactor."""
+    for name in ("b1", "b2", "eps"):
+        value = getattr(cfg.optimizer, name)
+        if cfg.optimizer.name == "adafactor" and is_set(f"optimizer.{name}", value):
+            rule = "is not read by optimizer.name = 'adafactor'; leave it out"
+            raise ConfigError(f"optimizer.{name}", rule, repr(value))
 
 
 def _check_model(cfg: Config) -> None:

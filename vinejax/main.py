@@ -72,7 +72,10 @@ MODES = {
     "vine": ("vinejax.analysis.report.figure", "export_vine"),
 }
 OF_WORKDIRS = ("compare", "report", "vine")  # modes whose arguments are workdirs
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, a limit of the process
+# What a user can do about an error of the file system; room is that of a disk or a quota.
+MAKE_ROOM, PERMIT = "make room, and the same command goes on", "let this user read and write it"
+REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), MAKE_ROOM)
+REMEDIES |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), PERMIT)
 FLAGS = flags.FLAGS
 
 
@@ -220,9 +223,8 @@ def run() -> None:
         print("vinejax: interrupted; the same command does it again", file=sys.stderr)
         distributed.leave(130)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            where = error.filename or "a file of the workdir"
-            rule = "make room, and the same command goes on"
+        if isinstance(error, OSError) and error.errno in REMEDIES:
+            where, rule = error.filename or "a file of the workdir", REMEDIES[error.errno]
             print(f"vinejax: error: {where}: {error.strerror}; {rule}", file=sys.stderr)
             distributed.leave(2)
         traceback.print_exc()

@@ -270,6 +270,12 @@ class DPOConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
+    """`adafactor` keeps a row and a column of second moments per matrix and no first moment.
+
+    It does not read `b1`, `b2` and `eps`.
+    """
+
+    name: Literal["adamw", "adafactor"] = "adamw"
     learning_rate: Positive = 1e-6
     warmup: Literal["linear", "log"] = "linear"  # 'log': DeepSpeed's default, VinePPO's code
     warmup_fraction: BelowOne = 0.03

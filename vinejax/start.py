@@ -112,7 +112,7 @@ def _run_at(path: str) -> epath.Path | None:
     file = folder / "config.json"
     try:
         return folder if file.exists() and "git_revision" in _read(file) else None
-    except (OSError, ValueError, TypeError, ImportError):
+    except (OSError, ValueError, TypeError, ImportError, RecursionError):
         return None  # `find_folder` says what is wrong
 
 

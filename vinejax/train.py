@@ -25,6 +25,7 @@ from vinejax.baselines.critic import fresh_critic, make_critic_optimizer
 from vinejax.baselines.single_stream import fresh_tracker
 from vinejax.budget import Spent, left
 from vinejax.context import Iteration
+from vinejax.errors import DivergedError
 from vinejax.evaluate import evaluate
 from vinejax.health import Health
 from vinejax.learner.optimizer import make_optimizer
@@ -92,6 +93,8 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
                 except Stopped as stop:
                     stop.kept = run.keep()
                     raise
+                except DivergedError as error:
+                    raise DivergedError(f"{error}; {run.remedy()}") from None
                 report = page.finish()
             if is_writer():
                 for line in (f"report: {report}", *end_lines(workdir)):
@@ -151,6 +154,13 @@ class Run:
         self._save(self._spare or self._state)
         self._wait()
         return f"checkpoints/{done} is saved; the same command resumes there"
+
+    def remedy(self) -> str:
+        """What to do about weights that have diverged."""
+        rate = f"lower optimizer.learning_rate, which is {self._cfg.optimizer.learning_rate:g}"
+        if self._best.latest() is None:
+            return rate
+        return f"{rate}; model.path={self._session.workdir} starts from the best policy until here"
 
     def _train_iteration(self) -> None:
         cfg, at = self._cfg, self._at

@@ -17,7 +17,13 @@ from vinejax.errors import ConfigError
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.policy import PolicyObjective, policy_objective
 from vinejax.learner.score import score
-from vinejax.learner.update import fresh_state, gradients, state_shardings, update_step
+from vinejax.learner.update import (
+    apply_gradients,
+    fresh_state,
+    gradients,
+    state_shardings,
+    update_step,
+)
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import check_rows, make_mesh, param_shardings
 from vinejax.runtime.compiles import num_compiles
@@ -112,6 +118,30 @@ def one_program() -> None:
         assert jax.tree.all(jax.tree.map(lies, state, expected))
 
 
+def adafactor_as_one() -> None:
+    """The factors of two sides lie whole on every device, and the steps are those of one."""
+    optimizer = make_optimizer(OptimizerConfig(name="adafactor", learning_rate=0.1), 4)
+
+    def two_steps(mesh: Mesh) -> Any:
+        _, params = placed(mesh, **EVEN)
+        state = fresh_state(params, optimizer, mesh)
+        expected = state_shardings(params, optimizer, mesh)
+        apply = jax.jit(apply_gradients, static_argnums=(0, 3))
+        for seed in range(2):
+            rng = np.random.default_rng(seed)
+            grads = jax.tree.map(lambda x, r=rng: r.normal(size=x.shape).astype("f"), params)
+            state, norm, accepted = apply(optimizer, state, grads, mesh)
+            assert accepted and norm > 0
+        assert jax.tree.all(jax.tree.map(lies, state, expected))
+        return state
+
+    alone, split = two_steps(mesh_of(1, 1, 1)), two_steps(mesh_of(2, 2, 2))
+    assert_close(split.params, alone.params, 1e-5)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-5, 1e-6), split, alone)
+    sizes = {x.shape for x in jax.tree.leaves(alone.opt_state)}
+    assert {(V,), (D,)} < sizes and (V, D) not in sizes, "embed has factors"
+
+
 def readable_everywhere() -> None:
     mesh = mesh_of(2, 2, 2)
     model, params = placed(mesh, **EVEN)
@@ -183,7 +213,14 @@ def message(check: Any, *args: Any) -> str:
     raise AssertionError(f"{check.__name__} let it pass")
 
 
-CHECKS = (same_numbers, one_program, readable_everywhere, no_silly_collectives, refusals)
+CHECKS = (
+    same_numbers,
+    one_program,
+    adafactor_as_one,
+    readable_everywhere,
+    no_silly_collectives,
+    refusals,
+)
 
 if __name__ == "__main__":
     assert jax.device_count() == 8

@@ -97,3 +97,56 @@ def test_decay_leaves_norms_and_biases_alone():
     assert float(after["layers"]["q"]["kernel"][0, 0, 0]) == 0.5
     kept = (after["norm"]["scale"], after["layers"]["q"]["bias"])
     assert all((np.asarray(x) == 1).all() for x in kept)
+
+
+def test_adafactor_equals_a_loop():
+    cfg = OptimizerConfig(
+        name="adafactor", learning_rate=1e-2, warmup_fraction=0.25, weight_decay=0.1,
+        max_grad_norm=1e9,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    # Of two layers; `k` has sides of 32 and 40 and a short one between them.
+    shapes = {"k": (2, 40, 3, 32), "short": (2, 40, 31), "scale": (2, 40)}
+    names = {name: "scale" if name == "scale" else "kernel" for name in shapes}
+    x = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    optimizer = make_optimizer(cfg, num_updates=8)
+
+    def tree(values: dict[str, np.ndarray]) -> Any:
+        return {n: {names[n]: jnp.asarray(v, jnp.float32)} for n, v in values.items()}
+
+    params: Any = tree(x)
+    state = optimizer.init(params)
+    v = {name: np.zeros(shape) for name, shape in shapes.items()}
+    rows, columns = np.zeros((2, 40, 3)), np.zeros((2, 3, 32))
+    for t, size in enumerate((1.0, 4.0, 0.1), start=1):
+        each = {name: size * rng.normal(size=value.shape) for name, value in x.items()}
+        updates, state = optimizer.update(tree(each), state, params)
+        params = optax.apply_updates(params, updates)
+        kept, lr = 1 - t**-0.8, 1e-2 * min(t / 2, 1, (8 - t + 1) / 6)
+        for name, g in each.items():
+            if name == "k":  # of the matrices 40 x 32, one for each layer and head
+                rows = kept * rows + (1 - kept) * (g**2).mean(axis=3)
+                columns = kept * columns + (1 - kept) * (g**2).mean(axis=1)
+                total = rows.mean(axis=1)
+                moment = rows[..., None] * columns[:, None] / total[:, None, :, None]
+            else:
+                moment = v[name] = kept * v[name] + (1 - kept) * g**2
+            step = g / np.sqrt(moment)
+            step /= max(1, np.sqrt((step**2).mean()))
+            decay = 0.0 if name == "scale" else 0.1 * x[name]
+            x[name] = x[name] - lr * (step + decay)
+            np.testing.assert_allclose(params[name][names[name]], x[name], rtol=2e-5, atol=1e-6)
+
+
+def test_adafactor_keeps_little():
+    shapes = {
+        "embed": (512, 64), "q": {"kernel": (2, 64, 4, 32)}, "scale": (2, 64),
+        "lora_a": (2, 64, 4),
+    }  # fmt: skip
+    params = jax.tree.map(jnp.ones, shapes, is_leaf=lambda x: isinstance(x, tuple))
+    state = jax.eval_shape(make_optimizer(OptimizerConfig(name="adafactor"), 1).init, params)
+    factors = 512 + 64 + 2 * 4 * (64 + 32)
+    whole = 2 * 64 + 2 * 64 * 4
+    absent = 6 + 4  # of each factored moment its whole, of each whole one its two factors
+    counts = 4
+    assert sum(x.size for x in jax.tree.leaves(state)) <= factors + whole + absent + counts

@@ -382,3 +382,21 @@ def test_ids_past_the_tokenizer_are_empty_text(tiny, tmp_path):
 def test_the_shipped_tokenizer_is_a_folder_without_a_model():
     with pytest.raises(ModelError, match="config.json is missing"):
         load_pretrained(TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "message"),
+    [
+        ("model.layers.1.self_attn.v_proj.weight", np.nan, "has numbers that are not finite; get"),
+        ("model.norm.weight", np.inf, "has numbers that are not finite; get the file again"),
+        ("model.embed_tokens.weight", 0.0, "is 0 everywhere, so nothing was trained; get the file"),
+    ],
+)
+def test_numbers_that_no_training_leaves(
+    folder: pathlib.Path, name: str, number: float, message: str
+):
+    shape = load_file(folder / "model.safetensors")[name].shape
+    edit_tensors(folder, **{name: np.full(shape, number, np.float32)})
+    with pytest.raises(ModelError) as error:
+        load_pretrained(folder)
+    assert f"model.safetensors: tensor {name} {message}" in str(error.value)

@@ -74,7 +74,8 @@ def test_bytes_of_the_parts(tmp_path: Path):
     # 2 layers, keys and values, one head of 4 a place, bfloat16.
     assert cache_bytes(case.model, case.mesh, 10) == 2 * 2 * 10 * 4 * 2
     held, (rollout, values) = memory_and_phases(case)
-    assert held.optimizer == 2 * held.weights and held.reference == held.weights
+    counts = 2 * 4  # of updates, by AdamW and by the schedule
+    assert held.optimizer == 2 * held.weights + counts and held.reference == held.weights
     assert (values.sizes.slots, values.sizes.width, values.sizes.columns) == (4, 32, 64)
     assert rollout.sizes.columns == 32
     assert held.suffix_kv == 4 * cache_bytes(case.model, case.mesh, 32)
@@ -92,8 +93,16 @@ def test_bytes_with_adapters(tmp_path: Path):
     trained = 4 * 2 * (factors_a + factors_b)
     assert trained_bytes(case) == trained
     assert held.weights == before.weights // 2 + trained  # in bfloat16 below the adapters
-    assert (held.optimizer, held.reference) == (2 * trained, 0)
+    assert (held.optimizer, held.reference) == (2 * trained + 2 * 4, 0)
     assert held.decode_copy == before.decode_copy
+
+
+def test_bytes_of_adafactor(tmp_path: Path):
+    fields = {"optimizer.name": "adafactor"}
+    held = memory_and_phases(small(tmp_path, fields=fields))[0]
+    # No matrix of this model has two sides of 32, so that all have one moment per number: as many
+    # bytes as weights, a number for each absent factor, and three counts.
+    assert held.weights < held.optimizer < held.weights + 4 * 100
 
 
 def test_what_waits_in_the_hosts_memory(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""AdamW with warm-up and linear decay, from optax."""
+"""AdamW or Adafactor with warm-up and linear decay, from optax's parts."""
 
 import functools
 import math
@@ -10,6 +10,10 @@ import optax
 from jax.typing import ArrayLike
 
 from vinejax.settings import OptimizerConfig
+
+# Adafactor factors a matrix whose two longest sides are at least so long: those of a projection to
+# heads are the model's width and the width of a head.
+LEAST_SIDE = 32
 
 
 def learning_rate(cfg: OptimizerConfig, num_updates: int) -> Callable[[ArrayLike], jax.Array]:
@@ -31,17 +35,44 @@ def learning_rate(cfg: OptimizerConfig, num_updates: int) -> Callable[[ArrayLike
 
 @functools.cache  # equal settings, the same object: a step compiled with it is found again
 def make_optimizer(cfg: OptimizerConfig, num_updates: int) -> optax.GradientTransformation:
-    """Clipping by the global norm, then AdamW, without weight decay of norms and biases."""
+    """Clipping by the global norm, then AdamW or Adafactor; norms and biases do not decay."""
+    clip = optax.clip_by_global_norm(cfg.max_grad_norm)
+    rate = learning_rate(cfg, num_updates)
+    if cfg.name == "adafactor":
+        decay = optax.add_decayed_weights(cfg.weight_decay, _decays)
+        return optax.chain(clip, scale_by_adafactor(), decay, optax.scale_by_learning_rate(rate))
+    adamw = optax.adamw(
+        rate, b1=cfg.b1, b2=cfg.b2, eps=cfg.eps, weight_decay=cfg.weight_decay, mask=_decays
+    )
+    return optax.chain(clip, adamw)
 
-    def decayed(params: optax.Params) -> optax.Params:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: path[-1].key not in ("scale", "bias"), params
-        )
 
+def scale_by_adafactor() -> optax.GradientTransformation:
+    """Adafactor without first moment: second moments of matrices as an outer product.
+
+    Source: Shazeer and Stern (2018), algorithms 4 and 5: the moments decay by 1 - t^-0.8, and an
+    update whose root mean square exceeds 1 is divided by it. Departures: the step is not multiplied
+    by the size of the weights, so that learning rates mean what they mean for AdamW (as in
+    transformers' Trainer); weights are stacked over layers, so that the root mean square is over
+    all layers of a matrix; adapters keep moments of every number, because they are small.
+    """
+    factored = optax.scale_by_factored_rms(min_dim_size_to_factor=LEAST_SIDE)
     return optax.chain(
-        optax.clip_by_global_norm(cfg.max_grad_norm),
-        optax.adamw(
-            learning_rate(cfg, num_updates),
-            b1=cfg.b1, b2=cfg.b2, eps=cfg.eps, weight_decay=cfg.weight_decay, mask=decayed,
+        optax.partition(
+            {True: factored, False: optax.scale_by_factored_rms(factored=False)}, _is_matrix
         ),
-    )  # fmt: skip
+        optax.clip_by_block_rms(1.0),
+    )
+
+
+def _decays(params: optax.Params) -> optax.Params:
+    return _by_name(params, lambda name: name not in ("scale", "bias"))
+
+
+def _is_matrix(params: optax.Params) -> optax.Params:
+    return _by_name(params, lambda name: name in ("kernel", "embed", "head"))
+
+
+def _by_name(params: optax.Params, rule: Callable[[str], bool]) -> optax.Params:
+    """`rule` of the last name in the path of each parameter."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: rule(path[-1].key), params)

@@ -18,6 +18,7 @@ import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.tree_util import DictKey, KeyPath
 from jaxtyping import Array, Bool, Float
 
 from vinejax.learner.packing import pack_rows
@@ -25,6 +26,7 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.lora import with_adapters
 from vinejax.model.sharding import (
     ROWS,
+    AnyMesh,
     as_params,
     constrain,
     num_shards,
@@ -198,18 +200,24 @@ def apply_gradients(
 
 
 def state_shardings(
-    params: Params, optimizer: optax.GradientTransformation, mesh: Mesh
+    params: Params, optimizer: optax.GradientTransformation, mesh: AnyMesh
 ) -> TrainState:
-    """Shardings of a train state: parameters and moments by the table, the rest replicated."""
+    """Shardings of a train state: parameters and moments by the table, the rest replicated.
+
+    The rest are counts, and the factors that Adafactor keeps instead of moments.
+    """
     whole = NamedSharding(mesh, P())
     placed = param_shardings(mesh, params)
-    moments = optax.tree_map_params(
-        optimizer,
-        lambda _, sharding: sharding,
-        jax.eval_shape(optimizer.init, params),
-        placed,
-        transform_non_params=lambda _: whole,
-    )
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    sharding_of = dict(zip([(p, x.shape) for p, x in leaves], jax.tree.leaves(placed), strict=True))
+
+    def like_its_weight(path: KeyPath, x: jax.ShapeDtypeStruct) -> NamedSharding:
+        # A state has trees like the parameters' in tuples of its own: of the path, names are left.
+        names = tuple(key for key in path if isinstance(key, DictKey) and isinstance(key.key, str))
+        return sharding_of.get((names, x.shape), whole)
+
+    state = jax.eval_shape(optimizer.init, params)
+    moments = jax.tree_util.tree_map_with_path(like_its_weight, state)
     return TrainState(cast(Any, whole), placed, moments)
 
 

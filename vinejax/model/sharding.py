@@ -170,7 +170,7 @@ def spec_for(path: tuple[Any, ...], shape: tuple[int, ...], mesh: AnyMesh) -> P:
     return spec
 
 
-def param_shardings(mesh: Mesh, params: Params) -> Params:
+def param_shardings(mesh: AnyMesh, params: Params) -> Params:
     """A NamedSharding for each parameter; `params` may be arrays or ShapeDtypeStructs."""
     return jax.tree_util.tree_map_with_path(
         lambda path, x: NamedSharding(mesh, spec_for(path, x.shape, mesh)), params

@@ -131,10 +131,10 @@ def score_cost(case: Case) -> Cost:
 
 
 def update_cost(case: Case) -> Cost:
-    """The cost of one update on a minibatch: passes over its microbatches, then AdamW.
+    """The cost of one update on a minibatch: passes over its microbatches, then the optimizer's.
 
-    Each pass, forward and backward, writes and reads gathered weights. AdamW reads weights, two
-    moments and gradients and writes weights and moments, in float32.
+    Each pass, forward and backward, writes and reads gathered weights. The optimizer reads weights,
+    gradients and its state, and writes weights and state, in float32.
     """
     again = AGAIN if case.cfg.model.remat == "full" else 0
     rows, length = case.pass_rows / case.shards, memory.train_length(case)
@@ -143,7 +143,9 @@ def update_cost(case: Case) -> Cost:
     gathered = Cost(0, 2 * (2 + again) * rounded_weights(case))
     microbatch = layers.plus(output).plus(gathered)
     count = case.cfg.ppo.minibatch // case.pass_rows
-    return microbatch.times(count).plus(Cost(0, 7 * memory.trained_bytes(case)))
+    state = memory.optimizer_bytes(case, memory.trained_shapes(case))
+    update = Cost(0, 3 * memory.trained_bytes(case) + 2 * state)
+    return microbatch.times(count).plus(update)
 
 
 def program_costs(case: Case, phase: PlannedPhase) -> dict[str, Cost]:

@@ -6,15 +6,18 @@ import math
 from typing import NamedTuple
 
 import jax
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as Spec
 from jax.tree_util import KeyPath
 
 from vinejax.credit.expected import expected_states
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.update import state_shardings
 from vinejax.methods import find_method
 from vinejax.model.chunked_softmax import chunk_columns
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, shape_as_set
-from vinejax.model.sharding import spec_for, tensor_only
+from vinejax.model.sharding import Params, spec_for, tensor_only
 from vinejax.plan.case import Case
 from vinejax.rollout.arrays import FREE_SHARE, cache_bytes, sizes_of
 from vinejax.rollout.assign import Sizes
@@ -22,7 +25,6 @@ from vinejax.rollout.split import num_kv_heads, vocab_axis
 from vinejax.shapes import bucket
 
 FLOAT32 = 4
-MOMENTS = 2  # of Adam, per weight
 
 
 class PlannedPhase(NamedTuple):
@@ -97,19 +99,37 @@ def stored_item(case: Case) -> int:
     return case.item_bytes if case.cfg.model.lora_rank else FLOAT32
 
 
+def trained_shapes(case: Case) -> Params:
+    """Shapes of what is trained: all weights, or adapters."""
+    if case.cfg.model.lora_rank:
+        return abstract_adapters(case.model, shape_as_set(case.cfg.model))
+    return abstract_params(case.model)
+
+
 def trained_bytes(case: Case) -> int:
-    """Bytes per chip of what is trained, in float32: all weights, or adapters."""
-    if not case.cfg.model.lora_rank:
-        return weight_bytes(case)
-    adapters = abstract_adapters(case.model, shape_as_set(case.cfg.model))
-    return tree_bytes(case, jax.tree_util.tree_leaves_with_path(adapters), FLOAT32)
+    """Bytes per chip of what is trained, in float32."""
+    shapes = jax.tree_util.tree_leaves_with_path(trained_shapes(case))
+    return tree_bytes(case, shapes, FLOAT32)
+
+
+def optimizer_bytes(case: Case, shapes: Params) -> int:
+    """Bytes per chip of the optimizer's state for weights of these shapes."""
+    optimizer = make_optimizer(case.cfg.optimizer, num_updates=1)
+    state = jax.eval_shape(optimizer.init, shapes)
+    placed = state_shardings(shapes, optimizer, case.mesh).opt_state
+
+    def local_bytes(x: jax.ShapeDtypeStruct, sharding: NamedSharding) -> int:
+        return math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
+
+    return sum(jax.tree.leaves(jax.tree.map(local_bytes, state, placed)))
 
 
 def critic_bytes(case: Case) -> int:
     """Bytes per chip of PPO's critic and its optimizer state (it has no output matrix)."""
     if find_method(case.cfg.method).values != "critic":
         return 0
-    return (1 + MOMENTS) * weight_bytes(case, without="head")
+    shapes = {name: x for name, x in abstract_params(case.model).items() if name != "head"}
+    return weight_bytes(case, without="head") + optimizer_bytes(case, shapes)
 
 
 def decode_copy_bytes(case: Case) -> int:
@@ -192,8 +212,9 @@ def fixed_parts(case: Case) -> MemoryParts:
     reference = weights
     if case.cfg.model.lora_rank:  # the reference is what lies below the adapters
         weights, reference = weights + trained, 0
+    optimizer = optimizer_bytes(case, trained_shapes(case))
     return MemoryParts(
-        weights, MOMENTS * trained, reference, critic_bytes(case), decode_copy_bytes(case), 0, 0
+        weights, optimizer, reference, critic_bytes(case), decode_copy_bytes(case), 0, 0
     )
 
 

@@ -26,6 +26,8 @@ def find_folder(path: epath.PathLike) -> epath.Path:
     folder = epath.Path(os.path.expanduser(path))
     try:
         if folder.is_dir():
+            if "://" not in os.fspath(folder) and not os.access(folder, os.R_OK | os.X_OK):
+                raise ModelError(f"{path}: this user may not read the folder")
             return folder
     except ImportError as error:  # the client library for gs:// is missing
         raise ModelError(f"{path}: {error}") from None

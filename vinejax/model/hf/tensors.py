@@ -104,7 +104,7 @@ def read_json(file: epath.Path) -> dict[str, Any]:
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ModelError(f"{file} cannot be read: {error}") from None
+        raise ModelError(f"{file} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{file} is not JSON: {error}") from None
     if not isinstance(raw, dict):

@@ -5,6 +5,7 @@ hold; they are written one tensor at a time. Host memory is bounded by the large
 """
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -25,7 +26,7 @@ from vinejax.model.hf.fields import FieldReader
 from vinejax.model.hf.hub import find_folder, local_copy
 from vinejax.model.hf.names import EMBED, HEAD, TOP, Path, Source, by_path
 from vinejax.model.hf.tensors import NewTensor, StoredTensor, find_tensors, read_json
-from vinejax.model.sharding import check_heads, param_shardings, with_auto_axes
+from vinejax.model.sharding import check_heads, param_shardings, replicate, with_auto_axes
 from vinejax.runtime.arrays import whole_array
 from vinejax.text import Tokenizer
 
@@ -43,7 +44,7 @@ def load_pretrained(
     `dtype` is that of the returned parameters: float32, bfloat16 or float16. Before anything is
     allocated on a device, raises ModelError for missing, misshapen or unsupported content,
     ConfigError for heads that the mesh does not divide, and ValueError for a mesh with axes other
-    than data, fsdp and tensor.
+    than data, fsdp and tensor; after it, ModelError for numbers that no training can have left.
 
     Example:
       >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
@@ -159,7 +160,41 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
     # room.
     largest_first = sorted(shapes, key=lambda path: -math.prod(shapes[path]))
     loaded = {path: load(path, shapes[path], sharding_of[path]) for path in largest_first}
+    _check_numbers(loaded, stored, sources, mesh)
     return jax.tree.unflatten(jax.tree.structure(abstract), [loaded[path] for path in shapes])
+
+
+def _check_numbers(
+    loaded: dict[Path, jax.Array],
+    stored: dict[str, StoredTensor],
+    sources: dict[Path, Source],
+    mesh: Mesh | None,
+) -> None:
+    """Raise ModelError for the first tensor that is not finite, and for an embedding of zeros."""
+
+    found = jax.device_get(_facts(loaded, mesh))
+    for path, (is_finite, is_something) in found.items():
+        name = sources[path].name
+        if not is_finite.all():
+            tensor = stored[name.format(int(is_finite.argmin()))]
+            rule = "has numbers that are not finite; get the file again"
+            raise ModelError(f"{tensor.file}: tensor {tensor.name} {rule}")
+        if path == EMBED and not is_something:
+            rule = "is 0 everywhere, so nothing was trained; get the file again"
+            raise ModelError(f"{stored[name].file}: tensor {name} {rule}")
+
+
+@functools.partial(jax.jit, static_argnames="mesh")
+def _facts(
+    params: dict[Path, jax.Array], mesh: Mesh | None
+) -> dict[Path, tuple[jax.Array, jax.Array]]:
+    """(whether all numbers are finite, whether one is not 0): [L] for a weight of layers, or []."""
+
+    def facts(path: Path, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        axes = tuple(range(1, x.ndim)) if path[0] == "layers" else None
+        return replicate((jnp.isfinite(x).all(axes), (x != 0).any(axes)), mesh)
+
+    return {path: facts(path, x) for path, x in params.items()}
 
 
 def _check_tensors(
