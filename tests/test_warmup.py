@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from etils import epath
 from helpers import loop_cases as cases
 
 from vinejax import warmup
@@ -22,6 +23,7 @@ from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import update_step
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import make_mesh
+from vinejax.runtime.status import Status, write_status
 from vinejax.session import open_session
 from vinejax.settings import MeshConfig
 from vinejax.tasks.prompts import encode_prompt
@@ -190,3 +192,12 @@ def test_a_run_that_must_not_exist_may_still_warm_up(tmp_path: Path):
     open_session(cfg, tmp_path)
     with pytest.raises(WorkdirError, match="holds a run"):
         open_session(cfg, tmp_path)
+
+
+def test_a_run_that_began_without_is_left_alone(warmed: Path, tmp_path: Path):
+    cfg = cases.config(model={"path": str(warmed / "warmup")}, sft={"steps": 1})
+    write_status(epath.Path(tmp_path), Status("finished", 1, 1, 0.0))
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(WorkdirError, match="holds a run that began without supervised training"):
+        warmup.warm_up(cfg, tmp_path)
+    assert sorted(tmp_path.iterdir()) == before

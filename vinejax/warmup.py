@@ -15,7 +15,7 @@ import optax
 from etils import epath
 from jax.sharding import Mesh
 
-from vinejax.errors import DataError
+from vinejax.errors import DataError, WorkdirError
 from vinejax.learner.batch import collate
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
@@ -29,6 +29,7 @@ from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.log import RunLog
+from vinejax.runtime.status import read_status
 from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
 from vinejax.seeds import host_rng
 from vinejax.settings import Config, ModelConfig, OptimizerConfig
@@ -163,9 +164,12 @@ def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
     """`--mode=sft`: fine-tune `model.path`, or a fresh model, into `<workdir>/warmup`.
 
     A warm-up that is there already is used as it is. Returns the folder. Raises WorkdirError if
-    another process trains in the workdir.
+    another process trains in the workdir, or if a run of `model.path` has: it has no such start.
     """
     workdir, task, cfg = check_workdir(cfg, path), load_task(cfg.data), on_devices(cfg)
+    if cfg.model.path and read_status(workdir) is not None:
+        rule = "holds a run that began without supervised training; choose another --workdir"
+        raise WorkdirError(f"{workdir}: {rule}")
     with WorkdirLock(workdir, is_writer()) as lock:
         lock.take(make=False)
         return warm_start(cfg, task, workdir, make_mesh(cfg.mesh), lock)

@@ -14,6 +14,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -25,6 +26,7 @@ from vinejax.settings import DistributedConfig
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
 WORKERS = "worker-network-endpoints"  # a comma-separated list, on VMs with TPUs
 METADATA_TIMEOUT_S = 3
+MERCY_S = 60  # that jax waits longer for absent hosts than we do, whose line is one
 TPU_DEVICES = ("/dev/accel0", "/dev/vfio/0")
 
 
@@ -56,7 +58,8 @@ def initialize(cfg: DistributedConfig) -> None:
     """Connects to the other hosts, if there are any. Call it before anything asks a device.
 
     Raises UserError if the environment names the hosts in part, or the first host does not answer
-    in time. (If another host is missing, jax ends all hosts without an exception.)
+    in time. If another host is missing, all end with a line and exit code 2: jax waits in a call
+    that no exception leaves, and would end in a stack trace of C++.
     """
     hosts = num_hosts()
     if hosts == 1:
@@ -66,14 +69,16 @@ def initialize(cfg: DistributedConfig) -> None:
     named = _named_hosts(hosts, cfg.port)
     if named.get("process_id"):
         _wait_for(named["coordinator_address"], cfg.timeout_s)
-    # If a host is missing, jax ends the process; this line then tells what it was waiting for.
     place = named.get("coordinator_address", "the first host")
     print(f"vinejax: {hosts} hosts meet at {place}, within {cfg.timeout_s} s", file=sys.stderr)
     os.environ.setdefault("JAX_COORDINATOR_PORT", str(cfg.port))
+    absent = threading.Timer(cfg.timeout_s, _give_up, (hosts, cfg.timeout_s))
+    absent.daemon = True
+    absent.start()
     try:
         jax.distributed.initialize(
             **named,
-            initialization_timeout=cfg.timeout_s,
+            initialization_timeout=cfg.timeout_s + MERCY_S,
             heartbeat_timeout_seconds=cfg.heartbeat_s,
             shutdown_timeout_seconds=cfg.timeout_s,
         )
@@ -81,6 +86,16 @@ def initialize(cfg: DistributedConfig) -> None:
         reason = " ".join(str(error).split())[:300]
         rule = f"cannot join the {hosts} hosts: {reason}"
         raise UserError(f"{socket.gethostname()}: {rule}") from error
+    finally:
+        absent.cancel()
+
+
+def _give_up(hosts: int, timeout_s: int) -> None:
+    """Ends this process, which has waited for the others in vain."""
+    rule = f"not all of {hosts} hosts came within {timeout_s} s (distributed.timeout_s)"
+    remedy = "start the same command on each, at most that long after one another"
+    print(f"vinejax: error: {socket.gethostname()}: {rule}; {remedy}", file=sys.stderr, flush=True)
+    leave(2, at_once=True)
 
 
 def check_hosts() -> None:
