@@ -1,6 +1,7 @@
 """The package's front door: names that resolve, an import that costs nothing."""
 
 import doctest
+import importlib.util
 import inspect
 import subprocess
 import sys
@@ -160,3 +161,14 @@ def test_misuse_of_the_engine_is_one_line(tiny: Any):
         check([[0]], [(0, 1, 1)], tiny.decoder.cfg)
     with pytest.raises(ValueError, match="^max_tokens = 0 must be at least 1"):
         vinejax.Engine(tiny.decoder, vinejax.SampleConfig(max_tokens=0), tiny.tokenizer)
+
+
+def test_the_page_of_the_library_is_what_the_docstrings_say():
+    path = REPO / "docs" / "make_api.py"
+    spec = importlib.util.spec_from_file_location("make_api", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    listed = [name for names in module.GROUPS.values() for name in names]
+    assert sorted(listed) == vinejax.__all__
+    assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run docs/make_api.py"
