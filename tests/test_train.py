@@ -28,6 +28,7 @@ TRAIN_NAMES = (
     *("actor/kl", "actor/entropy", "actor/clip_frac", "actor/grad_norm"),
     *("response_length/mean", "response_length/max", "response_length/clip_ratio"),
     *("rollout/logprob_diff/mean", "rollout/logprob_diff/max"),
+    *(f"by_eighth/{name}/1" for name in ("entropy", "ratio", "clip_frac", "logprob_diff")),
     *("timing_s/rollout", "timing_s/value", "timing_s/score", "timing_s/train"),
     "perf/tokens_per_s",
 )

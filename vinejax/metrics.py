@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from vinejax.learner.policy import EIGHTHS
 from vinejax.learner.update import Update, mean_norm, num_accepted, total_sums
 from vinejax.rollout.stats import EngineStats
 from vinejax.runtime.distributed import exchange
@@ -100,10 +101,20 @@ def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
     sampled = np.concatenate([np.asarray(e.logprobs[e.given :], np.float32) for e in episodes])
     scored = np.asarray(batch.old_logprobs)[np.asarray(batch.mask)]
     difference = np.abs(sampled - scored) if sampled.size else np.zeros(1)
-    return {
+    metrics = {
         "rollout/logprob_diff/mean": difference.mean(),
         "rollout/logprob_diff/max": difference.max(),
     }
+    lengths = [len(episode.logprobs) - episode.given for episode in episodes]
+    eighth = np.concatenate([np.arange(n) * EIGHTHS // max(n, 1) for n in lengths])
+    tokens = np.bincount(eighth, minlength=EIGHTHS)
+    total = np.bincount(eighth, weights=difference[: eighth.size], minlength=EIGHTHS)
+    return metrics | by_eighth("logprob_diff", total, tokens)
+
+
+def by_eighth(name: str, total: np.ndarray, tokens: np.ndarray) -> dict[str, Any]:
+    """Means over the tokens of each eighth of the responses; those without a token are left out."""
+    return {f"by_eighth/{name}/{n + 1}": total[n] / tokens[n] for n in np.flatnonzero(tokens)}
 
 
 def update_metrics(updates: Sequence[Update]) -> dict[str, Any]:
@@ -121,6 +132,11 @@ def update_metrics(updates: Sequence[Update]) -> dict[str, Any]:
     }
     if total.clipped is not None:
         metrics["actor/clip_frac"] = total.clipped / tokens
+    eighths = total.by_eighth
+    metrics |= by_eighth("entropy", eighths.entropy, eighths.tokens)
+    metrics |= by_eighth("ratio", eighths.ratio, eighths.tokens)
+    if eighths.clipped is not None:
+        metrics |= by_eighth("clip_frac", eighths.clipped, eighths.tokens)
     return metrics
 
 

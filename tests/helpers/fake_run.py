@@ -132,6 +132,10 @@ def train_line(i: int, skill: float, done: float, rng: random.Random) -> dict[st
         "timing_s/score": noisy(0.8),
         "timing_s/train": noisy(2.7),
         "perf/tokens_per_s": noisy(14_800, 0.04),
+        **{f"by_eighth/entropy/{n}": noisy(0.9 - 0.4 * done - 0.05 * n) for n in range(1, 9)},
+        **{f"by_eighth/ratio/{n}": 1 + rng.gauss(0, 0.01) for n in range(1, 9)},
+        **{f"by_eighth/clip_frac/{n}": noisy(0.02 + 0.002 * n, 0.2) for n in range(1, 9)},
+        **{f"by_eighth/logprob_diff/{n}": noisy(2e-6 * n, 0.2) for n in range(1, 9)},
     }
 
 

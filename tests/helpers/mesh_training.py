@@ -148,7 +148,7 @@ def readable_everywhere() -> None:
     assert score(model, params, batch(), 1.0).is_fully_replicated
     compute = jax.jit(gradients, static_argnames="objective")
     grads, sums = compute(objective(model), params, batch())
-    assert all(x.is_fully_replicated for x in sums)
+    assert all(x.is_fully_replicated for x in jax.tree.leaves(sums))
     for x, y in zip(jax.tree.leaves(grads), jax.tree.leaves(params), strict=True):
         assert lies(x, y.sharding)
 

@@ -41,7 +41,7 @@ def test_one_step_of_vineppo():
     objective = policy_objective(cases.model(), cfg)
     state, update = update_step(objective, optimizer, state, batch)
     metrics = update_metrics([jax.device_get(update)])
-    found = {name: round(float(x), 6) for name, x in metrics.items()}
+    found = {name: round(float(x), 6) for name, x in metrics.items() if "by_eighth" not in name}
     moved = jax.tree.map(lambda new, old: new - old, state.params, cases.params())
     found["norm of the step"] = round(float(optax.tree.norm(moved)), 6)
     message = WHEN_TO_UPDATE.format(found=found)

@@ -5,7 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from vinejax.rl.losses import opmd
-from vinejax.rl.segments import count_segments, running_sums, segment_totals
+from vinejax.rl.segments import (
+    count_segments,
+    part_of_segment,
+    running_sums,
+    segment_totals,
+)
 
 # The third row has a segment of one position, and ids in no order.
 IDS = np.array([[1, 1, 1, 2, 2, 3, 0, 0], [1] * 8, [4, 2, 2, 1, 1, 1, 1, 0], [0] * 8], np.int32)
@@ -45,6 +50,18 @@ def test_segments_are_counted_where_the_mask_selects_them():
     assert count_segments(mask, IDS) == 0
     mask[0, 1:3] = mask[0, 5] = mask[1, 4:] = mask[2, 2] = mask[2, 4:6] = True
     assert count_segments(mask, IDS) == 5
+
+
+def test_a_segment_is_divided_in_order():
+    ids = np.array([[1] * 5 + [2] * 11 + [0] * 4, [3] * 20], np.int32)
+    mask = ids > 0
+    mask[0, 7:9] = mask[1, :4] = False  # a gap, and a prompt
+    found = np.asarray(part_of_segment(mask, ids, 8))
+    for b, at in [(0, slice(0, 5)), (0, slice(5, 16)), (1, slice(0, 20))]:
+        chosen = found[b, at][mask[b, at]]
+        count = len(chosen)
+        np.testing.assert_array_equal(chosen, [8 * i // count for i in range(count)])
+    np.testing.assert_array_equal(np.bincount(found[1][mask[1]]), [2] * 8)
 
 
 def test_opmd_of_solutions_that_share_rows():

@@ -15,10 +15,11 @@ from vinejax.methods import find_method, function_of, policy_reduction
 from vinejax.model.decoder import Decoder, Params
 from vinejax.rl import losses
 from vinejax.rl.masked import whiten
-from vinejax.rl.segments import count_segments, segment_totals
+from vinejax.rl.segments import count_segments, part_of_segment, segment_totals
 from vinejax.settings import Config
 from vinejax.types import Batch
 
+EIGHTHS = 8  # parts of a response, whose tokens are also summed apart
 K3_MAX = 10.0  # VinePPO's code clamps k3 to [0, 10] per token (ppo_trainer.py)
 
 
@@ -31,6 +32,15 @@ class PolicyLoss(NamedTuple):
     clipped: Bool[Array, "B T"] | None = None
 
 
+class SumsByEighth(NamedTuple):
+    """Sums over the tokens of each eighth of the responses."""
+
+    ratio: Float[Array, "8"]
+    entropy: Float[Array, "8"]
+    tokens: Float[Array, "8"]
+    clipped: Float[Array, "8"] | None
+
+
 class PolicySums(NamedTuple):
     """Sums over the minibatch's response tokens."""
 
@@ -41,6 +51,7 @@ class PolicySums(NamedTuple):
     entropy: Float[Array, ""]
     tokens: Float[Array, ""]
     clipped: Float[Array, ""] | None  # None: the loss has no ratio
+    by_eighth: SumsByEighth
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,22 +119,40 @@ class PolicyObjective(Objective):
             policy, clipped = self.loss(logprobs, batch, self)
         with jax.named_scope("kl"):
             k3 = jnp.clip(losses.kl(logprobs, ref, kind="k3"), 0.0, K3_MAX)
+        ratio, ones = jnp.exp(logprobs - old), jnp.ones_like(logprobs)
+        with jax.named_scope("by_eighth"):
+            eighth = part_of_segment(batch.mask, batch.segment_ids, EIGHTHS)
+
+            def totals(x: jax.Array) -> jax.Array:
+                sums = [_sum_where(batch.mask & (eighth == n), x) for n in range(EIGHTHS)]
+                return jnp.stack(sums)
+
+            by_eighth = jax.tree.map(totals, SumsByEighth(ratio, entropy, ones, clipped))
+
+        def total(x: jax.Array) -> jax.Array:
+            return _sum_where(batch.mask, x)
+
         sums = PolicySums(
-            loss=policy,
-            kl=k3,
-            old_kl=losses.kl(logprobs, old, kind="k3"),
-            ratio=jnp.exp(logprobs - old),
-            entropy=entropy,
-            tokens=jnp.ones_like(logprobs),
-            clipped=clipped,
+            loss=total(policy),
+            kl=total(k3),
+            old_kl=total(losses.kl(logprobs, old, kind="k3")),
+            ratio=total(ratio),
+            entropy=total(entropy),
+            tokens=total(ones),
+            clipped=None if clipped is None else total(clipped),
+            by_eighth=by_eighth,
         )
-        return policy, k3, jax.tree.map(lambda x: jnp.sum(jnp.where(batch.mask, x, 0.0)), sums)
+        return policy, k3, sums
 
     def accepts(self, sums: PolicySums) -> jax.Array | bool:
         """Whether the mean probability ratio, if the loss has one, is at most `max_ratio`."""
         if sums.clipped is None:
             return True
         return sums.ratio / jnp.maximum(sums.tokens, 1) <= self.max_ratio
+
+
+def _sum_where(mask: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.where(mask, x, 0.0))
 
 
 def policy_objective(model: Decoder, cfg: Config) -> PolicyObjective:

@@ -112,7 +112,7 @@ def update_step(
 
 def total_sums(updates: Sequence[Update]) -> Any:
     """The sums of all updates together; all arrays are on the host."""
-    return jax.tree.map(lambda *x: np.sum(x), *(update.sums for update in updates))
+    return jax.tree.map(lambda *x: np.sum(x, axis=0), *(update.sums for update in updates))
 
 
 def mean_norm(updates: Sequence[Update]) -> float:

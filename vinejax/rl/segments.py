@@ -42,3 +42,16 @@ def count_segments(mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]) -> 
     """The number of segments with a position where `mask` is True."""
     is_first = running_sums(mask.astype(jnp.int32), segment_ids) == 1
     return jnp.sum(mask & is_first)
+
+
+@jax.jit(static_argnames="parts")
+def part_of_segment(
+    mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"], parts: int
+) -> Int[Array, "B T"]:
+    """The part, 0 .. parts - 1, in which each True position of `mask` lies; undefined off the mask.
+
+    The True positions of a segment are divided in order into `parts` parts, as equal as can be.
+    """
+    ones = mask.astype(jnp.int32)
+    before = running_sums(ones, segment_ids) - ones
+    return before * parts // jnp.maximum(segment_totals(ones, segment_ids), 1)

@@ -11,6 +11,7 @@ from etils import epath
 
 from vinejax.analysis.report import curves, text, timing
 from vinejax.analysis.report import vine as vines
+from vinejax.analysis.report.along import charts_along
 from vinejax.analysis.report.bench import bench_view
 from vinejax.analysis.report.comparison import comparison_view
 from vinejax.analysis.report.read import COMPARISON, JsonObject, Record, Run, read_run
@@ -74,6 +75,7 @@ def render_page(run: Run) -> str:
         "settings": resolved_settings(run.config),
         "headline": headline(run.records, time),
         "charts": curves.charts(run.records, temperatures(run.config)),
+        "along": charts_along(run.records),
         "time": time,
         "bench": bench,
         "comparison": comparison,
