@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vinejax.analysis.report import axes, build_report, choice, text, vine
-from vinejax.analysis.report.read import finite_number, read_run, spread
+from vinejax.analysis.report.curves import charts
+from vinejax.analysis.report.read import Record, finite_number, read_run, spread
 from vinejax.runtime.display import format_duration
 
 HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(1)>\"'{{ 7 * 7 }}"
@@ -158,6 +159,16 @@ def test_long_run_stays_small_and_keeps_its_spikes(tmp_path):
     assert len(source.encode()) < 5_000_000
     assert "more characters" in source and "123]" in Page(source).text
     assert source.count('class="hover"') < 20 * 125
+
+
+def test_each_reward_function_has_a_curve():
+    values = {"reward/mean": 1.1, "reward/std": 0.3, "reward/correct": 1.0, "reward/brevity": 0.1}
+    records = [Record("train", n, values) for n in range(3)]
+    (chart,) = [chart for chart in charts(records) if chart.spec.title == "Rewards"]
+    assert [(curve.label, curve.last) for curve in chart.drawn] == [
+        ("brevity", "0.100"),
+        ("correct", "1"),
+    ]
 
 
 def test_choice_prefers_wide_credit_and_begins_with_what_unfolds():

@@ -12,6 +12,7 @@ from vinejax.analysis.report import axes, text
 from vinejax.analysis.report.read import Record
 
 MAX_COLUMNS = 120
+_OF_ALL = ("reward/mean", "reward/std", "reward/steps")  # not of one function of rewards
 PASS_STYLES = 4  # classes of the template, `pass-1` and on; further curves begin anew
 
 
@@ -97,7 +98,8 @@ def charts(records: list[Record], temperatures: tuple[str, str] | None = None) -
     """
     names = {name for record in records for name in record.values}
     heroes = [_accuracy(names, size, temperatures) for size in (axes.HERO, axes.SIDE)]
-    drawn = [draw_chart(spec, records) for spec in [*heroes, *_HEALTH]]
+    specs = [*heroes, _rewards(names), *_HEALTH]
+    drawn = [draw_chart(spec, records) for spec in specs]
     return [c for c in drawn if c is not None]
 
 
@@ -126,6 +128,16 @@ def _accuracy(names: set[str], size: axes.Size, temperatures: tuple[str, str] | 
             f" {temperatures[1]}, so they differ for one policy"
         )
     return Spec("Accuracy", tuple(curves), note, floor=0.0, top=1.0, size=size)
+
+
+def _rewards(names: set[str]) -> Spec:
+    """The mean of each function of `reward.functions`."""
+    parts = sorted(name for name in names if name.startswith("reward/") and name not in _OF_ALL)
+    curves = [
+        Curve(name, name.removeprefix("reward/"), f"pass-{n % PASS_STYLES + 1}")
+        for n, name in enumerate(parts)
+    ]
+    return Spec("Rewards", tuple(curves), "mean of what each function gave")
 
 
 def _single(title: str, key: str, note: str, stage: str = "train", **options) -> Spec:
