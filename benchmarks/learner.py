@@ -4,6 +4,7 @@
     python benchmarks/learner.py --topology=v5p:2x2x1        # for one TPU chip, which needs libtpu
     python benchmarks/learner.py --vocab=8192 --length=256 --repeats=5       # and tokens per second
     python benchmarks/learner.py --packing --model=tiny --vocab=512 --repeats=5      # packed rows
+    python benchmarks/learner.py --prefixes --model=tiny --vocab=512 --repeats=5   # shared prefixes
 
 `score` is the forward pass that gives old and reference log-probabilities, `train_step` an update
 on one microbatch with AdamW. Memory is what the compiler plans: arguments (weights, batch, the
@@ -15,7 +16,8 @@ weights and tokens.
 
 With --packing, episodes of unequal lengths are scored and learned from, in rows of their own and in
 packed rows, by turns in one process. Lengths are those of model solutions to GSM8K
-(gsm8k_lengths.json) and lognormal ones.
+(gsm8k_lengths.json) and lognormal ones. With --prefixes, packed rows are compared with packed rows
+that share prefixes, on solutions of the same prompts and on tails of the same solutions.
 """
 
 import argparse
@@ -31,6 +33,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import packed_rows
+import shared_prefixes
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -223,13 +226,13 @@ def compare_memory(options: argparse.Namespace, mesh: Mesh) -> list[dict[str, An
 
 
 def compare_packing(options: argparse.Namespace, mesh: Mesh) -> list[dict[str, Any]]:
-    """Prints the table of packed rows."""
+    """Prints the table of packed rows, or that of shared prefixes."""
 
     def model(length: int) -> Decoder:
         options.length = length
         return make_case(options, "chunks", mesh).model
 
-    return packed_rows.compare(model, options)
+    return (shared_prefixes if options.prefixes else packed_rows).compare(model, options)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -243,18 +246,21 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--topology", default="", help="a TPU slice: compile for one of its chips")
     parser.add_argument("--repeats", type=int, default=0, help="timed calls; 0: memory alone")
     parser.add_argument("--packing", action="store_true", help="packed rows against single ones")
+    parser.add_argument("--prefixes", action="store_true", help="shared prefixes against packing")
     names = tuple(packed_rows.LENGTHS)
     parser.add_argument("--lengths", nargs="+", choices=names, default=names, help="of --packing")
     parser.add_argument("--episodes", type=int, default=512, help="of an iteration, of --packing")
     parser.add_argument("--timed", type=int, default=64, help="episodes of these that are timed")
     parser.add_argument("--minibatch", type=int, default=64, help="of --packing")
     parser.add_argument("--microbatch", type=int, default=4, help="rows of a pass of --packing")
+    parser.add_argument("--prompts", type=int, default=64, help="of an iteration, of --prefixes")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     if options.topology:
         os.environ |= ENVIRONMENT
     mesh = mesh_over((1, 1, 1), devices_of(options.topology))
-    rows = compare_packing(options, mesh) if options.packing else compare_memory(options, mesh)
+    is_packing = options.packing or options.prefixes
+    rows = compare_packing(options, mesh) if is_packing else compare_memory(options, mesh)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -1,8 +1,7 @@
 """The learner's programs on episodes of unequal lengths: rows of one episode against packed rows.
 
 `python benchmarks/learner.py --packing` runs this: scoring of all episodes, and one epoch of
-updates, in both ways by turns in one process.
-"""
+updates, in both ways by turns in one process."""
 
 import argparse
 import dataclasses
@@ -50,6 +49,29 @@ def num_tokens(batch: Batch) -> int:
 LENGTHS = {"GSM8K": gsm8k_lengths, "lognormal": lognormal_lengths}
 
 
+def episode(prompt: list[int], response: list[int], given: int = 0) -> Episode:
+    """An episode with all that `collate` reads."""
+    return Episode(
+        problem_id="",
+        prompt=prompt,
+        response=response,
+        logprobs=[],
+        text="",
+        finished=True,
+        reward=0.0,
+        step_ends=[],
+        given=given,
+    )
+
+
+def batch_of(episodes: list[Episode], rows: int, vocab: int) -> Batch:
+    """The episodes with advantages of chance, and log-probabilities of a uniform policy."""
+    batch = collate(episodes, rows)
+    advantages = np.random.default_rng(2).normal(size=batch.mask.shape).astype(np.float32)
+    logprobs = np.full(batch.mask.shape, -np.log(vocab), np.float32)
+    return batch._replace(advantages=advantages, old_logprobs=logprobs, ref_logprobs=logprobs)
+
+
 @dataclasses.dataclass
 class Case:
     """An iteration of the learner: scoring of all episodes, and one epoch of updates."""
@@ -65,22 +87,10 @@ class Case:
         rng = np.random.default_rng(1)
         vocab = model.cfg.vocab_size
         episodes = [
-            Episode(
-                problem_id="",
-                prompt=rng.integers(3, vocab, prompt).tolist(),
-                response=rng.integers(3, vocab, response).tolist(),
-                logprobs=[],
-                text="",
-                finished=True,
-                reward=0.0,
-                step_ends=[],
-            )
-            for prompt, response in lengths.tolist()
+            episode(*(rng.integers(3, vocab, n).tolist() for n in pair))
+            for pair in lengths.tolist()
         ]
-        batch = collate(episodes, options.minibatch)
-        advantages = rng.normal(size=batch.mask.shape).astype(np.float32)
-        logprobs = np.full(batch.mask.shape, -np.log(vocab), np.float32)
-        batch = batch._replace(advantages=advantages, old_logprobs=logprobs, ref_logprobs=logprobs)
+        batch = batch_of(episodes, options.minibatch, vocab)
         timed = next(slices(batch, options.timed))
         return cls(model, batch, timed, options.minibatch, options.microbatch)
 

@@ -144,6 +144,8 @@ def _check_batches(cfg: Config) -> None:
     if ppo.microbatch and cfg.sft.batch % ppo.microbatch:
         rule = f"must be a multiple of ppo.microbatch = {ppo.microbatch}"
         raise ConfigError("sft.batch", rule, repr(cfg.sft.batch))
+    if ppo.share_prefixes == "on" and not ppo.packing:
+        raise ConfigError("ppo.share_prefixes", "needs ppo.packing; leave it out", "'on'")
     episodes, group = cfg.budget.episodes, cfg.rollout.per_prompt
     if episodes is not None and episodes < group:
         rule = f"must be at least rollout.per_prompt = {group}: only whole groups are sampled"

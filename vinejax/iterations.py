@@ -266,7 +266,7 @@ def dpo_positive(it: Iteration, state: RunState) -> RunState:
     it.metrics["dpo/pairs"] = len(pairs)
     if not pairs:
         return state
-    size, packed = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
+    size, packed, _ = passes_for(cfg, cfg.ppo.minibatch, session.mesh)  # pairs share no tokens
     objective = PairObjective(
         model=session.model,
         microbatch=size,
@@ -288,7 +288,7 @@ def _pair_batches(it: Iteration, pairs: list[Pair]) -> Iterator[Batch]:
     cfg, session = it.cfg, it.session
     reference = session.load_reference()
     longest = max(len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in pairs)
-    passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
+    passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)._replace(shared=False)
     for epoch in range(cfg.dpo.epochs):
         for part in shuffled(pairs, cfg.ppo.minibatch, cfg.seed, it.number, epoch):
             batch = collate_pairs(part, cfg.ppo.minibatch, longest)

@@ -12,6 +12,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from vinejax.errors import ConfigError, DataError
+from vinejax.learner.packing import with_sharing
 from vinejax.methods import find_method
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
@@ -150,6 +151,7 @@ def open_session(
         check_sizes(cfg)
         as_set, cfg = cfg, fitted(cfg, mesh, say=trains and is_writer())
         model, start, tokenizer = load_start(cfg, task, workdir, mesh, lock)
+        cfg = with_sharing(cfg, model, platform_of(mesh))
         graded = stack.enter_context(GradedTask(task, cfg.grader, journal, cfg.reward))
         problems, dropped = prompted_problems(cfg, graded, tokenizer, splits)
         check_answers(cfg, problems)

@@ -150,6 +150,8 @@ class PPOConfig:
     # Rows of a forward and backward pass; None: the minibatch, or a part of it if `packing`.
     microbatch: Count | None = None
     packing: bool = True  # episodes share rows of the longest one's length where they fit
+    # With packing, episodes of a row that begin alike share these tokens; 'auto': where they can.
+    share_prefixes: Literal["auto", "on", "off"] = "auto"
     gamma: ZeroToOne = 1.0
     # What advantages are whitened over; 'method': the method's own; VinePPO's code: 'minibatch'.
     whiten: Literal["method", "iteration", "minibatch", "none"] = "method"

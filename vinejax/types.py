@@ -115,6 +115,8 @@ class Batch(NamedTuple):
     old_logprobs: Array  # f32[B, T] log-probabilities, in nats, by the policy that sampled
     ref_logprobs: Array  # f32[B, T] by the reference model
     weights: Array | None = None  # f32[B, T] of each token in loss, KL and whitening; None: 1
+    # i32[B, T] of packed rows that share prefixes: one past the last place that sees each token.
+    seen_until: Array | None = None
 
 
 class TrainState(NamedTuple):

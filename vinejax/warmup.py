@@ -130,7 +130,7 @@ def batches_of(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
 
 def sft_objective(model: Decoder, cfg: Config) -> Likelihood:
     """The likelihood that `sft.reduction` names."""
-    size, packed = passes_for(cfg, cfg.sft.batch, model.mesh)
+    size, packed, _ = passes_for(cfg, cfg.sft.batch, model.mesh)  # problems have one solution each
     return Likelihood(model=model, microbatch=size, packed=packed, reduction=cfg.sft.reduction)
 
 

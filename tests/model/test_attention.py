@@ -245,4 +245,4 @@ def test_models_whose_layers_see_unlike_distances_are_computed_plainly():
     ids = jnp.ones((1, 128), jnp.int32)
     for windows, kind in [((5, 5), "splash"), ((), "splash"), ((5, None), "xla")]:
         model, _, _ = random_model(windows=windows, attention="splash")
-        assert model.choose_attention(ids)[0] == kind
+        assert model.choose_attention(ids, ids, None)[0] == kind

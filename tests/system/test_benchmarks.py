@@ -14,7 +14,7 @@ import pytest
 from helpers import vine_cases as vines
 from helpers.paths import REPO
 
-from vinejax.learner.packing import first_fit
+from vinejax.learner.packing import Passes, first_fit, packing_for
 from vinejax.rollout.branches import Branch
 from vinejax.rollout.stats import EngineStats
 from vinejax.shapes import bucket
@@ -255,6 +255,32 @@ def test_packed_rows_are_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (row,) = json.loads(file.read_text())
     assert 0.5 < row["passes_filled"] <= row["rows_filled"] <= 1
     assert row["packed"] > 0 and row["alone"] > 0
+
+
+@pytest.mark.slow
+def test_shared_prefixes_are_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    bench = importlib.import_module("learner")
+    monkeypatch.setattr(importlib.import_module("shared_prefixes"), "CONTINUATIONS", 1)
+    file = tmp_path / "rows.json"
+    sizes = ["--model=tiny", "--vocab=32", "--prompts=2", "--microbatch=1", "--repeats=1"]
+    bench.main(["--prefixes", *sizes, "--programs", "score", f"--json={file}"])
+    rows = json.loads(file.read_text())
+    assert [row["rows"] for row in rows] == ["solutions", "tails"]
+    for row in rows:
+        assert row["computed"]["shared"] <= row["computed"]["packed"]
+        assert min(row["tokens_per_s"].values()) > 0
+
+
+def test_what_is_shared_fills_fewer_rows(monkeypatch: pytest.MonkeyPatch):
+    """Of an iteration of solutions, and of tails, in rows as long as the bucket of the longest."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    packed, shared = (importlib.import_module(x) for x in ("packed_rows", "shared_prefixes"))
+    for make, prompts, least in [(shared.solutions, 64, 1.15), (shared.tails, 2, 1.4)]:
+        rows = packed.batch_of(list(make(np.random.default_rng(1), prompts, 500)), 1, 500)
+        ways = (packing_for(rows, Passes(1, True, x), None) for x in (False, True))
+        alone, together = (way.num_passes for way in ways)
+        assert alone > least * together
 
 
 @pytest.mark.parametrize("name", ["GSM8K", "lognormal"])

@@ -62,7 +62,8 @@ def fresh_critic(model: Decoder, start: Params, seed: int, mesh: Mesh) -> Params
 
 def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B T"]:
     """V of the state before each token, entry t belonging to `tokens[:, t]`; entry 0 is 0."""
-    x, _ = model.hidden(critic["backbone"], batch.tokens, batch.positions, batch.segment_ids)
+    where = (batch.tokens, batch.positions, batch.segment_ids)
+    x, _ = model.hidden(critic["backbone"], *where, seen_until=batch.seen_until)
     # The final norm and one output column: a decoder with a vocabulary of one.
     cfg = dataclasses.replace(model.cfg, tied_head=False, logit_softcap=None)
     output = critic["backbone"] | {"head": critic["head"]["kernel"][:, None]}
@@ -124,8 +125,10 @@ class CriticObjective(Objective):
 
 def critic_objective(model: Decoder, cfg: Config) -> CriticObjective:
     """The objective of PPO's critic by the settings of `cfg`."""
-    size, packed = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
-    return CriticObjective(model=model, microbatch=size, packed=packed, clip=cfg.critic.clip)
+    size, packed, shared = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
+    return CriticObjective(
+        model=model, microbatch=size, packed=packed, shared=shared, clip=cfg.critic.clip
+    )
 
 
 def critic_metrics(updates: list[Update]) -> dict[str, float]:

@@ -49,11 +49,12 @@ def climb(
     last. Source: restem_trainer.py:353-433 of VinePPO's code, which trains to the end and evaluates
     the checkpoints afterwards, with the same result.
     """
-    size, packed = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
+    size, packed, shared = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
     objective = Likelihood(
         model=model,
         microbatch=size,
         packed=packed,
+        shared=shared,
         reduction="sequence",
         temperature=cfg.sample.temperature,
     )

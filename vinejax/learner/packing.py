@@ -10,12 +10,17 @@ packing. There are fewer passes (scoring), or those at the end are empty and `up
 skips them. The length is the bucket of the longest episode, so that it always has room.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
+from vinejax.errors import ConfigError
+from vinejax.learner.prefixes import Forest, share_prefixes
+from vinejax.model.attention import KERNELS
+from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import num_shards
 from vinejax.settings import Config
 from vinejax.types import Array, Batch
@@ -30,6 +35,7 @@ class Passes(NamedTuple):
 
     rows: int  # of one pass, over all devices
     packed: bool = False
+    shared: bool = False  # packed rows that begin alike share these tokens: see `prefixes.py`
 
 
 def passes_for(cfg: Config, rows: int, mesh: Mesh | AbstractMesh | None) -> Passes:
@@ -39,28 +45,48 @@ def passes_for(cfg: Config, rows: int, mesh: Mesh | AbstractMesh | None) -> Pass
     that divide them into at most `MOST_PASSES` equal passes, split evenly over data x fsdp.
     """
     ppo = cfg.ppo
+    shares = ppo.packing and ppo.share_prefixes == "on"
     if ppo.microbatch is not None or not ppo.packing:
-        return Passes(ppo.microbatch or rows, ppo.packing)
+        return Passes(ppo.microbatch or rows, ppo.packing, shares)
     shards = 1 if mesh is None else num_shards(mesh)
     sizes = (n for n in range(shards, rows, shards) if rows % n == 0 and rows <= MOST_PASSES * n)
-    return Passes(next(sizes, rows), True)
+    return Passes(next(sizes, rows), True, shares)
+
+
+def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
+    """The configuration with `ppo.share_prefixes` 'on' or 'off' where it is 'auto'.
+
+    Raises ConfigError if it is 'on' and the attention of the model on the platform cannot share.
+    """
+    ppo, name = cfg.ppo, model.compute.attention
+    kernel = KERNELS.get(platform) if name == "auto" else name
+    can_share = kernel != "splash" or model.cfg.is_mixed
+    if ppo.share_prefixes == "auto":
+        chosen = "on" if ppo.packing and can_share else "off"
+        return dataclasses.replace(cfg, ppo=dataclasses.replace(ppo, share_prefixes=chosen))
+    if ppo.share_prefixes == "on" and not can_share:
+        rule = "splash attention keeps sequences apart; leave it out, or set model.attention='xla'"
+        raise ConfigError("ppo.share_prefixes", rule, "'on'")
+    return cfg
 
 
 class Packing(NamedTuple):
     """Where the tokens of a batch's rows lie in packed rows.
 
     The j-th of n passes has the packed rows j, j + n, j + 2n, ..., as in `update.gradients`.
+    A token that a row shares with another has its place in the other alone.
     """
 
     before: np.ndarray  # i64[tokens] place of each token in the batch's rows, flattened
     after: np.ndarray  # i64[tokens] its place in the packed rows, flattened
     segment_ids: np.ndarray  # i32[packed rows, T]
     num_passes: int  # that have tokens
+    seen_until: np.ndarray | None = None  # i32[packed rows, T] of `Batch`; None: nothing is shared
 
     def pack(self, rows: Batch) -> Batch:
         """The batch in packed rows."""
         packed = jax.tree.map(self.move, rows)
-        return packed._replace(segment_ids=self.segment_ids)
+        return packed._replace(segment_ids=self.segment_ids, seen_until=self.seen_until)
 
     def move(self, x: Array) -> np.ndarray:
         """An array [B, T] in packed rows, 0 where no token is."""
@@ -76,7 +102,22 @@ class Packing(NamedTuple):
         return found.reshape(rows, length)
 
 
-def pack_rows(segment_ids: Array, size: int, shards: int = 1, total: int | None = None) -> Packing:
+def packing_for(
+    batch: Batch, passes: Passes, mesh: Mesh | None, total: int | None = None
+) -> Packing:
+    """`pack_rows` of a batch for the passes; those that share prefixes have one segment per row."""
+    forest = share_prefixes(batch) if passes.shared else None
+    shards = 1 if mesh is None else num_shards(mesh)
+    return pack_rows(batch.segment_ids, passes.rows, shards, total, forest)
+
+
+def pack_rows(
+    segment_ids: Array,
+    size: int,
+    shards: int = 1,
+    total: int | None = None,
+    forest: Forest | None = None,
+) -> Packing:
     """Packs the rows of a batch, each as a whole: its segments stay together and in their order.
 
     Args:
@@ -84,11 +125,16 @@ def pack_rows(segment_ids: Array, size: int, shards: int = 1, total: int | None 
       size: rows of a pass.
       shards: parts that the rows of a pass are split into; they share the packed rows evenly.
       total: rows of the result, a multiple of `size`; None: as few as needed.
+      forest: the bins of rows that share prefixes; None: nothing is shared.
     """
     segment_ids = np.asarray(segment_ids)
     is_token = segment_ids > 0
+    if forest is None:
+        filled, starts = first_fit(is_token.sum(axis=1), segment_ids.shape[1])
+    else:
+        filled, starts = forest.bins, forest.starts
+        is_token &= np.arange(segment_ids.shape[1]) >= forest.shared[:, None]
     lengths = is_token.sum(axis=1)
-    filled, starts = first_fit(lengths, segment_ids.shape[1])
     needed = max(-(-int(filled.max(initial=-1) + 1) // size), 1)
     places = _places(needed, size, shards, (total or needed * size) // size)
     # A token's place in its row, and from there in the packed one.
@@ -98,7 +144,11 @@ def pack_rows(segment_ids: Array, size: int, shards: int = 1, total: int | None 
     after = places[filled[row]] * segment_ids.shape[1] + starts[row] + within
     ids = np.zeros((total or needed * size, segment_ids.shape[1]), np.int32)
     ids.reshape(-1)[after] = (segment_ids + _ids_before(segment_ids, filled, starts))[is_token]
-    return Packing(before, after, ids, needed)
+    if forest is None:
+        return Packing(before, after, ids, needed)
+    seen_until = np.full(ids.shape, ids.shape[1], np.int32)  # padding sees itself
+    seen_until.reshape(-1)[after] = forest.seen_until[is_token]
+    return Packing(before, after, ids, needed, seen_until)
 
 
 def first_fit(lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:

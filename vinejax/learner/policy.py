@@ -165,6 +165,7 @@ def policy_objective(model: Decoder, cfg: Config) -> PolicyObjective:
         model=model,
         microbatch=passes.rows,
         packed=passes.packed,
+        shared=passes.shared,
         temperature=cfg.sample.temperature,
         loss=loss,
         reduction=policy_reduction(cfg),

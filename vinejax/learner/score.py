@@ -14,9 +14,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from vinejax.learner.batch import strided
-from vinejax.learner.packing import Passes, pack_rows
+from vinejax.learner.packing import Passes, packing_for
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.sharding import num_shards, replicate
+from vinejax.model.sharding import replicate
 from vinejax.runtime.stopping import Watch
 from vinejax.types import Batch, Episode
 
@@ -27,10 +27,12 @@ def token_logprobs(
     """(log-probability of each token given the tokens before it, entropy of that distribution).
 
     Entry t belongs to `tokens[:, t]`; the first token of a sequence has nothing before it, and its
-    entry is 0. Float32; logits are divided by `temperature` (0, argmax sampling, is scored at 1, as
-    the sampler does).
+    entry is 0. (That of a segment which shares what is before it has no meaning.) Float32; logits
+    are divided by `temperature` (0, argmax sampling, is scored at 1, as the sampler does).
     """
-    x, _ = model.hidden(params, batch.tokens, batch.positions, batch.segment_ids)
+    x, _ = model.hidden(
+        params, batch.tokens, batch.positions, batch.segment_ids, seen_until=batch.seen_until
+    )
     following = jnp.roll(batch.tokens, -1, axis=1)
     logprobs, entropy = model.logprobs_of(params, x, following, temperature or 1.0)
     return shifted(logprobs, batch.positions), shifted(entropy, batch.positions)
@@ -68,7 +70,7 @@ def in_passes(
     """
     packing, rows, count = None, batch, batch.tokens.shape[0]
     if passes.packed:
-        packing = pack_rows(batch.segment_ids, passes.rows, 1 if mesh is None else num_shards(mesh))
+        packing = packing_for(batch, passes, mesh)
         rows = packing.pack(batch)
     parts, watch = [], Watch()
     for part in strided(rows, passes.rows):

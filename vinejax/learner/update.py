@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from jax.tree_util import DictKey, KeyPath
 from jaxtyping import Array, Bool, Float
 
-from vinejax.learner.packing import pack_rows
+from vinejax.learner.packing import Passes, packing_for
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.lora import with_adapters
 from vinejax.model.sharding import (
@@ -29,7 +29,6 @@ from vinejax.model.sharding import (
     AnyMesh,
     as_params,
     constrain,
-    num_shards,
     param_shardings,
     replicate,
 )
@@ -46,6 +45,7 @@ class Objective(abc.ABC):
     model: Decoder
     microbatch: int | None = None  # rows per forward and backward pass; None: the whole minibatch
     packed: bool = False  # whether several episodes share a row: see `pack`
+    shared: bool = False  # and, if packed, the tokens that they begin with
 
     @abc.abstractmethod
     def loss_over(self, rows: Any) -> tuple[Any, Loss]:
@@ -65,9 +65,8 @@ class Objective(abc.ABC):
         size = self.microbatch or total
         if not self.packed or size == total:
             return rows
-        mesh = self.model.mesh
-        shards = 1 if mesh is None else num_shards(mesh)
-        packing = pack_rows(batch.segment_ids, size, shards, total)
+        passes = Passes(size, self.packed, self.shared)
+        packing = packing_for(batch, passes, self.model.mesh, total)
         if isinstance(rows, Batch):
             return packing.pack(batch)
         return packing.pack(batch), *jax.tree.map(packing.move, rows[1:])

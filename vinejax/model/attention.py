@@ -58,6 +58,33 @@ def causal_mask(length: int, window: ArrayLike | None) -> Bool[Array, "T S"]:
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
+def what_is_seen(
+    kind: str,
+    positions: Int[Array, "B T"],
+    segment_ids: SegmentIds,
+    seen_until: Int[Array, "B T"] | None,
+    window: ArrayLike | None,
+) -> Seen:
+    """What the positions of packed rows see, as attention of the chosen `kind` takes it.
+
+    A query sees itself and the places before it in its segment or, where segments share prefixes,
+    those with a greater `seen_until`; all within the window, by positions in the sequences.
+    """
+    if kind == "splash":
+        assert seen_until is None, "splash attention knows no shared prefixes"
+        return segment_ids
+    T = segment_ids.shape[1]
+    if seen_until is None:
+        return (segment_ids[:, :, None] == segment_ids[:, None, :]) & causal_mask(T, window)
+    sees = (jnp.arange(T)[:, None] < seen_until[:, None, :]) & causal_mask(T, None)
+    return sees if window is None else sees & in_window(positions, window)
+
+
+def in_window(positions: Int[Array, "B T"], window: ArrayLike) -> Mask:
+    """Whether query t is less than `window` positions after place s."""
+    return positions[:, :, None] - positions[:, None, :] < window
+
+
 # --- the three kinds, on the arrays of one device
 
 

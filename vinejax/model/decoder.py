@@ -270,17 +270,23 @@ class Decoder:
         return block.apply({"params": layer}, x, positions, attend, facts)  # pyright: ignore
 
     def hidden(
-        self, params: Params, tokens: Ids, positions: Ids, segment_ids: Ids, keep_kv: bool = False
+        self,
+        params: Params,
+        tokens: Ids,
+        positions: Ids,
+        segment_ids: Ids,
+        keep_kv: bool = False,
+        seen_until: Ids | None = None,
     ) -> tuple[Hidden, Any]:
         """The final hidden states, and with `keep_kv` each layer's (k, v), both [L,B,T,K,H].
 
-        A position sees itself and the positions before it in its segment, within its window.
+        A position sees itself and those before it, in its segment or by `seen_until`, and window.
         """
         cfg, mesh = self.cfg, self.mesh
-        tokens, positions, segment_ids = (
-            constrain(x, mesh, ROWS, None) for x in (tokens, positions, segment_ids)
+        tokens, positions, segment_ids, seen_until = jax.tree.map(
+            lambda x: constrain(x, mesh, ROWS, None), (tokens, positions, segment_ids, seen_until)
         )
-        kind, seen = self.choose_attention(segment_ids)
+        kind, seen = self.choose_attention(positions, segment_ids, seen_until)
 
         def body(x: jax.Array, scanned: tuple[Params, LayerFacts | None]) -> tuple[jax.Array, Any]:
             layer, facts = scanned
@@ -288,7 +294,7 @@ class Decoder:
             def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
                 in_window = seen
                 if facts is not None:
-                    in_window = seen & attention.causal_mask(q.shape[1], facts.window)
+                    in_window = seen & attention.in_window(positions, facts.window)
                 mixed = attention.attend_over_mesh(kind, mesh, q, k, v, in_window, cfg.rule())
                 return mixed, (k, v) if keep_kv else None
 
@@ -308,24 +314,21 @@ class Decoder:
         x = constrain(self.embed(params, tokens), mesh, *BY_POSITION)
         return lax.scan(body, x, (layers, facts))
 
-    def choose_attention(self, segment_ids: Ids) -> tuple[str, jax.Array]:
+    def choose_attention(
+        self, positions: Ids, segment_ids: Ids, seen_until: Ids | None
+    ) -> tuple[str, jax.Array]:
         """(the kind of attention for whole sequences, its argument that says what positions see).
 
         The argument is the segment ids for 'splash', else a mask bool[B, T, T]. If windows differ
         between layers, the mask has no window; `hidden` adds the layer's own.
         """
-        cfg = self.cfg
-        T = segment_ids.shape[1]
-        kind = "xla"
+        cfg, kind = self.cfg, "xla"
         if not cfg.is_mixed:
             platform = "" if self.mesh is None else sharding.platform_of(self.mesh)
-            name, dtype = self.compute.attention, self.compute.dtype
+            name, dtype, T = self.compute.attention, self.compute.dtype, segment_ids.shape[1]
             kind = attention.choose_kind(name, platform, cfg.rule(), T, cfg.head_dim, dtype)
-        if kind == "splash":
-            return kind, segment_ids
         window = None if cfg.is_mixed else cfg.window(0)
-        same_segment = segment_ids[:, :, None] == segment_ids[:, None, :]
-        return kind, same_segment & attention.causal_mask(T, window)
+        return kind, attention.what_is_seen(kind, positions, segment_ids, seen_until, window)
 
     def _gathered_layer(self, layer: Params) -> Params:
         """A layer's weights, gathered over `fsdp`."""

@@ -10,7 +10,7 @@ from etils import epath
 from jax.sharding import AbstractMesh
 
 from vinejax.errors import ConfigError
-from vinejax.learner.packing import passes_for
+from vinejax.learner.packing import passes_for, with_sharing
 from vinejax.model.config import DecoderConfig, compute_as_set
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import read_architecture
@@ -88,7 +88,8 @@ def open_case(cfg: Config) -> Case:
     case = dataclasses.replace(case, model=Decoder(case.model.cfg, compute=compute))
     check_heads(case.mesh, case.model.cfg.num_heads, case.model.cfg.ffn)
     check_rows(case.mesh, rows_per_pass(cfg))
-    return dataclasses.replace(case, cfg=with_fitting_minibatch(cfg, case.shards))
+    cfg = with_sharing(with_fitting_minibatch(cfg, case.shards), case.model, case.platform)
+    return dataclasses.replace(case, cfg=cfg)
 
 
 def with_full_mesh(cfg: Config, topology: Topology) -> Config:

@@ -164,7 +164,9 @@ class Lowering:
         """The shapes of a batch on the host, as the loop passes it."""
         shape = (rows, train_length(self.case))
         kinds = [np.int32] * 3 + [np.bool_] + [np.float32] * 3
-        return Batch(*(jax.ShapeDtypeStruct(shape, kind) for kind in kinds))  # pyright: ignore
+        batch = Batch(*(jax.ShapeDtypeStruct(shape, kind) for kind in kinds))  # pyright: ignore
+        is_shared = self.case.cfg.ppo.share_prefixes == "on"
+        return batch._replace(seen_until=batch.segment_ids if is_shared else None)
 
     def _state(self, params: PyTree, optimizer: optax.GradientTransformation) -> TrainState:
         step = cast(jax.Array, jax.ShapeDtypeStruct((), jnp.int32))

@@ -1,0 +1,271 @@
+"""Shared prefixes: who sees what, and that nothing which is computed from packed rows changes."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from helpers import eight_devices
+from helpers import loop_cases as cases
+from helpers import method_cases as methods
+
+from vinejax.baselines.critic import CriticObjective, Targets, critic_values
+from vinejax.checks import check_config
+from vinejax.errors import ConfigError
+from vinejax.learner.batch import collate
+from vinejax.learner.likelihood import Likelihood
+from vinejax.learner.packing import (
+    Packing,
+    Passes,
+    pack_rows,
+    packing_for,
+    passes_for,
+    with_sharing,
+)
+from vinejax.learner.policy import PolicyObjective, clipped, opmd
+from vinejax.learner.prefixes import common_prefixes, share_prefixes
+from vinejax.learner.score import scores_of
+from vinejax.learner.update import Objective, gradients
+from vinejax.model.config import Compute
+from vinejax.model.decoder import Decoder
+from vinejax.types import Batch, Episode
+
+ROOM = 64
+
+
+@functools.cache
+def episodes() -> tuple[Episode, ...]:
+    """Two problems with four solutions each, tails of one of these, and a problem by itself."""
+    rng = np.random.default_rng(0)
+
+    def drawn(n: int) -> list[int]:
+        return rng.integers(3, cases.VOCAB, n).tolist()
+
+    prompts = [drawn(11), drawn(6), drawn(4)]
+    prompts[1][:3] = prompts[0][:3]
+    found = [cases.episode(prompts[i], drawn(n)) for i in (0, 1) for n in (14, 9, 5, 17)]
+    whole = found[0].response
+    for given, n in [(4, 6), (4, 1), (9, 8), (9, 5), (13, 3)]:
+        tail = cases.episode(prompts[0], whole[:given] + drawn(n))
+        found.append(dataclasses.replace(tail, given=given))
+    # Solutions that begin with the same token, and one that is the beginning of another.
+    found.append(cases.episode(prompts[1], [*found[4].response[:2], *drawn(3)]))
+    found.append(cases.episode(prompts[1], found[4].response[:7]))
+    return *found, cases.episode(prompts[2], drawn(7))
+
+
+@functools.cache
+def minibatch(weighted: bool = False) -> Batch:
+    """The episodes as rows; some tokens, among them first ones, are not trained on."""
+    rng = np.random.default_rng(1)
+    batch = collate(list(episodes()), rows=20, longest=ROOM)
+    batch.mask[5] = False
+    batch.mask[6, :8] = False
+    batch.mask[3, ::3] = False
+    shape = batch.tokens.shape
+    old, ref = (rng.normal(-3, 0.2, shape).astype(np.float32) for _ in range(2))
+    weights = np.repeat(rng.uniform(0.5, 2, shape[0]), shape[1]).reshape(shape).astype(np.float32)
+    advantages = rng.normal(size=shape).astype(np.float32)
+    batch = batch._replace(advantages=advantages, old_logprobs=old, ref_logprobs=ref)
+    return batch._replace(weights=weights) if weighted else batch
+
+
+# --- places
+
+
+def rows_that_begin_alike(seed: int) -> Batch:
+    """Random walks down a tree of two symbols, in an order of chance; a row is empty."""
+    rng = np.random.default_rng(seed)
+    count, room = 40, int(rng.integers(16, 48))
+    batch = collate([cases.episode([3], [4])] * count, rows=count, longest=room)
+    lengths = rng.integers(1, room + 1, count)
+    lengths[3] = 0
+    is_token = np.arange(batch.tokens.shape[1]) < lengths[:, None]
+    tokens = np.where(is_token, rng.random(is_token.shape) < 0.15, False).astype(np.int32)
+    first = rng.integers(0, lengths + 1)
+    mask = is_token & (np.arange(is_token.shape[1]) >= first[:, None])
+    mask &= rng.random(mask.shape) < 0.8
+    positions = np.where(is_token, np.arange(is_token.shape[1]), 0).astype(np.int32)
+    segment_ids = is_token.astype(np.int32)
+    return batch._replace(tokens=tokens, mask=mask, positions=positions, segment_ids=segment_ids)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_common_prefixes_equal_a_loop(seed: int):
+    batch = rows_that_begin_alike(seed)
+    lengths = np.count_nonzero(batch.segment_ids, axis=1)
+    rows = [row[:n].tolist() for row, n in zip(batch.tokens, lengths, strict=True)]
+    common, some = (common_prefixes(batch.tokens, lengths, n) for n in (len(rows), 3))
+    for a, one in enumerate(rows):
+        near, equal = common(a)
+        assert sorted(near.tolist()) == list(range(len(rows)))
+        for b, n in zip(near.tolist(), equal.tolist(), strict=True):
+            other = rows[b]
+            pairs = [x == y for x, y in zip(one, other, strict=False)]
+            assert n == (pairs.index(False) if False in pairs else len(pairs))
+        found = dict(zip(*(x.tolist() for x in some(a)), strict=True))
+        assert a in found and 4 <= len(found) <= 7
+        assert found.items() <= dict(zip(near.tolist(), equal.tolist(), strict=True)).items()
+
+
+def packed_with(batch: Batch, size: int = 4) -> tuple[Packing, Batch]:
+    packing = packing_for(batch, Passes(size, True, True), None)
+    return packing, packing.pack(batch)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_token_sees_its_row_up_to_itself(seed: int):
+    """Whatever lies in a packed row, a trained token and the one before see their own sequence."""
+    batch = rows_that_begin_alike(seed)
+    packing, packed = packed_with(batch)
+    assert packed.seen_until is not None
+    width = batch.tokens.shape[1]
+    length = packed.tokens.shape[1]
+    has_place = set(packing.before.tolist())
+    assert len(has_place) == packing.before.size < np.count_nonzero(batch.segment_ids)
+    for before, after in zip(packing.before, packing.after, strict=True):
+        row, t = divmod(int(before), width)
+        bin_, q = divmod(int(after), length)
+        seen = np.flatnonzero(packed.seen_until[bin_, : q + 1] > q)
+        assert packed.positions[bin_, seen].tolist() == list(range(t + 1)) and seen[-1] == q
+        assert packed.tokens[bin_, seen].tolist() == batch.tokens[row, : t + 1].tolist()
+    for row, t in zip(*np.nonzero(batch.mask), strict=True):
+        assert row * width + t in has_place and (t == 0 or row * width + t - 1 in has_place)
+    np.testing.assert_array_equal(packing.put_back(packed.mask, len(batch.mask)), batch.mask)
+    is_padding = packed.segment_ids == 0
+    assert (packed.seen_until > np.arange(length)).all() and not packed.mask[is_padding].any()
+
+
+def test_a_prompt_and_a_given_part_lie_there_once():
+    """All siblings in one row: the tokens that a tree of them has, and one more for each branch."""
+    batch = minibatch()
+    some = jax.tree.map(lambda x: x[[0, 8, 9, 10, 11, 12]], batch)
+    forest = share_prefixes(some)
+    assert (forest.bins == 0).all() and forest.shared.tolist() == [0, 14, 14, 19, 19, 23]
+    tokens = np.count_nonzero(pack_rows(some.segment_ids, 1, forest=forest).segment_ids)
+    assert tokens == 25 + (1 + 6) + (1 + 1) + (1 + 8) + (1 + 5) + (1 + 3)
+
+
+def test_fewer_rows_are_filled():
+    batch = minibatch()
+    alone = pack_rows(batch.segment_ids, 1)
+    packing, packed = packed_with(batch, 1)
+    assert packing.num_passes < 0.7 * alone.num_passes
+    assert np.count_nonzero(packed.segment_ids) == packing.after.size
+
+
+# --- what is computed
+
+
+PLAIN, SHARED = Passes(4), Passes(2, packed=True, shared=True)
+WINDOWS: list[tuple[int | None, ...]] = [(), (7, 7), (5, None)]
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+def test_scores_are_those_of_single_rows(windows: tuple[int | None, ...]):
+    model, params, batch = cases.model(windows=windows), cases.params(), minibatch()
+    alone, shared = (scores_of(model, params, batch, 0.6, passes) for passes in (PLAIN, SHARED))
+    np.testing.assert_allclose(shared, alone, rtol=1e-5, atol=2e-6)
+    assert (shared[batch.mask] != 0).all() and not shared[~batch.mask].any()
+
+
+def test_values_are_those_of_single_rows():
+    model, critic, batch = cases.model(), methods.critic_params(), minibatch()
+    alone, shared = (critic_values(model, critic, batch, passes) for passes in (PLAIN, SHARED))
+    np.testing.assert_allclose(shared, alone, rtol=1e-5, atol=2e-6)
+    assert (shared[batch.mask] != 0).all()
+
+
+grads_of = jax.jit(gradients, static_argnames="objective")
+
+
+def objective_of(name: str, **fields: Any) -> tuple[Objective, Any, Any]:
+    """(an objective, its parameters, its rows)"""
+    model = fields.pop("model", cases.model())
+    policy = functools.partial(PolicyObjective, model=model, temperature=0.6, kl_coef=0.1, **fields)
+    if name == "critic":
+        rng = np.random.default_rng(2)
+        values, returns = (rng.uniform(0, 1, minibatch().mask.shape).astype("f4") for _ in "ab")
+        objective = CriticObjective(model=model, clip=0.2, **fields)
+        return objective, methods.critic_params(), (minibatch(), Targets(values, returns))
+    objectives = {
+        "token": lambda: policy(loss=clipped, whiten="minibatch"),
+        "sequence": lambda: policy(loss=clipped, reduction="sequence", kl_reduction="sequence"),
+        "weighted": lambda: policy(loss=clipped, kl_reduction="token"),
+        "opmd": lambda: policy(loss=opmd, reduction="budget", max_tokens=16, tau=0.1),
+        "likelihood": lambda: Likelihood(model=model, reduction="sequence", **fields),
+    }
+    return objectives[name](), cases.params(), minibatch(name == "weighted")
+
+
+FAST = [("sequence", 1), ("weighted", 4)]
+SLOW = [("critic", 1), ("opmd", 4), ("likelihood", 1), ("token", 4), ("sequence", 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [*FAST, *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOW)]
+)
+def test_gradients_are_those_of_single_rows(name: str, size: int):
+    objective, params, rows = objective_of(name, microbatch=size, packed=True, shared=True)
+    packed = objective.pack(rows)
+    of_packed = packed if isinstance(packed, Batch) else packed[0]
+    plain = pack_rows(minibatch().segment_ids, 1)
+    assert np.count_nonzero(of_packed.segment_ids.any(axis=1)) < plain.num_passes
+    expected, sums = grads_of(dataclasses.replace(objective, microbatch=4), params, rows)
+    grads, found = grads_of(objective, params, packed)
+    cases.assert_close(grads, expected, cases.ROUNDING)
+    leaves = (np.array(jax.tree.leaves(x)) for x in (found, sums))
+    np.testing.assert_allclose(*leaves, rtol=1e-5, atol=1e-6)
+
+
+DEVICES = """
+import jax
+from learner import test_prefixes as here
+from helpers import loop_cases as cases
+from vinejax.model.sharding import mesh_over, param_shardings
+
+for name in ("sequence", "critic"):
+    plain, params, rows = here.objective_of(name, microbatch=4)
+    alone, _ = here.grads_of(plain, params, rows)
+    for sizes in ((2, 2, 2), (1, 2, 1)):
+        mesh = mesh_over(sizes, jax.devices()[: sizes[0] * sizes[1] * sizes[2]])
+        model = cases.model().__class__(cases.model().cfg, mesh)
+        objective, params, rows = here.objective_of(
+            name, model=model, microbatch=4, packed=True, shared=True
+        )
+        params = jax.device_put(params, param_shardings(mesh, params))
+        found, _ = here.grads_of(objective, params, objective.pack(rows))
+        cases.assert_close(found, alone, cases.ROUNDING)
+    print(name)
+"""
+
+
+@pytest.mark.slow
+def test_shared_prefixes_over_devices():
+    assert len(eight_devices.printed("-c", DEVICES)) == 2
+
+
+# --- the setting
+
+
+def test_where_prefixes_are_shared():
+    model, mixed = cases.model(), cases.model(windows=(5, None))
+    cfg = cases.config()
+
+    def chosen(value: str, model: Decoder, platform: str, packing: bool = True) -> str:
+        ppo = dataclasses.replace(cfg.ppo, share_prefixes=value, packing=packing)
+        found = with_sharing(dataclasses.replace(cfg, ppo=ppo), model, platform)
+        assert passes_for(found, 8, None).shared == (found.ppo.share_prefixes == "on")
+        return found.ppo.share_prefixes
+
+    assert [chosen("auto", model, x) for x in ("cpu", "gpu", "tpu")] == ["on", "on", "off"]
+    assert chosen("auto", model, "cpu", packing=False) == chosen("off", model, "cpu") == "off"
+    plainly = dataclasses.replace(model, compute=Compute(attention="xla"))
+    assert chosen("on", plainly, "tpu") == chosen("on", mixed, "tpu") == "on"
+    with pytest.raises(ConfigError, match=r"^ppo.share_prefixes = 'on': splash") as error:
+        chosen("on", model, "tpu")
+    assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match=r"^ppo.share_prefixes = 'on': needs ppo.packing"):
+        check_config(cases.config(ppo={"share_prefixes": "on", "packing": False}))
