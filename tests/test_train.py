@@ -162,9 +162,15 @@ def test_the_rest_of_the_workdir(run):
     assert 1e-5 < min(jax.tree.leaves(moved)) < 0.1
 
 
+def test_equal_policies_are_scored_once(run):
+    """The prefill gives the policy's log-probabilities, at first also those of the reference."""
+    assert run.scored == [0, 1, 1]
+
+
 def test_seen_shapes_compile_nothing(run):
     """The number of states and of tokens differs from iteration to iteration."""
-    assert run.iterations[0] > 5 and run.iterations[1:] == [0, 0]
+    # The first iteration scores nothing: the program is compiled in the second.
+    assert run.iterations[0] > 5 and run.iterations[1:] == [1, 0]
     first, *others = (compiled for compiled, _ in run.updates)
     assert first > 0 and others == [0] * 11
     lines = metrics(run.workdir, "train")

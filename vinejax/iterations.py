@@ -127,6 +127,7 @@ def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> R
     passes = passes_for(it.cfg, it.cfg.ppo.minibatch, session.mesh)
     batch = collate(episodes, rows=it.num_minibatches(episodes) * it.minibatch_rows(episodes))
     key, critic = str(batch.tokens.shape), None
+    is_start = int(state.policy.step) == 0  # the reference model's weights, to the bit
     if state.critic is not None:
         critic = to_device(state.critic.params)
         if session.journal:
@@ -136,7 +137,7 @@ def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> R
         scored = with_logprobs(
             session.model,
             session.weights(state.policy.params),
-            session.load_reference(),
+            None if is_start else session.load_reference(),
             batch,
             episodes,
             it.cfg.sample.temperature,

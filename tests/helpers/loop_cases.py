@@ -18,6 +18,7 @@ import vinejax
 from vinejax import iterations
 from vinejax import train as loop
 from vinejax.config import from_dict
+from vinejax.learner import score
 from vinejax.learner.update import Update
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.runtime.compiles import num_compiles
@@ -99,15 +100,22 @@ class Run(NamedTuple):
     workdir: Path  # not to be changed
     iterations: list[int]  # programs compiled in each iteration
     updates: list[tuple[int, Update]]  # programs compiled in each update, and what it reports
+    scored: list[int]  # times that an iteration's rows were scored, in each iteration
 
 
 def counted_run(workdir: Path) -> Run:
     """Trains `config()` without interruption; tests take it from the fixture `finished_run`."""
-    compiles, updates = [], []
+    compiles, updates, scored = [], [], []
     policy_gradient, update_step = iterations.policy_gradient, iterations.update_step
+    scores_of = score.scores_of
+
+    def counted_scores(*args: Any):
+        scored[-1] += 1
+        return scores_of(*args)
 
     def counted_iteration(*args: Any):
         before = num_compiles()
+        scored.append(0)
         state = policy_gradient(*args)
         compiles.append(num_compiles() - before)
         return state
@@ -121,7 +129,8 @@ def counted_run(workdir: Path) -> Run:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(iterations, "policy_gradient", counted_iteration)
         patch.setattr(iterations, "update_step", counted_update)
-        return Run(Path(loop.train(config(), workdir)), compiles, updates)
+        patch.setattr(score, "scores_of", counted_scores)
+        return Run(Path(loop.train(config(), workdir)), compiles, updates, scored)
 
 
 @functools.cache

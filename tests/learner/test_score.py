@@ -1,5 +1,7 @@
 """Token log-probabilities: one function that shifts, against a loop over logits."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,8 @@ import pytest
 from helpers import loop_cases as cases
 
 from vinejax.learner.batch import collate
-from vinejax.learner.score import score, token_logprobs
+from vinejax.learner.packing import Passes
+from vinejax.learner.score import score, scores_of, token_logprobs, with_logprobs
 
 LENGTHS = [(4, 9), (2, 3), (4, 9), (5, 0)]
 
@@ -58,6 +61,31 @@ def test_a_token_depends_on_what_is_before_it_only():
     np.testing.assert_array_equal(after[0, :6], before[0, :6])
     assert (after[0, 6:13] != before[0, 6:13]).all()
     np.testing.assert_array_equal(after[1:], before[1:])
+
+
+@pytest.mark.parametrize("is_prefilled", [False, True])
+def test_one_pass_serves_equal_policies(is_prefilled: bool, monkeypatch: pytest.MonkeyPatch):
+    """Old and reference log-probabilities, where no reference is given; two passes where one is."""
+    params, episodes = cases.params(), cases.random_episodes(LENGTHS)
+    if is_prefilled:
+        episodes = [replace(x, scored=[-1.5] * len(x.response)) for x in episodes]
+    batch, passes, scored = collate(episodes, rows=4), Passes(4), []
+
+    def counted(*args):
+        scored.append(args[1])
+        return scores_of(*args)
+
+    monkeypatch.setattr("vinejax.learner.score.scores_of", counted)
+    rest = (batch, episodes, 0.8, passes)
+    found = with_logprobs(cases.model(), params, None, *rest)
+    assert len(scored) == 1 - is_prefilled
+    np.testing.assert_array_equal(found.ref_logprobs, found.old_logprobs)
+    assert (found.old_logprobs[0, 6:13] < 0).all()
+    other = cases.params(1)
+    apart = with_logprobs(cases.model(), params, other, *rest)
+    assert len(scored) == 3 - 2 * is_prefilled and scored[-1] is other
+    np.testing.assert_array_equal(apart.old_logprobs, found.old_logprobs)
+    assert np.abs(apart.ref_logprobs - found.ref_logprobs)[batch.mask].min() > 0
 
 
 def test_longer_padding_and_neighbours_change_nothing():

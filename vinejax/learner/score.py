@@ -83,7 +83,7 @@ def in_passes(
 def with_logprobs(
     model: Decoder,
     params: Params,
-    reference: Params,
+    reference: Params | None,
     batch: Batch,
     episodes: list[Episode],
     temperature: float,
@@ -92,7 +92,8 @@ def with_logprobs(
     """The batch with log-probabilities by the policy that sampled it and by the reference model.
 
     The policy's come from the engine's prefill of the episodes if it gave them (`Episode.scored`),
-    which saves a forward pass, otherwise from `score`.
+    which saves a forward pass, otherwise from `score`. Where `reference` is None, the policy still
+    is the reference model: one array is both.
     """
     if all(episode.scored is not None for episode in episodes):
         old = np.zeros(batch.tokens.shape, np.float32)
@@ -100,5 +101,7 @@ def with_logprobs(
             old[row, len(episode.prompt) : len(episode.tokens)] = episode.scored
     else:
         old = scores_of(model, params, batch, temperature, passes)
-    ref = scores_of(model, reference, batch, temperature, passes)
+    ref = old
+    if reference is not None:
+        ref = scores_of(model, reference, batch, temperature, passes)
     return batch._replace(old_logprobs=old, ref_logprobs=ref)
