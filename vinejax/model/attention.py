@@ -80,9 +80,9 @@ def what_is_seen(
     return sees if window is None else sees & in_window(positions, window)
 
 
-def in_window(positions: Int[Array, "B T"], window: ArrayLike) -> Mask:
+def in_window(positions: Int[Array, "*B T"], window: ArrayLike) -> Bool[Array, "*B T S"]:
     """Whether query t is less than `window` positions after place s."""
-    return positions[:, :, None] - positions[:, None, :] < window
+    return positions[..., :, None] - positions[..., None, :] < window
 
 
 # --- the three kinds, on the arrays of one device

@@ -287,15 +287,14 @@ class Decoder:
             lambda x: constrain(x, mesh, ROWS, None), (tokens, positions, segment_ids, seen_until)
         )
         kind, seen = self.choose_attention(positions, segment_ids, seen_until)
+        places = jnp.arange(tokens.shape[1]) if seen_until is None else positions
 
         def body(x: jax.Array, scanned: tuple[Params, LayerFacts | None]) -> tuple[jax.Array, Any]:
             layer, facts = scanned
 
             def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
-                in_window = seen
-                if facts is not None:
-                    in_window = seen & attention.in_window(positions, facts.window)
-                mixed = attention.attend_over_mesh(kind, mesh, q, k, v, in_window, cfg.rule())
+                near = seen if facts is None else seen & attention.in_window(places, facts.window)
+                mixed = attention.attend_over_mesh(kind, mesh, q, k, v, near, cfg.rule())
                 return mixed, (k, v) if keep_kv else None
 
             layer = self._gathered_layer(layer)
