@@ -22,7 +22,6 @@ def get_config(task="math"):
     cfg = from_file(__file__, f"paper.py:deepseek,{task},vineppo")
     cfg.model.architecture = str(Path(__file__).parent / "models" / "deepseek_math_7b.json")
     cfg.model.remat = "full"
-    cfg.compile_cache = "runs/compiled"
     cfg.mesh.fsdp = 1  # the rows below set it
     # Eight ways over `tensor` rather than four: a decode step then reads half as many bytes of
     # weights per chip, and decoding takes most of an iteration.

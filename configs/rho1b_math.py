@@ -18,7 +18,6 @@ def get_config(task="math"):
     cfg = from_file(__file__, f"paper.py:rho,{task},vineppo")
     cfg.model.architecture = str(Path(__file__).parent / "models" / "rho_1b.json")
     cfg.model.remat = "full"
-    cfg.compile_cache = "runs/compiled"
     cfg.mesh.data = 1  # the rows below set it
     # The model has 4 KV heads, and 2048 / fsdp must not be less than the 128 lanes of a TPU.
     cfg.meshes["v5e:16x16"] = dict(data=4, fsdp=16, tensor=4, slots=8192, microbatch=64)

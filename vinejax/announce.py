@@ -8,6 +8,8 @@ from etils import epath
 
 from vinejax.analysis.report.read import read_run
 from vinejax.model.decoder import Params
+from vinejax.runtime.compiles import Compiles
+from vinejax.runtime.display import format_duration
 from vinejax.session import Session
 from vinejax.settings import Config
 
@@ -40,6 +42,20 @@ def start_line(cfg: Config, done: int) -> str:
     if done == 0:
         return f"begins: {cfg.iterations} iterations"
     return f"resumes after iteration {done} of {cfg.iterations}, from checkpoints/{done}"
+
+
+def programs_line(done: Compiles) -> str:
+    """What it took to make the programs of the first iteration ready, and where they are kept."""
+    folder = jax.config.values["jax_compilation_cache_dir"]
+    compiled = done.programs - done.loaded
+    seconds = format_duration(done.seconds)
+    if not folder:
+        rule = "not kept for the next start (compile_cache)"
+        return f"programs: {compiled} compiled in {seconds}, {rule}"
+    if not done.loaded:
+        return f"programs: {compiled} compiled in {seconds}, kept for the next start in {folder}"
+    found = f"{done.loaded} of {done.programs} found in {folder}"
+    return f"programs: {found}, {compiled} compiled, {seconds} together"
 
 
 def end_lines(workdir: epath.Path) -> list[str]:

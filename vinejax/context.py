@@ -18,6 +18,7 @@ from vinejax.model.decoder import Params
 from vinejax.problems import chunks, draw
 from vinejax.rollout.resets import sample_with_resets
 from vinejax.rollout.trees import sample_trees
+from vinejax.runtime.compiles import compiles
 from vinejax.runtime.log import RunLog
 from vinejax.session import Session
 from vinejax.settings import Config
@@ -39,6 +40,7 @@ class Iteration:
         self.batch: Any = None  # of the updates, for inspection if none was made
         self._engine_before = dataclasses.replace(session.sampler.stats)
         self._graded_before = session.graded.stats
+        self._compiles_before = compiles()
 
     @property
     def left(self) -> Left:
@@ -123,6 +125,8 @@ class Iteration:
     def record(self, state: RunState) -> Spent:
         """Writes the iteration's line of metrics; returns the run's new totals."""
         self.spent = self.spent.timed(self.log.timings)
-        values = self.metrics | self.log.timings | self.spent.metrics()
+        made = compiles().since(self._compiles_before)
+        compiled = {"perf/compiles": made.programs, "perf/compile_s": made.seconds}
+        values = self.metrics | self.log.timings | compiled | self.spent.metrics()
         self.log.metrics(self.number, int(state.policy.step), "train", values)
         return self.spent

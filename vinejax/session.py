@@ -7,7 +7,6 @@ import json
 import os
 from typing import Any
 
-import jax
 from etils import epath
 from jax.sharding import Mesh
 
@@ -22,6 +21,7 @@ from vinejax.model.sharding import check_rows, make_mesh, num_shards, platform_o
 from vinejax.rollout.cache import use_kernel
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.journaled import JournaledEngine
+from vinejax.runtime.compile_cache import use_compile_cache
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
 from vinejax.runtime.journal import FOLDER, Journal
@@ -137,9 +137,8 @@ def open_session(
     WorkdirError when the workdir cannot be used or, with `trains`, another process has its lock.
     """
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
-    if cfg.compile_cache:
-        jax.config.update("jax_compilation_cache_dir", os.path.expanduser(cfg.compile_cache))
     cfg = on_devices(cfg)
+    use_compile_cache(cfg.compile_cache, workdir)
     journal = Journal(workdir / FOLDER if trains and cfg.checkpoint.journal else None)
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(WorkdirLock(workdir, is_writer()))

@@ -345,7 +345,9 @@ class Config:
     # Name of the devices, such as 'v5e:16x16' or 'cpu:8': takes the mesh from that row of `meshes`.
     # "": the row that the devices found match, if `meshes` has any, else `mesh`.
     topology: str = ""
-    compile_cache: str = ""  # folder or gs:// path of compiled programs, kept for the next start
+    # Folder or gs:// path of compiled programs, kept for the next start. 'auto': the user's cache
+    # folder, on several hosts `compiled` of the workdir. "" or 'none': they are not kept.
+    compile_cache: str = "auto"
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     sample: SampleConfig = SampleConfig()

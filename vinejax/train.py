@@ -20,7 +20,7 @@ from etils import epath
 
 from vinejax import iterations
 from vinejax.analysis.report.live import LivePage
-from vinejax.announce import end_lines, head_line, start_line
+from vinejax.announce import end_lines, head_line, programs_line, start_line
 from vinejax.baselines.critic import fresh_critic, make_critic_optimizer
 from vinejax.baselines.single_stream import fresh_tracker
 from vinejax.budget import Spent, left
@@ -33,6 +33,7 @@ from vinejax.learner.update import fresh_state
 from vinejax.methods import find_method
 from vinejax.model.fingerprint import fingerprint
 from vinejax.runtime.checkpoint import Checkpoints, DamagedError
+from vinejax.runtime.compiles import compiles
 from vinejax.runtime.distributed import barrier, is_writer, process_place
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.offload import to_host
@@ -125,6 +126,7 @@ class Run:
         self._state, self._at = start
         self._health = Health(session.workdir, log)
         self._spare: RunState | None = None  # a copy of the state while an iteration consumes it
+        self._is_first = True  # no iteration of this process has ended
 
     def to_the_end(self, profile: Callable[[int], None]) -> None:
         """Trains; `profile` is called with the number of each iteration before it."""
@@ -178,6 +180,9 @@ class Run:
             rule = "results of stages were finished by an earlier process, and not computed again"
             self._log.message(f"iteration {at.done}: {given} {rule}")
         self._state, self._spare = parked(cfg, state), None
+        if self._is_first:
+            self._log.message(programs_line(compiles()))
+        self._is_first = False
         self._checkpoints.raise_failure()
         self._health.look(iteration)
 

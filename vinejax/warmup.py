@@ -25,6 +25,7 @@ from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.hf.tensors import INDEX, SINGLE
 from vinejax.model.hf.weights import save_pretrained
 from vinejax.model.sharding import check_heads, make_mesh, param_shardings
+from vinejax.runtime.compile_cache import use_compile_cache
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.lock import WorkdirLock
@@ -170,6 +171,7 @@ def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
     if cfg.model.path and read_status(workdir) is not None:
         rule = "holds a run that began without supervised training; choose another --workdir"
         raise WorkdirError(f"{workdir}: {rule}")
+    use_compile_cache(cfg.compile_cache, workdir)
     with WorkdirLock(workdir, is_writer()) as lock:
         lock.take(make=False)
         return warm_start(cfg, task, workdir, make_mesh(cfg.mesh), lock)

@@ -23,7 +23,7 @@ PODS = {
     "rho1b_gsm8k": "rho_gsm8k",
 }
 # What a config for a slice may say anew; none of it changes what is computed.
-OWN = ("model.architecture", "model.remat", "compile_cache", "mesh.data", "mesh.fsdp", "meshes")
+OWN = ("model.architecture", "model.remat", "mesh.data", "mesh.fsdp", "meshes")
 LANES = 128  # of a TPU's vector
 
 

@@ -1,26 +1,61 @@
 """Counts the programs that this process has compiled, by jax's own events."""
 
+from typing import NamedTuple
+
 import jax
 
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"  # a program is about to be compiled
-_COMPILED = "/jax/core/compile/backend_compile_duration"
-_count = 0
+_COMPILED = "/jax/core/compile/backend_compile_duration"  # or was loaded from the compile cache
+_LOADED = "/jax/compilation_cache/cache_hits"
+
+
+class Compiles(NamedTuple):
+    """Programs that were made ready to run."""
+
+    programs: int  # compiled, or loaded from the compile cache
+    loaded: int  # those of them that were loaded
+    seconds: float  # that compiling and loading took; without tracing
+
+    def since(self, before: "Compiles") -> "Compiles":
+        """What was added since an earlier count."""
+        return Compiles(
+            self.programs - before.programs,
+            self.loaded - before.loaded,
+            self.seconds - before.seconds,
+        )
+
+
+_total = Compiles(0, 0, 0.0)
 _is_compiling = False
 
 
-def _on_event(event: str, duration_secs: float, **unused: str | int) -> None:
-    global _count, _is_compiling
+def _on_duration(event: str, duration_secs: float, **unused: str | int) -> None:
+    global _total, _is_compiling
     if event in (_LOWERED, _COMPILED):
-        _count += event == _COMPILED
         _is_compiling = event == _LOWERED
+    if event == _COMPILED:
+        programs, loaded, seconds = _total
+        _total = Compiles(programs + 1, loaded, seconds + duration_secs)
 
 
-jax.monitoring.register_event_duration_secs_listener(_on_event)
+def _on_event(event: str, **unused: str | int) -> None:
+    global _total
+    if event == _LOADED:
+        _total = _total._replace(loaded=_total.loaded + 1)
+
+
+jax.monitoring.register_event_duration_secs_listener(_on_duration)
+jax.monitoring.register_event_listener(_on_event)
+
+
+def compiles() -> Compiles:
+    """All since this module was imported."""
+    return _total
 
 
 def num_compiles() -> int:
     """Programs compiled, or loaded from the compile cache, since this module was imported."""
-    return _count
+    return _total.programs
 
 
 def is_compiling() -> bool:
