@@ -26,6 +26,7 @@ from vinejax.baselines.dpo_positive import (
     Pair,
     PairObjective,
     collate_pairs,
+    longest_pair,
     make_pairs,
     pair_metrics,
 )
@@ -279,22 +280,38 @@ def dpo_positive(it: Iteration, state: RunState) -> RunState:
     total = cfg.dpo.epochs * math.ceil(len(pairs) / cfg.ppo.minibatch)
     optimizer = make_optimizer(cfg.optimizer, total)
     policy = fresh_state(state.policy.params, optimizer, session.mesh)
-    policy, updates = _train(it, objective, optimizer, policy, _pair_batches(it, pairs), total)
+    with it.log.stage("score"):
+        reference = _reference_scores(it, pairs)
+    batches = _pair_batches(it, pairs, reference)
+    policy, updates = _train(it, objective, optimizer, policy, batches, total)
     it.metrics |= pair_metrics(updates)
     return RunState(_continued(state, policy))
 
 
-def _pair_batches(it: Iteration, pairs: list[Pair]) -> Iterator[Batch]:
-    """The minibatches of all epochs, with the reference model's log-probabilities."""
-    cfg, session = it.cfg, it.session
+def _reference_scores(it: Iteration, pairs: list[Pair]) -> list[np.ndarray]:
+    """f32[T] of each pair, the reference model's log-probabilities as `collate_pairs` lays it out.
+
+    Before all updates: between two of them the host would wait for both.
+    """
+    cfg, session, found = it.cfg, it.session, []
     reference = session.load_reference()
-    longest = max(len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in pairs)
     passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)._replace(shared=False)
+    for start in range(0, len(pairs), cfg.ppo.minibatch):
+        part = pairs[start : start + cfg.ppo.minibatch]
+        batch = collate_pairs(part, cfg.ppo.minibatch, longest_pair(pairs))
+        scores = scores_of(session.model, reference, batch, cfg.sample.temperature, passes)
+        found += list(scores[: len(part)])
+    return found
+
+
+def _pair_batches(it: Iteration, pairs: list[Pair], reference: list[np.ndarray]) -> Iterator[Batch]:
+    """The minibatches of all epochs, with the reference model's log-probabilities."""
+    cfg, size, longest = it.cfg, it.cfg.ppo.minibatch, longest_pair(pairs)
     for epoch in range(cfg.dpo.epochs):
-        for part in shuffled(pairs, cfg.ppo.minibatch, cfg.seed, it.number, epoch):
-            batch = collate_pairs(part, cfg.ppo.minibatch, longest)
-            parts = (session.model, reference, batch, cfg.sample.temperature, passes)
-            yield batch._replace(ref_logprobs=scores_of(*parts))
+        for part in shuffled([*range(len(pairs))], size, cfg.seed, it.number, epoch):
+            batch = collate_pairs([pairs[i] for i in part], size, longest)
+            batch.ref_logprobs[: len(part)] = [reference[i] for i in part]
+            yield batch
 
 
 def supervised(it: Iteration, state: RunState) -> RunState:

@@ -148,16 +148,23 @@ def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation
 def train_supervised(
     model: Decoder, params: Params, examples: list[Episode], cfg: Config, mesh: Mesh, log: RunLog
 ) -> Params:
-    """The parameters after `sft.steps` updates."""
+    """The parameters after `sft.steps` updates.
+
+    A loss is recorded after the next update was started, so that no device waits for the host.
+    """
     objective = sft_objective(model, cfg)
     optimizer = sft_optimizer(cfg, cfg.sft.steps)
     state = fresh_state(params, optimizer, mesh)
+    loss = None  # of the update before
     with log.stage("sft"):
-        for step, batch in enumerate(batches_of(examples, cfg), start=1):
+        for step, batch in enumerate(batches_of(examples, cfg)):
             state, update = update_step(objective, optimizer, state, objective.pack(batch))
-            log.progress(step, cfg.sft.steps)
-            if step % LOG_EVERY == 0 or step == cfg.sft.steps:
-                log.metrics(0, step, "sft", {"sft/loss": update.sums})
+            log.progress(step + 1, cfg.sft.steps)
+            if step and step % LOG_EVERY == 0:
+                log.metrics(0, step, "sft", {"sft/loss": loss})
+            loss = update.sums
+        if loss is not None:
+            log.metrics(0, cfg.sft.steps, "sft", {"sft/loss": loss})
     return state.params
 
 

@@ -47,6 +47,11 @@ def make_pairs(episodes: list[Episode], per_problem: int, seed: int) -> list[Pai
     return pairs
 
 
+def longest_pair(pairs: list[Pair]) -> int:
+    """Tokens of the longest pair, both solutions together."""
+    return max(len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in pairs)
+
+
 def collate_pairs(pairs: list[Pair], rows: int, longest: int) -> Batch:
     """A pair in each of `rows` rows: segment 1 is the chosen solution, segment 2 the rejected one.
 

@@ -46,8 +46,9 @@ def climb(
 
     Returns (the best evaluated state, the loss of each update, the accuracy at each evaluation).
     Evaluations are before the first update, after every `restem.eval_every` updates and after the
-    last. Source: restem_trainer.py:353-433 of VinePPO's code, which trains to the end and evaluates
-    the checkpoints afterwards, with the same result.
+    last; losses are fetched at the end, so that a batch is made while the devices compute. Source:
+    restem_trainer.py:353-433 of VinePPO's code, which trains to the end and evaluates the
+    checkpoints afterwards, with the same result.
     """
     size, packed, shared = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
     objective = Likelihood(
@@ -60,19 +61,19 @@ def climb(
     )
     best = jax.tree.map(jnp.copy, state)
     accuracies = [accuracy(state.params)]
-    losses: list[float] = []
+    losses: list[jax.Array] = []
     is_over = False
     watch = Watch()
     following = next(batches, None)
     while following is not None and not is_over:
         rows = objective.pack(following)
         state, update = update_step(objective, optimizer, state, rows, base)
-        losses.append(float(update.sums))
-        watch.look()
+        losses.append(update.sums)
+        watch.look(update.accepted)
         following = next(batches, None)
         if following is None or len(losses) % cfg.restem.eval_every == 0:
             accuracies.append(accuracy(state.params))
             is_over = accuracies[-1] <= accuracies[-2]
             if not is_over:
                 best = jax.tree.map(jnp.copy, state)  # the next update donates `state`
-    return best, losses, accuracies
+    return best, [float(loss) for loss in jax.device_get(losses)], accuracies
