@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from vinejax.learner.batch import collate, minibatches, slices
+from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import Passes, pack_rows
 from vinejax.learner.policy import PolicyObjective, clipped
@@ -91,7 +91,7 @@ class Case:
             for pair in lengths.tolist()
         ]
         batch = batch_of(episodes, options.minibatch, vocab)
-        timed = next(slices(batch, options.timed))
+        timed = jax.tree.map(lambda x: x[: options.timed], batch)
         return cls(model, batch, timed, options.minibatch, options.microbatch)
 
     def objective(self, packed: bool) -> PolicyObjective:

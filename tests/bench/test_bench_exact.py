@@ -24,6 +24,7 @@ from vinejax.bench.gradients import inner_products, policy_gradients
 from vinejax.bench.measure import measure_gradients
 from vinejax.bench.reference import Reference
 from vinejax.learner.batch import collate
+from vinejax.learner.packing import Passes
 from vinejax.rollout.engine import Engine
 from vinejax.types import Episode, Problem
 
@@ -159,7 +160,7 @@ def closed(listed: Listed) -> Closed:
     weights = np.zeros(batch.mask.shape, np.float32)
     weights[: len(rewards)] = (chances * rewards)[:, None]
     given = (cases.model(), cases.params(), batch, weights[None])
-    gradient = policy_gradients(*given, solutions=1, temperature=1.0, size=40)
+    gradient = policy_gradients(*given, solutions=1, temperature=1.0, passes=Passes(40))
     squared = float(inner_products(cases.model(), gradient, gradient)[0][0])
     of_tokens = np.zeros((len(rewards), 2 + LONGEST, LONGEST))
     noise = np.zeros((len(rewards), LONGEST))
@@ -221,12 +222,13 @@ def test_the_reference_comes_near_the_gradient(closed: Closed, monkeypatch):
 
 
 @pytest.mark.slow
-def test_gradients_are_those_of_a_plain_loop():
-    episodes = cases.random_episodes([(4, 3), (2, 5), (3, 1)])
-    batch = collate(episodes, 2)
+@pytest.mark.parametrize("passes", [Passes(2), Passes(2, packed=True)])
+def test_gradients_are_those_of_a_plain_loop(passes: Passes):
+    episodes = cases.random_episodes([(4, 3), (2, 5), (3, 1), (5, 21), (3, 8)])
+    batch = collate(episodes, 2)  # six rows of 32, two of them when packed
     credit = np.random.default_rng(0).normal(size=(2, *batch.mask.shape)).astype(np.float32)
     given = (cases.model(), cases.params(), batch, credit)
-    found = policy_gradients(*given, solutions=3, temperature=0.7, size=2)
+    found = policy_gradients(*given, solutions=3, temperature=0.7, passes=passes)
 
     def objective(params, e: int):
         total = 0.0

@@ -29,10 +29,11 @@ from jaxtyping import Array, Float
 
 from vinejax.analysis.bootstrap import percentile_interval, resampled
 from vinejax.bench.intervals import Measure
-from vinejax.learner.batch import slices
+from vinejax.learner.batch import strided
+from vinejax.learner.packing import Passes, pack_rows
 from vinejax.learner.score import token_logprobs
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.sharding import replicate
+from vinejax.model.sharding import num_shards, replicate
 from vinejax.types import Batch
 
 DRAWS = 1000  # of the bootstrap
@@ -61,7 +62,7 @@ def policy_gradients(
     advantages: Float[np.ndarray, "E B T"],
     solutions: int,
     temperature: float,
-    size: int,
+    passes: Passes,
 ) -> Params:
     """ĝ of E estimators on one batch: 1/`solutions`·Σ_b Σ_t A_ebt·∇log π(token t of row b).
 
@@ -69,15 +70,20 @@ def policy_gradients(
       batch: B rows; tokens off its mask have no part.
       advantages: float32, of each estimator.
       temperature: of the policy that sampled, by which the logits are divided.
-      size: rows of one forward and backward pass; divides B.
+      passes: forward and backward passes over the batch, as training's; their rows divide B. Packed
+        rows give the same sums: only their rounding differs.
 
     Returns:
       The tree of `params`, with a leading axis E: E copies of the weights.
     """
-    scaled = (advantages / np.float32(solutions)).swapaxes(0, 1)
+    scaled = advantages / np.float32(solutions)
+    if passes.packed:
+        shards = 1 if model.mesh is None else num_shards(model.mesh)
+        packing = pack_rows(batch.segment_ids, passes.rows, shards)
+        batch, scaled = packing.pack(batch), np.stack([packing.move(one) for one in scaled])
     parts = (
         _gradients(model, params, rows, credit.swapaxes(0, 1), temperature)
-        for rows, credit in slices((batch, scaled), size)
+        for rows, credit in strided((batch, scaled.swapaxes(0, 1)), passes.rows)
     )
     return functools.reduce(optax.tree.add, parts)
 

@@ -64,6 +64,7 @@ def measure_gradients(
     cfg = dataclasses.replace(cfg, seed=row_seed(cfg.seed, 0, "credit bench, solutions"))
     configs = {name: dataclasses.replace(one, seed=cfg.seed) for name, one in configs.items()}
     repeats = {name: Repeats() for name in configs}
+    passes = passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh)
     first: list[Episode] = []
     tokens, seconds, trained = [], [], []
     for repeat in range(cfg.bench.repeats):
@@ -75,7 +76,7 @@ def measure_gradients(
         tokens.append(decoded / len(episodes))
         trained.append(np.mean([len(episode.response) for episode in episodes]))
         first = first or episodes
-        batch = collate(episodes, rows=cfg.ppo.pass_rows)
+        batch = collate(episodes, rows=passes.rows)
         if any(map(reads_logprobs, configs.values())):
             batch = _scored(fixed, cfg, episodes, batch)
         chosen = [name for name in configs if name != EXACT or repeat < cfg.bench.exact]
@@ -83,7 +84,7 @@ def measure_gradients(
         fixed.session.sampler.release()
         credit = np.stack([made[name].advantages for name in chosen])
         parts = (fixed.session.model, fixed.params, batch, credit, len(episodes))
-        gradients = policy_gradients(*parts, cfg.sample.temperature, cfg.ppo.pass_rows)
+        gradients = policy_gradients(*parts, cfg.sample.temperature, passes)
         _record(fixed, {name: repeats[name] for name in chosen}, made, gradients, reference)
         say(f"credit: repeat {repeat + 1} of {cfg.bench.repeats}, {len(episodes)} solutions")
     took = statistics.mean(tokens), steady(seconds), float(np.mean(trained))

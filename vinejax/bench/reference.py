@@ -14,6 +14,7 @@ from vinejax.bench.gradients import inner_products, policy_gradients, reference_
 from vinejax.bench.truth import with_own_seed
 from vinejax.learner.batch import collate
 from vinejax.learner.credit import group_numbers, solution_rewards
+from vinejax.learner.packing import passes_for
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
 from vinejax.rollout.trajectories import sample_episodes
@@ -72,18 +73,18 @@ def _sample(fixed: Fixed, cfg: Config, half: int) -> list[Episode]:
 
 def _gradient(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Params:
     """ĝ of the episodes by RLOO, with a leading axis of 1."""
-    size = cfg.ppo.pass_rows
+    passes = passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh)
     advantages = np.asarray(
         group_advantages(solution_rewards(episodes), group_numbers(episodes), "rloo")
     )
-    rows = -(-ROWS // size) * size
+    rows = -(-ROWS // passes.rows) * passes.rows
 
     def part(start: int) -> Params:
         chosen = episodes[start : start + rows]
-        batch = collate(chosen, size)
+        batch = collate(chosen, passes.rows)
         credit = np.zeros(batch.mask.shape, np.float32)
         credit[: len(chosen)] = advantages[start : start + rows, None]
         parts = (fixed.session.model, fixed.params, batch, credit[None] * batch.mask)
-        return policy_gradients(*parts, len(episodes), cfg.sample.temperature, size)
+        return policy_gradients(*parts, len(episodes), cfg.sample.temperature, passes)
 
     return functools.reduce(optax.tree.add, map(part, range(0, len(episodes), rows)))
