@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from packed_rows import OPTIMIZER, TEMPERATURE, batch_of, episode, gsm8k_lengths, num_tokens
 
-from vinejax.learner.batch import minibatches, slices
+from vinejax.learner.batch import minibatches
 from vinejax.learner.packing import Packing, Passes, packing_for
 from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.score import scores_of
@@ -96,9 +96,9 @@ def compare(
         model = model_of(batch.tokens.shape[1])
         params = jax.jit(model.init)(jax.random.key(0))
         parts = {
-            ("score", "score"): next(slices(batch, size)),
+            ("score", "score"): first,
             ("train_step", "train_step"): next(minibatches(batch, size, 0, 0, 0)),
-            ("train_step", "train_step, whole problems"): next(slices(batch, size)),
+            ("train_step", "train_step, whole problems"): first,
         }
         for (program, name), rows in parts.items():
             if program not in options.programs:

@@ -55,6 +55,8 @@ from vinejax.rollout.vine import fill_values
 from vinejax.runtime.distributed import barrier
 from vinejax.runtime.offload import to_device
 from vinejax.runtime.stopping import Watch
+from vinejax.shapes import part
+from vinejax.sizes import longest_sequence
 from vinejax.types import Batch, Episode, PromptedProblem, RunState, TrainState
 from vinejax.warmup import list_left_out, sft_objective, sft_optimizer, worked_examples
 
@@ -126,7 +128,12 @@ def scored_rollout(it: Iteration, state: RunState, episodes: list[Episode]) -> R
     """The episodes as a batch, with log-probabilities and the values of a critic or tracker."""
     session = it.session
     passes = passes_for(it.cfg, it.cfg.ppo.minibatch, session.mesh)
-    batch = collate(episodes, rows=it.num_minibatches(episodes) * it.minibatch_rows(episodes))
+    longest = 0
+    if passes.packed:  # rows are filled: longer ones cost little, and few lengths few programs
+        most = longest_sequence(it.cfg, session.model.cfg.context)
+        longest = part([most], max(len(episode.tokens) for episode in episodes))
+    rows = it.num_minibatches(episodes) * it.minibatch_rows(episodes)
+    batch = collate(episodes, rows, longest)
     key, critic = str(batch.tokens.shape), None
     is_start = int(state.policy.step) == 0  # the reference model's weights, to the bit
     if state.critic is not None:
@@ -308,9 +315,9 @@ def _pair_batches(it: Iteration, pairs: list[Pair], reference: list[np.ndarray])
     """The minibatches of all epochs, with the reference model's log-probabilities."""
     cfg, size, longest = it.cfg, it.cfg.ppo.minibatch, longest_pair(pairs)
     for epoch in range(cfg.dpo.epochs):
-        for part in shuffled([*range(len(pairs))], size, cfg.seed, it.number, epoch):
-            batch = collate_pairs([pairs[i] for i in part], size, longest)
-            batch.ref_logprobs[: len(part)] = [reference[i] for i in part]
+        for chosen in shuffled([*range(len(pairs))], size, cfg.seed, it.number, epoch):
+            batch = collate_pairs([pairs[i] for i in chosen], size, longest)
+            batch.ref_logprobs[: len(chosen)] = [reference[i] for i in chosen]
             yield batch
 
 

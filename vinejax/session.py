@@ -29,7 +29,7 @@ from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.offload import to_device, to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
 from vinejax.settings import Config, SampleConfig
-from vinejax.sizes import check_answers, check_sizes, with_fitting_minibatch
+from vinejax.sizes import check_answers, check_sizes, longest_sequence, with_fitting_minibatch
 from vinejax.start import load_weights
 from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.graded import GradedTask
@@ -106,6 +106,7 @@ class Session:
 
     def _make_engine(self, sample: SampleConfig) -> Engine:
         rollout = self.cfg.rollout
+        longest = longest_sequence(self.cfg, self.model.cfg.context)
         return JournaledEngine(
             self.journal,
             self.model,
@@ -115,6 +116,7 @@ class Session:
             slots=rollout.slots,
             memory_gib=rollout.memory_gib,
             attention=rollout.attention,
+            limits=(self.cfg.data.max_prompt_tokens, longest),
         )
 
 

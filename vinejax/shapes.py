@@ -1,9 +1,36 @@
 """Lengths that arrays are padded to, so that few programs are compiled."""
 
+from collections.abc import Sequence
+
 
 def bucket(length: int, least: int = 16) -> int:
     """The next length of 16, 24, 32, 48, 64, 96 ...: few programs, at most a third of padding."""
     size = least
     while size < length:
         size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
+    return size
+
+
+def doubled(length: int, least: int = 16) -> int:
+    """The next length of `least`, 2 · `least`, 4 · `least`, ...: the fewest programs, where padding
+    costs little."""
+    size = least
+    while size < length:
+        size *= 2
+    return size
+
+
+def part(limits: Sequence[int], length: int, least: int = 32, halvings: int = 1) -> int:
+    """L, or the shortest of L/2, ..., L/2^halvings that holds `length`, but at least `least`.
+
+    L is the bucket of the least of `limits` that holds it. Limits are what lengths of their kind
+    can be at most: where lengths are near one there is no more padding than in a bucket, and where
+    they vary few programs are compiled, most of them early. A length above all limits has its own
+    bucket.
+    """
+    sizes = [bucket(limit, least) for limit in limits]
+    size = min((x for x in sizes if x >= length), default=bucket(length, least))
+    for _ in range(halvings):
+        if size % 2 == 0 and size // 2 >= max(length, least):
+            size //= 2
     return size

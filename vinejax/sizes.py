@@ -128,3 +128,8 @@ def _mean_tokens(cfg: Config) -> float:
 
 def _gib(size: float) -> str:
     return f"{size / 2**30:,.0f} GiB" if size < 2**50 else f"{size / 2**50:,.0f} PiB"
+
+
+def longest_sequence(cfg: Config, context: int) -> int:
+    """The most tokens of a prompt with its response: the sum of the limits, at most the context."""
+    return min(cfg.data.max_prompt_tokens + cfg.sample.max_tokens, context)

@@ -5,10 +5,14 @@ import random
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import loop_cases
 
+from vinejax.model.sharding import make_mesh
+from vinejax.rollout.arrays import sizes_of
 from vinejax.rollout.assign import assign, lanes_per_row, window_shape
 from vinejax.rollout.cache import CacheLayout, ring_blocks, ring_layout
-from vinejax.shapes import bucket
+from vinejax.settings import MeshConfig
+from vinejax.shapes import bucket, doubled, part
 
 
 def random_work(seed: int, trunks: int, branches: int) -> tuple[list[int], list[int]]:
@@ -76,6 +80,38 @@ def test_buckets_are_few_and_close():
         assert n <= 16 or size - n < size / 3
     assert sizes == sorted(sizes)
     assert [bucket(n, least=32) for n in (1, 32, 33, 49)] == [32, 32, 48, 64]
+
+
+def test_parts_of_a_limit_are_two():
+    for limits in ([300, 556], [32, 80], [512, 1536]):
+        sizes = [part(limits, n) for n in range(1, limits[-1] + 1)]
+        assert sizes == sorted(sizes) and len(set(sizes)) <= 4
+        assert all(size >= n for n, size in enumerate(sizes, start=1))
+        assert sizes[-1] == bucket(limits[-1], least=32)  # near a limit as little padding as ever
+        assert {bucket(size, least=32) for size in sizes} == set(sizes)
+    assert [part([300, 556], n) for n in (100, 200, 384, 385, 600, 900)] == [
+        *(192, 384, 384, 768, 768, 1024),
+    ]
+    assert [part([768], n, halvings=2) for n in (100, 193, 400)] == [192, 384, 768]
+    assert [part([], n) for n in (5, 33)] == [32, 48]
+    assert [doubled(n, least=64) for n in (1, 64, 65, 300)] == [64, 64, 128, 512]
+
+
+def test_phases_of_a_run_have_few_sizes():
+    """Of all lengths and budgets that prompts of 300 and responses of 256 tokens can have."""
+    model, mesh = loop_cases.model(), make_mesh(MeshConfig())
+
+    def shapes(limits: tuple[int, ...], longest: int, budget: int) -> tuple[int, int]:
+        sizes, _ = sizes_of(
+            model, mesh, "cpu", 1 << 30, 64, num_trunks=16, num_branches=64, longest=longest,
+            budget=budget, limits=limits, most_tokens=256 if limits else None,
+        )  # fmt: skip
+        return sizes.columns, sizes.width
+
+    lengths, budgets = range(1, 557, 5), range(1, 257, 17)
+    with_limits = {shapes((300, 556), n, m) for n in lengths for m in budgets}
+    without = {shapes((), n, m) for n in lengths for m in budgets}
+    assert len(with_limits) <= 8 < 60 < len(without)
 
 
 def test_the_ring_is_cut_into_equal_blocks():

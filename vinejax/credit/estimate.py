@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vinejax.rl.values import mc_values
-from vinejax.shapes import bucket
+from vinejax.shapes import doubled
 
 Returns = Sequence[float]
 
@@ -69,8 +69,8 @@ def mean_values(returns: Sequence[Returns]) -> np.ndarray:
     counts = [len(of_state) for of_state in returns]
     most = max(counts, default=0)
     # Buckets, so that numbers of states and returns that change compile few programs.
-    width = most if len(set(counts)) == 1 else bucket(most)
-    shape = (1, bucket(len(returns), least=64))
+    width = most if len(set(counts)) == 1 else doubled(most)
+    shape = (1, doubled(len(returns), least=256))
     padded, used = np.zeros((*shape, width), np.float32), np.zeros(shape, np.int32)
     used[0, : len(counts)] = counts
     for i, of_state in enumerate(returns):

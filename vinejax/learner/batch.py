@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from vinejax.seeds import host_rng
-from vinejax.shapes import bucket
+from vinejax.shapes import bucket, doubled
 from vinejax.types import Batch, Episode
 
 Rows = TypeVar("Rows")  # arrays [B, ...] in any nest of tuples
@@ -88,8 +88,8 @@ class StepLayout(NamedTuple):
 
 
 def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
-    """The layout of the episodes' steps; C is the bucket of the most steps of an episode."""
-    shape = (batch.tokens.shape[0], bucket(max(len(e.step_ends) for e in episodes)))
+    """The layout of the episodes' steps; C is the most steps of an episode, rounded up."""
+    shape = (batch.tokens.shape[0], doubled(max(len(e.step_ends) for e in episodes), least=64))
     rewards, values = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     num_steps = np.zeros(shape[0], np.int32)
     step_ids = np.full(batch.tokens.shape, -1, np.int32)
@@ -134,12 +134,6 @@ def epochs_of(
     for epoch in range(epochs):
         for part in shuffled(examples, size, seed, iteration, epoch):
             yield collate(part, size, longest)
-
-
-def slices(rows: Rows, size: int) -> Iterator[Rows]:
-    """Arrays [B, ...], such as those of a batch, in consecutive parts of `size` rows."""
-    for start in range(0, jax.tree.leaves(rows)[0].shape[0], size):
-        yield jax.tree.map(lambda x, i=start: x[i : i + size], rows)
 
 
 def strided(rows: Rows, size: int) -> Iterator[Rows]:

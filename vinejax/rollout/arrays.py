@@ -25,7 +25,7 @@ from vinejax.rollout.kernels import BLOCK
 from vinejax.rollout.split import SHARDS, num_kv_heads
 from vinejax.rollout.window import Rows, Window
 from vinejax.runtime.devices import host_memory
-from vinejax.shapes import bucket
+from vinejax.shapes import bucket, part
 
 HOST_SHARE = 0.25  # of the host's memory, for all its devices, if they do not report theirs
 FREE_SHARE = 0.8  # of the free memory of a device: programs need some too
@@ -75,12 +75,14 @@ def sizes_of(
     model: Decoder, mesh: AnyMesh, platform: str, memory: int, slots: int, *,
     num_trunks: int, num_branches: int, longest: int, budget: int,
     window_rows: int | None = None, chunk: int | None = None, attention: str = "auto",
+    limits: tuple[int, ...] = (), most_tokens: int | None = None,
 ) -> tuple[Sizes, int]:  # fmt: skip
     """The shapes of a phase, within `memory` bytes per device, and the bytes that its caches take.
 
     `slots` counts those of all shards, `longest` the tokens of the longest trunk; `budget` is the
     largest of a branch. Branches are assumed to be divided evenly over the shards. `attention` is
-    as in `cache.use_kernel`, which may raise.
+    as in `cache.use_kernel`, which may raise. Trunks of all phases have `limits`, and
+    budgets that of `most_tokens`: see `shapes.part`.
     """
     kernel = use_kernel(attention, platform, model.cfg.head_dim)
     shards = num_shards(mesh)
@@ -88,7 +90,7 @@ def sizes_of(
     trunks_per_shard = max(-(-num_trunks // shards), 1)
     branches_per_shard = -(-num_branches // shards)
     wanted, lanes = window_shape(slots, trunks_per_shard, branches_per_shard)
-    columns, width = bucket(longest, least=32), bucket(budget)
+    columns, width = part(limits, longest), part([most_tokens or budget], budget, least=16)
     chunk = chunk or min(max(width // HOST_POLLS, CHUNKS[0]), CHUNKS[1])
     if kernel:
         columns, width = (-(-n // BLOCK) * BLOCK for n in (columns, width))

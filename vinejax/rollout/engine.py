@@ -56,8 +56,10 @@ class Engine:
     limits keys and values on one device (None: to a part of its free memory): if it is small, fewer
     trunks are resident at a time, and if need be there are fewer slots. `window_rows` fixes the
     rows per shard. `attention` is how decoding attends: 'xla', 'kernel' (for TPU; interpreted on a
-    CPU) or 'auto', the kernel where the platform and the model allow it. In float32 none of these
-    changes a token, but for rounding (docs/engine.md).
+    CPU) or 'auto', the kernel where the platform and the model allow it. `limits` are the most
+    tokens of each kind of trunk, in order, such as of prompts, and of prompts with responses, which
+    branches with a `response` continue; with them fewer programs are compiled where lengths vary.
+    In float32 none of these changes a token, but for rounding (docs/engine.md).
 
     Example:
       >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
@@ -80,6 +82,7 @@ class Engine:
         chunk: int | None = None,
         memory_gib: float | None = None,
         attention: str = "auto",
+        limits: tuple[int, ...] = (),
     ):
         check_sampling(sample_config)
         for name, value in (("slots", slots), ("window_rows", window_rows), ("chunk", chunk)):
@@ -91,7 +94,7 @@ class Engine:
         # Decode programs are compiled for these settings, without stop strings and budgets.
         self._drawing = dataclasses.replace(sample_config, max_tokens=1, stop=())
         self.slots, self.window_rows, self.chunk = slots, window_rows, chunk
-        self.memory_gib = memory_gib
+        self.memory_gib, self.limits = memory_gib, limits
         self.stats = EngineStats()
         eos_ids = {*model.cfg.eos_ids, tokenizer.eos_token_id} - {None}  # pyright: ignore
         self.eos_ids = tuple(sorted(eos_ids))
@@ -200,12 +203,16 @@ class Engine:
 
     def _assign(self, work: Work, scored: bool, memory: int) -> tuple[list[list[Load]], Sizes]:
         """The shards' loads and the shapes of the phase, within `memory` bytes per device."""
+        is_inside = any(branch.response is not None for branch in work.branches)
+        limits = self.limits[-1:] if is_inside else self.limits
         sizes, taken = arrays.sizes_of(
             self.model, self.mesh, platform_of(self.mesh), memory, self.slots,
             num_trunks=sum(len(trunk) > 0 for trunk in work.trunks),
             num_branches=sum(budget > 0 for budget in work.budgets),
             longest=max(map(len, work.trunks)), budget=max(work.budgets, default=1),
             window_rows=self.window_rows, chunk=self.chunk, attention=self.attention,
+            limits=limits,
+            most_tokens=self.sample_config.max_tokens if self.limits else None,
         )  # fmt: skip
         self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
         shards = num_shards(self.mesh)

@@ -24,7 +24,9 @@ from vinejax.rollout.stats import EngineStats
 from vinejax.rollout.trace import EndedBranch, HostSteps, Traces
 from vinejax.rollout.window import Entering, Rows, copy_rows, prefill
 from vinejax.runtime.stopping import Watch
-from vinejax.shapes import bucket
+from vinejax.shapes import part
+
+HALVINGS = 2  # trunks are prefilled in arrays of the window's columns, of a half or a quarter
 
 
 class Programs(NamedTuple):
@@ -191,7 +193,7 @@ class Phase:
     def _prefill(self, entries: Entries) -> None:
         shards, batch = len(entries), self._sizes.batch
         longest = max(len(self._tokens_of(entry)) for of_shard in entries for entry in of_shard)
-        length = min(bucket(longest, least=32), self._sizes.columns)
+        length = part([self._sizes.columns], longest, halvings=HALVINGS)
         tokens = np.zeros((shards, batch, length), np.int32)
         places = []
         for shard, of_shard in enumerate(entries):
