@@ -95,6 +95,7 @@ def compare(
         batch = batch_of(episodes, size, options.vocab)
         model = model_of(batch.tokens.shape[1])
         params = jax.jit(model.init)(jax.random.key(0))
+        first = jax.tree.map(lambda x, size=size: x[:size], batch)
         parts = {
             ("score", "score"): first,
             ("train_step", "train_step"): next(minibatches(batch, size, 0, 0, 0)),

@@ -28,7 +28,7 @@ FSDP, TENSOR = 2, 2
 def product_flops(program: hlo.Program) -> float:
     """FLOPs of every `dot`, 2 x outputs x contracted numbers, times its trip count."""
     total = 0.0
-    for name, x, count, _, _ in hlo.walk_instructions(program):
+    for name, x, count, *_ in hlo.walk_instructions(program):
         if x.op != "dot":
             continue
         shapes = {other.name: other.shape for other in program.computations[name]}

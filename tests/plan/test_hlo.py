@@ -149,6 +149,18 @@ def test_a_real_program_of_this_jax():
     text = jax.jit(loop).lower(jnp.ones((16, 16))).compile().as_text()
     assert text
     program = hlo.parse_hlo(text)
-    loops = [x for _, x, _, _, _ in hlo.walk_instructions(program) if x.op == "while"]
+    loops = [x for _, x, *_ in hlo.walk_instructions(program) if x.op == "while"]
     assert [hlo.trip_count(program, x) for x in loops] == [5]
     assert hlo.collectives(program) == []
+
+
+def test_a_branch_of_a_condition_is_marked():
+    outer = """
+ENTRY %outer (x: f32[2]) -> f32[2] {
+  %first = f32[2]{0} all-reduce(%x), channel_id=9, replica_groups=[1,8]<=[8], to_apply=%add
+  %chosen = f32[2]{0} conditional(%p, %x, %x), branch_computations={%main, %other}
+}
+"""
+    text = CPU.replace("ENTRY ", "") + outer
+    first, inner = hlo.collectives(hlo.parse_hlo(text))
+    assert (first.in_branch, inner.in_branch) == (False, True) and inner.count == 3

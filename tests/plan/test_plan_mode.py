@@ -23,6 +23,7 @@ from vinejax.plan.cost import (
     calls_per_phase,
     decode_cost,
     num_multiplied,
+    planned_passes,
     update_cost,
 )
 from vinejax.plan.memory import (
@@ -32,6 +33,7 @@ from vinejax.plan.memory import (
     trained_bytes,
     weight_bytes,
 )
+from vinejax.plan.roofline import plan_program
 from vinejax.rollout.arrays import cache_bytes
 
 GIB = 2**30
@@ -117,7 +119,7 @@ def test_what_waits_in_the_hosts_memory(tmp_path: Path):
 
 
 def test_operations(tmp_path: Path):
-    case = small(tmp_path)
+    case = small(tmp_path, fields={"ppo.packing": False})
     a_layer = 64 + 64 + 2 * 32 + 3 * 128
     assert num_multiplied(case, with_head=False) == 2 * a_layer
     assert num_multiplied(case, with_head=True) == 2 * a_layer + 320
@@ -132,8 +134,33 @@ def test_operations(tmp_path: Path):
     layers = tokens * (2 * 2 * a_layer + attention_flops(case, 32)) / 2
     output = tokens * 2 * 320 / 2
     assert update_cost(case).flops == 3 * layers + 4 * output
-    full = small(tmp_path, fields={"model.remat": "full"})
+    full = small(tmp_path, fields={"model.remat": "full", "ppo.packing": False})
     assert update_cost(full).flops == 4 * layers + 4 * output
+
+
+def test_packed_rows_make_fewer_passes(tmp_path: Path):
+    # Half of 32 and a quarter of 32 tokens are 24 of 64: 16 sequences fill 7 rows, a pass of 8.
+    case, plain = small(tmp_path), small(tmp_path, fields={"ppo.packing": False})
+    assert case.pass_rows == plain.pass_rows == 8
+    assert planned_passes(case, 16) == (1, 2) and planned_passes(case, 64) == (4, 8)
+    assert planned_passes(plain, 16) == (2, 2) and planned_passes(plain, 64) == (8, 8)
+    assert update_cost(case).flops == update_cost(plain).flops / 2
+    assert update_cost(case).bytes > update_cost(plain).bytes / 2  # AdamW's are the same
+    assert planned_passes(small(tmp_path, fields={"plan.tokens": 48}), 16).used == 2
+
+
+def test_what_skipped_passes_do_not_send(tmp_path: Path):
+    """Collectives in a branch are those of the passes; others are sent whatever is skipped."""
+    case = small(tmp_path, "cpu:8")
+    memory, (_, phase) = memory_and_phases(case)
+    one = {"kind": "all-gather", "shape": "f32[8]", "group": 2, "count": 4.0, "sent": 8e9,
+           "in_loop": False, "source": "x"}  # fmt: skip
+    branches = [one | {"in_branch": is_in_branch} for is_in_branch in (False, True)]
+    answer = {"memory": {"peak": GIB}, "collectives": branches}
+    for name, share in (("train_step", 0.5), ("score", 1.0)):
+        program = plan_program(case, memory, phase, name, update_cost(case), answer)
+        assert [x.count for x in program.collectives] == [4.0, 4.0 * share]
+        assert program.sent == 8e9 * (1 + share)
 
 
 def test_branches_of_an_iteration(tmp_path: Path):

@@ -16,7 +16,7 @@ from vinejax.methods import find_method
 from vinejax.plan.advice import advise
 from vinejax.plan.case import Case, open_case
 from vinejax.plan.compiler import GATHERED, check_compiler, compile_program
-from vinejax.plan.cost import Cost, program_costs
+from vinejax.plan.cost import Cost, planned_passes, program_costs
 from vinejax.plan.memory import PlannedPhase, fixed_parts, main_phase, memory_and_phases
 from vinejax.plan.roofline import TEMPORARIES, PlannedProgram, iteration_stages, plan_program
 from vinejax.plan.table import Plan, as_json, print_plan
@@ -32,6 +32,10 @@ BY_ARITHMETIC = (
 SAMPLES_FIRST = (
     "{method}: its updates are planned like those of a policy gradient method, its sampling like "
     "that of rollout.prompts problems."
+)
+PACKED_ROWS = (
+    "Packed rows: an update makes {used} of {all} passes, by plan.tokens and half of the longest "
+    "prompt; its memory is that of any pass."
 )
 NOT_COMPILED = "Not compiled: weights and caches alone exceed the chip's memory."
 
@@ -115,6 +119,9 @@ def finished_plan(
     phase = main_phase(phases)
     changes = {x.name: advise(case, phase, x) for x in programs if x.total > case.limit}
     stages = iteration_stages(case, phases, {x.name: x for x in programs})
+    if case.cfg.ppo.packing:
+        passes = planned_passes(case, case.cfg.ppo.minibatch)
+        notes = [*notes, PACKED_ROWS.format(used=passes.used, all=passes.all)]
     if find_method(case.cfg.method).credit is None:
         notes = [*notes, SAMPLES_FIRST.format(method=case.cfg.method)]
     return Plan(case, phases, programs, stages, changes, notes)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from vinejax.learner.packing import passes_for
 from vinejax.methods import find_method
 from vinejax.plan import memory
 from vinejax.plan.case import Case
@@ -23,6 +24,7 @@ from vinejax.rollout.kernels import BLOCK
 FORWARD = 1
 BACKWARD = 2
 AGAIN = 1
+PACKED = 0.95  # share of packed rows that is tokens, at least: benchmarks/README.md
 
 
 class Cost(NamedTuple):
@@ -123,6 +125,28 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
     return Cost(sizes.slots * flops / case.tensor, read)
 
 
+class PlannedPasses(NamedTuple):
+    """Passes over the rows of a batch, in each of which every shard computes whole rows."""
+
+    used: int  # that have tokens; after packing, the others are not made or skipped
+    all: int  # without packing
+
+    @property
+    def share(self) -> float:
+        return self.used / self.all
+
+
+def planned_passes(case: Case, sequences: int) -> PlannedPasses:
+    """Passes over so many sequences of mean length: half of the longest prompt and a response."""
+    passes = passes_for(case.cfg, case.cfg.ppo.minibatch, case.mesh)
+    rows, unpacked = sequences, math.ceil(sequences / passes.rows)
+    if passes.packed:
+        mean = case.cfg.data.max_prompt_tokens / 2 + memory.mean_tokens(case)
+        packed = math.ceil(sequences * mean / (PACKED * memory.train_length(case)))
+        rows = min(rows, packed)
+    return PlannedPasses(math.ceil(rows / passes.rows), unpacked)
+
+
 def score_cost(case: Case) -> Cost:
     """The cost of one pass that computes log-probabilities."""
     rows, length = case.pass_rows / case.shards, memory.train_length(case)
@@ -133,8 +157,9 @@ def score_cost(case: Case) -> Cost:
 def update_cost(case: Case) -> Cost:
     """The cost of one update on a minibatch: passes over its microbatches, then the optimizer's.
 
-    Each pass, forward and backward, writes and reads gathered weights. The optimizer reads weights,
-    gradients and its state, and writes weights and state, in float32.
+    Microbatches without a token are skipped. Each pass, forward and backward, writes and reads
+    gathered weights. The optimizer reads weights, gradients and its state, and writes weights and
+    state, in float32.
     """
     again = AGAIN if case.cfg.model.remat == "full" else 0
     rows, length = case.pass_rows / case.shards, memory.train_length(case)
@@ -142,7 +167,7 @@ def update_cost(case: Case) -> Cost:
     output = output_pass(case, rows, length).times(FORWARD + BACKWARD + AGAIN)
     gathered = Cost(0, 2 * (2 + again) * rounded_weights(case))
     microbatch = layers.plus(output).plus(gathered)
-    count = case.cfg.ppo.minibatch // case.pass_rows
+    count = planned_passes(case, case.cfg.ppo.minibatch).used
     state = memory.optimizer_bytes(case, memory.trained_shapes(case))
     update = Cost(0, 3 * memory.trained_bytes(case) + 2 * state)
     return microbatch.times(count).plus(update)

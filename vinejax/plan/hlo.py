@@ -44,6 +44,7 @@ class Collective(NamedTuple):
     sent: float  # bytes that a device sends in all `count` times
     in_loop: bool  # `count` is per iteration of a loop whose trip count is unknown
     source: str  # op_name: the operation of the program that it belongs to
+    in_branch: bool = False  # of a condition: whether it is reached depends on the data
 
 
 class Program(NamedTuple):
@@ -97,13 +98,23 @@ def trip_count(program: Program, loop: Instruction) -> int | None:
     return None
 
 
-def walk_instructions(program: Program) -> Iterator[tuple[str, Instruction, float, bool, bool]]:
-    """All instructions: (computation, instruction, times per call, in a loop of unknown trip count,
-    inside a fusion). Both branches of a condition count as taken."""
+class Step(NamedTuple):
+    """An instruction, and where it is."""
 
-    def visit(name: str, count: float, unknown: bool, fused: bool) -> Iterator:
+    computation: str
+    instruction: Instruction
+    count: float  # times per call
+    unknown: bool  # in a loop of unknown trip count, whose turns count once
+    fused: bool  # inside a fusion
+    branch: bool  # in a branch of a condition
+
+
+def walk_instructions(program: Program) -> Iterator[Step]:
+    """All instructions of the entry and of what it calls. Both branches of a condition count."""
+
+    def visit(name: str, count: float, unknown: bool, fused: bool, branch: bool) -> Iterator:
         for instruction in program.computations.get(name, []):
-            yield name, instruction, count, unknown, fused
+            yield Step(name, instruction, count, unknown, fused, branch)
             trips = trip_count(program, instruction) if instruction.op == "while" else 1
             times = 1 if trips is None else trips
             called = [callee for _, callee in _CALLED.findall(instruction.rest)]
@@ -111,9 +122,10 @@ def walk_instructions(program: Program) -> Iterator[tuple[str, Instruction, floa
                 called += [part.strip().lstrip("%") for part in branches[1].split(",")]
             for callee in called:
                 inside = fused or instruction.op not in ("while", "conditional", "call")
-                yield from visit(callee, count * times, unknown or trips is None, inside)
+                taken = branch or instruction.op == "conditional"
+                yield from visit(callee, count * times, unknown or trips is None, inside, taken)
 
-    return visit(program.entry, 1, False, False)
+    return visit(program.entry, 1, False, False, False)
 
 
 def collectives(program: Program) -> list[Collective]:
@@ -124,22 +136,22 @@ def collectives(program: Program) -> list[Collective]:
     """
     collectives = []
     seen = set()
-    for computation, x, count, unknown, fused in walk_instructions(program):
+    for step in walk_instructions(program):
+        x = step.instruction
         kind = x.op.removesuffix("-start")
         if kind not in KINDS:
             continue
         channel = re.search(r"channel_id=(\d+)", x.rest)
-        if fused and channel:
+        if step.fused and channel:
             if (kind, channel[1]) in seen:
                 continue
             seen.add((kind, channel[1]))
-        collectives.append(_collective(kind, computation, x, count, unknown))
+        collectives.append(_collective(kind, step))
     return collectives
 
 
-def _collective(
-    kind: str, computation: str, x: Instruction, count: float, unknown: bool
-) -> Collective:
+def _collective(kind: str, step: Step) -> Collective:
+    x = step.instruction
     shape = re.sub(r"\{[^}]*\}|/\*[^/]*\*/", "", x.shape)
     if x.op.endswith("-start") and kind in ("all-gather", "collective-permute"):
         shape = shape.strip("()").split(", ")[1]  # the result in (operand, result, ...)
@@ -147,11 +159,12 @@ def _collective(
     size = sum(array_bytes(shape))
     if kind == "reduce-scatter":
         size *= group
-    elif computation.startswith("all-reduce-scatter"):  # a fusion of an all-reduce and a slice
+    elif step.computation.startswith("all-reduce-scatter"):  # a fusion of an all-reduce and a slice
         kind = "reduce-scatter"
     source = re.search(r'op_name="([^"]*)"', x.rest)
-    sent = count * size * share_sent(kind, group)
-    return Collective(kind, shape, group, count, sent, unknown, source[1] if source else "")
+    sent = step.count * size * share_sent(kind, group)
+    name = source[1] if source else ""
+    return Collective(kind, shape, group, step.count, sent, step.unknown, name, step.branch)
 
 
 def share_sent(kind: str, group: int) -> float:
@@ -190,7 +203,7 @@ def large_copies(program: Program, at_least: int) -> dict[str, int]:
     once if that is not known; fusions are not looked into, nor moves between memories.
     """
     total: dict[str, int] = defaultdict(int)
-    for _, x, count, _, fused in walk_instructions(program):
+    for _, x, count, _, fused, _ in walk_instructions(program):
         if not fused and x.op in ("copy", "transpose"):
             size = sum(array_bytes(x.shape))
             if size >= at_least:
@@ -204,7 +217,7 @@ def loop_cycles(program: Program) -> float:
     It has no waits for memory, no collectives and no bodies of Pallas kernels.
     """
     total = 0.0
-    for _, x, count, unknown, fused in walk_instructions(program):
+    for _, x, count, unknown, fused, _ in walk_instructions(program):
         if unknown and not fused and (cycles := _CYCLES.search(x.rest)):
             total += count * int(cycles[1])
     return total

@@ -23,6 +23,7 @@ from vinejax.rollout.arrays import FREE_SHARE, cache_bytes, sizes_of
 from vinejax.rollout.assign import Sizes
 from vinejax.rollout.split import num_kv_heads, vocab_axis
 from vinejax.shapes import bucket
+from vinejax.sizes import longest_sequence
 
 FLOAT32 = 4
 
@@ -149,15 +150,9 @@ def decode_copy_bytes(case: Case) -> int:
     return total
 
 
-def longest_sequence(case: Case) -> int:
-    """The most tokens of a prompt with its response: the sum of the limits, at most the context."""
-    cfg = case.cfg
-    return min(cfg.data.max_prompt_tokens + cfg.sample.max_tokens, case.model.cfg.context)
-
-
 def train_length(case: Case) -> int:
     """T of the training batches: the longest sequence, rounded up to a bucket."""
-    return bucket(longest_sequence(case), least=32)
+    return bucket(longest_sequence(case.cfg, case.model.cfg.context), least=32)
 
 
 def kv_room(case: Case, resident: int) -> int:
@@ -185,7 +180,7 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
             states -= episodes - cfg.rollout.prompts
         # The mean rest of a response after each of its states.
         left = mean * sum(1 - position for position in positions) / len(positions)
-        longest = longest_sequence(case)
+        longest = longest_sequence(case.cfg, case.model.cfg.context)
         branches = math.ceil(states * continuations)
         wanted.append(("values", episodes, branches, longest, left, waves))
     room = kv_room(case, resident)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from vinejax.methods import find_method
 from vinejax.plan.case import Case
-from vinejax.plan.cost import Cost, calls_per_phase, program_costs
+from vinejax.plan.cost import Cost, calls_per_phase, planned_passes, program_costs
 from vinejax.plan.hlo import Collective
 from vinejax.plan.memory import MemoryParts, PlannedPhase, main_phase, temporaries_guess
 
@@ -33,6 +33,7 @@ class PlannedProgram(NamedTuple):
     cost: Cost  # per call; for decoding, per step
     parts: dict[str, int]  # bytes while it runs, temporaries included
     compiled: dict[str, Any]  # the answer of `compiler.compile_program`; {} if not compiled
+    taken: float = 1.0  # share of an update's passes that have tokens and are made
 
     @property
     def total(self) -> int:
@@ -46,9 +47,15 @@ class PlannedProgram(NamedTuple):
 
     @property
     def collectives(self) -> list[Collective]:
-        """The collectives of a call; for decoding, of a step."""
-        collectives = [Collective(**x) for x in self.compiled.get("collectives", [])]
-        return [x for x in collectives if x.in_loop or self.name != "decode"]
+        """The collectives of a call; for decoding, of a step. Those of passes by their share."""
+        found = [Collective(**x) for x in self.compiled.get("collectives", [])]
+        if self.name == "decode":
+            return [x for x in found if x.in_loop]
+        share = self.taken
+        return [
+            x._replace(count=x.count * share, sent=x.sent * share) if x.in_branch else x
+            for x in found
+        ]
 
     @property
     def sent(self) -> float:
@@ -75,7 +82,9 @@ def plan_program(
         parts[TEMPORARIES] = max(int(compiled["needs"]) - known, 0)
     else:
         parts[TEMPORARIES] = temporaries_guess(case, name, phase)
-    return PlannedProgram(name, cost, parts, compiled)
+    is_update = STAGE[name][0] == "train"  # only there passes without tokens are skipped
+    taken = planned_passes(case, case.cfg.ppo.minibatch).share if is_update else 1.0
+    return PlannedProgram(name, cost, parts, compiled, taken)
 
 
 def least_seconds(case: Case, cost: Cost, sent: float) -> dict[str, float]:
@@ -125,7 +134,7 @@ def iteration_stages(
     # responses for a value tracker, take as long.
     has_third = "critic_step" in programs or find_method(case.cfg.method).values == "tracker"
     passes = 3.0 if has_third else 2.0
-    scored = {"score": passes * -(-episodes // case.pass_rows)}
+    scored = {"score": passes * planned_passes(case, episodes).used}
     updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
     updated = {name: updates for name in ("train_step", "critic_step") if name in programs}
     return [*stages, _stage("score", scored, times), _stage("train", updated, times)]
