@@ -1,10 +1,11 @@
-"""Memory and speed of the learner's programs: chunks of log-probabilities, and packed rows.
+"""Memory and speed of the learner's programs: chunks of log-probabilities, packed rows, an update.
 
     python benchmarks/learner.py                             # memory, by the compiler for CPUs
     python benchmarks/learner.py --topology=v5p:2x2x1        # for one TPU chip, which needs libtpu
     python benchmarks/learner.py --vocab=8192 --length=256 --repeats=5       # and tokens per second
     python benchmarks/learner.py --packing --model=tiny --vocab=512 --repeats=5      # packed rows
     python benchmarks/learner.py --prefixes --model=tiny --vocab=512 --repeats=5   # shared prefixes
+    python benchmarks/learner.py --step --model=10m --vocab=512 --repeats=9      # beside PyTorch's
 
 `score` is the forward pass that gives old and reference log-probabilities, `train_step` an update
 on one microbatch with AdamW. Memory is what the compiler plans: arguments (weights, batch, the
@@ -17,7 +18,9 @@ weights and tokens.
 With --packing, episodes of unequal lengths are scored and learned from, in rows of their own and in
 packed rows, by turns in one process. Lengths are those of model solutions to GSM8K
 (gsm8k_lengths.json) and lognormal ones. With --prefixes, packed rows are compared with packed rows
-that share prefixes, on solutions of the same prompts and on tails of the same solutions.
+that share prefixes, on solutions of the same prompts and on tails of the same solutions. With
+--step a whole update on such episodes is timed beside that of PyTorch and transformers:
+learner_step.py.
 """
 
 import argparse
@@ -31,6 +34,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import learner_step
 import numpy as np
 import packed_rows
 import shared_prefixes
@@ -56,6 +60,7 @@ OPTIMIZER = make_optimizer(OptimizerConfig(), 1000)
 MODELS: dict[str, dict[str, Any]] = {
     "tiny": {"num_layers": 3, "width": 64, "num_heads": 4, "num_kv_heads": 2, "ffn": 192},
     "narrow": {"num_layers": 2, "width": 256, "num_heads": 4, "num_kv_heads": 2, "ffn": 1024},
+    "10m": {"num_layers": 6, "width": 384, "num_heads": 6, "num_kv_heads": 2, "ffn": 1536},
     # The sizes of Qwen2.5-0.5B, whose output matrix is the embedding.
     "0.5b": {"num_layers": 24, "width": 896, "num_heads": 14, "num_kv_heads": 2, "ffn": 4864},
 }
@@ -178,7 +183,7 @@ def make_case(options: argparse.Namespace, way: str, mesh: Mesh) -> Case:
         tied_head=options.model in TIED,
         **sizes,
     )
-    compute = Compute(dtype=options.dtype, remat="full")
+    compute = Compute(dtype=options.dtype, remat=options.remat)
     return Case(WAYS[way](cfg, mesh, compute), options.rows, options.length)
 
 
@@ -225,14 +230,15 @@ def compare_memory(options: argparse.Namespace, mesh: Mesh) -> list[dict[str, An
     return rows
 
 
-def compare_packing(options: argparse.Namespace, mesh: Mesh) -> list[dict[str, Any]]:
-    """Prints the table of packed rows, or that of shared prefixes."""
+def compare_episodes(options: argparse.Namespace, mesh: Mesh) -> list[dict[str, Any]]:
+    """Prints the table of packed rows, of shared prefixes, or of an update beside PyTorch's."""
 
     def model(length: int) -> Decoder:
         options.length = length
         return make_case(options, "chunks", mesh).model
 
-    return (shared_prefixes if options.prefixes else packed_rows).compare(model, options)
+    kind = learner_step if options.step else shared_prefixes if options.prefixes else packed_rows
+    return kind.compare(model, options)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -247,20 +253,25 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=0, help="timed calls; 0: memory alone")
     parser.add_argument("--packing", action="store_true", help="packed rows against single ones")
     parser.add_argument("--prefixes", action="store_true", help="shared prefixes against packing")
+    parser.add_argument("--step", action="store_true", help="an update beside PyTorch's")
+    parser.add_argument("--remat", choices=("full", "dots", "none"), default="full")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="of --step")
     names = tuple(packed_rows.LENGTHS)
-    parser.add_argument("--lengths", nargs="+", choices=names, default=names, help="of --packing")
+    parser.add_argument("--lengths", nargs="+", choices=names, default=names, help="of episodes")
     parser.add_argument("--episodes", type=int, default=512, help="of an iteration, of --packing")
     parser.add_argument("--timed", type=int, default=64, help="episodes of these that are timed")
     parser.add_argument("--minibatch", type=int, default=64, help="of --packing")
-    parser.add_argument("--microbatch", type=int, default=4, help="rows of a pass of --packing")
+    parser.add_argument("--microbatch", type=int, default=4, help="rows of a pass of episodes")
     parser.add_argument("--prompts", type=int, default=64, help="of an iteration, of --prefixes")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     if options.topology:
         os.environ |= ENVIRONMENT
+    if options.step:
+        jax.config.update("jax_platforms", "cpu" if options.device == "cpu" else "cuda,cpu")
     mesh = mesh_over((1, 1, 1), devices_of(options.topology))
-    is_packing = options.packing or options.prefixes
-    rows = compare_packing(options, mesh) if is_packing else compare_memory(options, mesh)
+    of_episodes = options.packing or options.prefixes or options.step
+    rows = (compare_episodes if of_episodes else compare_memory)(options, mesh)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -283,6 +283,21 @@ def test_what_is_shared_fills_fewer_rows(monkeypatch: pytest.MonkeyPatch):
         assert alone > least * together
 
 
+def test_an_update_is_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Packed and single rows report the same loss and norm, or the benchmark ends; so PyTorch's."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    bench = importlib.import_module("learner")
+    file = tmp_path / "rows.json"
+    sizes = ["--model=tiny", "--vocab=32", "--minibatch=8", "--microbatch=2", "--repeats=1"]
+    bench.main(["--step", *sizes, "--lengths", "GSM8K", f"--json={file}"])
+    packed, alone, *_ = json.loads(file.read_text())
+    assert 0 < packed["padding"] < alone["padding"] < 1
+    assert packed["tokens_per_s"] > 0 and 0 < packed["of_peak"] < 1
+    step = importlib.import_module("learner_step")
+    with pytest.raises(ValueError, match="x: grad_norm is 1.1, and ours 1"):
+        step.check_alike("x", step.Reported(0.5, 1.1), step.Reported(0.5, 1.0))
+
+
 @pytest.mark.parametrize("name", ["GSM8K", "lognormal"])
 def test_packed_rows_of_an_iteration_are_nearly_full(name: str, monkeypatch: pytest.MonkeyPatch):
     """Of 512 episodes, in rows as long as the bucket of the longest."""
