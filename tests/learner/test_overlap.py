@@ -25,7 +25,12 @@ from vinejax.learner import update as learner_update
 from vinejax.learner.batch import Rollout, collate, epochs_of, step_layout
 from vinejax.learner.credit import Credit
 from vinejax.learner.packing import passes_for
-from vinejax.learner.policy import PolicyObjective, PolicySums, policy_objective
+from vinejax.learner.policy import (
+    PolicyObjective,
+    PolicySums,
+    SumsByEighth,
+    policy_objective,
+)
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import Update
 from vinejax.runtime.log import RunLog
@@ -80,7 +85,9 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Event]]:
 
         sums: Any = late(0.5)
         if isinstance(objective, PolicyObjective):
-            sums = PolicySums(*[late(1.0) for _ in PolicySums._fields])
+            by_eighth = SumsByEighth(*[np.ones(8) for _ in SumsByEighth._fields])
+            names = set(PolicySums._fields) - {"by_eighth"}
+            sums = PolicySums(**{name: late(1.0) for name in names}, by_eighth=by_eighth)
         if isinstance(objective, CriticObjective):
             sums = CriticSums(*[late(1.0) for _ in CriticSums._fields])
         return state, Update(sums, late(0.5), late(1.0))

@@ -7,7 +7,7 @@ the batch alone, so that a run that is resumed repeats it.
 
 Programs keep their shapes: rows of the batch's length, in passes of as many rows as without
 packing. There are fewer passes (scoring), or those at the end are empty and `update.gradients`
-skips them. The length is the bucket of the longest episode, so that it always has room.
+skips them. The batch's length has room for its longest episode.
 """
 
 import dataclasses
