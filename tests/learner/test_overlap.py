@@ -87,7 +87,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Event]]:
         if isinstance(objective, PolicyObjective):
             by_eighth = SumsByEighth(*[np.ones(8) for _ in SumsByEighth._fields])
             names = set(PolicySums._fields) - {"by_eighth"}
-            sums = PolicySums(**{name: late(1.0) for name in names}, by_eighth=by_eighth)
+            late_ones: dict[str, Any] = {name: late(1.0) for name in names}
+            sums = PolicySums(**late_ones, by_eighth=by_eighth)
         if isinstance(objective, CriticObjective):
             sums = CriticSums(*[late(1.0) for _ in CriticSums._fields])
         return state, Update(sums, late(0.5), late(1.0))
