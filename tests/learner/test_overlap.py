@@ -85,7 +85,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Event]]:
 
         sums: Any = late(0.5)
         if isinstance(objective, PolicyObjective):
-            by_eighth = SumsByEighth(*[np.ones(8) for _ in SumsByEighth._fields])
+            by_eighth = SumsByEighth(*[jnp.ones(8) for _ in SumsByEighth._fields])
             names = set(PolicySums._fields) - {"by_eighth"}
             late_ones: dict[str, Any] = {name: late(1.0) for name in names}
             sums = PolicySums(**late_ones, by_eighth=by_eighth)
