@@ -61,6 +61,7 @@ def fixed() -> Fixed:
         sampler=Engine(model, cfg.sample, tokenizer, slots=64),
         graded=rewards_of(EveryToken()),
         load_reference=cases.params,
+        mesh=model.mesh,
     )
     problems = [(Problem("p", "", ""), PROMPT)]
     return Fixed(session, cases.params(), None, problems)  # pyright: ignore
