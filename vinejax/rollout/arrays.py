@@ -25,10 +25,11 @@ from vinejax.rollout.kernels import BLOCK
 from vinejax.rollout.split import SHARDS, num_kv_heads
 from vinejax.rollout.window import Rows, Window
 from vinejax.runtime.devices import host_memory
-from vinejax.shapes import bucket, part
+from vinejax.shapes import bucket, doubled, part
 
 HOST_SHARE = 0.25  # of the host's memory, for all its devices, if they do not report theirs
 FREE_SHARE = 0.8  # of the free memory of a device: programs need some too
+FEW_SLOTS = 8  # per shard, of a phase with few branches
 FEW_ROWS = 8  # rows are reduced down to this number before slots are
 CHUNKS = (8, 64)  # the fewest and the most decode steps between two polls by the host
 HOST_POLLS = 8  # while the longest branch decodes
@@ -79,16 +80,18 @@ def sizes_of(
 ) -> tuple[Sizes, int]:  # fmt: skip
     """The shapes of a phase, within `memory` bytes per device, and the bytes that its caches take.
 
-    `slots` counts those of all shards, `longest` the tokens of the longest trunk; `budget` is the
-    largest of a branch. Branches are assumed to be divided evenly over the shards. `attention` is
-    as in `cache.use_kernel`, which may raise. Trunks of all phases have `limits`, and
-    budgets that of `most_tokens`: see `shapes.part`.
+    `slots` counts those of all shards: a phase of few branches has fewer, as idle ones would cost
+    what busy ones do. `longest` is in tokens, of the longest trunk; `budget` is the largest of a
+    branch. Branches are assumed to be divided evenly over the shards. `attention` is as in
+    `cache.use_kernel`, which may raise. Trunks of all phases have `limits`, and budgets that of
+    `most_tokens`: see `shapes.part`.
     """
     kernel = use_kernel(attention, platform, model.cfg.head_dim)
     shards = num_shards(mesh)
     slots = -(-slots // shards)
     trunks_per_shard = max(-(-num_trunks // shards), 1)
     branches_per_shard = -(-num_branches // shards)
+    slots = min(slots, doubled(branches_per_shard, least=FEW_SLOTS))
     wanted, lanes = window_shape(slots, trunks_per_shard, branches_per_shard)
     columns, width = part(limits, longest), part([most_tokens or budget], budget, least=16)
     chunk = chunk or min(max(width // HOST_POLLS, CHUNKS[0]), CHUNKS[1])
