@@ -30,6 +30,7 @@ def said(svg: ET.Element) -> list[str]:
 def test_a_figure_has_the_numbers_of_its_vine(tmp_path: pathlib.Path):
     episode = sample_episode(3, 2, 0.4, 9)
     svg = figure(tmp_path, sample_episode(3, 0, 0.4, 9), episode, name="s3-1")
+    assert svg[0].text == f"{episode['problem_id']}, s3-1"
     steps, words = episode["steps"], said(svg)
     for step in steps:
         advantage = text.two_decimals(step["advantage"], signed=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from etils import epath
 
 from vinejax.analysis.compare import read
+from vinejax.analysis.compare.problems import SameProblems, same_problems
 from vinejax.analysis.compare.record import comparison_of
 from vinejax.analysis.report import build_report
 from vinejax.analysis.report.build import environment
@@ -27,8 +28,10 @@ def compare_runs(paths: Sequence[str], folder: str | os.PathLike) -> epath.Path:
 
     Raises UserError for what `read_runs` refuses, and if the folder cannot be written.
     """
-    record = comparison_of(read.read_runs(paths))
-    page = render_page(record)
+    runs = read.read_runs(paths)
+    record = comparison_of(runs)
+    folders = [epath.Path(path).resolve() for path in paths]
+    page = render_page(record, same_problems(folders, [run.name for run in runs]))
     target = epath.Path(folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -43,9 +46,9 @@ def compare_runs(paths: Sequence[str], folder: str | os.PathLike) -> epath.Path:
     return target / FILE
 
 
-def render_page(record: JsonObject) -> str:
+def render_page(record: JsonObject, same: SameProblems | None = None) -> str:
     """The page of a comparison as HTML, which loads nothing and runs no script."""
     view = comparison_view(record)
     assert view is not None, "a record of this program is whole"
     template = environment(pathlib.Path(__file__).parent).get_template("compare.html.j2")
-    return template.render(comparison=view)
+    return template.render(comparison=view, same=same)

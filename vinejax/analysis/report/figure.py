@@ -91,7 +91,9 @@ def vine_svg(workdir: str | os.PathLike, name: str) -> str:
     view = vines.vine_view({iteration: [episodes[line]]}, LIMITS)
     assert view is not None, "there is an episode"
     template = environment().get_template("figure.html.j2")
-    return template.render(figure=_figure(view), width=WIDTH, left=STEM[0], right=STEM[1])
+    figure = _figure(view)
+    figure = figure._replace(solution=figure.solution._replace(name=name))  # it was read alone
+    return template.render(figure=figure, width=WIDTH, left=STEM[0], right=STEM[1])
 
 
 def _figure(view: vines.VineView) -> Figure:
