@@ -12,10 +12,10 @@ from etils import epath
 
 from vinejax.errors import ConfigError
 from vinejax.runtime import compile_cache
-from vinejax.runtime.compile_cache import use_compile_cache
+from vinejax.runtime.compile_cache import MIN_SECONDS, use_compile_cache
 
 FOLDER, LEAST = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
-# A program that takes XLA more than `LEAST_S` to compile; then the folder and what was counted.
+# A program; then the folder and what was counted.
 PROGRAM = """
 import json, sys
 import jax, jax.numpy as jnp
@@ -49,9 +49,12 @@ def folder_for(chosen: str, workdir: Path) -> str | None:
 
 
 def in_a_process(chosen: str, home: Path) -> tuple[list, str]:
-    """(folder, programs, loaded, seconds) and the line, of a process whose user has this home."""
-    own = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
-    env = {k: v for k, v in os.environ.items() if k not in (*own, "XDG_CACHE_HOME")}
+    """(folder, programs, loaded, seconds) and the line, of a process whose user has this home.
+
+    Programs are kept however fast they were compiled.
+    """
+    others = ("JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME")
+    env = {k: v for k, v in os.environ.items() if k not in others} | {MIN_SECONDS: "0"}
     command = [sys.executable, "-c", PROGRAM, chosen, str(home / "work")]
     done = subprocess.run(
         command, env=env | {"HOME": str(home)}, capture_output=True, text=True, check=True
