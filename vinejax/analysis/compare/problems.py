@@ -8,8 +8,9 @@ from etils import epath
 from markupsafe import Markup
 
 from vinejax.analysis.report import text
-from vinejax.analysis.report.figure import vine_svg
-from vinejax.analysis.report.read import finite_number, read_episodes
+from vinejax.analysis.report.figure import episode_svg
+from vinejax.analysis.report.read import JsonObject, finite_number, read_episodes
+from vinejax.types import is_correct
 
 MOST_PROBLEMS = 4
 MOST_RUNS = 6
@@ -36,7 +37,15 @@ class SameProblems(NamedTuple):
     problems: list[Shared]
 
 
-Lines = dict[str, list[tuple[int, float]]]  # problem -> (line, reward) of its solutions
+class Solution(NamedTuple):
+    """An episode, with its line in the file of its iteration."""
+
+    line: int
+    reward: float
+    episode: JsonObject
+
+
+Sampled = dict[str, list[Solution]]  # by problem
 
 
 def same_problems(folders: Sequence[epath.Path], names: Sequence[str]) -> SameProblems | None:
@@ -49,19 +58,19 @@ def same_problems(folders: Sequence[epath.Path], names: Sequence[str]) -> SamePr
     found = [_iterations(folder) for folder in folders]
     common = sorted({i for own in found for i in own if sum(i in x for x in found) > 1})
     for iteration in common[: -TRIED - 1 : -1]:
-        sampled = [_lines(folder, iteration) for folder in folders]
-        counts = [problem for lines in sampled for problem in lines]
+        sampled = [_solutions(folder, iteration) for folder in folders]
+        counts = [problem for own in sampled for problem in own]
         shared = sorted({problem for problem in counts if counts.count(problem) > 1})
         if shared:
             shared.sort(key=lambda problem: -_difference(problem, sampled))
-            runs = list(zip(folders, names, sampled, strict=True))
+            runs = list(zip(names, sampled, strict=True))
             chosen = shared[:MOST_PROBLEMS]
             return SameProblems(iteration, [_sides(problem, iteration, runs) for problem in chosen])
     return None
 
 
-def _sides(problem: str, iteration: int, runs: Sequence[tuple[epath.Path, str, Lines]]) -> Shared:
-    sides = [_side(*run, problem, iteration) for run in runs if problem in run[2]]
+def _sides(problem: str, iteration: int, runs: Sequence[tuple[str, Sampled]]) -> Shared:
+    sides = [_side(name, own[problem], iteration) for name, own in runs if problem in own]
     return Shared(text.printable(problem), sides)
 
 
@@ -71,26 +80,26 @@ def _iterations(folder: epath.Path) -> set[int]:
     return {int(file.stem) for file in files if file.stem.isdecimal()}
 
 
-def _lines(folder: epath.Path, iteration: int) -> Lines:
+def _solutions(folder: epath.Path, iteration: int) -> Sampled:
     """The solutions of an iteration by problem; those without a reward are left out."""
-    found: Lines = {}
+    found: Sampled = {}
     for line, episode in enumerate(read_episodes(folder / "episodes" / f"{iteration}.jsonl")):
         reward = finite_number(episode.get("reward"))
         if reward is not None:
-            found.setdefault(str(episode.get("problem_id")), []).append((line, reward))
+            solution = Solution(line, reward, episode)
+            found.setdefault(str(episode.get("problem_id")), []).append(solution)
     return found
 
 
-def _difference(problem: str, sampled: Sequence[Lines]) -> float:
+def _difference(problem: str, sampled: Sequence[Sampled]) -> float:
     """The largest difference of mean rewards between two runs."""
-    means = [
-        statistics.fmean(x for _, x in lines[problem]) for lines in sampled if problem in lines
-    ]
+    drawn = [own[problem] for own in sampled if problem in own]
+    means = [statistics.fmean(solution.reward for solution in own) for own in drawn]
     return max(means) - min(means)
 
 
-def _side(folder: epath.Path, name: str, lines: Lines, problem: str, iteration: int) -> Side:
-    own = lines[problem]
-    right = sum(reward >= 1 for _, reward in own)
-    figure = Markup(vine_svg(folder, f"s{iteration}-{own[0][0]}"))  # its template escapes
+def _side(name: str, own: Sequence[Solution], iteration: int) -> Side:
+    right = sum(is_correct(solution.reward) for solution in own)
+    line, _, episode = own[0]
+    figure = Markup(episode_svg(episode, iteration, f"s{iteration}-{line}"))  # it escapes
     return Side(name, f"{right} of {len(own)} right", figure)

@@ -14,7 +14,7 @@ from etils import epath
 from vinejax.analysis.report import text
 from vinejax.analysis.report import vine as vines
 from vinejax.analysis.report.build import environment
-from vinejax.analysis.report.read import read_episodes
+from vinejax.analysis.report.read import JsonObject, read_episodes
 from vinejax.errors import UserError
 from vinejax.runtime.workdir import write_atomic
 
@@ -88,7 +88,12 @@ def vine_svg(workdir: str | os.PathLike, name: str) -> str:
     if line >= len(episodes):
         count = f"it has {len(episodes)}" if episodes else "there is no such file"
         raise UserError(f"{name}: no line {line} (from 0) in {file}: {count}")
-    view = vines.vine_view({iteration: [episodes[line]]}, LIMITS)
+    return episode_svg(episodes[line], iteration, name)
+
+
+def episode_svg(episode: JsonObject, iteration: int, name: str) -> str:
+    """The figure of `vine_svg` of an episode, which is called `name`."""
+    view = vines.vine_view({iteration: [episode]}, LIMITS)
     assert view is not None, "there is an episode"
     template = environment().get_template("figure.html.j2")
     figure = _figure(view)
