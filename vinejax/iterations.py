@@ -302,12 +302,13 @@ def _reference_scores(it: Iteration, pairs: list[Pair]) -> list[np.ndarray]:
     """
     cfg, session, found = it.cfg, it.session, []
     reference = session.load_reference()
-    passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)._replace(shared=False)
-    for start in range(0, len(pairs), cfg.ppo.minibatch):
-        part = pairs[start : start + cfg.ppo.minibatch]
-        batch = collate_pairs(part, cfg.ppo.minibatch, longest_pair(pairs))
+    size, longest = cfg.ppo.minibatch, longest_pair(pairs)
+    passes = passes_for(cfg, size, session.mesh)._replace(shared=False)
+    for start in range(0, len(pairs), size):
+        chosen = pairs[start : start + size]
+        batch = collate_pairs(chosen, size, longest)
         scores = scores_of(session.model, reference, batch, cfg.sample.temperature, passes)
-        found += list(scores[: len(part)])
+        found += list(scores[: len(chosen)])
     return found
 
 

@@ -30,10 +30,10 @@ from jaxtyping import Array, Float
 from vinejax.analysis.bootstrap import percentile_interval, resampled
 from vinejax.bench.intervals import Measure
 from vinejax.learner.batch import strided
-from vinejax.learner.packing import Passes, pack_rows
+from vinejax.learner.packing import Passes, packing_for
 from vinejax.learner.score import token_logprobs
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.sharding import num_shards, replicate
+from vinejax.model.sharding import replicate
 from vinejax.types import Batch
 
 DRAWS = 1000  # of the bootstrap
@@ -78,8 +78,7 @@ def policy_gradients(
     """
     scaled = advantages / np.float32(solutions)
     if passes.packed:
-        shards = 1 if model.mesh is None else num_shards(model.mesh)
-        packing = pack_rows(batch.segment_ids, passes.rows, shards)
+        packing = packing_for(batch, passes._replace(shared=False), model.mesh)
         batch, scaled = packing.pack(batch), np.stack([packing.move(one) for one in scaled])
     parts = (
         _gradients(model, params, rows, credit.swapaxes(0, 1), temperature)
