@@ -23,13 +23,18 @@ def copy_bandwidth(num_bytes: int, repeats: int = 5) -> float:
     """Bytes read and written a second by a copy of `num_bytes`, the median of `repeats`."""
     x = jnp.zeros(num_bytes // 4, jnp.int32)
     copy = jax.jit(lambda x: x + 1)  # a plain copy could be left out by the compiler
-    copy(x).block_until_ready()
+    return 2 * x.nbytes / median_seconds(copy, x, repeats)
+
+
+def median_seconds(program: Callable[[jax.Array], jax.Array], x: jax.Array, repeats: int) -> float:
+    """Median seconds of `repeats` calls, after one that compiles."""
+    program(x).block_until_ready()
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
-        copy(x).block_until_ready()
+        program(x).block_until_ready()
         seconds.append(time.perf_counter() - start)
-    return 2 * x.nbytes / statistics.median(seconds)
+    return statistics.median(seconds)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from packed_rows import LENGTHS, num_tokens
+from bandwidth import median_seconds
+from packed_rows import LENGTHS, episode, num_tokens
 from workload import NotInstalled
 
 import vinejax
@@ -31,7 +32,7 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.plan.child import memory_stats
 from vinejax.settings import OptimizerConfig
 from vinejax.tasks.arithmetic import Arithmetic
-from vinejax.types import Batch, Episode
+from vinejax.types import Batch
 
 TEMPERATURE, KL_COEF, CLIP = 0.6, 1e-4, (0.2, 0.2)
 SETTINGS = OptimizerConfig(warmup_fraction=0.0)
@@ -75,10 +76,8 @@ class Work:
 def make_work(model: Decoder, lengths: np.ndarray, microbatch: int) -> Work:
     """Random weights, and random tokens of these lengths [N, 2] of prompt and response."""
     rng, vocab = np.random.default_rng(1), model.cfg.vocab_size
-    plain: dict[str, Any] = {"text": "", "finished": True, "reward": 0.0, "step_ends": []}
     episodes = [
-        Episode("", *(rng.integers(3, vocab, n).tolist() for n in pair), logprobs=[], **plain)
-        for pair in lengths.tolist()
+        episode(*(rng.integers(3, vocab, n).tolist() for n in pair)) for pair in lengths.tolist()
     ]
     batch = collate(episodes, len(episodes))
     noise = rng.normal(scale=0.1, size=(2, *batch.mask.shape)).astype(np.float32)
@@ -173,14 +172,7 @@ def pytorch(work: Work, device: str) -> tuple[Step, dict[str, float]]:
 def matrix_peak(repeats: int = 5) -> float:
     """FLOP/s of the product of two large float32 matrices, the median."""
     x = jnp.ones((SIDE, SIDE), jnp.float32)
-    product = jax.jit(lambda x: x @ x)
-    product(x).block_until_ready()
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        product(x).block_until_ready()
-        seconds.append(time.perf_counter() - start)
-    return 2 * SIDE**3 / statistics.median(seconds)
+    return 2 * SIDE**3 / median_seconds(jax.jit(lambda x: x @ x), x, repeats)
 
 
 def check_alike(name: str, found: Reported, expected: Reported) -> None:

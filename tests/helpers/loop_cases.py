@@ -25,7 +25,7 @@ from vinejax.runtime.compiles import num_compiles
 from vinejax.settings import Config, DataConfig
 from vinejax.tasks import arithmetic
 from vinejax.tasks.base import Split
-from vinejax.types import Episode, Problem
+from vinejax.types import Batch, Episode, Problem
 
 SIZES: dict[Split, int] = {"train": 12, "validation": 4, "test": 6}
 VOCAB, BOS, EOS = 20, 0, 1  # of the arithmetic tokenizer
@@ -182,6 +182,16 @@ def random_episodes(lengths: list[tuple[int, int]], seed: int = 0) -> list[Episo
         episode([BOS, *rng.integers(3, VOCAB, p - 1).tolist()], rng.integers(3, VOCAB, r).tolist())
         for p, r in lengths
     ]
+
+
+def with_arrays_of_chance(batch: Batch, rng: np.random.Generator, weighted: bool) -> Batch:
+    """With normal advantages and log-probabilities and, if `weighted`, a weight per row."""
+    shape = batch.tokens.shape
+    old, ref = (rng.normal(-3, 0.2, shape).astype(np.float32) for _ in range(2))
+    weights = np.repeat(rng.uniform(0.5, 2, shape[0]), shape[1]).reshape(shape).astype(np.float32)
+    advantages = rng.normal(size=shape).astype(np.float32)
+    batch = batch._replace(advantages=advantages, old_logprobs=old, ref_logprobs=ref)
+    return batch._replace(weights=weights) if weighted else batch
 
 
 # What sums in another order may change, over the norm of a gradient. Other versions of XLA order

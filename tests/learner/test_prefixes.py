@@ -64,12 +64,7 @@ def minibatch(weighted: bool = False) -> Batch:
     batch.mask[5] = False
     batch.mask[6, :8] = False
     batch.mask[3, ::3] = False
-    shape = batch.tokens.shape
-    old, ref = (rng.normal(-3, 0.2, shape).astype(np.float32) for _ in range(2))
-    weights = np.repeat(rng.uniform(0.5, 2, shape[0]), shape[1]).reshape(shape).astype(np.float32)
-    advantages = rng.normal(size=shape).astype(np.float32)
-    batch = batch._replace(advantages=advantages, old_logprobs=old, ref_logprobs=ref)
-    return batch._replace(weights=weights) if weighted else batch
+    return cases.with_arrays_of_chance(batch, rng, weighted)
 
 
 # --- places
