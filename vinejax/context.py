@@ -1,6 +1,5 @@
 """The parts that all kinds of iterations share: sampling, counting and recording."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +37,7 @@ class Iteration:
         self.metrics: dict[str, Any] = {}
         self.is_fruitless = False  # updates were tried, and none was made
         self.batch: Any = None  # of the updates, for inspection if none was made
-        self._engine_before = dataclasses.replace(session.sampler.stats)
+        self._engine_before = session.sampler.stats.mark()
         self._graded_before = session.graded.stats
         self._compiles_before = compiles()
 

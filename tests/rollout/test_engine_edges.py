@@ -1,6 +1,5 @@
 """How branches end, what their text is, what is refused and what is counted."""
 
-import dataclasses
 import itertools
 import json
 import math
@@ -275,7 +274,9 @@ def test_weights_that_have_diverged_are_an_error_that_names_the_trunk(tiny):
 def test_counts(tiny, grown):
     engine = tiny_engine(tiny, stop=("1",))
     engine.grow(tiny.params, TRUNKS, BRANCHES, 16)
-    stats = dataclasses.replace(engine.stats)
+    taken = engine.stats.cache_bytes
+    stats = engine.stats.mark()
+    assert stats.cache_bytes == taken > 0 == engine.stats.cache_bytes
     # Each trunk once, up to its last branch: positions 3 and 4 of branches on trunks 0 and 1.
     assert stats.prefill_tokens == 3 + 4
     sampled = sum(
@@ -290,6 +291,7 @@ def test_counts(tiny, grown):
     since = engine.stats.minus(stats)
     assert (since.prefill_tokens, since.decoded_tokens, since.decode_steps) == (1, 1, 1)
     assert since.slot_utilisation == 0.25
+    assert 0 < since.cache_bytes < taken, "a phase of one branch takes less"
 
 
 def test_a_trunk_of_several_rows_is_prefilled_once(tiny):

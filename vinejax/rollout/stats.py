@@ -19,7 +19,7 @@ class EngineStats:
     prefill_s: float = 0.0  # of the first trunks; later ones are loaded while others decode
     wait_s: float = 0.0  # the host waits for the devices
     host_s: float = 0.0  # reading traces and texts, and the use of branches by the caller
-    cache_bytes: int = 0  # the most that window and ring ever took on one device
+    cache_bytes: int = 0  # the most that window and ring took on one device since the last `mark`
 
     @property
     def slot_utilisation(self) -> float:
@@ -38,8 +38,14 @@ class EngineStats:
             is_most = field.name == "cache_bytes"
             setattr(self, field.name, max(own, other) if is_most else own + other)
 
+    def mark(self) -> "EngineStats":
+        """A copy for `minus`; `cache_bytes` begins anew, so earlier work does not count."""
+        earlier = dataclasses.replace(self)
+        self.cache_bytes = 0
+        return earlier
+
     def minus(self, earlier: "EngineStats") -> "EngineStats":
-        """Counts since `earlier`, a copy made with dataclasses.replace."""
+        """Counts since `earlier`, a copy made with `mark` or dataclasses.replace."""
         now, then = dataclasses.asdict(self), dataclasses.asdict(earlier)
         since = {name: count - then[name] for name, count in now.items()}
         return EngineStats(**since | {"cache_bytes": self.cache_bytes})
