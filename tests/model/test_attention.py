@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,61 @@ def segments(kind: str) -> jax.Array:
         return jnp.asarray([at < 300, at < 77], jnp.int32)
     packed = [1 + (at > 30) + (at > 290), 1 + (at > 128)]
     return jnp.asarray(np.where(at < 340, packed, 0), jnp.int32)
+
+
+# --- plain products, against one head at a time
+
+
+def by_head(
+    q: jax.Array, k: jax.Array, v: jax.Array, visible: jax.Array, rule: AttentionRule
+) -> jax.Array:
+    """All scores of one head of one row at a time, in one matrix [T, T]."""
+    B, _, N, _ = q.shape
+    group = N // k.shape[2]
+
+    def mixed(b: int, n: int) -> jax.Array:
+        scores = rule.scores(q[b, :, n] @ k[b, :, n // group].T)
+        weights = jax.nn.softmax(jnp.where(visible[b], scores, -jnp.inf), axis=-1)
+        return weights @ v[b, :, n // group]
+
+    return jnp.stack([jnp.stack([mixed(b, n) for n in range(N)], 1) for b in range(B)])
+
+
+@pytest.mark.parametrize("length", [1, 4, 5, 22, 40])
+@pytest.mark.parametrize("packed", [False, True])
+def test_blocks_of_queries_are_all_queries_at_once(
+    length: int, packed: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Values and gradients: lengths below, of and above a block, and of the most blocks."""
+    monkeypatch.setattr(attention, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(attention, "MOST_BLOCKS", 6)
+    rule = AttentionRule(0.3, 2.0, 9)
+    visible = jnp.broadcast_to(causal_mask(length, rule.window), (2, length, length))
+    if packed:
+        segment = jnp.arange(length) // 7
+        visible &= segment[:, None] == segment
+    q, towards = (draw(2, length, 4, 6, seed=i) for i in range(2))
+    k, v = (draw(2, length, 2, 6, seed=i) for i in range(2, 4))
+
+    def both(attend: Any) -> Any:
+        mixed, back = jax.vjp(lambda q, k, v: attend(q, k, v, visible, rule), q, k, v)
+        return mixed, *back(towards)
+
+    found, expected = (jax.jit(both, static_argnums=0)(f) for f in (self_attention, by_head))
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+def test_no_scores_above_the_diagonal_are_computed():
+    """Of 8 blocks of queries: 9/16 of all pairs, and never all at once."""
+    length, size = 2048, 256
+    q, k = (jax.ShapeDtypeStruct((1, length, n, 8), jnp.float32) for n in (2, 1))
+    visible = jax.ShapeDtypeStruct((1, length, length), jnp.bool_)
+    jaxpr = jax.make_jaxpr(functools.partial(self_attention, rule=AttentionRule(1.0)))
+    text = str(jaxpr(q, k, k, visible))
+    assert f"f32[1,1,{2 * size},{length}]" in text and f"f32[1,1,{2 * length}," not in text
+    shapes = {int(n) for n in re.findall(rf"f32\[1,1,{2 * size},(\d+)\]", text)}
+    assert {n for n in shapes if n > 8} == set(range(size, length + 1, size))
 
 
 # --- splash, in the interpreter, against plain products

@@ -25,11 +25,13 @@ SAVED = "attention"  # checkpoint name of the arrays that a kernel saves for its
 LANES = 128  # in a TPU's vector: lengths and head widths for splash are multiples of it
 BLOCK = 512  # the most queries, and keys, in one step of splash; a step divides the length
 CUDNN_HEAD = 128  # the widest head that cuDNN's kernel takes on every card, in multiples of 8
+QUERY_BLOCK = 128  # the fewest queries of a block of 'xla'
+MOST_BLOCKS = 8  # of 'xla' in a sequence: more save little, and each is compiled
 KERNELS = {"tpu": "splash", "gpu": "cudnn"}  # per platform
 
 Queries = Float[Array, "B T N H"]
 Keys = Float[Array, "B T K H"]  # values have this shape too
-Mask = Bool[Array, "B T S"]  # True where query t sees position s; here S = T
+Mask = Bool[Array, "B T S"]  # True where query t sees position s; S = T but for blocks
 SegmentIds = Int[Array, "B T"]  # the sequence of a packed row that each position belongs to
 Seen = SegmentIds | Mask  # what positions see: segment ids for 'splash', else a mask
 
@@ -89,13 +91,42 @@ def in_window(positions: Int[Array, "*B T"], window: ArrayLike) -> Bool[Array, "
 
 
 def self_attention(q: Queries, k: Keys, v: Keys, visible: Mask, rule: AttentionRule) -> Queries:
-    """Grouped-query attention by plain matrix products; scores and softmax in float32."""
+    """Grouped-query attention by plain matrix products; scores and softmax in float32.
+
+    `visible` shows no query a later position, so the scores of a block of queries end where the
+    block does: a little more than half of T x T.
+    """
+    T = q.shape[1]
+    size = max(QUERY_BLOCK, -(-T // MOST_BLOCKS))
+
+    def block(start: int) -> Queries:
+        end = min(start + size, T)
+        seen = visible[:, start:end, :end]
+        return _attend_to_all(q[:, start:end], k[:, :end], v[:, :end], seen, rule)
+
+    return jnp.concatenate([block(start) for start in range(0, T, size)], axis=1)
+
+
+def _attend_to_all(
+    q: Queries,
+    k: Float[Array, "B S K H"],
+    v: Float[Array, "B S K H"],
+    visible: Mask,
+    rule: AttentionRule,
+) -> Queries:
+    """The same for a block of queries, with the scores of all pairs."""
     B, T, N, H = q.shape
-    grouped = q.reshape(B, T, k.shape[2], -1, H)
-    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, k, preferred_element_type=jnp.float32)
-    scores = jnp.where(visible[:, None, None], rule.scores(scores), -jnp.inf)
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    return jnp.einsum("bkgts,bskh->btkgh", weights, v).reshape(B, T, N, H)
+    K = k.shape[2]
+    # All queries of a KV head are the rows of one matrix, with B and K in front: in other orders
+    # XLA's products on CPU copy their operands, and take up to twice as long.
+    rows = q.reshape(B, T, K, -1, H).transpose(0, 2, 3, 1, 4).reshape(B, K, -1, H)
+    k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
+    scores = jnp.einsum("bkqh,bksh->bkqs", rows, k, preferred_element_type=jnp.float32)
+    scores = rule.scores(scores).reshape(B, K, -1, *visible.shape[1:])
+    weights = jax.nn.softmax(jnp.where(visible[:, None, None], scores, -jnp.inf), axis=-1)
+    weights = weights.reshape(B, K, rows.shape[2], -1).astype(v.dtype)
+    mixed = jnp.einsum("bkqs,bksh->bkqh", weights, v).reshape(B, K, -1, T, H)
+    return mixed.transpose(0, 3, 1, 2, 4).reshape(B, T, N, H)
 
 
 def splash_attention(
