@@ -48,17 +48,26 @@ class Group(NamedTuple):
         return [iteration * self.seconds for iteration in run["curve"]["iteration"]]
 
     def total(self, axis: str) -> float | None:
-        """The end of the run that ends first on this axis."""
+        """The end of the median run on this axis.
+
+        Not of the first to end: a run that loses the format writes next to nothing, and would cut
+        all others short.
+        """
         ends = [positions[-1] for run in self.runs if (positions := self.positions(run, axis))]
-        return min(ends) if ends else None
+        return statistics.median(ends) if ends else None
 
     def accuracies_at(self, axis: str, at: float) -> list[float]:
-        """Validation accuracy of every run there, linear between two evaluations."""
+        """Validation accuracy of every run there, linear between two evaluations.
+
+        A run that has ended before keeps its last.
+        """
         accuracies = []
         for run in self.runs:
             positions = self.positions(run, axis)
             assert positions is not None
-            accuracies.append(accuracy_at(positions, run["curve"]["accuracy"], at))
+            accuracies.append(
+                accuracy_at(positions, run["curve"]["accuracy"], min(at, positions[-1]))
+            )
         return accuracies
 
 
@@ -136,7 +145,7 @@ def at_the_end(own: Group, other: Group) -> Versus:
 
 
 def at_equal(own: Group, other: Group, axis: str) -> Versus | None:
-    """Validation accuracies where the run that ends first, of either group, ends on `axis`.
+    """Validation accuracies where the median run of the shorter group ends on `axis`.
 
     None if the seconds of one of them are not measured.
     """

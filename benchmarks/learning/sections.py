@@ -176,10 +176,11 @@ def equal_cost(found: Outcomes, axis: str, unit: str) -> list[str]:
     """A table per task at equal tokens or seconds, variant by variant against both baselines."""
     lines = [f"## At equal {unit}", ""]
     lines += [
-        "Validation accuracy where the first run of the two groups ends, linear between two",
-        "evaluations. A baseline is the shortest of its variants whose runs last as long, or else",
-        "the longest. A run that is cut short there has a learning rate that has not decayed yet;",
-        "each column of accuracies says what share of the runs was done.",
+        "Validation accuracy where the median run of one of the two groups ends, linear between",
+        "two evaluations; a run that has ended before keeps its last. A baseline is the shortest",
+        "of its variants whose runs last as long, or else the longest. A run that is cut short has",
+        "a learning rate that has not decayed yet: each column of accuracies says what share of",
+        "the median run was done.",
         "",
     ]
     header = ["variant"]
