@@ -2,7 +2,7 @@
 
     python benchmarks/rollout.py [--model=1m|10m] [--vocab=512|32k] [--contenders=ours,host,...]
     python benchmarks/rollout.py --scaling     # time and memory at K and at 2 K
-    python benchmarks/rollout.py --items       # slot utilisation where lengths are not known
+    python benchmarks/rollout.py --items       # utilisation at unknown lengths, and the drain
     python benchmarks/rollout.py --device --model=rho1b --vocab=32k --slots=256    # on a GPU
 
 On a CPU ours has a virtual device a core (`--devices`), as its mesh would have on an accelerator;
@@ -15,6 +15,7 @@ clock's: they hardly change when others use the machine.
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import statistics
@@ -38,6 +39,8 @@ from workload import (
     Workload,
     make_workload,
 )
+
+from vinejax.rollout import drain
 
 
 def prepare(work: Workload, names: list[str]) -> tuple[dict[str, Callable[[], Run]], list[str]]:
@@ -143,18 +146,34 @@ def ends_at_random(work: Workload, cap: int) -> Workload:
     return dataclasses.replace(work, model=model, params=params, budgets=budgets)
 
 
+def without_drain(run: Callable[[], Run]) -> Run:
+    """A run of ours whose last branches stay in the phase's slots."""
+    fewest, drain.FEWEST = drain.FEWEST, sys.maxsize
+    try:
+        return run()
+    finally:
+        drain.FEWEST = fewest
+
+
 def items_a_slot(
-    make: Callable[[int], Workload], lengths: Lengths, slots: int, counts: list[int]
+    make: Callable[[int], Workload], lengths: Lengths, slots: int, counts: list[int], repeats: int
 ) -> list[str]:
-    """Slot utilisation of ours where only sampling tells a branch's length."""
-    head = "items a slot | K | mean length | decode steps | utilisation"
-    lines = [f"| {head} |", "|---|---|---|---|---|"]
+    """Ours where only sampling tells a branch's length, with a drain and without, by turns."""
+    head = "items a slot | K | mean length | drain | decode steps | utilisation | time | CPU time"
+    lines = [f"| {head} |", "|---|---|---|---|---|---|---|---|"]
     for count in counts:
         k = max(1, round(count * slots / (lengths.trajectories * STATES)))
-        made = CONTENDERS["ours"](ends_at_random(make(k), lengths.cap))()
-        mean = statistics.mean(map(len, made.tokens))
-        used = made.slot_utilisation
-        lines.append(f"| {count} | {k} | {mean:.1f} | {made.decode_steps:,} | {used:.3f} |")
+        run = CONTENDERS["ours"](ends_at_random(make(k), lengths.cap))
+        ready = {"yes": run, "no": functools.partial(without_drain, run)}
+        rounds = timed_rounds(ready, repeats)
+        assert_alike("without a drain", rounds.first["no"], rounds.first["yes"])
+        for name, made in rounds.first.items():
+            mean = statistics.mean(map(len, made.tokens))
+            times = [slower(of, name, "yes") for of in (rounds.seconds, rounds.cpu_seconds)]
+            lines.append(
+                f"| {count} | {k} | {mean:.1f} | {name} | {made.decode_steps:,} | "
+                f"{made.slot_utilisation:.3f} | {times[0]:.2f} | {times[1]:.2f} |"
+            )
     return lines
 
 
@@ -208,7 +227,7 @@ def main(arguments: list[str]) -> None:
     if args.scaling:
         lines = scaling(make, args.k, args.repeats)
     elif args.items:
-        lines = items_a_slot(make, lengths, args.slots, [8, 16, 32])
+        lines = items_a_slot(make, lengths, args.slots, [8, 16, 32], args.repeats)
     elif args.device:
         lines = measure_device(work, args.repeats, args.copy_mib * 2**20)
     else:

@@ -15,6 +15,7 @@ from vinejax.settings import MeshConfig, SampleConfig
 from vinejax.model.sharding import AXES, make_mesh, param_shardings
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.rollout.branches import Branch
+from vinejax.rollout import phase, drain
 from vinejax.rollout.engine import Engine
 from vinejax.tasks.arithmetic import Arithmetic
 
@@ -95,6 +96,11 @@ with tempfile.TemporaryDirectory() as folder:
     model, params, _ = model_oracles.random_model()
     vinejax.save_pretrained(folder, model, params, tokenizer)
     check_given_meshes(folder)
+drain.FEWEST, moved = 4, []
+phase.to_drain = lambda *args: moved.append(args) or drain.to_drain(*args)
+for sizes in ((2, 2, 1), (1, 2, 2)):  # 4 slots of a shard, then 1; 8, then 2
+    check("in the drain", sizes)
+assert len(moved) == 2
 print("done")
 """
 

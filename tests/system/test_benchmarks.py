@@ -124,11 +124,13 @@ def test_scaling_and_items_print_tables(rollout, capsys: pytest.CaptureFixture[s
 
     rollout.main([*SMALL, "--items"])
     rows = re.findall(
-        r"^\| (\d+) \| (\d+) \| ([\d.]+) \| [\d,]+ \| (0\.\d+) \|$",
+        r"^\| (\d+) \| (\d+) \| ([\d.]+) \| (yes|no) \| [\d,]+ \| (0\.\d+) \| \d\.\d\d \| ",
         capsys.readouterr().out,
         re.MULTILINE,
     )
-    assert [(n, k) for n, k, _, _ in rows] == [("8", "4"), ("16", "8"), ("32", "16")]
+    counts = [("8", "4"), ("16", "8"), ("32", "16")]
+    found = [(n, k, drain) for n, k, _, drain, _ in rows]
+    assert found == [(*count, drain) for count in counts for drain in ("yes", "no")]
     # Ends with probability 1/4 a token, cut at 16: (1 - 0.75^16) * 4 on average, 256 branches.
     assert float(rows[-1][2]) == pytest.approx(3.96, abs=0.7)
 

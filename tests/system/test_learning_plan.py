@@ -275,9 +275,7 @@ def test_the_page_has_the_known_numbers(measured):
 def test_a_run_that_writes_little_cuts_no_other_short(learning):
     """Of three runs the one that lost the format ends after 50 tokens: the median's end counts."""
     ends = {1: (1000, 0.9), 2: (50, 0.0), 3: (1200, 0.8)}
-    runs = [
-        {"curve": {"tokens": [0, end], "accuracy": [0.3, last]}} for end, last in ends.values()
-    ]
+    runs = [{"curve": {"tokens": [0, end], "accuracy": [0.3, last]}} for end, last in ends.values()]
     group = learning.outcomes.Group("comparison", "t", "c", "v", tuple(runs), None)
     assert group.total("tokens") == 1000
     assert group.accuracies_at("tokens", 600) == pytest.approx([0.66, 0.0, 0.55])

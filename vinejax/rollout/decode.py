@@ -49,6 +49,7 @@ class DecodeConfig:
     sampling: SampleConfig  # only temperature, top-p and top-k are used
     eos_ids: tuple[int, ...]
     sizes: Sizes
+    least: int = 0  # slots of a shard: with no more busy ones, and no item to come, a chunk ends
 
 
 class Queue(NamedTuple):
@@ -118,7 +119,9 @@ def decode_chunk(
         def work_left(state: Progress) -> Bool[Array, ""]:
             n, slots, rows, _ = state
             limit = jnp.where(inputs.trunks_wait, (chunk + 1) // 2, chunk)
-            return (n < limit) & (jnp.any(slots.item >= 0) | jnp.any(rows.next < rows.end))
+            least = jnp.where(inputs.trunks_wait, 0, config.least)
+            is_busy = jnp.sum(slots.item >= 0) > least
+            return (n < limit) & (is_busy | jnp.any(rows.next < rows.end))
 
         def body(state: Progress) -> Progress:
             n, slots, rows, steps = state
@@ -128,8 +131,7 @@ def decode_chunk(
             return n + 1, slots, rows, steps
 
         _, slots, rows, steps = lax.while_loop(work_left, body, (jnp.int32(0), slots, rows, steps))
-        left = rows.end - rows.next + _on_row(slots, rows).sum(axis=0)
-        return slots, rows, steps, left
+        return slots, rows, steps, items_left(slots, rows)
 
     ring = config.sizes.ring
     slot_specs = jax.tree.map(lambda _: SHARDS, slots)
@@ -147,6 +149,11 @@ def _on_row(slots: Slots, rows: Rows) -> Int[Array, "B W"]:
     """1 where a busy slot reads a row, 0 elsewhere."""
     is_there = slots.row[:, None] == jnp.arange(rows.next.shape[0])
     return (is_there & (slots.item >= 0)[:, None]).astype(jnp.int32)
+
+
+def items_left(slots: Slots, rows: Rows) -> Int[Array, " W"]:
+    """The items of each row that have not ended, in slots or waiting for one."""
+    return rows.end - rows.next + _on_row(slots, rows).sum(axis=0)
 
 
 def _offers(

@@ -37,6 +37,7 @@ from vinejax.rollout.branches import (
 )
 from vinejax.rollout.cache import use_kernel
 from vinejax.rollout.decode import LENGTH, DecodeConfig
+from vinejax.rollout.drain import drain_sizes
 from vinejax.rollout.finish import Reader
 from vinejax.rollout.phase import Drawn, Phase, Programs, make_queue
 from vinejax.rollout.stats import EngineStats
@@ -188,12 +189,14 @@ class Engine:
 
     def _phase(self, params: Params, work: Work, scored: bool) -> Phase:
         """A phase for this work: its caches are allocated, but nothing is computed yet."""
-        loads, sizes = self._assign(work, scored, self._memory(params))
+        memory = self._memory(params)
+        loads, sizes = self._assign(work, scored, memory)
         distributed.barrier("grow", (work, sizes))
         table, stops = self._automaton
         match = first_states(table, work)
         programs = Programs(
             config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
+            drain=drain_sizes(self.model, self.mesh, platform_of(self.mesh), memory, sizes),
             temperature=self.sample_config.temperature if scored else None,
             weights=self._decoding(params),
             queue=make_queue(self.mesh, work, match, loads, sizes.queue),

@@ -4,6 +4,7 @@ While the devices decode a chunk, the host reads the trace of the chunk before i
 branches that have ended, and moves waiting loads into rows that have become free.
 """
 
+import dataclasses
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,9 +17,10 @@ from jax.sharding import Mesh
 from vinejax.errors import DivergedError
 from vinejax.rollout import decode
 from vinejax.rollout.arrays import empty_caches, put_on_shards
-from vinejax.rollout.assign import Load
+from vinejax.rollout.assign import Load, Sizes
 from vinejax.rollout.branches import Work
 from vinejax.rollout.decode import GOING, NOT_FINITE, DecodeConfig, Trace
+from vinejax.rollout.drain import State, to_drain
 from vinejax.rollout.split import Weights
 from vinejax.rollout.stats import EngineStats
 from vinejax.rollout.trace import EndedBranch, HostSteps, Traces
@@ -33,6 +35,7 @@ class Programs(NamedTuple):
     """Arguments of the compiled programs that a phase does not change."""
 
     config: DecodeConfig
+    drain: Sizes | None  # of the last branches: see `drain.py`
     temperature: float | None  # of the trunks' log-probabilities; None: without these
     weights: Weights
     queue: decode.Queue
@@ -57,6 +60,14 @@ class _Entry(NamedTuple):
 
 
 Entries = list[list[_Entry]]  # of each shard
+
+
+class _Started(NamedTuple):
+    """A chunk of decode steps that devices compute."""
+
+    number: int
+    moved: jax.Array | None  # each slot's number in its shard before this chunk, if that changed
+    trace: Trace
 
 
 def make_queue(
@@ -89,6 +100,10 @@ class Phase:
         config = programs.config
         self._programs, self._work, self._stats = programs, work, stats
         self._model, self._mesh, self._sizes = config.model, config.mesh, config.sizes
+        self._drain = programs.drain  # until the phase is in it
+        # On several shards none stops for its drain while others have not come to theirs.
+        least = programs.drain.slots if programs.drain and len(loads) == 1 else 0
+        self._config = dataclasses.replace(config, least=least)
         caches = empty_caches(self._model, self._mesh, self._sizes)
         self._window, self._rows, self._slots = caches
         self._waiting = [deque(loads_of_shard) for loads_of_shard in loads]
@@ -117,11 +132,11 @@ class Phase:
         previous = None
         while self._not_ended.any() or any(self._waiting):
             watch.look()
-            trace = self._decode()
+            started = self._decode()
             if previous is not None:
-                yield from self._collect(*previous)
+                yield from self._collect(previous)
                 self._load()
-            previous = trace
+            previous = started
 
     def trunk_logprobs(self) -> dict[int, np.ndarray]:
         """f32[length] per trunk that was computed, if the programs have a temperature.
@@ -236,29 +251,47 @@ class Phase:
 
     # --- decoding ---
 
-    def _decode(self) -> tuple[int, Trace]:
-        """Starts the next chunk; returns its number and its trace, which is still to come."""
+    def _decode(self) -> _Started:
+        """Starts the next chunk."""
+        moved = self._move_to_drain()
         # A NumPy value counts as the same on every host; a jax array is this host's own.
         trunks_wait = np.array(any(self._waiting))
-        config, _, weights, queue, stops = self._programs
-        inputs = decode.Inputs(weights, self._window, queue, stops, trunks_wait)
-        slots, rows = self._slots, self._rows
-        self._slots, self._rows, trace = decode.decode_chunk(config, inputs, slots, rows)
+        programs, slots, rows = self._programs, self._slots, self._rows
+        inputs = decode.Inputs(
+            programs.weights, self._window, programs.queue, programs.stops, trunks_wait
+        )
+        self._slots, self._rows, trace = decode.decode_chunk(self._config, inputs, slots, rows)
         self._num_chunks += 1
-        return self._num_chunks - 1, trace
+        return _Started(self._num_chunks - 1, moved, trace)
 
-    def _collect(self, chunk: int, trace: Trace) -> Iterator[Drawn]:
+    def _move_to_drain(self) -> jax.Array | None:
+        """If so few branches are left that the drain's slots hold them, moves them there."""
+        drain = self._drain
+        if drain is None or any(self._waiting) or self._not_ended.max() > drain.slots:
+            return None
+        state = State(self._window, self._rows, self._slots)
+        state, moved = to_drain(self._mesh, self._sizes, drain, state)
+        self._window, self._rows, self._slots = state
+        self._config = dataclasses.replace(self._config, sizes=drain, least=0)
+        self._drain = None
+        return moved
+
+    def _collect(self, started: _Started) -> Iterator[Drawn]:
         """Reads a chunk's trace; yields the branches that ended in it."""
         start = time.perf_counter()
-        steps, left = jax.tree.map(np.asarray, jax.device_get(trace))
+        moved, (steps, left) = jax.tree.map(np.asarray, jax.device_get(started[1:]))
         waited = time.perf_counter()
         self._stats.wait_s += waited - start
-        # A chunk that was under way when a row was loaded knows nothing of the load.
-        is_current = self._served_from <= chunk
-        self._left = np.where(is_current, left.reshape(self._left.shape), self._left)
-        slots = self._sizes.slots
+        shards = len(self._order)
+        if moved is not None:
+            self._traces.keep((moved + np.arange(shards)[:, None] * self._sizes.slots).ravel())
+        if any(self._waiting):
+            # A chunk that was under way when a row was loaded knows nothing of the load.
+            is_current = self._served_from <= started.number
+            self._left = np.where(is_current, left.reshape(self._left.shape), self._left)
+        slots = steps.item.shape[1] // shards
         taken = []
-        for shard in range(len(self._order)):
+        for shard in range(shards):
             columns = slice(shard * slots, (shard + 1) * slots)
             busy, ended = steps.item[:, columns] >= 0, steps.ended[:, columns] != GOING
             taken.append(self._count(shard, busy, ended))

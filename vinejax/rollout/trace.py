@@ -89,6 +89,16 @@ class Traces:
             yield EndedBranch(slot, i, *pair, outcome)
         self._go_on(begins, np.where(ended == GOING, item, -1), taken)
 
+    def keep(self, slots: np.ndarray) -> None:
+        """From the next chunk on, slot i is what slot `slots[i]` was; the others are idle."""
+        self._item, self._chunk, self._step = (
+            x[slots] for x in (self._item, self._chunk, self._step)
+        )
+        self._chunks = {
+            number: _Chunk(*(x[..., slots] for x in chunk))
+            for number, chunk in self._chunks.items()
+        }
+
     def _between(
         self, slot: int, first: int, begin: int, end: int
     ) -> tuple[list[int], list[float]]:

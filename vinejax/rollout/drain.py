@@ -1,0 +1,119 @@
+"""The drain of a phase: its last branches go on in fewer slots and rows.
+
+A decode step costs the same with idle slots as with busy ones, and the last branches of a phase
+end one by one. When as few are left as a quarter of the slots, they and the rows that they read are
+moved together, and a smaller program decodes the rest. Their ids stay the same: a draw belongs to
+its place in the sequence, not to a slot.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as Spec
+from jaxtyping import Array, Bool, Int
+
+from vinejax.model.decoder import Decoder
+from vinejax.model.sharding import ROWS, AnyMesh, on_shards
+from vinejax.rollout import split
+from vinejax.rollout.arrays import cache_bytes
+from vinejax.rollout.assign import Sizes
+from vinejax.rollout.cache import WINDOW, CacheLayout, ring_layout
+from vinejax.rollout.decode import Blocks, Slots, items_left
+from vinejax.rollout.split import SHARDS
+from vinejax.rollout.window import Rows, Window
+
+SHARE = 4  # slots of a phase / slots of its drain
+FEWEST = 96  # slots of a phase with a drain: with fewer it saves less than its program costs
+
+
+class State(NamedTuple):
+    """The arrays that decoding changes, and the window that it reads."""
+
+    window: Window
+    rows: Rows
+    slots: Slots
+
+
+def drain_sizes(
+    model: Decoder, mesh: AnyMesh, platform: str, memory: int, sizes: Sizes
+) -> Sizes | None:
+    """The shapes of a phase's drain; None if it has few slots, or no memory for both at once.
+
+    `memory` is in bytes per device, of window and ring.
+    """
+    if sizes.slots < FEWEST:
+        return None
+    slots = sizes.slots // SHARE
+    rows = min(sizes.rows, slots)
+    row_bytes = cache_bytes(model, mesh, sizes.columns)
+    slot_bytes = cache_bytes(model, mesh, sizes.width)
+    if (sizes.rows + rows) * row_bytes + (sizes.slots + slots) * slot_bytes > memory:
+        return None
+    shares_heads = model.cfg.num_heads > model.cfg.num_kv_heads
+    return dataclasses.replace(
+        sizes,
+        slots=slots,
+        rows=rows,
+        lanes=min(sizes.lanes, slots),
+        batch=min(sizes.batch, rows),
+        ring=sizes.ring if sizes.kernel else ring_layout(platform, slots, shares_heads),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("mesh", "sizes", "drain"))
+def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[State, jax.Array]:
+    """The state in the shapes of `drain`, and i32[Z, B] each slot's number in its shard before.
+
+    At most `drain.slots` branches of each shard may not have ended, and no load may wait.
+    """
+
+    def one_shard(state: State) -> tuple[State, jax.Array]:
+        window, rows, slots = state
+        old_slot = _first(slots.item >= 0, drain.slots)
+        old_row = _first(items_left(slots, rows) > 0, drain.rows)
+        new_row = jnp.zeros(sizes.rows, jnp.int32).at[old_row].set(jnp.arange(drain.rows))
+
+        def of_slots(blocks: Blocks, old: CacheLayout, new: CacheLayout) -> Blocks:
+            return jax.tree.map(lambda x: _relaid(_taken(x, old_slot, old), old, new), blocks)
+
+        slots = slots._replace(
+            item=slots.item[old_slot],
+            row=new_row[slots.row[old_slot]],
+            age=slots.age[old_slot],
+            token=slots.token[old_slot],
+            match=slots.match[old_slot],
+            keys=of_slots(slots.keys, sizes.ring.keys, drain.ring.keys),
+            values=of_slots(slots.values, sizes.ring.values, drain.ring.values),
+        )
+        window = jax.tree.map(lambda x: _taken(x, old_row, WINDOW), window)
+        rows = jax.tree.map(lambda x: x[old_row], rows)
+        return State(window, rows, slots), old_slot[None]
+
+    def specs(sizes: Sizes) -> State:
+        slots = jax.tree.map(lambda _: SHARDS, state.slots)
+        ring = sizes.ring
+        slots = slots._replace(keys=ring.keys.spec, values=ring.values.spec)
+        return State._make([WINDOW.spec, SHARDS, slots])
+
+    run = on_shards(mesh, one_shard, (specs(sizes),), (specs(drain), Spec(ROWS, None)))
+    state, old_slot = run(state)
+    return state, split.readable(mesh, old_slot)
+
+
+def _first(chosen: Bool[Array, " N"], count: int) -> Int[Array, " M"]:
+    """The places that are chosen, in their order, and others after them: `count` in all."""
+    return jnp.argsort(~chosen, stable=True)[:count].astype(jnp.int32)
+
+
+def _taken(x: jax.Array, sequences: Int[Array, " M"], layout: CacheLayout) -> jax.Array:
+    """The cache of these slots, or rows, alone."""
+    return jnp.take(x, sequences, axis=layout.axes.index("b"))
+
+
+def _relaid(x: jax.Array, old: CacheLayout, new: CacheLayout) -> jax.Array:
+    """The same cache in another layout."""
+    return jnp.einsum(f"{old.axes}->{new.axes}", x)
