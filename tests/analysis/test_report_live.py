@@ -169,7 +169,7 @@ def test_tabs_of_a_running_page_stay():
 
 @pytest.mark.slow  # 20 s
 def test_ten_thousand_iterations_stay_small_and_quick(tmp_path: pathlib.Path):
-    """Below 5 MB and 10 s of this process, whatever else the machine does meanwhile."""
+    """Below 5 MB, and 20 times what ten million additions take: 10 s on a core of 2026."""
     rng = random.Random(0)
     prose = "".join(rng.choice("abcdefgh <&\"'\n") for _ in range(1500))
 
@@ -196,5 +196,8 @@ def test_ten_thousand_iterations_stay_small_and_quick(tmp_path: pathlib.Path):
     start = time.process_time()
     size = build_report(tmp_path).stat().length
     taken = time.process_time() - start
-    assert taken < 10
+    start, number = time.process_time(), 0
+    for i in range(10_000_000):
+        number += i
+    assert taken < 20 * (time.process_time() - start)
     assert 1_000_000 < size < 5_000_000
