@@ -169,7 +169,7 @@ def test_tabs_of_a_running_page_stay():
 
 @pytest.mark.slow  # 20 s
 def test_ten_thousand_iterations_stay_small_and_quick(tmp_path: pathlib.Path):
-    """Below 5 MB, and 20 times what ten million additions take: 10 s on a core of 2026."""
+    """Below 5 MB, and 40 times what ten million additions take: 10 to 15 s on cores of 2026."""
     rng = random.Random(0)
     prose = "".join(rng.choice("abcdefgh <&\"'\n") for _ in range(1500))
 
@@ -199,5 +199,5 @@ def test_ten_thousand_iterations_stay_small_and_quick(tmp_path: pathlib.Path):
     start, number = time.process_time(), 0
     for i in range(10_000_000):
         number += i
-    assert taken < 20 * (time.process_time() - start)
+    assert taken < 40 * (time.process_time() - start)
     assert 1_000_000 < size < 5_000_000
