@@ -6,6 +6,8 @@ import json
 import pathlib
 import random
 import re
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -169,7 +171,10 @@ def test_tabs_of_a_running_page_stay():
 
 @pytest.mark.slow  # 20 s
 def test_ten_thousand_iterations_stay_small_and_quick(tmp_path: pathlib.Path):
-    """Below 5 MB, and 40 times what ten million additions take: 10 to 15 s on cores of 2026."""
+    """Below 5 MB and 10 s of a process, whatever else the machine does meanwhile.
+
+    Of one of its own, as a user has it: the type checks of tests take longer than the report.
+    """
     rng = random.Random(0)
     prose = "".join(rng.choice("abcdefgh <&\"'\n") for _ in range(1500))
 
@@ -193,11 +198,15 @@ def test_ten_thousand_iterations_stay_small_and_quick(tmp_path: pathlib.Path):
     more = {f"more/metric_{n}": 0.123456789 * n for n in range(50)}
     lines = [json.dumps(m | more) + "\n" for m in sample_metrics(10_000, random.Random(0))]
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    start = time.process_time()
-    size = build_report(tmp_path).stat().length
-    taken = time.process_time() - start
-    start, number = time.process_time(), 0
-    for i in range(10_000_000):
-        number += i
-    assert taken < 40 * (time.process_time() - start)
+    program = f"""
+import time
+from etils import epath
+from vinejax.analysis.report import build_report
+start = time.process_time()
+size = build_report(epath.Path({str(tmp_path)!r})).stat().length
+print(time.process_time() - start, size)
+"""
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    taken, size = map(float, printed.stdout.split())
+    assert taken < 10
     assert 1_000_000 < size < 5_000_000
