@@ -133,9 +133,7 @@ def decode_chunk(
         _, slots, rows, steps = lax.while_loop(work_left, body, (jnp.int32(0), slots, rows, steps))
         return slots, rows, steps, items_left(slots, rows)
 
-    ring = config.sizes.ring
-    slot_specs = jax.tree.map(lambda _: SHARDS, slots)
-    slot_specs = slot_specs._replace(keys=ring.keys.spec, values=ring.values.spec)
+    slot_specs = specs_of(slots, config.sizes)
     weight_specs = split.weight_specs(config.model, config.mesh)
     input_specs = Inputs._make([weight_specs, WINDOW.spec, SHARDS, REPLICATED, REPLICATED])
     in_specs = (input_specs, slot_specs, SHARDS)
@@ -143,6 +141,12 @@ def decode_chunk(
     run = on_shards(config.mesh, one_shard, in_specs, out_specs)
     slots, rows, steps, left = run(inputs, slots, rows)
     return slots, rows, split.readable(config.mesh, (steps, left))
+
+
+def specs_of(slots: Slots, sizes: Sizes) -> Slots:
+    """A PartitionSpec for each field of the slots, whose ring is laid out as `sizes` say."""
+    specs = jax.tree.map(lambda _: SHARDS, slots)
+    return specs._replace(keys=sizes.ring.keys.spec, values=sizes.ring.values.spec)
 
 
 def _on_row(slots: Slots, rows: Rows) -> Int[Array, "B W"]:

@@ -22,7 +22,7 @@ from vinejax.rollout import split
 from vinejax.rollout.arrays import cache_bytes
 from vinejax.rollout.assign import Sizes
 from vinejax.rollout.cache import WINDOW, CacheLayout, ring_layout
-from vinejax.rollout.decode import Blocks, Slots, items_left
+from vinejax.rollout.decode import Blocks, Slots, items_left, specs_of
 from vinejax.rollout.split import SHARDS
 from vinejax.rollout.window import Rows, Window
 
@@ -94,10 +94,7 @@ def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[Stat
         return State(window, rows, slots), old_slot[None]
 
     def specs(sizes: Sizes) -> State:
-        slots = jax.tree.map(lambda _: SHARDS, state.slots)
-        ring = sizes.ring
-        slots = slots._replace(keys=ring.keys.spec, values=ring.values.spec)
-        return State._make([WINDOW.spec, SHARDS, slots])
+        return State._make([WINDOW.spec, SHARDS, specs_of(state.slots, sizes)])
 
     run = on_shards(mesh, one_shard, (specs(sizes),), (specs(drain), Spec(ROWS, None)))
     state, old_slot = run(state)
