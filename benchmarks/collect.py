@@ -1,4 +1,4 @@
-"""The host's CPU time to read the trace of a chunk of decode steps (rollout/trace.py), by slots.
+"""The host's CPU time to read the trace of a chunk of decode steps (rollout/collect.py), by slots.
 
     python benchmarks/collect.py [--mean=139] [--chunk=64] [--repeats=5]
 
@@ -13,10 +13,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vinejax.rollout.branches import Work
+from vinejax.rollout.collect import Collector
 from vinejax.rollout.decode import GOING, LENGTH
-from vinejax.rollout.trace import HostSteps, Traces
+from vinejax.rollout.stats import EngineStats
+from vinejax.rollout.trace import HostSteps
 
 SLOTS = (4096, 12288, 32768)
+MOST_BRANCHES = 1 << 20
+NO_WORK = Work([], [], [])  # it is read only where logits are not finite
 
 
 def chunks(slots: int, chunk: int, mean: int, count: int) -> Iterator[HostSteps]:
@@ -25,16 +30,17 @@ def chunks(slots: int, chunk: int, mean: int, count: int) -> Iterator[HostSteps]
     item = np.arange(slots)
     following = slots
     for _ in range(count):
+        shape = (1, slots, chunk)
         steps = HostSteps(
-            np.empty((chunk, slots), np.int32),
-            draw.integers(0, 32000, (chunk, slots), np.int32),
-            draw.normal(size=(chunk, slots)).astype(np.float32),
-            np.full((chunk, slots), GOING, np.int32),
+            np.empty(shape, np.int32),
+            draw.integers(0, 32000, shape, np.int32),
+            draw.normal(size=shape).astype(np.float32),
+            np.full(shape, GOING, np.int32),
         )
         for n in range(chunk):
-            steps.item[n] = item
+            steps.item[0, :, n] = item
             ends = draw.random(slots) < (1 / mean if mean else 0)
-            steps.ended[n, ends] = LENGTH
+            steps.ended[0, ends, n] = LENGTH
             item = item.copy()
             item[ends] = np.arange(following, following + ends.sum())
             following += int(ends.sum())
@@ -49,11 +55,12 @@ def main() -> None:
     args = parser.parse_args()
     for slots in SLOTS:
         for mean in (0, args.mean):
-            traces, taken = Traces(slots), np.full(slots, args.chunk)
+            order = [[*range(MOST_BRANCHES)]]
+            collector = Collector(NO_WORK, order, slots, args.chunk, EngineStats())
             times, ended = [], 0
             for steps in chunks(slots, args.chunk, mean, args.repeats):
                 start = time.process_time()
-                ended = sum(1 for _ in traces.add(steps, taken))
+                ended = sum(1 for _ in collector.add(steps))
                 times.append(1e3 * (time.process_time() - start))
             middle = statistics.median(times)
             print(

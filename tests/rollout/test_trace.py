@@ -1,78 +1,135 @@
 """Traces of decoding against a walk over every slot and step."""
 
 from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from vinejax.rollout.decode import GOING, LENGTH, STOP
-from vinejax.rollout.trace import EndedBranch, HostSteps, Traces
+from vinejax.rollout.trace import Ended, HostSteps, Traces
 
 SHARDS, SLOTS, CHUNK = 3, 5, 8
+
+
+class Branch(NamedTuple):
+    """A branch that ended."""
+
+    shard: int
+    item: int
+    outcome: int
+    tokens: list[int]
+    logprobs: list[float]
+
+
+def as_branches(ended: Ended) -> Iterator[Branch]:
+    for shard, item, outcome, tokens, logprobs in zip(*ended, strict=True):
+        yield Branch(shard, item, outcome, tokens.tolist(), logprobs.tolist())
 
 
 def chunks_of(seed: int, mean: int, idle: float) -> list[tuple[HostSteps, np.ndarray]]:
     """Random chunks: slots take new items, some after idle steps; shards stop early, or at once."""
     rng = np.random.default_rng(seed)
-    total = SHARDS * SLOTS
-    item, left = np.full(total, -1), np.zeros(total, int)
+    item, left = np.full((SHARDS, SLOTS), -1), np.zeros((SHARDS, SLOTS), int)
     following = [0] * SHARDS
+    shape = (SHARDS, SLOTS, CHUNK)
     chunks = []
     for _ in range(30):
         steps = HostSteps(
-            np.full((CHUNK, total), -1, np.int32),
-            rng.integers(0, 1000, (CHUNK, total), np.int32),
-            rng.normal(size=(CHUNK, total)).astype(np.float32),
-            np.full((CHUNK, total), GOING, np.int32),
+            np.full(shape, -1, np.int32),
+            rng.integers(0, 1000, shape, np.int32),
+            rng.normal(size=shape).astype(np.float32),
+            np.full(shape, GOING, np.int32),
         )
-        taken = np.repeat(rng.choice([0, 3, CHUNK], SHARDS), SLOTS)
-        for slot in range(total):
-            for n in range(taken[slot]):
-                if item[slot] < 0 and rng.random() >= idle:
-                    shard = slot // SLOTS
-                    item[slot], left[slot] = following[shard], rng.geometric(1 / mean)
+        taken = rng.choice([0, 3, CHUNK], SHARDS)
+        for place in np.ndindex(SHARDS, SLOTS):
+            shard, _ = place
+            for n in range(taken[shard]):
+                if item[place] < 0 and rng.random() >= idle:
+                    item[place], left[place] = following[shard], rng.geometric(1 / mean)
                     following[shard] += 1
-                if item[slot] >= 0:
-                    steps.item[n, slot] = item[slot]
-                    left[slot] -= 1
-                    if left[slot] == 0:
-                        steps.ended[n, slot] = rng.choice([LENGTH, STOP])
-                        item[slot] = -1
+                if item[place] >= 0:
+                    steps.item[*place, n] = item[place]
+                    left[place] -= 1
+                    if left[place] == 0:
+                        steps.ended[*place, n] = rng.choice([LENGTH, STOP])
+                        item[place] = -1
         chunks.append((steps, taken))
     return chunks
 
 
+class Walk:
+    """The oracle: goes through every slot and step."""
+
+    def __init__(self):
+        self.under_way: dict[tuple[int, int], tuple[list[int], list[float]]]
+        self.under_way = defaultdict(lambda: ([], []))
+
+    def add(self, steps: HostSteps, taken: np.ndarray) -> Iterator[Branch]:
+        shards, slots, _ = steps.item.shape
+        for shard, slot in np.ndindex(shards, slots):
+            for n in range(taken[shard]):
+                i = int(steps.item[shard, slot, n])
+                if i >= 0:
+                    tokens, logprobs = self.under_way[shard, i]
+                    tokens.append(int(steps.token[shard, slot, n]))
+                    logprobs.append(float(steps.logprob[shard, slot, n]))
+                    if outcome := int(steps.ended[shard, slot, n]):
+                        yield Branch(shard, i, outcome, tokens, logprobs)
+
+
 @pytest.mark.parametrize(("mean", "idle"), [(1, 0.0), (3, 0.3), (40, 0.0), (20, 0.9)])
 def test_branches_are_those_of_a_walk_over_all_slots(mean: int, idle: float):
-    traces = Traces(SHARDS * SLOTS)
-    under_way: dict[tuple[int, int], tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
+    traces, walk = Traces(SHARDS, SLOTS, CHUNK), Walk()
     count = 0
     for steps, taken in chunks_of(mean, mean, idle):
-        expected = []
-        for slot in range(SHARDS * SLOTS):
-            for n in range(taken[slot]):
-                i = int(steps.item[n, slot])
-                if i >= 0:
-                    tokens, logprobs = under_way[slot // SLOTS, i]
-                    tokens.append(int(steps.token[n, slot]))
-                    logprobs.append(float(steps.logprob[n, slot]))
-                    if outcome := int(steps.ended[n, slot]):
-                        expected.append(EndedBranch(slot, i, tokens, logprobs, outcome))
-        found = list(traces.add(steps, taken))
-        assert found == expected
+        expected = list(walk.add(steps, taken))
+        assert list(as_branches(traces.add(steps, taken))) == expected
+        count += len(expected)
+    assert count > 10
+
+
+def test_branches_under_way_go_on_in_the_slots_that_they_were_moved_to():
+    traces, walk = Traces(SHARDS, SLOTS, CHUNK), Walk()
+    rng = np.random.default_rng(0)
+    slots = np.array([rng.permutation(SLOTS) for _ in range(SHARDS)])
+    shards = np.arange(SHARDS)[:, None]
+    count = 0
+    for n, (steps, taken) in enumerate(chunks_of(seed=5, mean=20, idle=0.0)):
+        if n == 3:
+            traces.move(slots)
+        if n >= 3:
+            steps = HostSteps(*(x[shards, slots] for x in steps))
+        found = list(as_branches(traces.add(steps, taken)))
+        assert found == list(walk.add(steps, taken))
         count += len(found)
     assert count > 10
 
 
+def test_slots_that_are_given_up_end_no_branch():
+    one = np.ones((1, 3, 1))
+    going = HostSteps(np.arange(3)[None, :, None], 5 * one, 0 * one, 0 * one)
+    going = HostSteps(*(x.astype(y) for x, y in zip(going, "iifi", strict=True)))
+    traces = Traces(1, 3, 1)
+    traces.add(going, np.array([1]))
+    traces.move(np.array([[2]]))
+    end = HostSteps(*(x[:, 2:] for x in going))._replace(ended=np.array([[[STOP]]]))
+    assert list(as_branches(traces.add(end, np.array([1])))) == [
+        Branch(0, 2, STOP, [5, 5], [0.0, 0.0])
+    ]
+
+
 def test_chunks_are_kept_no_longer_than_needed():
-    traces = Traces(2)
-    steps = HostSteps(
-        np.array([[0, -1], [0, 1]]), np.zeros((2, 2), int), np.zeros((2, 2)), np.zeros((2, 2), int)
-    )
-    taken = np.array([2, 2])
-    for kept in (1, 2, 3):
-        assert not list(traces.add(steps._replace(item=np.array([[0, 1], [0, 1]])), taken))
-        assert len(traces._chunks) == kept
-    ends = steps._replace(item=np.array([[0, 1], [2, 1]]), ended=np.array([[LENGTH, 0], [0, STOP]]))
-    assert [len(ended.tokens) for ended in traces.add(ends, taken)] == [7, 8]
-    assert len(traces._chunks) == 1, "item 2 began in the last"
+    chunk = 4
+    traces = Traces(1, 2, chunk)
+    zeros = np.zeros((1, 2, chunk), np.int32)
+    steps = HostSteps(zeros, zeros, zeros.astype(np.float32), zeros)
+    for n in range(100):  # the first slot ends a branch in each chunk, the second in every fifth
+        first, second = np.full(chunk, n), np.full(chunk, 1000 + n // 5)
+        ended = zeros.copy()
+        ended[0, 0, -1], ended[0, 1, -1] = LENGTH, STOP if n % 5 == 4 else GOING
+        given = steps._replace(item=np.array([[first, second]], np.int32), ended=ended)
+        lengths = [len(tokens) for tokens in traces.add(given, np.array([chunk])).tokens]
+        assert lengths == ([chunk, 5 * chunk] if n % 5 == 4 else [chunk])
+        assert len(traces._kept) <= 6

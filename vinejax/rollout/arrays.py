@@ -15,7 +15,6 @@ from vinejax.rollout.assign import Sizes, lanes_per_row, window_shape
 from vinejax.rollout.cache import (
     WINDOW,
     CacheLayout,
-    RingLayout,
     ring_blocks,
     ring_layout,
     use_kernel,
@@ -43,6 +42,12 @@ def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:
     return 2 * cfg.num_layers * heads * columns * cfg.head_dim * item_bytes
 
 
+def phase_bytes(model: Decoder, mesh: AnyMesh, sizes: Sizes) -> int:
+    """Bytes per device of window and ring together."""
+    row_bytes = cache_bytes(model, mesh, sizes.columns)
+    return sizes.rows * row_bytes + sizes.slots * cache_bytes(model, mesh, sizes.width)
+
+
 def memory_to_use(mesh: Mesh) -> int:
     """Bytes that window and ring may take on each device if the user sets no limit."""
     stats = mesh.local_devices[0].memory_stats() or {}
@@ -53,8 +58,8 @@ def memory_to_use(mesh: Mesh) -> int:
 
 def fit_memory(
     model: Decoder, mesh: AnyMesh, memory: int, slots: int, rows: int, columns: int, width: int
-) -> tuple[int, int, int]:
-    """The most (slots, rows), up to those given, that fit a device's `memory`, and their bytes.
+) -> tuple[int, int]:
+    """The most (slots, rows), up to those given, that fit a device's `memory` in bytes.
 
     Rows are reduced first, down to FEW_ROWS. Raises RoomError if not even one of each fits.
     """
@@ -69,7 +74,7 @@ def fit_memory(
     if rows * row_bytes + slots * slot_bytes > memory:
         rows = max(1, min(rows, memory // 2 // row_bytes))
         slots = min(slots, (memory - rows * row_bytes) // slot_bytes)
-    return slots, rows, rows * row_bytes + slots * slot_bytes
+    return slots, rows
 
 
 def sizes_of(
@@ -97,9 +102,8 @@ def sizes_of(
     chunk = chunk or min(max(width // HOST_POLLS, CHUNKS[0]), CHUNKS[1])
     if kernel:
         columns, width = (-(-n // BLOCK) * BLOCK for n in (columns, width))
-    slots, rows, taken = fit_memory(
-        model, mesh, memory, slots, window_rows or wanted, columns, width
-    )
+    slots, rows = fit_memory(model, mesh, memory, slots, window_rows or wanted, columns, width)
+    shares_heads = model.cfg.num_heads > model.cfg.num_kv_heads
     sizes = Sizes(
         slots=slots,
         rows=rows,
@@ -110,12 +114,10 @@ def sizes_of(
         batch=min(max(rows // 4, 1), LARGEST_BATCH),
         chunk=chunk,
         blocks=1 if kernel else ring_blocks(width, platform),
-        ring=RingLayout(WINDOW, WINDOW)
-        if kernel
-        else ring_layout(platform, slots, model.cfg.num_heads > model.cfg.num_kv_heads),
+        ring=ring_layout(platform, slots, shares_heads, kernel),
         kernel=kernel,
     )
-    return sizes, taken
+    return sizes, phase_bytes(model, mesh, sizes)
 
 
 def queue_size(branches: int) -> int:

@@ -82,13 +82,15 @@ class RingLayout(NamedTuple):
     values: CacheLayout
 
 
-def ring_layout(platform: str, slots: int, shares_heads: bool) -> RingLayout:
-    """The fastest layout for this many slots per shard.
+def ring_layout(platform: str, slots: int, shares_heads: bool, kernel: bool = False) -> RingLayout:
+    """The fastest layout for this many slots per shard; for the kernel that of the window.
 
-    On a TPU the columns are outermost, and the slots innermost if their number is a multiple of
-    128; with another order the whole ring would be copied when the loop begins and when it ends. On
-    a CPU keys are faster transposed if query heads share them (`shares_heads`).
+    Without it: on a TPU the columns are outermost, and the slots innermost if their number is a
+    multiple of 128; with another order the whole ring would be copied when the loop begins and when
+    it ends. On a CPU keys are faster transposed if query heads share them (`shares_heads`).
     """
+    if kernel:
+        return RingLayout(WINDOW, WINDOW)
     if platform == "tpu":
         layout = CacheLayout("skbh" if slots % 128 else "skhb")
         return RingLayout(layout, layout)

@@ -20,11 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Bool, Float, Int
 
 from vinejax.model.decoder import Decoder
-from vinejax.model.sharding import ROWS, on_shards, platform_of
+from vinejax.model.sharding import on_shards, platform_of
 from vinejax.rollout import attention, split
 from vinejax.rollout.assign import Sizes
 from vinejax.rollout.attention import Queries
@@ -87,12 +86,12 @@ class Slots(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The steps of each slot in a chunk, or, without the first axis, one step."""
+    """The steps of each slot in a chunk, or, without the last axis, one step."""
 
-    item: jax.Array  # i32[chunk, B] -1 where the slot was idle
-    token: jax.Array  # i32[chunk, B]
-    logprob: jax.Array  # f32[chunk, B]
-    ended: jax.Array  # i32[chunk, B] GOING, or how the branch ended with this token
+    item: jax.Array  # i32[B, chunk] -1 where the slot was idle
+    token: jax.Array  # i32[B, chunk]
+    logprob: jax.Array  # f32[B, chunk]
+    ended: jax.Array  # i32[B, chunk] GOING, or how the branch ended with this token
 
 
 Trace = tuple[Steps, jax.Array]  # for the host; last i32[W] the items of each row not ended
@@ -131,13 +130,14 @@ def decode_chunk(
             return n + 1, slots, rows, steps
 
         _, slots, rows, steps = lax.while_loop(work_left, body, (jnp.int32(0), slots, rows, steps))
-        return slots, rows, steps, items_left(slots, rows)
+        # The host reads the steps of one slot after the other; the loop writes those of all slots.
+        return slots, rows, jax.tree.map(jnp.transpose, steps), items_left(slots, rows)
 
     slot_specs = specs_of(slots, config.sizes)
     weight_specs = split.weight_specs(config.model, config.mesh)
     input_specs = Inputs._make([weight_specs, WINDOW.spec, SHARDS, REPLICATED, REPLICATED])
     in_specs = (input_specs, slot_specs, SHARDS)
-    out_specs = (slot_specs, SHARDS, Spec(None, ROWS), SHARDS)
+    out_specs = (slot_specs, SHARDS, SHARDS, SHARDS)
     run = on_shards(config.mesh, one_shard, in_specs, out_specs)
     slots, rows, steps, left = run(inputs, slots, rows)
     return slots, rows, split.readable(config.mesh, (steps, left))

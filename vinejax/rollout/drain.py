@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Int
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import ROWS, AnyMesh, on_shards
 from vinejax.rollout import split
-from vinejax.rollout.arrays import cache_bytes
+from vinejax.rollout.arrays import phase_bytes
 from vinejax.rollout.assign import Sizes
 from vinejax.rollout.cache import WINDOW, CacheLayout, ring_layout
 from vinejax.rollout.decode import Blocks, Slots, items_left, specs_of
@@ -49,19 +49,17 @@ def drain_sizes(
         return None
     slots = sizes.slots // SHARE
     rows = min(sizes.rows, slots)
-    row_bytes = cache_bytes(model, mesh, sizes.columns)
-    slot_bytes = cache_bytes(model, mesh, sizes.width)
-    if (sizes.rows + rows) * row_bytes + (sizes.slots + slots) * slot_bytes > memory:
-        return None
     shares_heads = model.cfg.num_heads > model.cfg.num_kv_heads
-    return dataclasses.replace(
+    drain = dataclasses.replace(
         sizes,
         slots=slots,
         rows=rows,
         lanes=min(sizes.lanes, slots),
         batch=min(sizes.batch, rows),
-        ring=sizes.ring if sizes.kernel else ring_layout(platform, slots, shares_heads),
+        ring=ring_layout(platform, slots, shares_heads, sizes.kernel),
     )
+    both = phase_bytes(model, mesh, sizes) + phase_bytes(model, mesh, drain)
+    return drain if both <= memory else None
 
 
 @functools.partial(jax.jit, static_argnames=("mesh", "sizes", "drain"))

@@ -36,10 +36,11 @@ from vinejax.rollout.branches import (
     work_of,
 )
 from vinejax.rollout.cache import use_kernel
+from vinejax.rollout.collect import Drawn
 from vinejax.rollout.decode import LENGTH, DecodeConfig
 from vinejax.rollout.drain import drain_sizes
 from vinejax.rollout.finish import Reader
-from vinejax.rollout.phase import Drawn, Phase, Programs, make_queue
+from vinejax.rollout.phase import Phase, Programs, make_queue
 from vinejax.rollout.stats import EngineStats
 from vinejax.rollout.stop import first_states, stop_table
 from vinejax.runtime import distributed
@@ -269,7 +270,7 @@ class Engine:
         trunks, resumed, left = [], [], []
         for n, drawn in enumerate(cut_short):
             branch = work.branches[drawn.branch]
-            trunks.append(work.trunks[branch.trunk][: branch.position] + drawn.tokens)
+            trunks.append(work.trunks[branch.trunk][: branch.position] + drawn.tokens.tolist())
             response = branch.position if branch.response is None else branch.response
             resumed.append(Branch(n, len(trunks[n]), branch.seed, response))
             left.append(work.budgets[drawn.branch] - len(drawn.tokens))
@@ -279,4 +280,5 @@ class Engine:
             rest = work_of(trunks, resumed, left, self.model.cfg, scored=False)
             for more in self._phase(params, rest, scored=False).run():
                 i, tokens, logprobs, _ = cut_short[more.branch]
-                yield Drawn(i, tokens + more.tokens, logprobs + more.logprobs, more.ended)
+                tokens = np.concatenate([tokens, more.tokens])
+                yield Drawn(i, tokens, np.concatenate([logprobs, more.logprobs]), more.ended)

@@ -4,8 +4,8 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 from vinejax.rollout.branches import Grown, Work
+from vinejax.rollout.collect import Drawn
 from vinejax.rollout.decode import EOS, STOP
-from vinejax.rollout.phase import Drawn
 from vinejax.rollout.stats import EngineStats
 from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.text import Cut, Tokenizer, added, cut_at_stop, decode, tail
@@ -46,7 +46,7 @@ class Reader:
         text, before = self._text(branch.trunk, branch.position), ""
         if self._stop and branch.response is not None:
             before = tail(added(self._text(branch.trunk, branch.response), text), self._stop)
-        cut = cut_at_stop(self._tokenizer, prefix, text, drawn.tokens, self._stop, before)
+        cut = cut_at_stop(self._tokenizer, prefix, text, drawn.tokens.tolist(), self._stop, before)
         return None if drawn.ended == STOP and not cut.hit else cut
 
     def _text(self, trunk: int, end: int) -> str:
@@ -61,4 +61,5 @@ class Reader:
         if cut.hit:
             finish = "stop"
         kept = slice(cut.kept)
-        return Grown(drawn.tokens[kept], drawn.logprobs[kept], cut.text, finish, cut.overlap)
+        tokens, logprobs = drawn.tokens[kept].tolist(), drawn.logprobs[kept].tolist()
+        return Grown(tokens, logprobs, cut.text, finish, cut.overlap)

@@ -19,11 +19,12 @@ from vinejax.rollout import decode
 from vinejax.rollout.arrays import empty_caches, put_on_shards
 from vinejax.rollout.assign import Load, Sizes
 from vinejax.rollout.branches import Work
-from vinejax.rollout.decode import GOING, NOT_FINITE, DecodeConfig, Trace
+from vinejax.rollout.collect import Collector, Drawn
+from vinejax.rollout.decode import DecodeConfig, Trace
 from vinejax.rollout.drain import State, to_drain
 from vinejax.rollout.split import Weights
 from vinejax.rollout.stats import EngineStats
-from vinejax.rollout.trace import EndedBranch, HostSteps, Traces
+from vinejax.rollout.trace import HostSteps
 from vinejax.rollout.window import Entering, Rows, copy_rows, prefill
 from vinejax.runtime.stopping import Watch
 from vinejax.shapes import part
@@ -40,15 +41,6 @@ class Programs(NamedTuple):
     weights: Weights
     queue: decode.Queue
     stops: jax.Array
-
-
-class Drawn(NamedTuple):
-    """A branch that has ended."""
-
-    branch: int
-    tokens: list[int]
-    logprobs: list[float]
-    ended: int  # LENGTH, EOS or STOP
 
 
 class _Entry(NamedTuple):
@@ -107,15 +99,15 @@ class Phase:
         caches = empty_caches(self._model, self._mesh, self._sizes)
         self._window, self._rows, self._slots = caches
         self._waiting = [deque(loads_of_shard) for loads_of_shard in loads]
-        self._order = [[i for load in of_shard for i in load.items] for of_shard in loads]
-        self._not_ended = np.array([len(order) for order in self._order])
+        order = [[i for load in of_shard for i in load.items] for of_shard in loads]
+        slots, chunk = config.sizes.slots, config.sizes.chunk
+        self._collector = Collector(work, order, slots, chunk, stats)
         shape = (len(loads), config.sizes.rows)
         self._trunk = np.full(shape, -1)  # the trunk that each row holds
         self._left = np.zeros(shape, np.int64)  # items of each row that have not ended
         # The first chunk that can have served the row's current load.
         self._served_from = np.zeros(shape, np.int64)
         self._num_loaded = self._num_chunks = 0
-        self._traces = Traces(len(loads) * config.sizes.slots)
         self._trunk_logprobs: list[tuple[int, jax.Array, int]] = []  # (trunk, batch, index in it)
 
     def run(self) -> Iterator[Drawn]:
@@ -130,7 +122,7 @@ class Phase:
         jax.block_until_ready(self._rows)
         self._stats.prefill_s += time.perf_counter() - start
         previous = None
-        while self._not_ended.any() or any(self._waiting):
+        while self._collector.not_ended.any() or any(self._waiting):
             watch.look()
             started = self._decode()
             if previous is not None:
@@ -267,7 +259,7 @@ class Phase:
     def _move_to_drain(self) -> jax.Array | None:
         """If so few branches are left that the drain's slots hold them, moves them there."""
         drain = self._drain
-        if drain is None or any(self._waiting) or self._not_ended.max() > drain.slots:
+        if drain is None or any(self._waiting) or self._collector.not_ended.max() > drain.slots:
             return None
         state = State(self._window, self._rows, self._slots)
         state, moved = to_drain(self._mesh, self._sizes, drain, state)
@@ -282,43 +274,13 @@ class Phase:
         moved, (steps, left) = jax.tree.map(np.asarray, jax.device_get(started[1:]))
         waited = time.perf_counter()
         self._stats.wait_s += waited - start
-        shards = len(self._order)
+        shards = len(self._waiting)
         if moved is not None:
-            self._traces.keep((moved + np.arange(shards)[:, None] * self._sizes.slots).ravel())
+            self._collector.move(moved)
         if any(self._waiting):
             # A chunk that was under way when a row was loaded knows nothing of the load.
             is_current = self._served_from <= started.number
             self._left = np.where(is_current, left.reshape(self._left.shape), self._left)
-        slots = steps.item.shape[1] // shards
-        taken = []
-        for shard in range(shards):
-            columns = slice(shard * slots, (shard + 1) * slots)
-            busy, ended = steps.item[:, columns] >= 0, steps.ended[:, columns] != GOING
-            taken.append(self._count(shard, busy, ended))
-        for ended in self._traces.add(HostSteps(*steps), np.repeat(taken, slots)):
-            yield self._drawn(self._order[ended.slot // slots][ended.item], ended)
-        self._stats.decode_steps += max(taken)
+        by_shard = HostSteps(*(x.reshape(shards, -1, x.shape[-1]) for x in steps))
+        yield from self._collector.add(by_shard)
         self._stats.host_s += time.perf_counter() - waited
-
-    def _count(self, shard: int, busy: np.ndarray, ended: np.ndarray) -> int:
-        """Adds the steps of a shard, two bool[chunk, B], to the counts; returns their number."""
-        num_busy, num_ended = busy.sum(axis=1), ended.sum(axis=1)
-        steps = int((num_busy > 0).sum())
-        # Of the branches that have not ended before a step, the busy ones have begun.
-        begin_later = self._not_ended[shard] - (np.cumsum(num_ended) - num_ended) - num_busy
-        queued = (begin_later > 0) & (num_busy > 0)
-        self._not_ended[shard] -= num_ended.sum()
-        self._stats.slot_steps += steps * busy.shape[1]
-        self._stats.decoded_tokens += int(num_busy.sum())
-        self._stats.queued_slot_steps += int(queued.sum()) * busy.shape[1]
-        self._stats.queued_tokens += int(num_busy[queued].sum())
-        return steps
-
-    def _drawn(self, i: int, ended: EndedBranch) -> Drawn:
-        """Branch i, which has ended. Raises DivergedError if its logits were not finite."""
-        if ended.outcome == NOT_FINITE:
-            raise DivergedError(
-                f"branch {i} on trunk {self._work.branches[i].trunk}: the logits of its token "
-                f"{len(ended.tokens)} are not finite; the weights have diverged"
-            )
-        return Drawn(i, ended.tokens, ended.logprobs, ended.outcome)
