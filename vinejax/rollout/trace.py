@@ -128,10 +128,10 @@ class Traces:
         before = np.cumsum(length) - length
         start = (place * self._item.size + slot) * chunk + begin
         total = int(length.sum())
-        gathered = self._flat()[np.repeat(start - before, length) + np.arange(total)]
-        pairs = gathered.view(np.int32).reshape(-1, 2)
-        tokens = np.ascontiguousarray(pairs[:, 0])
-        logprobs = np.ascontiguousarray(pairs[:, 1]).view(np.float32)
+        source = np.repeat(start - before, length)
+        source += np.arange(total)
+        pairs = self._flat().take(source).view(np.int32).reshape(-1, 2)
+        tokens, logprobs = pairs[:, 0], pairs.view(np.float32)[:, 1]
         bounds = [*before[past - parts].tolist(), total]
         return (
             [tokens[first:last] for first, last in itertools.pairwise(bounds)],
