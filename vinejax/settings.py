@@ -109,6 +109,7 @@ class ValuesConfig:
     shrink: Half = 0.0  # weight of each of the two neighbours in a value
     budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again
     dedup: bool = True  # equal token prefixes of a problem share one estimate
+    dtype: Literal["model", "int8"] = "model"  # of the layers' kernels while values are sampled
 
 
 @dataclasses.dataclass(frozen=True)

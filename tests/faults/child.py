@@ -17,6 +17,7 @@ from vinejax import iterations, main
 from vinejax.analysis.report.live import LivePage
 from vinejax.learner import score
 from vinejax.rollout import phase
+from vinejax.rollout.collect import Collector
 from vinejax.runtime import checkpoint, journal, log, workdir
 from vinejax.runtime.stopping import Watch
 
@@ -63,7 +64,7 @@ def fill(path: str) -> None:
 
 def watch(events: Events) -> None:
     """Replaces what an event happens in by the same with the event."""
-    look, stage, count = Watch.look, log.RunLog.stage, phase.Phase._count
+    look, stage, count = Watch.look, log.RunLog.stage, Collector._count
     save, keep, report = checkpoint.Checkpoints._save, journal.Entry.keep, LivePage.finish
     write = workdir.write_atomic
 
@@ -72,11 +73,11 @@ def watch(events: Events) -> None:
             events.happened()
             look(self, result)
 
-    def counted(self: phase.Phase, *args: Any) -> int:
+    def counted(self: Collector, *args: Any) -> Any:
         before = self._stats.decoded_tokens
-        steps = count(self, *args)
+        taken = count(self, *args)
         events.tokens += self._stats.decoded_tokens - before
-        return steps
+        return taken
 
     class Stage:
         def __init__(self, log: log.RunLog, name: str):
@@ -105,7 +106,7 @@ def watch(events: Events) -> None:
 
     for module in (iterations, score, phase):
         module.Watch = Noted  # pyright: ignore
-    phase.Phase._count = counted  # pyright: ignore
+    Collector._count = counted  # pyright: ignore
     log.RunLog.stage = lambda self, name: Stage(self, name)  # pyright: ignore
     checkpoint.Checkpoints._save = before("save", save)
     journal.Entry.keep = before("journal", keep)

@@ -30,19 +30,20 @@ BRANCHES = [
 BUDGETS = draw.integers(1, 17, 40).tolist()
 
 
-def grow(model, params, mesh, **settings):
+def grow(model, params, mesh, int8=False, **settings):
     sampling = SampleConfig(temperature=0.8, top_p=0.9, top_k=12)
     engine = Engine(model, sampling, tokenizer, mesh, **{"slots": 16, **settings})
-    stream = engine.stream(params, TRUNKS, BRANCHES, BUDGETS, scored=True)
+    stream = engine.stream(params, TRUNKS, BRANCHES, BUDGETS, scored=True, int8=int8)
     return stream.in_order(), stream.trunk_logprobs, engine.stats
 
 
-def check(name, sizes, **fields):
+def check(name, sizes, int8=False, **fields):
     model, params, _ = model_oracles.random_model(**fields)
-    expected, expected_scored, _ = grow(model, params, None)
+    expected, expected_scored, _ = grow(model, params, None, int8)
     mesh = make_mesh(MeshConfig(*sizes))
     placed = jax.device_put(params, param_shardings(mesh, params))
-    found, scored, stats = grow(model, placed, mesh, **(dict(chunk=5) if sizes[0] > 1 else {}))
+    chunk = dict(chunk=5) if sizes[0] > 1 else {}
+    found, scored, stats = grow(model, placed, mesh, int8, **chunk)
     for one, other in zip(found, expected):
         assert (one.tokens, one.finish) == (other.tokens, other.finish), name
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
@@ -92,6 +93,7 @@ check("odd vocabulary", (2, 1, 4), vocab_size=21)
 biases = dict(qkv_bias=True, out_bias=True, mlp_bias=True)
 windows = dict(windows=(5, None), attention_softcap=3.0, logit_softcap=4.0)
 check("biases and windows", (2, 1, 2), num_kv_heads=4, **biases, **windows)
+check("int8", (2, 2, 2), int8=True, num_kv_heads=1, **biases)
 with tempfile.TemporaryDirectory() as folder:
     model, params, _ = model_oracles.random_model()
     vinejax.save_pretrained(folder, model, params, tokenizer)

@@ -149,7 +149,7 @@ def with_own_seed(cfg: Config, purpose: str) -> Config:
     A rollout may take the tokens that its solution had left at the state, whatever `values.budget`
     says for estimates.
     """
-    values = dataclasses.replace(cfg.values, budget="left")
+    values = dataclasses.replace(cfg.values, budget="left", dtype="model")
     seed = row_seed(cfg.seed, 0, f"credit bench, {purpose}")
     return dataclasses.replace(cfg, seed=seed, values=values)
 

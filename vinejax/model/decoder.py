@@ -44,6 +44,7 @@ from vinejax.model.chunked_softmax import OutputLayer
 from vinejax.model.config import Compute, DecoderConfig, LayerFacts, compute_as_set
 from vinejax.model.embedding import embedding_lookup
 from vinejax.model.params import cast_matrices
+from vinejax.model.remat import GATHERED_WEIGHT, REMAT
 from vinejax.model.rope import BY_LENGTH, rotate
 from vinejax.model.sharding import BY_COLUMN, BY_POSITION, ROWS, WHOLE, Params, constrain
 from vinejax.model.token_logprobs import logprob_and_entropy
@@ -57,19 +58,8 @@ Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
 HEADS = ("q", "k", "v")  # projections whose outputs are heads
 SUMMED = ("out", "down")  # projections that sum over heads, and over feed-forward units
 LORA_A, LORA_B = "lora_a", "lora_b"  # the factors of a projection's adapter: see model/lora.py
+INT8_SCALE = "int8_scale"  # what outputs of a kernel in 8 bits are multiplied by: model/int8.py
 ENDS = ("embed", "head")  # the weights outside the layers that are split
-# Checkpoint name of gathered weights, which are never saved for the backward pass.
-GATHERED_WEIGHT = "weight"
-# The results that the forward pass of a layer saves for the backward pass.
-REMAT = {
-    "none": jax.checkpoint_policies.save_anything_except_these_names(GATHERED_WEIGHT),
-    # Products with weights, and what an attention kernel needs; not the scores of 'xla'.
-    "dots": jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(attention.SAVED),
-    ),
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
 
 
 class RMSNorm(nn.Module):
@@ -118,6 +108,8 @@ class Projection(nn.Module):
         x_shape = (-1,) if self.flat else batch_shape
         rows = x.reshape(*x_shape, num_inputs)
         y = rows @ kernel.reshape(num_inputs, -1)
+        if self.has_variable("params", INT8_SCALE):
+            y = y * self.get_variable("params", INT8_SCALE).astype(x.dtype)
         if self.has_variable("params", LORA_A):
             a, b = (self.get_variable("params", name).astype(x.dtype) for name in (LORA_A, LORA_B))
             rank = a.shape[-1]

@@ -92,7 +92,7 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
     sizes = phase.sizes
     kv = sizes.batch * cache_bytes(case.model, case.mesh, sizes.columns)
     cost = forward_pass(case, sizes.batch, sizes.columns)
-    return cost.plus(Cost(0, kv + memory.decode_copy_bytes(case)))
+    return cost.plus(Cost(0, kv + memory.decode_copy_bytes(case, phase.int8)))
 
 
 def columns_read(phase: PlannedPhase) -> tuple[float, float]:
@@ -117,7 +117,7 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
     flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, visible)
     table = 0 if cfg.tied_head else cfg.vocab_size * cfg.width
     # Only a few rows of the embedding are read.
-    read = memory.decode_copy_bytes(case) - table * case.item_bytes / case.tensor
+    read = memory.decode_copy_bytes(case, phase.int8) - table * case.item_bytes / case.tensor
     of_row, of_slot = columns_read(phase)
     column = cache_bytes(case.model, case.mesh, 1)
     read += (sizes.rows * of_row + sizes.slots * of_slot) * column

@@ -15,6 +15,7 @@ from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import state_shardings
 from vinejax.methods import find_method
 from vinejax.model.chunked_softmax import chunk_columns
+from vinejax.model.decoder import HEADS
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, shape_as_set
 from vinejax.model.sharding import Params, spec_for, tensor_only
@@ -38,6 +39,7 @@ class PlannedPhase(NamedTuple):
     tokens: float  # per branch, on average
     sizes: Sizes
     waves: int = 1  # calls, one after the other
+    int8: bool = False  # the layers' kernels are in 8 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,9 +135,9 @@ def critic_bytes(case: Case) -> int:
     return weight_bytes(case, without="head") + optimizer_bytes(case, shapes)
 
 
-def decode_copy_bytes(case: Case) -> int:
-    """Bytes per chip of the decoding copy of the weights: compute dtype, replicated over shards,
-    split over `tensor`."""
+def decode_copy_bytes(case: Case, int8: bool = False) -> int:
+    """Bytes per chip of the decoding copy of the weights: replicated over shards, split over
+    `tensor`, in the compute dtype or with kernels in 8 bits."""
     repeats = num_kv_heads(case.model, case.mesh) // case.model.cfg.num_kv_heads
     total = 0
     for path, x in weight_shapes(case):
@@ -144,9 +146,16 @@ def decode_copy_bytes(case: Case) -> int:
         if names[0] in ("embed", "head") and vocab_axis(case.model, case.mesh) is None:
             spec = Spec()
         size = local_size(spec, x.shape, case)
+        item_bytes = FLOAT32 if names[-1] == "scale" else case.item_bytes
+        num_bytes = size * item_bytes
+        if int8 and names[-1] == "kernel":
+            outputs = slice(2, None) if names[-2] in HEADS else slice(-1, None)
+            axes, shape = (*spec[:1], *spec[outputs]), (*x.shape[:1], *x.shape[outputs])
+            factors = local_size(Spec(*axes), shape, case)  # one for each output
+            num_bytes = size + FLOAT32 * factors
         if {"k", "v"} & set(names) and repeats > 1:
-            size = size * repeats // case.tensor  # replicated over tensor, and repeated
-        total += size * (FLOAT32 if names[-1] == "scale" else case.item_bytes)
+            num_bytes = num_bytes * repeats // case.tensor  # replicated over tensor, and repeated
+        total += num_bytes
     return total
 
 
@@ -192,7 +201,8 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
     for name, trunks, branches, longest, tokens, waves in wanted:
         of_wave = math.ceil(branches / waves)
         sizes, _ = sizes_for(num_trunks=trunks, num_branches=of_wave, longest=longest)
-        phases.append(PlannedPhase(name, trunks, branches, longest, tokens, sizes, waves))
+        int8 = name == "values" and cfg.values.dtype == "int8"
+        phases.append(PlannedPhase(name, trunks, branches, longest, tokens, sizes, waves, int8))
     return phases
 
 

@@ -140,9 +140,10 @@ class Lowering:
     def _weights(self) -> PyTree:
         """The shapes and shardings of the decoding copy of the weights."""
         shapes = jax.eval_shape(
-            lambda params: split.for_decoding(self.model, self.mesh, params), self.params
+            lambda params: split.for_decoding(self.model, self.mesh, params, self.phase.int8),
+            self.params,
         )
-        specs = split.weight_specs(self.model, self.mesh)
+        specs = split.weight_specs(self.model, self.mesh, shapes)
         return jax.tree.map(lambda x, spec: self._shape(x.shape, x.dtype, spec), shapes, specs)
 
     def _caches(self) -> tuple[window.Window, window.Rows, decode.Slots]:

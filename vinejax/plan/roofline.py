@@ -10,7 +10,13 @@ from vinejax.methods import find_method
 from vinejax.plan.case import Case
 from vinejax.plan.cost import Cost, calls_per_phase, planned_passes, program_costs
 from vinejax.plan.hlo import Collective
-from vinejax.plan.memory import MemoryParts, PlannedPhase, main_phase, temporaries_guess
+from vinejax.plan.memory import (
+    MemoryParts,
+    PlannedPhase,
+    decode_copy_bytes,
+    main_phase,
+    temporaries_guess,
+)
 
 BOUNDS = ("compute", "memory", "interconnect")
 TEMPORARIES = "temporaries"
@@ -75,6 +81,8 @@ def plan_program(
     stage, included = STAGE[name]
     parts = memory.during(stage, case)
     parts |= dict.fromkeys(ABSENT.get(name, ()), 0)
+    if name in ("prefill", "decode"):
+        parts["decode copy"] = decode_copy_bytes(case, phase.int8)
     known = sum(parts[part] for part in included)
     if "memory" in compiled:
         parts[TEMPORARIES] = max(compiled["memory"]["peak"] - known, 0)
@@ -126,8 +134,10 @@ def iteration_stages(
         stages.append(_stage(phase.name, calls_per_phase(case, phase), times))
     times = {name: least_seconds(case, x.cost, x.sent) for name, x in programs.items()}
     copy = _stage("rollout", {"decode copy": 1.0}, times)
-    calls = copy.calls | stages[0].calls
-    stages[0] = stages[0]._replace(calls=calls, seconds=stages[0].seconds + copy.seconds)
+    for i, phase in enumerate(phases):
+        if i == 0 or phase.int8:  # else the copy of the phase before
+            calls, seconds = copy.calls | stages[i].calls, stages[i].seconds + copy.seconds
+            stages[i] = stages[i]._replace(calls=calls, seconds=seconds)
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
     # Log-probabilities by the policy and the reference model. A critic's values, and those of last

@@ -64,12 +64,13 @@ def draw_continuations(
     """Adds `counts[s]` continuations to `states[s].drawn`.
 
     Each is graded while others are sampled, by the host that reads it. Returns the stream's
-    `trunk_logprobs`: those of the episodes if `scored`, else none.
+    `trunk_logprobs`: those of the episodes if `scored`, else none. Weights are of `values.dtype`.
     """
     wanted = [state for state, count in zip(states, counts, strict=True) for _ in range(count)]
     branches, budgets = _branches(states, counts, cfg, iteration)
     trunks = [episode.tokens for episode in episodes]
-    stream = engine.stream(params, trunks, branches, budgets, scored)
+    int8 = cfg.values.dtype == "int8"
+    stream = engine.stream(params, trunks, branches, budgets, scored, int8)
     for state, drawn in zip(wanted, _graded(stream, engine, graded, wanted, cfg), strict=True):
         state.drawn.append(drawn)
     return stream.trunk_logprobs

@@ -134,7 +134,7 @@ def decode_chunk(
         return slots, rows, jax.tree.map(jnp.transpose, steps), items_left(slots, rows)
 
     slot_specs = specs_of(slots, config.sizes)
-    weight_specs = split.weight_specs(config.model, config.mesh)
+    weight_specs = split.weight_specs(config.model, config.mesh, inputs.weights)
     input_specs = Inputs._make([weight_specs, WINDOW.spec, SHARDS, REPLICATED, REPLICATED])
     in_specs = (input_specs, slot_specs, SHARDS)
     out_specs = (slot_specs, SHARDS, SHARDS, SHARDS)

@@ -11,7 +11,7 @@ and `decode.py` hold the programs that the devices run. docs/engine.md explains 
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -47,6 +47,21 @@ from vinejax.runtime import distributed
 from vinejax.runtime.compiles import num_compiles
 from vinejax.settings import SampleConfig
 from vinejax.text import Tokenizer, token_text
+
+
+class _Copy(NamedTuple):
+    """A decoding copy of the weights."""
+
+    source: list[Any]  # the arrays that it was made of
+    int8: bool
+    weights: split.Weights
+
+    def is_of(self, source: list[Any], int8: bool) -> bool:
+        if int8 != self.int8 or len(source) != len(self.source):
+            return False
+        # A NumPy array may have changed in place, so it never counts as the same.
+        pairs = zip(source, self.source, strict=True)
+        return all(isinstance(x, jax.Array) and x is y for x, y in pairs)
 
 
 class Engine:
@@ -108,8 +123,7 @@ class Engine:
         except ConfigError as error:
             raise ValueError(str(error)) from None
         self.attention = attention
-        # The arrays of the parameters that were given last, and their decoding copy.
-        self._weights: tuple[list[Any], split.Weights] | None = None
+        self._copy: _Copy | None = None  # of the parameters that were given last
         self._memory_bytes: int | None = None
 
     def __repr__(self) -> str:
@@ -127,6 +141,7 @@ class Engine:
         branches: Branches,
         max_tokens: MaxTokens = None,
         scored: bool = False,
+        int8: bool = False,
     ) -> Stream:
         """Pairs (i, Grown) as branches end, while the devices go on with the others.
 
@@ -134,6 +149,8 @@ class Engine:
         the model's context if that is less; with budget 0 it comes first, empty, as 'length'. With
         `scored` the stream has the log-probabilities of all trunks' own tokens once the loop has
         ended: of the full softmax at the sampling temperature, as `learner.score.score` gives them.
+        With `int8` the layers' kernels are rounded to 8 bits (model/int8.py): texts, and all
+        log-probabilities, are those of another policy, close to the model's.
 
         All hosts must make the call and run the loop to its end. Each gets every pair once: those
         that it detokenises (`is_mine`) as they end, the others at the end of their phase.
@@ -146,7 +163,7 @@ class Engine:
         if max_tokens is None:
             max_tokens = self.sample_config.max_tokens
         work = work_of(trunks, branches, max_tokens, self.model.cfg, scored)
-        return Stream(functools.partial(self._grow, params, work, scored))
+        return Stream(functools.partial(self._grow, params, work, scored, int8))
 
     def grow(
         self, params: Params, trunks: Trunks, branches: Branches, max_tokens: MaxTokens = None
@@ -166,9 +183,9 @@ class Engine:
 
     def release(self) -> None:
         """Give up the copy of the weights that decoding keeps between two calls."""
-        self._weights = None
+        self._copy = None
 
-    def _grow(self, params: Params, work: Work, scored: bool) -> Growing:
+    def _grow(self, params: Params, work: Work, scored: bool, int8: bool) -> Growing:
         for i, budget in enumerate(work.budgets):
             if budget <= 0:
                 yield i, Grown([], [], "", "length")
@@ -178,17 +195,17 @@ class Engine:
         compiles = num_compiles()
         try:
             reader = Reader(self.tokenizer, self.sample_config.stop, work, self.stats)
-            phase = self._phase(params, work, scored)
+            phase = self._phase(params, work, scored, int8)
             cut_short = yield from reader.read(phase.run())
             logprobs = phase.trunk_logprobs()
             del phase  # and its caches, before others are made
             while cut_short:
-                cut_short = yield from reader.read(self._go_on(params, work, cut_short))
+                cut_short = yield from reader.read(self._go_on(params, work, cut_short, int8))
         finally:
             self.stats.compiles += num_compiles() - compiles
         return [logprobs[i] for i in range(len(work.trunks))] if scored else []
 
-    def _phase(self, params: Params, work: Work, scored: bool) -> Phase:
+    def _phase(self, params: Params, work: Work, scored: bool, int8: bool) -> Phase:
         """A phase for this work: its caches are allocated, but nothing is computed yet."""
         memory = self._memory(params)
         loads, sizes = self._assign(work, scored, memory)
@@ -199,7 +216,7 @@ class Engine:
             config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
             drain=drain_sizes(self.model, self.mesh, platform_of(self.mesh), memory, sizes),
             temperature=self.sample_config.temperature if scored else None,
-            weights=self._decoding(params),
+            weights=self._decoding(params, int8),
             queue=make_queue(self.mesh, work, match, loads, sizes.queue),
             stops=stops,
         )
@@ -230,17 +247,18 @@ class Engine:
         most = max(sum(len(load.items) for load in of_shard) for of_shard in loads)
         return loads, dataclasses.replace(sizes, queue=arrays.queue_size(most))
 
-    def _decoding(self, params: Params) -> split.Weights:
-        """The decoding copy of the weights, made once for all phases with the same arrays."""
-        leaves = jax.tree.leaves(params)
-        known = self._weights[0] if self._weights else []
-        # A NumPy array may have changed in place, so it never counts as the same.
-        is_same = [isinstance(x, jax.Array) and x is y for x, y in zip(leaves, known, strict=False)]
-        if self._weights is None or len(leaves) != len(known) or not all(is_same):
-            self._weights, known = None, []  # freed before the next are made
-            copy = split.for_decoding(self.model, self.mesh, place_params(self.mesh, params))
-            self._weights = leaves, copy
-        return self._weights[1]
+    def _decoding(self, params: Params, int8: bool = False) -> split.Weights:
+        """The decoding copy of the weights, made once for all phases with the same arrays.
+
+        There is one at a time, in the compute dtype or in 8 bits.
+        """
+        source = jax.tree.leaves(params)
+        if self._copy is None or not self._copy.is_of(source, int8):
+            self._copy = None  # freed before the next is made
+            placed = place_params(self.mesh, params)
+            weights = split.for_decoding(self.model, self.mesh, placed, int8)
+            self._copy = _Copy(source, int8, weights)
+        return self._copy.weights
 
     def _memory(self, params: Params) -> int:
         """Bytes for keys and values on each device, measured once: shapes depend on it."""
@@ -261,7 +279,9 @@ class Engine:
         table = stop_table(stop, list(texts))
         return table, arrays.put_on_mesh(self.mesh, split.REPLICATED, table)
 
-    def _go_on(self, params: Params, work: Work, cut_short: Sequence[Drawn]) -> Iterator[Drawn]:
+    def _go_on(
+        self, params: Params, work: Work, cut_short: Sequence[Drawn], int8: bool
+    ) -> Iterator[Drawn]:
         """Resumes branches that were cut short: ended at a stop string that their text lacks.
 
         A random number depends on the branch's seed and the token's index alone, so each branch
@@ -278,7 +298,7 @@ class Engine:
                 yield drawn._replace(ended=LENGTH)
         if any(left):
             rest = work_of(trunks, resumed, left, self.model.cfg, scored=False)
-            for more in self._phase(params, rest, scored=False).run():
+            for more in self._phase(params, rest, False, int8).run():
                 i, tokens, logprobs, _ = cut_short[more.branch]
                 tokens = np.concatenate([tokens, more.tokens])
                 yield Drawn(i, tokens, np.concatenate([logprobs, more.logprobs]), more.ended)

@@ -26,16 +26,16 @@ class JournaledEngine(Engine):
         super().__init__(*args, **settings)
         self._journal = journal
 
-    def _grow(self, params: Params, work: Work, scored: bool) -> Growing:
+    def _grow(self, params: Params, work: Work, scored: bool, int8: bool) -> Growing:
         if not self._journal:
-            return (yield from super()._grow(params, work, scored))
-        entry = self._journal.entry("wave", _digest(work, scored, self.sample_config))
+            return (yield from super()._grow(params, work, scored, int8))
+        entry = self._journal.entry("wave", _digest(work, (self.sample_config, scored, int8)))
         if entry.kept is not None:
             grown, logprobs, counts = _unpacked(entry.kept)
             self.stats.add(counts)
             yield from enumerate(grown)
             return logprobs
-        return (yield from self._kept(entry, super()._grow(params, work, scored)))
+        return (yield from self._kept(entry, super()._grow(params, work, scored, int8)))
 
     def _kept(self, entry: Entry, growing: Growing) -> Growing:
         """The same pairs; writes them as the entry when the last has come."""
@@ -49,8 +49,8 @@ class JournaledEngine(Engine):
         return stream.trunk_logprobs
 
 
-def _digest(work: Work, scored: bool, sampling: SampleConfig) -> str:
-    """Tells a call of the engine from others, beside its weights."""
+def _digest(work: Work, settings: tuple[SampleConfig, bool, bool]) -> str:
+    """Tells a call of the engine with its settings from others, beside the weights."""
     places = [
         (b.trunk, b.position, -1 if b.response is None else b.response) for b in work.branches
     ]
@@ -60,7 +60,7 @@ def _digest(work: Work, scored: bool, sampling: SampleConfig) -> str:
         np.array([branch.seed for branch in work.branches], np.uint64),
         np.array(work.budgets, np.int64),
     )
-    found = hashlib.blake2b(repr((sampling, scored)).encode(), digest_size=16)
+    found = hashlib.blake2b(repr(settings).encode(), digest_size=16)
     for part in parts:
         found.update(repr(part.shape).encode())
         found.update(part.tobytes())

@@ -18,7 +18,8 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float, Int
 
 from vinejax.errors import ConfigError
-from vinejax.model.decoder import HEADS, Decoder, Params
+from vinejax.model.decoder import HEADS, INT8_SCALE, Decoder, Params
+from vinejax.model.int8 import layer_in_int8
 from vinejax.model.lora import merged
 from vinejax.model.params import cast_matrices, unstack_layers
 from vinejax.model.sharding import ROWS, AnyMesh, check_heads, table_spec, tensor_only
@@ -68,8 +69,8 @@ def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
     return None if model.cfg.vocab_size % mesh.shape[TENSOR] else TENSOR
 
 
-def weight_specs(model: Decoder, mesh: AnyMesh) -> dict[str, Any]:
-    """A PartitionSpec for each of the weights that `for_decoding` gives."""
+def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, Any]:
+    """A PartitionSpec for each of the weights (or their shapes) that `for_decoding` gives."""
 
     def spec(path: KeyPath, _: object) -> Spec:
         axes = list(tensor_only(table_spec(path)))
@@ -80,14 +81,28 @@ def weight_specs(model: Decoder, mesh: AnyMesh) -> dict[str, Any]:
         return Spec(*(axes[1:] if path[0].key == "layers" else axes))
 
     specs = jax.tree_util.tree_map_with_path(spec, jax.eval_shape(model.init, jax.random.key(0)))
-    return {**specs, "layers": [specs["layers"]] * model.cfg.num_layers}
+    layers = [_with_scales(specs["layers"], layer) for layer in weights["layers"]]
+    return {**specs, "layers": layers}
 
 
-@functools.partial(jax.jit, static_argnames=("model", "mesh"))
-def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Weights:
+def _with_scales(specs: dict[str, Any], layer: Params) -> dict[str, Any]:
+    """The specs of a layer, with those of the factors of its kernels in 8 bits."""
+
+    def spec(name: str) -> dict[str, Spec]:
+        if INT8_SCALE not in layer[name]:
+            return specs[name]
+        of_kernel = specs[name]["kernel"]
+        return {**specs[name], INT8_SCALE: Spec(of_kernel[0 if name in HEADS else -1])}
+
+    return {name: spec(name) for name in specs}
+
+
+@functools.partial(jax.jit, static_argnames=("model", "mesh", "int8"))
+def for_decoding(model: Decoder, mesh: Mesh, params: Params, int8: bool = False) -> Weights:
     """The decoding copy: matrices in the compute dtype, a list of layers, split by `weight_specs`.
 
-    Adapters are added to their kernels, so that decoding costs what it costs without them.
+    Adapters are added to their kernels, so that decoding costs what it costs without them. With
+    `int8` the layers' kernels are in 8 bits (model/int8.py); embedding and output matrix are not.
 
     Of q, k, v: kernels [heads * H, D], biases [heads * H]; KV heads are repeated to fit `tensor`.
     """
@@ -103,12 +118,13 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params) -> Weights:
 
     cast = cast_matrices(merged(params, model.compute.lora_scale), model.compute.dtype)
     params = jax.tree_util.tree_map_with_path(turned, cast)
-    params = {**params, "layers": unstack_layers(params, model.cfg.num_layers)}
+    layers = unstack_layers(params, model.cfg.num_layers)
+    weights = {**params, "layers": list(map(layer_in_int8, layers)) if int8 else layers}
 
     def split(x: jax.Array, spec: Spec) -> jax.Array:
         return lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
 
-    return jax.tree.map(split, params, weight_specs(model, mesh))
+    return jax.tree.map(split, weights, weight_specs(model, mesh, weights))
 
 
 def _gives_heads(path: KeyPath) -> bool:

@@ -48,12 +48,13 @@ def fill_values(
     """
     vines = _Vines(engine, graded, problems, episodes, cfg)
     logprobs: list[np.ndarray] = []
+    # Continuations that are trained on are scored by the learner, and all rows with them.
+    can_score = cfg.train.on == "solutions" and cfg.values.dtype == "model"
     for wave in itertools.count():
         counts = vines.wanted(wave)
         if counts is None:
             break
-        # Continuations that are trained on are scored by the learner, and all rows with them.
-        scored = wave == 0 and engine.scores_as_learner and cfg.train.on == "solutions"
+        scored = wave == 0 and can_score and engine.scores_as_learner
         logprobs += draw_continuations(
             engine, params, graded, episodes, vines.states, counts, cfg, iteration, scored
         )

@@ -84,7 +84,7 @@ def prefill(
             return window, rows, None
         return window, rows, _own_logprobs(part, axis, weights, x, tokens, temperature or 1.0)
 
-    in_specs = (split.weight_specs(model, mesh), WINDOW.spec, SHARDS, SHARDS, SHARDS)
+    in_specs = (split.weight_specs(model, mesh, weights), WINDOW.spec, SHARDS, SHARDS, SHARDS)
     out_specs = (WINDOW.spec, SHARDS, SHARDS)
     run = on_shards(mesh, one_shard, in_specs, out_specs)
     window, rows, logprobs = run(weights, window, rows, tokens, entering)
