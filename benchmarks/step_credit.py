@@ -148,10 +148,11 @@ class Counter(Engine):
         branches: Branches,
         max_tokens: MaxTokens = None,
         scored: bool = False,
+        int8: bool = False,
     ) -> Stream:
         self.waves += len(branches) > 0
         self.branches += len(branches)
-        return self._engine.stream(params, trunks, branches, max_tokens, scored)
+        return self._engine.stream(params, trunks, branches, max_tokens, scored, int8)
 
 
 def with_values(cfg: Config, fields: dict[str, Any]) -> Config:
