@@ -2,6 +2,7 @@
 
 import dataclasses
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -73,6 +74,15 @@ def test_a_drain_with_stop_strings_and_fewer_rows_than_trunks(tiny: Model, moves
     assert len(moves) == 1 and "stop" in {one.finish for one in found}
 
 
+def test_a_window_of_few_rows_stays_where_it_is(tiny: Model, moves: list[Any]):
+    expected, _ = grow(tiny, SampleConfig(), slots=4)
+    with mock.patch.object(drain, "_rows_of", side_effect=AssertionError("rows were copied")):
+        found, _ = grow(tiny, SampleConfig(), slots=8, window_rows=2)
+    assert_same(found, expected)
+    (state, _), *more = moves
+    assert not more and state.slots.item.shape == (2,)
+
+
 @pytest.mark.slow
 def test_a_drain_by_the_kernel(tiny: Model, moves: list[Any]):
     """Interpreted; a slot has columns of its own, which go with it."""
@@ -103,6 +113,16 @@ def test_sizes(tiny: Model):
     assert found is not None and found.lanes <= found.slots == 32 >= found.rows
     same = ("columns", "width", "queue", "chunk", "blocks", "kernel")
     assert all(getattr(found, name) == getattr(whole, name) for name in same)
-    assert drain_sizes(tiny.decoder, mesh, "cpu", taken, whole) is None, "no memory for both"
+    assert found.rows < whole.rows
+    both = taken + arrays.phase_bytes(tiny.decoder, mesh, found)
+    assert drain_sizes(tiny.decoder, mesh, "cpu", both, whole) == found
+    assert drain_sizes(tiny.decoder, mesh, "cpu", both - 1, whole) is None, "no memory for both"
+    # A window of as few rows is not copied: only the ring of fewer slots comes on top.
+    low = dataclasses.replace(whole, rows=4)
+    ring = 32 * arrays.cache_bytes(tiny.decoder, mesh, low.width)
+    enough = arrays.phase_bytes(tiny.decoder, mesh, low) + ring
+    found = drain_sizes(tiny.decoder, mesh, "cpu", enough, low)
+    assert found is not None and found.rows == 4
+    assert drain_sizes(tiny.decoder, mesh, "cpu", enough - 1, low) is None
     few = dataclasses.replace(whole, slots=95)
     assert drain_sizes(tiny.decoder, mesh, "cpu", 2**30, few) is None

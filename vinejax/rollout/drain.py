@@ -2,8 +2,8 @@
 
 A decode step costs the same with idle slots as with busy ones, and the last branches of a phase
 end one by one. When as few are left as a quarter of the slots, they and the rows that they read are
-moved together, and a smaller program decodes the rest. Their ids stay the same: a draw belongs to
-its place in the sequence, not to a slot.
+moved together, and a smaller program decodes the rest. A window of as few rows stays where it is.
+Their ids stay the same: a draw belongs to its place in the sequence, not to a slot.
 """
 
 import dataclasses
@@ -58,21 +58,35 @@ def drain_sizes(
         batch=min(sizes.batch, rows),
         ring=ring_layout(platform, slots, shares_heads, sizes.kernel),
     )
-    both = phase_bytes(model, mesh, sizes) + phase_bytes(model, mesh, drain)
+    copied = dataclasses.replace(drain, rows=0) if rows == sizes.rows else drain
+    both = phase_bytes(model, mesh, sizes) + phase_bytes(model, mesh, copied)
     return drain if both <= memory else None
 
 
-@functools.partial(jax.jit, static_argnames=("mesh", "sizes", "drain"))
 def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[State, jax.Array]:
     """The state in the shapes of `drain`, and i32[Z, B] each slot's number in its shard before.
 
     At most `drain.slots` branches of each shard may not have ended, and no load may wait.
     """
+    window, rows, slots = state
+    rows, slots, old_row, old_slot = _moved(mesh, sizes, drain, rows, slots)
+    if drain.rows < sizes.rows:
+        window = _rows_of(mesh, window, old_row)
+    return State(window, rows, slots), old_slot
 
-    def one_shard(state: State) -> tuple[State, jax.Array]:
-        window, rows, slots = state
+
+@functools.partial(jax.jit, static_argnames=("mesh", "sizes", "drain"))
+def _moved(
+    mesh: Mesh, sizes: Sizes, drain: Sizes, rows: Rows, slots: Slots
+) -> tuple[Rows, Slots, jax.Array, jax.Array]:
+    """(rows, slots) in the shapes of the drain; then what number each row had in its shard, i32
+    [Z, W], and each slot, i32[Z, B]."""
+
+    def one_shard(rows: Rows, slots: Slots) -> tuple[Rows, Slots, jax.Array, jax.Array]:
         old_slot = _first(slots.item >= 0, drain.slots)
-        old_row = _first(items_left(slots, rows) > 0, drain.rows)
+        old_row = jnp.arange(sizes.rows, dtype=jnp.int32)
+        if drain.rows < sizes.rows:
+            old_row = _first(items_left(slots, rows) > 0, drain.rows)
         new_row = jnp.zeros(sizes.rows, jnp.int32).at[old_row].set(jnp.arange(drain.rows))
 
         def of_slots(blocks: Blocks, old: CacheLayout, new: CacheLayout) -> Blocks:
@@ -87,16 +101,25 @@ def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[Stat
             keys=of_slots(slots.keys, sizes.ring.keys, drain.ring.keys),
             values=of_slots(slots.values, sizes.ring.values, drain.ring.values),
         )
-        window = jax.tree.map(lambda x: _taken(x, old_row, WINDOW), window)
         rows = jax.tree.map(lambda x: x[old_row], rows)
-        return State(window, rows, slots), old_slot[None]
+        return rows, slots, old_row[None], old_slot[None]
 
-    def specs(sizes: Sizes) -> State:
-        return State._make([WINDOW.spec, SHARDS, specs_of(state.slots, sizes)])
+    numbers = Spec(ROWS, None)
+    out_specs = (SHARDS, specs_of(slots, drain), numbers, numbers)
+    run = on_shards(mesh, one_shard, (SHARDS, specs_of(slots, sizes)), out_specs)
+    rows, slots, old_row, old_slot = run(rows, slots)
+    return rows, slots, old_row, split.readable(mesh, old_slot)
 
-    run = on_shards(mesh, one_shard, (specs(sizes),), (specs(drain), Spec(ROWS, None)))
-    state, old_slot = run(state)
-    return state, split.readable(mesh, old_slot)
+
+@functools.partial(jax.jit, static_argnames="mesh")
+def _rows_of(mesh: Mesh, window: Window, chosen: Int[Array, "Z W"]) -> Window:
+    """The window with the chosen rows of each shard alone."""
+
+    def one_shard(window: Window, chosen: jax.Array) -> Window:
+        return jax.tree.map(lambda x: _taken(x, chosen[0], WINDOW), window)
+
+    run = on_shards(mesh, one_shard, (WINDOW.spec, Spec(ROWS, None)), WINDOW.spec)
+    return run(window, chosen)
 
 
 def _first(chosen: Bool[Array, " N"], count: int) -> Int[Array, " M"]:
