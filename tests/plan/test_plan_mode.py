@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from helpers.paths import CONFIGS
+from helpers.plan_cases import small, small_fields
 
-from vinejax.config import Fields, default, from_dict, from_file
+from vinejax.config import from_dict, from_file
 from vinejax.errors import ConfigError
 from vinejax.plan import child, command, compiler
 from vinejax.plan.case import Case, open_case
@@ -27,6 +28,7 @@ from vinejax.plan.cost import (
     program_costs,
     update_cost,
 )
+from vinejax.plan.iteration import iteration_stages
 from vinejax.plan.memory import (
     decode_copy_bytes,
     kv_room,
@@ -34,35 +36,10 @@ from vinejax.plan.memory import (
     trained_bytes,
     weight_bytes,
 )
-from vinejax.plan.roofline import iteration_stages, plan_program
+from vinejax.plan.roofline import plan_program
 from vinejax.rollout.arrays import cache_bytes
 
 GIB = 2**30
-SMALL = {
-    "model_type": "llama", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "intermediate_size": 16, "vocab_size": 40,
-    "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
-}  # fmt: skip
-
-
-def small(folder: Path, topology: str = "h100:8", fields: dict[str, Any] | None = None) -> Case:
-    """Two layers of width 8 on a mesh of 4 shards, 2 places each."""
-    return open_case(from_dict(small_fields(folder, topology, fields)))
-
-
-def small_fields(folder: Path, topology: str, fields: dict[str, Any] | None = None) -> Fields:
-    file = folder / "config.json"
-    file.write_text(json.dumps(SMALL))
-    cfg = default()
-    cfg.model.architecture = str(file)
-    cfg.data.max_prompt_tokens, cfg.sample.max_tokens = 32, 32
-    cfg.rollout.prompts, cfg.rollout.per_prompt, cfg.rollout.slots = 8, 4, 16
-    cfg.ppo.minibatch, cfg.ppo.microbatch = 16, 8
-    cfg.plan.steps = 4
-    cfg.topology = topology
-    cfg.meshes[topology] = dict(fsdp=4, tensor=2)
-    cfg.update_from_flattened_dict(fields or {})
-    return cfg
 
 
 def test_bytes_of_the_parts(tmp_path: Path):
@@ -175,8 +152,13 @@ def test_branches_of_an_iteration(tmp_path: Path):
     # long as what is left: 1, 3/4, 1/2 and 1/4 of 8 tokens.
     assert (values.trunks, values.branches) == (32, (32 * 4 - 24) * 9)
     assert values.tokens == 8 * 2.5 / 4
-    assert calls_per_phase(case, values)["decode"] == 104 * 9 * 5 / 16
-    assert calls_per_phase(case, rollout)["decode"] == 32, "the longest ends alone"
+    # Each of 4 shards fills its 4 slots again until no branch waits; then the last ones end, with
+    # 4, 3, 2 and 1 of them under way.
+    ends = 1 / 4 + 1 / 3 + 1 / 2 + 1
+    steps = calls_per_phase(case, values)["decode"]
+    assert steps == pytest.approx((104 * 9 / 4 - 4) * 5 / 4 + 5 * ends)
+    steps = calls_per_phase(case, rollout)["decode"]
+    assert steps == pytest.approx((32 / 4 - 4) * 8 / 4 + 8 * ends)
     _, (_, first) = memory_and_phases(
         small(tmp_path, fields={"values.max_states": 0, "values.dedup": False})
     )
@@ -220,7 +202,8 @@ def test_each_wave_prefills_and_waits_for_its_longest_branch(tmp_path: Path):
     assert waves.branches == (32 * 4 - 24) * 9
     calls = calls_per_phase(case, waves)
     assert calls["prefill"] == 4 * math.ceil(32 / 4 / waves.sizes.batch)
-    assert calls["decode"] == max(104 * 9 * 5 / 16, 4 * min(4 * waves.tokens, 32))
+    ends = 1 / 4 + 1 / 3 + 1 / 2 + 1
+    assert calls["decode"] == pytest.approx((104 * 9 / 4 - 4 * 4) * 5 / 4 + 4 * 5 * ends)
 
 
 def test_room_for_keys_and_values(tmp_path: Path):

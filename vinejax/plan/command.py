@@ -17,8 +17,9 @@ from vinejax.plan.advice import advise
 from vinejax.plan.case import Case, open_case
 from vinejax.plan.compiler import GATHERED, check_compiler, compile_program
 from vinejax.plan.cost import Cost, planned_passes, program_costs
+from vinejax.plan.iteration import iteration_stages
 from vinejax.plan.memory import PlannedPhase, fixed_parts, main_phase, memory_and_phases
-from vinejax.plan.roofline import TEMPORARIES, PlannedProgram, iteration_stages, plan_program
+from vinejax.plan.roofline import TEMPORARIES, PlannedProgram, plan_program
 from vinejax.plan.table import Plan, as_json, print_plan
 from vinejax.runtime.workdir import write_atomic
 from vinejax.settings import Config

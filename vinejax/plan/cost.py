@@ -16,7 +16,6 @@ from vinejax.plan import memory
 from vinejax.plan.case import Case
 from vinejax.plan.memory import FLOAT32, PlannedPhase
 from vinejax.rollout.arrays import cache_bytes
-from vinejax.rollout.assign import LONG_TAIL
 from vinejax.rollout.kernels import BLOCK
 
 # Products of a pass over a microbatch: one per weight forward, two backward. Those of the output
@@ -109,6 +108,13 @@ def columns_read(phase: PlannedPhase) -> tuple[float, float]:
     return row, min(phase.tokens + BLOCK / 2, sizes.width)
 
 
+def columns_bytes(case: Case, phase: PlannedPhase) -> float:
+    """Bytes of keys and values that a decode step reads."""
+    of_row, of_slot = columns_read(phase)
+    columns = phase.sizes.rows * of_row + phase.sizes.slots * of_slot
+    return columns * cache_bytes(case.model, case.mesh, 1)
+
+
 def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
     """The cost of a decode step, a token for every slot."""
     sizes = phase.sizes
@@ -118,9 +124,7 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
     table = 0 if cfg.tied_head else cfg.vocab_size * cfg.width
     # Only a few rows of the embedding are read.
     read = memory.decode_copy_bytes(case, phase.int8) - table * case.item_bytes / case.tensor
-    of_row, of_slot = columns_read(phase)
-    column = cache_bytes(case.model, case.mesh, 1)
-    read += (sizes.rows * of_row + sizes.slots * of_slot) * column
+    read += columns_bytes(case, phase)
     read += 2 * FLOAT32 * sizes.slots * cfg.vocab_size / case.tensor
     return Cost(sizes.slots * flops / case.tensor, read)
 
@@ -189,12 +193,28 @@ def program_costs(case: Case, phase: PlannedPhase) -> dict[str, Cost]:
 
 
 def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
-    """The number of calls of each program in a phase of the engine, for decode of its steps."""
+    """The number of calls of each program in a phase of the engine, for decoding of its steps.
+
+    'decode' has the steps in all slots, 'drain' those in the slots of the drain, if there is one.
+    """
     sizes = phase.sizes
     trunks_per_shard = math.ceil(phase.trunks / case.shards)
-    # All slots are busy while branches wait; then the longest branch, LONG_TAIL times the mean,
-    # ends alone.
-    busy = phase.branches * phase.tokens / (case.shards * sizes.slots)
-    alone = phase.waves * min(LONG_TAIL * phase.tokens, case.cfg.sample.max_tokens)
     prefills = phase.waves * math.ceil(trunks_per_shard / sizes.batch)
-    return {"prefill": prefills, "decode": max(busy, alone)}
+    branches = phase.branches / (case.shards * phase.waves)
+    busy = min(sizes.slots, math.ceil(branches))
+    last = min(phase.drain.slots, busy) if phase.drain else 0
+    # All slots are busy while branches wait; then no slot takes another branch.
+    filled = max(branches - busy, 0) * phase.tokens / busy
+    most = case.cfg.sample.max_tokens
+    emptying = min(steps_until(phase.tokens, busy, last), most)
+    drained = min(steps_until(phase.tokens, last, 0), most - emptying)
+    calls = {"prefill": prefills, "decode": phase.waves * (filled + emptying)}
+    return calls | ({"drain": phase.waves * drained} if phase.drain else {})
+
+
+def steps_until(mean: float, busy: int, left: int) -> float:
+    """Expected steps until of `busy` branches only `left` go on, if lengths are exponential.
+
+    With n branches under way the next ends after mean / n steps.
+    """
+    return mean * sum(1 / n for n in range(left + 1, busy + 1))

@@ -22,6 +22,7 @@ from vinejax.model.sharding import Params, spec_for, tensor_only
 from vinejax.plan.case import Case
 from vinejax.rollout.arrays import FREE_SHARE, cache_bytes, sizes_of
 from vinejax.rollout.assign import Sizes
+from vinejax.rollout.drain import drain_sizes
 from vinejax.rollout.split import num_kv_heads, vocab_axis
 from vinejax.shapes import bucket
 from vinejax.sizes import longest_sequence
@@ -40,6 +41,7 @@ class PlannedPhase(NamedTuple):
     sizes: Sizes
     waves: int = 1  # calls, one after the other
     int8: bool = False  # the layers' kernels are in 8 bits
+    drain: Sizes | None = None  # for the last branches of each wave, if they get fewer slots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +204,9 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         of_wave = math.ceil(branches / waves)
         sizes, _ = sizes_for(num_trunks=trunks, num_branches=of_wave, longest=longest)
         int8 = name == "values" and cfg.values.dtype == "int8"
-        phases.append(PlannedPhase(name, trunks, branches, longest, tokens, sizes, waves, int8))
+        drain = drain_sizes(case.model, case.mesh, case.platform, room, sizes)
+        work = trunks, branches, longest, tokens
+        phases.append(PlannedPhase(name, *work, sizes, waves, int8, drain))
     return phases
 
 

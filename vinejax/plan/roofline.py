@@ -1,4 +1,4 @@
-"""Memory of each program, and the least time of each program and of an iteration.
+"""Memory of each program, and its least time.
 
 The time of a program is the largest of the times of its FLOPs, bytes and collectives at the chip's
 peaks, as if they overlapped perfectly: a lower bound, by which to compare changes.
@@ -6,15 +6,13 @@ peaks, as if they overlapped perfectly: a lower bound, by which to compare chang
 
 from typing import Any, NamedTuple
 
-from vinejax.methods import find_method
 from vinejax.plan.case import Case
-from vinejax.plan.cost import Cost, calls_per_phase, planned_passes, program_costs
+from vinejax.plan.cost import Cost, planned_passes
 from vinejax.plan.hlo import Collective
 from vinejax.plan.memory import (
     MemoryParts,
     PlannedPhase,
     decode_copy_bytes,
-    main_phase,
     temporaries_guess,
 )
 
@@ -103,56 +101,3 @@ def least_seconds(case: Case, cost: Cost, sent: float) -> dict[str, float]:
         "memory": cost.bytes / (chip.hbm_gb_s * 1e9),
         "interconnect": sent / (chip.link_gb_s * 1e9),
     }
-
-
-class Stage(NamedTuple):
-    """A part of an iteration, with its least time."""
-
-    name: str
-    calls: dict[str, float]  # program -> calls; for decoding, steps
-    seconds: float
-    bound: str  # the largest of BOUNDS for the program that takes most of the time
-
-
-def iteration_stages(
-    case: Case, phases: list[PlannedPhase], programs: dict[str, PlannedProgram]
-) -> list[Stage]:
-    """The stages of one iteration.
-
-    A phase that was not compiled is assumed to send as much per token as the compiled phase.
-    """
-    compiled = main_phase(phases).sizes
-    stages = []
-    for phase in phases:
-        costs = program_costs(case, phase)
-        size = phase.sizes.batch * phase.sizes.columns / (compiled.batch * compiled.columns)
-        sent = {
-            "prefill": programs["prefill"].sent * size,
-            "decode": programs["decode"].sent * (phase.sizes.slots / compiled.slots),
-        }
-        times = {name: least_seconds(case, costs[name], sent[name]) for name in sent}
-        stages.append(_stage(phase.name, calls_per_phase(case, phase), times))
-    times = {name: least_seconds(case, x.cost, x.sent) for name, x in programs.items()}
-    copy = _stage("rollout", {"decode copy": 1.0}, times)
-    for i, phase in enumerate(phases):
-        if i == 0 or phase.int8:  # else the copy of the phase before
-            calls, seconds = copy.calls | stages[i].calls, stages[i].seconds + copy.seconds
-            stages[i] = stages[i]._replace(calls=calls, seconds=seconds)
-    ppo = case.cfg.ppo
-    episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
-    # Log-probabilities by the policy and the reference model. A critic's values, and those of last
-    # responses for a value tracker, take as long.
-    has_third = "critic_step" in programs or find_method(case.cfg.method).values == "tracker"
-    passes = 3.0 if has_third else 2.0
-    scored = {"score": passes * planned_passes(case, episodes).used}
-    updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
-    updated = {name: updates for name in ("train_step", "critic_step") if name in programs}
-    return [*stages, _stage("score", scored, times), _stage("train", updated, times)]
-
-
-def _stage(name: str, counts: dict[str, float], times: dict[str, dict[str, float]]) -> Stage:
-    """A stage by the number of calls of each program and the least `times` of one call."""
-    totals = {program: count * max(times[program].values()) for program, count in counts.items()}
-    longest = times[max(totals, key=totals.__getitem__)]
-    bound = max(longest, key=longest.__getitem__)
-    return Stage(name, counts, sum(totals.values()), bound)

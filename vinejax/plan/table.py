@@ -9,8 +9,9 @@ from rich.table import Table
 
 from vinejax.plan.case import Case
 from vinejax.plan.hlo import totals_by_kind
+from vinejax.plan.iteration import Stage
 from vinejax.plan.memory import PlannedPhase
-from vinejax.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, Stage, least_seconds
+from vinejax.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, least_seconds
 from vinejax.runtime.workdir import package_versions
 
 GIB = 2**30
@@ -107,13 +108,17 @@ def program_table(plan: Plan) -> Table:
 
 
 def iteration_table(plan: Plan) -> Table:
-    """Calls and least time of each stage of an iteration."""
-    table = _table("Least time of an iteration", "", "s", "bound", "calls")
+    """Calls of each stage of an iteration, its least time, and its estimate."""
+    table = _table("Seconds of an iteration", "", "at least", "estimate", "bound", "calls")
     for stage in plan.stages:
         calls = ", ".join(f"{count:.0f} {name}" for name, count in stage.calls.items())
-        table.add_row(stage.name, f"{stage.seconds:.1f}", stage.bound, calls)
+        times = f"{stage.seconds:.1f}", f"{stage.estimate:.1f}"
+        table.add_row(stage.name, *times, stage.bound, calls)
     table.add_section()
-    table.add_row("total", f"{sum(stage.seconds for stage in plan.stages):.1f}")
+    least, estimate = (
+        sum(getattr(stage, name) for stage in plan.stages) for name in ("seconds", "estimate")
+    )
+    table.add_row("total", f"{least:.1f}", f"{estimate:.1f}")
     return table
 
 

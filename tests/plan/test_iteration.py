@@ -1,0 +1,114 @@
+"""How often an iteration calls each program, and how long that takes."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.plan_cases import small
+
+from vinejax.plan.case import Case
+from vinejax.plan.cost import calls_per_phase, columns_bytes, decode_cost, program_costs
+from vinejax.plan.iteration import KERNEL_SPEED, iteration_stages
+from vinejax.plan.memory import main_phase, memory_and_phases
+from vinejax.plan.roofline import PlannedProgram, least_seconds, plan_program
+from vinejax.rollout.drain import SHARE
+
+TPU = "v5e:2x4"
+
+
+def planned(case: Case, compiled: dict[str, Any]) -> dict[str, PlannedProgram]:
+    """The programs of a case, of which decoding was compiled with this answer."""
+    held, phases = memory_and_phases(case)
+    phase = main_phase(phases)
+    return {
+        name: plan_program(case, held, phase, name, cost, compiled if name == "decode" else {})
+        for name, cost in program_costs(case, phase).items()
+    }
+
+
+@pytest.mark.parametrize(("branches", "slots"), [(40, 128), (300, 128), (2000, 96)])
+def test_decode_steps_are_those_of_a_simulation(tmp_path: Path, branches: int, slots: int):
+    """Branches of exponential lengths, each taken by the first slot that is free."""
+    case = small(tmp_path, fields={"sample.max_tokens": 10**6})
+    rollout = memory_and_phases(case)[1][0]
+    sizes = dataclasses.replace(rollout.sizes, slots=slots)
+    drain = dataclasses.replace(sizes, slots=slots // SHARE)
+    phase = rollout._replace(branches=4 * branches, tokens=50.0, sizes=sizes, drain=drain)
+    rng, full, drained = np.random.default_rng(0), [], []
+    for _ in range(300):
+        ends = np.zeros(slots)
+        for length in rng.exponential(50.0, branches):
+            ends[ends.argmin()] += length
+        begin = np.sort(ends)[slots - drain.slots - 1]  # as many are left as the drain has slots
+        full.append(begin)
+        drained.append(ends.max() - begin)
+    calls = calls_per_phase(case, phase)
+    assert calls["decode"] == pytest.approx(np.mean(full), rel=0.03)
+    assert calls["drain"] == pytest.approx(np.mean(drained), rel=0.03)
+    without = calls_per_phase(case, phase._replace(drain=None))
+    assert without.keys() == {"prefill", "decode"}
+    assert without["decode"] == pytest.approx(calls["decode"] + calls["drain"])
+
+
+def test_the_last_branches_take_no_longer_than_the_longest_may(tmp_path: Path):
+    case = small(tmp_path)
+    phase = memory_and_phases(case)[1][0]._replace(branches=4 * 128, tokens=16.0)
+    sizes = dataclasses.replace(phase.sizes, slots=128)
+    drain = dataclasses.replace(sizes, slots=32)
+    for one in (phase._replace(sizes=sizes), phase._replace(sizes=sizes, drain=drain)):
+        calls = calls_per_phase(case, one)
+        assert calls["decode"] + calls.get("drain", 0) == case.cfg.sample.max_tokens == 32
+
+
+def test_a_phase_of_many_slots_has_a_drain_whose_steps_cost_less(tmp_path: Path):
+    case = small(tmp_path, TPU, {"rollout.slots": 4 * 128, "rollout.prompts": 400})
+    _, phases = memory_and_phases(case)
+    rollout = phases[0]
+    assert rollout.drain is not None and rollout.drain.slots == rollout.sizes.slots // SHARE
+    costs = decode_cost(case, rollout), decode_cost(case, rollout._replace(sizes=rollout.drain))
+    assert costs[1].bytes < costs[0].bytes
+    programs = planned(case, {})
+    whole, plain = (
+        iteration_stages(case, [one, phases[1]], programs)[0]
+        for one in (rollout, rollout._replace(drain=None))
+    )
+    saved = whole.calls["drain"] * (
+        max(least_seconds(case, costs[0], 0).values())
+        - max(least_seconds(case, costs[1], 0).values())
+    )
+    assert saved > 0 and plain.seconds - whole.seconds == pytest.approx(saved)
+
+
+def test_an_estimate_takes_the_cycles_and_what_kernels_read(tmp_path: Path):
+    case = small(tmp_path, TPU, {"rollout.attention": "xla"})
+    phases = memory_and_phases(case)[1]
+    chip = case.topology.chip
+    known, unknown = (
+        iteration_stages(case, phases, planned(case, compiled))[1]
+        for compiled in ({"loop_cycles": 3e9}, {})
+    )
+    assert unknown.estimate == unknown.seconds == known.seconds
+    steps, least = known.calls["decode"], least_seconds(case, decode_cost(case, phases[1]), 0)
+    others = known.seconds - steps * max(least.values())
+    assert known.estimate == pytest.approx(others + steps * 3e9 / (chip.clock_ghz * 1e9))
+
+    with_kernel = [
+        phase._replace(sizes=dataclasses.replace(phase.sizes, kernel=True, columns=128, width=128))
+        for phase in phases
+    ]
+    found = iteration_stages(case, with_kernel, planned(case, {"loop_cycles": 3e9}))[1]
+    reading = columns_bytes(case, with_kernel[1]) / (KERNEL_SPEED * chip.hbm_gb_s * 1e9)
+    least = least_seconds(case, decode_cost(case, with_kernel[1]), 0)
+    others = found.seconds - found.calls["decode"] * max(least.values())
+    wanted = others + found.calls["decode"] * (3e9 / (chip.clock_ghz * 1e9) + reading)
+    assert found.estimate == pytest.approx(wanted, rel=1e-12)
+    assert reading > 0
+
+
+def test_few_cycles_do_not_make_an_estimate_smaller_than_the_least(tmp_path: Path):
+    case = small(tmp_path, TPU)
+    phases = memory_and_phases(case)[1]
+    for stage in iteration_stages(case, phases, planned(case, {"loop_cycles": 1.0})):
+        assert stage.estimate == stage.seconds

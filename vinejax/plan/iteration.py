@@ -1,0 +1,109 @@
+"""The stages of an iteration: how often each program is called, and how long that takes at least.
+
+A stage has an estimate as well. It takes the compiler's cycles for decoding, where it gave them,
+which is never less: the least time assumes that a step does nothing but read at the memory's peak.
+"""
+
+from typing import NamedTuple
+
+from vinejax.methods import find_method
+from vinejax.plan.case import Case
+from vinejax.plan.cost import (
+    calls_per_phase,
+    columns_bytes,
+    decode_cost,
+    planned_passes,
+    program_costs,
+)
+from vinejax.plan.memory import PlannedPhase, main_phase
+from vinejax.plan.roofline import PlannedProgram, least_seconds
+
+KERNEL_SPEED = 0.8  # bytes that a kernel reads in a second / peak of the memory
+
+
+class Stage(NamedTuple):
+    """A part of an iteration, with its least time and what it may take."""
+
+    name: str
+    calls: dict[str, float]  # program -> calls; for decoding, steps
+    seconds: float  # at least
+    bound: str  # the largest of BOUNDS for the program that takes most of the time
+    estimate: float  # seconds, with decode steps by the compiler's cycles where it gave them
+
+
+class Times(NamedTuple):
+    """Seconds of a call, for decoding of a step."""
+
+    least: dict[str, float]  # by each of BOUNDS
+    estimate: float = 0.0  # by the compiler; 0: unknown
+
+    @property
+    def bound(self) -> str:
+        """The one of BOUNDS that takes the longest."""
+        return max(self.least, key=self.least.__getitem__)
+
+
+def step_estimate(case: Case, phase: PlannedPhase, decode: PlannedProgram) -> float:
+    """Seconds of a decode step by the compiler's cycles, and by what its kernels read; 0: unknown.
+
+    The compiler's cycles have neither waits for memory nor the bodies of kernels, which are assumed
+    to read at KERNEL_SPEED of the peak. Those of fewer slots are taken to be as many as compiled.
+    """
+    chip, cycles = case.topology.chip, decode.compiled.get("loop_cycles", 0.0)
+    if not cycles or not chip.clock_ghz:
+        return 0.0
+    read = columns_bytes(case, phase) if phase.sizes.kernel else 0.0
+    kernels = read / (KERNEL_SPEED * chip.hbm_gb_s * 1e9)
+    return cycles / (chip.clock_ghz * 1e9) + kernels
+
+
+def iteration_stages(
+    case: Case, phases: list[PlannedPhase], programs: dict[str, PlannedProgram]
+) -> list[Stage]:
+    """The stages of one iteration.
+
+    A phase that was not compiled is assumed to send as much per token as the compiled phase.
+    """
+    times = {name: Times(least_seconds(case, x.cost, x.sent)) for name, x in programs.items()}
+    main = main_phase(phases)
+    stages = []
+    for i, phase in enumerate(phases):
+        calls = calls_per_phase(case, phase)
+        if i == 0 or phase.int8:  # else the copy is that of the phase before
+            calls = {"decode copy": 1.0, **calls}
+        size = phase.sizes.batch * phase.sizes.columns / (main.sizes.batch * main.sizes.columns)
+        sent = programs["prefill"].sent * size
+        prefill = Times(least_seconds(case, program_costs(case, phase)["prefill"], sent))
+        of_phase = {**times, "prefill": prefill, "decode": _step(case, phase, main, programs)}
+        if phase.drain:
+            drain = phase._replace(sizes=phase.drain)
+            of_phase["drain"] = _step(case, drain, main, programs)
+        stages.append(_stage(phase.name, calls, of_phase))
+    ppo = case.cfg.ppo
+    episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
+    # Log-probabilities by the policy and the reference model. A critic's values, and those of last
+    # responses for a value tracker, take as long.
+    has_third = "critic_step" in programs or find_method(case.cfg.method).values == "tracker"
+    passes = 3.0 if has_third else 2.0
+    scored = {"score": passes * planned_passes(case, episodes).used}
+    updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
+    updated = {name: updates for name in ("train_step", "critic_step") if name in programs}
+    return [*stages, _stage("score", scored, times), _stage("train", updated, times)]
+
+
+def _step(
+    case: Case, phase: PlannedPhase, main: PlannedPhase, programs: dict[str, PlannedProgram]
+) -> Times:
+    """Of a decode step in the slots of `phase`; the compiled one is that of `main`."""
+    decode = programs["decode"]
+    sent = decode.sent * phase.sizes.slots / main.sizes.slots
+    least = least_seconds(case, decode_cost(case, phase), sent)
+    return Times(least, step_estimate(case, phase, decode))
+
+
+def _stage(name: str, calls: dict[str, float], times: dict[str, Times]) -> Stage:
+    """A stage by the number of calls of each program and the `times` of one call."""
+    totals = {x: count * max(times[x].least.values()) for x, count in calls.items()}
+    longest = max(totals, key=totals.__getitem__)
+    estimates = (max(totals[x], count * times[x].estimate) for x, count in calls.items())
+    return Stage(name, calls, sum(totals.values()), times[longest].bound, sum(estimates))
