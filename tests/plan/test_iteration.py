@@ -1,6 +1,7 @@
 """How often an iteration calls each program, and how long that takes."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from vinejax.plan.cost import calls_per_phase, columns_bytes, decode_cost, progr
 from vinejax.plan.iteration import KERNEL_SPEED, iteration_stages
 from vinejax.plan.memory import main_phase, memory_and_phases
 from vinejax.plan.roofline import PlannedProgram, least_seconds, plan_program
+from vinejax.plan.table import Plan, as_json
 from vinejax.rollout.drain import SHARE
 
 TPU = "v5e:2x4"
@@ -67,6 +69,10 @@ def test_a_phase_of_many_slots_has_a_drain_whose_steps_cost_less(tmp_path: Path)
     _, phases = memory_and_phases(case)
     rollout = phases[0]
     assert rollout.drain is not None and rollout.drain.slots == rollout.sizes.slots // SHARE
+    plan = Plan(case, phases, [], iteration_stages(case, phases, planned(case, {})), {}, [])
+    written = json.loads(json.dumps(as_json(plan)))
+    assert written["phases"][0]["drain"]["slots"] == rollout.drain.slots
+    assert written["iteration"][0]["calls"]["drain"] == calls_per_phase(case, rollout)["drain"]
     costs = decode_cost(case, rollout), decode_cost(case, rollout._replace(sizes=rollout.drain))
     assert costs[1].bytes < costs[0].bytes
     programs = planned(case, {})

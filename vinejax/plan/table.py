@@ -122,6 +122,11 @@ def iteration_table(plan: Plan) -> Table:
     return table
 
 
+def _phase_as_json(phase: PlannedPhase) -> dict[str, Any]:
+    drain = phase.drain and dataclasses.asdict(phase.drain)
+    return phase._asdict() | {"sizes": dataclasses.asdict(phase.sizes), "drain": drain}
+
+
 def as_json(plan: Plan) -> dict[str, Any]:
     """The whole plan in bytes and seconds, not rounded."""
     case = plan.case
@@ -136,9 +141,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "versions": package_versions(("jax", "libtpu")),
         "model": dataclasses.asdict(case.model.cfg),
         "compute": dataclasses.asdict(case.model.compute),
-        "phases": [
-            phase._asdict() | {"sizes": dataclasses.asdict(phase.sizes)} for phase in plan.phases
-        ],
+        "phases": list(map(_phase_as_json, plan.phases)),
         "programs": {
             program.name: {
                 "memory_bytes": program.parts | {"together": program.total},
