@@ -30,7 +30,10 @@ def grow(model: Model, params: Any, sampling: SampleConfig, **settings: Any) -> 
     return engine.stream(params, TRUNKS, BRANCHES, 12, **settings).in_order()
 
 
-@pytest.mark.parametrize("name", SAMPLED_MODELS)
+@pytest.mark.parametrize(
+    "name",
+    ["gqa", *(pytest.param(x, marks=pytest.mark.slow) for x in SAMPLED_MODELS if x != "gqa")],
+)
 def test_the_sampler_is_the_model_with_rounded_kernels(name: str, tiny: Model):
     fields, sampling = SAMPLED_MODELS[name]
     model = random_model(tokenizer=tiny.tokenizer, **fields)
