@@ -44,6 +44,7 @@ def page(found: Outcomes, findings: str, figures: list[str]) -> str:
         if name in by_task:
             lines += [_figure(name, f"Validation accuracy on {by_task[name]}, over three axes"), ""]
     lines += sections.equal_episodes(found)
+    lines += sections.other_rates(found)
     lines += sections.equal_cost(found, "tokens", "generated tokens")
     lines += sections.equal_cost(found, "seconds", "seconds")
     lines += sections.dose_response(found)

@@ -172,6 +172,36 @@ def _over_tasks(found: Outcomes, against: list[str]) -> list[str]:
     return [title, "", *table(["variant", *against], rows)]
 
 
+def other_rates(found: Outcomes) -> list[str]:
+    """The baselines with another variant's settings of the sweep, at equal episodes."""
+    experiment = found.experiment
+    task, name = experiment.rates_task, experiment.rates_of
+    own = found.compared(task, name) if task else None
+    trial = chosen_trial(found, task, name) if task else None
+    if task is None or own is None or trial is None:
+        return []
+    start, rows = _start(found, task), []
+    for baseline in BASELINES:
+        other = found.find("rates", TASKS[task].config, baseline)
+        if other is None:
+            continue
+        below = str(sum(accuracy < start for accuracy in other.test))
+        better = chance(at_the_end(own, other).improvement)
+        test = percent(iqm_interval([other.test]))
+        rows.append([baseline, str(len(other.runs)), test, better, below])
+    if not rows:
+        return []
+    rate = TASKS[task].learning_rate
+    lines = [f"### Tried besides: {task}, the baselines with the settings of {name}", ""]
+    lines += [
+        f"As above, with {_trial_title(trial, rate)}, which the sweep found for {name}, and not",
+        "with what it found for the baselines.",
+        "",
+    ]
+    header = ["variant", "seeds", "test accuracy", f"P({name} is better)", "runs below the start"]
+    return lines + table(header, rows)
+
+
 def equal_cost(found: Outcomes, axis: str, unit: str) -> list[str]:
     """A table per task at equal tokens or seconds, variant by variant against both baselines."""
     lines = [f"## At equal {unit}", ""]
