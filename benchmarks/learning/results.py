@@ -72,8 +72,13 @@ def filled(text: str, values: dict[str, str]) -> str:
 
 
 def placeholders(found: Outcomes) -> dict[str, str]:
-    """What findings.md can name: TASK.VARIANT.AXIS.WHAT, and dose.NUMBER.VARIANT.BASELINE."""
+    """What findings.md can name: TASK.VARIANT.AXIS.WHAT, rates.BASELINE.WHAT, and
+    dose.NUMBER.VARIANT.BASELINE.
+    """
     values = {"seeds": str(len(found.experiment.seeds))}
+    for baseline, versus in sections.versus_other_rates(found).items():
+        values[f"rates.{baseline}.accuracy"] = sections.percent(versus.other)
+        values[f"rates.{baseline}.better"] = sections.chance(versus.improvement)
     for task in found.experiment.tasks:
         for variant in found.experiment.variants:
             values |= _of_variant(found, task, variant)
