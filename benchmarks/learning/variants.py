@@ -15,8 +15,9 @@ class Task(NamedTuple):
     the iterations of a run.
 
     After a colon `config` has the argument of `get_config`: the number of free steps. Runs are
-    short enough that no task is solved by all variants at the end, and that the plan fits into five
-    hours of two cores: K = 9 at every step of bifurcation takes 4 s an iteration on one.
+    short enough that no task is solved by all variants at the end, and that the sweep and the
+    variants with as many episodes fit into five hours of two cores: K = 9 at every step of
+    bifurcation takes 4 s an iteration on one.
     """
 
     config: str
