@@ -10,9 +10,15 @@ import pytest
 from helpers.plan_cases import small
 
 from vinejax.plan.case import Case
-from vinejax.plan.cost import calls_per_phase, columns_bytes, decode_cost, program_costs
+from vinejax.plan.cost import (
+    calls_per_phase,
+    columns_bytes,
+    columns_read,
+    decode_cost,
+    program_costs,
+)
 from vinejax.plan.iteration import KERNEL_SPEED, iteration_stages
-from vinejax.plan.memory import main_phase, memory_and_phases
+from vinejax.plan.memory import is_decode, memory_and_phases, program_phase
 from vinejax.plan.roofline import PlannedProgram, least_seconds, plan_program
 from vinejax.plan.table import Plan, as_json
 from vinejax.rollout.drain import SHARE
@@ -21,12 +27,13 @@ TPU = "v5e:2x4"
 
 
 def planned(case: Case, compiled: dict[str, Any]) -> dict[str, PlannedProgram]:
-    """The programs of a case, of which decoding was compiled with this answer."""
+    """The programs of a case, of which those that decode were compiled with this answer."""
     held, phases = memory_and_phases(case)
-    phase = main_phase(phases)
     return {
-        name: plan_program(case, held, phase, name, cost, compiled if name == "decode" else {})
-        for name, cost in program_costs(case, phase).items()
+        name: plan_program(
+            case, held, program_phase(name, phases), name, cost, compiled if is_decode(name) else {}
+        )
+        for name, cost in program_costs(case, phases).items()
     }
 
 
@@ -111,6 +118,51 @@ def test_an_estimate_takes_the_cycles_and_what_kernels_read(tmp_path: Path):
     wanted = others + found.calls["decode"] * (3e9 / (chip.clock_ghz * 1e9) + reading)
     assert found.estimate == pytest.approx(wanted, rel=1e-12)
     assert reading > 0
+
+
+def test_each_phase_and_drain_is_estimated_by_its_own_program(tmp_path: Path):
+    """With cycles of their own, and with what they send."""
+    case = small(tmp_path, TPU, {"rollout.slots": 4 * 128, "rollout.prompts": 400})
+    held, phases = memory_and_phases(case)
+    names = ["decode", "drain", "decode, rollout", "drain, rollout"]
+    costs = program_costs(case, phases)
+    assert [name for name in costs if is_decode(name)] == names
+    cycles = dict(zip(names, (4e9, 3e9, 2e9, 1e9), strict=True))
+    sums = {"kind": "all-reduce", "shape": "f32[8]", "group": 2, "count": 1.0, "sent": 1e12,
+            "in_loop": True, "source": "x"}  # fmt: skip
+    programs = {}
+    for name, cost in costs.items():
+        compiled = {"loop_cycles": cycles.get(name, 0.0)}
+        if name == "drain, rollout":
+            compiled["collectives"] = [sums]
+        phase = program_phase(name, phases)
+        programs[name] = plan_program(case, held, phase, name, cost, compiled)
+    shares = [programs[name].parts["suffix KV"] for name in names]
+    assert shares[1] == shares[0] / SHARE and shares[3] == shares[2] / SHARE
+    chip = case.topology.chip
+    stages = iteration_stages(case, phases, programs)
+    for stage, suffix in zip(stages[:2], (", rollout", ""), strict=True):
+        seconds = stage.calls["decode"] * cycles["decode" + suffix] / (chip.clock_ghz * 1e9)
+        drained = cycles["drain" + suffix] / (chip.clock_ghz * 1e9)
+        if suffix:
+            drained = max(drained, 1e12 / (chip.link_gb_s * 1e9))
+        seconds += stage.calls["drain"] * drained
+        rest = stage.calls["prefill"] * programs["prefill"].cost.bytes / (chip.hbm_gb_s * 1e9)
+        assert seconds < stage.estimate < seconds + 2 * rest + 1
+
+
+def test_a_trunk_of_expected_length_is_read(tmp_path: Path):
+    """By `plan.prompt_tokens` and `plan.tokens`, not by the longest prompt that is allowed."""
+    fields = {"data.max_prompt_tokens": 1024, "rollout.attention": "kernel"}
+    lengths = {"plan.prompt_tokens": 40, "plan.tokens": 20}
+    default, short = (
+        memory_and_phases(small(tmp_path, "cpu:8", fields | more))[1] for more in ({}, lengths)
+    )
+    assert [phase.mean_trunk for phase in default] == [512, 520]
+    assert [phase.mean_trunk for phase in short] == [40, 60]
+    assert [columns_read(phase)[0] for phase in short] == [104, 124]
+    assert [columns_read(phase)[0] for phase in default] == [128, 128], "the whole row"
+    assert [phase.trunk_tokens for phase in short] == [phase.trunk_tokens for phase in default]
 
 
 def test_few_cycles_do_not_make_an_estimate_smaller_than_the_least(tmp_path: Path):

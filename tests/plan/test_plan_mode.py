@@ -33,6 +33,7 @@ from vinejax.plan.memory import (
     decode_copy_bytes,
     kv_room,
     memory_and_phases,
+    program_phase,
     trained_bytes,
     weight_bytes,
 )
@@ -107,7 +108,7 @@ def test_operations(tmp_path: Path):
     assert attention_flops(case, 10) == 2 * 4 * (2 * 4) * 10
     _, (_, values) = memory_and_phases(case)
     # 4 slots a shard; a quarter of 32 tokens and half a trunk of 64 are seen.
-    flops = 4 * (2 * (2 * a_layer + 320) + attention_flops(case, 8 + 32)) / 2
+    flops = 4 * (2 * (2 * a_layer + 320) + attention_flops(case, 16 + 8 + 5)) / 2
     assert decode_cost(case, values).flops == flops
     # 16 sequences of 64 tokens over 4 shards, 3 passes through the layers, or 4 with all computed
     # again; products with the output matrix are always computed again.
@@ -127,7 +128,8 @@ def test_packed_rows_make_fewer_passes(tmp_path: Path):
     assert planned_passes(plain, 16) == (2, 2) and planned_passes(plain, 64) == (8, 8)
     assert update_cost(case).flops == update_cost(plain).flops / 2
     assert update_cost(case).bytes > update_cost(plain).bytes / 2  # AdamW's are the same
-    assert planned_passes(small(tmp_path, fields={"plan.tokens": 48}), 16).used == 2
+    for fields in ({"plan.tokens": 48}, {"plan.prompt_tokens": 56}):
+        assert planned_passes(small(tmp_path, fields=fields), 16).used == 2
 
 
 def test_what_skipped_passes_do_not_send(tmp_path: Path):
@@ -175,15 +177,18 @@ def test_values_in_8_bits(tmp_path: Path):
     saved = decode_copy_bytes(case) - decode_copy_bytes(case, int8=True)
     assert saved > 0
     for phases in zip(of_dtype[0][1], of_dtype[1][1], strict=True):
-        before, after = (program_costs(case, phase) for phase in phases)
+        before, after = (program_costs(case, [phase]) for phase in phases)
         less = saved if phases[1].int8 else 0
         for name in ("prefill", "decode"):
             assert before[name].bytes - after[name].bytes == less, (name, phases[1].name)
     estimated = {
-        name: plan_program(case, of_dtype[1][0], values, name, cost, {})
-        for name, cost in program_costs(case, values).items()
+        name: plan_program(
+            case, of_dtype[1][0], program_phase(name, [rollout, values]), name, cost, {}
+        )
+        for name, cost in program_costs(case, [rollout, values]).items()
     }
     assert estimated["decode"].parts["decode copy"] == decode_copy_bytes(case, int8=True)
+    assert estimated["decode, rollout"].parts["decode copy"] == decode_copy_bytes(case)
     assert estimated["decode copy"].parts["decode copy"] == decode_copy_bytes(case)
     stages = iteration_stages(case, [rollout, values], estimated)
     assert [stage.calls.get("decode copy") for stage in stages[:2]] == [1, 1]
@@ -234,7 +239,8 @@ def test_a_plan_that_fits(tmp_path: Path, monkeypatch, capsys):
     asked = fake(monkeypatch, train_step=plain | {"collectives": [gather]})
     case = small(tmp_path, "cpu:8")
     assert command.plan_run(from_dict(small_fields(tmp_path, "cpu:8")), tmp_path) is True
-    assert asked == ["decode copy", "prefill", "decode", "score", "train_step"]
+    decodes = ["decode", "decode, rollout"]
+    assert asked == ["decode copy", "prefill", *decodes, "score", "train_step"]
     shown = capsys.readouterr().out
     for part in ("trunk KV", "all-gather x 3", "It fits.", "cpu-8.json", "Involuntary"):
         assert part in shown

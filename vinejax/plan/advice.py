@@ -4,7 +4,7 @@ import math
 
 from vinejax.plan.case import Case
 from vinejax.plan.memory import PlannedPhase
-from vinejax.plan.roofline import STAGE, TEMPORARIES, PlannedProgram
+from vinejax.plan.roofline import TEMPORARIES, PlannedProgram, stage_of
 from vinejax.rollout.arrays import cache_bytes
 from vinejax.runtime.topology import KINDS
 
@@ -31,7 +31,7 @@ def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> l
 
 def _offload_options(case: Case, program: PlannedProgram) -> list[tuple[float, str]]:
     """(bytes freed, change) for arrays that can wait in the hosts' memory."""
-    stage, _ = STAGE[program.name]
+    stage, _ = stage_of(program.name)
     parts = program.parts
     options = []
     if parts.get("optimizer") and stage == "rollout":
@@ -50,7 +50,7 @@ def _size_options(
     parts = program.parts
     cfg = case.cfg
     options = []
-    if STAGE[name][0] == "rollout":
+    if stage_of(name)[0] == "rollout":
         slot = cache_bytes(case.model, case.mesh, phase.sizes.width)
         fewer = min(math.ceil(over / slot), phase.sizes.slots - FEWEST_SLOTS)
         if fewer > 0 and parts["suffix KV"]:

@@ -18,7 +18,12 @@ from vinejax.plan.case import Case, open_case
 from vinejax.plan.compiler import GATHERED, check_compiler, compile_program
 from vinejax.plan.cost import Cost, planned_passes, program_costs
 from vinejax.plan.iteration import iteration_stages
-from vinejax.plan.memory import PlannedPhase, fixed_parts, main_phase, memory_and_phases
+from vinejax.plan.memory import (
+    PlannedPhase,
+    fixed_parts,
+    memory_and_phases,
+    program_phase,
+)
 from vinejax.plan.roofline import TEMPORARIES, PlannedProgram, plan_program
 from vinejax.plan.table import Plan, as_json, print_plan
 from vinejax.runtime.workdir import write_atomic
@@ -35,8 +40,8 @@ SAMPLES_FIRST = (
     "that of rollout.prompts problems."
 )
 PACKED_ROWS = (
-    "Packed rows: an update makes {used} of {all} passes, by plan.tokens and half of the longest "
-    "prompt; its memory is that of any pass."
+    "Packed rows: an update makes {used} of {all} passes, by plan.prompt_tokens and plan.tokens; "
+    "its memory is that of any pass."
 )
 NOT_COMPILED = "Not compiled: weights and caches alone exceed the chip's memory."
 
@@ -69,15 +74,15 @@ def make_plan(case: Case, config: dict[str, Any], console: Console) -> Plan:
         memory, phases = memory_and_phases(case)
     except ValueError as error:  # raised by the engine: not even one slot fits
         return plan_without_slots(case, str(error))
-    phase = main_phase(phases)
-    costs = program_costs(case, phase)
+    costs = program_costs(case, phases)
 
     def program(name: str, compiled: dict[str, Any]) -> PlannedProgram:
+        phase = program_phase(name, phases)
         return plan_program(case, memory, phase, name, costs[name], compiled)
 
     estimated = [program(name, {}) for name in costs]
     if too_large := [x for x in estimated if least_bytes(x) > case.limit]:
-        changes = {x.name: advise(case, phase, x) for x in too_large}
+        changes = {x.name: advise(case, program_phase(x.name, phases), x) for x in too_large}
         return Plan(case, phases, estimated, [], changes, [NOT_COMPILED])
     if case.platform == "gpu":
         note = BY_ARITHMETIC.format(kind=case.topology.kind)
@@ -117,8 +122,8 @@ def finished_plan(
     case: Case, phases: list[PlannedPhase], programs: list[PlannedProgram], notes: list[str]
 ) -> Plan:
     """The plan with the times of an iteration, and advice for the programs that do not fit."""
-    phase = main_phase(phases)
-    changes = {x.name: advise(case, phase, x) for x in programs if x.total > case.limit}
+    too_large = [x for x in programs if x.total > case.limit]
+    changes = {x.name: advise(case, program_phase(x.name, phases), x) for x in too_large}
     stages = iteration_stages(case, phases, {x.name: x for x in programs})
     if case.cfg.ppo.packing:
         passes = planned_passes(case, case.cfg.ppo.minibatch)

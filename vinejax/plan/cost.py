@@ -97,14 +97,14 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
 def columns_read(phase: PlannedPhase) -> tuple[float, float]:
     """Columns that a decode step reads of a row of the window, and of a slot.
 
-    The kernel reads blocks up to the last that is seen: half a block beyond it on average. Branches
-    are assumed to be read from half of the longest trunk on, and to have drawn as many tokens as
-    they have left on average, as with geometric lengths. XLA reads all.
+    The kernel reads blocks up to the last that is seen: half a block beyond it on average. A row is
+    assumed to have branches at its end, and slots to have drawn as many tokens as they have left on
+    average, as with geometric lengths. XLA reads all.
     """
     sizes = phase.sizes
     if not sizes.kernel:
         return sizes.columns, sizes.width
-    row = min(phase.trunk_tokens / 2 + BLOCK / 2, sizes.columns)
+    row = min(phase.mean_trunk + BLOCK / 2, sizes.columns)
     return row, min(phase.tokens + BLOCK / 2, sizes.width)
 
 
@@ -119,7 +119,7 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
     """The cost of a decode step, a token for every slot."""
     sizes = phase.sizes
     cfg = case.model.cfg
-    visible = memory.mean_tokens(case) + phase.trunk_tokens / 2
+    visible = phase.mean_trunk + phase.tokens
     flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, visible)
     table = 0 if cfg.tied_head else cfg.vocab_size * cfg.width
     # Only a few rows of the embedding are read.
@@ -141,11 +141,11 @@ class PlannedPasses(NamedTuple):
 
 
 def planned_passes(case: Case, sequences: int) -> PlannedPasses:
-    """Passes over so many sequences of mean length: half of the longest prompt and a response."""
+    """Passes over so many sequences of mean length: that of a prompt and a response."""
     passes = passes_for(case.cfg, case.cfg.ppo.minibatch, case.mesh)
     rows, unpacked = sequences, math.ceil(sequences / passes.rows)
     if passes.packed:
-        mean = case.cfg.data.max_prompt_tokens / 2 + memory.mean_tokens(case)
+        mean = memory.mean_prompt_tokens(case) + memory.mean_tokens(case)
         packed = math.ceil(sequences * mean / (PACKED * memory.train_length(case)))
         rows = min(rows, packed)
     return PlannedPasses(math.ceil(rows / passes.rows), unpacked)
@@ -177,13 +177,14 @@ def update_cost(case: Case) -> Cost:
     return microbatch.times(count).plus(update)
 
 
-def program_costs(case: Case, phase: PlannedPhase) -> dict[str, Cost]:
-    """The cost of each program of an iteration, by its name."""
+def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
+    """The cost of each program of an iteration, by its name; prefill is that of the main phase."""
+    decodes = memory.decode_programs(phases)
     costs = {
         # Reads the weights, writes them in the compute dtype.
         "decode copy": Cost(0, memory.weight_bytes(case) + memory.decode_copy_bytes(case)),
-        "prefill": prefill_cost(case, phase),
-        "decode": decode_cost(case, phase),
+        "prefill": prefill_cost(case, memory.main_phase(phases)),
+        **{name: decode_cost(case, phase) for name, phase in decodes.items()},
         "score": score_cost(case),
         "train_step": update_cost(case),
     }

@@ -13,9 +13,9 @@ from vinejax.plan.cost import (
     columns_bytes,
     decode_cost,
     planned_passes,
-    program_costs,
+    prefill_cost,
 )
-from vinejax.plan.memory import PlannedPhase, main_phase
+from vinejax.plan.memory import PlannedPhase, decode_names, main_phase
 from vinejax.plan.roofline import PlannedProgram, least_seconds
 
 KERNEL_SPEED = 0.8  # bytes that a kernel reads in a second / peak of the memory
@@ -47,7 +47,7 @@ def step_estimate(case: Case, phase: PlannedPhase, decode: PlannedProgram) -> fl
     """Seconds of a decode step by the compiler's cycles, and by what its kernels read; 0: unknown.
 
     The compiler's cycles have neither waits for memory nor the bodies of kernels, which are assumed
-    to read at KERNEL_SPEED of the peak. Those of fewer slots are taken to be as many as compiled.
+    to read at KERNEL_SPEED of the peak.
     """
     chip, cycles = case.topology.chip, decode.compiled.get("loop_cycles", 0.0)
     if not cycles or not chip.clock_ghz:
@@ -62,7 +62,7 @@ def iteration_stages(
 ) -> list[Stage]:
     """The stages of one iteration.
 
-    A phase that was not compiled is assumed to send as much per token as the compiled phase.
+    The prefill of the main phase alone is compiled; that of another sends as much per token.
     """
     times = {name: Times(least_seconds(case, x.cost, x.sent)) for name, x in programs.items()}
     main = main_phase(phases)
@@ -73,11 +73,13 @@ def iteration_stages(
             calls = {"decode copy": 1.0, **calls}
         size = phase.sizes.batch * phase.sizes.columns / (main.sizes.batch * main.sizes.columns)
         sent = programs["prefill"].sent * size
-        prefill = Times(least_seconds(case, program_costs(case, phase)["prefill"], sent))
-        of_phase = {**times, "prefill": prefill, "decode": _step(case, phase, main, programs)}
+        prefill = Times(least_seconds(case, prefill_cost(case, phase), sent))
+        names = decode_names(phase, phases)
+        step = _step(case, phase, programs[names.all_slots])
+        of_phase = {**times, "prefill": prefill, "decode": step}
         if phase.drain:
             drain = phase._replace(sizes=phase.drain)
-            of_phase["drain"] = _step(case, drain, main, programs)
+            of_phase["drain"] = _step(case, drain, programs[names.drain])
         stages.append(_stage(phase.name, calls, of_phase))
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
@@ -91,14 +93,10 @@ def iteration_stages(
     return [*stages, _stage("score", scored, times), _stage("train", updated, times)]
 
 
-def _step(
-    case: Case, phase: PlannedPhase, main: PlannedPhase, programs: dict[str, PlannedProgram]
-) -> Times:
-    """Of a decode step in the slots of `phase`; the compiled one is that of `main`."""
-    decode = programs["decode"]
-    sent = decode.sent * phase.sizes.slots / main.sizes.slots
-    least = least_seconds(case, decode_cost(case, phase), sent)
-    return Times(least, step_estimate(case, phase, decode))
+def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> Times:
+    """The times of a decode step in the sizes of a phase."""
+    least = least_seconds(case, decode_cost(case, phase), program.sent)
+    return Times(least, step_estimate(case, phase, program))
 
 
 def _stage(name: str, calls: dict[str, float], times: dict[str, Times]) -> Stage:

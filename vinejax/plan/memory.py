@@ -37,6 +37,7 @@ class PlannedPhase(NamedTuple):
     trunks: int
     branches: int  # of all waves
     trunk_tokens: int  # of the longest possible trunk
+    mean_trunk: float  # tokens of a trunk, on average
     tokens: float  # per branch, on average
     sizes: Sizes
     waves: int = 1  # calls, one after the other
@@ -180,10 +181,10 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
     trunk and one slot fit.
     """
     cfg = case.cfg
-    mean = mean_tokens(case)
+    mean, mean_prompt = mean_tokens(case), mean_prompt_tokens(case)
     episodes = cfg.rollout.prompts * cfg.rollout.per_prompt
     prompt = min(cfg.data.max_prompt_tokens, case.model.cfg.context)
-    wanted = [("rollout", cfg.rollout.prompts, episodes, prompt, mean, 1)]
+    wanted = [("rollout", cfg.rollout.prompts, episodes, prompt, mean_prompt, mean, 1)]
     if find_method(cfg.method).values == "monte_carlo":
         positions, continuations, waves = expected_states(cfg, cfg.plan.steps, mean)
         states = episodes * len(positions)
@@ -193,19 +194,19 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         left = mean * sum(1 - position for position in positions) / len(positions)
         longest = longest_sequence(case.cfg, case.model.cfg.context)
         branches = math.ceil(states * continuations)
-        wanted.append(("values", episodes, branches, longest, left, waves))
+        wanted.append(("values", episodes, branches, longest, mean_prompt + mean, left, waves))
     room = kv_room(case, resident)
     engine = functools.partial(sizes_of, case.model, case.mesh, case.platform, room)
     sizes_for = functools.partial(
         engine, cfg.rollout.slots, budget=cfg.sample.max_tokens, attention=cfg.rollout.attention
     )
     phases = []
-    for name, trunks, branches, longest, tokens, waves in wanted:
+    for name, trunks, branches, longest, mean_trunk, tokens, waves in wanted:
         of_wave = math.ceil(branches / waves)
         sizes, _ = sizes_for(num_trunks=trunks, num_branches=of_wave, longest=longest)
         int8 = name == "values" and cfg.values.dtype == "int8"
         drain = drain_sizes(case.model, case.mesh, case.platform, room, sizes)
-        work = trunks, branches, longest, tokens
+        work = trunks, branches, longest, mean_trunk, tokens
         phases.append(PlannedPhase(name, *work, sizes, waves, int8, drain))
     return phases
 
@@ -213,6 +214,11 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
 def mean_tokens(case: Case) -> float:
     """Expected tokens of a response: `plan.tokens`, or a quarter of `sample.max_tokens`."""
     return case.cfg.plan.tokens or max(case.cfg.sample.max_tokens / 4, 1)
+
+
+def mean_prompt_tokens(case: Case) -> float:
+    """Expected tokens of a prompt: `plan.prompt_tokens`, or half of `data.max_prompt_tokens`."""
+    return case.cfg.plan.prompt_tokens or case.cfg.data.max_prompt_tokens / 2
 
 
 def fixed_parts(case: Case) -> MemoryParts:
@@ -234,18 +240,56 @@ def memory_and_phases(case: Case) -> tuple[MemoryParts, list[PlannedPhase]]:
     """
     fixed = fixed_parts(case)
     phases = planned_phases(case, sum(fixed.during("rollout", case).values()))
-    trunk_kv = suffix_kv = 0
-    for sizes in (phase.sizes for phase in phases):
-        per_row = cache_bytes(case.model, case.mesh, sizes.columns)
-        per_slot = cache_bytes(case.model, case.mesh, sizes.width)
-        trunk_kv = max(trunk_kv, sizes.rows * per_row)
-        suffix_kv = max(suffix_kv, sizes.slots * per_slot)
+    held = [kv_bytes(case, phase.sizes) for phase in phases]
+    trunk_kv, suffix_kv = (max(of_phases) for of_phases in zip(*held, strict=True))
     return dataclasses.replace(fixed, trunk_kv=trunk_kv, suffix_kv=suffix_kv), phases
+
+
+def kv_bytes(case: Case, sizes: Sizes) -> tuple[int, int]:
+    """Bytes per chip of keys and values in the window and in the ring."""
+    per_row = cache_bytes(case.model, case.mesh, sizes.columns)
+    per_slot = cache_bytes(case.model, case.mesh, sizes.width)
+    return sizes.rows * per_row, sizes.slots * per_slot
 
 
 def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:
     """The phase whose programs are compiled: the last, which has the longest trunks."""
     return phases[-1]
+
+
+class DecodeNames(NamedTuple):
+    """The names of the programs that decode a phase."""
+
+    all_slots: str
+    drain: str  # of its last branches, if these get fewer slots
+
+
+def decode_names(phase: PlannedPhase, phases: list[PlannedPhase]) -> DecodeNames:
+    """'decode' and 'drain' for the main phase; for another, 'decode, rollout'."""
+    suffix = "" if phase.name == main_phase(phases).name else f", {phase.name}"
+    return DecodeNames(f"decode{suffix}", f"drain{suffix}")
+
+
+def decode_programs(phases: list[PlannedPhase]) -> dict[str, PlannedPhase]:
+    """Name -> phase of each program that decodes; its sizes are those of the program."""
+    programs = {}
+    for phase in reversed(phases):
+        names = decode_names(phase, phases)
+        programs[names.all_slots] = phase
+        if phase.drain:
+            programs[names.drain] = phase._replace(sizes=phase.drain)
+    return programs
+
+
+def program_phase(program: str, phases: list[PlannedPhase]) -> PlannedPhase:
+    """The phase whose sizes a program has: of one that does not decode, the main phase."""
+    decodes = decode_programs(phases)
+    return decodes[program] if program in decodes else main_phase(phases)
+
+
+def is_decode(program: str) -> bool:
+    """Whether a program of this name decodes: `decode_programs` has it."""
+    return program.split(",")[0] in ("decode", "drain")
 
 
 def gathered_ends_bytes(case: Case) -> int:
@@ -274,7 +318,7 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     tensor = case.tensor
     if program == "decode copy":
         return 0
-    if program == "decode":
+    if is_decode(program):
         return 4 * FLOAT32 * sizes.slots * cfg.vocab_size // tensor
     inner = (2 * cfg.num_heads + 2 * cfg.num_kv_heads) * cfg.head_dim + 3 * cfg.ffn
     if program == "prefill":

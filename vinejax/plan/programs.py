@@ -54,7 +54,10 @@ class Lowering:
         self.params = self.trained if self.base is None else with_adapters(self.base, self.trained)
 
     def lower(self, name: str) -> Lowered:
-        """The lowered program called `name`. Raises KeyError for an unknown name."""
+        """The lowered program called `name`; all that decode are 'decode', each for its phase.
+
+        Raises KeyError for an unknown name.
+        """
         return {
             "decode copy": self._decode_copy,
             "prefill": self._prefill,

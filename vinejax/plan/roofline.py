@@ -13,6 +13,8 @@ from vinejax.plan.memory import (
     MemoryParts,
     PlannedPhase,
     decode_copy_bytes,
+    is_decode,
+    kv_bytes,
     temporaries_guess,
 )
 
@@ -28,6 +30,11 @@ STAGE = {
     "critic_step": ("train", ("critic",)),
 }
 ABSENT = {"decode copy": ("trunk KV", "suffix KV")}  # parts that do not exist yet
+
+
+def stage_of(program: str) -> tuple[str, tuple[str, ...]]:
+    """The entry of STAGE for a program."""
+    return STAGE["decode" if is_decode(program) else program]
 
 
 class PlannedProgram(NamedTuple):
@@ -53,7 +60,7 @@ class PlannedProgram(NamedTuple):
     def collectives(self) -> list[Collective]:
         """The collectives of a call; for decoding, of a step. Those of passes by their share."""
         found = [Collective(**x) for x in self.compiled.get("collectives", [])]
-        if self.name == "decode":
+        if is_decode(self.name):
             return [x for x in found if x.in_loop]
         share = self.taken
         return [
@@ -75,12 +82,17 @@ def plan_program(
     cost: Cost,
     compiled: dict[str, Any],
 ) -> PlannedProgram:
-    """A program with its parts of memory; temporaries are its bytes beside the known parts."""
-    stage, included = STAGE[name]
+    """A program with its parts of memory; temporaries are its bytes beside the known parts.
+
+    `phase` is the main phase, or that which `memory.decode_programs` has for the program.
+    """
+    stage, included = stage_of(name)
     parts = memory.during(stage, case)
     parts |= dict.fromkeys(ABSENT.get(name, ()), 0)
-    if name in ("prefill", "decode"):
+    if name == "prefill" or is_decode(name):
         parts["decode copy"] = decode_copy_bytes(case, phase.int8)
+    if is_decode(name):
+        parts["trunk KV"], parts["suffix KV"] = kv_bytes(case, phase.sizes)
     known = sum(parts[part] for part in included)
     if "memory" in compiled:
         parts[TEMPORARIES] = max(compiled["memory"]["peak"] - known, 0)
@@ -88,7 +100,7 @@ def plan_program(
         parts[TEMPORARIES] = max(int(compiled["needs"]) - known, 0)
     else:
         parts[TEMPORARIES] = temporaries_guess(case, name, phase)
-    is_update = STAGE[name][0] == "train"  # only there passes without tokens are skipped
+    is_update = stage == "train"  # only there passes without tokens are skipped
     taken = planned_passes(case, case.cfg.ppo.minibatch).share if is_update else 1.0
     return PlannedProgram(name, cost, parts, compiled, taken)
 
