@@ -124,6 +124,20 @@ def test_totals_copies_and_kernels():
     assert hlo.count_kernels(program) == 1
 
 
+def test_a_move_to_another_memory_is_no_copy():
+    """The first goes from VMEM, S(1), to HBM in the same layout; the other changes its layout."""
+    text = """
+HloModule moved
+
+ENTRY %main (x: f32[512,1024]) -> f32[512,1024] {
+  %x = f32[512,1024]{1,0:T(8,128)S(1)} parameter(0)
+  %moved = f32[512,1024]{1,0:T(8,128)} copy(%x), backend_config={}
+  ROOT %turned = f32[512,1024]{0,1:T(8,128)} copy(%moved)
+}
+"""
+    assert hlo.large_copies(hlo.parse_hlo(text), 2**20) == {"f32[512,1024]": 2**21}
+
+
 def test_cycles_are_those_of_a_turn_of_the_loop_that_the_data_decides():
     assert hlo.loop_cycles(hlo.parse_hlo(TPU)) == 700 + 30 * 10
 

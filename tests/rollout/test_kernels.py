@@ -167,7 +167,7 @@ def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch
     first = np.maximum(limit - rng.choice([1, 130, 600], (24, 1)), 0)
     shape = kernels.shape_of(24, 3, 2, 128, cores)
     assert shape.cores == cores and shape.parts > 1
-    assert shape.cores * shape.parts * shape.groups == 24
+    assert 24 <= shape.total < 24 + 8 * shape.cores and shape.groups * 3 % 8 == 0
     make = functools.partial(kernels.make_schedule, columns=512, shape=shape)
     schedule = jax.jit(make)(jnp.array(first), jnp.array(limit))
     count = int(schedule.first_item[-1])

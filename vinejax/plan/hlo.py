@@ -23,6 +23,7 @@ _CALLED = re.compile(
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_MEMORY = re.compile(r"S\(\d+\)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _GROUPS = re.compile(
     r"replica_groups=(\{\{[\d,]*\}|\[\d+,(\d+)\]|mesh\[([^\]]*)\][^{]*\{([^}]*)\})"
@@ -200,15 +201,24 @@ def large_copies(program: Program, at_least: int) -> dict[str, int]:
     """Shape -> bytes per call of copies and transposes of arrays of at least `at_least` bytes.
 
     The compiler inserts them to change a memory layout. Those in a loop count as often as it turns,
-    once if that is not known; fusions are not looked into, nor moves between memories.
+    once if that is not known; fusions are not looked into, and moves between memories, which keep
+    the layout, do not count.
     """
     total: dict[str, int] = defaultdict(int)
-    for _, x, count, _, fused, _ in walk_instructions(program):
+    for name, x, count, _, fused, _ in walk_instructions(program):
         if not fused and x.op in ("copy", "transpose"):
             size = sum(array_bytes(x.shape))
-            if size >= at_least:
+            if size >= at_least and not _is_move(x, program.computations[name]):
                 total[re.sub(r"\{[^}]*\}", "", x.shape)] += int(count * size)
     return dict(total)
+
+
+def _is_move(copy: Instruction, computation: list[Instruction]) -> bool:
+    """Whether source and result of a copy differ in nothing but the memory, S(n), that has them."""
+    source = copy.rest.split(")")[0].strip().lstrip("%")
+    shapes = [copy.shape, *(x.shape for x in computation if x.name == source)]
+    layouts = {_MEMORY.sub("", shape) for shape in shapes if "{" in shape}
+    return copy.op == "copy" and len(shapes) == 2 and len(layouts) == 1
 
 
 def loop_cycles(program: Program) -> float:

@@ -73,23 +73,38 @@ def _whole_registers(lanes: int) -> int:
 
 
 class Shape(NamedTuple):
-    """How a call of the kernel is divided: `cores` x `parts` steps of `groups` groups each."""
+    """How a call of the kernel is divided: `cores` x `parts` steps of `groups` groups each.
+
+    Those beyond the number of groups of the call have no queries.
+    """
 
     cores: int  # of one device; each runs its own part of the groups
     parts: int
     groups: int
 
+    @property
+    def total(self) -> int:
+        """Groups of all steps."""
+        return self.cores * self.parts * self.groups
+
 
 def shape_of(num_groups: int, queries: int, heads: int, head_dim: int, cores: int) -> Shape:
-    """The division of a call with this many groups of `queries` queries for `heads` KV heads."""
-    cores = math.gcd(num_groups, cores)
-    rows = -(-queries // SUBLANES) * SUBLANES  # in VMEM
+    """The division of a call with this many groups of `queries` queries for `heads` KV heads.
+
+    The queries of a step fill whole registers, as arrays have one row per query.
+    """
+    unit = SUBLANES // math.gcd(queries, SUBLANES)
     part = part_shape(heads, head_dim)
-    numbers = rows * (2 * part.stats + part.lanes + LANES)  # queries, mixes, a part, what is seen
-    most = max(OPERAND_BYTES // (4 * numbers), 1)
-    of_core = num_groups // cores
-    groups = max(n for n in range(1, of_core + 1) if of_core % n == 0 and n <= most)
-    return Shape(cores, of_core // groups, groups)
+    numbers = queries * (
+        2 * part.stats + part.lanes + LANES
+    )  # queries, mixes, a part, what is seen
+    most = max(OPERAND_BYTES // (4 * numbers), unit)
+
+    def shape(groups: int) -> Shape:
+        return Shape(cores, -(-num_groups // (cores * groups)), groups)
+
+    sizes = range(unit, most + 1, unit)
+    return shape(min(sizes, key=lambda groups: (shape(groups).total, -groups)))
 
 
 def mixed_width(head_dim: int) -> int:
@@ -106,13 +121,14 @@ def make_schedule(
 ) -> Schedule:
     """The live blocks of groups whose queries see columns `first` .. `limit` - 1."""
     num_groups = limit.shape[0]
+    first, limit = (jnp.pad(x, ((0, shape.total - num_groups), (0, 0))) for x in (first, limit))
     sees = limit > first
     end = jnp.max(jnp.where(sees, limit, 0), axis=1)
     begin = jnp.min(jnp.where(sees, first, columns), axis=1)
     first_block = jnp.where(end > 0, begin // BLOCK, 0)
     blocks = -(-end // BLOCK) - first_block
     most = num_groups * (columns // BLOCK)
-    group = jnp.repeat(jnp.arange(num_groups), blocks, total_repeat_length=most)
+    group = jnp.repeat(jnp.arange(shape.total), blocks, total_repeat_length=most)
     after = jnp.cumsum(blocks)
     block = jnp.arange(most) - (after - blocks)[group] + first_block[group]
     past = after[shape.groups - 1 :: shape.groups]
@@ -124,63 +140,73 @@ def make_schedule(
 
 
 def ragged_part(
-    q: Float[Array, "N M flat"],
+    q: Float[Array, "queries flat"],
     cache: Float[Array, "R K S W"],
     schedule: Schedule,
     shape: Shape,
     rule: AttentionRule,
     interpret: bool = False,
-) -> Float[Array, "N M lanes"]:
+) -> Float[Array, "queries lanes"]:
     """The parts of a softmax over the columns that each query sees, as `PartShape` describes them.
 
-    `q` has the heads of a query one after the other, [.., K * H]. A query that sees nothing has mix
-    and sum 0. N is a multiple of R: so many groups in a row read one sequence. S is a multiple of
-    BLOCK. `interpret` runs the kernel without a TPU.
+    `q` has the M queries of a group, and their heads, one after the other, [N * M, K * H]. A query
+    that sees nothing has mix and sum 0. N is a multiple of R: so many groups in a row read one
+    sequence. S is a multiple of BLOCK. `interpret` runs the kernel without a TPU.
     """
     lanes = part_shape(cache.shape[1], cache.shape[3] // 2).lanes
-    part = jax.ShapeDtypeStruct((*q.shape[:2], lanes), jnp.float32)
-    return _call(q, cache, schedule, shape, rule, None, part, interpret)[0]
+    return _call([q], cache, schedule, shape, rule, lanes, jnp.dtype(jnp.float32), interpret)[0]
 
 
 def ragged_rest(
-    q: Float[Array, "B M flat"],
+    q: Float[Array, "queries flat"],
+    k: Float[Array, "B flat"],
+    v: Float[Array, "B flat"],
+    start: Float[Array, "queries lanes"],
     cache: Float[Array, "B K S W"],
     schedule: Schedule,
     shape: Shape,
     rule: AttentionRule,
-    start: Float[Array, "B M lanes"],
-    new: Float[Array, "B K W"],
     interpret: bool = False,
-) -> tuple[Float[Array, "B M flat"], jax.Array]:
+) -> tuple[Float[Array, "queries flat"], jax.Array]:
     """(the attention over the parts `start` and the columns that each query sees, the cache).
 
-    `new` is written to column `end` - 1 of each group that is read, in place if the cache is
-    donated. A group that is not read has 0. All else is as for `ragged_part`.
+    `k` and `v` are written to column `end` - 1 of each group that is read, in place if the cache
+    is donated. A group that is not read has 0. All else is as for `ragged_part`.
     """
-    mix = jax.ShapeDtypeStruct(q.shape, q.dtype)
-    mixed, cache = _call(q, cache, schedule, shape, rule, (start, new), mix, interpret)
+    arrays = [q, k, v, start]
+    mixed, cache = _call(arrays, cache, schedule, shape, rule, q.shape[1], q.dtype, interpret)
     return mixed, cache
 
 
 def _call(
-    q: jax.Array, cache: jax.Array, schedule: Schedule, shape: Shape, rule: AttentionRule,
-    rest: tuple[jax.Array, jax.Array] | None, result: jax.ShapeDtypeStruct, interpret: bool,
+    arrays: list[jax.Array], cache: jax.Array, schedule: Schedule, shape: Shape,
+    rule: AttentionRule, lanes: int, dtype: jnp.dtype, interpret: bool,
 ) -> list[jax.Array]:  # fmt: skip
-    """[the result, and the cache where columns are written]; `rest` has start and new columns."""
-    (N, M), (R, W) = q.shape[:2], (cache.shape[0], cache.shape[3])
-    scalars, inputs = schedule[:5], [q, schedule.seen, *(rest or ())]
-    out_shape, aliases = [result], {}
-    if rest is not None:
+    """[a result of as many rows as there are queries, and the cache where columns are written].
+
+    `arrays` are queries and, where columns are written, keys, values and starts.
+    """
+    writes, num_queries = len(arrays) > 1, arrays[0].shape[0]
+    M, R, W = schedule.seen.shape[1], cache.shape[0], cache.shape[3]
+    num_groups, scalars = num_queries // M, schedule[:5]
+    padded = [
+        jnp.pad(x, ((0, (shape.total - num_groups) * (x.shape[0] // num_groups)), (0, 0)))
+        for x in arrays
+    ]
+    inputs = [schedule.seen, *padded]
+    out_shape: list[Any] = [jax.ShapeDtypeStruct((shape.total * M, lanes), dtype)]
+    aliases = {}
+    if writes:
         aliases = {len(scalars) + len(inputs): len(out_shape)}
         out_shape.append(jax.ShapeDtypeStruct(cache.shape, cache.dtype))
-    results = pl.pallas_call(
-        functools.partial(_kernel, shape, N // R, W // 2, rule, rest is not None),
+    result, *written = pl.pallas_call(
+        functools.partial(_kernel, shape, num_groups // R, W // 2, rule, writes),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
             grid=(shape.cores, shape.parts),
             in_specs=[*(_by_group(shape, x) for x in inputs), IN_HBM],
-            out_specs=[_by_group(shape, result), *[IN_HBM] * len(aliases)],
-            scratch_shapes=_scratch(M, q.dtype, cache, writes=rest is not None),
+            out_specs=[_by_group(shape, out_shape[0]), *[IN_HBM] * len(aliases)],
+            scratch_shapes=_scratch(shape.groups, M, lanes, cache, writes),
         ),
         out_shape=out_shape,
         input_output_aliases=aliases,
@@ -188,9 +214,9 @@ def _call(
             dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
         ),
         interpret=interpret,
-        name="ragged_part" if rest is None else "ragged_rest",
+        name="ragged_rest" if writes else "ragged_part",
     )(*scalars, *inputs, cache)
-    return list(results)
+    return [result[:num_queries], *written]
 
 
 def _by_group(shape: Shape, x: jax.Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
@@ -200,26 +226,30 @@ def _by_group(shape: Shape, x: jax.Array | jax.ShapeDtypeStruct) -> pl.BlockSpec
     def index(core: jax.Array, part: jax.Array, *_: Ref) -> tuple[jax.Array | int, ...]:
         return core * shape.parts + part, *others
 
-    return pl.BlockSpec((shape.groups, *x.shape[1:]), index)
+    return pl.BlockSpec((shape.groups * (x.shape[0] // shape.total), *x.shape[1:]), index)
 
 
 def _scratch(
-    queries: int, dtype: jnp.dtype, cache: Float[Array, "R K S W"], writes: bool
+    groups: int, queries: int, lanes: int, cache: Float[Array, "R K S W"], writes: bool
 ) -> list[Ref]:
     """The arrays and semaphores of a core: `_Refs` from `kv` on."""
     heads, W = cache.shape[1], cache.shape[3]
     width = mixed_width(W // 2)
     shapes = [
         pltpu.VMEM((2, heads, BLOCK, W), cache.dtype),
-        pltpu.VMEM((heads, queries, width), dtype),
+        pltpu.VMEM((groups, heads, queries, width), jnp.float32),
         pltpu.VMEM((heads, queries, width), jnp.float32),
         pltpu.VMEM((heads, queries, LANES), jnp.float32),
         pltpu.VMEM((heads, queries, LANES), jnp.float32),
+        pltpu.VMEM((groups, queries, lanes), jnp.float32),
+        pltpu.VMEM((groups * queries, lanes), jnp.float32),
         pltpu.SemaphoreType.DMA((2,)),
     ]
     if writes:
         rows = TILE_BYTES // cache.dtype.itemsize
         shapes += [
+            pltpu.VMEM((groups, queries, part_shape(heads, W // 2).lanes), jnp.float32),
+            pltpu.VMEM((groups, heads, 1, W), jnp.float32),
             pltpu.VMEM((WRITES, heads, rows, W), cache.dtype),
             pltpu.SMEM((1,), jnp.int32),
             pltpu.SemaphoreType.DMA((WRITES,)),
@@ -228,26 +258,35 @@ def _scratch(
 
 
 class _Refs(NamedTuple):
-    """What the body of the kernel reads and writes; None: only where it writes columns."""
+    """What the body of the kernel reads and writes; None: only where it writes columns.
+
+    Queries, keys, values, starts and results have a row per query, or per group, of this step's
+    groups. A row cannot be chosen at run time, so that they are first put into arrays by group.
+    """
 
     first_item: Ref  # of the schedule, in SMEM, as all up to `end`
     group: Ref
     block: Ref
     first_block: Ref
     end: Ref
-    q: Ref  # [groups, M, K * H] of this step's groups, as `seen`, `start`, `new` and `result`
     seen: Ref  # [groups, M, LANES]
-    start: Ref | None  # [groups, M, lanes] as `PartShape` describes it
-    new: Ref | None  # [groups, K, W]
+    q: Ref  # [groups * M, K * H]
+    k: Ref | None  # [groups, K * H]
+    v: Ref | None  # [groups, K * H]
+    start: Ref | None  # [groups * M, lanes] as `PartShape` describes it
     cache: Ref  # [R, K, S, W] in HBM
-    result: Ref  # [groups, M, lanes] or, where columns are written, [groups, M, K * H]
+    result: Ref  # [groups * M, lanes], where columns are written K * H lanes
     written: Ref | None  # the cache as a result
     kv: Ref  # [2, K, BLOCK, W] the block being computed, and the next
-    query: Ref  # [K, M, width] of the group being computed
+    query: Ref  # [groups, K, M, width]
     acc: Ref  # [K, M, width] mix so far of the group being computed
     top: Ref  # [K, M, LANES] maximum so far, in all lanes
     total: Ref  # [K, M, LANES] sum so far, in all lanes
+    of_groups: Ref  # [groups, M, lanes] results
+    rows: Ref  # [groups * M, lanes] results, before they are rounded
     arrived: Ref  # semaphores of `kv`
+    starts: Ref | None  # [groups, M, lanes]
+    new: Ref | None  # [groups, K, 1, W] keys and values
     stage: Ref | None  # [WRITES, K, rows, W] tiles with new columns
     num_written: Ref | None  # [1] by this core
     left: Ref | None  # semaphores of `stage`
@@ -257,8 +296,8 @@ def _kernel(
     shape: Shape, shared: int, head_dim: int, rule: AttentionRule, writes: bool, *refs: Ref
 ) -> None:
     """One step of the grid; `shared` groups in a row read one sequence."""
-    if not writes:  # neither a start, new columns nor the cache as a result
-        refs = (*refs[:7], None, None, *refs[7:9], None, *refs[9:], None, None, None)
+    if not writes:  # neither keys, values and starts nor the cache as a result
+        refs = (*refs[:7], *[None] * 3, *refs[7:9], None, *refs[9:], *[None] * 5)
     ref = _Refs._make(refs)
     core, part = pl.program_id(0), pl.program_id(1)
     step = core * shape.parts + part
@@ -271,8 +310,6 @@ def _kernel(
         source = ref.cache.at[sequence, :, columns]
         return pltpu.make_async_copy(source, ref.kv.at[buffer], ref.arrived.at[buffer])
 
-    _store_nothing(ref, head_dim)
-
     @pl.when(part == 0)
     def _():
         if ref.num_written is not None:
@@ -281,6 +318,8 @@ def _kernel(
         @pl.when(core_begin < core_end)
         def _():
             copy(core_begin).start()
+
+    _unpack(ref, head_dim)
 
     def item(i: jax.Array, _: None) -> None:
         group, block = ref.group[i], ref.block[i]
@@ -300,6 +339,7 @@ def _kernel(
         pl.when(is_last)(lambda: store(ref, here, head_dim))
 
     lax.fori_loop(ref.first_item[step], ref.first_item[step + 1], item, None)
+    _pack(ref)
     if writes:
         pl.when(part == shape.parts - 1)(lambda: _finish_writes(ref))
 
@@ -309,32 +349,68 @@ def _of_head(head: int, head_dim: int) -> slice:
     return slice(head * head_dim, (head + 1) * head_dim)
 
 
-def _in_width(x: jax.Array, width: int, last: bool) -> jax.Array:
-    """The lanes of x as the first or the last of `width`, beside zeros."""
+def _in_width(x: jax.Array, width: int) -> jax.Array:
+    """The lanes of x as the first of `width`, before zeros."""
     if x.shape[1] == width:
         return x
-    zeros = jnp.zeros((x.shape[0], width - x.shape[1]), x.dtype)
-    return jnp.concatenate([zeros, x] if last else [x, zeros], axis=1)
+    return jnp.concatenate([x, jnp.zeros((x.shape[0], width - x.shape[1]), x.dtype)], axis=1)
+
+
+def _rows_of(group: int, ref: _Refs) -> slice:
+    """The rows of a group where those of all groups lie one after the other."""
+    num_queries = ref.acc.shape[1]
+    return slice(group * num_queries, (group + 1) * num_queries)
+
+
+def _unpack(ref: _Refs, head_dim: int) -> None:
+    """Puts what a step reads into arrays by group, and nothing into its results.
+
+    In float32, of which rows and lanes can be moved.
+    """
+    groups, heads, _, width = ref.query.shape
+    q = ref.q[...].astype(jnp.float32)
+    for group in range(groups):
+        for head in range(heads):
+            query = q[_rows_of(group, ref), _of_head(head, head_dim)]
+            ref.query[group, head] = _in_width(query, width)
+    nothing = jnp.zeros(ref.of_groups.shape, jnp.float32)
+    if ref.start is None:
+        lane = lax.broadcasted_iota(jnp.int32, nothing.shape, 2)
+        head = lane - part_shape(heads, head_dim).stats
+        nothing = jnp.where((head >= 0) & (head < heads), EMPTY, nothing)
+    ref.of_groups[...] = nothing
+    if ref.start is None or ref.starts is None or ref.new is None:
+        return
+    k, v = (x[...].astype(jnp.float32) for x in (ref.k, ref.v))
+    for group in range(groups):
+        ref.starts[group] = ref.start[_rows_of(group, ref)]
+        for head in range(heads):
+            lanes = _of_head(head, head_dim)
+            both = [x[group : group + 1, lanes] for x in (k, v)]
+            ref.new[group, head] = jnp.concatenate(both, axis=1)
+
+
+def _pack(ref: _Refs) -> None:
+    """The results of a step as rows, in their dtype."""
+    for group in range(ref.of_groups.shape[0]):
+        ref.rows[_rows_of(group, ref)] = ref.of_groups[group]
+    ref.result[...] = ref.rows[...].astype(ref.result.dtype)
 
 
 def _begin(ref: _Refs, here: jax.Array, head_dim: int) -> None:
-    """Puts a group's queries in their places, and the part that it starts from."""
-    heads, _, width = ref.acc.shape
-    for head in range(heads):
-        # In float32, whose lanes can be moved.
-        query = ref.q[here, :, _of_head(head, head_dim)].astype(jnp.float32)
-        ref.query[head] = _in_width(query, width, last=False).astype(ref.query.dtype)
-    if ref.start is None:
+    """The part of a softmax that a group starts from."""
+    if ref.starts is None:
         ref.acc[...] = jnp.zeros_like(ref.acc)
         ref.top[...] = jnp.full_like(ref.top, EMPTY)
         ref.total[...] = jnp.zeros_like(ref.total)
         return
+    heads = ref.acc.shape[0]
+    stats = part_shape(heads, head_dim).stats
     for head in range(heads):
-        mix = ref.start[here, :, _of_head(head, head_dim)]
-        ref.acc[head] = _in_width(mix, width, last=True)
-        top = part_shape(heads, head_dim).stats + head
-        for x, lane in (ref.top, top), (ref.total, top + heads):
-            x[head] = jnp.broadcast_to(ref.start[here, :, lane : lane + 1], x.shape[1:])
+        # Of a block that is used whole only the second half of a mix is read.
+        ref.acc[head, :, -head_dim:] = ref.starts[here, :, _of_head(head, head_dim)]
+        for x, lane in (ref.top, stats + head), (ref.total, stats + heads + head):
+            x[head] = jnp.broadcast_to(ref.starts[here, :, lane : lane + 1], x.shape[1:])
 
 
 def _attend(
@@ -350,8 +426,9 @@ def _attend(
         kv = ref.kv[buffer, head]
         keys = kv[:, :head_dim] if is_cut else kv
         values = kv[:, head_dim:] if is_cut else kv
+        query = ref.query[here, head].astype(keys.dtype)
         products = lax.dot_general(
-            ref.query[head], keys, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+            query, keys, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
         )
         scores = jnp.where(is_seen, rule.scores(products), EMPTY)
         old = ref.top[head]
@@ -364,29 +441,18 @@ def _attend(
         ref.top[head] = top
 
 
-def _store_nothing(ref: _Refs, head_dim: int) -> None:
-    """The results of groups that are not read."""
-    nothing = jnp.zeros(ref.result.shape, ref.result.dtype)
-    if ref.start is None:
-        heads = ref.acc.shape[0]
-        lane = lax.broadcasted_iota(jnp.int32, nothing.shape, 2)
-        head = lane - part_shape(heads, head_dim).stats
-        nothing = jnp.where((head >= 0) & (head < heads), EMPTY, nothing)
-    ref.result[...] = nothing
-
-
 def _store_part(ref: _Refs, here: jax.Array, head_dim: int) -> None:
     """Puts the part of the group that is computed among the results."""
     heads, num_queries, _ = ref.acc.shape
     for head in range(heads):
-        ref.result[here, :, _of_head(head, head_dim)] = ref.acc[head][:, -head_dim:]
+        ref.of_groups[here, :, _of_head(head, head_dim)] = ref.acc[head][:, -head_dim:]
     shape = part_shape(heads, head_dim)
     lane = lax.broadcasted_iota(jnp.int32, (num_queries, shape.lanes - shape.stats), 1)
     stats = jnp.zeros(lane.shape, jnp.float32)
     for head in range(heads):
         stats = jnp.where(lane == head, ref.top[head][:, :1], stats)
         stats = jnp.where(lane == heads + head, ref.total[head][:, :1], stats)
-    ref.result[here, :, shape.stats :] = stats
+    ref.of_groups[here, :, shape.stats :] = stats
 
 
 def _store_mix(ref: _Refs, here: jax.Array, head_dim: int) -> None:
@@ -394,7 +460,7 @@ def _store_mix(ref: _Refs, here: jax.Array, head_dim: int) -> None:
     for head in range(ref.acc.shape[0]):
         total = ref.total[head][:, :1]
         mixed = ref.acc[head][:, -head_dim:] / jnp.where(total > 0, total, 1.0)
-        ref.result[here, :, _of_head(head, head_dim)] = mixed.astype(ref.result.dtype)
+        ref.of_groups[here, :, _of_head(head, head_dim)] = mixed
 
 
 def _write(ref: _Refs, group: jax.Array, here: jax.Array, buffer: jax.Array) -> None:
@@ -413,7 +479,8 @@ def _write(ref: _Refs, group: jax.Array, here: jax.Array, buffer: jax.Array) -> 
     )
     # The tile that lay here before has the same size: waiting for one is waiting for the other.
     pl.when(number >= WRITES)(to_hbm.wait)
-    with_new = jnp.where(row == column - tile, ref.new[here][:, None, :], ref.kv[buffer, :, inner])
+    new = ref.new[here].astype(ref.kv.dtype)  # [K, 1, W]
+    with_new = jnp.where(row == column - tile, new, ref.kv[buffer, :, inner])
     ref.kv[buffer, :, inner] = with_new
     ref.stage[place] = with_new
     to_hbm.start()

@@ -62,19 +62,23 @@ class RaggedAttention:
         """
         calls = self._calls_for(rule.window)
         heads, head_dim = q.shape[1], q.shape[3]
-        # One head after the other: with heads before queries XLA would copy queries and results.
-        flat = q.swapaxes(1, 2).reshape(q.shape[0], self._per_head, -1)  # [B, G, K * H]
-        new = jnp.concatenate([k[:, 0], v[:, 0]], axis=-1).astype(ring.dtype)
+        # Rows of queries, and their heads one after the other: XLA would copy other forms.
+        flat = q.swapaxes(1, 2).reshape(q.shape[0], -1)  # [B, G * K * H]
         with jax.named_scope("trunk"):
             by_lane = jnp.take(flat, self._lanes.slot, axis=0, mode="fill", fill_value=0)
-            by_lane = by_lane.reshape(self._groups, -1, flat.shape[-1])  # [W, lanes * G, K * H]
-            part = ragged_part(by_lane, trunks, calls.rows, self._row_shape, rule, self._interpret)
-            start = part.reshape(-1, self._per_head, part.shape[-1])[self._lanes.lane]
+            part = ragged_part(
+                by_lane.reshape(-1, heads * head_dim), trunks, calls.rows, self._row_shape, rule,
+                self._interpret,
+            )  # fmt: skip
+            of_lanes = part.reshape(-1, self._per_head * part.shape[1])
+            start = of_lanes[self._lanes.lane].reshape(-1, part.shape[1])
         with jax.named_scope("ring"):
             mixed, ring = ragged_rest(
-                flat, ring, calls.slots, self._slot_shape, rule, start, new, self._interpret
-            )
-        mixed = mixed.reshape(*mixed.shape[:2], heads, head_dim)
+                flat.reshape(-1, heads * head_dim), k.reshape(k.shape[0], -1),
+                v.reshape(v.shape[0], -1), start, ring, calls.slots, self._slot_shape, rule,
+                self._interpret,
+            )  # fmt: skip
+        mixed = mixed.reshape(q.shape[0], self._per_head, heads, head_dim)
         return mixed.swapaxes(1, 2), ring
 
     def _calls_for(self, window: int | None) -> Calls:
