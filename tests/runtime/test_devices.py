@@ -16,7 +16,7 @@ from vinejax.settings import Config, MeshConfig, RolloutConfig, TopologyConfig
 ROWS = {
     "v5e:16x16": TopologyConfig(fsdp=64, tensor=4, slots=2048, memory_gib=6.0),
     "cpu:8": TopologyConfig(data=2, fsdp=2, tensor=2),
-    "h100:8": TopologyConfig(fsdp=8),
+    "h100:8": TopologyConfig(fsdp=8, microbatch=32, remat="dots"),
 }
 
 
@@ -41,6 +41,8 @@ def test_the_devices_choose_the_row(found, kind, count, row, named):
     assert cfg.mesh == MeshConfig(ROWS[row].data, ROWS[row].fsdp, ROWS[row].tensor)
     assert cfg.rollout.slots == (ROWS[row].slots or RolloutConfig().slots)
     assert cfg.rollout.memory_gib == ROWS[row].memory_gib
+    assert cfg.ppo.microbatch == ROWS[row].microbatch
+    assert cfg.model.remat == (ROWS[row].remat or "none")
 
 
 def test_without_rows_or_with_a_mesh_the_configuration_stays(found):
