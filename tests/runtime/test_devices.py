@@ -8,6 +8,7 @@ import jax
 import pytest
 from jax.sharding import Mesh
 
+from vinejax.config import default, from_dict
 from vinejax.errors import ConfigError, UserError
 from vinejax.rollout.arrays import memory_to_use
 from vinejax.runtime import devices
@@ -43,6 +44,16 @@ def test_the_devices_choose_the_row(found, kind, count, row, named):
     assert cfg.rollout.memory_gib == ROWS[row].memory_gib
     assert cfg.ppo.microbatch == ROWS[row].microbatch
     assert cfg.model.remat == (ROWS[row].remat or "none")
+
+
+def test_what_a_row_keeps_is_one_of_three():
+    fields = default()
+    for remat in ("none", "dots", "full", None):
+        fields.meshes["v5e:2x4"] = dict(fsdp=8, remat=remat)
+        assert from_dict(fields).meshes["v5e:2x4"].remat == remat
+    fields.meshes["v5e:2x4"] = dict(fsdp=8, remat="all")
+    with pytest.raises(ConfigError, match="remat = 'all': must be 'none' or 'dots' or 'full'"):
+        from_dict(fields)
 
 
 def test_without_rows_or_with_a_mesh_the_configuration_stays(found):
