@@ -28,7 +28,10 @@ setuptools.setup(
     extras_require={
         # On a TPU VM install this extra, never a bare libtpu: the pair must match.
         "tpu": ["jax[tpu]"],
+        # CUDA 12 needs a driver from 525 on, CUDA 13 one from 580 on.
         "cuda": ["jax[cuda12]"],
+        "cuda12": ["jax[cuda12]"],
+        "cuda13": ["jax[cuda13]"],
         "gcs": ["gcsfs"],
         # Makes the fixtures of the tests on models, and runs those that load what we save.
         "oracle": ["torch>=2.4"],

@@ -1,4 +1,4 @@
-"""VinePPO, RhoMath 1.1B on GSM8K, on one GPU, on four TPU chips or on a pod.
+"""VinePPO, RhoMath 1.1B on GSM8K, on one GPU, on four or eight TPU chips or on a pod.
 
     python -m vinejax.main --mode=plan --config=configs/rho1b_gsm8k.py --config.topology=v5e:2x2
     python -m vinejax.main --config=configs/rho1b_gsm8k.py --config.data.path=FOLDER

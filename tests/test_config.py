@@ -176,7 +176,7 @@ def test_check_name():
         ("values.max_states", [-1], [None, 0, 3]),
         ("reward.truncated", [math.nan], [-1.0]),
         ("grader.mode", ["math"], ["strict", "reference"]),
-        ("grader.workers", [0], [1]),
+        ("grader.workers", [0], [None, 1]),
         ("grader.timeout_s", [0.0, math.inf], [0.5]),
         ("grader.memory_mb", [0], [512]),
         ("grader.unreadable", ["raise"], ["drop", "keep"]),

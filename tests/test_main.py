@@ -87,6 +87,30 @@ def test_dispatch(folder: pathlib.Path, arguments: list[str], output: str):
     assert (status, out.strip(), err) == (0, output, "")
 
 
+PROPOSED = """
+def with_row_for_devices(cfg):
+    return dataclasses.replace(cfg, iterations=100 + len(cfg.meshes))
+
+import dataclasses
+sys.modules["vinejax.plan.propose"] = types.ModuleType("vinejax.plan.propose")
+sys.modules["vinejax.plan.propose"].with_row_for_devices = with_row_for_devices
+"""
+
+
+@pytest.mark.parametrize(("mode", "iterations"), [("train", "101"), ("eval", "101")])
+def test_a_table_of_meshes_may_get_a_row_for_the_devices(
+    folder: pathlib.Path, mode: str, iterations: str
+):
+    text = CONFIG.replace(
+        "return config", "config.meshes['v5e:2x4'] = dict(fsdp=8)\n    return config"
+    )
+    (folder / "table.py").write_text(text)
+    status, out, err = command(
+        folder, "--config=table.py", f"--mode={mode}", setup=FAKES + PROPOSED
+    )
+    assert (status, out.split()[:3], err) == (0, [mode, "runs/table", iterations], "")
+
+
 def test_argument_of_the_config_file(folder: pathlib.Path):
     status, out, _ = command(folder, "--config=mine.py:large")
     assert (status, out.split()[1], out.split()[3]) == (0, "runs/mine_large", "9")

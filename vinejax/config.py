@@ -224,6 +224,9 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
         if not isinstance(value, (tuple, list)):
             raise ConfigError(name, "must be a tuple of strings, such as ('###',)", repr(value))
         return tuple(_typed(name, parts[0], item) for item in value)
+    if any(get_origin(part) is Literal for part in parts):  # `Literal[...] | None`
+        choices = next(part for part in parts if part is not types.NoneType)
+        return None if value is None else _typed(name, choices, value)
     if origin is Literal:
         if value not in parts:
             raise ConfigError(name, "must be " + " or ".join(map(repr, parts)), repr(value))

@@ -37,7 +37,7 @@ class GraderConfig:
     """How answers are compared, for tasks that grade with a `Grader`."""
 
     mode: Literal["strict", "reference"] = "strict"  # as a mathematician, or as VinePPO's code
-    workers: Count = 2  # processes
+    workers: Count | None = None  # processes; None: by the machine's cores, see docs/tasks.md
     timeout_s: Positive = 5.0  # wall-clock time per pair; a pair that takes longer is wrong
     memory_mb: Count = 2048  # address space of a worker
     unreadable: Literal["drop", "keep"] = "drop"  # training problems whose answer no rule can read

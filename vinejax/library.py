@@ -39,7 +39,8 @@ def train(
       >>> run.start_accuracy, run.final_accuracy  # doctest: +SKIP
       ({'validation': 0.395, 'test': 0.384}, {'validation': 0.52, 'test': 0.51})
     """
-    from vinejax.train import train as run_loop  # imports jax
+    from vinejax.plan.propose import with_row_for_devices  # these import jax
+    from vinejax.train import train as run_loop
 
     find_function.cache_clear()  # a notebook may have defined a reward anew
     cfg, given = _checked_config(config, overrides or {})
@@ -50,7 +51,7 @@ def train(
                 "workdir: name the folder of the run, or give the path of a config file"
             )
         workdir = default_workdir(os.fspath(config))
-    return run(run_loop(cfg, os.path.expanduser(workdir)))
+    return run(run_loop(with_row_for_devices(cfg), os.path.expanduser(workdir)))
 
 
 def _checked_config(

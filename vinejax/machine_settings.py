@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+from typing import Literal
 
 from vinejax.ranges import Count, Heartbeat, MeshSize, Port, Positive, Whole
 
@@ -22,6 +23,7 @@ class TopologyConfig(MeshConfig):
     slots: Count | None = None  # replaces rollout.slots; None: as it is
     memory_gib: Positive | None = None  # replaces rollout.memory_gib; None: as it is
     microbatch: int | None = None  # replaces ppo.microbatch; None: as it is
+    remat: Literal["none", "dots", "full"] | None = None  # replaces model.remat; None: as it is
 
 
 @dataclasses.dataclass(frozen=True)

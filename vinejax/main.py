@@ -174,6 +174,9 @@ def main(argv: list[str]) -> int:
     workdir = FLAGS.workdir or default_workdir(config_flags.get_config_filename(FLAGS["config"]))
     if FLAGS.mode != "plan":  # a plan needs neither devices nor other hosts
         distributed.initialize(cfg.distributed)
+        if cfg.meshes:
+            propose = importlib.import_module("vinejax.plan.propose")
+            cfg = propose.with_row_for_devices(cfg)
     stopping.listen()  # after jax, whose own handler of SIGTERM would replace ours
     module, function = MODES[FLAGS.mode]
     options = {"policy": FLAGS.policy} if FLAGS.mode == "export" else {}

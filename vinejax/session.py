@@ -11,7 +11,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from vinejax.errors import ConfigError, DataError
-from vinejax.learner.packing import with_sharing
+from vinejax.learner.packing import with_sharing, with_single_rows
 from vinejax.methods import find_method
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
@@ -153,6 +153,7 @@ def open_session(
         as_set, cfg = cfg, fitted(cfg, mesh, say=trains and is_writer())
         model, start, tokenizer = load_start(cfg, task, workdir, mesh, lock)
         cfg = with_sharing(cfg, model, platform_of(mesh))
+        model = with_single_rows(model, cfg)
         graded = stack.enter_context(GradedTask(task, cfg.grader, journal, cfg.reward))
         problems, dropped = prompted_problems(cfg, graded, tokenizer, splits)
         check_answers(cfg, problems)

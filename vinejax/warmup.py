@@ -19,7 +19,7 @@ from vinejax.errors import DataError, WorkdirError
 from vinejax.learner.batch import collate
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.packing import passes_for
+from vinejax.learner.packing import passes_for, with_single_rows
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.hf.tensors import INDEX, SINGLE
@@ -132,6 +132,7 @@ def batches_of(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
 def sft_objective(model: Decoder, cfg: Config) -> Likelihood:
     """The likelihood that `sft.reduction` names."""
     size, packed, _ = passes_for(cfg, cfg.sft.batch, model.mesh)  # problems have one solution each
+    model = with_single_rows(model, cfg)
     return Likelihood(model=model, microbatch=size, packed=packed, reduction=cfg.sft.reduction)
 
 

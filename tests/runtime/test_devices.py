@@ -8,6 +8,7 @@ import jax
 import pytest
 from jax.sharding import Mesh
 
+from vinejax.config import default, from_dict
 from vinejax.errors import ConfigError, UserError
 from vinejax.rollout.arrays import memory_to_use
 from vinejax.runtime import devices
@@ -16,7 +17,7 @@ from vinejax.settings import Config, MeshConfig, RolloutConfig, TopologyConfig
 ROWS = {
     "v5e:16x16": TopologyConfig(fsdp=64, tensor=4, slots=2048, memory_gib=6.0),
     "cpu:8": TopologyConfig(data=2, fsdp=2, tensor=2),
-    "h100:8": TopologyConfig(fsdp=8),
+    "h100:8": TopologyConfig(fsdp=8, microbatch=32, remat="dots"),
 }
 
 
@@ -41,6 +42,18 @@ def test_the_devices_choose_the_row(found, kind, count, row, named):
     assert cfg.mesh == MeshConfig(ROWS[row].data, ROWS[row].fsdp, ROWS[row].tensor)
     assert cfg.rollout.slots == (ROWS[row].slots or RolloutConfig().slots)
     assert cfg.rollout.memory_gib == ROWS[row].memory_gib
+    assert cfg.ppo.microbatch == ROWS[row].microbatch
+    assert cfg.model.remat == (ROWS[row].remat or "none")
+
+
+def test_what_a_row_keeps_is_one_of_three():
+    fields = default()
+    for remat in ("none", "dots", "full", None):
+        fields.meshes["v5e:2x4"] = dict(fsdp=8, remat=remat)
+        assert from_dict(fields).meshes["v5e:2x4"].remat == remat
+    fields.meshes["v5e:2x4"] = dict(fsdp=8, remat="all")
+    with pytest.raises(ConfigError, match="remat = 'all': must be 'none' or 'dots' or 'full'"):
+        from_dict(fields)
 
 
 def test_without_rows_or_with_a_mesh_the_configuration_stays(found):

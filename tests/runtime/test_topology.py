@@ -9,7 +9,7 @@ from helpers.paths import REPO
 
 from vinejax.errors import ConfigError, UserError
 from vinejax.runtime import topology
-from vinejax.runtime.topology import KINDS, match_topology, parse_topology
+from vinejax.runtime.topology import KINDS, find_topology, match_topology, parse_topology
 
 # The right-hand sides are copied from Google's tables of v5e, v6e, v5p and v4.
 RENTED = [
@@ -247,3 +247,30 @@ def test_the_command_needs_no_jax():
     script += "except SystemExit: assert not {'jax', 'numpy', 'flax'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "v6e-64\n"), done.stderr
+
+
+@pytest.mark.parametrize("name", [row[0] for row in RENTED])
+def test_devices_have_the_name_of_what_was_rented(name: str):
+    slice_ = parse_topology(name)
+    for device_kind in KINDS[slice_.kind].device_kinds:
+        found = find_topology(device_kind, slice_.chips)
+        assert found is not None and found.name == name
+
+
+@pytest.mark.parametrize(
+    ("device_kind", "count", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", 4, "h100:4"),
+        ("NVIDIA H100 80GB HBM3", 3, None),
+        ("NVIDIA A100-SXM4-80GB", 16, "a100:16"),
+        ("NVIDIA A100-SXM4-40GB", 8, None),
+        ("cpu", 3, "cpu:3"),
+        ("TPU v5 lite", 12, None),
+        ("TPU v5 lite", 512, None),
+        ("TPU v5", 6208, None),  # more than the largest
+        ("TPU v9", 4, None),
+    ],
+)
+def test_devices_that_are_known_by_name(device_kind: str, count: int, name: str | None):
+    found = find_topology(device_kind, count)
+    assert (found and found.name) == name

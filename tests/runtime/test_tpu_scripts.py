@@ -186,6 +186,19 @@ def test_jobset_is_one_pod_a_host():
     assert f"--config.topology={slice_.name}" in container["command"]
     assert any(word.startswith("--workdir=gs://") for word in container["command"])
     assert (pod["restartPolicy"], job["backoffLimit"]) == ("Never", 0)
+    # Kubernetes would give 30 s, which a save to a bucket can take alone.
+    assert pod["terminationGracePeriodSeconds"] >= 300
+
+
+def test_images_install_extras_that_there_are():
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    extras = set(re.findall(r'^        "(\w+)": \[', setup, re.MULTILINE))
+    image = (TPU / "Dockerfile").read_text(encoding="utf-8")
+    readme = (TPU / "README.md").read_text(encoding="utf-8")
+    lists = re.findall(r"EXTRAS=([\w,]+)", image + readme)
+    assert {"tpu,gcs", "cuda12,gcs"} <= set(lists) and {"cuda", "cuda12", "cuda13"} <= extras
+    assert all(set(names.split(",")) <= extras for names in lists), lists
+    assert '".[${EXTRAS}]"' in image
 
 
 def main() -> None:

@@ -110,6 +110,7 @@ def test_another_run_is_refused(tmp_path: pathlib.Path, fields: dict, message: s
 def test_all_that_a_row_of_meshes_sets_may_change():
     """A start is compared with what the last one's devices had, before it knows its own."""
     row = TopologyConfig(data=2, fsdp=2, tensor=2, slots=7, memory_gib=1.0, microbatch=2)
+    row = dataclasses.replace(row, remat="dots")
     cfg = Config()
     placed = with_row(dataclasses.replace(cfg, meshes={"cpu:8": row}), "cpu:8")
     before, after = dict(flatten(cfg)), dict(flatten(placed))

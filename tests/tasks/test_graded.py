@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -77,6 +78,19 @@ def test_the_grader_has_the_configured_settings_and_the_style_of_the_task(record
             *(3, 2.5),
         )
         assert grader.named["memory_mb"] == 700
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 2), (4, 2), (7, 3), (12, 6), (224, 16)])
+def test_the_cores_choose_the_number_of_workers(
+    recorded: list, monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+    GradedTask(MATH("x"), GraderConfig()).close()
+    assert recorded[-1].workers == workers
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    GradedTask(MATH("x"), GraderConfig()).close()
+    assert recorded[-1].workers == workers
 
 
 def test_a_batch_goes_to_the_grader_whole(recorded: list):

@@ -19,6 +19,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from vinejax.errors import ConfigError
 from vinejax.learner.prefixes import Forest, share_prefixes
+from vinejax.methods import find_method
 from vinejax.model.attention import KERNELS
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import num_shards
@@ -68,6 +69,14 @@ def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
         rule = "splash attention keeps sequences apart; leave it out, or set model.attention='xla'"
         raise ConfigError("ppo.share_prefixes", rule, "'on'")
     return cfg
+
+
+def with_single_rows(model: Decoder, cfg: Config) -> Decoder:
+    """The model, told that rows of the run's batches hold one sequence each, where they do: without
+    packing, except for the pairs of DPO, which are two."""
+    single = not cfg.ppo.packing and find_method(cfg.method).iteration != "dpo_positive"
+    compute = dataclasses.replace(model.compute, single_rows=single)
+    return dataclasses.replace(model, compute=compute)
 
 
 class Packing(NamedTuple):

@@ -11,6 +11,7 @@ computes its part in a `shard_map`, so that no layout chosen elsewhere affects t
 import dataclasses
 import functools
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,8 @@ Queries = Float[Array, "B T N H"]
 Keys = Float[Array, "B T K H"]  # values have this shape too
 Mask = Bool[Array, "B T S"]  # True where query t sees position s; S = T but for blocks
 SegmentIds = Int[Array, "B T"]  # the sequence of a packed row that each position belongs to
-Seen = SegmentIds | Mask  # what positions see: segment ids for 'splash', else a mask
+Lengths = Int[Array, " B"]  # tokens of rows that hold one sequence each, padded on the right
+Seen = SegmentIds | Mask | Lengths  # what positions see, see `what_is_seen`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +68,10 @@ def what_is_seen(
     segment_ids: SegmentIds,
     seen_until: Int[Array, "B T"] | None,
     window: ArrayLike | None,
+    single_rows: bool = False,
 ) -> Seen:
-    """What the positions of packed rows see, as attention of the chosen `kind` takes it.
+    """What positions see, as attention of the chosen `kind` takes it: segment ids for 'splash',
+    else a mask, or for 'cudnn' lengths where rows are `single_rows` (`Compute.single_rows`).
 
     A query sees itself and the places before it in its segment or, where segments share prefixes,
     those with a greater `seen_until`; all within the window, by positions in the sequences.
@@ -75,6 +79,8 @@ def what_is_seen(
     if kind == "splash":
         assert seen_until is None, "splash attention knows no shared prefixes"
         return segment_ids
+    if kind == "cudnn" and single_rows and seen_until is None:
+        return jnp.sum(segment_ids > 0, axis=1, dtype=jnp.int32)
     T = segment_ids.shape[1]
     if seen_until is None:
         return (segment_ids[:, :, None] == segment_ids[:, None, :]) & causal_mask(T, window)
@@ -157,6 +163,37 @@ def splash_attention(
     return jax.vmap(kernel)(q, k, v, segments).swapaxes(1, 2)[..., :H]  # pyright: ignore
 
 
+def cudnn_attention(
+    q: Queries,
+    k: Keys,
+    v: Keys,
+    seen: Mask | Lengths | None,
+    rule: AttentionRule,
+    implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> Queries:
+    """The same as `self_attention`, by cuDNN's fused kernel; 'xla' is for tests without a GPU.
+
+    A mask becomes a bias [B, 1, T, T], and all pairs are computed. Without one rows hold a sequence
+    each, padded on the right: cuDNN then skips what is later than a query or beyond its window and,
+    given the lengths, padding, whose outputs are then 0.
+    """
+    attend = functools.partial(
+        jax.nn.dot_product_attention, scale=rule.scale, implementation=implementation
+    )
+    if seen is not None and seen.ndim == 3:
+        return attend(q, k, v, mask=seen[:, None])
+    window = None if rule.window is None else (rule.window - 1, 0)
+    attend = functools.partial(attend, is_causal=True, local_window_size=window)
+    if seen is None:
+        return attend(q, k, v)
+    is_token = (jnp.arange(q.shape[1]) < seen[:, None])[..., None, None]
+    # Nothing says what cuDNN leaves behind a row's length, in outputs and in gradients. A NaN there
+    # would reach the gradients of all weights.
+    q, k, v = (jnp.where(is_token, x, 0) for x in (q, k, v))
+    mixed = attend(q, k, v, query_seq_lengths=seen, key_value_seq_lengths=seen)
+    return jnp.where(is_token, mixed, 0)
+
+
 def attend_on_device(
     kind: str, q: Queries, k: Keys, v: Keys, seen: Seen, rule: AttentionRule
 ) -> Queries:
@@ -164,8 +201,7 @@ def attend_on_device(
     if kind == "splash":
         return splash_attention(q, k, v, seen, rule)
     if kind == "cudnn":
-        mask, scale = seen[:, None], rule.scale
-        return jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, implementation="cudnn")
+        return cudnn_attention(q, k, v, seen, rule)
     return self_attention(q, k, v, seen, rule)
 
 
@@ -212,6 +248,8 @@ def causal_attention(
     kind = choose_kind(name, platform, rule, T, H, q.dtype.name)
     if kind == "splash":
         return splash_attention(q, k, v, None, rule)
+    if kind == "cudnn":
+        return cudnn_attention(q, k, v, None, rule)
     visible = jnp.broadcast_to(causal_mask(T, rule.window), (B, T, T))
     return attend_on_device(kind, q, k, v, visible, rule)
 

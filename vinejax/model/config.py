@@ -107,6 +107,8 @@ class Compute:
     # None: `chunked_softmax.chunk_columns`.
     vocab_chunk: int | None = None
     lora_scale: float = 0.0  # alpha / rank of adapters; what they add is a part of the model
+    # Every row of a batch of whole sequences holds one of them, padded on the right.
+    single_rows: bool = False
     # The last two are for decoding, where each device on the tensor axis runs a part of the model.
     sum_axis: str | None = None  # mesh axis over which `out` and `down` add up their parts
     transposed_heads: bool = False  # q, k and v: kernels lie [heads * H, D], biases [heads * H]

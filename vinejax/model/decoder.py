@@ -310,8 +310,8 @@ class Decoder:
     ) -> tuple[str, jax.Array]:
         """(the kind of attention for whole sequences, its argument that says what positions see).
 
-        The argument is the segment ids for 'splash', else a mask bool[B, T, T]. If windows differ
-        between layers, the mask has no window; `hidden` adds the layer's own.
+        The argument is that of `attention.what_is_seen`. If windows differ between layers, it is a
+        mask without a window; `hidden` adds the layer's own.
         """
         cfg, kind = self.cfg, "xla"
         if not cfg.is_mixed:
@@ -319,7 +319,10 @@ class Decoder:
             name, dtype, T = self.compute.attention, self.compute.dtype, segment_ids.shape[1]
             kind = attention.choose_kind(name, platform, cfg.rule(), T, cfg.head_dim, dtype)
         window = None if cfg.is_mixed else cfg.window(0)
-        return kind, attention.what_is_seen(kind, positions, segment_ids, seen_until, window)
+        single = self.compute.single_rows
+        return kind, attention.what_is_seen(
+            kind, positions, segment_ids, seen_until, window, single
+        )
 
     def _gathered_layer(self, layer: Params) -> Params:
         """A layer's weights, gathered over `fsdp`."""

@@ -68,7 +68,8 @@ def _size_options(
         options.append((parts[TEMPORARIES] / 2, f"{text} (at most)"))
     if cfg.model.remat != "full" and name != "score":
         kept = parts[TEMPORARIES] * 0.7
-        options.append((kept, f"model.remat = 'full' instead of {cfg.model.remat!r} (about)"))
+        text = f"{_field_name(case, 'remat', 'model')} = 'full' instead of {cfg.model.remat!r}"
+        options.append((kept, f"{text} (about)"))
     return options
 
 

@@ -10,7 +10,7 @@ from etils import epath
 from jax.sharding import AbstractMesh
 
 from vinejax.errors import ConfigError
-from vinejax.learner.packing import passes_for, with_sharing
+from vinejax.learner.packing import passes_for, with_sharing, with_single_rows
 from vinejax.model.config import DecoderConfig, compute_as_set
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import read_architecture
@@ -89,7 +89,7 @@ def open_case(cfg: Config) -> Case:
     check_heads(case.mesh, case.model.cfg.num_heads, case.model.cfg.ffn)
     check_rows(case.mesh, rows_per_pass(cfg))
     cfg = with_sharing(with_fitting_minibatch(cfg, case.shards), case.model, case.platform)
-    return dataclasses.replace(case, cfg=cfg)
+    return dataclasses.replace(case, cfg=cfg, model=with_single_rows(case.model, cfg))
 
 
 def with_full_mesh(cfg: Config, topology: Topology) -> Config:

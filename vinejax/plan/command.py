@@ -24,10 +24,12 @@ from vinejax.plan.memory import (
     memory_and_phases,
     program_phase,
 )
+from vinejax.plan.propose import row_text, with_proposed_row
 from vinejax.plan.roofline import TEMPORARIES, PlannedProgram, plan_program
 from vinejax.plan.table import Plan, as_json, print_plan
+from vinejax.runtime.topology import parse_topology
 from vinejax.runtime.workdir import write_atomic
-from vinejax.settings import Config
+from vinejax.settings import Config, MeshConfig
 
 FOLDER = "plan"  # in the workdir
 WIDTH = 120  # columns of the tables, if the output is not a terminal
@@ -43,6 +45,7 @@ PACKED_ROWS = (
     "Packed rows: an update makes {used} of {all} passes, by plan.prompt_tokens and plan.tokens; "
     "its memory is that of any pass."
 )
+PROPOSED = "`meshes` has no row for {name}. Planned was this one, by arithmetic:\n    {row}"
 NOT_COMPILED = "Not compiled: weights and caches alone exceed the chip's memory."
 
 
@@ -51,6 +54,9 @@ def plan_run(cfg: Config, path: str | os.PathLike) -> bool:
 
     Raises ConfigError or ModelError if the run cannot be planned: see `case.open_case`.
     """
+    has_row = not cfg.topology or cfg.topology in cfg.meshes or cfg.mesh != MeshConfig()
+    if not has_row:
+        cfg = with_proposed_row(cfg, parse_topology(cfg.topology))
     case = open_case(cfg)
     warning = check_compiler(case)
     console = Console(highlight=False)
@@ -59,6 +65,8 @@ def plan_run(cfg: Config, path: str | os.PathLike) -> bool:
     plan = make_plan(case, dataclasses.asdict(cfg), console)
     if warning:
         plan.notes.append(warning)
+    if not has_row:
+        plan.notes.append(PROPOSED.format(name=cfg.topology, row=row_text(cfg, cfg.topology)))
     print_plan(plan, console)
     folder = epath.Path(path) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)

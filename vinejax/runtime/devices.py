@@ -1,4 +1,4 @@
-"""Fits the configuration to the devices of a run: mesh, slots, memory and microbatch."""
+"""Fits the configuration to the devices of a run: mesh, slots, memory, microbatch and remat."""
 
 import dataclasses
 import os
@@ -12,7 +12,8 @@ from vinejax.runtime.topology import match_topology, parse_topology
 from vinejax.settings import Config, MeshConfig
 
 
-def _found_devices() -> list[Any]:
+def found_devices() -> list[Any]:
+    """The devices of all hosts. Raises UserError if there are none."""
     try:
         return jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter where no plugin has the platform
@@ -30,7 +31,7 @@ def host_memory() -> int:
 
 
 def on_devices(cfg: Config) -> Config:
-    """The configuration with the mesh, slots, memory and microbatch meant for these devices.
+    """The configuration with the mesh and the other values of a row, meant for these devices.
 
     They come from the row of `meshes` that `topology` names or, without a name, that the devices
     match. If `meshes` is empty, or `mesh` is set and no topology is named, nothing changes.
@@ -39,7 +40,7 @@ def on_devices(cfg: Config) -> Config:
     rows and the devices match none; UserError if there are no devices, or the number of hosts is
     wrong: see `check_hosts`.
     """
-    devices = _found_devices()
+    devices = found_devices()
     check_hosts()
     kind = devices[0].device_kind
     row = match_topology(kind, len(devices), cfg.meshes)
@@ -78,4 +79,5 @@ def with_row(cfg: Config, topology: str) -> Config:
     memory_gib = row.memory_gib or cfg.rollout.memory_gib
     rollout = dataclasses.replace(cfg.rollout, slots=slots, memory_gib=memory_gib)
     ppo = dataclasses.replace(cfg.ppo, microbatch=row.microbatch or cfg.ppo.microbatch)
-    return dataclasses.replace(cfg, mesh=mesh, rollout=rollout, ppo=ppo)
+    model = dataclasses.replace(cfg.model, remat=row.remat or cfg.model.remat)
+    return dataclasses.replace(cfg, mesh=mesh, rollout=rollout, ppo=ppo, model=model)

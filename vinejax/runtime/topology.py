@@ -191,6 +191,23 @@ def match_topology(device_kind: str, num_devices: int, names: Iterable[str]) -> 
     return None
 
 
+def find_topology(device_kind: str, num_devices: int) -> Topology | None:
+    """The topology of `num_devices` devices of jax's `device_kind`; None if no kind is known for
+    them, or nobody offers so many. Of shapes with as many chips it is the one that is rented."""
+    for name, kind in KINDS.items():
+        if any(fnmatch.fnmatchcase(device_kind, pattern) for pattern in kind.device_kinds):
+            shapes = [shape for shape in kind.shapes if math.prod(shape) == num_devices]
+            shape = next(iter(shapes), None)
+            if not kind.shapes:
+                shape = (num_devices,)
+            elif shape is None and num_devices <= kind.largest:
+                shape = _rented_shape(num_devices)
+            if shape is None or _shape_error(kind, shape):
+                return None
+            return parse_topology(f"{name}:{'x'.join(map(str, shape))}")
+    return None
+
+
 def _shape_error(kind: Kind, shape: Shape) -> str:
     """The reason why a shape is refused, to be read after the name of the kind; '' if it is not."""
     if len(shape) != kind.dims:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ from vinejax.tasks.rewards import Items, Reward, RewardFunction, find_rewards, w
 from vinejax.tasks.steps import step_ends
 from vinejax.text import Tokenizer
 from vinejax.types import Problem
+
+WORKERS = (2, 16)  # the fewest and the most grading processes that are chosen by the cores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,15 @@ class GradingStats:
         """The counts since `earlier` was taken."""
         now, then = dataclasses.astuple(self), dataclasses.astuple(earlier)
         return GradingStats(*(a - b for a, b in zip(now, then, strict=True)))
+
+
+def default_workers() -> int:
+    """Grading processes of a run that sets no number: half of the cores that this process may use,
+    as the others serve the devices, but 2 to 16."""
+    usable = getattr(os, "sched_getaffinity", None)  # not on every system
+    cores = len(usable(0)) if usable else os.cpu_count() or 1
+    fewest, most = WORKERS
+    return min(max(cores // 2, fewest), most)
 
 
 class GradedTask:
@@ -72,8 +84,9 @@ class GradedTask:
         self._grader = None
         if isinstance(task, BatchGraded) and self._asks_task:
             style = task.style if isinstance(task, WithStyle) else "math"
+            workers = cfg.workers or default_workers()
             self._grader = Grader(
-                cfg.workers, cfg.timeout_s, mode=cfg.mode, style=style, memory_mb=cfg.memory_mb
+                workers, cfg.timeout_s, mode=cfg.mode, style=style, memory_mb=cfg.memory_mb
             )
         self._seconds = 0.0
         self._lock = threading.Lock()

@@ -4,6 +4,8 @@ A torch Linear is [outputs, inputs]; ours is [inputs, outputs] with heads on an 
 Phi-3 stacks the rows of q, k and v in one tensor, those of gate and up in another.
 """
 
+import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -62,6 +64,12 @@ def by_path(params: Params) -> dict[Path, Any]:
 
 def abstract_params(model: Decoder) -> Params:
     """The parameters as float32 shapes; nothing is allocated."""
+    return jax.tree.map(lambda x: x, _shapes(dataclasses.replace(model, mesh=None)))
+
+
+@functools.lru_cache(maxsize=16)
+def _shapes(model: Decoder) -> Params:
+    """The shapes of `abstract_params`, kept: plans ask for those of one model many times."""
     return jax.eval_shape(lambda: model.init(jax.random.key(0)))
 
 

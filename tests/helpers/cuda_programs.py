@@ -1,0 +1,77 @@
+"""Lowers the programs of a run for CUDA, over eight virtual CPU devices, and prints their texts.
+
+    python -m helpers.cuda_programs FOLDER METHOD=vineppo FIELD=VALUE ...
+
+cuDNN's version is not asked, as there is none: what is lowered is what a GPU would compile.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax._src.cudnn import fused_attention_stablehlo
+
+from vinejax.config import default, from_dict
+from vinejax.model.sharding import AXES, mesh_over
+from vinejax.plan import programs
+from vinejax.plan.case import open_case
+from vinejax.plan.cost import program_costs
+from vinejax.plan.memory import main_phase, memory_and_phases
+
+CUDNN = 91000  # a version that is new enough
+SIZES = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 64,
+    "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
+
+class ForCuda:
+    """A compiled function that lowers for CUDA, whatever this machine has."""
+
+    def __init__(self, function: Any):
+        self.function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    def lower(self, *arguments: Any) -> Any:
+        return self.function.trace(*arguments).lower(lowering_platforms=("cuda",))
+
+
+def main(folder: str, *settings: str) -> None:
+    fused_attention_stablehlo.check_cudnn_version = lambda: CUDNN
+    for module, name in (
+        (programs.split, "for_decoding"),
+        (programs.window, "prefill"),
+        (programs.decode, "decode_chunk"),
+        (programs, "score"),
+        (programs, "update_step"),
+    ):
+        setattr(module, name, ForCuda(getattr(module, name)))
+    file = Path(folder) / "config.json"
+    file.write_text(json.dumps(SIZES))
+    fields = default()
+    fields.model.architecture = str(file)
+    fields.data.max_prompt_tokens = fields.sample.max_tokens = 128
+    fields.sample.top_p = 0.9
+    fields.rollout.prompts, fields.rollout.per_prompt, fields.rollout.slots = 8, 4, 16
+    fields.ppo.minibatch, fields.ppo.microbatch = 16, 8
+    fields.topology = "h100:8"
+    fields.meshes["h100:8"] = dict(data=2, fsdp=2, tensor=2)
+    for name, value in (setting.split("=", 1) for setting in settings):
+        fields.update_from_flattened_dict({name: json.loads(value)})
+    case = open_case(from_dict(fields))
+    phase = main_phase(memory_and_phases(case)[1])
+    mesh = mesh_over(tuple(case.mesh.shape[name] for name in AXES), jax.devices())
+    lowering = programs.Lowering(case, phase, mesh)
+    for name in program_costs(case, phase):
+        text = lowering.lower(name).as_text()
+        (Path(folder) / f"{name.replace(' ', '_')}.txt").write_text(text)
+        print(name)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

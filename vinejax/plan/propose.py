@@ -1,0 +1,222 @@
+"""A row of `meshes` for a slice that the configuration has no row for, by arithmetic alone.
+
+The parts of memory are those of a plan (`memory.py`), with its estimates of temporaries: nothing is
+compiled. A row decides what fits and how fast it is, not what is computed.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from vinejax.errors import ConfigError, UserError
+from vinejax.plan.case import Case, model_sizes, open_case
+from vinejax.plan.cost import planned_passes
+from vinejax.plan.memory import (
+    MemoryParts,
+    decode_copy_bytes,
+    fixed_parts,
+    main_phase,
+    planned_phases,
+    temporaries_guess,
+)
+from vinejax.plan.roofline import STAGE
+from vinejax.rollout.arrays import phase_bytes
+from vinejax.runtime.devices import found_devices
+from vinejax.runtime.distributed import check_hosts, is_writer
+from vinejax.runtime.topology import Topology, find_topology, match_topology
+from vinejax.settings import Config, MeshConfig, TopologyConfig
+
+FILL = 0.85  # of a chip's memory, that parts and estimated temporaries may take together
+COPY_SHARE = 1 / 8  # of a chip's memory, that the decoding copy of the weights should take at most
+LANES = 128  # the fewest columns of the model's width that `fsdp` leaves on a chip
+# Slots per shard that are tried, until a phase has as many within the memory.
+SLOTS = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8)
+PASS_ROWS = 1  # a pass gathers all weights, for about as long as it takes to compute such a row
+REMAT = ("dots", "full")  # tried in this order
+ENDLESS_GIB = 2.0**20
+GIB = 2**30
+NO_ROW = "No row of `meshes` is for {name}; by arithmetic alone this one was chosen: {row}; "
+TO_CHANGE = "to change it, write it into the config; --mode=plan --config.topology={name} checks it"
+
+
+def with_row_for_devices(cfg: Config) -> Config:
+    """The configuration with a row for the devices of this process, where its table has none.
+
+    A line on the screen then has the row. A configuration without rows, or with a `mesh`, stays as
+    it is, and so does any other on CPUs and on devices of an unknown kind or number, which
+    `on_devices` refuses.
+
+    Raises ConfigError if by arithmetic nothing fits, or the model's sizes cannot be read; UserError
+    if there are no devices, or the number of hosts is wrong: see `check_hosts`.
+    """
+    if not cfg.meshes or cfg.mesh != MeshConfig():
+        return cfg
+    devices = found_devices()
+    check_hosts()
+    kind, count = devices[0].device_kind, len(devices)
+    topology = find_topology(kind, count)
+    if topology is None or topology.kind == "cpu" or match_topology(kind, count, cfg.meshes):
+        return cfg
+    if cfg.topology not in ("", topology.name):
+        return cfg
+    try:
+        found = with_proposed_row(cfg, topology)
+    except UserError as error:
+        rule = f"no row is for {topology.name}, and none could be chosen: {error}"
+        raise ConfigError("meshes", rule) from error
+    if is_writer():
+        row = row_text(found, topology.name)
+        print((NO_ROW + TO_CHANGE).format(name=topology.name, row=row))
+    return found
+
+
+def with_proposed_row(cfg: Config, topology: Topology) -> Config:
+    """The configuration with a proposed row for a topology. Raises as `propose_row` does."""
+    row = propose_row(cfg, topology)
+    return dataclasses.replace(cfg, meshes={**cfg.meshes, topology.name: row})
+
+
+def row_text(cfg: Config, topology: str) -> str:
+    """The row of a topology as a line of a config file, without the fields that are not set."""
+    unset = TopologyConfig()
+    fields = dataclasses.asdict(cfg.meshes[topology]).items()
+    set_fields = ", ".join(f"{name}={x!r}" for name, x in fields if x != getattr(unset, name))
+    return f'cfg.meshes["{topology}"] = dict({set_fields})'
+
+
+def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
+    """The row for a topology: a mesh on which everything fits, as `_meshes` orders them.
+
+    It is the first on which the decoding copy takes at most COPY_SHARE of a chip, because every
+    step of decoding reads this copy; if there is none, the last, with the largest `tensor`.
+
+    Raises ConfigError, for the topology, if by the estimates nothing fits; and other UserErrors if
+    the model's sizes cannot be read: see `case.open_case`.
+    """
+    chosen, attempts = None, []
+    for mesh in _meshes(cfg, topology):
+        fit = _fit(cfg, topology, mesh)
+        attempts.append(fit)
+        if fit.row is not None:
+            chosen = fit.row
+            case = _case(cfg, topology, chosen)
+            if decode_copy_bytes(case) <= COPY_SHARE * case.limit:
+                break
+    if chosen is not None:
+        return chosen
+    why = "no mesh over its chips divides the model's heads and the rows of a minibatch"
+    if attempts:
+        least = min(attempts, key=lambda fit: fit.needed)
+        mesh = f"fsdp={least.mesh.fsdp} tensor={least.mesh.tensor}"
+        room = f"more than {FILL:.0%} of the {topology.chip.hbm_gib:.1f} of a chip"
+        why = f"by arithmetic {mesh} takes {least.needed / GIB:.1f} GiB, {room}"
+    rule = f"{why}; take a larger slice, set offload.*, or add a row to `meshes`"
+    raise ConfigError("topology", rule, repr(topology.name))
+
+
+class Fit(NamedTuple):
+    """The outcome of the search on one mesh."""
+
+    mesh: MeshConfig
+    row: TopologyConfig | None  # None: nothing that was tried fits
+    needed: int  # bytes per chip of the smallest that was tried
+
+
+def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
+    """The meshes over all chips that divide heads, feed-forward columns and the rows of a pass.
+
+    Those with the smallest `tensor` come first: the larger it is, the more chips wait for each
+    other in every layer. `fsdp` takes the other chips but for those that would leave it fewer
+    than LANES columns of the model's width, which `data` takes.
+    """
+    sizes = model_sizes(cfg)
+    for tensor in range(1, topology.chips + 1):
+        if topology.chips % tensor or sizes.num_heads % tensor or sizes.ffn % tensor:
+            continue
+        shards = topology.chips // tensor
+        if _pass_rows(cfg) % shards:
+            continue
+        whole = (n for n in range(shards, 0, -1) if shards % n == 0 and sizes.width % n == 0)
+        fsdp = next((n for n in whole if sizes.width // n >= LANES), 1)
+        yield MeshConfig(shards // fsdp, fsdp, tensor)
+
+
+def _pass_rows(cfg: Config) -> int:
+    """The most rows of a pass: a row's microbatch divides both kinds of batches."""
+    return math.gcd(cfg.ppo.minibatch, cfg.sft.batch)
+
+
+def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
+    """The row with this mesh that keeps the most for the backward pass, computes the fewest rows
+    and has the most slots, in this order."""
+    shards, rows = mesh.data * mesh.fsdp, _pass_rows(cfg)
+    axes = dataclasses.asdict(mesh)
+    row = TopologyConfig(**axes, slots=SLOTS[-1] * shards, microbatch=shards)
+    first = _case(cfg, topology, row)
+    fixed, most = fixed_parts(first), FILL * first.limit
+
+    def rows_computed(microbatch: int) -> int:
+        """Rows per update, over all shards, with what passes cost by themselves."""
+        case = _case(cfg, topology, dataclasses.replace(row, microbatch=microbatch))
+        return planned_passes(case, cfg.ppo.minibatch).used * (microbatch + PASS_ROWS * shards)
+
+    sizes = [n for n in range(shards, rows + 1, shards) if rows % n == 0]
+    needed = []
+    for remat, microbatch in itertools.product(REMAT, sorted(sizes, key=rows_computed)):
+        row = dataclasses.replace(row, microbatch=microbatch, remat=remat)
+        needed.append(_update_bytes(_case(cfg, topology, row), fixed))
+        if needed[-1] <= most:
+            break
+    else:
+        return Fit(mesh, None, min(needed))
+    for may_cut, slots in itertools.product((False, True), SLOTS):
+        row = dataclasses.replace(row, slots=slots * shards)
+        needed.append(_decoding_bytes(_case(cfg, topology, row), fixed, slots, may_cut))
+        if needed[-1] <= most:
+            return Fit(mesh, row, needed[-1])
+    return Fit(mesh, None, needed[-1])
+
+
+def _case(cfg: Config, topology: Topology, row: TopologyConfig) -> Case:
+    """The case of the configuration with this row."""
+    meshes = {topology.name: row}
+    return open_case(
+        dataclasses.replace(cfg, mesh=MeshConfig(), meshes=meshes, topology=topology.name)
+    )
+
+
+def _update_bytes(case: Case, fixed: MemoryParts) -> int:
+    """Bytes per chip of the larger of two programs: log-probabilities, and updates."""
+    phase = main_phase(planned_phases(_with_room(case, ENDLESS_GIB), 0))
+    of_program = []
+    for name in ("score", "train_step"):
+        parts = fixed.during(STAGE[name][0], case)
+        of_program.append(sum(parts.values()) + temporaries_guess(case, name, phase))
+    return max(of_program)
+
+
+def _decoding_bytes(case: Case, fixed: MemoryParts, slots: int, may_cut: bool) -> int:
+    """Bytes per chip while text is sampled, if the largest phase has so many slots per shard; else
+    at least all of the chip's. Unless the memory `may_cut` rows of the window, it has to have as
+    many of these as it would have in any memory."""
+    resident = sum(fixed.during("rollout", case).values())
+    try:
+        phases = planned_phases(case, resident)
+    except ValueError:  # not even one slot fits
+        return max(resident, case.limit)
+    endless = planned_phases(_with_room(case, ENDLESS_GIB), resident)
+    sizes = main_phase(phases).sizes
+    if sizes.slots != slots or not (may_cut or sizes == main_phase(endless).sizes):
+        return max(resident, case.limit)
+    caches = max(phase_bytes(case.model, case.mesh, phase.sizes) for phase in phases)
+    names = ("prefill", "decode")
+    spare = max(temporaries_guess(case, name, main_phase(phases)) for name in names)
+    return resident + caches + spare
+
+
+def _with_room(case: Case, memory_gib: float) -> Case:
+    """The case with so much memory for keys and values."""
+    rollout = dataclasses.replace(case.cfg.rollout, memory_gib=memory_gib)
+    return dataclasses.replace(case, cfg=dataclasses.replace(case.cfg, rollout=rollout))
