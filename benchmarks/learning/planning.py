@@ -6,9 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from records import Record, key_of
-from variants import LONGER, SIZES, TASKS, TRIES, VARIANTS, Experiment, Fields, Trial
+from variants import (
+    BASELINES,
+    LONGER,
+    SIZES,
+    TASKS,
+    TRIES,
+    VARIANTS,
+    Experiment,
+    Fields,
+    Trial,
+)
 
-PARTS = ("seconds", "sweep", "comparison", "dose", "tries")
+PARTS = ("seconds", "sweep", "comparison", "rates", "dose", "tries")
 FIRST_TRIAL = Trial(1.0, 1e-4)  # the settings under which seconds are measured
 Seconds = Mapping[tuple[str, str], float]  # of an iteration, by (task, variant)
 
@@ -44,6 +54,7 @@ def plan(experiment: Experiment, records: list[Record]) -> list[Planned]:
         *_seconds_runs(experiment),
         *_sweep_runs(experiment),
         *_comparison_runs(experiment, best, seconds),
+        *_rates_runs(experiment, best),
         *_dose_runs(experiment, best),
         *_try_runs(experiment, best, seconds),
     ]
@@ -175,6 +186,20 @@ def _as_long_as(iterations: int, own_s: float | None, other_s: float | None) -> 
     if own_s is None or other_s is None:
         return None
     return max(iterations, math.ceil(iterations * other_s / own_s))
+
+
+def _rates_runs(
+    experiment: Experiment, best: Mapping[tuple[str, str], Trial | None]
+) -> Iterator[Planned]:
+    """The baselines with another variant's settings of the sweep, as many episodes as it has."""
+    task = experiment.rates_task
+    if task is None:
+        return
+    trial = best[task, experiment.rates_of]
+    for seed in experiment.seeds:
+        for variant in BASELINES:
+            overrides = trial and _overrides(experiment, task, variant, trial)
+            yield Planned("rates", task, TASKS[task].config, variant, seed, overrides)
 
 
 def _dose_runs(

@@ -1,7 +1,7 @@
 """The two files of measurements, one JSON object per line.
 
 `results.jsonl`, a line per run:
-  part          'sweep', 'comparison', 'dose' or 'tries'
+  part          'sweep', 'comparison', 'rates', 'dose' or 'tries'
   task, variant names in variants.py; of a try VARIANT/TRY
   config        config file, with its argument after a colon
   free_steps    `data.free_steps`, or null

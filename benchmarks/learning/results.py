@@ -22,6 +22,7 @@ from variants import BASELINES, FULL, QUICK, TASKS, Experiment
 from vinejax.analysis.statistics import iqm_interval
 
 FOLDER = Path(__file__).parent
+CRITIC = "ppo"  # compared with in findings.md alone: it has no runs of equal seconds
 PLACEHOLDER = re.compile(r"\{\{([^{}]*)\}\}")
 HEAD = """# Results
 
@@ -44,6 +45,7 @@ def page(found: Outcomes, findings: str, figures: list[str]) -> str:
         if name in by_task:
             lines += [_figure(name, f"Validation accuracy on {by_task[name]}, over three axes"), ""]
     lines += sections.equal_episodes(found)
+    lines += sections.other_rates(found)
     lines += sections.equal_cost(found, "tokens", "generated tokens")
     lines += sections.equal_cost(found, "seconds", "seconds")
     lines += sections.dose_response(found)
@@ -71,8 +73,13 @@ def filled(text: str, values: dict[str, str]) -> str:
 
 
 def placeholders(found: Outcomes) -> dict[str, str]:
-    """What findings.md can name: TASK.VARIANT.AXIS.WHAT, and dose.NUMBER.VARIANT.BASELINE."""
+    """What findings.md can name: TASK.VARIANT.AXIS.WHAT, rates.BASELINE.WHAT, and
+    dose.NUMBER.VARIANT.BASELINE.
+    """
     values = {"seeds": str(len(found.experiment.seeds))}
+    for baseline, versus in sections.versus_other_rates(found).items():
+        values[f"rates.{baseline}.accuracy"] = sections.percent(versus.other)
+        values[f"rates.{baseline}.better"] = sections.chance(versus.improvement)
     for task in found.experiment.tasks:
         for variant in found.experiment.variants:
             values |= _of_variant(found, task, variant)
@@ -97,7 +104,7 @@ def _of_variant(found: Outcomes, task: str, variant: str) -> dict[str, str]:
     if group is None:
         return values
     values[f"{name}.episodes.accuracy"] = sections.percent(iqm_interval([group.test]))
-    for baseline in BASELINES:
+    for baseline in (*BASELINES, CRITIC):
         other = found.compared(task, baseline)
         if other is None or variant == baseline:
             continue

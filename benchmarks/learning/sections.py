@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from outcomes import (
     Group,
     Outcomes,
+    Versus,
     at_equal,
     at_the_end,
     chosen_trial,
@@ -85,11 +86,19 @@ def what_was_run(found: Outcomes) -> list[str]:
 
 
 def _progress(found: Outcomes) -> list[str]:
-    planned = collections.Counter(run.part for run in found.planned)
-    done = collections.Counter(run["part"] for run in found.used)
-    done["seconds"] = len(found.seconds)
-    rows = [[part, str(done[part]), str(count)] for part, count in planned.items()]
-    return table(["part", "runs recorded", "runs planned"], rows)
+    recorded = [*found.seconds, *found.used]
+
+    def row(title: str, parts: set[str]) -> list[str]:
+        runs = [record for record in recorded if record["part"] in parts]
+        hours = sum(record["clock_s"] for record in runs) / 3600
+        planned = sum(run.part in parts for run in found.planned)
+        return [title, str(len(runs)), str(planned), f"{hours:.1f}"]
+
+    parts = list(dict.fromkeys(run.part for run in found.planned))
+    rows = [*(row(part, {part}) for part in parts), row("all", set(parts))]
+    lines = ["Hours are those of the clock, summed over runs, each of which had one core at most;"]
+    lines += ["most runs shared their machine with other work.", ""]
+    return lines + table(["part", "runs recorded", "runs planned", "hours"], rows)
 
 
 def _counted(title: str, texts: Iterable[str]) -> list[str]:
@@ -170,6 +179,40 @@ def _over_tasks(found: Outcomes, against: list[str]) -> list[str]:
         return []
     title = f"### Mean over tasks without the control ({', '.join(tasks)})"
     return [title, "", *table(["variant", *against], rows)]
+
+
+def versus_other_rates(found: Outcomes) -> dict[str, Versus]:
+    """A variant against each baseline that has that variant's settings, at equal episodes."""
+    task = found.experiment.rates_task
+    own = found.compared(task, found.experiment.rates_of) if task else None
+    if task is None or own is None:
+        return {}
+    others = {name: found.find("rates", TASKS[task].config, name) for name in BASELINES}
+    return {name: at_the_end(own, other) for name, other in others.items() if other is not None}
+
+
+def other_rates(found: Outcomes) -> list[str]:
+    """The baselines with another variant's settings of the sweep, at equal episodes."""
+    task, name = found.experiment.rates_task, found.experiment.rates_of
+    trial = chosen_trial(found, task, name) if task else None
+    all_versus = versus_other_rates(found)
+    if task is None or trial is None or not all_versus:
+        return []
+    start, rows = _start(found, task), []
+    for baseline, versus in all_versus.items():
+        group = found.groups["rates", TASKS[task].config, baseline]
+        below = str(sum(accuracy < start for accuracy in group.test))
+        cells = [percent(versus.other), chance(versus.improvement), below]
+        rows.append([baseline, str(len(group.runs)), *cells])
+    rate = TASKS[task].learning_rate
+    lines = [f"### Tried besides: {task}, the baselines with the settings of {name}", ""]
+    lines += [
+        f"As above, with {_trial_title(trial, rate)}, which the sweep found for {name}, and not",
+        "with what it found for the baselines.",
+        "",
+    ]
+    header = ["variant", "seeds", "test accuracy", f"P({name} is better)", "runs below the start"]
+    return lines + table(header, rows)
 
 
 def equal_cost(found: Outcomes, axis: str, unit: str) -> list[str]:

@@ -15,8 +15,9 @@ class Task(NamedTuple):
     the iterations of a run.
 
     After a colon `config` has the argument of `get_config`: the number of free steps. Runs are
-    short enough that no task is solved by all variants at the end, and that the plan fits into five
-    hours of two cores: K = 9 at every step of bifurcation takes 4 s an iteration on one.
+    short enough that no task is solved by all variants at the end, and that the sweep and the
+    variants with as many episodes fit into five hours of two cores: K = 9 at every step of
+    bifurcation takes 4 s an iteration on one.
     """
 
     config: str
@@ -87,7 +88,9 @@ class Trial(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """What is run, in parts: the sweep, the comparison, dose and response, tries, and seconds."""
+    """What is run, in parts: the sweep, the comparison, baselines at another variant's rate, dose
+    and response, tries, and seconds.
+    """
 
     tasks: tuple[str, ...] = tuple(TASKS)
     variants: tuple[str, ...] = tuple(VARIANTS)
@@ -98,6 +101,10 @@ class Experiment:
     )
     sweep_seeds: tuple[int, ...] = (1001, 1002, 1003, 1004)
     seeds: tuple[int, ...] = tuple(range(21, 31))
+    # The baselines of one task once more, with the seeds of the comparison and the settings that
+    # the sweep found for one variant. Not at all if the task is None.
+    rates_task: str | None = "bifurcation"
+    rates_of: str = "vineppo"
     # Dose and response: the number of free steps of one task, with the settings that its sweep
     # found at the number in TASKS.
     dose_task: str = "bifurcation"
@@ -127,6 +134,7 @@ QUICK = Experiment(
     trials=(Trial(1.0, 1e-4), Trial(2.0, 1e-4)),
     sweep_seeds=(1001,),
     seeds=(1, 2, 3),
+    rates_task=None,
     doses=(),
     tries=(),
     seconds_iterations=20,

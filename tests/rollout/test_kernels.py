@@ -170,7 +170,7 @@ def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch
     assert shape.cores * shape.parts * shape.groups == 24
     make = functools.partial(kernels.make_schedule, columns=512, shape=shape)
     schedule = jax.jit(make)(jnp.array(first), jnp.array(limit))
-    count = int(schedule.start[-1])
+    count = int(schedule.first_item[-1])
     listed = list(
         zip(schedule.group[:count].tolist(), schedule.block[:count].tolist(), strict=True)
     )
@@ -180,7 +180,9 @@ def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch
         begin, end = first[group][sees[group]].min(), limit[group][sees[group]].max()
         live += [(group, block) for block in range(begin // 128, -(-end // 128))]
     assert listed == live
-    for step, (begin, end) in enumerate(zip(schedule.start[:-1], schedule.start[1:], strict=True)):
+    for step, (begin, end) in enumerate(
+        zip(schedule.first_item[:-1], schedule.first_item[1:], strict=True)
+    ):
         groups = range(step * shape.groups, (step + 1) * shape.groups)
         assert all(group in groups for group, _ in listed[int(begin) : int(end)])
 

@@ -18,7 +18,7 @@ from vinejax.rollout.collect import Collector
 from vinejax.rollout.decode import GOING, NOT_FINITE
 from vinejax.rollout.engine import Engine
 from vinejax.rollout.repeats import REACH
-from vinejax.rollout.sampling import BLOCK, draws_of, inverse_cdf, is_drawn
+from vinejax.rollout.sampling import BLOCK, FORMS, draws_of, inverse_cdf, is_drawn
 from vinejax.rollout.stats import EngineStats
 from vinejax.rollout.trace import HostSteps
 from vinejax.settings import SampleConfig
@@ -100,8 +100,12 @@ def check(
 # --- which numbers draw a token ---
 
 
-@pytest.mark.parametrize("size", [5, BLOCK, 3 * BLOCK - 7])
-def test_a_token_is_drawn_by_the_numbers_with_which_the_inverse_cdf_gives_it(size: int):
+@pytest.mark.parametrize(
+    ("size", "platform"), [(5, "cpu"), (BLOCK, "cpu"), (3 * BLOCK - 7, "cpu"), (2 * BLOCK, "tpu")]
+)
+def test_a_token_is_drawn_by_the_numbers_with_which_the_inverse_cdf_gives_it(
+    size: int, platform: str
+):
     """At random, at each step of the distribution and beside it, for every token."""
     rng = np.random.default_rng(size)
     probs = rng.exponential(size=size).astype(np.float32) ** 3
@@ -114,7 +118,8 @@ def test_a_token_is_drawn_by_the_numbers_with_which_the_inverse_cdf_gives_it(siz
 
     rows = jnp.broadcast_to(probs, (len(u), size))
     tokens = np.asarray(jax.jit(inverse_cdf)(rows, u))
-    every = jax.jit(draws_of)(jnp.broadcast_to(probs, (size, size)), jnp.arange(size))
+    given = jnp.broadcast_to(probs, (size, size)), jnp.arange(size)
+    every = jax.jit(lambda *given: draws_of(*given, form=FORMS[platform]))(*given)
 
     def are_drawn(number: jax.Array) -> jax.Array:
         return is_drawn(every, jnp.broadcast_to(number, (size,)))

@@ -8,7 +8,7 @@ from helpers import model_oracles as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vinejax.rollout.sampling import BLOCK, inverse_cdf, sample, threshold
+from vinejax.rollout.sampling import BLOCK, FORMS, PLAIN, inverse_cdf, sample, threshold
 from vinejax.settings import SampleConfig
 
 SIZES = [5, BLOCK - 1, BLOCK, BLOCK + 1, 300]
@@ -18,7 +18,7 @@ SETTINGS = [  # temperature, top_p, top_k
     (1.0, 1.0, 1000), (0.6, 0.8, 4), (2.0, 0.3, 30),
 ]  # fmt: skip
 
-jitted_sample = jax.jit(sample, static_argnums=(2, 3, 4))
+jitted_sample = jax.jit(sample, static_argnums=(2, 3, 4, 5, 6))
 jitted_inverse_cdf = jax.jit(inverse_cdf)
 
 
@@ -59,6 +59,33 @@ def test_threshold_is_the_sorted_one(size, p):
     found = threshold(jnp.asarray(probs), jnp.asarray(probs), jnp.full(8, p, jnp.float32))
     expected = [sorted_threshold(row, row, p) for row in probs]
     np.testing.assert_array_equal(found, np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize("bits", [2, 3, 5])
+def test_threshold_is_the_same_however_many_bits_a_pass_settles(bits):
+    """To the bit, with ties, zeros, a row of one token, and targets that no token reaches."""
+    probs = np.stack([random_probs(2000, seed) for seed in range(12)])
+    probs[:4] = np.round(probs[:4], 3)
+    probs[4] = np.eye(2000)[7]
+    targets = [0.0, 1e-6, 0.5, 0.9, 1.0, 2.0]
+    for weights in (probs, np.ones_like(probs)):
+        for target in targets:
+            args = (jnp.asarray(probs), jnp.asarray(weights), jnp.full(12, target, jnp.float32))
+            np.testing.assert_array_equal(threshold(*args, bits=bits), threshold(*args))
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS.values() if form != PLAIN])
+@pytest.mark.parametrize("rows", [64, 20])  # whole tiles of a TPU, and not
+def test_tokens_are_the_same_in_every_form(form, rows):
+    rng = np.random.default_rng(6)
+    for size in (300, 4 * BLOCK):
+        logits = jnp.asarray(rng.normal(size=(rows, size)) * 3, jnp.float32)
+        u = jnp.asarray(rng.random(rows), jnp.float32)
+        plain = jitted_sample(logits, u, 0.8, 0.9, 50, None, PLAIN)
+        for expected, found in zip(
+            plain, jitted_sample(logits, u, 0.8, 0.9, 50, None, form), strict=True
+        ):
+            np.testing.assert_array_equal(found, expected)
 
 
 def test_threshold_by_count():

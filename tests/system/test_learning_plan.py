@@ -129,6 +129,29 @@ def test_the_comparison_has_the_settings_that_the_sweep_found(learning, small, r
     assert unknown == {"rloo", "rloo_seconds"}
 
 
+def test_baselines_also_run_with_the_settings_of_another_variant(learning, small):
+    """VinePPO's sweep finds another rate than that of the baselines."""
+
+    def other(run: Any) -> float:
+        is_own = run.part == "sweep" and run.variant == "vineppo"
+        is_best = is_own and run.overrides["optimizer.learning_rate"] == 2e-4
+        return 0.9 if is_best else accuracy(run)
+
+    plan = learning.planning.plan(small, recorded(learning.planning.plan, small, other))
+    chosen = {
+        part: {
+            (x.variant, x.seed): x.overrides
+            for x in plan
+            if x.part == part and x.task == "bifurcation" and x.variant in ("grpo", "rloo")
+        }
+        for part in ("comparison", "rates")
+    }
+    assert chosen["rates"].keys() == chosen["comparison"].keys() and len(chosen["rates"]) == 6
+    settings = {"optimizer.learning_rate": 2e-4, "kl.coef": 1e-4}
+    for key, overrides in chosen["rates"].items():
+        assert overrides == chosen["comparison"][key] | settings != chosen["comparison"][key]
+
+
 def test_the_score_of_a_trial_is_of_the_second_half(learning):
     curve = {"iteration": [0, 10, 20, 30, 40], "accuracy": [0.9, 0.9, 0.2, 0.4, 0.6]}
     assert learning.planning.score({"iterations": 40, "curve": curve}) == pytest.approx(0.4)
@@ -256,6 +279,9 @@ def test_the_page_has_the_known_numbers(measured):
     assert f"{line} 0 | 36,000 |" in other  # none below the start
     assert "| vineppo | 3 | 52.0% (51.0 to 53.0) | 0.50 (" in control
     assert "At equal episodes 1.00 (1.00 to 1.00), 3 seeds." in episodes
+    given = other.split("the baselines with the settings of vineppo")[1]
+    assert "with rate 4e-4, KL 1e-2, which" in given
+    assert "| grpo | 3 | 52.0% (51.0 to 53.0) | 1.00 (1.00 to 1.00) | 0 |" in given
     # 16 s of both: at the end. In tokens GRPO's longest run ends at 16,000 of VinePPO's 36,000.
     vineppo = next(x for x in seconds.split("### bifurcation")[1].splitlines() if "| vineppo" in x)
     assert vineppo.startswith("| vineppo | 16 | 72.0% (71.0 to 73.0), 100% of vineppo | 52.0% (")

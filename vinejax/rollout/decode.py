@@ -29,7 +29,7 @@ from vinejax.rollout.assign import Sizes
 from vinejax.rollout.attention import Queries
 from vinejax.rollout.cache import WINDOW
 from vinejax.rollout.ragged import RaggedAttention
-from vinejax.rollout.sampling import sample
+from vinejax.rollout.sampling import FORMS, sample
 from vinejax.rollout.split import REPLICATED, SHARDS, Weights
 from vinejax.rollout.window import Rows, Window
 from vinejax.settings import SampleConfig
@@ -211,7 +211,8 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
     logits, keys, values = _forward(config, inputs, slots, queries)
     with jax.named_scope("sampling"):
         u = uniforms(queue.seed[slots.item], queries.position + 1)
-        token, logprob = sample(logits, u, cfg.temperature, cfg.top_p, cfg.top_k, axis)
+        form = FORMS[platform_of(config.mesh)]
+        token, logprob = sample(logits, u, cfg.temperature, cfg.top_p, cfg.top_k, axis, form)
     match = stops[slots.match, token] if stops.shape[0] else slots.match
     outcomes = [  # the last that holds counts
         (LENGTH, queries.age + 1 == queue.budget[slots.item]),

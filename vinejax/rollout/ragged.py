@@ -11,14 +11,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from vinejax.model.attention import AttentionRule
-from vinejax.rollout.attention import HeadQueries, Lanes, Queries, merge
+from vinejax.rollout.attention import HeadQueries, Lanes, Queries
 from vinejax.rollout.kernels import (
-    FlatPart,
     Schedule,
     Shape,
-    flat_queries,
     make_schedule,
     ragged_part,
+    ragged_rest,
     shape_of,
 )
 
@@ -57,24 +56,25 @@ class RaggedAttention:
         self, q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
         trunks: Float[Array, "R K S W"], ring: Float[Array, "B K S W"], rule: AttentionRule,
     ) -> tuple[Float[Array, "B K G H"], jax.Array]:  # fmt: skip
-        """(the mix of a layer in float32, the slots' cache with the new column); idle slots: 0."""
+        """(the mix of a layer, the slots' cache with the new column); idle slots: 0.
+
+        The rows come first: each slot goes on from its part of what they give.
+        """
         calls = self._calls_for(rule.window)
         heads, head_dim = q.shape[1], q.shape[3]
-        flat = flat_queries(q.swapaxes(1, 2))  # [B, G, K * width]
+        # One head after the other: with heads before queries XLA would copy queries and results.
+        flat = q.swapaxes(1, 2).reshape(q.shape[0], self._per_head, -1)  # [B, G, K * H]
         new = jnp.concatenate([k[:, 0], v[:, 0]], axis=-1).astype(ring.dtype)
-        with jax.named_scope("ring"):
-            own, ring = ragged_part(
-                flat, ring, calls.slots, self._slot_shape, rule, new, self._interpret
-            )
         with jax.named_scope("trunk"):
             by_lane = jnp.take(flat, self._lanes.slot, axis=0, mode="fill", fill_value=0)
-            by_lane = by_lane.reshape(self._groups, -1, flat.shape[-1])  # [W, lanes * G, ...]
-            part, _ = ragged_part(
-                by_lane, trunks, calls.rows, self._row_shape, rule, interpret=self._interpret
+            by_lane = by_lane.reshape(self._groups, -1, flat.shape[-1])  # [W, lanes * G, K * H]
+            part = ragged_part(by_lane, trunks, calls.rows, self._row_shape, rule, self._interpret)
+            start = part.reshape(-1, self._per_head, part.shape[-1])[self._lanes.lane]
+        with jax.named_scope("ring"):
+            mixed, ring = ragged_rest(
+                flat, ring, calls.slots, self._slot_shape, rule, start, new, self._interpret
             )
-            by_lane = (x.reshape(-1, self._per_head, x.shape[-1]) for x in part)
-            trunk = FlatPart(*(x[self._lanes.lane] for x in by_lane))  # [B, G, ...]
-        mixed = merge(*(x.by_head(heads, head_dim) for x in (trunk, own)))
+        mixed = mixed.reshape(*mixed.shape[:2], heads, head_dim)
         return mixed.swapaxes(1, 2), ring
 
     def _calls_for(self, window: int | None) -> Calls:

@@ -22,13 +22,14 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from vinejax.model.decoder import Decoder
-from vinejax.model.sharding import on_shards
+from vinejax.model.sharding import on_shards, platform_of
 from vinejax.rollout import split
 from vinejax.rollout.arrays import put_on_shards
 from vinejax.rollout.branches import Work
 from vinejax.rollout.collect import Drawn
 from vinejax.rollout.decode import Queue, uniforms
 from vinejax.rollout.sampling import (
+    FORMS,
     Draws,
     draws_of,
     is_drawn,
@@ -120,6 +121,7 @@ def _own_draws(
         split.vocab_axis(config.model, config.mesh),
     )
     cfg, (B, T), size = config.sampling, tokens.shape, config.places
+    form = FORMS[platform_of(config.mesh)]
     index = jnp.arange(T)
     is_asked = (index >= searched.first[:, None]) & (index < searched.length[:, None])
     padded = -(-B * T // size) * size
@@ -130,8 +132,8 @@ def _own_draws(
         places = lax.dynamic_slice_in_dim(asked, i * size, size)
         logits = model.logits(weights, flat[places - 1])
         logprobs = log_softmax(logits / cfg.temperature, axis)
-        kept = kept_probs(jnp.exp(logprobs), cfg.top_p, cfg.top_k, axis)
-        made = draws_of(kept, own[places], axis), take_token(logprobs, own[places], axis)
+        kept = kept_probs(jnp.exp(logprobs), cfg.top_p, cfg.top_k, axis, form)
+        made = draws_of(kept, own[places], axis, form), take_token(logprobs, own[places], axis)
         return jax.tree.map(lambda x, new: x.at[places].set(new, mode="drop"), found, made)
 
     zeros, steps = jnp.zeros(B * T), jnp.zeros((B * T, 3))

@@ -3,13 +3,14 @@
 Top-p keeps the smallest set of most probable tokens whose mass reaches p, top-k the k most
 probable; tokens tied at the threshold are all kept. Both are the same question, 'what is the
 largest probability t such that the tokens at or above t weigh enough', answered by bisection on
-t's bits: non-negative floats order as their integers do, so 31 halvings find it exactly.
+t's bits: non-negative floats order as their integers do, so a search through 30 bits is exact.
 
 With an `axis` of the mesh each device along it holds an equal part of the vocabulary, in order;
 they exchange only sums and maxima per sequence, and all get the same tokens. Letters: B sequences,
 V vocabulary (on one device).
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -18,6 +19,20 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 BLOCK = 128  # tokens per block of the two-level inverse CDF
+BITS = 30  # of a float in [0, 2) that are not always 0
+
+
+class Form(NamedTuple):
+    """How the devices of a platform go through probabilities [B, V]. No token depends on it."""
+
+    bits: int  # of a threshold that one pass settles, a divisor of BITS
+    rows: int  # sequences of a tile of memory: their blocks lie side by side, or would be copied
+
+
+PLAIN = Form(bits=1, rows=1)
+# Three bits take seven sums per pass, in which a TPU computes for about as long as it reads, and a
+# GPU has a third of the launches. A CPU computes them one after the other.
+FORMS = {"cpu": PLAIN, "gpu": Form(bits=3, rows=1), "tpu": Form(bits=3, rows=8)}
 
 
 def _total(x: jax.Array, axis: str | None) -> jax.Array:
@@ -59,17 +74,25 @@ def threshold(
     weights: Float[Array, "B V"],
     target: Float[Array, " B"],
     axis: str | None = None,
+    bits: int = 1,
 ) -> Float[Array, " B"]:
-    """Largest t such that the weights of the tokens with probs >= t sum to at least `target`."""
-    bits = lax.bitcast_convert_type(probs, jnp.int32)
+    """Largest t such that the weights of the tokens with probs >= t sum to at least `target`.
 
-    def halve(i: Int[Array, ""], low: Int[Array, " B"]) -> Int[Array, " B"]:
-        middle = low | (1 << (30 - i))
-        mass = _total(jnp.where(bits >= middle[:, None], weights, 0.0), axis)
-        return jnp.where(mass >= target, middle, low)
+    A pass over the vocabulary settles `bits` bits of t, a divisor of 30, by the 2**bits - 1 sums of
+    all candidates for them. The result is the same for every number. `probs` are below 2.
+    """
 
-    # The sign bit is never set; 0 keeps every token and is where the search falls back to.
-    low = lax.fori_loop(0, 31, halve, jnp.zeros(probs.shape[0], jnp.int32))
+    def settle(i: Int[Array, ""], low: Int[Array, " B"]) -> Int[Array, " B"]:
+        shift = BITS - bits * (i + 1)
+        steps = [low | (n << shift) for n in range(1, 2**bits)]
+        candidates = [lax.bitcast_convert_type(step, jnp.float32)[:, None] for step in steps]
+        sums = [jnp.sum(jnp.where(probs >= t, weights, 0.0), axis=-1) for t in candidates]
+        mass = jnp.stack(sums) if axis is None else lax.psum(jnp.stack(sums), axis)
+        # A larger candidate has no larger mass, so those that reach the target come first.
+        return low | (jnp.sum(mass >= target, axis=0, dtype=jnp.int32) << shift)
+
+    # 0 keeps every token and is where the search falls back to.
+    low = lax.fori_loop(0, BITS // bits, settle, jnp.zeros(probs.shape[0], jnp.int32))
     return lax.bitcast_convert_type(low, jnp.float32)
 
 
@@ -92,13 +115,20 @@ class _Sums(NamedTuple):
     whole: Float[Array, "B places"]  # cumulative
     of_blocks: Float[Array, "B n"]  # of this device
     totals: Float[Array, "B n"]  # cumulative
-    blocks: Float[Array, "B n BLOCK"]  # the weights
+    blocks: Float[Array, "tiles n rows BLOCK"]  # the weights; `rows` sequences in a tile
+
+    def inside(self, block: Int[Array, " B"]) -> Float[Array, "B BLOCK"]:
+        """The weights of a block of each sequence."""
+        rows, sequences = self.blocks.shape[2], jnp.arange(block.shape[0])
+        return self.blocks[sequences // rows, block, sequences % rows]
 
 
-def _sums(weights: Float[Array, "B V"], axis: str | None) -> _Sums:
+def _sums(weights: Float[Array, "B V"], axis: str | None, form: Form) -> _Sums:
     B, V = weights.shape
-    blocks = jnp.pad(weights, ((0, 0), (0, -V % BLOCK))).reshape(B, -1, BLOCK)
-    of_blocks = blocks.sum(axis=-1)
+    rows = math.gcd(form.rows, B)
+    blocks = jnp.pad(weights, ((0, 0), (0, -V % BLOCK))).reshape(B // rows, rows, -1, BLOCK)
+    blocks = blocks.swapaxes(1, 2)
+    of_blocks = blocks.sum(axis=-1).swapaxes(1, 2).reshape(B, -1)
     totals = jnp.cumsum(of_blocks, axis=-1)
     of_places = _places(totals[:, -1], axis).T
     return _Sums(of_places, jnp.cumsum(of_places, axis=-1), of_blocks, totals, blocks)
@@ -111,21 +141,24 @@ def _before(cumulative: Float[Array, "B n"], index: Int[Array, " B"]) -> Float[A
 
 
 def inverse_cdf(
-    weights: Float[Array, "B V"], u: Float[Array, " B"], axis: str | None = None
+    weights: Float[Array, "B V"],
+    u: Float[Array, " B"],
+    axis: str | None = None,
+    form: Form = PLAIN,
 ) -> Int[Array, " B"]:
     """The token at which the cumulative weight passes u * total; u in [0, 1).
 
     The search goes over devices, over sums of blocks, then through one block: a third of the work
     of a full cumulative sum. A token of weight 0 is never drawn.
     """
-    B, V = weights.shape
-    sums = _sums(weights, axis)
+    V = weights.shape[1]
+    sums = _sums(weights, axis, form)
     goal = u * sums.whole[:, -1]
     place = _first_past(sums.of_places, sums.whole, goal)
     goal = goal - _before(sums.whole, place)
     block = _first_past(sums.of_blocks, sums.totals, goal)
     goal = goal - _before(sums.totals, block)
-    inside = sums.blocks[jnp.arange(B), block]
+    inside = sums.inside(block)
     token = block * BLOCK + _first_past(inside, jnp.cumsum(inside, axis=-1), goal)
     return _from_place(token + place * V, place, axis)
 
@@ -159,13 +192,16 @@ def _goals(
 
 
 def draws_of(
-    weights: Float[Array, "B V"], tokens: Int[Array, " B"], axis: str | None = None
+    weights: Float[Array, "B V"],
+    tokens: Int[Array, " B"],
+    axis: str | None = None,
+    form: Form = PLAIN,
 ) -> Draws:
     """The numbers u with which `inverse_cdf(weights, u, axis)` gives these tokens."""
-    B, V = weights.shape
-    sums = _sums(weights, axis)
+    V = weights.shape[1]
+    sums = _sums(weights, axis, form)
     place, block, index = tokens // V, tokens % V // BLOCK, tokens % V % BLOCK
-    inside = sums.blocks[jnp.arange(B), block]
+    inside = sums.inside(block)
     of_place = _goals(sums.of_places, sums.whole, place)
     of_block = _goals(sums.of_blocks, sums.totals, block)
     of_token = _goals(inside, jnp.cumsum(inside, axis=-1), index)
@@ -184,17 +220,22 @@ def is_drawn(draws: Draws, u: Float[Array, " B"]) -> Bool[Array, " B"]:
 
 
 def kept_probs(
-    probs: Float[Array, "B V"], top_p: float, top_k: int, axis: str | None = None
+    probs: Float[Array, "B V"],
+    top_p: float,
+    top_k: int,
+    axis: str | None = None,
+    form: Form = PLAIN,
 ) -> Float[Array, "B V"]:
     """The probabilities with those outside top-k, then top-p, set to 0."""
     kept = probs
     if top_k:
         ones = jnp.ones_like(probs)
         k = jnp.minimum(float(top_k), _total(ones, axis))
-        kept = jnp.where(probs >= threshold(probs, ones, k, axis)[:, None], kept, 0.0)
+        least = threshold(probs, ones, k, axis, form.bits)
+        kept = jnp.where(probs >= least[:, None], kept, 0.0)
     if top_p < 1.0:
-        goal = top_p * _total(kept, axis)
-        kept = jnp.where(probs >= threshold(probs, kept, goal, axis)[:, None], kept, 0.0)
+        least = threshold(probs, kept, top_p * _total(kept, axis), axis, form.bits)
+        kept = jnp.where(probs >= least[:, None], kept, 0.0)
     return kept
 
 
@@ -205,6 +246,7 @@ def sample(
     top_p: float,
     top_k: int,
     axis: str | None = None,
+    form: Form = PLAIN,
 ) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
     """One token per sequence, and its log-probability under the whole temperature-scaled softmax.
 
@@ -218,5 +260,6 @@ def sample(
         local = jnp.argmax(logits, axis=-1)
         tokens = _from_place(local + place * logits.shape[-1], place, axis)
     else:
-        tokens = inverse_cdf(kept_probs(jnp.exp(logprobs), top_p, top_k, axis), u, axis)
+        kept = kept_probs(jnp.exp(logprobs), top_p, top_k, axis, form)
+        tokens = inverse_cdf(kept, u, axis, form)
     return tokens, take_token(logprobs, tokens, axis)
