@@ -15,7 +15,7 @@ class Spent:
 
     prompts: int = 0  # problems drawn, each time anew
     episodes: int = 0  # solutions sampled from them
-    tokens: int = 0  # generated: solutions and continuations, not evaluation
+    tokens: int = 0  # decoded, of solutions and continuations, not of evaluation
     updates: int = 0  # gradient steps of the policy that were tried
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # by stage
 

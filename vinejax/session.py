@@ -116,6 +116,7 @@ class Session:
             slots=rollout.slots,
             memory_gib=rollout.memory_gib,
             attention=rollout.attention,
+            skip_repeats=rollout.skip_repeats,
             limits=(self.cfg.data.max_prompt_tokens, longest),
         )
 

@@ -83,6 +83,7 @@ class RolloutConfig:
     memory_gib: Positive | None = None  # for keys and values per device; None: part of free memory
     # Of decoding. kernel: for TPUs, reads only columns that are in use; auto: it where it can be.
     attention: Literal["auto", "xla", "kernel"] = "auto"
+    skip_repeats: bool = True  # a continuation is decoded from where it differs from its solution
 
 
 @dataclasses.dataclass(frozen=True)

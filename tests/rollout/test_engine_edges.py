@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import data
-from helpers.model_oracles import Model, random_model
+from helpers.model_oracles import Model, assert_same, random_model
 
 from vinejax.rollout.branches import Branch, Grown
 from vinejax.rollout.engine import Engine
@@ -22,9 +22,10 @@ TRUNKS = [[3, 8, 9, 4], [7, 5, 6, 8, 2, 9, 11]]
 BRANCHES = [Branch(i % 2, 1 + i % 4, seed=i) for i in range(24)]
 
 
-def tiny_engine(tiny: Model, **fields) -> Engine:
+def tiny_engine(tiny: Model, skip_repeats: bool = True, **fields) -> Engine:
     """All of these share their compiled programs."""
-    return Engine(tiny.decoder, SampleConfig(**fields), tiny.tokenizer, slots=4)
+    sampling = SampleConfig(**fields)
+    return Engine(tiny.decoder, sampling, tiny.tokenizer, slots=4, skip_repeats=skip_repeats)
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +222,7 @@ def test_ids_and_budgets_of_any_kind(kind, tiny, grown):
     assert engine.grow(tiny.params, trunks, tuple(BRANCHES), budgets) == grown
     assert engine.grow(tiny.params, trunks, BRANCHES, np.int64(16)) == grown
     square = np.array([trunk[:4] for trunk in TRUNKS])
-    assert engine.grow(tiny.params, square, BRANCHES, 16) == grown
+    assert_same(engine.grow(tiny.params, square, BRANCHES, 16), grown)  # of shorter trunks
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,7 @@ def test_weights_that_have_diverged_are_an_error_that_names_the_trunk(tiny):
 
 
 def test_counts(tiny, grown):
-    engine = tiny_engine(tiny, stop=("1",))
+    engine = tiny_engine(tiny, skip_repeats=False, stop=("1",))
     engine.grow(tiny.params, TRUNKS, BRANCHES, 16)
     taken = engine.stats.cache_bytes
     stats = engine.stats.mark()
@@ -295,14 +296,14 @@ def test_counts(tiny, grown):
 
 
 def test_a_trunk_of_several_rows_is_prefilled_once(tiny):
-    engine = tiny_engine(tiny)
+    engine = tiny_engine(tiny, skip_repeats=False)
     engine.grow(tiny.params, TRUNKS, [Branch(1, 5, seed) for seed in range(40)], 4)
     assert engine.stats.prefill_tokens == 5
 
 
 def test_slots_take_the_next_branch_at_once(tiny):
     """One long branch, and short ones that pass through the slots beside it meanwhile."""
-    engine = tiny_engine(tiny)
+    engine = tiny_engine(tiny, skip_repeats=False)
     branches = [Branch(0, 2, 5), *[Branch(i % 2, 2, seed=i) for i in range(1, 20)]]
     found = engine.grow(tiny.params, TRUNKS, branches, [16, *[1] * 19])
     assert len(found[0].tokens) > 10
@@ -310,11 +311,11 @@ def test_slots_take_the_next_branch_at_once(tiny):
 
 
 def test_other_lengths_in_the_same_buckets_compile_nothing(tiny):
-    engine = tiny_engine(tiny)
+    engine = tiny_engine(tiny, skip_repeats=False)
     engine.grow(tiny.params, TRUNKS, BRANCHES, 16)
     compiled, counted = num_compiles(), engine.stats.compiles
     engine.grow(tiny.params, [[4] * 32, [5] * 20, [6] * 3], [Branch(2, 3, 0), Branch(0, 32, 7)], 9)
-    other = tiny_engine(tiny, stop=("7",), max_tokens=5)
+    other = tiny_engine(tiny, skip_repeats=False, stop=("7",), max_tokens=5)
     other.grow(tiny.params, TRUNKS, BRANCHES * 3)
     assert (num_compiles(), engine.stats.compiles) == (compiled, counted)
     assert other.stats.compiles == 0

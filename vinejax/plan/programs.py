@@ -80,8 +80,12 @@ class Lowering:
         if self.model.compute.dtype == "float32" and self.case.tensor == 1:
             temperature = self.case.cfg.sample.temperature
         weights = self._weights()
+        cfg = self.case.cfg
+        keeps_hidden = (  # where continuations' repeats are looked for
+            self.phase.name == "values" and cfg.rollout.skip_repeats and cfg.sample.temperature > 0
+        )
         return window.prefill.lower(
-            self.model, self.mesh, temperature, weights, cache, rows, tokens, entering
+            self.model, self.mesh, temperature, weights, cache, rows, tokens, entering, keeps_hidden
         )
 
     def _decode(self) -> Lowered:

@@ -77,9 +77,14 @@ class Stream:
 class Work(NamedTuple):
     """Checked branches, with their trunks and budgets."""
 
-    trunks: list[list[int]]  # each as far as it has to be computed
+    trunks: list[list[int]]  # each as far as it is computed
     branches: Sequence[Branch]
     budgets: list[int]  # the most tokens that each branch may draw
+    longest: int  # tokens of the longest trunk as far as it has to be computed
+
+    def within(self, columns: int) -> "Work":
+        """The work, with trunks of at most so many tokens; at least `longest`."""
+        return self._replace(trunks=[trunk[:columns] for trunk in self.trunks])
 
 
 def as_lists(trunks: Trunks) -> list[list[int]]:
@@ -143,18 +148,29 @@ def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) 
 
 
 def work_of(
-    trunks: Trunks, branches: Branches, max_tokens: MaxTokens, cfg: DecoderConfig, scored: bool
+    trunks: Trunks,
+    branches: Branches,
+    max_tokens: MaxTokens,
+    cfg: DecoderConfig,
+    scored: bool,
+    reach: int = 0,
 ) -> Work:
-    """The branches with their budgets, and the tokens to compute of each trunk: all if `scored`.
+    """The branches with their budgets, and the tokens to compute of each trunk.
+
+    These are all if `scored`, else those before its last branch, and `reach` more after a branch
+    that draws several tokens, which it may repeat; these need not be computed.
 
     Raises ValueError for trunks and branches that do not fit the model of `cfg`.
     """
     lists = as_lists(trunks)
     check_branches(lists, branches, cfg)
     budgets = budgets_of(branches, max_tokens, cfg.context)
-    lengths = [len(trunk) if scored else 0 for trunk in lists]
+    needed = [len(trunk) if scored else 0 for trunk in lists]
+    lengths = [*needed]
     for branch, budget in zip(branches, budgets, strict=True):
+        position, i = branch.position, branch.trunk
         if budget > 0:
-            lengths[branch.trunk] = max(lengths[branch.trunk], branch.position)
+            needed[i] = max(needed[i], position)
+            lengths[i] = max(lengths[i], position + reach if budget > 1 else position)
     trimmed = [trunk[:length] for trunk, length in zip(lists, lengths, strict=True)]
-    return Work(trimmed, tuple(branches), budgets)
+    return Work(trimmed, tuple(branches), budgets, max(needed, default=0))

@@ -17,7 +17,7 @@ from vinejax.rollout.trace import HostSteps, Traces
 
 
 class Drawn(NamedTuple):
-    """A branch that has ended."""
+    """A branch that has ended, with the tokens that were decoded, or with all of them."""
 
     branch: int
     tokens: np.ndarray  # i32[length]
@@ -26,12 +26,21 @@ class Drawn(NamedTuple):
 
 
 class Collector:
-    """Follows the branches of a phase: `order` has the branches of each shard's queue."""
+    """Follows the branches of a phase: `order` has the branches of each shard's queue.
+
+    `repeated` counts the tokens of each branch of the work before those that are decoded.
+    """
 
     def __init__(
-        self, work: Work, order: list[list[int]], slots: int, chunk: int, stats: EngineStats
+        self,
+        work: Work,
+        order: list[list[int]],
+        slots: int,
+        chunk: int,
+        stats: EngineStats,
+        repeated: np.ndarray,
     ):
-        self._work, self._stats = work, stats
+        self._work, self._stats, self._repeated = work, stats, repeated
         self.not_ended = np.array([len(of_shard) for of_shard in order])  # branches, i64[Z]
         # The shards' queues one after the other, and where each begins.
         self._branches = np.array([i for of_shard in order for i in of_shard], np.int64)
@@ -51,10 +60,11 @@ class Collector:
         branches = self._branches[self._first[ended.shard] + ended.item].tolist()
         if len(diverged := np.flatnonzero(ended.outcome == NOT_FINITE)):
             n = int(diverged[0])
+            branch = branches[n]
+            number = self._repeated[branch] + len(ended.tokens[n])
             raise DivergedError(
-                f"branch {branches[n]} on trunk {self._work.branches[branches[n]].trunk}: the "
-                f"logits of its token {len(ended.tokens[n])} are not finite; the weights have "
-                "diverged"
+                f"branch {branch} on trunk {self._work.branches[branch].trunk}: the logits of its "
+                f"token {number} are not finite; the weights have diverged"
             )
         columns = branches, ended.tokens, ended.logprobs, ended.outcome.tolist()
         return map(Drawn, *columns)

@@ -210,7 +210,7 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
     queries = Queries(busy, slots.row, visible, jnp.where(busy, slots.age, 0))
     logits, keys, values = _forward(config, inputs, slots, queries)
     with jax.named_scope("sampling"):
-        u = _uniforms(queue.seed[slots.item], queries.position + 1)
+        u = uniforms(queue.seed[slots.item], queries.position + 1)
         form = FORMS[platform_of(config.mesh)]
         token, logprob = sample(logits, u, cfg.temperature, cfg.top_p, cfg.top_k, axis, form)
     match = stops[slots.match, token] if stops.shape[0] else slots.match
@@ -236,7 +236,7 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
     return slots, step
 
 
-def _uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
+def uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
     """The random number of each slot's next token, which has this index in its sequence.
 
     Its key is folded from both halves of the branch's seed and the index, and from nothing else.

@@ -41,6 +41,7 @@ from vinejax.rollout.decode import LENGTH, DecodeConfig
 from vinejax.rollout.drain import drain_sizes
 from vinejax.rollout.finish import Reader
 from vinejax.rollout.phase import Phase, Programs, make_queue
+from vinejax.rollout.repeats import REACH
 from vinejax.rollout.stats import EngineStats
 from vinejax.rollout.stop import first_states, stop_table
 from vinejax.runtime import distributed
@@ -76,6 +77,7 @@ class Engine:
     CPU) or 'auto', the kernel where the platform and the model allow it. `limits` are the most
     tokens of each kind of trunk, in order, such as of prompts, and of prompts with responses, which
     branches with a `response` continue; with them fewer programs are compiled where lengths vary.
+    `skip_repeats`: a branch begins where it first differs from its trunk (not at temperature 0).
     In float32 none of these changes a token, but for rounding (docs/engine.md).
 
     Example:
@@ -100,6 +102,7 @@ class Engine:
         memory_gib: float | None = None,
         attention: str = "auto",
         limits: tuple[int, ...] = (),
+        skip_repeats: bool = True,
     ):
         check_sampling(sample_config)
         for name, value in (("slots", slots), ("window_rows", window_rows), ("chunk", chunk)):
@@ -112,6 +115,8 @@ class Engine:
         self._drawing = dataclasses.replace(sample_config, max_tokens=1, stop=())
         self.slots, self.window_rows, self.chunk = slots, window_rows, chunk
         self.memory_gib, self.limits = memory_gib, limits
+        # At temperature 0 tokens are not drawn.
+        self.skips_repeats = skip_repeats and sample_config.temperature > 0
         self.stats = EngineStats()
         eos_ids = {*model.cfg.eos_ids, tokenizer.eos_token_id} - {None}  # pyright: ignore
         self.eos_ids = tuple(sorted(eos_ids))
@@ -162,7 +167,8 @@ class Engine:
         check_params(params)
         if max_tokens is None:
             max_tokens = self.sample_config.max_tokens
-        work = work_of(trunks, branches, max_tokens, self.model.cfg, scored)
+        reach = REACH if self.skips_repeats else 0
+        work = work_of(trunks, branches, max_tokens, self.model.cfg, scored, reach)
         return Stream(functools.partial(self._grow, params, work, scored, int8))
 
     def grow(
@@ -209,6 +215,7 @@ class Engine:
         """A phase for this work: its caches are allocated, but nothing is computed yet."""
         memory = self._memory(params)
         loads, sizes = self._assign(work, scored, memory)
+        work = work.within(sizes.columns)
         distributed.barrier("grow", (work, sizes))
         table, stops = self._automaton
         match = first_states(table, work)
@@ -216,6 +223,7 @@ class Engine:
             config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
             drain=drain_sizes(self.model, self.mesh, platform_of(self.mesh), memory, sizes),
             temperature=self.sample_config.temperature if scored else None,
+            skips_repeats=self.skips_repeats,
             weights=self._decoding(params, int8),
             queue=make_queue(self.mesh, work, match, loads, sizes.queue),
             stops=stops,
@@ -230,7 +238,7 @@ class Engine:
             self.model, self.mesh, platform_of(self.mesh), memory, self.slots,
             num_trunks=sum(len(trunk) > 0 for trunk in work.trunks),
             num_branches=sum(budget > 0 for budget in work.budgets),
-            longest=max(map(len, work.trunks)), budget=max(work.budgets, default=1),
+            longest=work.longest, budget=max(work.budgets, default=1),
             window_rows=self.window_rows, chunk=self.chunk, attention=self.attention,
             limits=limits,
             most_tokens=self.sample_config.max_tokens if self.limits else None,

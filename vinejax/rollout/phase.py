@@ -22,6 +22,7 @@ from vinejax.rollout.branches import Work
 from vinejax.rollout.collect import Collector, Drawn
 from vinejax.rollout.decode import DecodeConfig, Trace
 from vinejax.rollout.drain import State, to_drain
+from vinejax.rollout.repeats import Repeats, Search, SearchConfig, skip_repeats
 from vinejax.rollout.split import Weights
 from vinejax.rollout.stats import EngineStats
 from vinejax.rollout.trace import HostSteps
@@ -38,6 +39,7 @@ class Programs(NamedTuple):
     config: DecodeConfig
     drain: Sizes | None  # of the last branches: see `drain.py`
     temperature: float | None  # of the trunks' log-probabilities; None: without these
+    skips_repeats: bool  # see `repeats.py`
     weights: Weights
     queue: decode.Queue
     stops: jax.Array
@@ -58,6 +60,7 @@ class _Started(NamedTuple):
     """A chunk of decode steps that devices compute."""
 
     number: int
+    searches: list[Search]  # of repeats, begun before this chunk and after the one before it
     moved: jax.Array | None  # each slot's number in its shard before this chunk, if that changed
     trace: Trace
 
@@ -101,7 +104,9 @@ class Phase:
         self._waiting = [deque(loads_of_shard) for loads_of_shard in loads]
         order = [[i for load in of_shard for i in load.items] for of_shard in loads]
         slots, chunk = config.sizes.slots, config.sizes.chunk
-        self._collector = Collector(work, order, slots, chunk, stats)
+        self._queue = programs.queue
+        self._repeats = Repeats(work, order, stats, programs.skips_repeats)
+        self._collector = Collector(work, order, slots, chunk, stats, self._repeats.count)
         shape = (len(loads), config.sizes.rows)
         self._trunk = np.full(shape, -1)  # the trunk that each row holds
         self._left = np.zeros(shape, np.int64)  # items of each row that have not ended
@@ -119,7 +124,7 @@ class Phase:
         watch = Watch()
         start = time.perf_counter()
         self._load()
-        jax.block_until_ready(self._rows)
+        jax.block_until_ready((self._rows, self._queue))
         self._stats.prefill_s += time.perf_counter() - start
         previous = None
         while self._collector.not_ended.any() or any(self._waiting):
@@ -211,12 +216,29 @@ class Phase:
                 places.append((entry.load.trunk, shard * batch + place))
         temperature, weights = self._programs.temperature, self._programs.weights
         on_mesh, entering = put_on_shards(self._mesh, tokens), self._entering(entries)
-        self._window, self._rows, logprobs = prefill(
+        self._window, self._rows, logprobs, hidden = prefill(
             self._model, self._mesh, temperature, weights, self._window, self._rows, on_mesh,
-            entering,
+            entering, self._repeats.are_possible,
         )  # fmt: skip
         if logprobs is not None:
             self._trunk_logprobs += [(trunk, logprobs, place) for trunk, place in places]
+        trunks = [[entry.load.trunk for entry in of_shard] for of_shard in entries]
+        if hidden is not None and self._repeats.are_left(trunks):
+            self._search(trunks, hidden, on_mesh)
+
+    def _search(self, trunks: list[list[int]], hidden: jax.Array, tokens: jax.Array) -> None:
+        """Moves the items of trunks that were computed behind their repeats."""
+        config, batch = self._programs.config, self._sizes.batch
+        searched = self._repeats.searched(self._mesh, trunks, batch, self._sizes.queue)
+        # With as many logits at a time as in a step of decoding.
+        settings = SearchConfig(
+            self._model, self._mesh, config.sampling, config.eos_ids, self._sizes.slots
+        )
+        self._queue, found = skip_repeats(
+            settings, self._programs.weights, self._programs.stops, self._queue, hidden, tokens,
+            searched,
+        )  # fmt: skip
+        self._repeats.start(trunks, batch, found)
 
     def _copy(self, entries: Entries) -> None:
         source = np.zeros((len(entries), self._sizes.batch), np.int32)
@@ -250,11 +272,11 @@ class Phase:
         trunks_wait = np.array(any(self._waiting))
         programs, slots, rows = self._programs, self._slots, self._rows
         inputs = decode.Inputs(
-            programs.weights, self._window, programs.queue, programs.stops, trunks_wait
+            programs.weights, self._window, self._queue, programs.stops, trunks_wait
         )
         self._slots, self._rows, trace = decode.decode_chunk(self._config, inputs, slots, rows)
         self._num_chunks += 1
-        return _Started(self._num_chunks - 1, moved, trace)
+        return _Started(self._num_chunks - 1, self._repeats.take(), moved, trace)
 
     def _move_to_drain(self) -> jax.Array | None:
         """If so few branches are left that the drain's slots hold them, moves them there."""
@@ -271,9 +293,12 @@ class Phase:
     def _collect(self, started: _Started) -> Iterator[Drawn]:
         """Reads a chunk's trace; yields the branches that ended in it."""
         start = time.perf_counter()
-        moved, (steps, left) = jax.tree.map(np.asarray, jax.device_get(started[1:]))
+        moved, (steps, left) = jax.tree.map(
+            np.asarray, jax.device_get((started.moved, started.trace))
+        )
         waited = time.perf_counter()
         self._stats.wait_s += waited - start
+        self._repeats.read(started.searches)
         shards = len(self._waiting)
         if moved is not None:
             self._collector.move(moved)
@@ -282,5 +307,5 @@ class Phase:
             is_current = self._served_from <= started.number
             self._left = np.where(is_current, left.reshape(self._left.shape), self._left)
         by_shard = HostSteps(*(x.reshape(shards, -1, x.shape[-1]) for x in steps))
-        yield from self._collector.add(by_shard)
+        yield from map(self._repeats.whole, self._collector.add(by_shard))
         self._stats.host_s += time.perf_counter() - waited

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 BLOCK = 128  # tokens per block of the two-level inverse CDF
 BITS = 30  # of a float in [0, 2) that are not always 0
@@ -108,6 +108,38 @@ def _first_past(
     return jnp.argmax(reached > jnp.clip(goal, 0.0, below)[:, None], axis=-1)
 
 
+class _Sums(NamedTuple):
+    """The sums of weights that the inverse CDF is searched in: of devices, then of blocks."""
+
+    of_places: Float[Array, "B places"]
+    whole: Float[Array, "B places"]  # cumulative
+    of_blocks: Float[Array, "B n"]  # of this device
+    totals: Float[Array, "B n"]  # cumulative
+    blocks: Float[Array, "tiles n rows BLOCK"]  # the weights; `rows` sequences in a tile
+
+    def inside(self, block: Int[Array, " B"]) -> Float[Array, "B BLOCK"]:
+        """The weights of a block of each sequence."""
+        rows, sequences = self.blocks.shape[2], jnp.arange(block.shape[0])
+        return self.blocks[sequences // rows, block, sequences % rows]
+
+
+def _sums(weights: Float[Array, "B V"], axis: str | None, form: Form) -> _Sums:
+    B, V = weights.shape
+    rows = math.gcd(form.rows, B)
+    blocks = jnp.pad(weights, ((0, 0), (0, -V % BLOCK))).reshape(B // rows, rows, -1, BLOCK)
+    blocks = blocks.swapaxes(1, 2)
+    of_blocks = blocks.sum(axis=-1).swapaxes(1, 2).reshape(B, -1)
+    totals = jnp.cumsum(of_blocks, axis=-1)
+    of_places = _places(totals[:, -1], axis).T
+    return _Sums(of_places, jnp.cumsum(of_places, axis=-1), of_blocks, totals, blocks)
+
+
+def _before(cumulative: Float[Array, "B n"], index: Int[Array, " B"]) -> Float[Array, " B"]:
+    """The weight of all entries before this one."""
+    sequences = jnp.arange(cumulative.shape[0])
+    return jnp.where(index > 0, cumulative[sequences, index - 1], 0.0)
+
+
 def inverse_cdf(
     weights: Float[Array, "B V"],
     u: Float[Array, " B"],
@@ -119,25 +151,92 @@ def inverse_cdf(
     The search goes over devices, over sums of blocks, then through one block: a third of the work
     of a full cumulative sum. A token of weight 0 is never drawn.
     """
-    B, V = weights.shape
-    sequences = jnp.arange(B)
-    rows = math.gcd(form.rows, B)
-    blocks = jnp.pad(weights, ((0, 0), (0, -V % BLOCK))).reshape(B // rows, rows, -1, BLOCK)
-    blocks = blocks.swapaxes(1, 2)
-    sums = blocks.sum(axis=-1).swapaxes(1, 2).reshape(B, -1)
-    totals = jnp.cumsum(sums, axis=-1)
-
-    of_places = _places(totals[:, -1], axis).T
-    whole = jnp.cumsum(of_places, axis=-1)
-    goal = u * whole[:, -1]
-    place = _first_past(of_places, whole, goal)
-    goal = goal - jnp.where(place > 0, whole[sequences, place - 1], 0.0)
-
-    block = _first_past(sums, totals, goal)
-    before = jnp.where(block > 0, totals[sequences, block - 1], 0.0)
-    inside = blocks[sequences // rows, block, sequences % rows]
-    token = block * BLOCK + _first_past(inside, jnp.cumsum(inside, axis=-1), goal - before)
+    V = weights.shape[1]
+    sums = _sums(weights, axis, form)
+    goal = u * sums.whole[:, -1]
+    place = _first_past(sums.of_places, sums.whole, goal)
+    goal = goal - _before(sums.whole, place)
+    block = _first_past(sums.of_blocks, sums.totals, goal)
+    goal = goal - _before(sums.totals, block)
+    inside = sums.inside(block)
+    token = block * BLOCK + _first_past(inside, jnp.cumsum(inside, axis=-1), goal)
     return _from_place(token + place * V, place, axis)
+
+
+class Draws(NamedTuple):
+    """With which uniform numbers `inverse_cdf` draws one given token per sequence.
+
+    The last axis is that of the search: over devices, over blocks, through one block. Each finds
+    the token's entry if low <= goal < high; the weight before it is then taken from the goal.
+    """
+
+    total: Float[Array, " B"]  # the first goal is u * total
+    low: Float[Array, "B 3"]
+    high: Float[Array, "B 3"]
+    before: Float[Array, "B 3"]
+
+
+def _goals(
+    weights: Float[Array, "B n"], cumulative: Float[Array, "B n"], index: Int[Array, " B"]
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(low, high, before) [B] of the goals for which `_first_past` gives this index."""
+    reached = jnp.where(weights > 0, cumulative, 0.0)
+    most = reached.max(axis=-1)
+    is_earlier = jnp.arange(reached.shape[-1]) < index[:, None]
+    low = jnp.where(is_earlier, reached, 0.0).max(axis=-1)
+    own = jnp.take_along_axis(reached, index[:, None], axis=-1)[:, 0]
+    # Goals past either end belong to the weight nearest to it; one that raises nothing has none.
+    high = jnp.where(own < most, own, jnp.inf)
+    high = jnp.where(low < own, high, -jnp.inf)
+    return jnp.where(low > 0, low, -jnp.inf), high, _before(cumulative, index)
+
+
+def draws_of(
+    weights: Float[Array, "B V"],
+    tokens: Int[Array, " B"],
+    axis: str | None = None,
+    form: Form = PLAIN,
+) -> Draws:
+    """The numbers u with which `inverse_cdf(weights, u, axis)` gives these tokens."""
+    V = weights.shape[1]
+    sums = _sums(weights, axis, form)
+    place, block, index = tokens // V, tokens % V // BLOCK, tokens % V % BLOCK
+    inside = sums.inside(block)
+    of_place = _goals(sums.of_places, sums.whole, place)
+    of_block = _goals(sums.of_blocks, sums.totals, block)
+    of_token = _goals(inside, jnp.cumsum(inside, axis=-1), index)
+    of_block, of_token = jax.tree.map(lambda x: _from_place(x, place, axis), (of_block, of_token))
+    steps = zip(of_place, of_block, of_token, strict=True)
+    return Draws(sums.whole[:, -1], *(jnp.stack(step, axis=-1) for step in steps))
+
+
+def is_drawn(draws: Draws, u: Float[Array, " B"]) -> Bool[Array, " B"]:
+    """Whether the uniform number draws the token."""
+    goal, found = u * draws.total, jnp.ones(u.shape, bool)
+    for step in range(draws.low.shape[-1]):
+        found &= (draws.low[:, step] <= goal) & (goal < draws.high[:, step])
+        goal = goal - draws.before[:, step]
+    return found
+
+
+def kept_probs(
+    probs: Float[Array, "B V"],
+    top_p: float,
+    top_k: int,
+    axis: str | None = None,
+    form: Form = PLAIN,
+) -> Float[Array, "B V"]:
+    """The probabilities with those outside top-k, then top-p, set to 0."""
+    kept = probs
+    if top_k:
+        ones = jnp.ones_like(probs)
+        k = jnp.minimum(float(top_k), _total(ones, axis))
+        least = threshold(probs, ones, k, axis, form.bits)
+        kept = jnp.where(probs >= least[:, None], kept, 0.0)
+    if top_p < 1.0:
+        least = threshold(probs, kept, top_p * _total(kept, axis), axis, form.bits)
+        kept = jnp.where(probs >= least[:, None], kept, 0.0)
+    return kept
 
 
 def sample(
@@ -161,18 +260,6 @@ def sample(
         local = jnp.argmax(logits, axis=-1)
         tokens = _from_place(local + place * logits.shape[-1], place, axis)
     else:
-        probs = jnp.exp(logprobs)
-        kept = probs
-        if top_k:
-            ones = jnp.ones_like(probs)
-            k = jnp.minimum(float(top_k), _total(ones, axis))
-            kept = jnp.where(
-                probs >= threshold(probs, ones, k, axis, form.bits)[:, None], kept, 0.0
-            )
-        if top_p < 1.0:
-            goal = top_p * _total(kept, axis)
-            kept = jnp.where(
-                probs >= threshold(probs, kept, goal, axis, form.bits)[:, None], kept, 0.0
-            )
+        kept = kept_probs(jnp.exp(logprobs), top_p, top_k, axis, form)
         tokens = inverse_cdf(kept, u, axis, form)
     return tokens, take_token(logprobs, tokens, axis)

@@ -10,6 +10,7 @@ class EngineStats:
     calls: int = 0  # of `stream` and `grow` that had something to compute
     prefill_tokens: int = 0
     decoded_tokens: int = 0
+    repeated_tokens: int = 0  # of continuations, the same as their trunk's and not decoded
     useful_tokens: int = 0  # in the continuations handed out: none after a stop string
     decode_steps: int = 0  # per chunk those of the shard that took the most
     slot_steps: int = 0

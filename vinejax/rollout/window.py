@@ -46,8 +46,19 @@ class Entering(NamedTuple):
     serves: Rows  # the items that these rows then serve, B entries each
 
 
+class Prefilled(NamedTuple):
+    """Results of a prefill of B trunks."""
+
+    window: Window
+    rows: Rows
+    logprobs: Float[Array, "B T"] | None
+    hidden: Float[Array, "B T D"] | None
+
+
 @functools.partial(
-    jax.jit, static_argnames=("model", "mesh", "temperature"), donate_argnames=("window", "rows")
+    jax.jit,
+    static_argnames=("model", "mesh", "temperature", "keeps_hidden"),
+    donate_argnames=("window", "rows"),
 )
 def prefill(
     model: Decoder,
@@ -58,17 +69,19 @@ def prefill(
     rows: Rows,
     tokens: Int[Array, "B T"],
     entering: Entering,
-) -> tuple[Window, Rows, Float[Array, "B T"] | None]:
+    keeps_hidden: bool = False,
+) -> Prefilled:
     """Compute B trunks and write them into the rows that they enter.
 
     With a `temperature` also returns the log-probabilities of the trunks' own tokens: entry t is
-    that of tokens[:, t], entry 0 is 0. Padding is on the right.
+    that of tokens[:, t], entry 0 is 0. `keeps_hidden`: also the final hidden states. Padding is on
+    the right.
     """
     part, axis = split.own_part(model, mesh), split.vocab_axis(model, mesh)
 
     def one_shard(
         weights: Weights, window: Window, rows: Rows, tokens: jax.Array, entering: Entering
-    ) -> tuple[Window, Rows, jax.Array | None]:
+    ) -> Prefilled:
         keys, values, x = _trunk_kv(part, axis, platform_of(mesh), weights, tokens)
         length = tokens.shape[1]
 
@@ -80,15 +93,16 @@ def prefill(
             values = []
         window = jax.tree.map(write, window, Window(keys, values))
         rows = _serve(rows, entering)
-        if temperature is None:
-            return window, rows, None
-        return window, rows, _own_logprobs(part, axis, weights, x, tokens, temperature or 1.0)
+        logprobs, hidden = None, x if keeps_hidden else None
+        if temperature is not None:
+            logprobs = _own_logprobs(part, axis, weights, x, tokens, temperature or 1.0)
+        return Prefilled(window, rows, logprobs, hidden)
 
     in_specs = (split.weight_specs(model, mesh, weights), WINDOW.spec, SHARDS, SHARDS, SHARDS)
-    out_specs = (WINDOW.spec, SHARDS, SHARDS)
+    out_specs = Prefilled(WINDOW.spec, SHARDS, SHARDS, SHARDS)  # pyright: ignore
     run = on_shards(mesh, one_shard, in_specs, out_specs)
-    window, rows, logprobs = run(weights, window, rows, tokens, entering)
-    return window, rows, split.readable(mesh, logprobs)
+    made = run(weights, window, rows, tokens, entering)
+    return made._replace(logprobs=split.readable(mesh, made.logprobs))
 
 
 def _serve(rows: Rows, entering: Entering) -> Rows:
