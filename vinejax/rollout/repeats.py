@@ -41,9 +41,7 @@ from vinejax.rollout.split import REPLICATED, SHARDS, Weights
 from vinejax.rollout.stats import EngineStats
 from vinejax.settings import SampleConfig
 
-REACH = (
-    64  # tokens of a trunk after its last branch that are prefilled, too: most repeats end there
-)
+REACH = 64  # tokens of a trunk that are prefilled after its last branch: most repeats end there
 ITEMS = 512  # compared at a time; divides the sizes of queues
 
 
@@ -116,10 +114,8 @@ def _own_draws(
 
     No logits are computed of places that no item asks for.
     """
-    model, axis = (
-        split.own_part(config.model, config.mesh),
-        split.vocab_axis(config.model, config.mesh),
-    )
+    model = split.own_part(config.model, config.mesh)
+    axis = split.vocab_axis(config.model, config.mesh)
     cfg, (B, T), size = config.sampling, tokens.shape, config.places
     form = FORMS[platform_of(config.mesh)]
     index = jnp.arange(T)
