@@ -18,7 +18,7 @@ from vinejax.model.sharding import AXES, mesh_over
 from vinejax.plan import programs
 from vinejax.plan.case import open_case
 from vinejax.plan.cost import program_costs
-from vinejax.plan.memory import main_phase, memory_and_phases
+from vinejax.plan.memory import memory_and_phases, program_phase
 
 CUDNN = 91000  # a version that is new enough
 SIZES = {
@@ -64,10 +64,10 @@ def main(folder: str, *settings: str) -> None:
     for name, value in (setting.split("=", 1) for setting in settings):
         fields.update_from_flattened_dict({name: json.loads(value)})
     case = open_case(from_dict(fields))
-    phase = main_phase(memory_and_phases(case)[1])
+    phases = memory_and_phases(case)[1]
     mesh = mesh_over(tuple(case.mesh.shape[name] for name in AXES), jax.devices())
-    lowering = programs.Lowering(case, phase, mesh)
-    for name in program_costs(case, phase):
+    for name in program_costs(case, phases):
+        lowering = programs.Lowering(case, program_phase(name, phases), mesh)
         text = lowering.lower(name).as_text()
         (Path(folder) / f"{name.replace(' ', '_')}.txt").write_text(text)
         print(name)

@@ -132,7 +132,7 @@ def test_each_phase_and_drain_is_estimated_by_its_own_program(tmp_path: Path):
             "in_loop": True, "source": "x"}  # fmt: skip
     programs = {}
     for name, cost in costs.items():
-        compiled = {"loop_cycles": cycles.get(name, 0.0)}
+        compiled: dict[str, Any] = {"loop_cycles": cycles.get(name, 0.0)}
         if name == "drain, rollout":
             compiled["collectives"] = [sums]
         phase = program_phase(name, phases)

@@ -16,7 +16,12 @@ from vinejax.errors import ConfigError
 from vinejax.plan import command, propose
 from vinejax.plan.case import open_case
 from vinejax.plan.cost import program_costs
-from vinejax.plan.memory import decode_copy_bytes, main_phase, memory_and_phases
+from vinejax.plan.memory import (
+    decode_copy_bytes,
+    main_phase,
+    memory_and_phases,
+    program_phase,
+)
 from vinejax.plan.propose import propose_row, row_text, with_proposed_row, with_row_for_devices
 from vinejax.plan.roofline import plan_program
 from vinejax.runtime import devices
@@ -46,8 +51,9 @@ def test_what_is_proposed_can_be_and_has_room(name: str, slice_name: str):
     memory, phases = memory_and_phases(case)
     phase, row = main_phase(phases), cfg.meshes[slice_name]
     assert row.slots == phase.sizes.slots * case.shards, "memory cut them"
-    for program, cost in program_costs(case, phase).items():
-        total = plan_program(case, memory, phase, program, cost, {}).total
+    for program, cost in program_costs(case, phases).items():
+        of_program = program_phase(program, phases)
+        total = plan_program(case, memory, of_program, program, cost, {}).total
         assert total <= 0.85 * case.limit, program
 
 

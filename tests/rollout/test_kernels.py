@@ -11,7 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from vinejax.errors import ConfigError
 from vinejax.model.attention import AttentionRule
-from vinejax.rollout import attention, kernels, ragged
+from vinejax.rollout import attention, ragged, schedule
 from vinejax.rollout.attention import Queries
 from vinejax.rollout.cache import WINDOW, RingLayout, use_kernel
 
@@ -146,12 +146,12 @@ def test_a_column_too_many_or_too_few_is_seen(monkeypatch: pytest.MonkeyPatch, w
     """The comparison above is fine enough: it fails if a bound is one off."""
     step = step_of(1, 16, rows=2, lanes=6, dtype="float32")
 
-    def off_by_one(first: jax.Array, limit: jax.Array, columns: int, shape: kernels.Shape):
+    def off_by_one(first: jax.Array, limit: jax.Array, columns: int, shape: schedule.Shape):
         if which == "first":
             first = jnp.where(first > 0, first - 1, first)
         else:
             limit = jnp.where(limit > 1, limit - 1, limit)
-        return kernels.make_schedule(first, limit, columns, shape)
+        return schedule.make_schedule(first, limit, columns, shape)
 
     check(step, NARROW)
     monkeypatch.setattr(ragged, "make_schedule", off_by_one)
@@ -161,19 +161,17 @@ def test_a_column_too_many_or_too_few_is_seen(monkeypatch: pytest.MonkeyPatch, w
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch, cores: int):
-    monkeypatch.setattr(kernels, "OPERAND_BYTES", 2**14)  # several steps of the grid
+    monkeypatch.setattr(schedule, "OPERAND_BYTES", 2**14)  # several steps of the grid
     rng = np.random.default_rng(1)
     limit = rng.choice([0, 1, 127, 128, 129, 511, 512], (24, 3))
     first = np.maximum(limit - rng.choice([1, 130, 600], (24, 1)), 0)
-    shape = kernels.shape_of(24, 3, 2, 128, cores)
+    shape = schedule.shape_of(24, 3, 2, 128, cores)
     assert shape.cores == cores and shape.parts > 1
     assert 24 <= shape.total < 24 + 8 * shape.cores and shape.groups * 3 % 8 == 0
-    make = functools.partial(kernels.make_schedule, columns=512, shape=shape)
-    schedule = jax.jit(make)(jnp.array(first), jnp.array(limit))
-    count = int(schedule.first_item[-1])
-    listed = list(
-        zip(schedule.group[:count].tolist(), schedule.block[:count].tolist(), strict=True)
-    )
+    make = functools.partial(schedule.make_schedule, columns=512, shape=shape)
+    found = jax.jit(make)(jnp.array(first), jnp.array(limit))
+    count = int(found.first_item[-1])
+    listed = list(zip(found.group[:count].tolist(), found.block[:count].tolist(), strict=True))
     sees = first < limit
     live = []
     for group in np.flatnonzero(sees.any(axis=1)).tolist():
@@ -181,7 +179,7 @@ def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch
         live += [(group, block) for block in range(begin // 128, -(-end // 128))]
     assert listed == live
     for step, (begin, end) in enumerate(
-        zip(schedule.first_item[:-1], schedule.first_item[1:], strict=True)
+        zip(found.first_item[:-1], found.first_item[1:], strict=True)
     ):
         groups = range(step * shape.groups, (step + 1) * shape.groups)
         assert all(group in groups for group, _ in listed[int(begin) : int(end)])

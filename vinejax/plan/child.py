@@ -19,7 +19,7 @@ from vinejax.config import from_dict
 from vinejax.model.sharding import AXES, mesh_over
 from vinejax.plan import hlo
 from vinejax.plan.case import Case, open_case
-from vinejax.plan.memory import is_decode, memory_and_phases, program_phase
+from vinejax.plan.memory import memory_and_phases, program_phase
 from vinejax.plan.programs import Lowering
 
 # The compiler's messages if temporaries do not fit, 'Ran out of memory on HBM, the total memory
@@ -52,7 +52,7 @@ def compile_request(request: dict[str, Any]) -> dict[str, Any]:
     name = request["program"]
     lowering = Lowering(case, program_phase(name, memory_and_phases(case)[1]), mesh)
     start = time.perf_counter()
-    lowered = lowering.lower("decode" if is_decode(name) else name)
+    lowered = lowering.lower(name)
     traced = time.perf_counter()
     try:
         compiled = lowered.compile()

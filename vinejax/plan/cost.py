@@ -16,7 +16,7 @@ from vinejax.plan import memory
 from vinejax.plan.case import Case
 from vinejax.plan.memory import FLOAT32, PlannedPhase
 from vinejax.rollout.arrays import cache_bytes
-from vinejax.rollout.kernels import BLOCK
+from vinejax.rollout.schedule import BLOCK
 
 # Products of a pass over a microbatch: one per weight forward, two backward. Those of the output
 # matrix are always computed once more, backward, instead of keeping the logits of all tokens.

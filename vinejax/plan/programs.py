@@ -26,7 +26,7 @@ from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, shape_as_set, with_adapters
 from vinejax.model.sharding import num_shards, placed_shapes
 from vinejax.plan.case import Case
-from vinejax.plan.memory import PlannedPhase, train_length
+from vinejax.plan.memory import PlannedPhase, is_decode, train_length
 from vinejax.rollout import arrays, decode, split, window
 from vinejax.rollout.cache import WINDOW
 from vinejax.types import Batch, TrainState
@@ -54,10 +54,7 @@ class Lowering:
         self.params = self.trained if self.base is None else with_adapters(self.base, self.trained)
 
     def lower(self, name: str) -> Lowered:
-        """The lowered program called `name`; all that decode are 'decode', each for its phase.
-
-        Raises KeyError for an unknown name.
-        """
+        """The lowered program called `name`, for the phase. Raises KeyError for an unknown name."""
         return {
             "decode copy": self._decode_copy,
             "prefill": self._prefill,
@@ -65,7 +62,7 @@ class Lowering:
             "score": self._score,
             "train_step": self._train_step,
             "critic_step": self._critic_step,
-        }[name]()
+        }["decode" if is_decode(name) else name]()
 
     def _decode_copy(self) -> Lowered:
         return split.for_decoding.lower(self.model, self.mesh, self.params)

@@ -20,7 +20,7 @@ from vinejax.rollout.cache import (
     use_kernel,
 )
 from vinejax.rollout.decode import Blocks, Slots
-from vinejax.rollout.kernels import BLOCK
+from vinejax.rollout.schedule import BLOCK
 from vinejax.rollout.split import SHARDS, num_kv_heads
 from vinejax.rollout.window import Rows, Window
 from vinejax.runtime.devices import host_memory

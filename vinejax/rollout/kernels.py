@@ -15,7 +15,6 @@ Ideas from PagedAttention and its kernels (arXiv 2309.06180), the online softmax
 """
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -23,88 +22,18 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from vinejax.model.attention import LANES, AttentionRule
+from vinejax.rollout.schedule import BLOCK, Schedule, Shape, part_shape
 
-BLOCK = 128  # columns of one copy
-SUBLANES = 8  # rows of a register of 32-bit numbers
 TILE_BYTES = 32  # of a lane of a tile in HBM: the columns of one are written together
 EMPTY = -0.7 * float(jnp.finfo(jnp.float32).max)  # the maximum of no scores; -inf gives NaN
-OPERAND_BYTES = 2**20  # of queries and results in VMEM at a time; Pallas holds them twice
 VMEM_BYTES = 48 * 2**20  # the most that the kernel may take; a v5p has 64 MiB
 WRITES = 2  # new columns on their way to HBM at a time
 IN_HBM = pl.BlockSpec(memory_space=pl.ANY)
 
 Ref = Any  # an array in SMEM, VMEM or HBM, as Pallas gives it to the body of a kernel
-
-
-class Schedule(NamedTuple):
-    """The blocks that a step reads, for all layers with the same window. An item is one block."""
-
-    first_item: jax.Array  # i32[steps + 1] of each step of the kernel's grid
-    group: jax.Array  # i32[items] of an item; those after first_item[-1] mean nothing
-    block: jax.Array  # i32[items] which block of the group's sequence
-    first_block: jax.Array  # i32[N]
-    end: jax.Array  # i32[N] the largest limit of a group's queries; 0: the group is not read
-    seen: jax.Array  # i32[N, M, LANES] `first` and `limit` of each query in the first two lanes
-
-
-class PartShape(NamedTuple):
-    """Parts of a softmax in one array, f32[.., lanes]: one gather moves them to the slots.
-
-    Of each query the unnormalised mixes of the heads lie one after the other, then, from `stats`
-    on, the maximum of each head, and then the sum of each. With an axis of heads, XLA would copy
-    the array.
-    """
-
-    stats: int
-    lanes: int
-
-
-def part_shape(heads: int, head_dim: int) -> PartShape:
-    """The shape of a part over `heads` KV heads."""
-    stats = _whole_registers(heads * head_dim)
-    return PartShape(stats, stats + _whole_registers(2 * heads))
-
-
-def _whole_registers(lanes: int) -> int:
-    return -(-lanes // LANES) * LANES
-
-
-class Shape(NamedTuple):
-    """How a call of the kernel is divided: `cores` x `parts` steps of `groups` groups each.
-
-    Those beyond the number of groups of the call have no queries.
-    """
-
-    cores: int  # of one device; each runs its own part of the groups
-    parts: int
-    groups: int
-
-    @property
-    def total(self) -> int:
-        """Groups of all steps."""
-        return self.cores * self.parts * self.groups
-
-
-def shape_of(num_groups: int, queries: int, heads: int, head_dim: int, cores: int) -> Shape:
-    """The division of a call with this many groups of `queries` queries for `heads` KV heads.
-
-    The queries of a step fill whole registers, as arrays have one row per query.
-    """
-    unit = SUBLANES // math.gcd(queries, SUBLANES)
-    part = part_shape(heads, head_dim)
-    numbers = queries * (
-        2 * part.stats + part.lanes + LANES
-    )  # queries, mixes, a part, what is seen
-    most = max(OPERAND_BYTES // (4 * numbers), unit)
-
-    def shape(groups: int) -> Shape:
-        return Shape(cores, -(-num_groups // (cores * groups)), groups)
-
-    sizes = range(unit, most + 1, unit)
-    return shape(min(sizes, key=lambda groups: (shape(groups).total, -groups)))
 
 
 def mixed_width(head_dim: int) -> int:
@@ -114,29 +43,6 @@ def mixed_width(head_dim: int) -> int:
     queries are 0 where it has values, and only the second half of a mix is of values.
     """
     return head_dim if head_dim % LANES == 0 else 2 * head_dim
-
-
-def make_schedule(
-    first: Int[Array, "N M"], limit: Int[Array, "N M"], columns: int, shape: Shape
-) -> Schedule:
-    """The live blocks of groups whose queries see columns `first` .. `limit` - 1."""
-    num_groups = limit.shape[0]
-    first, limit = (jnp.pad(x, ((0, shape.total - num_groups), (0, 0))) for x in (first, limit))
-    sees = limit > first
-    end = jnp.max(jnp.where(sees, limit, 0), axis=1)
-    begin = jnp.min(jnp.where(sees, first, columns), axis=1)
-    first_block = jnp.where(end > 0, begin // BLOCK, 0)
-    blocks = -(-end // BLOCK) - first_block
-    most = num_groups * (columns // BLOCK)
-    group = jnp.repeat(jnp.arange(shape.total), blocks, total_repeat_length=most)
-    after = jnp.cumsum(blocks)
-    block = jnp.arange(most) - (after - blocks)[group] + first_block[group]
-    past = after[shape.groups - 1 :: shape.groups]
-    first_item = jnp.concatenate([jnp.zeros(1, after.dtype), past])
-    pairs = jnp.stack([first, limit], axis=-1)
-    seen = jnp.pad(pairs, ((0, 0), (0, 0), (0, LANES - 2)))
-    numbers = (first_item, group, block, first_block, end, seen)
-    return Schedule(*(x.astype(jnp.int32) for x in numbers))
 
 
 def ragged_part(
@@ -314,21 +220,16 @@ def _kernel(
     def _():
         if ref.num_written is not None:
             ref.num_written[0] = 0
-
-        @pl.when(core_begin < core_end)
-        def _():
-            copy(core_begin).start()
+        pl.when(core_begin < core_end)(lambda: copy(core_begin).start())
 
     _unpack(ref, head_dim)
+    if writes:
+        _unpack_rest(ref, head_dim)
 
     def item(i: jax.Array, _: None) -> None:
         group, block = ref.group[i], ref.block[i]
         here = group - step * shape.groups
-
-        @pl.when(i + 1 < core_end)
-        def _():
-            copy(i + 1).start()
-
+        pl.when(i + 1 < core_end)(lambda: copy(i + 1).start())
         copy(i).wait()
         pl.when(block == ref.first_block[group])(lambda: _begin(ref, here, head_dim))
         is_last = (block + 1) * BLOCK >= ref.end[group]
@@ -363,10 +264,8 @@ def _rows_of(group: int, ref: _Refs) -> slice:
 
 
 def _unpack(ref: _Refs, head_dim: int) -> None:
-    """Puts what a step reads into arrays by group, and nothing into its results.
-
-    In float32, of which rows and lanes can be moved.
-    """
+    """Puts queries into arrays by group, in float32, whose rows and lanes can be moved; and nothing
+    into results."""
     groups, heads, _, width = ref.query.shape
     q = ref.q[...].astype(jnp.float32)
     for group in range(groups):
@@ -379,12 +278,16 @@ def _unpack(ref: _Refs, head_dim: int) -> None:
         head = lane - part_shape(heads, head_dim).stats
         nothing = jnp.where((head >= 0) & (head < heads), EMPTY, nothing)
     ref.of_groups[...] = nothing
-    if ref.start is None or ref.starts is None or ref.new is None:
-        return
-    k, v = (x[...].astype(jnp.float32) for x in (ref.k, ref.v))
-    for group in range(groups):
+
+
+def _unpack_rest(ref: _Refs, head_dim: int) -> None:
+    """The same for keys, values and starts."""
+    assert ref.k is not None and ref.v is not None and ref.new is not None
+    assert ref.start is not None and ref.starts is not None
+    k, v = ref.k[...].astype(jnp.float32), ref.v[...].astype(jnp.float32)
+    for group in range(ref.new.shape[0]):
         ref.starts[group] = ref.start[_rows_of(group, ref)]
-        for head in range(heads):
+        for head in range(ref.new.shape[1]):
             lanes = _of_head(head, head_dim)
             both = [x[group : group + 1, lanes] for x in (k, v)]
             ref.new[group, head] = jnp.concatenate(both, axis=1)
@@ -479,7 +382,7 @@ def _write(ref: _Refs, group: jax.Array, here: jax.Array, buffer: jax.Array) -> 
     )
     # The tile that lay here before has the same size: waiting for one is waiting for the other.
     pl.when(number >= WRITES)(to_hbm.wait)
-    new = ref.new[here].astype(ref.kv.dtype)  # [K, 1, W]
+    new = ref.new[here].astype(ref.kv.dtype)
     with_new = jnp.where(row == column - tile, new, ref.kv[buffer, :, inner])
     ref.kv[buffer, :, inner] = with_new
     ref.stage[place] = with_new

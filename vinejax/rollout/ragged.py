@@ -12,14 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from vinejax.model.attention import AttentionRule
 from vinejax.rollout.attention import HeadQueries, Lanes, Queries
-from vinejax.rollout.kernels import (
-    Schedule,
-    Shape,
-    make_schedule,
-    ragged_part,
-    ragged_rest,
-    shape_of,
-)
+from vinejax.rollout.kernels import ragged_part, ragged_rest
+from vinejax.rollout.schedule import Schedule, Shape, make_schedule, shape_of
 
 MOST_QUERIES = 256  # of a group: the lanes of a row are divided into groups of at most so many
 
