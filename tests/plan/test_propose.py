@@ -72,9 +72,12 @@ def test_the_smallest_tensor_with_a_small_copy(name: str, slice_name: str, mesh:
     topology = parse_topology(slice_name)
     row = propose_row(config(name), topology)
     assert MeshConfig(row.data, row.fsdp, row.tensor) == mesh
-    half = dataclasses.replace(row, fsdp=2 * row.fsdp, tensor=row.tensor // 2)
+    shards = 2 * row.data * row.fsdp
+    half = dataclasses.replace(
+        row, fsdp=2 * row.fsdp, tensor=row.tensor // 2, microbatch=max(row.microbatch or 0, shards)
+    )
     cfg = dataclasses.replace(config(name), topology=slice_name)
-    if row.tensor > 1 and 64 % (2 * row.data * row.fsdp) == 0:
+    if row.tensor > 1 and 64 % shards == 0:
         smaller = open_case(dataclasses.replace(cfg, meshes={slice_name: half}))
         assert decode_copy_bytes(smaller) > smaller.limit / 8
     chosen = open_case(dataclasses.replace(cfg, meshes={slice_name: row}))
