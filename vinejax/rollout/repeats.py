@@ -109,9 +109,9 @@ def skip_repeats(
 def _own_draws(
     config: SearchConfig, weights: Weights, hidden: jax.Array, tokens: jax.Array, searched: Searched
 ) -> tuple[Draws, Float[Array, "B T"]]:
-    """Of the trunks' own tokens, from the first item on: with which numbers each is drawn there,
-    for all B * T places, and its log-probability.
+    """(the numbers that draw each trunk's own tokens, for all B * T places, the log-probabilities).
 
+    Places before a trunk's first item have zeros.
     No logits are computed of places that no item asks for.
     """
     model = split.own_part(config.model, config.mesh)
