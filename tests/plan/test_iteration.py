@@ -11,6 +11,7 @@ from helpers.plan_cases import small
 
 from vinejax.plan.case import Case
 from vinejax.plan.cost import (
+    busy_slots,
     calls_per_phase,
     columns_bytes,
     columns_read,
@@ -39,13 +40,14 @@ def planned(case: Case, compiled: dict[str, Any]) -> dict[str, PlannedProgram]:
 
 @pytest.mark.parametrize(("branches", "slots"), [(40, 128), (300, 128), (2000, 96)])
 def test_decode_steps_are_those_of_a_simulation(tmp_path: Path, branches: int, slots: int):
-    """Branches of exponential lengths, each taken by the first slot that is free."""
+    """Branches of exponential lengths, each taken by the first slot that is free; and the slots
+    that are busy meanwhile."""
     case = small(tmp_path, fields={"sample.max_tokens": 10**6})
     rollout = memory_and_phases(case)[1][0]
     sizes = dataclasses.replace(rollout.sizes, slots=slots)
     drain = dataclasses.replace(sizes, slots=slots // SHARE)
     phase = rollout._replace(branches=4 * branches, tokens=50.0, sizes=sizes, drain=drain)
-    rng, full, drained = np.random.default_rng(0), [], []
+    rng, full, drained, after, whole = np.random.default_rng(0), [], [], [], []
     for _ in range(300):
         ends = np.zeros(slots)
         for length in rng.exponential(50.0, branches):
@@ -53,9 +55,14 @@ def test_decode_steps_are_those_of_a_simulation(tmp_path: Path, branches: int, s
         begin = np.sort(ends)[slots - drain.slots - 1]  # as many are left as the drain has slots
         full.append(begin)
         drained.append(ends.max() - begin)
+        after.append(np.maximum(ends - begin, 0).sum())  # steps of slots in the drain
+        whole.append(ends.sum())
     calls = calls_per_phase(case, phase)
     assert calls["decode"] == pytest.approx(np.mean(full), rel=0.03)
     assert calls["drain"] == pytest.approx(np.mean(drained), rel=0.03)
+    busy = busy_slots(case, phase), busy_slots(case, phase._replace(sizes=drain))
+    of_all_slots = (np.sum(whole) - np.sum(after)) / np.sum(full)
+    assert busy == pytest.approx((of_all_slots, np.sum(after) / np.sum(drained)), rel=0.03)
     without = calls_per_phase(case, phase._replace(drain=None))
     assert without.keys() == {"prefill", "decode"}
     assert without["decode"] == pytest.approx(calls["decode"] + calls["drain"])
@@ -160,8 +167,10 @@ def test_a_trunk_of_expected_length_is_read(tmp_path: Path):
     )
     assert [phase.mean_trunk for phase in default] == [512, 520]
     assert [phase.mean_trunk for phase in short] == [40, 60]
-    assert [columns_read(phase)[0] for phase in short] == [104, 124]
-    assert [columns_read(phase)[0] for phase in default] == [128, 128], "the whole row"
+    assert [columns_read(phase)[0] for phase in short] == [56, 76]
+    longest = {"plan.prompt_tokens": 250}
+    (long,) = memory_and_phases(small(tmp_path, "cpu:8", fields | lengths | longest))[1][:1]
+    assert columns_read(long)[0] == long.sizes.columns == 256, "no more than the whole row"
     assert [phase.trunk_tokens for phase in short] == [phase.trunk_tokens for phase in default]
 
 

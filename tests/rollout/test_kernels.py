@@ -14,9 +14,10 @@ from vinejax.model.attention import AttentionRule
 from vinejax.rollout import attention, ragged, schedule
 from vinejax.rollout.attention import Queries
 from vinejax.rollout.cache import WINDOW, RingLayout, use_kernel
+from vinejax.rollout.schedule import BLOCK
 
-COLUMNS = 256  # of a row and of a slot: two blocks
-COUNTS = (0, 1, 127, 128, 129, COLUMNS)  # columns that a slot, or a lane, sees
+COLUMNS = 512  # of a row and of a slot: two blocks
+COUNTS = (0, 1, 127, 128, 129, 255, 256, 257, COLUMNS)  # columns that a slot, or a lane, sees
 SLOTS = 12
 PLAIN = AttentionRule(scale=0.1)
 NARROW = AttentionRule(scale=0.1, softcap=3.0, window=100)
@@ -37,7 +38,7 @@ class Step(NamedTuple):
 
 
 def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, seed: int = 0) -> Step:
-    """A step in which slots and lanes see every pair of COUNTS, one slot in six being idle."""
+    """A step in which slots, and lanes, see each of COUNTS; the slots that see none are idle."""
     rng = np.random.default_rng(seed)
     K = 2
 
@@ -163,12 +164,12 @@ def test_a_column_too_many_or_too_few_is_seen(monkeypatch: pytest.MonkeyPatch, w
 def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch, cores: int):
     monkeypatch.setattr(schedule, "OPERAND_BYTES", 2**14)  # several steps of the grid
     rng = np.random.default_rng(1)
-    limit = rng.choice([0, 1, 127, 128, 129, 511, 512], (24, 3))
-    first = np.maximum(limit - rng.choice([1, 130, 600], (24, 1)), 0)
+    limit = rng.choice([0, 1, 255, 256, 257, 1023, 1024], (24, 3))
+    first = np.maximum(limit - rng.choice([1, 260, 1200], (24, 1)), 0)
     shape = schedule.shape_of(24, 3, 2, 128, cores)
     assert shape.cores == cores and shape.parts > 1
     assert 24 <= shape.total < 24 + 8 * shape.cores and shape.groups * 3 % 8 == 0
-    make = functools.partial(schedule.make_schedule, columns=512, shape=shape)
+    make = functools.partial(schedule.make_schedule, columns=1024, shape=shape)
     found = jax.jit(make)(jnp.array(first), jnp.array(limit))
     count = int(found.first_item[-1])
     listed = list(zip(found.group[:count].tolist(), found.block[:count].tolist(), strict=True))
@@ -176,7 +177,7 @@ def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch
     live = []
     for group in np.flatnonzero(sees.any(axis=1)).tolist():
         begin, end = first[group][sees[group]].min(), limit[group][sees[group]].max()
-        live += [(group, block) for block in range(begin // 128, -(-end // 128))]
+        live += [(group, block) for block in range(begin // BLOCK, -(-end // BLOCK))]
     assert listed == live
     for step, (begin, end) in enumerate(
         zip(found.first_item[:-1], found.first_item[1:], strict=True)

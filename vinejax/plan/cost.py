@@ -16,7 +16,7 @@ from vinejax.plan import memory
 from vinejax.plan.case import Case
 from vinejax.plan.memory import FLOAT32, PlannedPhase
 from vinejax.rollout.arrays import cache_bytes
-from vinejax.rollout.schedule import BLOCK
+from vinejax.rollout.schedule import PIECE
 
 # Products of a pass over a microbatch: one per weight forward, two backward. Those of the output
 # matrix are always computed once more, backward, instead of keeping the logits of all tokens.
@@ -97,22 +97,28 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
 def columns_read(phase: PlannedPhase) -> tuple[float, float]:
     """Columns that a decode step reads of a row of the window, and of a slot.
 
-    The kernel reads blocks up to the last that is seen: half a block beyond it on average. A row is
-    assumed to have branches at its end, and slots to have drawn as many tokens as they have left on
-    average, as with geometric lengths. XLA reads all.
+    The kernel reads whole PIECEs up to the last column that is seen: half a piece beyond it on
+    average. A row is assumed to have branches at its end, and slots to have drawn as many tokens as
+    they have left on average, as with geometric lengths. XLA reads all.
     """
     sizes = phase.sizes
     if not sizes.kernel:
         return sizes.columns, sizes.width
-    row = min(phase.mean_trunk + BLOCK / 2, sizes.columns)
-    return row, min(phase.tokens + BLOCK / 2, sizes.width)
+    row = min(phase.mean_trunk + PIECE / 2, sizes.columns)
+    return row, min(phase.tokens + PIECE / 2, sizes.width)
 
 
 def columns_bytes(case: Case, phase: PlannedPhase) -> float:
-    """Bytes of keys and values that a decode step reads."""
-    of_row, of_slot = columns_read(phase)
-    columns = phase.sizes.rows * of_row + phase.sizes.slots * of_slot
-    return columns * cache_bytes(case.model, case.mesh, 1)
+    """Bytes of keys and values that a decode step reads, on average over the steps of a phase.
+
+    The kernel reads nothing of idle slots, and of no more rows than slots are busy.
+    """
+    sizes, (of_row, of_slot) = phase.sizes, columns_read(phase)
+    rows, slots = sizes.rows, float(sizes.slots)
+    if sizes.kernel:
+        slots = busy_slots(case, phase)
+        rows = min(rows, slots)
+    return (rows * of_row + slots * of_slot) * cache_bytes(case.model, case.mesh, 1)
 
 
 def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
@@ -193,24 +199,50 @@ def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
     return costs
 
 
-def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
-    """The number of calls of each program in a phase of the engine, for decoding of its steps.
+class DecodeSteps(NamedTuple):
+    """The decode steps of a wave on one shard, and the branches that end in them."""
 
-    'decode' has the steps in all slots, 'drain' those in the slots of the drain, if there is one.
-    """
-    sizes = phase.sizes
-    trunks_per_shard = math.ceil(phase.trunks / case.shards)
-    prefills = phase.waves * math.ceil(trunks_per_shard / sizes.batch)
+    in_all_slots: float
+    in_drain: float
+    branches: float  # of the wave on the shard
+    drained: int  # of these, those that end in the drain
+
+
+def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
+    """The steps of each wave of a phase, in all slots and in those of the drain if it has one."""
     branches = phase.branches / (case.shards * phase.waves)
-    busy = min(sizes.slots, math.ceil(branches))
+    busy = min(phase.sizes.slots, math.ceil(branches))
     last = min(phase.drain.slots, busy) if phase.drain else 0
     # All slots are busy while branches wait; then no slot takes another branch.
     filled = max(branches - busy, 0) * phase.tokens / busy
     most = case.cfg.sample.max_tokens
     emptying = min(steps_until(phase.tokens, busy, last), most)
     drained = min(steps_until(phase.tokens, last, 0), most - emptying)
-    calls = {"prefill": prefills, "decode": phase.waves * (filled + emptying)}
-    return calls | ({"drain": phase.waves * drained} if phase.drain else {})
+    return DecodeSteps(filled + emptying, drained, branches, last)
+
+
+def busy_slots(case: Case, phase: PlannedPhase) -> float:
+    """Slots of a shard that are busy, on average over the steps of a phase or, if its sizes are
+    those of the drain, over the drain."""
+    if phase.sizes == phase.drain:
+        drained = min(phase.sizes.slots, phase.branches / (case.shards * phase.waves))
+        steps, tokens = steps_until(phase.tokens, math.ceil(drained), 0), drained * phase.tokens
+    else:
+        steps, _, branches, drained = decode_steps(case, phase)
+        tokens = (branches - drained) * phase.tokens
+    return min(tokens / steps, phase.sizes.slots) if steps else float(phase.sizes.slots)
+
+
+def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
+    """The number of calls of each program in a phase of the engine, for decoding of its steps.
+
+    'decode' has the steps in all slots, 'drain' those in the slots of the drain, if there is one.
+    """
+    trunks_per_shard = math.ceil(phase.trunks / case.shards)
+    prefills = phase.waves * math.ceil(trunks_per_shard / phase.sizes.batch)
+    steps = decode_steps(case, phase)
+    calls = {"prefill": prefills, "decode": phase.waves * steps.in_all_slots}
+    return calls | ({"drain": phase.waves * steps.in_drain} if phase.drain else {})
 
 
 def steps_until(mean: float, busy: int, left: int) -> float:

@@ -13,7 +13,8 @@ from jaxtyping import Array, Int
 
 from vinejax.model.attention import LANES
 
-BLOCK = 128  # columns of one copy
+BLOCK = 256  # columns that are computed at a time; a power of two
+PIECE = 32  # columns of the shortest copy, a power of two; whole tiles of every dtype
 SUBLANES = 8  # rows of a register of 32-bit numbers
 OPERAND_BYTES = 2**20  # of queries and results in VMEM at a time; Pallas holds them twice
 
