@@ -1,7 +1,7 @@
 """One phase of generation: the host's side of the loop.
 
-While the devices decode a chunk, the host reads the trace of the chunk before it, hands out the
-branches that have ended, and moves waiting loads into rows that have become free.
+While the devices decode a chunk, the host reads the trace of the chunk before it, moves waiting
+loads into rows that have become free, and hands out the branches that have ended.
 """
 
 import dataclasses
@@ -131,8 +131,11 @@ class Phase:
             watch.look()
             started = self._decode()
             if previous is not None:
-                yield from self._collect(previous)
-                self._load()
+                ended = self._collect(previous)
+                self._load()  # before the caller reads and grades what ended
+                handed_out = time.perf_counter()
+                yield from ended
+                self._stats.host_s += time.perf_counter() - handed_out
             previous = started
 
     def trunk_logprobs(self) -> dict[int, np.ndarray]:
@@ -290,8 +293,8 @@ class Phase:
         self._drain = None
         return moved
 
-    def _collect(self, started: _Started) -> Iterator[Drawn]:
-        """Reads a chunk's trace; yields the branches that ended in it."""
+    def _collect(self, started: _Started) -> list[Drawn]:
+        """Reads a chunk's trace: the branches that ended in it."""
         start = time.perf_counter()
         moved, (steps, left) = jax.tree.map(
             np.asarray, jax.device_get((started.moved, started.trace))
@@ -307,5 +310,6 @@ class Phase:
             is_current = self._served_from <= started.number
             self._left = np.where(is_current, left.reshape(self._left.shape), self._left)
         by_shard = HostSteps(*(x.reshape(shards, -1, x.shape[-1]) for x in steps))
-        yield from map(self._repeats.whole, self._collector.add(by_shard))
+        ended = [self._repeats.whole(drawn) for drawn in self._collector.add(by_shard)]
         self._stats.host_s += time.perf_counter() - waited
+        return ended
