@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.compiling import LESS_OPTIMIZED
 from helpers.paths import CONFIGS
 
 from vinejax.config import from_dict, from_file
@@ -63,7 +64,9 @@ def compiled(case: Case, cfg: Config):
 
     def of(name: str) -> dict[str, Any]:
         if name not in done:
-            done[name] = compile_program(case, dataclasses.asdict(cfg), name, TIMEOUT_S)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.delenv(LESS_OPTIMIZED, raising=False)
+                done[name] = compile_program(case, dataclasses.asdict(cfg), name, TIMEOUT_S)
         assert "error" not in done[name], done[name]
         return done[name]
 

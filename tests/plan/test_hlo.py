@@ -148,6 +148,21 @@ def test_a_count_that_the_compiler_gives():
     assert reduce.sent == pytest.approx(3 * 8 * 2 * 7 / 8)
 
 
+def test_rings_are_those_that_the_tpu_compiler_names():
+    """In the configuration of a collective; where it says nothing they are unknown."""
+    text = """
+HloModule sums
+
+ENTRY %main (x: bf16[64]) -> bf16[64] {
+  %x = bf16[64]{0} parameter(0)
+  %near = bf16[64]{0} all-reduce(%x), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add, \
+backend_config={"collective_algorithm_config":{"debug":"Strategy{colors:2 phases:1 cores:{4},{4}"}}
+  ROOT %far = bf16[64]{0} all-reduce(%near), channel_id=2, replica_groups={{0,1,2,3}}, to_apply=%add
+}
+"""
+    assert [x.rings for x in hlo.collectives(hlo.parse_hlo(text))] == [2, 0]
+
+
 def test_text_that_is_no_program():
     with pytest.raises(ValueError, match="no ENTRY"):
         hlo.parse_hlo("HloModule nothing\n")
