@@ -24,6 +24,7 @@ _CALLED = re.compile(
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _MEMORY = re.compile(r"S\(\d+\)")
+_RINGS = re.compile(r"\bcolors:(\d+)")  # in the TPU compiler's words on its choice
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _GROUPS = re.compile(
     r"replica_groups=(\{\{[\d,]*\}|\[\d+,(\d+)\]|mesh\[([^\]]*)\][^{]*\{([^}]*)\})"
@@ -46,6 +47,7 @@ class Collective(NamedTuple):
     in_loop: bool  # `count` is per iteration of a loop whose trip count is unknown
     source: str  # op_name: the operation of the program that it belongs to
     in_branch: bool = False  # of a condition: whether it is reached depends on the data
+    rings: int = 0  # that a device sends along at the same time, each over one link; 0: unknown
 
 
 class Program(NamedTuple):
@@ -165,7 +167,8 @@ def _collective(kind: str, step: Step) -> Collective:
     source = re.search(r'op_name="([^"]*)"', x.rest)
     sent = step.count * size * share_sent(kind, group)
     name = source[1] if source else ""
-    return Collective(kind, shape, group, step.count, sent, step.unknown, name, step.branch)
+    rings = int(found[1]) if (found := _RINGS.search(x.rest)) else 0
+    return Collective(kind, shape, group, step.count, sent, step.unknown, name, step.branch, rings)
 
 
 def share_sent(kind: str, group: int) -> float:

@@ -44,17 +44,18 @@ class Times(NamedTuple):
 
 
 def step_estimate(case: Case, phase: PlannedPhase, decode: PlannedProgram) -> float:
-    """Seconds of a decode step by the compiler's cycles, and by what its kernels read; 0: unknown.
+    """Seconds of a decode step by the compiler's cycles, what its kernels read and what its
+    collectives send, one after the other; 0: unknown.
 
     The compiler's cycles have neither waits for memory nor the bodies of kernels, which are assumed
-    to read at KERNEL_SPEED of the peak.
+    to read at KERNEL_SPEED of the peak, nor collectives, whose sums the next product waits for.
     """
     chip, cycles = case.topology.chip, decode.compiled.get("loop_cycles", 0.0)
     if not cycles or not chip.clock_ghz:
         return 0.0
     read = columns_bytes(case, phase) if phase.sizes.kernel else 0.0
     kernels = read / (KERNEL_SPEED * chip.hbm_gb_s * 1e9)
-    return cycles / (chip.clock_ghz * 1e9) + kernels
+    return cycles / (chip.clock_ghz * 1e9) + kernels + decode.sending_seconds(chip)
 
 
 def iteration_stages(
@@ -64,7 +65,11 @@ def iteration_stages(
 
     The prefill of the main phase alone is compiled; that of another sends as much per token.
     """
-    times = {name: Times(least_seconds(case, x.cost, x.sent)) for name, x in programs.items()}
+    chip = case.topology.chip
+    sending = {name: x.sending_seconds(chip) for name, x in programs.items()}
+    times = {
+        name: Times(least_seconds(case, x.cost, sending[name])) for name, x in programs.items()
+    }
     main = main_phase(phases)
     stages = []
     for i, phase in enumerate(phases):
@@ -72,8 +77,7 @@ def iteration_stages(
         if i == 0 or phase.int8:  # else the copy is that of the phase before
             calls = {"decode copy": 1.0, **calls}
         size = phase.sizes.batch * phase.sizes.columns / (main.sizes.batch * main.sizes.columns)
-        sent = programs["prefill"].sent * size
-        prefill = Times(least_seconds(case, prefill_cost(case, phase), sent))
+        prefill = Times(least_seconds(case, prefill_cost(case, phase), sending["prefill"] * size))
         names = decode_names(phase, phases)
         step = _step(case, phase, programs[names.all_slots])
         of_phase = {**times, "prefill": prefill, "decode": step}
@@ -95,7 +99,8 @@ def iteration_stages(
 
 def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> Times:
     """The times of a decode step in the sizes of a phase."""
-    least = least_seconds(case, decode_cost(case, phase), program.sent)
+    sending = program.sending_seconds(case.topology.chip)
+    least = least_seconds(case, decode_cost(case, phase), sending)
     return Times(least, step_estimate(case, phase, program))
 
 

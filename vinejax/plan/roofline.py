@@ -17,6 +17,7 @@ from vinejax.plan.memory import (
     kv_bytes,
     temporaries_guess,
 )
+from vinejax.runtime.topology import Chip
 
 BOUNDS = ("compute", "memory", "interconnect")
 TEMPORARIES = "temporaries"
@@ -73,6 +74,18 @@ class PlannedProgram(NamedTuple):
         """Bytes that the collectives send, per call or decode step."""
         return sum(x.sent for x in self.collectives)
 
+    def sending_seconds(self, chip: Chip) -> float:
+        """The least seconds in which the links send this, of collectives one after the other.
+
+        One of which the compiler says along how many rings it sends uses so many links. A line of
+        chips is one ring: there is no way back but through the line.
+        """
+        speed = chip.link_gb_s * 1e9
+        return sum(
+            x.sent / (speed * min(x.rings / chip.links, 1.0) if x.rings else speed)
+            for x in self.collectives
+        )
+
 
 def plan_program(
     case: Case,
@@ -105,11 +118,11 @@ def plan_program(
     return PlannedProgram(name, cost, parts, compiled, taken)
 
 
-def least_seconds(case: Case, cost: Cost, sent: float) -> dict[str, float]:
-    """The least seconds of a program that sends `sent` bytes, by each of BOUNDS."""
+def least_seconds(case: Case, cost: Cost, sending: float) -> dict[str, float]:
+    """The least seconds of a program whose links send for `sending` seconds, by each of BOUNDS."""
     chip = case.topology.chip
     return {
         "compute": cost.flops / (chip.bf16_tflops * 1e12),
         "memory": cost.bytes / (chip.hbm_gb_s * 1e9),
-        "interconnect": sent / (chip.link_gb_s * 1e9),
+        "interconnect": sending,
     }

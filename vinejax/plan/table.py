@@ -97,7 +97,8 @@ def program_table(plan: Plan) -> Table:
         *("", "TFLOP", "GB", "GB sent", *BOUNDS, "bound"),
     )
     for program in plan.programs:
-        times = least_seconds(plan.case, program.cost, program.sent)
+        sending = program.sending_seconds(plan.case.topology.chip)
+        times = least_seconds(plan.case, program.cost, sending)
         figures = [program.cost.flops / 1e12, program.cost.bytes / 1e9, program.sent / 1e9]
         figures += [1e3 * times[bound] for bound in BOUNDS]
         bound = max(times, key=times.__getitem__)
@@ -146,7 +147,9 @@ def as_json(plan: Plan) -> dict[str, Any]:
             program.name: {
                 "memory_bytes": program.parts | {"together": program.total},
                 "work": program.cost._asdict(),
-                "seconds": least_seconds(case, program.cost, program.sent),
+                "seconds": least_seconds(
+                    case, program.cost, program.sending_seconds(case.topology.chip)
+                ),
                 "collectives": {
                     kind: {"times": count, "bytes_sent": sent}
                     for kind, (count, sent) in totals_by_kind(program.collectives).items()

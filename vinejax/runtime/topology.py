@@ -25,6 +25,7 @@ class Chip:
     bf16_tflops: float  # 10^12 dense bfloat16 operations per second
     hbm_gb_s: float  # 10^9 bytes per second from and to memory
     link_gb_s: float  # 10^9 bytes per second out of the chip over all its links, one direction
+    links: int = 1  # of a TPU: to its neighbours in two or three dimensions
     clock_ghz: float = 0.0  # of a TPU: 10^9 cycles per second, by its peak and its matrix units
 
 
@@ -59,11 +60,15 @@ _SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 # cpu: round figures, to try out a plan; no CPU was measured.
 KINDS = {
     "v5e": Kind(
-        Chip(15.75, 197, 819, 200, 1.5), ("TPU v5 lite", "TPU v5e"), ("v5litepod", 1), _FLAT
+        Chip(15.75, 197, 819, 200, 4, 1.5), ("TPU v5 lite", "TPU v5e"), ("v5litepod", 1), _FLAT
     ),
-    "v6e": Kind(Chip(31.25, 918, 1600, 400, 1.75), ("TPU v6 lite", "TPU v6e"), ("v6e", 1), _FLAT),
-    "v5p": Kind(Chip(95.74, 459, 2765, 600, 1.75), ("TPU v5", "TPU v5p"), ("v5p", 2), _SMALL, 6144),
-    "v4": Kind(Chip(30.5, 275, 1200, 300, 1.05), ("TPU v4",), ("v4", 2), _SMALL, 4096),
+    "v6e": Kind(
+        Chip(31.25, 918, 1600, 400, 4, 1.75), ("TPU v6 lite", "TPU v6e"), ("v6e", 1), _FLAT
+    ),
+    "v5p": Kind(
+        Chip(95.74, 459, 2765, 600, 6, 1.75), ("TPU v5", "TPU v5p"), ("v5p", 2), _SMALL, 6144
+    ),
+    "v4": Kind(Chip(30.5, 275, 1200, 300, 6, 1.05), ("TPU v4",), ("v4", 2), _SMALL, 4096),
     "h100": Kind(Chip(79.1, 989, 3350, 450), ("NVIDIA H100*",)),
     "h200": Kind(Chip(139.7, 989, 4800, 450), ("NVIDIA H200*",)),
     "a100": Kind(Chip(79.1, 312, 2039, 300), ("NVIDIA A100*80GB*",)),
