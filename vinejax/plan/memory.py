@@ -38,7 +38,7 @@ class PlannedPhase(NamedTuple):
     branches: int  # of all waves
     trunk_tokens: int  # of the longest possible trunk
     mean_trunk: float  # tokens of a trunk, on average
-    tokens: float  # per branch, on average
+    tokens: float  # that are decoded per branch, on average
     sizes: Sizes
     waves: int = 1  # calls, one after the other
     int8: bool = False  # the layers' kernels are in 8 bits
@@ -190,8 +190,10 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         states = episodes * len(positions)
         if cfg.values.dedup:  # a prompt's solutions share the first state
             states -= episodes - cfg.rollout.prompts
-        # The mean rest of a response after each of its states.
+        # The mean rest of a response after each of its states, without what is not decoded.
         left = mean * sum(1 - position for position in positions) / len(positions)
+        if cfg.rollout.skip_repeats:
+            left = max(left - cfg.plan.repeats, 1.0)
         longest = longest_sequence(case.cfg, case.model.cfg.context)
         branches = math.ceil(states * continuations)
         wanted.append(("values", episodes, branches, longest, mean_prompt + mean, left, waves))
