@@ -48,6 +48,7 @@ def test_its_advantages_fade(source: str):
     assert np.abs(fading).max() > 0.1
 
 
+@pytest.mark.slow
 def test_it_trains(source: str, finished_run: cases.Run, tmp_path: Path):
     start = {"path": str(finished_run.workdir / "warmup")}
     cfg = cases.config(method=NAME, model=start, iterations=2, values={"k": 9, "max_states": None})

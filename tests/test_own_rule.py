@@ -21,6 +21,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return code
 
 
+@pytest.mark.slow
 def test_it_runs(source: str, tmp_path: Path):
     assert len(source.splitlines()) <= 40
     cfg = cases.config(values={"positions": "myrules.before_equals", "k": 2}, iterations=1)

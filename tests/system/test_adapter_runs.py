@@ -55,6 +55,7 @@ def adapters_of(workdir: Path, start: str) -> Params:
         return checkpoints.restore_params(2, like)[0]
 
 
+@pytest.mark.slow
 def test_adapters_are_all_that_is_trained_and_kept(run: Path, start: str):
     lines = cases.read_lines(run / "metrics.jsonl")
     assert [line["stage"] for line in lines] == ["test", "eval", "train", "train", "eval", "test"]
@@ -65,6 +66,7 @@ def test_adapters_are_all_that_is_trained_and_kept(run: Path, start: str):
     assert all(np.abs(x).max() > 1e-3 for x in jax.tree.leaves(moved))
 
 
+@pytest.mark.slow
 def test_an_export_is_the_merged_policy_and_a_start(run: Path, start: str, tmp_path: Path):
     cfg = config(start, iterations=2)
     folder = export_run(cfg, run, "last")
@@ -85,6 +87,7 @@ def test_an_export_is_the_merged_policy_and_a_start(run: Path, start: str, tmp_p
         cases.assert_equal(session.start, expected)
 
 
+@pytest.mark.slow
 def test_the_best_adapters_are_evaluated_on_what_is_below(run: Path, start: str, tmp_path: Path):
     workdir = Path(shutil.copytree(run, tmp_path / "run"))
     with Checkpoints(workdir / "best", keep=1) as best:
@@ -95,6 +98,7 @@ def test_the_best_adapters_are_evaluated_on_what_is_below(run: Path, start: str,
     assert record["pass_at_1"] == last["test/pass_at_1"]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_the_bit(
     run: Path, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -179,6 +179,7 @@ class Coin(vines.FakeEngine):
         return first + "\n1+1=2" + last, "eos"
 
 
+@pytest.mark.slow
 def test_step_credit_measures_the_error_of_settings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -285,6 +286,7 @@ def test_what_is_shared_fills_fewer_rows(monkeypatch: pytest.MonkeyPatch):
         assert alone > least * together
 
 
+@pytest.mark.slow
 def test_an_update_is_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Packed and single rows report the same loss and norm, or the benchmark ends; so PyTorch's."""
     monkeypatch.syspath_prepend(BENCHMARKS)

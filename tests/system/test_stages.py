@@ -117,6 +117,7 @@ def test_a_run_that_dies_after_every_stage(method: str, start: str, tmp_path: Pa
         assert not (tmp_path / name / "journal").exists()
 
 
+@pytest.mark.slow
 def test_a_start_goes_on_in_the_iteration_that_was_under_way(
     start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
