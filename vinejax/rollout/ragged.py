@@ -48,7 +48,8 @@ class RaggedAttention:
 
     def attend(
         self, q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
-        trunks: Float[Array, "R K S W"], ring: Float[Array, "B K S W"], rule: AttentionRule,
+        trunks: Float[Array, "R K columns W"], ring: Float[Array, "B K width W"],
+        rule: AttentionRule,
     ) -> tuple[Float[Array, "B K G H"], jax.Array]:  # fmt: skip
         """(the mix of a layer, the slots' cache with the new column); idle slots: 0.
 
