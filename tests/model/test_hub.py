@@ -89,7 +89,9 @@ def test_a_name_that_is_nowhere_is_one_line(error, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["runs/a/b", "./tiny", "../x", "/nowhere", "a b/c", "gs://x/y"])
-def test_paths_are_not_looked_up_on_the_hub(path, monkeypatch, bucket):
+def test_paths_are_not_looked_up_on_the_hub(path, monkeypatch, bucket, tmp_path):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")  # where no folder has one of these names
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail(path))
     with pytest.raises(ModelError, match=": no such model folder$"):
         load_pretrained(path)
