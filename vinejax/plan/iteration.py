@@ -16,7 +16,7 @@ from vinejax.plan.cost import (
     prefill_cost,
 )
 from vinejax.plan.memory import PlannedPhase, decode_names, main_phase
-from vinejax.plan.roofline import PlannedProgram, least_seconds
+from vinejax.plan.roofline import PlannedProgram, least_seconds, program_seconds
 
 KERNEL_SPEED = 0.8  # bytes that a kernel reads in a second / peak of the memory
 
@@ -65,11 +65,7 @@ def iteration_stages(
 
     The prefill of the main phase alone is compiled; that of another sends as much per token.
     """
-    chip = case.topology.chip
-    sending = {name: x.sending_seconds(chip) for name, x in programs.items()}
-    times = {
-        name: Times(least_seconds(case, x.cost, sending[name])) for name, x in programs.items()
-    }
+    times = {name: Times(program_seconds(case, x)) for name, x in programs.items()}
     main = main_phase(phases)
     stages = []
     for i, phase in enumerate(phases):
@@ -77,7 +73,8 @@ def iteration_stages(
         if i == 0 or phase.int8:  # else the copy is that of the phase before
             calls = {"decode copy": 1.0, **calls}
         size = phase.sizes.batch * phase.sizes.columns / (main.sizes.batch * main.sizes.columns)
-        prefill = Times(least_seconds(case, prefill_cost(case, phase), sending["prefill"] * size))
+        sending = programs["prefill"].sending_seconds(case.topology.chip) * size
+        prefill = Times(least_seconds(case, prefill_cost(case, phase), sending))
         names = decode_names(phase, phases)
         step = _step(case, phase, programs[names.all_slots])
         of_phase = {**times, "prefill": prefill, "decode": step}

@@ -118,6 +118,11 @@ def plan_program(
     return PlannedProgram(name, cost, parts, compiled, taken)
 
 
+def program_seconds(case: Case, program: PlannedProgram) -> dict[str, float]:
+    """The least seconds of a call of a program, for decoding of a step, by each of BOUNDS."""
+    return least_seconds(case, program.cost, program.sending_seconds(case.topology.chip))
+
+
 def least_seconds(case: Case, cost: Cost, sending: float) -> dict[str, float]:
     """The least seconds of a program whose links send for `sending` seconds, by each of BOUNDS."""
     chip = case.topology.chip

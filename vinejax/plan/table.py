@@ -11,7 +11,7 @@ from vinejax.plan.case import Case
 from vinejax.plan.hlo import totals_by_kind
 from vinejax.plan.iteration import Stage
 from vinejax.plan.memory import PlannedPhase
-from vinejax.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, least_seconds
+from vinejax.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, program_seconds
 from vinejax.runtime.workdir import package_versions
 
 GIB = 2**30
@@ -97,8 +97,7 @@ def program_table(plan: Plan) -> Table:
         *("", "TFLOP", "GB", "GB sent", *BOUNDS, "bound"),
     )
     for program in plan.programs:
-        sending = program.sending_seconds(plan.case.topology.chip)
-        times = least_seconds(plan.case, program.cost, sending)
+        times = program_seconds(plan.case, program)
         figures = [program.cost.flops / 1e12, program.cost.bytes / 1e9, program.sent / 1e9]
         figures += [1e3 * times[bound] for bound in BOUNDS]
         bound = max(times, key=times.__getitem__)
@@ -147,9 +146,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             program.name: {
                 "memory_bytes": program.parts | {"together": program.total},
                 "work": program.cost._asdict(),
-                "seconds": least_seconds(
-                    case, program.cost, program.sending_seconds(case.topology.chip)
-                ),
+                "seconds": program_seconds(case, program),
                 "collectives": {
                     kind: {"times": count, "bytes_sent": sent}
                     for kind, (count, sent) in totals_by_kind(program.collectives).items()
