@@ -150,6 +150,7 @@ def engine_metrics(
     return {
         "values/rollouts": sum(drawn.values()),
         "rollout/decoded_tokens": stats.decoded_tokens,
+        "rollout/restarted_tokens": stats.restarted_tokens,
         "rollout/repeated_tokens": stats.repeated_tokens,
         "rollout/useful_tokens": stats.useful_tokens,
         "rollout/prefill_tokens": stats.prefill_tokens,

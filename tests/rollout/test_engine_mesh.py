@@ -15,7 +15,7 @@ from vinejax.settings import MeshConfig, SampleConfig
 from vinejax.model.sharding import AXES, make_mesh, param_shardings
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.rollout.branches import Branch
-from vinejax.rollout import phase, drain
+from vinejax.rollout import arrays, drain, kernel_body, kernels, pages, phase, ragged, schedule
 from vinejax.rollout.engine import Engine
 from vinejax.tasks.arithmetic import Arithmetic
 
@@ -37,13 +37,13 @@ def grow(model, params, mesh, int8=False, **settings):
     return stream.in_order(), stream.trunk_logprobs, engine.stats
 
 
-def check(name, sizes, int8=False, **fields):
+def check(name, sizes, int8=False, settings=None, **fields):
     model, params, _ = model_oracles.random_model(**fields)
     expected, expected_scored, _ = grow(model, params, None, int8)
     mesh = make_mesh(MeshConfig(*sizes))
     placed = jax.device_put(params, param_shardings(mesh, params))
     chunk = dict(chunk=5) if sizes[0] > 1 else {}
-    found, scored, stats = grow(model, placed, mesh, int8, **chunk)
+    found, scored, stats = grow(model, placed, mesh, int8, **chunk, **(settings or {}))
     for one, other in zip(found, expected):
         assert (one.tokens, one.finish) == (other.tokens, other.finish), name
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
@@ -51,7 +51,19 @@ def check(name, sizes, int8=False, **fields):
         np.testing.assert_allclose(one, other, atol=1e-4)
     assert 0.3 < stats.slot_utilisation <= 1
     print("same", name, sizes)
+    return stats
 
+
+def check_pages(sizes):
+    # By the kernel, interpreted, with small blocks and fewer pages than slots can hold.
+    for module in (arrays, kernel_body, kernels, pages, ragged, schedule):
+        module.BLOCK = 8
+    model, *_ = model_oracles.random_model()
+    columns = 2 * 32 + 6 * 8  # two rows, and of each shard six pages for eight slots
+    room = arrays.cache_bytes(model, make_mesh(MeshConfig(*sizes)), columns) / 2**30
+    settings = dict(attention="kernel", memory_gib=room, window_rows=2, skip_repeats=False)
+    stats = check("pages", sizes, settings=settings)
+    assert stats.restarted_tokens > 0
 
 
 def check_given_meshes(folder):
@@ -103,6 +115,7 @@ phase.to_drain = lambda *args: moved.append(args) or drain.to_drain(*args)
 for sizes in ((2, 2, 1), (1, 2, 2)):  # 4 slots of a shard, then 1; 8, then 2
     check("in the drain", sizes)
 assert [args[0].size for args in moved if args[0].size > 1] == [4, 4]
+check_pages((1, 2, 2))
 print("done")
 """
 

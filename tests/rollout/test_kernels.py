@@ -1,7 +1,7 @@
 """The kernel of decoding, interpreted, against the attention that XLA computes."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from vinejax.rollout.schedule import BLOCK
 COLUMNS = 512  # of a row and of a slot: two blocks
 COUNTS = (0, 1, 127, 128, 129, 255, 256, 257, COLUMNS)  # columns that a slot, or a lane, sees
 SLOTS = 12
+BLOCKS = COLUMNS // BLOCK  # of a slot
 PLAIN = AttentionRule(scale=0.1)
 NARROW = AttentionRule(scale=0.1, softcap=3.0, window=100)
 TOLERANCE = {"float32": 1e-6, "bfloat16": 2e-3}
@@ -34,7 +35,8 @@ class Step(NamedTuple):
     k: jax.Array  # [B, 1, K, H]
     v: jax.Array  # [B, 1, K, H]
     trunks: jax.Array  # [W, K, S, 2 * H]
-    ring: jax.Array  # [B, K, S, 2 * H]
+    pool: jax.Array  # [P, K, BLOCK, 2 * H] one page more than the slots can hold
+    pages: jax.Array  # [B, BLOCKS] a slot's, in no order
 
 
 def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, seed: int = 4) -> Step:
@@ -61,7 +63,8 @@ def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, see
         draw(SLOTS, 1, K, head_dim),
         draw(SLOTS, 1, K, head_dim),
         draw(rows, K, COLUMNS, 2 * head_dim),
-        draw(SLOTS, K, COLUMNS, 2 * head_dim),
+        draw(SLOTS * BLOCKS + 1, K, BLOCK, 2 * head_dim),
+        jnp.array(rng.permutation(SLOTS * BLOCKS + 1)[1:].reshape(SLOTS, BLOCKS), jnp.int32),
     )
 
 
@@ -72,18 +75,20 @@ def by_kernel(
 
     def run(step: Step):
         return ragged.RaggedAttention(
-            step.queries, step.lanes, K, G, H, step.trunks.shape[0], COLUMNS, COLUMNS, cores,
+            step.queries, step.lanes, step.pages, K, G, H, step.trunks.shape[0], COLUMNS, cores,
             interpret,
-        ).attend(step.q, step.k, step.v, step.trunks, step.ring, rule)  # fmt: skip
+        ).attend(step.q, step.k, step.v, step.trunks, step.pool, rule)  # fmt: skip
 
     return jax.jit(run)(step)
 
 
 def written(step: Step) -> jax.Array:
-    """The slots' caches with the new column of every busy slot."""
+    """The pool with the new column of every busy slot."""
     new = jnp.concatenate([step.k, step.v], axis=-1)[:, 0]  # [B, K, 2 * H]
-    is_new = jnp.arange(COLUMNS) == jnp.where(step.queries.busy, step.queries.age, -1)[:, None]
-    return jnp.where(is_new[:, None, :, None], new[:, :, None], step.ring)
+    age = step.queries.age
+    page = step.pages[jnp.arange(SLOTS), age // BLOCK]
+    page = jnp.where(step.queries.busy, page, len(step.pool))
+    return step.pool.at[page, :, age % BLOCK].set(new, mode="drop")
 
 
 def by_xla(step: Step, rule: AttentionRule) -> jax.Array:
@@ -92,7 +97,9 @@ def by_xla(step: Step, rule: AttentionRule) -> jax.Array:
     age = step.queries.age
     place = (now - age[:, None] + jnp.arange(COLUMNS)) % COLUMNS  # [B, S] of each own column
     source = jnp.argsort(place, axis=1)
-    turned = jnp.take_along_axis(written(step), source[:, None, :, None], axis=2)
+    columns = written(step)[step.pages].swapaxes(1, 2)  # [B, K, BLOCKS, BLOCK, 2 * H]
+    columns = columns.reshape(SLOTS, -1, COLUMNS, 2 * H)
+    turned = jnp.take_along_axis(columns, source[:, None, :, None], axis=2)
     keys, values = turned[..., :H], turned[..., H:]
     own = attention.ring_part(step.q, [keys], [values], jnp.int32(now), age, rule, LAYOUT)
     trunk_keys, trunk_values = step.trunks[..., :H], step.trunks[..., H:]
@@ -101,13 +108,13 @@ def by_xla(step: Step, rule: AttentionRule) -> jax.Array:
 
 
 def check(step: Step, rule: AttentionRule, cores: int = 1, interpret: bool = True) -> None:
-    mixed, ring = by_kernel(step, rule, cores, interpret)
+    mixed, pool = by_kernel(step, rule, cores, interpret)
     busy = np.array(step.queries.busy)
     expected = np.array(jax.jit(by_xla, static_argnums=1)(step, rule))
     atol = TOLERANCE[step.q.dtype.name]
     np.testing.assert_allclose(np.array(mixed)[busy], expected[busy], rtol=0, atol=atol)
     assert np.isfinite(mixed).all(), "an idle slot sees nothing, or what another does"
-    assert np.array_equal(ring.astype(jnp.float32), written(step).astype(jnp.float32))
+    assert np.array_equal(pool.astype(jnp.float32), written(step).astype(jnp.float32))
 
 
 @pytest.mark.parametrize("rule", [PLAIN, NARROW], ids=["plain", "narrow"])
@@ -142,7 +149,7 @@ def test_copies_are_waited_for_and_race_with_nothing():
 def test_lanes_of_a_row_in_several_groups(monkeypatch: pytest.MonkeyPatch):
     """Several groups read one row if a row has more queries than MOST_QUERIES."""
     monkeypatch.setattr(ragged, "MOST_QUERIES", 8)
-    assert ragged._num_pieces(12, 2) == 3
+    assert ragged._num_groups(12, 2) == 3
     check(step_of(2, 16, rows=2, lanes=12, dtype="float32"), NARROW)
 
 
@@ -151,12 +158,12 @@ def test_a_column_too_many_or_too_few_is_seen(monkeypatch: pytest.MonkeyPatch, w
     """The comparison above is fine enough: it fails if a bound is one off."""
     step = step_of(1, 16, rows=2, lanes=6, dtype="float32")
 
-    def off_by_one(first: jax.Array, limit: jax.Array, columns: int, shape: schedule.Shape):
+    def off_by_one(first: jax.Array, limit: jax.Array, *others: Any):
         if which == "first":
             first = jnp.where(first > 0, first - 1, first)
         else:
             limit = jnp.where(limit > 1, limit - 1, limit)
-        return schedule.make_schedule(first, limit, columns, shape)
+        return schedule.make_schedule(first, limit, *others)
 
     check(step, NARROW)
     monkeypatch.setattr(ragged, "make_schedule", off_by_one)
@@ -173,8 +180,9 @@ def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch
     shape = schedule.shape_of(24, 3, 2, 128, cores)
     assert shape.cores == cores and shape.parts > 1
     assert 24 <= shape.total < 24 + 8 * shape.cores and shape.groups * 3 % 8 == 0
-    make = functools.partial(schedule.make_schedule, columns=1024, shape=shape)
-    found = jax.jit(make)(jnp.array(first), jnp.array(limit))
+    sources = rng.permutation(24 * 4).reshape(24, 4)
+    make = functools.partial(schedule.make_schedule, shape=shape)
+    found = jax.jit(make)(jnp.array(first), jnp.array(limit), jnp.array(sources))
     count = int(found.first_item[-1])
     listed = list(zip(found.group[:count].tolist(), found.block[:count].tolist(), strict=True))
     sees = first < limit
@@ -183,6 +191,7 @@ def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch
         begin, end = first[group][sees[group]].min(), limit[group][sees[group]].max()
         live += [(group, block) for block in range(begin // BLOCK, -(-end // BLOCK))]
     assert listed == live
+    assert found.source[:count].tolist() == [sources[item] for item in live]
     for step, (begin, end) in enumerate(
         zip(found.first_item[:-1], found.first_item[1:], strict=True)
     ):

@@ -5,7 +5,6 @@ import math
 from vinejax.plan.case import Case
 from vinejax.plan.memory import PlannedPhase
 from vinejax.plan.roofline import TEMPORARIES, PlannedProgram, stage_of
-from vinejax.rollout.arrays import cache_bytes
 from vinejax.runtime.topology import KINDS
 
 GIB = 2**30
@@ -51,7 +50,7 @@ def _size_options(
     cfg = case.cfg
     options = []
     if stage_of(name)[0] == "rollout":
-        slot = cache_bytes(case.model, case.mesh, phase.sizes.width)
+        slot = parts["suffix KV"] / phase.sizes.slots
         fewer = min(math.ceil(over / slot), phase.sizes.slots - FEWEST_SLOTS)
         if fewer > 0 and parts["suffix KV"]:
             slots = (phase.sizes.slots - fewer) * case.shards

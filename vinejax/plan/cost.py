@@ -15,7 +15,7 @@ from vinejax.methods import find_method
 from vinejax.plan import memory
 from vinejax.plan.case import Case
 from vinejax.plan.memory import FLOAT32, PlannedPhase
-from vinejax.rollout.arrays import cache_bytes
+from vinejax.rollout.arrays import cache_bytes, held_pages
 from vinejax.rollout.schedule import PIECE
 
 # Products of a pass over a microbatch: one per weight forward, two backward. Those of the output
@@ -208,10 +208,21 @@ class DecodeSteps(NamedTuple):
     drained: int  # of these, those that end in the drain
 
 
+def usable_slots(phase: PlannedPhase) -> int:
+    """The slots of a shard that can be busy at once: under the kernel, that have pages."""
+    sizes = phase.sizes
+    if not sizes.kernel:
+        return sizes.slots
+    return min(sizes.slots, max(int(sizes.pages / held_pages(phase.tokens)), 1))
+
+
 def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
-    """The steps of each wave of a phase, in all slots and in those of the drain if it has one."""
+    """The steps of each wave of a phase, in all slots and in those of the drain if it has one.
+
+    Branches that give their pages back to longer ones, and begin anew, are not counted twice.
+    """
     branches = phase.branches / (case.shards * phase.waves)
-    busy = min(phase.sizes.slots, math.ceil(branches))
+    busy = min(usable_slots(phase), math.ceil(branches))
     last = min(phase.drain.slots, busy) if phase.drain else 0
     # All slots are busy while branches wait; then no slot takes another branch.
     filled = max(branches - busy, 0) * phase.tokens / busy

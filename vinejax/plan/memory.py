@@ -20,7 +20,7 @@ from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, shape_as_set
 from vinejax.model.sharding import Params, spec_for, tensor_only
 from vinejax.plan.case import Case
-from vinejax.rollout.arrays import FREE_SHARE, cache_bytes, sizes_of
+from vinejax.rollout.arrays import FREE_SHARE, cache_bytes, phase_bytes, sizes_of
 from vinejax.rollout.assign import Sizes
 from vinejax.rollout.drain import drain_sizes
 from vinejax.rollout.split import num_kv_heads, vocab_axis
@@ -236,22 +236,20 @@ def fixed_parts(case: Case) -> MemoryParts:
 
 
 def memory_and_phases(case: Case) -> tuple[MemoryParts, list[PlannedPhase]]:
-    """The parts of memory, with the largest keys and values of any phase, and the phases.
+    """The parts of memory, with the keys and values of the phase that has the most, and the phases.
 
     Raises ValueError if keys and values do not fit.
     """
     fixed = fixed_parts(case)
     phases = planned_phases(case, sum(fixed.during("rollout", case).values()))
-    held = [kv_bytes(case, phase.sizes) for phase in phases]
-    trunk_kv, suffix_kv = (max(of_phases) for of_phases in zip(*held, strict=True))
+    trunk_kv, suffix_kv = max((kv_bytes(case, phase.sizes) for phase in phases), key=sum)
     return dataclasses.replace(fixed, trunk_kv=trunk_kv, suffix_kv=suffix_kv), phases
 
 
 def kv_bytes(case: Case, sizes: Sizes) -> tuple[int, int]:
-    """Bytes per chip of keys and values in the window and in the ring."""
-    per_row = cache_bytes(case.model, case.mesh, sizes.columns)
-    per_slot = cache_bytes(case.model, case.mesh, sizes.width)
-    return sizes.rows * per_row, sizes.slots * per_slot
+    """Bytes per chip of keys and values in the window, and in the ring or the pool."""
+    of_rows = sizes.rows * cache_bytes(case.model, case.mesh, sizes.columns)
+    return of_rows, phase_bytes(case.model, case.mesh, sizes) - of_rows
 
 
 def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:

@@ -15,6 +15,7 @@ from vinejax.plan.case import Case, model_sizes, open_case
 from vinejax.plan.cost import planned_passes
 from vinejax.plan.memory import (
     MemoryParts,
+    PlannedPhase,
     decode_copy_bytes,
     fixed_parts,
     main_phase,
@@ -22,7 +23,8 @@ from vinejax.plan.memory import (
     temporaries_guess,
 )
 from vinejax.plan.roofline import STAGE
-from vinejax.rollout.arrays import phase_bytes
+from vinejax.rollout.arrays import least_pages, phase_bytes
+from vinejax.rollout.assign import Sizes
 from vinejax.runtime.devices import found_devices
 from vinejax.runtime.distributed import check_hosts, is_writer
 from vinejax.runtime.topology import Topology, find_topology, match_topology
@@ -37,6 +39,7 @@ PASS_ROWS = 1  # a pass gathers all weights, for about as long as it takes to co
 REMAT = ("dots", "full")  # tried in this order
 ENDLESS_GIB = 2.0**20
 GIB = 2**30
+UNIT = GIB // 64  # of a `memory_gib` that is chosen
 NO_ROW = "No row of `meshes` is for {name}; by arithmetic alone this one was chosen: {row}; "
 TO_CHANGE = "to change it, write it into the config; --mode=plan --config.topology={name} checks it"
 
@@ -173,9 +176,11 @@ def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
         return Fit(mesh, None, min(needed))
     for may_cut, slots in itertools.product((False, True), SLOTS):
         row = dataclasses.replace(row, slots=slots * shards)
-        needed.append(_decoding_bytes(_case(cfg, topology, row), fixed, slots, may_cut))
+        case = _case(cfg, topology, row)
+        needed.append(_decoding_bytes(case, fixed, slots, may_cut))
         if needed[-1] <= most:
-            return Fit(mesh, row, needed[-1])
+            limit = _pool_limit(case, fixed, most)
+            return Fit(mesh, dataclasses.replace(row, memory_gib=limit), needed[-1])
     return Fit(mesh, None, needed[-1])
 
 
@@ -208,12 +213,33 @@ def _decoding_bytes(case: Case, fixed: MemoryParts, slots: int, may_cut: bool) -
         return max(resident, case.limit)
     endless = planned_phases(_with_room(case, ENDLESS_GIB), resident)
     sizes = main_phase(phases).sizes
-    if sizes.slots != slots or not (may_cut or sizes == main_phase(endless).sizes):
+    if sizes.slots != slots or not (may_cut or sizes.rows == main_phase(endless).sizes.rows):
         return max(resident, case.limit)
+    caches = max(phase_bytes(case.model, case.mesh, _least(phase.sizes)) for phase in phases)
+    return resident + math.ceil(caches / UNIT) * UNIT + _spare(case, phases)
+
+
+def _spare(case: Case, phases: list[PlannedPhase]) -> int:
+    """Bytes per chip that the programs of decoding take beside what is resident."""
+    phase = main_phase(phases)
+    return max(temporaries_guess(case, name, phase) for name in ("prefill", "decode"))
+
+
+def _pool_limit(case: Case, fixed: MemoryParts, most: float) -> float | None:
+    """`memory_gib` with which keys and values leave a chip within `most` bytes; None if they do
+    anyway. A pool of pages takes all that it is given."""
+    resident = sum(fixed.during("rollout", case).values())
+    phases = planned_phases(case, resident)
     caches = max(phase_bytes(case.model, case.mesh, phase.sizes) for phase in phases)
-    names = ("prefill", "decode")
-    spare = max(temporaries_guess(case, name, main_phase(phases)) for name in names)
-    return resident + caches + spare
+    room = most - resident - _spare(case, phases)
+    return None if caches <= room else int(room // UNIT) * UNIT / GIB
+
+
+def _least(sizes: Sizes) -> Sizes:
+    """The sizes with no more pages than a run makes at least; beside these it takes what memory is
+    left."""
+    fewest = min(sizes.pages, least_pages(sizes.slots, sizes.width))
+    return dataclasses.replace(sizes, pages=fewest) if sizes.kernel else sizes
 
 
 def _with_room(case: Case, memory_gib: float) -> Case:

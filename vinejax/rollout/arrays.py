@@ -1,6 +1,8 @@
-"""The engine's arrays: the window, the rings and the queues, and how much memory they may take."""
+"""The engine's arrays: window, ring or pool, and queues, and how much memory they may take."""
 
+import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ from jax.sharding import PartitionSpec as Spec
 from vinejax.errors import RoomError
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import AnyMesh, num_shards
-from vinejax.rollout.assign import Sizes, lanes_per_row, window_shape
+from vinejax.rollout.assign import LONG_TAIL, Sizes, lanes_per_row, window_shape
 from vinejax.rollout.cache import (
     WINDOW,
     CacheLayout,
@@ -20,6 +22,7 @@ from vinejax.rollout.cache import (
     use_kernel,
 )
 from vinejax.rollout.decode import Blocks, Slots
+from vinejax.rollout.pages import Pages
 from vinejax.rollout.schedule import BLOCK
 from vinejax.rollout.split import SHARDS, num_kv_heads
 from vinejax.rollout.window import Rows, Window
@@ -43,13 +46,29 @@ def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:
 
 
 def phase_bytes(model: Decoder, mesh: AnyMesh, sizes: Sizes) -> int:
-    """Bytes per device of window and ring together."""
-    row_bytes = cache_bytes(model, mesh, sizes.columns)
-    return sizes.rows * row_bytes + sizes.slots * cache_bytes(model, mesh, sizes.width)
+    """Bytes per device of the window, and of the ring or the pool."""
+    of_slots = sizes.pages * BLOCK if sizes.kernel else sizes.slots * sizes.width
+    return cache_bytes(model, mesh, sizes.rows * sizes.columns + of_slots)
+
+
+def held_pages(mean_tokens: float) -> float:
+    """The pages that a busy slot holds on average, if branches have exponential lengths."""
+    return 1 / -math.expm1(-BLOCK / mean_tokens)
+
+
+def least_pages(slots: int, width: int) -> int:
+    """The pages that so many slots, of `width` columns at most, are given at least.
+
+    As many as they hold on average with the mean length that all shapes of a phase assume, width /
+    LONG_TAIL, and as one slot can hold.
+    """
+    blocks = width // BLOCK
+    held = min(held_pages(width / LONG_TAIL), blocks)
+    return max(math.ceil(slots * held), blocks)
 
 
 def memory_to_use(mesh: Mesh) -> int:
-    """Bytes that window and ring may take on each device if the user sets no limit."""
+    """Bytes that keys and values may take on each device if the user sets no limit."""
     stats = mesh.local_devices[0].memory_stats() or {}
     if "bytes_limit" not in stats:
         return int(HOST_SHARE * host_memory() / len(mesh.local_devices))
@@ -57,22 +76,27 @@ def memory_to_use(mesh: Mesh) -> int:
 
 
 def fit_memory(
-    model: Decoder, mesh: AnyMesh, memory: int, slots: int, rows: int, columns: int, width: int
-) -> tuple[int, int]:
+    model: Decoder, mesh: AnyMesh, memory: int, slots: int, rows: int, columns: int, width: int,
+    kernel: bool = False,
+) -> tuple[int, int]:  # fmt: skip
     """The most (slots, rows), up to those given, that fit a device's `memory` in bytes.
 
-    Rows are reduced first, down to FEW_ROWS. Raises RoomError if not even one of each fits.
+    A slot has `width` columns, for the kernel its part of `least_pages`. Rows are reduced first,
+    down to FEW_ROWS. Raises RoomError if not even one row and one whole slot fit.
     """
-    row_bytes, slot_bytes = cache_bytes(model, mesh, columns), cache_bytes(model, mesh, width)
-    if row_bytes + slot_bytes > memory:
+    row_bytes, whole = cache_bytes(model, mesh, columns), cache_bytes(model, mesh, width)
+    if row_bytes + whole > memory:
         raise RoomError(
             f"memory_gib = {memory / 2**30:.3g} does not hold one trunk of {columns} tokens and "
-            f"one slot of {width}: they take {(row_bytes + slot_bytes) / 2**30:.3g} GiB per "
+            f"one slot of {width}: they take {(row_bytes + whole) / 2**30:.3g} GiB per "
             f"device; raise it (in a run rollout.memory_gib), or allow fewer tokens"
         )
+    slot_bytes = whole
+    if kernel:
+        slot_bytes = cache_bytes(model, mesh, BLOCK) * least_pages(slots, width) // slots
     rows = max(min(rows, FEW_ROWS), min(rows, (memory - slots * slot_bytes) // row_bytes))
     if rows * row_bytes + slots * slot_bytes > memory:
-        rows = max(1, min(rows, memory // 2 // row_bytes))
+        rows = max(1, min(rows, memory // 2 // row_bytes, (memory - whole) // row_bytes))
         slots = min(slots, (memory - rows * row_bytes) // slot_bytes)
     return slots, rows
 
@@ -102,7 +126,9 @@ def sizes_of(
     chunk = chunk or min(max(width // HOST_POLLS, CHUNKS[0]), CHUNKS[1])
     if kernel:
         columns, width = (-(-n // BLOCK) * BLOCK for n in (columns, width))
-    slots, rows = fit_memory(model, mesh, memory, slots, window_rows or wanted, columns, width)
+    slots, rows = fit_memory(
+        model, mesh, memory, slots, window_rows or wanted, columns, width, kernel
+    )
     shares_heads = model.cfg.num_heads > model.cfg.num_kv_heads
     sizes = Sizes(
         slots=slots,
@@ -117,6 +143,10 @@ def sizes_of(
         ring=ring_layout(platform, slots, shares_heads, kernel),
         kernel=kernel,
     )
+    if kernel:
+        room = memory - phase_bytes(model, mesh, sizes)
+        pages = min(slots * (width // BLOCK), room // cache_bytes(model, mesh, BLOCK))
+        sizes = dataclasses.replace(sizes, pages=pages)
     return sizes, phase_bytes(model, mesh, sizes)
 
 
@@ -131,26 +161,43 @@ def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows
     cfg, shards, heads = model.cfg, num_shards(mesh), num_kv_heads(model, mesh)
     layers, per_row, per_slot = range(cfg.num_layers), sizes.rows, sizes.slots
 
+    def place(x: jax.Array, spec: Spec) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
     def cache(layout: CacheLayout, sequences: int, columns: int) -> jax.Array:
         head_dim = 2 * cfg.head_dim if sizes.kernel else cfg.head_dim
         shape = layout.shape(shards * sequences, heads, columns, head_dim)
-        x = jnp.zeros(shape, model.compute.dtype)
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, layout.spec))
+        return place(jnp.zeros(shape, model.compute.dtype), layout.spec)
 
-    def numbers(count: int, value: int = 0) -> jax.Array:
-        x = jnp.full(shards * count, value, jnp.int32)
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, SHARDS))
+    def numbers(*shape: int, value: int = 0) -> jax.Array:
+        return place(jnp.full((shards * shape[0], *shape[1:]), value, jnp.int32), SHARDS)
 
     def blocks(layout: CacheLayout) -> Blocks:
         columns = sizes.width // sizes.blocks
         return [[cache(layout, per_slot, columns) for _ in range(sizes.blocks)] for _ in layers]
 
     rows = Rows(next=numbers(per_row), end=numbers(per_row), loaded=numbers(per_row))
-    zeros = {name: numbers(per_slot) for name in ("row", "age", "token", "match")}
-    keys, values = blocks(sizes.ring.keys), [] if sizes.kernel else blocks(sizes.ring.values)
-    slots = Slots(step=numbers(1), item=numbers(per_slot, -1), **zeros, keys=keys, values=values)
     trunks = [[cache(WINDOW, per_row, sizes.columns) for _ in layers] for _ in range(2)]
-    return Window(trunks[0], [] if sizes.kernel else trunks[1]), rows, slots
+    slots = Slots(
+        step=numbers(1),
+        item=numbers(per_slot, value=-1),
+        row=numbers(per_slot),
+        age=numbers(per_slot),
+        token=numbers(per_slot),
+        match=numbers(per_slot),
+        keys=[],
+        values=[],
+    )
+    if not sizes.kernel:
+        ring = dict(keys=blocks(sizes.ring.keys), values=blocks(sizes.ring.values))
+        return Window(*trunks), rows, slots._replace(**ring)
+    pages = Pages(
+        of_slot=numbers(per_slot, sizes.width // BLOCK),
+        free=place(jnp.tile(jnp.arange(sizes.pages, dtype=jnp.int32), shards), SHARDS),
+        num_free=numbers(1, value=sizes.pages),
+    )
+    pool = [[cache(WINDOW, sizes.pages, BLOCK)] for _ in layers]
+    return Window(trunks[0], []), rows, slots._replace(keys=pool, pages=pages)
 
 
 def put_on_mesh(mesh: Mesh, spec: Spec, x: np.ndarray) -> jax.Array:

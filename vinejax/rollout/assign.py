@@ -35,13 +35,14 @@ class Sizes:
     rows: int  # of a shard's window
     lanes: int  # per row
     columns: int  # of a row
-    width: int  # of the ring: columns of all its blocks together
+    width: int  # of the ring, columns of all its blocks together; for the kernel the most of a slot
     queue: int  # length of a shard's queue
     batch: int  # trunks per shard that one prefill computes
     chunk: int  # most decode steps of one call
     blocks: int  # of the ring, each read only while it holds a column that some slot sees
     ring: RingLayout
     kernel: bool = False  # whether the kernel computes attention: see cache.py
+    pages: int = 0  # of a shard's pool, which the kernel has instead of the ring: see pages.py
 
 
 def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:

@@ -46,6 +46,7 @@ class Collector:
         self._branches = np.array([i for of_shard in order for i in of_shard], np.int64)
         self._first = np.cumsum(self.not_ended) - self.not_ended
         self._traces = Traces(len(order), slots, chunk)
+        self._decoded = self._drawn = 0  # tokens in all steps, and of branches that have ended
 
     def move(self, slots: np.ndarray) -> None:
         """From the next chunk on, slot i of a shard is what its slot `slots[shard, i]` was."""
@@ -66,6 +67,9 @@ class Collector:
                 f"branch {branch} on trunk {self._work.branches[branch].trunk}: the logits of its "
                 f"token {number} are not finite; the weights have diverged"
             )
+        self._drawn += sum(map(len, ended.tokens))
+        if not self.not_ended.any():
+            self._stats.restarted_tokens += self._decoded - self._drawn
         columns = branches, ended.tokens, ended.logprobs, ended.outcome.tolist()
         return map(Drawn, *columns)
 
@@ -82,6 +86,7 @@ class Collector:
         self.not_ended -= num_ended.sum(axis=1)
         self._stats.decode_steps += int(taken.max())
         self._stats.slot_steps += int(taken.sum()) * slots
+        self._decoded += int(num_busy.sum())
         self._stats.decoded_tokens += int(num_busy.sum())
         self._stats.queued_slot_steps += int(queued.sum()) * slots
         self._stats.queued_tokens += int(num_busy[queued].sum())

@@ -8,7 +8,8 @@ A slot holds (item, row of the window, age, last token). Its first step passes t
 the trunk through the model, so no logits are stored with a trunk. A slot whose branch has ended
 takes, inside the loop, the next item of a row that has a free lane. All slots share the ring: step
 n writes column n modulo width, and a slot sees the age + 1 newest columns. For the kernel each slot
-has columns of its own instead: it writes column `age` and sees those up to it (`ragged.py`).
+has columns of its own instead, in pages (`pages.py`): it writes column `age` and sees those up to
+it. A slot that waits for a page takes no part in a step.
 """
 
 import dataclasses
@@ -28,6 +29,7 @@ from vinejax.rollout import attention, split
 from vinejax.rollout.assign import Sizes
 from vinejax.rollout.attention import Queries
 from vinejax.rollout.cache import WINDOW
+from vinejax.rollout.pages import Pages, give_back, take_pages
 from vinejax.rollout.ragged import RaggedAttention
 from vinejax.rollout.sampling import FORMS, sample
 from vinejax.rollout.split import REPLICATED, SHARDS, Weights
@@ -81,14 +83,15 @@ class Slots(NamedTuple):
     age: jax.Array  # i32[B] tokens sampled so far
     token: jax.Array  # i32[B] the token that the next step passes through the model
     match: jax.Array  # i32[B] the automaton's state: how much of a stop string the text ends with
-    keys: Blocks  # for the kernel with the values beside them, [B, K, S, 2 * H]
+    keys: Blocks  # for the kernel a layer's pool, with the values beside them, [P, K, BLOCK, 2 * H]
     values: Blocks  # for the kernel empty
+    pages: Pages | None = None  # for the kernel
 
 
 class Steps(NamedTuple):
     """The steps of each slot in a chunk, or, without the last axis, one step."""
 
-    item: jax.Array  # i32[B, chunk] -1 where the slot was idle
+    item: jax.Array  # i32[B, chunk] -1 where the slot was idle, or waited
     token: jax.Array  # i32[B, chunk]
     logprob: jax.Array  # f32[B, chunk]
     ended: jax.Array  # i32[B, chunk] GOING, or how the branch ended with this token
@@ -205,7 +208,7 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
     """Draws one token for every busy slot; also returns the step's entry in the trace."""
     queue, stops, cfg = inputs.queue, inputs.stops, config.sampling
     axis = split.vocab_axis(config.model, config.mesh)
-    busy = slots.item >= 0
+    slots, busy = _with_pages(queue, slots)
     visible = queue.position[slots.item] - 1
     queries = Queries(busy, slots.row, visible, jnp.where(busy, slots.age, 0))
     logits, keys, values = _forward(config, inputs, slots, queries)
@@ -222,18 +225,37 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
     ]
     ended = jnp.zeros_like(token)
     for outcome, holds in outcomes:
-        ended = jnp.where(holds, outcome, ended)
-    step = Steps(slots.item, token, logprob, jnp.where(busy, ended, GOING))
+        ended = jnp.where(busy & holds, outcome, ended)
+    step = Steps(jnp.where(busy, slots.item, -1), token, logprob, ended)
+    age = jnp.where(busy, slots.age + 1, slots.age)
     slots = slots._replace(
         step=slots.step + 1,
         item=jnp.where(ended == GOING, slots.item, -1),
-        age=queries.age + 1,
-        token=token,
-        match=jnp.maximum(match, 0),
+        age=age,
+        token=jnp.where(busy, token, slots.token),
+        match=jnp.where(busy, jnp.maximum(match, 0), slots.match),
         keys=keys,
         values=values,
+        pages=None if slots.pages is None else give_back(slots.pages, ended != GOING, age),
     )
     return slots, step
+
+
+@jax.named_scope("pages")
+def _with_pages(queue: Queue, slots: Slots) -> tuple[Slots, Bool[Array, " B"]]:
+    """(the slots with the pages of a step, which of them take part in it); without pages all that
+    have an item do. Those that wait are set to the start of their item."""
+    occupied = slots.item >= 0
+    if slots.pages is None:
+        return slots, occupied
+    pages, waits = take_pages(slots.pages, occupied, slots.age)
+    slots = slots._replace(
+        age=jnp.where(waits, 0, slots.age),
+        token=jnp.where(waits, queue.token[slots.item], slots.token),
+        match=jnp.where(waits, queue.match[slots.item], slots.match),
+        pages=pages,
+    )
+    return slots, occupied & ~waits
 
 
 def uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
@@ -249,13 +271,15 @@ def uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
     return jax.vmap(of_slot)(seed, index)
 
 
-def _ragged(config: DecodeConfig, queries: Queries, lanes: attention.Lanes) -> RaggedAttention:
+def _ragged(
+    config: DecodeConfig, queries: Queries, lanes: attention.Lanes, pages: Pages
+) -> RaggedAttention:
     """The step's attention by the kernel, on a device's own part of the model."""
     cfg, sizes = split.own_part(config.model, config.mesh).cfg, config.sizes
     device = config.mesh.devices.flat[0]
     return RaggedAttention(
-        queries, lanes, cfg.num_kv_heads, cfg.num_heads // cfg.num_kv_heads, cfg.head_dim,
-        sizes.rows, sizes.columns, sizes.width,
+        queries, lanes, pages.of_slot, cfg.num_kv_heads, cfg.num_heads // cfg.num_kv_heads,
+        cfg.head_dim, sizes.rows, sizes.columns,
         cores=getattr(device, "num_cores", 1),  # 2 for a v4 or v5p chip, which is one device
         interpret=platform_of(config.mesh) == "cpu",
     )  # fmt: skip
@@ -272,7 +296,7 @@ def _forward(
     axis = split.vocab_axis(config.model, config.mesh)
     x = split.embed(model, weights, slots.token[:, None], axis)
     keys, values = [], []
-    ragged = _ragged(config, queries, lanes) if sizes.kernel else None
+    ragged = None if slots.pages is None else _ragged(config, queries, lanes, slots.pages)
     # A Python loop, not a scan over the layers, which would copy window and ring in every step.
     for i, layer in enumerate(weights["layers"]):
 
@@ -281,9 +305,9 @@ def _forward(
             rule = model.cfg.rule(i)
             q = q.reshape(B, k.shape[2], -1, q.shape[-1])  # [B,1,N,H] -> [B,K,G,H]
             if ragged is not None:
-                ring = slots.keys[i][0]
-                mixed, ring = ragged.attend(q, k, v, window.keys[i], ring, rule)
-                return mixed.reshape(B, 1, -1, q.shape[-1]).astype(v.dtype), ([ring], None)
+                pool = slots.keys[i][0]
+                mixed, pool = ragged.attend(q, k, v, window.keys[i], pool, rule)
+                return mixed.reshape(B, 1, -1, q.shape[-1]).astype(v.dtype), ([pool], None)
             ring_k = attention.write_column(slots.keys[i], step, k, sizes.ring.keys)
             ring_v = attention.write_column(slots.values[i], step, v, sizes.ring.values)
             mixed = attention.merge(

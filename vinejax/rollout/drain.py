@@ -3,7 +3,8 @@
 A decode step costs the same with idle slots as with busy ones, and the last branches of a phase
 end one by one. When as few are left as a quarter of the slots, they and the rows that they read are
 moved together, and a smaller program decodes the rest. A window of as few rows stays where it is.
-Their ids stay the same: a draw belongs to its place in the sequence, not to a slot.
+For the kernel, to which unread rows and pages cost nothing, all keys and values do. Their ids stay
+the same: a draw belongs to its place in the sequence, not to a slot.
 """
 
 import dataclasses
@@ -43,12 +44,12 @@ def drain_sizes(
 ) -> Sizes | None:
     """The shapes of a phase's drain; None if it has few slots, or no memory for both at once.
 
-    `memory` is in bytes per device, of window and ring.
+    `memory` is in bytes per device, of all keys and values.
     """
     if sizes.slots < FEWEST:
         return None
     slots = sizes.slots // SHARE
-    rows = min(sizes.rows, slots)
+    rows = sizes.rows if sizes.kernel else min(sizes.rows, slots)
     shares_heads = model.cfg.num_heads > model.cfg.num_kv_heads
     drain = dataclasses.replace(
         sizes,
@@ -58,6 +59,8 @@ def drain_sizes(
         batch=min(sizes.batch, rows),
         ring=ring_layout(platform, slots, shares_heads, sizes.kernel),
     )
+    if sizes.kernel:
+        return drain
     copied = dataclasses.replace(drain, rows=0) if rows == sizes.rows else drain
     both = phase_bytes(model, mesh, sizes) + phase_bytes(model, mesh, copied)
     return drain if both <= memory else None
@@ -69,7 +72,12 @@ def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[Stat
     At most `drain.slots` branches of each shard may not have ended, and no load may wait.
     """
     window, rows, slots = state
+    pool = slots.keys if drain.kernel else None
+    if pool is not None:  # it would be copied on its way through a program
+        slots = slots._replace(keys=[])
     rows, slots, old_row, old_slot = _moved(mesh, sizes, drain, rows, slots)
+    if pool is not None:
+        slots = slots._replace(keys=pool)
     if drain.rows < sizes.rows:
         window = _rows_of(mesh, window, old_row)
     return State(window, rows, slots), old_slot
@@ -100,6 +108,7 @@ def _moved(
             match=slots.match[old_slot],
             keys=of_slots(slots.keys, sizes.ring.keys, drain.ring.keys),
             values=of_slots(slots.values, sizes.ring.values, drain.ring.values),
+            pages=slots.pages and slots.pages._replace(of_slot=slots.pages.of_slot[old_slot]),
         )
         rows = jax.tree.map(lambda x: x[old_row], rows)
         return rows, slots, old_row[None], old_slot[None]

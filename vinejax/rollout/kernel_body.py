@@ -32,6 +32,7 @@ class Refs(NamedTuple):
     first_item: Ref  # of the schedule, in SMEM, as all up to `end`
     group: Ref
     block: Ref
+    source: Ref
     first_block: Ref
     end: Ref
     seen: Ref  # [groups, M, LANES]
@@ -57,12 +58,10 @@ class Refs(NamedTuple):
     left: Ref | None  # semaphores of `stage`
 
 
-def run_step(
-    shape: Shape, shared: int, head_dim: int, rule: AttentionRule, writes: bool, *refs: Ref
-) -> None:
-    """One step of the grid; `shared` groups in a row read one sequence."""
+def run_step(shape: Shape, head_dim: int, rule: AttentionRule, writes: bool, *refs: Ref) -> None:
+    """One step of the grid. If it writes columns, a sequence of the cache is a page."""
     if not writes:  # neither keys, values and starts nor the cache as a result
-        refs = (*refs[:7], *[None] * 3, *refs[7:9], None, *refs[9:], *[None] * 5)
+        refs = (*refs[:8], *[None] * 3, *refs[8:10], None, *refs[10:], *[None] * 5)
     ref = Refs._make(refs)
     core, part = pl.program_id(0), pl.program_id(1)
     step = core * shape.parts + part
@@ -71,9 +70,9 @@ def run_step(
 
     def copy(i: jax.Array, act: Callable[[Any], None]) -> None:
         """Starts or awaits the copy of an item: the columns that are seen, in whole PIECEs."""
-        sequence, buffer = lax.div(ref.group[i], shared), lax.rem(i, 2)
-        first = pl.multiple_of(ref.block[i] * BLOCK, BLOCK)
-        seen = ref.end[ref.group[i]] - first
+        buffer, before = lax.rem(i, 2), ref.block[i] * BLOCK
+        first = 0 if writes else pl.multiple_of(before, BLOCK)
+        seen = ref.end[ref.group[i]] - before
 
         def search(low: int, high: int) -> None:
             """Copies have fixed sizes: a binary search for that between `low` and `high`."""
@@ -81,9 +80,9 @@ def run_step(
                 middle = (low + high) // 2
                 lax.cond(seen <= middle, lambda: search(low, middle), lambda: search(middle, high))
                 return
-            source = ref.cache.at[sequence, :, pl.ds(first, high)]
+            columns = ref.cache.at[ref.source[i], :, pl.ds(first, high)]
             target = ref.kv.at[buffer, :, pl.ds(0, high)]
-            act(pltpu.make_async_copy(source, target, ref.arrived.at[buffer]))
+            act(pltpu.make_async_copy(columns, target, ref.arrived.at[buffer]))
 
         search(0, BLOCK)
 
@@ -107,7 +106,7 @@ def run_step(
         pl.when(block == ref.first_block[group])(lambda: _begin(ref, here, head_dim))
         is_last = (block + 1) * BLOCK >= ref.end[group]
         if writes:
-            pl.when(is_last)(lambda: _write(ref, group, here, lax.rem(i, 2)))
+            pl.when(is_last)(lambda: _write(ref, i, here))
         _attend(ref, here, block, lax.rem(i, 2), head_dim, rule)
         store = _store_mix if writes else _store_part
         pl.when(is_last)(lambda: store(ref, here, head_dim))
@@ -247,25 +246,26 @@ def _store_mix(ref: Refs, here: jax.Array, head_dim: int) -> None:
         ref.of_groups[here, :, _of_head(head, head_dim)] = mixed
 
 
-def _write(ref: Refs, group: jax.Array, here: jax.Array, buffer: jax.Array) -> None:
-    """Puts a group's new column into its block, and sends the tile that it lies in to HBM."""
+def _write(ref: Refs, i: jax.Array, here: jax.Array) -> None:
+    """Puts a group's new column into its last block, item i, and sends the tile that it lies in to
+    HBM."""
     assert ref.new is not None and ref.written is not None and ref.stage is not None
     assert ref.num_written is not None and ref.left is not None
-    rows = ref.stage.shape[2]
-    column = ref.end[group] - 1
-    tile = pl.multiple_of(lax.div(column, rows) * rows, rows)
-    inner = pl.ds(pl.multiple_of(lax.rem(tile, BLOCK), rows), rows)
+    buffer, rows = lax.rem(i, 2), ref.stage.shape[2]
+    column = ref.end[ref.group[i]] - 1 - ref.block[i] * BLOCK
+    first = pl.multiple_of(lax.div(column, rows) * rows, rows)
+    tile = pl.ds(first, rows)
     row = lax.broadcasted_iota(jnp.int32, (1, rows, 1), 1)
     number = ref.num_written[0]
     place = lax.rem(number, WRITES)
     to_hbm = pltpu.make_async_copy(
-        ref.stage.at[place], ref.written.at[group, :, pl.ds(tile, rows)], ref.left.at[place]
+        ref.stage.at[place], ref.written.at[ref.source[i], :, tile], ref.left.at[place]
     )
     # The tile that lay here before has the same size: waiting for one is waiting for the other.
     pl.when(number >= WRITES)(to_hbm.wait)
     new = ref.new[here].astype(ref.kv.dtype)
-    with_new = jnp.where(row == column - tile, new, ref.kv[buffer, :, inner])
-    ref.kv[buffer, :, inner] = with_new
+    with_new = jnp.where(row == column - first, new, ref.kv[buffer, :, tile])
+    ref.kv[buffer, :, tile] = with_new
     ref.stage[place] = with_new
     to_hbm.start()
     ref.num_written[0] = number + 1

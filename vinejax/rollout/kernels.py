@@ -52,8 +52,8 @@ def ragged_part(
     """The parts of a softmax over the columns that each query sees, as `PartShape` describes them.
 
     `q` has the M queries of a group, and their heads, one after the other, [N * M, K * H]. A query
-    that sees nothing has mix and sum 0. N is a multiple of R: so many groups in a row read one
-    sequence. S is a multiple of BLOCK. `interpret` runs the kernel without a TPU.
+    that sees nothing has mix and sum 0. A block of a group is at its place in the sequence that is
+    its source. S is a multiple of BLOCK. `interpret` runs the kernel without a TPU.
     """
     lanes = part_shape(cache.shape[1], cache.shape[3] // 2).lanes
     return _call([q], cache, schedule, shape, rule, lanes, jnp.dtype(jnp.float32), interpret)[0]
@@ -64,20 +64,21 @@ def ragged_rest(
     k: Float[Array, "B flat"],
     v: Float[Array, "B flat"],
     start: Float[Array, "queries lanes"],
-    cache: Float[Array, "B K S W"],
+    pool: Float[Array, "P K BLOCK W"],
     schedule: Schedule,
     shape: Shape,
     rule: AttentionRule,
     interpret: bool = False,
 ) -> tuple[Float[Array, "queries flat"], jax.Array]:
-    """(the attention over the parts `start` and the columns that each query sees, the cache).
+    """(the attention over the parts `start` and the columns that each query sees, the pool).
 
-    `k` and `v` are written to column `end` - 1 of each group that is read, in place if the cache
-    is donated. A group that is not read has 0. All else is as for `ragged_part`.
+    A block of a group is the page that is its source. `k` and `v` are written to column `end` - 1
+    of each group that is read, in place if the pool is donated. A group that is not read has 0. All
+    else is as for `ragged_part`.
     """
     arrays = [q, k, v, start]
-    mixed, cache = _call(arrays, cache, schedule, shape, rule, q.shape[1], q.dtype, interpret)
-    return mixed, cache
+    mixed, pool = _call(arrays, pool, schedule, shape, rule, q.shape[1], q.dtype, interpret)
+    return mixed, pool
 
 
 def _call(
@@ -89,8 +90,8 @@ def _call(
     `arrays` are queries and, where columns are written, keys, values and starts.
     """
     writes, num_queries = len(arrays) > 1, arrays[0].shape[0]
-    M, R, W = schedule.seen.shape[1], cache.shape[0], cache.shape[3]
-    num_groups, scalars = num_queries // M, schedule[:5]
+    M, W = schedule.seen.shape[1], cache.shape[3]
+    num_groups, scalars = num_queries // M, schedule[:-1]
     padded = [
         jnp.pad(x, ((0, (shape.total - num_groups) * (x.shape[0] // num_groups)), (0, 0)))
         for x in arrays
@@ -102,7 +103,7 @@ def _call(
         aliases = {len(scalars) + len(inputs): len(out_shape)}
         out_shape.append(jax.ShapeDtypeStruct(cache.shape, cache.dtype))
     result, *written = pl.pallas_call(
-        functools.partial(run_step, shape, num_groups // R, W // 2, rule, writes),
+        functools.partial(run_step, shape, W // 2, rule, writes),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
             grid=(shape.cores, shape.parts),

@@ -1,7 +1,7 @@
 """The attention of one decode step through the kernel: a schedule for each window, then each layer.
 
-Slots and rows of the window are two calls of `kernels.ragged_part` in each layer. A slot's tokens
-are in columns 0 .. age of its own sequence; the kernel writes the new one.
+Rows of the window are one call of a kernel in each layer, slots another. A slot's tokens are in
+columns 0 .. age of its own pages (`pages.py`); the kernel writes the new one.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from vinejax.model.attention import AttentionRule
 from vinejax.rollout.attention import HeadQueries, Lanes, Queries
 from vinejax.rollout.kernels import ragged_part, ragged_rest
-from vinejax.rollout.schedule import Schedule, Shape, make_schedule, shape_of
+from vinejax.rollout.schedule import BLOCK, Schedule, Shape, make_schedule, shape_of
 
 MOST_QUERIES = 256  # of a group: the lanes of a row are divided into groups of at most so many
 
@@ -29,29 +29,30 @@ class RaggedAttention:
     """The attention of a step for all layers of a device: `heads` KV heads, G queries for each."""
 
     def __init__(
-        self, queries: Queries, lanes: Lanes, heads: int, queries_per_head: int, head_dim: int,
-        rows: int, columns: int, width: int, cores: int, interpret: bool,
+        self, queries: Queries, lanes: Lanes, pages: Int[Array, "B blocks"], heads: int,
+        queries_per_head: int, head_dim: int, rows: int, columns: int, cores: int, interpret: bool,
     ):  # fmt: skip
-        """`columns` are those of a row, `width` those of a slot, both multiples of BLOCK.
+        """`pages` are those of each slot's blocks. `columns`, of a row, are a multiple of BLOCK.
 
         `cores` is the number of cores of a device; `interpret` as in `ragged_part`.
         """
         num_slots, lanes_per_row = queries.row.shape[0], lanes.slot.shape[0] // rows
-        pieces = _num_pieces(lanes_per_row, queries_per_head)
-        in_group = lanes_per_row // pieces * queries_per_head
+        groups_per_row = _num_groups(lanes_per_row, queries_per_head)
+        in_group = lanes_per_row // groups_per_row * queries_per_head
         self._queries, self._lanes, self._per_head = queries, lanes, queries_per_head
-        self._rows, self._groups = rows, rows * pieces
-        self._columns, self._width, self._interpret = columns, width, interpret
+        self._slot_sources, self._interpret = pages, interpret
+        row = jnp.repeat(jnp.arange(rows), groups_per_row)
+        self._row_sources = jnp.repeat(row[:, None], columns // BLOCK, axis=1)
         self._slot_shape = shape_of(num_slots, queries_per_head, heads, head_dim, cores)
-        self._row_shape = shape_of(self._groups, in_group, heads, head_dim, cores)
+        self._row_shape = shape_of(rows * groups_per_row, in_group, heads, head_dim, cores)
         self._calls: dict[int | None, Calls] = {}  # by the window of a layer
 
     def attend(
         self, q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
-        trunks: Float[Array, "R K columns W"], ring: Float[Array, "B K width W"],
+        trunks: Float[Array, "R K columns W"], pool: Float[Array, "P K BLOCK W"],
         rule: AttentionRule,
     ) -> tuple[Float[Array, "B K G H"], jax.Array]:  # fmt: skip
-        """(the mix of a layer, the slots' cache with the new column); idle slots: 0.
+        """(the mix of a layer, the pool with the slots' new columns); idle slots: 0.
 
         The rows come first: each slot goes on from its part of what they give.
         """
@@ -68,13 +69,13 @@ class RaggedAttention:
             of_lanes = part.reshape(-1, self._per_head * part.shape[1])
             start = of_lanes[self._lanes.lane].reshape(-1, part.shape[1])
         with jax.named_scope("ring"):
-            mixed, ring = ragged_rest(
+            mixed, pool = ragged_rest(
                 flat.reshape(-1, heads * head_dim), k.reshape(k.shape[0], -1),
-                v.reshape(v.shape[0], -1), start, ring, calls.slots, self._slot_shape, rule,
+                v.reshape(v.shape[0], -1), start, pool, calls.slots, self._slot_shape, rule,
                 self._interpret,
             )  # fmt: skip
         mixed = mixed.reshape(q.shape[0], self._per_head, heads, head_dim)
-        return mixed.swapaxes(1, 2), ring
+        return mixed.swapaxes(1, 2), pool
 
     def _calls_for(self, window: int | None) -> Calls:
         if window not in self._calls:
@@ -86,23 +87,23 @@ class RaggedAttention:
                 slots_first = jnp.maximum(slots - window, 0)
                 rows_first = jnp.maximum(lanes.position + 1 - window, 0)
             self._calls[window] = Calls(
-                self._schedule(slots_first, slots, slots.shape[0], self._width, self._slot_shape),
-                self._schedule(rows_first, rows, self._groups, self._columns, self._row_shape),
+                self._schedule(slots_first, slots, self._slot_sources, self._slot_shape),
+                self._schedule(rows_first, rows, self._row_sources, self._row_shape),
             )
         return self._calls[window]
 
     def _schedule(
-        self, first: Int[Array, " n"], limit: Int[Array, " n"], groups: int, columns: int,
+        self, first: Int[Array, " n"], limit: Int[Array, " n"], sources: Int[Array, "N blocks"],
         shape: Shape,
     ) -> Schedule:  # fmt: skip
-        """The schedule of `groups` groups of consecutive lanes, or slots, G queries in each."""
+        """The schedule of N groups of consecutive lanes, or slots, G queries in each."""
         first, limit = (
-            jnp.repeat(x.reshape(groups, -1), self._per_head, axis=1) for x in (first, limit)
+            jnp.repeat(x.reshape(len(sources), -1), self._per_head, axis=1) for x in (first, limit)
         )
-        return make_schedule(first, limit, columns, shape)
+        return make_schedule(first, limit, sources, shape)
 
 
-def _num_pieces(lanes: int, queries_per_head: int) -> int:
+def _num_groups(lanes: int, queries_per_head: int) -> int:
     """The fewest groups of equal size into which a row's lanes are divided."""
     return min(
         n

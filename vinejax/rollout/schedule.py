@@ -24,7 +24,8 @@ class Schedule(NamedTuple):
 
     first_item: jax.Array  # i32[steps + 1] of each step of the kernel's grid
     group: jax.Array  # i32[items] of an item; those after first_item[-1] mean nothing
-    block: jax.Array  # i32[items] which block of the group's sequence
+    block: jax.Array  # i32[items] which block of the group's columns
+    source: jax.Array  # i32[items] the sequence of the cache that holds it: a row, or a page
     first_block: jax.Array  # i32[N]
     end: jax.Array  # i32[N] the largest limit of a group's queries; 0: the group is not read
     seen: jax.Array  # i32[N, M, LANES] `first` and `limit` of each query in the first two lanes
@@ -88,17 +89,23 @@ def shape_of(num_groups: int, queries: int, heads: int, head_dim: int, cores: in
 
 
 def make_schedule(
-    first: Int[Array, "N M"], limit: Int[Array, "N M"], columns: int, shape: Shape
+    first: Int[Array, "N M"],
+    limit: Int[Array, "N M"],
+    sources: Int[Array, "N blocks"],
+    shape: Shape,
 ) -> Schedule:
-    """The live blocks of groups whose queries see columns `first` .. `limit` - 1."""
-    num_groups = limit.shape[0]
+    """The live blocks of groups whose queries see columns `first` .. `limit` - 1.
+
+    `sources` are the sequences of the cache that hold the blocks of each group.
+    """
+    num_groups, num_blocks = sources.shape
     first, limit = (jnp.pad(x, ((0, shape.total - num_groups), (0, 0))) for x in (first, limit))
     sees = limit > first
     end = jnp.max(jnp.where(sees, limit, 0), axis=1)
-    begin = jnp.min(jnp.where(sees, first, columns), axis=1)
+    begin = jnp.min(jnp.where(sees, first, num_blocks * BLOCK), axis=1)
     first_block = jnp.where(end > 0, begin // BLOCK, 0)
     blocks = -(-end // BLOCK) - first_block
-    most = num_groups * (columns // BLOCK)
+    most = num_groups * num_blocks
     group = jnp.repeat(jnp.arange(shape.total), blocks, total_repeat_length=most)
     after = jnp.cumsum(blocks)
     block = jnp.arange(most) - (after - blocks)[group] + first_block[group]
@@ -106,5 +113,5 @@ def make_schedule(
     first_item = jnp.concatenate([jnp.zeros(1, after.dtype), past])
     pairs = jnp.stack([first, limit], axis=-1)
     seen = jnp.pad(pairs, ((0, 0), (0, 0), (0, LANES - 2)))
-    numbers = (first_item, group, block, first_block, end, seen)
+    numbers = (first_item, group, block, sources[group, block], first_block, end, seen)
     return Schedule(*(x.astype(jnp.int32) for x in numbers))

@@ -10,6 +10,7 @@ class EngineStats:
     calls: int = 0  # of `stream` and `grow` that had something to compute
     prefill_tokens: int = 0
     decoded_tokens: int = 0
+    restarted_tokens: int = 0  # decoded, then given up: a branch began anew for want of a page
     repeated_tokens: int = 0  # of continuations, the same as their trunk's and not decoded
     useful_tokens: int = 0  # in the continuations handed out: none after a stop string
     decode_steps: int = 0  # per chunk those of the shard that took the most
@@ -20,7 +21,7 @@ class EngineStats:
     prefill_s: float = 0.0  # of the first trunks; later ones are loaded while others decode
     wait_s: float = 0.0  # the host waits for the devices
     host_s: float = 0.0  # reading traces and texts, and the use of branches by the caller
-    cache_bytes: int = 0  # the most that window and ring took on one device since the last `mark`
+    cache_bytes: int = 0  # the most that keys and values took on one device since the last `mark`
 
     @property
     def slot_utilisation(self) -> float:
