@@ -14,6 +14,7 @@ from vinejax.model.attention import AttentionRule
 from vinejax.rollout import attention, ragged, schedule
 from vinejax.rollout.attention import Queries
 from vinejax.rollout.cache import WINDOW, RingLayout, use_kernel
+from vinejax.rollout.pages import Pages
 from vinejax.rollout.schedule import BLOCK
 
 COLUMNS = 512  # of a row and of a slot: two blocks
@@ -36,7 +37,7 @@ class Step(NamedTuple):
     v: jax.Array  # [B, 1, K, H]
     trunks: jax.Array  # [W, K, S, 2 * H]
     pool: jax.Array  # [P, K, BLOCK, 2 * H] one page more than the slots can hold
-    pages: jax.Array  # [B, BLOCKS] a slot's, in no order
+    pages: Pages  # of the slots in no order; none is free
 
 
 def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, seed: int = 4) -> Step:
@@ -64,8 +65,14 @@ def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, see
         draw(SLOTS, 1, K, head_dim),
         draw(rows, K, COLUMNS, 2 * head_dim),
         draw(SLOTS * BLOCKS + 1, K, BLOCK, 2 * head_dim),
-        jnp.array(rng.permutation(SLOTS * BLOCKS + 1)[1:].reshape(SLOTS, BLOCKS), jnp.int32),
+        pages_of(rng.permutation(SLOTS * BLOCKS + 1)),
     )
+
+
+def pages_of(order: np.ndarray) -> Pages:
+    """All pages but the first in this order, held by the slots."""
+    none = jnp.zeros(len(order), jnp.int32)
+    return Pages(jnp.array(order[1:].reshape(SLOTS, BLOCKS), jnp.int32), none, none[:1])
 
 
 def by_kernel(
@@ -86,7 +93,7 @@ def written(step: Step) -> jax.Array:
     """The pool with the new column of every busy slot."""
     new = jnp.concatenate([step.k, step.v], axis=-1)[:, 0]  # [B, K, 2 * H]
     age = step.queries.age
-    page = step.pages[jnp.arange(SLOTS), age // BLOCK]
+    page = step.pages.of_slot[jnp.arange(SLOTS), age // BLOCK]
     page = jnp.where(step.queries.busy, page, len(step.pool))
     return step.pool.at[page, :, age % BLOCK].set(new, mode="drop")
 
@@ -97,7 +104,7 @@ def by_xla(step: Step, rule: AttentionRule) -> jax.Array:
     age = step.queries.age
     place = (now - age[:, None] + jnp.arange(COLUMNS)) % COLUMNS  # [B, S] of each own column
     source = jnp.argsort(place, axis=1)
-    columns = written(step)[step.pages].swapaxes(1, 2)  # [B, K, BLOCKS, BLOCK, 2 * H]
+    columns = written(step)[step.pages.of_slot].swapaxes(1, 2)  # [B, K, BLOCKS, BLOCK, 2 * H]
     columns = columns.reshape(SLOTS, -1, COLUMNS, 2 * H)
     turned = jnp.take_along_axis(columns, source[:, None, :, None], axis=2)
     keys, values = turned[..., :H], turned[..., H:]
@@ -180,17 +187,17 @@ def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch
     shape = schedule.shape_of(24, 3, 2, 128, cores)
     assert shape.cores == cores and shape.parts > 1
     assert 24 <= shape.total < 24 + 8 * shape.cores and shape.groups * 3 % 8 == 0
-    sources = rng.permutation(24 * 4).reshape(24, 4)
-    make = functools.partial(schedule.make_schedule, shape=shape)
-    found = jax.jit(make)(jnp.array(first), jnp.array(limit), jnp.array(sources))
-    count = int(found.first_item[-1])
-    listed = list(zip(found.group[:count].tolist(), found.block[:count].tolist(), strict=True))
     sees = first < limit
     live = []
     for group in np.flatnonzero(sees.any(axis=1)).tolist():
         begin, end = first[group][sees[group]].min(), limit[group][sees[group]].max()
         live += [(group, block) for block in range(begin // BLOCK, -(-end // BLOCK))]
-    assert listed == live
+    sources = rng.permutation(24 * 4).reshape(24, 4)
+    make = functools.partial(schedule.make_schedule, shape=shape, most=len(live))
+    found = jax.jit(make)(jnp.array(first), jnp.array(limit), jnp.array(sources))
+    count = int(found.first_item[-1])
+    listed = list(zip(found.group[:count].tolist(), found.block[:count].tolist(), strict=True))
+    assert listed == live and len(found.group) == len(live)
     assert found.source[:count].tolist() == [sources[item] for item in live]
     for step, (begin, end) in enumerate(
         zip(found.first_item[:-1], found.first_item[1:], strict=True)

@@ -278,8 +278,8 @@ def _ragged(
     cfg, sizes = split.own_part(config.model, config.mesh).cfg, config.sizes
     device = config.mesh.devices.flat[0]
     return RaggedAttention(
-        queries, lanes, pages.of_slot, cfg.num_kv_heads, cfg.num_heads // cfg.num_kv_heads,
-        cfg.head_dim, sizes.rows, sizes.columns,
+        queries, lanes, pages, cfg.num_kv_heads, cfg.num_heads // cfg.num_kv_heads, cfg.head_dim,
+        sizes.rows, sizes.columns,
         cores=getattr(device, "num_cores", 1),  # 2 for a v4 or v5p chip, which is one device
         interpret=platform_of(config.mesh) == "cpu",
     )  # fmt: skip

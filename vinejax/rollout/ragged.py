@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from vinejax.model.attention import AttentionRule
 from vinejax.rollout.attention import HeadQueries, Lanes, Queries
 from vinejax.rollout.kernels import ragged_part, ragged_rest
+from vinejax.rollout.pages import Pages
 from vinejax.rollout.schedule import BLOCK, Schedule, Shape, make_schedule, shape_of
 
 MOST_QUERIES = 256  # of a group: the lanes of a row are divided into groups of at most so many
@@ -29,18 +30,17 @@ class RaggedAttention:
     """The attention of a step for all layers of a device: `heads` KV heads, G queries for each."""
 
     def __init__(
-        self, queries: Queries, lanes: Lanes, pages: Int[Array, "B blocks"], heads: int,
-        queries_per_head: int, head_dim: int, rows: int, columns: int, cores: int, interpret: bool,
+        self, queries: Queries, lanes: Lanes, pages: Pages, heads: int, queries_per_head: int,
+        head_dim: int, rows: int, columns: int, cores: int, interpret: bool,
     ):  # fmt: skip
-        """`pages` are those of each slot's blocks. `columns`, of a row, are a multiple of BLOCK.
-
-        `cores` is the number of cores of a device; `interpret` as in `ragged_part`.
-        """
+        """`columns`, of a row, are a multiple of BLOCK. `cores` is the number of cores of a device;
+        `interpret` as in `ragged_part`."""
         num_slots, lanes_per_row = queries.row.shape[0], lanes.slot.shape[0] // rows
         groups_per_row = _num_groups(lanes_per_row, queries_per_head)
         in_group = lanes_per_row // groups_per_row * queries_per_head
         self._queries, self._lanes, self._per_head = queries, lanes, queries_per_head
-        self._slot_sources, self._interpret = pages, interpret
+        self._slot_sources, self._num_pages = pages.of_slot, pages.free.shape[0]
+        self._interpret = interpret
         row = jnp.repeat(jnp.arange(rows), groups_per_row)
         self._row_sources = jnp.repeat(row[:, None], columns // BLOCK, axis=1)
         self._slot_shape = shape_of(num_slots, queries_per_head, heads, head_dim, cores)
@@ -87,20 +87,22 @@ class RaggedAttention:
                 slots_first = jnp.maximum(slots - window, 0)
                 rows_first = jnp.maximum(lanes.position + 1 - window, 0)
             self._calls[window] = Calls(
-                self._schedule(slots_first, slots, self._slot_sources, self._slot_shape),
+                self._schedule(
+                    slots_first, slots, self._slot_sources, self._slot_shape, self._num_pages
+                ),
                 self._schedule(rows_first, rows, self._row_sources, self._row_shape),
             )
         return self._calls[window]
 
     def _schedule(
         self, first: Int[Array, " n"], limit: Int[Array, " n"], sources: Int[Array, "N blocks"],
-        shape: Shape,
+        shape: Shape, most: int | None = None,
     ) -> Schedule:  # fmt: skip
         """The schedule of N groups of consecutive lanes, or slots, G queries in each."""
         first, limit = (
             jnp.repeat(x.reshape(len(sources), -1), self._per_head, axis=1) for x in (first, limit)
         )
-        return make_schedule(first, limit, sources, shape)
+        return make_schedule(first, limit, sources, shape, most)
 
 
 def _num_groups(lanes: int, queries_per_head: int) -> int:

@@ -93,10 +93,12 @@ def make_schedule(
     limit: Int[Array, "N M"],
     sources: Int[Array, "N blocks"],
     shape: Shape,
+    most: int | None = None,
 ) -> Schedule:
     """The live blocks of groups whose queries see columns `first` .. `limit` - 1.
 
-    `sources` are the sequences of the cache that hold the blocks of each group.
+    `sources` are the sequences of the cache that hold the blocks of each group, `most` is how many
+    blocks there can be (None: all of all groups).
     """
     num_groups, num_blocks = sources.shape
     first, limit = (jnp.pad(x, ((0, shape.total - num_groups), (0, 0))) for x in (first, limit))
@@ -105,7 +107,7 @@ def make_schedule(
     begin = jnp.min(jnp.where(sees, first, num_blocks * BLOCK), axis=1)
     first_block = jnp.where(end > 0, begin // BLOCK, 0)
     blocks = -(-end // BLOCK) - first_block
-    most = num_groups * num_blocks
+    most = num_groups * num_blocks if most is None else min(most, num_groups * num_blocks)
     group = jnp.repeat(jnp.arange(shape.total), blocks, total_repeat_length=most)
     after = jnp.cumsum(blocks)
     block = jnp.arange(most) - (after - blocks)[group] + first_block[group]
