@@ -28,7 +28,7 @@ def get_config(task="math"):
     # Packed rows of a minibatch of 64 fill fewer than 16, so a microbatch has one row per shard.
     dots = dict(remat="dots")
     cfg.meshes["v5e:16x16"] = dict(fsdp=32, tensor=8, slots=6144, microbatch=32, **dots)
-    cfg.meshes["v5p:4x4x4"] = dict(fsdp=16, tensor=4, slots=4096, microbatch=16, **dots)
+    cfg.meshes["v5p:4x4x4"] = dict(fsdp=16, tensor=4, slots=6144, microbatch=16, **dots)
     cfg.meshes["v6e:8x8"] = dict(fsdp=16, tensor=4, slots=3072, microbatch=16, **dots)
     # The smallest that fit.
     cfg.meshes["v5e:4x4"] = dict(fsdp=2, tensor=8, slots=96, microbatch=4)
