@@ -114,8 +114,9 @@ def test_an_estimate_takes_the_cycles_and_what_kernels_read(tmp_path: Path):
     others = known.seconds - steps * max(least.values())
     assert known.estimate == pytest.approx(others + steps * 3e9 / (chip.clock_ghz * 1e9))
 
+    kernel = dict(kernel=True, columns=256, width=256)
     with_kernel = [
-        phase._replace(sizes=dataclasses.replace(phase.sizes, kernel=True, columns=128, width=128))
+        phase._replace(sizes=dataclasses.replace(phase.sizes, **kernel, pages=phase.sizes.slots))
         for phase in phases
     ]
     found = iteration_stages(case, with_kernel, planned(case, {"loop_cycles": 3e9}))[1]

@@ -85,7 +85,7 @@ def test_a_window_of_few_rows_stays_where_it_is(tiny: Model, moves: list[Any]):
 
 @pytest.mark.slow
 def test_a_drain_by_the_kernel(tiny: Model, moves: list[Any]):
-    """Interpreted; a slot has columns of its own, which go with it."""
+    """Interpreted; rows and pages stay where they are (test_pages.py)."""
     expected, _ = grow(tiny, SampleConfig(), slots=4)
     found, _ = grow(tiny, SampleConfig(), slots=8, attention="kernel")
     assert_same(found, expected)

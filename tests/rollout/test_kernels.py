@@ -43,14 +43,21 @@ class Step(NamedTuple):
 def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, seed: int = 4) -> Step:
     """A step in which slots, and lanes, see each of COUNTS; the slots that see none are idle.
 
-    With this seed means of several columns are below 1, where the rounding of a bfloat16 is less
-    than the tolerance.
+    Values are below 1, and so are their means, where the rounding of a bfloat16 is less than the
+    tolerance.
     """
     rng = np.random.default_rng(seed)
     K = 2
 
     def draw(*shape: int) -> jax.Array:
         return jnp.array(rng.normal(size=shape), jnp.float32).astype(dtype)
+
+    def draw_values(*shape: int) -> jax.Array:
+        return jnp.array(rng.uniform(-1, 1, shape), jnp.float32).astype(dtype)
+
+    def draw_cache(sequences: int, columns: int) -> jax.Array:
+        shape = sequences, K, columns, head_dim
+        return jnp.concatenate([draw(*shape), draw_values(*shape)], axis=-1)
 
     own = np.resize(COUNTS, SLOTS)
     visible = rng.permutation(np.resize(COUNTS, SLOTS))
@@ -62,9 +69,9 @@ def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, see
         attention.assign_lanes(queries, rows, lanes),
         draw(SLOTS, K, per_head, head_dim),
         draw(SLOTS, 1, K, head_dim),
-        draw(SLOTS, 1, K, head_dim),
-        draw(rows, K, COLUMNS, 2 * head_dim),
-        draw(SLOTS * BLOCKS + 1, K, BLOCK, 2 * head_dim),
+        draw_values(SLOTS, 1, K, head_dim),
+        draw_cache(rows, COLUMNS),
+        draw_cache(SLOTS * BLOCKS + 1, BLOCK),
         pages_of(rng.permutation(SLOTS * BLOCKS + 1)),
     )
 

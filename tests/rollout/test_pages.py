@@ -105,12 +105,12 @@ def test_branches_as_long_as_budgets_end_as_if_every_slot_had_all_columns():
 
 rng = np.random.default_rng(3)
 SMALL = 32  # columns of a block in these tests
-TRUNKS = [rng.integers(2, 20, n).tolist() for n in rng.integers(3, 20, 5)]
+TRUNKS = [rng.integers(2, 20, n).tolist() for n in rng.integers(3, 20, 24)]  # 5 with branches
 BRANCHES = [
     Branch(trunk, int(rng.integers(1, len(TRUNKS[trunk]) + 1)), seed << 40 | seed)
     for seed, trunk in enumerate(rng.integers(0, 5, 24).tolist())
 ]
-BUDGETS = [72] * 24  # three blocks of 32
+BUDGETS = [1, 32, 33, *[72] * 21]  # one block of 32, two, three
 
 
 @pytest.fixture
@@ -139,11 +139,13 @@ def grow(model: Model, num_pages: int | None) -> tuple[list[Grown], Engine]:
         model.decoder, sampling, model.tokenizer, slots=8, window_rows=4, chunk=5,
         **by_kernel,
     )  # fmt: skip
-    return engine.grow(model.params, TRUNKS, BRANCHES, BUDGETS), engine
+    stream = engine.stream(model.params, TRUNKS, BRANCHES, BUDGETS, scored=True)
+    return stream.in_order(), engine
 
 
 def test_branches_that_wait_for_pages_have_the_same_tokens(model: Model, small_blocks: None):
-    """Stop strings, repeats, items that wait, and tokens in two chunks that are given up."""
+    """Stop strings, repeats, items that wait, tokens of several chunks given up, and trunks
+    without branches, which are loaded when these have ended."""
     expected, _ = grow(model, None)
     found, engine = grow(model, 14)
     assert_same(found, expected)
@@ -196,17 +198,36 @@ def test_the_pool_takes_what_memory_is_left(tiny: Model):
             num_trunks=8, num_branches=900, longest=400, budget=1024, attention="kernel",
         )  # fmt: skip
 
-    for num_pages, slots in [(200, 32), (128, 32), (70, 32), (51, 32), (25, 15)]:
+    cases = [(200, 32, 128), (128, 32, 128), (70, 32, 64), (55, 32, 51), (51, 32, 51)]
+    for num_pages, slots, expected in cases:
         found, taken = sizes(num_pages)
-        assert (found.slots, found.pages) == (slots, min(num_pages, 4 * slots)), num_pages
+        assert (found.slots, found.pages) == (slots, expected), num_pages
         assert taken == arrays.phase_bytes(tiny.decoder, mesh, found)
+    # Between the least and all, whole sixteenths: a little less memory compiles nothing anew.
+    assert {sizes(n)[0].pages for n in (70, 71, 64)} == {64}
     assert arrays.least_pages(32, 1024) == 51, "1.58 pages a slot for a mean of 256 tokens"
+    assert arrays.held_pages(1e6, 1024) == 4 and arrays.held_pages(1.0, 1024) == 1
     assert arrays.least_pages(1, 1024) == 4 and arrays.least_pages(8, 256) == 8
-    # One row and one whole slot, which need not have half of the memory each.
-    found, _ = arrays.sizes_of(
-        tiny.decoder, mesh, "cpu", bytes_of(256 + 1024), 32,
-        num_trunks=8, num_branches=900, longest=200, budget=1024, attention="kernel",
-    )  # fmt: skip
-    assert (found.rows, found.pages) == (1, 4) and found.slots >= 1
     with pytest.raises(RoomError, match="one slot of 1024"):
         sizes(-14)
+
+
+@pytest.mark.parametrize("attention", ["xla", "kernel"])
+def test_what_holds_a_row_and_a_slot_has_one_of_each(tiny: Model, attention: str):
+    """Also where they do not take half of the memory each, and to the byte."""
+    mesh = mesh_over((1, 1, 1), jax.devices()[:1])
+
+    def least(columns: int, width: int, more: int) -> Sizes:
+        memory = arrays.cache_bytes(tiny.decoder, mesh, columns + width) + more
+        sizes, taken = arrays.sizes_of(
+            tiny.decoder, mesh, "cpu", memory, 3, num_trunks=8, num_branches=900,
+            longest=columns, budget=width, attention=attention,
+        )  # fmt: skip
+        assert taken <= memory
+        return sizes
+
+    for columns, width in [(256, 1024), (1024, 256), (256, 2048)]:
+        for more in range(0, arrays.cache_bytes(tiny.decoder, mesh, 2048), 1111):
+            sizes = least(columns, width, more)
+            assert sizes.slots >= 1 <= sizes.rows
+            assert attention == "xla" or sizes.pages >= width // BLOCK

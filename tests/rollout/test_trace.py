@@ -28,10 +28,16 @@ def as_branches(ended: Ended) -> Iterator[Branch]:
         yield Branch(shard, item, outcome, tokens.tolist(), logprobs.tolist())
 
 
-def chunks_of(seed: int, mean: int, idle: float) -> list[tuple[HostSteps, np.ndarray]]:
-    """Random chunks: slots take new items, some after idle steps; shards stop early, or at once."""
+def chunks_of(
+    seed: int, mean: int, idle: float, waits: float = 0.0
+) -> list[tuple[HostSteps, np.ndarray]]:
+    """Random chunks: slots take new items, some after idle steps; shards stop early, or at once.
+
+    With the probability `waits` a branch takes no part in a step, and then begins again.
+    """
     rng = np.random.default_rng(seed)
     item, left = np.full((SHARDS, SLOTS), -1), np.zeros((SHARDS, SLOTS), int)
+    length = left.copy()
     following = [0] * SHARDS
     shape = (SHARDS, SLOTS, CHUNK)
     chunks = []
@@ -47,9 +53,12 @@ def chunks_of(seed: int, mean: int, idle: float) -> list[tuple[HostSteps, np.nda
             shard, _ = place
             for n in range(taken[shard]):
                 if item[place] < 0 and rng.random() >= idle:
-                    item[place], left[place] = following[shard], rng.geometric(1 / mean)
+                    item[place], length[place] = following[shard], rng.geometric(1 / mean)
+                    left[place] = length[place]
                     following[shard] += 1
-                if item[place] >= 0:
+                if item[place] >= 0 and waits and rng.random() < waits:
+                    left[place] = length[place]
+                elif item[place] >= 0:
                     steps.item[*place, n] = item[place]
                     left[place] -= 1
                     if left[place] == 0:
@@ -65,12 +74,16 @@ class Walk:
     def __init__(self):
         self.under_way: dict[tuple[int, int], tuple[list[int], list[float]]]
         self.under_way = defaultdict(lambda: ([], []))
+        self.last = np.full((SHARDS, SLOTS), -1)  # item of each slot
 
     def add(self, steps: HostSteps, taken: np.ndarray) -> Iterator[Branch]:
         shards, slots, _ = steps.item.shape
         for shard, slot in np.ndindex(shards, slots):
             for n in range(taken[shard]):
                 i = int(steps.item[shard, slot, n])
+                if i < 0:  # what was under way in the slot begins again
+                    self.under_way.pop((shard, self.last[shard, slot]), None)
+                self.last[shard, slot] = i
                 if i >= 0:
                     tokens, logprobs = self.under_way[shard, i]
                     tokens.append(int(steps.token[shard, slot, n]))
@@ -79,11 +92,14 @@ class Walk:
                         yield Branch(shard, i, outcome, tokens, logprobs)
 
 
-@pytest.mark.parametrize(("mean", "idle"), [(1, 0.0), (3, 0.3), (40, 0.0), (20, 0.9)])
-def test_branches_are_those_of_a_walk_over_all_slots(mean: int, idle: float):
+@pytest.mark.parametrize(
+    ("mean", "idle", "waits"),
+    [(1, 0.0, 0.0), (3, 0.3, 0.0), (40, 0.0, 0.0), (20, 0.9, 0.0), (3, 0.3, 0.3), (20, 0.0, 0.05)],
+)
+def test_branches_are_those_of_a_walk_over_all_slots(mean: int, idle: float, waits: float):
     traces, walk = Traces(SHARDS, SLOTS, CHUNK), Walk()
     count = 0
-    for steps, taken in chunks_of(mean, mean, idle):
+    for steps, taken in chunks_of(mean, mean, idle, waits):
         expected = list(walk.add(steps, taken))
         assert list(as_branches(traces.add(steps, taken))) == expected
         count += len(expected)

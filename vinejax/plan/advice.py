@@ -5,6 +5,7 @@ import math
 from vinejax.plan.case import Case
 from vinejax.plan.memory import PlannedPhase
 from vinejax.plan.roofline import TEMPORARIES, PlannedProgram, stage_of
+from vinejax.rollout.schedule import BLOCK
 from vinejax.runtime.topology import KINDS
 
 GIB = 2**30
@@ -44,18 +45,13 @@ def _size_options(
     case: Case, phase: PlannedPhase, program: PlannedProgram
 ) -> list[tuple[float, str]]:
     """(bytes freed, change) for settings that make the program itself smaller."""
-    over = program.total - case.limit
     name = program.name
     parts = program.parts
     cfg = case.cfg
     options = []
     if stage_of(name)[0] == "rollout":
-        slot = parts["suffix KV"] / phase.sizes.slots
-        fewer = min(math.ceil(over / slot), phase.sizes.slots - FEWEST_SLOTS)
-        if fewer > 0 and parts["suffix KV"]:
-            slots = (phase.sizes.slots - fewer) * case.shards
-            text = f"{_field_name(case, 'slots', 'rollout')} = {slots}"
-            options.append((fewer * slot, f"{text} instead of {cfg.rollout.slots}"))
+        if parts["suffix KV"]:
+            options += _cache_options(case, phase, program)
         if case.shards > 1 and case.model.cfg.num_heads % (2 * case.tensor) == 0:
             text = f"mesh.tensor = {2 * case.tensor}, with half the shards,"
             options.append((parts["decode copy"] / 2, text))
@@ -70,6 +66,24 @@ def _size_options(
         text = f"{_field_name(case, 'remat', 'model')} = 'full' instead of {cfg.model.remat!r}"
         options.append((kept, f"{text} (about)"))
     return options
+
+
+def _cache_options(
+    case: Case, phase: PlannedPhase, program: PlannedProgram
+) -> list[tuple[float, str]]:
+    """(bytes freed, change) for settings that make keys and values smaller."""
+    sizes, parts = phase.sizes, program.parts
+    over = program.total - case.limit
+    if sizes.kernel and sizes.pages < sizes.slots * sizes.width // BLOCK:
+        # Such a pool takes what memory there is, whatever the slots.
+        held = parts["trunk KV"] + parts["suffix KV"]
+        limit = math.floor((held - over) / GIB * 100) / 100
+        text = f"{_field_name(case, 'memory_gib', 'rollout')} = {limit}"
+        return [(over, f"{text} instead of {held / GIB:.2f}")] if limit > 0 else []
+    slot = parts["suffix KV"] / sizes.slots
+    fewer = min(math.ceil(over / slot), sizes.slots - FEWEST_SLOTS)
+    text = f"{_field_name(case, 'slots', 'rollout')} = {(sizes.slots - fewer) * case.shards}"
+    return [(fewer * slot, f"{text} instead of {case.cfg.rollout.slots}")] if fewer > 0 else []
 
 
 def _field_name(case: Case, name: str, section: str) -> str:

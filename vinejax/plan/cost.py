@@ -213,7 +213,7 @@ def usable_slots(phase: PlannedPhase) -> int:
     sizes = phase.sizes
     if not sizes.kernel:
         return sizes.slots
-    return min(sizes.slots, max(int(sizes.pages / held_pages(phase.tokens)), 1))
+    return min(sizes.slots, int(sizes.pages / held_pages(phase.tokens, sizes.width)))
 
 
 def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:

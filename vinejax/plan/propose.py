@@ -236,8 +236,7 @@ def _pool_limit(case: Case, fixed: MemoryParts, most: float) -> float | None:
 
 
 def _least(sizes: Sizes) -> Sizes:
-    """The sizes with no more pages than a run makes at least; beside these it takes what memory is
-    left."""
+    """The sizes with the fewest pages that a run with less memory would have."""
     fewest = min(sizes.pages, least_pages(sizes.slots, sizes.width))
     return dataclasses.replace(sizes, pages=fewest) if sizes.kernel else sizes
 

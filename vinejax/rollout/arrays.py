@@ -39,7 +39,7 @@ LARGEST_BATCH = 8  # trunks of one prefill
 
 
 def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:
-    """Bytes per device of this many `columns`, of one slot in the ring or of one row."""
+    """Bytes per device of this many `columns`, of a slot or of a row."""
     cfg, heads = model.cfg, num_kv_heads(model, mesh) // mesh.shape["tensor"]
     item_bytes = jnp.dtype(model.compute.dtype).itemsize
     return 2 * cfg.num_layers * heads * columns * cfg.head_dim * item_bytes
@@ -51,9 +51,10 @@ def phase_bytes(model: Decoder, mesh: AnyMesh, sizes: Sizes) -> int:
     return cache_bytes(model, mesh, sizes.rows * sizes.columns + of_slots)
 
 
-def held_pages(mean_tokens: float) -> float:
-    """The pages that a busy slot holds on average, if branches have exponential lengths."""
-    return 1 / -math.expm1(-BLOCK / mean_tokens)
+def held_pages(mean_tokens: float, width: int) -> float:
+    """The pages that a busy slot holds on average, if branches have exponential lengths and end
+    after `width` tokens at most."""
+    return min(1 / -math.expm1(-BLOCK / mean_tokens), width // BLOCK)
 
 
 def least_pages(slots: int, width: int) -> int:
@@ -62,9 +63,17 @@ def least_pages(slots: int, width: int) -> int:
     As many as they hold on average with the mean length that all shapes of a phase assume, width /
     LONG_TAIL, and as one slot can hold.
     """
-    blocks = width // BLOCK
-    held = min(held_pages(width / LONG_TAIL), blocks)
-    return max(math.ceil(slots * held), blocks)
+    return max(math.ceil(slots * held_pages(width / LONG_TAIL, width)), width // BLOCK)
+
+
+def num_pages(slots: int, width: int, room: int) -> int:
+    """The pages of a pool of so many slots where there is `room` for so many: those of all columns,
+    or whole sixteenths of these, so that a little less memory changes no compiled program."""
+    whole = slots * (width // BLOCK)
+    if room >= whole:
+        return whole
+    unit = max(whole // 16, 1)
+    return max(room // unit * unit, min(least_pages(slots, width), room))
 
 
 def memory_to_use(mesh: Mesh) -> int:
@@ -93,7 +102,7 @@ def fit_memory(
         )
     slot_bytes = whole
     if kernel:
-        slot_bytes = cache_bytes(model, mesh, BLOCK) * least_pages(slots, width) // slots
+        slot_bytes = -(-cache_bytes(model, mesh, BLOCK) * least_pages(slots, width) // slots)
     rows = max(min(rows, FEW_ROWS), min(rows, (memory - slots * slot_bytes) // row_bytes))
     if rows * row_bytes + slots * slot_bytes > memory:
         rows = max(1, min(rows, memory // 2 // row_bytes, (memory - whole) // row_bytes))
@@ -144,9 +153,8 @@ def sizes_of(
         kernel=kernel,
     )
     if kernel:
-        room = memory - phase_bytes(model, mesh, sizes)
-        pages = min(slots * (width // BLOCK), room // cache_bytes(model, mesh, BLOCK))
-        sizes = dataclasses.replace(sizes, pages=pages)
+        room = (memory - phase_bytes(model, mesh, sizes)) // cache_bytes(model, mesh, BLOCK)
+        sizes = dataclasses.replace(sizes, pages=num_pages(slots, width, room))
     return sizes, phase_bytes(model, mesh, sizes)
 
 

@@ -2,7 +2,7 @@
 
 There are two kinds of attention, and of caches. With 'xla' keys and values are arrays of their own,
 each in the order of axes that the platform's compiler wants. With 'kernel' (`kernels.py`) a layer
-has one array of both side by side, [sequences, K, S, 2 * H], and a slot's columns are its own.
+has one array of both side by side, [sequences, K, S, 2 * H], and slots have pages (`pages.py`).
 """
 
 import dataclasses
@@ -21,13 +21,13 @@ from vinejax.rollout.split import TENSOR
 
 @dataclasses.dataclass(frozen=True)
 class CacheLayout:
-    """The order of a cache's axes: b rows or slots, k KV heads, s columns, h head width."""
+    """The order of a cache's axes: b rows, slots or pages, k KV heads, s columns, h head width."""
 
     axes: str
 
     @property
     def spec(self) -> Spec:
-        """Rows and slots are split over the shards, KV heads over the tensor axis."""
+        """Rows, slots and pages are split over the shards, KV heads over the tensor axis."""
         split_over = {"b": ROWS, "k": TENSOR}
         return Spec(*(split_over.get(axis) for axis in self.axes))
 
@@ -36,7 +36,7 @@ class CacheLayout:
         return self.axes.index("s")
 
     def shape(self, sequences: int, kv_heads: int, columns: int, head_dim: int) -> list[int]:
-        """The shape of a cache of this many `sequences`: rows of the window, or slots."""
+        """The shape of a cache of this many `sequences`: rows, slots or pages."""
         sizes = {"b": sequences, "k": kv_heads, "s": columns, "h": head_dim}
         return [sizes[axis] for axis in self.axes]
 

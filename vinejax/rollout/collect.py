@@ -68,8 +68,9 @@ class Collector:
                 f"token {number} are not finite; the weights have diverged"
             )
         self._drawn += sum(map(len, ended.tokens))
-        if not self.not_ended.any():
+        if not self.not_ended.any():  # all that was decoded and not drawn was given up
             self._stats.restarted_tokens += self._decoded - self._drawn
+            self._decoded = self._drawn = 0
         columns = branches, ended.tokens, ended.logprobs, ended.outcome.tolist()
         return map(Drawn, *columns)
 
@@ -79,15 +80,16 @@ class Collector:
         num_busy = (steps.item >= 0).sum(axis=1, dtype=np.int32)  # [Z, chunk]
         num_ended = (steps.ended != GOING).sum(axis=1, dtype=np.int32)
         taken = (num_busy > 0).sum(axis=1)
-        # Of the branches that have not ended before a step, the busy ones have begun.
+        # Branches that have not ended before a step are under way in it, or wait.
         ended_before = np.cumsum(num_ended, axis=1) - num_ended
-        begin_later = self.not_ended[:, None] - ended_before - num_busy
-        queued = (begin_later > 0) & (num_busy > 0)
+        waiting = self.not_ended[:, None] - ended_before - num_busy
+        queued = (waiting > 0) & (num_busy > 0)
         self.not_ended -= num_ended.sum(axis=1)
         self._stats.decode_steps += int(taken.max())
         self._stats.slot_steps += int(taken.sum()) * slots
-        self._decoded += int(num_busy.sum())
-        self._stats.decoded_tokens += int(num_busy.sum())
+        decoded = int(num_busy.sum())
+        self._decoded += decoded
+        self._stats.decoded_tokens += decoded
         self._stats.queued_slot_steps += int(queued.sum()) * slots
         self._stats.queued_tokens += int(num_busy[queued].sum())
         return taken

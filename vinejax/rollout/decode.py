@@ -75,7 +75,7 @@ class Inputs(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """The branches that a shard decodes, one per slot, and the ring."""
+    """The branches that a shard decodes, one per slot, and the ring or the pool."""
 
     step: jax.Array  # i32[1] decode steps since the phase began
     item: jax.Array  # i32[B] -1 when idle
@@ -107,8 +107,8 @@ def decode_chunk(
 ) -> tuple[Slots, Rows, Trace]:
     """Run up to `sizes.chunk` decode steps, or until the window has no work left.
 
-    While loads wait for a row, run half as many. The ring must be as wide as the largest budget, or
-    a step would overwrite a column that a slot still reads.
+    While loads wait for a row, run half as many. A ring must be as wide as the largest budget, or a
+    step would overwrite a column that a slot still reads; a slot's pages must have as many columns.
     """
     chunk = config.sizes.chunk
 
@@ -147,7 +147,7 @@ def decode_chunk(
 
 
 def specs_of(slots: Slots, sizes: Sizes) -> Slots:
-    """A PartitionSpec for each field of the slots, whose ring is laid out as `sizes` say."""
+    """A PartitionSpec for each field of the slots, whose caches are laid out as `sizes` say."""
     specs = jax.tree.map(lambda _: SHARDS, slots)
     return specs._replace(keys=sizes.ring.keys.spec, values=sizes.ring.values.spec)
 
@@ -288,7 +288,7 @@ def _ragged(
 def _forward(
     config: DecodeConfig, inputs: Inputs, slots: Slots, queries: Queries
 ) -> tuple[Float[Array, "B V"], Blocks, Blocks]:
-    """Next-token logits of all slots, and the ring's keys and values with the new column."""
+    """Next-token logits of all slots, and their keys and values with the new column."""
     model, sizes = split.own_part(config.model, config.mesh), config.sizes
     weights, window = inputs.weights, inputs.window
     step, B = slots.step[0], slots.item.shape[0]

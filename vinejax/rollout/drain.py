@@ -3,8 +3,8 @@
 A decode step costs the same with idle slots as with busy ones, and the last branches of a phase
 end one by one. When as few are left as a quarter of the slots, they and the rows that they read are
 moved together, and a smaller program decodes the rest. A window of as few rows stays where it is.
-For the kernel, to which unread rows and pages cost nothing, all keys and values do. Their ids stay
-the same: a draw belongs to its place in the sequence, not to a slot.
+Under the kernel all keys and values stay where they are, as rows and pages that nobody reads cost
+nothing. Ids stay the same: a draw belongs to its place in the sequence, not to a slot.
 """
 
 import dataclasses

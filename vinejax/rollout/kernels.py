@@ -1,9 +1,10 @@
 """A Pallas kernel for TPU: attention of groups of queries over the live blocks of their caches.
 
 A group is a slot with its own tokens, or a row of the window with the slots that read it. Its M
-queries see columns `first .. limit - 1` of the sequence that it reads, each its own. Only blocks of
-BLOCK columns from the first to the last that some query of a group sees are copied from the memory
-of the chip (HBM), the next one while one is computed; of the last only the PIECEs that are seen.
+queries see columns `first .. limit - 1` of the row, or of the slot's pages, each its own. Only
+blocks of BLOCK columns from the first to the last that some query of a group sees are copied from
+the memory of the chip (HBM), the next one while one is computed; of the last only the PIECEs that
+are seen.
 Rows come first and give parts of a softmax; slots go on from these, so that the kernel gives the
 attention itself, and it writes the step's new column, in place.
 

@@ -7,8 +7,8 @@ that there are, not the largest budget of every slot.
 If a step needs more pages than are free, the branches with the fewest tokens give theirs back and
 wait. Each begins again in the same slot once there is a page, with the same tokens, as a draw
 depends on its place alone. The branch with the most tokens never waits, so all of them end. Were
-all as long as their budgets, as many would end per step as if every slot had all its columns: the
-slots that still hold pages then are as many as have room for a whole branch.
+all as long as their budgets, about as many would end per step as with a ring in the same memory:
+the slots that hold pages to the end are as many as have room for a whole branch.
 """
 
 from typing import NamedTuple

@@ -68,7 +68,7 @@ class RaggedAttention:
             )  # fmt: skip
             of_lanes = part.reshape(-1, self._per_head * part.shape[1])
             start = of_lanes[self._lanes.lane].reshape(-1, part.shape[1])
-        with jax.named_scope("ring"):
+        with jax.named_scope("pool"):
             mixed, pool = ragged_rest(
                 flat.reshape(-1, heads * head_dim), k.reshape(k.shape[0], -1),
                 v.reshape(v.shape[0], -1), start, pool, calls.slots, self._slot_shape, rule,

@@ -15,8 +15,8 @@ class EngineStats:
     useful_tokens: int = 0  # in the continuations handed out: none after a stop string
     decode_steps: int = 0  # per chunk those of the shard that took the most
     slot_steps: int = 0
-    queued_tokens: int = 0  # decoded while some branch had not begun
-    queued_slot_steps: int = 0  # slot-steps while some branch had not begun
+    queued_tokens: int = 0  # decoded while some branch waited for a slot, or for a page
+    queued_slot_steps: int = 0  # slot-steps while some branch waited
     compiles: int = 0
     prefill_s: float = 0.0  # of the first trunks; later ones are loaded while others decode
     wait_s: float = 0.0  # the host waits for the devices
@@ -30,7 +30,7 @@ class EngineStats:
 
     @property
     def queued_utilisation(self) -> float:
-        """The same fraction over the steps at which some branch had not begun."""
+        """The same fraction over the steps at which some branch waited."""
         return self.queued_tokens / max(self.queued_slot_steps, 1)
 
     def add(self, more: "EngineStats") -> None:

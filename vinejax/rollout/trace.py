@@ -17,7 +17,7 @@ ROOM = 4  # chunks that there is room for at first
 class HostSteps(NamedTuple):
     """The steps of a chunk on the host, by shard and slot: `decode.Steps`."""
 
-    item: np.ndarray  # i32[Z, B, chunk] -1: idle, as after the last step that the shard took
+    item: np.ndarray  # i32[Z, B, chunk] -1: idle or waiting; so after the shard's last step
     token: np.ndarray  # i32[Z, B, chunk]
     logprob: np.ndarray  # f32[Z, B, chunk]
     ended: np.ndarray  # i32[Z, B, chunk]
@@ -45,7 +45,8 @@ class _Runs(NamedTuple):
 class Traces:
     """The chunks that branches under way have passed through, for all slots of all shards.
 
-    In a slot the steps of a branch are consecutive, over the ends of chunks too.
+    The steps of a branch in its slot are consecutive, over the ends of chunks too. One that waits
+    for a page takes no part in a step at least, then begins again: its earlier steps do not count.
     """
 
     def __init__(self, shards: int, slots: int, chunk: int):
