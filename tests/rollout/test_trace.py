@@ -82,7 +82,7 @@ class Walk:
             for n in range(taken[shard]):
                 i = int(steps.item[shard, slot, n])
                 if i < 0:  # what was under way in the slot begins again
-                    self.under_way.pop((shard, self.last[shard, slot]), None)
+                    self.under_way.pop((shard, int(self.last[shard, slot])), None)
                 self.last[shard, slot] = i
                 if i >= 0:
                     tokens, logprobs = self.under_way[shard, i]

@@ -72,11 +72,11 @@ def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[Stat
     At most `drain.slots` branches of each shard may not have ended, and no load may wait.
     """
     window, rows, slots = state
-    pool = slots.keys if drain.kernel else None
-    if pool is not None:  # it would be copied on its way through a program
+    pool = slots.keys
+    if drain.kernel:  # the pool would be copied on its way through a program
         slots = slots._replace(keys=[])
     rows, slots, old_row, old_slot = _moved(mesh, sizes, drain, rows, slots)
-    if pool is not None:
+    if drain.kernel:
         slots = slots._replace(keys=pool)
     if drain.rows < sizes.rows:
         window = _rows_of(mesh, window, old_row)
@@ -97,6 +97,10 @@ def _moved(
             old_row = _first(items_left(slots, rows) > 0, drain.rows)
         new_row = jnp.zeros(sizes.rows, jnp.int32).at[old_row].set(jnp.arange(drain.rows))
 
+        pages = slots.pages
+        if pages is not None:
+            pages = pages._replace(of_slot=pages.of_slot[old_slot])
+
         def of_slots(blocks: Blocks, old: CacheLayout, new: CacheLayout) -> Blocks:
             return jax.tree.map(lambda x: _relaid(_taken(x, old_slot, old), old, new), blocks)
 
@@ -108,7 +112,7 @@ def _moved(
             match=slots.match[old_slot],
             keys=of_slots(slots.keys, sizes.ring.keys, drain.ring.keys),
             values=of_slots(slots.values, sizes.ring.values, drain.ring.values),
-            pages=slots.pages and slots.pages._replace(of_slot=slots.pages.of_slot[old_slot]),
+            pages=pages,
         )
         rows = jax.tree.map(lambda x: x[old_row], rows)
         return rows, slots, old_row[None], old_slot[None]
