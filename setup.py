@@ -15,14 +15,16 @@ def requirements(name: str) -> list[str]:
 
 setuptools.setup(
     name="vinejax",
-    version=re.findall(r'__version__ = "(.*)"', (ROOT / "vinejax/__init__.py").read_text())[0],
+    version=re.findall(r'__version__ = "(.*)"', (ROOT / "vinejax/version.py").read_text())[0],
     description="VinePPO in JAX: step-level credit for LLM reasoning by Monte Carlo continuations",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     packages=setuptools.find_packages(include=["vinejax", "vinejax.*"]),
-    package_data={"vinejax": ["tasks/*_tokenizer/*.json", "analysis/*/*.html.j2"]},
+    package_data={
+        "vinejax": ["tasks/*_tokenizer/*.json", "report/*.html.j2", "report/*/*.html.j2"]
+    },
     entry_points={"console_scripts": ["vinejax = vinejax.main:run"]},
     install_requires=requirements("requirements.txt"),
     extras_require={

@@ -1,4 +1,4 @@
-"""The host's CPU time to read the trace of a chunk of decode steps (rollout/collect.py), by slots.
+"""The host's CPU time to read the trace of a chunk of decode steps (engine/collect.py), by slots.
 
     python benchmarks/collect.py [--mean=139] [--chunk=64] [--repeats=5]
 
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vinejax.rollout.branches import Work
-from vinejax.rollout.collect import Collector
-from vinejax.rollout.decode import GOING, LENGTH
-from vinejax.rollout.stats import EngineStats
-from vinejax.rollout.trace import HostSteps
+from vinejax.engine.branches import Work
+from vinejax.engine.collect import Collector
+from vinejax.engine.decode import GOING, LENGTH
+from vinejax.engine.stats import EngineStats
+from vinejax.engine.trace import HostSteps
 
 SLOTS = (4096, 12288, 32768)
 MOST_BRANCHES = 1 << 20

@@ -19,8 +19,8 @@ from reprefill import batches, by_prefix, host, static
 from workload import NotInstalled, Run, Workload
 
 import vinejax
+from vinejax.core.settings import MeshConfig
 from vinejax.model.sharding import make_mesh
-from vinejax.settings import MeshConfig
 
 Contender = Callable[[Workload], Callable[[], Run]]
 

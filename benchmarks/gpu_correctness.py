@@ -17,6 +17,8 @@ from contenders import on_mesh
 from runs import LOGPROB_TOLERANCE, SHARE_ALIKE, greedy_part, likeness
 from workload import Run, Workload
 
+from vinejax.core.settings import Config
+from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
 from vinejax.learner.policy import PolicyObjective, policy_objective
@@ -24,8 +26,6 @@ from vinejax.learner.score import scores_of
 from vinejax.learner.update import gradients
 from vinejax.model.decoder import Decoder, Params, apply
 from vinejax.model.sharding import mesh_over
-from vinejax.settings import Config
-from vinejax.types import Batch, Episode
 
 LOGIT_TOLERANCE = 1e-4  # largest difference over the standard deviation of the logits
 GRADIENT_TOLERANCE = 1e-3  # |g - g'| / |g'| of the weight that differs most

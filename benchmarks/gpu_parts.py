@@ -26,22 +26,22 @@ from gpu_correctness import batch_of, compared, objective_of, with_advantages
 from runs import timed_rounds
 from workload import SHAPES, Lengths, make_workload
 
-from vinejax.analysis.report.read import read_run
-from vinejax.bench.command import credit_bench, fixed_parts
-from vinejax.bench.measure import steady
-from vinejax.bench.price import Price, training_seconds
-from vinejax.bench.results import Result, as_json
-from vinejax.checks import check_config
-from vinejax.config import from_dict, from_file
+from vinejax.config.checks import check_config
+from vinejax.config.load import from_dict, from_file
+from vinejax.core.settings import Config, MeshConfig, OptimizerConfig
+from vinejax.credit_bench.command import credit_bench, fixed_parts
+from vinejax.credit_bench.measure import steady
+from vinejax.credit_bench.price import Price, training_seconds
+from vinejax.credit_bench.results import Result, as_json
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.config import Compute
 from vinejax.model.sharding import make_mesh
+from vinejax.report.read import read_run
 from vinejax.rollout.trajectories import sample_episodes
 from vinejax.runtime.workdir import write_atomic
-from vinejax.session import Session, open_session
-from vinejax.settings import Config, MeshConfig, OptimizerConfig
-from vinejax.warmup import warm_up
+from vinejax.training.session import Session, open_session
+from vinejax.training.warmup import warm_up
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 VOCABULARY = 512  # of the parts without a task

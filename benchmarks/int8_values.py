@@ -23,10 +23,10 @@ import jax
 import numpy as np
 
 import vinejax
-from vinejax.analysis.accuracy import bootstrap_interval
-from vinejax.settings import ModelConfig, SampleConfig
+from vinejax.core.settings import ModelConfig, SampleConfig
+from vinejax.core.text import decode
+from vinejax.statistics.accuracy import bootstrap_interval
 from vinejax.tasks.arithmetic import Arithmetic
-from vinejax.text import decode
 
 REPO = Path(__file__).parents[1]
 STATES = 4  # of a solution

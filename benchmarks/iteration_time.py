@@ -22,19 +22,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vinejax import iterations
-from vinejax.budget import Spent
-from vinejax.checks import check_config
-from vinejax.config import from_dict, from_file
-from vinejax.context import Iteration
+from vinejax.config.checks import check_config
+from vinejax.config.load import from_dict, from_file
+from vinejax.core.settings import Config
+from vinejax.core.types import RunState
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
 from vinejax.runtime.compiles import num_compiles
 from vinejax.runtime.log import RunLog
-from vinejax.session import Session, open_session
-from vinejax.settings import Config
-from vinejax.types import RunState
-from vinejax.warmup import warm_up
+from vinejax.training import iterations
+from vinejax.training.budget import Spent
+from vinejax.training.iteration import Iteration
+from vinejax.training.session import Session, open_session
+from vinejax.training.warmup import warm_up
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 STAGES = ("rollout", "value", "score", "train")

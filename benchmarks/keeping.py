@@ -28,16 +28,16 @@ from typing import Any, NamedTuple
 
 import jax
 
-from vinejax import train as loop
-from vinejax.analysis.report.live import LivePage
-from vinejax.config import from_dict, from_file
+from vinejax.config.load import from_dict, from_file
+from vinejax.core.settings import Config
+from vinejax.report.live import LivePage
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.compiles import num_compiles
 from vinejax.runtime.journal import Entry, Journal
 from vinejax.runtime.log import RunLog
-from vinejax.session import open_session
-from vinejax.settings import Config
-from vinejax.warmup import warm_up
+from vinejax.training import loop
+from vinejax.training.session import open_session
+from vinejax.training.warmup import warm_up
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TEN_TIMES: dict[str, Any] = {"num_layers": 4, "width": 192, "num_heads": 6, "num_kv_heads": 3}

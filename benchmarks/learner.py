@@ -41,6 +41,8 @@ import shared_prefixes
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from vinejax.core.settings import OptimizerConfig
+from vinejax.core.types import Batch, TrainState
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.score import score
@@ -48,11 +50,9 @@ from vinejax.learner.update import fresh_state, state_shardings, update_step
 from vinejax.model.config import Compute, DecoderConfig
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import mesh_over, param_shardings
-from vinejax.plan.child import compile_error, memory_stats
-from vinejax.plan.compiler import ENVIRONMENT
+from vinejax.plan.aot.child import compile_error, memory_stats
+from vinejax.plan.aot.compiler import ENVIRONMENT
 from vinejax.runtime.topology import parse_topology
-from vinejax.settings import OptimizerConfig
-from vinejax.types import Batch, TrainState
 
 MIB = 2**20
 TEMPERATURE = 0.6

@@ -24,15 +24,15 @@ from packed_rows import LENGTHS, episode, num_tokens
 from workload import NotInstalled
 
 import vinejax
+from vinejax.core.settings import OptimizerConfig
+from vinejax.core.types import Batch
 from vinejax.learner.batch import collate
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.decoder import Decoder, Params
-from vinejax.plan.child import memory_stats
-from vinejax.settings import OptimizerConfig
+from vinejax.plan.aot.child import memory_stats
 from vinejax.tasks.arithmetic import Arithmetic
-from vinejax.types import Batch
 
 TEMPERATURE, KL_COEF, CLIP = 0.6, 1e-4, (0.2, 0.2)
 SETTINGS = OptimizerConfig(warmup_fraction=0.0)

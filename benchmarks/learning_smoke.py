@@ -17,9 +17,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vinejax.checks import check_config
-from vinejax.config import check_name, from_dict, from_file
-from vinejax.train import train
+from vinejax.config.checks import check_config
+from vinejax.config.load import check_name, from_dict, from_file
+from vinejax.training.loop import train
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FILES = {

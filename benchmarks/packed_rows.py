@@ -15,6 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from vinejax.core.settings import OptimizerConfig
+from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import Passes, pack_rows
@@ -22,8 +24,6 @@ from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.decoder import Decoder, Params
-from vinejax.settings import OptimizerConfig
-from vinejax.types import Batch, Episode
 
 TEMPERATURE = 0.6
 OPTIMIZER = make_optimizer(OptimizerConfig(), 1000)

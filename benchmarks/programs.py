@@ -19,14 +19,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from vinejax import iterations, train
-from vinejax.config import from_dict
-from vinejax.context import Iteration
+from vinejax.config.load import from_dict
+from vinejax.core.settings import Config, DataConfig
+from vinejax.core.types import Problem
 from vinejax.methods import find_method
-from vinejax.settings import Config, DataConfig
 from vinejax.tasks import arithmetic
 from vinejax.tasks.base import Split
-from vinejax.types import Problem
+from vinejax.training import iterations
+from vinejax.training import loop as train
+from vinejax.training.iteration import Iteration
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 PROMPT, SOLUTION = 300, 256  # tokens at most

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 import vinejax
-from vinejax.settings import DataConfig, SampleConfig
+from vinejax.core.settings import DataConfig, SampleConfig
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.base import Task
 from vinejax.tasks.bifurcation import make

@@ -18,10 +18,10 @@ import numpy as np
 from jax import lax
 from workload import Run, Workload
 
+from vinejax.core.settings import SampleConfig
+from vinejax.engine.sampling import sample
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.params import unstack_layers
-from vinejax.rollout.sampling import sample
-from vinejax.settings import SampleConfig
 
 
 class Cache(NamedTuple):

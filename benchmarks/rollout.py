@@ -40,7 +40,7 @@ from workload import (
     make_workload,
 )
 
-from vinejax.rollout import drain
+from vinejax.engine import drain
 
 
 def prepare(work: Workload, names: list[str]) -> tuple[dict[str, Callable[[], Run]], list[str]]:

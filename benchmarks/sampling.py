@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vinejax.rollout.sampling import PLAIN, Form, sample
+from vinejax.engine.sampling import PLAIN, Form, sample
 
 FORMS = (PLAIN, Form(bits=2, rows=1), Form(bits=3, rows=1), Form(bits=3, rows=8))
 TEMPERATURE, TOP_P, TOP_K = 0.6, 0.9, 0

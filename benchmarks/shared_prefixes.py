@@ -16,13 +16,13 @@ import jax
 import numpy as np
 from packed_rows import OPTIMIZER, TEMPERATURE, batch_of, episode, gsm8k_lengths, num_tokens
 
+from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import minibatches
 from vinejax.learner.packing import Packing, Passes, packing_for
 from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.decoder import Decoder, Params
-from vinejax.types import Batch, Episode
 
 SOLUTIONS, STATES, CONTINUATIONS = 8, 6, 9
 SPREAD = 0.3  # of the logarithm of the lengths of one problem's solutions

@@ -36,20 +36,20 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from vinejax.checks import check_config
-from vinejax.config import from_dict, from_file
+from vinejax.config.checks import check_config
+from vinejax.config.load import from_dict, from_file
+from vinejax.core.settings import Config
+from vinejax.core.types import Episode, PromptedProblem
+from vinejax.engine.branches import Branches, MaxTokens, Stream, Trunks
+from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params
-from vinejax.problems import draw
-from vinejax.rollout.branches import Branches, MaxTokens, Stream, Trunks
-from vinejax.rollout.engine import Engine
+from vinejax.rollout.problems import draw
 from vinejax.rollout.trajectories import sample_episodes
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.workdir import git_revision
-from vinejax.session import Session, open_session
-from vinejax.settings import Config
 from vinejax.tasks import arithmetic
-from vinejax.types import Episode, PromptedProblem
-from vinejax.warmup import warm_up
+from vinejax.training.session import Session, open_session
+from vinejax.training.warmup import warm_up
 
 CONFIG = Path(__file__).parents[1] / "configs" / "tiny.py"
 TRUTH_SEED = 1_000_003  # added to the run's seed: the truth shares no sample with the estimates

@@ -33,7 +33,7 @@ answers are graded strictly unless grader.mode='reference'. Besides:
 """
 
 from vinejax.config import default
-from vinejax.errors import UserError
+from vinejax.core.errors import UserError
 
 # What differs from the settings that all runs share, which are in `get_config`.
 # For plans, tokens of a prompt with its template: GSM8K's questions have 64 on average and

@@ -16,7 +16,7 @@ RhoMath 1.1B, but for the learning rate: adapters want about ten times that of a
 from pathlib import Path
 
 from vinejax.config import default
-from vinejax.errors import UserError
+from vinejax.core.errors import UserError
 
 SFT = "runs/qwen05b_gsm8k_sft"  # the workdir of the first command
 

@@ -24,7 +24,7 @@ Made by `python docs/make_api.py`.
 
 Arrays may be NumPy's, JAX's, or lists, and functions of arrays can be compiled and differentiated;
 B counts sequences, T tokens, C steps, M rollouts. Errors that a user can mend are of
-`vinejax.errors.UserError`.
+`vinejax.core.errors.UserError`.
 """
 GROUPS = {
     "Runs": ("train", "run", "RunSummary"),

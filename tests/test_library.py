@@ -9,11 +9,11 @@ import pytest
 from helpers import loop_cases as cases
 
 import vinejax
-from vinejax import train as loop
 from vinejax.config import default
-from vinejax.errors import ConfigError, UserError
+from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.settings import Config
 from vinejax.library import train
-from vinejax.settings import Config
+from vinejax.training import loop
 
 CONFIG = """
 from vinejax.config import default

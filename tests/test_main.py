@@ -10,7 +10,7 @@ import pytest
 from helpers.paths import CONFIGS
 
 from vinejax import __version__
-from vinejax.config import FIELD_NAMES
+from vinejax.config.load import FIELD_NAMES
 from vinejax.methods import METHODS
 
 CONFIG = """
@@ -38,10 +38,10 @@ def record(mode):
     return call
 
 for name, function, mode in [
-    ("vinejax.train", "train", "train"),
-    ("vinejax.evaluate", "evaluate_run", "eval"),
-    ("vinejax.warmup", "warm_up", "sft"),
-    ("vinejax.export", "export_run", "export"),
+    ("vinejax.training.loop", "train", "train"),
+    ("vinejax.training.evaluate", "evaluate_run", "eval"),
+    ("vinejax.training.warmup", "warm_up", "sft"),
+    ("vinejax.training.export", "export_run", "export"),
 ]:
     sys.modules[name] = types.ModuleType(name)
     setattr(sys.modules[name], function, record(mode))
@@ -188,15 +188,18 @@ def test_broken_config_files_are_one_line(folder: pathlib.Path, text: str, messa
 
 def test_errors_for_people_and_bugs_differ(folder: pathlib.Path):
     def outcome(statement: str) -> tuple[int, str, str]:
-        fail = (
-            f"def fail(cfg, workdir):\n    {statement}\nsys.modules['vinejax.train'].train = fail\n"
-        )
+        fail = f"def fail(cfg, workdir):\n    {statement}\n"
+        fail += "sys.modules['vinejax.training.loop'].train = fail\n"
         return command(folder, "--config=mine.py", setup=FAKES + fail)
 
-    mistake = outcome("from vinejax import errors; raise errors.DataError('a.jsonl', 3, 'bad')")
+    mistake = outcome(
+        "from vinejax.core import errors; raise errors.DataError('a.jsonl', 3, 'bad')"
+    )
     assert mistake == (2, "", "vinejax: error: a.jsonl:3: bad\n")
     for name in ("RoomError", "DivergedError"):  # a ValueError and a FloatingPointError in Python
-        status, _, err = outcome(f"from vinejax import errors; raise errors.{name}('one line')")
+        status, _, err = outcome(
+            f"from vinejax.core import errors; raise errors.{name}('one line')"
+        )
         assert (status, err) == (2, "vinejax: error: one line\n")
     assert outcome("raise KeyboardInterrupt")[0] == 130
     status, _, err = outcome("1 / 0")
@@ -230,9 +233,9 @@ def test_a_report_is_made_anew_for_one_run(folder: pathlib.Path):
     (folder / "run").mkdir()
     fake = """
 import sys, types
-sys.modules["vinejax.analysis.report"] = module = types.ModuleType("vinejax.analysis.report")
+sys.modules["vinejax.report"] = module = types.ModuleType("vinejax.report")
 module.build_report = lambda run: run + "/report.html"
-sys.modules["vinejax.analysis.report.standing"] = standing = types.ModuleType("standing")
+sys.modules["vinejax.report.standing"] = standing = types.ModuleType("standing")
 standing.standing_line = lambda run: f"Finished: {run.name}"
 """
     status, _, err = command(folder, "--mode=report", "run", setup=fake)

@@ -13,7 +13,7 @@ import pytest
 from helpers.paths import REPO
 
 import vinejax
-from vinejax.rollout.branches import check_branches
+from vinejax.engine.branches import check_branches
 
 IMPORT = """
 import sys

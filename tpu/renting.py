@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the scripts need no installation
 
-from vinejax.errors import UserError  # noqa: E402
+from vinejax.core.errors import UserError  # noqa: E402
 from vinejax.runtime.topology import parse_topology  # noqa: E402
 
 # Images of the TPU VMs: docs.cloud.google.com/tpu/docs/runtimes, read in November 2026.

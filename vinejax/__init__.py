@@ -3,34 +3,33 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from vinejax.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from vinejax import train
+    from vinejax.core.settings import SampleConfig
+    from vinejax.engine.branches import Branch
+    from vinejax.engine.engine import Engine
     from vinejax.grading import Grader, Verdict, extract_answer, grade, grade_response
-    from vinejax.library import RunSummary, run
+    from vinejax.library import RunSummary, run, train
     from vinejax.model.decoder import apply
     from vinejax.model.hf.weights import load_pretrained, save_pretrained
     from vinejax.rl.advantages import gae, group_advantages, step_advantages, token_advantages
     from vinejax.rl.losses import kl, ppo_clip, value_clip
     from vinejax.rl.masked import whiten
     from vinejax.rl.values import mc_values
-    from vinejax.rollout.branches import Branch
-    from vinejax.rollout.engine import Engine
-    from vinejax.settings import SampleConfig
     from vinejax.tasks.steps import split_steps
 
 _MODULES = {
-    "vinejax.library": ("RunSummary", "run"),
-    "vinejax.settings": ("SampleConfig",),
+    "vinejax.library": ("RunSummary", "run", "train"),
+    "vinejax.core.settings": ("SampleConfig",),
     "vinejax.model.decoder": ("apply",),
     "vinejax.model.hf.weights": ("load_pretrained", "save_pretrained"),
     "vinejax.rl.advantages": ("gae", "group_advantages", "step_advantages", "token_advantages"),
     "vinejax.rl.losses": ("kl", "ppo_clip", "value_clip"),
     "vinejax.rl.masked": ("whiten",),
     "vinejax.rl.values": ("mc_values",),
-    "vinejax.rollout.branches": ("Branch",),
-    "vinejax.rollout.engine": ("Engine",),
+    "vinejax.engine.branches": ("Branch",),
+    "vinejax.engine.engine": ("Engine",),
     "vinejax.grading": ("Grader", "Verdict", "extract_answer", "grade", "grade_response"),
     "vinejax.tasks.steps": ("split_steps",),
 }
@@ -65,8 +64,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "train":  # a module that can be called
-        return importlib.import_module("vinejax.train")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'vinejax' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULE_OF[name]), name)

@@ -10,12 +10,12 @@ from typing import Any
 
 from etils import epath
 
-from vinejax.announce import SPLITS
-from vinejax.checks import check_config
-from vinejax.config import Fields, default_workdir, fields_set, from_dict, load, override
-from vinejax.errors import ConfigError, UserError
-from vinejax.plugins import find_function
-from vinejax.settings import Config
+from vinejax.config.checks import check_config
+from vinejax.config.load import Fields, default_workdir, fields_set, from_dict, load, override
+from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.plugins import find_function
+from vinejax.core.settings import Config
+from vinejax.training.announce import SPLITS
 
 WIDTH, HEIGHT, EDGE = 360, 120, 8  # of the curve, in pixels
 
@@ -40,7 +40,7 @@ def train(
       ({'validation': 0.395, 'test': 0.384}, {'validation': 0.52, 'test': 0.51})
     """
     from vinejax.plan.propose import with_row_for_devices  # these import jax
-    from vinejax.train import train as run_loop
+    from vinejax.training.loop import train as run_loop
 
     find_function.cache_clear()  # a notebook may have defined a reward anew
     cfg, given = _checked_config(config, overrides or {})
@@ -77,7 +77,7 @@ def run(workdir: str | os.PathLike) -> "RunSummary":
       >>> vinejax.run("runs/tiny").final_accuracy["test"]  # doctest: +SKIP
       0.896
     """
-    from vinejax.analysis.report.read import read_run
+    from vinejax.report.read import read_run
 
     folder = epath.Path(os.path.expanduser(workdir))
     if not (folder / "config.json").exists():
@@ -135,7 +135,7 @@ class RunSummary:
         """
         records = [record for record in self.metrics if name in record]
         if not records:
-            from vinejax.errors import nearest_hint
+            from vinejax.core.errors import nearest_hint
 
             known = dict.fromkeys(key for record in self.metrics for key in record)
             raise KeyError(f"no metric {name!r}{nearest_hint(name, known)}")

@@ -45,8 +45,8 @@ from etils import epath
 from ml_collections import config_flags
 
 import vinejax
-from vinejax.checks import check_config
-from vinejax.config import (
+from vinejax.config.checks import check_config
+from vinejax.config.load import (
     FIELD_NAMES,
     Fields,
     check_name,
@@ -55,21 +55,21 @@ from vinejax.config import (
     from_dict,
     load,
 )
-from vinejax.errors import UserError
+from vinejax.core.errors import UserError
 from vinejax.methods import METHODS
 from vinejax.runtime import distributed, stopping
 
 # Imported by name when needed, so that an error in the command does not wait for jax.
 MODES = {
-    "train": ("vinejax.train", "train"),
-    "eval": ("vinejax.evaluate", "evaluate_run"),
-    "sft": ("vinejax.warmup", "warm_up"),
-    "export": ("vinejax.export", "export_run"),
-    "credit": ("vinejax.bench.command", "credit_bench"),
-    "plan": ("vinejax.plan.command", "plan_run"),
-    "compare": ("vinejax.analysis.compare", "compare_runs"),
-    "report": ("vinejax.analysis.report", "build_report"),
-    "vine": ("vinejax.analysis.report.figure", "export_vine"),
+    "train": ("vinejax.training.loop", "train"),
+    "eval": ("vinejax.training.evaluate", "evaluate_run"),
+    "sft": ("vinejax.training.warmup", "warm_up"),
+    "export": ("vinejax.training.export", "export_run"),
+    "credit": ("vinejax.credit_bench.command", "credit_bench"),
+    "plan": ("vinejax.plan.aot.command", "plan_run"),
+    "compare": ("vinejax.report.compare", "compare_runs"),
+    "report": ("vinejax.report", "build_report"),
+    "vine": ("vinejax.report.figure", "export_vine"),
 }
 OF_WORKDIRS = ("compare", "report", "vine")  # modes whose arguments are workdirs
 # What a user can do about an error of the file system; room is that of a disk or a quota.
@@ -152,7 +152,7 @@ def help_text() -> str:
     lines = [(__doc__ or "").strip(), "", *_wrapped("methods", METHODS), "", "fields"]
     for section, fields in sections.items():
         lines += _wrapped(f"  {section}." if section else "  ", fields)
-    return "\n".join([*lines, "", "vinejax/settings.py says what each is."])
+    return "\n".join([*lines, "", "vinejax/core/settings.py says what each is."])
 
 
 def _wrapped(title: str, names: Iterable[str]) -> list[str]:
@@ -202,7 +202,7 @@ def read_runs(mode: str, runs: list[str]) -> int:
     if len(runs) != 1 or not (epath.Path(given) / "config.json").exists():
         raise UserError(f"--mode=report needs the workdir of one run, not {given}")
     print(f"report: {function(runs[0])}")
-    standing = importlib.import_module("vinejax.analysis.report.standing")
+    standing = importlib.import_module("vinejax.report.standing")
     if line := standing.standing_line(epath.Path(runs[0])):
         print(line)
     return 0

@@ -46,8 +46,8 @@ def prepare_process(core: int | None, cache: str) -> None:
 
 def config_of(run: dict[str, Any], cache: str) -> Any:
     """The checked configuration of a planned run."""
-    from vinejax.checks import check_config
-    from vinejax.config import check_name, fields_set, from_dict, from_file
+    from vinejax.config.checks import check_config
+    from vinejax.config.load import check_name, fields_set, from_dict, from_file
 
     fields: Any = from_file(str(CONFIGS / "tiny.py"), run["config"])
     overrides = {**run["overrides"], "seed": run["seed"], "compile_cache": cache}
@@ -64,9 +64,9 @@ def measure(cfg: Any, workdir: Path, run: dict[str, Any], test_problems: int) ->
     """Trains, and returns the fields of the record that the run decides."""
     from etils import epath
 
-    from vinejax.analysis.learning import learning_curve
-    from vinejax.analysis.report.read import read_run
-    from vinejax.train import train
+    from vinejax.report.learning_curve import learning_curve
+    from vinejax.report.read import read_run
+    from vinejax.training.loop import train
 
     train(cfg, workdir)
     if run["part"] == "seconds":  # once more: the first time has compiled the programs
@@ -102,10 +102,10 @@ def seconds_of(trained: list[dict[str, float]]) -> dict[str, Any]:
 
 def test_of_last(cfg: Any, workdir: Path, problems: int) -> dict[str, Any]:
     """Accuracy of the newest checkpoint on the first `problems` of the test split."""
-    from vinejax.analysis.accuracy import correct_samples
-    from vinejax.evaluate import solve
     from vinejax.runtime.checkpoint import Checkpoints
-    from vinejax.session import open_session
+    from vinejax.statistics.accuracy import correct_samples
+    from vinejax.training.evaluate import solve
+    from vinejax.training.session import open_session
 
     more = dataclasses.replace(cfg.eval, problems=problems)
     with open_session(dataclasses.replace(cfg, eval=more), workdir, splits=("test",)) as session:

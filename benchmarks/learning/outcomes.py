@@ -8,8 +8,8 @@ from planning import Planned, best_trial, measured_seconds, plan, score
 from records import Record, key_of
 from variants import LONGER, TASKS, Experiment, Trial
 
-from vinejax.analysis.learning import accuracy_at, aligned
-from vinejax.analysis.statistics import (
+from vinejax.report.learning_curve import accuracy_at, aligned
+from vinejax.statistics.interquartile import (
     Estimate,
     improvement_interval,
     interquartile_mean,

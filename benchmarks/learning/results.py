@@ -19,7 +19,7 @@ from outcomes import Outcomes, at_equal, at_the_end, chosen_trial, outcomes
 from records import read_lines
 from variants import BASELINES, FULL, QUICK, TASKS, Experiment
 
-from vinejax.analysis.statistics import iqm_interval
+from vinejax.statistics.interquartile import iqm_interval
 
 FOLDER = Path(__file__).parent
 CRITIC = "ppo"  # compared with in findings.md alone: it has no runs of equal seconds

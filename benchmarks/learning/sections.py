@@ -18,7 +18,7 @@ from planning import iterations_of, tried
 from records import Record
 from variants import BASELINES, LONGER, SIZES, TASKS, TRIES, VARIANTS, Trial
 
-from vinejax.analysis.statistics import Estimate, iqm_interval
+from vinejax.statistics.interquartile import Estimate, iqm_interval
 
 CONTROL = "arithmetic"
 NONE = "–"

@@ -1,6 +1,7 @@
 """The tables of the comparison: tasks, variants, settings that are swept, and sizes of runs.
 
-All settings are dotted fields of `vinejax/settings.py`, as after `--config.` on a command line.
+All settings are dotted fields of `vinejax/core/settings.py`, as after `--config.` on a
+command line.
 """
 
 import dataclasses

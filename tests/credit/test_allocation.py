@@ -8,12 +8,12 @@ import pytest
 from helpers.chain_cases import Chain, fill_drawn
 from helpers.vine_cases import PROMPT, RIGHT, WRONG, config, episode, fill
 
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import ValuesConfig
 from vinejax.credit.allocation import Seen, adaptive, neighbours, uniform
 from vinejax.credit.bisection import bisection
 from vinejax.credit.positions import step_starts
 from vinejax.credit.rules import ALLOCATIONS
-from vinejax.errors import ConfigError
-from vinejax.settings import ValuesConfig
 
 CHAIN = Chain(
     moves=np.array([[0.5, 0.3, 0.1, 0.1], [0.1, 0.6, 0.2, 0.1], [0.1, 0.1, 0.7, 0.1]] * 2)[:5],

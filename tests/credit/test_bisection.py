@@ -8,12 +8,12 @@ from helpers import loop_cases as cases
 from helpers.chain_cases import fill_drawn
 from helpers.vine_cases import config, credit_by_step
 
+from vinejax.core.settings import Config, ValuesConfig
+from vinejax.core.types import Episode
 from vinejax.credit.allocation import Seen
 from vinejax.credit.bisection import bisection
 from vinejax.credit.samples import Sample
 from vinejax.rollout.continuations import State
-from vinejax.settings import Config, ValuesConfig
-from vinejax.types import Episode
 
 K = 6
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from vinejax.config import from_dict
+from vinejax.config.load import from_dict
+from vinejax.core.settings import Config
 from vinejax.credit.expected import expected_states
-from vinejax.settings import Config
 
 
 def config(**values) -> Config:

@@ -10,14 +10,14 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import rl_oracles as oracle
 
+from vinejax.core.settings import Config, CreditConfig
+from vinejax.core.types import Batch, Episode
+from vinejax.credit.advantages import assign_credit, trained_tokens
 from vinejax.credit.mask import all_tokens, low_probability
 from vinejax.learner.batch import Rollout, collate, step_layout
-from vinejax.learner.credit import assign_credit, trained_tokens
 from vinejax.learner.policy import PolicyObjective, clipped, token_weights
 from vinejax.learner.score import score
 from vinejax.learner.update import gradients
-from vinejax.settings import Config, CreditConfig
-from vinejax.types import Batch, Episode
 
 LENGTHS = [(4, 9), (2, 3), (4, 9), (5, 0), (3, 10), (2, 3), (4, 1)]
 OBJECTIVE = PolicyObjective(model=cases.model(), temperature=0.6, loss=clipped, kl_coef=0.1)

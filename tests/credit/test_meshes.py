@@ -8,14 +8,14 @@ import dataclasses
 import jax
 import numpy as np
 from helpers.paths import REPO
-from vinejax.config import default, from_dict, from_file
+from vinejax.config.load import default, from_dict, from_file
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import make_mesh, param_shardings
-from vinejax.rollout.engine import Engine
+from vinejax.engine.engine import Engine
 from vinejax.rollout.trajectories import sample_episodes
-from vinejax.rollout.trees import sample_trees
+from vinejax.rollout.tree_sampling import sample_trees
 from vinejax.rollout.vine import fill_values
-from vinejax.settings import MeshConfig
+from vinejax.core.settings import MeshConfig
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.graded import GradedTask
 

@@ -10,7 +10,11 @@ import pytest
 from helpers import loop_cases as cases
 from helpers.vine_cases import PROMPT, RIGHT, WRONG, config, episode, fill, values_of
 
-from vinejax.checks import check_config
+from vinejax.config.checks import check_config
+from vinejax.core.errors import ConfigError
+from vinejax.core.plugins import find_function
+from vinejax.core.settings import ValuesConfig
+from vinejax.core.types import Episode
 from vinejax.credit.positions import (
     blank_lines,
     every_n_tokens,
@@ -20,10 +24,6 @@ from vinejax.credit.positions import (
     thinking_blank_lines,
     with_steps_between,
 )
-from vinejax.errors import ConfigError
-from vinejax.plugins import find_function
-from vinejax.settings import ValuesConfig
-from vinejax.types import Episode
 
 TEXTS = {1: "a", 2: "b.", 3: "\n", 4: "\n\n", 5: "c\n\nd", 6: "\n\n\n", 7: "\n e", 8: "f\n", 9: ""}
 TAGS = {1: "a", 4: "\n\n", 11: "</think>", 12: "</", 13: "think", 14: ">", 15: ".</thi", 16: "nk>b"}

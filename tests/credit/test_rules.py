@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from helpers import loop_cases as cases
 
-from vinejax.checks import check_config
-from vinejax.config import from_dict
+from vinejax.config.checks import check_config
+from vinejax.config.load import from_dict
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config, flatten
 from vinejax.credit import allocation, bisection, mask, positions
 from vinejax.credit.rules import READ_BY, TABLES, chosen_rules, find_rule
-from vinejax.errors import ConfigError
 from vinejax.methods import METHODS
-from vinejax.settings import Config, flatten
 
 SPO = {"method": "spo_chain"}
 
@@ -83,7 +83,8 @@ def test_unknown_names_are_told_the_nearest(field: str, name: str, nearest: str)
 
 
 @pytest.mark.parametrize(
-    "name", ["nothing_of_the_kind", "vinejax.nothing.rule", "vinejax.seeds.nothing", "a b.c", ""]
+    "name",
+    ["nothing_of_the_kind", "vinejax.nothing.rule", "vinejax.core.seeds.nothing", "a b.c", ""],
 )
 def test_other_unknown_names(name: str):
     message = refused({"values": {"allocation": name}}, "values.allocation")

@@ -8,8 +8,8 @@ import pytest
 from helpers.chain_cases import fill_drawn
 from helpers.vine_cases import RIGHT, Task, config, episode, fill
 
+from vinejax.core.types import Problem
 from vinejax.credit.samples import Passing, Sample
-from vinejax.types import Problem
 
 END = 9
 

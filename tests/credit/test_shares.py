@@ -8,12 +8,12 @@ import pytest
 from helpers.chain_cases import CHAIN, NUM_LETTERS, fill_drawn
 from helpers.vine_cases import PROMPT, RIGHT, WRONG, config, episode, fill, values_of
 
-from vinejax.checks import check_config
-from vinejax.config import from_dict
+from vinejax.config.checks import check_config
+from vinejax.config.load import from_dict
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import TrainConfig
 from vinejax.credit.shares import SampledState, shares
-from vinejax.errors import ConfigError
-from vinejax.rollout.branches import Branch
-from vinejax.settings import TrainConfig
+from vinejax.engine.branches import Branch
 
 
 def test_worked_numbers():

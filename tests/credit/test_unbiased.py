@@ -13,7 +13,7 @@ import pytest
 from helpers.chain_cases import CHAIN, NUM_LETTERS, START, Bias, measure
 from helpers.vine_cases import config
 
-from vinejax.settings import TrainConfig
+from vinejax.core.settings import TrainConfig
 
 
 def bias_of(

@@ -13,13 +13,14 @@ import threading
 import time
 from typing import Any
 
-from vinejax import iterations, main
-from vinejax.analysis.report.live import LivePage
+from vinejax import main
+from vinejax.engine import phase
+from vinejax.engine.collect import Collector
 from vinejax.learner import score
-from vinejax.rollout import phase
-from vinejax.rollout.collect import Collector
+from vinejax.report.live import LivePage
 from vinejax.runtime import checkpoint, journal, log, workdir
 from vinejax.runtime.stopping import Watch
+from vinejax.training import iterations
 
 
 class Events:

@@ -48,7 +48,7 @@ from helpers import loop_cases as cases  # noqa: E402
 
 from vinejax.model.hf.weights import load_pretrained  # noqa: E402
 from vinejax.runtime.checkpoint import Checkpoints  # noqa: E402
-from vinejax.warmup import warm_up  # noqa: E402
+from vinejax.training.warmup import warm_up  # noqa: E402
 
 METHODS = ("vineppo", "ppo", "dapo", "single_stream")
 MOST_DELAY_MS = 60

@@ -15,7 +15,7 @@ from test_extract import rows
 
 import vinejax
 import vinejax.grading
-from vinejax.errors import UserError
+from vinejax.core.errors import UserError
 from vinejax.grading import Grader, Verdict, grade, readable
 from vinejax.grading.pool import grader as pool
 from vinejax.grading.pool import process

@@ -148,7 +148,7 @@ def test_grading_imports_nothing_heavy():
     code = """
 import json, sys
 import vinejax.grading.pool.worker
-heavy = {"jax", "numpy", "transformers", "sympy", "pylatexenc", "vinejax.types"}
+heavy = {"jax", "numpy", "transformers", "sympy", "pylatexenc", "vinejax.core.types"}
 print(json.dumps(sorted(heavy & sys.modules.keys())))
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True)

@@ -11,9 +11,9 @@ import numpy as np
 from helpers import loop_cases as cases
 from helpers.chain_cases import START, Chain
 from helpers.vine_cases import PROBLEM, FakeEngine, Task, rewards_of
-from vinejax.bench.intervals import Measure
+from vinejax.core.types import Episode, Problem, PromptedProblem
+from vinejax.credit_bench.intervals import Measure
 from vinejax.tasks.graded import GradedTask
-from vinejax.types import Episode, Problem, PromptedProblem
 
 # Letters that are better and worse, none of them without hope; the reward is 0 or 1.
 FAIR = Chain(

@@ -13,12 +13,12 @@ import numpy as np
 
 from helpers import loop_cases as cases
 from helpers.vine_cases import FakeEngine, Task, rewards_of
+from vinejax.core.settings import Config
+from vinejax.core.types import Continuation, Episode, Problem
 from vinejax.credit.samples import Sample
 from vinejax.rl.advantages import step_advantages
 from vinejax.rollout import vine
 from vinejax.rollout.continuations import Drawn, State
-from vinejax.settings import Config
-from vinejax.types import Continuation, Episode, Problem
 
 Draw = Callable[[list[State]], list[Sample]]  # a continuation of each state
 NUM_LETTERS = 4

@@ -13,9 +13,9 @@ from typing import Any
 import jax
 from jax._src.cudnn import fused_attention_stablehlo
 
-from vinejax.config import default, from_dict
+from vinejax.config.load import default, from_dict
 from vinejax.model.sharding import AXES, mesh_over
-from vinejax.plan import programs
+from vinejax.plan.aot import programs
 from vinejax.plan.case import open_case
 from vinejax.plan.cost import program_costs
 from vinejax.plan.memory import memory_and_phases, program_phase

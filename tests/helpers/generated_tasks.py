@@ -5,15 +5,15 @@ import runpy
 from typing import Any
 
 from helpers.paths import CONFIGS
-from vinejax.checks import check_config
-from vinejax.config import from_dict
-from vinejax.settings import Config, DataConfig
+from vinejax.config.checks import check_config
+from vinejax.config.load import from_dict
+from vinejax.core.settings import Config, DataConfig
+from vinejax.core.text import decode
+from vinejax.core.types import Problem
 from vinejax.tasks.arithmetic import split_of
 from vinejax.tasks.base import Split, load_task
 from vinejax.tasks.generated import SIZES
 from vinejax.tasks.prompts import encode_prompt, encode_response
-from vinejax.text import decode
-from vinejax.types import Problem
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 Problems = dict[Split, list[Problem]]

@@ -15,17 +15,16 @@ import numpy as np
 import pytest
 
 import vinejax
-from vinejax import iterations
-from vinejax import train as loop
-from vinejax.config import from_dict
+from vinejax.config.load import from_dict
+from vinejax.core.settings import Config, DataConfig
+from vinejax.core.types import Batch, Episode, Problem
 from vinejax.learner import score
 from vinejax.learner.update import Update
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.runtime.compiles import num_compiles
-from vinejax.settings import Config, DataConfig
 from vinejax.tasks import arithmetic
 from vinejax.tasks.base import Split
-from vinejax.types import Batch, Episode, Problem
+from vinejax.training import iterations, loop
 
 SIZES: dict[Split, int] = {"train": 12, "validation": 4, "test": 6}
 VOCAB, BOS, EOS = 20, 0, 1  # of the arithmetic tokenizer

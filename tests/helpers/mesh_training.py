@@ -13,7 +13,9 @@ from jax.sharding import Mesh
 
 from helpers.loop_cases import assert_close
 from helpers.model_oracles import random_model
-from vinejax.errors import ConfigError
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config, MeshConfig, ModelConfig, OptimizerConfig, PPOConfig
+from vinejax.core.types import Batch
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.policy import PolicyObjective, policy_objective
 from vinejax.learner.score import score
@@ -27,11 +29,9 @@ from vinejax.learner.update import (
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import check_rows, make_mesh, param_shardings
 from vinejax.runtime.compiles import num_compiles
-from vinejax.session import rows_per_pass
-from vinejax.settings import Config, MeshConfig, ModelConfig, OptimizerConfig, PPOConfig
 from vinejax.tasks.base import load_task
-from vinejax.types import Batch
-from vinejax.warmup import fresh_model
+from vinejax.training.session import rows_per_pass
+from vinejax.training.warmup import fresh_model
 
 B, T, V, D = 16, 32, 52, 40  # sizes that nothing else in a program has
 CHUNK = 10  # of the 26 columns that a device of two on `tensor` has

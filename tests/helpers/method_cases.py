@@ -1,6 +1,6 @@
 """A batch of eight episodes, and the gradient that each method takes from it.
 
-For the tests on methods in tests/learner, baselines, analysis and system.
+For the tests on methods in tests/learner, methods, report and system.
 """
 
 import dataclasses
@@ -13,19 +13,19 @@ import numpy as np
 from jax.sharding import Mesh
 
 from helpers import loop_cases as cases
-from vinejax.baselines.critic import CriticObjective, Targets, fresh_critic
-from vinejax.baselines.dpo_positive import PairObjective, collate_pairs
+from vinejax.core.settings import Config, DPOConfig, MeshConfig
+from vinejax.core.types import Batch, Episode
+from vinejax.credit.advantages import Credit, assign_credit
 from vinejax.learner.batch import Rollout, collate, step_layout
-from vinejax.learner.credit import Credit, assign_credit
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.policy import policy_objective
 from vinejax.learner.score import score
 from vinejax.learner.update import Objective, gradients
 from vinejax.methods import METHODS
+from vinejax.methods.critic import CriticObjective, Targets, fresh_critic
+from vinejax.methods.dpo_positive import PairObjective, collate_pairs
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import make_mesh, param_shardings
-from vinejax.settings import Config, DPOConfig, MeshConfig
-from vinejax.types import Batch, Episode
 
 ONLINE = [name for name, method in METHODS.items() if method.credit is not None]
 

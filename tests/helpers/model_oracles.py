@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vinejax.core.settings import SampleConfig
 from vinejax.model.config import Compute
 from vinejax.model.decoder import Decoder, DecoderConfig, Params, apply
-from vinejax.settings import SampleConfig
 
 TINY = DecoderConfig(
     vocab_size=20,

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vinejax.config import Fields, default, from_dict
+from vinejax.config.load import Fields, default, from_dict
 from vinejax.plan.case import Case, open_case
 
 SMALL = {

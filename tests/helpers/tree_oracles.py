@@ -1,4 +1,5 @@
-"""Trees of solutions as linked objects, and the rules of `rl/trees.py` and `rl/forks.py` on them.
+"""Trees of solutions as linked objects, as oracles of `rl/tree_values.py` and
+`rl/shared_starts.py`.
 
 Slow and plain: every oracle walks the objects, or compares all pairs of leaves.
 """

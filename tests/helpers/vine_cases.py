@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from helpers import loop_cases as cases
+from vinejax.core.settings import Config, GraderConfig, SampleConfig
+from vinejax.core.types import Episode, Problem
+from vinejax.credit.advantages import assign_credit
+from vinejax.engine.branches import Branch, Growing, Grown, Stream
+from vinejax.engine.engine import Engine
 from vinejax.learner.batch import Rollout, collate, step_layout
-from vinejax.learner.credit import assign_credit
-from vinejax.rollout.branches import Branch, Growing, Grown, Stream
-from vinejax.rollout.engine import Engine
 from vinejax.rollout.vine import fill_values
-from vinejax.settings import Config, GraderConfig, SampleConfig
 from vinejax.tasks.graded import GradedTask
-from vinejax.types import Episode, Problem
 
 QUESTION, ANSWER = "2+3-1", "2+3=5\n5-1=4\n#### 4"
 RIGHT = ("\n2+3=5", "\n5-1=4\n#### 4")

@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vinejax.config import from_dict, from_file
+from vinejax.config.load import from_dict, from_file
 from vinejax.model.sharding import mesh_over
-from vinejax.plan import hlo
+from vinejax.plan.aot import hlo
+from vinejax.plan.aot.child import devices_of
+from vinejax.plan.aot.programs import Lowering
 from vinejax.plan.case import open_case
-from vinejax.plan.child import devices_of
 from vinejax.plan.memory import main_phase, memory_and_phases
-from vinejax.plan.programs import Lowering
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FSDP, TENSOR = 2, 2

@@ -9,14 +9,14 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
+from vinejax.core.settings import PROJECTIONS, MeshConfig
+from vinejax.core.types import Batch
 from vinejax.learner.policy import policy_objective
 from vinejax.learner.update import fresh_state, gradients, update_step
 from vinejax.model.config import Compute
 from vinejax.model.decoder import Params
 from vinejax.model.lora import Shape, fresh_adapters, merged, with_adapters
 from vinejax.model.sharding import make_mesh
-from vinejax.settings import PROJECTIONS, MeshConfig
-from vinejax.types import Batch
 
 SCALE = 0.5
 MODEL = dataclasses.replace(cases.model(), compute=Compute(lora_scale=SCALE))

@@ -7,9 +7,9 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import rl_oracles as oracle
 
+from vinejax.core.types import Episode
+from vinejax.credit.advantages import assign_credit
 from vinejax.learner.batch import Rollout, collate, minibatch_rows, minibatches, step_layout
-from vinejax.learner.credit import assign_credit
-from vinejax.types import Episode
 
 EOS = cases.EOS
 # Prompt, response, step ends, values, reward. The EOS belongs to the last step; the fourth was cut

@@ -6,12 +6,12 @@ import optax
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
+from vinejax.core.settings import MeshConfig, OptimizerConfig
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.policy import policy_objective
 from vinejax.learner.update import fresh_state, update_step
-from vinejax.metrics import update_metrics
 from vinejax.model.sharding import make_mesh
-from vinejax.settings import MeshConfig, OptimizerConfig
+from vinejax.training.metrics import update_metrics
 
 GOLDEN = {
     "actor/loss": 0.039128,

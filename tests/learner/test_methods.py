@@ -12,12 +12,12 @@ from helpers import method_cases as methods
 from helpers import rl_oracles as oracle
 from helpers.whole_logits import whole
 
-from vinejax.baselines.critic import fresh_critic, token_values
+from vinejax.core.settings import Config, MeshConfig
 from vinejax.learner.policy import PolicyObjective, clipped, policy_objective, token_weights
 from vinejax.learner.score import token_logprobs
+from vinejax.methods.critic import fresh_critic, token_values
 from vinejax.model.config import Compute
 from vinejax.model.sharding import make_mesh
-from vinejax.settings import Config, MeshConfig
 
 # --- what must not change a gradient
 

@@ -13,17 +13,17 @@ import pytest
 from helpers.loop_cases import model as sized
 from jax.stages import Lowered
 
-from vinejax.baselines.critic import CriticObjective, Targets, fresh_critic
-from vinejax.baselines.dpo_positive import PairObjective
+from vinejax.core.settings import MeshConfig
+from vinejax.core.types import Batch, TrainState
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.score import score
 from vinejax.learner.update import Objective, update_step
+from vinejax.methods.critic import CriticObjective, Targets, fresh_critic
+from vinejax.methods.dpo_positive import PairObjective
 from vinejax.model.config import Compute
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import make_mesh
-from vinejax.settings import MeshConfig
-from vinejax.types import Batch, TrainState
 
 B, T, V, CHUNK = 4, 64, 256, 24
 OPTIMIZER = optax.sgd(1.0)

@@ -9,8 +9,8 @@ import numpy as np
 import optax
 import pytest
 
+from vinejax.core.settings import OptimizerConfig
 from vinejax.learner.optimizer import learning_rate, make_optimizer
-from vinejax.settings import OptimizerConfig
 
 
 def rates(warmup: Any, num_updates: int, fraction: float = 0.03) -> np.ndarray:

@@ -16,14 +16,11 @@ import optax
 import pytest
 from helpers import loop_cases as cases
 
-from vinejax import iterations, warmup
-from vinejax.baselines import dpo_positive, restem
-from vinejax.baselines.critic import CriticObjective, CriticSums
-from vinejax.budget import Spent
-from vinejax.context import Iteration
+from vinejax.core.settings import Config
+from vinejax.core.types import RunState, TrainState
+from vinejax.credit.advantages import Credit
 from vinejax.learner import update as learner_update
 from vinejax.learner.batch import Rollout, collate, epochs_of, step_layout
-from vinejax.learner.credit import Credit
 from vinejax.learner.packing import passes_for
 from vinejax.learner.policy import (
     PolicyObjective,
@@ -33,10 +30,13 @@ from vinejax.learner.policy import (
 )
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import Update
+from vinejax.methods import dpo_positive, restem
+from vinejax.methods.critic import CriticObjective, CriticSums
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.stopping import deferred
-from vinejax.settings import Config
-from vinejax.types import RunState, TrainState
+from vinejax.training import iterations, warmup
+from vinejax.training.budget import Spent
+from vinejax.training.iteration import Iteration
 
 SGD = optax.sgd(0.1)
 

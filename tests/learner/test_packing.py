@@ -11,17 +11,17 @@ from helpers import eight_devices
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
-from vinejax.baselines.critic import critic_values
-from vinejax.baselines.dpo_positive import PairObjective
+from vinejax.core.settings import MeshConfig
+from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Packing, Passes, first_fit, pack_rows, passes_for
 from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import gradients
+from vinejax.methods.critic import critic_values
+from vinejax.methods.dpo_positive import PairObjective
 from vinejax.model.sharding import make_mesh
 from vinejax.rl.losses import dpo_positive
-from vinejax.settings import MeshConfig
-from vinejax.types import Batch, Episode
 
 GSM8K_LIKE = (4.9, 0.45)  # mean and standard deviation of the logarithm of a length
 

@@ -11,9 +11,9 @@ from helpers import eight_devices
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
-from vinejax.baselines.critic import CriticObjective, Targets, critic_values
-from vinejax.checks import check_config
-from vinejax.errors import ConfigError
+from vinejax.config.checks import check_config
+from vinejax.core.errors import ConfigError
+from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.packing import (
@@ -28,9 +28,9 @@ from vinejax.learner.policy import PolicyObjective, clipped, opmd
 from vinejax.learner.prefixes import common_prefixes, share_prefixes
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import Objective, gradients
+from vinejax.methods.critic import CriticObjective, Targets, critic_values
 from vinejax.model.config import Compute
 from vinejax.model.decoder import Decoder
-from vinejax.types import Batch, Episode
 
 ROOM = 64
 

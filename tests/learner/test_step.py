@@ -12,13 +12,13 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import rl_oracles as oracle
 
+from vinejax.core.types import Batch, TrainState
 from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.packing import Passes
 from vinejax.learner.policy import PolicyObjective, PolicySums, clipped, opmd, reinforce
 from vinejax.learner.score import score, with_logprobs
 from vinejax.learner.update import Update, gradients, num_accepted, update_step
 from vinejax.runtime.compiles import num_compiles
-from vinejax.types import Batch, TrainState
 
 T_SAMPLE = 0.6
 PLAIN = PolicyObjective(

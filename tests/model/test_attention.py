@@ -14,7 +14,9 @@ from helpers.model_oracles import TINY, random_model
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
 from jax.sharding import AxisType
 
-from vinejax.errors import ConfigError
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import ModelConfig
+from vinejax.core.types import Batch
 from vinejax.learner.score import token_logprobs
 from vinejax.model import attention
 from vinejax.model.attention import (
@@ -27,8 +29,6 @@ from vinejax.model.attention import (
 from vinejax.model.config import Compute, compute_as_set
 from vinejax.model.decoder import REMAT, Decoder
 from vinejax.model.sharding import platform_of
-from vinejax.settings import ModelConfig
-from vinejax.types import Batch
 
 T = 384  # three blocks of splash
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers.model_oracles import random_model
 
-from vinejax.config import default, from_dict
+from vinejax.config.load import default, from_dict
 from vinejax.learner.packing import with_single_rows
 from vinejax.model import attention
 from vinejax.model.attention import (

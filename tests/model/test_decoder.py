@@ -11,10 +11,10 @@ from helpers import model_oracles as oracle
 from helpers.model_oracles import ALL_BIASES, random_model
 from jax.typing import ArrayLike
 
+from vinejax.core.types import Batch
 from vinejax.learner.score import token_logprobs
 from vinejax.model.decoder import RMSNorm, apply
 from vinejax.model.rope import Rope, rotate
-from vinejax.types import Batch
 
 TOKENS = np.random.default_rng(7).integers(0, 20, (3, 24))
 VARIANTS = {

@@ -9,13 +9,13 @@ import pytest
 from helpers.paths import FIXTURES
 from safetensors.numpy import load_file
 
-from vinejax.errors import ModelError
+from vinejax.core.errors import ModelError
+from vinejax.core.settings import SampleConfig
+from vinejax.engine.engine import Branch, Engine
 from vinejax.model.decoder import apply
 from vinejax.model.hf.families import config_json, parse_config
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.model.rope import Rope
-from vinejax.rollout.engine import Branch, Engine
-from vinejax.settings import SampleConfig
 
 MODELS = FIXTURES / "models"  # from make_models.py beside it
 NAMES = sorted(path.name for path in MODELS.iterdir() if path.is_dir())

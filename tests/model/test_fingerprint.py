@@ -9,9 +9,9 @@ import pytest
 from helpers import eight_devices
 from helpers.model_oracles import random_model
 
+from vinejax.core.settings import MeshConfig
 from vinejax.model.fingerprint import fingerprint
 from vinejax.model.sharding import make_mesh, param_shardings
-from vinejax.settings import MeshConfig
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

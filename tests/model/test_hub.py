@@ -15,7 +15,7 @@ from helpers.bucket import Bucket, empty_bucket
 from helpers.model_oracles import Model
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
-from vinejax.errors import ModelError
+from vinejax.core.errors import ModelError
 from vinejax.model.hf import hub
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 

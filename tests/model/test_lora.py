@@ -13,6 +13,7 @@ from helpers import loop_cases as cases
 from helpers.model_oracles import Model, random_model
 from safetensors.numpy import load_file
 
+from vinejax.core.settings import PROJECTIONS, ModelConfig
 from vinejax.model.decoder import Decoder, Params, apply
 from vinejax.model.hf.peft import save_adapters
 from vinejax.model.hf.weights import save_pretrained
@@ -25,7 +26,6 @@ from vinejax.model.lora import (
     with_adapters,
 )
 from vinejax.model.sharding import mesh_over, spec_for
-from vinejax.settings import PROJECTIONS, ModelConfig
 
 SCALE, RANK = 2.0, 3
 TOKENS = np.arange(2, 14).reshape(2, 6)

@@ -12,10 +12,10 @@ from helpers import loop_cases as cases
 from helpers.model_oracles import Model, random_model
 from safetensors.numpy import load_file
 
-from vinejax.errors import ModelError
+from vinejax.core.errors import ModelError
 from vinejax.model.hf import weights
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
-from vinejax.warmup import warm_up
+from vinejax.training.warmup import warm_up
 
 
 def assert_equal(found: Any, expected: Any) -> None:

@@ -16,8 +16,10 @@ from helpers.model_oracles import ALL_BIASES, TINY, random_model
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vinejax.baselines.critic import fresh_critic
-from vinejax.errors import ConfigError
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import PROJECTIONS, MeshConfig
+from vinejax.engine.split import check_tensor
+from vinejax.methods.critic import fresh_critic
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.model.lora import Shape, abstract_adapters
@@ -32,8 +34,6 @@ from vinejax.model.sharding import (
     table_spec,
     tensor_only,
 )
-from vinejax.rollout.split import check_tensor
-from vinejax.settings import PROJECTIONS, MeshConfig
 
 NUM_DEVICES = jax.device_count()
 
@@ -166,13 +166,13 @@ EIGHT_DEVICES = """
 import tempfile
 import jax, numpy as np
 from helpers.model_oracles import ALL_BIASES, random_model
-from vinejax.settings import MeshConfig, SampleConfig
-from vinejax.errors import ConfigError
+from vinejax.core.settings import MeshConfig, SampleConfig
+from vinejax.core.errors import ConfigError
 from vinejax.model.decoder import apply
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.model.sharding import ROWS, make_mesh, param_shardings
-from vinejax.rollout.branches import Branch
-from vinejax.rollout.engine import Engine
+from vinejax.engine.branches import Branch
+from vinejax.engine.engine import Engine
 from vinejax.tasks.arithmetic import Arithmetic
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -255,7 +255,7 @@ import sys
 import jax, numpy as np
 port, index, source, target = sys.argv[1:]
 jax.distributed.initialize(f"localhost:{port}", 2, int(index))
-from vinejax.settings import PROJECTIONS, MeshConfig
+from vinejax.core.settings import PROJECTIONS, MeshConfig
 from vinejax.model.sharding import make_mesh
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save, save_file
 
-from vinejax.errors import ModelError
+from vinejax.core.errors import ModelError
 from vinejax.model.hf.tensors import (
     NewTensor,
     find_tensors,

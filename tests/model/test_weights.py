@@ -13,12 +13,12 @@ from helpers.model_oracles import ALL_BIASES, Model, random_model
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
-from vinejax.errors import ModelError
+from vinejax.core.errors import ModelError
+from vinejax.core.text import decode
 from vinejax.model.decoder import apply
 from vinejax.model.hf.weights import load_pretrained, load_tokenizer, save_pretrained
 from vinejax.model.rope import Rope
 from vinejax.tasks.arithmetic import TOKENIZER
-from vinejax.text import decode
 
 VARIANTS = {
     "gqa": dict(),

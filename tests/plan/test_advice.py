@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from helpers.paths import CONFIGS
 
-from vinejax.config import from_dict, from_file
-from vinejax.plan.advice import advise
+from vinejax.config.load import from_dict, from_file
+from vinejax.plan.aot.advice import advise
 from vinejax.plan.case import Case, open_case
 from vinejax.plan.cost import program_costs, usable_slots
 from vinejax.plan.memory import PlannedPhase, main_phase, memory_and_phases

@@ -19,12 +19,12 @@ import pytest
 from helpers.compiling import LESS_OPTIMIZED
 from helpers.paths import CONFIGS
 
-from vinejax.config import from_dict, from_file
+from vinejax.config.load import from_dict, from_file
+from vinejax.core.settings import Config
+from vinejax.plan.aot.compiler import ENVIRONMENT, compile_program
+from vinejax.plan.aot.hlo import Collective
 from vinejax.plan.case import Case, open_case
-from vinejax.plan.compiler import ENVIRONMENT, compile_program
-from vinejax.plan.hlo import Collective
 from vinejax.plan.memory import main_phase, memory_and_phases, train_length
-from vinejax.settings import Config
 
 pytestmark = [
     pytest.mark.slow,
@@ -200,10 +200,10 @@ def test_memory_of_an_update(compiled, case: Case):
 
 MESHES = """
 import os, sys
-from vinejax.config import from_dict, from_file
+from vinejax.config.load import from_dict, from_file
 from vinejax.model.sharding import AXES, mesh_over
 from vinejax.plan.case import open_case
-from vinejax.plan.child import devices_of
+from vinejax.plan.aot.child import devices_of
 
 for name in ("math7b", "rho1b_math"):
     fields = from_file(sys.argv[1], f"configs/{name}.py")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vinejax.plan import hlo
+from vinejax.plan.aot import hlo
 
 # Cut from what libtpu 0.0.42 wrote for a train step and for decoding; names and sizes shortened.
 TPU = """HloModule jit_step, is_scheduled=true

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from helpers.plan_cases import small
 
+from vinejax.engine.drain import SHARE
+from vinejax.plan.aot.iteration import KERNEL_SPEED, iteration_stages
+from vinejax.plan.aot.table import Plan, as_json
 from vinejax.plan.case import Case
 from vinejax.plan.cost import (
     busy_slots,
@@ -18,11 +21,8 @@ from vinejax.plan.cost import (
     decode_cost,
     program_costs,
 )
-from vinejax.plan.iteration import KERNEL_SPEED, iteration_stages
 from vinejax.plan.memory import is_decode, memory_and_phases, program_phase
 from vinejax.plan.roofline import PlannedProgram, least_seconds, plan_program
-from vinejax.plan.table import Plan, as_json
-from vinejax.rollout.drain import SHARE
 
 TPU = "v5e:2x4"
 

@@ -15,9 +15,11 @@ import pytest
 from helpers.paths import CONFIGS
 from helpers.plan_cases import small, small_fields
 
-from vinejax.config import from_dict, from_file
-from vinejax.errors import ConfigError
-from vinejax.plan import child, command, compiler
+from vinejax.config.load import from_dict, from_file
+from vinejax.core.errors import ConfigError
+from vinejax.engine.memory import cache_bytes
+from vinejax.plan.aot import child, command, compiler
+from vinejax.plan.aot.iteration import iteration_stages
 from vinejax.plan.case import Case, open_case
 from vinejax.plan.cost import (
     attention_flops,
@@ -28,7 +30,6 @@ from vinejax.plan.cost import (
     program_costs,
     update_cost,
 )
-from vinejax.plan.iteration import iteration_stages
 from vinejax.plan.memory import (
     decode_copy_bytes,
     kv_room,
@@ -38,7 +39,6 @@ from vinejax.plan.memory import (
     weight_bytes,
 )
 from vinejax.plan.roofline import plan_program
-from vinejax.rollout.arrays import cache_bytes
 
 GIB = 2**30
 
@@ -277,7 +277,7 @@ def test_a_compile_that_takes_too_long_or_fails(tmp_path: Path, monkeypatch, cap
 def seven_billion(tmp_path: Path, row: str) -> str:
     file = tmp_path / "mine.py"
     file.write_text(
-        "from vinejax.config import from_file\n"
+        "from vinejax.config.load import from_file\n"
         "def get_config():\n"
         f"    cfg = from_file({str(CONFIGS / 'math7b.py')!r}, 'math7b.py')\n"
         f"    {row}\n"
@@ -330,8 +330,8 @@ def test_eight_devices_of_this_machine(tmp_path: Path):
 
 def test_the_parent_starts_no_device(tmp_path: Path):
     code = (
-        "from vinejax.config import from_dict\n"
-        "from vinejax.config import from_file\n"
+        "from vinejax.config.load import from_dict\n"
+        "from vinejax.config.load import from_file\n"
         f"cfg = from_file({str(CONFIGS / 'math7b.py')!r}, 'math7b.py')\n"
         "cfg.topology = 'v5e:16x16'\n"
         "from vinejax.plan.case import open_case\n"

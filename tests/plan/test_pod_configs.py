@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 from helpers.paths import CONFIGS
 
-from vinejax.checks import check_config
-from vinejax.config import from_dict, from_file
-from vinejax.errors import ConfigError, ModelError
+from vinejax.config.checks import check_config
+from vinejax.config.load import from_dict, from_file
+from vinejax.core.errors import ConfigError, ModelError
+from vinejax.core.settings import Config, flatten
+from vinejax.core.shapes import doubled
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import PLANNED, check_architecture, read_architecture
 from vinejax.plan.case import open_case
 from vinejax.plan.cost import program_costs
 from vinejax.plan.memory import memory_and_phases, temporaries_guess
 from vinejax.runtime.topology import parse_topology
-from vinejax.settings import Config, flatten
-from vinejax.shapes import doubled
 
 PODS = {
     "math7b": "deepseek_math",

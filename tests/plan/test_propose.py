@@ -9,11 +9,13 @@ import pytest
 from helpers.paths import CONFIGS
 from helpers.plan_cases import SMALL, small_fields
 
-from vinejax import library, train
-from vinejax.checks import check_config
-from vinejax.config import from_dict, from_file
-from vinejax.errors import ConfigError
-from vinejax.plan import command, propose
+from vinejax import library
+from vinejax.config.checks import check_config
+from vinejax.config.load import from_dict, from_file
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config, MeshConfig, TopologyConfig
+from vinejax.plan import propose
+from vinejax.plan.aot import command
 from vinejax.plan.case import open_case
 from vinejax.plan.cost import program_costs
 from vinejax.plan.memory import (
@@ -27,7 +29,7 @@ from vinejax.plan.roofline import plan_program
 from vinejax.runtime import devices
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.topology import parse_topology
-from vinejax.settings import Config, MeshConfig, TopologyConfig
+from vinejax.training import loop as train
 
 SLICES = [
     *(("math7b", name) for name in ("v5e:16x16", "v5e:4x4", "v5p:2x2x2", "v4:4x4x4", "h100:8")),

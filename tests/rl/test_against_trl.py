@@ -14,11 +14,11 @@ import pytest
 from helpers import loop_cases as cases
 from helpers.paths import FIXTURES
 
+from vinejax.core.types import Batch
 from vinejax.learner import policy
 from vinejax.rl.advantages import gae, group_advantages
 from vinejax.rl.losses import dpo_positive, ppo_clip, value_clip
 from vinejax.rl.masked import masked_mean, whiten
-from vinejax.types import Batch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,11 +9,11 @@ import pytest
 from etils import epath
 from helpers.model_oracles import Model
 
-from vinejax.rollout.branches import Branch
-from vinejax.rollout.engine import Engine
+from vinejax.core.settings import SampleConfig
+from vinejax.engine.branches import Branch
+from vinejax.engine.engine import Engine
 from vinejax.rollout.journaled import JournaledEngine
 from vinejax.runtime.journal import Journal
-from vinejax.settings import SampleConfig
 
 TRUNKS = [[4, 5, 6], [7, 8]]
 BRANCHES = [Branch(0, 3, 1), Branch(1, 2, 2, 1), Branch(0, 2, 3), Branch(1, 1, 4)]

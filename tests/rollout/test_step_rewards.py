@@ -23,13 +23,13 @@ from helpers.vine_cases import (
     values_of,
 )
 
-from vinejax.errors import UserError
-from vinejax.rollout.branches import Branch
+from vinejax.core.errors import UserError
+from vinejax.core.settings import Config, DataConfig
+from vinejax.core.types import Episode, Problem
+from vinejax.engine.branches import Branch
 from vinejax.rollout.trajectories import Solution, sample_episodes, split_solution
-from vinejax.settings import Config, DataConfig
 from vinejax.tasks.steps import step_ends
-from vinejax.train import train
-from vinejax.types import Episode, Problem
+from vinejax.training.loop import train
 
 
 def worth(step: str) -> float:

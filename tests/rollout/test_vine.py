@@ -22,11 +22,11 @@ from helpers.vine_cases import (
     values_of,
 )
 
-from vinejax.rollout.branches import Branch
-from vinejax.rollout.engine import Engine
+from vinejax.core.settings import RewardConfig
+from vinejax.engine.branches import Branch
+from vinejax.engine.engine import Engine
 from vinejax.rollout.trajectories import sample_episodes
 from vinejax.rollout.vine import fill_values
-from vinejax.settings import RewardConfig
 
 
 def test_every_state_but_the_terminal_one_is_sampled_from():

@@ -14,10 +14,10 @@ import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from vinejax.errors import WorkdirError
+from vinejax.core.errors import WorkdirError
+from vinejax.core.types import RunState, TrainState
 from vinejax.runtime import checkpoint as checkpoint_module
 from vinejax.runtime.checkpoint import Checkpoints
-from vinejax.types import RunState, TrainState
 
 OPTIMIZER = optax.chain(
     optax.clip_by_global_norm(1.0), optax.adamw(optax.linear_schedule(1e-2, 0.0, 9))

@@ -10,7 +10,7 @@ import jax
 import pytest
 from etils import epath
 
-from vinejax.errors import ConfigError
+from vinejax.core.errors import ConfigError
 from vinejax.runtime import compile_cache
 from vinejax.runtime.compile_cache import MIN_SECONDS, use_compile_cache
 
@@ -20,7 +20,7 @@ PROGRAM = """
 import json, sys
 import jax, jax.numpy as jnp
 from etils import epath
-from vinejax.announce import programs_line
+from vinejax.training.announce import programs_line
 from vinejax.runtime.compile_cache import use_compile_cache
 from vinejax.runtime.compiles import compiles
 use_compile_cache(sys.argv[1], epath.Path(sys.argv[2]))

@@ -8,11 +8,11 @@ import jax
 import pytest
 from jax.sharding import Mesh
 
-from vinejax.config import default, from_dict
-from vinejax.errors import ConfigError, UserError
-from vinejax.rollout.arrays import memory_to_use
+from vinejax.config.load import default, from_dict
+from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.settings import Config, MeshConfig, RolloutConfig, TopologyConfig
+from vinejax.engine.memory import memory_to_use
 from vinejax.runtime import devices
-from vinejax.settings import Config, MeshConfig, RolloutConfig, TopologyConfig
 
 ROWS = {
     "v5e:16x16": TopologyConfig(fsdp=64, tensor=4, slots=2048, memory_gib=6.0),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from vinejax.errors import WorkdirError
+from vinejax.core.errors import WorkdirError
 from vinejax.runtime.journal import Journal
 
 ARRAYS = {"a": np.arange(5, dtype=np.float32), "b": np.array([[1, 2]], np.int64)}

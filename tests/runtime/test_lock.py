@@ -11,7 +11,7 @@ import sys
 import pytest
 from etils import epath
 
-from vinejax.errors import WorkdirError
+from vinejax.core.errors import WorkdirError
 from vinejax.runtime import lock as lock_module
 from vinejax.runtime.lock import FILE, WorkdirLock
 

@@ -18,11 +18,11 @@ from etils import epath
 from rich.console import Console
 from tensorboardX.proto import event_pb2
 
-from vinejax.errors import ConfigError
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import LogConfig
 from vinejax.runtime import display
 from vinejax.runtime import log as log_module
 from vinejax.runtime.log import RunLog
-from vinejax.settings import LogConfig
 
 
 def open_log(folder: pathlib.Path, resumed_at: int | None = 0, **options: object) -> RunLog:

@@ -10,12 +10,12 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
-from vinejax import train as loop
+from vinejax.core.settings import OffloadConfig
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.offload import to_device, to_host
-from vinejax.session import open_session
-from vinejax.settings import OffloadConfig
-from vinejax.warmup import warm_up
+from vinejax.training import loop
+from vinejax.training.session import open_session
+from vinejax.training.warmup import warm_up
 
 BOTH = {"reference": True, "optimizer": True}
 CLOCK = ("timing_s/", "perf/", "rollout/compiles")

@@ -109,7 +109,7 @@ HOST = """
 import os, signal, sys, time
 import jax, jax.numpy as jnp
 from vinejax.runtime import distributed, stopping
-from vinejax.settings import DistributedConfig
+from vinejax.core.settings import DistributedConfig
 
 distributed.initialize(DistributedConfig(timeout_s=100))
 stopping.listen()

@@ -7,7 +7,7 @@ import sys
 import pytest
 from helpers.paths import REPO
 
-from vinejax.errors import ConfigError, UserError
+from vinejax.core.errors import ConfigError, UserError
 from vinejax.runtime import topology
 from vinejax.runtime.topology import KINDS, find_topology, match_topology, parse_topology
 

@@ -17,8 +17,8 @@ import yaml
 from helpers.paths import FIXTURES
 from helpers.tpu_stub import ROOT, TPU, bash, stub
 
+from vinejax.core.settings import DistributedConfig
 from vinejax.runtime.topology import parse_topology
-from vinejax.settings import DistributedConfig
 
 RECORDED = FIXTURES / "tpu_dry_run"
 SCRIPTS = sorted(path.name for path in TPU.glob("*.sh"))

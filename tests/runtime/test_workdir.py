@@ -14,13 +14,13 @@ from helpers.bucket import empty_bucket
 from helpers.paths import REPO
 
 import vinejax
-from vinejax.config import from_dict
-from vinejax.errors import WorkdirError
+from vinejax.config.load import from_dict
+from vinejax.core.errors import WorkdirError
+from vinejax.core.settings import Config, TopologyConfig, flatten
 from vinejax.model.hf.hub import find_folder
 from vinejax.runtime import contents, workdir
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
-from vinejax.settings import Config, TopologyConfig, flatten
 
 ROOT = REPO
 

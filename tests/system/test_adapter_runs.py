@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 
-from vinejax import train as loop
-from vinejax.checks import check_config
-from vinejax.errors import ConfigError
-from vinejax.evaluate import evaluate_run
-from vinejax.export import export_run
+from vinejax.config.checks import check_config
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config
 from vinejax.model.decoder import Params
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.lora import Shape, abstract_adapters, merged, with_adapters
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.stopping import Stopped
-from vinejax.session import open_session
-from vinejax.settings import Config
-from vinejax.warmup import warm_up
+from vinejax.training import loop
+from vinejax.training.evaluate import evaluate_run
+from vinejax.training.export import export_run
+from vinejax.training.session import open_session
+from vinejax.training.warmup import warm_up
 
 LORA = {"lora_rank": 2, "lora_alpha": 4.0, "lora_targets": ("q", "v", "down")}
 

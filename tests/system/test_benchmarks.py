@@ -14,10 +14,10 @@ import pytest
 from helpers import vine_cases as vines
 from helpers.paths import REPO
 
+from vinejax.core.shapes import bucket
+from vinejax.engine.branches import Branch
+from vinejax.engine.stats import EngineStats
 from vinejax.learner.packing import Passes, first_fit, packing_for
-from vinejax.rollout.branches import Branch
-from vinejax.rollout.stats import EngineStats
-from vinejax.shapes import bucket
 
 BENCHMARKS = REPO / "benchmarks"
 # Prefixes of one padded length and few slots: few programs to compile.

@@ -6,11 +6,11 @@ import json
 import pytest
 from helpers import loop_cases as cases
 
-from vinejax.bench.command import chosen_estimators, credit_bench
-from vinejax.bench.estimators import ESTIMATORS, RUN, estimator_config, reads_logprobs
-from vinejax.errors import ConfigError
-from vinejax.settings import ValuesConfig
-from vinejax.train import train
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import ValuesConfig
+from vinejax.credit_bench.command import chosen_estimators, credit_bench
+from vinejax.credit_bench.estimators import ESTIMATORS, RUN, estimator_config, reads_logprobs
+from vinejax.training.loop import train
 
 SIZES = {"problems": 3, "repeats": 3, "exact": 2, "reference": 240, "truth": 5, "states": 6}
 SIZES |= {"ranked": 6}

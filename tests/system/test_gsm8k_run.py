@@ -9,12 +9,12 @@ import pytest
 from helpers import loop_cases as cases
 from helpers.paths import CONFIGS, REPO
 
-from vinejax.checks import check_config
-from vinejax.config import from_dict
+from vinejax.config.checks import check_config
+from vinejax.config.load import from_dict
+from vinejax.core.settings import Config
 from vinejax.model.hf.weights import load_pretrained
-from vinejax.settings import Config
 from vinejax.tasks.gsm8k import GSM8K
-from vinejax.train import train
+from vinejax.training.loop import train
 
 CONFIG = CONFIGS / "gsm8k_tiny.py"
 

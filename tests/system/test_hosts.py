@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from helpers.paths import REPO
 
-from vinejax.errors import UserError
+from vinejax.core.errors import UserError
+from vinejax.core.settings import Config, DistributedConfig
 from vinejax.runtime import distributed
 from vinejax.runtime.devices import on_devices
-from vinejax.settings import Config, DistributedConfig
 
 ROOT = REPO
 TINY = ROOT / "configs" / "tiny.py"

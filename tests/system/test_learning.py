@@ -6,9 +6,9 @@ import pytest
 from helpers import loop_cases as cases
 from helpers.paths import CONFIGS
 
-from vinejax import train as loop
-from vinejax.checks import check_config
-from vinejax.config import from_dict, from_file
+from vinejax.config.checks import check_config
+from vinejax.config.load import from_dict, from_file
+from vinejax.training import loop
 
 
 @pytest.mark.slow

@@ -15,9 +15,9 @@ import pytest
 from helpers.learning_records import base_of, record_of, recorded
 from helpers.paths import CONFIGS, REPO
 
-from vinejax.bench.estimators import ESTIMATORS
-from vinejax.config import FIELD_NAMES, from_dict, from_file
-from vinejax.settings import flatten
+from vinejax.config.load import FIELD_NAMES, from_dict, from_file
+from vinejax.core.settings import flatten
+from vinejax.credit_bench.estimators import ESTIMATORS
 
 LEARNING = REPO / "benchmarks" / "learning"
 MODULES = ("variants", "records", "planning", "outcomes", "sections", "results", "run", "one_run")

@@ -11,11 +11,11 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
-from vinejax import train as loop
 from vinejax.methods import METHODS
 from vinejax.runtime.checkpoint import Checkpoints
-from vinejax.session import open_session
-from vinejax.warmup import warm_up
+from vinejax.training import loop
+from vinejax.training.session import open_session
+from vinejax.training.warmup import warm_up
 
 SMALL: dict[str, Any] = {
     "restem": {"restem": {"problems": 8, "epochs": 2, "eval_every": 2}},
@@ -117,7 +117,7 @@ def test_a_critic_is_saved_and_restored_with_the_policy(start: str, tmp_path: Pa
     cases.assert_equal(found, expected)
 
 
-@pytest.mark.slow  # tests/baselines/test_value_tracker.py restores one too
+@pytest.mark.slow  # tests/methods/test_value_tracker.py restores one too
 def test_a_tracker_is_saved_and_restored_with_the_policy(start: str, tmp_path: Path):
     """A run that was interrupted after two of three iterations ends as one that was not."""
     sections: dict[str, Any] = {

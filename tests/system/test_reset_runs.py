@@ -10,9 +10,9 @@ from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.paths import CONFIGS
 
-from vinejax import train as loop
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.training import loop
 
 START = str(CONFIGS / "tiny_start")  # it solves a third of the problems
 RESETS: dict[str, dict[str, Any]] = {

@@ -8,14 +8,13 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
-from vinejax import iterations
-from vinejax import train as loop
+from vinejax.engine.engine import Engine
 from vinejax.model.hf.weights import load_pretrained
-from vinejax.rollout.engine import Engine
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.journal import Entry
 from vinejax.tasks.graded import GradedTask
-from vinejax.warmup import warm_up
+from vinejax.training import iterations, loop
+from vinejax.training.warmup import warm_up
 
 MOST_STARTS = 60
 CASES: dict[str, dict[str, Any]] = {

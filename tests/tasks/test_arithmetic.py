@@ -8,13 +8,13 @@ import pytest
 from helpers.paths import REPO
 from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
-from vinejax.config import from_dict
-from vinejax.settings import Config, DataConfig
+from vinejax.config.load import from_dict
+from vinejax.core.settings import Config, DataConfig
+from vinejax.core.text import decode
+from vinejax.core.types import Problem
 from vinejax.tasks.arithmetic import LARGEST, OPERATIONS, SIZES, TOKENIZER, Arithmetic
 from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.prompts import encode_prompt, encode_response
-from vinejax.text import decode
-from vinejax.types import Problem
 
 TASK = Arithmetic()
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from helpers import generated_tasks
 
-from vinejax.errors import ConfigError
-from vinejax.settings import Config, DataConfig
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config, DataConfig
+from vinejax.core.text import decode
+from vinejax.core.types import Problem
 from vinejax.tasks.base import Split, load_task
 from vinejax.tasks.bifurcation import DEAD_END, RIGHT, form_of, value
 from vinejax.tasks.generated import TOKENIZER
 from vinejax.tasks.prompts import encode_prompt, encode_response
-from vinejax.text import decode
-from vinejax.types import Problem
 
 NAME = "vinejax.tasks.bifurcation"
 TASK: Any = load_task(DataConfig(task=NAME))
@@ -173,9 +173,9 @@ def test_right_responses_fit_the_config_and_dead_ends_do_not(free_lines: str):
 @pytest.mark.slow
 def test_the_start_takes_the_forks_as_designed_and_trains(tmp_path: Path):
     """Success rates of 512 samples by the value of the demonstrations, and one iteration."""
-    from vinejax.evaluate import solve
-    from vinejax.session import open_session
-    from vinejax.train import train
+    from vinejax.training.evaluate import solve
+    from vinejax.training.loop import train
+    from vinejax.training.session import open_session
 
     cfg = config("4")
     small = dataclasses.replace(cfg.eval, problems=256, samples=2, temperature=1.0, top_p=1.0)

@@ -6,12 +6,12 @@ from fractions import Fraction
 import pytest
 from helpers import generated_tasks
 
-from vinejax.errors import ConfigError, DataError
-from vinejax.settings import DataConfig
+from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
 from vinejax.tasks.base import load_task
 from vinejax.tasks.countdown import Countdown, evaluate
 from vinejax.tasks.prompts import encode_prompt, encode_response
-from vinejax.types import Problem
 
 TASK, PROBLEMS = generated_tasks.load("countdown")
 PROBLEM = Problem("x", "36,7,19=48", "36-7=29\n29+19=48\n#### (36-7)+19")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from vinejax.errors import DataError
+from vinejax.core.errors import DataError
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
 from vinejax.grading import Grader
-from vinejax.settings import DataConfig
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.dapo_math import HEAD, HUB_NAME, TAIL, DAPOMath
-from vinejax.types import Problem
 
 QUESTIONS = [f"Find the remainder when $7^{{{i}}}$ is divided by 100." for i in range(60)]
 

@@ -9,12 +9,12 @@ import pytest
 from helpers import data
 
 import vinejax.grading
-from vinejax.errors import ConfigError, DataError
+from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
 from vinejax.grading import Grader
-from vinejax.settings import DataConfig
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.evaluation import Evaluation
-from vinejax.types import Problem
 
 FILES = {
     "svamp": "eval/svamp.jsonl.gz",

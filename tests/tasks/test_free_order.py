@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from helpers import generated_tasks
 
-from vinejax.errors import ConfigError
-from vinejax.settings import DataConfig
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
 from vinejax.tasks.base import load_task
 from vinejax.tasks.free_order import RIGHT
 from vinejax.tasks.prompts import encode_prompt, encode_response
-from vinejax.types import Problem
 
 TASK, PROBLEMS = generated_tasks.load("free_order")
 PROBLEM = Problem("x", "a3+4 b7+1 c9-5", "\na3+4=77\nb7+1=85\nc9-5=49\n#### 9")
@@ -123,7 +123,7 @@ def test_every_problem_fits_the_config(free_steps: str):
 
 @pytest.mark.slow
 def test_the_start_solves_some_problems_and_trains(tmp_path: Path):
-    from vinejax.train import train
+    from vinejax.training.loop import train
 
     cfg = generated_tasks.config("free_order", "3")
     few = dataclasses.replace(cfg.eval, problems=256, samples=1, temperature=1.0, top_p=1.0)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from helpers.paths import REPO
 
-from vinejax.errors import ConfigError
-from vinejax.settings import DataConfig
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import DataConfig
 from vinejax.tasks.base import WithFreeSteps, load_task
 
 READERS = ("bifurcation", "free_order", "countdown")

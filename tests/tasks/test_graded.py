@@ -13,17 +13,17 @@ import pytest
 from helpers import loop_cases as cases
 from helpers.paths import CONFIGS
 
-from vinejax.errors import ConfigError, UserError
+from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.settings import DataConfig, GraderConfig
+from vinejax.core.types import Problem
 from vinejax.grading import Grader, Verdict
 from vinejax.rollout.trajectories import Solution, split_solution
-from vinejax.settings import DataConfig, GraderConfig
 from vinejax.tasks import graded as module
 from vinejax.tasks.graded import GradedTask, GradingStats
 from vinejax.tasks.gsm8k import GSM8K
 from vinejax.tasks.math import MATH
 from vinejax.tasks.steps import every_n_tokens
-from vinejax.train import train
-from vinejax.types import Problem
+from vinejax.training.loop import train
 
 PROBLEMS = [Problem(f"train/{i}", "", f"\n#### {i}") for i in range(6)]
 ITEMS = [(problem, f"\nIt is.\n#### {i % 3}") for i, problem in enumerate(PROBLEMS)]

@@ -11,14 +11,14 @@ import pytest
 from helpers import data
 from helpers.tokenizer_cases import load
 
-from vinejax.errors import ConfigError, DataError
+from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
 from vinejax.grading import Grader
-from vinejax.settings import DataConfig
 from vinejax.tasks import gsm8k
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.load import hold_out, read_jsonl
 from vinejax.tasks.prompts import load_problems
-from vinejax.types import Problem
 
 ROWS = [
     {

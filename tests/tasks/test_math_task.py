@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import vinejax.grading
-from vinejax.errors import ConfigError, DataError
+from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
 from vinejax.grading import Grader, Verdict
-from vinejax.settings import DataConfig
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.load import read_file, read_jsonl, read_split
 from vinejax.tasks.math import MATH, boxed_answer, divide
-from vinejax.types import Problem
 
 
 def row(i: int) -> dict[str, Any]:

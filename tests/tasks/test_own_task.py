@@ -9,12 +9,12 @@ import pytest
 from helpers.paths import REPO
 from helpers.tokenizer_cases import load
 
-from vinejax.settings import DataConfig, GraderConfig
+from vinejax.core.settings import DataConfig, GraderConfig
+from vinejax.core.types import Problem
 from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import encode_prompt, encode_response, load_problems
 from vinejax.tasks.steps import step_ends
-from vinejax.types import Problem
 
 PAGE = REPO / "docs" / "tasks.md"
 

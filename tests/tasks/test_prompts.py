@@ -9,12 +9,12 @@ import pytest
 from helpers.paths import REPO
 from helpers.tokenizer_cases import NAMES, ODD_TEXTS, gsm8k_texts, load
 
-from vinejax.errors import ConfigError, DataError, ModelError
+from vinejax.core.errors import ConfigError, DataError, ModelError
+from vinejax.core.types import Problem
 from vinejax.model.hf.weights import load_tokenizer
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.base import Split
 from vinejax.tasks.prompts import adds_bos, encode_prompt, encode_response, load_problems
-from vinejax.types import Problem
 
 WITH_BOS = ("sentencepiece", "mistral_7b_v1", "stories260K")  # put in front by the tokenizer
 SHIPPED = sorted(REPO.glob("vinejax/tasks/*_tokenizer")) + sorted(REPO.glob("configs/*_start"))

@@ -9,16 +9,16 @@ import pytest
 from etils import epath
 from helpers import loop_cases as cases
 
-from vinejax.checks import check_config
-from vinejax.errors import ConfigError, UserError
+from vinejax.config.checks import check_config
+from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.settings import GraderConfig, RewardConfig
+from vinejax.core.types import Problem
 from vinejax.runtime.journal import Journal
-from vinejax.session import prompted_problems
-from vinejax.settings import GraderConfig, RewardConfig
 from vinejax.tasks.graded import BackgroundGrading, GradedTask
 from vinejax.tasks.gsm8k import GSM8K
 from vinejax.tasks.rewards import Reward, find_rewards
-from vinejax.train import train
-from vinejax.types import Problem
+from vinejax.training.loop import train
+from vinejax.training.session import prompted_problems
 
 COLUMNS = {"level": 3, "extra_info": {"index": 7}, "data_source": "mine/set", "answer": "column"}
 PROBLEMS = [Problem("train/0", "1+1", "2", COLUMNS), Problem("train/1", "2+2", "4", COLUMNS)]
@@ -87,7 +87,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "broken_rewards.py").write_text("import nothing_of_this_name\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_rewards", raising=False)
-    from vinejax.plugins import find_function
+    from vinejax.core.plugins import find_function
 
     find_function.cache_clear()
     import my_rewards  # pyright: ignore[reportMissingImports]

@@ -6,10 +6,10 @@ import pytest
 from helpers import loop_cases as cases
 from helpers.tokenizer_cases import NAMES, ODD_TEXTS, load
 
+from vinejax.core.text import decode
 from vinejax.model.hf.weights import load_tokenizer
 from vinejax.tasks.prompts import adds_bos, encode_prompt, encode_response
 from vinejax.tasks.spelling import byte_tokenizer, unspelled, warn_unspelled
-from vinejax.text import decode
 
 
 def test_the_byte_tokenizer_spells_everything_before_and_after_it_is_saved(tmp_path: Any):

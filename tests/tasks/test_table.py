@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from vinejax.errors import ConfigError, DataError
+from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.settings import DataConfig, GraderConfig, RewardConfig
+from vinejax.core.types import Problem
 from vinejax.grading import Grader
-from vinejax.settings import DataConfig, GraderConfig, RewardConfig
 from vinejax.tasks.base import load_task
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.table import Table
-from vinejax.types import Problem
 
 ROWS: list[dict[str, Any]] = [
     {

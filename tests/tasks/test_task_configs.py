@@ -16,7 +16,7 @@ def record(mode):
     return lambda cfg, workdir: print(mode, cfg.data.task, cfg.data.free_steps, cfg.model.path)
 
 for name, function, mode in (
-    ("vinejax.train", "train", "train"), ("vinejax.warmup", "warm_up", "sft")
+    ("vinejax.training.loop", "train", "train"), ("vinejax.training.warmup", "warm_up", "sft")
 ):
     sys.modules[name] = types.ModuleType(name)
     setattr(sys.modules[name], function, record(mode))

@@ -7,7 +7,7 @@ state of one solution, or None once it wants no more. Every wave is one call of 
 
 from typing import NamedTuple
 
-from vinejax.settings import ValuesConfig
+from vinejax.core.settings import ValuesConfig
 
 
 class Seen(NamedTuple):

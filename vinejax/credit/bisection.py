@@ -14,8 +14,8 @@ it as an estimator of advantages.
 
 import math
 
+from vinejax.core.settings import ValuesConfig
 from vinejax.credit.allocation import Seen
-from vinejax.settings import ValuesConfig
 
 
 def bisection(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vinejax.core.shapes import doubled
 from vinejax.rl.values import mc_values
-from vinejax.shapes import doubled
 
 Returns = Sequence[float]
 

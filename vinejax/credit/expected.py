@@ -3,9 +3,9 @@
 import math
 from typing import NamedTuple
 
+from vinejax.core.settings import Config
 from vinejax.credit.positions import thinned
 from vinejax.credit.rules import chosen_rules
-from vinejax.settings import Config
 
 
 class Expected(NamedTuple):

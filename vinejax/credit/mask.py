@@ -6,8 +6,8 @@ has no loss and no KL, and does not count in means over tokens or in whitening.
 
 import numpy as np
 
-from vinejax.settings import CreditConfig
-from vinejax.types import Episode
+from vinejax.core.settings import CreditConfig
+from vinejax.core.types import Episode
 
 
 def all_tokens(episode: Episode, credit: CreditConfig) -> np.ndarray:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from vinejax.errors import ConfigError
-from vinejax.settings import ValuesConfig
-from vinejax.types import Episode
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import ValuesConfig
+from vinejax.core.types import Episode
 
 TextOf = Callable[[int], str]
 PositionsRule = Callable[[Episode, TextOf, ValuesConfig], Sequence[int]]

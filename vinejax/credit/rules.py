@@ -6,10 +6,10 @@ Nothing heavy is imported here, so that the command line can check a configurati
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vinejax.errors import ConfigError, nearest_hint
+from vinejax.core.errors import ConfigError, nearest_hint
+from vinejax.core.plugins import find_function
+from vinejax.core.settings import Config, CreditConfig
 from vinejax.methods import find_method, policy_reduction
-from vinejax.plugins import find_function
-from vinejax.settings import Config, CreditConfig
 
 HERE = "vinejax.credit"
 

@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from vinejax.seeds import host_rng
-from vinejax.shapes import bucket, doubled
-from vinejax.types import Batch, Episode
+from vinejax.core.seeds import host_rng
+from vinejax.core.shapes import bucket, doubled
+from vinejax.core.types import Batch, Episode
 
 Rows = TypeVar("Rows")  # arrays [B, ...] in any nest of tuples
 Item = TypeVar("Item")

@@ -5,11 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from vinejax.core.types import Batch
 from vinejax.learner.policy import token_weights
 from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import Loss, Objective
 from vinejax.model.decoder import Params
-from vinejax.types import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

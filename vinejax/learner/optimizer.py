@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from vinejax.settings import OptimizerConfig
+from vinejax.core.settings import OptimizerConfig
 
 # Adafactor factors a matrix whose two longest sides are at least so long: those of a projection to
 # heads are the model's width and the width of a head.

@@ -17,14 +17,14 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
-from vinejax.errors import ConfigError
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config
+from vinejax.core.types import Array, Batch
 from vinejax.learner.prefixes import Forest, share_prefixes
 from vinejax.methods import find_method
 from vinejax.model.attention import KERNELS
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import num_shards
-from vinejax.settings import Config
-from vinejax.types import Array, Batch
 
 # Without `ppo.microbatch` a batch is divided into at most so many passes. More of them leave fewer
 # rows of the last one empty, and each has to keep the device busy.

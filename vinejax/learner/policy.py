@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from vinejax.core.settings import Config
+from vinejax.core.types import Batch
 from vinejax.learner.packing import passes_for
 from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import Loss, Objective
@@ -16,8 +18,6 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.rl import losses
 from vinejax.rl.masked import whiten
 from vinejax.rl.segments import count_segments, part_of_segment, segment_totals
-from vinejax.settings import Config
-from vinejax.types import Batch
 
 EIGHTHS = 8  # parts of a response, whose tokens are also summed apart
 K3_MAX = 10.0  # VinePPO's code clamps k3 to [0, 10] per token (ppo_trainer.py)

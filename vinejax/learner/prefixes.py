@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vinejax.types import Batch
+from vinejax.core.types import Batch
 
 # Rows are compared with so many on either side of them in lexicographic order. It bounds the time:
 # 2 s for 14,000 rows, which are 256 solutions with their continuations.

@@ -13,12 +13,12 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import strided
 from vinejax.learner.packing import Passes, packing_for
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
 from vinejax.runtime.stopping import Watch
-from vinejax.types import Batch, Episode
 
 
 def token_logprobs(

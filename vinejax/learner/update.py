@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 from jax.tree_util import DictKey, KeyPath
 from jaxtyping import Array, Bool, Float
 
+from vinejax.core.types import Batch, TrainState
 from vinejax.learner.packing import Passes, packing_for
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.lora import with_adapters
@@ -32,7 +33,6 @@ from vinejax.model.sharding import (
     param_shardings,
     replicate,
 )
-from vinejax.types import Batch, TrainState
 
 # (params, a microbatch of rows) -> (their part of the minibatch's loss, sums to be reported)
 Loss = Callable[[Params, Any], tuple[jax.Array, Any]]

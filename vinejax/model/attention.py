@@ -2,7 +2,7 @@
 
 There are three kinds. 'xla' is plain matrix products and runs everywhere; 'splash' is the Pallas
 kernel for TPU and 'cudnn' the fused kernel for NVIDIA GPU; both never write scores to memory.
-Decoding, one query at a time against a cache, has its own attention (`rollout/attention.py`).
+Decoding, one query at a time against a cache, has its own attention (`engine/shared_attention.py`).
 
 Rows of a batch are split over the mesh's `data` and `fsdp`, heads over `tensor`. Each device
 computes its part in a `shard_map`, so that no layout chosen elsewhere affects the scores.

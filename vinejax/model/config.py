@@ -6,10 +6,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from vinejax.errors import ConfigError
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import ModelConfig
 from vinejax.model.attention import KERNELS, AttentionRule, why_impossible
 from vinejax.model.rope import BY_LENGTH, Rope
-from vinejax.settings import ModelConfig
 
 NO_WINDOW = 2**30  # positions: longer than any sequence
 

@@ -36,8 +36,9 @@ from jax.sharding import PartitionSpec as P
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from vinejax.arguments import check_params
-from vinejax.errors import ModelError
+from vinejax.core.arguments import check_params
+from vinejax.core.errors import ModelError
+from vinejax.core.settings import ModelConfig
 from vinejax.model import attention, sharding
 from vinejax.model.attention import softcap
 from vinejax.model.chunked_softmax import OutputLayer
@@ -48,7 +49,6 @@ from vinejax.model.remat import GATHERED_WEIGHT, REMAT
 from vinejax.model.rope import BY_LENGTH, rotate
 from vinejax.model.sharding import BY_COLUMN, BY_POSITION, ROWS, WHOLE, Params, constrain
 from vinejax.model.token_logprobs import logprob_and_entropy
-from vinejax.settings import ModelConfig
 
 Ids = Int[Array, "B T"]
 Hidden = Float[Array, "B T D"]

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from vinejax.core.settings import PROJECTIONS, ModelConfig
 from vinejax.model.decoder import LORA_A, LORA_B, Decoder, Params
 from vinejax.model.sharding import param_shardings
-from vinejax.settings import PROJECTIONS, ModelConfig
 
 
 class Shape(NamedTuple):

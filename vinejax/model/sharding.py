@@ -14,8 +14,8 @@ from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vinejax.errors import ConfigError
-from vinejax.settings import MeshConfig
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import MeshConfig
 
 Params = dict[str, Any]  # nested dicts of arrays
 Axis = str | tuple[str, ...] | None  # the mesh axes that split one axis of an array

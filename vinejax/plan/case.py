@@ -9,7 +9,9 @@ import numpy as np
 from etils import epath
 from jax.sharding import AbstractMesh
 
-from vinejax.errors import ConfigError
+from vinejax.config.sizes import with_fitting_minibatch
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config
 from vinejax.learner.packing import passes_for, with_sharing, with_single_rows
 from vinejax.model.config import DecoderConfig, compute_as_set
 from vinejax.model.decoder import Decoder
@@ -17,12 +19,10 @@ from vinejax.model.hf.architecture import read_architecture
 from vinejax.model.sharding import AXES, check_heads, check_rows
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.topology import Topology, parse_topology
-from vinejax.session import rows_per_pass
-from vinejax.settings import Config
-from vinejax.sizes import with_fitting_minibatch
-from vinejax.start import model_folder
 from vinejax.tasks.base import load_task, shipped_tokenizer
-from vinejax.warmup import fresh_sizes
+from vinejax.training.session import rows_per_pass
+from vinejax.training.start_weights import model_folder
+from vinejax.training.warmup import fresh_sizes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from vinejax.engine.memory import cache_bytes, held_pages
+from vinejax.engine.tpu.schedule import PIECE
 from vinejax.learner.packing import passes_for
 from vinejax.methods import find_method
 from vinejax.plan import memory
 from vinejax.plan.case import Case
 from vinejax.plan.memory import FLOAT32, PlannedPhase
-from vinejax.rollout.arrays import cache_bytes, held_pages
-from vinejax.rollout.schedule import PIECE
 
 # Products of a pass over a microbatch: one per weight forward, two backward. Those of the output
 # matrix are always computed once more, backward, instead of keeping the logits of all tokens.

@@ -10,7 +10,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as Spec
 from jax.tree_util import KeyPath
 
+from vinejax.config.sizes import longest_sequence
+from vinejax.core.shapes import bucket
 from vinejax.credit.expected import expected_states
+from vinejax.engine.assign import Sizes
+from vinejax.engine.drain import drain_sizes
+from vinejax.engine.memory import FREE_SHARE, cache_bytes, phase_bytes, sizes_of
+from vinejax.engine.split import num_kv_heads, vocab_axis
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import state_shardings
 from vinejax.methods import find_method
@@ -20,12 +26,6 @@ from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, shape_as_set
 from vinejax.model.sharding import Params, spec_for, tensor_only
 from vinejax.plan.case import Case
-from vinejax.rollout.arrays import FREE_SHARE, cache_bytes, phase_bytes, sizes_of
-from vinejax.rollout.assign import Sizes
-from vinejax.rollout.drain import drain_sizes
-from vinejax.rollout.split import num_kv_heads, vocab_axis
-from vinejax.shapes import bucket
-from vinejax.sizes import longest_sequence
 
 FLOAT32 = 4
 

@@ -10,7 +10,10 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vinejax.errors import ConfigError, UserError
+from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.settings import Config, MeshConfig, TopologyConfig
+from vinejax.engine.assign import Sizes
+from vinejax.engine.memory import least_pages, phase_bytes
 from vinejax.plan.case import Case, model_sizes, open_case
 from vinejax.plan.cost import planned_passes
 from vinejax.plan.memory import (
@@ -23,12 +26,9 @@ from vinejax.plan.memory import (
     temporaries_guess,
 )
 from vinejax.plan.roofline import STAGE
-from vinejax.rollout.arrays import least_pages, phase_bytes
-from vinejax.rollout.assign import Sizes
 from vinejax.runtime.devices import found_devices
 from vinejax.runtime.distributed import check_hosts, is_writer
 from vinejax.runtime.topology import Topology, find_topology, match_topology
-from vinejax.settings import Config, MeshConfig, TopologyConfig
 
 FILL = 0.85  # of a chip's memory, that parts and estimated temporaries may take together
 COPY_SHARE = 1 / 8  # of a chip's memory, that the decoding copy of the weights should take at most

@@ -6,9 +6,9 @@ peaks, as if they overlapped perfectly: a lower bound, by which to compare chang
 
 from typing import Any, NamedTuple
 
+from vinejax.plan.aot.hlo import Collective
 from vinejax.plan.case import Case
 from vinejax.plan.cost import Cost, planned_passes
-from vinejax.plan.hlo import Collective
 from vinejax.plan.memory import (
     MemoryParts,
     PlannedPhase,

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Integer, Real, ScalarLike, Shaped
 
-from vinejax.arguments import library
+from vinejax.core.arguments import library
 from vinejax.rl.masked import masked_mean, masked_sum
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int, Real, ScalarLike
 
-from vinejax.arguments import library
+from vinejax.core.arguments import library
 from vinejax.rl.segments import segment_totals
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Shaped
 
-from vinejax.arguments import library
+from vinejax.core.arguments import library
 
 
 @jax.jit(static_argnames="axis")

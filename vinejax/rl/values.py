@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Integer, Shaped
 
-from vinejax.arguments import library
+from vinejax.core.arguments import library
 from vinejax.rl.masked import masked_mean
 
 

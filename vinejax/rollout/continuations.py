@@ -5,10 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vinejax.core.seeds import row_seed
+from vinejax.core.settings import Config
+from vinejax.core.text import response_text
+from vinejax.core.types import Continuation, Episode, Problem
 from vinejax.credit.samples import Sample
+from vinejax.engine.branches import Branch, Grown, Stream
+from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params
-from vinejax.rollout.branches import Branch, Grown, Stream
-from vinejax.rollout.engine import Engine
 from vinejax.rollout.trajectories import (
     Solution,
     is_graded,
@@ -16,11 +20,7 @@ from vinejax.rollout.trajectories import (
     whole_text,
 )
 from vinejax.runtime.distributed import is_mine, shared_work
-from vinejax.seeds import row_seed
-from vinejax.settings import Config
 from vinejax.tasks.graded import BackgroundGrading, GradedTask
-from vinejax.text import response_text
-from vinejax.types import Continuation, Episode, Problem
 
 
 class Drawn(NamedTuple):

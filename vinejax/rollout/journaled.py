@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from vinejax.core.settings import SampleConfig
+from vinejax.engine.branches import Growing, Grown, Stream, Work
+from vinejax.engine.engine import Engine
+from vinejax.engine.stats import EngineStats
 from vinejax.model.decoder import Params
-from vinejax.rollout.branches import Growing, Grown, Stream, Work
-from vinejax.rollout.engine import Engine
-from vinejax.rollout.stats import EngineStats
 from vinejax.runtime.journal import Entry, Journal, Kept
-from vinejax.settings import SampleConfig
 
 
 class JournaledEngine(Engine):

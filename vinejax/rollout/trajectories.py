@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vinejax.core.seeds import row_seed
+from vinejax.core.settings import Config
+from vinejax.core.text import Tokenizer, response_text
+from vinejax.core.types import Episode, Problem, PromptedProblem
+from vinejax.engine.branches import Branch, Grown
+from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params
-from vinejax.rollout.branches import Branch, Grown
-from vinejax.rollout.engine import Engine
 from vinejax.runtime.distributed import is_mine, shared_work
-from vinejax.seeds import row_seed
-from vinejax.settings import Config
 from vinejax.tasks.graded import BackgroundGrading, GradedTask
 from vinejax.tasks.steps import step_ends
-from vinejax.text import Tokenizer, response_text
-from vinejax.types import Episode, Problem, PromptedProblem
 
 
 class Solution(NamedTuple):

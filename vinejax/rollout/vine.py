@@ -13,20 +13,20 @@ from collections import Counter
 
 import numpy as np
 
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config
+from vinejax.core.text import token_text
+from vinejax.core.types import Continuation, Episode, PromptedProblem
 from vinejax.credit.allocation import Seen
 from vinejax.credit.estimate import estimates
 from vinejax.credit.positions import positions_of, with_steps_between
 from vinejax.credit.rules import find_rule
 from vinejax.credit.samples import Passing, Sample
 from vinejax.credit.shares import SampledState, shares
-from vinejax.errors import ConfigError
+from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params
 from vinejax.rollout.continuations import Drawn, State, as_episodes, draw_continuations
-from vinejax.rollout.engine import Engine
-from vinejax.settings import Config
 from vinejax.tasks.graded import GradedTask
-from vinejax.text import token_text
-from vinejax.types import Continuation, Episode, PromptedProblem
 
 
 def fill_values(

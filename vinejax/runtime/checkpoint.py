@@ -21,10 +21,10 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jaxtyping import PyTree
 
-from vinejax.errors import WorkdirError
+from vinejax.core.errors import WorkdirError
+from vinejax.core.types import RunState, TrainState, ValueTracker
 from vinejax.runtime.checksums import find_damage, read_checksums, write_checksums
 from vinejax.runtime.distributed import exchange, is_writer, process_place
-from vinejax.types import RunState, TrainState, ValueTracker
 
 Args = ocp.args
 Found = TypeVar("Found")

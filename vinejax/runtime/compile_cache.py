@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 from etils import epath
 
-from vinejax.errors import ConfigError
+from vinejax.core.errors import ConfigError
 from vinejax.runtime.distributed import is_writer
 from vinejax.runtime.workdir import is_remote
 

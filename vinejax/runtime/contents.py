@@ -2,7 +2,7 @@
 
 from etils import epath
 
-from vinejax.errors import WorkdirError
+from vinejax.core.errors import WorkdirError
 
 FOLDERS = (
     *("checkpoints", "best", "episodes", "tensorboard", "warmup", "eval", "credit", "export"),

@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 
-from vinejax.errors import ConfigError, UserError
+from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.settings import Config, MeshConfig
 from vinejax.runtime.distributed import check_hosts
 from vinejax.runtime.topology import match_topology, parse_topology
-from vinejax.settings import Config, MeshConfig
 
 
 def found_devices() -> list[Any]:

@@ -20,8 +20,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vinejax.errors import UserError
-from vinejax.settings import DistributedConfig
+from vinejax.core.errors import UserError
+from vinejax.core.settings import DistributedConfig
 
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
 WORKERS = "worker-network-endpoints"  # a comma-separated list, on VMs with TPUs

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from etils import epath
 
-from vinejax.errors import WorkdirError
+from vinejax.core.errors import WorkdirError
 from vinejax.runtime.distributed import exchange, is_writer
 from vinejax.runtime.workdir import write_atomic
 

@@ -11,7 +11,7 @@ import time
 
 from etils import epath
 
-from vinejax.errors import WorkdirError
+from vinejax.core.errors import WorkdirError
 from vinejax.runtime.workdir import is_remote
 
 FILE = ".lock"  # of the workdir; it stays when the lock is released

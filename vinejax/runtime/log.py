@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from vinejax.errors import ConfigError
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import LogConfig
 from vinejax.runtime.display import make_display
 from vinejax.runtime.events import Events
 from vinejax.runtime.signs import sign
 from vinejax.runtime.stages import is_training, number_field
 from vinejax.runtime.workdir import is_remote, write_atomic
-from vinejax.settings import LogConfig
 
 LISTED = 8  # numbers in a message
 

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from vinejax.errors import ConfigError, UserError
+from vinejax.core.errors import ConfigError, UserError
 
 Shape = tuple[int, ...]
 

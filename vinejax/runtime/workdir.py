@@ -14,11 +14,11 @@ from typing import Any
 
 from etils import epath
 
-import vinejax
-from vinejax.errors import WorkdirError
+from vinejax.core.errors import WorkdirError
+from vinejax.core.settings import Config
 from vinejax.methods import policy_reduction
 from vinejax.runtime.contents import check_contents
-from vinejax.settings import Config
+from vinejax.version import __version__
 
 REVISION = ".revision"  # file beside the package in a `git archive`
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy")
@@ -66,7 +66,7 @@ def record_run(cfg: Config, folder: epath.Path) -> None:
 
     The file holds the configuration, the versions and the git revision of the latest start.
     """
-    ours = {"vinejax": vinejax.__version__, "python": platform.python_version()}
+    ours = {"vinejax": __version__, "python": platform.python_version()}
     record = {
         "config": dataclasses.asdict(cfg),
         "versions": ours | package_versions(PACKAGES),
@@ -117,7 +117,7 @@ def git_revision() -> str | None:
 
     In an unpacked `git archive` it is the commit that git wrote into it, edited or not.
     """
-    root = Path(vinejax.__file__).parents[1]
+    root = Path(__file__).parents[2]
     if not (root / ".git").exists():  # git would answer for a checkout around this folder
         return _archived_revision(root / REVISION)
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]

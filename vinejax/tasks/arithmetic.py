@@ -21,10 +21,10 @@ import re
 
 import numpy as np
 
-from vinejax.settings import DataConfig
+from vinejax.core.settings import DataConfig
+from vinejax.core.text import Tokenizer
+from vinejax.core.types import Problem
 from vinejax.tasks.steps import split_steps
-from vinejax.text import Tokenizer
-from vinejax.types import Problem
 
 SIZES = {"train": 6000, "validation": 256, "test": 512}
 OPERATIONS = (2, 3, 4)  # difficulties, in equal shares

@@ -7,14 +7,14 @@ import pkgutil
 from collections.abc import Sequence
 from typing import Literal, Protocol, runtime_checkable
 
-from vinejax.errors import ConfigError, UserError
+from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.plugins import failure, find_module, source_of
+from vinejax.core.settings import DataConfig
+from vinejax.core.text import Tokenizer
+from vinejax.core.types import Problem
 from vinejax.grading import Grader, grade
 from vinejax.grading.extract import Style
-from vinejax.plugins import failure, find_module, source_of
-from vinejax.settings import DataConfig
 from vinejax.tasks.steps import split_steps
-from vinejax.text import Tokenizer
-from vinejax.types import Problem
 
 Split = Literal["train", "validation", "test"]
 

@@ -36,9 +36,9 @@ import string
 
 import numpy as np
 
-from vinejax.settings import DataConfig
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
 from vinejax.tasks.generated import GeneratedTask, numbers_of_free_steps, rng_of
-from vinejax.types import Problem
 
 FREE_LINES = tuple(range(25))  # of the task's own problems, in equal shares
 RANGE = (0, 3 * len(string.ascii_lowercase))  # free lines that three letters can express

@@ -6,7 +6,7 @@ code takes the first 500 of its 2,818 test problems; here all rows of the file a
 
 from typing import Any
 
-from vinejax.settings import DataConfig
+from vinejax.core.settings import DataConfig
 from vinejax.tasks.evaluation import Evaluation
 
 

@@ -32,9 +32,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from vinejax.settings import DataConfig
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
 from vinejax.tasks.generated import GeneratedTask, numbers_of_free_steps
-from vinejax.types import Problem
 
 FREE_STEPS = (1, 2)  # three or four numbers
 RANGE = (1, 2)  # two numbers give too few questions, five hardly ever a small target

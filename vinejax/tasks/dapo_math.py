@@ -19,14 +19,14 @@ import re
 from collections import Counter
 from typing import Any
 
-from vinejax.errors import DataError
+from vinejax.core.errors import DataError
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
 from vinejax.runtime.distributed import is_writer
-from vinejax.settings import DataConfig
 from vinejax.tasks.base import AnswerTask, Split
 from vinejax.tasks.load import has_split, problems_of
 from vinejax.tasks.splits import Distinct, HeldOut
 from vinejax.tasks.table import answer_of, question_of, read_rows
-from vinejax.types import Problem
 
 HUB_NAME = "BytedTsinghua-SIA/DAPO-Math-17k"
 HEAD = (

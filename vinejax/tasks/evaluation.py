@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from vinejax import grading
-from vinejax.errors import ConfigError, DataError
+from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.types import Problem
 from vinejax.grading.extract import MARKER, Style
 from vinejax.tasks.base import AnswerTask, Split
 from vinejax.tasks.load import problems_of, read_file, read_split
-from vinejax.types import Problem
 
 DOLLAR = re.compile(r"(?<!\\)\$")
 

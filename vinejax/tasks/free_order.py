@@ -27,9 +27,9 @@ import string
 
 import numpy as np
 
-from vinejax.settings import DataConfig
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
 from vinejax.tasks.generated import GeneratedTask, numbers_of_free_steps, rng_of
-from vinejax.types import Problem
 
 FREE_STEPS = tuple(range(1, 5))  # of the task's own problems, in equal shares
 RANGE = (1, len(string.ascii_lowercase) - 1)  # there is a name for every letter

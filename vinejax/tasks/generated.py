@@ -9,13 +9,13 @@ import re
 
 import numpy as np
 
-from vinejax.errors import ConfigError, DataError
-from vinejax.settings import DataConfig
+from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.settings import DataConfig
+from vinejax.core.text import Tokenizer
+from vinejax.core.types import Problem
 from vinejax.tasks.arithmetic import split_of
 from vinejax.tasks.base import Split
 from vinejax.tasks.steps import split_steps
-from vinejax.text import Tokenizer
-from vinejax.types import Problem
 
 SIZES = {"train": 6000, "validation": 256, "test": 512}
 MOST_DRAWS = 100  # questions drawn per problem, at most; a tenth of them are of a small split

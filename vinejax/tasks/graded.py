@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from vinejax.errors import ConfigError, UserError
+from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.plugins import failure, source_of
+from vinejax.core.settings import GraderConfig, RewardConfig
+from vinejax.core.text import Tokenizer
+from vinejax.core.types import Problem
 from vinejax.grading import Grader
-from vinejax.plugins import failure, source_of
 from vinejax.runtime.distributed import exchange, is_writer, shared_work
 from vinejax.runtime.journal import Journal
-from vinejax.settings import GraderConfig, RewardConfig
 from vinejax.tasks.base import BatchGraded, StepRewarded, StepsInTokens, Task, WithGold, WithStyle
 from vinejax.tasks.rewards import Items, Reward, RewardFunction, find_rewards, weighted
 from vinejax.tasks.steps import step_ends
-from vinejax.text import Tokenizer
-from vinejax.types import Problem
 
 WORKERS = (2, 16)  # the fewest and the most grading processes that are chosen by the cores
 

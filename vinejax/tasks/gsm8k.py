@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from vinejax import grading
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
 from vinejax.grading.extract import MARKER
-from vinejax.settings import DataConfig
 from vinejax.tasks.base import ReferenceTask, Split
 from vinejax.tasks.load import check_any_left, hold_out, problems_of, read_split
-from vinejax.types import Problem
 
 HUB_NAME = "openai/gsm8k"
 FILES: dict[Split, str] = {"train": "train", "validation": "train", "test": "test"}

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vinejax.errors import DataError
-from vinejax.types import Problem
+from vinejax.core.errors import DataError
+from vinejax.core.types import Problem
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".csv")
 INSTALL = "pip install datasets"  # which needs pyarrow

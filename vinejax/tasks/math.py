@@ -14,12 +14,12 @@ from functools import cached_property
 from typing import Any
 
 from vinejax import grading
-from vinejax.errors import ConfigError
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
 from vinejax.grading.strict.latex import last_boxed, last_boxes
-from vinejax.settings import DataConfig
 from vinejax.tasks.base import ReferenceTask, Split
 from vinejax.tasks.load import check_any_left, hash_shuffled, hold_out, problems_of, read_split
-from vinejax.types import Problem
 
 FIELDS = ("problem", "solution")
 TEST_PORTION = 500 / 12500  # of all rows

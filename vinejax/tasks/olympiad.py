@@ -5,7 +5,7 @@ He et al. 2024, https://arxiv.org/abs/2402.14008. For evaluation only.
 
 from typing import Any
 
-from vinejax.settings import DataConfig
+from vinejax.core.settings import DataConfig
 from vinejax.tasks.evaluation import Evaluation
 
 

@@ -5,10 +5,10 @@ Sampled responses are never encoded: their ids are used as they were sampled.
 
 from typing import Any
 
-from vinejax.errors import ConfigError, DataError, ModelError
+from vinejax.core.errors import ConfigError, DataError, ModelError
+from vinejax.core.text import Tokenizer
+from vinejax.core.types import Problem
 from vinejax.tasks.base import Split, Task
-from vinejax.text import Tokenizer
-from vinejax.types import Problem
 
 # A response is encoded after one of these texts, one of which keeps its tokens whatever follows:
 # letters do not merge with a newline, a space or a digit, nor a newline with a letter.

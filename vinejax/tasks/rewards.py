@@ -17,13 +17,13 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vinejax.errors import ConfigError, UserError
-from vinejax.plugins import failure, find_function, source_of
-from vinejax.settings import RewardConfig
+from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.plugins import failure, find_function, source_of
+from vinejax.core.settings import RewardConfig
 
 if TYPE_CHECKING:
-    from vinejax.types import Problem
-else:  # vinejax.types imports jax, for which the check of a command does not wait
+    from vinejax.core.types import Problem
+else:  # vinejax.core.types imports jax, for which the check of a command does not wait
     Problem = Any
 
 TASK = "task"  # stands for the task's own reward

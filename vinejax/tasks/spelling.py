@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from vinejax.core.text import Tokenizer
 from vinejax.runtime.distributed import is_writer
-from vinejax.text import Tokenizer
 
 BOS, EOS = "<bos>", "<eos>"
 NAMED = 8  # characters in a printed line

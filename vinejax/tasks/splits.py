@@ -4,11 +4,11 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from vinejax.errors import DataError
+from vinejax.core.errors import DataError
+from vinejax.core.types import Problem
 from vinejax.runtime.distributed import is_writer
 from vinejax.tasks.base import Split
 from vinejax.tasks.load import hash_shuffled
-from vinejax.types import Problem
 
 PORTION = 1 / 20  # of the train rows, for a split that the data lacks
 MOST = 500  # rows of it

@@ -2,8 +2,8 @@
 
 import bisect
 
+from vinejax.core.text import UNFINISHED, Tokenizer, decode
 from vinejax.tasks.math_steps import split_math
-from vinejax.text import UNFINISHED, Tokenizer, decode
 
 STYLES = ("math", "gsm8k", "lines")
 ANSWER_LINE = "\n#### "

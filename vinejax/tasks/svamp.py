@@ -5,7 +5,7 @@ Patel, Bhattamishra and Goyal 2021, https://arxiv.org/abs/2103.07191. For evalua
 
 from typing import Any
 
-from vinejax.settings import DataConfig
+from vinejax.core.settings import DataConfig
 from vinejax.tasks.evaluation import Evaluation
 
 

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from vinejax import grading
-from vinejax.errors import ConfigError, DataError
+from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
 from vinejax.grading.extract import MARKER
-from vinejax.settings import DataConfig
 from vinejax.tasks.base import COLUMN_FIELDS, AnswerTask, Split
 from vinejax.tasks.evaluation import style_of
 from vinejax.tasks.load import Rows, has_split, problems_of, read_file, read_split
 from vinejax.tasks.math import boxed_answer
 from vinejax.tasks.splits import Distinct, HeldOut
-from vinejax.types import Problem
 
 
 def make(data: DataConfig) -> "Table":

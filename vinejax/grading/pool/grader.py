@@ -20,7 +20,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from vinejax.errors import UserError
+from vinejax.core.errors import UserError
 from vinejax.grading.extract import Style, extract_answer, reference_gsm8k
 from vinejax.grading.pool.jobs import Job, Mode, characters_of, cheap_verdict
 from vinejax.grading.pool.process import WorkerProcess

@@ -4,7 +4,7 @@ import os
 
 from etils import epath
 
-from vinejax.errors import ModelError
+from vinejax.core.errors import ModelError
 from vinejax.model.decoder import Decoder, DecoderConfig
 from vinejax.model.hf.families import SIZES, parse_config
 from vinejax.model.hf.tensors import read_json

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from vinejax.errors import ModelError
+from vinejax.core.errors import ModelError
 from vinejax.model.decoder import DecoderConfig
 from vinejax.model.hf.fields import HARMLESS, FieldReader
 from vinejax.model.hf.rope_fields import KINDS, read_ropes, rope_json

@@ -7,7 +7,7 @@ False, empty), so that nothing that a checkpoint asks for is ever ignored.
 from collections.abc import Container
 from typing import Any, Never
 
-from vinejax.errors import ModelError
+from vinejax.core.errors import ModelError
 
 # Fields that do not change the forward pass: bookkeeping, settings for training (dropout,
 # initializers), and the generation settings that old configs carry.

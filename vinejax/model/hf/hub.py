@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from vinejax.errors import ModelError
+from vinejax.core.errors import ModelError
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # 'gpt2', 'deepseek-ai/deepseek-math-7b-base'
 # Only safetensors are downloaded; Mistral's consolidated* hold the same weights once more.

@@ -12,10 +12,10 @@ import numpy as np
 from etils import epath
 from safetensors.numpy import save
 
+from vinejax.core.settings import ModelConfig
 from vinejax.model.decoder import LORA_A, LORA_B, Decoder, Params
 from vinejax.model.hf.names import Source, param_sources
-from vinejax.runtime.arrays import whole_array
-from vinejax.settings import ModelConfig
+from vinejax.runtime.host_arrays import whole_array
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 

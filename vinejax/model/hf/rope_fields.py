@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from vinejax.errors import ModelError
+from vinejax.core.errors import ModelError
 from vinejax.model.hf.fields import FieldReader
 from vinejax.model.rope import BY_LENGTH, Rope
 

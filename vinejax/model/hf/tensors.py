@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
-from vinejax.errors import ModelError
+from vinejax.core.errors import ModelError
 
 DTYPES = {
     "F64": np.dtype(np.float64),

@@ -18,7 +18,8 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 
-from vinejax.errors import ModelError
+from vinejax.core.errors import ModelError
+from vinejax.core.text import Tokenizer
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.hf import names, tensors
 from vinejax.model.hf.families import config_json, eos_ids, parse_config
@@ -27,8 +28,7 @@ from vinejax.model.hf.hub import find_folder, local_copy
 from vinejax.model.hf.names import EMBED, HEAD, TOP, Path, Source, by_path
 from vinejax.model.hf.tensors import NewTensor, StoredTensor, find_tensors, read_json
 from vinejax.model.sharding import check_heads, param_shardings, replicate, with_auto_axes
-from vinejax.runtime.arrays import whole_array
-from vinejax.text import Tokenizer
+from vinejax.runtime.host_arrays import whole_array
 
 DTYPES = ("float32", "bfloat16", "float16")
 GENERATION = "generation_config.json"

@@ -13,8 +13,8 @@ from typing import Any
 
 import mpmath
 
-from vinejax.grading.strict.algebra import trees
-from vinejax.grading.strict.algebra.trees import Tree
+from vinejax.grading.strict.algebra import syntax_trees as trees
+from vinejax.grading.strict.algebra.syntax_trees import Tree
 
 MAX_BITS = 60_000  # of an exact number
 MAX_MAGNITUDE = 20_000  # of a binary exponent

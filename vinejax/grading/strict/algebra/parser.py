@@ -10,9 +10,9 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from vinejax.grading.strict import numbers
-from vinejax.grading.strict.algebra import trees
+from vinejax.grading.strict.algebra import syntax_trees as trees
 from vinejax.grading.strict.algebra.lexer import MAX_TOKENS, Malformed, tokenise
-from vinejax.grading.strict.algebra.trees import Tree
+from vinejax.grading.strict.algebra.syntax_trees import Tree
 from vinejax.grading.strict.english.words import FUNCTIONS
 
 MAX_DEPTH = 40

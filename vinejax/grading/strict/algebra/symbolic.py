@@ -15,8 +15,9 @@ from fractions import Fraction
 from typing import Any
 
 from vinejax.grading.strict import numbers
-from vinejax.grading.strict.algebra import evaluate, trees
-from vinejax.grading.strict.algebra.trees import Tree, nodes_of, variables
+from vinejax.grading.strict.algebra import evaluate
+from vinejax.grading.strict.algebra import syntax_trees as trees
+from vinejax.grading.strict.algebra.syntax_trees import Tree, nodes_of, variables
 
 CONSTANT_BITS = 500  # for constants: 150 digits
 POINT_BITS = 240

@@ -5,7 +5,7 @@ import re
 from fractions import Fraction
 
 from vinejax.grading.strict.algebra import evaluate, symbolic
-from vinejax.grading.strict.algebra.trees import number
+from vinejax.grading.strict.algebra.syntax_trees import number
 from vinejax.grading.strict.answers.nodes import Collection, Formula, Node, Relation, Sequence
 
 MAX_TERMS = 1000  # written out; of longer progressions only the start is compared

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from vinejax.grading.strict import latex
-from vinejax.grading.strict.algebra.trees import Product, Sum, Tree, number
+from vinejax.grading.strict.algebra.syntax_trees import Product, Sum, Tree, number
 from vinejax.grading.strict.answers.nodes import Collection, Formula, Matrix, Node
 from vinejax.grading.strict.marks import CLOSE, MATRIX, MATRIX_END, OPEN, ROW
 

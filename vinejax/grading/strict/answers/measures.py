@@ -5,7 +5,14 @@ import re
 from fractions import Fraction
 
 from vinejax.grading.strict import numbers
-from vinejax.grading.strict.algebra.trees import Number, Product, Symbol, Tree, number, variables
+from vinejax.grading.strict.algebra.syntax_trees import (
+    Number,
+    Product,
+    Symbol,
+    Tree,
+    number,
+    variables,
+)
 from vinejax.grading.strict.answers.nodes import Formula, Node, Ratio, Text
 from vinejax.grading.strict.english import units, words
 from vinejax.grading.strict.marks import AND, CLOSE, OPEN

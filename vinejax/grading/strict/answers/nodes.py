@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from vinejax.grading.strict.algebra.trees import Tree
+from vinejax.grading.strict.algebra.syntax_trees import Tree
 
 
 @dataclass(frozen=True)

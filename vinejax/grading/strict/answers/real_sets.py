@@ -5,8 +5,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from vinejax.grading.strict.algebra import symbolic, trees
-from vinejax.grading.strict.algebra.trees import variables
+from vinejax.grading.strict.algebra import symbolic
+from vinejax.grading.strict.algebra import syntax_trees as trees
+from vinejax.grading.strict.algebra.syntax_trees import variables
 from vinejax.grading.strict.answers import nodes, relations
 from vinejax.grading.strict.answers.nodes import Node, Sequence, source_key
 

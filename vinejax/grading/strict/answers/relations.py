@@ -2,8 +2,9 @@
 
 import re
 
-from vinejax.grading.strict.algebra import symbolic, trees
-from vinejax.grading.strict.algebra.trees import Tree, variables
+from vinejax.grading.strict.algebra import symbolic
+from vinejax.grading.strict.algebra import syntax_trees as trees
+from vinejax.grading.strict.algebra.syntax_trees import Tree, variables
 from vinejax.grading.strict.answers import nodes
 from vinejax.grading.strict.answers.nodes import Node
 from vinejax.grading.strict.english import words

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Nodes
 
 from vinejax.grading.strict import numbers
 from vinejax.grading.strict.algebra import symbolic
-from vinejax.grading.strict.algebra.trees import Product, Quotient, variables
+from vinejax.grading.strict.algebra.syntax_trees import Product, Quotient, variables
 from vinejax.grading.strict.answers import measures, nodes, reader, real_sets, relations
 from vinejax.grading.strict.answers.nodes import Node, source_key
 from vinejax.grading.strict.english import units, words

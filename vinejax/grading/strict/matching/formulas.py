@@ -2,8 +2,9 @@
 
 from fractions import Fraction
 
-from vinejax.grading.strict.algebra import symbolic, trees
-from vinejax.grading.strict.algebra.trees import Tree, variables
+from vinejax.grading.strict.algebra import symbolic
+from vinejax.grading.strict.algebra import syntax_trees as trees
+from vinejax.grading.strict.algebra.syntax_trees import Tree, variables
 from vinejax.grading.strict.answers import measures
 from vinejax.grading.strict.answers.nodes import Formula
 from vinejax.grading.strict.english import units, words

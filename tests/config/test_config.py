@@ -1,0 +1,288 @@
+"""The configuration: defaults, conversion to the frozen form, and every range check."""
+
+import copy
+import dataclasses
+import math
+import pickle
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from ml_collections import config_dict
+
+from vinejax.config.checks import check_config
+from vinejax.config.load import check_name, default, fields_set, from_dict
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config, flatten
+from vinejax.tasks.base import COLUMN_FIELDS
+
+
+def set_field(config: Any, name: str, value: object) -> None:
+    group, _, field = name.rpartition(".")
+    (config[group] if group else config)[field] = value
+
+
+def changed(**fields: object) -> Config:
+    """The defaults with `ppo__clip=...` for `ppo.clip`, set as a config file would."""
+    config = default()
+    for name, value in fields.items():
+        set_field(config, name.replace("__", "."), value)
+    return from_dict(config)
+
+
+def test_defaults_survive_the_round_trip():
+    assert from_dict(default()) == Config() == from_dict({})
+    check_config(Config())
+
+
+def test_every_field_can_be_reached_as_an_attribute():
+    """`values` is a method of ConfigDict, and no other field may hide or be hidden by one."""
+    config = default()
+    for name, value in flatten(Config()):
+        found = config
+        for part in name.split("."):
+            found = getattr(found, part)
+        assert (found.to_dict() if isinstance(value, dict) else found) == value, name
+
+
+def test_config_files_change_fields():
+    config = default()
+    config.values.k = 3
+    config.values.max_states = 2
+    config.kl.coef = 1
+    config.sample.stop = ("###", "\n\n")
+    cfg = from_dict(config)
+    assert (cfg.values.k, cfg.values.max_states) == (3, 2)
+    assert cfg.kl.coef == 1.0 and type(cfg.kl.coef) is float
+    assert cfg.sample.stop == ("###", "\n\n")
+    assert dataclasses.replace(cfg, values=Config().values) != cfg
+
+
+def test_defaults_are_not_shared():
+    default().ppo.clip = 0.9
+    assert default().ppo.clip == Config().ppo.clip
+
+
+def test_lists_become_tuples_and_none_unsets():
+    cfg = from_dict({"sample": {"stop": ["a", "b"]}, "eval": {"problems": None}})
+    assert cfg.sample.stop == ("a", "b")
+    assert cfg.eval.problems is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"ppo": {"clpi": 0.1}}, "ppo.clpi", "nearest one is ppo.clip"),
+        ({"clip": 0.1}, "clip", "nearest one is ppo.clip"),
+        ({"ppo.clip": 0.1}, "ppo.clip", "no such field"),
+        ({"iteration": 3}, "iteration", "nearest one is iterations"),
+        ({"eval": {"sample": 1}}, "eval.sample", "nearest one is eval.samples"),
+        ({"values": {"k": True}}, "values.k", "values.k = True: must be of type int"),
+        ({"values": {"k": 3.0}}, "values.k", "values.k = 3.0: must be of type int"),
+        ({"values": {"k": None}}, "values.k", "must be of type int"),
+        ({"values": {"max_states": "3"}}, "values.max_states", "int or None"),
+        ({"kl": {"coef": True}}, "kl.coef", "must be of type float"),
+        ({"resume": 1}, "resume", "resume = 1: must be of type bool"),
+        ({"profile": None}, "profile", "must be of type str"),
+        ({"sample": {"stop": "###"}}, "sample.stop", "must be a tuple of strings"),
+        ({"sample": {"stop": ("a", 3)}}, "sample.stop", "must be of type str"),
+        ({"ppo": 3}, "ppo", "must be a group of fields"),
+    ],
+)
+def test_wrong_fields_are_named(fields: dict, field: str, message: str):
+    with pytest.raises(ConfigError) as error:
+        from_dict(fields)
+    assert error.value.field == field
+    assert message in str(error.value) and str(error.value).startswith(field)
+    assert "\n" not in str(error.value)
+
+
+def test_the_settings_can_be_imported_from_the_module_of_config_files():
+    """Tasks and configs of users' own do so."""
+    from vinejax.config import DataConfig, SampleConfig
+    from vinejax.core import settings
+
+    assert DataConfig is settings.DataConfig and SampleConfig is settings.SampleConfig
+    with pytest.raises(ImportError):
+        from vinejax.config import NoSuchConfig  # noqa: F401  # pyright: ignore
+
+
+def test_fields_remember_that_they_were_set():
+    fields: Any = default()
+    assert fields_set(fields) == set()
+    fields.seed = 42  # which is the default
+    fields.values.max_states = None
+    fields["ppo"]["clip"] = 0.1
+    names = {"seed", "values.max_states", "ppo.clip"}
+    for copied in (fields, copy.deepcopy(fields), pickle.loads(pickle.dumps(fields))):
+        assert fields_set(copied) == names and from_dict(copied) == from_dict(fields)
+    fields.values = default()["values"]
+    assert fields_set(fields) == names - {"values.max_states"}
+
+
+def test_a_configuration_can_be_pickled_and_changed():
+    cfg = changed(eval__problems=3)
+    assert pickle.loads(pickle.dumps(cfg)) == cfg
+    assert dataclasses.replace(cfg, eval=Config().eval) == Config()
+
+
+def test_rows_of_meshes_have_the_ranges_of_their_fields():
+    for row, message in (
+        ({"slots": 0}, "meshes.cpu:8.slots = 0: must be at least 1"),
+        ({"data": 0}, "meshes.cpu:8.data = 0: must be at least 1, or -1"),
+        ({"memory_gib": 0.0}, "meshes.cpu:8.memory_gib = 0.0: must be greater than 0"),
+        ({"memory_gib": math.inf}, "meshes.cpu:8.memory_gib = inf: must be a finite number"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+            check_config(from_dict({"meshes": {"cpu:8": row}}))
+
+
+def test_check_name():
+    check_name("ppo.clip")
+    with pytest.raises(ConfigError, match=r"ppo: is a group of fields.*ppo\."):
+        check_name("ppo")
+    with pytest.raises(ConfigError, match=r"^ppo\.clip\.low: no such field.*ppo\.clip$"):
+        check_name("ppo.clip.low")
+
+
+@pytest.mark.parametrize(
+    ("field", "bad", "good"),
+    [
+        ("iterations", [-1], [0]),
+        ("seed", [-1, 2**32], [0, 2**32 - 1]),
+        ("profile", ["3", "3:", "a:b", "5:5", "-1:2", "1:2:3"], ["", "0:1", "10:12"]),
+        ("data.task", [""], ["my.module"]),
+        ("data.max_prompt_tokens", [0], [1]),
+        ("model.compute_dtype", ["float16"], ["float32", "bfloat16"]),
+        ("model.num_layers", [0], [1]),
+        ("model.num_kv_heads", [3, 0], [1, 2, 4]),
+        ("model.width", [100, 0], [8, 64]),
+        ("model.ffn", [0], [1]),
+        ("model.context", [0], [1]),
+        ("sample.temperature", [0.0, -1.0, math.nan, math.inf], [0.1, 2.0]),
+        ("sample.top_p", [0.0, 1.1], [0.1, 1.0]),
+        ("sample.top_k", [-1], [0, 5]),
+        ("sample.max_tokens", [0], [1]),
+        ("sample.stop", [("a", "")], [(), ("a",)]),
+        ("rollout.prompts", [0], [1]),
+        ("rollout.per_prompt", [0], [1]),
+        ("rollout.slots", [0], [1, 60]),
+        ("rollout.memory_gib", [0.0, -1.0], [None, 0.5]),
+        ("values.k", [0], [1]),
+        ("values.budget", ["all"], ["left", "fresh"]),
+        ("values.dtype", ["bfloat16"], ["model", "int8"]),
+        ("values.max_states", [-1], [None, 0, 3]),
+        ("reward.truncated", [math.nan], [-1.0]),
+        ("grader.mode", ["math"], ["strict", "reference"]),
+        ("grader.workers", [0], [None, 1]),
+        ("grader.timeout_s", [0.0, math.inf], [0.5]),
+        ("grader.memory_mb", [0], [512]),
+        ("grader.unreadable", ["raise"], ["drop", "keep"]),
+        ("ppo.clip", [0.0, -0.1], [0.01]),
+        ("ppo.epochs", [0], [1]),
+        ("ppo.minibatch", [0], [1, 96]),
+        ("ppo.microbatch", [0, 48, 128], [None, 1, 32, 64]),
+        ("ppo.gamma", [-0.1, 1.1], [0.0, 1.0]),
+        ("ppo.whiten", ["batch"], ["iteration", "minibatch", "none"]),
+        ("ppo.max_ratio", [1.0, 0.0], [1.5]),
+        ("kl.coef", [-1.0], [0.0]),
+        ("kl.reduction", ["mean"], ["token", "sequence"]),
+        ("optimizer.name", ["sgd"], ["adamw", "adafactor"]),
+        ("optimizer.learning_rate", [0.0], [1e-9]),
+        ("optimizer.warmup", ["cosine"], ["linear", "log"]),
+        ("optimizer.warmup_fraction", [-0.1, 1.0], [0.0, 0.99]),
+        ("optimizer.b1", [1.0, -0.1], [0.0]),
+        ("optimizer.b2", [1.0, -0.1], [0.0]),
+        ("optimizer.eps", [0.0], [1e-12]),
+        ("optimizer.weight_decay", [-0.1], [0.0]),
+        ("optimizer.max_grad_norm", [0.0], [0.1]),
+        ("sft.steps", [-1], [0]),
+        ("sft.batch", [0], [1]),
+        ("sft.learning_rate", [0.0], [1e-9]),
+        ("sft.warmup_fraction", [1.0], [0.0]),
+        ("eval.every", [-1], [0]),
+        ("eval.samples", [0], [1]),
+        ("eval.temperature", [-0.1], [0.0]),
+        ("eval.top_p", [0.0], [1.0]),
+        ("eval.problems", [0], [None, 1]),
+        ("mesh.data", [0, -2], [-1, 1, 8]),
+        ("mesh.fsdp", [0, -2], [-1, 8]),
+        ("mesh.tensor", [0, -2], [-1, 8]),
+        ("checkpoint.every", [0], [1]),
+        ("checkpoint.keep", [0], [1]),
+        ("log.vines", [-1], [0]),
+        ("log.wandb", ["project"], [""]),
+    ],
+)
+def test_ranges(field: str, bad: list, good: list, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    name = field.replace(".", "__")
+    for value in good:
+        check_config(changed(**{name: value}))
+    for value in bad:
+        with pytest.raises(ConfigError) as error:
+            check_config(changed(**{name: value}))
+        message = str(error.value)
+        assert "\n" not in message
+        # A batch or a head count may be reported through the field that it does not fit.
+        group = field.partition(".")[0]
+        assert message.startswith(field) or (group in ("ppo", "model") and field in message)
+
+
+def test_every_number_and_choice_is_checked():
+    """A new field has to get a check, or a place on this list of those that may be anything."""
+    anything = {"data.path", "data.chat_template", "model.path", "resume", "log.wandb"}
+    anything |= {
+        "values.dedup",
+        "values.reuse",
+        "ppo.shift_mean",
+        "ppo.packing",
+        "reward.truncated",
+        "data.task",
+        "sample.stop",
+    }
+    anything |= {
+        "values.reuse",
+        "topology",
+        "meshes",
+        "compile_cache",
+        "offload.reference",
+        "offload.optimizer",
+    }
+    anything |= {f"data.{name}" for name in COLUMN_FIELDS}  # the task checks them
+    anything |= {"values.backup", "spo_tree.drop", "checkpoint.journal", "rollout.skip_repeats"}
+    for name, value in flatten(Config()):
+        if name in anything:
+            continue
+        wrong = "nonsense" if isinstance(value, str) else -2 * (10**12)
+        if isinstance(value, tuple):
+            wrong = (wrong,)
+        config = default()
+        set_field(config, name, wrong)
+        with pytest.raises(ConfigError):
+            check_config(from_dict(config))
+
+
+def test_sizes_of_a_pretrained_model_are_not_checked():
+    check_config(changed(model__path="/some/model", model__num_kv_heads=3))
+
+
+def test_only_one_mesh_axis_takes_what_is_left():
+    with pytest.raises(ConfigError, match="at most one"):
+        check_config(changed(mesh__data=-1, mesh__fsdp=-1))
+
+
+def test_imports_without_jax_and_numpy():
+    code = (
+        "import sys, vinejax, vinejax.config;"
+        "assert 'jax' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_accepts_plain_config_dicts():
+    config = config_dict.ConfigDict({"ppo": {"clip": 0.3}})
+    assert from_dict(config).ppo.clip == 0.3

@@ -1,0 +1,103 @@
+"""Sizes that no run can mean are refused by arithmetic, and those of real runs are not."""
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import loop_cases as cases
+from helpers.paths import REPO
+
+from vinejax.config import sizes
+from vinejax.config.load import default, from_dict
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config
+from vinejax.training.session import open_session
+
+
+@pytest.fixture(autouse=True)
+def _host_of_16_gib(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sizes, "host_memory", lambda: 16 * 2**30)
+
+
+def config(**fields: Any) -> Config:
+    """configs/tiny.py with other values, by dotted names with two underscores for a dot."""
+    cfg: Any = runpy.run_path(str(REPO / "configs/tiny.py"))["get_config"]()
+    for name, value in fields.items():
+        section, _, field = name.partition("__")
+        cfg[section][field] = value
+    return from_dict(cfg)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "other", "said"),
+    [
+        ("rollout__per_prompt", 10**7, {}, "320,000,000 solutions take about 408 GiB of memory"),
+        ("values__k", 10**6, {}, "3,072,000,000 continuations take about 3,914 GiB"),
+        ("eval__samples", 10**7, {}, "10,000,000 answers per problem take about 13 GiB"),
+        ("model__width", 10**6, {"model__path": ""}, "a new model of 9,001,728,000,000 weights"),
+        ("model__num_layers", 10**7, {"model__path": ""}, "a new model of 491,520,000,000 weights"),
+        ("sft__batch", 10**9, {"model__path": ""}, "1,000,000,000 rows of 80 tokens"),
+    ],
+)
+def test_what_no_host_holds_is_refused(field: str, value: int, other: dict[str, Any], said: str):
+    with pytest.raises(ConfigError, match="; lower it") as error:
+        sizes.check_sizes(config(**{field: value}, **other))
+    assert str(error.value).startswith(f"{field.replace('__', '.')} = {value}: {said}")
+    assert "and this host has 16 GiB" in str(error.value)
+
+
+def test_rows_of_methods_with_a_fixed_set_of_solutions_are_refused():
+    cfg: Any = default()
+    cfg.method, cfg.ppo.minibatch = "restem", 10**9
+    with pytest.raises(ConfigError, match="^ppo.minibatch = 1000000000: 1,000,000,000 rows of"):
+        sizes.check_sizes(from_dict(cfg))
+
+
+@pytest.mark.parametrize("file", sorted(REPO.glob("configs/*.py")), ids=lambda file: file.stem)
+def test_configurations_that_ship_fit(file: Path):
+    module = runpy.run_path(str(file))
+    if "get_config" in module and module["get_config"].__code__.co_argcount == 0:
+        sizes.check_sizes(from_dict(module["get_config"]()))
+
+
+def test_slots_that_could_never_be_busy_are_refused():
+    problems = {"test": [None] * 512}
+    sizes.check_answers(config(rollout__slots=110_592), problems)
+    with pytest.raises(ConfigError) as error:
+        sizes.check_answers(config(rollout__slots=110_593), problems)
+    said = "rollout.slots = 110593: no phase of this run can have more than 110,592 branches"
+    assert str(error.value) == f"{said}; lower it"
+    with pytest.raises(ConfigError, match="^eval.samples = 40000: 20,480,000 answers of an eval"):
+        sizes.check_answers(config(eval__samples=40_000), problems)
+
+
+@pytest.mark.parametrize(
+    ("minibatch", "microbatch", "shards", "taken"),
+    [(4096, None, 1, 256), (64, None, 1, 64), (4096, 64, 1, 256), (300, 100, 1, 300)]
+    + [(4098, 6, 4, 264), (256, None, 1, 256)],
+)
+def test_a_minibatch_has_no_rows_without_a_solution(minibatch, microbatch, shards, taken):
+    cfg = config(ppo__minibatch=minibatch, ppo__microbatch=microbatch)
+    found = sizes.with_fitting_minibatch(cfg, shards).ppo
+    assert (found.minibatch, found.microbatch) == (taken, microbatch)
+
+
+def test_the_record_keeps_the_minibatch_as_it_was_set(
+    finished_run: cases.Run, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    """So that the same command resumes."""
+    path = {"path": str(finished_run.workdir / "warmup")}
+    cfg = cases.config(ppo={"minibatch": 400, "microbatch": 4}, model=path)
+    for _ in range(2):
+        with open_session(cfg, tmp_path, trains=True) as session:
+            assert session.cfg.ppo.minibatch == 12
+        said = "ppo.minibatch = 400: an iteration has 12 solutions; it is taken as 12\n"
+        assert said in capsys.readouterr().out
+    record = json.loads((tmp_path / "config.json").read_text())
+    assert record["config"]["ppo"]["minibatch"] == 400
+    refused = cases.config(ppo={"minibatch": 400, "microbatch": 4}, eval={"samples": 10**8})
+    with pytest.raises(ConfigError, match="eval.samples"):
+        open_session(refused, tmp_path / "other")
+    assert not (tmp_path / "other").exists()

@@ -1,0 +1,155 @@
+"""The plan of a phase: every branch once, shards and rows even, shapes few."""
+
+import random
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import loop_cases
+
+from vinejax.core.settings import MeshConfig
+from vinejax.core.shapes import bucket, doubled, part
+from vinejax.engine.assign import assign, lanes_per_row, window_shape
+from vinejax.engine.cache import CacheLayout, ring_blocks, ring_layout
+from vinejax.engine.memory import sizes_of
+from vinejax.model.sharding import make_mesh
+
+
+def random_work(seed: int, trunks: int, branches: int) -> tuple[list[int], list[int]]:
+    """(trunk, budget) of branches; some budgets are 0."""
+    draw = random.Random(seed)
+    return [draw.randrange(trunks) for _ in range(branches)], [
+        draw.choice([0, *range(1, 60)]) for _ in range(branches)
+    ]
+
+
+@pytest.mark.parametrize("shards", [1, 2, 8])
+@pytest.mark.parametrize("trunks", [1, 3, 40])
+def test_every_branch_is_served_once(shards, trunks):
+    trunk_of, budgets = random_work(trunks, trunks, 300)
+    loads = assign(trunk_of, budgets, shards, rows=4)
+    served = [i for own in loads for load in own for i in load.items]
+    assert sorted(served) == [i for i, budget in enumerate(budgets) if budget]
+    for own in loads:
+        first = 0
+        for load in own:
+            assert {trunk_of[i] for i in load.items} == {load.trunk}
+            assert load.work == sum(budgets[i] for i in load.items)
+            assert [budgets[i] for i in load.items] == sorted(
+                (budgets[i] for i in load.items), reverse=True
+            )
+            assert load.first == first
+            first += len(load.items)
+    totals = [sum(load.work for load in own) for own in loads]
+    # The largest load first: no shard is above the mean by more than one load.
+    assert max(totals) - sum(totals) / shards <= max(load.work for own in loads for load in own)
+
+
+def test_a_trunk_with_most_of_the_work_gets_several_rows_at_once():
+    trunk_of, budgets = [0] * 900 + list(range(1, 11)) * 10, [10] * 1000
+    (loads,) = assign(trunk_of, budgets, shards=1, rows=8)
+    parts = [load for load in loads if load.trunk == 0]
+    assert len(parts) == 7 and loads[:7] == parts, "first, and no more than there are rows"
+    works = [load.work for load in parts]
+    assert max(works) - min(works) <= 10
+
+
+@pytest.mark.parametrize("slots", [1, 7, 64, 256])
+@pytest.mark.parametrize("trunks", [1, 2, 9, 500])
+@pytest.mark.parametrize("branches_per_trunk", [1, 8, 108])
+def test_a_window_has_lanes_for_all_slots(slots, trunks, branches_per_trunk):
+    rows, lanes = window_shape(slots, trunks, trunks * branches_per_trunk)
+    assert rows * lanes >= slots and lanes <= slots
+    assert rows == 1 or rows / 2 < trunks
+    if trunks >= rows and rows > 1:
+        assert rows * branches_per_trunk >= min(2 * slots, trunks * branches_per_trunk) / 2, (
+            "branches wait on each row"
+        )
+
+
+def test_a_window_that_memory_cut_down_still_serves_all_slots():
+    assert [lanes_per_row(64, rows) for rows in (1, 2, 3, 8, 64, 512)] == [64, 64, 44, 16, 2, 1]
+
+
+def test_buckets_are_few_and_close():
+    sizes = [bucket(n) for n in range(1, 5000)]
+    assert sorted(set(sizes))[:7] == [16, 24, 32, 48, 64, 96, 128]
+    assert len(set(sizes)) < 20
+    for n, size in enumerate(sizes, start=1):
+        assert n <= size and bucket(size) == size
+        assert n <= 16 or size - n < size / 3
+    assert sizes == sorted(sizes)
+    assert [bucket(n, least=32) for n in (1, 32, 33, 49)] == [32, 32, 48, 64]
+
+
+def test_parts_of_a_limit_are_two():
+    for limits in ([300, 556], [32, 80], [512, 1536]):
+        sizes = [part(limits, n) for n in range(1, limits[-1] + 1)]
+        assert sizes == sorted(sizes) and len(set(sizes)) <= 4
+        assert all(size >= n for n, size in enumerate(sizes, start=1))
+        assert sizes[-1] == bucket(limits[-1], least=32)  # near a limit as little padding as ever
+        assert {bucket(size, least=32) for size in sizes} == set(sizes)
+    assert [part([300, 556], n) for n in (100, 200, 384, 385, 600, 900)] == [
+        *(192, 384, 384, 768, 768, 1024),
+    ]
+    assert [part([768], n, halvings=2) for n in (100, 193, 400)] == [192, 384, 768]
+    assert [part([], n) for n in (5, 33)] == [32, 48]
+    assert [doubled(n, least=64) for n in (1, 64, 65, 300)] == [64, 64, 128, 512]
+
+
+def test_phases_of_a_run_have_few_sizes():
+    """Of all lengths and budgets that prompts of 300 and responses of 256 tokens can have."""
+    model, mesh = loop_cases.model(), make_mesh(MeshConfig())
+
+    def shapes(limits: tuple[int, ...], longest: int, budget: int) -> tuple[int, int]:
+        sizes, _ = sizes_of(
+            model, mesh, "cpu", 1 << 30, 64, num_trunks=16, num_branches=64, longest=longest,
+            budget=budget, limits=limits, most_tokens=256 if limits else None,
+        )  # fmt: skip
+        return sizes.columns, sizes.width
+
+    lengths, budgets = range(1, 557, 5), range(1, 257, 17)
+    with_limits = {shapes((300, 556), n, m) for n in lengths for m in budgets}
+    without = {shapes((), n, m) for n in lengths for m in budgets}
+    assert len(with_limits) <= 8 < 60 < len(without)
+
+
+def test_the_ring_is_cut_into_equal_blocks():
+    for n in range(1, 3000):
+        width = bucket(n)
+        blocks = ring_blocks(width, "tpu")
+        assert 1 <= blocks <= 8 and width % blocks == 0 and width // blocks >= min(width, 32)
+        assert ring_blocks(width, "gpu") == 1
+
+
+def test_the_ring_lies_as_the_platform_wants_it():
+    """Axes: b slots, k KV heads, s columns, h head width."""
+
+    def axes(platform: str, slots: int, shares_heads: bool = True) -> tuple[str, str]:
+        layout = ring_layout(platform, slots, shares_heads)
+        return layout.keys.axes, layout.values.axes
+
+    assert axes("tpu", 64) == ("skbh", "skbh")  # the column that a step writes is outermost
+    assert axes("tpu", 256) == ("skhb", "skhb")  # and slots fill the lanes
+    assert axes("gpu", 64) == ("bksh", "bksh") == axes("cpu", 64, shares_heads=False)
+    assert axes("cpu", 64) == ("bkhs", "bksh")
+
+
+@pytest.mark.parametrize("axes", ["bksh", "bkhs", "skbh", "skhb"])
+def test_products_and_mixes_do_not_depend_on_the_layout(axes):
+    draw = np.random.default_rng(0)
+    sizes = {"b": 3, "k": 2, "g": 4, "s": 5, "h": 6}
+    q, cache, weights = (
+        jnp.array(draw.normal(size=tuple(sizes[axis] for axis in letters)), jnp.float32)
+        for letters in ("bkgh", axes, "bkgs")
+    )
+    layout = CacheLayout(axes)
+    assert list(cache.shape) == layout.shape(sequences=3, kv_heads=2, columns=5, head_dim=6)
+    plain = cache.transpose([axes.index(axis) for axis in "bksh"])
+    np.testing.assert_allclose(
+        layout.products(q, cache), q @ plain.swapaxes(2, 3), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(layout.mix(weights, cache), weights @ plain, rtol=1e-4, atol=1e-5)
+    column = plain[:, :, :1].swapaxes(1, 2)  # [B, 1, K, H]
+    first = cache.take(jnp.array([0]), axis=layout.column_axis)
+    np.testing.assert_array_equal(layout.column(column), first)

@@ -1,0 +1,129 @@
+"""The drain of a phase: fewer slots and rows for its last branches, and the same tokens."""
+
+import dataclasses
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+import pytest
+from helpers.model_oracles import SAMPLED_MODELS, Model, assert_same, random_model
+
+from vinejax.core.settings import SampleConfig
+from vinejax.engine import drain, phase
+from vinejax.engine import memory as arrays
+from vinejax.engine.branches import Branch, Grown
+from vinejax.engine.cache import CacheLayout, RingLayout
+from vinejax.engine.drain import drain_sizes
+from vinejax.engine.engine import Engine
+from vinejax.model.sharding import mesh_over
+
+rng = np.random.default_rng(3)
+TRUNKS = [rng.integers(2, 20, n).tolist() for n in rng.integers(3, 40, 7)]
+BRANCHES = [
+    Branch(trunk, int(rng.integers(1, len(TRUNKS[trunk]) + 1)), seed << 40 | seed)
+    for seed, trunk in enumerate(rng.integers(0, 7, 40).tolist())
+]
+BUDGETS = [40] * 40  # only sampling tells when a branch ends
+
+
+@pytest.fixture
+def moves(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What `to_drain` returned: a phase of 8 slots has a drain of 2."""
+    made = []
+
+    def to_drain(*args: Any) -> Any:
+        made.append(drain.to_drain(*args))
+        return made[-1]
+
+    monkeypatch.setattr(drain, "FEWEST", 8)
+    monkeypatch.setattr(phase, "to_drain", to_drain)
+    return made
+
+
+def grow(model: Model, sampling: SampleConfig, **settings: Any) -> tuple[list[Grown], Engine]:
+    engine = Engine(model.decoder, sampling, model.tokenizer, **{"chunk": 3, **settings})
+    return engine.grow(model.params, TRUNKS, BRANCHES, BUDGETS), engine
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gqa", "window", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mha", "mqa"))],
+)
+def test_a_drain_has_the_tokens_of_the_phase(name: str, tiny: Model, moves: list[Any]):
+    fields, sampling = SAMPLED_MODELS[name]
+    model = random_model(tokenizer=tiny.tokenizer, context=128, **fields)
+    expected, _ = grow(model, sampling, slots=4)
+    assert not moves, "few slots have no drain"
+    found, engine = grow(model, sampling, slots=8)
+    assert_same(found, expected)
+    (state, moved), *more = moves
+    assert not more and moved.shape == (1, 2) and state.slots.item.shape == (2,)
+    assert {x.shape[0] for x in state.window.keys} == {2} and state.rows.next.shape == (2,)
+    busy = sum(len(one.tokens) for one in found)
+    assert engine.stats.decoded_tokens + engine.stats.repeated_tokens == busy
+    # Steps of 8 slots and then of 2.
+    assert 2 * engine.stats.decode_steps < engine.stats.slot_steps < 8 * engine.stats.decode_steps
+
+
+def test_a_drain_with_stop_strings_and_fewer_rows_than_trunks(tiny: Model, moves: list[Any]):
+    """The automaton's states move too, and a drain begins only when no trunk waits for a row."""
+    sampling = SampleConfig(stop=("1",))
+    expected, _ = grow(tiny, sampling, slots=4)
+    found, _ = grow(tiny, sampling, slots=8, window_rows=3)
+    assert_same(found, expected)
+    assert len(moves) == 1 and "stop" in {one.finish for one in found}
+
+
+def test_a_window_of_few_rows_stays_where_it_is(tiny: Model, moves: list[Any]):
+    expected, _ = grow(tiny, SampleConfig(), slots=4)
+    with mock.patch.object(drain, "_rows_of", side_effect=AssertionError("rows were copied")):
+        found, _ = grow(tiny, SampleConfig(), slots=8, window_rows=2)
+    assert_same(found, expected)
+    (state, _), *more = moves
+    assert not more and state.slots.item.shape == (2,)
+
+
+@pytest.mark.slow
+def test_a_drain_by_the_kernel(tiny: Model, moves: list[Any]):
+    """Interpreted; rows and pages stay where they are (test_pages.py)."""
+    expected, _ = grow(tiny, SampleConfig(), slots=4)
+    found, _ = grow(tiny, SampleConfig(), slots=8, attention="kernel")
+    assert_same(found, expected)
+    assert len(moves) == 1
+
+
+def test_a_drain_in_another_layout(tiny: Model, moves: list[Any], monkeypatch: pytest.MonkeyPatch):
+    """As on a TPU, where 128 slots lie innermost and 32 do not."""
+    ring = RingLayout(CacheLayout("skbh"), CacheLayout("skbh"))
+    expected, _ = grow(tiny, SampleConfig(), slots=4)
+    monkeypatch.setattr(drain, "ring_layout", lambda *args: ring)
+    found, _ = grow(tiny, SampleConfig(), slots=8)
+    assert_same(found, expected)
+    (state, _), *_ = moves
+    assert state.slots.keys[0][0].shape[2] == 2, "slots are the third axis"
+
+
+def test_sizes(tiny: Model):
+    mesh = mesh_over((1, 1, 1), jax.devices()[:1])
+    whole, taken = arrays.sizes_of(
+        tiny.decoder, mesh, "cpu", 2**30, 128,
+        num_trunks=50, num_branches=900, longest=40, budget=24,
+    )  # fmt: skip
+    found = drain_sizes(tiny.decoder, mesh, "cpu", 2**30, whole)
+    assert found is not None and found.lanes <= found.slots == 32 >= found.rows
+    same = ("columns", "width", "queue", "chunk", "blocks", "kernel")
+    assert all(getattr(found, name) == getattr(whole, name) for name in same)
+    assert found.rows < whole.rows
+    both = taken + arrays.phase_bytes(tiny.decoder, mesh, found)
+    assert drain_sizes(tiny.decoder, mesh, "cpu", both, whole) == found
+    assert drain_sizes(tiny.decoder, mesh, "cpu", both - 1, whole) is None, "no memory for both"
+    # A window of as few rows is not copied: only the ring of fewer slots comes on top.
+    low = dataclasses.replace(whole, rows=4)
+    ring = 32 * arrays.cache_bytes(tiny.decoder, mesh, low.width)
+    enough = arrays.phase_bytes(tiny.decoder, mesh, low) + ring
+    found = drain_sizes(tiny.decoder, mesh, "cpu", enough, low)
+    assert found is not None and found.rows == 4
+    assert drain_sizes(tiny.decoder, mesh, "cpu", enough - 1, low) is None
+    few = dataclasses.replace(whole, slots=95)
+    assert drain_sizes(tiny.decoder, mesh, "cpu", 2**30, few) is None

@@ -1,0 +1,126 @@
+"""The engine on meshes of eight virtual devices: what one device samples."""
+
+import pytest
+from helpers import eight_devices
+
+PROGRAM = """
+import sys
+import tempfile
+import jax
+import numpy as np
+from helpers import model_oracles
+import vinejax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from vinejax.core.settings import MeshConfig, SampleConfig
+from vinejax.model.sharding import AXES, make_mesh, param_shardings
+from vinejax.model.hf.weights import load_pretrained
+from vinejax.engine.branches import Branch
+from vinejax.engine import memory as arrays, drain, phase
+from vinejax.engine.tpu import kernel_body, kernels, pages, ragged, schedule
+from vinejax.engine.engine import Engine
+from vinejax.tasks.arithmetic import Arithmetic
+
+assert jax.device_count() == 8
+tokenizer = Arithmetic().tokenizer()
+draw = np.random.default_rng(0)
+TRUNKS = [draw.integers(2, 20, n).tolist() for n in (9, 30, 17, 5, 12)]
+BRANCHES = [
+    Branch(t, int(draw.integers(1, len(TRUNKS[t]) + 1)), i << 40 | i)
+    for i, t in enumerate(draw.integers(0, 5, 40).tolist())
+]
+BUDGETS = draw.integers(1, 17, 40).tolist()
+
+
+def grow(model, params, mesh, int8=False, **settings):
+    sampling = SampleConfig(temperature=0.8, top_p=0.9, top_k=12)
+    engine = Engine(model, sampling, tokenizer, mesh, **{"slots": 16, **settings})
+    stream = engine.stream(params, TRUNKS, BRANCHES, BUDGETS, scored=True, int8=int8)
+    return stream.in_order(), stream.trunk_logprobs, engine.stats
+
+
+def check(name, sizes, int8=False, settings=None, **fields):
+    model, params, _ = model_oracles.random_model(**fields)
+    expected, expected_scored, _ = grow(model, params, None, int8)
+    mesh = make_mesh(MeshConfig(*sizes))
+    placed = jax.device_put(params, param_shardings(mesh, params))
+    chunk = dict(chunk=5) if sizes[0] > 1 else {}
+    found, scored, stats = grow(model, placed, mesh, int8, **chunk, **(settings or {}))
+    for one, other in zip(found, expected):
+        assert (one.tokens, one.finish) == (other.tokens, other.finish), name
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+    for one, other in zip(scored, expected_scored):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+    assert 0.3 < stats.slot_utilisation <= 1
+    print("same", name, sizes)
+    return stats
+
+
+def check_pages(sizes):
+    # By the kernel, interpreted, with small blocks and fewer pages than slots can hold.
+    for module in (arrays, kernel_body, kernels, pages, ragged, schedule):
+        module.BLOCK = 8
+    model, *_ = model_oracles.random_model()
+    columns = 2 * 32 + 6 * 8  # two rows, and of each shard six pages for eight slots
+    room = arrays.cache_bytes(model, make_mesh(MeshConfig(*sizes)), columns) / 2**30
+    settings = dict(attention="kernel", memory_gib=room, window_rows=2, skip_repeats=False)
+    stats = check("pages", sizes, settings=settings)
+    assert stats.restarted_tokens > 0
+
+
+def check_given_meshes(folder):
+    # Given once, to either; with the axes that jax makes by default; weights from elsewhere.
+    on_one = load_pretrained(folder)
+    expected, *_ = grow(*on_one[:2], None)
+    mesh = jax.make_mesh((2, 1, 2), AXES)
+    assert AxisType.Explicit in mesh.axis_types
+    on_mesh = load_pretrained(folder, mesh=mesh)
+    assert {x.sharding.mesh.size for x in jax.tree.leaves(on_mesh[1])} == {4}
+    places = NamedSharding(mesh, PartitionSpec())
+    everywhere = jax.tree.map(lambda x: jax.device_put(x, places), on_one[1])
+    reversed_mesh = Mesh(mesh.devices[::-1], AXES)
+    on_second = jax.device_put(on_one[1], jax.devices()[1])
+    given = [(*on_one[:2], mesh), (*on_mesh[:2], None), (*on_mesh[:2], mesh),
+             (on_one[0], everywhere, mesh), (*on_mesh[:2], reversed_mesh),
+             (on_one[0], on_second, None), (on_one[0], on_mesh[1], None)]
+    for model, params, of_engine in given:
+        for one, other in zip(grow(model, params, of_engine)[0], expected):
+            assert (one.tokens, one.finish) == (other.tokens, other.finish)
+    tokens = [TRUNKS[0][:8]] * 2
+    found = vinejax.apply(*on_mesh[:2], tokens)
+    np.testing.assert_allclose(found, vinejax.apply(*on_one[:2], tokens), atol=1e-4)
+    try:
+        grow(*on_one[:2], jax.make_mesh((2, 2), ("data", "model")))
+    except ValueError as error:
+        assert "wanted are ('data', 'fsdp', 'tensor')" in str(error), error
+    else:
+        raise AssertionError("a mesh of other axes was taken")
+    print("given meshes")
+
+
+for sizes in ((2, 4, 1), (2, 2, 2), (1, 1, 4)):
+    check("gqa", sizes)
+check("mqa, tied head", (1, 2, 2), num_kv_heads=1, tied_head=True)
+# Neither of the heads' number and the places' divides the other.
+check("3 KV heads on 2 places", (1, 1, 2), num_heads=6, num_kv_heads=3, qkv_bias=True)
+check("odd vocabulary", (2, 1, 4), vocab_size=21)
+biases = dict(qkv_bias=True, out_bias=True, mlp_bias=True)
+windows = dict(windows=(5, None), attention_softcap=3.0, logit_softcap=4.0)
+check("biases and windows", (2, 1, 2), num_kv_heads=4, **biases, **windows)
+check("int8", (2, 2, 2), int8=True, num_kv_heads=1, **biases)
+with tempfile.TemporaryDirectory() as folder:
+    model, params, _ = model_oracles.random_model()
+    vinejax.save_pretrained(folder, model, params, tokenizer)
+    check_given_meshes(folder)
+drain.FEWEST, moved = 4, []
+phase.to_drain = lambda *args: moved.append(args) or drain.to_drain(*args)
+for sizes in ((2, 2, 1), (1, 2, 2)):  # 4 slots of a shard, then 1; 8, then 2
+    check("in the drain", sizes)
+assert [args[0].size for args in moved if args[0].size > 1] == [4, 4]
+check_pages((1, 2, 2))
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_tokens_do_not_depend_on_the_mesh():
+    assert eight_devices.printed("-c", PROGRAM)[-1] == "done"

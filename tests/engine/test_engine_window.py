@@ -1,0 +1,276 @@
+"""Trunks passing through a small window, memory, and what an engine reports as it goes."""
+
+import dataclasses
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import model_oracles as oracle
+from helpers.model_oracles import Model, assert_same, random_model
+
+from vinejax.core.settings import SampleConfig
+from vinejax.core.shapes import bucket
+from vinejax.core.types import Batch
+from vinejax.engine import finish
+from vinejax.engine.branches import Branch, Grown
+from vinejax.engine.engine import Engine
+from vinejax.engine.memory import cache_bytes
+from vinejax.engine.stats import EngineStats
+from vinejax.learner.score import score
+from vinejax.model.sharding import mesh_over
+
+rng = np.random.default_rng(0)
+TRUNKS = [rng.integers(2, 20, n).tolist() for n in rng.integers(3, 40, 25)]
+BRANCHES = [
+    Branch(trunk, int(rng.integers(1, len(TRUNKS[trunk]) + 1)), seed)
+    for seed, trunk in enumerate(rng.integers(0, 25, 150).tolist())
+]
+BUDGETS = rng.integers(1, 17, 150).tolist()
+
+
+def engine_of(model: Model, **settings) -> Engine:
+    sampling = settings.pop("sampling", SampleConfig())
+    return Engine(model.decoder, sampling, model.tokenizer, **{"slots": 4, **settings})
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Model) -> list[Grown]:
+    """With all trunks resident."""
+    return engine_of(tiny, window_rows=32, slots=8).grow(tiny.params, TRUNKS, BRANCHES, BUDGETS)
+
+
+# --- a window smaller than the trunks ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "at_once"),
+    [
+        (dict(window_rows=1, chunk=2), 1),
+        (dict(window_rows=3, slots=6, chunk=5), 3),
+        (dict(window_rows=8, slots=16), 8),
+    ],
+    ids=str,
+)
+def test_trunks_pass_through_a_window(settings, at_once, whole, tiny):
+    engine = engine_of(tiny, **settings)
+    assert_same(engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS), whole)
+    used = {branch.trunk for branch in BRANCHES}
+    assert at_once < len(used)
+    assert engine.stats.prefill_tokens == sum(len(TRUNKS[t]) for t in used), "each trunk once"
+
+
+def test_the_first_branches_are_what_whole_forward_passes_give(whole, tiny):
+    for branch, budget, found in list(zip(BRANCHES, BUDGETS, whole, strict=True))[:30]:
+        prefix = TRUNKS[branch.trunk][: branch.position]
+        tokens, logprobs, finish = oracle.continue_slowly(
+            tiny, SampleConfig(), prefix, branch.seed, eos_ids=[1], max_tokens=budget
+        )
+        assert (found.tokens, found.finish) == (tokens, finish)
+        np.testing.assert_allclose(found.logprobs, logprobs, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_memory_is_kept_to(whole, tiny):
+    """With room for ever less: fewer rows, then fewer slots, the same tokens; then an error."""
+    mesh = mesh_over((1, 1, 1), jax.devices()[:1])
+    row, slot = cache_bytes(tiny.decoder, mesh, 48), cache_bytes(tiny.decoder, mesh, 16)
+    taken = []
+    for room in (100 * row, 9 * row + 8 * slot, 2 * row + 2 * slot, row + slot):
+        engine = engine_of(tiny, slots=8, memory_gib=room / 2**30)
+        assert_same(engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS), whole)
+        assert engine.stats.cache_bytes <= room
+        taken.append(engine.stats.cache_bytes)
+    assert taken == sorted(taken, reverse=True) and taken[-1] == row + slot < taken[0]
+    engine = engine_of(tiny, slots=8, memory_gib=(row + slot - 1) / 2**30)
+    message = "does not hold one trunk of 48 tokens and one slot of 16"
+    with pytest.raises(ValueError, match=message):
+        engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS)
+    assert engine.stats.decode_steps == 0
+
+
+@pytest.mark.slow
+def test_more_continuations_take_no_more_memory(tiny):
+    taken = []
+    for k in (1, 2, 4):
+        engine = engine_of(tiny, slots=8, window_rows=4)
+        branches = [dataclasses.replace(b, seed=b.seed + 1000 * i) for b in BRANCHES
+                    for i in range(k)]  # fmt: skip
+        engine.grow(tiny.params, TRUNKS, branches, 4)
+        taken.append(engine.stats.cache_bytes)
+    assert len(set(taken)) == 1
+
+
+# --- slots are busy while there is work ---
+
+
+def test_no_slot_waits_while_branches_do(tiny):
+    """Budgets are the lengths, since nothing here ends by itself."""
+    model = random_model(tokenizer=tiny.tokenizer, vocab_size=20, seed=5)
+    engine = engine_of(model, slots=8, chunk=8, skip_repeats=False)
+    engine.eos_ids = ()
+    lengths = np.minimum(np.random.default_rng(1).geometric(1 / 6, 40 * 12), 24).tolist()
+    trunks = [[3, 5, 7] * 4 for _ in range(40)]
+    branches = [Branch(i // 12, 1 + i % 12, seed=i) for i in range(len(lengths))]
+    found = engine.grow(model.params, trunks, branches, lengths)
+    assert [len(x.tokens) for x in found] == lengths
+    assert engine.stats.queued_utilisation >= 0.99
+    assert engine.stats.slot_utilisation >= 0.95
+    assert engine.stats.useful_tokens == engine.stats.decoded_tokens == sum(lengths)
+
+
+@pytest.mark.slow
+def test_twenty_phases_compile_once_per_bucket(tiny):
+    """Trunks, branches per trunk and budgets differ from phase to phase. Their buckets are what is
+    compiled for: of the longest trunk, and the power of 2 below the branches per trunk."""
+    jax.clear_caches()
+    engine = engine_of(tiny, slots=16)
+    engine.grow(tiny.params, [[4] * 90], [Branch(0, 90, 0)], 1)  # weights, and a bucket of its own
+    before = engine.stats.compiles
+    draw = np.random.default_rng(3)
+    phases, counts, buckets = [], set(), {}
+    for seed in range(20):
+        trunks = [draw.integers(2, 20, n).tolist() for n in draw.integers(10, 45, 16)]
+        places = [
+            (t, int(at))
+            for t, trunk in enumerate(trunks)
+            for at in draw.integers(1, len(trunk) + 1, 3 * draw.integers(2, 9))
+        ]
+        branches = [Branch(t, at, seed * 1000 + i) for i, (t, at) in enumerate(places)]
+        phases.append((trunks, branches, draw.integers(9, 17, len(branches)).tolist()))
+        longest = max(position for _, position in places)
+        counts.add(len(branches))
+        size = bucket(longest, least=32), (len(branches) // 16).bit_length()
+        buckets[size] = phases[-1]
+    assert len(counts) > 15 and 1 < len(buckets) <= 4
+    for phase in phases:
+        engine.grow(tiny.params, *phase)
+    # Per bucket: empty caches, decode, copy, and prefill and the search for repeats, where short
+    # trunks are padded to less.
+    assert engine.stats.compiles - before <= 7 * len(buckets)
+    compiled = engine.stats.compiles
+    for phase in buckets.values():
+        engine.grow(tiny.params, *phase)
+    assert engine.stats.compiles == compiled
+
+
+# --- as branches end ---
+
+
+def test_a_stream_gives_branches_as_they_end(whole, tiny):
+    engine = engine_of(tiny, chunk=2)
+    stream = engine.stream(tiny.params, TRUNKS, BRANCHES, [0, *BUDGETS[1:]])
+    assert engine.stats == EngineStats(), "nothing is computed before the first pair is asked for"
+    seen: dict[int, Grown] = {}
+    steps = []
+    for i, grown in stream:
+        assert i not in seen
+        seen[i] = grown
+        steps.append(engine.stats.decode_steps)
+    assert seen[0] == Grown([], [], "", "length") and next(iter(seen)) == 0
+    assert_same([seen[i] for i in range(1, len(BRANCHES))], whole[1:])
+    assert steps[1] < engine.stats.decode_steps / 4, "the devices go on while the caller has one"
+    assert engine.stats.host_s > 0 and engine.stats.wait_s > 0 and engine.stats.prefill_s > 0
+    assert engine.stats.useful_tokens == sum(len(grown.tokens) for grown in seen.values())
+
+
+def test_a_loop_that_is_left_early_leaves_nothing_behind(whole, tiny):
+    engine = engine_of(tiny, chunk=2)
+    engine.grow(tiny.params, TRUNKS, BRANCHES[:1], 1)  # weights and automaton stay
+    arrays, threads = len(jax.live_arrays()), threading.active_count()
+    stream = engine.stream(tiny.params, TRUNKS, BRANCHES, BUDGETS, scored=True)
+    for _ in stream:
+        assert len(jax.live_arrays()) > arrays
+        break
+    assert (len(jax.live_arrays()), threading.active_count()) == (arrays, threads)
+    with pytest.raises(RuntimeError, match="the caller's"):
+        for _ in engine.stream(tiny.params, TRUNKS, BRANCHES, BUDGETS):
+            raise RuntimeError("the caller's")
+    assert (len(jax.live_arrays()), threading.active_count()) == (arrays, threads)
+    assert_same(engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS), whole)
+    assert_same(stream.in_order(), whole)
+    assert [len(logprobs) for logprobs in stream.trunk_logprobs] == [len(x) for x in TRUNKS]
+
+
+def test_of_several_hosts_each_gets_what_it_reads_first(whole, tiny, monkeypatch):
+    """The first of two hosts reads the even branches; the other tells what it read of the odd."""
+    others = {
+        i: [len(grown.tokens), grown.text, 0, False] for i, grown in enumerate(whole) if i % 2
+    }
+    monkeypatch.setattr(finish, "is_mine", lambda i: i % 2 == 0)
+    monkeypatch.setattr(finish, "shared_work", lambda own: own | others)
+    pairs = list(engine_of(tiny, chunk=2).stream(tiny.params, TRUNKS, BRANCHES, BUDGETS))
+    numbers = [i for i, _ in pairs]
+    assert sorted(numbers) == list(range(len(BRANCHES)))
+    assert [i % 2 for i in numbers] == sorted(i % 2 for i in numbers)
+    assert_same([grown for _, grown in sorted(pairs)], whole)
+
+
+def test_trunks_are_scored_by_their_prefill(tiny):
+    """Also those without branches; as the scorer does, at the sampling temperature."""
+    sampling = SampleConfig(temperature=0.6, top_p=0.9)
+    engine = engine_of(tiny, sampling=sampling, window_rows=3)
+    some = [branch for branch in BRANCHES if branch.trunk % 3]
+    stream = engine.stream(tiny.params, TRUNKS, some, 4, scored=True)
+    grown, logprobs = stream.in_order(), stream.trunk_logprobs
+    assert_same(grown, engine_of(tiny, sampling=sampling).grow(tiny.params, TRUNKS, some, 4))
+    assert engine.stats.prefill_tokens == sum(map(len, TRUNKS))
+    tokens, mask = np.zeros((25, 48), np.int32), np.zeros((25, 48), bool)
+    for row, trunk in enumerate(TRUNKS):
+        tokens[row, : len(trunk)], mask[row, 1 : len(trunk)] = trunk, True
+    zeros = jnp.zeros(tokens.shape)
+    positions = jnp.broadcast_to(jnp.arange(48), tokens.shape)
+    batch = Batch(jnp.asarray(tokens), jnp.ones(tokens.shape, jnp.int32), positions,
+                  jnp.asarray(mask), zeros, zeros, zeros)  # fmt: skip
+    scored = np.asarray(score(tiny.decoder, tiny.params, batch, 0.6))
+    for row, (trunk, own) in enumerate(zip(TRUNKS, logprobs, strict=True)):
+        np.testing.assert_allclose(own, scored[row, : len(trunk)], atol=1e-5)
+
+
+def test_new_weights_are_used(tiny, whole):
+    engine = engine_of(tiny)
+    engine.grow(tiny.params, TRUNKS, BRANCHES[:5], 4)
+    other = random_model(tokenizer=tiny.tokenizer, vocab_size=20, seed=9)
+    changed = engine.grow(other.params, TRUNKS, BRANCHES, BUDGETS)
+    assert [x.tokens for x in changed] != [x.tokens for x in whole]
+    engine.release()
+    assert_same(engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS), whole)
+
+
+@pytest.mark.parametrize("numpy", [False, True])
+def test_weights_that_changed_in_place_are_used(numpy, tiny):
+    """An array of the same dict that is another, and NumPy's, whose numbers are others."""
+    params = jax.tree.map(lambda x: np.array(x) if numpy else x, tiny.params)
+    engine, one = engine_of(tiny), [TRUNKS, BRANCHES[:1], 1]
+    (first,) = engine.grow(params, *one)
+    if numpy:
+        params["norm"]["scale"] *= 3
+    else:
+        params["norm"] = {"scale": 3 * params["norm"]["scale"]}
+    (changed,) = engine.grow(params, *one)
+    assert_same([changed], engine_of(tiny).grow(params, *one))
+    assert abs(changed.logprobs[0] - first.logprobs[0]) > 0.01
+
+
+# --- frequencies ---
+
+
+@pytest.mark.parametrize(
+    ("top_p", "top_k"),
+    [(0.9, 6), *(pytest.param(*x, marks=pytest.mark.slow) for x in [(1.0, 0), (0.8, 0), (1.0, 4)])],
+)
+def test_first_tokens_have_the_exact_frequencies(top_p, top_k, tiny):
+    """Chi-square of 4,000 branches at one state; 99.9% of 19 degrees of freedom is 43.8."""
+    n, trunk = 4000, TRUNKS[0]
+    sampling = SampleConfig(temperature=0.8, top_p=top_p, top_k=top_k)
+    engine = engine_of(tiny, sampling=sampling, slots=64)
+    found = engine.grow(tiny.params, [trunk], [Branch(0, len(trunk), i) for i in range(n)], 1)
+    logits = oracle.forward(tiny.decoder.cfg, tiny.params, trunk)[-1] / 0.8
+    probs = np.exp(logits - logits.max())
+    kept = oracle.kept_tokens(probs / probs.sum(), top_p, top_k)
+    expected = n * kept / kept.sum()
+    counts = np.bincount([x.tokens[0] for x in found], minlength=20)
+    likely = expected > 0
+    assert not counts[~likely].any()
+    assert np.sum((counts - expected)[likely] ** 2 / expected[likely]) < 43.8

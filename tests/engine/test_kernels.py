@@ -1,0 +1,226 @@
+"""The kernel of decoding, interpreted, against the attention that XLA computes."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+from vinejax.core.errors import ConfigError
+from vinejax.engine import shared_attention as attention
+from vinejax.engine.cache import WINDOW, RingLayout, use_kernel
+from vinejax.engine.shared_attention import Queries
+from vinejax.engine.tpu import ragged, schedule
+from vinejax.engine.tpu.pages import Pages
+from vinejax.engine.tpu.schedule import BLOCK
+from vinejax.model.attention import AttentionRule
+
+COLUMNS = 512  # of a row and of a slot: two blocks
+COUNTS = (0, 1, 127, 128, 129, 255, 256, 257, COLUMNS)  # columns that a slot, or a lane, sees
+SLOTS = 12
+BLOCKS = COLUMNS // BLOCK  # of a slot
+PLAIN = AttentionRule(scale=0.1)
+NARROW = AttentionRule(scale=0.1, softcap=3.0, window=100)
+TOLERANCE = {"float32": 1e-6, "bfloat16": 2e-3}
+LAYOUT = RingLayout(WINDOW, WINDOW)
+
+
+class Step(NamedTuple):
+    """The inputs of one layer's attention in a decode step."""
+
+    queries: Queries
+    lanes: attention.Lanes
+    q: jax.Array  # [B, K, G, H]
+    k: jax.Array  # [B, 1, K, H]
+    v: jax.Array  # [B, 1, K, H]
+    trunks: jax.Array  # [W, K, S, 2 * H]
+    pool: jax.Array  # [P, K, BLOCK, 2 * H] one page more than the slots can hold
+    pages: Pages  # of the slots in no order; none is free
+
+
+def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, seed: int = 4) -> Step:
+    """A step in which slots, and lanes, see each of COUNTS; the slots that see none are idle.
+
+    Values are below 1, and so are their means, where the rounding of a bfloat16 is less than the
+    tolerance.
+    """
+    rng = np.random.default_rng(seed)
+    K = 2
+
+    def draw(*shape: int) -> jax.Array:
+        return jnp.array(rng.normal(size=shape), jnp.float32).astype(dtype)
+
+    def draw_values(*shape: int) -> jax.Array:
+        return jnp.array(rng.uniform(-1, 1, shape), jnp.float32).astype(dtype)
+
+    def draw_cache(sequences: int, columns: int) -> jax.Array:
+        shape = sequences, K, columns, head_dim
+        return jnp.concatenate([draw(*shape), draw_values(*shape)], axis=-1)
+
+    own = np.resize(COUNTS, SLOTS)
+    visible = rng.permutation(np.resize(COUNTS, SLOTS))
+    row = np.arange(SLOTS) % rows
+    numbers = (jnp.array(x, jnp.int32) for x in (row, visible, np.maximum(own, 1) - 1))
+    queries = Queries(jnp.array(own > 0), *numbers)
+    return Step(
+        queries,
+        attention.assign_lanes(queries, rows, lanes),
+        draw(SLOTS, K, per_head, head_dim),
+        draw(SLOTS, 1, K, head_dim),
+        draw_values(SLOTS, 1, K, head_dim),
+        draw_cache(rows, COLUMNS),
+        draw_cache(SLOTS * BLOCKS + 1, BLOCK),
+        pages_of(rng.permutation(SLOTS * BLOCKS + 1)),
+    )
+
+
+def pages_of(order: np.ndarray) -> Pages:
+    """All pages but the first in this order, held by the slots."""
+    none = jnp.zeros(len(order), jnp.int32)
+    return Pages(jnp.array(order[1:].reshape(SLOTS, BLOCKS), jnp.int32), none, none[:1])
+
+
+def by_kernel(
+    step: Step, rule: AttentionRule, cores: int, interpret: bool
+) -> tuple[jax.Array, jax.Array]:
+    K, G, H = step.q.shape[1:]
+
+    def run(step: Step):
+        return ragged.RaggedAttention(
+            step.queries, step.lanes, step.pages, K, G, H, step.trunks.shape[0], COLUMNS, cores,
+            interpret,
+        ).attend(step.q, step.k, step.v, step.trunks, step.pool, rule)  # fmt: skip
+
+    return jax.jit(run)(step)
+
+
+def written(step: Step) -> jax.Array:
+    """The pool with the new column of every busy slot."""
+    new = jnp.concatenate([step.k, step.v], axis=-1)[:, 0]  # [B, K, 2 * H]
+    age = step.queries.age
+    page = step.pages.of_slot[jnp.arange(SLOTS), age // BLOCK]
+    page = jnp.where(step.queries.busy, page, len(step.pool))
+    return step.pool.at[page, :, age % BLOCK].set(new, mode="drop")
+
+
+def by_xla(step: Step, rule: AttentionRule) -> jax.Array:
+    """Through the shared ring, into which the slots' own columns are turned."""
+    H, now = step.q.shape[-1], 77
+    age = step.queries.age
+    place = (now - age[:, None] + jnp.arange(COLUMNS)) % COLUMNS  # [B, S] of each own column
+    source = jnp.argsort(place, axis=1)
+    columns = written(step)[step.pages.of_slot].swapaxes(1, 2)  # [B, K, BLOCKS, BLOCK, 2 * H]
+    columns = columns.reshape(SLOTS, -1, COLUMNS, 2 * H)
+    turned = jnp.take_along_axis(columns, source[:, None, :, None], axis=2)
+    keys, values = turned[..., :H], turned[..., H:]
+    own = attention.ring_part(step.q, [keys], [values], jnp.int32(now), age, rule, LAYOUT)
+    trunk_keys, trunk_values = step.trunks[..., :H], step.trunks[..., H:]
+    trunk = attention.trunk_part(step.q, trunk_keys, trunk_values, step.lanes, rule)
+    return attention.merge(trunk, own)
+
+
+def check(step: Step, rule: AttentionRule, cores: int = 1, interpret: bool = True) -> None:
+    mixed, pool = by_kernel(step, rule, cores, interpret)
+    busy = np.array(step.queries.busy)
+    expected = np.array(jax.jit(by_xla, static_argnums=1)(step, rule))
+    atol = TOLERANCE[step.q.dtype.name]
+    np.testing.assert_allclose(np.array(mixed)[busy], expected[busy], rtol=0, atol=atol)
+    assert np.isfinite(mixed).all(), "an idle slot sees nothing, or what another does"
+    assert np.array_equal(pool.astype(jnp.float32), written(step).astype(jnp.float32))
+
+
+@pytest.mark.parametrize("rule", [PLAIN, NARROW], ids=["plain", "narrow"])
+def test_a_step_is_that_of_xla(rule: AttentionRule):
+    check(step_of(per_head=1, head_dim=128, rows=2, lanes=24, dtype="float32"), rule)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [PLAIN, NARROW], ids=["plain", "narrow"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("per_head", "head_dim", "rows", "lanes", "cores"),
+    [(1, 64, 4, 24, 2), (8, 64, 4, 3, 1), (8, 128, 12, 1, 2), (3, 256, 3, 8, 1), (1, 24, 2, 6, 1)],
+)
+def test_a_step_is_that_of_xla_at_other_shapes(
+    rule: AttentionRule, dtype: str, per_head: int, head_dim: int, rows: int, lanes: int, cores: int
+):
+    check(step_of(per_head, head_dim, rows, lanes, dtype), rule, cores)
+
+
+def test_copies_are_waited_for_and_race_with_nothing():
+    """As on a TPU: a copy runs when it is waited for, and memory holds NaN before."""
+    interpret = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan")
+    step = step_of(8, 64, rows=4, lanes=3, dtype="bfloat16")
+    with pltpu.force_tpu_interpret_mode(interpret):
+        check(step, NARROW, interpret=False)
+    from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+
+    assert interpreter.races is not None and not interpreter.races.races_found
+
+
+def test_lanes_of_a_row_in_several_groups(monkeypatch: pytest.MonkeyPatch):
+    """Several groups read one row if a row has more queries than MOST_QUERIES."""
+    monkeypatch.setattr(ragged, "MOST_QUERIES", 8)
+    assert ragged._num_groups(12, 2) == 3
+    check(step_of(2, 16, rows=2, lanes=12, dtype="float32"), NARROW)
+
+
+@pytest.mark.parametrize("which", ["first", "limit"])
+def test_a_column_too_many_or_too_few_is_seen(monkeypatch: pytest.MonkeyPatch, which: str):
+    """The comparison above is fine enough: it fails if a bound is one off."""
+    step = step_of(1, 16, rows=2, lanes=6, dtype="float32")
+
+    def off_by_one(first: jax.Array, limit: jax.Array, *others: Any):
+        if which == "first":
+            first = jnp.where(first > 0, first - 1, first)
+        else:
+            limit = jnp.where(limit > 1, limit - 1, limit)
+        return schedule.make_schedule(first, limit, *others)
+
+    check(step, NARROW)
+    monkeypatch.setattr(ragged, "make_schedule", off_by_one)
+    with pytest.raises(AssertionError):
+        check(step, NARROW)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch, cores: int):
+    monkeypatch.setattr(schedule, "OPERAND_BYTES", 2**14)  # several steps of the grid
+    rng = np.random.default_rng(1)
+    limit = rng.choice([0, 1, 255, 256, 257, 1023, 1024], (24, 3))
+    first = np.maximum(limit - rng.choice([1, 260, 1200], (24, 1)), 0)
+    shape = schedule.shape_of(24, 3, 2, 128, cores)
+    assert shape.cores == cores and shape.parts > 1
+    assert 24 <= shape.total < 24 + 8 * shape.cores and shape.groups * 3 % 8 == 0
+    sees = first < limit
+    live = []
+    for group in np.flatnonzero(sees.any(axis=1)).tolist():
+        begin, end = first[group][sees[group]].min(), limit[group][sees[group]].max()
+        live += [(group, block) for block in range(begin // BLOCK, -(-end // BLOCK))]
+    sources = rng.permutation(24 * 4).reshape(24, 4)
+    make = functools.partial(schedule.make_schedule, shape=shape, most=len(live))
+    found = jax.jit(make)(jnp.array(first), jnp.array(limit), jnp.array(sources))
+    count = int(found.first_item[-1])
+    listed = list(zip(found.group[:count].tolist(), found.block[:count].tolist(), strict=True))
+    assert listed == live and len(found.group) == len(live)
+    assert found.source[:count].tolist() == [sources[item] for item in live]
+    for step, (begin, end) in enumerate(
+        zip(found.first_item[:-1], found.first_item[1:], strict=True)
+    ):
+        groups = range(step * shape.groups, (step + 1) * shape.groups)
+        assert all(group in groups for group, _ in listed[int(begin) : int(end)])
+
+
+def test_the_kernel_is_used_where_it_can_be():
+    assert use_kernel("auto", "tpu", 128) and use_kernel("auto", "tpu", 64)
+    assert not use_kernel("auto", "tpu", 96)
+    assert not use_kernel("auto", "cpu", 128) and not use_kernel("auto", "gpu", 128)
+    assert not use_kernel("xla", "tpu", 128)
+    assert use_kernel("kernel", "cpu", 24), "interpreted"
+    with pytest.raises(ConfigError, match="rollout.attention = 'kernel': is for TPU"):
+        use_kernel("kernel", "gpu", 128)
+    with pytest.raises(ConfigError, match="needs heads of a multiple of 64, not of 96"):
+        use_kernel("kernel", "tpu", 96)

@@ -1,0 +1,302 @@
+"""Continuations that begin where they differ from their trunk: what decoding all of it gives."""
+
+import dataclasses
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import eight_devices
+from helpers.model_oracles import SAMPLED_MODELS, Model, assert_same, random_model
+
+from vinejax.core.errors import DivergedError
+from vinejax.core.settings import SampleConfig
+from vinejax.engine import drain, phase
+from vinejax.engine.branches import Branch, Grown, Work, work_of
+from vinejax.engine.collect import Collector
+from vinejax.engine.decode import GOING, NOT_FINITE
+from vinejax.engine.engine import Engine
+from vinejax.engine.repeats import REACH
+from vinejax.engine.sampling import BLOCK, FORMS, draws_of, inverse_cdf, is_drawn
+from vinejax.engine.stats import EngineStats
+from vinejax.engine.trace import HostSteps
+
+PROMPTS = [np.random.default_rng(n).integers(2, 20, n).tolist() for n in (5, 9, 14)]
+MOST = 24  # tokens of a solution
+STEPS = 5  # between two states
+K = 4
+
+
+@pytest.fixture(scope="module")
+def small(tiny: Model) -> Model:
+    return random_model(tokenizer=tiny.tokenizer, num_layers=1, seed=2)
+
+
+def solutions(model: Model, sampling: SampleConfig, **settings: Any) -> list[list[int]]:
+    """A trunk per prompt, with what the model itself goes on with: repeats are then long."""
+    engine = Engine(model.decoder, sampling, model.tokenizer, **settings)
+    branches = [Branch(i, len(prompt), seed=i) for i, prompt in enumerate(PROMPTS)]
+    grown = engine.grow(model.params, PROMPTS, branches, MOST)
+    return [prompt + one.tokens for prompt, one in zip(PROMPTS, grown, strict=True)]
+
+
+def continuations(trunks: list[list[int]]) -> tuple[list[Branch], list[int]]:
+    """(K branches per state of each trunk, and one with the trunk's own seed; their budgets)."""
+    branches, budgets = [], []
+    for i, (prompt, trunk) in enumerate(zip(PROMPTS, trunks, strict=True)):
+        start = len(prompt)
+        for position in range(start, len(trunk) + 1, STEPS):
+            seeds = [i, *(1 << 32 | 7 * len(branches) + k for k in range(K))]
+            branches += [Branch(i, position, seed, start) for seed in seeds]
+            budgets += [MOST - (position - start)] * (K + 1)
+    return branches, [max(budget, 1) for budget in budgets]
+
+
+def common(one: list[int], other: list[int]) -> int:
+    """The number of tokens that both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def repeated(trunks: list[list[int]], branches: list[Branch], grown: list[Grown]) -> int:
+    """The tokens in all repeats, by their definition: what ends a branch is not in its repeat."""
+    lengths = [
+        min(common(trunks[branch.trunk][branch.position :], one.tokens), len(one.tokens) - 1)
+        for branch, one in zip(branches, grown, strict=True)
+    ]
+    return sum(lengths)
+
+
+def check(
+    model: Model,
+    sampling: SampleConfig,
+    trunks: list[list[int]],
+    branches: list[Branch],
+    budgets: list[int],
+    **settings: Any,
+) -> list[Grown]:
+    """Both ways give the same, and exactly the repeats are not decoded."""
+    settings = {"slots": 4, **settings}
+    engines = [
+        Engine(model.decoder, sampling, model.tokenizer, skip_repeats=skips, **settings)
+        for skips in (False, True)
+    ]
+    given = model.params, trunks, branches, budgets
+    streams = [engine.stream(*given, scored=True) for engine in engines]
+    expected, found = (stream.in_order() for stream in streams)
+    assert_same(found, expected)
+    for one, other in zip(*(stream.trunk_logprobs for stream in streams), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+    plain, skipping = (engine.stats for engine in engines)
+    assert plain.repeated_tokens == 0
+    assert skipping.repeated_tokens == repeated(trunks, branches, expected) > 0
+    assert skipping.decoded_tokens + skipping.repeated_tokens == plain.decoded_tokens
+    assert skipping.useful_tokens == plain.useful_tokens
+    return found
+
+
+# --- which numbers draw a token ---
+
+
+@pytest.mark.parametrize(
+    ("size", "platform"), [(5, "cpu"), (BLOCK, "cpu"), (3 * BLOCK - 7, "cpu"), (2 * BLOCK, "tpu")]
+)
+def test_a_token_is_drawn_by_the_numbers_with_which_the_inverse_cdf_gives_it(
+    size: int, platform: str
+):
+    """At random, at each step of the distribution and beside it, for every token."""
+    rng = np.random.default_rng(size)
+    probs = rng.exponential(size=size).astype(np.float32) ** 3
+    probs[rng.random(size) < 0.3] = 0
+    probs /= probs.sum()
+    steps = np.cumsum(probs, dtype=np.float32)
+    numbers = np.concatenate([rng.random(64, np.float32), steps, [0, 1 - 2**-24]])
+    beside = [np.nextafter(numbers, to, dtype=np.float32) for to in (np.float32(0), np.float32(1))]
+    u = np.clip(np.concatenate([numbers, *beside]), 0, 1 - 2**-24).astype(np.float32)
+
+    rows = jnp.broadcast_to(probs, (len(u), size))
+    tokens = np.asarray(jax.jit(inverse_cdf)(rows, u))
+    given = jnp.broadcast_to(probs, (size, size)), jnp.arange(size)
+    every = jax.jit(lambda *given: draws_of(*given, form=FORMS[platform]))(*given)
+
+    def are_drawn(number: jax.Array) -> jax.Array:
+        return is_drawn(every, jnp.broadcast_to(number, (size,)))
+
+    found = np.asarray(jax.jit(jax.vmap(are_drawn))(u))
+    np.testing.assert_array_equal(found, tokens[:, None] == np.arange(size))
+
+
+def test_numbers_of_a_vocabulary_that_is_split():
+    rng, places = np.random.default_rng(0), 4
+    size = 60 * places
+    probs = rng.exponential(size=(200, size)).astype(np.float32) ** 3
+    probs[:, : size // places] *= np.float32(0.2)
+    u = jnp.asarray(rng.random(200, np.float32))
+    parts = probs.reshape(200, places, -1).swapaxes(0, 1)
+
+    def both(part: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        token = inverse_cdf(part, u, "places")
+        other = (token + 1) % size
+        yes = is_drawn(draws_of(part, token, "places"), u)
+        return token, yes, is_drawn(draws_of(part, other, "places"), u)
+
+    token, yes, no = map(np.asarray, jax.jit(jax.vmap(both, axis_name="places"))(parts))
+    assert len(set(token[0] // (size // places))) == places
+    assert yes.all() and not no.any()
+
+
+def test_no_number_draws_by_logits_that_are_not_finite():
+    draws = draws_of(jnp.full((1, 5), jnp.nan), jnp.array([2]))
+    assert not any(is_drawn(draws, jnp.array([u], jnp.float32)) for u in (0.0, 0.5, 0.999))
+
+
+# --- a phase ---
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mha", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gqa", "window", "mqa"))],
+)
+def test_tokens_are_those_of_decoding_everything(name: str, tiny: Model):
+    """EOS, budgets and the trunks' ends within repeats; top-p and top-k; more branches than slots.
+
+    A branch with the seed of the solution repeats it to its end.
+    """
+    fields, sampling = SAMPLED_MODELS[name]
+    model = random_model(tokenizer=tiny.tokenizer, **fields)
+    trunks = solutions(model, sampling)
+    branches, budgets = continuations(trunks)
+    budgets[: K + 1] = [3] * (K + 1)
+    found = check(model, sampling, trunks, branches, budgets)
+    assert {one.finish for one in found} == {"eos", "length"}
+
+
+def test_stop_strings_within_repeats(small: Model):
+    """One begins in the trunk, one in the repeat; both end in the repeat of the trunk's seed."""
+    trunks = solutions(small, SampleConfig(temperature=0.7))
+    state = len(PROMPTS[2]) + STEPS
+    pairs = trunks[2][state - 1 : state + 1], trunks[1][len(PROMPTS[1]) + 1 :][:2]
+    stops = tuple(small.tokenizer.decode(pair) for pair in pairs)
+    found = check(small, SampleConfig(temperature=0.7, stop=stops), trunks, *continuations(trunks))
+    assert any(one.overlap for one in found), "no stop string begins in a trunk"
+    assert any(one.finish == "stop" and len(one.tokens) > 2 for one in found)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [dict(window_rows=1, chunk=2), pytest.param(dict(slots=24, chunk=3), marks=pytest.mark.slow)],
+    ids=str,
+)
+def test_windows_and_slots(settings: dict[str, Any], small: Model):
+    """Trunks that are computed again later, and one that enters several rows at once."""
+    sampling = SampleConfig(temperature=0.8)
+    trunks = solutions(small, sampling)
+    branches, budgets = continuations(trunks)
+    branches += [dataclasses.replace(branch, seed=branch.seed + 99) for branch in branches]
+    branches += [Branch(1, len(PROMPTS[1]) + n % 3, n << 33) for n in range(60)]
+    check(small, sampling, trunks, branches, [*budgets, *budgets, *[MOST] * 60], **settings)
+
+
+@pytest.mark.slow
+def test_a_phase_with_a_drain(small: Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(drain, "FEWEST", 8)
+    with mock.patch.object(phase, "to_drain", side_effect=drain.to_drain) as to_drain:
+        sampling = SampleConfig(temperature=0.8)
+        trunks = solutions(small, sampling)
+        branches, budgets = continuations(trunks)
+        long = [Branch(0, len(PROMPTS[0]) + n, n << 34) for n in range(3)]
+        check(small, sampling, trunks, branches + long, budgets + [60] * 3, slots=8, chunk=3)
+    assert to_drain.call_count == 2, "each engine has a drain"
+
+
+@pytest.mark.slow
+def test_by_the_interpreted_kernel(small: Model):
+    sampling = SampleConfig(temperature=0.8)
+    trunks = solutions(small, sampling)
+    check(small, sampling, trunks, *continuations(trunks), attention="kernel")
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_a_trunk_is_computed_as_far_as_repeats_mostly_go(
+    temperature: float, tiny: Model, monkeypatch: pytest.MonkeyPatch
+):
+    """At temperature 0 nothing is drawn, and no further than branches need."""
+    computed = []
+    monkeypatch.setattr(Engine, "_grow", lambda self, params, work, *_: computed.append(work) or ())
+    trunk, branches = [3] * 90, [Branch(0, 3, 1), Branch(0, 8, 2)]
+    for skips in (True, False):
+        sampling = SampleConfig(temperature=temperature)
+        engine = Engine(tiny.decoder, sampling, tiny.tokenizer, skip_repeats=skips)
+        list(engine.stream(tiny.params, [trunk], branches))
+    expected = [8 + REACH, 8] if temperature else [8, 8]
+    assert [len(work.trunks[0]) for work in computed] == expected
+    # No row is longer for it, and a branch of one token has no repeat.
+    assert [work.longest for work in computed] == [8, 8]
+    assert [len(work.within(32).trunks[0]) for work in computed] == [min(n, 32) for n in expected]
+    one = work_of([trunk], branches, [5, 1], tiny.decoder.cfg, False, REACH)
+    assert len(one.trunks[0]) == 3 + REACH
+
+
+@pytest.mark.parametrize(("position", "budget"), [(9, MOST), (4, 1)])
+def test_without_possible_repeats_nothing_is_searched(
+    position: int, budget: int, tiny: Model, monkeypatch: pytest.MonkeyPatch
+):
+    """At a trunk's end, and with a budget of one token: no program more."""
+    kept = []
+    prefill = phase.prefill
+
+    def noted(*args: Any) -> Any:
+        made = prefill(*args)
+        kept.append(made.hidden)
+        return made
+
+    monkeypatch.setattr(phase, "prefill", noted)
+    search = mock.patch.object(phase, "skip_repeats", side_effect=AssertionError("a search"))
+    engine = Engine(tiny.decoder, SampleConfig(), tiny.tokenizer)
+    with search:
+        engine.grow(tiny.params, PROMPTS, [Branch(1, position, 5)], budget)
+    assert kept == [None] and engine.stats.repeated_tokens == 0
+
+
+def test_the_number_of_a_token_counts_the_repeat():
+    shape = (1, 1, 2)
+    item, ended = np.zeros(shape, np.int32), np.array([[[GOING, NOT_FINITE]]], np.int32)
+    steps = HostSteps(item, item, item.astype(np.float32), ended)
+    work = Work([[3, 4]], [Branch(0, 1, 1)], [9], 1)
+    collector = Collector(work, [[0]], 1, 2, EngineStats(), np.array([5]))
+    with pytest.raises(DivergedError, match="the logits of its token 7 are not finite"):
+        list(collector.add(steps))
+
+
+# --- meshes ---
+
+
+PROGRAM = """
+from helpers import model_oracles
+from test_repeats import check, continuations, solutions
+import jax
+from vinejax.model.sharding import make_mesh, param_shardings
+from vinejax.core.settings import MeshConfig, SampleConfig
+from vinejax.tasks.arithmetic import Arithmetic
+
+sampling = SampleConfig(temperature=0.7, top_p=0.95, top_k=12, stop=("=1",))
+for sizes, fields in (((2, 1, 2), {}), ((1, 2, 4), {}), ((2, 1, 2), {"vocab_size": 21})):
+    model = model_oracles.random_model(Arithmetic().tokenizer(), **fields)
+    trunks = solutions(model, SampleConfig(temperature=0.7))
+    given = trunks, *continuations(trunks)
+    expected = check(model, sampling, *given)
+    mesh = make_mesh(MeshConfig(*sizes))
+    placed = jax.device_put(model.params, param_shardings(mesh, model.params))
+    found = check(model._replace(params=placed), sampling, *given, mesh=mesh, slots=8)
+    model_oracles.assert_same(found, expected)
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_on_meshes():
+    """Shards of their own queues, and a vocabulary that `tensor` splits, or does not divide."""
+    program = f"import sys; sys.path.append('rollout'){PROGRAM}"
+    assert eight_devices.printed("-c", program)[-1] == "done"

@@ -1,0 +1,167 @@
+"""The automaton of stop strings against looking for them in the text, and what it saves."""
+
+import dataclasses
+import random
+import time
+
+import numpy as np
+import pytest
+from helpers.model_oracles import Model, assert_same
+
+from vinejax.core.settings import SampleConfig
+from vinejax.core.text import continuation_text, decode, token_text
+from vinejax.engine.branches import Branch
+from vinejax.engine.engine import Engine
+from vinejax.engine.stop import HIT, stop_table
+
+TEXTS = ["", "a", "b", "c", "ab", "ba", "abc", "aab", "bab", "cab" * 5, "\ufffd", "x y"]
+STOPS = [
+    ("a",), ("ab",), ("aab",), ("abab", "ba"), ("bc", "cab"), ("abcab", "aa", "c"), ("y",), (" y",),
+    ("aaaa", "aab"), ("never",),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stop", STOPS, ids=str)
+def test_a_walk_hits_with_the_token_that_completes_a_stop_string(stop):
+    table = stop_table(stop, TEXTS)
+    draw = random.Random(0)
+    hits = 0
+    for _ in range(500):
+        state, text = 0, ""
+        for _ in range(12):
+            token = draw.randrange(len(TEXTS))
+            state, text = table[state, token], text + TEXTS[token]
+            assert (state == HIT) == any(s in text for s in stop), text
+            if state == HIT:
+                hits += 1
+                break
+    assert hits > 100 or stop == ("never",)
+
+
+def next_state(stop: tuple[str, ...], prefix: str, text: str) -> str | None:
+    """The state's text after a token, by definition; None if a stop string is complete."""
+    if any((prefix + text[:n]).endswith(stop) for n in range(1, len(text) + 1)):
+        return None
+    ends = [(prefix + text)[i:] for i in range(len(prefix + text) + 1)]
+    return next(end for end in ends if any(s.startswith(end) for s in stop))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_entry_is_the_state_of_its_definition(seed: int):
+    draw = random.Random(seed)
+    signs = draw.choice(["ab", "a\x00", "]^-\\[", "ab\n\U0001f389"])
+    stop = tuple("".join(draw.choices(signs, k=draw.randint(1, 4))) for _ in range(3))
+    texts = ["".join(draw.choices(signs + "x\x01", k=draw.randint(0, 8))) for _ in range(80)]
+    table = stop_table(stop, texts)
+    states = sorted({s[:n] for s in stop for n in range(len(s) + 1)}, key=lambda s: (len(s), s))
+    assert table.dtype == np.int32 and table.shape == (len(states), len(texts))
+    for state, prefix in enumerate(states):
+        for token, text in enumerate(texts):
+            after = next_state(stop, prefix, text)
+            assert table[state, token] == (HIT if after is None else states.index(after))
+
+
+def test_a_large_vocabulary_takes_seconds_at_most():
+    """150,000 tokens, one of them of 128 spaces: walked one by one they took 20 to 70 seconds."""
+    draw = random.Random(0)
+    letters = "etaoinshrdlcumwfgypbvk ETAOIN.:\n"
+    texts = ["".join(draw.choices(letters, k=draw.randint(1, 9))) for _ in range(150_000)]
+    start = time.process_time()
+    table = stop_table(("\n\n\nProblem:", "\nQuestion:", "[MATH_TASK]"), [*texts, " " * 128])
+    assert time.process_time() - start < 6.0
+    assert table.shape[1] == 150_001 and table[:, -1].tolist() == [0] * len(table)
+
+
+def test_no_stop_strings_need_no_table():
+    assert stop_table((), TEXTS).shape == (0, len(TEXTS))
+
+
+def test_token_texts_are_what_tokens_add_to_a_text(stories):
+    """SentencePiece: a token at the beginning of a text would lose its space."""
+    tokenizer, size = stories.tokenizer, stories.decoder.cfg.vocab_size
+    texts = list(map(token_text(tokenizer), range(size)))
+    assert len(texts) == size
+    ids = tokenizer.encode("a Once upon a time, there was a little girl", add_special_tokens=False)
+    assert "".join(texts[i] for i in ids[1:]) in tokenizer.decode(ids)
+    assert texts[tokenizer.eos_token_id] == ""
+    assert any(text.startswith(" ") for text in texts)
+
+
+@pytest.fixture
+def give_table(monkeypatch: pytest.MonkeyPatch):
+    """Engines that are made afterwards take this automaton for that of their stop strings."""
+
+    def give(table: np.ndarray) -> None:
+        monkeypatch.setattr("vinejax.engine.engine.stop_table", lambda stop, texts: table)
+
+    return give
+
+
+def grow(model: Model, stop: tuple[str, ...]):
+    """Twelve greedy stories from the BOS token alone and from a few words on."""
+    sampling = SampleConfig(temperature=0.7, max_tokens=32, stop=stop)
+    engine = Engine(model.decoder, sampling, model.tokenizer, slots=4, chunk=8)
+    trunk = [1, *model.tokenizer.encode("Once upon a time", add_special_tokens=False)]
+    branches = [Branch(0, 1 + i % len(trunk), seed=i) for i in range(12)]
+    return engine.grow(model.params, [trunk], branches), engine.stats
+
+
+def test_the_device_ends_a_branch_at_its_stop_string(stories, give_table):
+    found, stats = grow(stories, ("he",))
+    assert {x.finish for x in found} >= {"stop"}
+    drawn = stats.decoded_tokens + stats.repeated_tokens
+    assert drawn == stats.useful_tokens == sum(len(x.tokens) for x in found)
+    # The same results without its help, when the host alone looks for it, and more tokens.
+    size = stories.decoder.cfg.vocab_size
+    give_table(np.zeros((0, size), np.int32))
+    by_host, without = grow(stories, ("he",))
+    assert_same(by_host, found)
+    assert without.decoded_tokens > stats.decoded_tokens
+    assert without.useful_tokens == stats.useful_tokens
+
+
+def test_a_branch_that_was_ended_by_mistake_goes_on(stories, give_table):
+    """A table that takes a token in the middle for the end: the text decides, nothing changes."""
+    found, stats = grow(stories, ("he",))
+    wrong = np.zeros((1, stories.decoder.cfg.vocab_size), np.int32)
+    wrong[:, max(found, key=lambda x: len(x.tokens)).tokens[2]] = HIT
+    give_table(wrong)
+    again, with_others = grow(stories, ("he",))
+    assert_same(again, found)
+    assert with_others.prefill_tokens > stats.prefill_tokens, "it went on, from its own trunk"
+    assert with_others.useful_tokens == stats.useful_tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_device", [True, False], ids=["device", "host alone"])
+def test_from_every_state_of_a_solution_its_own_draws_end_as_it_did(by_device, stories, give_table):
+    """So a value is that of the policy with its stop strings, which can begin before the branch."""
+    tokenizer, budget = stories.tokenizer, 24
+    stop = (" named L", "oy named", "dog named Max")
+    if not by_device:
+        give_table(np.zeros((1, stories.decoder.cfg.vocab_size), np.int32))
+    sampling = SampleConfig(temperature=0.7, max_tokens=budget, stop=stop)
+    engine = Engine(stories.decoder, sampling, tokenizer, slots=4, window_rows=4, chunk=8)
+    prompt = [1, *tokenizer.encode("Once upon a time", add_special_tokens=False)]
+    at, prompt_text = len(prompt), decode(tokenizer, prompt)
+    solutions = engine.grow(stories.params, [prompt], [Branch(0, at, seed) for seed in range(8)])
+    assert {x.finish for x in solutions} == {"stop", "length"}
+
+    trunks = [prompt + x.tokens for x in solutions]
+    states = [(i, n) for i, x in enumerate(solutions) for n in range(len(x.tokens))]
+    branches = [Branch(i, at + n, seed=i, response=at) for i, n in states]
+    before = dataclasses.replace(engine.stats)
+    found = engine.grow(stories.params, trunks, branches, [budget - n for _, n in states])
+    for (i, n), one in zip(states, found, strict=True):
+        whole = solutions[i]
+        so_far = continuation_text(tokenizer, prompt, prompt_text, whole.tokens[:n])
+        assert (one.tokens, one.finish) == (whole.tokens[n:], whole.finish)
+        assert so_far[: len(so_far) - one.overlap] + one.text == whole.text
+    assert max(x.overlap for x in found) > 6 and min(len(x.tokens) for x in found) == 1
+    since = engine.stats.minus(before)
+    assert (since.decoded_tokens + since.repeated_tokens == since.useful_tokens) == by_device
+
+    # A response of its own, which begins with the branch, does not end with what stood before it.
+    i, n = next(state for state, x in zip(states, found, strict=True) if x.overlap)
+    (alone,) = engine.grow(stories.params, trunks, [Branch(i, at + n, seed=i)], budget - n)
+    assert len(alone.tokens) > len(solutions[i].tokens) - n and alone.overlap == 0

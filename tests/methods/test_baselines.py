@@ -1,0 +1,294 @@
+"""What PPO, DAPO, RestEM and DPO-Positive need beyond the loop, and what a run has used."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import loop_cases as cases
+from helpers import method_cases as methods
+from helpers import rl_oracles as oracle
+
+from vinejax.config.load import from_dict
+from vinejax.core.settings import Config
+from vinejax.core.types import Episode, Problem, TrainState
+from vinejax.learner.batch import epochs_of
+from vinejax.learner.likelihood import Likelihood
+from vinejax.learner.packing import Passes
+from vinejax.learner.score import score, scores_of
+from vinejax.learner.update import gradients, update_step
+from vinejax.methods import dpo_positive, restem
+from vinejax.methods.critic import CriticObjective, Targets, critic_metrics, critic_values
+from vinejax.rl.advantages import group_advantages, overlong_penalty
+from vinejax.rl.losses import dpo_positive as dpo_loss
+from vinejax.rl.losses import opmd, reinforce
+from vinejax.rollout.problems import chunks, draw, sample_with_spread
+from vinejax.training.budget import Spent, left, num_updates
+
+SGD = optax.sgd(0.05)
+
+
+def state_of(params: Any) -> TrainState:
+    return TrainState(jnp.int32(0), params, SGD.init(params))
+
+
+# --- losses against loops
+
+
+def test_dpo_positive_equals_the_loop():
+    rng = np.random.default_rng(0)
+    w, worse, w_ref, worse_ref = rng.normal(-20, 2, (4, 50))
+    expected = []
+    for a, b, c, d in zip(w, worse, w_ref, worse_ref, strict=True):
+        z = (a - b) - (c - d) - 5 * max(0.0, c - a)
+        expected.append(math.log1p(math.exp(-0.1 * z)))
+    assert (w < w_ref).any() and (w > w_ref).any()
+    np.testing.assert_allclose(dpo_loss(w, worse, w_ref, worse_ref, 0.1, 5.0), expected, rtol=1e-4)
+
+
+def test_reinforce_and_opmd_equal_the_loops():
+    rng = np.random.default_rng(0)
+    logprobs, old, advantages = rng.normal(-1, 0.5, (3, 4, 6))
+    mask = np.arange(6) < np.array([6, 1, 0, 4])[:, None]
+    nan_off = [np.where(mask, x, np.nan) for x in (logprobs, old, advantages)]
+    np.testing.assert_allclose(reinforce(logprobs, advantages), -advantages * logprobs, rtol=1e-6)
+    found = np.asarray(opmd(*nan_off, mask, 0.7))
+    assert not found[~mask].any()
+    for b in range(4):
+        at = mask[b]
+        moved = (logprobs - old)[b][at].sum()
+        whole = -(advantages * logprobs)[b][at].sum() + 0.35 * moved**2
+        np.testing.assert_allclose(found[b].sum(), whole, rtol=1e-4, atol=1e-6)
+
+
+def test_overlong_penalty():
+    lengths = np.array([0, 80, 90, 99, 100])
+    np.testing.assert_allclose(
+        overlong_penalty(lengths, 100, 20), [0, 0, -0.5, -0.95, -1], atol=1e-6
+    )
+    assert not np.asarray(overlong_penalty(lengths, 100, 0)).any()
+
+
+def test_group_means_and_sample_deviations():
+    rewards, groups = np.array([1.0, 0.0, 0.5, 3.0, 3.0]), np.array([7, 7, 7, 2, 2])
+    found = group_advantages(rewards, groups, "mean")
+    np.testing.assert_allclose(found, [0.5, -0.5, 0, 0, 0], atol=1e-7)
+    found = group_advantages(rewards, groups, "grpo", ddof=1, eps=1e-4)
+    np.testing.assert_allclose(found, np.array([0.5, -0.5, 0, 0, 0]) / 0.5001, atol=1e-6)
+
+
+# --- the critic
+
+
+@pytest.mark.slow
+def test_the_critic_learns_the_returns():
+    cfg = methods.config("ppo")
+    batch, credit = methods.batch(), methods.credit(cfg, methods.values())
+    model, state = cases.model(), state_of(methods.critic_params())
+    old = critic_values(model, state.params, batch, Passes(4))
+    assert credit.returns is not None
+    mask = np.asarray(batch.mask)
+    assert not np.asarray(old)[~mask].any()
+    objective = CriticObjective(model=model, microbatch=4, clip=10.0)
+    rows, errors = (batch, Targets(old, credit.returns)), []
+    for _ in range(6):
+        before = critic_values(model, state.params, batch, Passes(4))
+        state, update = update_step(objective, SGD, state, rows)
+        found = critic_metrics(jax.device_get([update]))
+        returns = np.asarray(credit.returns)
+        error = ((np.asarray(before) - returns) ** 2)[mask].mean()
+        loss = oracle.value_clip(np.asarray(before), np.asarray(old), returns, 10.0)[mask].mean()
+        np.testing.assert_allclose([found["critic/error"], found["critic/loss"]], [error, loss],
+                                   rtol=1e-4)  # fmt: skip
+        errors.append(error)
+    assert errors[-1] < 0.8 * errors[0] and state.step == 6
+
+
+# --- RestEM
+
+
+def solution(problem: str, reward: float, response: list[int] | None = None) -> Episode:
+    return cases.episode([0, 5], response or [7, 8, 1], problem_id=problem, reward=reward)
+
+
+def test_the_first_correct_solutions_are_kept():
+    rewards = [("a", 1.0), ("b", 0.99), ("a", 0.0), ("a", 1.0), ("b", 1.0), ("a", 1.0)]
+    episodes = [solution(*pair) for pair in rewards]
+    kept = restem.keep_correct(episodes, per_problem=2)
+    assert [id(e) for e in kept] == [id(episodes[i]) for i in (0, 3, 4)]
+    assert len(restem.keep_correct(episodes * 20, 10)) == 20
+    assert not restem.keep_correct([cases.episode([0], [], reward=1.0)], 10)
+
+
+def climbing(accuracies: list[float], epochs: int = 3) -> tuple[TrainState, int, int]:
+    """(the state that RestEM ends with, updates made, looks) when validation says these."""
+    model, examples = cases.model(), [solution(f"p{i}", 1.0) for i in range(8)]
+    cfg = methods.config("restem", restem={"eval_every": 2})
+    batches = epochs_of(examples, epochs, size=4, seed=0, iteration=0)
+    said = iter(accuracies)
+    state, losses, seen = restem.climb(
+        model, SGD, state_of(cases.params()), batches, cfg, lambda params: next(said)
+    )
+    assert seen == accuracies[: len(seen)] and all(np.isfinite(losses))
+    return state, len(losses), len(seen)
+
+
+def test_a_climb_ends_where_validation_is_no_better():
+    start = cases.params()
+    state, updates, looks = climbing([0.5, 0.6, 0.7, 0.8])  # six updates, a look every two
+    assert (updates, looks, state.step) == (6, 4, 6)
+    state, updates, looks = climbing([0.5, 0.6, 0.6, 0.9])
+    assert (updates, looks, state.step) == (4, 3, 2)  # the state of the second look
+    state, updates, looks = climbing([0.5, 0.5])
+    assert (updates, looks, state.step) == (2, 2, 0)
+    cases.assert_equal(state.params, start)
+
+
+def test_restem_weighs_solutions_alike():
+    """Mean over sequences of the mean over tokens, of temperature-scaled log-probabilities."""
+    batch, model = methods.batch(), cases.model()
+    logprobs = np.asarray(score(model, cases.params(), batch, 0.8))
+    mask = np.asarray(batch.mask)
+    rows = [logprobs[b][mask[b]].mean() for b in range(8)]
+    objective = Likelihood(model=model, microbatch=2, reduction="sequence", temperature=0.8)
+    _, loss = gradients(objective, cases.params(), batch)
+    np.testing.assert_allclose(loss, -np.mean(rows), rtol=1e-5)
+    assert abs(np.mean(rows) - logprobs[mask].mean()) > 1e-3
+
+
+# --- DPO-Positive
+
+
+def test_pairs_are_right_with_wrong_of_one_problem():
+    episodes = [solution(p, r, [3 + i, 1]) for i, (p, r) in enumerate(
+        [("a", 1.0), ("a", 0.0), ("a", 0.9), ("a", 1.5), ("b", 1.0), ("b", 1.0), ("c", 0.0)]
+    )]  # fmt: skip
+    pairs = dpo_positive.make_pairs(episodes, 64, seed=0)
+    places = {(episodes.index(w), episodes.index(x)) for w, x in pairs}
+    assert places == {(0, 1), (0, 2), (3, 1), (3, 2)} and len(pairs) == 4
+    some = [dpo_positive.make_pairs(episodes, 2, seed) for seed in range(8)]
+    assert {len(x) for x in some} == {2}
+    drawn = {(episodes.index(w), episodes.index(x)) for pairs in some for w, x in pairs}
+    assert drawn == places
+    assert dpo_positive.make_pairs(episodes, 2, 3) == dpo_positive.make_pairs(episodes, 2, 3)
+
+
+@pytest.mark.slow
+def test_dpo_learns_to_order_its_pairs():
+    episodes = [solution("a", float(i % 2), [3 + i, 4, 1][: 2 + i % 2]) for i in range(6)]
+    pairs = dpo_positive.make_pairs(episodes, 64, seed=0)
+    model, cfg = cases.model(), methods.config("dpo_positive", dpo={"beta": 0.3})
+    reference = cases.params()
+    batch = dpo_positive.collate_pairs(pairs, rows=12, longest=20)
+    assert batch.tokens.shape == (12, 32)
+    batch = batch._replace(ref_logprobs=scores_of(model, reference, batch, 0.8, Passes(4)))
+    state, metrics = state_of(cases.params()), []
+    objective = dpo_positive.PairObjective(
+        model=model, microbatch=4, temperature=0.8, beta=cfg.dpo.beta, penalty=cfg.dpo.penalty
+    )
+    for _ in range(8):
+        state, update = update_step(objective, SGD, state, batch)
+        assert update.sums.pairs == 9
+        metrics.append(dpo_positive.pair_metrics(jax.device_get([update])))
+    first, last = metrics[0], metrics[-1]
+    np.testing.assert_allclose(first["dpo/loss"], math.log(2), rtol=1e-5)  # the start is its own
+    assert abs(first["dpo/margin"]) < 1e-5 and last["dpo/loss"] < first["dpo/loss"] - 0.01
+    assert last["dpo/ordered"] > 0.9
+
+
+# --- problems, and DAPO's groups with spread
+
+
+PROBLEMS = [(Problem(f"p{i}", "", ""), [0]) for i in range(10)]
+
+
+def test_drawing():
+    drawn = draw(PROBLEMS, 4, seed=0, iteration=1)
+    assert len({p.id for p, _ in drawn}) == 4 and drawn == draw(PROBLEMS, 4, 0, 1)
+    assert drawn == draw(PROBLEMS, None, 0, 1)[:4] and drawn != draw(PROBLEMS, 4, 0, 2)
+    assert sorted(p.id for p, _ in draw(PROBLEMS, None, 0, 1)) == [p.id for p, _ in PROBLEMS]
+    assert [len(x) for x in chunks(PROBLEMS, 4)] == [4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("with_spread", "rounds", "kept", "sampled"),
+    [
+        ("0123456789", 4, "0123", 4),  # enough at once
+        ("03456789", 4, "0345", 8),  # a second round
+        ("9", 2, "0129", 8),  # the bound: flat groups fill up
+        ("", 9, "0123", 10),  # the end of the problems
+    ],
+)
+def test_groups_with_spread(with_spread: str, rounds: int, kept: str, sampled: int):
+    calls = []
+
+    def sample(problems: list[Any]) -> list[Episode]:
+        calls.append(len(problems))
+        return [
+            solution(p.id, float(k and p.id[1] in with_spread)) for p, _ in problems for k in (0, 1)
+        ]
+
+    if with_spread == "9":
+        kept = "0123"  # problem 9 is in no round
+    episodes, everything = sample_with_spread(sample, PROBLEMS, 4, rounds)
+    assert sorted({e.problem_id for e in episodes}) == [f"p{x}" for x in kept]
+    assert len(episodes) == 8 and len(everything) == 2 * sampled == 2 * sum(calls)
+    for group in (episodes[i : i + 2] for i in range(0, 8, 2)):
+        assert group[0].problem_id == group[1].problem_id
+
+
+def test_spread_is_of_outcome_and_steps_together():
+    """Groups of equal outcomes whose steps were paid differently teach something."""
+
+    def sample(problems: list[Any]) -> list[Episode]:
+        return [
+            dataclasses.replace(solution(p.id, 1.0), step_rewards=[0.5 * k * (p.id == "p5")])
+            for p, _ in problems
+            for k in (0, 1)
+        ]
+
+    episodes, sampled = sample_with_spread(sample, PROBLEMS[4:8], 2, rounds=2)
+    assert episodes[0].problem_id == "p5" and len(sampled) == 8
+
+
+# --- what a run has used
+
+
+def budgeted(**budget: int) -> Config:
+    return from_dict({"budget": budget, "rollout": {"prompts": 4, "per_prompt": 8}})
+
+
+def test_budgets_are_never_passed():
+    endless = left(budgeted(), Spent(10**9, 10**9, 0, 10**9))
+    assert not endless.nothing and min(endless.prompts, endless.updates) > 10**15
+    assert left(budgeted(prompts=10), Spent(prompts=7)).prompts == 3
+    assert left(budgeted(episodes=50), Spent(episodes=32)).prompts == 2  # whole groups of 8
+    assert left(budgeted(episodes=50), Spent(episodes=48)).nothing
+    assert left(budgeted(updates=5), Spent(updates=5)).nothing
+    assert left(budgeted(updates=5), Spent(updates=2)).updates == 3
+
+
+def test_the_learning_rate_decays_over_what_a_run_will_do():
+    cfg = dataclasses.replace(budgeted(), iterations=100)
+    a_step = 2 * 1  # two epochs of one minibatch
+    assert num_updates(cfg) == 100 * a_step
+    for budget, iterations in (({"prompts": 10}, 3), ({"episodes": 64}, 2)):
+        bounded = dataclasses.replace(budgeted(**budget), iterations=100)
+        assert num_updates(bounded) == iterations * a_step
+    assert num_updates(dataclasses.replace(budgeted(updates=7), iterations=100)) == 7
+
+
+def test_totals_add_up():
+    spent = Spent().plus(prompts=4, episodes=32, tokens=100).plus(updates=2, tokens=1)
+    spent = spent.timed({"timing_s/rollout": 1.5}).timed(
+        {"timing_s/rollout": 1.0, "timing_s/train": 2.0}
+    )
+    assert spent.metrics() == {
+        "total/prompts": 4, "total/episodes": 32, "total/tokens": 101, "total/updates": 2,
+        "timing_s/total_rollout": 2.5, "timing_s/total_train": 2.0,
+    }  # fmt: skip
+    assert Spent(**dataclasses.asdict(spent)) == spent

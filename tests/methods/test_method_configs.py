@@ -1,0 +1,197 @@
+"""The config files of the methods: what they change, that they load, and what is refused."""
+
+import ast
+import copy
+import dataclasses
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.paths import CONFIGS, REPO
+
+from vinejax.config.checks import check_config
+from vinejax.config.load import Fields, default, fields_set, from_dict, from_file
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config, flatten
+from vinejax.credit.rules import READ_BY
+from vinejax.methods import METHODS
+
+TINY = sorted(path.name for path in CONFIGS.glob("tiny_*.py"))
+OF_THE_PAPER = ("vineppo", "ppo", "grpo", "rloo", "restem", "dpo_positive", "sft")
+SETTINGS = ("rho_math", "rho_gsm8k", "deepseek_math", "deepseek_gsm8k")
+
+
+def checked(fields: Fields) -> Config:
+    cfg = from_dict(fields)
+    check_config(cfg, fields_set(fields))
+    return cfg
+
+
+def load(*parts: str) -> Config:
+    return checked(from_file(str(CONFIGS.joinpath(*parts)), parts[-1]))
+
+
+def lines_between(one: Config, other: Config) -> list[str]:
+    fields = dict(flatten(one))
+    return [f"{name} = {x!r}" for name, x in flatten(other) if fields[name] != x]
+
+
+def test_every_method_is_at_most_ten_lines_from_vineppo():
+    tiny = load("tiny.py")
+    found = {tiny.method} | {load(name).method for name in TINY}
+    assert found == set(METHODS)
+    for name in TINY:
+        changed = lines_between(tiny, load(name))
+        print(f"{name}: {len(changed)} lines: {'; '.join(changed)}")
+        assert 1 <= len(changed) <= 10 and not any("model." in x or "task" in x for x in changed)
+        text = (CONFIGS / name).read_text(encoding="utf-8")
+        assert text.count("    cfg.") == len(changed)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_paper_configs_differ_in_few_lines(setting: str):
+    base = load("paper", f"{setting}_vineppo.py")
+    for method in OF_THE_PAPER:
+        cfg = load("paper", f"{setting}_{method}.py")
+        assert cfg.method == method
+        assert len(lines_between(base, cfg)) <= 10
+        assert cfg == load(f"paper.py:{setting.replace('_', ',')},{method}")
+
+
+def test_the_file_of_the_paper_says_what_it_runs():
+    module = runpy.run_path(str(CONFIGS / "paper.py"))
+    runs = {f"{model}_{task}" for model in module["MODELS"] for task in module["TASKS"]}
+    assert runs == set(SETTINGS) and set(module["METHODS"]) == set(OF_THE_PAPER)
+    text = module["__doc__"]
+    for part in ("Hardware: ", "Reproduces: ", "the paper", "Departs: ", *OF_THE_PAPER):
+        assert part in text, part
+
+
+def test_grpo_and_rloo_of_the_paper_have_the_settings_of_vineppo_and_say_so():
+    """The paper does not state theirs; configs/paper.py, docs/methods.md, decisions.md agree."""
+    for setting in SETTINGS:
+        vine = load("paper", f"{setting}_vineppo.py")
+        for method in ("grpo", "rloo"):
+            cfg = load("paper", f"{setting}_{method}.py")
+            assert (cfg.ppo, cfg.kl) == (vine.ppo, vine.kl)
+            assert (cfg.ppo.whiten, cfg.ppo.shift_mean) == ("minibatch", True)
+            assert (cfg.ppo.reduction, cfg.kl.reduction) == ("method", "sequence")
+    for file in (CONFIGS / "paper.py", REPO / "docs/methods.md", REPO / "docs/decisions.md"):
+        text = " ".join(file.read_text(encoding="utf-8").split())
+        assert "summed over each sequence" in text and "whitened over a minibatch" in text, file
+        assert "Loss and KL are token means" not in text
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.name)
+def test_the_commands_of_a_config_file_name_it_and_load(path: Path):
+    text = path.read_text(encoding="utf-8")
+    commands = re.findall(r"--config=configs/(\S+)", ast.get_docstring(ast.parse(text)) or "")
+    assert commands and all(name.partition(":")[0] == path.name for name in commands)
+    for name in commands:
+        load(name)
+
+
+def test_hyperparameters_of_the_paper():
+    for setting, iterations in zip(SETTINGS, (1000, 650, 1000, 650), strict=True):
+        vine = load("paper", f"{setting}_vineppo.py")
+        assert vine.iterations == iterations and vine.values.budget == "fresh"
+        assert vine.values.max_states == (25 if "gsm8k" in setting else None)
+        sample = vine.sample
+        assert (sample.temperature, sample.top_p, sample.max_tokens) == (0.6, 0.9, 1024)
+        assert (vine.rollout.prompts, vine.rollout.per_prompt, vine.values.k) == (64, 8, 9)
+        ppo = vine.ppo
+        assert (ppo.epochs, ppo.minibatch, ppo.clip, ppo.gamma) == (2, 64, 0.2, 1.0)
+        assert (vine.kl.coef, vine.kl.reduction) == (1e-4, "sequence")
+        assert (vine.optimizer.learning_rate, vine.optimizer.warmup) == (1e-6, "log")
+        critic = load("paper", f"{setting}_ppo.py").critic
+        assert (critic.lam, critic.clip, critic.learning_rate) == (1.0, 0.2, 1e-6)
+        dpo = load("paper", f"{setting}_dpo_positive.py")
+        assert dpo.dpo.beta == (0.3 if "gsm8k" in setting else 0.1)
+        assert (dpo.dpo.penalty, dpo.dpo.pairs, dpo.dpo.epochs) == (50.0, 64, 3)
+        assert dpo.rollout.per_prompt == 64 and dpo.iterations == 1
+        restem = load("paper", f"{setting}_restem.py")
+        assert restem.iterations == 10 and restem.restem.problems is None
+        assert (restem.restem.keep, restem.restem.epochs, restem.restem.eval_every) == (10, 8, 500)
+        sft = load("paper", f"{setting}_sft.py")
+        rate = 1e-5 if "rho" in setting else 5e-5
+        assert (sft.iterations, sft.sft.batch, sft.sft.learning_rate) == (2, 64, rate)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"method": "pppo"}, "method", "must be 'vineppo' or 'ppo'"),
+        ({"method": "grpo", "rollout": {"per_prompt": 1}}, "rollout.per_prompt", "at least 2"),
+        ({"method": "rloo", "rollout": {"per_prompt": 1}}, "rollout.per_prompt", "at least 2"),
+        ({"method": "dapo", "rollout": {"per_prompt": 1}}, "rollout.per_prompt", "at least 2"),
+        ({"method": "dpo_positive", "rollout": {"per_prompt": 1}}, "rollout.per_prompt", "paired"),
+        (
+            {"method": "ppo", "values": {"k": 3}},
+            "values.k",
+            "or 'spo_chain' alone",
+        ),
+        (
+            {"method": "grpo", "values": {"max_states": 2}},
+            "values.max_states",
+            "or 'spo_chain' alone",
+        ),
+        ({"critic": {"lam": 0.95}}, "critic.lam", "'ppo' alone, and this run has 'vineppo'"),
+        ({"method": "rloo", "critic": {"clip": 0.1}}, "critic.clip", "'ppo' alone"),
+        ({"method": "ppo", "dpo": {"beta": 0.3}}, "dpo.beta", "'dpo_positive' alone"),
+        ({"method": "dpo_positive", "dpo": {"beta": 0.0}}, "dpo.beta", "greater than 0"),
+        ({"method": "dpo_positive", "dpo": {"beta": -0.1}}, "dpo.beta", "greater than 0"),
+        ({"method": "ppo", "critic": {"lam": 1.5}}, "critic.lam", "from 0 to 1"),
+        ({"method": "ppo", "critic": {"clip": 0.0}}, "critic.clip", "greater than 0"),
+        ({"method": "dapo", "dapo": {"rounds": 0}}, "dapo.rounds", "at least 1"),
+        ({"method": "dapo", "dapo": {"overlong": 1.0}}, "dapo.overlong", "less than 1"),
+        ({"method": "asymre", "asymre": {"shift": 2.0}}, "asymre.shift", "from -1 to 1"),
+        ({"method": "single_stream"}, "rollout.per_prompt", "must be 1 for method"),
+        (
+            {"method": "single_stream", "rollout": {"per_prompt": 1}, "reward": {"truncated": -1}},
+            "reward.truncated",
+            "must be from 0 to 1 for method = 'single_stream'",
+        ),
+        ({"single_stream": {"explore": 0.0}}, "single_stream.explore", "greater than 0"),
+        ({"single_stream": {"start_count": 4.0}}, "single_stream.start_count", "leave it out"),
+        ({"budget": {"updates": 0}}, "budget.updates", "at least 1"),
+        ({"ppo": {"reduction": "mean"}}, "ppo.reduction", "'token' or 'sequence' or 'budget'"),
+        ({"ppo": {"microbatch": 32}, "sft": {"batch": 48}}, "sft.batch", "ppo.microbatch = 32"),
+    ],
+)
+def test_what_is_refused(fields: dict[str, Any], field: str, message: str):
+    with pytest.raises(ConfigError) as error:
+        check_config(from_dict(fields))
+    assert error.value.field == field
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_group_of_one_is_enough_where_nothing_is_compared():
+    for method in ("vineppo", "ppo", "reinforce++", "single_stream", "restem", "sft"):
+        check_config(from_dict({"method": method, "rollout": {"per_prompt": 1}}))
+
+
+OWN_FIELDS = [
+    (method, section, field.name)
+    for method, record in METHODS.items()
+    for section in record.sections
+    for field in dataclasses.fields(getattr(Config(), section))
+    if f"{section}.{field.name}" not in {field for field, _, _ in READ_BY}
+]
+
+
+@pytest.mark.parametrize(("method", "section", "name"), OWN_FIELDS)
+def test_a_field_of_another_method_is_refused_at_its_default_too(method, section, name):
+    fields: Any = default()
+    fields.method = method
+    fields.rollout.per_prompt = 1 if method == "single_stream" else fields.rollout.per_prompt
+    fields[section][name] = fields[section][name]
+    checked(fields)
+    fields.method, fields.rollout.per_prompt = "grpo", 8
+    for copied in (fields, copy.deepcopy(fields)):
+        with pytest.raises(ConfigError, match="alone, and this run has 'grpo'; leave") as error:
+            checked(copied)
+        assert error.value.field == f"{section}.{name}"
+    fields[section] = default()[section]  # as a file does that changes another's method
+    checked(fields)

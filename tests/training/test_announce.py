@@ -1,0 +1,39 @@
+"""What a run says at its end; tests/test_train.py sees the lines of a whole run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from etils import epath
+
+from vinejax.core.settings import Config
+from vinejax.training.announce import EXPORT, end_lines, start_line
+
+
+@pytest.mark.parametrize(
+    ("records", "lines"),
+    [
+        (
+            [("test", 0, 0.25), ("eval", 0, 0.5), ("eval", 5, 0.625), ("test", 5, 0.75)],
+            ["validation pass@1 0.500 to 0.625, test pass@1 0.250 to 0.750", EXPORT],
+        ),
+        ([("test", 0, 0.25), ("test", 5, 0.5)], ["test pass@1 0.250 to 0.500", EXPORT]),
+        ([("test", 0, 0.25), ("eval", 0, 0.5)], [EXPORT]),
+        ([], [EXPORT]),
+    ],
+)
+def test_the_end_has_the_first_and_the_last_accuracy(
+    tmp_path: Path, records: list[tuple[str, int, float]], lines: list[str]
+):
+    (tmp_path / "config.json").write_text("{}")
+    with (tmp_path / "metrics.jsonl").open("w") as file:
+        for stage, iteration, accuracy in records:
+            line = {"iteration": iteration, "step": 0, "stage": stage}
+            file.write(json.dumps(line | {f"{stage}/pass_at_1": accuracy}) + "\n")
+    assert end_lines(epath.Path(tmp_path)) == lines
+
+
+def test_the_beginning_says_where():
+    cfg = Config(iterations=7)
+    assert start_line(cfg, 0) == "begins: 7 iterations"
+    assert start_line(cfg, 5) == "resumes after iteration 5 of 7, from checkpoints/5"

@@ -1,0 +1,99 @@
+"""How many updates a run will make: what its learning rates decay over."""
+
+import math
+from typing import Any
+
+import pytest
+
+from vinejax.config.checks import check_config
+from vinejax.config.load import from_dict
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config
+from vinejax.training.budget import Spent, left, num_critic_updates, num_updates
+
+
+def config(iterations: int, alone: int = 0, **budget: int | None) -> Config:
+    fields: dict[str, Any] = {
+        "method": "ppo",
+        "iterations": iterations,
+        "rollout": {"prompts": 4, "per_prompt": 8},
+        "ppo": {"minibatch": 12, "epochs": 2},
+        "critic": {"warmup_iterations": alone},
+        "budget": budget,
+    }
+    return from_dict(fields)
+
+
+def played(cfg: Config) -> tuple[int, int]:
+    """Updates of the policy and of the critic, counted as the loop makes them."""
+    spent, critic = Spent(), 0
+    for iteration in range(cfg.iterations):
+        allowed = left(cfg, spent)
+        if allowed.nothing:
+            break
+        prompts = min(cfg.rollout.prompts, allowed.prompts)
+        episodes = prompts * cfg.rollout.per_prompt
+        tried = math.ceil(episodes / cfg.ppo.minibatch) * cfg.ppo.epochs
+        tried = min(tried, left(cfg, spent).updates)
+        critic += tried
+        policy = tried if iteration >= cfg.critic.warmup_iterations else 0
+        spent = spent.plus(prompts=prompts, episodes=episodes, updates=policy)
+    return spent.updates, critic
+
+
+@pytest.mark.parametrize("alone", [0, 1, 2, 9])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {},
+        {"prompts": 1},
+        {"prompts": 10},
+        {"prompts": 12},
+        {"episodes": 8},
+        {"episodes": 71},
+        {"episodes": 10**6},
+        {"updates": 1},
+        {"updates": 5},
+        {"updates": 13},
+        {"prompts": 9, "episodes": 80, "updates": 11},
+    ],
+)
+def test_the_count_is_what_the_loop_makes(alone: int, budget: dict[str, int]):
+    cfg = config(5, alone, **budget)
+    assert (num_updates(cfg), num_critic_updates(cfg)) == played(cfg)
+
+
+def test_whole_groups_are_left_beside_prompts():
+    cfg = config(5, prompts=9, episodes=71)
+    found = left(cfg, Spent(prompts=8, episodes=40))
+    assert (found.prompts, found.groups) == (1, 3) and not found.nothing
+    assert left(config(5, prompts=9), Spent()).groups >= 2**32
+
+
+def test_a_critic_trained_alone_takes_nothing_of_the_policys_schedule():
+    assert (num_updates(config(5)), num_critic_updates(config(5))) == (30, 30)
+    assert (num_updates(config(5, 2)), num_critic_updates(config(5, 2))) == (18, 30)
+
+
+@pytest.mark.parametrize("method", ["vineppo", "restem", "sft"])
+def test_a_budget_below_one_group_is_refused(method: str):
+    fields = {"method": method, "rollout": {"per_prompt": 8}}
+    check_config(from_dict(fields | {"budget": {"episodes": 8}}))
+    with pytest.raises(ConfigError, match="budget.episodes = 7: .*rollout.per_prompt = 8") as error:
+        check_config(from_dict(fields | {"budget": {"episodes": 7}}))
+    assert error.value.field == "budget.episodes"
+
+
+def test_dapo_is_counted_with_one_round_an_iteration():
+    fields = {"method": "dapo", "iterations": 3, "rollout": {"prompts": 4, "per_prompt": 8}}
+    for rounds in (1, 4):
+        cfg = from_dict(fields | {"dapo": {"rounds": rounds}, "budget": {"prompts": 8}})
+        assert num_updates(cfg) == 2 * 1 * 2  # iterations, minibatches, epochs
+
+
+def test_solutions_for_first_values_take_nothing_of_the_budget():
+    for samples in (0, 8):
+        fields = {"method": "single_stream", "iterations": 9, "budget": {"episodes": 70}}
+        fields |= {"rollout": {"prompts": 32, "per_prompt": 1}, "ppo": {"minibatch": 16}}
+        cfg = from_dict(fields | {"single_stream": {"start_samples": samples}})
+        assert num_updates(cfg) == (2 + 2 + 1) * 2  # minibatches of 32, 32 and 6 problems; epochs

@@ -1,0 +1,76 @@
+"""What several iterations in a row say about a run; tests/test_train.py has whole runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from etils import epath
+
+from vinejax.core.errors import DivergedError
+from vinejax.runtime.log import RunLog
+from vinejax.training.health import Health
+from vinejax.training.iteration import Iteration
+
+
+def log() -> Any:
+    return Mock(spec=RunLog)
+
+
+def iteration(
+    number: int, rewards: Sequence[float] | None = (0.0, 1.0), fruitless: bool = False
+) -> Any:
+    """A finished iteration; without metrics of rewards if there are none."""
+    made = Mock(spec=Iteration, number=number, is_fruitless=fruitless, metrics={})
+    made.batch = {"loss": np.array([np.nan], np.float32)}
+    if rewards is not None:
+        made.metrics |= {"reward/mean": np.mean(rewards), "reward/std": np.std(rewards)}
+    return made
+
+
+def test_one_line_after_five_iterations_of_one_reward(tmp_path: Path):
+    said = log()
+    health = Health(epath.Path(tmp_path), said)
+    kinds = [[0.5], [0.0], [0.0], [0.0], [0.0], [0.0, 1.0], *[[0.0]] * 5, [0.0], *[[1.0]] * 4]
+    for number, rewards in enumerate(kinds):
+        health.look(iteration(number, rewards=rewards))
+        assert said.message.call_count == (number >= 10)
+    said.message.assert_called_once_with(
+        "warning: all solutions of 5 iterations had the reward 0: nothing can be learned from them;"
+        " look at some in the folder episodes/"
+    )
+
+
+def test_a_method_without_rewards_is_left_alone(tmp_path: Path):
+    said = log()
+    health = Health(epath.Path(tmp_path), said)
+    for number in range(9):
+        health.look(iteration(number, rewards=None))
+    said.message.assert_not_called()
+
+
+def test_skipped_updates_end_the_run_only_in_a_row(tmp_path: Path):
+    health = Health(epath.Path(tmp_path), log())
+    for number, fruitless in enumerate([True, True, False, True, True]):
+        health.look(iteration(number, fruitless=fruitless))
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(DivergedError, match="^iteration 6: all updates of 3 iterations in a row"):
+        health.look(iteration(5, fruitless=True))
+    with np.load(tmp_path / "not_finite.npz") as batch:
+        assert np.isnan(batch["loss"]).all()
+
+
+def test_one_line_for_numbers_that_are_not_finite(tmp_path: Path):
+    said = log()
+    health = Health(epath.Path(tmp_path), said)
+    for number, kl in enumerate([0.1, np.nan, np.inf]):
+        made = iteration(number)
+        made.metrics |= {"actor/kl": kl, "actor/rows": 4}
+        health.look(made)
+        assert said.message.call_count == (number > 0)
+    said.message.assert_called_once_with(
+        "warning: iteration 2: actor/kl not finite: the weights diverge, or will;"
+        " lower optimizer.learning_rate"
+    )

@@ -1,0 +1,288 @@
+"""What a run refuses to start with, in one line and before it has written anything."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import loop_cases as cases
+
+from vinejax.core.errors import ConfigError, DataError, DivergedError, RoomError, WorkdirError
+from vinejax.core.settings import Config, DataConfig, TopologyConfig
+from vinejax.core.types import Problem
+from vinejax.grading import Grader
+from vinejax.model.hf.weights import load_pretrained, save_pretrained
+from vinejax.tasks.prompts import encode_prompt
+from vinejax.training import iterations, loop
+from vinejax.training.evaluate import evaluate_run
+from vinejax.training.export import export_run
+from vinejax.training.session import open_session
+
+BAD = {0: None, 2: r"\frac{1}{", 3: r"\frac{" + 50 * "1"}  # golds of the first rows of each split
+
+
+@pytest.fixture(scope="module")
+def run(finished_run: cases.Run) -> cases.Run:
+    return finished_run
+
+
+def contents(workdir: Path) -> dict[str, bytes]:
+    files = (path for path in workdir.rglob("*") if path.is_file())
+    return {str(path.relative_to(workdir)): path.read_bytes() for path in files}
+
+
+def refusal(kind: type[Exception], cfg: Config, workdir: Path) -> str:
+    with pytest.raises(kind) as error:
+        loop.train(cfg, workdir)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_another_configuration_is_refused(run):
+    before = contents(run.workdir)
+    message = refusal(WorkdirError, cases.config(values={"k": 4}), run.workdir)
+    assert "values.k was 3 and is now 4" in message
+    assert contents(run.workdir) == before
+
+
+def test_prompts_that_are_trained_on_are_said(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """Those of validation and test that are in train, too."""
+    load = cases.FewProblems.load
+
+    def overlapping(task: Any, split: str) -> list[Problem]:
+        found = load(task, split)  # pyright: ignore[reportArgumentType]
+        if split == "test":
+            question = load(task, "train")[3].question
+            found[1] = dataclasses.replace(found[1], question=question)
+        return found
+
+    cfg = cases.config(model={"path": str(run.workdir / "warmup")})
+    open_session(cfg, tmp_path).__exit__()
+    assert "are in train, too" not in capsys.readouterr().out
+    monkeypatch.setattr(cases.FewProblems, "load", overlapping)
+    open_session(cfg, tmp_path).__exit__()
+    name = load(cases.FewProblems(), "test")[1].id
+    rule = "so accuracy there is not that on new ones"
+    said = f"warning: test: 1 of 6 prompts are in train, too, {rule}: {name}\n"
+    assert said in capsys.readouterr().out
+
+
+def test_a_data_path_that_no_task_reads_is_refused(tmp_path: Path):
+    cfg = dataclasses.replace(cases.config(), data=DataConfig(path=str(tmp_path)))
+    message = refusal(ConfigError, cfg, tmp_path / "run")
+    assert message.startswith(f"data.path = {str(tmp_path)!r}: task arithmetic makes its problems")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_run_with_a_row_of_meshes_goes_on(run, tmp_path: Path):
+    """The row sets slots and microbatch, here to those of `config()`; `--mode=train` twice, then
+    eval and export. That another row may follow is said in test_workdir.py."""
+    fields = {"ppo": {"microbatch": None}, "rollout": {"slots": 99}, "eval": {"every": 0}}
+    cfg = cases.config(model={"path": str(run.workdir / "warmup")}, **fields)
+    row = TopologyConfig(slots=32, microbatch=4)
+    cfg = dataclasses.replace(cfg, meshes={"cpu:1": row}, iterations=1)
+    loop.train(cfg, tmp_path)
+    recorded = json.loads((tmp_path / "config.json").read_text())["config"]
+    assert (recorded["rollout"]["slots"], recorded["ppo"]["microbatch"]) == (32, 4)
+    assert (tmp_path / "episodes/0.jsonl").read_bytes() == (
+        run.workdir / "episodes/0.jsonl"
+    ).read_bytes()
+    cfg = dataclasses.replace(cfg, iterations=2)
+    loop.train(cfg, tmp_path)
+    assert evaluate_run(cfg, tmp_path)["source"] == "the start"  # which no policy was better than
+    assert (export_run(cfg, tmp_path) / "model.safetensors").exists()
+
+
+def test_one_process_trains_in_a_workdir_and_others_may_read_it(run, tmp_path: Path):
+    """The second is refused before it writes; an evaluation leaves the record of the run alone."""
+    cfg = cases.config(iterations=0, model={"path": str(run.workdir / "warmup")}, eval={"every": 0})
+    with open_session(cfg, tmp_path, trains=True):
+        before = contents(tmp_path)
+        assert f"{tmp_path}: process {os.getpid()} on host" in refusal(WorkdirError, cfg, tmp_path)
+        assert contents(tmp_path) == before
+        few = dataclasses.replace(cfg, eval=dataclasses.replace(cfg.eval, problems=1))
+        assert evaluate_run(few, tmp_path)["problems"] == 1
+        assert contents(tmp_path).items() >= before.items()
+    loop.train(cfg, tmp_path)
+
+
+def test_memory_without_room_and_weights_that_diverged_are_one_line(run, tmp_path: Path):
+    start = run.workdir / "warmup"
+    cfg = cases.config(model={"path": str(start)}, rollout={"memory_gib": 2**-20})
+    message = refusal(RoomError, cfg, tmp_path / "run")
+    assert message.startswith("memory_gib = 9.54e-07 does not hold one trunk of ")
+    assert "raise it (in a run rollout.memory_gib)" in message
+    model, params, tokenizer = load_pretrained(start)
+    params["norm"]["scale"] *= 1e30  # finite, and the logits are not
+    save_pretrained(tmp_path / "large", model, params, tokenizer)
+    cfg = cases.config(model={"path": str(tmp_path / "large")})
+    message = refusal(DivergedError, cfg, tmp_path / "diverged")
+    assert "are not finite" in message and "diverged; lower optimizer.learning_rate, wh" in message
+
+
+def test_more_prompts_than_problems(run, tmp_path: Path):
+    cfg = cases.config(rollout={"prompts": 13}, model={"path": str(run.workdir / "warmup")})
+    assert "rollout.prompts = 13: the train split has only 12" in refusal(
+        ConfigError, cfg, tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    "section, field", [("data", "max_prompt_tokens"), ("sample", "max_tokens")]
+)
+def test_no_room_in_the_context(run, tmp_path: Path, section: str, field: str):
+    """Of a model that is there, or of one that would be trained first."""
+    for path in (str(run.workdir / "warmup"), ""):
+        cfg = cases.config(model={"path": path}, **{section: {field: 48}})
+        message = refusal(ConfigError, cfg, tmp_path / "run")
+        assert f"{section}.{field} = 48: the model's context is 48" in message
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "train.jsonl: no rows"),
+        ('{"question": "1+1?", "answer": "#### 2"}\n{"question"\n', "train.jsonl:2: not JSON"),
+        ('{"question": "1+1?"}\n', "train.jsonl:1: field 'answer' is missing"),
+    ],
+)
+def test_bad_data_is_one_line(run, tmp_path: Path, text: str, message: str):
+    (tmp_path / "train.jsonl").write_text(text)
+    cfg = cases.config(
+        data={"task": "vinejax.tasks.gsm8k", "path": str(tmp_path)},
+        model={"path": str(run.workdir / "warmup")},
+    )
+    assert message in refusal(DataError, cfg, tmp_path / "run")
+
+
+def test_long_prompts_are_left_out_and_listed(
+    run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    model = {"path": str(run.workdir / "warmup")}
+    cfg = cases.config(data={"max_prompt_tokens": 12}, rollout={"prompts": 1}, model=model)
+    session = open_session(cfg, tmp_path)
+    dropped = json.loads((tmp_path / "dropped_problems.json").read_text())
+    printed, task = capsys.readouterr().out, cases.FewProblems()
+    for split, size in cases.SIZES.items():
+        lengths = {
+            problem.id: len(encode_prompt(session.tokenizer, task.prompt(problem), False))
+            for problem in task.load(split)
+        }
+        reason = "the prompt has more than data.max_prompt_tokens = 12 tokens"
+        assert dropped[split] == [
+            {"id": name, "reason": reason, "left_out": True}
+            for name, length in lengths.items()
+            if length > 12
+        ]
+        kept = [problem.id for problem, _ in session.problems[split]]
+        assert kept == [name for name, length in lengths.items() if length <= 12]
+        if dropped[split]:
+            assert f"{split}: {len(dropped[split])} of {size} prompts have more than" in printed
+    assert dropped["train"] and session.problems["train"]
+
+
+class Graded(cases.FewProblems):
+    """Graded by the grader, with a few golds that nothing can read."""
+
+    def gold(self, problem: Problem) -> str | None:
+        return BAD.get(int(problem.id.split("/")[1]), self.answer(problem.answer))
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
+        pairs = [(self.answer(response), self.gold(problem) or "") for problem, response in items]
+        return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
+
+
+class Hopeless(Graded):
+    def gold(self, problem: Problem) -> str | None:
+        return None
+
+
+def make(data: DataConfig) -> Graded:
+    return Hopeless() if data.path == "hopeless" else Graded()
+
+
+def graded_config(run: cases.Run, path: str = "", **sections: Any) -> Config:
+    data = {"task": "test_session", "path": path}
+    model = {"path": str(run.workdir / "warmup")}
+    return cases.config(data=data, model=model, **sections)
+
+
+@pytest.mark.parametrize("unreadable, left", [("drop", 9), ("keep", 12)])
+def test_golds_that_cannot_be_read_are_listed_and_not_trained_on(
+    run, tmp_path: Path, capsys: pytest.CaptureFixture[str], unreadable: str, left: int
+):
+    cfg = graded_config(run, grader={"unreadable": unreadable})
+    with open_session(cfg, tmp_path) as session:
+        sizes = [len(problems) for problems in session.problems.values()]
+    assert sizes == [left, 4, 6]
+    kept = {problem.id for problem, _ in session.problems["train"]}
+    assert ("train/2" in kept) == (unreadable == "keep") and "train/1" in kept
+    listed = json.loads((tmp_path / "dropped_problems.json").read_text())
+    printed = capsys.readouterr().out.splitlines()
+    for split, size, line in zip(cases.SIZES, cases.SIZES.values(), printed, strict=True):
+        out = split == "train" and unreadable == "drop"
+        reason = {"reason": "the gold cannot be read", "left_out": out}
+        assert listed[split] == [{"id": f"{split}/{i}", "gold": BAD[i]} | reason for i in BAD]
+        assert line == (
+            f"{split}: 3 of {size} golds cannot be read and are {'left out' if out else 'kept'}: "
+            f"{split}/0 without one, {split}/2 {BAD[2]!r}, {split}/3 {str(BAD[3])[:40]!r}: "
+            "dropped_problems.json"
+        )
+
+
+def test_no_gold_that_can_be_read(run, tmp_path: Path):
+    message = refusal(DataError, graded_config(run, "hopeless"), tmp_path / "run")
+    assert message == "arithmetic train: none of the golds of its 12 problems can be read"
+    assert not (tmp_path / "run").exists()
+    record = evaluate_run(graded_config(run, "hopeless"), tmp_path / "eval")
+    assert record["problems"] == 6 and record["pass_at_1"] == 0.0
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[Grader]:
+    graders, close = [], Grader.close
+
+    def noted(grader: Grader) -> None:
+        graders.append(grader)
+        close(grader)
+
+    monkeypatch.setattr(Grader, "close", noted)
+    return graders
+
+
+def test_the_grader_ends_with_the_run(run, tmp_path: Path, closed: list, monkeypatch: Any):
+    cfg = graded_config(run, iterations=1, eval={"every": 0}, log={"vines": 12})
+    loop.train(cfg, tmp_path / "run")
+    assert len(closed) == 1
+    (line,) = [x for x in cases.read_lines(tmp_path / "run/metrics.jsonl") if x["stage"] == "train"]
+    assert (line["grader/timeouts"], line["grader/errors"]) == (0, 0)
+    # What the iteration's two phases drew and the budget did not cut; not the evaluations'.
+    rows = cases.read_lines(tmp_path / "run/episodes/0.jsonl")
+    states = {
+        (row["problem_id"], "".join(step["text"] for step in row["steps"][:c])): step
+        for row in rows
+        for c, step in enumerate(row["steps"])
+    }
+    finishes = [x["finish"] for step in states.values() for x in step["continuations"]]
+    ended = sum(row["finished"] for row in rows) + sum(f != "length" for f in finishes)
+    assert line["grader/pairs"] == ended > 0
+    assert 0 < line["timing_s/grade"] < line["timing_s/rollout"] + line["timing_s/value"]
+    evaluate_run(cfg, tmp_path / "run")
+    assert len(closed) == 2
+
+    def dying(*_: Any):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(iterations, "policy_gradient", dying)
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(cfg, tmp_path / "dying")
+    assert len(closed) == 3
+    refusal(ConfigError, graded_config(run, rollout={"prompts": 13}), tmp_path / "refused")
+    assert len(closed) == 4

@@ -1,0 +1,384 @@
+"""The whole loop on a tiny model: one run that many tests look at, and runs that must equal it."""
+
+import json
+import math
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+from helpers import loop_cases as cases
+
+from vinejax.core.errors import DivergedError
+from vinejax.model.hf.weights import load_pretrained
+from vinejax.runtime import stopping
+from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.status import read_status
+from vinejax.training import iterations, loop
+from vinejax.training.session import open_session
+
+TRAIN_NAMES = (
+    *("reward/mean", "frac_reward_zero_std", "values/mean", "values/rollouts"),
+    *("actor/kl", "actor/entropy", "actor/clip_frac", "actor/grad_norm"),
+    *("response_length/mean", "response_length/max", "response_length/clip_ratio"),
+    *("rollout/logprob_diff/mean", "rollout/logprob_diff/max"),
+    *(f"by_eighth/{name}/1" for name in ("entropy", "ratio", "clip_frac", "logprob_diff")),
+    *("timing_s/rollout", "timing_s/value", "timing_s/score", "timing_s/train"),
+    "perf/tokens_per_s",
+)
+EVAL_NAMES = ("pass_at_1", "pass_at_1_low", "pass_at_1_high", "pass_at_2", "maj_at_2")
+
+
+@pytest.fixture(scope="module")
+def run(finished_run: cases.Run) -> cases.Run:
+    return finished_run
+
+
+def metrics(workdir: Path, stage: str) -> list[dict[str, Any]]:
+    lines = cases.read_lines(workdir / "metrics.jsonl")
+    return [line for line in lines if line["stage"] == stage]
+
+
+def params_of(workdir: Path, iteration: int) -> Any:
+    like = load_pretrained(str(workdir / "warmup"))[1]
+    with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
+        return checkpoints.restore_params(iteration, like)[0]
+
+
+# --- what a run leaves
+
+
+def test_every_line_says_where_it_belongs(run):
+    workdir = run.workdir
+    places = [
+        (line["stage"], line["iteration"], line["step"])
+        for line in cases.read_lines(workdir / "metrics.jsonl")
+    ]
+    updates = 4  # an iteration: 12 episodes in minibatches of 8, twice
+    assert places == [
+        *[("sft", 0, 20), ("sft", 0, 25), ("test", 0, 0), ("eval", 0, 0)],
+        *[("train", 0, updates), ("eval", 1, updates)],
+        *[("train", 1, 2 * updates), ("eval", 2, 2 * updates)],
+        *[("train", 2, 3 * updates), ("eval", 3, 3 * updates), ("test", 3, 3 * updates)],
+    ]
+
+
+def test_the_stable_names_are_there_and_make_sense(run):
+    workdir = run.workdir
+    for line in metrics(workdir, "train"):
+        assert set(TRAIN_NAMES) <= line.keys()
+        assert all(math.isfinite(value) for key, value in line.items() if key != "stage")
+        assert 0 <= line["rollout/logprob_diff/mean"] <= line["rollout/logprob_diff/max"] <= 1e-4
+        assert 0 <= line["reward/mean"] <= 1 and 0 <= line["values/mean"] <= 1
+        assert 0 < line["actor/entropy"] < np.log(cases.VOCAB)
+        assert line["actor/grad_norm"] > 0 and line["actor/skipped_updates"] == 0
+        assert 1 <= line["response_length/mean"] <= line["response_length/max"] <= 16
+        assert 0 <= line["frac_reward_zero_std"] <= 1 and line["values/rollouts"] % 3 == 0
+    for stage, prefix in (("eval", "eval"), ("test", "test")):
+        for line in metrics(workdir, stage):
+            assert {f"{prefix}/{name}" for name in EVAL_NAMES} <= line.keys()
+
+
+def test_an_iteration_starts_at_ratio_1(run):
+    """And its KL is measured from the start of the run, not of the iteration."""
+    stats = [update.sums for _, update in run.updates]
+    assert max(abs(x.ratio / x.tokens - 1) for x in stats) > 1e-3
+    for i in (0, 4, 8):
+        first = stats[i]
+        assert abs(first.ratio / first.tokens - 1) <= 1e-5
+        assert first.old_kl / first.tokens <= 1e-8
+        assert (first.kl / first.tokens <= 1e-8) == (i == 0)
+
+
+def episodes(workdir: Path) -> list[list[dict[str, Any]]]:
+    return [cases.read_lines(workdir / "episodes" / f"{i}.jsonl") for i in range(3)]
+
+
+def test_episodes_hold_whole_vines(run):
+    for iteration, rows in enumerate(episodes(run.workdir)):
+        assert len(rows) == 12 and len({row["problem_id"] for row in rows}) == 4
+        for i, row in enumerate(rows):
+            steps = row["steps"]
+            assert row["iteration"] == iteration and row["prompt"] == f"{row['question']}="
+            assert "".join(step["text"] for step in steps) == row["response"]
+            total = sum(step["advantage"] for step in steps)
+            assert total == pytest.approx(row["reward"] - steps[0]["value"], abs=1e-5)
+            assert row["finished"] or row["reward"] == 0
+            for c, step in enumerate(steps):
+                after = steps[c + 1]["value"] if c + 1 < len(steps) else 0.0
+                assert step["value_after"] == after
+                assert step["count"] == (3 if c < 2 else 0)  # s_0 and max_states = 1 more
+                kept = [x["reward"] for x in step["continuations"]]
+                assert len(kept) == (step["count"] if i < 8 else 0)  # log.vines
+                if kept:
+                    assert step["value"] == pytest.approx(np.mean(kept))
+
+
+def test_metrics_are_those_of_the_episodes(run):
+    for line, rows in zip(metrics(run.workdir, "train"), episodes(run.workdir), strict=True):
+        assert line["reward/mean"] == pytest.approx(np.mean([row["reward"] for row in rows]))
+        counts = [len(row["steps"]) for row in rows]
+        assert max(counts) > 2 and line["steps/mean"] == pytest.approx(np.mean(counts))
+        cut = [not row["finished"] for row in rows]
+        assert line["response_length/clip_ratio"] == pytest.approx(np.mean(cut))
+        groups: dict[str, set[float]] = {}
+        for row in rows:
+            groups.setdefault(row["problem_id"], set()).add(row["reward"])
+        is_flat = [len(rewards) == 1 for rewards in groups.values()]
+        assert line["frac_reward_zero_std"] == pytest.approx(np.mean(is_flat))
+        values = [step["value"] for row in rows for step in row["steps"] if step["count"]]
+        assert line["values/mean"] == pytest.approx(np.mean(values), abs=1e-6)
+        states = {  # rollouts of a problem that begin alike share their states
+            (row["problem_id"], "".join(step["text"] for step in row["steps"][:c]))
+            for row in rows
+            for c in range(min(len(row["steps"]), 2))
+        }
+        assert line["values/rollouts"] == 3 * len(states)
+
+
+def test_problems_are_drawn_anew_each_iteration(run):
+    drawn = [{row["problem_id"] for row in rows} for rows in episodes(run.workdir)]
+    assert drawn[0] != drawn[1] or drawn[1] != drawn[2]
+    assert all(name.startswith("train/") for names in drawn for name in names)
+
+
+def test_the_rest_of_the_workdir(run):
+    workdir = run.workdir
+    assert (workdir / "report.html").stat().st_size > 10_000
+    status = read_status(epath.Path(workdir))
+    assert status is not None and (status.state, status.done) == ("finished", 3)
+    assert {"config.json", "warmup", "checkpoints", "episodes", "tensorboard", "best"} <= {
+        path.name for path in workdir.iterdir()
+    }
+    assert sorted(path.name for path in (workdir / "checkpoints").iterdir()) == ["2", "3"]
+    start, end = load_pretrained(str(workdir / "warmup"))[1], params_of(workdir, 3)
+    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), start, end)
+    assert 1e-5 < min(jax.tree.leaves(moved)) < 0.1
+
+
+def test_equal_policies_are_scored_once(run):
+    """The prefill gives the policy's log-probabilities, at first also those of the reference."""
+    assert run.scored == [0, 1, 1]
+
+
+def test_seen_shapes_compile_nothing(run):
+    """The number of states and of tokens differs from iteration to iteration."""
+    # The first iteration scores nothing: the program is compiled in the second.
+    assert run.iterations[0] > 5 and run.iterations[1:] == [1, 0]
+    first, *others = (compiled for compiled, _ in run.updates)
+    assert first > 0 and others == [0] * 11
+    lines = metrics(run.workdir, "train")
+    assert [line["rollout/compiles"] for line in lines[1:]] == [0, 0]
+    assert len({line["values/rollouts"] for line in lines}) > 1
+
+
+def best_of(workdir: Path) -> list[str]:
+    return sorted(path.name for path in (workdir / "best").iterdir())
+
+
+def test_the_best_policy_is_kept(run):
+    """The first of those with the highest validation accuracy, if the start does not have it."""
+    found = [line["eval/pass_at_1"] for line in metrics(run.workdir, "eval")]
+    best = found.index(max(found))
+    assert len(set(found)) > 1 and best_of(run.workdir) == ([str(best)] if best else [])
+
+
+# --- runs that must be the same
+
+
+@pytest.fixture(scope="module")
+def resumed(run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """(workdir, metrics at the interruption) of a run that died after its first iteration.
+
+    The first start also traces that iteration.
+    """
+    workdir = tmp_path_factory.mktemp("resumed")
+    policy_gradient = iterations.policy_gradient
+
+    def dying(*args: Any):
+        if len(list(workdir.glob("episodes/*"))) == 1:
+            raise KeyboardInterrupt
+        return policy_gradient(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iterations, "policy_gradient", dying)
+        with pytest.raises(KeyboardInterrupt):
+            loop.train(cases.config(profile="0:1"), workdir)
+    before = cases.read_lines(workdir / "metrics.jsonl")
+    loop.train(cases.config(), workdir)
+    return workdir, before
+
+
+def test_the_same_seed_gives_the_same_run(run, resumed):
+    _, before = resumed
+    whole = cases.read_lines(run.workdir / "metrics.jsonl")
+    assert len(before) == 6 and cases.without_clock(before) == cases.without_clock(whole[:6])
+
+
+def test_a_resumed_run_equals_one_that_was_not_interrupted(run, resumed):
+    workdir, _ = resumed
+    found = cases.read_lines(workdir / "metrics.jsonl")
+    expected = cases.read_lines(run.workdir / "metrics.jsonl")
+    assert cases.without_clock(found) == cases.without_clock(expected)
+    for iteration in range(3):
+        name = f"episodes/{iteration}.jsonl"
+        assert (workdir / name).read_bytes() == (run.workdir / name).read_bytes()
+    cases.assert_equal(params_of(workdir, 3), params_of(run.workdir, 3))
+    assert best_of(workdir) == best_of(run.workdir)
+
+
+def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Stopped within the updates of the second iteration, then within the validation after it,
+    which the last start does; `checkpoint.every` alone would have saved neither."""
+    for name in ("config.json", "warmup"):
+        copy = shutil.copytree if name == "warmup" else shutil.copy
+        copy(run.workdir / name, tmp_path / name)
+    cfg = cases.config(checkpoint={"every": 10, "keep": 2})
+    update_step, evaluate, updates = iterations.update_step, loop.evaluate, []
+
+    def in_an_update(*args: Any):
+        updates.append(None)
+        if len(updates) == 6:
+            stopping.request(signal.SIGTERM)
+        return update_step(*args)
+
+    def in_validation(session: Any, policy: Any, split: str, done: int, log: Any):
+        if done == 2:
+            stopping.request(signal.SIGINT)
+        return evaluate(session, policy, split, done, log)  # pyright: ignore
+
+    for place, stand_in, code, done in (
+        ((iterations, "update_step"), in_an_update, 143, 1),
+        ((loop, "evaluate"), in_validation, 130, 2),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(stopping.Stopped) as stop:
+            patch.setattr(*place, stand_in)
+            loop.train(cfg, tmp_path)
+        assert stop.value.exit_code == code
+        assert stop.value.kept == f"checkpoints/{done} is saved; the same command resumes there"
+        stopped = read_status(epath.Path(tmp_path))
+        assert stopped is not None and (stopped.state, stopped.done) == ("stopped", done)
+        assert stopped.why == f"{stop.value}; {stop.value.kept}"
+        assert stopped.why in (tmp_path / "report.html").read_text(encoding="utf-8")
+        assert (tmp_path / f"checkpoints/{done}/checksums.0-of-1.json").exists()
+    assert len(updates) == 6
+    loop.train(cfg, tmp_path)
+    found = cases.read_lines(tmp_path / "metrics.jsonl")
+    expected = cases.read_lines(run.workdir / "metrics.jsonl")[2:]  # the warm-up was not repeated
+    assert cases.without_clock(found) == cases.without_clock(expected)
+    cases.assert_equal(params_of(tmp_path, 3), params_of(run.workdir, 3))
+    assert best_of(tmp_path) == best_of(run.workdir)
+
+
+def test_a_run_whose_updates_are_all_skipped_ends_with_their_batch(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Gradients that are not finite: three iterations in a row, not three in all."""
+    good, given, assign_credit = {0, 2}, [], iterations.assign_credit
+
+    def of_nan(*args: Any):
+        credit = assign_credit(*args)
+        given.append(credit)
+        number = len(given) - 1
+        nan = credit.advantages * float("nan")
+        return credit if number in good else credit._replace(advantages=nan)
+
+    monkeypatch.setattr(iterations, "assign_credit", of_nan)
+    cfg = cases.config(iterations=9, eval={"every": 0}, model={"path": str(run.workdir / "warmup")})
+    file = tmp_path / "not_finite.npz"
+    with pytest.raises(DivergedError) as error:
+        loop.train(cfg, tmp_path)
+    assert str(error.value).startswith("iteration 6: all updates of 3 iterations in a row")
+    assert str(file) in str(error.value) and len(given) == 6
+    failed = read_status(epath.Path(tmp_path))
+    assert failed is not None and (failed.state, failed.done, failed.total) == ("failed", 6, 9)
+    assert failed.why == str(error.value)
+    skipped = [line["actor/skipped_updates"] for line in metrics(tmp_path, "train")]
+    assert skipped == [0, 4, 0, 4, 4, 4]
+    with np.load(file) as batch:
+        assert batch["tokens"].ndim == 2 and np.isnan(batch["advantages"]).any()
+
+
+def test_a_stop_in_the_first_iteration_saves_nothing(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cfg = cases.config(model={"path": str(run.workdir / "warmup")})
+    monkeypatch.setattr(loop, "evaluate", lambda *_: stopping.request(signal.SIGHUP) or 0.5)
+    with pytest.raises(stopping.Stopped, match="SIGHUP") as stop:
+        loop.train(cfg, tmp_path)
+    assert stop.value.kept.startswith("no iteration was finished")
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_a_profile_is_a_trace_of_its_iterations(resumed):
+    assert list((resumed[0] / "profile").rglob("*.xplane.pb"))
+
+
+def test_no_iterations_evaluate_the_start_once(run, tmp_path: Path, capsys: Any):
+    loop.train(cases.config(iterations=0, model={"path": str(run.workdir / "warmup")}), tmp_path)
+    lines = cases.read_lines(tmp_path / "metrics.jsonl")
+    assert [(line["stage"], line["iteration"]) for line in lines] == [("test", 0), ("eval", 0)]
+    head, begin, *_ = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"vineppo on \S+: \S+/warmup, [\d,]+ parameters, \d x CPU; \S+", head)
+    assert begin == "begins: 0 iterations"
+    assert (
+        cases.without_clock(lines)
+        == cases.without_clock(cases.read_lines(run.workdir / "metrics.jsonl"))[2:4]
+    )
+
+
+def test_another_seed_gives_another_run(run, tmp_path: Path):
+    cfg = cases.config(seed=7, iterations=1, model={"path": str(run.workdir / "warmup")})
+    loop.train(cfg, tmp_path)
+    (line,) = metrics(tmp_path, "train")
+    first = metrics(run.workdir, "train")[0]
+    assert line["actor/entropy"] != first["actor/entropy"]
+    assert not (tmp_path / "warmup").exists()
+
+
+def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path, capsys: Any):
+    workdir = tmp_path / "copy"
+    shutil.copytree(run.workdir, workdir)
+    loop.train(cases.config(), workdir)
+    assert "resumes after iteration 3 of 3, from checkpoints/3\n" in capsys.readouterr().out
+    before, after = (
+        cases.without_clock(cases.read_lines(where / "metrics.jsonl"))
+        for where in (run.workdir, workdir)
+    )
+    assert after == before
+    cases.assert_equal(params_of(workdir, 3), params_of(run.workdir, 3))
+
+
+@pytest.mark.parametrize("damage", ["flip", "lacks", "number"])
+def test_a_run_goes_back_to_the_checkpoint_before_a_damaged_one(
+    run, tmp_path: Path, capfd: pytest.CaptureFixture[str], damage: str
+):
+    """The newest has another bit or, with no checksums, a meta without a key or of another run."""
+    workdir = Path(shutil.copytree(run.workdir, tmp_path / "copy"))
+    newest = workdir / "checkpoints/3"
+    if damage == "flip":
+        file = max((newest / "params").rglob("?" * 32), key=lambda path: path.stat().st_size)
+        data = bytearray(file.read_bytes())
+        data[-5] ^= 4
+        file.write_bytes(data)
+    else:
+        (newest / "checksums.0-of-1.json").unlink()
+        meta = json.loads((newest / "meta/metadata").read_text())
+        meta = meta | {"done": 7} if damage == "number" else {"done": 3}
+        (newest / "meta/metadata").write_text(json.dumps(meta))
+    with open_session(cases.config(), workdir) as session:
+        with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
+            state, at = loop.resume(session, checkpoints)
+    assert at.done == 2
+    cases.assert_equal(state.policy.params, params_of(workdir, 2))
+    reason = {"flip": "is not as it was saved", "lacks": "its meta lacks 'spent'"}
+    said = capfd.readouterr().err
+    assert f"{newest}: is damaged (" in said
+    assert reason.get(damage, "it was saved as 7") in said

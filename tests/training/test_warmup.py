@@ -1,0 +1,203 @@
+"""Supervised warm-up: its loss, its batches, its folder and what it refuses."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from etils import epath
+from helpers import loop_cases as cases
+
+from vinejax.config.checks import check_config
+from vinejax.config.load import from_dict
+from vinejax.core.errors import ConfigError, DataError, WorkdirError
+from vinejax.core.settings import MeshConfig
+from vinejax.core.types import Episode, TrainState
+from vinejax.learner.batch import collate
+from vinejax.learner.likelihood import Likelihood
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.update import update_step
+from vinejax.model.hf.weights import load_pretrained
+from vinejax.model.sharding import make_mesh
+from vinejax.runtime.status import Status, write_status
+from vinejax.tasks.prompts import encode_prompt
+from vinejax.training import warmup
+from vinejax.training.session import open_session
+
+TASK = cases.FewProblems()
+
+
+def examples(context: int = 48) -> list[Episode]:
+    return warmup.worked_examples(TASK, cases.tokenizer(), cases.config(), context)[0]
+
+
+def test_examples_are_the_train_split_worked_out():
+    found = examples()
+    tokenizer = cases.tokenizer()
+    for example, problem in zip(found, TASK.load("train"), strict=True):
+        assert example.prompt == encode_prompt(tokenizer, TASK.prompt(problem), False)
+        assert example.response[-1] == cases.EOS
+        assert tokenizer.decode(example.response[:-1]) == TASK.solution(problem)
+
+
+def test_what_does_not_fit_the_context_is_left_out():
+    whole = examples()
+    longest = max(len(example.tokens) for example in whole)
+    fewer = examples(longest - 1)
+    assert 0 < len(fewer) < len(whole) == len(examples(longest))
+    with pytest.raises(DataError, match="no worked solution fits 12 tokens"):
+        examples(12)
+
+
+def test_what_is_left_out_is_counted_and_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+):
+    tokenizer = cases.tokenizer()
+    sizes = {e.problem_id: len(e.tokens) for e in examples()}
+    prompts = {
+        p.id: len(encode_prompt(tokenizer, TASK.prompt(p), False)) for p in TASK.load("train")
+    }
+    longest, widest = max(sizes.values()), max(prompts.values())
+    model = {"context": longest - 1}
+    data = {"max_prompt_tokens": widest - 1}
+    warmup.warm_up(cases.config(model=model, data=data, sft={"steps": 0}), tmp_path)
+    listed = json.loads((tmp_path / "dropped_examples.json").read_text())
+    reasons = {x["id"]: x["reason"] for x in listed}
+    assert {
+        name for name in sizes if sizes[name] == longest or prompts[name] == widest
+    } == reasons.keys()
+    for name, reason in reasons.items():
+        assert reason == (
+            f"the prompt has more than {widest - 1} tokens"
+            if prompts[name] == widest
+            else f"prompt and solution have {longest} tokens, the context {longest - 1}"
+        )
+    said = f"sft: {len(listed)} of {len(sizes)} worked solutions are too long and left out"
+    assert said in capsys.readouterr().out
+
+
+def test_the_method_refuses_an_optimizer_that_it_does_not_read():
+    check_config(from_dict({"method": "sft", "sft": {"learning_rate": 1e-4}}))
+    check_config(from_dict({"method": "restem", "optimizer": {"b2": 0.95}}))
+    with pytest.raises(ConfigError, match="optimizer.b2 = 0.95: is not read by method = 'sft'"):
+        check_config(from_dict({"method": "sft", "optimizer": {"b2": 0.95}}))
+
+
+def test_loss_is_the_mean_over_response_tokens_alone():
+    episodes = cases.random_episodes([(4, 9), (2, 3), (4, 9)])
+    batch = collate(episodes, rows=4)
+    response, prompt = [], []
+    for e in episodes:
+        z = np.asarray(cases.logits(cases.params(), jnp.array([e.tokens]))[0], np.float64)
+        for t in range(1, len(e.tokens)):
+            loss = np.log(np.exp(z[t - 1]).sum()) - z[t - 1, e.tokens[t]]
+            (response if t >= len(e.prompt) else prompt).append(loss)
+    assert len(response) == 21 and abs(np.mean(response + prompt) - np.mean(response)) > 1e-3
+    optimizer = optax.sgd(1.0)
+    state = TrainState(jnp.int32(0), cases.params(), optimizer.init(cases.params()))
+    state, made = update_step(Likelihood(model=cases.model()), optimizer, state, batch)
+    np.testing.assert_allclose(made.sums, np.mean(response), rtol=1e-5)
+    assert state.step == 1
+
+
+@pytest.mark.slow
+def test_loss_falls():
+    cfg = cases.config()
+    model, params, _ = warmup.fresh_model(cfg, TASK, make_mesh(cfg.mesh))
+    optimizer = make_optimizer(dataclasses.replace(cfg.optimizer, learning_rate=1e-2), 20)
+    state = TrainState(jnp.int32(0), params, optimizer.init(params))
+    losses = []
+    for batch in warmup.batches_of(examples(), cases.config(sft={"steps": 20})):
+        state, made = update_step(Likelihood(model=model), optimizer, state, batch)
+        losses.append(float(made.sums))
+    assert len(losses) == 20
+    assert losses[0] == pytest.approx(np.log(cases.VOCAB), rel=0.3)  # a fresh model guesses
+    assert np.mean(losses[-3:]) < 0.75 * losses[0]
+
+
+def test_batches_are_epochs_of_one_shape():
+    cfg = cases.config(sft={"steps": 9, "batch": 8})  # 72 rows of 12 examples: six epochs
+    found = list(warmup.batches_of(examples(), cfg))
+    assert len({batch.tokens.shape for batch in found}) == 1 and len(found) == 9
+    rows = [tuple(np.asarray(row).tolist()) for batch in found for row in batch.tokens]
+    epochs = [rows[i : i + 12] for i in range(0, 72, 12)]
+    assert all(sorted(epoch) == sorted(epochs[0]) for epoch in epochs)
+    assert len(set(epochs[0])) == 12 and epochs[0] != epochs[1]
+    again = list(warmup.batches_of(examples(), cfg))
+    assert all((a.tokens == b.tokens).all() for a, b in zip(found, again, strict=True))
+
+
+def test_a_task_without_a_tokenizer_needs_a_model(tmp_path: Path):
+    (tmp_path / "train.jsonl").write_text('{"question": "1+1?", "answer": "2\\n#### 2"}\n' * 3)
+    cfg = cases.config(data={"task": "vinejax.tasks.gsm8k", "path": str(tmp_path)})
+    with pytest.raises(ConfigError) as error:
+        warmup.warm_up(cfg, tmp_path / "run")
+    assert error.value.field == "model.path" and "ships no tokenizer" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture(scope="module")
+def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workdir = tmp_path_factory.mktemp("sft")
+    folder = warmup.warm_up(cases.config(sft={"steps": 25}), workdir)
+    assert Path(folder) == workdir / "warmup"
+    return workdir
+
+
+def test_warm_up_leaves_a_model_and_its_losses(warmed: Path):
+    model, params, tokenizer = load_pretrained(str(warmed / "warmup"))
+    fresh, start, _ = warmup.fresh_model(cases.config(), TASK, make_mesh(MeshConfig()))
+    assert model.cfg == fresh.cfg
+    assert len(tokenizer) == cases.VOCAB
+    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), params, start)
+    assert min(jax.tree.leaves(moved)) > 1e-3
+    lines = cases.read_lines(warmed / "metrics.jsonl")
+    assert [(x["stage"], x["iteration"], x["step"]) for x in lines] == [
+        ("sft", 0, step) for step in (20, 25)
+    ]
+    assert all(0 < x["sft/loss"] < np.log(cases.VOCAB) for x in lines)
+
+
+def test_a_warm_up_that_is_there_is_used(warmed: Path, monkeypatch: pytest.MonkeyPatch):
+    def train(*args: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(warmup, "train_supervised", train)
+    cfg = cases.config(sft={"steps": 25})
+    weights = (warmed / "warmup" / "model.safetensors").read_bytes()
+    warmup.warm_up(cfg, warmed)
+    session = open_session(cfg, warmed)
+    _, params, _ = load_pretrained(str(warmed / "warmup"))
+    cases.assert_equal(session.start, params)
+    assert (warmed / "warmup" / "model.safetensors").read_bytes() == weights
+
+
+def test_warm_up_of_a_given_model(warmed: Path, tmp_path: Path):
+    """`--mode=sft` on `model.path` starts from those weights and leaves them alone."""
+    weights = (warmed / "warmup" / "model.safetensors").read_bytes()
+    cfg = cases.config(model={"path": str(warmed / "warmup")}, sft={"steps": 0})
+    warmup.warm_up(cfg, tmp_path)
+    assert (tmp_path / "warmup" / "model.safetensors").read_bytes() == weights
+    assert (warmed / "warmup" / "model.safetensors").read_bytes() == weights
+
+
+def test_a_run_that_must_not_exist_may_still_warm_up(tmp_path: Path):
+    """resume=False refuses a folder with a run in it, not the one that it has just begun."""
+    cfg = cases.config(resume=False, sft={"steps": 0})
+    open_session(cfg, tmp_path)
+    with pytest.raises(WorkdirError, match="holds a run"):
+        open_session(cfg, tmp_path)
+
+
+def test_a_run_that_began_without_is_left_alone(warmed: Path, tmp_path: Path):
+    cfg = cases.config(model={"path": str(warmed / "warmup")}, sft={"steps": 1})
+    write_status(epath.Path(tmp_path), Status("finished", 1, 1, 0.0))
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(WorkdirError, match="holds a run that began without supervised training"):
+        warmup.warm_up(cfg, tmp_path)
+    assert sorted(tmp_path.iterdir()) == before

@@ -1,0 +1,234 @@
+"""Every check of the configuration: the rules of settings.py, and how fields fit together."""
+
+import dataclasses
+import importlib.util
+import math
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import PROJECTIONS, Config, flatten
+from vinejax.credit.rules import check_rules
+from vinejax.methods import METHODS, find_method
+from vinejax.tasks.rewards import find_rewards
+
+DEFAULTS = dict(flatten(Config()))  # of all fields, by dotted name
+
+
+def check_config(cfg: Config, given: Collection[str] = ()) -> None:
+    """Refuses an impossible configuration, before anything is loaded or written.
+
+    `given` names the fields that were set, as `config.fields_set` lists them: a field that the
+    method does not read is refused even at its default. Raises ConfigError, which names the first
+    field that is wrong, its value, and the values that are allowed.
+    """
+    _check_rules(cfg)
+
+    def is_set(name: str, value: Any) -> bool:
+        return value != DEFAULTS[name] or name in given
+
+    _check_method(cfg, is_set)
+    check_rules(cfg, is_set)
+    find_rewards(cfg.reward)
+    _check_resets(cfg, is_set)
+    _check_values(cfg)
+    _check_sampling(cfg)
+    _check_batches(cfg)
+    _check_optimizer(cfg, is_set)
+    _check_model(cfg)
+    _check_adapters(cfg, is_set)
+    _check_run(cfg)
+    _check_devices(cfg)
+
+
+def _check_rules(section: Any, prefix: str = "") -> None:
+    """Refuses the first value that breaks its field's rule, or is a float that is not finite."""
+    for name, hint in get_type_hints(type(section), include_extras=True).items():
+        value, dotted = getattr(section, name), prefix + name
+        if dataclasses.is_dataclass(value):
+            _check_rules(value, f"{dotted}.")
+        elif isinstance(value, dict):
+            for key, row in value.items():
+                _check_rules(row, f"{dotted}.{key}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(dotted, "must be a finite number", repr(value))
+        elif value is not None:
+            parts = (hint, *get_args(hint))  # of `Count`, or of `Count | None`
+            rules = [rule for part in parts for rule in getattr(part, "__metadata__", ())]
+            for rule in rules:
+                if not rule.holds(value):
+                    raise ConfigError(dotted, rule.text, repr(value))
+
+
+def _check_method(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
+    """Refuses fields that the method does not read, and groups of 1 if it compares solutions."""
+    method = find_method(cfg.method)
+    for name, value in flatten(cfg):
+        section = name.partition(".")[0]
+        owners = [owner for owner, record in METHODS.items() if section in record.sections]
+        if owners and section not in method.sections and is_set(name, value):
+            those = " or ".join(map(repr, owners))
+            rule = f"is read by method = {those} alone, and this run has {cfg.method!r}"
+            raise ConfigError(name, f"{rule}; leave it out", repr(value))
+        if section in method.ignores and value != DEFAULTS[name]:
+            rule = f"is not read by method = {cfg.method!r}, which has fields of its own for this"
+            raise ConfigError(name, f"{rule}; leave it out", repr(value))
+    if method.needs_groups and cfg.rollout.per_prompt < 2:
+        rule = (
+            f"must be at least 2 for method = {cfg.method!r}: a solution is compared, or paired, "
+            "with the others of its problem"
+        )
+        raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
+    if method.values == "tracker":
+        _check_tracker(cfg)
+
+
+def _check_tracker(cfg: Config) -> None:
+    """Refuses groups and rewards that a value tracker cannot count."""
+    if cfg.rollout.per_prompt != 1:
+        rule = (
+            f"must be 1 for method = {cfg.method!r}: a solution is compared with the value of its "
+            "problem in earlier iterations; raise rollout.prompts instead"
+        )
+        raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
+    if not 0 <= cfg.reward.truncated <= 1:
+        rule = f"must be from 0 to 1 for method = {cfg.method!r}, which counts rewards as successes"
+        raise ConfigError("reward.truncated", rule, repr(cfg.reward.truncated))
+
+
+def _check_resets(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
+    """Refuses resets that the method or a rule cannot have, and fields that nothing reads."""
+    reset, method = cfg.reset, find_method(cfg.method)
+    is_any = reset.source != "none"
+    is_own = is_any and reset.source != "gold"
+    has_its_own = method.needs_spread or method.tree or method.values == "tracker"
+    if is_any and (method.iteration != "policy_gradient" or has_its_own):
+        rule = f"must be 'none' for method = {cfg.method!r}, which samples in a way of its own"
+        raise ConfigError("reset.source", rule, repr(reset.source))
+    is_read = {
+        "at": (is_any, "reset.source other than 'none'"),
+        "share": (reset.source == "gold", "reset.source = 'gold'"),
+        "target": (
+            is_own or reset.at == "edge",
+            "reset.source = 'solved', 'failed' or 'both', or reset.at = 'edge'",
+        ),
+        "k": (reset.at == "edge", "reset.at = 'edge'"),
+    }
+    for name, (is_needed, readers) in is_read.items():
+        value = getattr(reset, name)
+        if not is_needed and is_set(f"reset.{name}", value):
+            raise ConfigError(f"reset.{name}", f"needs {readers}; leave it out", repr(value))
+    chosen = f"for reset.source = {reset.source!r}, whose solutions are chosen by their reward"
+    if is_own and cfg.values.reuse:
+        raise ConfigError("values.reuse", f"must be False {chosen}", "True")
+    if is_own and cfg.train.on == "continuations":
+        raise ConfigError("train.on", f"must be 'solutions' {chosen}", "'continuations'")
+
+
+def _check_values(cfg: Config) -> None:
+    """Refuses continuations of a rounded policy where the policy is trained on them."""
+    if cfg.values.dtype == "int8" and cfg.train.on == "continuations":
+        rule = "must be 'model' for train.on = 'continuations', which trains on what is sampled"
+        raise ConfigError("values.dtype", rule, "'int8'")
+
+
+def _check_sampling(cfg: Config) -> None:
+    if cfg.sample.temperature <= 0:
+        rule = (
+            "must be greater than 0: argmax makes all solutions of a problem, and all continuations"
+            " of a state, equal, so there is nothing to learn from (eval.temperature may be 0)"
+        )
+        raise ConfigError("sample.temperature", rule, repr(cfg.sample.temperature))
+    if "" in cfg.sample.stop:
+        raise ConfigError("sample.stop", "holds an empty string, which stops every text at once")
+
+
+def _check_batches(cfg: Config) -> None:
+    ppo = cfg.ppo
+    if ppo.microbatch and ppo.minibatch % ppo.microbatch:
+        rule = f"must divide ppo.minibatch = {ppo.minibatch}"
+        raise ConfigError("ppo.microbatch", rule, repr(ppo.microbatch))
+    if ppo.microbatch and cfg.sft.batch % ppo.microbatch:
+        rule = f"must be a multiple of ppo.microbatch = {ppo.microbatch}"
+        raise ConfigError("sft.batch", rule, repr(cfg.sft.batch))
+    if ppo.share_prefixes == "on" and not ppo.packing:
+        raise ConfigError("ppo.share_prefixes", "needs ppo.packing; leave it out", "'on'")
+    episodes, group = cfg.budget.episodes, cfg.rollout.per_prompt
+    if episodes is not None and episodes < group:
+        rule = f"must be at least rollout.per_prompt = {group}: only whole groups are sampled"
+        raise ConfigError("budget.episodes", rule, repr(episodes))
+
+
+def _check_optimizer(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
+    """Refuses settings of Adam for Adafactor."""
+    for name in ("b1", "b2", "eps"):
+        value = getattr(cfg.optimizer, name)
+        if cfg.optimizer.name == "adafactor" and is_set(f"optimizer.{name}", value):
+            rule = "is not read by optimizer.name = 'adafactor'; leave it out"
+            raise ConfigError(f"optimizer.{name}", rule, repr(value))
+
+
+def _check_model(cfg: Config) -> None:
+    model = cfg.model
+    if model.architecture and not Path(model.architecture).is_file():
+        raise ConfigError("model.architecture", "no such file", repr(model.architecture))
+    if model.path:
+        return  # the sizes come with the weights
+    if model.num_heads % model.num_kv_heads:
+        rule = f"must divide model.num_heads = {model.num_heads}"
+        raise ConfigError("model.num_kv_heads", rule, repr(model.num_kv_heads))
+    if model.width % (2 * model.num_heads):
+        rule = (
+            f"must be a multiple of 2 * model.num_heads = {2 * model.num_heads}: RoPE turns pairs"
+        )
+        raise ConfigError("model.width", rule, repr(model.width))
+
+
+def _check_adapters(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
+    """Refuses adapters on what is no projection, and where all weights are needed."""
+    model, method = cfg.model, find_method(cfg.method)
+    for name in ("lora_alpha", "lora_targets"):
+        value = getattr(model, name)
+        if not model.lora_rank and is_set(f"model.{name}", value):
+            raise ConfigError(f"model.{name}", "needs model.lora_rank; leave it out", repr(value))
+    if not model.lora_rank:
+        return
+    unknown = [name for name in model.lora_targets if name not in PROJECTIONS]
+    if unknown or not model.lora_targets:
+        rule = f"must be some of {', '.join(PROJECTIONS)}"
+        raise ConfigError("model.lora_targets", rule, repr(model.lora_targets))
+    if method.values == "critic":
+        rule = f"must be 0 for method = {cfg.method!r}, whose critic is trained with all weights"
+        raise ConfigError("model.lora_rank", rule, repr(model.lora_rank))
+    if cfg.offload.reference:
+        rule = "must be False with model.lora_rank: the reference is a part of the policy"
+        raise ConfigError("offload.reference", rule, "True")
+
+
+def _check_run(cfg: Config) -> None:
+    if cfg.profile:
+        start, colon, stop = cfg.profile.partition(":")
+        whole = colon and start.isdecimal() and stop.isdecimal()
+        if not (whole and int(start) < int(stop)):
+            rule = "must be 'start:stop', two iterations with start < stop, or '' for no trace"
+            raise ConfigError("profile", rule, repr(cfg.profile))
+    if cfg.log.wandb and importlib.util.find_spec("wandb") is None:
+        rule = "needs the wandb package: pip install 'vinejax[wandb]', or set log.wandb to ''"
+        raise ConfigError("log.wandb", rule, repr(cfg.log.wandb))
+
+
+def _check_devices(cfg: Config) -> None:
+    layouts = {"mesh": cfg.mesh} | {f"meshes.{name}": row for name, row in cfg.meshes.items()}
+    for group, mesh in layouts.items():
+        sizes = {"data": mesh.data, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
+        if list(sizes.values()).count(-1) > 1:
+            raise ConfigError(group, "at most one of data, fsdp and tensor may be -1", str(sizes))
+    minibatch, batch = cfg.ppo.minibatch, cfg.sft.batch
+    for name, row in cfg.meshes.items():
+        if row.microbatch is not None and (
+            row.microbatch < 1 or math.gcd(minibatch, batch) % row.microbatch
+        ):
+            both = f"ppo.minibatch = {minibatch} and sft.batch = {batch}"
+            rule = f"must be at least 1, and divide {both}"
+            raise ConfigError(f"meshes.{name}.microbatch", rule, repr(row.microbatch))

@@ -1,0 +1,135 @@
+"""Whether the sizes of a run can be meant: what they would take, before anything is allocated.
+
+Memory that the engine and the learner choose by themselves is not looked at here (`rollout/arrays`,
+`--mode=plan`): only sizes that no machine like this one could hold, or that nothing could use.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config
+from vinejax.credit.expected import expected_states
+from vinejax.methods import find_method
+from vinejax.runtime.devices import host_memory
+
+# Bytes of the host for a sampled text, its branch, tokens, log-probabilities and characters.
+# Measured with tracemalloc in CPython 3.11: 180 for a branch, 7,140 for a result of 100 tokens.
+BRANCH_BYTES, TOKEN_BYTES = 600, 64
+ROW_BYTES = 29  # per token of a batch on the host: learner/batch.py
+WEIGHT_BYTES = 12  # of a new model: float32 weights, and Adam's two moments
+HOST_SHARE = 0.5  # of the host's memory, that any one of these may take
+
+
+def check_sizes(cfg: Config) -> None:
+    """Refuses a new model, or samples and rows of an iteration, that this host cannot hold.
+
+    Samples are counted as plans count them: a quarter of `sample.max_tokens` tokens each, or
+    `plan.tokens`, and `plan.steps` steps per solution. Raises ConfigError with the field and what
+    it would take.
+    """
+    if not cfg.model.path:
+        _check_model(cfg)
+    method = find_method(cfg.method)
+    solutions = solutions_of(cfg)
+    if method.iteration != "supervised":
+        _check_samples("rollout.per_prompt", cfg.rollout.per_prompt, solutions, "solutions", cfg)
+    if method.values == "monte_carlo":
+        states = expected_states(cfg, cfg.plan.steps, _mean_tokens(cfg))
+        count = math.ceil(solutions * len(states.positions) * states.continuations)
+        _check_samples("values.k", cfg.values.k, count, "continuations", cfg)
+    _check_samples("eval.samples", cfg.eval.samples, cfg.eval.samples, "answers per problem", cfg)
+    length = cfg.data.max_prompt_tokens + cfg.sample.max_tokens
+    _check_rows("sft.batch", cfg.sft.batch, length, not cfg.model.path)
+    _check_rows("ppo.minibatch", cfg.ppo.minibatch, length, method.iteration != "policy_gradient")
+
+
+def check_answers(cfg: Config, problems: dict[Any, list[Any]]) -> None:
+    """Refuses evaluations that this host cannot hold, and slots that could never be busy.
+
+    `problems` are those of the splits that the run uses. Raises ConfigError.
+    """
+    sizes = [len(found[: cfg.eval.problems]) for found in problems.values()]
+    answers = max(sizes, default=0) * cfg.eval.samples
+    _check_samples("eval.samples", cfg.eval.samples, answers, "answers of an evaluation", cfg)
+    most = max(answers, solutions_of(cfg))
+    if find_method(cfg.method).values == "monte_carlo":
+        most = max(most, solutions_of(cfg) * cfg.sample.max_tokens * cfg.values.k)
+    if cfg.rollout.slots > max(most, 1024):
+        rule = f"no phase of this run can have more than {most:,} branches; lower it"
+        raise ConfigError("rollout.slots", rule, str(cfg.rollout.slots))
+
+
+def solutions_of(cfg: Config) -> int:
+    """Solutions of an iteration at most, `rollout.prompts` problems at a time."""
+    method = find_method(cfg.method)
+    is_product = "spo_tree" in method.sections
+    each = math.prod(cfg.spo_tree.branching) if is_product else cfg.rollout.per_prompt
+    return cfg.rollout.prompts * each
+
+
+def with_fitting_minibatch(cfg: Config, shards: int) -> Config:
+    """The configuration with a minibatch of as many rows as an iteration has solutions, at most.
+
+    Further rows would be empty, and as dear as others. Rows of a pass stay divisible by `shards`
+    and by `ppo.microbatch`. Methods that learn from a fixed set of solutions stay as they are.
+    """
+    if find_method(cfg.method).iteration != "policy_gradient":
+        return cfg
+    unit = math.lcm(cfg.ppo.microbatch or 1, shards)
+    rows = -(-cfg.rollout.prompts * cfg.rollout.per_prompt // unit) * unit
+    if rows >= cfg.ppo.minibatch:
+        return cfg
+    return dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, minibatch=rows))
+
+
+def _check_samples(field: str, value: int, count: int, what: str, cfg: Config) -> None:
+    _check_host(
+        field, value, count * (BRANCH_BYTES + TOKEN_BYTES * _mean_tokens(cfg)), f"{count:,} {what}"
+    )
+
+
+def _check_rows(field: str, rows: int, length: int, is_read: bool) -> None:
+    if is_read:
+        _check_host(field, rows, rows * length * ROW_BYTES, f"{rows:,} rows of {length} tokens")
+
+
+def _check_host(field: str, value: int, taken: float, what: str) -> None:
+    room = host_memory()
+    if taken > HOST_SHARE * room:
+        rule = f"{what} take about {_gib(taken)} of memory, and this host has {_gib(room)}"
+        raise ConfigError(field, f"{rule}; lower it", str(value))
+
+
+def _check_model(cfg: Config) -> None:
+    """Refuses a new model whose weights and moments alone are larger than the host's memory.
+
+    Its devices may hold more; a model of that size is none to begin from nothing.
+    """
+    model = cfg.model
+    kv_width = model.width // model.num_heads * model.num_kv_heads
+    layer = 2 * model.width * (model.width + kv_width) + 3 * model.width * model.ffn
+    weights = model.num_layers * layer
+    taken, room = weights * WEIGHT_BYTES, host_memory()
+    if taken <= room:
+        return
+    parts = {name: getattr(model, name) for name in ("width", "num_layers", "ffn")}
+    defaults = {"width": 128, "num_layers": 4, "ffn": 512}
+    field = max(parts, key=lambda name: parts[name] / defaults[name])
+    rule = f"a new model of {weights:,} weights takes {_gib(taken)} with its optimizer state"
+    rule += f", and this host has {_gib(room)}; lower it, or name a model in model.path"
+    raise ConfigError(f"model.{field}", rule, str(parts[field]))
+
+
+def _mean_tokens(cfg: Config) -> float:
+    return cfg.plan.tokens or max(cfg.sample.max_tokens / 4, 1)
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:,.0f} GiB" if size < 2**50 else f"{size / 2**50:,.0f} PiB"
+
+
+def longest_sequence(cfg: Config, context: int) -> int:
+    """The most tokens of a prompt with its response: the sum of the limits, at most the context."""
+    return min(cfg.data.max_prompt_tokens + cfg.sample.max_tokens, context)

@@ -1,0 +1,491 @@
+"""Every setting with its range and its default: the frozen dataclasses that the program reads.
+
+Field names are stable: they are what users type after `--config.`. `config.py` makes these
+dataclasses from a config file; `checks.py` applies the rules below, and those that relate fields.
+"""
+
+import dataclasses
+from typing import Any, Literal
+
+from vinejax.core.ranges import (
+    BelowOne,
+    Count,
+    Counts,
+    Half,
+    Heartbeat,
+    MaxRatio,
+    MeshSize,
+    Module,
+    NotNegative,
+    Port,
+    Positive,
+    Seed,
+    Shift,
+    TopP,
+    Whole,
+    ZeroToOne,
+)
+
+PROJECTIONS = ("q", "k", "v", "out", "gate", "up", "down")  # that may have adapters
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    task: Module = "vinejax.tasks.arithmetic"  # module of the task; see tasks/base.py
+    path: str = ""  # folder with <split>.jsonl, or name of a `datasets` data set; "": the task's
+    max_prompt_tokens: Count = 1512  # longer prompts are dropped at load, counted and listed
+    chat_template: bool = False  # wrap prompts in the tokenizer's chat template (instruct models)
+    # Task `table`: columns by name, with dots into a column ('reward_model.ground_truth').
+    question: str = "question"
+    answer: str = "answer"
+    solution: str = ""  # worked solutions, for supervised training and resets; "": there are none
+    subset: str = ""  # configuration of a data set of the hub, such as 'main'; "": its only one
+    template: str = "{question}\n"  # the prompt, or with `chat_template` the user's message
+    # Length of a problem: the free lines of bifurcation, the sub-expressions beyond one of
+    # free_order, the numbers beyond two of countdown. None: the task's own mixture.
+    free_steps: Whole | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardConfig:
+    truncated: float = 0.0  # reward of a response or continuation that ran out of tokens
+    # Dotted paths of functions, whose weighted sum is the reward, and 'task' for the task's own;
+    # each is a metric, reward/<name>. (): the task's own alone. See tasks/rewards.py.
+    functions: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()  # one per function; (): all 1
+
+
+@dataclasses.dataclass(frozen=True)
+class GraderConfig:
+    """How answers are compared, for tasks that grade with a `Grader`."""
+
+    mode: Literal["strict", "reference"] = "strict"  # as a mathematician, or as VinePPO's code
+    workers: Count | None = None  # processes; None: by the machine's cores, see docs/tasks.md
+    timeout_s: Positive = 5.0  # wall-clock time per pair; a pair that takes longer is wrong
+    memory_mb: Count = 2048  # address space of a worker
+    unreadable: Literal["drop", "keep"] = "drop"  # training problems whose answer no rule can read
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    # A Hugging Face folder, a hub name, or the workdir of a run, whose best policy it then is;
+    # "": a new model of the sizes below, warmed up by sft.
+    path: str = ""
+    # The model's config.json, for `--mode=plan`, which then needs no weights. When weights are
+    # loaded, it is compared with theirs. "": not given.
+    architecture: str = ""
+    # Precision of matrix products. Weights, norms, RoPE and logits are always float32.
+    compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"  # splash: TPUs, cudnn: GPUs
+    # Results computed again in the backward pass: none, all but matrix products, or all.
+    remat: Literal["none", "dots", "full"] = "none"
+    # Adapters of this rank are trained in the place of all weights, which are kept in the compute
+    # dtype and are the reference model's, too (LoRA: docs/models.md). 0: off.
+    lora_rank: Whole = 0
+    lora_alpha: Positive = 32.0  # what adapters add is scaled by lora_alpha / lora_rank
+    lora_targets: tuple[str, ...] = PROJECTIONS
+    num_layers: Count = 4  # this and all below: sizes of the new model
+    width: Count = 128
+    num_heads: Count = 4
+    num_kv_heads: Count = 4
+    ffn: Count = 512
+    context: Count = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleConfig:
+    """How responses and continuations are sampled.
+
+    >>> sample = vinejax.SampleConfig(temperature=0.6, max_tokens=64, stop=("\\n\\n",))
+    """
+
+    temperature: float = 1.0  # 0: argmax, with log-probabilities at temperature 1
+    top_p: TopP = 1.0
+    top_k: Whole = 0  # 0: off
+    max_tokens: Count = 1024
+    stop: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutConfig:
+    prompts: Count = 64  # problems per iteration
+    per_prompt: Count = 8  # solutions per problem
+    slots: Count = 256  # branches decoded at once, over all devices
+    memory_gib: Positive | None = None  # for keys and values per device; None: part of free memory
+    # Of decoding. kernel: for TPUs, reads only columns that are in use; auto: it where it can be.
+    attention: Literal["auto", "xla", "kernel"] = "auto"
+    skip_repeats: bool = True  # a continuation is decoded from where it differs from its solution
+
+
+@dataclasses.dataclass(frozen=True)
+class ValuesConfig:
+    """Monte Carlo values: where the states are, what is sampled at each, and what is a value.
+
+    `positions` and `allocation` are names of credit/rules.py or dotted paths of functions;
+    'method' is the method's own. docs/credit.md has the equations.
+    """
+
+    positions: str = "method"
+    every: Count = 5  # positions 'tokens' and 'low_probability': every so many
+    below: ZeroToOne = 0.9  # positions 'low_probability': tokens less likely than this
+    merge: Count = 1  # keep every so many of the positions, and the prompt's end
+    spread: Count | None = None  # keep at most so many, evenly; None: all
+    max_states: Whole | None = None  # s_0 and the first `max_states` others; None: all
+    allocation: str = "method"
+    k: Count = 9  # continuations per state
+    k_first: Count = 3  # allocations 'adaptive' and 'neighbours': continuations of the first wave
+    threshold: NotNegative = 1.0  # allocation 'bisection': in standard errors of a difference
+    waves: Count = 1  # with `reuse`: states in so many waves, later ones draw what `k` still lacks
+    reuse: bool = False  # a value uses all samples of the problem that pass through the state
+    backup: bool = False  # with `reuse`: a sample counts with the value of the next state
+    shrink: Half = 0.0  # weight of each of the two neighbours in a value
+    budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again
+    dedup: bool = True  # equal token prefixes of a problem share one estimate
+    dtype: Literal["model", "int8"] = "model"  # of the layers' kernels while values are sampled
+
+
+@dataclasses.dataclass(frozen=True)
+class CreditConfig:
+    mask: str = "method"  # which tokens are trained on: a name of credit/rules.py, or a dotted path
+    mask_above: ZeroToOne = 0.9  # mask 'low_probability': tokens at least as likely are left out
+    progress: NotNegative = 0.0  # α: weight of a prover's progress in the advantage; 0: off
+    prover: Count = 4  # the prover is the policy's best of so many solutions
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """With Monte Carlo values: what the policy is updated on."""
+
+    # 'continuations': on solutions and the continuations of their states, weighted: credit/shares.
+    on: Literal["solutions", "continuations"] = "solutions"
+
+
+@dataclasses.dataclass(frozen=True)
+class ResetConfig:
+    """Solutions that begin in the middle of a known solution: rollout/reset_sampling.py."""
+
+    # 'gold': of the data set's solution. 'solved', 'failed': of a right or a wrong solution of the
+    # iteration, where the problem's pass rate is below or above `target`. 'both': of either.
+    source: Literal["none", "gold", "solved", "failed", "both"] = "none"
+    # How many tokens: any number, or at the edge, where the pass rate crosses `target`.
+    at: Literal["uniform", "edge"] = "uniform"
+    share: ZeroToOne = 1.0  # source 'gold': chance that a problem's solutions begin so
+    target: ZeroToOne = 0.5  # pass rate
+    k: Count = 4  # at 'edge': continuations per pass rate
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOConfig:
+    clip: Positive = 0.2
+    clip_high: Positive | None = None  # the upper clip; None: the method's, mostly `clip`
+    epochs: Count = 2
+    minibatch: Count = 64  # solutions from the prompt per optimizer update
+    # Rows of a forward and backward pass; None: the minibatch, or a part of it if `packing`.
+    microbatch: Count | None = None
+    packing: bool = True  # episodes share rows of the longest one's length where they fit
+    # With packing, episodes of a row that begin alike share these tokens; 'auto': where they can.
+    share_prefixes: Literal["auto", "on", "off"] = "auto"
+    gamma: ZeroToOne = 1.0
+    # What advantages are whitened over; 'method': the method's own; VinePPO's code: 'minibatch'.
+    whiten: Literal["method", "iteration", "minibatch", "none"] = "method"
+    shift_mean: bool = True  # whitening subtracts the mean
+    # What the policy loss is a mean over; 'method' is the method's own.
+    reduction: Literal["method", "token", "sequence", "budget"] = "method"
+    max_ratio: MaxRatio = 10.0  # an update with a greater mean probability ratio is skipped
+
+    @property
+    def pass_rows(self) -> int:
+        """Rows of a pass over all devices if rows are not packed."""
+        return self.microbatch or self.minibatch
+
+
+@dataclasses.dataclass(frozen=True)
+class KLConfig:
+    coef: NotNegative = 1e-4
+    # 'policy': the mean of the policy loss; 'token': mean over tokens; 'sequence': a sum over each
+    # response, then the mean over responses (VinePPO's code).
+    reduction: Literal["policy", "token", "sequence"] = "policy"
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticConfig:
+    """Method 'ppo': a second model that predicts the return at every token."""
+
+    lam: ZeroToOne = 1.0  # λ of the generalised advantage estimates; 1: return minus value
+    clip: Positive = 0.2  # a value moves no further from the old one in the loss
+    learning_rate: Positive = 1e-6
+    warmup_iterations: Whole = 0  # at the start of the run, which train the critic alone
+
+
+@dataclasses.dataclass(frozen=True)
+class SPOTreeConfig:
+    """Method 'spo_tree'. The solutions of a problem: the product of `branching`, at most."""
+
+    branching: Counts = (6, 6, 6)  # branches at the prompt, and at each segment's end
+    segment: Count = 100  # tokens of a segment; those of the last level go on to the end
+    normalise: Literal["rloo", "grpo"] = "rloo"  # 'grpo': divided by the std of the siblings
+    drop: bool = True  # nodes that do not change the value are not trained on
+
+
+@dataclasses.dataclass(frozen=True)
+class TreePOConfig:
+    """Method 'treepo'. The solutions of a problem: rollout.per_prompt."""
+
+    segment: Count = 512  # tokens between two places where a solution may branch
+    divisor: Count = 2  # branches of an open path, as long as solutions are missing
+    weighting: Literal["average", "group_size"] = "average"  # of the depths
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeRLConfig:
+    """Method 'treerl'. Trees of a problem: rollout.per_prompt."""
+
+    forks: Count = 2  # least likely tokens of a tree that are drawn again, per round
+    branches: Count = 2  # draws of each
+    rounds: Count = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeGRPOConfig:
+    """Method 'tree_grpo'. Trees of a problem: rollout.per_prompt."""
+
+    forks: Count = 2  # step ends of a tree that are branched from, per round
+    branches: Count = 3  # from each
+    rounds: Count = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class DAPOConfig:
+    """Method 'dapo'."""
+
+    rounds: Count = 4  # rounds of sampling per iteration, at most, to find groups with spread
+    overlong: BelowOne = 0.2  # last part of sample.max_tokens, which costs a solution up to 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class OPMDConfig:
+    tau: NotNegative = 1.0  # for method 'opmd': weight of the squared log-ratio of a solution
+
+
+@dataclasses.dataclass(frozen=True)
+class AsymREConfig:
+    shift: Shift = -0.1  # for method 'asymre': added to the group's mean to make the baseline
+
+
+@dataclasses.dataclass(frozen=True)
+class SingleStreamConfig:
+    """Method 'single_stream', whose rollout.per_prompt is 1."""
+
+    start_count: Positive = 8.0  # pseudo-counts behind a problem's first value
+    start_samples: Whole = 0  # solutions per problem that it is estimated from; 0: it is 0.5
+    explore: Positive = 0.05  # added to √(v(1 - v)), the weight of a problem in the draw
+
+
+@dataclasses.dataclass(frozen=True)
+class RestEMConfig:
+    """Method 'restem'. Solutions per problem: rollout.per_prompt."""
+
+    problems: Count | None = None  # sampled per iteration; None: the whole train split
+    keep: Count = 10  # correct solutions per problem, at most
+    epochs: Count = 8  # at most: see eval_every
+    # Updates between validations; the first that is no better than the last ends the iteration.
+    eval_every: Count = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class DPOConfig:
+    """Method 'dpo_positive'. Solutions per problem: rollout.per_prompt."""
+
+    problems: Count | None = None  # sampled per iteration; None: the whole train split
+    pairs: Count = 64  # per problem, at most; an update takes ppo.minibatch of them
+    beta: Positive = 0.1
+    penalty: NotNegative = 50.0  # λ: on a correct solution less likely than it was at the start
+    epochs: Count = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """`adafactor` keeps a row and a column of second moments per matrix and no first moment.
+
+    It does not read `b1`, `b2` and `eps`.
+    """
+
+    name: Literal["adamw", "adafactor"] = "adamw"
+    learning_rate: Positive = 1e-6
+    warmup: Literal["linear", "log"] = "linear"  # 'log': DeepSpeed's default, VinePPO's code
+    warmup_fraction: BelowOne = 0.03
+    b1: BelowOne = 0.9
+    b2: BelowOne = 0.999
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
+    max_grad_norm: Positive = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class SFTConfig:
+    """Supervised fine-tuning: `--mode=sft`, and method 'sft', whose iterations are epochs.
+
+    Neither reads `optimizer`.
+    """
+
+    steps: Whole = 300  # updates of `--mode=sft`
+    batch: Count = 64
+    learning_rate: Positive = 1e-3
+    warmup_fraction: BelowOne = 0.03
+    reduction: Literal["token", "sequence"] = "token"  # mean over tokens, or of solutions' means
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetConfig:
+    """Limits of a run, to compare methods: nothing begins after one of them is reached."""
+
+    prompts: Count | None = None  # problems drawn, counted at every draw; None: no bound
+    # Solutions sampled from them; continuations do not count, of trees `rollout.per_prompt` each.
+    episodes: Count | None = None
+    updates: Count | None = None  # gradient steps of the policy
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchConfig:
+    """`--mode=credit`: what the credit of estimators is worth, see docs/credit_bench.md."""
+
+    estimators: tuple[
+        str, ...
+    ] = ()  # names of credit_bench/estimators.py; (): all that the run can have
+    problems: Count = 32  # of the train split, the same throughout
+    repeats: Count = 20  # batches of `rollout.per_prompt` solutions per problem
+    exact: Count = 4  # of them, those that estimator 'exact' is measured on
+    reference: Count = 20_000  # solutions behind the reference gradient
+    truth: Count = 256  # continuations behind a true value
+    states: Count = 512  # whose values are compared with the truth
+    ranked: Count = 128  # states whose next steps are ranked
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    every: Whole = 10  # iterations; 0: only before the first and after the last
+    samples: Count = 16  # per problem: pass@1 is their mean, pass@k and maj@k use them all
+    temperature: NotNegative = 0.35
+    top_p: TopP = 0.9
+    problems: Count | None = None  # the first so many of a split; None: all
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    data: MeshSize = 1
+    fsdp: MeshSize = 1
+    tensor: MeshSize = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TopologyConfig(MeshConfig):
+    """A row of `meshes`: how named devices are laid out, and how much they do at once."""
+
+    slots: Count | None = None  # replaces rollout.slots; None: as it is
+    memory_gib: Positive | None = None  # replaces rollout.memory_gib; None: as it is
+    microbatch: int | None = None  # replaces ppo.microbatch; None: as it is
+    remat: Literal["none", "dots", "full"] | None = None  # replaces model.remat; None: as it is
+
+
+@dataclasses.dataclass(frozen=True)
+class DistributedConfig:
+    """Runs on several hosts. TPU VMs, GKE and Slurm name the hosts themselves; elsewhere
+    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID do."""
+
+    port: Port = 8476  # port of the coordinator, where the platform does not fix it
+    timeout_s: Count = 300  # to wait for all hosts at the start
+    heartbeat_s: Heartbeat = 100  # a host whose process sends none for so long ends the others
+    silence_s: Count = 600  # without a chunk, a minibatch or a new stage, which a line then says
+
+
+@dataclasses.dataclass(frozen=True)
+class OffloadConfig:
+    """Arrays that stay in the host's memory between uses, to save device memory."""
+
+    reference: bool = False  # the model that the KL is measured from
+    optimizer: bool = False  # the optimizer's state, while text is sampled
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanConfig:
+    """The assumptions of `--mode=plan`, and its time limit."""
+
+    timeout_s: Count = 1800  # to compile one program
+    prompt_tokens: Count | None = None  # average prompt; None: half of data.max_prompt_tokens
+    tokens: Count | None = None  # average response; None: a quarter of sample.max_tokens
+    steps: Count = 12  # average reasoning steps per response
+    # Average tokens of a continuation that its solution has and that are not decoded.
+    repeats: Whole = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    every: Count = 10  # iterations; the last one is always saved
+    keep: Count = 2  # the newest so many
+    keep_every: Count | None = None  # and those of iterations that are multiples of it; None: none
+    journal: bool = True  # keep what stages gave since the newest checkpoint, see docs/faults.md
+
+
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+    vines: Whole = 16  # episodes per iteration that are written with their continuations' texts
+    wandb: str = ""  # Weights & Biases project; "": off
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    method: str = "vineppo"  # a name of methods.py, or the dotted path of a module with a METHOD
+    iterations: Whole = 1000
+    seed: Seed = 42
+    resume: bool = True  # False: a workdir that already holds a run is an error
+    profile: str = ""  # 'start:stop' iterations to trace with jax.profiler
+    # Name of the devices, such as 'v5e:16x16' or 'cpu:8': takes the mesh from that row of `meshes`.
+    # "": the row that the devices found match, if `meshes` has any, else `mesh`.
+    topology: str = ""
+    # Folder or gs:// path of compiled programs, kept for the next start. 'auto': the user's cache
+    # folder, on several hosts `compiled` of the workdir. "" or 'none': they are not kept.
+    compile_cache: str = "auto"
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    sample: SampleConfig = SampleConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    values: ValuesConfig = ValuesConfig()
+    credit: CreditConfig = CreditConfig()
+    train: TrainConfig = TrainConfig()
+    reset: ResetConfig = ResetConfig()
+    reward: RewardConfig = RewardConfig()
+    grader: GraderConfig = GraderConfig()
+    ppo: PPOConfig = PPOConfig()
+    kl: KLConfig = KLConfig()
+    critic: CriticConfig = CriticConfig()
+    spo_tree: SPOTreeConfig = SPOTreeConfig()
+    treepo: TreePOConfig = TreePOConfig()
+    treerl: TreeRLConfig = TreeRLConfig()
+    tree_grpo: TreeGRPOConfig = TreeGRPOConfig()
+    dapo: DAPOConfig = DAPOConfig()
+    opmd: OPMDConfig = OPMDConfig()
+    asymre: AsymREConfig = AsymREConfig()
+    single_stream: SingleStreamConfig = SingleStreamConfig()
+    restem: RestEMConfig = RestEMConfig()
+    dpo: DPOConfig = DPOConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    sft: SFTConfig = SFTConfig()
+    budget: BudgetConfig = BudgetConfig()
+    eval: EvalConfig = EvalConfig()
+    bench: BenchConfig = BenchConfig()
+    mesh: MeshConfig = MeshConfig()
+    meshes: dict[str, TopologyConfig] = dataclasses.field(default_factory=dict)
+    distributed: DistributedConfig = DistributedConfig()
+    offload: OffloadConfig = OffloadConfig()
+    plan: PlanConfig = PlanConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
+
+
+def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Dotted names and values of a configuration, in the order of its fields."""
+    flat = []
+    for name, value in vars(fields).items():
+        is_section = dataclasses.is_dataclass(value)
+        flat += flatten(value, f"{prefix}{name}.") if is_section else [(prefix + name, value)]
+    return flat

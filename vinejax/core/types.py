@@ -1,0 +1,149 @@
+"""Types that many files use: problems and episodes on the host, batches and states on devices.
+
+Letters used in the whole package. Reinforcement learning: C reasoning steps, M Monte Carlo
+rollouts per state (the paper's K), B sequences, T tokens. The model's are in `model/decoder.py`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from vinejax.core.seeds import row_seed as row_seed  # part of the public names
+
+# The least reward of a correct solution: graders give 1, and tasks give less for partial credit,
+# which counts as wrong in pass@1, in the choice of what to learn from, and in the report.
+CORRECT_REWARD = 1.0
+
+
+def is_correct(reward: float) -> bool:
+    """Whether a reward is at least `CORRECT_REWARD`."""
+    return reward >= CORRECT_REWARD
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One row of a data set; `answer` is the answer that the data set gives.
+
+    `columns` has the whole row by the names of its columns, for reward functions, if the task
+    gives it.
+    """
+
+    id: str
+    question: str
+    answer: str
+    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+
+PromptedProblem = tuple[Problem, list[int]]  # a problem and the ids of its prompt
+
+
+@dataclasses.dataclass(frozen=True)
+class Continuation:
+    """One Monte Carlo continuation of a state: its text after the state, and its return from there.
+
+    The return is the discounted sum of the rewards after the state, of steps and of the outcome.
+    """
+
+    text: str
+    reward: float
+    finish: str  # 'eos' | 'stop' | 'length'
+
+
+@dataclasses.dataclass(frozen=True)
+class Episode:
+    """One sampled solution. Token ids are the sampled ones: they are never decoded and re-encoded.
+
+    States are s_0 (the prompt's end), s_1, ..., s_C: s_c is the prompt and the first
+    `step_ends[c - 1]` response tokens. s_C is terminal and has no entry in `values`. The first
+    `given` response tokens of an episode that began in mid-solution have log-probability 0: its s_0
+    is after these, and no step ends there or before.
+
+    `sample_episodes` fills all fields down to `given`, `step_rewards` for tasks that reward steps.
+    `fill_values` adds the others, for methods with Monte Carlo values.
+    """
+
+    problem_id: str
+    prompt: list[int]
+    response: list[int]
+    logprobs: list[float]  # the sampler's, one per response token
+    text: str  # the response as graded: ends before a stop string
+    finished: bool  # False when the token budget cut it
+    reward: float  # the outcome's, which comes with the last step
+    step_ends: list[int]  # [C] index of the response token after each step
+    step_rewards: list[float] | None = None  # [C] the steps' own, of tasks that reward steps
+    reward_parts: dict[str, float] | None = None  # by `reward.functions`; None: there are none
+    given: int = 0  # leading response tokens from elsewhere, or from another row: not trained on
+    nodes: list[int] | None = None  # of the tree that it is a leaf of; the last C are the steps
+    weights: list[float] | None = None  # [C] of each step's tokens in the loss; None: 1
+    scored: list[float] | None = None  # the response's log-probs by the prefill of its trunk
+    values: np.ndarray | None = None  # f32[C] V(s_0) .. V(s_{C-1})
+    value_counts: np.ndarray | None = None  # i32[C] returns behind each value; 0: none was sampled
+    value_errors: np.ndarray | None = None  # f32[C] standard error of each value
+    reused: np.ndarray | None = None  # i32[C] of the returns, those not of the state's own draws
+    continuations: tuple[tuple[Continuation, ...], ...] = ()  # [C][M]
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.prompt + self.response
+
+    @property
+    def rewards(self) -> list[float]:
+        """[C] the reward of each step: its own, and in the last also the outcome's."""
+        rewards = list(self.step_rewards or [0.0] * len(self.step_ends))
+        if rewards:
+            rewards[-1] += self.reward
+        return rewards
+
+
+Array = Any  # NumPy's on the host, jax's on the devices; no type that checkers know is both
+
+
+class Batch(NamedTuple):
+    """Episodes made rectangular. Entry t of every per-token array belongs to `tokens[:, t]`.
+
+    Arrays are NumPy's on the host and jax's in a compiled program.
+    """
+
+    tokens: Array  # i32[B, T]
+    segment_ids: Array  # i32[B, T] 0 is padding; equal ids attend to each other
+    positions: Array  # i32[B, T] within the segment
+    mask: Array  # bool[B, T] response tokens
+    advantages: Array  # f32[B, T]
+    old_logprobs: Array  # f32[B, T] log-probabilities, in nats, by the policy that sampled
+    ref_logprobs: Array  # f32[B, T] by the reference model
+    weights: Array | None = None  # f32[B, T] of each token in loss, KL and whitening; None: 1
+    # i32[B, T] of packed rows that share prefixes: one past the last place that sees each token.
+    seen_until: Array | None = None
+
+
+class TrainState(NamedTuple):
+    """A model in training: everything that one update of it changes."""
+
+    step: jax.Array  # i32[] optimizer updates applied
+    params: Any
+    opt_state: Any
+
+
+class ValueTracker(NamedTuple):
+    """A running estimate of the value of every train problem, in the train split's order.
+
+    NumPy arrays, the same on every host. They are never changed in place: a checkpoint may still
+    be reading them. `rl/value_tracker.py` has the equations.
+    """
+
+    alpha: np.ndarray  # f32[P] weighted sum of rewards, with pseudo-counts
+    beta: np.ndarray  # f32[P] weighted sum of 1 - reward, with pseudo-counts
+    lengths: np.ndarray  # i32[P] tokens of the problem's last response; 0: not drawn yet
+    tokens: np.ndarray  # i32[P, N] that response, padded to N = `sample.max_tokens`
+    logprobs: np.ndarray  # f32[P, N] its log-probabilities, by the policy that sampled it
+
+
+class RunState(NamedTuple):
+    """Everything that a run changes: the policy and what its method has besides."""
+
+    policy: TrainState
+    critic: TrainState | None = None
+    tracker: ValueTracker | None = None

@@ -1,0 +1,257 @@
+"""`--mode=credit`: what the credit of each estimator is worth, for a run's policy or a model."""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from etils import epath
+from rich.console import Console
+
+from vinejax.core.errors import ConfigError
+from vinejax.core.seeds import row_seed
+from vinejax.core.settings import Config
+from vinejax.core.types import Episode
+from vinejax.credit_bench.estimators import (
+    ESTIMATORS,
+    RUN,
+    Fixed,
+    estimator_config,
+    needs_critic,
+    predicted_values,
+)
+from vinejax.credit_bench.measure import Repeats, Solutions, measure_gradients
+from vinejax.credit_bench.next_steps import Choice, sample_next_steps, step_returns, step_values
+from vinejax.credit_bench.price import Price, critic_training_seconds, training_seconds
+from vinejax.credit_bench.ranking import ROUNDING, RankingScores, ranking_scores
+from vinejax.credit_bench.reference import sample_reference
+from vinejax.credit_bench.results import Result, as_json, print_result, rows_of
+from vinejax.credit_bench.truth import choose_states, positions_of_states, true_returns
+from vinejax.credit_bench.value_error import ValueScores, truth_of, value_scores
+from vinejax.learner.batch import collate
+from vinejax.learner.packing import passes_for
+from vinejax.methods.critic import critic_values
+from vinejax.report import build_report
+from vinejax.rollout.problems import draw
+from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.distributed import barrier, is_writer
+from vinejax.runtime.offload import to_device
+from vinejax.runtime.workdir import write_atomic
+from vinejax.training.loop import resume
+from vinejax.training.session import Session, open_session
+
+FOLDER = "credit"  # in the workdir
+WIDTH = 150  # columns of the tables, if the output is not a terminal
+RANKED_K = (1, 3, 9)  # continuations after each next step that a prediction is made of
+
+
+def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
+    """Measures the estimators of `bench.estimators` and writes `<workdir>/credit/bench.json`.
+
+    The policy is that of the workdir's newest checkpoint, or the start where there is none. Raises
+    ConfigError for an estimator that cannot be measured, or too few reference solutions. The report
+    of a workdir that has `metrics.jsonl` is made again, and shows the record.
+    """
+    if cfg.model.lora_rank:
+        rule = "must be 0: gradients are by all weights; measure the run's policy as model.path"
+        raise ConfigError("model.lora_rank", rule, repr(cfg.model.lora_rank))
+    has_critic = needs_critic(cfg) and (epath.Path(path) / "checkpoints").exists()
+    chosen_estimators(cfg, has_critic)
+    check_sizes(cfg)
+    with open_session(cfg, path, splits=("train",)) as session:
+        fixed, policy = fixed_parts(session)
+        # Again, for the devices' own sizes, and as the folder may hold no checkpoint.
+        configs = chosen_estimators(session.cfg, fixed.critic is not None)
+        result = measure(fixed, policy, configs)
+        workdir = session.workdir
+    if is_writer():
+        write_result(result, workdir)
+    barrier("the end")
+    return result
+
+
+def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
+    """The configuration of each estimator; without names, of all that the run can have.
+
+    The run's own setting is left out of these where another name has the same.
+    """
+    configs = {}
+    for name in cfg.bench.estimators or ESTIMATORS:
+        try:
+            configs[name] = estimator_config(cfg, name)
+        except ConfigError:
+            if cfg.bench.estimators:
+                raise
+    others = [one for name, one in configs.items() if name != RUN]
+    if not cfg.bench.estimators and configs.get(RUN) in others:
+        del configs[RUN]
+    without = [name for name, one in configs.items() if needs_critic(one) and not has_critic]
+    if without and cfg.bench.estimators:
+        rule = "needs a critic: the workdir of a run with method 'ppo' that saved a checkpoint"
+        raise ConfigError("bench.estimators", rule, repr(without[0]))
+    return {name: one for name, one in configs.items() if name not in without}
+
+
+def check_sizes(cfg: Config) -> None:
+    """Refuses a reference with fewer than two solutions of a problem in a half, and a truth of one.
+
+    One return has no variance.
+    """
+    if cfg.bench.truth < 2:
+        raise ConfigError("bench.truth", "must be at least 2", repr(cfg.bench.truth))
+    least = 4 * cfg.bench.problems
+    if cfg.bench.reference < least:
+        rule = f"must be at least {least}, four for each of bench.problems"
+        raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
+
+
+def fixed_parts(session: Session) -> tuple[Fixed, str]:
+    """(what all estimators share, where the policy comes from)."""
+    cfg = session.cfg
+    seed = row_seed(cfg.seed, 0, "credit bench, problems")
+    chosen = draw(session.problems["train"], cfg.bench.problems, seed, 0)
+    folder = session.workdir / "checkpoints"
+    if folder.exists():
+        with Checkpoints(folder, cfg.checkpoint.keep) as checkpoints:
+            state, at = resume(session, checkpoints)
+        if at.done:
+            critic = None if state.critic is None else to_device(state.critic.params)
+            return Fixed(session, state.policy.params, critic, chosen), f"checkpoints/{at.done}"
+    return Fixed(session, session.load_reference(), None, chosen), "the start"
+
+
+def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
+    """All measures of the estimators of `configs`."""
+    cfg = fixed.session.cfg
+    _say(f"credit: {len(fixed.problems)} problems, {cfg.bench.reference:,} reference solutions")
+    reference = sample_reference(fixed, cfg)
+    if reference.product <= 0:
+        rule = (
+            f"gives no gradient: the mean reward is {reference.reward:.3f}. Where problems are"
+            " always or never solved, choose another policy; else raise it"
+        )
+        raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
+    repeats, solutions = measure_gradients(fixed, cfg, configs, reference, _say)
+    trained = training_seconds(fixed, cfg, solutions.episodes) / len(solutions.episodes)
+    of_critics = {
+        name: critic_training_seconds(fixed, one, solutions.episodes) / len(solutions.episodes)
+        for name, one in configs.items()
+        if needs_critic(one)
+    }
+    price = Price(solutions.seconds / solutions.tokens, trained / solutions.trained)
+    _say("credit: true values")
+    values = measure_values(fixed, configs, repeats, solutions)
+    _say("credit: next steps")
+    ranking, ranked = measure_ranking(fixed, solutions)
+    rows = rows_of(repeats, solutions, reference, price, values, of_critics)
+    return Result(
+        policy=policy,
+        problems=len(fixed.problems),
+        per_prompt=cfg.rollout.per_prompt,
+        reward=reference.reward,
+        reference_solutions=reference.solutions,
+        reference_error=reference.error,
+        price=price,
+        rows=rows,
+        ranking=ranking,
+        ranked=ranked,
+    )
+
+
+def measure_values(
+    fixed: Fixed, configs: dict[str, Config], repeats: dict[str, Repeats], solutions: Solutions
+) -> dict[str, ValueScores]:
+    """The errors of each estimator's values at states of the first repeat's solutions."""
+    session, cfg, episodes = fixed.session, fixed.session.cfg, solutions.episodes
+    states = choose_states(episodes, cfg.bench.states, cfg.seed)
+    truth = truth_of(true_returns(*fixed.sampling, episodes, states, cfg.bench.truth, cfg, 0))
+    session.sampler.release()
+    positions, problems = positions_of_states(episodes, states)
+    scores = {}
+    for name, own in repeats.items():
+        assert own.first is not None
+        predicted = predicted_values(configs[name], own.first, states)
+        if np.isfinite(predicted).any():
+            scores[name] = value_scores(predicted, truth, positions, problems)
+    return scores
+
+
+def measure_ranking(
+    fixed: Fixed, solutions: Solutions
+) -> tuple[dict[str, RankingScores], dict[str, float]]:
+    """(how well few continuations, and a critic, tell which next step is best; counts of states).
+
+    Steps count as equally good within two standard errors of their true values.
+    """
+    session, cfg = fixed.session, fixed.session.cfg
+    parts = (session.sampler, fixed.params, session.graded)
+    states = choose_states(solutions.episodes, cfg.bench.ranked, cfg.seed, with_last=False)
+    made = sample_next_steps(*parts, fixed.problems, solutions.episodes, states, cfg, 0)
+    counts: dict[str, float] = {"tried": made.tried, "few": made.few, "decided": made.decided}
+    if not made.choices:
+        return {}, counts
+    truth = step_returns(*parts, made.choices, cfg.bench.truth, cfg, 0, "truth")
+    most = step_returns(*parts, made.choices, max(RANKED_K), cfg, 0, "prediction")
+    session.sampler.release()
+    problems = [choice.problem.id for choice in made.choices]
+    values = [truth_of(returns) for returns in truth]
+    variance = float(np.mean(np.concatenate([x.variances for x in values])))
+    margin = max(2 * math.sqrt(variance), ROUNDING)
+    predictions = {f"K = {k}": [x[:, :k].mean(axis=1) for x in most] for k in RANKED_K}
+    if fixed.critic is not None:
+        after = critic_after(fixed, cfg, made.choices)
+        pairs = zip(made.choices, after, strict=True)
+        predictions["critic"] = [step_values(choice, list(x), cfg.ppo.gamma) for choice, x in pairs]
+    true_values = [x.means for x in values]
+    scores = {
+        name: ranking_scores(predicted, true_values, problems, margin=margin)
+        for name, predicted in predictions.items()
+    }
+    return scores, counts | {"margin": margin}
+
+
+def critic_after(fixed: Fixed, cfg: Config, choices: Sequence[Choice]) -> list[np.ndarray]:
+    """[S] f64[A] a critic's value of the state after each next step."""
+    assert fixed.critic is not None
+    # A critic's value stands before a token: any token after the step will do.
+    following = 0
+    rows = [
+        Episode(
+            problem_id=choice.problem.id,
+            prompt=choice.prompt,
+            response=[*step.tokens, following],
+            logprobs=[0.0] * (len(step.tokens) + 1),
+            text="",
+            finished=False,
+            reward=0.0,
+            step_ends=[len(step.tokens) + 1],
+        )
+        for choice in choices
+        for step in choice.steps
+    ]
+    passes = passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh)
+    batch = collate(rows, cfg.ppo.minibatch)
+    values = critic_values(fixed.session.model, fixed.critic, batch, passes)
+    found = iter([values[i, len(row.tokens) - 1] for i, row in enumerate(rows)])
+    return [np.array([next(found) for _ in choice.steps], np.float64) for choice in choices]
+
+
+def write_result(result: Result, workdir: epath.Path) -> None:
+    """Prints the tables, writes the record, and shows it in the report of a run that has one."""
+    folder = workdir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "bench.json"
+    write_atomic(file, json.dumps(as_json(result), indent=1, allow_nan=False) + "\n")
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    print_result(result, console)
+    console.print(f"in full: {file}", soft_wrap=True, markup=False)
+    if (workdir / "metrics.jsonl").exists():
+        console.print(f"report: {build_report(workdir)}", soft_wrap=True, markup=False)
+
+
+def _say(line: str) -> None:
+    if is_writer():
+        print(line, flush=True)

@@ -1,0 +1,192 @@
+"""The estimators that the credit bench compares, and the credit that each gives to solutions.
+
+An estimator is a method with its rules: fields that are set on top of the run's configuration. All
+of them get the same solutions, so that they differ in credit alone.
+"""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vinejax.config.checks import check_config
+from vinejax.core.errors import ConfigError, nearest_hint
+from vinejax.core.settings import Config
+from vinejax.core.types import Batch, Episode, PromptedProblem
+from vinejax.credit.advantages import assign_credit, group_numbers, solution_rewards
+from vinejax.credit_bench.truth import SolutionState, values_at
+from vinejax.engine.engine import Engine
+from vinejax.learner.batch import Rollout, step_layout
+from vinejax.learner.packing import passes_for
+from vinejax.methods import METHODS, find_method
+from vinejax.methods.critic import critic_values
+from vinejax.model.decoder import Params
+from vinejax.rl.advantages import group_advantages
+from vinejax.rollout.vine import fill_values
+from vinejax.tasks.graded import GradedTask
+from vinejax.training.session import Session
+
+RUN = "run"  # the estimator that the configuration itself sets
+EXACT = "exact"  # `bench.truth` continuations of every state
+ESTIMATORS: dict[str, dict[str, Any]] = {
+    RUN: {},
+    "rloo": {"method": "rloo"},
+    "grpo": {"method": "grpo"},
+    "ppo": {"method": "ppo"},
+    "vineppo_k1": {"values.k": 1},
+    "vineppo_k3": {"values.k": 3},
+    "vineppo_k9": {},
+    "spread": {"values.spread": 4},
+    "bisection": {"values.allocation": "bisection"},
+    "reuse": {"values.reuse": True},
+    "bisection_reuse": {"values.allocation": "bisection", "values.reuse": True},
+    "recommended": {
+        "values.k": 3,
+        "values.spread": 8,
+        "values.reuse": True,
+        "values.backup": True,
+    },
+    "spo_chain": {"method": "spo_chain"},
+    EXACT: {},
+}
+# Sections that single methods read; an estimator begins from their defaults, not from the run's.
+OWN_SECTIONS = {section for method in METHODS.values() for section in method.sections}
+
+
+class Fixed(NamedTuple):
+    """What all estimators share: the policy, a critic if the run has one, and the problems."""
+
+    session: Session
+    params: Params
+    critic: Params | None
+    problems: list[PromptedProblem]
+
+    @property
+    def sampling(self) -> tuple[Engine, Params, GradedTask, list[PromptedProblem]]:
+        """What functions that sample from the policy begin their arguments with."""
+        return self.session.sampler, self.params, self.session.graded, self.problems
+
+
+class Estimate(NamedTuple):
+    """The credit of an estimator for the solutions of a batch, and what it took."""
+
+    advantages: np.ndarray  # f32[B, T], 0 where a token is not trained on
+    episodes: list[Episode]  # the solutions, with Monte Carlo values if it has any
+    critic: np.ndarray | None  # f32[B, T] a critic's values before each token
+    tokens: int  # decoded for it beyond the solutions
+    seconds: float  # that this took
+
+
+def estimator_config(cfg: Config, name: str) -> Config:
+    """The run's configuration with the fields of an estimator.
+
+    Raises ConfigError if there is no estimator of this name, or it gives no credit to solutions
+    that are sampled from the prompt one by one.
+    """
+    if name not in ESTIMATORS:
+        known = ", ".join(ESTIMATORS)
+        hint = nearest_hint(name, ESTIMATORS)
+        raise ConfigError("bench.estimators", f"must be of {known}{hint}", repr(name))
+    made = cfg if name == RUN else _with_fields(_plain(cfg), ESTIMATORS[name])
+    if name == EXACT:
+        made = _with_fields(made, {"values.k": cfg.bench.truth})
+    method = find_method(made.method)
+    reasons = {
+        f"method {made.method!r} has no advantages of sampled solutions": method.credit is None
+        or method.iteration != "policy_gradient",
+        f"method {made.method!r} samples trees": method.tree is not None,
+        f"method {made.method!r} compares with earlier iterations": method.values == "tracker",
+        f"method {made.method!r} takes the KL from its rewards": method.kl_in_reward,
+        "train.on adds rows to the solutions": made.train.on != "solutions",
+        "reset.source lets solutions begin elsewhere": made.reset.source != "none",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            rule = f"cannot be measured: {reason}; name other estimators"
+            raise ConfigError("bench.estimators", rule, repr(name))
+    check_config(made)
+    return made
+
+
+def _plain(cfg: Config) -> Config:
+    """The run's configuration as VinePPO with default rules: nothing of its own method is left."""
+    defaults = Config()
+    sections = {name: getattr(defaults, name) for name in OWN_SECTIONS}
+    return dataclasses.replace(cfg, method="vineppo", reset=defaults.reset, **sections)
+
+
+def _with_fields(cfg: Config, fields: dict[str, Any]) -> Config:
+    for name, value in fields.items():
+        section, _, leaf = name.rpartition(".")
+        if section:
+            value = dataclasses.replace(getattr(cfg, section), **{leaf: value})
+        cfg = dataclasses.replace(cfg, **{section or leaf: value})
+    return cfg
+
+
+def needs_critic(cfg: Config) -> bool:
+    """Whether the configured method's values are a critic's."""
+    return find_method(cfg.method).values == "critic"
+
+
+def reads_logprobs(cfg: Config) -> bool:
+    """Whether the configured method's credit may read log-probabilities of the batch.
+
+    Of a method of a user's own this is not known. Those of METHODS that read them have the KL in
+    their rewards, and are not measured.
+    """
+    return cfg.method not in METHODS
+
+
+def estimate(
+    fixed: Fixed, cfg: Config, episodes: list[Episode], batch: Batch, repeat: int
+) -> Estimate:
+    """The credit that the estimator of `cfg` gives to the solutions of a batch.
+
+    `batch` holds `episodes` in this order, with log-probabilities where the estimator
+    `reads_logprobs`. Advantages are not whitened.
+    """
+    session, method = fixed.session, find_method(cfg.method)
+    rows, critic = episodes, None
+    before = session.sampler.stats.decoded_tokens
+    start = time.perf_counter()
+    if method.values == "monte_carlo":
+        rows = fill_values(*fixed.sampling, episodes, cfg, repeat)
+    elif method.values == "critic":
+        assert fixed.critic is not None
+        passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
+        critic = critic_values(session.model, fixed.critic, batch, passes)
+    seconds = time.perf_counter() - start
+    rollout = Rollout(rows, batch, step_layout(batch, rows), critic)
+    credit = assign_credit(rollout, cfg, "none")
+    mask = np.asarray(credit.mask if credit.mask is not None else batch.mask)
+    return Estimate(
+        advantages=np.where(mask, credit.advantages, np.float32(0)),
+        episodes=rows,
+        critic=critic,
+        tokens=session.sampler.stats.decoded_tokens - before,
+        seconds=seconds,
+    )
+
+
+def predicted_values(cfg: Config, made: Estimate, states: Sequence[SolutionState]) -> np.ndarray:
+    """f64[S] what the estimator of `cfg` takes for the values of states; nan where it has none.
+
+    A method that compares a solution with its group takes one number for all states of a solution:
+    RLOO the mean reward of the others, methods that subtract the group's mean that of all.
+    """
+    method, episodes = find_method(cfg.method), made.episodes
+    if method.values == "monte_carlo":
+        return values_at(episodes, states, cfg.values.max_states)
+    if made.critic is not None:
+        at = [(i, len(episodes[i].prompt) + used) for i, _, used in states]
+        return np.array([made.critic[place] for place in at], np.float64)
+    if not method.needs_groups:
+        return np.full(len(states), np.nan)
+    rewards, groups = solution_rewards(episodes), group_numbers(episodes)
+    baselines = rewards - np.asarray(
+        group_advantages(rewards, groups, "rloo" if cfg.method == "rloo" else "mean")
+    )
+    return baselines[[state.episode for state in states]].astype(np.float64)

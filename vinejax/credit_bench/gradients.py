@@ -1,0 +1,198 @@
+"""The error of an estimator's policy gradient, at a fixed policy.
+
+The policy gradient of the mean reward J over solutions y of fixed problems is
+
+    g = ∇J = E[Σ_t A_t·∇log π(y_t)],
+
+and an estimator gives ĝ = 1/n·Σ_i Σ_t Â_it·∇log π(y_it) for a batch of n solutions. For an unbiased
+estimator E ĝ = g, and |ĝ - g|²/|g|² is its relative squared error, which falls as 1/n. Estimators
+that scale their advantages (GRPO) differ from g by a factor, which Adam takes out again, so every
+estimator is measured at the scale at which its mean has the reference's length along g:
+
+    error  = E|ĝ|²·|g|² / (E ĝ·g)² - 1        cosine = E[ĝ·g / |ĝ|] / |g|
+
+Of the error, what more solutions do not remove is the squared bias |E ĝ|²·|g|²/(E ĝ·g)² - 1. All
+means are of repeats. g is not known: two independent references g₁ and g₂ of as many solutions take
+its place, with |g|² = g₁·g₂ and ĝ·g = ĝ·(g₁ + g₂)/2, whose noise has mean 0.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jaxtyping import Array, Float
+
+from vinejax.core.types import Batch
+from vinejax.credit_bench.intervals import Measure
+from vinejax.learner.batch import strided
+from vinejax.learner.packing import Passes, packing_for
+from vinejax.learner.score import token_logprobs
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.sharding import replicate
+from vinejax.statistics.bootstrap import percentile_interval, resampled
+
+DRAWS = 1000  # of the bootstrap
+
+
+@functools.partial(jax.jit, static_argnames=("model", "temperature"))
+def _gradients(
+    model: Decoder,
+    params: Params,
+    batch: Batch,
+    advantages: Float[Array, "E B T"],
+    temperature: float,
+) -> Params:
+    def logprobs(params: Params) -> Float[Array, "B T"]:
+        found, _ = token_logprobs(model, params, batch, temperature)
+        return jnp.where(batch.mask, found, 0.0)
+
+    _, pull = jax.vjp(logprobs, params)
+    return lax.map(lambda of_one: pull(of_one)[0], advantages)
+
+
+def policy_gradients(
+    model: Decoder,
+    params: Params,
+    batch: Batch,
+    advantages: Float[np.ndarray, "E B T"],
+    solutions: int,
+    temperature: float,
+    passes: Passes,
+) -> Params:
+    """ĝ of E estimators on one batch: 1/`solutions`·Σ_b Σ_t A_ebt·∇log π(token t of row b).
+
+    Args:
+      batch: B rows; tokens off its mask have no part.
+      advantages: float32, of each estimator.
+      temperature: of the policy that sampled, by which the logits are divided.
+      passes: forward and backward passes over the batch, as training's; their rows divide B. Packed
+        rows give the same sums: only their rounding differs.
+
+    Returns:
+      The tree of `params`, with a leading axis E: E copies of the weights.
+    """
+    scaled = advantages / np.float32(solutions)
+    if passes.packed:
+        packing = packing_for(batch, passes._replace(shared=False), model.mesh)
+        batch, scaled = packing.pack(batch), np.stack([packing.move(one) for one in scaled])
+    parts = (
+        _gradients(model, params, rows, credit.swapaxes(0, 1), temperature)
+        for rows, credit in strided((batch, scaled.swapaxes(0, 1)), passes.rows)
+    )
+    return functools.reduce(optax.tree.add, parts)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _products(model: Decoder, gradients: Params, references: Params) -> tuple[Array, Array]:
+    def of_leaves(one: Array, other: Array) -> Float[Array, "E F"]:
+        flat = [x.reshape(x.shape[0], -1) for x in (one, other)]
+        return jnp.einsum("en,fn->ef", *flat, precision="highest")
+
+    leaves = list(zip(*map(jax.tree.leaves, (gradients, references)), strict=True))
+    with_references = jnp.stack([of_leaves(*pair) for pair in leaves]).sum(axis=0)
+    squares = jnp.stack([jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim))) for x, _ in leaves])
+    return replicate((squares.sum(axis=0), with_references), model.mesh)
+
+
+def inner_products(
+    model: Decoder, gradients: Params, references: Params
+) -> tuple[np.ndarray, np.ndarray]:
+    """(f64[E] |ĝ|², f64[E, F] ĝ·g_f) of E gradients and F references, trees with leading axes."""
+    squares, with_references = jax.device_get(_products(model, gradients, references))
+    return np.asarray(squares, np.float64), np.asarray(with_references, np.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientError:
+    """The error of an estimator's gradient, for a batch of the bench's size: see the module.
+
+    Intervals are 95% bootstrap intervals over repeats.
+    """
+
+    error: Measure
+    cosine: Measure  # a gradient of 0, as of equal rewards, counts as 0
+    scale: Measure  # E ĝ·g / |g|²: 1 for an unbiased estimator of unscaled advantages
+    bias: float | None  # squared, relative; its own noise may put it below 0
+    repeats: int
+
+
+class Measured(NamedTuple):
+    """What is kept of an estimator's R gradients."""
+
+    squares: list[float]  # [R] |ĝ|²
+    along: list[float]  # [R] ĝ·(g₁ + g₂)/2
+    summed: float  # |Σ_r ĝ_r|²
+
+
+def gradient_error(measured: Measured, g_squared: float) -> GradientError:
+    """The error of an estimator, where `g_squared` is g₁·g₂, above 0.
+
+    Where the mean of ĝ·g is not positive, as it may be for few repeats, error and bias are None.
+    """
+    draws = _draws(len(measured.squares))
+    squares, along = np.asarray(measured.squares), np.asarray(measured.along)
+    product = along.mean()
+    lengths = np.sqrt(squares * g_squared)
+    cosines = np.divide(along, lengths, out=np.zeros_like(along), where=lengths > 0)
+    repeats, bias = len(squares), None
+    pairs = repeats * (repeats - 1)
+    if pairs and product > 0:
+        # Of different repeats, so that a repeat's own noise is in neither square.
+        between = (measured.summed - squares.sum()) / pairs
+        along_square = (along.sum() ** 2 - np.sum(along**2)) / pairs
+        bias = float(between * g_squared / along_square - 1) if along_square > 0 else None
+    return GradientError(
+        error=measure_of(error_draws(measured, g_squared)),
+        cosine=measure_of(cosines[draws].mean(axis=1)),
+        scale=measure_of(along[draws].mean(axis=1) / g_squared),
+        bias=bias,
+        repeats=repeats,
+    )
+
+
+def error_draws(measured: Measured, g_squared: float) -> np.ndarray:
+    """f64[1 + draws] the relative squared error, of all repeats and of bootstrap draws of them.
+
+    Two estimators with as many repeats have the same draws, so that a ratio of the two is paired.
+    Not a number where the mean of ĝ·g is not positive, as it may be for few repeats.
+    """
+    draws = _draws(len(measured.squares))
+    square = np.asarray(measured.squares)[draws].mean(axis=1)
+    product = np.asarray(measured.along)[draws].mean(axis=1)
+    product = np.where(product > 0, product, np.nan)
+    return square * g_squared / product**2 - 1
+
+
+def _draws(repeats: int) -> np.ndarray:
+    """i64[1 + draws, R] repeats drawn with replacement; the first row has each of them once."""
+    draws = resampled(np.random.default_rng(0), repeats, DRAWS)
+    return np.concatenate([np.arange(repeats)[None], draws])
+
+
+def measure_of(draws: np.ndarray) -> Measure:
+    """The first of the draws, which is the sample's own, and the percentiles of the others.
+
+    Draws that are not defined are those of the greatest errors, so they count as infinite, and an
+    end that is infinite is None. Draws that are all equal, as those of one repeat are, make no
+    interval; without the first draw the measure is not defined.
+    """
+    if not np.isfinite(draws[0]):
+        return Measure(None, None, None)
+    if np.all(draws == draws[0]):
+        return Measure(float(draws[0]), None, None)
+    ends = percentile_interval(np.where(np.isfinite(draws[1:]), draws[1:], np.inf))
+    low, high = (end if np.isfinite(end) else None for end in ends)
+    return Measure(float(draws[0]), low, high)
+
+
+def reference_error(first: float, second: float, product: float) -> float:
+    """The relative squared error of (g₁ + g₂)/2, from |g₁|², |g₂|² and g₁·g₂.
+
+    E|g₁ - g₂|² is twice the error of one, four times that of their mean.
+    """
+    return (first + second - 2 * product) / 4 / product

@@ -1,0 +1,82 @@
+"""Bootstrap intervals over problems, for measures of the states of many solutions.
+
+Letters: S states, P problems.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from vinejax.statistics.bootstrap import LEVEL, percentile_interval, resampled
+
+# A measure of states that count `weights` f64[S] times each; None: it is not defined for these.
+Statistic = Callable[[np.ndarray], float | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """A measure with the ends of its bootstrap interval; None where it is not defined."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class Bootstrap:
+    """Percentile bootstrap over the problems of S states.
+
+    Each draw takes P problems with replacement, and all states of each. States are not drawn one by
+    one, because those of one problem are not independent. The draws depend on `seed` and the number
+    of problems alone: measures of two estimators at the same states are made of the same draws.
+
+    Like `analysis.accuracy.bootstrap_interval`, which has one score per problem; here problems have
+    different numbers of states, and a measure need not be a mean.
+    """
+
+    def __init__(
+        self, problems: Sequence[str], seed: int = 0, samples: int = 1000, level: float = LEVEL
+    ):
+        """`problems` [S] are the ids of the states' problems."""
+        names, self._numbers = np.unique(np.asarray(problems, str), return_inverse=True)
+        self.num_problems, self._level = len(names), level
+        rows: np.ndarray | list = []
+        if len(names) > 1:
+            rows = resampled(np.random.default_rng(seed), len(names), samples)
+        counts = [np.bincount(row, minlength=len(names)) for row in rows]
+        # How often each draw has each problem.
+        self._counts = np.array(counts, np.float64).reshape(len(counts), len(names))
+
+    def measure(self, statistic: Statistic) -> Measure:
+        """The statistic of all states, with its interval.
+
+        Draws for which it is not defined are left out. There is no interval with fewer than two
+        problems: one problem says nothing about others.
+        """
+        value = statistic(np.ones(len(self._numbers)))
+        of_draws = [statistic(counts[self._numbers]) for counts in self._counts]
+        return self._with_interval(value, of_draws)
+
+    def mean(self, x: np.ndarray, is_counted: np.ndarray | None = None) -> Measure:
+        """The mean of x f64[S] over the states with `is_counted` bool[S]; None: over all.
+
+        Every state counts alike, so problems with many states count more.
+        """
+        counted = np.ones(len(x), bool) if is_counted is None else is_counted
+        return self.ratio(np.where(counted, x, 0.0), counted)
+
+    def ratio(self, numerators: np.ndarray, denominators: np.ndarray) -> Measure:
+        """Σ numerators / Σ denominators over the states, [S] each; None where the latter is 0."""
+        parts = (numerators, denominators)
+        above, below = (np.bincount(self._numbers, x, self.num_problems) for x in parts)
+        value = float(above.sum() / below.sum()) if below.sum() else None
+        sums = zip((self._counts @ above).tolist(), (self._counts @ below).tolist(), strict=True)
+        return self._with_interval(value, [a / b if b else None for a, b in sums])
+
+    def _with_interval(self, value: float | None, of_draws: list[float | None]) -> Measure:
+        if value is None:
+            return Measure(None, None, None)
+        defined = [x for x in of_draws if x is not None]
+        if not defined:
+            return Measure(value, None, None)
+        return Measure(value, *percentile_interval(defined, self._level))

@@ -1,0 +1,129 @@
+"""The gradients of all estimators on the same solutions, repeat by repeat."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from vinejax.core.seeds import row_seed
+from vinejax.core.settings import Config
+from vinejax.core.types import Batch, Episode
+from vinejax.credit_bench.estimators import EXACT, Estimate, Fixed, estimate, reads_logprobs
+from vinejax.credit_bench.gradients import Measured, inner_products, policy_gradients
+from vinejax.credit_bench.reference import Reference
+from vinejax.learner.batch import collate
+from vinejax.learner.packing import passes_for
+from vinejax.learner.score import with_logprobs
+from vinejax.model.decoder import Params
+from vinejax.rollout.trajectories import sample_episodes
+
+
+@dataclasses.dataclass
+class Repeats:
+    """An estimator over its repeats."""
+
+    tokens: list[int] = dataclasses.field(default_factory=list)  # [R] beyond the solutions'
+    seconds: list[float] = dataclasses.field(default_factory=list)  # [R] for these
+    squares: list[float] = dataclasses.field(default_factory=list)  # [R] |ĝ|²
+    along: list[float] = dataclasses.field(default_factory=list)  # [R] ĝ·(g₁ + g₂)/2
+    first: Estimate | None = None  # of the first repeat
+    total: Params | None = None  # Σ_r ĝ_r
+
+    def measured(self) -> Measured:
+        assert self.total is not None
+        return Measured(self.squares, self.along, float(optax.tree.norm(self.total, squared=True)))
+
+
+class Solutions(NamedTuple):
+    """What the repeats' solutions took, and those of the first one."""
+
+    episodes: list[Episode]  # of the first repeat
+    tokens: float  # decoded per solution
+    seconds: float  # of sampling, per solution
+    trained: float  # response tokens per solution
+
+
+def measure_gradients(
+    fixed: Fixed,
+    cfg: Config,
+    configs: dict[str, Config],
+    reference: Reference,
+    say: Callable[[str], None],
+) -> tuple[dict[str, Repeats], Solutions]:
+    """(the repeats of each estimator of `configs`, what the solutions took).
+
+    Estimator 'exact' takes part in the first `bench.exact` repeats.
+    """
+    # Not the solutions that the policy has learned from.
+    cfg = dataclasses.replace(cfg, seed=row_seed(cfg.seed, 0, "credit bench, solutions"))
+    configs = {name: dataclasses.replace(one, seed=cfg.seed) for name, one in configs.items()}
+    repeats = {name: Repeats() for name in configs}
+    passes = passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh)
+    first: list[Episode] = []
+    tokens, seconds, trained = [], [], []
+    for repeat in range(cfg.bench.repeats):
+        before = fixed.session.sampler.stats.decoded_tokens
+        start = time.perf_counter()
+        episodes = sample_episodes(*fixed.sampling, cfg, repeat)
+        seconds.append((time.perf_counter() - start) / len(episodes))
+        decoded = fixed.session.sampler.stats.decoded_tokens - before
+        tokens.append(decoded / len(episodes))
+        trained.append(np.mean([len(episode.response) for episode in episodes]))
+        first = first or episodes
+        batch = collate(episodes, rows=passes.rows)
+        if any(map(reads_logprobs, configs.values())):
+            batch = _scored(fixed, cfg, episodes, batch)
+        chosen = [name for name in configs if name != EXACT or repeat < cfg.bench.exact]
+        made = {name: estimate(fixed, configs[name], episodes, batch, repeat) for name in chosen}
+        fixed.session.sampler.release()
+        credit = np.stack([made[name].advantages for name in chosen])
+        parts = (fixed.session.model, fixed.params, batch, credit, len(episodes))
+        gradients = policy_gradients(*parts, cfg.sample.temperature, passes)
+        _record(fixed, {name: repeats[name] for name in chosen}, made, gradients, reference)
+        say(f"credit: repeat {repeat + 1} of {cfg.bench.repeats}, {len(episodes)} solutions")
+    took = statistics.mean(tokens), steady(seconds), float(np.mean(trained))
+    return repeats, Solutions(first, *took)
+
+
+def steady(seconds: Sequence[float]) -> float:
+    """The median, without the first of several: that one compiles the programs."""
+    return statistics.median(seconds[1:] or seconds)
+
+
+def _scored(fixed: Fixed, cfg: Config, episodes: list[Episode], batch: Batch) -> Batch:
+    """The batch of the episodes with log-probabilities by the policy and the reference model."""
+    return with_logprobs(
+        fixed.session.model,
+        fixed.params,
+        fixed.session.load_reference(),
+        batch,
+        episodes,
+        cfg.sample.temperature,
+        passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh),
+    )
+
+
+def _record(
+    fixed: Fixed,
+    repeats: dict[str, Repeats],
+    made: dict[str, Estimate],
+    gradients: Params,
+    reference: Reference,
+) -> None:
+    """Adds one more to the repeats, in the order of the gradients' leading axis."""
+    squares, products = inner_products(fixed.session.model, gradients, reference.gradients)
+    along = products.mean(axis=1)
+    for i, (name, own) in enumerate(repeats.items()):
+        gradient = jax.tree.map(lambda x, i=i: x[i], gradients)
+        own.total = gradient if own.total is None else jax.tree.map(jnp.add, own.total, gradient)
+        own.squares.append(float(squares[i]))
+        own.along.append(float(along[i]))
+        own.tokens.append(made[name].tokens)
+        own.seconds.append(made[name].seconds)
+        own.first = own.first or made[name]

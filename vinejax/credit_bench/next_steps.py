@@ -1,0 +1,166 @@
+"""The next steps that a policy could take at states, and rollouts after each of them.
+
+    Q(s, a) = r(a) + γ · V(s after a)        of a step that ends the response: r(a) + its outcome
+
+Source: the 1-of-5 ranking of VinePPO (`action_ranking_analyzer.py`), from 5 continuations of each
+state. `ranking.py` scores predictions of Q; docs/credit_bench.md says how it departs.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Episode, Problem, PromptedProblem
+from vinejax.credit_bench.truth import SolutionState, draw_returns, with_own_seed
+from vinejax.engine.engine import Engine
+from vinejax.model.decoder import Params
+from vinejax.rollout.continuations import Drawn, State, draw_continuations
+from vinejax.tasks.graded import GradedTask
+
+DRAWS = 5  # continuations of a state, whose next steps are compared
+
+
+class NextStep(NamedTuple):
+    """A step that the policy took at a state."""
+
+    tokens: list[int]  # of the response up to the step's end
+    reward: float  # the step's own, and the outcome's if the response ends with it
+    is_last: bool  # whether the response ends with it
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A state and the different next steps that were drawn there, in the order of their draws."""
+
+    state: SolutionState
+    problem: Problem
+    prompt: list[int]
+    steps: list[NextStep]
+
+
+class NextSteps(NamedTuple):
+    """The states that were kept, and counts of all."""
+
+    choices: list[Choice]
+    tried: int  # states that were sampled at
+    few: int  # not kept: fewer than `least` different next steps
+    decided: int  # not kept: every next step ends the response, so nothing is left to predict
+
+
+def sample_next_steps(
+    engine: Engine,
+    params: Params,
+    graded: GradedTask,
+    problems: Sequence[PromptedProblem],
+    episodes: list[Episode],
+    states: Sequence[SolutionState],
+    cfg: Config,
+    iteration: int,
+    draws: int = DRAWS,
+    least: int = 2,
+) -> NextSteps:
+    """The different next steps of `draws` continuations of each state of the episodes.
+
+    A next step is what a continuation draws up to the first end, after the state, of a step of the
+    whole solution that it makes. Steps are equal if their tokens are.
+    """
+    by_id = {problem.id: problem for problem, _ in problems}
+    sampled = [
+        State(by_id[episodes[i].problem_id], i, episodes[i], i, c, used, visits=[])
+        for i, c, used in states
+    ]
+    # Training on continuations is what asks for the steps of each.
+    train = dataclasses.replace(cfg.train, on="continuations")
+    own = dataclasses.replace(with_own_seed(cfg, "next steps"), train=train)
+    counts = [draws] * len(sampled)
+    draw_continuations(
+        engine, params, graded, episodes, sampled, counts, own, iteration, scored=False
+    )
+    choices, few, decided = [], 0, 0
+    for place, state in zip(states, sampled, strict=True):
+        steps: dict[tuple[int, ...], NextStep] = {}
+        for drawn in state.drawn:
+            step = _next_step(drawn, state.used)
+            steps.setdefault(tuple(step.tokens), step)
+        if len(steps) < least:
+            few += 1
+        elif all(step.is_last for step in steps.values()):
+            decided += 1
+        else:
+            different = list(steps.values())
+            choices.append(Choice(place, state.problem, state.episode.prompt, different))
+    return NextSteps(choices, len(sampled), few, decided)
+
+
+def step_returns(
+    engine: Engine,
+    params: Params,
+    graded: GradedTask,
+    choices: Sequence[Choice],
+    count: int,
+    cfg: Config,
+    iteration: int,
+    purpose: str,
+) -> list[np.ndarray]:
+    """[S] f64[A, count] of each next step, r + γ · the return of each of `count` rollouts after it.
+
+    The rollouts of two purposes, such as 'truth' and 'prediction', share no random number. A step
+    that ends the response has `count` times its reward.
+    """
+    episodes: list[Episode] = []
+    after: list[State] = []
+    for choice in choices:
+        for step in choice.steps:
+            if not step.is_last:
+                episode, used = _begun(choice, step), len(step.tokens)
+                number = len(after)
+                after.append(State(choice.problem, number, episode, number, 0, used, visits=[]))
+                episodes.append(episode)
+    own = with_own_seed(cfg, f"rollouts after next steps, {purpose}")
+    drawn = draw_returns(engine, params, graded, episodes, after, count, own, iteration)
+    rows = iter(drawn)
+    returns = []
+    for choice in choices:
+        of_steps = [np.zeros(count) if step.is_last else next(rows) for step in choice.steps]
+        returns.append(np.array(step_values(choice, of_steps, cfg.ppo.gamma)))
+    return returns
+
+
+def step_values(choice: Choice, after: Sequence[ArrayLike], gamma: float) -> np.ndarray:
+    """f64[A, ...] r + γ · `after` [A][...] of each next step; its reward alone if it is the last.
+
+    `after` are values of the states after the steps, such as a critic's, or returns from there.
+    """
+    rows = []
+    for step, values in zip(choice.steps, after, strict=True):
+        later = np.asarray(values, np.float64)
+        rows.append(step.reward + (np.zeros_like(later) if step.is_last else gamma * later))
+    return np.array(rows)
+
+
+def _next_step(drawn: Drawn, used: int) -> NextStep:
+    """The first step of a continuation that begins after `used` tokens."""
+    sample, num_tokens = drawn.sample, len(drawn.sample.tokens)
+    first = next((i for i, end in enumerate(sample.ends) if end > used), None)
+    if first is None or sample.ends[first] == num_tokens:
+        return NextStep(sample.tokens.tolist(), drawn.continuation.reward, True)
+    end = sample.ends[first]
+    return NextStep(sample.tokens[:end].tolist(), sample.rewards[first], False)
+
+
+def _begun(choice: Choice, step: NextStep) -> Episode:
+    """The beginning of a solution up to a next step, as an episode that rollouts continue."""
+    return Episode(
+        problem_id=choice.problem.id,
+        prompt=choice.prompt,
+        response=step.tokens,
+        logprobs=[0.0] * len(step.tokens),
+        text="",  # of a whole response; it is graded for each rollout
+        finished=False,
+        reward=0.0,
+        step_ends=[len(step.tokens)],
+    )

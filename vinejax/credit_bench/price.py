@@ -1,0 +1,106 @@
+"""The price of a trained token in sampled tokens, on this machine: w.
+
+Step credit spends sampled tokens (continuations) to need fewer trained ones (solutions). Whether
+that pays depends on w, so it is measured, with the run's own settings of both.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import optax
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Batch, Episode
+from vinejax.credit_bench.estimators import Fixed
+from vinejax.learner.batch import collate, minibatches
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.packing import passes_for
+from vinejax.learner.policy import policy_objective
+from vinejax.learner.score import with_logprobs
+from vinejax.learner.update import Objective, fresh_state, update_step
+from vinejax.methods.critic import Targets, critic_objective, critic_values, make_critic_optimizer
+from vinejax.model.decoder import Params
+
+TIMES = 3  # that training is measured after it is compiled
+
+
+class Price(NamedTuple):
+    """Seconds of a token, and their ratio."""
+
+    sampled: float  # per decoded token
+    trained: float  # per response token that is scored and updated on, in all epochs together
+
+    @property
+    def w(self) -> float:
+        """Sampled tokens that take as long as one trained token."""
+        return self.trained / self.sampled
+
+
+def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> float:
+    """Median seconds of one iteration's training on the episodes, beside its compilation.
+
+    That is what a policy gradient does after credit is known: log-probabilities by the policy and
+    the reference model, and `ppo.epochs` of updates. The policy stays as it is.
+    """
+    session = fixed.session
+
+    def rows() -> Batch:
+        return with_logprobs(
+            session.model,
+            fixed.params,
+            session.load_reference(),
+            collate(episodes, rows=cfg.ppo.minibatch),
+            episodes,
+            cfg.sample.temperature,
+            passes_for(cfg, cfg.ppo.minibatch, session.mesh),
+        )
+
+    optimizer = make_optimizer(cfg.optimizer, 1)
+    objective = policy_objective(session.model, cfg)
+    return _median_seconds(fixed, cfg, fixed.params, (objective, optimizer), rows)
+
+
+def critic_training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> float:
+    """Median seconds of one iteration's training of the critic, beside its compilation.
+
+    That is `ppo.epochs` of updates on the policy's minibatches. Its values are not computed here,
+    but with the credit. What it learns are its own values: the time does not depend on returns. The
+    iterations of `critic.warmup_iterations`, which a run spends on the critic alone, are not spread
+    over the others. The critic stays as it is.
+    """
+    assert fixed.critic is not None
+    session, batch = fixed.session, collate(episodes, rows=cfg.ppo.minibatch)
+    passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
+    values = critic_values(session.model, fixed.critic, batch, passes)
+    optimizer = make_critic_optimizer(cfg, 1)
+    objective = critic_objective(session.model, cfg)
+    targets = Targets(values, values)
+    return _median_seconds(
+        fixed, cfg, fixed.critic, (objective, optimizer), lambda: (batch, targets)
+    )
+
+
+def _median_seconds(
+    fixed: Fixed,
+    cfg: Config,
+    params: Params,
+    trained_by: tuple[Objective, optax.GradientTransformation],
+    make_rows: Callable[[], Batch | tuple[Batch, Targets]],
+) -> float:
+    """Median seconds of making the rows and of `ppo.epochs` of updates on them, from `params`."""
+    objective, optimizer = trained_by
+    seconds = []
+    for _ in range(TIMES + 1):
+        state = fresh_state(params, optimizer, fixed.session.mesh)
+        jax.block_until_ready(state)
+        start = time.perf_counter()
+        rows = make_rows()
+        for epoch in range(cfg.ppo.epochs):
+            for minibatch in minibatches(rows, cfg.ppo.minibatch, cfg.seed, 0, epoch):
+                state, _ = update_step(objective, optimizer, state, objective.pack(minibatch))
+        jax.block_until_ready(state)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])

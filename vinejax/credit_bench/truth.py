@@ -1,0 +1,194 @@
+"""The true values of states of sampled solutions: mean returns of independent rollouts.
+
+The rollouts have a run seed of their own, derived from the run's and a purpose, so that they share
+no random number with solutions and continuations that estimates are made of.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from vinejax.core.seeds import host_rng, row_seed
+from vinejax.core.settings import Config
+from vinejax.core.types import Episode, PromptedProblem
+from vinejax.credit_bench.value_error import NUM_PARTS
+from vinejax.engine.engine import Engine
+from vinejax.model.decoder import Params
+from vinejax.rollout.continuations import State, draw_continuations
+from vinejax.tasks.graded import GradedTask
+
+MAX_BRANCHES = 1 << 14  # in one call of the engine: bounds the host's memory for continuations
+
+Item = TypeVar("Item")
+
+
+class SolutionState(NamedTuple):
+    """A state that a solution visits."""
+
+    episode: int  # number of the solution
+    step: int  # c of s_c
+    used: int  # response tokens before it
+
+
+def solution_states(episodes: Sequence[Episode]) -> list[SolutionState]:
+    """The states s_0 .. s_{C-1} of all episodes, between the steps that they have."""
+    return [
+        SolutionState(i, c, used)
+        for i, episode in enumerate(episodes)
+        for c, used in enumerate([episode.given, *episode.step_ends][:-1])
+    ]
+
+
+def choose_states(
+    episodes: Sequence[Episode], count: int, seed: int, with_last: bool = True
+) -> list[SolutionState]:
+    """At most `count` different states of the episodes, spread over problems and positions.
+
+    Each problem gives one state before any gives a second, and of a problem each fifth of the
+    solutions (in tokens) gives one before any gives a second; the order is random otherwise, and
+    depends on `seed` alone. Equal token prefixes of a problem are one state. They come in the order
+    of `solution_states`. Without `with_last` the last state of each solution, after which it takes
+    its last step, is left out.
+    """
+    different = {}
+    for state in solution_states(episodes):
+        episode = episodes[state.episode]
+        if with_last or state.step + 1 < len(episode.step_ends):
+            different.setdefault(_prefix(episode, state.used), state)
+    states = list(different.values())
+    order = host_rng(seed, 0, "states of the credit bench").permutation(len(states))
+
+    def problem_of(state: SolutionState) -> str:
+        return episodes[state.episode].problem_id
+
+    def part_of(state: SolutionState) -> tuple[str, int]:
+        response = episodes[state.episode].response
+        return problem_of(state), state.used * NUM_PARTS // len(response)
+
+    shuffled = [states[i] for i in order]
+    return sorted(_in_turns(_in_turns(shuffled, part_of), problem_of)[:count])
+
+
+def positions_of_states(
+    episodes: Sequence[Episode], states: Sequence[SolutionState]
+) -> tuple[np.ndarray, list[str]]:
+    """(f64[S] share of the response's tokens before each state, [S] the ids of their problems)."""
+    shares = [state.used / len(episodes[state.episode].response) for state in states]
+    return np.array(shares), [episodes[state.episode].problem_id for state in states]
+
+
+def values_at(
+    episodes: Sequence[Episode], states: Sequence[SolutionState], max_states: int | None = None
+) -> np.ndarray:
+    """f64[S] the values that an estimator gave to the states; nan where it gave none.
+
+    `episodes` are those of the states with their `values`, and may have other steps: a state is
+    found by its number of tokens. A state between two that were sampled has the value on the line
+    between them, as in training. States before the first that was sampled, and with `max_states`
+    those after s_0 and `max_states` others, have none: `values` there are such that advantages are
+    0. Raises ValueError for an episode without values.
+    """
+    found = np.full(len(states), np.nan)
+    for s, state in enumerate(states):
+        episode = episodes[state.episode]
+        if episode.values is None:
+            raise ValueError(f"episode {state.episode} of problem {episode.problem_id}: no values")
+        places = [episode.given, *episode.step_ends][:-1]
+        if state.used not in places:
+            continue
+        c, first = places.index(state.used), 0
+        if episode.value_counts is not None:
+            first = np.flatnonzero([*episode.value_counts, 1])[0]
+        if c >= first and (max_states is None or c <= max_states):
+            found[s] = episode.values[c]
+    return found
+
+
+def true_returns(
+    engine: Engine,
+    params: Params,
+    graded: GradedTask,
+    problems: Sequence[PromptedProblem],
+    episodes: list[Episode],
+    states: Sequence[SolutionState],
+    count: int,
+    cfg: Config,
+    iteration: int,
+) -> np.ndarray:
+    """f64[S, count] returns of `count` rollouts of each state; `values.truth_of` makes means.
+
+    States with equal token prefixes of a problem share their rollouts.
+    """
+    by_id = {problem.id: problem for problem, _ in problems}
+    rollouts: Counter[str] = Counter()
+    numbers = []
+    for episode in episodes:
+        numbers.append(rollouts[episode.problem_id])
+        rollouts[episode.problem_id] += 1
+    rows: dict[Hashable, int] = {}
+    different: list[State] = []
+    row_of = []
+    for i, c, used in states:
+        episode = episodes[i]
+        row = rows.setdefault(_prefix(episode, used), len(different))
+        if row == len(different):
+            problem = by_id[episode.problem_id]
+            different.append(State(problem, i, episode, numbers[i], c, used, visits=[]))
+        row_of.append(row)
+    own = with_own_seed(cfg, "true values")
+    returns = draw_returns(engine, params, graded, episodes, different, count, own, iteration)
+    return returns[np.array(row_of, int)]
+
+
+def with_own_seed(cfg: Config, purpose: str) -> Config:
+    """The configuration with a run seed for one purpose of the bench, and the policy's own horizon.
+
+    A rollout may take the tokens that its solution had left at the state, whatever `values.budget`
+    says for estimates.
+    """
+    values = dataclasses.replace(cfg.values, budget="left", dtype="model")
+    seed = row_seed(cfg.seed, 0, f"credit bench, {purpose}")
+    return dataclasses.replace(cfg, seed=seed, values=values)
+
+
+def draw_returns(
+    engine: Engine,
+    params: Params,
+    graded: GradedTask,
+    episodes: list[Episode],
+    states: list[State],
+    count: int,
+    cfg: Config,
+    iteration: int,
+) -> np.ndarray:
+    """f64[S, count] returns of `count` continuations of each state, under the seeds of `cfg`."""
+    returns = np.zeros((len(states), count))
+    size = max(1, MAX_BRANCHES // count)
+    for start in range(0, len(states), size):
+        part = states[start : start + size]
+        counts = [count] * len(part)
+        draw_continuations(
+            engine, params, graded, episodes, part, counts, cfg, iteration, scored=False
+        )
+        for row, state in enumerate(part, start):
+            returns[row] = [drawn.continuation.reward for drawn in state.drawn]
+            state.drawn.clear()
+    return returns
+
+
+def _prefix(episode: Episode, used: int) -> Hashable:
+    return episode.problem_id, tuple(episode.prompt), tuple(episode.response[:used])
+
+
+def _in_turns(items: Sequence[Item], group_of: Callable[[Item], Hashable]) -> list[Item]:
+    """The first item of each group, then the second of each, and so on, else in their order."""
+    seen: Counter[Hashable] = Counter()
+    turns = []
+    for item in items:
+        group = group_of(item)
+        turns.append(seen[group])
+        seen[group] += 1
+    return [items[i] for i in np.argsort(turns, kind="stable")]

@@ -1,0 +1,101 @@
+"""The host's plan of a phase: its sizes, and which shard decodes which branches in which order.
+
+A load is a trunk with some of its branches, which one row of one shard's window serves.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from vinejax.core.shapes import bucket
+from vinejax.engine.cache import RingLayout
+
+# Found by simulation with geometric lengths, 1 to 108 branches per trunk, 64 and 256 slots: slots
+# are then busy in over 99 of 100 steps while branches wait.
+LANES_PER_SLOT = 2  # over all rows: a slot then nearly always finds a row with a free lane
+LONG_TAIL = 4  # length of the longest continuation / mean length: a row waits for its longest
+SPARE_ROWS = 8  # rows that are running dry, or being loaded
+SHARED_BY = 8  # branches of a trunk that may always be decoded at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """Branches of one trunk that one row serves, those with the largest budgets first."""
+
+    trunk: int
+    items: list[int]  # numbers of branches
+    work: int  # the sum of their budgets
+    first: int = 0  # index of its first item in the shard's queue
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Shapes of a phase, each a part of a compiled program."""
+
+    slots: int  # per shard
+    rows: int  # of a shard's window
+    lanes: int  # per row
+    columns: int  # of a row
+    width: int  # of the ring, columns of all its blocks together; for the kernel the most of a slot
+    queue: int  # length of a shard's queue
+    batch: int  # trunks per shard that one prefill computes
+    chunk: int  # most decode steps of one call
+    blocks: int  # of the ring, each read only while it holds a column that some slot sees
+    ring: RingLayout
+    kernel: bool = False  # whether the kernel computes attention: see cache.py
+    pages: int = 0  # of a shard's pool, which the kernel has instead of the ring: see pages.py
+
+
+def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
+    """(rows, lanes per row) that keep the `slots` of a shard busy with `branches` on `trunks`.
+
+    A row stays occupied until its longest branch ends, which takes about LONG_TAIL times the mean.
+    On average one in LONG_TAIL branches of the resident trunks is then being decoded, so the rows
+    should hold LONG_TAIL times as many branches as there are slots.
+    """
+    # Rounded down to a power of 2, so that few shapes are compiled.
+    branches_per_trunk = 1 << max(branches // trunks, 1).bit_length() - 1
+    wanted = min(LONG_TAIL * slots // branches_per_trunk + SPARE_ROWS, 2 * slots, trunks)
+    rows = bucket(wanted, least=2) if wanted > 1 else 1
+    return rows, lanes_per_row(slots, rows, min(SHARED_BY, branches_per_trunk))
+
+
+def lanes_per_row(slots: int, rows: int, least: int = 1) -> int:
+    """Lanes per row, LANES_PER_SLOT per slot over all rows; from 4 on a multiple of 4."""
+    lanes = -(-LANES_PER_SLOT * slots // rows)
+    if lanes >= 4:
+        lanes = -(-lanes // 4) * 4
+    return min(slots, max(lanes, least))
+
+
+def assign(
+    trunk_of: Sequence[int], budgets: Sequence[int], shards: int, rows: int
+) -> list[list[Load]]:
+    """The loads of each shard, the largest first; branches without a budget are left out.
+
+    Work is the sum of budgets. A trunk with at least twice (with several shards 1.5 times) the mean
+    work of all rows is divided into several loads, and every shard gets about the same work, so
+    that no row and no shard takes much longer than the others.
+    """
+    by_trunk: dict[int, list[int]] = {}
+    for i, trunk in enumerate(trunk_of):
+        if budgets[i] > 0:
+            by_trunk.setdefault(trunk, []).append(i)
+    share = sum(budgets[i] for items in by_trunk.values() for i in items) / (shards * rows)
+    loads = []
+    for trunk, items in by_trunk.items():
+        items.sort(key=lambda i: -budgets[i])
+        work = sum(budgets[i] for i in items)
+        # Rounded down on one shard, so that there are seldom more loads than rows.
+        parts = int(work / share + (0.5 if shards > 1 else 0.0))
+        parts = min(max(parts, 1), len(items))
+        for part in range(parts):
+            items_of_part = items[part::parts]
+            loads.append(Load(trunk, items_of_part, sum(budgets[i] for i in items_of_part)))
+    by_shard: list[list[Load]] = [[] for _ in range(shards)]
+    totals, counts = [0] * shards, [0] * shards
+    for load in sorted(loads, key=lambda load: -load.work):
+        shard = totals.index(min(totals))
+        by_shard[shard].append(dataclasses.replace(load, first=counts[shard]))
+        totals[shard] += load.work
+        counts[shard] += len(load.items)
+    return by_shard

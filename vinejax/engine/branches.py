@@ -1,0 +1,176 @@
+"""The engine's requests and results: branches and their continuations."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import NamedTuple, SupportsIndex
+
+import numpy as np
+
+from vinejax.core.settings import SampleConfig
+from vinejax.model.decoder import DecoderConfig
+
+# Integers are Python's or NumPy's, sequences lists, tuples or arrays.
+Ids = Sequence[SupportsIndex] | np.ndarray
+Trunks = Sequence[Ids] | np.ndarray
+MaxTokens = SupportsIndex | Ids | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A continuation to be drawn after the first `position` tokens of trunk number `trunk`.
+
+    It may continue a response that begins after the trunk's first `response` tokens: a stop string
+    can then begin in the trunk's part of the response. None: the response begins with the branch.
+
+    Example:
+      >>> vinejax.Branch(trunk=0, position=9, seed=1)
+      Branch(trunk=0, position=9, seed=1, response=None)
+    """
+
+    trunk: int
+    position: int  # 1 <= position <= len(trunk)
+    seed: int  # 0 <= seed < 2**64; every draw is made from it and the token's index
+    response: int | None = None  # 0 <= response <= position
+
+
+Branches = Sequence[Branch]
+
+
+@dataclasses.dataclass(frozen=True)
+class Grown:
+    """The continuation of a branch."""
+
+    tokens: list[int]
+    logprobs: list[float]  # temperature-scaled, full softmax
+    text: str  # ends before a stop string
+    finish: str  # 'eos' | 'stop' | 'length'
+    overlap: int = 0  # characters of the stop string that the response had before the branch
+
+
+# Yields pairs (number of a branch, its continuation); returns `Stream.trunk_logprobs`.
+Growing = Generator[tuple[int, Grown], None, list[np.ndarray]]
+
+
+class Stream:
+    """The pairs (number of a branch, Grown) of `Engine.stream`, as branches end.
+
+    Nothing is computed before the first pair is asked for. A loop that is left early frees
+    the caches; a second loop computes everything again.
+    """
+
+    def __init__(self, grow: Callable[[], Growing]):
+        self._grow = grow
+        # Of a `scored` stream, once the loop has ended: f32[length] per trunk, the
+        # log-probabilities of its own tokens, with 0 for the first.
+        self.trunk_logprobs: list[np.ndarray] = []
+
+    def __iter__(self) -> Iterator[tuple[int, Grown]]:
+        self.trunk_logprobs = yield from self._grow()
+
+    def in_order(self) -> list[Grown]:
+        """The continuations in the branches' order, once the last has ended."""
+        by_branch = dict(self)
+        return [by_branch[i] for i in range(len(by_branch))]
+
+
+class Work(NamedTuple):
+    """Checked branches, with their trunks and budgets."""
+
+    trunks: list[list[int]]  # each as far as it is computed
+    branches: Sequence[Branch]
+    budgets: list[int]  # the most tokens that each branch may draw
+    longest: int  # tokens of the longest trunk as far as it has to be computed
+
+    def within(self, columns: int) -> "Work":
+        """The work, with trunks of at most so many tokens; at least `longest`."""
+        return self._replace(trunks=[trunk[:columns] for trunk in self.trunks])
+
+
+def as_lists(trunks: Trunks) -> list[list[int]]:
+    """The trunks as lists of Python integers; ValueError naming a trunk with anything else."""
+    lists = []
+    for i, trunk in enumerate(trunks):
+        ids = np.asarray(trunk)
+        if ids.size and (ids.ndim != 1 or ids.dtype.kind not in "iu"):
+            raise ValueError(f"trunk {i} is no sequence of token ids, which are integers")
+        lists.append(ids.tolist())
+    return lists
+
+
+def check_sampling(cfg: SampleConfig) -> None:
+    """ValueError for numbers out of range, and for stop strings that are empty or no tuple."""
+    if not (0 <= cfg.temperature < math.inf and 0 < cfg.top_p <= 1 and cfg.top_k >= 0):
+        raise ValueError(f"{cfg}: temperature >= 0, 0 < top_p <= 1 and top_k >= 0 are needed")
+    if cfg.max_tokens < 1:
+        raise ValueError(f"max_tokens = {cfg.max_tokens} must be at least 1")
+    if isinstance(cfg.stop, str):
+        raise ValueError(f"stop = {cfg.stop!r} must be a tuple of strings: ({cfg.stop!r},)")
+    if "" in cfg.stop:
+        raise ValueError(f"stop = {cfg.stop!r} holds an empty string, which stops every text")
+
+
+def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: DecoderConfig) -> None:
+    """ValueError naming a trunk that does not fit the model, or a branch that does not fit it."""
+    for i, trunk in enumerate(trunks):
+        if not trunk:
+            raise ValueError(f"trunk {i} is empty")
+        if len(trunk) > cfg.context:
+            context = f"{cfg.context}{cfg.context_reason}"
+            raise ValueError(f"trunk {i} has {len(trunk)} tokens, the context is {context}")
+        if min(trunk) < 0 or max(trunk) >= cfg.vocab_size:
+            raise ValueError(f"trunk {i} has ids outside 0 .. {cfg.vocab_size - 1}")
+    for i, branch in enumerate(branches):
+        if not isinstance(branch, Branch):
+            raise ValueError(f"branch {i}: expected a vinejax.Branch, not {branch!r:.80}")
+        if not 0 <= branch.trunk < len(trunks):
+            raise ValueError(f"branch {i}: no trunk {branch.trunk} among {len(trunks)}")
+        length = len(trunks[branch.trunk])
+        if not 1 <= branch.position <= length:
+            rule = f"is outside 1 .. {length}, the length of trunk {branch.trunk}"
+            raise ValueError(f"branch {i}: position {branch.position} {rule}")
+        if not 0 <= branch.seed < 2**64:
+            raise ValueError(f"branch {i}: seed {branch.seed} is not a 64-bit number")
+        if branch.response is not None and not 0 <= branch.response <= branch.position:
+            rule = f"is outside 0 .. {branch.position}, its position"
+            raise ValueError(f"branch {i}: response {branch.response} {rule}")
+
+
+def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) -> list[int]:
+    """The most tokens of each branch: its bound, or the rest of the context if that is less."""
+    limits = np.asarray(max_tokens)
+    if limits.size and limits.dtype.kind not in "iu":
+        raise ValueError(f"max_tokens = {max_tokens!r} must be an integer, or one per branch")
+    if limits.ndim and limits.shape != (len(branches),):
+        raise ValueError(f"{len(limits)} entries of max_tokens for {len(branches)} branches")
+    bounds = np.broadcast_to(limits, len(branches)).tolist()
+    return [int(min(n, context - b.position)) for n, b in zip(bounds, branches, strict=True)]
+
+
+def work_of(
+    trunks: Trunks,
+    branches: Branches,
+    max_tokens: MaxTokens,
+    cfg: DecoderConfig,
+    scored: bool,
+    reach: int = 0,
+) -> Work:
+    """The branches with their budgets, and the tokens to compute of each trunk.
+
+    These are all if `scored`, else those before its last branch, and `reach` more after a branch
+    that draws several tokens, which it may repeat; these need not be computed.
+
+    Raises ValueError for trunks and branches that do not fit the model of `cfg`.
+    """
+    lists = as_lists(trunks)
+    check_branches(lists, branches, cfg)
+    budgets = budgets_of(branches, max_tokens, cfg.context)
+    needed = [len(trunk) if scored else 0 for trunk in lists]
+    lengths = [*needed]
+    for branch, budget in zip(branches, budgets, strict=True):
+        position, i = branch.position, branch.trunk
+        if budget > 0:
+            needed[i] = max(needed[i], position)
+            lengths[i] = max(lengths[i], position + reach if budget > 1 else position)
+    trimmed = [trunk[:length] for trunk, length in zip(lists, lengths, strict=True)]
+    return Work(trimmed, tuple(branches), budgets, max(needed, default=0))

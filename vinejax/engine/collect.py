@@ -1,0 +1,95 @@
+"""What the trace of a chunk says: the branches that ended in it, and the counts of its steps.
+
+It is read while the devices decode the next chunk, so it must take the host less time than a chunk
+takes them. benchmarks/collect.py measures it.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.core.errors import DivergedError
+from vinejax.engine.branches import Work
+from vinejax.engine.decode import GOING, NOT_FINITE
+from vinejax.engine.stats import EngineStats
+from vinejax.engine.trace import HostSteps, Traces
+
+
+class Drawn(NamedTuple):
+    """A branch that has ended, with the tokens that were decoded, or with all of them."""
+
+    branch: int
+    tokens: np.ndarray  # i32[length]
+    logprobs: np.ndarray  # f32[length]
+    ended: int  # LENGTH, EOS or STOP
+
+
+class Collector:
+    """Follows the branches of a phase: `order` has the branches of each shard's queue.
+
+    `repeated` counts the tokens of each branch of the work before those that are decoded.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        order: list[list[int]],
+        slots: int,
+        chunk: int,
+        stats: EngineStats,
+        repeated: np.ndarray,
+    ):
+        self._work, self._stats, self._repeated = work, stats, repeated
+        self.not_ended = np.array([len(of_shard) for of_shard in order])  # branches, i64[Z]
+        # The shards' queues one after the other, and where each begins.
+        self._branches = np.array([i for of_shard in order for i in of_shard], np.int64)
+        self._first = np.cumsum(self.not_ended) - self.not_ended
+        self._traces = Traces(len(order), slots, chunk)
+        self._decoded = self._drawn = 0  # tokens in all steps, and of branches that have ended
+
+    def move(self, slots: np.ndarray) -> None:
+        """From the next chunk on, slot i of a shard is what its slot `slots[shard, i]` was."""
+        self._traces.move(slots)
+
+    def add(self, steps: HostSteps) -> Iterator[Drawn]:
+        """The branches that ended in the next chunk, each of them once.
+
+        Raises DivergedError naming a branch and its trunk where logits were not finite.
+        """
+        ended = self._traces.add(steps, self._count(steps))
+        branches = self._branches[self._first[ended.shard] + ended.item].tolist()
+        if len(diverged := np.flatnonzero(ended.outcome == NOT_FINITE)):
+            n = int(diverged[0])
+            branch = branches[n]
+            number = self._repeated[branch] + len(ended.tokens[n])
+            raise DivergedError(
+                f"branch {branch} on trunk {self._work.branches[branch].trunk}: the logits of its "
+                f"token {number} are not finite; the weights have diverged"
+            )
+        self._drawn += sum(map(len, ended.tokens))
+        if not self.not_ended.any():  # all that was decoded and not drawn was given up
+            self._stats.restarted_tokens += self._decoded - self._drawn
+            self._decoded = self._drawn = 0
+        columns = branches, ended.tokens, ended.logprobs, ended.outcome.tolist()
+        return map(Drawn, *columns)
+
+    def _count(self, steps: HostSteps) -> np.ndarray:
+        """Adds the steps of a chunk to the counts; returns how many each shard took, i64[Z]."""
+        slots = steps.item.shape[1]
+        num_busy = (steps.item >= 0).sum(axis=1, dtype=np.int32)  # [Z, chunk]
+        num_ended = (steps.ended != GOING).sum(axis=1, dtype=np.int32)
+        taken = (num_busy > 0).sum(axis=1)
+        # Branches that have not ended before a step are under way in it, or wait.
+        ended_before = np.cumsum(num_ended, axis=1) - num_ended
+        waiting = self.not_ended[:, None] - ended_before - num_busy
+        queued = (waiting > 0) & (num_busy > 0)
+        self.not_ended -= num_ended.sum(axis=1)
+        self._stats.decode_steps += int(taken.max())
+        self._stats.slot_steps += int(taken.sum()) * slots
+        decoded = int(num_busy.sum())
+        self._decoded += decoded
+        self._stats.decoded_tokens += decoded
+        self._stats.queued_slot_steps += int(queued.sum()) * slots
+        self._stats.queued_tokens += int(num_busy[queued].sum())
+        return taken

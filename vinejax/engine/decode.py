@@ -1,0 +1,325 @@
+"""The compiled program of generation: a chunk of decode steps.
+
+Every shard has a window of resident trunks, a queue of branches (its items) and B slots, and runs
+its own loop over them; only the devices of one shard communicate (`split.py`). All arrays below are
+one shard's; globally their first axis is that of all shards, one after the other.
+
+A slot holds (item, row of the window, age, last token). Its first step passes token position - 1 of
+the trunk through the model, so no logits are stored with a trunk. A slot whose branch has ended
+takes, inside the loop, the next item of a row that has a free lane. All slots share the ring: step
+n writes column n modulo width, and a slot sees the age + 1 newest columns. For the kernel each slot
+has columns of its own instead, in pages (`pages.py`): it writes column `age` and sees those up to
+it. A slot that waits for a page takes no part in a step.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int
+
+from vinejax.core.settings import SampleConfig
+from vinejax.engine import shared_attention as attention
+from vinejax.engine import split
+from vinejax.engine.assign import Sizes
+from vinejax.engine.cache import WINDOW
+from vinejax.engine.sampling import FORMS, sample
+from vinejax.engine.shared_attention import Queries
+from vinejax.engine.split import REPLICATED, SHARDS, Weights
+from vinejax.engine.tpu.pages import Pages, give_back, take_pages
+from vinejax.engine.tpu.ragged import RaggedAttention
+from vinejax.engine.window import Rows, Window
+from vinejax.model.decoder import Decoder
+from vinejax.model.sharding import on_shards, platform_of
+
+GOING, LENGTH, EOS, STOP, NOT_FINITE = range(5)  # how a decode step left its branch
+
+Blocks = list[list[jax.Array]]  # per layer the ring's blocks, laid out as `Sizes.ring` says
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeConfig:
+    """Everything that a decode program is compiled for."""
+
+    model: Decoder
+    mesh: Mesh
+    sampling: SampleConfig  # only temperature, top-p and top-k are used
+    eos_ids: tuple[int, ...]
+    sizes: Sizes
+    least: int = 0  # slots of a shard: with no more busy ones, and no item to come, a chunk ends
+
+
+class Queue(NamedTuple):
+    """All items of the shard, in the order of its loads."""
+
+    position: jax.Array  # i32[Q] tokens of the trunk before the branch
+    token: jax.Array  # i32[Q] the last of them
+    seed: jax.Array  # u32[Q, 2] high and low half
+    budget: jax.Array  # i32[Q]
+    match: jax.Array  # i32[Q] the automaton's state at its start
+    before: jax.Array  # i32[Q] the sum of the budgets of all items before it
+
+
+class Inputs(NamedTuple):
+    """Arrays that a chunk reads and does not change."""
+
+    weights: Weights
+    window: Window
+    queue: Queue
+    stops: jax.Array  # i32[A, V] the automaton of the stop strings (`stop.py`); A = 0: none
+    trunks_wait: jax.Array | np.ndarray  # bool[] whether loads wait for a row, on any shard
+
+
+class Slots(NamedTuple):
+    """The branches that a shard decodes, one per slot, and the ring or the pool."""
+
+    step: jax.Array  # i32[1] decode steps since the phase began
+    item: jax.Array  # i32[B] -1 when idle
+    row: jax.Array  # i32[B] of the window
+    age: jax.Array  # i32[B] tokens sampled so far
+    token: jax.Array  # i32[B] the token that the next step passes through the model
+    match: jax.Array  # i32[B] the automaton's state: how much of a stop string the text ends with
+    keys: Blocks  # for the kernel a layer's pool, with the values beside them, [P, K, BLOCK, 2 * H]
+    values: Blocks  # for the kernel empty
+    pages: Pages | None = None  # for the kernel
+
+
+class Steps(NamedTuple):
+    """The steps of each slot in a chunk, or, without the last axis, one step."""
+
+    item: jax.Array  # i32[B, chunk] -1 where the slot was idle, or waited
+    token: jax.Array  # i32[B, chunk]
+    logprob: jax.Array  # f32[B, chunk]
+    ended: jax.Array  # i32[B, chunk] GOING, or how the branch ended with this token
+
+
+Trace = tuple[Steps, jax.Array]  # for the host; last i32[W] the items of each row not ended
+Progress = tuple[jax.Array, Slots, Rows, Steps]  # the loop's state; first the number of its steps
+
+
+@functools.partial(jax.jit, static_argnames="config", donate_argnames=("slots", "rows"))
+def decode_chunk(
+    config: DecodeConfig, inputs: Inputs, slots: Slots, rows: Rows
+) -> tuple[Slots, Rows, Trace]:
+    """Run up to `sizes.chunk` decode steps, or until the window has no work left.
+
+    While loads wait for a row, run half as many. A ring must be as wide as the largest budget, or a
+    step would overwrite a column that a slot still reads; a slot's pages must have as many columns.
+    """
+    chunk = config.sizes.chunk
+
+    def one_shard(inputs: Inputs, slots: Slots, rows: Rows):
+        B = slots.item.shape[0]
+        none = jnp.zeros((chunk, B), jnp.int32)
+        idle = jnp.full((chunk, B), -1, jnp.int32)
+        steps = Steps(idle, none, jnp.zeros((chunk, B), jnp.float32), none)
+
+        def work_left(state: Progress) -> Bool[Array, ""]:
+            n, slots, rows, _ = state
+            limit = jnp.where(inputs.trunks_wait, (chunk + 1) // 2, chunk)
+            least = jnp.where(inputs.trunks_wait, 0, config.least)
+            is_busy = jnp.sum(slots.item >= 0) > least
+            return (n < limit) & (is_busy | jnp.any(rows.next < rows.end))
+
+        def body(state: Progress) -> Progress:
+            n, slots, rows, steps = state
+            slots, rows = _refill(inputs, slots, rows, config.sizes.lanes)
+            slots, step = _step(config, inputs, slots)
+            steps = jax.tree.map(lambda x, new: x.at[n].set(new), steps, step)
+            return n + 1, slots, rows, steps
+
+        _, slots, rows, steps = lax.while_loop(work_left, body, (jnp.int32(0), slots, rows, steps))
+        # The host reads the steps of one slot after the other; the loop writes those of all slots.
+        return slots, rows, jax.tree.map(jnp.transpose, steps), items_left(slots, rows)
+
+    slot_specs = specs_of(slots, config.sizes)
+    weight_specs = split.weight_specs(config.model, config.mesh, inputs.weights)
+    input_specs = Inputs._make([weight_specs, WINDOW.spec, SHARDS, REPLICATED, REPLICATED])
+    in_specs = (input_specs, slot_specs, SHARDS)
+    out_specs = (slot_specs, SHARDS, SHARDS, SHARDS)
+    run = on_shards(config.mesh, one_shard, in_specs, out_specs)
+    slots, rows, steps, left = run(inputs, slots, rows)
+    return slots, rows, split.readable(config.mesh, (steps, left))
+
+
+def specs_of(slots: Slots, sizes: Sizes) -> Slots:
+    """A PartitionSpec for each field of the slots, whose caches are laid out as `sizes` say."""
+    specs = jax.tree.map(lambda _: SHARDS, slots)
+    return specs._replace(keys=sizes.ring.keys.spec, values=sizes.ring.values.spec)
+
+
+def _on_row(slots: Slots, rows: Rows) -> Int[Array, "B W"]:
+    """1 where a busy slot reads a row, 0 elsewhere."""
+    is_there = slots.row[:, None] == jnp.arange(rows.next.shape[0])
+    return (is_there & (slots.item >= 0)[:, None]).astype(jnp.int32)
+
+
+def items_left(slots: Slots, rows: Rows) -> Int[Array, " W"]:
+    """The items of each row that have not ended, in slots or waiting for one."""
+    return rows.end - rows.next + _on_row(slots, rows).sum(axis=0)
+
+
+def _offers(
+    inputs: Inputs, slots: Slots, rows: Rows, lanes: int
+) -> tuple[Int[Array, " W"], Int[Array, " W"]]:
+    """(the rows in the order in which slots take from them, how many items each of these offers).
+
+    A row offers at most as many as it has free lanes. While loads wait, the rows that were loaded
+    first come first, to become free; otherwise those with the most work left, to end together.
+    """
+    queue = inputs.queue
+    room = jnp.minimum(rows.end - rows.next, lanes - _on_row(slots, rows).sum(axis=0))
+    work_left = queue.before[rows.end] - queue.before[rows.next]
+    urgency = jnp.where(inputs.trunks_wait, -rows.loaded, work_left)
+    order = jnp.argsort(jnp.where(room > 0, -urgency, jnp.iinfo(jnp.int32).max))
+    return order, jnp.maximum(room, 0)[order]
+
+
+@jax.named_scope("refill")
+def _refill(inputs: Inputs, slots: Slots, rows: Rows, lanes: int) -> tuple[Slots, Rows]:
+    """Gives idle slots the next items: to the n-th idle slot the n-th item that rows offer."""
+    idle = slots.item < 0
+    order, offers = _offers(inputs, slots, rows, lanes)
+    past = jnp.cumsum(offers)  # the number of the first offer after a row's
+    first = past - offers
+    number = jnp.cumsum(idle) - 1  # of an idle slot among the idle slots
+    taken = idle & (number < past[-1])
+    place = jnp.minimum(jnp.searchsorted(past, number, side="right"), offers.shape[0] - 1)
+    row = order[place].astype(jnp.int32)
+    item = rows.next[row] + number - first[place]  # a row's items are sorted, the longest first
+    served = jnp.clip(idle.sum() - first, 0, offers)
+    return (
+        slots._replace(
+            item=jnp.where(taken, item, slots.item),
+            row=jnp.where(taken, row, slots.row),
+            age=jnp.where(taken, 0, slots.age),
+            token=jnp.where(taken, inputs.queue.token[item], slots.token),
+            match=jnp.where(taken, inputs.queue.match[item], slots.match),
+        ),
+        rows._replace(next=rows.next.at[order].add(served)),
+    )
+
+
+def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, Steps]:
+    """Draws one token for every busy slot; also returns the step's entry in the trace."""
+    queue, stops, cfg = inputs.queue, inputs.stops, config.sampling
+    axis = split.vocab_axis(config.model, config.mesh)
+    slots, busy = _with_pages(queue, slots)
+    visible = queue.position[slots.item] - 1
+    queries = Queries(busy, slots.row, visible, jnp.where(busy, slots.age, 0))
+    logits, keys, values = _forward(config, inputs, slots, queries)
+    with jax.named_scope("sampling"):
+        u = uniforms(queue.seed[slots.item], queries.position + 1)
+        form = FORMS[platform_of(config.mesh)]
+        token, logprob = sample(logits, u, cfg.temperature, cfg.top_p, cfg.top_k, axis, form)
+    match = stops[slots.match, token] if stops.shape[0] else slots.match
+    outcomes = [  # the last that holds counts
+        (LENGTH, queries.age + 1 == queue.budget[slots.item]),
+        (STOP, match < 0),
+        (EOS, jnp.isin(token, jnp.array(config.eos_ids, jnp.int32))),
+        (NOT_FINITE, ~jnp.isfinite(logprob)),
+    ]
+    ended = jnp.zeros_like(token)
+    for outcome, holds in outcomes:
+        ended = jnp.where(busy & holds, outcome, ended)
+    step = Steps(jnp.where(busy, slots.item, -1), token, logprob, ended)
+    age = jnp.where(busy, slots.age + 1, slots.age)
+    slots = slots._replace(
+        step=slots.step + 1,
+        item=jnp.where(ended == GOING, slots.item, -1),
+        age=age,
+        token=jnp.where(busy, token, slots.token),
+        match=jnp.where(busy, jnp.maximum(match, 0), slots.match),
+        keys=keys,
+        values=values,
+        pages=None if slots.pages is None else give_back(slots.pages, ended != GOING, age),
+    )
+    return slots, step
+
+
+@jax.named_scope("pages")
+def _with_pages(queue: Queue, slots: Slots) -> tuple[Slots, Bool[Array, " B"]]:
+    """(the slots with the pages of a step, which of them take part in it); without pages all that
+    have an item do. Those that wait are set to the start of their item."""
+    occupied = slots.item >= 0
+    if slots.pages is None:
+        return slots, occupied
+    pages, waits = take_pages(slots.pages, occupied, slots.age)
+    slots = slots._replace(
+        age=jnp.where(waits, 0, slots.age),
+        token=jnp.where(waits, queue.token[slots.item], slots.token),
+        match=jnp.where(waits, queue.match[slots.item], slots.match),
+        pages=pages,
+    )
+    return slots, occupied & ~waits
+
+
+def uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
+    """The random number of each slot's next token, which has this index in its sequence.
+
+    Its key is folded from both halves of the branch's seed and the index, and from nothing else.
+    """
+
+    def of_slot(seed: jax.Array, index: jax.Array) -> jax.Array:
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), seed[0]), seed[1])
+        return jax.random.uniform(jax.random.fold_in(key, index))
+
+    return jax.vmap(of_slot)(seed, index)
+
+
+def _ragged(
+    config: DecodeConfig, queries: Queries, lanes: attention.Lanes, pages: Pages
+) -> RaggedAttention:
+    """The step's attention by the kernel, on a device's own part of the model."""
+    cfg, sizes = split.own_part(config.model, config.mesh).cfg, config.sizes
+    device = config.mesh.devices.flat[0]
+    return RaggedAttention(
+        queries, lanes, pages, cfg.num_kv_heads, cfg.num_heads // cfg.num_kv_heads, cfg.head_dim,
+        sizes.rows, sizes.columns,
+        cores=getattr(device, "num_cores", 1),  # 2 for a v4 or v5p chip, which is one device
+        interpret=platform_of(config.mesh) == "cpu",
+    )  # fmt: skip
+
+
+def _forward(
+    config: DecodeConfig, inputs: Inputs, slots: Slots, queries: Queries
+) -> tuple[Float[Array, "B V"], Blocks, Blocks]:
+    """Next-token logits of all slots, and their keys and values with the new column."""
+    model, sizes = split.own_part(config.model, config.mesh), config.sizes
+    weights, window = inputs.weights, inputs.window
+    step, B = slots.step[0], slots.item.shape[0]
+    lanes = attention.assign_lanes(queries, sizes.rows, sizes.lanes)
+    axis = split.vocab_axis(config.model, config.mesh)
+    x = split.embed(model, weights, slots.token[:, None], axis)
+    keys, values = [], []
+    ragged = None if slots.pages is None else _ragged(config, queries, lanes, slots.pages)
+    # A Python loop, not a scan over the layers, which would copy window and ring in every step.
+    for i, layer in enumerate(weights["layers"]):
+
+        @jax.named_scope("attention")
+        def attend(q: jax.Array, k: jax.Array, v: jax.Array, i: int = i):
+            rule = model.cfg.rule(i)
+            q = q.reshape(B, k.shape[2], -1, q.shape[-1])  # [B,1,N,H] -> [B,K,G,H]
+            if ragged is not None:
+                pool = slots.keys[i][0]
+                mixed, pool = ragged.attend(q, k, v, window.keys[i], pool, rule)
+                return mixed.reshape(B, 1, -1, q.shape[-1]).astype(v.dtype), ([pool], None)
+            ring_k = attention.write_column(slots.keys[i], step, k, sizes.ring.keys)
+            ring_v = attention.write_column(slots.values[i], step, v, sizes.ring.values)
+            mixed = attention.merge(
+                attention.trunk_part(q, window.keys[i], window.values[i], lanes, rule),
+                attention.ring_part(q, ring_k, ring_v, step, queries.age, rule, sizes.ring),
+            )
+            return mixed.reshape(B, 1, -1, q.shape[-1]).astype(v.dtype), (ring_k, ring_v)
+
+        x, (ring_k, ring_v) = model.block(layer, x, queries.position[:, None], attend, i)
+        keys.append(ring_k)
+        if ring_v is not None:
+            values.append(ring_v)
+    with jax.named_scope("logits"):
+        return model.logits(weights, x[:, 0]), keys, values

@@ -1,0 +1,313 @@
+"""The one way to generate text: `grow(params, trunks, branches)`.
+
+A trunk is a token sequence whose keys and values many branches read. A branch is (trunk, position,
+seed): a continuation that starts after `position` tokens of its trunk. Solutions, Monte Carlo
+continuations and evaluation answers are all branches.
+
+`assign.py` says which shard serves a branch, `phase.py` drives a phase from the host, `window.py`
+and `decode.py` hold the programs that the devices run. docs/engine.md explains them together.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from vinejax.core.arguments import check_params
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import SampleConfig
+from vinejax.core.text import Tokenizer, token_text
+from vinejax.engine import memory as arrays
+from vinejax.engine import split
+from vinejax.engine.assign import Load, Sizes, assign
+from vinejax.engine.branches import (
+    Branch,
+    Branches,
+    Growing,
+    Grown,
+    MaxTokens,
+    Stream,
+    Trunks,
+    Work,
+    check_sampling,
+    work_of,
+)
+from vinejax.engine.cache import use_kernel
+from vinejax.engine.collect import Drawn
+from vinejax.engine.decode import LENGTH, DecodeConfig
+from vinejax.engine.drain import drain_sizes
+from vinejax.engine.finish import Reader
+from vinejax.engine.phase import Phase, Programs, make_queue
+from vinejax.engine.repeats import REACH
+from vinejax.engine.stats import EngineStats
+from vinejax.engine.stop import first_states, stop_table
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.sharding import mesh_over, num_shards, place_params, platform_of, with_auto_axes
+from vinejax.runtime import distributed
+from vinejax.runtime.compiles import num_compiles
+
+
+class _Copy(NamedTuple):
+    """A decoding copy of the weights."""
+
+    source: list[Any]  # the arrays that it was made of
+    int8: bool
+    weights: split.Weights
+
+    def is_of(self, source: list[Any], int8: bool) -> bool:
+        if int8 != self.int8 or len(source) != len(self.source):
+            return False
+        # A NumPy array may have changed in place, so it never counts as the same.
+        pairs = zip(source, self.source, strict=True)
+        return all(isinstance(x, jax.Array) and x is y for x, y in pairs)
+
+
+class Engine:
+    """Grows branches on trunks with one model, sampling configuration and tokenizer.
+
+    `mesh` has the axes data, fsdp and tensor (None: the model's mesh, or one device); weights on
+    other devices are brought there. `slots` branches are decoded at once over all shards, with
+    `chunk` steps between two polls by the host (None: chosen by the largest budget). `memory_gib`
+    limits keys and values on one device (None: to a part of its free memory): if it is small, fewer
+    trunks are resident at a time, and if need be there are fewer slots. `window_rows` fixes the
+    rows per shard. `attention` is how decoding attends: 'xla', 'kernel' (for TPU; interpreted on a
+    CPU) or 'auto', the kernel where the platform and the model allow it. `limits` are the most
+    tokens of each kind of trunk, in order, such as of prompts, and of prompts with responses, which
+    branches with a `response` continue; with them fewer programs are compiled where lengths vary.
+    `skip_repeats`: a branch begins where it first differs from its trunk (not at temperature 0).
+    In float32 none of these changes a token, but for rounding (docs/engine.md).
+
+    Example:
+      >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
+      >>> sample = vinejax.SampleConfig(temperature=0.0, max_tokens=16)
+      >>> engine = vinejax.Engine(model, sample, tokenizer, slots=4)
+      >>> prompt = tokenizer.encode("7+8-4=")
+      >>> after = vinejax.Branch(trunk=0, position=len(prompt), seed=1)
+      >>> [grown.finish for grown in engine.grow(params, [prompt], [after])]
+      ['eos']
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        sample_config: SampleConfig,
+        tokenizer: Tokenizer,
+        mesh: Mesh | None = None,
+        slots: int = 64,
+        window_rows: int | None = None,
+        chunk: int | None = None,
+        memory_gib: float | None = None,
+        attention: str = "auto",
+        limits: tuple[int, ...] = (),
+        skip_repeats: bool = True,
+    ):
+        check_sampling(sample_config)
+        for name, value in (("slots", slots), ("window_rows", window_rows), ("chunk", chunk)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} = {value} must be at least 1")
+        self.model = model
+        self.sample_config = sample_config
+        self.tokenizer = tokenizer
+        # Decode programs are compiled for these settings, without stop strings and budgets.
+        self._drawing = dataclasses.replace(sample_config, max_tokens=1, stop=())
+        self.slots, self.window_rows, self.chunk = slots, window_rows, chunk
+        self.memory_gib, self.limits = memory_gib, limits
+        # At temperature 0 tokens are not drawn.
+        self.skips_repeats = skip_repeats and sample_config.temperature > 0
+        self.stats = EngineStats()
+        eos_ids = {*model.cfg.eos_ids, tokenizer.eos_token_id} - {None}  # pyright: ignore
+        self.eos_ids = tuple(sorted(eos_ids))
+        given = mesh or model.mesh or mesh_over((1, 1, 1), jax.devices()[:1])
+        self.mesh = with_auto_axes(given)
+        split.check_tensor(model, self.mesh)
+        try:
+            use_kernel(attention, platform_of(self.mesh), model.cfg.head_dim)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        self.attention = attention
+        self._copy: _Copy | None = None  # of the parameters that were given last
+        self._memory_bytes: int | None = None
+
+    def __repr__(self) -> str:
+        cfg, sample = self.model.cfg, self.sample_config
+        mesh = ", ".join(f"{axis}={size}" for axis, size in self.mesh.shape.items())
+        return (
+            f"Engine({cfg.num_layers} layers of width {cfg.width}, {mesh}, slots={self.slots}, "
+            f"memory_gib={self.memory_gib}, {sample})"
+        )
+
+    def stream(
+        self,
+        params: Params,
+        trunks: Trunks,
+        branches: Branches,
+        max_tokens: MaxTokens = None,
+        scored: bool = False,
+        int8: bool = False,
+    ) -> Stream:
+        """Pairs (i, Grown) as branches end, while the devices go on with the others.
+
+        A branch's budget is `max_tokens` (default: the sampling configuration's), or the rest of
+        the model's context if that is less; with budget 0 it comes first, empty, as 'length'. With
+        `scored` the stream has the log-probabilities of all trunks' own tokens once the loop has
+        ended: of the full softmax at the sampling temperature, as `learner.score.score` gives them.
+        With `int8` the layers' kernels are rounded to 8 bits (model/int8.py): texts, and all
+        log-probabilities, are those of another policy, close to the model's.
+
+        All hosts must make the call and run the loop to its end. Each gets every pair once: those
+        that it detokenises (`is_mine`) as they end, the others at the end of their phase.
+
+        Raises at the call, before anything is computed: ValueError naming a bad branch or trunk.
+        Raises in the loop: RoomError for too little memory, before its first step; DivergedError, a
+        FloatingPointError, naming a trunk whose logits are not finite.
+        """
+        check_params(params)
+        if max_tokens is None:
+            max_tokens = self.sample_config.max_tokens
+        reach = REACH if self.skips_repeats else 0
+        work = work_of(trunks, branches, max_tokens, self.model.cfg, scored, reach)
+        return Stream(functools.partial(self._grow, params, work, scored, int8))
+
+    def grow(
+        self, params: Params, trunks: Trunks, branches: Branches, max_tokens: MaxTokens = None
+    ) -> list[Grown]:
+        """The continuations of `stream` as a list, in the branches' order."""
+        return self.stream(params, trunks, branches, max_tokens).in_order()
+
+    @property
+    def scores_as_learner(self) -> bool:
+        """Whether trunks are scored as by the learner: in float32, without sums over `tensor`.
+
+        Adapters are merged for decoding, and are not in the learner.
+        """
+        compute = self.model.compute
+        is_same = compute.dtype == "float32" and compute.lora_scale == 0
+        return is_same and self.mesh.shape["tensor"] == 1
+
+    def release(self) -> None:
+        """Give up the copy of the weights that decoding keeps between two calls."""
+        self._copy = None
+
+    def _grow(self, params: Params, work: Work, scored: bool, int8: bool) -> Growing:
+        for i, budget in enumerate(work.budgets):
+            if budget <= 0:
+                yield i, Grown([], [], "", "length")
+        if not any(work.trunks):
+            return []
+        self.stats.calls += 1
+        compiles = num_compiles()
+        try:
+            reader = Reader(self.tokenizer, self.sample_config.stop, work, self.stats)
+            phase = self._phase(params, work, scored, int8)
+            cut_short = yield from reader.read(phase.run())
+            logprobs = phase.trunk_logprobs()
+            del phase  # and its caches, before others are made
+            while cut_short:
+                cut_short = yield from reader.read(self._go_on(params, work, cut_short, int8))
+        finally:
+            self.stats.compiles += num_compiles() - compiles
+        return [logprobs[i] for i in range(len(work.trunks))] if scored else []
+
+    def _phase(self, params: Params, work: Work, scored: bool, int8: bool) -> Phase:
+        """A phase for this work: its caches are allocated, but nothing is computed yet."""
+        memory = self._memory(params)
+        loads, sizes = self._assign(work, scored, memory)
+        work = work.within(sizes.columns)
+        distributed.barrier("grow", (work, sizes))
+        table, stops = self._automaton
+        match = first_states(table, work)
+        programs = Programs(
+            config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
+            drain=drain_sizes(self.model, self.mesh, platform_of(self.mesh), memory, sizes),
+            temperature=self.sample_config.temperature if scored else None,
+            skips_repeats=self.skips_repeats,
+            weights=self._decoding(params, int8),
+            queue=make_queue(self.mesh, work, match, loads, sizes.queue),
+            stops=stops,
+        )
+        return Phase(programs, work, loads, self.stats)
+
+    def _assign(self, work: Work, scored: bool, memory: int) -> tuple[list[list[Load]], Sizes]:
+        """The shards' loads and the shapes of the phase, within `memory` bytes per device."""
+        is_inside = any(branch.response is not None for branch in work.branches)
+        limits = self.limits[-1:] if is_inside else self.limits
+        sizes, taken = arrays.sizes_of(
+            self.model, self.mesh, platform_of(self.mesh), memory, self.slots,
+            num_trunks=sum(len(trunk) > 0 for trunk in work.trunks),
+            num_branches=sum(budget > 0 for budget in work.budgets),
+            longest=work.longest, budget=max(work.budgets, default=1),
+            window_rows=self.window_rows, chunk=self.chunk, attention=self.attention,
+            limits=limits,
+            most_tokens=self.sample_config.max_tokens if self.limits else None,
+        )  # fmt: skip
+        self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
+        shards = num_shards(self.mesh)
+        trunk_of = [branch.trunk for branch in work.branches]
+        loads = assign(trunk_of, work.budgets, shards, sizes.rows)
+        if scored:
+            with_branches = {load.trunk for of_shard in loads for load in of_shard}
+            for i in range(len(work.trunks)):
+                if i not in with_branches:
+                    loads[i % shards].append(Load(i, [], 0))
+        most = max(sum(len(load.items) for load in of_shard) for of_shard in loads)
+        return loads, dataclasses.replace(sizes, queue=arrays.queue_size(most))
+
+    def _decoding(self, params: Params, int8: bool = False) -> split.Weights:
+        """The decoding copy of the weights, made once for all phases with the same arrays.
+
+        There is one at a time, in the compute dtype or in 8 bits.
+        """
+        source = jax.tree.leaves(params)
+        if self._copy is None or not self._copy.is_of(source, int8):
+            self._copy = None  # freed before the next is made
+            placed = place_params(self.mesh, params)
+            weights = split.for_decoding(self.model, self.mesh, placed, int8)
+            self._copy = _Copy(source, int8, weights)
+        return self._copy.weights
+
+    def _memory(self, params: Params) -> int:
+        """Bytes for keys and values on each device, measured once: shapes depend on it."""
+        if self.memory_gib is not None:
+            return int(self.memory_gib * 2**30)
+        if self._memory_bytes is None:
+            jax.block_until_ready(self._decoding(params))  # it takes memory too
+            # Hosts may have different amounts left, but must choose the same shapes.
+            room = distributed.exchange(arrays.memory_to_use(self.mesh))
+            self._memory_bytes = int(min(room))
+        return self._memory_bytes
+
+    @functools.cached_property
+    def _automaton(self) -> tuple[np.ndarray, jax.Array]:
+        """The automaton's table (`stop_table`), on the host and on every device."""
+        stop, size = self.sample_config.stop, self.model.cfg.vocab_size
+        texts = map(token_text(self.tokenizer), range(size)) if stop else [""] * size
+        table = stop_table(stop, list(texts))
+        return table, arrays.put_on_mesh(self.mesh, split.REPLICATED, table)
+
+    def _go_on(
+        self, params: Params, work: Work, cut_short: Sequence[Drawn], int8: bool
+    ) -> Iterator[Drawn]:
+        """Resumes branches that were cut short: ended at a stop string that their text lacks.
+
+        A random number depends on the branch's seed and the token's index alone, so each branch
+        goes on after its last token as if it had never been interrupted.
+        """
+        trunks, resumed, left = [], [], []
+        for n, drawn in enumerate(cut_short):
+            branch = work.branches[drawn.branch]
+            trunks.append(work.trunks[branch.trunk][: branch.position] + drawn.tokens.tolist())
+            response = branch.position if branch.response is None else branch.response
+            resumed.append(Branch(n, len(trunks[n]), branch.seed, response))
+            left.append(work.budgets[drawn.branch] - len(drawn.tokens))
+            if not left[n]:
+                yield drawn._replace(ended=LENGTH)
+        if any(left):
+            rest = work_of(trunks, resumed, left, self.model.cfg, scored=False)
+            for more in self._phase(params, rest, False, int8).run():
+                i, tokens, logprobs, _ = cut_short[more.branch]
+                tokens = np.concatenate([tokens, more.tokens])
+                yield Drawn(i, tokens, np.concatenate([logprobs, more.logprobs]), more.ended)

@@ -1,0 +1,315 @@
+"""One phase of generation: the host's side of the loop.
+
+While the devices decode a chunk, the host reads the trace of the chunk before it, moves waiting
+loads into rows that have become free, and hands out the branches that have ended.
+"""
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from vinejax.core.errors import DivergedError
+from vinejax.core.shapes import part
+from vinejax.engine import decode
+from vinejax.engine.assign import Load, Sizes
+from vinejax.engine.branches import Work
+from vinejax.engine.collect import Collector, Drawn
+from vinejax.engine.decode import DecodeConfig, Trace
+from vinejax.engine.drain import State, to_drain
+from vinejax.engine.memory import empty_caches, put_on_shards
+from vinejax.engine.repeats import Repeats, Search, SearchConfig, skip_repeats
+from vinejax.engine.split import Weights
+from vinejax.engine.stats import EngineStats
+from vinejax.engine.trace import HostSteps
+from vinejax.engine.window import Entering, Rows, copy_rows, prefill
+from vinejax.runtime.stopping import Watch
+
+HALVINGS = 2  # trunks are prefilled in arrays of the window's columns, of a half or a quarter
+
+
+class Programs(NamedTuple):
+    """Arguments of the compiled programs that a phase does not change."""
+
+    config: DecodeConfig
+    drain: Sizes | None  # of the last branches: see `drain.py`
+    temperature: float | None  # of the trunks' log-probabilities; None: without these
+    skips_repeats: bool  # see `repeats.py`
+    weights: Weights
+    queue: decode.Queue
+    stops: jax.Array
+
+
+class _Entry(NamedTuple):
+    """A load on its way into a row."""
+
+    row: int
+    load: Load
+    source: int = -1  # the row that holds its trunk already; -1: the trunk has to be computed
+
+
+Entries = list[list[_Entry]]  # of each shard
+
+
+class _Started(NamedTuple):
+    """A chunk of decode steps that devices compute."""
+
+    number: int
+    searches: list[Search]  # of repeats, begun before this chunk and after the one before it
+    moved: jax.Array | None  # each slot's number in its shard before this chunk, if that changed
+    trace: Trace
+
+
+def make_queue(
+    mesh: Mesh, work: Work, match: list[int], loads: list[list[Load]], size: int
+) -> decode.Queue:
+    """The shards' branches on the mesh, in the order of their loads, padded to `size` per shard.
+
+    `match` has the state of the automaton at the start of each branch; `size` is `Sizes.queue`.
+    """
+    shape = (len(loads), size)
+    fields = {name: np.ones(shape, np.int32) for name in ("position", "token", "budget", "match")}
+    seed = np.zeros((*shape, 2), np.uint32)
+    for shard, loads_of_shard in enumerate(loads):
+        for q, i in enumerate(i for load in loads_of_shard for i in load.items):
+            branch = work.branches[i]
+            fields["position"][shard, q] = branch.position
+            fields["token"][shard, q] = work.trunks[branch.trunk][branch.position - 1]
+            fields["budget"][shard, q] = work.budgets[i]
+            fields["match"][shard, q] = match[i]
+            seed[shard, q] = branch.seed >> 32, branch.seed & 0xFFFFFFFF
+    before = np.cumsum(fields["budget"], axis=1, dtype=np.int32) - fields["budget"]
+    fields |= {"seed": seed, "before": before}
+    return decode.Queue(**{name: put_on_shards(mesh, x) for name, x in fields.items()})
+
+
+class Phase:
+    """The decoding of all branches of `loads`, which has a list of loads per shard."""
+
+    def __init__(self, programs: Programs, work: Work, loads: list[list[Load]], stats: EngineStats):
+        config = programs.config
+        self._programs, self._work, self._stats = programs, work, stats
+        self._model, self._mesh, self._sizes = config.model, config.mesh, config.sizes
+        self._drain = programs.drain  # until the phase is in it
+        # On several shards none stops for its drain while others have not come to theirs.
+        least = programs.drain.slots if programs.drain and len(loads) == 1 else 0
+        self._config = dataclasses.replace(config, least=least)
+        caches = empty_caches(self._model, self._mesh, self._sizes)
+        self._window, self._rows, self._slots = caches
+        self._waiting = [deque(loads_of_shard) for loads_of_shard in loads]
+        order = [[i for load in of_shard for i in load.items] for of_shard in loads]
+        slots, chunk = config.sizes.slots, config.sizes.chunk
+        self._queue = programs.queue
+        self._repeats = Repeats(work, order, stats, programs.skips_repeats)
+        self._collector = Collector(work, order, slots, chunk, stats, self._repeats.count)
+        shape = (len(loads), config.sizes.rows)
+        self._trunk = np.full(shape, -1)  # the trunk that each row holds
+        self._left = np.zeros(shape, np.int64)  # items of each row that have not ended
+        # The first chunk that can have served the row's current load.
+        self._served_from = np.zeros(shape, np.int64)
+        self._num_loaded = self._num_chunks = 0
+        self._trunk_logprobs: list[tuple[int, jax.Array, int]] = []  # (trunk, batch, index in it)
+
+    def run(self) -> Iterator[Drawn]:
+        """The branches as they end, in no fixed order, while the devices go on with the others.
+
+        Raises DivergedError naming a branch and its trunk where logits are not finite, Stopped
+        before a chunk of decoding if the run is asked to stop.
+        """
+        watch = Watch()
+        start = time.perf_counter()
+        self._load()
+        jax.block_until_ready((self._rows, self._queue))
+        self._stats.prefill_s += time.perf_counter() - start
+        previous = None
+        while self._collector.not_ended.any() or any(self._waiting):
+            watch.look()
+            started = self._decode()
+            if previous is not None:
+                ended = self._collect(previous)
+                self._load()  # before the caller reads and grades what ended
+                handed_out = time.perf_counter()
+                yield from ended
+                self._stats.host_s += time.perf_counter() - handed_out
+            previous = started
+
+    def trunk_logprobs(self) -> dict[int, np.ndarray]:
+        """f32[length] per trunk that was computed, if the programs have a temperature.
+
+        Raises DivergedError naming a trunk where they are not finite.
+        """
+        by_trunk = {}
+        for trunk, batch, place in self._trunk_logprobs:
+            length = len(self._work.trunks[trunk])
+            logprobs = np.asarray(jax.device_get(batch))[place][:length]
+            if not np.isfinite(logprobs).all():
+                raise DivergedError(
+                    f"trunk {trunk}: the log-probabilities of its own tokens are not finite; "
+                    "the weights have diverged"
+                )
+            by_trunk[trunk] = logprobs
+        return by_trunk
+
+    # --- trunks into rows ---
+
+    def _load(self) -> None:
+        """Moves waiting loads into free rows: copies resident trunks, then prefills the others."""
+        resident, computed, copied = [], [], []
+        for entries in [self._entries(shard) for shard in range(len(self._waiting))]:
+            resident.append([entry for entry in entries if entry.source >= 0])
+            first: dict[int, _Entry] = {}
+            again = []
+            others = [entry for entry in entries if entry.source < 0]
+            for entry in sorted(others, key=lambda entry: -len(self._tokens_of(entry))):
+                # A trunk that enters several rows at once is computed for the first, then copied.
+                source = first.setdefault(entry.load.trunk, entry)
+                if source is not entry:
+                    again.append(entry._replace(source=source.row))
+            computed.append(list(first.values()))
+            copied.append(again)
+        self._in_batches(resident, self._copy)
+        self._in_batches(computed, self._prefill)
+        self._in_batches(copied, self._copy)
+
+    def _entries(self, shard: int) -> list[_Entry]:
+        """The loads that enter rows now: none before a whole batch, or all that wait, can enter."""
+        waiting = self._waiting[shard]
+        free = [int(row) for row in np.flatnonzero(self._left[shard] == 0)]
+        if len(free) < min(self._sizes.batch, len(waiting)):
+            return []
+        entries = []
+        while waiting and free:
+            load = waiting.popleft()
+            holders = [int(row) for row in np.flatnonzero(self._trunk[shard] == load.trunk)]
+            # Rows that are filled in this call hold nothing yet: `_load` computes their trunk once.
+            holders = [row for row in holders if row not in {entry.row for entry in entries}]
+            row = next((row for row in holders if row in free), free[0])
+            free.remove(row)
+            entries.append(_Entry(row, load, holders[0] if holders else -1))
+            self._trunk[shard, row] = load.trunk
+            self._left[shard, row] = len(load.items)
+            self._served_from[shard, row] = self._num_chunks
+        return entries
+
+    def _in_batches(self, entries: Entries, run: Callable[[Entries], None]) -> None:
+        """Calls `run` with one batch of each shard's entries after the other."""
+        size = self._sizes.batch
+        for start in range(0, max(map(len, entries)), size):
+            run([of_shard[start : start + size] for of_shard in entries])
+
+    def _tokens_of(self, entry: _Entry) -> list[int]:
+        return self._work.trunks[entry.load.trunk]
+
+    def _prefill(self, entries: Entries) -> None:
+        shards, batch = len(entries), self._sizes.batch
+        longest = max(len(self._tokens_of(entry)) for of_shard in entries for entry in of_shard)
+        length = part([self._sizes.columns], longest, halvings=HALVINGS)
+        tokens = np.zeros((shards, batch, length), np.int32)
+        places = []
+        for shard, of_shard in enumerate(entries):
+            for place, entry in enumerate(of_shard):
+                ids = self._tokens_of(entry)
+                tokens[shard, place, : len(ids)] = ids
+                self._stats.prefill_tokens += len(ids)
+                places.append((entry.load.trunk, shard * batch + place))
+        temperature, weights = self._programs.temperature, self._programs.weights
+        on_mesh, entering = put_on_shards(self._mesh, tokens), self._entering(entries)
+        self._window, self._rows, logprobs, hidden = prefill(
+            self._model, self._mesh, temperature, weights, self._window, self._rows, on_mesh,
+            entering, self._repeats.are_possible,
+        )  # fmt: skip
+        if logprobs is not None:
+            self._trunk_logprobs += [(trunk, logprobs, place) for trunk, place in places]
+        trunks = [[entry.load.trunk for entry in of_shard] for of_shard in entries]
+        if hidden is not None and self._repeats.are_left(trunks):
+            self._search(trunks, hidden, on_mesh)
+
+    def _search(self, trunks: list[list[int]], hidden: jax.Array, tokens: jax.Array) -> None:
+        """Moves the items of trunks that were computed behind their repeats."""
+        config, batch = self._programs.config, self._sizes.batch
+        searched = self._repeats.searched(self._mesh, trunks, batch, self._sizes.queue)
+        # With as many logits at a time as in a step of decoding.
+        settings = SearchConfig(
+            self._model, self._mesh, config.sampling, config.eos_ids, self._sizes.slots
+        )
+        self._queue, found = skip_repeats(
+            settings, self._programs.weights, self._programs.stops, self._queue, hidden, tokens,
+            searched,
+        )  # fmt: skip
+        self._repeats.start(trunks, batch, found)
+
+    def _copy(self, entries: Entries) -> None:
+        source = np.zeros((len(entries), self._sizes.batch), np.int32)
+        for shard, of_shard in enumerate(entries):
+            source[shard, : len(of_shard)] = [entry.source for entry in of_shard]
+        on_mesh, entering = put_on_shards(self._mesh, source), self._entering(entries)
+        window, rows = self._window, self._rows
+        self._window, self._rows = copy_rows(self._mesh, window, rows, on_mesh, entering)
+
+    def _entering(self, entries: Entries) -> Entering:
+        """The loads of one prefill or copy, [shards, trunks per prefill]; row W where padded."""
+        shape = (len(entries), self._sizes.batch)
+        rows = np.full(shape, self._sizes.rows, np.int32)
+        first, end, loaded = (np.zeros(shape, np.int32) for _ in range(3))
+        for shard, of_shard in enumerate(entries):
+            for place, (row, load, _) in enumerate(of_shard):
+                rows[shard, place] = row
+                first[shard, place] = load.first
+                end[shard, place] = load.first + len(load.items)
+                loaded[shard, place] = self._num_loaded
+                self._num_loaded += 1
+        row, *serves = (put_on_shards(self._mesh, x) for x in (rows, first, end, loaded))
+        return Entering(row, Rows(*serves))
+
+    # --- decoding ---
+
+    def _decode(self) -> _Started:
+        """Starts the next chunk."""
+        moved = self._move_to_drain()
+        # A NumPy value counts as the same on every host; a jax array is this host's own.
+        trunks_wait = np.array(any(self._waiting))
+        programs, slots, rows = self._programs, self._slots, self._rows
+        inputs = decode.Inputs(
+            programs.weights, self._window, self._queue, programs.stops, trunks_wait
+        )
+        self._slots, self._rows, trace = decode.decode_chunk(self._config, inputs, slots, rows)
+        self._num_chunks += 1
+        return _Started(self._num_chunks - 1, self._repeats.take(), moved, trace)
+
+    def _move_to_drain(self) -> jax.Array | None:
+        """If so few branches are left that the drain's slots hold them, moves them there."""
+        drain = self._drain
+        if drain is None or any(self._waiting) or self._collector.not_ended.max() > drain.slots:
+            return None
+        state = State(self._window, self._rows, self._slots)
+        state, moved = to_drain(self._mesh, self._sizes, drain, state)
+        self._window, self._rows, self._slots = state
+        self._config = dataclasses.replace(self._config, sizes=drain, least=0)
+        self._drain = None
+        return moved
+
+    def _collect(self, started: _Started) -> list[Drawn]:
+        """Reads a chunk's trace: the branches that ended in it."""
+        start = time.perf_counter()
+        moved, (steps, left) = jax.tree.map(
+            np.asarray, jax.device_get((started.moved, started.trace))
+        )
+        waited = time.perf_counter()
+        self._stats.wait_s += waited - start
+        self._repeats.read(started.searches)
+        shards = len(self._waiting)
+        if moved is not None:
+            self._collector.move(moved)
+        if any(self._waiting):
+            # A chunk that was under way when a row was loaded knows nothing of the load.
+            is_current = self._served_from <= started.number
+            self._left = np.where(is_current, left.reshape(self._left.shape), self._left)
+        by_shard = HostSteps(*(x.reshape(shards, -1, x.shape[-1]) for x in steps))
+        ended = [self._repeats.whole(drawn) for drawn in self._collector.add(by_shard)]
+        self._stats.host_s += time.perf_counter() - waited
+        return ended

@@ -1,0 +1,174 @@
+"""The attention of decoding: a slot reads its trunk and its own tokens in the ring, merged exactly.
+
+Letters of this folder. The model's (`model/decoder.py`) keep their meaning, with one token per
+sequence: B slots, each with one sequence; S key positions, here columns; K KV heads; G query heads
+per KV head; H head width; V vocabulary. Beside them: W rows of a shard's window, E lanes per row,
+Q entries of a shard's queue, A states of the stop strings' automaton, Z shards.
+
+A part of a softmax is (unnormalised mix of values [..., H], max [..., 1], sum [..., 1]), float32.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from vinejax.engine.cache import WINDOW, CacheLayout, RingLayout
+from vinejax.model.attention import AttentionRule
+
+Part = tuple[jax.Array, jax.Array, jax.Array]
+HeadQueries = Float[Array, "B K G H"]
+TrunkCache = Float[Array, "W K S H"]
+
+
+class Queries(NamedTuple):
+    """For every slot in one step, the row that it reads and how much it may see."""
+
+    busy: jax.Array  # bool[B]
+    row: jax.Array  # i32[B] of the window
+    visible: jax.Array  # i32[B] trunk columns that the slot may see
+    age: jax.Array  # i32[B] tokens that it has sampled; 0 where it is idle
+
+    @property
+    def position(self) -> jax.Array:
+        """i32[B] the index in its sequence of the token that goes through the model."""
+        return self.visible + self.age
+
+
+class Lanes(NamedTuple):
+    """Which slot's query is in which lane. A slot has one lane, on the row that it reads."""
+
+    lane: jax.Array  # i32[B] W * E for an idle slot
+    slot: jax.Array  # i32[W * E] B for an empty lane
+    visible: jax.Array  # i32[W * E] trunk columns that the lane's query may see
+    position: jax.Array  # i32[W * E] of the lane's query
+
+
+def assign_lanes(queries: Queries, rows: int, lanes: int) -> Lanes:
+    """Lanes for the busy slots, gathered by the row that they read: at most `lanes` on each."""
+    busy, row = queries.busy, queries.row
+    num_slots = row.shape[0]
+    on_row = (row[:, None] == jnp.arange(rows)) & busy[:, None]
+    rank = jnp.cumsum(on_row, axis=0)[jnp.arange(num_slots), row] - 1
+    lane = jnp.where(busy, row * lanes + rank, rows * lanes)
+    slot = jnp.full(rows * lanes, num_slots, jnp.int32)
+    slot = slot.at[lane].set(jnp.arange(num_slots, dtype=jnp.int32), mode="drop")
+
+    def of_lane(x: jax.Array) -> jax.Array:
+        return jnp.take(x, slot, mode="fill", fill_value=0)
+
+    return Lanes(lane, slot, of_lane(queries.visible), of_lane(queries.position))
+
+
+def _part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: jax.Array) -> Part:
+    """The part of a softmax over these columns. A query that sees none of them has sum 0."""
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
+    return layout.mix(weights, values), top, weights.sum(axis=-1, keepdims=True)
+
+
+@jax.named_scope("trunk")
+def trunk_part(
+    q: HeadQueries, keys: TrunkCache, values: TrunkCache, lanes: Lanes, rule: AttentionRule
+) -> Part:
+    """Attention over the columns of its trunk that each slot may see.
+
+    The queries of all slots on a row are one matrix product, so the row is read once for all of
+    them. Only queries and results are gathered: they are small, keys and values are not.
+    """
+    K, G, H = q.shape[1:]
+    W, S = keys.shape[0], keys.shape[2]
+    in_lanes = jnp.take(q, lanes.slot, axis=0, mode="fill", fill_value=0)
+    in_lanes = in_lanes.reshape(W, -1, K, G, H).transpose(0, 2, 1, 3, 4).reshape(W, K, -1, H)
+    products = WINDOW.products(in_lanes, keys)  # [W, K, E * G, S]
+    column, visible, position = jnp.arange(S), lanes.visible[:, None], lanes.position[:, None]
+    seen = column < visible
+    if rule.window is not None:
+        seen &= column > position - rule.window
+    seen = jnp.repeat(seen.reshape(W, -1, S), G, axis=1)[:, None]
+    part = _part(jnp.where(seen, rule.scores(products), -jnp.inf), WINDOW, values)
+
+    def of_slots(x: jax.Array) -> jax.Array:
+        x = x.reshape(W, K, -1, G, x.shape[-1]).transpose(0, 2, 1, 3, 4)
+        return x.reshape(-1, K, G, x.shape[-1])[lanes.lane]
+
+    return of_slots(part[0]), of_slots(part[1]), of_slots(part[2])
+
+
+@jax.named_scope("ring")
+def ring_part(
+    q: HeadQueries,
+    keys: list[jax.Array],  # the ring's blocks
+    values: list[jax.Array],
+    step: Int[Array, ""],
+    age: Int[Array, " B"],
+    rule: AttentionRule,
+    layout: RingLayout,
+) -> Part:
+    """Attention over a slot's own tokens in the ring: the columns of the last `age + 1` steps.
+
+    A block in which no slot sees a column is not read at all. (A slice of one array would be copied
+    before it is read; `lax.cond` reads in place.)
+    """
+    B, K, G, H = q.shape
+    block = values[0].shape[layout.values.column_axis]
+    width = block * len(keys)
+    if rule.window is not None:
+        age = jnp.minimum(age, rule.window - 1)
+    oldest = jnp.max(age)
+    empty = jnp.zeros((B, K, G, 1), jnp.float32)
+    part = jnp.zeros((B, K, G, H), jnp.float32), empty - jnp.inf, empty
+    for n, (k, v) in enumerate(zip(keys, values, strict=True)):
+        column_age = (step - n * block - jnp.arange(block)) % width
+
+        def read(part: Part, k: jax.Array, v: jax.Array, column_age: jax.Array = column_age):
+            products = layout.keys.products(q, k)
+            seen = (column_age <= age[:, None])[:, None, None]
+            scores = jnp.where(seen, rule.scores(products), -jnp.inf)
+            return join(part, _part(scores, layout.values, v))
+
+        if len(keys) == 1:
+            return read(part, k, v)
+        is_seen = jnp.any(column_age <= oldest)
+        part = lax.cond(is_seen, read, lambda part, k, v: part, part, k, v)
+    return part
+
+
+def join(a: Part, b: Part) -> Part:
+    """The softmax part over both parts' columns, by log-sum-exp."""
+    top = jnp.maximum(a[1], b[1])
+    safe = jnp.where(jnp.isfinite(top), top, 0.0)  # a query may see no column of either
+    scale_a, scale_b = jnp.exp(a[1] - safe), jnp.exp(b[1] - safe)
+    return a[0] * scale_a + b[0] * scale_b, top, a[2] * scale_a + b[2] * scale_b
+
+
+@jax.named_scope("merge")
+def merge(a: Part, b: Part) -> Float[Array, "B *heads H"]:
+    """The attention over both parts' columns; 0 for a query that sees none."""
+    mixed, _, total = join(a, b)
+    return mixed / jnp.where(total > 0, total, 1.0)
+
+
+@jax.named_scope("write")
+def write_column(
+    ring: list[jax.Array], step: Int[Array, ""], x: Float[Array, "B 1 K H"], layout: CacheLayout
+) -> list[jax.Array]:
+    """The ring with the new key or value of every slot in the current column.
+
+    In every block a column is written, in all but one with its old content: a choice between whole
+    blocks, made at run time, would copy them.
+    """
+    axis = layout.column_axis
+    block = ring[0].shape[axis]
+    column = step % (block * len(ring))
+    new = layout.column(x).astype(ring[0].dtype)
+    place = [jnp.int32(0)] * 4
+    place[axis] = column % block
+    written = []
+    for n, old in enumerate(ring):
+        held = lax.dynamic_slice(old, place, new.shape)
+        here = jnp.where(column // block == n, new, held)
+        written.append(lax.dynamic_update_slice(old, here, place))
+    return written

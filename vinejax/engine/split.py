@@ -1,0 +1,156 @@
+"""How decoding splits a model over the mesh: by hand, since every shard runs a loop of its own.
+
+A shard is the devices with one pair of coordinates (`data`, `fsdp`). Weights are replicated over
+shards and split over the tensor axis: query and KV heads, feed-forward units, the vocabulary. KV
+heads that the axis does not divide are repeated until it does; such a vocabulary is not split.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as Spec
+from jaxtyping import Array, Float, Int
+
+from vinejax.core.errors import ConfigError
+from vinejax.model.decoder import HEADS, INT8_SCALE, Decoder, Params
+from vinejax.model.int8 import layer_in_int8
+from vinejax.model.lora import merged
+from vinejax.model.params import cast_matrices, unstack_layers
+from vinejax.model.sharding import ROWS, AnyMesh, check_heads, table_spec, tensor_only
+
+Tree = TypeVar("Tree")
+KeyPath = tuple[Any, ...]  # of a weight, as jax.tree_util gives it
+TENSOR = "tensor"
+SHARDS = Spec(ROWS)  # the first axis is that of all shards, one after the other
+REPLICATED = Spec()
+# The decoding copy: {embed, layers, norm, head} as a model's parameters, the layers in a list.
+Weights = dict[str, Any]
+
+
+def check_tensor(model: Decoder, mesh: AnyMesh) -> None:
+    """ValueError for a model that cannot be split over the tensor axis: see `check_heads`."""
+    try:
+        check_heads(mesh, model.cfg.num_heads, model.cfg.ffn)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+def num_kv_heads(model: Decoder, mesh: AnyMesh) -> int:
+    """The number of KV heads over the whole tensor axis, repetitions included.
+
+    The number of query heads is a multiple of the model's KV heads and of the size of the axis, and
+    so of this number, their least common multiple.
+    """
+    return math.lcm(model.cfg.num_kv_heads, mesh.shape[TENSOR])
+
+
+def own_part(model: Decoder, mesh: Mesh) -> Decoder:
+    """The model that one device on the tensor axis runs, on its part of the decoding weights."""
+    cfg, tensor = model.cfg, mesh.shape[TENSOR]
+    part = dataclasses.replace(
+        cfg,
+        num_heads=cfg.num_heads // tensor,
+        num_kv_heads=num_kv_heads(model, mesh) // tensor,
+        ffn=cfg.ffn // tensor,
+        attention_scale=cfg.score_scale,
+    )
+    compute = dataclasses.replace(model.compute, sum_axis=TENSOR, transposed_heads=True)
+    return Decoder(part, compute=compute)
+
+
+def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
+    """The mesh axis that splits the vocabulary; None if it does not divide the vocabulary."""
+    return None if model.cfg.vocab_size % mesh.shape[TENSOR] else TENSOR
+
+
+def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, Any]:
+    """A PartitionSpec for each of the weights (or their shapes) that `for_decoding` gives."""
+
+    def spec(path: KeyPath, _: object) -> Spec:
+        axes = list(tensor_only(table_spec(path)))
+        if path[0].key in ("embed", "head") and vocab_axis(model, mesh) is None:
+            axes = []
+        if _gives_heads(path):  # [L, D, N, H] or [L, N, H]
+            axes = [axes[0], axes[-2], None] if path[-1].key == "kernel" else axes[:2]
+        return Spec(*(axes[1:] if path[0].key == "layers" else axes))
+
+    specs = jax.tree_util.tree_map_with_path(spec, jax.eval_shape(model.init, jax.random.key(0)))
+    layers = [_with_scales(specs["layers"], layer) for layer in weights["layers"]]
+    return {**specs, "layers": layers}
+
+
+def _with_scales(specs: dict[str, Any], layer: Params) -> dict[str, Any]:
+    """The specs of a layer, with those of the factors of its kernels in 8 bits."""
+
+    def spec(name: str) -> dict[str, Spec]:
+        if INT8_SCALE not in layer[name]:
+            return specs[name]
+        of_kernel = specs[name]["kernel"]
+        return {**specs[name], INT8_SCALE: Spec(of_kernel[0 if name in HEADS else -1])}
+
+    return {name: spec(name) for name in specs}
+
+
+@functools.partial(jax.jit, static_argnames=("model", "mesh", "int8"))
+def for_decoding(model: Decoder, mesh: Mesh, params: Params, int8: bool = False) -> Weights:
+    """The decoding copy: matrices in the compute dtype, a list of layers, split by `weight_specs`.
+
+    Adapters are added to their kernels, so that decoding costs what it costs without them. With
+    `int8` the layers' kernels are in 8 bits (model/int8.py); embedding and output matrix are not.
+
+    Of q, k, v: kernels [heads * H, D], biases [heads * H]; KV heads are repeated to fit `tensor`.
+    """
+    repeats = num_kv_heads(model, mesh) // model.cfg.num_kv_heads
+
+    def turned(path: KeyPath, x: jax.Array) -> jax.Array:
+        if not _gives_heads(path):
+            return x
+        if path[-2].key != "q" and repeats > 1:
+            x = jnp.repeat(x, repeats, axis=-2)
+        x = x.reshape(*x.shape[:-2], -1)
+        return x.swapaxes(-1, -2) if path[-1].key == "kernel" else x
+
+    cast = cast_matrices(merged(params, model.compute.lora_scale), model.compute.dtype)
+    params = jax.tree_util.tree_map_with_path(turned, cast)
+    layers = unstack_layers(params, model.cfg.num_layers)
+    weights = {**params, "layers": list(map(layer_in_int8, layers)) if int8 else layers}
+
+    def split(x: jax.Array, spec: Spec) -> jax.Array:
+        return lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+    return jax.tree.map(split, weights, weight_specs(model, mesh, weights))
+
+
+def _gives_heads(path: KeyPath) -> bool:
+    """Whether a weight is the kernel or bias of q, k or v."""
+    return len(path) > 1 and path[-2].key in HEADS
+
+
+def readable(mesh: Mesh, tree: Tree) -> Tree:
+    """The outputs replicated on every host, so that all hosts take the same decisions."""
+    if not mesh.is_multi_process:
+        return tree
+    return lax.with_sharding_constraint(tree, NamedSharding(mesh, REPLICATED))
+
+
+@jax.named_scope("embed")
+def embed(
+    model: Decoder, weights: Weights, tokens: Int[Array, "*shape"], axis: str | None
+) -> Float[Array, "*shape D"]:
+    """The embeddings of tokens; each device along the mesh's `axis` holds part of the vocabulary.
+
+    With None every device holds the whole vocabulary.
+    """
+    if axis is None:
+        return model.embed(weights, tokens)
+    size = weights["embed"].shape[0]
+    place = tokens - lax.axis_index(axis) * size
+    is_here = (place >= 0) & (place < size)
+    x = model.embed(weights, jnp.where(is_here, place, 0))
+    return lax.psum(jnp.where(is_here[..., None], x, 0), axis)

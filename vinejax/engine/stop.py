@@ -1,0 +1,90 @@
+"""Stop strings on the device: an automaton over token texts.
+
+Whether a branch ended at a stop string is decided on the host, in the detokenised text (`text.py`).
+The device only ends branches early, so that slots do not decode past a stop string. It runs the
+automaton of Aho and Corasick (1975) with the vocabulary as alphabet: one table look-up per token.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from vinejax.engine.branches import Work
+
+HIT = -1
+
+
+def stop_table(stop: tuple[str, ...], texts: Sequence[str]) -> np.ndarray:
+    """i32[A, V]: the next state for each pair of state and token; HIT if a stop string is complete.
+
+    A state is the longest suffix of the text that is also a prefix of a stop string; in state 0 it
+    is empty. A = 0 without stop strings. A character that is spread over tokens leads to state 0: a
+    stop string with such a character may be missed here, never on the host.
+
+    Runs of characters that no stop string has act like one of them. Texts that are then equal share
+    a walk, which leaves a fraction of a large vocabulary.
+    """
+    if not stop:
+        return np.zeros((0, len(texts)), np.int32)
+    letters = {c: i for i, c in enumerate(sorted(set("".join(stop))))}
+    by_letter = _letter_table(stop, letters)
+    foreign = re.compile(f"[^{re.escape(''.join(letters))}]+")
+    other = next(c for c in map(chr, range(len(letters) + 1)) if c not in letters)
+    shortened = [foreign.sub(other, text) for text in texts]
+    distinct = sorted(set(shortened), key=len, reverse=True)
+    numbers = letters | {other: len(letters)}
+    walks = np.empty((len(by_letter) - 1, len(distinct)), np.int32)
+    walks[:] = np.arange(len(walks))[:, None]
+    width = by_letter.shape[1]  # of a row; HIT wraps around to the last
+    going = len(distinct)
+    for n in range(len(distinct[0]) if distinct else 0):
+        while len(distinct[going - 1]) <= n:
+            going -= 1
+        column = np.fromiter((numbers[text[n]] for text in distinct[:going]), np.int32, going)
+        walks[:, :going] = by_letter.take(walks[:, :going] * width + column, mode="wrap")
+    place = {text: i for i, text in enumerate(distinct)}
+    return walks.take([place[text] for text in shortened], axis=1)
+
+
+def _letter_table(stop: tuple[str, ...], letters: dict[str, int]) -> np.ndarray:
+    """i32[A + 1, L + 1]: the state after one more character; column L is of all other characters.
+
+    The last row is that of HIT, which is its index from the end, and leads to HIT.
+    """
+    texts = {s[:n] for s in stop for n in range(len(s) + 1)}
+    prefixes = sorted(texts, key=lambda text: (len(text), text))  # alike on every host
+    state_of = {prefix: i for i, prefix in enumerate(prefixes)}
+
+    def after(prefix: str, letter: str) -> int:
+        text = prefix + letter
+        if text.endswith(stop):
+            return HIT
+        return next(state_of[text[i:]] for i in range(len(text) + 1) if text[i:] in state_of)
+
+    table = np.zeros((len(prefixes) + 1, len(letters) + 1), np.int32)
+    table[HIT] = HIT
+    for prefix, state in state_of.items():
+        for letter, i in letters.items():
+            table[state, i] = after(prefix, letter)
+    return table
+
+
+def first_states(table: np.ndarray, work: Work) -> list[int]:
+    """The automaton's state at the start of each branch, after its response so far.
+
+    When that response was sampled, the automaton went through the same states. After a stop string
+    that ends before the branch it starts again in state 0.
+    """
+    ends: dict[tuple[int, int], int] = {}  # (trunk, response) -> the last position of a branch
+    for b, budget in zip(work.branches, work.budgets, strict=True):
+        if b.response is not None and len(table) and budget > 0:
+            place = (b.trunk, b.response)
+            ends[place] = max(ends.get(place, 0), b.position)
+    states: dict[tuple[int, int | None, int], int] = {}
+    for (trunk, response), end in ends.items():
+        state = states[trunk, response, response] = 0
+        for position in range(response, end):
+            state = max(int(table[state, work.trunks[trunk][position]]), 0)
+            states[trunk, response, position + 1] = state
+    return [states.get((b.trunk, b.response, b.position), 0) for b in work.branches]

@@ -1,0 +1,86 @@
+"""Pages: where slots keep the keys and values of their own tokens under the kernel.
+
+A shard has one pool of pages, each of BLOCK columns in every layer. A slot takes a page when it
+comes to a new block, and gives all its pages back when its branch ends: the pool holds the tokens
+that there are, not the largest budget of every slot.
+
+If a step needs more pages than are free, the branches with the fewest tokens give theirs back and
+wait. Each begins again in the same slot once there is a page, with the same tokens, as a draw
+depends on its place alone. The branch with the most tokens never waits, so all of them end. Were
+all as long as their budgets, about as many would end per step as with a ring in the same memory:
+the slots that hold pages to the end are as many as have room for a whole branch.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Int
+
+from vinejax.engine.tpu.schedule import BLOCK
+
+
+class Pages(NamedTuple):
+    """The pages of a shard: P in all, of which a slot can hold as many as its columns have blocks.
+
+    A slot that has drawn `age` tokens holds the pages of the blocks that these have begun.
+    """
+
+    of_slot: jax.Array  # i32[B, blocks] the page of each block of a slot; of one not begun: any
+    free: jax.Array  # i32[P] first the free pages, `num_free` of them; then any
+    num_free: jax.Array  # i32[1]
+
+
+def take_pages(
+    pages: Pages, occupied: Bool[Array, " B"], age: Int[Array, " B"]
+) -> tuple[Pages, Bool[Array, " B"]]:
+    """(the pages with those that a step needs, the occupied slots that wait instead and hold none).
+
+    A step writes column `age` of each occupied slot.
+    """
+    needs = occupied & (age % BLOCK == 0)
+    waits = lax.cond(
+        needs.sum() > pages.num_free[0],
+        lambda: _to_wait(pages.num_free[0], occupied, needs, age),
+        lambda: jnp.zeros_like(needs),
+    )
+    pages = give_back(pages, waits, age)
+    takes = needs & ~waits
+    taken = pages.free[pages.num_free - jnp.cumsum(takes)]
+    is_new = takes[:, None] & (age[:, None] // BLOCK == jnp.arange(pages.of_slot.shape[1]))
+    return pages._replace(
+        of_slot=jnp.where(is_new, taken[:, None], pages.of_slot),
+        num_free=pages.num_free - takes.sum(),
+    ), waits
+
+
+def give_back(pages: Pages, chosen: Bool[Array, " B"], age: Int[Array, " B"]) -> Pages:
+    """The pages, with those of the chosen slots, which have drawn `age` tokens, free."""
+    is_freed = chosen[:, None] & (jnp.arange(pages.of_slot.shape[1]) < _num_held(age)[:, None])
+    place = pages.num_free + jnp.cumsum(is_freed) - 1
+    place = jnp.where(is_freed.ravel(), place, pages.free.shape[0])
+    return pages._replace(
+        free=pages.free.at[place].set(pages.of_slot.ravel(), mode="drop"),
+        num_free=pages.num_free + is_freed.sum(),
+    )
+
+
+def _num_held(age: Int[Array, " B"]) -> Int[Array, " B"]:
+    """The pages that slots hold before the step that writes column `age`."""
+    return -(-age // BLOCK)
+
+
+def _to_wait(
+    num_free: Int[Array, ""],
+    occupied: Bool[Array, " B"],
+    needs: Bool[Array, " B"],
+    age: Int[Array, " B"],
+) -> Bool[Array, " B"]:
+    """The fewest slots, those with the fewest tokens first, without which the pages are enough."""
+    order = jnp.argsort(jnp.where(occupied, age, jnp.iinfo(jnp.int32).max))
+    held, needed = jnp.where(occupied, _num_held(age), 0)[order], needs[order].astype(jnp.int32)
+    # If the slots before this one wait: what is free then, and what the others need.
+    free = num_free + jnp.cumsum(held) - held
+    wanted = needed.sum() - (jnp.cumsum(needed) - needed)
+    return jnp.zeros_like(needs).at[order].set(wanted > free)

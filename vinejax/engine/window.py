@@ -1,0 +1,156 @@
+"""The window: the keys and values of the trunks that are resident on a shard.
+
+It has W rows of S columns. A prefill writes trunks into rows; decoding only reads them. A row can
+be copied, so that more slots read a trunk than one row has lanes. Trunks are padded on the right,
+where no branch reads.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from vinejax.engine import split
+from vinejax.engine.cache import WINDOW
+from vinejax.engine.split import SHARDS, Weights
+from vinejax.model import attention
+from vinejax.model.decoder import Decoder
+from vinejax.model.sharding import on_shards, platform_of
+
+
+class Window(NamedTuple):
+    """Keys and values of the resident trunks, one array per layer.
+
+    For the kernel `keys` has both side by side, [W, K, S, 2 * H], and `values` is empty.
+    """
+
+    keys: list[jax.Array]  # [W, K, S, H]
+    values: list[jax.Array]  # [W, K, S, H]
+
+
+class Rows(NamedTuple):
+    """For each row the items that no slot has taken yet: next .. end - 1 of the queue."""
+
+    next: jax.Array  # i32[W]
+    end: jax.Array  # i32[W]
+    loaded: jax.Array  # i32[W] how many rows were loaded before it
+
+
+class Entering(NamedTuple):
+    """Trunks that are being written into rows of the window."""
+
+    row: jax.Array  # i32[B] the row that each enters; W: none, where a batch is padded
+    serves: Rows  # the items that these rows then serve, B entries each
+
+
+class Prefilled(NamedTuple):
+    """Results of a prefill of B trunks."""
+
+    window: Window
+    rows: Rows
+    logprobs: Float[Array, "B T"] | None
+    hidden: Float[Array, "B T D"] | None
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=("model", "mesh", "temperature", "keeps_hidden"),
+    donate_argnames=("window", "rows"),
+)
+def prefill(
+    model: Decoder,
+    mesh: Mesh,
+    temperature: float | None,
+    weights: Weights,
+    window: Window,
+    rows: Rows,
+    tokens: Int[Array, "B T"],
+    entering: Entering,
+    keeps_hidden: bool = False,
+) -> Prefilled:
+    """Compute B trunks and write them into the rows that they enter.
+
+    With a `temperature` also returns the log-probabilities of the trunks' own tokens: entry t is
+    that of tokens[:, t], entry 0 is 0. `keeps_hidden`: also the final hidden states. Padding is on
+    the right.
+    """
+    part, axis = split.own_part(model, mesh), split.vocab_axis(model, mesh)
+
+    def one_shard(
+        weights: Weights, window: Window, rows: Rows, tokens: jax.Array, entering: Entering
+    ) -> Prefilled:
+        keys, values, x = _trunk_kv(part, axis, platform_of(mesh), weights, tokens)
+        length = tokens.shape[1]
+
+        def write(old: jax.Array, new: jax.Array) -> jax.Array:
+            return old.at[entering.row, :, :length].set(new.transpose(0, 2, 1, 3), mode="drop")
+
+        if not window.values:
+            keys = [jnp.concatenate(kv, axis=-1) for kv in zip(keys, values, strict=True)]
+            values = []
+        window = jax.tree.map(write, window, Window(keys, values))
+        rows = _serve(rows, entering)
+        logprobs, hidden = None, x if keeps_hidden else None
+        if temperature is not None:
+            logprobs = _own_logprobs(part, axis, weights, x, tokens, temperature or 1.0)
+        return Prefilled(window, rows, logprobs, hidden)
+
+    in_specs = (split.weight_specs(model, mesh, weights), WINDOW.spec, SHARDS, SHARDS, SHARDS)
+    out_specs = Prefilled(WINDOW.spec, SHARDS, SHARDS, SHARDS)  # pyright: ignore
+    run = on_shards(mesh, one_shard, in_specs, out_specs)
+    made = run(weights, window, rows, tokens, entering)
+    return made._replace(logprobs=split.readable(mesh, made.logprobs))
+
+
+def _serve(rows: Rows, entering: Entering) -> Rows:
+    """The rows, with new items for those that trunks enter."""
+    return jax.tree.map(
+        lambda old, new: old.at[entering.row].set(new, mode="drop"), rows, entering.serves
+    )
+
+
+def _trunk_kv(
+    model: Decoder, axis: str | None, platform: str, weights: Weights, tokens: Int[Array, "B T"]
+) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
+    """Each layer's keys and values [B, T, K, H], and the final hidden states [B, T, D]."""
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    x = split.embed(model, weights, tokens, axis)
+    keys, values = [], []
+    for i, layer in enumerate(weights["layers"]):
+        rule = model.cfg.rule(i)
+
+        @jax.named_scope("attention")
+        def attend(q: jax.Array, k: jax.Array, v: jax.Array, rule: attention.AttentionRule = rule):
+            name = model.compute.attention
+            return attention.causal_attention(name, platform, q, k, v, rule), (k, v)
+
+        x, (k, v) = model.block(layer, x, positions, attend, i)
+        keys.append(k)
+        values.append(v)
+    return keys, values, x
+
+
+def _own_logprobs(
+    model: Decoder, axis: str | None, weights: Weights, x: jax.Array, ids: jax.Array, scale: float
+) -> Float[Array, "B T"]:
+    """The trunks' log-probabilities as `learner/score.py` defines them; `scale` is the
+    temperature."""
+    logprobs, _ = model.logprobs_of(weights, x[:, :-1], ids[:, 1:], scale, axis)
+    return jnp.pad(logprobs, ((0, 0), (1, 0)))
+
+
+@functools.partial(jax.jit, static_argnames="mesh", donate_argnames=("window", "rows"))
+def copy_rows(
+    mesh: Mesh, window: Window, rows: Rows, source: Int[Array, " B"], entering: Entering
+) -> tuple[Window, Rows]:
+    """Copy the trunks of rows `source` into the rows that they enter."""
+
+    def one_shard(window: Window, rows: Rows, source: jax.Array, entering: Entering):
+        window = jax.tree.map(lambda x: x.at[entering.row].set(x[source], mode="drop"), window)
+        return window, _serve(rows, entering)
+
+    in_specs, out_specs = (WINDOW.spec, SHARDS, SHARDS, SHARDS), (WINDOW.spec, SHARDS)
+    return on_shards(mesh, one_shard, in_specs, out_specs)(window, rows, source, entering)

@@ -1,0 +1,144 @@
+"""PPO's critic: a second model, started as a copy of the policy, that predicts the return.
+
+It has a backbone of its own and a linear head on the last hidden state, after the final norm, with
+its own optimizer. The value before token t is read at the token before it. Source: in VinePPO's
+code, `models/pretrained_with_value_head.py:23-88` and `trainers/ppo_trainer.py:1003-1017`.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Float
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Array, Batch
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.packing import Passes, passes_for
+from vinejax.learner.score import in_passes, shifted
+from vinejax.learner.update import Loss, Objective, Update, mean_norm, total_sums
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.sharding import replicate
+from vinejax.rl.losses import value_clip
+
+
+class Targets(NamedTuple):
+    """The values that a critic's update needs beside its batch."""
+
+    old_values: Array  # f32[B, T] by the critic, before the updates of the iteration
+    returns: Array  # f32[B, T]
+
+
+class CriticSums(NamedTuple):
+    """Sums of a critic's terms over the minibatch's response tokens."""
+
+    loss: Float[jax.Array, ""]
+    value: Float[jax.Array, ""]
+    error: Float[jax.Array, ""]  # squared, value to return
+    clipped: Float[jax.Array, ""]  # values further than the clip from the old value
+    tokens: Float[jax.Array, ""]
+
+
+def fresh_critic(model: Decoder, start: Params, seed: int, mesh: Mesh) -> Params:
+    """{backbone: the start's weights without its output matrix, head: {kernel [D], bias []}}.
+
+    The kernel is drawn from N(0, 1 / (D + 1)), the bias is 0.
+    """
+    width = model.cfg.width
+
+    def draw() -> Params:
+        kernel = jax.random.normal(jax.random.key(seed), (width,)) * (width + 1) ** -0.5
+        return {"kernel": kernel, "bias": jnp.float32(0)}
+
+    backbone = {name: x for name, x in start.items() if name != "head"}
+    head = jax.jit(draw, out_shardings=NamedSharding(mesh, PartitionSpec()))()
+    return {"backbone": backbone, "head": head}
+
+
+def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B T"]:
+    """V of the state before each token, entry t belonging to `tokens[:, t]`; entry 0 is 0."""
+    where = (batch.tokens, batch.positions, batch.segment_ids)
+    x, _ = model.hidden(critic["backbone"], *where, seen_until=batch.seen_until)
+    # The final norm and one output column: a decoder with a vocabulary of one.
+    cfg = dataclasses.replace(model.cfg, tied_head=False, logit_softcap=None)
+    output = critic["backbone"] | {"head": critic["head"]["kernel"][:, None]}
+    after = dataclasses.replace(model, cfg=cfg).logits(output, x)[..., 0] + critic["head"]["bias"]
+    return shifted(after, batch.positions)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B T"]:
+    values = jnp.where(batch.mask, token_values(model, critic, batch), 0.0)
+    return replicate(values, model.mesh)
+
+
+def critic_values(model: Decoder, critic: Params, batch: Batch, passes: Passes) -> np.ndarray:
+    """f32[B, T] V before each response token, 0 elsewhere."""
+    return in_passes(functools.partial(_values, model, critic), batch, passes, model.mesh)
+
+
+def make_critic_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
+    """An optimizer like the policy's, with `critic.learning_rate`."""
+    settings = dataclasses.replace(cfg.optimizer, learning_rate=cfg.critic.learning_rate)
+    return make_optimizer(settings, num_updates)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CriticObjective(Objective):
+    """Clipped squared error of the values, a mean over the minibatch's response tokens."""
+
+    clip: float
+
+    def loss_over(self, rows: tuple[Batch, Targets]) -> tuple[tuple[Batch, Targets], Loss]:
+        tokens = jnp.maximum(rows[0].mask.sum(), 1)
+
+        def loss(critic: Params, micro: tuple[Batch, Targets]) -> tuple[jax.Array, CriticSums]:
+            batch, targets = micro
+            values, old_values, returns = (
+                jnp.where(batch.mask, x, 0.0)
+                for x in (
+                    token_values(self.model, critic, batch),
+                    targets.old_values,
+                    targets.returns,
+                )
+            )
+            terms = CriticSums(
+                loss=value_clip(values, old_values, returns, self.clip),
+                value=values,
+                error=(values - returns) ** 2,
+                clipped=jnp.abs(values - old_values) > self.clip,
+                tokens=jnp.ones_like(values),
+            )
+            sums = jax.tree.map(lambda x: jnp.sum(jnp.where(batch.mask, x, 0.0)), terms)
+            return sums.loss / tokens, sums
+
+        return rows, loss
+
+    def cast(self, params: Params) -> Params:
+        return params | {"backbone": self.model.ready(params["backbone"])}
+
+
+def critic_objective(model: Decoder, cfg: Config) -> CriticObjective:
+    """The objective of PPO's critic by the settings of `cfg`."""
+    size, packed, shared = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
+    return CriticObjective(
+        model=model, microbatch=size, packed=packed, shared=shared, clip=cfg.critic.clip
+    )
+
+
+def critic_metrics(updates: list[Update]) -> dict[str, float]:
+    """Means over the tokens of the iteration; `grad_norm` is the mean over the applied updates."""
+    total = jax.tree.map(float, total_sums(updates))
+    tokens = max(total.tokens, 1.0)
+    return {
+        "critic/loss": total.loss / tokens,
+        "critic/value": total.value / tokens,
+        "critic/error": total.error / tokens,
+        "critic/clip_frac": total.clipped / tokens,
+        "critic/grad_norm": mean_norm(updates),
+    }

@@ -1,0 +1,116 @@
+"""DPO-Positive: learning from pairs of a right and a wrong solution of the same problem.
+
+Source: https://arxiv.org/abs/2402.13228, and in VinePPO's code `trainers/dpo_positive_trainer.py`
+and `episode_generators/math_dpo_positive_episode_generator.py`. `iterations.py` has its iteration.
+"""
+
+import dataclasses
+import itertools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from vinejax.core.seeds import host_rng
+from vinejax.core.types import Batch, Episode, is_correct
+from vinejax.learner.batch import collate_groups
+from vinejax.learner.score import token_logprobs
+from vinejax.learner.update import Loss, Objective, Update, mean_norm, total_sums
+from vinejax.model.decoder import Params
+from vinejax.rl.losses import dpo_positive
+from vinejax.rl.segments import segment_totals
+
+Pair = tuple[Episode, Episode]  # (chosen, rejected)
+
+
+class PairSums(NamedTuple):
+    """Sums of the loss and its terms over the minibatch's pairs."""
+
+    loss: Float[Array, ""]
+    margin: Float[Array, ""]  # log-ratio to the reference model, chosen less rejected, in nats
+    ordered: Float[Array, ""]  # pairs with a positive margin
+    pairs: Float[Array, ""]
+
+
+def make_pairs(episodes: list[Episode], per_problem: int, seed: int) -> list[Pair]:
+    """Up to `per_problem` pairs of a right and a wrong solution of each problem that has both."""
+    groups: dict[str, tuple[list[Episode], list[Episode]]] = {}
+    for episode in episodes:
+        right, wrong = groups.setdefault(episode.problem_id, ([], []))
+        (right if is_correct(episode.reward) else wrong).append(episode)
+    pairs = []
+    for name, (right, wrong) in groups.items():
+        all_pairs = list(itertools.product(right, wrong))
+        rng = host_rng(seed, 0, f"pairs/{name}")
+        pairs += [all_pairs[i] for i in rng.permutation(len(all_pairs))[:per_problem]]
+    return pairs
+
+
+def longest_pair(pairs: list[Pair]) -> int:
+    """Tokens of the longest pair, both solutions together."""
+    return max(len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in pairs)
+
+
+def collate_pairs(pairs: list[Pair], rows: int, longest: int) -> Batch:
+    """A pair in each of `rows` rows: segment 1 is the chosen solution, segment 2 the rejected one.
+
+    One shape for all pairs of up to `longest` tokens together; further rows are empty.
+    """
+    return collate_groups(pairs, rows, longest)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairObjective(Objective):
+    """DPO-Positive's loss, a mean over the minibatch's pairs.
+
+    In each row, a segment with an odd id is a chosen solution, and the segment after it, with the
+    next id, the rejected solution of the same pair.
+    """
+
+    temperature: float
+    beta: float
+    penalty: float
+
+    def loss_over(self, rows: Batch) -> tuple[Batch, Loss]:
+        """`rows` must have the log-probabilities of the reference model."""
+        count = jnp.maximum(_ends_chosen(rows.segment_ids).sum(), 1)
+
+        def loss(params: Params, batch: Batch) -> tuple[jax.Array, PairSums]:
+            logprobs, _ = token_logprobs(self.model, params, batch, self.temperature)
+            # Differences to the reference model are summed: the difference of two sums over a
+            # solution would lose digits in float32, and the penalty would multiply the error.
+            moved = jnp.where(batch.mask, logprobs - batch.ref_logprobs, 0.0)
+            totals = segment_totals(moved, batch.segment_ids)
+            # A pair is read where its chosen solution ends: the next position has its rejected one.
+            chosen, rejected = totals[:, :-1].reshape(-1), totals[:, 1:].reshape(-1)
+            margin, zero = chosen - rejected, jnp.zeros_like(chosen)
+            terms = PairSums(
+                loss=dpo_positive(chosen, rejected, zero, zero, self.beta, self.penalty),
+                margin=margin,
+                ordered=margin > 0,
+                pairs=jnp.ones_like(margin),
+            )
+            is_pair = _ends_chosen(batch.segment_ids).reshape(-1)
+            sums = jax.tree.map(lambda x: jnp.sum(jnp.where(is_pair, x, 0.0)), terms)
+            return sums.loss / count, sums
+
+        return rows, loss
+
+
+def _ends_chosen(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T-1"]:
+    """Whether a position is the last of a chosen solution. (The last of a row never is.)"""
+    here, following = segment_ids[:, :-1], segment_ids[:, 1:]
+    return (here % 2 == 1) & (following == here + 1)
+
+
+def pair_metrics(updates: list[Update]) -> dict[str, float]:
+    """Means over the pairs of all updates; `grad_norm` is the mean over the applied updates."""
+    total = jax.tree.map(float, total_sums(updates))
+    pairs = max(total.pairs, 1.0)
+    return {
+        "dpo/loss": total.loss / pairs,
+        "dpo/margin": total.margin / pairs,
+        "dpo/ordered": total.ordered / pairs,
+        "actor/grad_norm": mean_norm(updates),
+    }

@@ -1,0 +1,79 @@
+"""RestEM: fine-tuning, each time from the supervised start, on the policy's own correct solutions.
+
+Source: https://arxiv.org/abs/2312.06585, and in VinePPO's code `trainers/restem_trainer.py` and
+`episode_generators/math_restem_episode_generator.py`. `iterations.py` has its iteration.
+"""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Batch, Episode, TrainState, is_correct
+from vinejax.learner.likelihood import Likelihood
+from vinejax.learner.packing import passes_for
+from vinejax.learner.update import update_step
+from vinejax.model.decoder import Decoder, Params
+from vinejax.runtime.stopping import Watch
+
+
+def keep_correct(episodes: list[Episode], per_problem: int) -> list[Episode]:
+    """The first `per_problem` correct episodes of each problem."""
+    counts: dict[str, int] = {}
+    kept = []
+    for episode in episodes:
+        seen = counts.get(episode.problem_id, 0)
+        if is_correct(episode.reward) and episode.response and seen < per_problem:
+            counts[episode.problem_id] = seen + 1
+            kept.append(episode)
+    return kept
+
+
+def climb(
+    model: Decoder,
+    optimizer: optax.GradientTransformation,
+    state: TrainState,
+    batches: Iterator[Batch],
+    cfg: Config,
+    accuracy: Callable[[Params], float],
+    base: Params | None = None,
+) -> tuple[TrainState, list[float], list[float]]:
+    """Trains until an evaluation on validation is no better than the evaluation before it.
+
+    `accuracy` is given what is trained; `base` is that of `update_step`.
+
+    Returns (the best evaluated state, the loss of each update, the accuracy at each evaluation).
+    Evaluations are before the first update, after every `restem.eval_every` updates and after the
+    last; losses are fetched at the end, so that a batch is made while the devices compute. Source:
+    restem_trainer.py:353-433 of VinePPO's code, which trains to the end and evaluates the
+    checkpoints afterwards, with the same result.
+    """
+    size, packed, shared = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
+    objective = Likelihood(
+        model=model,
+        microbatch=size,
+        packed=packed,
+        shared=shared,
+        reduction="sequence",
+        temperature=cfg.sample.temperature,
+    )
+    best = jax.tree.map(jnp.copy, state)
+    accuracies = [accuracy(state.params)]
+    losses: list[jax.Array] = []
+    is_over = False
+    watch = Watch()
+    following = next(batches, None)
+    while following is not None and not is_over:
+        rows = objective.pack(following)
+        state, update = update_step(objective, optimizer, state, rows, base)
+        losses.append(update.sums)
+        watch.look(update.accepted)
+        following = next(batches, None)
+        if following is None or len(losses) % cfg.restem.eval_every == 0:
+            accuracies.append(accuracy(state.params))
+            is_over = accuracies[-1] <= accuracies[-2]
+            if not is_over:
+                best = jax.tree.map(jnp.copy, state)  # the next update donates `state`
+    return best, [float(loss) for loss in jax.device_get(losses)], accuracies

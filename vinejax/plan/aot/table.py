@@ -1,0 +1,163 @@
+"""The plan as tables on the screen, and as a dict for a JSON file."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from vinejax.plan.aot.hlo import totals_by_kind
+from vinejax.plan.aot.iteration import Stage
+from vinejax.plan.case import Case
+from vinejax.plan.memory import PlannedPhase
+from vinejax.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, program_seconds
+from vinejax.runtime.workdir import package_versions
+
+GIB = 2**30
+PARTS = "weights, optimizer, reference, critic, decode copy, trunk KV, suffix KV".split(", ")
+
+
+class Plan(NamedTuple):
+    """All parts of the plan of a run on a topology."""
+
+    case: Case
+    phases: list[PlannedPhase]
+    programs: list[PlannedProgram]
+    stages: list[Stage]  # [] if programs are missing
+    advice: dict[str, list[str]]  # changes that would make room, by the name of the program
+    notes: list[str]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every program compiles and fits in memory."""
+        return not any(self.verdict(program) for program in self.programs)
+
+    def verdict(self, program: PlannedProgram) -> str:
+        """The reason why a program does not fit or does not compile, or ''."""
+        if program.total > self.case.limit:
+            return "does not fit in memory"
+        if program.error == "time":
+            return f"did not compile within plan.timeout_s = {self.case.cfg.plan.timeout_s}"
+        return program.error
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Prints the tables, the notes, and what to change for programs that do not fit."""
+    case = plan.case
+    cfg = case.cfg
+    mesh = cfg.mesh
+    model = case.model.cfg
+    console.print(
+        f"{case.topology.name}: {case.topology.chips} chips on {case.topology.hosts} hosts, "
+        f"data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}; {cfg.method}, "
+        f"{model.num_layers} layers of {model.width}, {cfg.rollout.slots} slots",
+        highlight=False,
+    )
+    console.print(memory_table(plan))
+    if plan.stages:
+        console.print(program_table(plan))
+        console.print(iteration_table(plan))
+    for note in plan.notes:
+        console.print(note, highlight=False)
+    for program in plan.programs:
+        if verdict := plan.verdict(program):
+            console.print(f"{program.name}: {verdict}", highlight=False)
+        for line in plan.advice.get(program.name, []):
+            console.print(f"  {line}", highlight=False)
+    console.print("It fits." if plan.fits else "It does not fit.", highlight=False)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for number, name in enumerate(columns):
+        justify = "left" if number == 0 else "right"
+        table.add_column(name, justify=justify, no_wrap=True, overflow="fold")
+    return table
+
+
+def memory_table(plan: Plan) -> Table:
+    """GiB per chip of each part, while each program runs."""
+    table = _table("HBM per chip, GiB", "", *(program.name for program in plan.programs))
+    for part in [*PARTS, TEMPORARIES]:
+        sizes = [program.parts.get(part, 0) for program in plan.programs]
+        if any(sizes):
+            table.add_row(part, *(f"{size / GIB:.2f}" if size else "" for size in sizes))
+    table.add_section()
+    table.add_row("total", *(f"{program.total / GIB:.2f}" for program in plan.programs))
+    limit = f"{plan.case.limit / GIB:.2f}"
+    table.add_row("limit", *(limit for _ in plan.programs))
+    return table
+
+
+def program_table(plan: Plan) -> Table:
+    """Cost, collectives and least times per call (for decoding, per step)."""
+    table = _table(
+        "Per chip and call (decode: per step); least times in milliseconds",
+        *("", "TFLOP", "GB", "GB sent", *BOUNDS, "bound"),
+    )
+    for program in plan.programs:
+        times = program_seconds(plan.case, program)
+        figures = [program.cost.flops / 1e12, program.cost.bytes / 1e9, program.sent / 1e9]
+        figures += [1e3 * times[bound] for bound in BOUNDS]
+        bound = max(times, key=times.__getitem__)
+        table.add_row(program.name, *(f"{figure:.3g}" for figure in figures), bound)
+        for kind, (count, sent) in totals_by_kind(program.collectives).items():
+            table.add_row(f"  {kind} x {count:g}", "", "", f"{sent / 1e9:.3g}")
+    return table
+
+
+def iteration_table(plan: Plan) -> Table:
+    """Calls of each stage of an iteration, its least time, and its estimate."""
+    table = _table("Seconds of an iteration", "", "at least", "estimate", "bound", "calls")
+    for stage in plan.stages:
+        calls = ", ".join(f"{count:.0f} {name}" for name, count in stage.calls.items())
+        times = f"{stage.seconds:.1f}", f"{stage.estimate:.1f}"
+        table.add_row(stage.name, *times, stage.bound, calls)
+    table.add_section()
+    least, estimate = (
+        sum(getattr(stage, name) for stage in plan.stages) for name in ("seconds", "estimate")
+    )
+    table.add_row("total", f"{least:.1f}", f"{estimate:.1f}")
+    return table
+
+
+def _phase_as_json(phase: PlannedPhase) -> dict[str, Any]:
+    drain = phase.drain and dataclasses.asdict(phase.drain)
+    return phase._asdict() | {"sizes": dataclasses.asdict(phase.sizes), "drain": drain}
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The whole plan in bytes and seconds, not rounded."""
+    case = plan.case
+    return {
+        "topology": {
+            "name": case.topology.name,
+            "chips": case.topology.chips,
+            "hosts": case.topology.hosts,
+            "mesh": dict(case.mesh.shape),
+            "limit_bytes": case.limit,
+        },
+        "versions": package_versions(("jax", "libtpu")),
+        "model": dataclasses.asdict(case.model.cfg),
+        "compute": dataclasses.asdict(case.model.compute),
+        "phases": list(map(_phase_as_json, plan.phases)),
+        "programs": {
+            program.name: {
+                "memory_bytes": program.parts | {"together": program.total},
+                "work": program.cost._asdict(),
+                "seconds": program_seconds(case, program),
+                "collectives": {
+                    kind: {"times": count, "bytes_sent": sent}
+                    for kind, (count, sent) in totals_by_kind(program.collectives).items()
+                },
+                "compiled": program.compiled,
+                "verdict": plan.verdict(program),
+                "advice": plan.advice.get(program.name, []),
+            }
+            for program in plan.programs
+        },
+        "iteration": [stage._asdict() for stage in plan.stages],
+        "notes": plan.notes,
+        "fits": plan.fits,
+    }

@@ -1,0 +1,54 @@
+"""`--mode=compare`: reads runs, compares them, writes `compare.html` and `compare.json`."""
+
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+
+from etils import epath
+
+from vinejax.core.errors import UserError
+from vinejax.report import build_report
+from vinejax.report.build import environment
+from vinejax.report.compare import read_runs as read
+from vinejax.report.compare.record import comparison_of
+from vinejax.report.compare.shared_problems import SameProblems, same_problems
+from vinejax.report.comparison import comparison_view
+from vinejax.report.read import COMPARISON, JsonObject
+from vinejax.runtime.workdir import write_atomic
+
+FILE = "compare.html"
+
+
+def compare_runs(paths: Sequence[str], folder: str | os.PathLike) -> epath.Path:
+    """Writes `compare.html` about the runs of the workdirs `paths` into `folder`; returns its path.
+
+    Its numbers go to `compare.json` beside it. If the folder is the workdir of a run, the report of
+    that run is made again, and shows them.
+
+    Raises UserError for what `read_runs` refuses, and if the folder cannot be written.
+    """
+    runs = read.read_runs(paths)
+    record = comparison_of(runs)
+    folders = [epath.Path(path).resolve() for path in paths]
+    page = render_page(record, same_problems(folders, [run.name for run in runs]))
+    target = epath.Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        write_atomic(target / FILE, page)
+        write_atomic(target / COMPARISON, json.dumps(record, indent=1, allow_nan=False) + "\n")
+        print(f"compared: {target / FILE}")
+        if (target / "metrics.jsonl").exists():
+            print(f"report: {build_report(target)}")
+    except OSError as error:
+        rule = f"cannot be written ({error}); choose another --workdir"
+        raise UserError(f"{target / FILE}: {rule}") from error
+    return target / FILE
+
+
+def render_page(record: JsonObject, same: SameProblems | None = None) -> str:
+    """The page of a comparison as HTML, which loads nothing and runs no script."""
+    view = comparison_view(record)
+    assert view is not None, "a record of this program is whole"
+    template = environment(pathlib.Path(__file__).parent).get_template("compare.html.j2")
+    return template.render(comparison=view, same=same)

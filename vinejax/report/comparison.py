@@ -1,0 +1,207 @@
+"""The view of a comparison of runs: curves, ends, settings that differ, groups two by two.
+
+It shows the record that `--mode=compare` writes, on a page of its own (`compare.html`) and in the
+report of a run whose workdir has one (`compare.json`). The fields of the record:
+
+  task         dotted module of the task
+  runs         how many were compared
+  groups       runs that differ in their seed alone; per group `label`; `curves`: axis -> a list of
+               [place, accuracy, low, high] on the validation split; `validation` and `test`, at
+               the end; `totals`: 'iteration' or an axis -> its median over runs at the end
+  settings     [dotted name, [its value in each group]] of those that differ
+  pairs        every two groups: `first` and `second`, their labels; `rows` with `axis` and `at`,
+               the place of the comparison ('test' at the ends), `first`, `second`, `difference`
+               and `improvement`; `paired`, over test problems; `has_other_problems`
+  unevaluated  names of the runs without eval/test.jsonl
+
+A measure is {value, low, high}, without an interval where low and high are null; it is null itself
+where it is not defined. A record that is damaged anywhere is not shown at all.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from vinejax.report import curves, text
+from vinejax.report.comparison_charts import TITLES, CurvePoint, GroupCurve, axis_chart, style_of
+from vinejax.report.read import JsonObject, finite_number
+
+AT_ENDS = "test"  # instead of an axis
+OTHER_PROBLEMS = "evaluated on other problems"
+EVALUATE = "python -m vinejax.main --mode=eval --config=FILE --workdir=RUN"
+MAX_GROUPS = 40
+MAX_TEXT = 400  # characters of a value of a setting
+
+
+class Measure(NamedTuple):
+    """A measure with the ends of its 95% interval, if it has one."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+class GroupRow(NamedTuple):
+    """A group at its end, as texts; `style` is that of its curve."""
+
+    style: str
+    label: str
+    validation: str
+    test: str
+    totals: list[str]  # iterations, then those of the axes
+
+
+class PairRow(NamedTuple):
+    """Two groups at one place, as texts."""
+
+    place: str
+    first: str
+    second: str
+    difference: str
+    improvement: str  # probability that a run of the first is better
+
+
+class Pair(NamedTuple):
+    """Two groups compared. `paired` is over the test problems, '' if one was not evaluated."""
+
+    first: str
+    second: str
+    rows: list[PairRow]
+    paired: str
+
+
+class ComparisonView(NamedTuple):
+    task: str
+    num_runs: int
+    groups: list[GroupRow]
+    charts: list[curves.Chart]
+    settings: list[tuple[str, list[str]]]
+    pairs: list[Pair]
+    unevaluated: list[str]
+    evaluate: str = EVALUATE
+
+    @property
+    def title(self) -> str:
+        return " · ".join(group.label for group in self.groups)
+
+
+def comparison_view(record: JsonObject) -> ComparisonView | None:
+    """The view of a record; None if it is empty or damaged."""
+    try:
+        return _view(record)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return None
+
+
+def _view(raw: JsonObject) -> ComparisonView | None:
+    groups = _list(raw["groups"])[:MAX_GROUPS]
+    if not groups:
+        return None
+    charts = [
+        axis_chart(axis, [GroupCurve(_label(g), _points(g["curves"][axis])) for g in groups])
+        for axis in TITLES
+    ]
+    return ComparisonView(
+        task=_text(raw["task"]),
+        num_runs=int(_number(raw["runs"])),
+        groups=[_group_row(i, group) for i, group in enumerate(groups)],
+        charts=[chart for chart in charts if chart is not None],
+        settings=[
+            (_text(name), [_text(value) for value in _list(values)[:MAX_GROUPS]])
+            for name, values in _list(raw["settings"])
+        ],
+        pairs=[_pair(pair) for pair in _list(raw["pairs"])[: MAX_GROUPS**2]],
+        unevaluated=[_text(name) for name in _list(raw["unevaluated"])],
+    )
+
+
+def _group_row(number: int, group: JsonObject) -> GroupRow:
+    totals = _mapping(group["totals"])
+    return GroupRow(
+        style=style_of(number),
+        label=_label(group),
+        validation=_shown(group["validation"], text.three_digits),
+        test=_shown(group["test"], text.three_digits),
+        totals=[text.three_digits(_number(totals[axis])) for axis in ("iteration", *TITLES)],
+    )
+
+
+def _pair(raw: JsonObject) -> Pair:
+    paired = _shown(raw["paired"], _with_sign) if raw["paired"] is not None else ""
+    return Pair(
+        first=_text(raw["first"]),
+        second=_text(raw["second"]),
+        rows=[_pair_row(row) for row in _list(raw["rows"])],
+        paired=OTHER_PROBLEMS if raw["has_other_problems"] else paired,
+    )
+
+
+def _pair_row(raw: JsonObject) -> PairRow:
+    place = "test, at the ends of the runs"
+    if raw["axis"] != AT_ENDS:
+        place = f"validation at {text.three_digits(_number(raw['at']))} {_text(raw['axis'])}"
+    return PairRow(
+        place=place,
+        first=_shown(raw["first"], text.three_digits),
+        second=_shown(raw["second"], text.three_digits),
+        difference=_shown(raw["difference"], _with_sign),
+        improvement=_shown(raw["improvement"], "{:.2f}".format),
+    )
+
+
+def _points(raw: object) -> list[CurvePoint]:
+    points = [CurvePoint(*map(_number, _list(point))) for point in _list(raw)]
+    if not points:
+        raise ValueError("a curve without points")
+    return points
+
+
+# --- numbers and texts; ValueError or TypeError for what is not one
+
+
+def _shown(raw: object, show: Callable[[float], str]) -> str:
+    """'0.661 [0.630, 0.682]'; without an interval its value alone; an en dash for None."""
+    if raw is None:
+        return "–"
+    fields = _mapping(raw)
+    ends = [fields["low"], fields["high"]]
+    value = show(_number(fields["value"]))
+    if None in ends:
+        return value
+    low, high = (show(_number(end)) for end in ends)
+    return f"{value} [{low}, {high}]"
+
+
+def _with_sign(value: float) -> str:
+    """Three decimals with a sign, '+0.041' or '−0.002'."""
+    rounded = round(value, 3) + 0.0
+    sign = "−" if rounded < 0 else "+" if rounded > 0 else ""
+    return f"{sign}{abs(rounded):.3f}"
+
+
+def _number(raw: object) -> float:
+    found = finite_number(raw)
+    if found is None:
+        raise ValueError(f"not a number: {raw!r:.80}")
+    return found
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise TypeError("not a text")
+    return text.clip(raw, MAX_TEXT).text
+
+
+def _label(group: JsonObject) -> str:
+    return _text(group["label"])
+
+
+def _list(raw: object) -> list:
+    if not isinstance(raw, list | tuple):
+        raise TypeError("not a list")
+    return list(raw)
+
+
+def _mapping(raw: object) -> JsonObject:
+    if not isinstance(raw, dict):
+        raise TypeError("not an object")
+    return raw

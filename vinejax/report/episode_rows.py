@@ -1,0 +1,96 @@
+"""Episodes as the rows of episodes/<iteration>.jsonl: text, steps, values, advantages, reward."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from vinejax.core.text import Tokenizer, continuation_text, decode, response_text
+from vinejax.core.types import Episode, PromptedProblem
+
+
+def episode_rows(
+    tokenizer: Tokenizer,
+    problems: list[PromptedProblem],
+    episodes: list[Episode],
+    step_advantages: np.ndarray | None,
+    iteration: int,
+    vines: int,
+    critic_values: np.ndarray | None = None,
+) -> Iterator[dict[str, Any]]:
+    """One row per episode; the first `vines` rows have the texts of their continuations.
+
+    Row b of `step_advantages` and `critic_values` (V of the state before each step), both
+    f32[B, C], is that of episode b; None if the method has none. docs/metrics.md lists the fields.
+    """
+    by_id = {problem.id: problem for problem, _ in problems}
+    for i, episode in enumerate(episodes):
+        problem = by_id[episode.problem_id]
+        values = episode.values
+        values_by = None if values is None else "continuations"
+        if values is None and critic_values is not None:
+            values = critic_values[i]
+            values_by = "critic"
+        advantages = None if step_advantages is None else step_advantages[i]
+        yield {
+            "iteration": iteration,
+            "problem_id": problem.id,
+            "question": problem.question,
+            "answer": problem.answer,
+            "prompt": decode(tokenizer, episode.prompt),
+            "given": _given(tokenizer, episode),
+            "response": episode.text,
+            "finished": episode.finished,
+            "reward": episode.reward,
+            **({"rewards": episode.reward_parts} if episode.reward_parts else {}),
+            "values_by": values_by,
+            "steps": _steps(tokenizer, episode, values, advantages, with_texts=i < vines),
+        }
+
+
+def _given(tokenizer: Tokenizer, episode: Episode) -> str:
+    """The text of the response's given tokens; "" if there are none."""
+    return response_text(tokenizer, episode.prompt, episode.response[: episode.given])
+
+
+def _steps(
+    tokenizer: Tokenizer,
+    episode: Episode,
+    values: np.ndarray | None,
+    advantages: np.ndarray | None,
+    with_texts: bool,
+) -> list[dict[str, Any]]:
+    """The steps of an episode with V before and after each; V after the last step is 0.
+
+    Fields that the method or the task does not fill are None.
+    """
+    num_steps = len(episode.step_ends)
+    before = [None] * num_steps if values is None else values[:num_steps].tolist()
+    around = [*before, 0.0]
+    none = np.zeros(num_steps)
+    counts = none if episode.value_counts is None else episode.value_counts
+    reused = none if episode.reused is None else episode.reused
+    errors = [None] * num_steps if episode.value_errors is None else episode.value_errors.tolist()
+    rewards = episode.step_rewards or [None] * num_steps
+    prompt_text = decode(tokenizer, episode.prompt)
+    so_far = _given(tokenizer, episode)
+    steps = []
+    for c, end in enumerate(episode.step_ends):
+        text = continuation_text(tokenizer, episode.prompt, prompt_text, episode.response[:end])
+        continuations = episode.continuations[c] if with_texts and counts[c] else ()
+        step = {
+            "text": text[len(so_far) :],
+            "value": around[c],
+            "value_after": around[c + 1],
+            "advantage": None if advantages is None else float(advantages[c]),
+            "reward": rewards[c],
+            "count": int(counts[c]),
+            "reused": int(reused[c]),
+            "error": errors[c],
+            "continuations": [
+                {"text": x.text, "reward": x.reward, "finish": x.finish} for x in continuations
+            ],
+        }
+        steps.append(step)
+        so_far = text
+    return steps

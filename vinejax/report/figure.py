@@ -1,0 +1,154 @@
+"""A single vine as an SVG figure for a paper: its stem at V(s), steps, credit and continuations.
+
+The figure is one file that needs no style sheet and no font of ours: colours and sizes are
+attributes, text is text.
+"""
+
+import os
+import re
+import textwrap
+from typing import NamedTuple
+
+from etils import epath
+
+from vinejax.core.errors import UserError
+from vinejax.report import text
+from vinejax.report import vine as vines
+from vinejax.report.build import environment
+from vinejax.report.read import JsonObject, read_episodes
+from vinejax.runtime.workdir import write_atomic
+
+LIMITS = vines.Limits(1, 60, 100, 600, 0)
+NAME = re.compile(r"s(\d+)-(\d+)")
+WIDTH = 720
+STEM = (30.0, 170.0)  # left and right end of the axis of V(s)
+TEXT_LEFT, CREDIT_LEFT = 200.0, 580.0
+COLUMNS = 54  # characters of a line of text
+LINE = 15.0  # height of a line
+DOT, DOTS = 9.0, 13  # distance of the dots of continuations, and how many are in a row
+
+
+class Mark(NamedTuple):
+    """A dot for a continuation, filled if it ends correct."""
+
+    x: float
+    y: float
+    is_correct: bool
+
+
+class Row(NamedTuple):
+    """A step: its box from `top` to `bottom`, and the stem from x `start` to x `end`, if known."""
+
+    step: vines.Step
+    top: float
+    bottom: float
+    start: float | None
+    end: float | None
+    lines: list[tuple[float, str]]  # height of the base line, text
+    credit: list[tuple[float, str]]  # the advantage and V(s), with heights
+    dots: list[Mark]
+
+
+class Figure(NamedTuple):
+    solution: vines.Solution
+    view: vines.VineView
+    rows: list[Row]
+    title: list[tuple[float, str]]
+    axis: float  # its height
+    end: float | None  # x of the last state
+    height: float
+
+
+def export_vine(workdir: str | os.PathLike, name: str) -> epath.Path:
+    """Writes the figure of `vine_svg` to `<workdir>/vines/<name>.svg` and returns its path."""
+    figure = vine_svg(workdir, name)
+    file = epath.Path(workdir) / "vines" / f"{name}.svg"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, figure)
+    return file
+
+
+def vine_svg(workdir: str | os.PathLike, name: str) -> str:
+    """A solution of a run as an SVG figure of 720 units width.
+
+    `name` is that of the solution in the report's links, s<iteration>-<line>, such as 's24-17',
+    with lines of `episodes/<iteration>.jsonl` counted from 0. A box is coloured by the advantage of
+    its step, blue above and orange below 0, in full colour for the largest of the solution; filled
+    dots are continuations from the state before it that end correct. Of a step's text the first
+    600 characters are shown, and of the gold answer the last line.
+
+    Raises UserError if the run has no such solution.
+    """
+    found = NAME.fullmatch(name)
+    if not found:
+        raise UserError(f"{name}: is no solution; the report links to each by a name like s24-17")
+    iteration, line = int(found[1]), int(found[2])
+    file = epath.Path(workdir) / "episodes" / f"{iteration}.jsonl"
+    episodes = read_episodes(file)
+    if line >= len(episodes):
+        count = f"it has {len(episodes)}" if episodes else "there is no such file"
+        raise UserError(f"{name}: no line {line} (from 0) in {file}: {count}")
+    return episode_svg(episodes[line], iteration, name)
+
+
+def episode_svg(episode: JsonObject, iteration: int, name: str) -> str:
+    """The figure of `vine_svg` of an episode, which is called `name`."""
+    view = vines.vine_view({iteration: [episode]}, LIMITS)
+    assert view is not None, "there is an episode"
+    template = environment().get_template("figure.html.j2")
+    figure = _figure(view)
+    figure = figure._replace(solution=figure.solution._replace(name=name))  # it was read alone
+    return template.render(figure=figure, width=WIDTH, left=STEM[0], right=STEM[1])
+
+
+def _figure(view: vines.VineView) -> Figure:
+    solution = view.iterations[0].solutions[0]
+    gold = solution.answer.text.strip().rpartition("\n")[2]  # without a worked solution before it
+    heading = [*_wrapped(solution.question, 88), *_wrapped(text.Clipped(f"gold: {gold}"), 88)]
+    title = [(20 + LINE * i, line) for i, line in enumerate(heading)]
+    axis = 20 + LINE * len(title) + 14
+    rows = []
+    top = axis + 12
+    for step in solution.steps:
+        rows.append(_row(step, view, top))
+        top = rows[-1].bottom + 5
+    return Figure(solution, view, rows, title, axis, _place(solution.end), top + 34)
+
+
+def _row(step: vines.Step, view: vines.VineView, top: float) -> Row:
+    lines = [
+        (top + 5 + LINE * (i + 1) - 3, line) for i, line in enumerate(_wrapped(step.text, COLUMNS))
+    ]
+    credit = []
+    if view.credit.has_advantages:
+        error = f" ± {step.advantage_error}" if step.advantage_error else ""
+        credit.append(f"A {step.advantage}{error}")
+    if view.credit.values_by:
+        error = f" ± {step.error}" if step.error else ""
+        credit.append(f"V {step.value}{error}")
+    under = top + 5 + LINE * len(credit)
+    dots = [
+        Mark(
+            CREDIT_LEFT + 4 + DOT * (i % DOTS),
+            under + 6 + DOT * (i // DOTS),
+            leaf.verdict.kind == "correct",
+        )
+        for i, leaf in enumerate(step.leaves)
+    ]
+    ends = [top + 10 + LINE * len(lines), under + 4, *(dot.y + 8 for dot in dots)]
+    placed = [(top + 5 + LINE * (i + 1) - 3, shown) for i, shown in enumerate(credit)]
+    return Row(step, top, max(ends), _place(step.start), _place(step.end), lines, placed, dots)
+
+
+def _place(percent: float | None) -> float | None:
+    """The x of a place on the axis of V(s)."""
+    return None if percent is None else round(STEM[0] + percent / 100 * (STEM[1] - STEM[0]), 1)
+
+
+def _wrapped(clipped: text.Clipped, columns: int) -> list[str]:
+    shown = clipped.text.strip("\n") + (" …" if clipped.hidden else "")
+    return [
+        line
+        for part in shown.split("\n")
+        for line in textwrap.wrap(part, columns, drop_whitespace=False, tabsize=4) or [""]
+    ]

@@ -1,0 +1,120 @@
+"""The page of a run that goes on: renewed as iterations end, and when the run ends."""
+
+import os
+import time
+from collections.abc import Callable
+
+from etils import epath
+
+from vinejax.report.build import PAGE, render_page
+from vinejax.report.read import RunReader
+from vinejax.runtime.status import State, Status, write_status
+from vinejax.runtime.stopping import Stopped
+from vinejax.runtime.workdir import write_atomic
+
+SHARE = 0.02  # of the run's time, that making the page may take
+# A page that is so many times as old as the longest time between two renewals may be that of a run
+# that is gone.
+PATIENCE = 3.0
+LEAST_PATIENCE_S = 60.0
+FIRST_PATIENCE_S = 1800.0  # the first iteration compiles, and none before it says how long it takes
+
+
+class LivePage:
+    """Writes `report.html` and `status.json` of a run; a context manager around its loop.
+
+    Where the loop ends with an exception, the page says so: a stop by a signal, or the error.
+    """
+
+    def __init__(
+        self,
+        workdir: epath.Path,
+        total: int,
+        done: int,
+        say: Callable[[str], None],
+        is_writer: bool = True,
+    ):
+        """`total` and `done` count iterations. Without `is_writer` nothing is written.
+
+        `say` takes a line that says why the page cannot be written, if that is so: the run goes on.
+        """
+        self._workdir = workdir
+        self.done = done  # iterations, which the loop counts
+        self._total, self._start = total, done
+        self._say = say
+        self._is_writer = is_writer
+        self._reader = RunReader(workdir)
+        self._seen: float | None = None  # when an iteration last ended
+        self._longest_s = 0.0  # between two of these
+        self._cost_s = 0.0  # of the last page
+        self._due = 0.0  # no page is made earlier
+        self._is_first = True
+        self._is_over = False
+        self._is_failing = False
+
+    def __enter__(self) -> "LivePage":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        if isinstance(error, Stopped):
+            self._end("stopped", f"{error}; {error.kept}" if error.kept else str(error))
+        elif error is not None:
+            why = " ".join(str(error).split())
+            self._end("failed", why or type(error).__name__)
+
+    def renew(self) -> None:
+        """Renews the sign of life, and the page if it is due.
+
+        It is due as long as making it takes at most `SHARE` of the time.
+        """
+        if not self._is_writer:
+            return
+        now = time.monotonic()
+        if self._seen is not None:
+            self._longest_s = max(self._longest_s, now - self._seen)
+        self._seen = now
+        if now < self._due:
+            self._try(lambda: self._write_status("running"))
+            return
+        self._try(lambda: self._write("running"))
+        if self._is_first:  # it took longer: modules were loaded, and templates compiled
+            self._is_first = False
+            return
+        end = time.monotonic()
+        self._cost_s = end - now
+        self._due = end + self._cost_s / SHARE
+
+    def finish(self) -> epath.Path:
+        """Writes the last page, of a run that has come to its end; returns its path."""
+        self._is_over = True
+        if self._is_writer:
+            self._write("finished")
+        return self._workdir / PAGE
+
+    def _end(self, state: State, why: str) -> None:
+        if self._is_writer and not self._is_over:
+            self._is_over = True
+            self._try(lambda: self._write(state, why))
+
+    def _write(self, state: State, why: str = "") -> None:
+        self._write_status(state, why)
+        write_atomic(self._workdir / PAGE, render_page(self._reader.read()))
+
+    def _write_status(self, state: State, why: str = "") -> None:
+        patience = FIRST_PATIENCE_S
+        if self.done > self._start:
+            pause = self._longest_s + self._cost_s / SHARE
+            patience = max(LEAST_PATIENCE_S, PATIENCE * pause)
+        status = Status(state, self.done, self._total, time.time(), patience, why)
+        write_status(self._workdir, status)
+
+    def _try(self, write: Callable[[], None]) -> None:
+        """Writes; what fails is said once, as no page is worth a run."""
+        try:
+            write()
+            self._is_failing = False
+        except Exception as error:
+            if not self._is_failing:
+                reason = " ".join(str(error).split()) or type(error).__name__
+                self._say(f"{os.fspath(self._workdir / PAGE)}: not written ({reason:.300})")
+            self._is_failing = True

@@ -1,0 +1,201 @@
+"""Reads the files of a run leniently: a killed run must still give a page."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from etils import epath
+
+from vinejax.report import text
+from vinejax.runtime.stages import number_field
+from vinejax.runtime.status import Status, read_status
+from vinejax.runtime.workdir import is_remote
+
+COMPARISON = "compare.json"  # in a workdir: what `--mode=compare` found
+HUGE = 1e30  # sums and squares of smaller numbers stay finite
+
+JsonObject = dict[str, object]  # values can be anything and are checked where they are read
+
+
+class Record(NamedTuple):
+    """The numbers that one stage logged at one position: an iteration, or an SFT step."""
+
+    stage: str
+    position: int
+    values: dict[str, float]
+
+
+class Run(NamedTuple):
+    """All data of a run that the page shows."""
+
+    name: str
+    records: list[Record]
+    episodes: dict[int, list[JsonObject]]  # by iteration, as they stand in the file
+    config: JsonObject
+    bench: JsonObject  # the record of the credit bench; empty if there is none
+    comparison: JsonObject  # that of a comparison with other runs; empty if there is none
+    status: Status | None  # how the run stands; None if no process has said it
+
+
+def read_run(workdir: epath.Path, max_iterations: int = 5) -> Run:
+    """Reads a workdir, with at most `max_iterations` files of episodes; see `RunReader`."""
+    return RunReader(workdir, max_iterations).read()
+
+
+class RunReader:
+    """Reads a workdir again and again while a run writes there: only what is new is read.
+
+    Files of episodes are whole once they are there, and of metrics.jsonl the lines that were added.
+    Where that file was replaced, as a process does that resumes, it is read from its beginning.
+    """
+
+    def __init__(self, workdir: epath.Path, max_iterations: int = 5):
+        """`max_iterations` is the most files of episodes that `read` gives."""
+        self._workdir = workdir
+        self._most = max_iterations
+        self._metrics = _Lines(workdir / "metrics.jsonl")
+        self._merged: dict[tuple[str, int], dict[str, float]] = {}
+        self._episodes: dict[int, list[JsonObject]] = {}
+
+    def read(self) -> Run:
+        """The run as it is now.
+
+        Of the iterations with episodes those are read that are evenly spread; while the run goes
+        on, those that stay the same as iterations are added, as far as that is possible.
+        """
+        workdir, status = self._workdir, read_status(self._workdir)
+        config = _objects(workdir / "config.json")
+        bench = _objects(workdir / "credit" / "bench.json")
+        comparison = _objects(workdir / COMPARISON)
+        is_new, lines = self._metrics.read()
+        if is_new:
+            self._merged.clear()
+        _merge(self._merged, lines)
+        is_live = status is not None and status.state == "running"
+        return Run(
+            name=text.printable(workdir.resolve().name),
+            records=[Record(*key, values) for key, values in sorted(self._merged.items())],
+            episodes=self._read_episodes(steady if is_live else spread),
+            config=config[0] if config else {},
+            bench=bench[0] if bench else {},
+            comparison=comparison[0] if comparison else {},
+            status=status,
+        )
+
+    def _read_episodes(
+        self, choose: Callable[[Sequence[int], int], list[int]]
+    ) -> dict[int, list[JsonObject]]:
+        folder = self._workdir / "episodes"
+        names = [path.name for path in folder.iterdir()] if folder.exists() else []
+        stems = (name[: -len(".jsonl")] for name in names if name.endswith(".jsonl"))
+        iterations = sorted(int(stem) for stem in stems if stem.isdecimal())
+        self._episodes = {
+            i: self._episodes.get(i) or read_episodes(folder / f"{i}.jsonl")
+            for i in choose(iterations, self._most)
+        }
+        return {i: episodes for i, episodes in self._episodes.items() if episodes}
+
+
+class _Lines:
+    """The JSON objects of a file with one per line, which grows at its end.
+
+    A line that does not parse is skipped: it was being written when the run was killed. It can be
+    anywhere, because a resumed run appends after it.
+    """
+
+    def __init__(self, path: epath.Path):
+        self._path = path
+        self._file: tuple[int, int] | None = None  # of a local file: its number and bytes read
+
+    def read(self) -> tuple[bool, list[JsonObject]]:
+        """(whether these are all objects of the file, those that were added since the last call).
+
+        A line at the end without its line end is read now, and again when it is whole.
+        """
+        try:
+            if is_remote(self._path):
+                return True, _parsed(self._path.read_bytes())
+            with open(self._path, "rb") as file:
+                found = os.fstat(file.fileno())
+                number = found.st_ino
+                known, start = self._file or (number, 0)
+                is_new = known != number or start > found.st_size or start == 0
+                file.seek(0 if is_new else start)
+                content = file.read()
+        except FileNotFoundError:
+            self._file = None
+            return True, []
+        whole = content.rfind(b"\n") + 1
+        self._file = number, (0 if is_new else start) + whole
+        return is_new, _parsed(content)
+
+
+def read_episodes(file: epath.Path) -> list[JsonObject]:
+    """The episodes of a file, without damaged lines; none if it is missing."""
+    return _Lines(file).read()[1]
+
+
+def finite_number(value: object) -> float | None:
+    """The value as a float; None if it is null, NaN, huge, text or a bool, as a log may hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        as_float = float(value)
+    except OverflowError:  # JSON integers have no upper limit
+        return None
+    return as_float if abs(as_float) < HUGE else None  # NaN compares false
+
+
+def spread(items: Sequence[int], count: int) -> list[int]:
+    """At most `count` of the items, evenly spaced, with the first and the last."""
+    if len(items) <= count:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
+
+
+def steady(items: Sequence[int], count: int) -> list[int]:
+    """At most `count` of the rising items: the multiples of 1, 2, 5, 10, 20, ..., and the last.
+
+    As items are added, the others stay the same until they are too many.
+    """
+    for step in (digit * 10**power for power in range(30) for digit in (1, 2, 5)):
+        chosen = [item for item in items[:-1] if item % step == 0] + list(items[-1:])
+        if len(chosen) <= count:
+            return chosen
+    return []
+
+
+def _objects(path: epath.Path) -> list[JsonObject]:
+    """The JSON object that a file holds, as a list; empty if it holds none."""
+    try:
+        return _parsed(path.read_bytes(), whole=True)
+    except FileNotFoundError:
+        return []
+
+
+def _parsed(content: bytes, whole: bool = False) -> list[JsonObject]:
+    """The objects among the lines of the text, or the object that it is if `whole`."""
+    objects = []
+    for line in [content] if whole else content.split(b"\n"):
+        try:
+            parsed = json.loads(line.decode("utf-8", errors="replace"))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(parsed, dict):
+            objects.append(parsed)
+    return objects
+
+
+def _merge(merged: dict[tuple[str, int], dict[str, float]], lines: list[JsonObject]) -> None:
+    """Adds lines by stage and position; later values win, as a resumed run repeats lines."""
+    for line in lines:
+        stage = str(line.get("stage", "train"))
+        position = finite_number(line.get(number_field(stage)))
+        if position is None:
+            continue
+        values = merged.setdefault((stage, int(position)), {})
+        for name, value in line.items():
+            finite = finite_number(value)
+            if finite is not None and name not in ("iteration", "step"):
+                values[name] = finite

@@ -1,0 +1,158 @@
+"""Reads the steps of an episode's row leniently; docs/metrics.md describes the fields.
+
+Rows of earlier versions lack some fields, and a field that is not a number counts as missing.
+"""
+
+import itertools
+import math
+from typing import NamedTuple
+
+from vinejax.report.read import JsonObject, finite_number
+
+
+class StepRow(NamedTuple):
+    """The numbers of one step; None where the row has none.
+
+    `start` and `end` are the expected return before and after the step: the rewards of the steps
+    so far plus V(s). An advantage r + V(after) - V(before) is the distance between them.
+    """
+
+    raw: JsonObject
+    value: float | None
+    after: float | None  # V after the step; after the last step the outcome's reward
+    advantage: float | None
+    reward: float  # the step's own, 0 where it has none
+    start: float | None
+    end: float | None
+    error: float | None  # standard error of `value`; None where no sample gave it
+    after_error: float | None  # that of `after`; 0 after the last step, which is known
+    certainty: float  # |advantage| in errors of a chance difference, 0 where they are not known
+
+    @property
+    def advantage_error(self) -> float | None:
+        """√(error² + after_error²), as in the metric values/advantage_error; None if unknown.
+
+        It is too large where the two states share samples (`values.reuse`).
+        """
+        if self.error is None or self.after_error is None:
+            return None
+        return math.hypot(self.error, self.after_error)
+
+
+class Sampled(NamedTuple):
+    """A mean of `count` returns and its standard error."""
+
+    count: float
+    error: float
+
+
+def read_steps(episode: JsonObject) -> list[StepRow]:
+    """The steps in the row of an episode, in order."""
+    raw = steps_of(episode)
+    rewards = [finite_number(step.get("reward")) or 0.0 for step in raw]
+    so_far = [round(total, 9) for total in itertools.accumulate(rewards, initial=0.0)]
+    after = [finite_number(step.get("value_after")) for step in raw[:-1]]
+    after.append(finite_number(episode.get("reward")))
+    sampled = [_sampled(step) for step in raw]
+    following = [*sampled[1:], Sampled(1.0, 0.0)]  # the outcome is one return
+    errors = [None if of is None else of.error for of in sampled]
+    return [
+        StepRow(
+            raw=step,
+            value=(value := finite_number(step.get("value"))),
+            after=after[c],
+            advantage=(advantage := finite_number(step.get("advantage"))),
+            reward=rewards[c],
+            start=_plus(value, so_far[c]),
+            end=_plus(after[c], so_far[c + 1]),
+            error=errors[c],
+            after_error=0.0 if c + 1 == len(raw) else errors[c + 1],
+            certainty=_certainty(advantage, sampled[c], following[c]),
+        )
+        for c, step in enumerate(raw)
+    ]
+
+
+def steps_of(episode: JsonObject) -> list[JsonObject]:
+    return _objects(episode.get("steps"))
+
+
+def continuations_of(step: JsonObject) -> list[JsonObject]:
+    return _objects(step.get("continuations"))
+
+
+def advantages_of(episode: JsonObject) -> list[float]:
+    """The advantages of an episode's steps, without those that are missing."""
+    advantages = (finite_number(step.get("advantage")) for step in steps_of(episode))
+    return [advantage for advantage in advantages if advantage is not None]
+
+
+def width_of(episode: JsonObject) -> float:
+    """The largest advantage of an episode less its smallest; -1 if it has no advantages."""
+    advantages = advantages_of(episode)
+    return max(advantages) - min(advantages) if advantages else -1.0
+
+
+def certainty_of(episode: JsonObject) -> float:
+    """The largest certainty of an episode's steps; 0 if it has none."""
+    return max((step.certainty for step in read_steps(episode)), default=0.0)
+
+
+def unfolds(episode: JsonObject) -> bool:
+    """Whether the continuations of some state were kept."""
+    return any(map(continuations_of, steps_of(episode)))
+
+
+def identity_of(episode: JsonObject) -> str:
+    """A key that is equal for equal responses to one problem with equal advantages."""
+    return repr((episode.get("problem_id"), episode.get("response"), advantages_of(episode)))
+
+
+def has_step_rewards(episode: JsonObject) -> bool:
+    """Whether some step has a reward of its own that is not 0."""
+    return any(finite_number(step.get("reward")) for step in steps_of(episode))
+
+
+def values_by(episode: JsonObject) -> str:
+    """The source of V(s) of an episode: 'continuations', 'critic', or '' if no step has a V(s)."""
+    if episode.get("values_by") == "critic":
+        return "critic"
+    is_valued = any(finite_number(step.get("value")) is not None for step in steps_of(episode))
+    return "continuations" if is_valued else ""
+
+
+def total_reward(steps: list[StepRow]) -> float:
+    """The sum of the steps' own rewards, without the outcome reward."""
+    return round(math.fsum(step.reward for step in steps), 9)
+
+
+def _sampled(step: JsonObject) -> Sampled | None:
+    """What V(s) was sampled with; None for a critic's, a filled one, and rows without errors."""
+    count, error = finite_number(step.get("count")) or 0.0, finite_number(step.get("error"))
+    return Sampled(count, max(0.0, error)) if count > 0 and error is not None else None
+
+
+def _certainty(advantage: float | None, before: Sampled | None, after: Sampled | None) -> float:
+    """|A| in standard errors of the difference of two means whose true values are equal.
+
+        z = |A| / √(s² (1/n + 1/m))    s² = (n² e² + m² f²) / (n + m) + n m A² / (n + m)²
+
+    n, m are the counts and e, f the errors before and after the step; s² is the variance of all
+    returns taken together. The errors themselves understate luck: a chance difference is large
+    where the returns of one state happen to be all equal, and its error is then near 0. The
+    outcome counts as one return, so that a last step is not certain just because it is known.
+    """
+    if advantage is None or before is None or after is None:
+        return 0.0
+    n, m = before.count, after.count
+    within = ((n * before.error) ** 2 + (m * after.error) ** 2) / (n + m)
+    pooled = within + n * m * (advantage / (n + m)) ** 2
+    return abs(advantage) / math.sqrt(pooled * (1 / n + 1 / m)) if pooled > 0 else 0.0
+
+
+def _plus(value: float | None, so_far: float) -> float | None:
+    return None if value is None else so_far + value
+
+
+def _objects(value: object) -> list[JsonObject]:
+    return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []

@@ -1,0 +1,81 @@
+"""How a run stands, in words, and the script by which the page of a running one reloads itself."""
+
+import base64
+import hashlib
+import time
+from typing import NamedTuple
+
+from etils import epath
+from markupsafe import Markup
+
+from vinejax.report import text
+from vinejax.runtime.status import Status, read_status
+
+RELOAD_S = (5.0, 60.0)  # the shortest and the longest time between two reloads
+MAX_TEXT = 600  # characters of a reason
+TITLES = {
+    "running": "Running",
+    "finished": "Finished",
+    "stopped": "Stopped",
+    "failed": "Ended by an error",
+    "lost": "No sign of life",
+}
+
+
+class Standing(NamedTuple):
+    """The line at the top of the page; `reload_s` is None unless the page reloads itself."""
+
+    state: str
+    title: str
+    words: str
+    written: float  # in seconds since 1970
+    patience_s: float
+    reload_s: float | None
+
+
+def standing_line(workdir: epath.Path) -> str:
+    """How the run in a workdir stands, for a terminal; '' if no process has said it."""
+    standing = standing_of(read_status(workdir))
+    return f"{standing.title}: {standing.words}" if standing else ""
+
+
+class Script(NamedTuple):
+    """An inline script, and what the page's policy calls it: no other script runs there."""
+
+    code: Markup
+    digest: str
+
+
+def standing_of(status: Status | None) -> Standing | None:
+    """The line of a run; None if no process has said how it stands."""
+    if status is None or status.state not in TITLES:
+        return None
+    state = status.state
+    reload_s = None
+    if state == "running":
+        shortest, longest = RELOAD_S
+        reload_s = min(longest, max(shortest, status.patience_s / 20))
+    words, title = _words(status), TITLES[state]
+    return Standing(state, title, words, status.at, status.patience_s, reload_s)
+
+
+def script(code: str) -> Script:
+    """The script with its digest, as the Content-Security-Policy of the page names it."""
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    return Script(Markup(code), digest)
+
+
+def _words(status: Status) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(status.at))
+    after = f"after iteration {status.done} of {status.total}"
+    if status.state == "running":
+        return f"{after}; written {at}, and again as iterations end"
+    if status.state == "finished":
+        return f"{at}, {after}" + (", its budget used up" if status.done < status.total else "")
+    if status.state == "lost":
+        process = f"process {status.pid} on host {text.clip(status.host, 80).text}"
+        return (
+            f"{process} ended without a word {after}, last heard of {at}: it was killed, ran out "
+            "of memory, or its machine stopped; the same command resumes"
+        )
+    return f"{at}, {after}: {text.clip(status.why, MAX_TEXT).text}"

@@ -1,0 +1,67 @@
+"""Which problems an iteration samples."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from vinejax.core.seeds import host_rng
+from vinejax.core.types import Episode, PromptedProblem
+from vinejax.credit.advantages import solution_rewards
+
+# A group of episodes per problem, in the problems' order.
+Sample = Callable[[list[PromptedProblem]], list[Episode]]
+
+
+def draw(
+    problems: list[PromptedProblem],
+    count: int | None,
+    seed: int,
+    iteration: int,
+    weights: np.ndarray | None = None,
+) -> list[PromptedProblem]:
+    """`count` problems (None: all), in an order that depends on (seed, iteration) and weights only.
+
+    They are distinct, as in VinePPO's code (on_policy_episode_generator.py:261-270). With `weights`
+    f[problems], all above 0, the next problem is i with chance w_i / Σ w of those not drawn yet:
+    each problem has an exponential time of rate w_i, and the earliest come first (Efraimidis and
+    Spirakis, https://doi.org/10.1016/j.ipl.2005.11.003). A problem's time depends on its own weight
+    alone, so that rounding of the weights hardly ever changes the draw.
+    """
+    rng = host_rng(seed, iteration, "problems")
+    if weights is None:
+        order = rng.permutation(len(problems))
+    else:
+        order = np.argsort(rng.exponential(size=len(problems)) / weights, kind="stable")
+    return [problems[i] for i in order[:count]]
+
+
+def chunks(problems: list[PromptedProblem], size: int) -> Iterator[list[PromptedProblem]]:
+    """Consecutive parts of `size`, so that a whole split is sampled in pieces of one shape."""
+    for start in range(0, len(problems), size):
+        yield problems[start : start + size]
+
+
+def sample_with_spread(
+    sample: Sample, problems: list[PromptedProblem], wanted: int, rounds: int
+) -> tuple[list[Episode], list[Episode]]:
+    """(episodes of `wanted` problems, all episodes that were sampled).
+
+    Each round samples the next `wanted` of `problems` and keeps the groups whose rewards, those of
+    their steps included, are not all equal: the others teach nothing. After `rounds` rounds, or the
+    last problem, groups without spread are added, up to `wanted`.
+
+    Source: dynamic sampling, https://arxiv.org/abs/2503.14476, section 3.2 (no bound on rounds).
+    """
+    spread: list[list[Episode]] = []
+    flat: list[list[Episode]] = []
+    for chosen in list(chunks(problems, wanted))[:rounds]:
+        groups: dict[str, list[Episode]] = {problem.id: [] for problem, _ in chosen}
+        for episode in sample(chosen):
+            groups[episode.problem_id].append(episode)
+        for group in groups.values():
+            (spread if np.ptp(solution_rewards(group)) > 0 else flat).append(group)
+        if len(spread) >= wanted:
+            break
+    kept = (spread + flat)[:wanted]
+    sampled = [episode for group in spread + flat for episode in group]
+    return [episode for group in kept for episode in group], sampled

@@ -1,0 +1,174 @@
+"""Trees of solutions, for methods that branch in mid-solution: each wave is one call of the engine.
+
+A growth rule (`credit/tree_growth.py`) says where the next branches begin. The solutions, one per
+leaf, come back as episodes, whose steps are the nodes of the tree.
+"""
+
+import dataclasses
+import itertools
+
+from vinejax.core.seeds import host_rng, row_seed
+from vinejax.core.settings import Config
+from vinejax.core.text import response_text
+from vinejax.core.types import Episode, PromptedProblem
+from vinejax.credit.positions import rewards_between
+from vinejax.credit.tree_paths import Leaf, Path, Shoot, attached, leaves
+from vinejax.engine.branches import Branch, Grown
+from vinejax.engine.engine import Engine
+from vinejax.methods import find_method, function_of
+from vinejax.model.decoder import Params
+from vinejax.rollout.trajectories import Solution, split_solution, whole_text
+from vinejax.runtime.distributed import is_mine, shared_work
+from vinejax.tasks.graded import BackgroundGrading, GradedTask
+
+
+def sample_trees(
+    engine: Engine,
+    params: Params,
+    graded: GradedTask,
+    problems: list[PromptedProblem],
+    cfg: Config,
+    iteration: int,
+) -> list[Episode]:
+    """The leaves of every problem's tree as graded episodes, those of a problem one after another.
+
+    `Episode.nodes` has the nodes from the prompt to the leaf. If the method trains on every node
+    once, the nodes that a leaf shares with an earlier one are `given`.
+    """
+    method = find_method(cfg.method)
+    assert method.tree is not None, f"{cfg.method} samples no trees"
+    rule, forest = function_of(method.tree), _Forest(engine, graded, problems, cfg, iteration)
+    for wave in itertools.count():
+        shoots: list[tuple[int, Shoot]] = []
+        for n, (problem, _) in enumerate(problems):
+            rng = host_rng(cfg.seed, iteration, f"tree {problem.id}", wave)
+            shoots += [(n, shoot) for shoot in rule(wave, forest.paths[n], cfg, rng)]
+        if not shoots:
+            break
+        forest.grow(params, shoots, wave)
+    return forest.episodes(once=method.trains_nodes_once)
+
+
+class _Forest:
+    """The trees of an iteration's problems."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        graded: GradedTask,
+        problems: list[PromptedProblem],
+        cfg: Config,
+        iteration: int,
+    ):
+        self.paths: list[list[Path]] = [[] for _ in problems]  # of each problem
+        self._engine, self._graded, self._problems = engine, graded, problems
+        self._cfg, self._iteration = cfg, iteration
+
+    def grow(self, params: Params, shoots: list[tuple[int, Shoot]], wave: int) -> None:
+        """Adds the branches of one wave, (number of the problem, where), to the trees."""
+        seeds = [itertools.count(len(paths)) for paths in self.paths]
+        trunks, branches, budgets, places = [], [], [], []
+        for n, given in shoots:
+            problem, prompt = self._problems[n]
+            shoot = attached(self.paths[n], given)
+            before = self._before(n, shoot)
+            trunks.append(prompt + before)
+            room = self._room(prompt) - len(before)
+            for _ in range(shoot.count):
+                # The number of the path tells its draws from those of all others of the problem.
+                seed = row_seed(self._cfg.seed, self._iteration, problem.id, next(seeds[n]))
+                branches.append(Branch(len(trunks) - 1, len(trunks[-1]), seed, len(prompt)))
+                budgets.append(room if shoot.budget is None else min(room, shoot.budget))
+                places.append((n, shoot))
+        grown = self._engine.grow(params, trunks, branches, budgets)
+        drawn = [
+            (n, self._path(n, shoot, continuation, wave))
+            for (n, shoot), continuation in zip(places, grown, strict=True)
+        ]
+        steps = self._steps(drawn)
+        for i, (n, path) in enumerate(drawn):
+            ends, rewards = steps.get(i, ([], None))
+            path = dataclasses.replace(path, step_ends=ends, step_rewards=rewards)
+            self.paths[n].append(path)
+
+    def _before(self, n: int, shoot: Shoot) -> list[int]:
+        """The response's tokens before a place of a tree."""
+        return [] if shoot.parent is None else self.paths[n][shoot.parent].tokens[: shoot.position]
+
+    def _room(self, prompt: list[int]) -> int:
+        """The most tokens of a response to this prompt."""
+        return min(self._cfg.sample.max_tokens, self._engine.model.cfg.context - len(prompt))
+
+    def _path(self, n: int, shoot: Shoot, grown: Grown, wave: int) -> Path:
+        """The path that a branch drew."""
+        prompt, before = self._problems[n][1], self._before(n, shoot)
+        text = response_text(self._engine.tokenizer, prompt, before)
+        tokens = before + grown.tokens
+        logprobs = [] if shoot.parent is None else self.paths[n][shoot.parent].logprobs
+        finished = grown.finish != "length"
+        return Path(
+            tokens=tokens,
+            logprobs=logprobs[: len(before)] + grown.logprobs,
+            parent=shoot.parent,
+            start=len(before),
+            wave=wave,
+            is_over=finished or len(tokens) >= self._room(prompt),
+            text=whole_text(text, grown),
+            finished=finished,
+        )
+
+    def _steps(
+        self, drawn: list[tuple[int, Path]]
+    ) -> dict[int, tuple[list[int], list[float] | None]]:
+        """The task's steps of the paths that are over, by their number in `drawn`."""
+        solutions = {
+            i: Solution(*self._problems[n], path.tokens, path.text)
+            for i, (n, path) in enumerate(drawn)
+            if is_mine(i) and path.is_over
+        }
+        tokenizer = self._engine.tokenizer
+        return shared_work(
+            {i: split_solution(self._graded, tokenizer, s) for i, s in solutions.items()}
+        )
+
+    def episodes(self, once: bool) -> list[Episode]:
+        """The leaves of all trees as graded episodes."""
+        all_leaves = [(n, leaf) for n, paths in enumerate(self.paths) for leaf in leaves(paths)]
+        truncated = self._cfg.reward.truncated
+        with BackgroundGrading(self._graded) as background:
+            for i, (n, leaf) in enumerate(all_leaves):
+                path = self.paths[n][leaf.number]
+                if is_mine(i) and (path.finished or truncated is None):
+                    background.add(i, self._problems[n][0], path.text)
+            outcomes = background.rewards()
+        reached: list[set[int]] = [set() for _ in self.paths]
+        episodes = []
+        for i, (n, leaf) in enumerate(all_leaves):
+            given = sum(node in reached[n] for node in leaf.nodes) if once else 0
+            reached[n].update(leaf.nodes)
+            episode = self._episode(n, leaf, given, outcomes.get(i, truncated or 0.0))
+            episodes.append(dataclasses.replace(episode, reward_parts=background.parts.get(i)))
+        return episodes
+
+    def _episode(self, n: int, leaf: Leaf, given: int, reward: float) -> Episode:
+        """The leaf of a tree; its first `given` nodes are not trained on."""
+        problem, prompt = self._problems[n]
+        path = self.paths[n][leaf.number]
+        start = leaf.ends[given - 1] if given else 0
+        ends, rewards = leaf.ends[given:], None
+        if path.step_rewards is not None:
+            # To the nodes in which the task's steps end; what is given, to the first node after it.
+            rewards = rewards_between(ends, path.step_ends, path.step_rewards)
+        return Episode(
+            problem_id=problem.id,
+            prompt=prompt,
+            response=path.tokens,
+            logprobs=[0.0] * start + path.logprobs[start:],
+            text=path.text,
+            finished=path.finished,
+            reward=reward,
+            step_ends=ends,
+            step_rewards=rewards,
+            given=start,
+            nodes=leaf.nodes,
+        )

@@ -1,0 +1,126 @@
+"""Statistics of few runs per task: interquartile mean, probability of improvement, intervals.
+
+The definitions are those of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
+Statistical Precipice" (arXiv 2108.13264), and of their library, rliable. Scores are given task by
+task, a sequence with one array per task; tasks may have different numbers of runs, where rliable
+expects one matrix. tests/statistics/test_statistics.py compares with numbers of rliable itself.
+
+Intervals are percentiles of a stratified bootstrap: every draw takes as many runs as there are,
+with replacement, independently in every task. The tasks themselves are not drawn: an interval says
+what other seeds would give on these tasks. The same scores and seed give the same interval.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.statistics.bootstrap import LEVEL, percentile_interval, resampled
+
+DRAWS = 10_000
+Scores = Sequence[Sequence[float] | np.ndarray]  # per task, the scores of its runs [n]
+Drawn = list[np.ndarray]  # per task, [draws, n]
+
+
+class Estimate(NamedTuple):
+    """A statistic of the scores, and the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def interquartile_mean(scores: Scores) -> float:
+    """The mean of the middle half of the scores of all tasks and runs together.
+
+    Of N scores the floor(N / 4) smallest and as many largest are left out; rliable's
+    `aggregate_iqm`, which is SciPy's `trim_mean(scores, 0.25)`. Raises ValueError without scores.
+    """
+    return float(_middle_mean(_as_draws(scores))[0])
+
+
+def iqm_interval(
+    scores: Scores, seed: int = 0, draws: int = DRAWS, level: float = LEVEL
+) -> Estimate:
+    """The interquartile mean with its bootstrap interval. Raises ValueError without scores."""
+    value = interquartile_mean(scores)
+    (drawn,) = _draw([scores], seed, draws)
+    return _estimate(value, _middle_mean(drawn), level)
+
+
+def iqm_difference(
+    x: Scores, y: Scores, seed: int = 0, draws: int = DRAWS, level: float = LEVEL
+) -> Estimate:
+    """The interquartile mean of x less that of y, with its interval.
+
+    The runs of x and y are drawn independently. Raises ValueError without scores of either.
+    """
+    value = interquartile_mean(x) - interquartile_mean(y)
+    drawn_x, drawn_y = _draw([x, y], seed, draws)
+    return _estimate(value, _middle_mean(drawn_x) - _middle_mean(drawn_y), level)
+
+
+def probability_of_improvement(x: Scores, y: Scores) -> float:
+    """The chance that a run of x is better than a run of y, as a mean over tasks.
+
+        P(X > Y) = (1 / M) Σₘ (1 / (Nₘ Kₘ)) Σᵢ Σⱼ S(xₘᵢ, yₘⱼ)
+        S(x, y) = 1 if x > y, 1/2 if x = y, else 0
+
+    for M tasks with Nₘ runs of x and Kₘ of y: section 4.3 of the paper, Mann-Whitney's U over its
+    largest value; rliable's `probability_of_improvement`. Raises ValueError unless x and y have
+    the same number of tasks, each with scores.
+    """
+    return float(_improvement(_as_draws(x), _as_draws(y))[0])
+
+
+def improvement_interval(
+    x: Scores, y: Scores, seed: int = 0, draws: int = DRAWS, level: float = LEVEL
+) -> Estimate:
+    """The probability of improvement with its interval; x and y are drawn independently.
+
+    Raises ValueError like `probability_of_improvement`.
+    """
+    value = probability_of_improvement(x, y)
+    drawn_x, drawn_y = _draw([x, y], seed, draws)
+    return _estimate(value, _improvement(drawn_x, drawn_y), level)
+
+
+def _as_draws(scores: Scores) -> Drawn:
+    """The scores as the only draw, [1, n] per task; ValueError if a task has none."""
+    arrays = [np.asarray(runs, np.float64) for runs in scores]
+    if not arrays or any(array.ndim != 1 or array.size == 0 for array in arrays):
+        shapes = [array.shape for array in arrays]
+        raise ValueError(f"expected the scores of runs, [n], of at least one task; found {shapes}")
+    return [array[None] for array in arrays]
+
+
+def _draw(groups: Sequence[Scores], seed: int, draws: int) -> list[Drawn]:
+    """Runs of every task of every group, drawn with replacement, one task after the other."""
+    rng = np.random.default_rng(seed)
+    return [
+        [runs[0][resampled(rng, runs.size, draws)] for runs in _as_draws(scores)]
+        for scores in groups
+    ]
+
+
+def _middle_mean(drawn: Drawn) -> np.ndarray:
+    """The interquartile mean of every draw, f64[draws]."""
+    pooled = np.sort(np.concatenate(drawn, axis=1), axis=1)
+    count = pooled.shape[1]
+    cut = count // 4
+    return pooled[:, cut : count - cut].mean(axis=1)
+
+
+def _improvement(x: Drawn, y: Drawn) -> np.ndarray:
+    """The probability of improvement of every draw, f64[draws]."""
+    if len(x) != len(y):
+        raise ValueError(f"x has {len(x)} tasks, y {len(y)}")
+    by_task = []
+    for runs_x, runs_y in zip(x, y, strict=True):
+        differences = runs_x[:, :, None] - runs_y[:, None, :]
+        by_task.append((0.5 + 0.5 * np.sign(differences)).mean(axis=(1, 2)))
+    return np.mean(by_task, axis=0)
+
+
+def _estimate(value: float, drawn: np.ndarray, level: float) -> Estimate:
+    return Estimate(value, *percentile_interval(drawn, level))

@@ -1,0 +1,68 @@
+"""What a run says when it begins and when it has ended."""
+
+import os
+from typing import Any
+
+import jax
+from etils import epath
+
+from vinejax.core.settings import Config
+from vinejax.model.decoder import Params
+from vinejax.report.read import read_run
+from vinejax.runtime.compiles import Compiles
+from vinejax.runtime.display import format_duration
+from vinejax.training.session import Session
+
+SPLITS = {"validation": "eval/pass_at_1", "test": "test/pass_at_1"}
+EXPORT = "next: the same command with --mode=export makes a Hugging Face folder of the best policy"
+
+
+def head_line(session: Session, params: Params) -> str:
+    """The method, the task, the model and its size, the devices, and where the run is written."""
+    cfg = session.cfg
+    trained, of_model = (num_numbers(x) for x in (params, session.start))
+    devices = jax.devices()
+    kind = devices[0].device_kind if devices[0].platform != "cpu" else "CPU"
+    model = f"{cfg.model.path or 'a new model'}, {of_model:,} parameters"
+    if session.base is not None:
+        model += f" and {trained:,} of adapters, which are trained"
+    return (
+        f"{cfg.method} on {cfg.data.task}: {model}, {len(devices)} x {kind}; "
+        f"{os.fspath(session.workdir)}"
+    )
+
+
+def num_numbers(tree: Params) -> int:
+    """The size of all arrays of a tree together."""
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def start_line(cfg: Config, done: int) -> str:
+    """Where a process begins."""
+    if done == 0:
+        return f"begins: {cfg.iterations} iterations"
+    return f"resumes after iteration {done} of {cfg.iterations}, from checkpoints/{done}"
+
+
+def programs_line(done: Compiles) -> str:
+    """What it took to make the programs of the first iteration ready, and where they are kept."""
+    folder = jax.config.values["jax_compilation_cache_dir"]
+    compiled = done.programs - done.loaded
+    seconds = format_duration(done.seconds)
+    if not folder:
+        rule = "not kept for the next start (compile_cache)"
+        return f"programs: {compiled} compiled in {seconds}, {rule}"
+    if not done.loaded:
+        return f"programs: {compiled} compiled in {seconds}, kept for the next start in {folder}"
+    found = f"{done.loaded} of {done.programs} found in {folder}"
+    return f"programs: {found}, {compiled} compiled, {seconds} together"
+
+
+def end_lines(workdir: epath.Path) -> list[str]:
+    """Accuracy at the start and the end, and what can be done next; of a run that has ended."""
+    records, parts = read_run(workdir).records, []
+    for split, name in SPLITS.items():
+        found: list[Any] = [r.values[name] for r in records if name in r.values]
+        if len(found) > 1:
+            parts.append(f"{split} pass@1 {found[0]:.3f} to {found[-1]:.3f}")
+    return [", ".join(parts), EXPORT] if parts else [EXPORT]

@@ -1,0 +1,95 @@
+"""The totals of a run, counted alike for every method, and the rest of its budget."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from vinejax.core.settings import Config
+
+NO_BOUND = 2**62  # stands for a bound that is not set
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+    """Totals since the start of a run, over all processes that continued it."""
+
+    prompts: int = 0  # problems drawn, each time anew
+    episodes: int = 0  # solutions sampled from them
+    tokens: int = 0  # decoded, of solutions and continuations, not of evaluation
+    updates: int = 0  # gradient steps of the policy that were tried
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # by stage
+
+    def plus(self, **more: int) -> "Spent":
+        """A copy with these counts added."""
+        return dataclasses.replace(self, **{k: getattr(self, k) + x for k, x in more.items()})
+
+    def timed(self, timings: Mapping[str, float]) -> "Spent":
+        """A copy with `timing_s/<stage>` added to the seconds of each stage."""
+        seconds = dict(self.seconds)
+        for name, x in timings.items():
+            stage = name.removeprefix("timing_s/")
+            seconds[stage] = seconds.get(stage, 0.0) + x
+        return dataclasses.replace(self, seconds=seconds)
+
+    def metrics(self) -> dict[str, float]:
+        counts = {name: getattr(self, name) for name in ("prompts", "episodes", "tokens")}
+        named = {f"total/{name}": x for name, x in (counts | {"updates": self.updates}).items()}
+        return named | {f"timing_s/total_{stage}": x for stage, x in self.seconds.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """The rest of a budget; where it has no bound, a number that no run reaches."""
+
+    prompts: int
+    updates: int
+    groups: int  # of `rollout.per_prompt` solutions
+
+    @property
+    def nothing(self) -> bool:
+        return self.prompts < 1 or self.updates < 1
+
+
+def left(cfg: Config, spent: Spent) -> Left:
+    """The rest of the run's budget, in whole groups of `rollout.per_prompt` episodes."""
+    budget, groups = cfg.budget, NO_BOUND
+    if budget.episodes is not None:
+        groups = (budget.episodes - spent.episodes) // cfg.rollout.per_prompt
+    prompts = NO_BOUND if budget.prompts is None else budget.prompts - spent.prompts
+    updates = NO_BOUND if budget.updates is None else budget.updates - spent.updates
+    return Left(min(prompts, groups), updates, groups)
+
+
+def num_updates(cfg: Config) -> int:
+    """Updates of the policy in a policy-gradient run: its learning rate decays over them.
+
+    Iterations that train a critic alone have none. A method that samples in rounds is assumed to
+    need one per iteration: with more, a budget of prompts or episodes ends the run before the rate
+    is 0.
+    """
+    full, rest = _iterations(cfg)
+    alone = cfg.critic.warmup_iterations
+    updates = max(0, full - alone) * _of_iteration(cfg, cfg.rollout.prompts)
+    updates += _of_iteration(cfg, rest) if full >= alone else 0
+    return min(updates, cfg.budget.updates or NO_BOUND)
+
+
+def num_critic_updates(cfg: Config) -> int:
+    """Updates of the critic, which has some before the policy's first."""
+    full, rest = _iterations(cfg)
+    alone = cfg.critic.warmup_iterations
+    sizes = (cfg.rollout.prompts, rest)
+    whole, last = (min(_of_iteration(cfg, n), cfg.budget.updates or NO_BOUND) for n in sizes)
+    return min(full, alone) * whole + (last if full < alone else 0) + num_updates(cfg)
+
+
+def _iterations(cfg: Config) -> tuple[int, int]:
+    """(iterations of `rollout.prompts` problems, problems in a last, smaller iteration)."""
+    prompts = cfg.budget.prompts or NO_BOUND
+    groups = (cfg.budget.episodes or NO_BOUND) // cfg.rollout.per_prompt
+    full, rest = divmod(min(prompts, groups), cfg.rollout.prompts)
+    return (full, rest) if full < cfg.iterations else (cfg.iterations, 0)
+
+
+def _of_iteration(cfg: Config, prompts: int) -> int:
+    return math.ceil(prompts * cfg.rollout.per_prompt / cfg.ppo.minibatch) * cfg.ppo.epochs

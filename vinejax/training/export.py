@@ -1,0 +1,43 @@
+"""`--mode=export`: the policy of a run as a Hugging Face folder."""
+
+import os
+
+from etils import epath
+
+from vinejax.core.errors import WorkdirError
+from vinejax.core.settings import Config
+from vinejax.model.hf.peft import save_adapters
+from vinejax.model.hf.weights import save_pretrained
+from vinejax.model.sharding import make_mesh
+from vinejax.runtime.checkpoint import find_trained
+from vinejax.runtime.devices import on_devices
+from vinejax.runtime.distributed import barrier, is_writer
+from vinejax.runtime.workdir import check_workdir
+from vinejax.training.start_weights import WARM_UP, load_trained
+
+FOLDER, ADAPTERS = "export", "adapters"  # of the workdir
+
+
+def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> epath.Path:
+    """Write a checkpoint's weights, in the float32 they were trained in, to `<workdir>/export`.
+
+    `policy` 'best' is the checkpoint with the best validation accuracy, or the newest where none
+    was better than the start; 'last' is the newest. Architecture and tokenizer are those that the
+    run started from. Adapters are merged into the weights, and are also written by themselves, for
+    PEFT, to `<workdir>/adapters`. Returns the folder; raises WorkdirError without a checkpoint.
+    """
+    workdir, cfg = check_workdir(cfg, path), on_devices(cfg)
+    checkpoint = find_trained(workdir, policy)
+    if checkpoint is None:
+        raise WorkdirError(f"{workdir}: holds no checkpoint to export; --mode=train makes one")
+    trained = load_trained(workdir, workdir / checkpoint[0], make_mesh(cfg.mesh))
+    save_pretrained(workdir / FOLDER, trained.model, trained.params, trained.tokenizer)
+    written = [workdir / FOLDER]
+    if trained.adapters is not None:
+        start = trained.settings.path or os.fspath(workdir / WARM_UP)
+        written.append(workdir / ADAPTERS)
+        save_adapters(written[1], trained.model, trained.adapters, trained.settings, start)
+    if is_writer():
+        print(f"{trained.source} is now in {' and '.join(map(str, written))}")
+    barrier("the end")
+    return workdir / FOLDER

@@ -1,0 +1,67 @@
+"""Whether a run can still learn: what several iterations in a row say that one does not."""
+
+import math
+
+from etils import epath
+
+from vinejax.core.errors import DivergedError
+from vinejax.runtime.host_arrays import save_arrays
+from vinejax.runtime.log import RunLog
+from vinejax.training.iteration import Iteration
+
+MOST_FRUITLESS = 3  # iterations in a row in which updates were tried and none was made
+SAME_REWARD = 5  # iterations in a row with one reward for all solutions, after which a line says so
+
+
+class Health:
+    """Counts, since the start of the process, iterations in a row that taught nothing."""
+
+    def __init__(self, workdir: epath.Path, log: RunLog):
+        self._workdir = workdir
+        self._log = log
+        self._fruitless = 0
+        self._same = 0
+        self._reward = math.nan  # of all solutions of the last iteration
+        self._not_finite: list[str] = []  # metrics, in the first iteration that had such
+
+    def look(self, iteration: Iteration) -> None:
+        """Takes note of a finished iteration; all hosts call it.
+
+        Prints a line if no reward has varied for `SAME_REWARD` iterations, and for a metric that is
+        not finite. Raises DivergedError after `MOST_FRUITLESS` whose updates were all skipped; the
+        batch of the last is in a file.
+        """
+        self._look_at_rewards(iteration)
+        self._look_at_numbers(iteration)
+        self._fruitless = self._fruitless + 1 if iteration.is_fruitless else 0
+        if self._fruitless == MOST_FRUITLESS:
+            file = self._workdir / "not_finite.npz"
+            save_arrays(file, iteration.batch)
+            these = f"all updates of {MOST_FRUITLESS} iterations in a row were skipped"
+            why = f"losses or gradients are not finite; the batch of the last is in {file}"
+            raise DivergedError(f"iteration {iteration.number + 1}: {these}: {why}")
+
+    def _look_at_rewards(self, iteration: Iteration) -> None:
+        if iteration.metrics.get("reward/std") != 0:  # or the method has no rewards
+            self._same = 0
+            return
+        reward = float(iteration.metrics["reward/mean"])
+        self._same = self._same + 1 if reward == self._reward else 1
+        self._reward = reward
+        if self._same == SAME_REWARD:
+            self._log.message(
+                f"warning: all solutions of {SAME_REWARD} iterations had the reward {reward:g}:"
+                " nothing can be learned from them; look at some in the folder episodes/"
+            )
+
+    def _look_at_numbers(self, iteration: Iteration) -> None:
+        """A line at the first iteration of which a number is not finite."""
+        if self._not_finite:
+            return
+        numbers = iteration.metrics.items()
+        self._not_finite = [name for name, x in numbers if not math.isfinite(x)]
+        if self._not_finite:
+            self._log.message(
+                f"warning: iteration {iteration.number + 1}: {', '.join(self._not_finite)} not"
+                " finite: the weights diverge, or will; lower optimizer.learning_rate"
+            )

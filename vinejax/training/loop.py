@@ -1,0 +1,280 @@
+"""The loop: iterations, evaluations and checkpoints of a run, in order."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+from etils import epath
+
+from vinejax.core.errors import DivergedError
+from vinejax.core.settings import Config
+from vinejax.core.types import RunState
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.update import fresh_state
+from vinejax.methods import find_method
+from vinejax.methods.critic import fresh_critic, make_critic_optimizer
+from vinejax.methods.single_stream import fresh_tracker
+from vinejax.model.fingerprint import fingerprint
+from vinejax.report.live import LivePage
+from vinejax.runtime.checkpoint import Checkpoints, DamagedError
+from vinejax.runtime.compiles import compiles
+from vinejax.runtime.distributed import barrier, is_writer, process_place
+from vinejax.runtime.log import RunLog
+from vinejax.runtime.offload import to_host
+from vinejax.runtime.profile import profiler
+from vinejax.runtime.stopping import Stopped, deferred
+from vinejax.runtime.watchdog import Watchdog
+from vinejax.tasks.base import Split
+from vinejax.training import iterations
+from vinejax.training.announce import end_lines, head_line, programs_line, start_line
+from vinejax.training.budget import Spent, left
+from vinejax.training.evaluate import evaluate
+from vinejax.training.health import Health
+from vinejax.training.iteration import Iteration
+from vinejax.training.session import Session, open_session
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a run is; a checkpoint holds it beside the state."""
+
+    done: int = 0  # iterations
+    best_accuracy: float = -math.inf  # on the validation split
+    evaluated: int = 0  # iterations that were done when validation was last looked at
+    spent: Spent = Spent()
+
+
+def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
+    """Train from the start, or from the newest checkpoint, to `cfg.iterations` or the budget's end.
+
+    Returns the workdir, which then holds checkpoints, metrics, episodes and `report.html`. Raises
+    Stopped after a request to stop, with a checkpoint of the last iteration that was finished.
+    """
+    try:
+        return _train(cfg, path)
+    except Stopped:
+        barrier("stopped")  # a host that ends while others still save would end them
+        raise
+
+
+def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
+    keep = cfg.checkpoint.keep, cfg.checkpoint.keep_every
+    with (
+        open_session(cfg, path, trains=True) as session,
+        Checkpoints(session.workdir / "checkpoints", *keep) as checkpoints,
+        Checkpoints(session.workdir / "best", keep=1) as best,
+        profiler(cfg.profile, session.workdir / "profile") as profile,
+    ):
+        state, at = resume(session, checkpoints)
+        best.check_newest()
+        workdir = session.workdir
+        with (
+            RunLog(workdir, cfg.log, cfg.iterations, is_writer(), resumed_at=at.done) as log,
+            Watchdog(workdir, cfg.distributed.silence_s, *process_place()),
+            deferred(),
+        ):
+            log.message(head_line(session, state.policy.params))
+            log.message(start_line(cfg, at.done))
+            with LivePage(workdir, cfg.iterations, at.done, log.message, is_writer()) as page:
+                run = Run(session, log, checkpoints, best, page, (state, at))
+                try:
+                    run.to_the_end(profile)
+                except Stopped as stop:
+                    stop.kept = run.keep()
+                    raise
+                except DivergedError as error:
+                    raise DivergedError(f"{error}; {run.remedy()}") from None
+                report = page.finish()
+            if is_writer():
+                for line in (f"report: {report}", *end_lines(workdir)):
+                    log.message(line)
+        barrier("the end")  # a host that ends while others are at work would end them
+    return workdir
+
+
+class Run:
+    """A run between two starts: its iterations, evaluations and checkpoints, in order."""
+
+    def __init__(
+        self,
+        session: Session,
+        log: RunLog,
+        checkpoints: Checkpoints,
+        best: Checkpoints,
+        page: LivePage,
+        start: tuple[RunState, Progress],
+    ):
+        """`start` is what `resume` returns."""
+        self._session = session
+        self._cfg: Config = session.cfg
+        self._log = log
+        self._checkpoints = checkpoints
+        self._best = best
+        self._page = page
+        self._state, self._at = start
+        self._health = Health(session.workdir, log)
+        self._spare: RunState | None = None  # a copy of the state while an iteration consumes it
+        self._is_first = True  # no iteration of this process has ended
+
+    def to_the_end(self, profile: Callable[[int], None]) -> None:
+        """Trains; `profile` is called with the number of each iteration before it."""
+        cfg, at = self._cfg, self._at
+        self._page.renew()
+        if at.done == 0:
+            self._evaluate("test")
+            at.best_accuracy = self._evaluate("validation")
+        while True:
+            self._finish_iteration()
+            if is_over(cfg, at):
+                break
+            self._page.renew()
+            profile(at.done)
+            self._train_iteration()
+        if at.done > 0:
+            self._evaluate("test")
+        self._wait()
+        self._session.journal.clear()
+
+    def keep(self) -> str:
+        """Saves the last finished iteration; returns what the next start begins with, in words."""
+        done = self._at.done
+        if done == 0:
+            kept = ", and reads what finished stages gave" if self._session.journal else ""
+            return f"no iteration was finished; the same command begins again{kept}"
+        self._save(self._spare or self._state)
+        self._wait()
+        return f"checkpoints/{done} is saved; the same command resumes there"
+
+    def remedy(self) -> str:
+        """What to do about weights that have diverged."""
+        rate = f"lower optimizer.learning_rate, which is {self._cfg.optimizer.learning_rate:g}"
+        if self._best.latest() is None:
+            return rate
+        return f"{rate}; model.path={self._session.workdir} starts from the best policy until here"
+
+    def _train_iteration(self) -> None:
+        cfg, at = self._cfg, self._at
+        one_iteration = getattr(iterations, find_method(cfg.method).iteration)
+        iteration = Iteration(self._session, self._log, at.done, at.spent)
+        if not self._checkpoints.has(at.done) and at.done > 0:
+            self._spare = copied(self._state)
+        self._session.journal.forget(self._checkpoints.sealed)
+        self._go_to(str(at.done))
+        state = one_iteration(iteration, self._state)
+        at.spent = iteration.record(state)
+        at.done += 1
+        self._page.done = at.done
+        if given := self._session.journal.given:
+            rule = "results of stages were finished by an earlier process, and not computed again"
+            self._log.message(f"iteration {at.done}: {given} {rule}")
+        self._state, self._spare = parked(cfg, state), None
+        if self._is_first:
+            self._log.message(programs_line(compiles()))
+        self._is_first = False
+        self._checkpoints.raise_failure()
+        self._health.look(iteration)
+
+    def _finish_iteration(self) -> None:
+        """Validates and saves, if due; after a stop in between the next start does it."""
+        cfg, at = self._cfg, self._at
+        if at.done == 0:
+            return
+        if is_due(cfg.eval.every, cfg, at) and at.evaluated < at.done:
+            accuracy = self._evaluate("validation")
+            at.evaluated = at.done
+            if accuracy > at.best_accuracy:
+                at.best_accuracy = accuracy
+                self._best.save_params(at.done, self._state.policy.params, {"pass_at_1": accuracy})
+        if is_due(cfg.checkpoint.every, cfg, at):
+            self._save(self._state)
+
+    def _evaluate(self, split: Split) -> float:
+        self._go_to(f"{self._at.done}.{split}")
+        return evaluate(self._session, self._state.policy, split, self._at.done, self._log)
+
+    def _go_to(self, place: str) -> None:
+        """Opens the journal at a place of the run, see `Journal.open`."""
+        session = self._session
+        if session.journal:
+            session.journal.open(place, fingerprint(self._state.policy.params, session.mesh))
+
+    def _save(self, state: RunState) -> None:
+        self._checkpoints.save(self._at.done, state, dataclasses.asdict(self._at))
+
+    def _wait(self) -> None:
+        """Waits for saves in progress, during which no signal but a second Ctrl-C ends the run."""
+        self._checkpoints.wait()
+        self._best.wait()
+
+
+def is_over(cfg: Config, at: Progress) -> bool:
+    """Whether all iterations are done, or the budget is used up."""
+    return at.done >= cfg.iterations or left(cfg, at.spent).nothing
+
+
+def is_due(every: int, cfg: Config, at: Progress) -> bool:
+    """Whether a job is due that runs after `every` iterations (0: never) and after the last."""
+    return is_over(cfg, at) or (every > 0 and at.done % every == 0)
+
+
+def parked(cfg: Config, state: RunState) -> RunState:
+    """The state between updates: with `offload.optimizer`, optimizer and critic are on the host.
+
+    `to_device` brings them back.
+    """
+    if not cfg.offload.optimizer:
+        return state
+    policy = state.policy._replace(opt_state=to_host(state.policy.opt_state))
+    return state._replace(policy=policy, critic=to_host(state.critic))
+
+
+def copied(state: RunState) -> RunState:
+    """A copy of the state in host memory, which the updates of an iteration leave alone."""
+    return state._replace(policy=to_host(state.policy), critic=to_host(state.critic))
+
+
+def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progress]:
+    """The state and progress of the newest checkpoint, or those before the first iteration.
+
+    A damaged checkpoint is said, and the one before it is used. Raises WorkdirError if all are.
+    """
+    cfg = session.cfg
+    policy = fresh_state(session.fresh_params(), make_optimizer(cfg.optimizer, 1), session.mesh)
+    values = find_method(cfg.method).values
+    critic = None
+    if values == "critic":
+        start = session.load_reference()
+        weights = fresh_critic(session.model, start, cfg.seed, session.mesh)
+        critic = fresh_state(weights, make_critic_optimizer(cfg, 1), session.mesh)
+    tracker = None
+    if values == "tracker":
+        tracker = fresh_tracker(cfg, len(session.problems["train"]))
+    fresh = RunState(policy, critic, tracker)
+
+    def restored(done: int) -> tuple[RunState, Progress]:
+        state, meta = checkpoints.restore(done, fresh)
+        return state, progress_of(meta, done, checkpoints)
+
+    state, at = checkpoints.newest(restored) or (fresh, Progress())
+    barrier("resume", at.done)
+    return parked(cfg, state), at
+
+
+def progress_of(meta: dict[str, Any], done: int, checkpoints: Checkpoints) -> Progress:
+    """The progress that a checkpoint of `done` iterations holds as its meta.
+
+    Raises DamagedError if a part is missing, or it is of another number of iterations.
+    """
+    folder = checkpoints.folder / str(done)
+    try:
+        spent = Spent(**meta["spent"])
+        at = Progress(
+            meta.get("done", done), meta["best_accuracy"], meta.get("evaluated", 0), spent
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{folder}: is damaged (its meta lacks {error})") from error
+    if at.done != done:
+        raise DamagedError(f"{folder}: is damaged (it was saved as {at.done})")
+    return at

@@ -1,0 +1,180 @@
+"""The metrics of an iteration, with the names that TRL and verl use."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vinejax.core.types import Batch, Episode, is_correct
+from vinejax.engine.stats import EngineStats
+from vinejax.learner.policy import EIGHTHS
+from vinejax.learner.update import Update, mean_norm, num_accepted, total_sums
+from vinejax.runtime.distributed import exchange
+from vinejax.tasks.graded import GradingStats
+
+
+def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Rewards, lengths and steps of all solutions but those of resets, if there are others.
+
+    The leaves of a tree were all sampled from the prompt, whatever is given in their rows.
+    """
+    from_prompt = [e for e in episodes if not e.given or e.nodes is not None]
+    episodes = from_prompt or episodes
+    rewards = np.array([episode.reward for episode in episodes])
+    lengths = np.array([len(episode.response) for episode in episodes])
+    by_problem: dict[str, set[float]] = {}
+    for episode in episodes:
+        by_problem.setdefault(episode.problem_id, set()).add(episode.reward)
+    metrics = {
+        "reward/mean": rewards.mean(),
+        "reward/std": rewards.std(),
+        "frac_reward_zero_std": np.mean([len(group) == 1 for group in by_problem.values()]),
+        "response_length/mean": lengths.mean(),
+        "response_length/max": lengths.max(),
+        "response_length/clip_ratio": np.mean([not e.finished for e in episodes]),
+        "steps/mean": np.mean([len(e.nodes or e.step_ends) for e in episodes]),
+    }
+    step_totals = [sum(e.step_rewards) for e in episodes if e.step_rewards is not None]
+    if step_totals:
+        metrics["reward/steps"] = np.mean(step_totals)
+    return metrics | part_means(episode.reward_parts for episode in episodes)
+
+
+def part_means(parts: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
+    """'reward/<name>' -> mean of what that reward function gave, over all that were graded."""
+    graded = [one for one in parts if one is not None]
+    names = graded[0] if graded else ()
+    return {f"reward/{name}": float(np.mean([one[name] for one in graded])) for name in names}
+
+
+def reset_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Number, given share and pass rate of the groups that began in mid-solution, if there is any.
+
+    See `rollout/reset_sampling.py`.
+    """
+    resets = [episode for episode in episodes if episode.given]
+    groups = {(e.problem_id, *e.response[: e.given]) for e in resets}
+    if not resets:
+        return {"reset/groups": 0}
+    return {
+        "reset/groups": len(groups),
+        "reset/given": np.mean([e.given / len(e.response) for e in resets]),
+        "reset/pass_rate": np.mean([is_correct(e.reward) for e in resets]),
+    }
+
+
+def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> dict[str, Any]:
+    """Mean, standard error and reuse of the values that were sampled, and of their advantages.
+
+    `by_step` is f32[episodes, C]. The variance of an advantage is taken for the sum of those of its
+    two values, which is too much where these share samples (`values.reuse`).
+    """
+    if by_step is None or any(episode.values is None for episode in episodes):
+        return {}
+
+    def steps(name: str) -> np.ndarray:  # of all episodes, one after the other
+        return np.concatenate([getattr(episode, name) for episode in episodes])
+
+    before = steps("value_errors")
+    last = np.cumsum([len(episode.step_ends) for episode in episodes]) - 1
+    after = np.append(before, 0.0)[1:]
+    after[last[last >= 0]] = 0.0  # that of the end, which is known
+    error = np.hypot(before, after)
+    advantages = np.concatenate(
+        [x[: len(e.step_ends)] for e, x in zip(episodes, by_step, strict=False)]
+    )
+    is_sampled = steps("value_counts") > 0
+    if not is_sampled.any():
+        return {"values/mean": 0.0}
+    return {
+        "values/mean": steps("values")[is_sampled].mean(),
+        "values/error": before[is_sampled].mean(),
+        "values/reused": steps("reused")[is_sampled].mean(),
+        "values/advantage_error": error.mean(),
+        "values/sign_certain": np.mean(np.abs(advantages) > 2 * error),
+    }
+
+
+def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
+    """|sampler - scorer| over response tokens: 0 but for rounding, or something is wrong."""
+    sampled = np.concatenate([np.asarray(e.logprobs[e.given :], np.float32) for e in episodes])
+    scored = np.asarray(batch.old_logprobs)[np.asarray(batch.mask)]
+    difference = np.abs(sampled - scored) if sampled.size else np.zeros(1)
+    metrics = {
+        "rollout/logprob_diff/mean": difference.mean(),
+        "rollout/logprob_diff/max": difference.max(),
+    }
+    lengths = [len(episode.logprobs) - episode.given for episode in episodes]
+    eighth = np.concatenate([np.arange(n) * EIGHTHS // max(n, 1) for n in lengths])
+    tokens = np.bincount(eighth, minlength=EIGHTHS)
+    total = np.bincount(eighth, weights=difference[: eighth.size], minlength=EIGHTHS)
+    return metrics | by_eighth("logprob_diff", total, tokens)
+
+
+def by_eighth(name: str, total: np.ndarray, tokens: np.ndarray) -> dict[str, Any]:
+    """Means over the tokens of each eighth of the responses; those without a token are left out."""
+    return {f"by_eighth/{name}/{n + 1}": total[n] / tokens[n] for n in np.flatnonzero(tokens)}
+
+
+def update_metrics(updates: Sequence[Update]) -> dict[str, Any]:
+    """Means over the tokens of all updates; the norm is a mean over the updates made."""
+    total = total_sums(updates)
+    tokens = max(total.tokens, 1.0)
+    metrics = {
+        "actor/loss": total.loss / tokens,
+        "actor/kl": total.kl / tokens,
+        "actor/old_kl": total.old_kl / tokens,
+        "actor/ratio": total.ratio / tokens,
+        "actor/entropy": total.entropy / tokens,
+        "actor/grad_norm": mean_norm(updates),
+        "actor/skipped_updates": float(len(updates) - num_accepted(updates)),
+    }
+    if total.clipped is not None:
+        metrics["actor/clip_frac"] = total.clipped / tokens
+    eighths = total.by_eighth
+    metrics |= by_eighth("entropy", eighths.entropy, eighths.tokens)
+    metrics |= by_eighth("ratio", eighths.ratio, eighths.tokens)
+    if eighths.clipped is not None:
+        metrics |= by_eighth("clip_frac", eighths.clipped, eighths.tokens)
+    return metrics
+
+
+def engine_metrics(
+    stats: EngineStats, episodes: Sequence[Episode], timings: Mapping[str, float]
+) -> dict[str, Any]:
+    """Tokens, steps and memory of the iteration's sampling, of solutions and of continuations."""
+    # Episodes that share a state share its continuations.
+    drawn = {id(group): len(group) for e in episodes for group in e.continuations}
+    seconds = timings["timing_s/rollout"] + timings.get("timing_s/value", 0.0)
+    return {
+        "values/rollouts": sum(drawn.values()),
+        "rollout/decoded_tokens": stats.decoded_tokens,
+        "rollout/restarted_tokens": stats.restarted_tokens,
+        "rollout/repeated_tokens": stats.repeated_tokens,
+        "rollout/useful_tokens": stats.useful_tokens,
+        "rollout/prefill_tokens": stats.prefill_tokens,
+        "rollout/decode_steps": stats.decode_steps,
+        "rollout/slot_utilisation": stats.slot_utilisation,
+        "rollout/queued_utilisation": stats.queued_utilisation,
+        "rollout/cache_gib": stats.cache_bytes / 2**30,
+        "rollout/compiles": stats.compiles,
+        "timing_s/prefill": stats.prefill_s,
+        "timing_s/device_wait": stats.wait_s,
+        "timing_s/host": stats.host_s,
+        "perf/tokens_per_s": stats.useful_tokens / max(seconds, 1e-9),
+    }
+
+
+def grading_metrics(stats: GradingStats) -> dict[str, Any]:
+    """Counts of the iteration's grading, over all hosts, and its seconds, the slowest host's.
+
+    These seconds are also part of the seconds of the stages that sample.
+    """
+    pairs, timeouts, errors, seconds = zip(*exchange(list(dataclasses.astuple(stats))), strict=True)
+    return {
+        "grader/pairs": sum(pairs),
+        "grader/timeouts": sum(timeouts),
+        "grader/errors": sum(errors),
+        "timing_s/grade": max(seconds),
+    }

@@ -1,0 +1,341 @@
+"""The parts that training and evaluation both need: task, problems, model, weights, mesh."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+from typing import Any
+
+from etils import epath
+from jax.sharding import Mesh
+
+from vinejax.config.sizes import (
+    check_answers,
+    check_sizes,
+    longest_sequence,
+    with_fitting_minibatch,
+)
+from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.settings import Config, SampleConfig
+from vinejax.core.text import Tokenizer
+from vinejax.core.types import Problem, PromptedProblem
+from vinejax.engine.cache import use_kernel
+from vinejax.engine.engine import Engine
+from vinejax.learner.packing import with_sharing, with_single_rows
+from vinejax.methods import find_method
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.hf.architecture import check_architecture
+from vinejax.model.hf.weights import load_pretrained
+from vinejax.model.lora import fresh_adapters, shape_as_set, with_adapters
+from vinejax.model.sharding import check_rows, make_mesh, num_shards, platform_of
+from vinejax.rollout.journaled import JournaledEngine
+from vinejax.runtime.compile_cache import use_compile_cache
+from vinejax.runtime.devices import on_devices
+from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
+from vinejax.runtime.journal import FOLDER, Journal
+from vinejax.runtime.lock import WorkdirLock
+from vinejax.runtime.offload import to_device, to_host
+from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
+from vinejax.tasks.base import Split, Task, load_task
+from vinejax.tasks.graded import GradedTask
+from vinejax.tasks.prompts import load_problems
+from vinejax.tasks.spelling import warn_unspelled
+from vinejax.training.start_weights import load_weights
+from vinejax.training.warmup import warm_start
+
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+DROPPED = "dropped_problems.json"
+LISTED = 5  # answers in a printed line
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """A run's fixed parts. The context manager closes the grader and releases the workdir's lock.
+
+    `start` has the weights that the policy starts from, which are also the reference model's. With
+    `offload.reference` they are in the host's memory until `load_reference` brings them. Where
+    adapters are trained (`model.lora_rank`), they are in the compute dtype and below the adapters.
+    """
+
+    cfg: Config
+    workdir: epath.Path
+    task: Task
+    graded: GradedTask
+    mesh: Mesh
+    model: Decoder
+    start: Params
+    tokenizer: Tokenizer
+    problems: dict[Split, list[PromptedProblem]]
+    lock: WorkdirLock
+    journal: Journal  # of the process that trains; of others it keeps nothing
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.graded.close()
+        finally:
+            self.lock.release()
+
+    def load_reference(self) -> Params:
+        """The start's weights, on the devices while the caller holds them."""
+        return to_device(self.start)
+
+    @property
+    def base(self) -> Params | None:
+        """The weights below the adapters that are trained; None where all weights are trained."""
+        return self.start if self.cfg.model.lora_rank else None
+
+    def fresh_params(self) -> Params:
+        """What is trained, before the first update: the start's weights, or fresh adapters."""
+        if self.base is None:
+            return self.load_reference()
+        return fresh_adapters(self.model, self.mesh, shape_as_set(self.cfg.model), self.cfg.seed)
+
+    def weights(self, trained: Params) -> Params:
+        """The policy's weights: those that are trained, with those below if they are adapters."""
+        return trained if self.base is None else with_adapters(self.base, trained)
+
+    @functools.cached_property
+    def sampler(self) -> Engine:
+        """The engine of training, made at its first use."""
+        return self._make_engine(self.cfg.sample)
+
+    @functools.cached_property
+    def evaluator(self) -> Engine:
+        """The engine of evaluation: its own temperature and top-p, the rest as in training."""
+        chosen = {"temperature": self.cfg.eval.temperature, "top_p": self.cfg.eval.top_p}
+        return self._make_engine(dataclasses.replace(self.cfg.sample, **chosen))
+
+    def _make_engine(self, sample: SampleConfig) -> Engine:
+        rollout = self.cfg.rollout
+        longest = longest_sequence(self.cfg, self.model.cfg.context)
+        return JournaledEngine(
+            self.journal,
+            self.model,
+            sample,
+            self.tokenizer,
+            self.mesh,
+            slots=rollout.slots,
+            memory_gib=rollout.memory_gib,
+            attention=rollout.attention,
+            skip_repeats=rollout.skip_repeats,
+            limits=(self.cfg.data.max_prompt_tokens, longest),
+        )
+
+
+def open_session(
+    cfg: Config,
+    path: str | os.PathLike,
+    splits: tuple[Split, ...] = SPLITS,
+    trains: bool = False,
+) -> Session:
+    """Load all parts, then open the workdir, so that a run that cannot start leaves no file.
+
+    Without `model.path` a fresh model is trained by supervised warm-up first. Only the problems of
+    `splits` are loaded. Problems with long prompts, or with an answer in the data set that the
+    grader cannot read, are counted on the screen and listed in dropped_problems.json.
+
+    `trains` is for the process that trains in the workdir: it has the workdir's lock. Without it
+    the record of a run that is there stays as it is, and another process may train meanwhile.
+
+    Raises ConfigError when the model's context leaves no room for the prompts, or for the response;
+    WorkdirError when the workdir cannot be used or, with `trains`, another process has its lock.
+    """
+    workdir, task = check_workdir(cfg, path), load_task(cfg.data)
+    cfg = on_devices(cfg)
+    use_compile_cache(cfg.compile_cache, workdir)
+    journal = Journal(workdir / FOLDER if trains and cfg.checkpoint.journal else None)
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(WorkdirLock(workdir, is_writer()))
+        if trains:
+            lock.take(make=False)
+        barrier("start", dataclasses.asdict(cfg))  # all have read the workdir: it may be written
+        mesh = make_mesh(cfg.mesh)
+        check_rows(mesh, rows_per_pass(cfg))
+        check_sizes(cfg)
+        as_set, cfg = cfg, fitted(cfg, mesh, say=trains and is_writer())
+        model, start, tokenizer = load_start(cfg, task, workdir, mesh, lock)
+        cfg = with_sharing(cfg, model, platform_of(mesh))
+        model = with_single_rows(model, cfg)
+        graded = stack.enter_context(GradedTask(task, cfg.grader, journal, cfg.reward))
+        problems, dropped = prompted_problems(cfg, graded, tokenizer, splits)
+        check_answers(cfg, problems)
+        if trains:
+            lock.take()
+        if is_writer():
+            record_session(as_set, workdir, dropped, anew=trains)
+        barrier("workdir", problems)
+        check_shared(workdir)
+        stack.pop_all()  # from here on the session closes them
+    return Session(
+        cfg, workdir, task, graded, mesh, model, start, tokenizer, problems, lock, journal
+    )
+
+
+def fitted(cfg: Config, mesh: Mesh, say: bool) -> Config:
+    """`with_fitting_minibatch`; a line says where it changes the minibatch, if `say`."""
+    found = with_fitting_minibatch(cfg, num_shards(mesh))
+    rows, given = found.ppo.minibatch, cfg.ppo.minibatch
+    if rows != given and say:
+        count = cfg.rollout.prompts * cfg.rollout.per_prompt
+        print(f"ppo.minibatch = {given}: an iteration has {count} solutions; it is taken as {rows}")
+    return found
+
+
+def load_start(
+    cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
+) -> tuple[Decoder, Params, Tokenizer]:
+    """The model that the policy starts from, after a supervised warm-up if it has no `model.path`.
+
+    Raises ConfigError when its context has no room for the prompts or responses of `cfg`, or if it
+    is not of `model.architecture`.
+    """
+    dtype = cfg.model.compute_dtype if cfg.model.lora_rank else "float32"
+    if cfg.model.path:
+        model, start, tokenizer = load_weights(cfg.model.path, mesh, dtype)
+    else:
+        check_context(cfg, cfg.model.context)  # before it is trained
+        folder = warm_start(cfg, task, workdir, mesh, lock)
+        model, start, tokenizer = load_pretrained(folder, dtype, mesh)
+    check_context(cfg, model.cfg.context, model.cfg.context_reason)
+    if cfg.model.architecture:
+        check_architecture(cfg.model.architecture, model)
+    model = model.computing(cfg.model)
+    use_kernel(cfg.rollout.attention, platform_of(mesh), model.cfg.head_dim)  # or ConfigError
+    return model, to_host(start) if cfg.offload.reference else start, tokenizer
+
+
+def record_session(
+    cfg: Config, workdir: epath.Path, dropped: dict[Split, list[dict[str, Any]]], anew: bool
+) -> None:
+    """Writes the record of this start, and the problems that were dropped, if there are any.
+
+    Without `anew` the record of an earlier start stays as it is.
+    """
+    if anew or not (workdir / "config.json").exists():
+        record_run(cfg, workdir)
+    if any(dropped.values()):
+        write_atomic(workdir / DROPPED, json.dumps(dropped, indent=1) + "\n")
+
+
+def rows_per_pass(cfg: Config) -> dict[str, int]:
+    """Setting -> rows of one forward and backward pass, for all kinds of updates in a run."""
+    if cfg.ppo.microbatch is not None:
+        return {"ppo.microbatch": cfg.ppo.microbatch}
+    rows = {"ppo.minibatch": cfg.ppo.minibatch}
+    if find_method(cfg.method).iteration == "supervised" or not cfg.model.path:
+        rows["sft.batch"] = cfg.sft.batch
+    return rows
+
+
+def check_context(cfg: Config, context: int, why: str = "") -> None:
+    """ConfigError unless the model's context has room for prompts, and for responses.
+
+    `why` is the reason if it is shorter than the checkpoint claims.
+    """
+    for field, value in (
+        ("data.max_prompt_tokens", cfg.data.max_prompt_tokens),
+        ("sample.max_tokens", cfg.sample.max_tokens),
+    ):
+        below = f"set at most {context - 1}"
+        if value >= context:
+            raise ConfigError(field, f"the model's context is {context}{why}; {below}", str(value))
+
+
+def prompted_problems(
+    cfg: Config, graded: GradedTask, tokenizer: Tokenizer, splits: tuple[Split, ...]
+) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[dict[str, Any]]]]:
+    """(the problems of each split with prompt ids, records of problems left out or unreadable).
+
+    Problems with too long prompts are left out of every split. Problems with an answer in the data
+    set that the grader cannot read are left out of train, unless `grader.unreadable` is 'keep';
+    validation and test keep them, so that their sizes are those of the data.
+
+    Raises ConfigError when an iteration draws more problems than there are to train on, or begins
+    within worked solutions and the task has none; DataError when no answer of a split can be read.
+    """
+    kept: dict[Split, list[PromptedProblem]] = {}
+    listed: dict[Split, list[dict[str, Any]]] = {}
+    for split in splits:
+        problems, too_long = _short_prompts(cfg, graded.task, tokenizer, split)
+        graded.check_functions(problems[0][0])
+        golds = _unreadable(graded, [problem for problem, _ in problems])
+        leave_out = split == "train" and cfg.grader.unreadable == "drop"
+        if golds and is_writer():
+            _say_unreadable(split, golds, len(problems), leave_out)
+        if leave_out:
+            problems = [pair for pair in problems if pair[0].id not in golds]
+        if not problems:
+            message = f"none of the golds of its {len(golds)} problems can be read"
+            raise DataError(f"{graded.task.name} {split}", None, message)
+        reason = {"reason": "the gold cannot be read", "left_out": leave_out}
+        unreadable = [{"id": name, "gold": gold} | reason for name, gold in golds.items()]
+        kept[split], listed[split] = problems, too_long + unreadable
+    if is_writer():
+        _say_shared(kept)
+    if "train" in splits and len(kept["train"]) < cfg.rollout.prompts:
+        rule = f"the train split has only {len(kept['train'])} problems; lower it"
+        raise ConfigError("rollout.prompts", rule, str(cfg.rollout.prompts))
+    if "train" in splits and cfg.reset.source == "gold":
+        _check_worked(graded.task, [problem for problem, _ in kept["train"]])
+    return kept, listed
+
+
+def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
+    """Prints a line for each split with prompts that are trained on, too: it measures memory."""
+    trained = {tuple(ids) for _, ids in problems.get("train", [])}
+    for split, found in problems.items():
+        shared = [problem.id for problem, ids in found if tuple(ids) in trained]
+        if split != "train" and shared:
+            some = ", ".join(shared[:LISTED]) + (", ..." if len(shared) > LISTED else "")
+            rule = f"{len(shared)} of {len(found)} prompts are in train, too"
+            print(f"warning: {split}: {rule}, so accuracy there is not that on new ones: {some}")
+
+
+def _check_worked(task: Task, problems: list[Problem]) -> None:
+    """Refuses `reset.source` 'gold' for a task without worked solutions."""
+    try:
+        is_worked = any(task.solution(problem).strip() for problem in problems)
+    except NotImplementedError:
+        is_worked = False
+    if not is_worked:
+        rule = f"task {task.name} has no worked solutions; choose another source, or 'none'"
+        raise ConfigError("reset.source", rule, "'gold'")
+
+
+def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | None]:
+    """`GradedTask.unreadable` of all problems, in order; each host checks a part of them."""
+    numbers = {problem.id: i for i, problem in enumerate(problems)}
+    unreadable = graded.unreadable([problem for i, problem in enumerate(problems) if is_mine(i)])
+    golds = shared_work({numbers[name]: gold for name, gold in unreadable.items()})
+    return {problems[i].id: gold for i, gold in sorted(golds.items())}
+
+
+def _short_prompts(
+    cfg: Config, task: Task, tokenizer: Tokenizer, split: Split
+) -> tuple[list[PromptedProblem], list[dict[str, Any]]]:
+    """The problems whose prompt is not too long, and a record of each of the others."""
+    limit = cfg.data.max_prompt_tokens
+    kept, dropped = load_problems(task, tokenizer, split, limit, cfg.data.chat_template)
+    warn_unspelled(tokenizer, [task.prompt(problem) for problem, _ in kept], f"{split} prompts")
+    rule = f"more than data.max_prompt_tokens = {limit} tokens"
+    if dropped and is_writer():
+        total = len(kept) + len(dropped)
+        print(f"{split}: {len(dropped)} of {total} prompts have {rule} and are left out: {DROPPED}")
+    reason = {"reason": f"the prompt has {rule}", "left_out": True}
+    return kept, [{"id": name} | reason for name in dropped]
+
+
+def _say_unreadable(
+    split: Split, golds: dict[str, str | None], total: int, leave_out: bool
+) -> None:
+    first = [
+        f"{name} {'without one' if gold is None else repr(gold[:40])}"
+        for name, gold in golds.items()
+    ]
+    some = ", ".join(first[:LISTED]) + (", ..." if len(first) > LISTED else "")
+    verdict = f"cannot be read and are {'left out' if leave_out else 'kept'}"
+    print(f"{split}: {len(golds)} of {total} golds {verdict}: {some}: {DROPPED}")

@@ -1,0 +1,120 @@
+"""The weights that a policy starts from: those of a Hugging Face folder, or of another run.
+
+`model.path` may name the workdir of a run. Then the weights are those of its policy that validation
+chose, and architecture and tokenizer those of the folder that the run itself started from.
+"""
+
+import dataclasses
+import json
+import os
+from typing import Any, NamedTuple
+
+from etils import epath
+from jax.sharding import Mesh
+
+from vinejax.core.errors import ModelError
+from vinejax.core.settings import ModelConfig
+from vinejax.core.text import Tokenizer
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.hf.hub import find_folder
+from vinejax.model.hf.names import abstract_params
+from vinejax.model.hf.weights import load_model, load_pretrained
+from vinejax.model.lora import abstract_adapters, merged, shape_as_set, with_adapters
+from vinejax.model.sharding import check_heads, placed_shapes
+from vinejax.runtime.checkpoint import find_trained, restore_policy
+from vinejax.runtime.distributed import is_writer
+
+WARM_UP = "warmup"  # of the workdir of a run without `model.path`: its start
+
+
+def load_weights(
+    path: str, mesh: Mesh, dtype: str = "float32"
+) -> tuple[Decoder, Params, Tokenizer]:
+    """Model, parameters and tokenizer of `model.path`; a line says which checkpoint they are from.
+
+    Raises ModelError for a run without a checkpoint, and what `load_pretrained` and
+    `restore_policy` raise.
+    """
+    if (run := _run_at(path)) is None:
+        return load_pretrained(find_folder(path), dtype, mesh)
+    checkpoint = find_trained(run, "best")
+    if checkpoint is None:
+        raise ModelError(f"{path}: a run without a checkpoint; name the model that it started from")
+    trained = load_trained(run, run / checkpoint[0], mesh, dtype)
+    if is_writer():
+        print(f"starts from {trained.source} of the run {path}")
+    return trained.model, trained.params, trained.tokenizer
+
+
+class Trained(NamedTuple):
+    """What a run has trained."""
+
+    model: Decoder
+    params: Params  # all weights
+    tokenizer: Tokenizer
+    source: str  # the checkpoint's name
+    settings: ModelConfig  # of the run
+    adapters: Params | None  # those that are added to the weights that the run started from
+
+
+def load_trained(
+    run: epath.Path, checkpoints: epath.Path, mesh: Mesh, dtype: str = "float32"
+) -> Trained:
+    """A run's newest policy in `checkpoints`.
+
+    Adapters are added to the weights that the run itself started from.
+    """
+    settings = _settings_of(run)
+    if not settings.lora_rank:
+        model, tokenizer = load_model(find_folder(_start_folder(run)))
+        check_heads(mesh, model.cfg.num_heads, model.cfg.ffn)
+        model = dataclasses.replace(model, mesh=mesh)
+        like = placed_shapes(mesh, abstract_params(model), dtype)
+        params, source = restore_policy(checkpoints, like)
+        return Trained(model, params, tokenizer, source, settings, None)
+    start = settings.path or os.fspath(run / WARM_UP)
+    model, params, tokenizer = load_weights(start, mesh, dtype)
+    like = placed_shapes(mesh, abstract_adapters(model, shape_as_set(settings)))
+    adapters, source = restore_policy(checkpoints, like)
+    params = merged(with_adapters(params, adapters), settings.lora_alpha / settings.lora_rank)
+    return Trained(model, params, tokenizer, source, settings, adapters)
+
+
+def model_folder(path: str) -> str:
+    """The Hugging Face folder, or hub name, of `model.path`; for a run, of what it started from.
+
+    Raises ModelError for a run whose record is damaged.
+    """
+    run = _run_at(path)
+    return os.fspath(find_folder(path) if run is None else _start_folder(run))
+
+
+def _start_folder(run: epath.Path) -> str:
+    return model_folder(_settings_of(run).path or os.fspath(run / WARM_UP))
+
+
+def _settings_of(run: epath.Path) -> ModelConfig:
+    """The section `model` of a run's configuration, as far as an earlier version recorded it."""
+    try:
+        recorded: dict[str, Any] = _read(run / "config.json")["config"]["model"]
+        names = {field.name for field in dataclasses.fields(ModelConfig)}
+        known = {name: x for name, x in recorded.items() if name in names}
+        if "lora_targets" in known:  # JSON has no tuples
+            known["lora_targets"] = tuple(known["lora_targets"])
+        return ModelConfig(**known)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{run}: the config.json of this run is damaged") from error
+
+
+def _run_at(path: str) -> epath.Path | None:
+    """The workdir, if a path names one."""
+    folder = epath.Path(os.path.expanduser(path))
+    file = folder / "config.json"
+    try:
+        return folder if file.exists() and "git_revision" in _read(file) else None
+    except (OSError, ValueError, TypeError, ImportError, RecursionError):
+        return None  # `find_folder` says what is wrong
+
+
+def _read(file: epath.Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))

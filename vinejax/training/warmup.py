@@ -1,0 +1,212 @@
+"""The supervised warm-up: a start for reinforcement, trained on the task's worked solutions.
+
+`--mode=sft` runs it, and so does a run without `model.path` before anything else. The loss is that
+of `learner/likelihood.py`, on the response alone, EOS included.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import optax
+from etils import epath
+from jax.sharding import Mesh
+
+from vinejax.core.errors import DataError, WorkdirError
+from vinejax.core.seeds import host_rng
+from vinejax.core.settings import Config, ModelConfig, OptimizerConfig
+from vinejax.core.text import Tokenizer
+from vinejax.core.types import Batch, Episode
+from vinejax.learner.batch import collate
+from vinejax.learner.likelihood import Likelihood
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.packing import passes_for, with_single_rows
+from vinejax.learner.update import fresh_state, update_step
+from vinejax.model.decoder import Decoder, DecoderConfig, Params
+from vinejax.model.hf.tensors import INDEX, SINGLE
+from vinejax.model.hf.weights import save_pretrained
+from vinejax.model.sharding import check_heads, make_mesh, param_shardings
+from vinejax.runtime.compile_cache import use_compile_cache
+from vinejax.runtime.devices import on_devices
+from vinejax.runtime.distributed import barrier, is_writer
+from vinejax.runtime.lock import WorkdirLock
+from vinejax.runtime.log import RunLog
+from vinejax.runtime.status import read_status
+from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
+from vinejax.tasks.base import Task, load_task, shipped_tokenizer
+from vinejax.tasks.prompts import encode_response, load_problems
+from vinejax.tasks.spelling import warn_unspelled
+from vinejax.training.start_weights import WARM_UP, load_weights
+
+LEFT_OUT = "dropped_examples.json"  # of the workdir
+LOG_EVERY = 20  # steps
+
+
+def fresh_model(cfg: Config, task: Task, mesh: Mesh) -> tuple[Decoder, Params, Tokenizer]:
+    """A model of the configured sizes with random weights, on the tokenizer that the task ships.
+
+    Raises ConfigError for a task without a tokenizer, or for sizes that the mesh does not divide.
+    """
+    check_heads(mesh, cfg.model.num_heads, cfg.model.ffn)
+    tokenizer = shipped_tokenizer(task, "name a model folder")
+    model = Decoder(fresh_sizes(cfg.model, tokenizer), mesh)
+    model = model.computing(cfg.model)
+    key = jax.random.key(cfg.seed)
+    shardings = param_shardings(mesh, jax.eval_shape(model.init, key))
+    return model, jax.jit(lambda: model.init(key), out_shardings=shardings)(), tokenizer
+
+
+def fresh_sizes(sizes: ModelConfig, tokenizer: Tokenizer) -> DecoderConfig:
+    """The architecture of a fresh model of the configured sizes on this tokenizer."""
+    bos: Any = tokenizer.bos_token_id
+    eos: Any = tokenizer.eos_token_id
+    return DecoderConfig(
+        vocab_size=len(tokenizer),
+        num_layers=sizes.num_layers,
+        width=sizes.width,
+        num_heads=sizes.num_heads,
+        num_kv_heads=sizes.num_kv_heads,
+        head_dim=sizes.width // sizes.num_heads,
+        ffn=sizes.ffn,
+        context=sizes.context,
+        bos_id=bos,
+        eos_ids=(eos,),
+    )
+
+
+def worked_examples(
+    task: Task, tokenizer: Tokenizer, cfg: Config, context: int
+) -> tuple[list[Episode], list[dict[str, str]]]:
+    """(the train split as episodes with the worked solutions, records of problems left out).
+
+    A problem is left out if its prompt is too long, or if its solution does not fit the context
+    after the prompt. Raises DataError if none fits.
+    """
+    limit = min(cfg.data.max_prompt_tokens, context - 1)
+    problems, too_long = load_problems(task, tokenizer, "train", limit, cfg.data.chat_template)
+    reason = f"the prompt has more than {limit} tokens"
+    examples, left_out = [], [{"id": name, "reason": reason} for name in too_long]
+    for problem, prompt in problems:
+        text = task.solution(problem)
+        response = encode_response(tokenizer, text)
+        size = len(prompt) + len(response)
+        if size > context:
+            reason = f"prompt and solution have {size} tokens, the context {context}"
+            left_out.append({"id": problem.id, "reason": reason})
+            continue
+        nothing = [0.0] * len(response)
+        examples.append(
+            Episode(problem.id, prompt, response, nothing, text, True, 1.0, [len(response)])
+        )
+    if not examples:
+        raise DataError(f"{task.name} train", None, f"no worked solution fits {context} tokens")
+    warn_unspelled(tokenizer, [example.text for example in examples], "worked solutions")
+    return examples, left_out
+
+
+def list_left_out(left_out: list[dict[str, str]], kept: int, workdir: epath.Path) -> None:
+    """Prints the number of solutions left out, and lists them in the workdir, once."""
+    file = workdir / LEFT_OUT
+    if left_out and is_writer() and not file.exists():
+        count, total = len(left_out), len(left_out) + kept
+        print(f"sft: {count} of {total} worked solutions are too long and left out: {LEFT_OUT}")
+        write_atomic(file, json.dumps(left_out, indent=1) + "\n")
+
+
+def batches_of(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
+    """`sft.steps` batches of one shape, epoch after epoch, each epoch in its own order."""
+    longest = max(len(example.tokens) for example in examples)
+    epoch, order = 0, []
+    for _ in range(cfg.sft.steps):
+        while len(order) < cfg.sft.batch:
+            rng = host_rng(cfg.seed, 0, "sft", epoch)
+            order, epoch = [*order, *rng.permutation(len(examples))], epoch + 1
+        chosen = [examples[i] for i in order[: cfg.sft.batch]]
+        order = order[cfg.sft.batch :]
+        yield collate(chosen, cfg.sft.batch, longest)
+
+
+def sft_objective(model: Decoder, cfg: Config) -> Likelihood:
+    """The likelihood that `sft.reduction` names."""
+    size, packed, _ = passes_for(cfg, cfg.sft.batch, model.mesh)  # problems have one solution each
+    model = with_single_rows(model, cfg)
+    return Likelihood(model=model, microbatch=size, packed=packed, reduction=cfg.sft.reduction)
+
+
+def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
+    """AdamW at `sft.learning_rate`; other settings of the optimizer are at their defaults."""
+    schedule = dataclasses.replace(
+        OptimizerConfig(),
+        learning_rate=cfg.sft.learning_rate,
+        warmup_fraction=cfg.sft.warmup_fraction,
+    )
+    return make_optimizer(schedule, num_updates)
+
+
+def train_supervised(
+    model: Decoder, params: Params, examples: list[Episode], cfg: Config, mesh: Mesh, log: RunLog
+) -> Params:
+    """The parameters after `sft.steps` updates.
+
+    A loss is recorded after the next update was started, so that no device waits for the host.
+    """
+    objective = sft_objective(model, cfg)
+    optimizer = sft_optimizer(cfg, cfg.sft.steps)
+    state = fresh_state(params, optimizer, mesh)
+    loss = None  # of the update before
+    with log.stage("sft"):
+        for step, batch in enumerate(batches_of(examples, cfg)):
+            state, update = update_step(objective, optimizer, state, objective.pack(batch))
+            log.progress(step + 1, cfg.sft.steps)
+            if step and step % LOG_EVERY == 0:
+                log.metrics(0, step, "sft", {"sft/loss": loss})
+            loss = update.sums
+        if loss is not None:
+            log.metrics(0, cfg.sft.steps, "sft", {"sft/loss": loss})
+    return state.params
+
+
+def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
+    """`--mode=sft`: fine-tune `model.path`, or a fresh model, into `<workdir>/warmup`.
+
+    A warm-up that is there already is used as it is. Returns the folder. Raises WorkdirError if
+    another process trains in the workdir, or if a run of `model.path` has: it has no such start.
+    """
+    workdir, task, cfg = check_workdir(cfg, path), load_task(cfg.data), on_devices(cfg)
+    if cfg.model.path and read_status(workdir) is not None:
+        rule = "holds a run that began without supervised training; choose another --workdir"
+        raise WorkdirError(f"{workdir}: {rule}")
+    use_compile_cache(cfg.compile_cache, workdir)
+    with WorkdirLock(workdir, is_writer()) as lock:
+        lock.take(make=False)
+        return warm_start(cfg, task, workdir, make_mesh(cfg.mesh), lock)
+
+
+def warm_start(
+    cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
+) -> epath.Path:
+    """As `warm_up`, in a workdir that has been checked; takes its lock if there is to train."""
+    folder = workdir / WARM_UP
+    is_there = any((folder / name).exists() for name in (SINGLE, INDEX))
+    barrier("warm-up", is_there)
+    if is_there:
+        return folder
+    if cfg.model.path:
+        model, params, tokenizer = load_weights(cfg.model.path, mesh)
+        model = model.computing(cfg.model)
+    else:
+        model, params, tokenizer = fresh_model(cfg, task, mesh)
+    examples, left_out = worked_examples(task, tokenizer, cfg, model.cfg.context)
+    lock.take()
+    if is_writer():
+        record_run(cfg, workdir)  # only now: a run that cannot start writes nothing
+    list_left_out(left_out, len(examples), workdir)
+    with RunLog(workdir, cfg.log, cfg.iterations, is_writer()) as log:
+        params = train_supervised(model, params, examples, cfg, mesh, log)
+        save_pretrained(os.fspath(folder), model, params, tokenizer)
+        log.message(f"supervised start: {folder}")
+    barrier("warm-up is saved")
+    return folder
