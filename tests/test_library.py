@@ -141,8 +141,6 @@ def test_names_are_escaped_and_a_run_may_have_no_evaluation(tmp_path: Path):
     assert "25.0%" in [cell.text for cell in shown.iter("td")] and not list(shown.iter("svg"))
 
 
-def test_the_module_of_the_loop_can_be_called():
-    called: Any = vinejax.train
-    assert called.Run is loop.Run
+def test_a_run_without_a_file_needs_a_workdir():
     with pytest.raises(UserError, match="workdir: name the folder"):
-        called(cases.config(), workdir=None)
+        vinejax.train(cases.config(), workdir=None)

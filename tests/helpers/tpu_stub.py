@@ -92,7 +92,7 @@ def checkout(folder: Path) -> Path:
     """tpu/ of a repository that has what the scripts need in a commit. Makes the stubs, too."""
     root = folder / "checkout"
     shutil.copytree(TPU, root / "tpu")
-    modules = ["__init__.py", "errors.py"]
+    modules = ["__init__.py", "version.py", "core/__init__.py", "core/errors.py"]
     modules += [f"runtime/{name}.py" for name in ("__init__", "topology")]
     for name in modules:
         (root / "vinejax" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -248,7 +248,7 @@ def test_git_revision_is_of_this_checkout_or_none(
     module = tmp_path / "vinejax" / "__init__.py"
     module.parent.mkdir()
     module.write_text("")
-    monkeypatch.setattr(vinejax, "__file__", str(module))
+    monkeypatch.setattr(workdir, "__file__", str(module.with_name("runtime") / "workdir.py"))
     assert workdir.git_revision() is None  # no checkout
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "-q"], check=True)
@@ -279,10 +279,10 @@ def test_an_archive_has_the_revision_that_git_wrote_into_it(
     archive = subprocess.check_output([*git, "archive", "HEAD"])
     copy.mkdir()
     subprocess.run(["tar", "-x", "-C", str(copy)], input=archive, check=True)
-    monkeypatch.setattr(vinejax, "__file__", str(copy / "vinejax" / "__init__.py"))
+    monkeypatch.setattr(workdir, "__file__", str(copy / "vinejax" / "runtime" / "workdir.py"))
     assert workdir.git_revision() == head
     shutil.rmtree(source / ".git")  # a copy of the checkout, where nothing was filled in
-    monkeypatch.setattr(vinejax, "__file__", str(source / "vinejax" / "__init__.py"))
+    monkeypatch.setattr(workdir, "__file__", str(source / "vinejax" / "runtime" / "workdir.py"))
     assert workdir.git_revision() is None
 
 
