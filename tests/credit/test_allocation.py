@@ -1,4 +1,4 @@
-"""How many continuations each state gets: uniform, in waves, and where returns differ."""
+"""How many continuations each state gets: uniform, and in waves."""
 
 import itertools
 from collections import Counter
@@ -6,11 +6,11 @@ from collections import Counter
 import numpy as np
 import pytest
 from helpers.chain_cases import Chain, fill_drawn
-from helpers.vine_cases import PROMPT, RIGHT, WRONG, config, episode, fill
+from helpers.vine_cases import RIGHT, config, episode, fill
 
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import ValuesConfig
-from vinejax.credit.allocation import Seen, adaptive, neighbours, uniform
+from vinejax.credit.allocation import Seen, uniform
 from vinejax.credit.bisection import bisection
 from vinejax.credit.positions import step_starts
 from vinejax.credit.rules import ALLOCATIONS
@@ -98,72 +98,10 @@ def counts_of(e) -> list[int]:
     return e.value_counts.tolist()
 
 
-@pytest.mark.parametrize("rule", [adaptive, neighbours])
-def test_the_first_of_two_waves_draws_k_first_everywhere(rule):
-    values = ValuesConfig(k=9, k_first=3)
-    assert rule(0, seen([], [], []), values) == [3, 3, 3]
-    assert rule(2, seen([1.0] * 9, [0.0] * 3, [0.0] * 3), values) is None
-    assert rule(0, seen([]), ValuesConfig(k=2, k_first=3)) == [2]
-    assert rule(1, seen([0.0, 1.0]), ValuesConfig(k=2, k_first=3)) == [0]
-
-
-# States' returns, the solution's reward, what `adaptive` and `neighbours` add to K₀ = 2 for K = 5.
-WORKED = [
-    ([[0, 0], [0, 0], [0, 0]], 0, [0, 0, 0], [0, 0, 0]),
-    ([[0, 0], [0, 0], [0, 0]], 1, [0, 0, 3], [0, 0, 3]),  # the solution's end differs
-    ([[0, 0], [0, 0], [0, 1]], 1, [0, 3, 3], [0, 3, 3]),
-    ([[0, 1], [0, 0], [0, 0]], 0, [3, 3, 0], [0, 3, 0]),
-    ([[0, 0], [0, 1], [0, 0]], 0, [3, 3, 3], [3, 0, 3]),
-    ([[0, 0], [1, 1], [1, 1]], 1, [3, 3, 0], [0, 3, 0]),
-    ([[0, 0]], 1, [3], [3]),  # one return is around the state: nothing could differ
-    ([[0, 1]], 1, [3], [3]),
-    ([], 0, [], []),
-]
-
-
-@pytest.mark.parametrize("returns, total, by_adaptive, by_neighbours", WORKED)
-def test_the_second_wave_goes_where_returns_differ(returns, total, by_adaptive, by_neighbours):
-    values = ValuesConfig(k=5, k_first=2)
-    state = seen(*returns, total=total)
-    assert adaptive(1, state, values) == by_adaptive
-    assert neighbours(1, state, values) == by_neighbours
-
-
-def test_what_was_earned_before_a_state_belongs_to_it():
-    """With step rewards states are compared by rewards so far and return together."""
-    values = ValuesConfig(k=5, k_first=2)
-    returns, earned = [[3.0, 3.0], [2.0, 2.0], [0.0, 0.0]], [0.0, 1.0, 3.0]
-    assert adaptive(1, seen(*returns, earned=earned, total=3.0), values) == [0, 0, 0]
-    assert adaptive(1, seen(*returns, earned=earned, total=4.0), values) == [0, 0, 3]
-    assert adaptive(1, seen(*returns, total=3.0), values) == [3, 3, 3]
-
-
-def slow_two_waves(returns, total, more, with_own):
-    requests = []
-    for c in range(len(returns)):
-        around = set(returns[c - 1]) if c > 0 else set()
-        around |= set(returns[c + 1]) if c + 1 < len(returns) else {total}
-        around |= set(returns[c]) if with_own else set()
-        is_alone = len(returns) == 1 and not with_own
-        requests.append(more if len(around) > 1 or is_alone else 0)
-    return requests
-
-
-def test_two_waves_equal_the_loop():
-    rng, values = np.random.default_rng(0), ValuesConfig(k=7, k_first=3)
-    for _ in range(300):
-        p = rng.choice([0.05, 0.5, 0.95], size=rng.integers(0, 7))
-        returns = [(rng.random(3) < chance).astype(float).tolist() for chance in p]
-        total = float(rng.integers(2))
-        for rule, with_own in ((adaptive, True), (neighbours, False)):
-            expected = slow_two_waves(returns, total, 4, with_own)
-            assert rule(1, seen(*returns, total=total), values) == expected
-
-
 def test_rules_take_solutions_without_states():
-    for rule in (uniform, adaptive, neighbours, bisection):
+    for rule in (uniform, bisection):
         assert not rule(0, seen(), ValuesConfig())
-    assert len(ALLOCATIONS) == 4
+    assert len(ALLOCATIONS) == 2
 
 
 @pytest.mark.parametrize("bad", [[1], [1, 2, 3], [-1, 2]], ids=str)
@@ -177,15 +115,3 @@ def test_impossible_counts_are_one_line(bad: list[int], monkeypatch: pytest.Monk
 
 def rules_with(counts: list[int]):
     return lambda field, cfg: step_starts if "positions" in field else lambda *_: counts
-
-
-def test_two_waves_of_a_whole_vine():
-    """The first state always fails, the second always succeeds: the rest is known."""
-    cfg = config(k=5, k_first=2, allocation="adaptive")
-
-    def script(branch, k):
-        return ("\n#### 5" if branch.position == len(PROMPT) else "\n#### 4"), "eos"
-
-    (one,), _ = fill([episode((*RIGHT[:1], *WRONG[1:3], "\n#### 4"))], cfg, script)
-    assert counts_of(one) == [5, 5] + [2] * (len(one.step_ends) - 2) and len(one.step_ends) >= 4
-    assert one.reward == 1.0

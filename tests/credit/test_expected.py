@@ -33,8 +33,6 @@ def test_fewer_states(values: dict, expected: list[float]):
 @pytest.mark.parametrize(
     ("values", "continuations", "waves"),
     [
-        ({"allocation": "adaptive"}, 9, 2),
-        ({"allocation": "neighbours", "k": 5}, 5, 2),
         # The first state, and one on each of three levels, of seven.
         ({"allocation": "bisection"}, 9 * 4 / 7, 4),
         # The prompt's end has seven of nine samples: the problem's other solutions.

@@ -26,8 +26,7 @@ RULES = (
     {"positions": "low_probability", "every": 2},
     {"reuse": True, "spread": 2, "backup": True},
     {"reuse": True, "waves": 3},
-    {"allocation": "adaptive", "k_first": 1},
-    {"allocation": "neighbours", "k_first": 1, "shrink": 0.1},
+    {"shrink": 0.1},
     {"allocation": "bisection", "positions": "tokens", "every": 2, "reuse": True},
 )
 TREES = {

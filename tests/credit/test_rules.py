@@ -69,7 +69,7 @@ def test_method_means_the_methods_own():
     [
         ("values.positions", "blank_line", "'blank_lines'"),
         ("values.positions", "Steps", "'steps'"),
-        ("values.allocation", "neighbors", "'neighbours'"),
+        ("values.allocation", "uniforn", "'uniform'"),
         ("values.allocation", "bisect", "'bisection'"),
         ("credit.mask", "low_probabilty", "'low_probability'"),
     ],
@@ -105,11 +105,8 @@ def test_a_dotted_path_is_a_name():
         ({"values": {"every": 5}}, "values.every"),  # its default, but it was set
         ({"values": {"below": 0.5}}, "values.below"),
         ({"values": {"positions": "tokens", "below": 0.5}}, "values.below"),
-        ({"values": {"k_first": 2}}, "values.k_first"),
-        ({"values": {"allocation": "bisection", "k_first": 2}}, "values.k_first"),
         ({"values": {"threshold": 2.0}}, "values.threshold"),
-        ({"values": {"allocation": "adaptive", "threshold": 2.0}}, "values.threshold"),
-        ({"values": {"allocation": "adaptive", "waves": 2, "reuse": True}}, "values.waves"),
+        ({"values": {"allocation": "bisection", "waves": 2, "reuse": True}}, "values.waves"),
         ({"credit": {"mask_above": 0.5}}, "credit.mask_above"),
         (SPO | {"credit": {"mask": "none", "mask_above": 0.5}}, "credit.mask_above"),
     ],
@@ -127,8 +124,6 @@ def test_fields_of_another_rule_are_refused(fields: dict[str, Any], field: str):
     [
         {"values": {"positions": "tokens", "every": 7}},
         SPO | {"values": {"every": 7, "below": 0.5}, "credit": {"mask_above": 0.5}},
-        {"values": {"allocation": "adaptive", "k_first": 2}},
-        {"values": {"allocation": "neighbours", "k_first": 2, "reuse": True}},
         {"values": {"allocation": "bisection", "threshold": 2.0}},
         {"values": {"waves": 3, "reuse": True}},
         {"credit": {"mask": "low_probability", "mask_above": 0.5}},

@@ -65,7 +65,6 @@ UNBIASED: dict[str, dict[str, Any]] = {
     "uniform": {},
     "reuse": {"reuse": True},
     "waves": {"reuse": True, "waves": 2},
-    "neighbours": {"allocation": "neighbours", "k": 3, "k_first": 1},
     "merge": {"reuse": True, "merge": 2},
     "backup": {"reuse": True, "backup": True},
     "continuations": {"train": "continuations"},
@@ -95,13 +94,10 @@ def test_waves_of_pairs_are_unbiased():
 
 # Rules that are biased, and what was measured with 10,000 solutions: values, gradient (see -s).
 BIASED: dict[str, dict[str, Any]] = {
-    "adaptive": {"allocation": "adaptive", "k_first": 3},  # 0.015 for V = 0.3 to 0.7, 0.002
     "bisection": {"allocation": "bisection"},  # 0.013, 0.012
     "shrink": {"shrink": 0.15},  # 0.018, 0.018
     # The baseline of a token is that of a state that was kept because of what came later.
     "spread": {"spread": 1},  # 0 (values of the states that it keeps), 0.012
-    # Not seen: what both neighbours' returns share says little of a mean of nine and more.
-    "neighbours and reuse": {"allocation": "neighbours", "k_first": 3, "reuse": True},
 }
 
 

@@ -133,7 +133,6 @@ class ValuesConfig:
     max_states: Whole | None = None  # s_0 and the first `max_states` others; None: all
     allocation: str = "method"
     k: Count = 9  # continuations per state
-    k_first: Count = 3  # allocations 'adaptive' and 'neighbours': continuations of the first wave
     threshold: NotNegative = 1.0  # allocation 'bisection': in standard errors of a difference
     waves: Count = 1  # with `reuse`: states in so many waves, later ones draw what `k` still lacks
     reuse: bool = False  # a value uses all samples of the problem that pass through the state

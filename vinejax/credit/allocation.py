@@ -41,38 +41,3 @@ def uniform(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
         max(0, values.k - len(returns)) if c % values.waves == wave else 0
         for c, returns in enumerate(seen.returns)
     ]
-
-
-def adaptive(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
-    """K₀ = `values.k_first` at every state, then K in total, unless all returns of the state and of
-    its neighbours are equal.
-
-    The last state's neighbour is the solution's end, with its own reward. Biased: a state stops at
-    K₀ because of its own returns, and 0 of 3 stays 0 of 3. No paper describes it.
-    """
-    return _two_waves(wave, seen, values, with_own=True)
-
-
-def neighbours(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
-    """As `adaptive`, but a state's own returns do not decide how many more it draws.
-
-    So every value is unbiased, as long as no return counts at two states (`values.reuse`). A state
-    with a single return around it draws K, as nothing could differ: the only state of its solution.
-    """
-    return _two_waves(wave, seen, values, with_own=False)
-
-
-def _two_waves(wave: int, seen: Seen, values: ValuesConfig, with_own: bool) -> list[int] | None:
-    if wave > 1:
-        return None
-    if wave == 0:
-        return [min(values.k_first, values.k) for _ in seen.returns]
-    more = max(0, values.k - values.k_first)
-    requests = []
-    for c in range(len(seen.returns)):
-        around = seen.totals(c + 1)
-        around += seen.totals(c - 1) if c else []
-        around += seen.totals(c) if with_own else []
-        is_unanimous = len(around) > 1 and len(set(around)) == 1
-        requests.append(0 if is_unanimous else more)
-    return requests

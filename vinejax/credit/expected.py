@@ -20,8 +20,8 @@ def expected_states(cfg: Config, steps: int, tokens: float) -> Expected:
     """For a solution of `tokens` tokens in `steps` steps of equal length.
 
     Positions that depend on the text, other than every n tokens, are taken to be as many as the
-    steps. Allocations that look at returns are taken at their most, K = `values.k` at every state;
-    bisection at that of one step that decides: the first state and log2 of the states. Samples that
+    steps. An allocation of a user's is taken to be uniform; bisection is taken for solutions with
+    one step that decides: the first state and log2 of the states have K = `values.k`. Samples that
     pass through a state, and so need not be drawn, are known for the first state alone: the
     problem's other solutions, where `values.waves` says that they count.
     """
@@ -37,7 +37,5 @@ def expected_states(cfg: Config, steps: int, tokens: float) -> Expected:
         levels = math.ceil(math.log2(num_states + 1))
         share = min(1.0, (1 + levels) / num_states)
         return Expected(positions, values.k * share, levels + 1)
-    if rules["values.allocation"] in ("adaptive", "neighbours"):
-        return Expected(positions, float(max(values.k, values.k_first)), 2)
     siblings = min(values.k, cfg.rollout.per_prompt - 1) if values.waves > 1 else 0
     return Expected(positions, values.k - siblings / num_states, values.waves)

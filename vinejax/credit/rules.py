@@ -24,8 +24,6 @@ POSITIONS = {
 # Wave, Seen, ValuesConfig -> new continuations at each state; None: no more are wanted.
 ALLOCATIONS = {
     "uniform": f"{HERE}.allocation.uniform",
-    "adaptive": f"{HERE}.allocation.adaptive",
-    "neighbours": f"{HERE}.allocation.neighbours",
     "bisection": f"{HERE}.bisection.bisection",
 }
 # Episode, CreditConfig -> whether each response token is trained on.
@@ -38,7 +36,6 @@ MASKS = {
 READ_BY = (
     ("values.every", "values.positions", ("tokens", "low_probability")),
     ("values.below", "values.positions", ("low_probability",)),
-    ("values.k_first", "values.allocation", ("adaptive", "neighbours")),
     ("values.threshold", "values.allocation", ("bisection",)),
     ("values.waves", "values.allocation", ("uniform",)),
     ("credit.mask_above", "credit.mask", ("low_probability",)),
