@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers.vine_cases import RIGHT, WRONG, config, credit_by_step, episode, fill, values_of
+from helpers.vine_cases import RIGHT, WRONG, config, episode, fill, values_of
 
 import vinejax
 from vinejax.credit.estimate import (
@@ -13,7 +13,6 @@ from vinejax.credit.estimate import (
     between,
     estimates,
     mean_values,
-    shrunk,
     standard_errors,
 )
 
@@ -88,37 +87,6 @@ def test_values_between_sampled_states_by_hand():
     found = between(means, is_sampled, earned[:5], total=float(earned[-1]))
     u = np.interp(range(6), [0, 3, 5], [0.25, 1.5, 1.75])
     np.testing.assert_allclose(found, (u - earned)[:5], atol=1e-7)
-
-
-def test_shrunk_by_hand():
-    values, flat = np.array([0.0, 1.0, 0.5, 0.5]), np.zeros(4)
-    found = shrunk(values, flat, 0.1)
-    np.testing.assert_allclose(found, [0.1, 0.8 * 1.0 + 0.05, 0.8 * 0.5 + 0.15, 0.5], atol=1e-7)
-    np.testing.assert_array_equal(shrunk(values, flat, 0.0), values.astype(np.float32))
-    np.testing.assert_allclose(shrunk(np.array([0.3]), np.zeros(1), 0.3), [0.3], atol=1e-7)
-    # U = earned + V is on a line: nothing inside it moves, whatever the rewards of the steps.
-    earned = np.array([0.0, 0.5, 0.25, 1.0, 1.0])
-    line = np.linspace(0.1, 0.9, 5) - earned
-    np.testing.assert_allclose(shrunk(line, earned, 0.25)[1:-1], line[1:-1], atol=1e-6)
-
-
-@pytest.mark.parametrize("weight", [0.05, 0.15, 0.45])
-def test_shrinking_moves_values_but_not_their_sum(weight: float):
-    rng = np.random.default_rng(1)
-    for num_states in (1, 2, 3, 9):
-        values, earned = rng.random(num_states), np.cumsum(rng.random(num_states))
-        found = shrunk(values, earned, weight)
-        np.testing.assert_allclose(found.sum(), values.sum(), rtol=1e-6)
-
-
-def test_advantages_add_up_after_shrinking():
-    cfg = config(k=4, shrink=0.15)
-    plain, _ = fill([episode(RIGHT), episode(WRONG, reward=0.0)], config(k=4))
-    filled, _ = fill([episode(RIGHT), episode(WRONG, reward=0.0)], cfg)
-    for row, one, before in zip(credit_by_step(filled, cfg), filled, plain, strict=False):
-        np.testing.assert_allclose(row.sum(), one.reward - values_of(one)[0], atol=1e-6)
-        flat = np.zeros(len(one.step_ends))
-        np.testing.assert_array_equal(values_of(one), shrunk(values_of(before), flat, 0.15))
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9, 0.3])

@@ -26,7 +26,6 @@ RULES = (
     {"positions": "low_probability", "every": 2},
     {"reuse": True, "spread": 2, "backup": True},
     {"reuse": True, "waves": 3},
-    {"shrink": 0.1},
     {"allocation": "bisection", "positions": "tokens", "every": 2, "reuse": True},
 )
 TREES = {

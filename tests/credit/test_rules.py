@@ -164,7 +164,7 @@ def test_reuse_needs_one_horizon():
         {"values": {"positions": "tokens"}},
         {"values": {"positions": "blank_lines"}},
         {"values": {"allocation": "bisection"}},
-        {"values": {"shrink": 0.1}},
+        {"values": {"backup": True, "reuse": True}},
         SPO,
     ],
     ids=str,

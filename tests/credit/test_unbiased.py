@@ -95,7 +95,6 @@ def test_waves_of_pairs_are_unbiased():
 # Rules that are biased, and what was measured with 10,000 solutions: values, gradient (see -s).
 BIASED: dict[str, dict[str, Any]] = {
     "bisection": {"allocation": "bisection"},  # 0.013, 0.012
-    "shrink": {"shrink": 0.15},  # 0.018, 0.018
     # The baseline of a token is that of a state that was kept because of what came later.
     "spread": {"spread": 1},  # 0 (values of the states that it keeps), 0.012
 }

@@ -11,7 +11,6 @@ from vinejax.core.ranges import (
     BelowOne,
     Count,
     Counts,
-    Half,
     Heartbeat,
     MaxRatio,
     MeshSize,
@@ -137,7 +136,6 @@ class ValuesConfig:
     waves: Count = 1  # with `reuse`: states in so many waves, later ones draw what `k` still lacks
     reuse: bool = False  # a value uses all samples of the problem that pass through the state
     backup: bool = False  # with `reuse`: a sample counts with the value of the next state
-    shrink: Half = 0.0  # weight of each of the two neighbours in a value
     budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again
     dedup: bool = True  # equal token prefixes of a problem share one estimate
     dtype: Literal["model", "int8"] = "model"  # of the layers' kernels while values are sampled

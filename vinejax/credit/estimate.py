@@ -24,7 +24,6 @@ def estimates(
     first: Sequence[int],
     rewards: Sequence[Sequence[float]],
     gamma: float,
-    shrink: float = 0.0,
     backed_up: Sequence[Sequence[float]] | None = None,
 ) -> list[Estimate]:
     """The values of every solution's states, sampled or not.
@@ -36,7 +35,6 @@ def estimates(
         prompt's end is no state.
       rewards: [solutions][C] of each step, the outcome's with the last.
       gamma: discount a step.
-      shrink: w, see `shrunk`.
       backed_up: [solutions][S] values of the sampled states; None: the means of their returns.
 
     A state between two that were sampled, or before the end, lies on the line between them:
@@ -55,8 +53,6 @@ def estimates(
         num_steps, states = len(rewards_of), slice(offset, offset + len(of_one))
         earned = np.cumsum([0.0, *rewards_of])
         drawn = between(means[of], counts > 0, earned[states], float(earned[-1]))
-        if shrink:
-            drawn = shrunk(drawn, earned[states], shrink)
         values = back_filled(drawn, offset, np.asarray(rewards_of, np.float32), gamma)
         all_counts, all_errors = np.zeros(num_steps, np.int32), np.zeros(num_steps, np.float32)
         all_counts[states], all_errors[states] = counts, errors[of]
@@ -104,20 +100,6 @@ def between(
     u = np.append((earned + means)[is_sampled], total)
     line = np.interp(np.arange(len(means)), known, u) - earned
     return np.where(is_sampled, means, line.astype(np.float32))
-
-
-def shrunk(values: np.ndarray, earned: np.ndarray, weight: float) -> np.ndarray:
-    """f32[S] each value drawn towards those of the states before and after it.
-
-        U'_c = (1 - 2w)·U_c + w·(U_{c-1} + U_{c+1})    U = rewards before the state + V
-
-    The first state has one neighbour, which counts once. Biased where the value jumps. The
-    solution's end is no neighbour: its reward would enter the baseline of the steps before it.
-    """
-    u = earned + values
-    after = np.append(u[1:], u[-1:])
-    before = np.insert(u[:-1], 0, u[:1])
-    return (u + weight * (before + after - 2 * u) - earned).astype(np.float32)
 
 
 def back_filled(values: np.ndarray, first: int, rewards: np.ndarray, gamma: float) -> np.ndarray:

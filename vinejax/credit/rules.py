@@ -105,12 +105,11 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
     _check_training(cfg, rules)
     _check_progress(cfg)
     undivided = rules["values.positions"] == "steps" and values.merge == 1 and values.spread is None
-    one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.shrink
-    one_to_one = one_to_one and not values.backup
+    one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.backup
     if cfg.ppo.gamma != 1 and not one_to_one:
         rule = (
             "must be 1 unless every step of the task has a value of its own: values.positions ="
-            " 'steps', no merge, spread, bisection, shrink or backup"
+            " 'steps', no merge, spread, bisection or backup"
         )
         raise ConfigError("ppo.gamma", rule, repr(cfg.ppo.gamma))
 

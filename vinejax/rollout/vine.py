@@ -134,7 +134,7 @@ class _Vines:
         means = None
         if self._passing is not None and self._values.backup:
             means = self._passing.backed_up()
-        made = estimates(returns, self._first, rewards, self._gamma, self._values.shrink, means)
+        made = estimates(returns, self._first, rewards, self._gamma, means)
         filled = []
         for i, (episode, estimate) in enumerate(zip(self._episodes, made, strict=True)):
             continuations: list[tuple[Continuation, ...]] = [()] * len(episode.step_ends)
