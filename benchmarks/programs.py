@@ -1,7 +1,7 @@
 """How many programs a run compiles, and when, if the lengths of its texts vary wildly.
 
     python benchmarks/programs.py
-    python benchmarks/programs.py --method=ppo --iterations=20 --train-on=continuations
+    python benchmarks/programs.py --method=ppo --iterations=20
 
 A small model is warmed up on texts of lognormal lengths after prompts of lognormal lengths, so that
 the longest prompt and the longest solution of an iteration differ several times from one iteration
@@ -83,7 +83,6 @@ def config_of(options: argparse.Namespace) -> Config:
     }
     if find_method(options.method).values == "monte_carlo":
         fields["values"] = {"k": 3, "max_states": 4}
-        fields["train"] = {"on": options.train_on}
     return from_dict(fields)
 
 
@@ -128,7 +127,6 @@ class Counted:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--method", default="vineppo")
-    parser.add_argument("--train-on", default="solutions", choices=["solutions", "continuations"])
     parser.add_argument("--iterations", type=int, default=50)
     parser.add_argument("--json", type=Path, help="file for the result")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """The learner's programs on rows that begin alike: packed rows against packed rows that share.
 
 `python benchmarks/learner.py --prefixes` runs this. `solutions` are eight to a prompt; `tails` are
-these with the continuations of their states, as `train.on` 'continuations' has them. Lengths are
+these with continuations of their states, the longest beginnings that rows can share. Lengths are
 those of GSM8K's prompts and model solutions. An iteration has eight minibatches. Scored are rows of
 whole problems, as in a run; an update takes a shuffled minibatch, or for comparison whole problems.
 """

@@ -5,7 +5,6 @@ the others falls where a solution's own reward rises. Errors of one problem's so
 correlated, so standard errors are taken over problems.
 """
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -13,22 +12,18 @@ import pytest
 from helpers.chain_cases import CHAIN, NUM_LETTERS, START, Bias, measure
 from helpers.vine_cases import config
 
-from vinejax.core.settings import TrainConfig
-
 
 def bias_of(
     problems: int,
     group: int = 4,
     seed: int = 0,
     k: int = 2,
-    train: str = "solutions",
     **values: Any,
 ) -> Bias:
-    cfg = dataclasses.replace(config(k=k, **values), train=TrainConfig(on=train))  # pyright: ignore
-    found = measure(CHAIN, cfg, problems, group, seed)
+    found = measure(CHAIN, config(k=k, **values), problems, group, seed)
     values_in_errors, gradient_in_errors = found.in_errors
     print(
-        f"{values}, {train}, {problems} x {group}: {found.drawn:.2f} continuations per solution;"
+        f"{values}, {problems} x {group}: {found.drawn:.2f} continuations per solution;"
         f" values off by up to {np.abs(found.values).max():.4f} ({values_in_errors:.1f} SE),"
         f" gradient by {np.abs(found.gradient).max():.4f} ({gradient_in_errors:.1f} SE)"
     )
@@ -67,8 +62,6 @@ UNBIASED: dict[str, dict[str, Any]] = {
     "waves": {"reuse": True, "waves": 2},
     "merge": {"reuse": True, "merge": 2},
     "backup": {"reuse": True, "backup": True},
-    "continuations": {"train": "continuations"},
-    "continuations in waves": {"train": "continuations", "reuse": True, "waves": 2},
 }
 
 

@@ -34,8 +34,7 @@ def simulation(draw: Draw, drawn_in: list[int]) -> Callable[..., list[np.ndarray
         wanted = [state for state, n in zip(states, counts, strict=True) for _ in range(n)]
         for state, sample in zip(wanted, draw(wanted), strict=True):
             result = sample.return_from(state.used, cfg.ppo.gamma)
-            logprobs = [0.0] * (len(sample.tokens) - sample.start)
-            state.drawn.append(Drawn(Continuation("", result, "eos"), sample, logprobs))
+            state.drawn.append(Drawn(Continuation("", result, "eos"), sample))
         drawn_in.append(len(wanted))
         return []
 
@@ -133,16 +132,6 @@ class Chain:
 
         return draw
 
-    def frequencies(self) -> np.ndarray:
-        """[length, 4] the chance of each letter at each place, in closed form."""
-        found, chance = np.zeros((self.length, NUM_LETTERS)), np.eye(NUM_LETTERS + 1)[START]
-        for t in range(self.length):
-            if self.ending is not None:
-                chance[self.ending] = 0
-            found[t] = chance @ self.moves
-            chance = np.append(found[t], 0)
-        return found
-
 
 # Letter 3 ends a response, and mostly with another reward than its end would have: so the number
 # of states says something of what a solution earned. The first letter is known.
@@ -160,11 +149,6 @@ CHAIN = Chain(
     length=5,
     ending=3,
 )
-
-
-def before_ones(episode: Episode, text_of: Any, values: Any) -> list[int]:
-    """A positions rule that looks ahead: the prompt's end, and before each letter 1."""
-    return [t for t, letter in enumerate(episode.response) if t == 0 or letter == 1]
 
 
 class Bias(NamedTuple):
@@ -197,7 +181,7 @@ def measure(
     part = min(part, problems)
     for _ in range(0, problems, part):
         filled, counts = fill_drawn(chain.episodes(rng, part, group), cfg, chain.draw(rng))
-        of_rows = _errors(chain, filled, solutions=part * group)
+        of_rows = _errors(chain, filled)
         of_problems = np.zeros((part, of_rows.shape[1]))
         np.add.at(of_problems, [int(row.problem_id) for row in filled], of_rows / group)
         results.append(of_problems)
@@ -210,15 +194,11 @@ def measure(
     return Bias(values, errors[0], gradient, errors[1], drawn / (len(by_problem) * group))
 
 
-def _errors(chain: Chain, episodes: list[Episode], solutions: int) -> np.ndarray:
-    """[episodes, length·(5 + 4)] the terms whose means `Bias` has.
-
-    The first `solutions` episodes are solutions, the others continuations that are trained on.
-    """
+def _errors(chain: Chain, episodes: list[Episode]) -> np.ndarray:
+    """[episodes, length·(5 + 4)] the terms whose means `Bias` has."""
     num, length, truth = len(episodes), chain.length, chain.values()
     values, rewards = (np.zeros((num, length), np.float32) for _ in range(2))
     letters, step_of = np.full((num, length + 1), START), np.full((num, length), -1)
-    weights = np.zeros((num, length))
     num_steps = np.array([len(episode.step_ends) for episode in episodes], np.int32)
     for i, (episode, steps) in enumerate(zip(episodes, num_steps, strict=True)):
         values[i, :steps], rewards[i, :steps] = episode.values, episode.rewards
@@ -226,16 +206,13 @@ def _errors(chain: Chain, episodes: list[Episode], solutions: int) -> np.ndarray
         lengths = np.diff([episode.given, *episode.step_ends])
         drawn = slice(episode.given, len(episode.response))
         step_of[i, drawn] = np.repeat(np.arange(steps), lengths)
-        weights[i, drawn] = np.repeat(episode.weights or [1.0] * steps, lengths)
     by_step = np.asarray(step_advantages(values, rewards, num_steps, 1.0), float)
     advantages = np.where(step_of >= 0, np.take_along_axis(by_step, step_of, axis=1), 0)
     estimates = np.take_along_axis(values, step_of, axis=1)
     is_state = (step_of >= 0) & (np.diff(step_of, prepend=-1, axis=1) > 0)
     before, after = letters[:, :-1], letters[:, 1:]
-    is_state[solutions:] = False
     of_values = (estimates - truth[np.arange(length), before]) * is_state
     of_values = of_values[..., None] * (before[..., None] == np.arange(NUM_LETTERS + 1))
     score = (after[..., None] == np.arange(NUM_LETTERS)) - chain.moves[before]
-    gradient = (weights * advantages)[..., None] * score
-    gradient[:solutions] -= chain.gradient()
+    gradient = advantages[..., None] * score - chain.gradient()
     return np.concatenate([of_values.reshape(num, -1), gradient.reshape(num, -1)], axis=1)

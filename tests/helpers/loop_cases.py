@@ -183,14 +183,12 @@ def random_episodes(lengths: list[tuple[int, int]], seed: int = 0) -> list[Episo
     ]
 
 
-def with_arrays_of_chance(batch: Batch, rng: np.random.Generator, weighted: bool) -> Batch:
-    """With normal advantages and log-probabilities and, if `weighted`, a weight per row."""
+def with_arrays_of_chance(batch: Batch, rng: np.random.Generator) -> Batch:
+    """The batch with normal advantages and log-probabilities."""
     shape = batch.tokens.shape
     old, ref = (rng.normal(-3, 0.2, shape).astype(np.float32) for _ in range(2))
-    weights = np.repeat(rng.uniform(0.5, 2, shape[0]), shape[1]).reshape(shape).astype(np.float32)
     advantages = rng.normal(size=shape).astype(np.float32)
-    batch = batch._replace(advantages=advantages, old_logprobs=old, ref_logprobs=ref)
-    return batch._replace(weights=weights) if weighted else batch
+    return batch._replace(advantages=advantages, old_logprobs=old, ref_logprobs=ref)
 
 
 # What sums in another order may change, over the norm of a gradient. Other versions of XLA order

@@ -61,13 +61,9 @@ def test_no_token_is_lost_to_a_long_episode():
 
 def test_given_tokens_are_not_trained_on():
     whole = cases.episode([0, 5, 6], [7, 8, 9, 10, EOS], step_ends=[2, 5], reward=1.0)
-    part = dataclasses.replace(whole, given=2, step_ends=[3, 5], weights=[0.5, 0.25])
+    part = dataclasses.replace(whole, given=2, step_ends=[3, 5])
     batch = collate([part, whole], 2)
-    assert batch.weights is not None
     assert batch.mask[0].nonzero()[0].tolist() == [5, 6, 7]
-    assert batch.weights[0, 3:9].tolist() == [0.0, 0.0, 0.5, 0.25, 0.25, 0.0]
-    assert batch.weights[1, 3:8].tolist() == [1.0] * 5
-    assert collate([whole], 1).weights is None
     steps = step_layout(batch, [part, whole])
     assert steps.step_ids[0, 3:9].tolist() == [-1, -1, 0, 1, 1, -1]
     assert steps.step_ids[1, 3:9].tolist() == [0, 0, 1, 1, 1, -1]

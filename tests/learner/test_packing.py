@@ -181,25 +181,25 @@ def test_packing_changes_no_gradient(method: str):
 REDUCTIONS: list[dict[str, Any]] = [
     {"reduction": "sequence", "kl_reduction": "sequence"},
     {"reduction": "budget", "max_tokens": 16, "whiten": "minibatch"},
-    {"reduction": "token", "kl_reduction": "policy", "weights": True},
+    {"reduction": "token", "kl_reduction": "policy"},
 ]
 grads_of = jax.jit(gradients, static_argnames="objective")
 
 
-def minibatch(weighted: bool) -> Batch:
+def minibatch() -> Batch:
     """Rows with advantages, one of them without a response token that is trained on."""
     rng = np.random.default_rng(0)
     batch = collate(episodes(), rows=12)
     batch.mask[1] = False
     batch.mask[4, ::3] = False
-    return cases.with_arrays_of_chance(batch, rng, weighted)
+    return cases.with_arrays_of_chance(batch, rng)
 
 
 @pytest.mark.parametrize("fields", [REDUCTIONS[0], *(
     pytest.param(x, marks=pytest.mark.slow) for x in REDUCTIONS[1:]
 )])  # fmt: skip
 def test_reductions_count_episodes(fields: dict[str, Any]):
-    batch = minibatch(fields.pop("weights", False))
+    batch = minibatch()
     make = functools.partial(PolicyObjective, model=cases.model(), temperature=0.6, loss=clipped)
     objective = make(microbatch=2, packed=True, kl_coef=0.1, **fields)
     packed = objective.pack(batch)

@@ -57,14 +57,14 @@ def episodes() -> tuple[Episode, ...]:
 
 
 @functools.cache
-def minibatch(weighted: bool = False) -> Batch:
+def minibatch() -> Batch:
     """The episodes as rows; some tokens, among them first ones, are not trained on."""
     rng = np.random.default_rng(1)
     batch = collate(list(episodes()), rows=20, longest=ROOM)
     batch.mask[5] = False
     batch.mask[6, :8] = False
     batch.mask[3, ::3] = False
-    return cases.with_arrays_of_chance(batch, rng, weighted)
+    return cases.with_arrays_of_chance(batch, rng)
 
 
 # --- places
@@ -188,15 +188,14 @@ def objective_of(name: str, **fields: Any) -> tuple[Objective, Any, Any]:
     objectives = {
         "token": lambda: policy(loss=clipped, whiten="minibatch"),
         "sequence": lambda: policy(loss=clipped, reduction="sequence", kl_reduction="sequence"),
-        "weighted": lambda: policy(loss=clipped, kl_reduction="token"),
         "opmd": lambda: policy(loss=opmd, reduction="budget", max_tokens=16, tau=0.1),
         "likelihood": lambda: Likelihood(model=model, reduction="sequence", **fields),
     }
-    return objectives[name](), cases.params(), minibatch(name == "weighted")
+    return objectives[name](), cases.params(), minibatch()
 
 
-FAST = [("sequence", 1), ("weighted", 4)]
-SLOW = [("critic", 1), ("opmd", 4), ("likelihood", 1), ("token", 4), ("sequence", 4)]
+FAST = [("sequence", 1), ("token", 4)]
+SLOW = [("critic", 1), ("opmd", 4), ("likelihood", 1), ("sequence", 4)]
 
 
 @pytest.mark.parametrize(

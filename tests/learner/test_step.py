@@ -150,18 +150,6 @@ def test_microbatches_change_nothing():
         assert_sums(stats, sums)
 
 
-@pytest.mark.parametrize("whitening", ["none", "minibatch"])
-def test_a_weight_is_how_often_a_row_counts(whitening: str):
-    """Two rows of weights 1 and 3 have the gradient of the second row three times."""
-    batch = jax.tree.map(lambda x: x[:2], make_batch())
-    objective = dataclasses.replace(PLAIN, kl_reduction="policy", whiten=whitening)
-    repeated = jax.tree.map(lambda x: x[jnp.array([0, 1, 1, 1])], batch)
-    expected, _ = grads_of(objective, cases.params(), repeated)
-    weights = jnp.broadcast_to(jnp.array([[1.0], [3.0]]), batch.advantages.shape)
-    found, _ = grads_of(objective, cases.params(), batch._replace(weights=weights))
-    cases.assert_close(found, expected, cases.ROUNDING)
-
-
 def test_padding_changes_nothing():
     """Empty rows, longer rows, and NaN wherever the mask is False."""
     batch, params = make_batch(), cases.params()

@@ -52,18 +52,6 @@ def test_sums_are_float32_for_every_dtype():
 
 
 @pytest.mark.parametrize("shift_mean", [True, False])
-def test_a_weight_is_how_often_an_entry_counts(ragged, shift_mean):
-    x, mask = ragged
-    weights = np.where(mask, np.random.default_rng(1).integers(0, 4, x.shape), np.nan)
-    times = np.where(mask, weights, 0).astype(int)
-    repeated = np.repeat(x[mask], times[mask])[None]
-    expected = whiten(repeated, np.ones(repeated.shape, bool), shift_mean)
-    found = np.asarray(whiten(x, mask, shift_mean, np.float32(weights)))
-    np.testing.assert_allclose(np.repeat(found[mask], times[mask])[None], expected, atol=1e-5)
-    assert not found[~mask].any()
-
-
-@pytest.mark.parametrize("shift_mean", [True, False])
 def test_whiten_matches_the_loop(ragged, shift_mean):
     x, mask = ragged
     expected = oracle.whiten(x, mask, shift_mean)

@@ -430,11 +430,6 @@ def test_a_state_that_a_reset_shares_with_its_source_is_sampled_once():
             "values.reuse",
             "must be False for reset.source = 'solved'",
         ),
-        (
-            {"reset": {"source": "both"}, "train": {"on": "continuations"}},
-            "train.on",
-            "must be 'solutions' for reset.source = 'both'",
-        ),
     ],
 )
 def test_what_is_refused(fields: dict[str, Any], field: str, message: str):
@@ -446,7 +441,6 @@ def test_what_is_refused(fields: dict[str, Any], field: str, message: str):
 
 def test_what_goes_with_resets():
     for fields in (
-        {"reset": {"source": "gold"}, "train": {"on": "continuations"}},
         {"reset": {"source": "gold", "at": "edge", "target": 0.4}, "values": {"reuse": True}},
         {"reset": {"source": "both", "target": 0.2}, "method": "spo_chain"},
         {"reset": {"source": "failed", "at": "edge", "k": 2}, "method": "ppo"},

@@ -79,7 +79,6 @@ def test_a_users_method_alone_may_read_log_probabilities():
         ("vineppo_k", {}, "nearest is 'vineppo_k"),
         (RUN, {"method": "treerl", "values": {"k": 9, "max_states": None}}, "samples trees"),
         (RUN, {"method": "sft", "values": {"k": 9, "max_states": None}}, "has no advantages"),
-        (RUN, {"train": {"on": "continuations"}}, "adds rows"),
         (RUN, {"reset": {"source": "gold"}}, "begin elsewhere"),
     ],
 )

@@ -75,15 +75,6 @@ def test_one_iteration(method: str, start: str, tmp_path: Path):
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
-@pytest.mark.slow
-def test_continuations_are_trained_on_in_as_many_updates(start: str, tmp_path: Path):
-    line = run("vineppo", start, tmp_path, train={"on": "continuations"}, values={"k": 5})[2]
-    assert line["actor/rows"] == 12 + line["values/rollouts"] > 24
-    assert line["total/updates"] == 4 and line["total/episodes"] == 12
-    assert line["rollout/logprob_diff/max"] < 1e-4 and line["actor/grad_norm"] > 0
-    assert len(cases.read_lines(tmp_path / "episodes" / "0.jsonl")) == 12
-
-
 def state_of(
     start: str, workdir: Path, method: str = "ppo", **sections: Any
 ) -> tuple[Any, loop.Progress]:

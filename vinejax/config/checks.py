@@ -32,7 +32,6 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     check_rules(cfg, is_set)
     find_rewards(cfg.reward)
     _check_resets(cfg, is_set)
-    _check_values(cfg)
     _check_sampling(cfg)
     _check_batches(cfg)
     _check_optimizer(cfg, is_set)
@@ -122,15 +121,6 @@ def _check_resets(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
     chosen = f"for reset.source = {reset.source!r}, whose solutions are chosen by their reward"
     if is_own and cfg.values.reuse:
         raise ConfigError("values.reuse", f"must be False {chosen}", "True")
-    if is_own and cfg.train.on == "continuations":
-        raise ConfigError("train.on", f"must be 'solutions' {chosen}", "'continuations'")
-
-
-def _check_values(cfg: Config) -> None:
-    """Refuses continuations of a rounded policy where the policy is trained on them."""
-    if cfg.values.dtype == "int8" and cfg.train.on == "continuations":
-        rule = "must be 'model' for train.on = 'continuations', which trains on what is sampled"
-        raise ConfigError("values.dtype", rule, "'int8'")
 
 
 def _check_sampling(cfg: Config) -> None:

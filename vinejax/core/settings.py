@@ -150,14 +150,6 @@ class CreditConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
-    """With Monte Carlo values: what the policy is updated on."""
-
-    # 'continuations': on solutions and the continuations of their states, weighted: credit/shares.
-    on: Literal["solutions", "continuations"] = "solutions"
-
-
-@dataclasses.dataclass(frozen=True)
 class ResetConfig:
     """Solutions that begin in the middle of a known solution: rollout/reset_sampling.py."""
 
@@ -448,7 +440,6 @@ class Config:
     rollout: RolloutConfig = RolloutConfig()
     values: ValuesConfig = ValuesConfig()
     credit: CreditConfig = CreditConfig()
-    train: TrainConfig = TrainConfig()
     reset: ResetConfig = ResetConfig()
     reward: RewardConfig = RewardConfig()
     grader: GraderConfig = GraderConfig()

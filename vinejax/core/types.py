@@ -77,7 +77,6 @@ class Episode:
     reward_parts: dict[str, float] | None = None  # by `reward.functions`; None: there are none
     given: int = 0  # leading response tokens from elsewhere, or from another row: not trained on
     nodes: list[int] | None = None  # of the tree that it is a leaf of; the last C are the steps
-    weights: list[float] | None = None  # [C] of each step's tokens in the loss; None: 1
     scored: list[float] | None = None  # the response's log-probs by the prefill of its trunk
     values: np.ndarray | None = None  # f32[C] V(s_0) .. V(s_{C-1})
     value_counts: np.ndarray | None = None  # i32[C] returns behind each value; 0: none was sampled
@@ -114,7 +113,6 @@ class Batch(NamedTuple):
     advantages: Array  # f32[B, T]
     old_logprobs: Array  # f32[B, T] log-probabilities, in nats, by the policy that sampled
     ref_logprobs: Array  # f32[B, T] by the reference model
-    weights: Array | None = None  # f32[B, T] of each token in loss, KL and whitening; None: 1
     # i32[B, T] of packed rows that share prefixes: one past the last place that sees each token.
     seen_until: Array | None = None
 

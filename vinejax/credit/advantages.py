@@ -53,8 +53,7 @@ def assign_credit(rollout: Rollout, cfg: Config, whitening: str) -> Credit:
     if by_step is None:
         by_step = _means_of_steps(np.asarray(advantages), rollout.steps)
     if whitening == "iteration":
-        shift_mean, weights = cfg.ppo.shift_mean, rollout.batch.weights
-        advantages = whiten(advantages, mask, shift_mean=shift_mean, weights=weights)
+        advantages = whiten(advantages, mask, shift_mean=cfg.ppo.shift_mean)
     advantages, by_step = np.asarray(advantages), np.asarray(by_step)
     return credit._replace(advantages=advantages, mask=mask, by_step=by_step)
 

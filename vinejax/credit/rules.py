@@ -9,7 +9,7 @@ from typing import Any
 from vinejax.core.errors import ConfigError, nearest_hint
 from vinejax.core.plugins import find_function
 from vinejax.core.settings import Config, CreditConfig
-from vinejax.methods import find_method, policy_reduction
+from vinejax.methods import find_method
 
 HERE = "vinejax.credit"
 
@@ -102,7 +102,6 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
     if values.reuse and values.budget != "left":
         rule = "needs values.budget = 'left': what passes through a state must have one horizon"
         raise ConfigError("values.reuse", rule, repr(values.reuse))
-    _check_training(cfg, rules)
     _check_progress(cfg)
     undivided = rules["values.positions"] == "steps" and values.merge == 1 and values.spread is None
     one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.backup
@@ -112,30 +111,6 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
             " 'steps', no merge, spread, bisection or backup"
         )
         raise ConfigError("ppo.gamma", rule, repr(cfg.ppo.gamma))
-
-
-def _check_training(cfg: Config, rules: Mapping[str, str]) -> None:
-    """Refuses what does not go with continuations as rows of training data."""
-    if cfg.train.on == "solutions":
-        return
-    needs = {
-        "values.budget": (cfg.values.budget, "left", "a continuation has the solution's horizon"),
-        "values.allocation": (
-            rules["values.allocation"],
-            "uniform",
-            "the number of samples at a state must not depend on their returns",
-        ),
-        "ppo.gamma": (cfg.ppo.gamma, 1, "a continuation has one advantage for all its steps"),
-        "ppo.reduction": (policy_reduction(cfg), "token", "its tokens have weights of their own"),
-        "credit.progress": (cfg.credit.progress, 0, "a continuation is one step"),
-    }
-    for field, (value, needed, reason) in needs.items():
-        if value != needed:
-            rule = f"must be {needed!r} for train.on = {cfg.train.on!r}: {reason}"
-            raise ConfigError(field, rule, repr(value))
-    if cfg.kl.reduction == "sequence":
-        rule = f"must be 'policy' or 'token' for train.on = {cfg.train.on!r}"
-        raise ConfigError("kl.reduction", rule, repr(cfg.kl.reduction))
 
 
 def _check_progress(cfg: Config) -> None:

@@ -99,7 +99,6 @@ def estimator_config(cfg: Config, name: str) -> Config:
         f"method {made.method!r} samples trees": method.tree is not None,
         f"method {made.method!r} compares with earlier iterations": method.values == "tracker",
         f"method {made.method!r} takes the KL from its rewards": method.kl_in_reward,
-        "train.on adds rows to the solutions": made.train.on != "solutions",
         "reset.source lets solutions begin elsewhere": made.reset.source != "none",
     }
     for reason, holds in reasons.items():

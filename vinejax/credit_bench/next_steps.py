@@ -73,12 +73,17 @@ def sample_next_steps(
         State(by_id[episodes[i].problem_id], i, episodes[i], i, c, used, visits=[])
         for i, c, used in states
     ]
-    # Training on continuations is what asks for the steps of each.
-    train = dataclasses.replace(cfg.train, on="continuations")
-    own = dataclasses.replace(with_own_seed(cfg, "next steps"), train=train)
-    counts = [draws] * len(sampled)
     draw_continuations(
-        engine, params, graded, episodes, sampled, counts, own, iteration, scored=False
+        engine,
+        params,
+        graded,
+        episodes,
+        sampled,
+        [draws] * len(sampled),
+        with_own_seed(cfg, "next steps"),
+        iteration,
+        scored=False,
+        with_steps=True,
     )
     choices, few, decided = [], 0, 0
     for place, state in zip(states, sampled, strict=True):

@@ -1,8 +1,7 @@
 """Ragged episodes to rectangular batches, once per iteration; batches to minibatches.
 
 A batch is in host memory, the same on every host, and compiled programs take it whole and lay it
-out over the devices (`learner/update.py`): 29 bytes per token of its rows, some megabytes, or with
-`train.on` 'continuations' up to some gigabytes.
+out over the devices (`learner/update.py`): 29 bytes per token of its rows, some megabytes.
 Log-probabilities and values are fetched as soon as they are computed.
 """
 
@@ -27,14 +26,13 @@ def collate(episodes: list[Episode], rows: int, longest: int = 0) -> Batch:
     `shapes.bucket`; B is the next multiple of `rows`: empty rows are added, no episode dropped.
     Masks come from lengths: a pad id that is also the EOS id does no harm.
     """
-    batch = collate_groups([(episode,) for episode in episodes], rows, longest)
-    return batch._replace(weights=_weights(episodes, batch.mask))
+    return collate_groups([(episode,) for episode in episodes], rows, longest)
 
 
 def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int = 0) -> Batch:
     """Like `collate`, with the episodes of a group in one row, as segments 1, 2, ...
 
-    `longest` is in tokens of a whole group. Weights of steps are left out.
+    `longest` is in tokens of a whole group.
     """
     totals = [sum(len(episode.tokens) for episode in group) for group in groups]
     shape = (-(-len(groups) // rows) * rows, bucket(max(longest, *totals), least=32))
@@ -55,24 +53,13 @@ def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int 
     return Batch(tokens, segment_ids, positions, mask, *arrays)
 
 
-def _weights(episodes: list[Episode], mask: np.ndarray) -> np.ndarray | None:
-    """f32[B, T] the weights of the response's tokens; None where no episode has any."""
-    if all(episode.weights is None for episode in episodes):
-        return None
-    weights = mask.astype(np.float32)
-    for row, episode in enumerate(episodes):
-        if episode.weights is not None:
-            lengths = np.diff([episode.given, *episode.step_ends])
-            weights[row, mask[row]] = np.repeat(np.array(episode.weights, np.float32), lengths)
-    return weights
-
-
 def minibatch_rows(num_rows: int, count: int, minibatch: int) -> int:
     """Rows of a minibatch, a multiple of `minibatch`, if `count` of them have `num_rows` in all.
 
-    With one row per solution that is `minibatch`. Rows that begin in mid-solution come on top of
-    them, and the minibatches grow, not their number: the learning rate decays over it. Few sizes,
-    as every size is a program to compile; what is left over are empty rows.
+    With one row per solution from the prompt that is `minibatch`. Rows of resets, and leaves of
+    trees beyond `rollout.per_prompt`, come on top of these: minibatches grow, but not their number,
+    over which the learning rate decays. Few sizes, as every size is a program to compile; what is
+    left over are empty rows.
     """
     multiple = -(-num_rows // (count * minibatch))
     return minibatch * (multiple if multiple == 1 else bucket(multiple, least=2))

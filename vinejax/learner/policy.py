@@ -79,16 +79,10 @@ class PolicyObjective(Objective):
     def loss_over(self, rows: Batch) -> tuple[tuple[Batch, jax.Array], Loss]:
         """See `Objective`; `rows` must have advantages, old and reference log-probabilities."""
         if self.whiten == "minibatch":
-            advantages = whiten(
-                rows.advantages, rows.mask, shift_mean=self.shift_mean, weights=rows.weights
-            )
+            advantages = whiten(rows.advantages, rows.mask, shift_mean=self.shift_mean)
             rows = rows._replace(advantages=advantages)
-        if rows.weights is None:
-            weights = token_weights(rows.mask, rows.segment_ids, self.reduction, self.max_tokens)
-        else:
-            weights = shared_weights(rows.mask, rows.weights)
+        weights = token_weights(rows.mask, rows.segment_ids, self.reduction, self.max_tokens)
         kl_has_weights = self.kl_reduction == "policy" and self.reduction != "token"
-        kl_has_weights |= rows.weights is not None
         tokens = jnp.maximum(rows.mask.sum(), 1)
         sequences = jnp.maximum(count_segments(rows.mask, rows.segment_ids), 1)
 
@@ -206,20 +200,6 @@ def token_weights(
     else:
         count *= max_tokens
     return jnp.where(mask, 1.0 / count, 0.0)
-
-
-def shared_weights(mask: Bool[Array, "B T"], weights: Float[Array, "B T"]) -> Float[Array, "B T"]:
-    """Weights w / Σ w of a loss over a minibatch whose tokens have weights; 0 off the mask.
-
-    Args:
-      mask: bool [B, T], response tokens.
-      weights: float32 [B, T], those of `credit.shares`; not read off the mask.
-
-    Returns:
-      float32 [B, T].
-    """
-    weights = jnp.where(mask, weights, 0.0)
-    return weights / jnp.maximum(weights.sum(), 1e-9)
 
 
 # --- the loss functions that `methods.py` names: (log-probabilities [B, T], Batch, objective)

@@ -1,8 +1,8 @@
 """Rows of a batch that begin alike, laid out so that a pass computes their common tokens once.
 
-Solutions of a problem begin with its prompt; tails of a solution, such as the continuations of its
-states, with the prompt and some tokens of the solution. Of such rows in one packed row only the
-first has the common tokens. The others *share* them: they keep what comes after, and see theirs.
+Solutions of a problem begin with its prompt; leaves of a tree, and groups of a reset, also with
+the same first tokens of a solution. Of such rows in one packed row only the first has the common
+tokens. The others *share* them: they keep what comes after, and see theirs.
 
 A row may share tokens that precede its first trained one, except the last of these. That one stays
 its own, because the first trained token is predicted at its hidden state: so each trained token
@@ -22,7 +22,7 @@ import numpy as np
 from vinejax.core.types import Batch
 
 # Rows are compared with so many on either side of them in lexicographic order. It bounds the time:
-# 2 s for 14,000 rows, which are 256 solutions with their continuations.
+# 2 s for 14,000 rows.
 REACH = 512
 
 # row -> (i64[N] rows that it is compared with, i64[N] leading tokens in common with each)

@@ -54,7 +54,7 @@ METHODS = {
         f"{CREDIT}.vine",
         whiten="iteration",
         values="monte_carlo",
-        sections=("values", "credit", "train"),
+        sections=("values", "credit"),
     ),
     "ppo": Method(f"{CREDIT}.critic", whiten="iteration", values="critic", sections=("critic",)),
     "spo_chain": Method(
@@ -63,7 +63,7 @@ METHODS = {
         values="monte_carlo",
         positions="low_probability",
         mask="low_probability",
-        sections=("values", "credit", "train"),
+        sections=("values", "credit"),
     ),
     "spo_tree": Method(
         f"{ON_TREES}.spo_tree",

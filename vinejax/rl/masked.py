@@ -37,7 +37,6 @@ def whiten(
     x: Shaped[Array, "*shape"],
     mask: Bool[Array, "*shape"],
     shift_mean: bool = True,
-    weights: Float32[Array, "*shape"] | None = None,
 ) -> Float32[Array, "*shape"]:
     """Scales the selected entries to unit variance and, by default, shifts them to zero mean.
 
@@ -47,7 +46,6 @@ def whiten(
       x: [B, T] of any real dtype, usually advantages.
       mask: bool [B, T], the n entries that count. All of them share one mean and one variance.
       shift_mean: False leaves the mean in, y = x / √(σ² + 1e-8), so that 0 stays 0.
-      weights: [B, T], how often each entry counts in μ, σ² and n: μ = Σ w·x / n, n = Σ w. None: 1.
 
     Returns:
       float32 [B, T], 0 off the mask.
@@ -61,12 +59,7 @@ def whiten(
       Array([[-0.70710677,  0.70710677,  0.        ]], dtype=float32)
     """
     x = jnp.where(mask, jnp.float32(x), 0.0)
-    if weights is None:
-        centred = x - masked_mean(x, mask)
-        variance = masked_sum(centred**2, mask) / jnp.maximum(jnp.sum(mask) - 1, 1)
-    else:
-        count = masked_sum(weights, mask)
-        centred = x - masked_sum(weights * x, mask) / jnp.maximum(count, 1e-9)
-        variance = masked_sum(weights * centred**2, mask) / jnp.maximum(count - 1, 1)
+    centred = x - masked_mean(x, mask)
+    variance = masked_sum(centred**2, mask) / jnp.maximum(jnp.sum(mask) - 1, 1)
     scaled = (centred if shift_mean else x) / jnp.sqrt(variance + 1e-8)
     return jnp.where(mask, scaled, 0.0)

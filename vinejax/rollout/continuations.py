@@ -28,7 +28,6 @@ class Drawn(NamedTuple):
 
     continuation: Continuation
     sample: Sample
-    logprobs: list[float]  # the sampler's, one per token drawn
 
 
 @dataclasses.dataclass
@@ -60,19 +59,23 @@ def draw_continuations(
     cfg: Config,
     iteration: int,
     scored: bool,
+    with_steps: bool = False,
 ) -> list[np.ndarray]:
     """Adds `counts[s]` continuations to `states[s].drawn`.
 
     Each is graded while others are sampled, by the host that reads it. Returns the stream's
     `trunk_logprobs`: those of the episodes if `scored`, else none. Weights are of `values.dtype`.
+    Continuations are split into steps if `with_steps`, or if their returns depend on these.
     """
     wanted = [state for state, count in zip(states, counts, strict=True) for _ in range(count)]
     branches, budgets = _branches(states, counts, cfg, iteration)
     trunks = [episode.tokens for episode in episodes]
     int8 = cfg.values.dtype == "int8"
     stream = engine.stream(params, trunks, branches, budgets, scored, int8)
-    for state, drawn in zip(wanted, _graded(stream, engine, graded, wanted, cfg), strict=True):
-        state.drawn.append(drawn)
+    with_steps |= graded.has_steps or cfg.ppo.gamma != 1
+    drawn = _graded(stream, engine, graded, wanted, cfg, with_steps)
+    for state, continuation in zip(wanted, drawn, strict=True):
+        state.drawn.append(continuation)
     return stream.trunk_logprobs
 
 
@@ -98,7 +101,12 @@ def _branches(
 
 
 def _graded(
-    stream: Stream, engine: Engine, graded: GradedTask, wanted: list[State], cfg: Config
+    stream: Stream,
+    engine: Engine,
+    graded: GradedTask,
+    wanted: list[State],
+    cfg: Config,
+    with_steps: bool,
 ) -> list[Drawn]:
     """The continuations of `stream`, branch i of which begins at `wanted[i]`, in order."""
     truncated, tokenizer = cfg.reward.truncated, engine.tokenizer
@@ -119,8 +127,7 @@ def _graded(
                     background.add(i, solutions[i].problem, solutions[i].text)
         outcomes = background.rewards()
     steps = {}
-    # Else a return is the reward of the outcome, and nobody asks for the states of a continuation.
-    if graded.has_steps or cfg.ppo.gamma != 1 or cfg.train.on == "continuations":
+    if with_steps:  # else a return is the reward of the outcome
         steps = shared_work(
             {i: split_solution(graded, tokenizer, one) for i, one in solutions.items()}
         )
@@ -136,7 +143,7 @@ def _graded(
         )
         reward = sample.return_from(state.used, cfg.ppo.gamma)
         continuation = Continuation(grown.text, reward, grown.finish)
-        drawn.append(Drawn(continuation, sample, grown.logprobs))
+        drawn.append(Drawn(continuation, sample))
     return drawn
 
 
@@ -144,32 +151,3 @@ def _completed(state: State, text: str, grown: Grown) -> Solution:
     """The solution that a continuation makes of the response so far, whose text is `text`."""
     response = state.episode.response[: state.used] + grown.tokens
     return Solution(state.problem, state.episode.prompt, response, whole_text(text, grown))
-
-
-def as_episodes(state: State, trained: list[Drawn], weight: float) -> list[Episode]:
-    """The `trained` of a state's continuations as episodes of one step each, with this weight.
-
-    The value before the step is the mean return of the state's other continuations. `text` is that
-    of the continuation alone.
-    """
-    total = sum(drawn.continuation.reward for drawn in state.drawn)
-    episodes = []
-    for continuation, sample, logprobs in trained:
-        response = sample.tokens.tolist()
-        baseline = (total - continuation.reward) / (len(state.drawn) - 1)
-        episodes.append(
-            Episode(
-                problem_id=state.problem.id,
-                prompt=state.episode.prompt,
-                response=response,
-                logprobs=[0.0] * state.used + logprobs,
-                text=continuation.text,
-                finished=continuation.finish != "length",
-                reward=continuation.reward,
-                step_ends=[len(response)],
-                given=state.used,
-                weights=[weight],
-                values=np.array([baseline], np.float32),
-            )
-        )
-    return episodes

@@ -22,10 +22,9 @@ from vinejax.credit.estimate import estimates
 from vinejax.credit.positions import positions_of, with_steps_between
 from vinejax.credit.rules import find_rule
 from vinejax.credit.samples import Passing, Sample
-from vinejax.credit.shares import SampledState, shares
 from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params
-from vinejax.rollout.continuations import Drawn, State, as_episodes, draw_continuations
+from vinejax.rollout.continuations import State, draw_continuations
 from vinejax.tasks.graded import GradedTask
 
 
@@ -41,20 +40,17 @@ def fill_values(
     """The episodes with values; their steps lie between states.
 
     Where the engine scores as the learner does, they are `scored` by the prefill of their trunks.
-    With `train.on` 'continuations' they have weights, and the continuations of their states follow
-    as further episodes.
 
     Raises ConfigError for positions or counts of a user's rule that are invalid.
     """
     vines = _Vines(engine, graded, problems, episodes, cfg)
     logprobs: list[np.ndarray] = []
-    # Continuations that are trained on are scored by the learner, and all rows with them.
-    can_score = cfg.train.on == "solutions" and cfg.values.dtype == "model"
+    can_score = cfg.values.dtype == "model" and engine.scores_as_learner
     for wave in itertools.count():
         counts = vines.wanted(wave)
         if counts is None:
             break
-        scored = wave == 0 and can_score and engine.scores_as_learner
+        scored = wave == 0 and can_score
         logprobs += draw_continuations(
             engine, params, graded, episodes, vines.states, counts, cfg, iteration, scored
         )
@@ -65,9 +61,7 @@ def fill_values(
             dataclasses.replace(episode, scored=of_trunk[len(episode.prompt) :].tolist())
             for episode, of_trunk in zip(filled, logprobs, strict=True)
         ]
-    if cfg.train.on == "solutions":
-        return filled
-    return vines.weighted(filled)
+    return filled
 
 
 class _Vines:
@@ -83,8 +77,8 @@ class _Vines:
     ):
         self._values, self._gamma = cfg.values, cfg.ppo.gamma
         self._allocate = find_rule("values.allocation", cfg)
-        self._rule, self._text_of = find_rule("values.positions", cfg), token_text(engine.tokenizer)
-        places = list(map(self._positions, episodes))
+        rule, text_of = find_rule("values.positions", cfg), token_text(engine.tokenizer)
+        places = [positions_of(rule, episode, text_of, cfg.values) for episode in episodes]
         self._episodes = list(map(with_steps_between, episodes, places))
         # The step that the first state begins: 1 where the first step begins at no state.
         self._first = [
@@ -153,52 +147,11 @@ class _Vines:
             )
         return filled
 
-    def weighted(self, filled: list[Episode]) -> list[Episode]:
-        """The episodes with weights, then continuations as episodes: see credit/shares.py."""
-        # A continuation is compared with another: one alone is not trained on.
-        trained = [
-            [
-                drawn
-                for drawn in state.drawn
-                if len(state.drawn) > 1 and self._is_state(state, drawn)
-            ]
-            for state in self.states
-        ]
-        sampled = [
-            SampledState(state.used, state.visits, len(rows))
-            for state, rows in zip(self.states, trained, strict=True)
-        ]
-        of_states, after = shares(sampled, list(map(len, self._visits)))
-        episodes = []
-        for i, (episode, of_solution) in enumerate(zip(filled, after, strict=True)):
-            # Tokens before the first state, and those of a solution without one, have all.
-            weights = [1.0] * self._first[i] + of_solution or [1.0]
-            weights += weights[-1:] * (len(episode.step_ends) - len(weights))
-            weights = weights[: len(episode.step_ends)]
-            episodes.append(dataclasses.replace(episode, weights=weights))
-        for state, rows, weight in zip(self.states, trained, of_states, strict=True):
-            episodes += as_episodes(state, rows, weight)
-        return episodes
-
-    def _positions(self, episode: Episode) -> list[int]:
-        return positions_of(self._rule, episode, self._text_of, self._values)
-
     def _first_states(self, positions: list[int], episode: Episode) -> list[int]:
         """The end of what is given, if it is a state, and the first `max_states` others."""
         if (most := self._values.max_states) is None:
             return positions
         return positions[: most + (positions[:1] == [episode.given])]
-
-    def _is_state(self, state: State, drawn: Drawn) -> bool:
-        """Whether the state that a continuation began at is one of the solution that it makes."""
-        episode = state.episode
-        whole = dataclasses.replace(
-            episode,
-            response=drawn.sample.tokens.tolist(),
-            logprobs=episode.logprobs[: state.used] + drawn.logprobs,
-            step_ends=drawn.sample.ends,
-        )
-        return state.used in self._first_states(self._positions(whole), whole)
 
     def _seen(self, i: int) -> Seen:
         """The returns at the states of episode i: of their own continuations, then of others."""

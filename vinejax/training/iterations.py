@@ -71,25 +71,24 @@ def policy_gradient(it: Iteration, state: RunState) -> RunState:
     with it.log.stage("rollout"):
         state = with_first_values(it, state)
         problems, episodes, sampled = sample_solutions(it, state, method.needs_spread)
-    rows = episodes  # of the batch: the solutions, and what else is trained on
     with it.log.stage("value"):
         if method.values == "monte_carlo":
             calls = session.sampler.stats.calls
-            rows = fill_values(
+            episodes = fill_values(
                 session.sampler, params, session.graded, problems, episodes, cfg, it.number
             )
             it.metrics["values/waves"] = session.sampler.stats.calls - calls
         session.sampler.release()
     with it.log.stage("score"):
-        rollout = scored_rollout(it, state, rows)
+        rollout = scored_rollout(it, state, episodes)
         credit = assign_credit(rollout, cfg, objective.whiten)
         state = with_rewards_counted(it, state, rollout)
     with it.log.stage("train"):
         barrier("train", [(episode.tokens, episode.rewards) for episode in episodes])
         state = update_on(it, state, objective, rollout, credit)
-    it.metrics |= metrics.logprob_diff(rows, rollout.batch)
-    it.metrics["actor/rows"] = len(rows)
-    it.record_sampling(problems, rows[: len(episodes)], sampled, credit)
+    it.metrics |= metrics.logprob_diff(episodes, rollout.batch)
+    it.metrics["actor/rows"] = len(episodes)
+    it.record_sampling(problems, episodes, sampled, credit)
     return state
 
 
