@@ -248,7 +248,7 @@ def test_passes_without_tokens_are_not_made():
     objective = Counted(
         model=cases.model(), temperature=0.6, loss=clipped, microbatch=1, packed=True
     )
-    batch = minibatch(False)
+    batch = minibatch()
     packing: Packing = pack_rows(batch.segment_ids, 1, total=12)
     jax.block_until_ready(grads_of(objective, cases.params(), objective.pack(batch)))
     jax.effects_barrier()
