@@ -77,7 +77,7 @@ def test_help_has_an_example_that_is_true(name: str, tmp_path, monkeypatch: pyte
 def test_the_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(REPO)
     text = (REPO / "README.md").read_text("utf-8")
-    code = text.partition("without a run:\n\n```python\n")[2].partition("```")[0]
+    code = text.partition("As a library\n\n```python\n")[2].partition("```")[0]
     names: dict[str, Any] = {}
     exec(code, names)
     assert names["loss"].shape == (1, 4) and len(names["grown"]) == 1
