@@ -172,21 +172,32 @@ def mean_improvement(pairs: Iterable[tuple[Group, Group]]) -> Estimate:
     return improvement_interval(own, other)
 
 
-def sweep_scores(found: Outcomes, task: str, variant: str) -> dict[Trial, float]:
-    """Mean score of every trial of which a run is recorded."""
+class Tried(NamedTuple):
+    """A trial of the sweep, over the runs of it that are recorded."""
+
+    score: float  # mean validation accuracy over the second half of the iterations
+    test: float  # mean accuracy of the last policies on the test split
+    error: float | None  # standard error of `test`; None of a single run
+
+
+def sweep_trials(found: Outcomes, task: str, variant: str) -> dict[Trial, Tried]:
+    """Every trial of which a run is recorded."""
     group = found.find("sweep", TASKS[task].config, variant)
-    scores: dict[Trial, float] = {}
+    tried: dict[Trial, Tried] = {}
     for trial in found.experiment.trials:
         rate = float(f"{TASKS[task].learning_rate * trial.rate_factor:.6g}")
-        values = [
-            score(run)
+        runs = [
+            run
             for run in (group.runs if group else ())
             if run["overrides"]["optimizer.learning_rate"] == rate
             and run["overrides"]["kl.coef"] == trial.kl_coef
         ]
-        if values:
-            scores[trial] = statistics.fmean(values)
-    return scores
+        if runs:
+            tests = [run["test"]["accuracy"] for run in runs]
+            error = statistics.stdev(tests) / len(tests) ** 0.5 if len(tests) > 1 else None
+            scores = [score(run) for run in runs]
+            tried[trial] = Tried(statistics.fmean(scores), statistics.fmean(tests), error)
+    return tried
 
 
 def chosen_trial(found: Outcomes, task: str, variant: str) -> Trial | None:

@@ -1,6 +1,7 @@
 """Makes docs/results.md and its figures from the two files of measurements.
 
     python benchmarks/learning/results.py [--measurements=FOLDER] [--docs=FOLDER] [--quick]
+    python benchmarks/learning/results.py --rest     # prints the tables that the page leaves out
 
 The same files give the same bytes, figures included (with one version of matplotlib). What people
 wrote about the results is taken from `findings.md` beside the measurements; a number in it is a
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import sections
 from figures import write_figures
-from outcomes import Outcomes, at_equal, at_the_end, chosen_trial, outcomes
+from outcomes import Outcomes, at_equal, at_the_end, chosen_trial, outcomes, sweep_trials
 from records import read_lines
 from variants import BASELINES, FULL, QUICK, TASKS, Experiment
 
@@ -26,10 +27,12 @@ CRITIC = "ppo"  # compared with in findings.md alone: it has no runs of equal se
 PLACEHOLDER = re.compile(r"\{\{([^{}]*)\}\}")
 HEAD = """# Results
 
-Does step credit pay? Learning curves of VinePPO's variants and of the baselines on tasks with known
-credit, every variant with the learning rate and KL coefficient that one shared sweep found for it.
-Made by `python benchmarks/learning/results.py` from `benchmarks/learning/results.jsonl` and
-`seconds.jsonl`; [how to run it](../benchmarks/README.md#learning).
+Does step credit pay? VinePPO's variants and baselines on tasks with known credit, each with the
+learning rate and KL coefficient that one shared sweep found for it. Made by
+`python benchmarks/learning/results.py` from `results.jsonl` and `seconds.jsonl` beside it; with
+`--rest` it prints the other tables: equal tokens, means over tasks, settings tried besides, all
+trials of the sweep, seconds of an iteration, commits, commands and hours.
+[How to run it](../benchmarks/README.md#learning).
 """
 
 
@@ -46,16 +49,25 @@ def page(found: Outcomes, findings: str, figures: list[str]) -> str:
             lines += [_figure(name, f"Validation accuracy on {by_task[name]}, over three axes"), ""]
     lines += sections.equal_episodes(found)
     lines += sections.other_rates(found)
-    lines += sections.equal_cost(found, "tokens", "generated tokens")
     lines += sections.equal_cost(found, "seconds", "seconds")
     lines += sections.dose_response(found)
     if "dose" in figures:
         lines += [_figure("dose", "Gain in test accuracy against the number of free steps"), ""]
+    lines += sections.what_was_run(found)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def rest(found: Outcomes) -> str:
+    """The tables that docs/results.md leaves out, as Markdown; "" without a recorded run."""
+    if not found.used:
+        return ""
+    lines = sections.over_tasks(found)
+    lines += sections.equal_cost(found, "tokens", "generated tokens")
     lines += sections.tries(found)
     lines += sections.sweep(found)
     if found.seconds:
         lines += sections.seconds(found)
-    lines += sections.what_was_run(found)
+    lines += sections.commands(found)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -73,8 +85,8 @@ def filled(text: str, values: dict[str, str]) -> str:
 
 
 def placeholders(found: Outcomes) -> dict[str, str]:
-    """What findings.md can name: TASK.VARIANT.AXIS.WHAT, rates.BASELINE.WHAT, and
-    dose.NUMBER.VARIANT.BASELINE.
+    """What findings.md can name: TASK.VARIANT.AXIS.WHAT, TASK.VARIANT.sweep.RATE (at the lower
+    KL coefficient), rates.BASELINE.WHAT, and dose.NUMBER.VARIANT.BASELINE.
     """
     values = {"seeds": str(len(found.experiment.seeds))}
     for baseline, versus in sections.versus_other_rates(found).items():
@@ -101,6 +113,11 @@ def _of_variant(found: Outcomes, task: str, variant: str) -> dict[str, str]:
     if trial is not None:
         values[f"{name}.rate"] = f"{TASKS[task].learning_rate * trial.rate_factor:g}"
         values[f"{name}.kl"] = f"{trial.kl_coef:g}"
+    lowest = min(trial.kl_coef for trial in found.experiment.trials)
+    for trial, tried in sweep_trials(found, task, variant).items():
+        if trial.kl_coef == lowest:
+            rate = sections.scientific(TASKS[task].learning_rate * trial.rate_factor)
+            values[f"{name}.sweep.{rate}"] = sections.test_of_trial(tried)
     if group is None:
         return values
     values[f"{name}.episodes.accuracy"] = sections.percent(iqm_interval([group.test]))
@@ -120,10 +137,15 @@ def _of_variant(found: Outcomes, task: str, variant: str) -> dict[str, str]:
     return values
 
 
+def measured(experiment: Experiment, measurements: Path) -> Outcomes:
+    """The outcomes of the two files in the folder `measurements`."""
+    results = read_lines(measurements / "results.jsonl")
+    return outcomes(experiment, results, read_lines(measurements / "seconds.jsonl"))
+
+
 def write_results(experiment: Experiment, measurements: Path, docs: Path) -> Path:
     """Writes the page and its figures into the folder `docs`; returns the page's file."""
-    results = read_lines(measurements / "results.jsonl")
-    found = outcomes(experiment, results, read_lines(measurements / "seconds.jsonl"))
+    found = measured(experiment, measurements)
     file = measurements / "findings.md"
     findings = file.read_text(encoding="utf-8") if file.exists() else ""
     figures = write_figures(found, docs / "results") if found.used else []
@@ -137,12 +159,17 @@ def main() -> None:
     parser.add_argument("--measurements", type=Path, help="folder of the two files")
     parser.add_argument("--docs", type=Path, help="folder of the page")
     parser.add_argument("--quick", action="store_true", help="of run.py --quick")
+    parser.add_argument("--rest", action="store_true", help="print what the page leaves out")
     options = parser.parse_args()
     quick = Path("runs/learning_quick")
     measurements = options.measurements or (quick if options.quick else FOLDER)
     docs = options.docs or (quick if options.quick else FOLDER.parents[1] / "docs")
+    experiment = QUICK if options.quick else FULL
     try:
-        print(write_results(QUICK if options.quick else FULL, measurements, docs))
+        if options.rest:
+            print(rest(measured(experiment, measurements)), end="")
+        else:
+            print(write_results(experiment, measurements, docs))
     except ValueError as error:
         sys.exit(f"results.py: error: {error}")
 

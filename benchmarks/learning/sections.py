@@ -2,17 +2,19 @@
 
 import collections
 import statistics
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from outcomes import (
     Group,
     Outcomes,
+    Tried,
     Versus,
     at_equal,
     at_the_end,
     chosen_trial,
     mean_improvement,
-    sweep_scores,
+    sweep_trials,
 )
 from planning import iterations_of, tried
 from records import Record
@@ -59,16 +61,15 @@ def task_title(task: str) -> str:
 
 
 def what_was_run(found: Outcomes) -> list[str]:
-    """Machines, commits, dates, commands, sizes and variants, all from the records."""
+    """Dates, machines, sizes, tasks and variants, all from the records."""
     lines = ["## What was run", ""]
     all_records = [*found.used, *found.seconds]
     dates = sorted(record["date"] for record in all_records)
     lines += [f"From {dates[0]} to {dates[-1]}.", ""]
     lines += _counted("machine", (_machine(record) for record in all_records))
-    lines += _counted("commit", (f"`{record['commit']}`" for record in all_records))
-    lines += _counted("command", (f"`{record['command']}`" for record in all_records))
     sizes = ", ".join(f"`{name}={value}`" for name, value in SIZES.items())
-    lines += [f"Every run has {sizes}, where nothing else is said.", ""]
+    said = f"Every run has {sizes}, where nothing else is said."
+    lines += [*textwrap.wrap(said, 100, break_long_words=False, break_on_hyphens=False), ""]
     header = ["task", "config, with its number of free steps after the colon"]
     header.append("iterations of all but the longer runs")
     tasks = [
@@ -82,7 +83,16 @@ def what_was_run(found: Outcomes) -> list[str]:
         rows.append([name, settings])
     for name in found.experiment.longer:
         rows.append([name, f"{LONGER[name].base} for the seconds of {LONGER[name].as_long_as}"])
-    return lines + table(["variant", "settings"], rows) + _progress(found)
+    return lines + table(["variant", "settings"], rows)
+
+
+def commands(found: Outcomes) -> list[str]:
+    """Commits, commands and hours of the recorded runs."""
+    all_records = [*found.used, *found.seconds]
+    lines = ["## Commits, commands and hours", ""]
+    lines += _counted("commit", (f"`{record['commit']}`" for record in all_records))
+    lines += _counted("command", (f"`{record['command']}`" for record in all_records))
+    return lines + _progress(found)
 
 
 def _progress(found: Outcomes) -> list[str]:
@@ -114,7 +124,7 @@ def _machine(record: Record) -> str:
 
 
 def equal_episodes(found: Outcomes) -> list[str]:
-    """A table per task of test accuracies at the end, and one over tasks."""
+    """A table per task of test accuracies at the end."""
     lines = ["## At equal policy-gradient episodes", ""]
     lines += [
         "Test accuracy of the last policy: interquartile mean over seeds, with 95% intervals of a",
@@ -143,7 +153,7 @@ def equal_episodes(found: Outcomes) -> list[str]:
             continue
         lines += [f"The start solves {_start(found, task):.1%} of the validation problems.", ""]
         lines += table(header, rows)
-    return lines + _over_tasks(found, against)
+    return lines
 
 
 def _start(found: Outcomes, task: str) -> float:
@@ -159,7 +169,9 @@ def _end_cell(found: Outcomes, group: Group, baseline: str) -> str:
     return chance(at_the_end(group, other).improvement)
 
 
-def _over_tasks(found: Outcomes, against: list[str]) -> list[str]:
+def over_tasks(found: Outcomes) -> list[str]:
+    """The probabilities of improvement at equal episodes as means over tasks."""
+    against = [f"P(better than {NAMES[name]})" for name in BASELINES]
     tasks = [task for task in found.experiment.tasks if task != CONTROL]
     rows = []
     for variant in found.experiment.variants:
@@ -177,7 +189,7 @@ def _over_tasks(found: Outcomes, against: list[str]) -> list[str]:
             rows.append([variant, *cells])
     if not rows:
         return []
-    title = f"### Mean over tasks without the control ({', '.join(tasks)})"
+    title = f"## At equal episodes: mean over tasks without the control ({', '.join(tasks)})"
     return [title, "", *table(["variant", *against], rows)]
 
 
@@ -324,7 +336,8 @@ def sweep(found: Outcomes) -> list[str]:
     lines = ["## The sweep", ""]
     lines += [
         f"Mean validation accuracy over the second half of the iterations and the seeds {seeds},",
-        "which the comparison does not use. The comparison has the settings of the trial in bold.",
+        "which the comparison does not use, and after it test accuracy ± its standard error. The",
+        "comparison has the settings of the trial in bold.",
         "",
     ]
     for task in found.experiment.tasks:
@@ -332,14 +345,22 @@ def sweep(found: Outcomes) -> list[str]:
         header = ["variant", *(_trial_title(trial, rate) for trial in found.experiment.trials)]
         rows = []
         for variant in found.experiment.variants:
-            scores, best = sweep_scores(found, task, variant), chosen_trial(found, task, variant)
+            trials, best = sweep_trials(found, task, variant), chosen_trial(found, task, variant)
             cells = []
             for trial in found.experiment.trials:
-                cell = f"{scores[trial]:.1%}" if trial in scores else NONE
+                cell = NONE
+                if trial in trials:
+                    cell = f"{trials[trial].score:.1%}; {test_of_trial(trials[trial])}"
                 cells.append(f"**{cell}**" if trial == best else cell)
             rows.append([variant, *cells])
         lines += [f"### {task_title(task)}", "", *table(header, rows)]
     return lines
+
+
+def test_of_trial(tried: Tried) -> str:
+    """'50.4% ± 4.0'; of a single run '50.4%'."""
+    error = "" if tried.error is None else f" ± {100 * tried.error:.1f}"
+    return f"{tried.test:.1%}{error}"
 
 
 def _trial_title(trial: Trial, rate: float) -> str:

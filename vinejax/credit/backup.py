@@ -7,10 +7,13 @@ a state on; a sample that reaches no further state counts with R_j(s) itself. Wh
 thus serves all states before it. If every sample at s goes on to s', V(s) = V(s') without noise:
 a step that the policy is sure to take has no advantage.
 
-Which s' a sample reaches is decided before s', so that the values are as unbiased as those of
-`values.reuse`. A solution's own rest is left out at all of its states. Source: Monte Carlo returns
-replaced by values one step later, as in the certainty-equivalent estimate of Sutton and Barto,
-"Reinforcement Learning", 2nd edition, section 6.3, on the tree of token prefixes. γ must be 1.
+Unbiased where positions do not look ahead: which s' a sample reaches is then decided before s'.
+Where a token decides whether a state stands before it, as with lines as steps, the value is biased
+(docs/credit.md has an example). A solution's own rest is left out at all of its states.
+
+Source: Monte Carlo returns replaced by values one step later, as in the certainty-equivalent
+estimate of Sutton and Barto, "Reinforcement Learning", 2nd edition, section 6.3, on the tree of
+token prefixes. γ must be 1.
 """
 
 from collections import ChainMap

@@ -159,7 +159,8 @@ def edge_progress(
       ValueError: as `node_values`.
 
     Source: process advantage verifiers, https://arxiv.org/abs/2410.08146; SPO-tree's code can add
-    five times this, with k = 4, to an edge's advantage.
+    five times this, with k = 4, to the value of the child. `credit.progress` adds it to an edge's
+    advantage, which is ours.
     """
     values = node_values(paths, rewards)
     best = dict(zip(values, best_of(k, list(values.values())).tolist(), strict=True))
