@@ -2,8 +2,8 @@
 
     python -m vinejax.main --config=configs/paper.py:rho,math,vineppo --config.data.path=FOLDER
 
-The argument is model, task and method; `paper/rho_math_vineppo.py`, as a run was once called,
-still names it. FOLDER has the task's data (docs/tasks.md); GSM8K can be downloaded instead.
+The argument is model, task and method. FOLDER has the task's data (docs/tasks.md); GSM8K can be
+downloaded instead.
 
 Hardware: four devices of 80 GB for rho (RhoMath 1.1B) and eight for deepseek (DeepSeekMath 7B), as
 the paper used. None of these runs was made here.
@@ -75,7 +75,7 @@ EXCEPTIONS = {
 
 
 def get_config(run=""):
-    model, task, method = (*run.replace(",", "_").split("_", 2), "", "", "")[:3]
+    model, task, method = (*run.split(","), "", "", "")[:3]
     for name, known in ((model, MODELS), (task, TASKS), (method, METHODS)):
         if name not in known:
             raise UserError(

@@ -116,11 +116,10 @@ def test_argument_of_the_config_file(folder: pathlib.Path):
     assert (status, out.split()[1], out.split()[3]) == (0, "runs/mine_large", "9")
 
 
-def test_each_run_of_the_paper_has_a_workdir_and_its_old_name_too(folder: pathlib.Path):
+def test_each_run_of_the_paper_has_a_workdir(folder: pathlib.Path):
     for name, workdir in (
         ("paper.py:rho,gsm8k,dpo_positive", "runs/paper_rho_gsm8k_dpo_positive"),
-        ("paper.py:rho_math_ppo", "runs/paper_rho_math_ppo"),
-        ("paper/rho_math_ppo.py", "runs/rho_math_ppo"),
+        ("paper.py:rho,math,ppo", "runs/paper_rho_math_ppo"),
     ):
         status, out, err = command(folder, f"--config={CONFIGS / name}", "--config.iterations=7")
         assert (status, out.split()[:3], err) == (0, ["train", workdir, "7"], "")
@@ -146,7 +145,7 @@ def test_each_run_of_the_paper_has_a_workdir_and_its_old_name_too(folder: pathli
         ([f"--config={CONFIGS / 'paper.py'}"], "'' is none of rho, deepseek; name model, task"),
         ([f"--config={CONFIGS / 'paper.py'}:rho,maths,ppo"], "'maths' is none of math, gsm8k; "),
         ([f"--config={CONFIGS / 'paper.py'}:rho,math,pppo"], "'pppo' is none of vineppo, ppo, gr"),
-        ([f"--config={CONFIGS / 'paper'}/rho_math.py"], "'' is none of vineppo, ppo"),
+        ([f"--config={CONFIGS / 'paper.py'}:rho,math"], "'' is none of vineppo, ppo"),
         ([f"--config={CONFIGS / 'tiny.py'}:ppo"], "tiny.py: TypeError: .* 1 was given"),
         (["--config=mine.py", "--workdri=x"], "flag 'workdri'. Did you mean: workdir"),
         (["--config=mine.py", "--mode=trian"], "--mode=trian: .*train"),

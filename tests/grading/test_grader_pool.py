@@ -1,6 +1,5 @@
 """The grader's processes: limits, crashes, order, cache, and what they must never do."""
 
-import importlib
 import os
 import signal
 import subprocess
@@ -328,9 +327,3 @@ def test_text_that_is_no_text():
     with reference() as grader:
         strange = "\ud800 \x00 \u2028 \\frac{1}{2}"
         assert grader.grade_many([(strange, "x+1"), HARD]) == [FALSE, TRUE]
-
-
-def test_the_former_place_has_the_same_names():
-    former = importlib.import_module("vinejax.tasks.grading")
-    for name in vinejax.grading.__all__:
-        assert getattr(former, name) is getattr(vinejax.grading, name)

@@ -29,8 +29,12 @@ def checked(fields: Fields) -> Config:
     return cfg
 
 
-def load(*parts: str) -> Config:
-    return checked(from_file(str(CONFIGS.joinpath(*parts)), parts[-1]))
+def load(name: str) -> Config:
+    return checked(from_file(str(CONFIGS / name), name))
+
+
+def of_paper(setting: str, method: str) -> Config:
+    return load(f"paper.py:{setting.replace('_', ',')},{method}")
 
 
 def lines_between(one: Config, other: Config) -> list[str]:
@@ -52,12 +56,11 @@ def test_every_method_is_at_most_ten_lines_from_vineppo():
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_paper_configs_differ_in_few_lines(setting: str):
-    base = load("paper", f"{setting}_vineppo.py")
+    base = of_paper(setting, "vineppo")
     for method in OF_THE_PAPER:
-        cfg = load("paper", f"{setting}_{method}.py")
+        cfg = of_paper(setting, method)
         assert cfg.method == method
         assert len(lines_between(base, cfg)) <= 10
-        assert cfg == load(f"paper.py:{setting.replace('_', ',')},{method}")
 
 
 def test_the_file_of_the_paper_says_what_it_runs():
@@ -72,9 +75,9 @@ def test_the_file_of_the_paper_says_what_it_runs():
 def test_grpo_and_rloo_of_the_paper_have_the_settings_of_vineppo_and_say_so():
     """The paper does not state theirs; configs/paper.py, docs/methods.md, decisions.md agree."""
     for setting in SETTINGS:
-        vine = load("paper", f"{setting}_vineppo.py")
+        vine = of_paper(setting, "vineppo")
         for method in ("grpo", "rloo"):
-            cfg = load("paper", f"{setting}_{method}.py")
+            cfg = of_paper(setting, method)
             assert (cfg.ppo, cfg.kl) == (vine.ppo, vine.kl)
             assert (cfg.ppo.whiten, cfg.ppo.shift_mean) == ("minibatch", True)
             assert (cfg.ppo.reduction, cfg.kl.reduction) == ("method", "sequence")
@@ -95,7 +98,7 @@ def test_the_commands_of_a_config_file_name_it_and_load(path: Path):
 
 def test_hyperparameters_of_the_paper():
     for setting, iterations in zip(SETTINGS, (1000, 650, 1000, 650), strict=True):
-        vine = load("paper", f"{setting}_vineppo.py")
+        vine = of_paper(setting, "vineppo")
         assert vine.iterations == iterations and vine.values.budget == "fresh"
         assert vine.values.max_states == (25 if "gsm8k" in setting else None)
         sample = vine.sample
@@ -105,16 +108,16 @@ def test_hyperparameters_of_the_paper():
         assert (ppo.epochs, ppo.minibatch, ppo.clip, ppo.gamma) == (2, 64, 0.2, 1.0)
         assert (vine.kl.coef, vine.kl.reduction) == (1e-4, "sequence")
         assert (vine.optimizer.learning_rate, vine.optimizer.warmup) == (1e-6, "log")
-        critic = load("paper", f"{setting}_ppo.py").critic
+        critic = of_paper(setting, "ppo").critic
         assert (critic.lam, critic.clip, critic.learning_rate) == (1.0, 0.2, 1e-6)
-        dpo = load("paper", f"{setting}_dpo_positive.py")
+        dpo = of_paper(setting, "dpo_positive")
         assert dpo.dpo.beta == (0.3 if "gsm8k" in setting else 0.1)
         assert (dpo.dpo.penalty, dpo.dpo.pairs, dpo.dpo.epochs) == (50.0, 64, 3)
         assert dpo.rollout.per_prompt == 64 and dpo.iterations == 1
-        restem = load("paper", f"{setting}_restem.py")
+        restem = of_paper(setting, "restem")
         assert restem.iterations == 10 and restem.restem.problems is None
         assert (restem.restem.keep, restem.restem.epochs, restem.restem.eval_every) == (10, 8, 500)
-        sft = load("paper", f"{setting}_sft.py")
+        sft = of_paper(setting, "sft")
         rate = 1e-5 if "rho" in setting else 5e-5
         assert (sft.iterations, sft.sft.batch, sft.sft.learning_rate) == (2, 64, rate)
 

@@ -18,10 +18,10 @@ from vinejax.plan.memory import memory_and_phases, temporaries_guess
 from vinejax.runtime.topology import parse_topology
 
 PODS = {
-    "math7b": "deepseek_math",
-    "gsm8k7b": "deepseek_gsm8k",
-    "rho1b_math": "rho_math",
-    "rho1b_gsm8k": "rho_gsm8k",
+    "math7b": "deepseek,math",
+    "gsm8k7b": "deepseek,gsm8k",
+    "rho1b_math": "rho,math",
+    "rho1b_gsm8k": "rho,gsm8k",
 }
 # What a config for a slice may say anew; none of it changes what is computed.
 OWN = ("model.architecture", "model.remat", "mesh.data", "mesh.fsdp", "meshes")
@@ -40,7 +40,8 @@ def rows() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", PODS)
 def test_hyperparameters_are_the_papers(name: str):
-    ours, paper = load(name), load(f"paper/{PODS[name]}_vineppo")
+    ours = load(name)
+    paper = from_dict(from_file(str(CONFIGS), f"configs/paper.py:{PODS[name]},vineppo"))
     check_config(ours)
     assert ours.method == "vineppo"
     fields = dict(flatten(paper))

@@ -388,7 +388,7 @@ def test_without_one_that_is_whole_there_is_one_line(tmp_path: pathlib.Path):
 def test_one_without_checksums_is_used_and_said(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ):
-    """As an earlier version saved it; if Orbax finds damage, the one before is used."""
+    """As a process leaves it that dies early; if Orbax finds damage, the one before is used."""
     folder = saved(tmp_path, 2, 4)
     (folder / "4/checksums.0-of-1.json").unlink()
     found = newest(folder)

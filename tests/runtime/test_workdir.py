@@ -297,19 +297,6 @@ def test_allowed_changes_name_real_fields():
     assert {name for name, _ in flatten(Config())} >= workdir.FREE_FIELDS
 
 
-def test_a_run_of_the_older_kl_mean_goes_on_where_the_mean_is_the_same(tmp_path: pathlib.Path):
-    """'token' was the default; 'policy' is, and the same where the policy's mean is over tokens."""
-    old = from_dict({"kl": {"reduction": "token"}})
-    record_run(old, check_workdir(old, tmp_path / "run"))
-    assert check_workdir(from_dict({}), tmp_path / "run").name == "run"
-    with pytest.raises(WorkdirError, match='kl.reduction was "token" and is now "sequence"'):
-        check_workdir(from_dict({"kl": {"reduction": "sequence"}}), tmp_path / "run")
-    fields = {"method": "dr_grpo", "kl": {"reduction": "token"}}
-    record_run(from_dict(fields), check_workdir(from_dict(fields), tmp_path / "budget"))
-    with pytest.raises(WorkdirError, match='kl.reduction was "token" and is now "policy"'):
-        check_workdir(from_dict({"method": "dr_grpo"}), tmp_path / "budget")
-
-
 def test_an_object_is_written_at_once(monkeypatch: pytest.MonkeyPatch):
     """A store would copy it to rename it, and shows it only when it is whole."""
     store = empty_bucket(monkeypatch)

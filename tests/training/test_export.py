@@ -35,7 +35,7 @@ def run_from(start: Path, params: dict, workdir: Path) -> Config:
     record_run(cfg, check_workdir(cfg, workdir))
     with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
         state = RunState(TrainState(jax.numpy.int32(7), params, {}))
-        checkpoints.save(7, state, {"best_accuracy": 0.5})
+        checkpoints.save(7, state, {"best_accuracy": 0.5, "evaluated": 0})
     return cfg
 
 

@@ -87,15 +87,8 @@ def fields_set(fields: config_dict.ConfigDict, prefix: str = "") -> set[str]:
 
 
 def locate(path: str) -> tuple[str, list[str]]:
-    """(config file, arguments of its `get_config`): text after a colon in `path` is an argument.
-
-    `folder/name.py` that does not exist beside a `folder.py` means `folder.py:name`, so that
-    `paper/rho_math_ppo.py`, as the paper's runs were once called, is still found.
-    """
+    """(config file, arguments of its `get_config`): text after a colon in `path` is an argument."""
     file, colon, argument = path.partition(":")
-    family = Path(f"{Path(file).parent}.py")
-    if not Path(file).is_file() and family.is_file():
-        return str(family), [Path(file).stem]
     return file, [argument] if colon else []
 
 

@@ -1,6 +1,6 @@
 """Reads the steps of an episode's row leniently; docs/metrics.md describes the fields.
 
-Rows of earlier versions lack some fields, and a field that is not a number counts as missing.
+A field that is not a number counts as missing.
 """
 
 import itertools

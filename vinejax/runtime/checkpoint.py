@@ -95,8 +95,8 @@ class Checkpoints:
 
         `like` has arrays or `jax.ShapeDtypeStruct`s with the dtypes and shardings of the result.
         Raises DamagedError if its files are not as they were saved, WorkdirError if there is no
-        such checkpoint or it has other shapes. One without checksums, as an earlier version saved
-        it, is said and may raise DamagedError for other shapes too.
+        such checkpoint or it has other shapes. One without checksums is said, and may raise
+        DamagedError for other shapes too.
         """
         items = self._restore(iteration, _trees(like))
         policy = TrainState(params=items["params"], **items["optimizer"])
@@ -254,7 +254,7 @@ class Checkpoints:
             raise DamagedError(f"{folder}: is damaged ({damage})")
         has_checksums = all(is_there for _, is_there in found)
         if not has_checksums and is_writer():
-            rule = "has no checksums (an earlier version saved it, or its process died early)"
+            rule = "has no checksums (its process died before it wrote them)"
             print(f"vinejax: {folder}: {rule}; it is used as it is", file=sys.stderr)
         return has_checksums
 
@@ -282,9 +282,8 @@ def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
             if newest is None:
                 continue
             step, meta = newest
-            # Checkpoints without this field, by earlier versions, count as not evaluated.
-            has_been_worse = name != "best" and meta.get("evaluated", 0) > 0
-            return None if policy == "best" and has_been_worse else (name, step)
+            has_been_worse = policy == "best" and name != "best" and meta["evaluated"] > 0
+            return None if has_been_worse else (name, step)
     return None
 
 
@@ -314,7 +313,7 @@ def _trees(state: RunState) -> dict[str, Any]:
         "optimizer": {"step": policy.step, "opt_state": policy.opt_state},
     }
     if state.critic is not None:
-        # The empty entry is part of the format since the first version.
+        # Orbax compares whole trees, and the critic of every checkpoint has this empty entry.
         trees["critic"] = state.critic._asdict() | {"critic": {}}
     if state.tracker is not None:
         trees["tracker"] = state.tracker._asdict()

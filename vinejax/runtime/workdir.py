@@ -16,7 +16,6 @@ from etils import epath
 
 from vinejax.core.errors import WorkdirError
 from vinejax.core.settings import Config
-from vinejax.methods import policy_reduction
 from vinejax.runtime.contents import check_contents
 from vinejax.version import __version__
 
@@ -168,8 +167,6 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
             continue
         if name in PATHS and _is_same_folder(recorded[name], value):
             continue
-        if name == "kl.reduction" and _is_same_mean(cfg, {recorded[name], value}):
-            continue
         changes.append(f"{name} was {json.dumps(recorded[name])} and is now {json.dumps(value)}")
     if changes:
         more = f", and {len(changes) - LISTED} more fields" if len(changes) > LISTED else ""
@@ -179,11 +176,6 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
         raise WorkdirError(
             f"{file}: {listed}; {rule} to resume, or choose another --workdir, {anew}"
         )
-
-
-def _is_same_mean(cfg: Config, reductions: set[str]) -> bool:
-    """Whether two `kl.reduction` are the same: 'policy', the default since 0.2, and 'token'."""
-    return reductions == {"policy", "token"} and policy_reduction(cfg) == "token"
 
 
 def _is_same_folder(path: str, other: str) -> bool:

@@ -270,9 +270,7 @@ def progress_of(meta: dict[str, Any], done: int, checkpoints: Checkpoints) -> Pr
     folder = checkpoints.folder / str(done)
     try:
         spent = Spent(**meta["spent"])
-        at = Progress(
-            meta.get("done", done), meta["best_accuracy"], meta.get("evaluated", 0), spent
-        )
+        at = Progress(meta["done"], meta["best_accuracy"], meta["evaluated"], spent)
     except (KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{folder}: is damaged (its meta lacks {error})") from error
     if at.done != done:

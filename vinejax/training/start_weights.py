@@ -94,14 +94,11 @@ def _start_folder(run: epath.Path) -> str:
 
 
 def _settings_of(run: epath.Path) -> ModelConfig:
-    """The section `model` of a run's configuration, as far as an earlier version recorded it."""
+    """The section `model` of a run's configuration."""
     try:
         recorded: dict[str, Any] = _read(run / "config.json")["config"]["model"]
-        names = {field.name for field in dataclasses.fields(ModelConfig)}
-        known = {name: x for name, x in recorded.items() if name in names}
-        if "lora_targets" in known:  # JSON has no tuples
-            known["lora_targets"] = tuple(known["lora_targets"])
-        return ModelConfig(**known)
+        recorded["lora_targets"] = tuple(recorded["lora_targets"])  # JSON has no tuples
+        return ModelConfig(**recorded)
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{run}: the config.json of this run is damaged") from error
 
