@@ -1,7 +1,7 @@
-"""TensorBoard's events, written when they come.
+"""TensorBoard's events, by the writer of files that is below tensorboardX's `SummaryWriter`.
 
-tensorboardX's own `SummaryWriter` writes in a thread, where a full disk ends in tracebacks beside
-the one line that a run ends with; its classes that do the writing are used here without the thread.
+`SummaryWriter` hands events to a thread. On a full disk the thread dies with a traceback, and a run
+then waits forever to put its eleventh event into the thread's queue; here it ends with one line.
 """
 
 import math
@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from etils import epath
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore
-from tensorboardX.record_writer import directory_check
 from tensorboardX.summary import scalar
 
 from vinejax.runtime.workdir import is_remote
@@ -31,19 +30,20 @@ class Events:
           purge: the step from which on TensorBoard forgets the events of earlier files; None: none.
           suffix: of the file's name, which has the second too.
         """
-        directory_check(os.fspath(folder))
+        folder.mkdir(parents=True, exist_ok=True)
         self._writer = EventsWriter(os.fspath(folder / "events"), suffix)
         self._every_s = UPLOAD_S if is_remote(folder) else 0.0
         self._flushed = -math.inf
         if purge is not None:
-            self._write(Event(step=purge, file_version="brain.Event:2"))
-            self._write(Event(step=purge, session_log=SessionLog(status=SessionLog.START)))
+            start = SessionLog(status=SessionLog.START)
+            self._writer.write_event(Event(wall_time=time.time(), step=purge, session_log=start))
 
     def add(self, values: Mapping[str, float], at: int) -> None:
         """Writes the values at a step, those excepted that are not finite. Raises OSError."""
         for name, value in values.items():
             if math.isfinite(value):  # TensorBoard draws no others
-                self._write(Event(step=at, summary=scalar(name, value)))
+                summary = scalar(name, value)
+                self._writer.write_event(Event(wall_time=time.time(), step=at, summary=summary))
         if time.monotonic() - self._flushed >= self._every_s:
             self._writer.flush()
             self._flushed = time.monotonic()
@@ -51,7 +51,3 @@ class Events:
     def close(self) -> None:
         """Writes what is left. Raises OSError."""
         self._writer.close()
-
-    def _write(self, event: Event) -> None:
-        event.wall_time = time.time()
-        self._writer.write_event(event)
