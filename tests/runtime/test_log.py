@@ -6,7 +6,6 @@ import math
 import pathlib
 import struct
 import sys
-import time
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -305,7 +304,8 @@ def test_plain_lines(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    for place in ("time.monotonic", "rich.console.monotonic"):
+        monkeypatch.setattr(place, lambda: clock[0])
     with open_log(tmp_path) as log:
         log.message("[bold]as it is[/bold]")
         clock[0] += 3
@@ -325,82 +325,45 @@ def test_plain_lines(
     ]
 
 
-def test_panel_in_a_terminal(monkeypatch: pytest.MonkeyPatch):
+def test_bars_in_a_terminal(monkeypatch: pytest.MonkeyPatch):
     clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    shown = display.LiveDisplay(8, finished=3)
-    shown.console = Console(width=80, record=True, file=io.StringIO())
+    for place in ("time.monotonic", "rich.console.monotonic"):
+        monkeypatch.setattr(place, lambda: clock[0])
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    shown = display.Display(8, finished=3)
 
-    def drawn() -> list[str]:
-        shown.console.print(shown.panel())
-        return [line.rstrip() for line in shown.console.export_text().splitlines()]
+    def drawn() -> list[list[str]]:
+        """The words of each bar, without the bar itself."""
+        console = Console(width=100, record=True, file=io.StringIO())
+        console.print(shown.bars.get_renderable())
+        rows = (line.replace("\u2578", " ").split() for line in console.export_text().splitlines())
+        return [[word for word in row if set(word) != {"\u2501"}] for row in rows]
 
-    assert drawn()[0].startswith("iteration 3/8 ")
+    assert not shown.bars.disable
+    assert drawn() == [["iteration", "3/8", "0:00:00", "-:--:--"]]
     shown.stage("values")
+    assert drawn()[1] == ["values", "0/?", "0:00:00"]
     shown.progress(12, 512)
     clock[0] += 75
     shown.progress(37, 512)
-    assert drawn()[1].endswith("values  37/512  1m15s  23m45s left")
+    assert drawn()[1] == ["values", "37/512", "0:01:15", "0:23:45"]
+    shown.stage("")
     shown.record(3, 12, "eval", {"eval/pass_at_1": 0.5, "eval/pass_at_16": 0.9})
-    assert drawn()[0] == "validation after 3  pass@1 0.5  pass@16 0.9  75.0 s"  # scrolls by, above
-    clock[0] += 10
-    shown.record(3, 16, "train", {"reward/mean": 0.25, "actor/kl": 1.234e-5})
-    shown.stage("")
-    first, _, latest = drawn()
-    assert first.startswith("iteration 4/8 ") and "eta" not in first  # it compiled
-    assert latest == "reward 0.25  kl 1.23e-05  validation pass@1 0.5"
-    clock[0] += 20
+    shown.record(3, 16, "train", {"reward/mean": 0.25})
+    assert drawn() == [["iteration", "4/8", "0:01:15", "-:--:--"]]  # it compiled
+    clock[0] += 7200
     shown.record(4, 20, "train", {"reward/mean": 0.25})
-    assert drawn()[0].endswith("eta 1m00s")
+    assert drawn() == [["iteration", "5/8", "2:01:15", "6:00:00"]]
 
 
-def test_a_plain_display_that_is_quiet_says_what_the_run_is_at(
-    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_there_are_no_bars_where_the_output_is_no_terminal(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ):
-    clock, compiles = [0.0], [True]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    monkeypatch.setattr(display, "is_compiling", lambda: compiles[0])
-    shown, said = display.Display(4), []
-    for second in range(1, 61):
-        clock[0] = float(second)
-        if second == 2:
-            shown.stage("rollout")
-        elif second == 9:
-            compiles[0] = False
-            shown.progress(1, 4)  # says nothing about the time of an item: it compiled
-        elif second == 19:
-            shown.progress(2, 4)
-        elif second == 50:
-            shown.message("a line")
-        shown.speak_if_quiet()
-        said += [(second, line) for line in capsys.readouterr().out.splitlines()]
-    shown.stage("")
-    clock[0] += 100
-    shown.speak_if_quiet()
-    assert capsys.readouterr().out == ""
-    assert said == [
-        (7, "  rollout  compiling  5s"),
-        (37, "  rollout  2/4  35s  56s left"),
-        (50, "a line"),
-        (55, "  rollout  2/4  53s  1m32s left"),
-    ]
-
-
-def test_a_display_speaks_in_a_thread_that_ends_with_it(
-    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(display, "LOOK_S", 0.01)
-    monkeypatch.setattr(display, "QUIET_S", 0.0)
-    monkeypatch.setattr(display, "AGAIN_S", 99.0)
-    shown = display.Display(4)
-    shown.open()
-    shown.stage("train")
-    until = time.monotonic() + 30
-    while shown.quiet == 0.0 and time.monotonic() < until:
-        time.sleep(0.01)
-    shown.close()
-    assert not shown.speaker.is_alive()
-    assert capsys.readouterr().out.startswith("  train  ")
+    with open_log(tmp_path) as log, log.stage("train"):
+        log.progress(1, 2)
+        log.message("a line")
+    assert capsys.readouterr().out == "a line\n"
 
 
 def test_terminal_display_starts_and_ends(

@@ -327,7 +327,7 @@ def test_no_iterations_evaluate_the_start_once(run, tmp_path: Path, capsys: Any)
     assert [(line["stage"], line["iteration"]) for line in lines] == [("test", 0), ("eval", 0)]
     head, begin, *_ = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"vineppo on \S+: \S+/warmup, [\d,]+ parameters, \d x CPU; \S+", head)
-    assert begin == "begins: 0 iterations"
+    assert begin.startswith("begins: 0 iterations; ")
     assert (
         cases.without_clock(lines)
         == cases.without_clock(cases.read_lines(run.workdir / "metrics.jsonl"))[2:4]
@@ -347,7 +347,7 @@ def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path, capsys: Any):
     workdir = tmp_path / "copy"
     shutil.copytree(run.workdir, workdir)
     loop.train(cases.config(), workdir)
-    assert "resumes after iteration 3 of 3, from checkpoints/3\n" in capsys.readouterr().out
+    assert "resumes after iteration 3 of 3, from checkpoints/3; " in capsys.readouterr().out
     before, after = (
         cases.without_clock(cases.read_lines(where / "metrics.jsonl"))
         for where in (run.workdir, workdir)

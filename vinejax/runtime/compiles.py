@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import jax
 
-_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"  # a program is about to be compiled
 _COMPILED = "/jax/core/compile/backend_compile_duration"  # or was loaded from the compile cache
 _LOADED = "/jax/compilation_cache/cache_hits"
 
@@ -26,13 +25,10 @@ class Compiles(NamedTuple):
 
 
 _total = Compiles(0, 0, 0.0)
-_is_compiling = False
 
 
 def _on_duration(event: str, duration_secs: float, **unused: str | int) -> None:
-    global _total, _is_compiling
-    if event in (_LOWERED, _COMPILED):
-        _is_compiling = event == _LOWERED
+    global _total
     if event == _COMPILED:
         programs, loaded, seconds = _total
         _total = Compiles(programs + 1, loaded, seconds + duration_secs)
@@ -56,8 +52,3 @@ def compiles() -> Compiles:
 def num_compiles() -> int:
     """Programs compiled, or loaded from the compile cache, since this module was imported."""
     return _total.programs
-
-
-def is_compiling() -> bool:
-    """Whether a program is being compiled right now, by whichever thread."""
-    return _is_compiling

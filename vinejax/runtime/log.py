@@ -15,7 +15,7 @@ from etils import epath
 
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import LogConfig
-from vinejax.runtime.display import make_display
+from vinejax.runtime.display import Display
 from vinejax.runtime.events import Events
 from vinejax.runtime.signs import sign
 from vinejax.runtime.stages import is_training, number_field
@@ -58,7 +58,7 @@ class RunLog:
         self._workdir = workdir
         self._is_writer = is_writer
         self._resumed_at = resumed_at
-        self._display = make_display(total_iterations, finished=resumed_at or 0)
+        self._display = Display(total_iterations, finished=resumed_at or 0)
         self._stages: list[str] = []
         self._events: dict[str, Events] = {}
         self._wandb = _start_wandb(workdir, cfg.wandb) if cfg.wandb and is_writer else None

@@ -18,7 +18,7 @@ from typing import Any
 from vinejax.runtime.signs import sign
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-SHOW_CURSOR = b"\x1b[?25h"  # which the panel of a run hides
+SHOW_CURSOR = b"\x1b[?25h"  # which the bars of a run hide
 
 
 class Stopped(Exception):

@@ -38,10 +38,11 @@ def num_numbers(tree: Params) -> int:
 
 
 def start_line(cfg: Config, done: int) -> str:
-    """Where a process begins."""
+    """Where a process begins, and why its first minutes are slow."""
+    slow = "programs are compiled when they are first needed"
     if done == 0:
-        return f"begins: {cfg.iterations} iterations"
-    return f"resumes after iteration {done} of {cfg.iterations}, from checkpoints/{done}"
+        return f"begins: {cfg.iterations} iterations; {slow}"
+    return f"resumes after iteration {done} of {cfg.iterations}, from checkpoints/{done}; {slow}"
 
 
 def programs_line(done: Compiles) -> str:
