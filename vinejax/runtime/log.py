@@ -17,8 +17,8 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import LogConfig
 from vinejax.runtime.display import Display
 from vinejax.runtime.events import Events
-from vinejax.runtime.signs import sign
 from vinejax.runtime.stages import is_training, number_field
+from vinejax.runtime.watchdog import sign
 from vinejax.runtime.workdir import is_remote, write_atomic
 
 LISTED = 8  # numbers in a message

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from vinejax.runtime.signs import sign
+from vinejax.runtime.watchdog import sign
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SHOW_CURSOR = b"\x1b[?25h"  # which the bars of a run hide
