@@ -73,6 +73,18 @@ def test_the_same_run_is_reopened_and_some_fields_may_change(tmp_path: pathlib.P
     assert from_dict(record(tmp_path)["config"]) == cfg
 
 
+def test_a_run_with_a_field_that_is_gone_goes_on_if_it_had_the_default(tmp_path: pathlib.Path):
+    open_workdir(Config(), tmp_path)
+    for value in ("solutions", "continuations"):
+        recorded = record(tmp_path)
+        recorded["config"]["train"] = {"on": value}
+        (tmp_path / "config.json").write_text(json.dumps(recorded))
+        if value == "solutions":
+            open_workdir(Config(), tmp_path)
+    with pytest.raises(WorkdirError, match='train.on was "continuations", and there is no such'):
+        open_workdir(Config(), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -34,6 +34,8 @@ FREE_FIELDS = {
 }
 FREE_GROUPS = ("log.", "eval.", "bench.", "checkpoint.", "budget.")
 FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")
+# Fields that runs have on record and that are gone, with the one value that all runs have now.
+REMOVED = {"train.on": "solutions", "values.shrink": 0.0}
 LISTED = 8  # changed fields in a message
 PATHS = ("model.path", "data.path")  # compared as folders, which can have several names
 
@@ -168,6 +170,10 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
         if name in PATHS and _is_same_folder(recorded[name], value):
             continue
         changes.append(f"{name} was {json.dumps(recorded[name])} and is now {json.dumps(value)}")
+    for name, value in REMOVED.items():
+        if recorded.get(name, value) != value:
+            rule = f"{name} was {json.dumps(recorded[name])}, and there is no such field any more"
+            raise WorkdirError(f"{file}: {rule}; choose another --workdir")
     if changes:
         more = f", and {len(changes) - LISTED} more fields" if len(changes) > LISTED else ""
         rule = "set it back" if len(changes) == 1 else "set them back"
