@@ -27,7 +27,7 @@ HEADLINE = {
 }
 SHOWN_AS = {"eval": "validation"}  # stages; others are shown by their own names
 MOST_NUMBERS = 4  # per line; metrics.jsonl has them all
-SPEED_S = 86_400.0  # of the past, that the time left is estimated from; an iteration takes hours
+SPEED_S = 86_400.0  # speed is that of the last day: an iteration can outlast rich's 30 seconds
 
 
 class Display:
