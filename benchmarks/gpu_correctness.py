@@ -21,9 +21,10 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
-from vinejax.learner.policy import PolicyObjective, policy_objective
+from vinejax.learner.policy import PolicyObjective
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import gradients
+from vinejax.methods import vineppo
 from vinejax.model.decoder import Decoder, Params, apply
 from vinejax.model.sharding import mesh_over
 
@@ -183,10 +184,9 @@ def policy_gradient(work: Workload, batch: Batch, device: Any) -> Params:
 
 def objective_of(model: Decoder, rows: int) -> PolicyObjective:
     """VinePPO's objective at its default settings, for minibatches of `rows`."""
-    cfg = Config()
-    return policy_objective(
-        model, dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, minibatch=rows))
-    )
+    cfg = vineppo.METHOD.applied_to(Config())
+    ppo = dataclasses.replace(cfg.ppo, minibatch=rows)
+    return vineppo.METHOD.objective(model, dataclasses.replace(cfg, ppo=ppo))
 
 
 def logit_difference(made: np.ndarray, expected: np.ndarray) -> float:

@@ -38,9 +38,8 @@ from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.config import Compute
 from vinejax.model.sharding import make_mesh
 from vinejax.report.read import read_run
-from vinejax.rollout.trajectories import sample_episodes
 from vinejax.runtime.workdir import write_atomic
-from vinejax.training.session import Session, open_session
+from vinejax.training.startup import Session, open_session
 from vinejax.training.warmup import warm_up
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -246,7 +245,9 @@ def start(given: Given) -> Iterator[Figure]:
         count = sum(x.size for x in jax.tree.leaves(session.start))
         yield {"name": "parameters", "value": count, "unit": "weights"}
         fixed, _ = fixed_parts(session)
-        rewards = [episode.reward for episode in sample_episodes(*fixed.sampling, cfg, 0)]
+        sampler = fixed.sampler(cfg, 0)
+        episodes = sampler.solutions(fixed.params, fixed.problems, len(fixed.problems))
+        rewards = [episode.reward for episode in episodes]
     more = {"solutions": len(rewards)}
     yield {"name": "reward of the start", "value": float(np.mean(rewards)), "unit": "mean"} | more
 
@@ -271,12 +272,13 @@ def price_of(session: Session) -> tuple[Price, int]:
     fixed, _ = fixed_parts(session)
     seconds, episodes = [], []
     for number in range(SAMPLED):
-        before = session.sampler.stats.decoded_tokens
+        before = session.engine.stats.decoded_tokens
         begun = time.perf_counter()
-        episodes = sample_episodes(*fixed.sampling, cfg, number)
+        sampler = fixed.sampler(cfg, number)
+        episodes = sampler.solutions(fixed.params, fixed.problems, len(fixed.problems))
         took = time.perf_counter() - begun
-        seconds.append(took / (session.sampler.stats.decoded_tokens - before))
-    session.sampler.release()
+        seconds.append(took / (session.engine.stats.decoded_tokens - before))
+    session.engine.release()
     trained = sum(len(episode.response) for episode in episodes)
     return Price(steady(seconds), training_seconds(fixed, cfg, episodes) / trained), len(episodes)
 

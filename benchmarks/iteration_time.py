@@ -28,12 +28,12 @@ from vinejax.core.settings import Config
 from vinejax.core.types import RunState
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
+from vinejax.methods import find_method
 from vinejax.runtime.compiles import num_compiles
 from vinejax.runtime.log import RunLog
-from vinejax.training import iterations
-from vinejax.training.budget import Spent
-from vinejax.training.iteration import Iteration
-from vinejax.training.session import Session, open_session
+from vinejax.session.budget import Spent
+from vinejax.session.iteration import Iteration
+from vinejax.training.startup import Session, open_session
 from vinejax.training.warmup import warm_up
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -100,10 +100,11 @@ def timed_iteration(contender: Contender, number: int) -> tuple[Contender, Timed
     session, log, state = contender
     before, compiles = time.monotonic(), num_compiles()
     it = Iteration(session, log, number, Spent())
-    state = iterations.policy_gradient(it, state)
+    method = find_method(session.cfg.method)
+    state = method.iteration(method, it, state)
     seconds = time.monotonic() - before
     stages = {stage: log.timings.get(f"timing_s/{stage}", 0.0) for stage in STAGES}
-    it.record(state)
+    it.record(int(state.policy.step))
     timed = Timed(seconds, stages, it.spent.tokens, num_compiles() - compiles)
     return contender._replace(state=state), timed
 

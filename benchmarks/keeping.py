@@ -36,7 +36,7 @@ from vinejax.runtime.compiles import num_compiles
 from vinejax.runtime.journal import Entry, Journal
 from vinejax.runtime.log import RunLog
 from vinejax.training import loop
-from vinejax.training.session import open_session
+from vinejax.training.startup import open_session
 from vinejax.training.warmup import warm_up
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -168,12 +168,12 @@ def growth(folder: Path, iterations: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     record = loop.Iteration.record
 
-    def noted(self: Any, state: Any) -> Any:
+    def noted(self: Any, step: int) -> Any:
         if (self.number + 1) % (iterations // 4) == 0:
             files = len(os.listdir("/proc/self/fd"))
             memory = resident_mib()
             found.append({"iterations": self.number + 1, "MiB": memory, "open files": files})
-        return record(self, state)
+        return record(self, step)
 
     loop.Iteration.record = noted
     loop.train(from_dict(fields), folder / "growth")

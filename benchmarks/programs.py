@@ -11,6 +11,7 @@ to the next. Programs are counted as they are compiled; nothing is loaded from a
 import argparse
 import collections
 import contextlib
+import dataclasses
 import json
 import tempfile
 from pathlib import Path
@@ -23,11 +24,12 @@ from vinejax.config.load import from_dict
 from vinejax.core.settings import Config, DataConfig
 from vinejax.core.types import Problem
 from vinejax.methods import find_method
+from vinejax.methods.base import Method
+from vinejax.session.iteration import Iteration
 from vinejax.tasks import arithmetic
 from vinejax.tasks.base import Split
-from vinejax.training import iterations
+from vinejax.training import loop
 from vinejax.training import loop as train
-from vinejax.training.iteration import Iteration
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 PROMPT, SOLUTION = 300, 256  # tokens at most
@@ -81,7 +83,7 @@ def config_of(options: argparse.Namespace) -> Config:
         "checkpoint": {"every": options.iterations, "journal": False},
         "log": {"vines": 0},
     }
-    if find_method(options.method).values == "monte_carlo":
+    if find_method(options.method).has_continuations:
         fields["values"] = {"k": 3, "max_states": 4}
     return from_dict(fields)
 
@@ -101,11 +103,11 @@ class Counted:
     @contextlib.contextmanager
     def listening(self):
         """Counts by iterations of `train` within."""
-        method = iterations.policy_gradient
+        find = loop.find_method
 
-        def counted(it: Iteration, state: Any) -> Any:
+        def counted(method: Method, it: Iteration, state: Any) -> Any:
             self.names.append([])
-            state = method(it, state)
+            state = find(it.cfg.method).iteration(method, it, state)
             lines = (it.session.workdir / "episodes" / f"{it.number}.jsonl").read_text()
             episodes = [json.loads(line) for line in lines.splitlines()]
             encode = it.session.tokenizer.encode
@@ -117,11 +119,11 @@ class Counted:
             )
             return state
 
-        iterations.policy_gradient = counted
+        loop.find_method = lambda name: dataclasses.replace(find(name), iteration=counted)
         try:
             yield
         finally:
-            iterations.policy_gradient = method
+            loop.find_method = find
 
 
 def main() -> None:

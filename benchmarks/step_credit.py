@@ -44,11 +44,11 @@ from vinejax.engine.branches import Branches, MaxTokens, Stream, Trunks
 from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params
 from vinejax.rollout.problems import draw
-from vinejax.rollout.trajectories import sample_episodes
+from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.workdir import git_revision
 from vinejax.tasks import arithmetic
-from vinejax.training.session import Session, open_session
+from vinejax.training.startup import Session, open_session
 from vinejax.training.warmup import warm_up
 
 CONFIG = Path(__file__).parents[1] / "configs" / "tiny.py"
@@ -169,10 +169,11 @@ def draw_truth(session: Session, iteration: int, problems: int, truth: int) -> D
     """
     cfg = session.cfg
     chosen = draw(session.problems["train"], problems, cfg.seed, iteration)
-    parts = session.sampler, session.start, session.graded, chosen
-    episodes = sample_episodes(*parts, cfg, iteration)
+    sampler = session.sampler(iteration)
+    episodes = sampler.solutions(session.start, chosen, len(chosen))
     other = dataclasses.replace(with_values(cfg, {"k": truth}), seed=cfg.seed + TRUTH_SEED)
-    valued = fill_values(*parts, episodes, other, iteration)
+    sampler = Sampler(session.engine, session.graded, other, iteration)
+    valued = fill_values(sampler, session.start, chosen, episodes)
     errors = []
     for episode in valued:
         values = np.asarray(episode.values, float)
@@ -183,10 +184,10 @@ def draw_truth(session: Session, iteration: int, problems: int, truth: int) -> D
 
 def measure(session: Session, drawing: Drawing, fields: dict[str, Any]) -> Measured:
     """The error of a setting on the solutions of a repetition, and what it took."""
-    cfg, engine = with_values(session.cfg, fields), Counter(session.sampler)
-    before = session.sampler.stats.decoded_tokens
-    parts = engine, session.start, session.graded, drawing.problems
-    valued = fill_values(*parts, drawing.episodes, cfg, drawing.iteration)
+    cfg, engine = with_values(session.cfg, fields), Counter(session.engine)
+    before = session.engine.stats.decoded_tokens
+    sampler = Sampler(engine, session.graded, cfg, drawing.iteration)
+    valued = fill_values(sampler, session.start, drawing.problems, drawing.episodes)
     by_token, by_step, has_own_steps = [], [], True
     for i, episode in enumerate(valued):
         own = drawing.episodes[i].step_ends
@@ -203,7 +204,7 @@ def measure(session: Session, drawing: Drawing, fields: dict[str, Any]) -> Measu
     return Measured(
         error=float(np.mean(np.concatenate(by_token))),
         step_error=float(np.mean(np.concatenate(by_step))) if has_own_steps else math.nan,
-        tokens=session.sampler.stats.decoded_tokens - before,
+        tokens=session.engine.stats.decoded_tokens - before,
         continuations=engine.branches,
         waves=engine.waves,
         samples=float(counts.mean()),

@@ -67,8 +67,8 @@ MODES = {
     "export": ("vinejax.training.export", "export_run"),
     "credit": ("vinejax.credit_bench.command", "credit_bench"),
     "plan": ("vinejax.plan.aot.command", "plan_run"),
-    "compare": ("vinejax.report.compare", "compare_runs"),
-    "report": ("vinejax.report", "build_report"),
+    "compare": ("vinejax.report.compare.page", "compare_runs"),
+    "report": ("vinejax.report.build", "build_report"),
     "vine": ("vinejax.report.figure", "export_vine"),
 }
 OF_WORKDIRS = ("compare", "report", "vine")  # modes whose arguments are workdirs

@@ -105,7 +105,7 @@ def test_of_last(cfg: Any, workdir: Path, problems: int) -> dict[str, Any]:
     from vinejax.runtime.checkpoint import Checkpoints
     from vinejax.statistics.accuracy import correct_samples
     from vinejax.training.evaluate import solve
-    from vinejax.training.session import open_session
+    from vinejax.training.startup import open_session
 
     more = dataclasses.replace(cfg.eval, problems=problems)
     with open_session(dataclasses.replace(cfg, eval=more), workdir, splits=("test",)) as session:

@@ -13,7 +13,8 @@ from vinejax.config import sizes
 from vinejax.config.load import default, from_dict
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
-from vinejax.training.session import open_session
+from vinejax.methods import find_method
+from vinejax.training.startup import open_session
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,14 @@ def config(**fields: Any) -> Config:
     return from_dict(cfg)
 
 
+def check_sizes(cfg: Config) -> None:
+    sizes.check_sizes(cfg, find_method(cfg.method))
+
+
+def check_answers(cfg: Config, problems: dict[Any, list[Any]]) -> None:
+    sizes.check_answers(cfg, find_method(cfg.method), problems)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "other", "said"),
     [
@@ -43,7 +52,7 @@ def config(**fields: Any) -> Config:
 )
 def test_what_no_host_holds_is_refused(field: str, value: int, other: dict[str, Any], said: str):
     with pytest.raises(ConfigError, match="; lower it") as error:
-        sizes.check_sizes(config(**{field: value}, **other))
+        check_sizes(config(**{field: value}, **other))
     assert str(error.value).startswith(f"{field.replace('__', '.')} = {value}: {said}")
     assert "and this host has 16 GiB" in str(error.value)
 
@@ -52,25 +61,25 @@ def test_rows_of_methods_with_a_fixed_set_of_solutions_are_refused():
     cfg: Any = default()
     cfg.method, cfg.ppo.minibatch = "restem", 10**9
     with pytest.raises(ConfigError, match="^ppo.minibatch = 1000000000: 1,000,000,000 rows of"):
-        sizes.check_sizes(from_dict(cfg))
+        check_sizes(from_dict(cfg))
 
 
 @pytest.mark.parametrize("file", sorted(REPO.glob("configs/*.py")), ids=lambda file: file.stem)
 def test_configurations_that_ship_fit(file: Path):
     module = runpy.run_path(str(file))
     if "get_config" in module and module["get_config"].__code__.co_argcount == 0:
-        sizes.check_sizes(from_dict(module["get_config"]()))
+        check_sizes(from_dict(module["get_config"]()))
 
 
 def test_slots_that_could_never_be_busy_are_refused():
     problems = {"test": [None] * 512}
-    sizes.check_answers(config(rollout__slots=110_592), problems)
+    check_answers(config(rollout__slots=110_592), problems)
     with pytest.raises(ConfigError) as error:
-        sizes.check_answers(config(rollout__slots=110_593), problems)
+        check_answers(config(rollout__slots=110_593), problems)
     said = "rollout.slots = 110593: no phase of this run can have more than 110,592 branches"
     assert str(error.value) == f"{said}; lower it"
     with pytest.raises(ConfigError, match="^eval.samples = 40000: 20,480,000 answers of an eval"):
-        sizes.check_answers(config(eval__samples=40_000), problems)
+        check_answers(config(eval__samples=40_000), problems)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +89,7 @@ def test_slots_that_could_never_be_busy_are_refused():
 )
 def test_a_minibatch_has_no_rows_without_a_solution(minibatch, microbatch, shards, taken):
     cfg = config(ppo__minibatch=minibatch, ppo__microbatch=microbatch)
-    found = sizes.with_fitting_minibatch(cfg, shards).ppo
+    found = sizes.with_fitting_minibatch(cfg, find_method(cfg.method), shards).ppo
     assert (found.minibatch, found.microbatch) == (taken, microbatch)
 
 

@@ -13,7 +13,7 @@ from vinejax.core.types import Episode
 from vinejax.credit.allocation import Seen
 from vinejax.credit.bisection import bisection
 from vinejax.credit.samples import Sample
-from vinejax.rollout.continuations import State
+from vinejax.rollout.sampler import State
 
 K = 6
 

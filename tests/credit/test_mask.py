@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 from helpers import rl_oracles as oracle
+from helpers.applied import applied, assign_credit
 
 from vinejax.core.settings import Config, CreditConfig
-from vinejax.core.types import Batch, Episode
-from vinejax.credit.advantages import assign_credit, trained_tokens
+from vinejax.core.types import Batch, Episode, Rollout
+from vinejax.credit.assign import trained_tokens
 from vinejax.credit.mask import all_tokens, low_probability
-from vinejax.learner.batch import Rollout, collate, step_layout
+from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.policy import PolicyObjective, clipped, token_weights
 from vinejax.learner.score import score
 from vinejax.learner.update import gradients
@@ -72,12 +73,12 @@ def test_rules_by_hand():
 
 def test_only_response_tokens_are_trained_on():
     given = rollout()
-    np.testing.assert_array_equal(trained_tokens(given, config()), mask_by_hand())
+    np.testing.assert_array_equal(trained_tokens(given, applied(config())), mask_by_hand())
     assert not (mask_by_hand() & ~given.batch.mask).any() and not mask_by_hand()[1].any()
     assert 10 < mask_by_hand().sum() < given.batch.mask.sum() - 5
-    np.testing.assert_array_equal(trained_tokens(given, cases.config()), given.batch.mask)
+    np.testing.assert_array_equal(trained_tokens(given, applied(cases.config())), given.batch.mask)
     given.batch.mask.setflags(write=False)  # the batch keeps its own
-    trained_tokens(given, config())
+    trained_tokens(given, applied(config()))
 
 
 @pytest.mark.parametrize("shift_mean", [True, False])

@@ -12,9 +12,9 @@ from vinejax.config.load import default, from_dict, from_file
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import make_mesh, param_shardings
 from vinejax.engine.engine import Engine
-from vinejax.rollout.trajectories import sample_episodes
-from vinejax.rollout.tree_sampling import sample_trees
-from vinejax.rollout.vine import fill_values
+from helpers.applied import sample_episodes
+from helpers.applied import sample_trees
+from helpers.applied import fill_values
 from vinejax.core.settings import MeshConfig
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.graded import GradedTask
@@ -75,10 +75,11 @@ ROWS = ("response", "given", "nodes", "step_ends", "reward")
 rows, others = [], []
 fields.values = default().values
 for method, section in TREES.items():
-    fields.method = method
+    own = fields.copy_and_resolve_references()
+    own.method = method
     for name, value in section.items():
-        fields[method][name] = value
-    of_trees = from_dict(fields)
+        own[method][name] = value
+    of_trees = from_dict(own)
     found = [
         sample_trees(one, weights, graded, problems, of_trees, 4)
         for one, weights in ((alone, params), (again, params), (split, placed))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from helpers import loop_cases as cases
+from helpers.applied import applied
 
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
@@ -33,32 +34,30 @@ def refused(fields: dict[str, Any], field: str) -> str:
 def test_every_name_has_a_function():
     for field, table in TABLES.items():
         section, _, leaf = field.partition(".")
-        for name, path in table.items():
-            cfg = cases.config(**{section: {leaf: name}})
-            function = find_rule(field, cfg)
-            assert f"{function.__module__}.{function.__qualname__}" == path
+        for name, function in table.items():
+            assert find_rule(field, cases.config(**{section: {leaf: name}})) is function
 
 
 def test_method_means_the_methods_own():
-    assert chosen_rules(cases.config()) == {
+    assert chosen_rules(applied(cases.config())) == {
         "values.positions": "steps",
         "values.allocation": "uniform",
         "credit.mask": "none",
     }
     spo = cases.config(method="spo_chain", values={"positions": "tokens"})
-    assert chosen_rules(spo) == {
+    assert chosen_rules(applied(spo)) == {
         "values.positions": "tokens",
         "values.allocation": "uniform",
         "credit.mask": "low_probability",
     }
     spo = cases.config(method="spo_chain")
-    assert find_rule("values.positions", spo) is positions.low_probability
-    assert find_rule("credit.mask", spo) is mask.low_probability
-    assert find_rule("values.allocation", cases.config()) is allocation.uniform
-    assert find_rule("values.positions", cases.config()) is positions.step_starts
-    assert find_rule("credit.mask", from_dict({"method": "grpo"})) is mask.all_tokens
+    assert find_rule("values.positions", applied(spo)) is positions.low_probability
+    assert find_rule("credit.mask", applied(spo)) is mask.low_probability
+    assert find_rule("values.allocation", applied(cases.config())) is allocation.uniform
+    assert find_rule("values.positions", applied(cases.config())) is positions.step_starts
+    assert find_rule("credit.mask", applied(from_dict({"method": "grpo"}))) is mask.all_tokens
     bisected = cases.config(values={"allocation": "bisection"})
-    assert find_rule("values.allocation", bisected) is bisection.bisection
+    assert find_rule("values.allocation", applied(bisected)) is bisection.bisection
     for method in METHODS.values():
         own = (method.positions, method.allocation, method.mask)
         assert all(name in table for name, table in zip(own, TABLES.values(), strict=True))

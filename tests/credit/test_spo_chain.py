@@ -5,16 +5,17 @@ import math
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
+from helpers.applied import assign_credit
 from helpers.chain_cases import fill_drawn
 from helpers.vine_cases import MAX_TOKENS, PROBLEM, PROMPT, fill
 
 from vinejax.core.settings import Config
-from vinejax.core.types import Episode
-from vinejax.credit.advantages import Credit, assign_credit
+from vinejax.core.types import Episode, Rollout
+from vinejax.credit.assign import Credit
 from vinejax.credit.samples import Sample
 from vinejax.engine.branches import Branch
-from vinejax.learner.batch import Rollout, collate, step_layout
-from vinejax.rollout.continuations import State
+from vinejax.learner.batch import collate, step_layout
+from vinejax.rollout.sampler import State
 
 P = [0.95, 0.4, 0.99, 0.8, 0.97, 0.5, 0.98, 0.3, 0.99, 0.95]
 P_FIRST = [0.4, *P[1:]]

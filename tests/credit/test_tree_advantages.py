@@ -9,7 +9,7 @@ from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
 from vinejax.core.types import Episode
-from vinejax.credit.advantages import Credit
+from vinejax.credit.assign import Credit
 from vinejax.learner.batch import collate
 
 # Two levels of two, 3 tokens per node; the leaves' rewards.

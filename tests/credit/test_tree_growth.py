@@ -9,8 +9,8 @@ from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
-from vinejax.credit import tree_growth as growth
-from vinejax.credit.tree_paths import Leaf, Path, Shoot, attached, leaves, open_ends, trees
+from vinejax.methods import spo_tree, tree_grpo, treepo, treerl
+from vinejax.rollout.tree_paths import Leaf, Path, Shoot, attached, leaves, open_ends, trees
 
 ROOM = 40  # tokens of a response
 
@@ -89,7 +89,7 @@ def of_method(method: str, per_prompt: int = 8, **fields: Any) -> Config:
 def test_levels():
     cfg = of_method("spo_tree", branching=(2, 3, 2), segment=8)
     for seed in range(20):
-        waves = grown(growth.levels, cfg, seed)
+        waves = grown(spo_tree.levels, cfg, seed)
         final = waves[-1]
         assert len(waves) <= 3 and len(waves[0]) == 2
         for wave, paths in enumerate(waves):
@@ -106,7 +106,7 @@ def test_fixed_width_gives_as_many_leaves_as_wanted(wanted: int):
     cfg = of_method("treepo", wanted, segment=8, divisor=2)
     restarted = 0
     for seed in range(40):
-        waves = grown(growth.fixed_width, cfg, seed, longest=10 if seed % 2 else ROOM)
+        waves = grown(treepo.fixed_width, cfg, seed, longest=10 if seed % 2 else ROOM)
         final = waves[-1]
         found = leaves(final)
         assert len(found) == wanted and all(final[leaf.number].is_over for leaf in found)
@@ -130,7 +130,7 @@ def test_fixed_width_gives_as_many_leaves_as_wanted(wanted: int):
 def test_surprising_tokens_are_drawn_again():
     cfg = of_method("treerl", 3, forks=2, branches=4, rounds=2)
     for seed in range(20):
-        first, second, third = grown(growth.surprising_tokens, cfg, seed)
+        first, second, third = grown(treerl.surprising_tokens, cfg, seed)
         assert len(first) == 3 and all(p.parent is None for p in first)
         for before, after in ((first, second), (second, third)):
             branched = {(p.parent, p.start) for p in before}
@@ -152,7 +152,7 @@ def test_random_steps():
     cfg = of_method("tree_grpo", 2, forks=2, branches=3, rounds=1)
     seen = set()
     for seed in range(40):
-        waves = grown(growth.random_steps, cfg, seed)
+        waves = grown(tree_grpo.random_steps, cfg, seed)
         first, final = waves[0], waves[-1]
         forks = {(p.parent, p.start) for p in final[2:]}
         for parent, start in forks:

@@ -22,7 +22,6 @@ from helpers.vine_cases import (
 )
 
 from vinejax.credit.samples import Sample
-from vinejax.credit_bench import next_steps, truth
 from vinejax.credit_bench.next_steps import (
     Choice,
     NextStep,
@@ -34,6 +33,7 @@ from vinejax.credit_bench.next_steps import (
 from vinejax.credit_bench.ranking import ranking_scores
 from vinejax.credit_bench.truth import SolutionState, choose_states
 from vinejax.engine.branches import Branch
+from vinejax.rollout.sampler import Sampler
 
 EPISODES = [episode(RIGHT)]
 START, SECOND = SolutionState(0, 0, 0), SolutionState(0, 1, EPISODES[0].step_ends[0])
@@ -52,8 +52,8 @@ def scripted(branch: Branch, k: int) -> tuple[str, str]:
 
 
 def sample(engine: FakeEngine, states: list[SolutionState], least: int = 2) -> NextSteps:
-    parts = sampling(engine)
-    return sample_next_steps(*parts, EPISODES, states, config(), iteration=0, least=least)
+    parts = sampling(engine, config())
+    return sample_next_steps(*parts, EPISODES, states, least=least)
 
 
 def ids(text: str) -> list[int]:
@@ -109,7 +109,7 @@ def test_returns_after_steps():
         return ("\n#### 4" if k < 2 + branch.trunk else "\n#### 5"), "eos"
 
     engine = FakeEngine(answers)
-    (found,) = step_returns(*sampling(engine)[:3], [choice], 4, config(), 0, "truth")
+    (found,) = step_returns(*sampling(engine, config())[:2], [choice], 4, "truth")
     expected = [[1, 1, 0, 0], [1, 1, 1, 0], [1] * 4, [0] * 4]  # the last two have ended
     np.testing.assert_array_equal(found, expected)
     assert engine.trunks == [PROMPT + ids("\n2+3=5"), PROMPT + ids("\n2+3=6")]
@@ -140,17 +140,17 @@ def test_rewards_of_steps_and_discount():
         Sample(begin, 0, ends=[1, 3], rewards=[0.25, 1.0], outcome=2.0),
         Sample(begin + 1, 0, ends=[3], rewards=[0.125], outcome=2.0),
     ]
-    parts = sampling(FakeEngine(alternate))
+    parts = sampling(FakeEngine(alternate), cfg)
     simulate = simulation(stepwise(iter(draws)), [])
-    with mock.patch.object(next_steps, "draw_continuations", simulate):
-        (choice,) = sample_next_steps(*parts, EPISODES, [START], cfg, 0, draws=2).choices
+    with mock.patch.object(Sampler, "continuations", simulate):
+        (choice,) = sample_next_steps(*parts, EPISODES, [START], draws=2).choices
     assert choice.steps == [NextStep([3], 0.25, False), NextStep([4, 5, 6], 2.125, True)]
     after = [
         Sample(np.array([3, 7, 8]), 1, ends=[1, 2, 3], rewards=[0.25, 1.0, 0.0], outcome=2.0),
         Sample(np.array([3, 9]), 1, ends=[1, 2], rewards=[0.25, 0.5], outcome=0.0),
     ]
-    with mock.patch.object(truth, "draw_continuations", simulation(stepwise(iter(after)), [])):
-        (found,) = step_returns(*parts[:3], [choice], 2, cfg, 0, "truth")
+    with mock.patch.object(Sampler, "continuations", simulation(stepwise(iter(after)), [])):
+        (found,) = step_returns(*parts[:2], [choice], 2, "truth")
     np.testing.assert_array_equal(
         found, [[0.25 + 0.5 * (1 + 0.5 * 2), 0.25 + 0.5 * 0.5], [2.125] * 2]
     )
@@ -163,17 +163,14 @@ def test_ranking_on_a_chain_whose_values_are_known():
     rng = np.random.default_rng(0)
     episodes, problems = chain_solutions(LETTERS, rng, problems=20)
     simulate = simulation(LETTERS.draw(rng), [])
-    parts = sampling(FakeEngine(alternate), problems)
+    parts = sampling(FakeEngine(alternate), config(), problems=problems)
     states = choose_states(episodes, 80, seed=0, with_last=False)
-    with (
-        mock.patch.object(next_steps, "draw_continuations", simulate),
-        mock.patch.object(truth, "draw_continuations", simulate),
-    ):
-        found = sample_next_steps(*parts, episodes, states, config(), 0)
+    with mock.patch.object(Sampler, "continuations", simulate):
+        found = sample_next_steps(*parts, episodes, states)
         choices = found.choices
         assert found.tried == len(choices) + found.few == len(states)
         after = [
-            step_returns(*parts[:3], choices, count, config(), 0, purpose)
+            step_returns(*parts[:2], choices, count, purpose)
             for count, purpose in [(128, "truth"), (9, "prediction")]
         ]
     means = [returns.mean(axis=1) for returns in after[0]]

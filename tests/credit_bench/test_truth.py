@@ -36,6 +36,7 @@ from vinejax.credit_bench.truth import (
 )
 from vinejax.credit_bench.value_error import truth_of
 from vinejax.engine.branches import Branch
+from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.vine import fill_values
 
 EPISODES = [episode(RIGHT), episode(WRONG, reward=0.0), episode(RIGHT)]
@@ -56,8 +57,8 @@ class Recorder(FakeEngine):
 
 
 def returns_of(engine: FakeEngine, states: list[SolutionState], count: int = 6, **values: Any):
-    parts = sampling(engine)
-    return true_returns(*parts, EPISODES, states, count, config(**values), iteration=0)
+    parts = sampling(engine, config(**values))
+    return true_returns(*parts, EPISODES, states, count)
 
 
 def solution(problem: str, *steps: int, first: int = 0) -> Episode:
@@ -159,18 +160,18 @@ def test_truth_and_estimates_share_no_seed():
     cfg = config(k=9, dedup=False)
     estimates, bench = Recorder(), Recorder()
     for iteration in range(3):
-        fill_values(*sampling(estimates), EPISODES, cfg, iteration)
+        fill_values(*sampling(estimates, cfg, iteration), EPISODES)
     used = {b.seed for b in estimates.all}
     assert len(used) == len(estimates.all) > 100
     states = choose_states(EPISODES, 100, seed=cfg.seed)
-    parts = sampling(bench)
     for iteration in range(3):
-        true_returns(*parts, EPISODES, states, 9, cfg, iteration)
+        parts = sampling(bench, cfg, iteration)
+        true_returns(*parts, EPISODES, states, 9)
         bench.script = lambda branch, k: (f"\n{k}+1={k + 1}\n2+2=4\n#### 4", "eos")
-        choices = sample_next_steps(*parts, EPISODES, states, cfg, iteration).choices
+        choices = sample_next_steps(*parts, EPISODES, states).choices
         assert choices
         for purpose in ("truth", "prediction"):
-            step_returns(*parts[:3], choices, 9, cfg, iteration, purpose)
+            step_returns(*parts[:2], choices, 9, purpose)
         bench.script = alternate
     own = {b.seed for b in bench.all}
     assert len(own) == len(bench.all) > 500
@@ -183,9 +184,9 @@ def test_true_values_of_a_chain_are_those_in_closed_form():
     states = choose_states(episodes, 60, seed=0)
     drawn_in: list[int] = []
     simulate = simulation(CHAIN.draw(rng), drawn_in)
-    parts = sampling(FakeEngine(alternate), problems)
-    with mock.patch.object(truth, "draw_continuations", simulate):
-        returns = true_returns(*parts, episodes, states, 256, config(), iteration=0)
+    parts = sampling(FakeEngine(alternate), config(), problems=problems)
+    with mock.patch.object(Sampler, "continuations", simulate):
+        returns = true_returns(*parts, episodes, states, 256)
     assert drawn_in == [256 * len(states)]
     found = truth_of(returns)
     exact = [chain_value(CHAIN, episodes[i].response[:used]) for i, _, used in states]

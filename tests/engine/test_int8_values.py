@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
+from helpers.applied import fill_values, sample_episodes
 from helpers.int8_oracle import rounded_params
 from helpers.model_oracles import SAMPLED_MODELS, Model, random_model
 from helpers.vine_cases import MAX_TOKENS, PROBLEM, Task, rewards_of
@@ -16,8 +17,6 @@ from vinejax.core.types import Episode
 from vinejax.credit_bench.truth import with_own_seed
 from vinejax.engine.branches import Branch, Grown
 from vinejax.engine.engine import Engine
-from vinejax.rollout.trajectories import sample_episodes
-from vinejax.rollout.vine import fill_values
 
 TRUNKS = [[4, 5, 6, 9, 12], [7, 8]]
 BRANCHES = [Branch(i % 2, 1 + i % 2, seed) for i, seed in enumerate(range(24))]

@@ -16,11 +16,10 @@ from typing import Any
 from vinejax import main
 from vinejax.engine import phase
 from vinejax.engine.collect import Collector
-from vinejax.learner import score
+from vinejax.learner import score, update
 from vinejax.report.live import LivePage
 from vinejax.runtime import checkpoint, journal, log, workdir
 from vinejax.runtime.stopping import Watch
-from vinejax.training import iterations
 
 
 class Events:
@@ -105,7 +104,7 @@ def watch(events: Events) -> None:
         events.happened("write")
         write(path, content)
 
-    for module in (iterations, score, phase):
+    for module in (update, score, phase):
         module.Watch = Noted  # pyright: ignore
     Collector._count = counted  # pyright: ignore
     log.RunLog.stage = lambda self, name: Stage(self, name)  # pyright: ignore

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from helpers import loop_cases as cases
+from helpers.applied import sampler
 from helpers.chain_cases import START, Chain
 from helpers.vine_cases import PROBLEM, FakeEngine, Task, rewards_of
+from vinejax.core.settings import Config
 from vinejax.core.types import Episode, Problem, PromptedProblem
 from vinejax.credit_bench.intervals import Measure
-from vinejax.tasks.graded import GradedTask
+from vinejax.rollout.sampler import Sampler
 
 # Letters that are better and worse, none of them without hope; the reward is 0 or 1.
 FAIR = Chain(
@@ -24,13 +26,16 @@ FAIR = Chain(
 
 
 def sampling(
-    engine: FakeEngine, problems: Sequence[PromptedProblem] = (PROBLEM,)
-) -> tuple[FakeEngine, dict[str, Any], GradedTask, list[PromptedProblem]]:
-    """(engine, weights, grader, problems), with which functions that sample begin their arguments.
+    engine: FakeEngine,
+    cfg: Config,
+    iteration: int = 0,
+    problems: Sequence[PromptedProblem] = (PROBLEM,),
+) -> tuple[Sampler, dict[str, Any], list[PromptedProblem]]:
+    """The first arguments of functions that sample: a sampler, weights and problems.
 
     The engine is a fake one, which needs no weights.
     """
-    return engine, {}, rewards_of(Task()), list(problems)
+    return sampler(engine, rewards_of(Task()), cfg, iteration), {}, list(problems)
 
 
 def chain_solutions(

@@ -12,13 +12,13 @@ from unittest import mock
 import numpy as np
 
 from helpers import loop_cases as cases
+from helpers.applied import fill_values
 from helpers.vine_cases import FakeEngine, Task, rewards_of
 from vinejax.core.settings import Config
 from vinejax.core.types import Continuation, Episode, Problem
 from vinejax.credit.samples import Sample
 from vinejax.rl.advantages import step_advantages
-from vinejax.rollout import vine
-from vinejax.rollout.continuations import Drawn, State
+from vinejax.rollout.sampler import Drawn, Sampler, State
 
 Draw = Callable[[list[State]], list[Sample]]  # a continuation of each state
 NUM_LETTERS = 4
@@ -26,14 +26,12 @@ START = 4  # what stands before the first letter
 
 
 def simulation(draw: Draw, drawn_in: list[int]) -> Callable[..., list[np.ndarray]]:
-    """What stands for `draw_continuations`; it notes in `drawn_in` how many each call draws."""
+    """What stands for `Sampler.continuations`; it notes in `drawn_in` how many each call draws."""
 
-    def simulate(
-        engine, params, graded, episodes, states, counts, cfg, *_: Any, **__: Any
-    ) -> list[np.ndarray]:
+    def simulate(sampler, params, episodes, states, counts, *_: Any, **__: Any) -> list[np.ndarray]:
         wanted = [state for state, n in zip(states, counts, strict=True) for _ in range(n)]
         for state, sample in zip(wanted, draw(wanted), strict=True):
-            result = sample.return_from(state.used, cfg.ppo.gamma)
+            result = sample.return_from(state.used, sampler.cfg.ppo.gamma)
             state.drawn.append(Drawn(Continuation("", result, "eos"), sample))
         drawn_in.append(len(wanted))
         return []
@@ -47,8 +45,8 @@ def fill_drawn(episodes: list[Episode], cfg: Config, draw: Draw) -> tuple[list[E
     prompts = {episode.problem_id: episode.prompt for episode in episodes}
     problems = [(Problem(name, "", ""), prompt) for name, prompt in prompts.items()]
     engine = FakeEngine(lambda branch, k: ("", "eos"))
-    with mock.patch.object(vine, "draw_continuations", simulation(draw, drawn_in)):
-        filled = vine.fill_values(engine, {}, rewards_of(Task()), problems, episodes, cfg, 0)
+    with mock.patch.object(Sampler, "continuations", simulation(draw, drawn_in)):
+        filled = fill_values(engine, {}, rewards_of(Task()), problems, episodes, cfg, 0)
     return filled, drawn_in
 
 

@@ -18,13 +18,15 @@ import vinejax
 from vinejax.config.load import from_dict
 from vinejax.core.settings import Config, DataConfig
 from vinejax.core.types import Batch, Episode, Problem
-from vinejax.learner import score
+from vinejax.learner import score, update
 from vinejax.learner.update import Update
+from vinejax.methods import find_method
+from vinejax.methods.base import Method, policy_gradient
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.runtime.compiles import num_compiles
 from vinejax.tasks import arithmetic
 from vinejax.tasks.base import Split
-from vinejax.training import iterations, loop
+from vinejax.training import loop
 
 SIZES: dict[Split, int] = {"train": 12, "validation": 4, "test": 6}
 VOCAB, BOS, EOS = 20, 0, 1  # of the arithmetic tokenizer
@@ -105,12 +107,15 @@ class Run(NamedTuple):
 def counted_run(workdir: Path) -> Run:
     """Trains `config()` without interruption; tests take it from the fixture `finished_run`."""
     compiles, updates, scored = [], [], []
-    policy_gradient, update_step = iterations.policy_gradient, iterations.update_step
+    update_step = update.update_step
     scores_of = score.scores_of
 
     def counted_scores(*args: Any):
         scored[-1] += 1
         return scores_of(*args)
+
+    def counted_method(name: str) -> Method:
+        return dataclasses.replace(find_method(name), iteration=counted_iteration)
 
     def counted_iteration(*args: Any):
         before = num_compiles()
@@ -121,13 +126,13 @@ def counted_run(workdir: Path) -> Run:
 
     def counted_update(*args: Any):
         before = num_compiles()
-        state, update = update_step(*args)
-        updates.append((num_compiles() - before, update))
-        return state, update
+        state, made = update_step(*args)
+        updates.append((num_compiles() - before, made))
+        return state, made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iterations, "policy_gradient", counted_iteration)
-        patch.setattr(iterations, "update_step", counted_update)
+        patch.setattr(loop, "find_method", counted_method)
+        patch.setattr(update, "update_step", counted_update)
         patch.setattr(score, "scores_of", counted_scores)
         return Run(Path(loop.train(config(), workdir)), compiles, updates, scored)
 

@@ -11,13 +11,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from helpers.applied import policy_objective
 from helpers.loop_cases import assert_close
 from helpers.model_oracles import random_model
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, MeshConfig, ModelConfig, OptimizerConfig, PPOConfig
 from vinejax.core.types import Batch
 from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.policy import PolicyObjective, policy_objective
+from vinejax.learner.policy import PolicyObjective
 from vinejax.learner.score import score
 from vinejax.learner.update import (
     apply_gradients,
@@ -26,11 +27,12 @@ from vinejax.learner.update import (
     state_shardings,
     update_step,
 )
+from vinejax.methods import find_method
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import check_rows, make_mesh, param_shardings
 from vinejax.runtime.compiles import num_compiles
 from vinejax.tasks.base import load_task
-from vinejax.training.session import rows_per_pass
+from vinejax.training.startup import rows_per_pass
 from vinejax.training.warmup import fresh_model
 
 B, T, V, D = 16, 32, 52, 40  # sizes that nothing else in a program has
@@ -198,8 +200,12 @@ def refusals() -> None:
     }
     for start, cfg in refused.items():
         rule = "must be a multiple of mesh.data x mesh.fsdp = 4, which share the rows"
-        assert message(check_rows, mesh, rows_per_pass(cfg)) == f"{start}: {rule}"
-    check_rows(mesh, rows_per_pass(Config(ppo=PPOConfig(minibatch=8, microbatch=4))))
+        assert (
+            message(check_rows, mesh, rows_per_pass(cfg, find_method(cfg.method)))
+            == f"{start}: {rule}"
+        )
+    fitting = Config(ppo=PPOConfig(minibatch=8, microbatch=4))
+    check_rows(mesh, rows_per_pass(fitting, find_method(fitting.method)))
     sizes = dataclasses.replace(Config().model, num_heads=3)
     found = message(fresh_model, Config(model=sizes), load_task(Config().data), mesh)
     assert found.startswith("mesh.tensor = 2: does not divide the model's 3 query heads"), found

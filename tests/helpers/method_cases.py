@@ -13,17 +13,17 @@ import numpy as np
 from jax.sharding import Mesh
 
 from helpers import loop_cases as cases
-from vinejax.core.settings import Config, DPOConfig, MeshConfig
-from vinejax.core.types import Batch, Episode
-from vinejax.credit.advantages import Credit, assign_credit
-from vinejax.learner.batch import Rollout, collate, step_layout
+from helpers.applied import assign_credit, policy_objective
+from vinejax.core.settings import Config, MeshConfig
+from vinejax.core.types import Batch, Episode, Rollout
+from vinejax.credit.assign import Credit
+from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.likelihood import Likelihood
-from vinejax.learner.policy import policy_objective
 from vinejax.learner.score import score
 from vinejax.learner.update import Objective, gradients
 from vinejax.methods import METHODS
-from vinejax.methods.critic import CriticObjective, Targets, fresh_critic
-from vinejax.methods.dpo_positive import PairObjective, collate_pairs
+from vinejax.methods.dpo_positive import DPOConfig, PairObjective, collate_pairs
+from vinejax.methods.ppo import CriticObjective, Targets, fresh_critic
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import make_mesh, param_shardings
 

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from helpers import loop_cases as cases
+from helpers.applied import assign_credit, fill_values
 from vinejax.core.settings import Config, GraderConfig, SampleConfig
-from vinejax.core.types import Episode, Problem
-from vinejax.credit.advantages import assign_credit
+from vinejax.core.types import Episode, Problem, Rollout
 from vinejax.engine.branches import Branch, Growing, Grown, Stream
 from vinejax.engine.engine import Engine
-from vinejax.learner.batch import Rollout, collate, step_layout
-from vinejax.rollout.vine import fill_values
+from vinejax.learner.batch import collate, step_layout
 from vinejax.tasks.graded import GradedTask
 
 QUESTION, ANSWER = "2+3-1", "2+3=5\n5-1=4\n#### 4"

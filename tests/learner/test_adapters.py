@@ -8,10 +8,10 @@ import optax
 import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
+from helpers.applied import policy_objective
 
 from vinejax.core.settings import PROJECTIONS, MeshConfig
 from vinejax.core.types import Batch
-from vinejax.learner.policy import policy_objective
 from vinejax.learner.update import fresh_state, gradients, update_step
 from vinejax.model.config import Compute
 from vinejax.model.decoder import Params

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 from helpers import rl_oracles as oracle
+from helpers.applied import assign_credit
 
-from vinejax.core.types import Episode
-from vinejax.credit.advantages import assign_credit
-from vinejax.learner.batch import Rollout, collate, minibatch_rows, minibatches, step_layout
+from vinejax.core.types import Episode, Rollout
+from vinejax.learner.batch import collate, minibatch_rows, minibatches, step_layout
 
 EOS = cases.EOS
 # Prompt, response, step ends, values, reward. The EOS belongs to the last step; the fourth was cut

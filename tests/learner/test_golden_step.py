@@ -5,13 +5,13 @@ import numpy as np
 import optax
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
+from helpers.applied import policy_objective
 
 from vinejax.core.settings import MeshConfig, OptimizerConfig
 from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.policy import policy_objective
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.sharding import make_mesh
-from vinejax.training.metrics import update_metrics
+from vinejax.session.metrics import update_metrics
 
 GOLDEN = {
     "actor/loss": 0.039128,

@@ -10,12 +10,13 @@ from helpers import eight_devices
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers import rl_oracles as oracle
+from helpers.applied import policy_objective
 from helpers.whole_logits import whole
 
 from vinejax.core.settings import Config, MeshConfig
-from vinejax.learner.policy import PolicyObjective, clipped, policy_objective, token_weights
+from vinejax.learner.policy import PolicyObjective, clipped, token_weights
 from vinejax.learner.score import token_logprobs
-from vinejax.methods.critic import fresh_critic, token_values
+from vinejax.methods.ppo import fresh_critic, token_values
 from vinejax.model.config import Compute
 from vinejax.model.sharding import make_mesh
 

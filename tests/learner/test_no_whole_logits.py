@@ -19,8 +19,8 @@ from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.score import score
 from vinejax.learner.update import Objective, update_step
-from vinejax.methods.critic import CriticObjective, Targets, fresh_critic
 from vinejax.methods.dpo_positive import PairObjective
+from vinejax.methods.ppo import CriticObjective, Targets, fresh_critic
 from vinejax.model.config import Compute
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import make_mesh

@@ -15,28 +15,24 @@ import numpy as np
 import optax
 import pytest
 from helpers import loop_cases as cases
+from helpers.applied import policy_objective
 
 from vinejax.core.settings import Config
-from vinejax.core.types import RunState, TrainState
-from vinejax.credit.advantages import Credit
+from vinejax.core.types import Rollout, RunState, TrainState
+from vinejax.credit.assign import Credit
 from vinejax.learner import update as learner_update
-from vinejax.learner.batch import Rollout, collate, epochs_of, step_layout
+from vinejax.learner.batch import collate, epochs_of, step_layout
 from vinejax.learner.packing import passes_for
-from vinejax.learner.policy import (
-    PolicyObjective,
-    PolicySums,
-    SumsByEighth,
-    policy_objective,
-)
+from vinejax.learner.policy import PolicyObjective, PolicySums, SumsByEighth
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import Update
-from vinejax.methods import dpo_positive, restem
-from vinejax.methods.critic import CriticObjective, CriticSums
+from vinejax.methods import dpo_positive, find_method, restem, stages
+from vinejax.methods.ppo import CriticObjective, CriticSums
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.stopping import deferred
-from vinejax.training import iterations, warmup
-from vinejax.training.budget import Spent
-from vinejax.training.iteration import Iteration
+from vinejax.session.budget import Spent
+from vinejax.session.iteration import Iteration
+from vinejax.training import warmup
 
 SGD = optax.sgd(0.1)
 
@@ -93,7 +89,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Event]]:
             sums = CriticSums(*[late(1.0) for _ in CriticSums._fields])
         return state, Update(sums, late(0.5), late(1.0))
 
-    for module in (iterations, restem, warmup):
+    for module in (learner_update, restem, warmup):
         monkeypatch.setattr(module, "update_step", update_step)
     with deferred():
         yield found
@@ -147,9 +143,10 @@ def test_policy_and_critic(events: list[Event], method: str):
     objective = policy_objective(cases.model(), cfg)
     values = np.zeros(batch.tokens.shape, np.float32) if method == "ppo" else None
     rollout = Rollout(episodes, batch, step_layout(batch, episodes), values)
-    credit = Credit(batch.advantages, batch.mask, None, None, values)
-    state = RunState(state_of(), state_of() if method == "ppo" else None, None)
-    iterations.update_on(it, state, objective, rollout, credit)
+    credit = Credit(batch.advantages, batch.mask, returns=values)
+    state = RunState(state_of(), state_of() if method == "ppo" else None)
+    state = find_method(method).state.learn(it, state, rollout, credit)
+    stages.update(it, state, objective, rollout, credit, alone=0)
     assert_no_early_wait(events, "PolicyObjective", 4)
     if method == "ppo":
         assert_no_early_wait(events, "CriticObjective", 4)
@@ -159,7 +156,7 @@ def test_a_fixed_set_of_solutions(events: list[Event]):
     cfg = cases.config()
     batches = epochs_of(cases.random_episodes([(4, 9)] * 12), 2, 4, seed=0, iteration=0)
     objective = warmup.sft_objective(cases.model(), cfg)
-    _, updates = iterations._train(fake_iteration(cfg), objective, SGD, state_of(), batches, 6)
+    _, updates = fake_iteration(cfg).train(objective, SGD, state_of(), batches, 6)
     assert_no_early_wait(events, "Likelihood", 6)
     assert [float(update.sums) for update in updates] == [0.5] * 6
 
@@ -208,8 +205,8 @@ def test_reference_scores_of_pairs_are_those_of_each_minibatch():
     chosen, rejected = cases.random_episodes(lengths), cases.random_episodes(lengths, seed=1)
     pairs = list(zip(chosen, rejected, strict=True))
     it = fake_iteration(cfg)
-    reference = iterations._reference_scores(it, pairs)
-    batches = list(iterations._pair_batches(it, pairs, reference))
+    reference = dpo_positive._reference_scores(it, pairs)
+    batches = list(dpo_positive._pair_batches(it, pairs, reference))
     assert len(batches) == 4 and dpo_positive.longest_pair(pairs) <= batches[0].tokens.shape[1]
     passes = passes_for(cfg, cfg.ppo.minibatch, None)
     for batch in batches:

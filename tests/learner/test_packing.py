@@ -18,8 +18,8 @@ from vinejax.learner.packing import Packing, Passes, first_fit, pack_rows, passe
 from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import gradients
-from vinejax.methods.critic import critic_values
 from vinejax.methods.dpo_positive import PairObjective
+from vinejax.methods.ppo import critic_values
 from vinejax.model.sharding import make_mesh
 from vinejax.rl.losses import dpo_positive
 

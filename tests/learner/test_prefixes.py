@@ -24,11 +24,12 @@ from vinejax.learner.packing import (
     passes_for,
     with_sharing,
 )
-from vinejax.learner.policy import PolicyObjective, clipped, opmd
+from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.prefixes import common_prefixes, share_prefixes
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import Objective, gradients
-from vinejax.methods.critic import CriticObjective, Targets, critic_values
+from vinejax.methods.opmd import loss as opmd
+from vinejax.methods.ppo import CriticObjective, Targets, critic_values
 from vinejax.model.config import Compute
 from vinejax.model.decoder import Decoder
 

@@ -15,9 +15,12 @@ from helpers import rl_oracles as oracle
 from vinejax.core.types import Batch, TrainState
 from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.packing import Passes
-from vinejax.learner.policy import PolicyObjective, PolicySums, clipped, opmd, reinforce
+from vinejax.learner.policy import PolicyObjective, PolicySums, clipped
 from vinejax.learner.score import score, with_logprobs
 from vinejax.learner.update import Update, gradients, num_accepted, update_step
+from vinejax.methods.asymre import loss as reinforce
+from vinejax.methods.opmd import OPMDConfig
+from vinejax.methods.opmd import loss as opmd
 from vinejax.runtime.compiles import num_compiles
 
 T_SAMPLE = 0.6
@@ -237,7 +240,7 @@ def test_max_ratio_bounds_the_mean_of_the_minibatch():
 def test_a_loss_without_a_ratio_is_not_bounded_by_it():
     """AsymRE and OPMD are meant to go far from the policy that sampled."""
     for loss in (reinforce, opmd):
-        objective = dataclasses.replace(PLAIN, loss=loss)
+        objective = dataclasses.replace(PLAIN, loss=loss, own=OPMDConfig())
         state, made = update(scaled_ratio(12.0), objective)
         assert made.accepted and state.step == 1 and made.sums.clipped is None
 

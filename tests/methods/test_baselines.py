@@ -22,12 +22,13 @@ from vinejax.learner.packing import Passes
 from vinejax.learner.score import score, scores_of
 from vinejax.learner.update import gradients, update_step
 from vinejax.methods import dpo_positive, restem
-from vinejax.methods.critic import CriticObjective, Targets, critic_metrics, critic_values
+from vinejax.methods.dapo import sample_with_spread
+from vinejax.methods.ppo import CriticObjective, Targets, critic_metrics, critic_values
 from vinejax.rl.advantages import group_advantages, overlong_penalty
 from vinejax.rl.losses import dpo_positive as dpo_loss
 from vinejax.rl.losses import opmd, reinforce
-from vinejax.rollout.problems import chunks, draw, sample_with_spread
-from vinejax.training.budget import Spent, left, num_updates
+from vinejax.rollout.problems import chunks, draw
+from vinejax.session.budget import Spent, left, num_updates
 
 SGD = optax.sgd(0.05)
 
@@ -187,8 +188,9 @@ def test_dpo_learns_to_order_its_pairs():
     assert batch.tokens.shape == (12, 32)
     batch = batch._replace(ref_logprobs=scores_of(model, reference, batch, 0.8, Passes(4)))
     state, metrics = state_of(cases.params()), []
+    own = dpo_positive.DPOConfig.of(cfg)
     objective = dpo_positive.PairObjective(
-        model=model, microbatch=4, temperature=0.8, beta=cfg.dpo.beta, penalty=cfg.dpo.penalty
+        model=model, microbatch=4, temperature=0.8, beta=own.beta, penalty=own.penalty
     )
     for _ in range(8):
         state, update = update_step(objective, SGD, state, batch)

@@ -3,6 +3,7 @@
 import ast
 import copy
 import dataclasses
+import itertools
 import re
 import runpy
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 from helpers.paths import CONFIGS, REPO
 
 from vinejax.config.checks import check_config
-from vinejax.config.load import Fields, default, fields_set, from_dict, from_file
+from vinejax.config.load import SECTIONS, Fields, default, fields_set, from_dict, from_file
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, flatten
 from vinejax.credit.rules import READ_BY
 from vinejax.methods import METHODS
+from vinejax.methods.base import Method
 
 TINY = sorted(path.name for path in CONFIGS.glob("tiny_*.py"))
 OF_THE_PAPER = ("vineppo", "ppo", "grpo", "rloo", "restem", "dpo_positive", "sft")
@@ -38,8 +40,15 @@ def of_paper(setting: str, method: str) -> Config:
 
 
 def lines_between(one: Config, other: Config) -> list[str]:
-    fields = dict(flatten(one))
-    return [f"{name} = {x!r}" for name, x in flatten(other) if fields[name] != x]
+    fields = own_defaults() | dict(flatten(one))
+    found = own_defaults() | dict(flatten(other))
+    return [f"{name} = {x!r}" for name, x in found.items() if fields[name] != x]
+
+
+def own_defaults() -> dict[str, Any]:
+    """The settings of all methods by their dotted names."""
+    sections = (flatten(kind(), f"{name}.") for name, kind in SECTIONS.items())
+    return dict(itertools.chain.from_iterable(sections))
 
 
 def test_every_method_is_at_most_ten_lines_from_vineppo():
@@ -108,15 +117,15 @@ def test_hyperparameters_of_the_paper():
         assert (ppo.epochs, ppo.minibatch, ppo.clip, ppo.gamma) == (2, 64, 0.2, 1.0)
         assert (vine.kl.coef, vine.kl.reduction) == (1e-4, "sequence")
         assert (vine.optimizer.learning_rate, vine.optimizer.warmup) == (1e-6, "log")
-        critic = of_paper(setting, "ppo").critic
+        critic = of_paper(setting, "ppo").own
         assert (critic.lam, critic.clip, critic.learning_rate) == (1.0, 0.2, 1e-6)
         dpo = of_paper(setting, "dpo_positive")
-        assert dpo.dpo.beta == (0.3 if "gsm8k" in setting else 0.1)
-        assert (dpo.dpo.penalty, dpo.dpo.pairs, dpo.dpo.epochs) == (50.0, 64, 3)
+        assert dpo.own.beta == (0.3 if "gsm8k" in setting else 0.1)
+        assert (dpo.own.penalty, dpo.own.pairs, dpo.own.epochs) == (50.0, 64, 3)
         assert dpo.rollout.per_prompt == 64 and dpo.iterations == 1
         restem = of_paper(setting, "restem")
-        assert restem.iterations == 10 and restem.restem.problems is None
-        assert (restem.restem.keep, restem.restem.epochs, restem.restem.eval_every) == (10, 8, 500)
+        assert restem.iterations == 10 and restem.own.problems is None
+        assert (restem.own.keep, restem.own.epochs, restem.own.eval_every) == (10, 8, 500)
         sft = of_paper(setting, "sft")
         rate = 1e-5 if "rho" in setting else 5e-5
         assert (sft.iterations, sft.sft.batch, sft.sft.learning_rate) == (2, 64, rate)
@@ -156,7 +165,11 @@ def test_hyperparameters_of_the_paper():
             "reward.truncated",
             "must be from 0 to 1 for method = 'single_stream'",
         ),
-        ({"single_stream": {"explore": 0.0}}, "single_stream.explore", "greater than 0"),
+        (
+            {"method": "single_stream", "single_stream": {"explore": 0.0}},
+            "single_stream.explore",
+            "greater than 0",
+        ),
         ({"single_stream": {"start_count": 4.0}}, "single_stream.start_count", "leave it out"),
         ({"budget": {"updates": 0}}, "budget.updates", "at least 1"),
         ({"ppo": {"reduction": "mean"}}, "ppo.reduction", "'token' or 'sequence' or 'budget'"),
@@ -175,11 +188,17 @@ def test_a_group_of_one_is_enough_where_nothing_is_compared():
         check_config(from_dict({"method": method, "rollout": {"per_prompt": 1}}))
 
 
+def sections_of(record: Method) -> dict[str, Any]:
+    """The sections that the method reads and others do not."""
+    own = {record.settings.section: record.settings} if record.settings.section else {}
+    return own | {name: type(getattr(Config(), name)) for name in record.reads}
+
+
 OWN_FIELDS = [
     (method, section, field.name)
     for method, record in METHODS.items()
-    for section in record.sections
-    for field in dataclasses.fields(getattr(Config(), section))
+    for section, kind in sections_of(record).items()
+    for field in dataclasses.fields(kind)
     if f"{section}.{field.name}" not in {field for field, _, _ in READ_BY}
 ]
 

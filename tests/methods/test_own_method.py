@@ -10,13 +10,16 @@ from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.paths import REPO
 
+from vinejax.config import default
 from vinejax.config.checks import check_config
-from vinejax.config.load import from_dict
+from vinejax.config.load import fields_set, from_dict, override
 from vinejax.core.errors import ConfigError
-from vinejax.methods import METHODS, Method, find_method, function_of
+from vinejax.core.settings import as_tree
+from vinejax.methods import find_method
 from vinejax.training.loop import train
 
 NAME = "mymethods.fading"
+K = {"k": 9, "max_states": None}  # as the default configuration has them
 
 
 @pytest.fixture
@@ -34,11 +37,11 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_example_is_short(source: str):
-    assert source.count("\n") <= 40
+    assert source.count("\n") <= 55
 
 
 def test_its_advantages_fade(source: str):
-    cfg = cases.config(method=NAME, values={"k": 9, "max_states": None})
+    cfg = cases.config(method=NAME, values=K)
     check_config(cfg)
     fading = np.asarray(methods.credit(cfg).advantages)
     plain = np.asarray(methods.credit(methods.config("rloo")).advantages)
@@ -48,10 +51,43 @@ def test_its_advantages_fade(source: str):
     assert np.abs(fading).max() > 0.1
 
 
+def test_its_settings_are_fields_of_the_configuration(source: str):
+    fields = default()
+    fields.method = NAME
+    fields.fading.strength = 0.25
+    override(fields, {"fading.easiest": 0.5})
+    cfg = from_dict(fields)
+    check_config(cfg, fields_set(fields))
+    assert {"fading.strength", "fading.easiest"} <= fields_set(fields)
+    assert as_tree(cfg)["fading"] == {"strength": 0.25, "easiest": 0.5}
+    half = np.asarray(
+        methods.credit(cases.config(method=NAME, fading={"strength": 0.5})).advantages
+    )
+    plain = np.asarray(methods.credit(methods.config("rloo")).advantages)
+    prompt, length = methods.LENGTHS[0]
+    expected = plain[0, prompt : prompt + length] * (1 - 0.5 * np.arange(length) / length)
+    np.testing.assert_allclose(half[0, prompt : prompt + length], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"fading": {"strength": 2.0}}, "fading.strength = 2.0: must be from 0 to 1"),
+        ({"fading": {"strong": 2.0}}, "fading.strong: no such field"),
+        ({"fading": {"strength": "much"}}, "fading.strength = 'much': must be of type float"),
+        ({"fading": {"strength": 0.5}, "method": "rloo"}, "fading: no such field"),
+    ],
+)
+def test_what_is_wrong_with_its_settings_is_one_line(source: str, fields: dict, message: str):
+    with pytest.raises(ConfigError) as error:
+        check_config(from_dict({"method": NAME, "values": K} | fields))
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
 @pytest.mark.slow
 def test_it_trains(source: str, finished_run: cases.Run, tmp_path: Path):
     start = {"path": str(finished_run.workdir / "warmup")}
-    cfg = cases.config(method=NAME, model=start, iterations=2, values={"k": 9, "max_states": None})
+    cfg = cases.config(method=NAME, model=start, iterations=2, values=K)
     workdir = train(cfg, tmp_path / "run")
     lines = [x for x in cases.read_lines(Path(workdir) / "metrics.jsonl") if x["stage"] == "train"]
     assert len(lines) == 2 and all(x["actor/grad_norm"] > 0 for x in lines)
@@ -83,11 +119,3 @@ def test_what_names_no_method_is_one_line(source: str, name: str, message: str):
         find_method(name)
     assert error.value.field == "method"
     assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_every_function_that_a_record_names_is_there():
-    functions = [f for x in METHODS.values() for f in (x.credit, x.loss) if f is not None]
-    assert all(callable(function_of(function)) for function in functions) and len(functions) > 12
-    with pytest.raises(ConfigError, match="no function vinejax.credit.advantages.nothing"):
-        function_of("vinejax.credit.advantages.nothing")
-    assert Method(None).iteration == "policy_gradient"

@@ -11,18 +11,21 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
+from helpers.applied import assign_credit
 
 from vinejax.core.errors import ConfigError, WorkdirError
 from vinejax.core.settings import Config
-from vinejax.core.types import Episode, Problem, PromptedProblem, RunState, TrainState, ValueTracker
-from vinejax.credit.advantages import assign_credit
+from vinejax.core.types import Episode, Problem, PromptedProblem, Rollout, RunState, TrainState
 from vinejax.engine.engine import Engine
-from vinejax.learner.batch import Rollout, collate, step_layout
+from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import scores_of
 from vinejax.methods import single_stream
+from vinejax.methods.single_stream import ValueTracker
 from vinejax.rollout.problems import draw
+from vinejax.rollout.sampler import Sampler
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.session.session import Session
 from vinejax.tasks.graded import GradedTask
 
 PROBLEMS: list[PromptedProblem] = [(Problem(f"p{i}", "", ""), [0, i + 3]) for i in range(6)]
@@ -106,9 +109,7 @@ def test_weights_are_those_of_the_tracked_values():
     values = np.array([1 / 8, 1 / 2, 7 / 8])
     np.testing.assert_allclose(tracker.alpha, 8 * values, rtol=1e-6)
     weights = single_stream.problem_weights(tracker, config(single_stream={"explore": 0.1}))
-    assert weights is not None
     np.testing.assert_allclose(weights, np.sqrt(values * (1 - values)) + 0.1, rtol=1e-6)
-    assert single_stream.problem_weights(None, config()) is None
 
 
 # --- the credit
@@ -207,20 +208,20 @@ def test_a_reward_that_is_no_share_of_a_success_is_refused(reward: float):
 def test_the_first_values_are_of_solutions_that_are_not_trained_on(monkeypatch: pytest.MonkeyPatch):
     seen, told = [], []
 
-    def sample(engine, params, graded, problems, cfg, iteration):
-        seen.append((len(problems), cfg.rollout.per_prompt, iteration))
+    def sample(sampler, params, problems, most_groups):
+        count = sampler.cfg.rollout.per_prompt
+        seen.append((len(problems), count, sampler.iteration))
         return [
             cases.episode(prompt, [1], problem_id=problem.id, reward=float(problem.id == "p4" or k))
             for problem, prompt in problems
-            for k in range(cfg.rollout.per_prompt)
+            for k in range(count)
         ]
 
-    monkeypatch.setattr(single_stream, "sample_episodes", sample)
+    monkeypatch.setattr(Sampler, "solutions", sample)
     cfg = config(rollout={"prompts": 4, "per_prompt": 1}, single_stream={"start_samples": 2})
-    engine, graded = mock.Mock(spec=Engine), mock.Mock(spec=GradedTask)
-    tracker = single_stream.sampled_tracker(
-        engine, {}, graded, PROBLEMS, cfg, lambda *done: told.append(done)
-    )
+    session = mock.Mock(spec=Session, cfg=cfg, problems={"train": PROBLEMS})
+    session.engine, session.graded = mock.Mock(spec=Engine), mock.Mock(spec=GradedTask)
+    tracker = single_stream.sampled_tracker(session, {}, lambda *done: told.append(done))
     assert seen == [(4, 2, -1), (2, 2, -1)] and told == [(8, 12), (12, 12)]
     expected = [8 * 1.5 / 3] * 4 + [8 * 2.5 / 3] + [8 * 1.5 / 3]
     np.testing.assert_allclose(tracker.alpha, expected, rtol=1e-6)
@@ -237,36 +238,35 @@ def test_a_restored_tracker_goes_on_bit_for_bit(tmp_path: Path):
     tracker, _ = count(tracker, sampled("024", [1.0, 0.0, 0.25], 0, params), params)
     policy = TrainState(jax.numpy.int32(4), params, {})
     with Checkpoints(tmp_path, keep=1) as checkpoints:
-        checkpoints.save(1, RunState(policy, tracker=tracker), {})
+        checkpoints.save(1, RunState(policy, tracker), {})
     fresh = single_stream.fresh_tracker(config(), len(PROBLEMS))
     with Checkpoints(tmp_path, keep=1) as checkpoints:
-        restored, _ = checkpoints.restore(1, RunState(policy, tracker=fresh))
-    assert restored.critic is None and restored.tracker is not None
-    for found, expected in zip(restored.tracker, tracker, strict=True):
+        restored, _ = checkpoints.restore(1, RunState(policy, fresh))
+    for found, expected in zip(restored.kept, tracker, strict=True):
         assert isinstance(found, np.ndarray) and found.dtype == expected.dtype
         np.testing.assert_array_equal(found, expected)
-    weights = [single_stream.problem_weights(x, config()) for x in (restored.tracker, tracker)]
+    weights = [single_stream.problem_weights(x, config()) for x in (restored.kept, tracker)]
     drawn = [draw(PROBLEMS, 3, 0, 1, w) for w in weights]
     assert drawn[0] == drawn[1]
     later = jax.tree.map(lambda x: x * 1.01, params)
     names = "".join(problem.id[1] for problem, _ in drawn[0])
     rollout = sampled(names, [0.0, 1.0, 1.0], 1, later)
-    cases.assert_equal(count(restored.tracker, rollout, later), count(tracker, rollout, later))
+    cases.assert_equal(count(restored.kept, rollout, later), count(tracker, rollout, later))
 
 
 def test_a_tracker_of_other_problems_is_refused(tmp_path: Path):
     state = RunState(TrainState(jax.numpy.int32(4), {"w": jax.numpy.ones(3)}, {}))
     trackers = [single_stream.fresh_tracker(config(), n) for n in (6, 5)]
     with Checkpoints(tmp_path, keep=1) as checkpoints:
-        checkpoints.save(1, state._replace(tracker=trackers[0]), {})
+        checkpoints.save(1, state._replace(kept=trackers[0]), {})
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         with pytest.raises(
-            WorkdirError, match="1: has values of 6 train problems, and the data has 5"
+            WorkdirError, match=r"1: keeps alpha of shape \(6,\), and this data needs \(5,\)"
         ):
-            checkpoints.restore(1, state._replace(tracker=trackers[1]))
+            checkpoints.restore(1, state._replace(kept=trackers[1]))
         # A method without a tracker does not read it; one with a tracker needs it.
-        assert checkpoints.restore(1, state)[0].tracker is None
+        assert checkpoints.restore(1, state)[0].kept is None
     with Checkpoints(tmp_path / "other", keep=1) as checkpoints:
         checkpoints.save(1, state, {})
-        with pytest.raises(WorkdirError, match="tracker"):
-            checkpoints.restore(1, state._replace(tracker=trackers[0]))
+        with pytest.raises(WorkdirError, match="kept"):
+            checkpoints.restore(1, state._replace(kept=trackers[0]))

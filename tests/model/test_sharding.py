@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import PROJECTIONS, MeshConfig
 from vinejax.engine.split import check_tensor
-from vinejax.methods.critic import fresh_critic
+from vinejax.methods.ppo import fresh_critic
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.model.lora import Shape, abstract_adapters

@@ -9,8 +9,8 @@ from helpers.report_cases import Page, compared_run
 
 from vinejax import main
 from vinejax.core.errors import UserError
-from vinejax.report.compare import compare_runs
 from vinejax.report.compare.groups import differing_settings, group_runs
+from vinejax.report.compare.page import compare_runs
 from vinejax.report.compare.read_runs import read_runs
 from vinejax.statistics.accuracy import paired_interval
 from vinejax.statistics.interquartile import improvement_interval, iqm_difference, iqm_interval

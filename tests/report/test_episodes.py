@@ -12,8 +12,9 @@ from helpers import method_cases as methods
 from helpers.vine_cases import PROBLEM, RIGHT, WRONG, alternate, episode, fill
 
 from vinejax.core.types import Batch, Episode
+from vinejax.methods import ppo
 from vinejax.report.episode_rows import episode_rows
-from vinejax.training import iterations, loop
+from vinejax.training import loop
 
 
 def rows_of(episodes: list[Episode], **more: Any) -> list[dict[str, Any]]:
@@ -81,7 +82,7 @@ def test_ppo_writes_the_values_that_its_advantages_came_from(
         lengths.append([(int(row.argmax()), int(row.sum())) for row in mask])
         return np.where(mask, np.arange(mask.shape[1]) / 64, 0).astype(np.float32)
 
-    monkeypatch.setattr(iterations, "critic_values", by_place)
+    monkeypatch.setattr(ppo, "critic_values", by_place)
     model = {"path": str(finished_run.workdir / "warmup")}
     cfg = methods.config("ppo", iterations=1, model=model, eval={"every": 0})
     loop.train(cfg, tmp_path)

@@ -13,7 +13,8 @@ from helpers.report_cases import Page, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vinejax.report import axes, build_report, choice, text, vine
+from vinejax.report import axes, choice, text, vine
+from vinejax.report.build import build_report
 from vinejax.report.curves import charts
 from vinejax.report.read import Record, finite_number, read_run, spread
 from vinejax.runtime.display import format_duration

@@ -16,7 +16,8 @@ from etils import epath
 from helpers.fake_run import sample_episode, sample_metrics, train_line, write_run
 from helpers.report_cases import Page
 
-from vinejax.report import build_report, live, read
+from vinejax.report import live, read
+from vinejax.report.build import build_report
 from vinejax.report.live import LivePage
 from vinejax.report.standing import standing_line
 from vinejax.runtime import stopping
@@ -201,7 +202,7 @@ def test_ten_thousand_iterations_stay_small_and_quick(tmp_path: pathlib.Path):
     program = f"""
 import time
 from etils import epath
-from vinejax.report import build_report
+from vinejax.report.build import build_report
 start = time.process_time()
 size = build_report(epath.Path({str(tmp_path)!r})).stat().length
 print(time.process_time() - start, size)

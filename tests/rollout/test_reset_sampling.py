@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
+from helpers.applied import fill_values, sample_episodes, sampler
 from helpers.vine_cases import MAX_TOKENS, PROMPT, FakeEngine, credit_by_step, rewards_of
 
 from vinejax.config.checks import check_config
@@ -14,14 +15,13 @@ from vinejax.config.load import from_dict
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, SampleConfig
 from vinejax.core.types import Episode, Problem
-from vinejax.credit.advantages import group_numbers
+from vinejax.credit.assign import group_numbers
 from vinejax.engine.branches import Branch
 from vinejax.learner.batch import collate, step_layout
-from vinejax.rollout.reset_sampling import gold_response, known_solutions, sample_with_resets
-from vinejax.rollout.trajectories import Start, episodes_from, sample_episodes
-from vinejax.rollout.vine import fill_values
-from vinejax.training.metrics import episode_metrics, reset_metrics
-from vinejax.training.session import prompted_problems
+from vinejax.rollout.reset_sampling import ResetSampler, known_solutions
+from vinejax.rollout.sampler import Start
+from vinejax.session.metrics import episode_metrics
+from vinejax.training.startup import prompted_problems
 
 WORKED = "\n2+3=5\n5-1=4\n#### 4"
 MANY = 10**6  # groups
@@ -63,20 +63,23 @@ def by_seed(so_far: str, branch: Branch, k: int) -> str:
     return f"\n{branch.seed % 7}+1=2\n#### {answer}"
 
 
+K = {"k": 9, "max_states": None}  # values as the default configuration has them
+
+
 def problems_of(*names: str) -> list[tuple[Problem, list[int]]]:
     return [(Problem(name, "2+3-1", "4"), PROMPT) for name in names]
 
 
 def config(per_prompt: int = 4, method: str = "grpo", **reset: Any) -> Config:
     rollout, sample = {"per_prompt": per_prompt}, {"max_tokens": MAX_TOKENS}
-    values = {"max_states": None} if method == "vineppo" else {"k": 9, "max_states": None}
+    values = {"max_states": None} if method == "vineppo" else K
     return cases.config(method=method, reset=reset, rollout=rollout, sample=sample, values=values)
 
 
 def sample(
     policy: Policy, problems: Any, cfg: Config, iteration: int = 0, most: int = MANY
 ) -> list[Episode]:
-    return sample_with_resets(policy, {}, rewards_of(Task()), problems, cfg, iteration, most)
+    return sample_episodes(policy, {}, rewards_of(Task()), problems, cfg, iteration, most)
 
 
 def groups_of(episodes: list[Episode]) -> dict[tuple[str, int], list[Episode]]:
@@ -139,13 +142,18 @@ def test_a_share_of_the_problems_begins_within_the_gold_solution():
 def test_a_gold_solution_ends_where_the_policy_would_have_to_stop():
     engine, (problem, prompt) = Policy(by_seed), problems_of("a")[0]
     gold = [*cases.encode(WORKED), cases.EOS]
-    graded = rewards_of(Task())
-    assert gold_response(engine, graded, problem, prompt, MAX_TOKENS) == gold
-    assert gold_response(engine, graded, problem, prompt, 5) == gold[:5]
+
+    def gold_response(prompt: list[int], most: int = MAX_TOKENS) -> list[int]:
+        cfg = cases.config(method="grpo", values=K, sample={"max_tokens": most})
+        resets = ResetSampler(engine, rewards_of(Task()), cfg, 0)
+        return resets.gold_response(problem, prompt)
+
+    assert gold_response(prompt) == gold
+    assert gold_response(prompt, 5) == gold[:5]
     long = [*prompt, *[5] * 50]  # of a context of 64
-    assert gold_response(engine, graded, problem, long, MAX_TOKENS) == gold[: 64 - len(long)]
+    assert gold_response(long) == gold[: 64 - len(long)]
     engine.sample_config = SampleConfig(stop=("=4", "\n5"))
-    cut = gold_response(engine, graded, problem, prompt, MAX_TOKENS)
+    cut = gold_response(prompt)
     assert cases.tokenizer().decode(cut) == "\n2+3=5\n5"
 
 
@@ -209,7 +217,7 @@ def test_problems_away_from_the_target_get_a_further_group(source: str, expected
             (known,) = [s for s in sources if s[:given] == group[0].response[:given]][:1]
             for one in group:
                 check(one, known)
-    found = reset_metrics(episodes)
+    found = sampler(Policy(by_seed), rewards_of(Task()), config(source="both")).metrics(episodes)
     assert found["reset/groups"] == len(expected)
     if expected:
         assert found["reset/pass_rate"] == 0.25 and 0 < found["reset/given"] < 1
@@ -321,7 +329,7 @@ def test_credit_and_batch_leave_out_what_was_given():
     start = Start(*problems[0], given, [0, 1])
     policy = Policy(lambda so_far, branch, k: texts[k])
     cfg = config(method="rloo")
-    episodes = episodes_from(policy, {}, rewards_of(Task()), [start], cfg)
+    episodes = sampler(policy, rewards_of(Task()), cfg).episodes({}, [start])
     batch = collate(episodes, 2)
     first = len(PROMPT) + len(given)
     for row, one in enumerate(episodes):
@@ -343,7 +351,7 @@ def test_rewards_of_steps_that_were_given_are_dropped():
         tokens = cases.encode(given[:length])
         start = Start(*problems_of("p")[0], tokens, [0])
         policy = Policy(lambda so_far, branch, k: WORKED[len(so_far) :])
-        (one,) = episodes_from(policy, {}, rewards_of(Stepwise()), [start], config())
+        (one,) = sampler(policy, rewards_of(Stepwise()), config()).episodes({}, [start])
         check(one, [*cases.encode(WORKED), cases.EOS])
         assert one.step_rewards == expected and len(one.step_ends) == len(expected)
 
@@ -362,7 +370,7 @@ def test_vineppo_values_the_states_from_what_was_given_on():
     cfg = dataclasses.replace(cfg, values=dataclasses.replace(cfg.values, k=4))
     policy = Policy(rule)
     graded = rewards_of(Task())
-    episodes = episodes_from(policy, {}, graded, [start], cfg)
+    episodes = sampler(policy, graded, cfg).episodes({}, [start])
     filled = fill_values(policy, {}, graded, problems_of("p"), episodes, cfg, 0)
     right, wrong = filled
     # s_0 is after "2+3", which both share; then the ends of "2+3=5" and "5-1=4".
@@ -388,7 +396,7 @@ def test_a_state_that_a_reset_shares_with_its_source_is_sampled_once():
         return texts[branch.seed] if branch.seed < 2 else f"\n#### {4 + k % 2}"
 
     policy, graded, cfg = Policy(rule), rewards_of(Task()), config(method="vineppo")
-    episodes = episodes_from(policy, {}, graded, starts, cfg)
+    episodes = sampler(policy, graded, cfg).episodes({}, starts)
     own, reset = fill_values(policy, {}, graded, [problem], episodes, cfg, 0)
     assert reset.given == own.step_ends[0] == len(source)
     assert len(policy.states()) == 2 and len(policy.branches) == 2 * cfg.values.k

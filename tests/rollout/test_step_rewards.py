@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
+from helpers.applied import sample_episodes
 from helpers.tokenizer_cases import load
 from helpers.vine_cases import (
     PROBLEM,
@@ -27,7 +28,7 @@ from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, DataConfig
 from vinejax.core.types import Episode, Problem
 from vinejax.engine.branches import Branch
-from vinejax.rollout.trajectories import Solution, sample_episodes, split_solution
+from vinejax.rollout.sampler import Solution, split_solution
 from vinejax.tasks.steps import step_ends
 from vinejax.training.loop import train
 

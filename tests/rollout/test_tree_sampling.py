@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
+from helpers.applied import assign_credit, sample_trees
 
 from vinejax.core.settings import Config, GraderConfig, SampleConfig
-from vinejax.core.types import Episode, Problem
-from vinejax.credit.advantages import assign_credit
+from vinejax.core.types import Episode, Problem, Rollout
 from vinejax.engine.engine import Engine
-from vinejax.learner.batch import Rollout, collate, step_layout
+from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.score import score
-from vinejax.rollout.tree_sampling import sample_trees
 from vinejax.tasks.graded import GradedTask
 
 TEMPERATURE = 0.8

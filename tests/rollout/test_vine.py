@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
+from helpers.applied import fill_values, sample_episodes
 from helpers.vine_cases import (
     MAX_TOKENS,
     PROBLEM,
@@ -25,8 +26,6 @@ from helpers.vine_cases import (
 from vinejax.core.settings import RewardConfig
 from vinejax.engine.branches import Branch
 from vinejax.engine.engine import Engine
-from vinejax.rollout.trajectories import sample_episodes
-from vinejax.rollout.vine import fill_values
 
 
 def test_every_state_but_the_terminal_one_is_sampled_from():

@@ -14,7 +14,7 @@ from vinejax.core.settings import OffloadConfig
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.offload import to_device, to_host
 from vinejax.training import loop
-from vinejax.training.session import open_session
+from vinejax.training.startup import open_session
 from vinejax.training.warmup import warm_up
 
 BOTH = {"reference": True, "optimizer": True}
@@ -70,7 +70,7 @@ def test_the_state_leaves_the_devices_and_resumes(start: str, tmp_path: Path):
         }
         state, progress = loop.resume(session, checkpoints)
     assert progress.done == 1 and kinds(state.policy.params) == {"device"}
-    assert kinds(state.policy.opt_state) == kinds(state.critic) == {"pinned_host"}
+    assert kinds(state.policy.opt_state) == kinds(state.kept) == {"pinned_host"}
     assert loop.parked(cases.config(), state) is state
     assert cases.config().offload == OffloadConfig()
     shutil.copytree(tmp_path / "run", tmp_path / "copy")

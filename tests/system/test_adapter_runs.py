@@ -20,7 +20,7 @@ from vinejax.runtime.stopping import Stopped
 from vinejax.training import loop
 from vinejax.training.evaluate import evaluate_run
 from vinejax.training.export import export_run
-from vinejax.training.session import open_session
+from vinejax.training.startup import open_session
 from vinejax.training.warmup import warm_up
 
 LORA = {"lora_rank": 2, "lora_alpha": 4.0, "lora_targets": ("q", "v", "down")}

@@ -9,11 +9,12 @@ from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
 from vinejax.engine.engine import Engine
+from vinejax.methods import base
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.journal import Entry
 from vinejax.tasks.graded import GradedTask
-from vinejax.training import iterations, loop
+from vinejax.training import loop
 from vinejax.training.warmup import warm_up
 
 MOST_STARTS = 60
@@ -122,15 +123,15 @@ def test_a_start_goes_on_in_the_iteration_that_was_under_way(
 ):
     """The process dies in the updates of the third iteration, and no checkpoint was saved."""
     cfg = config("vineppo", start)
-    update_on, calls = iterations.update_on, []
+    update, calls = base.update, []
 
     def dying(*args: Any):
         calls.append(None)
         if len(calls) == 3:
             raise Died
-        return update_on(*args)
+        return update(*args)
 
-    monkeypatch.setattr(iterations, "update_on", dying)
+    monkeypatch.setattr(base, "update", dying)
     with pytest.raises(Died):
         loop.train(cfg, tmp_path)
     done = work_counted(monkeypatch)

@@ -175,7 +175,7 @@ def test_the_start_takes_the_forks_as_designed_and_trains(tmp_path: Path):
     """Success rates of 512 samples by the value of the demonstrations, and one iteration."""
     from vinejax.training.evaluate import solve
     from vinejax.training.loop import train
-    from vinejax.training.session import open_session
+    from vinejax.training.startup import open_session
 
     cfg = config("4")
     small = dataclasses.replace(cfg.eval, problems=256, samples=2, temperature=1.0, top_p=1.0)

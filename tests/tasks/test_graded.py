@@ -17,7 +17,7 @@ from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import DataConfig, GraderConfig
 from vinejax.core.types import Problem
 from vinejax.grading import Grader, Verdict
-from vinejax.rollout.trajectories import Solution, split_solution
+from vinejax.rollout.sampler import Solution, split_solution
 from vinejax.tasks import graded as module
 from vinejax.tasks.graded import GradedTask, GradingStats
 from vinejax.tasks.gsm8k import GSM8K

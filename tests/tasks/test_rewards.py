@@ -13,12 +13,13 @@ from vinejax.config.checks import check_config
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import GraderConfig, RewardConfig
 from vinejax.core.types import Problem
+from vinejax.rollout.journaled import JournaledTask
 from vinejax.runtime.journal import Journal
-from vinejax.tasks.graded import BackgroundGrading, GradedTask
+from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.gsm8k import GSM8K
 from vinejax.tasks.rewards import Reward, find_rewards
 from vinejax.training.loop import train
-from vinejax.training.session import prompted_problems
+from vinejax.training.startup import prompted_problems
 
 COLUMNS = {"level": 3, "extra_info": {"index": 7}, "data_source": "mine/set", "answer": "column"}
 PROBLEMS = [Problem("train/0", "1+1", "2", COLUMNS), Problem("train/1", "2+2", "4", COLUMNS)]
@@ -135,18 +136,18 @@ def test_the_tasks_own_reward_is_one_of_them_or_is_not_asked():
 
 
 def test_parts_go_through_the_journal(tmp_path: Path):
-    def run() -> tuple[dict[int, float], dict[int, dict[str, float] | None]]:
+    def run() -> dict[int, Reward]:
         journal = Journal(epath.Path(tmp_path / "journal"))
         journal.open("3", "w")
-        task = graded("accuracy")
-        task.journal = journal
-        with BackgroundGrading(task) as background:
+        chosen = RewardConfig(functions=("my_rewards.accuracy",))
+        task = JournaledTask(journal, GSM8K("x"), GraderConfig(), chosen)
+        with task.background() as background:
             for i, item in enumerate(ITEMS):
                 background.add(i, *item)
-            return background.rewards(), background.parts
+            return background.rewards()
 
     first = run()
-    assert first == ({0: 1.0, 1: 0.0}, {0: {"accuracy": 1.0}, 1: {"accuracy": 0.0}})
+    assert first == {0: Reward(1.0, {"accuracy": 1.0}), 1: Reward(0.0, {"accuracy": 0.0})}
     sys.modules["my_rewards"].accuracy = None  # pyright: ignore[reportAttributeAccessIssue]
     assert run() == first
 

@@ -21,8 +21,8 @@ from vinejax.runtime.workdir import check_workdir, record_run
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.prompts import encode_prompt
 from vinejax.training.export import export_run
-from vinejax.training.session import open_session
 from vinejax.training.start_weights import model_folder
+from vinejax.training.startup import open_session
 
 
 def times(params: dict, factor: float) -> dict:

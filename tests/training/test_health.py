@@ -11,8 +11,8 @@ from etils import epath
 
 from vinejax.core.errors import DivergedError
 from vinejax.runtime.log import RunLog
+from vinejax.session.iteration import Iteration
 from vinejax.training.health import Health
-from vinejax.training.iteration import Iteration
 
 
 def log() -> Any:

@@ -13,14 +13,18 @@ import numpy as np
 import pytest
 from etils import epath
 from helpers import loop_cases as cases
+from helpers.applied import run_instead
 
 from vinejax.core.errors import DivergedError
+from vinejax.learner import update
+from vinejax.methods import base
+from vinejax.methods.base import policy_gradient
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime import stopping
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.status import read_status
-from vinejax.training import iterations, loop
-from vinejax.training.session import open_session
+from vinejax.training import loop
+from vinejax.training.startup import open_session
 
 TRAIN_NAMES = (
     *("reward/mean", "frac_reward_zero_std", "values/mean", "values/rollouts"),
@@ -198,7 +202,6 @@ def resumed(run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[d
     The first start also traces that iteration.
     """
     workdir = tmp_path_factory.mktemp("resumed")
-    policy_gradient = iterations.policy_gradient
 
     def dying(*args: Any):
         if len(list(workdir.glob("episodes/*"))) == 1:
@@ -206,7 +209,7 @@ def resumed(run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[d
         return policy_gradient(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iterations, "policy_gradient", dying)
+        run_instead(patch, dying)
         with pytest.raises(KeyboardInterrupt):
             loop.train(cases.config(profile="0:1"), workdir)
     before = cases.read_lines(workdir / "metrics.jsonl")
@@ -241,7 +244,7 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
         copy = shutil.copytree if name == "warmup" else shutil.copy
         copy(run.workdir / name, tmp_path / name)
     cfg = cases.config(checkpoint={"every": 10, "keep": 2})
-    update_step, evaluate, updates = iterations.update_step, loop.evaluate, []
+    update_step, evaluate, updates = update.update_step, loop.evaluate, []
 
     def in_an_update(*args: Any):
         updates.append(None)
@@ -255,7 +258,7 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
         return evaluate(session, policy, split, done, log)  # pyright: ignore
 
     for place, stand_in, code, done in (
-        ((iterations, "update_step"), in_an_update, 143, 1),
+        ((update, "update_step"), in_an_update, 143, 1),
         ((loop, "evaluate"), in_validation, 130, 2),
     ):
         with monkeypatch.context() as patch, pytest.raises(stopping.Stopped) as stop:
@@ -281,16 +284,16 @@ def test_a_run_whose_updates_are_all_skipped_ends_with_their_batch(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Gradients that are not finite: three iterations in a row, not three in all."""
-    good, given, assign_credit = {0, 2}, [], iterations.assign_credit
+    good, given, assigned = {0, 2}, [], base.assigned
 
     def of_nan(*args: Any):
-        credit = assign_credit(*args)
+        credit = assigned(*args)
         given.append(credit)
         number = len(given) - 1
         nan = credit.advantages * float("nan")
         return credit if number in good else credit._replace(advantages=nan)
 
-    monkeypatch.setattr(iterations, "assign_credit", of_nan)
+    monkeypatch.setattr(base, "assigned", of_nan)
     cfg = cases.config(iterations=9, eval={"every": 0}, model={"path": str(run.workdir / "warmup")})
     file = tmp_path / "not_finite.npz"
     with pytest.raises(DivergedError) as error:

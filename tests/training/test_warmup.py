@@ -27,7 +27,7 @@ from vinejax.model.sharding import make_mesh
 from vinejax.runtime.status import Status, write_status
 from vinejax.tasks.prompts import encode_prompt
 from vinejax.training import warmup
-from vinejax.training.session import open_session
+from vinejax.training.startup import open_session
 
 TASK = cases.FewProblems()
 

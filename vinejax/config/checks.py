@@ -7,13 +7,15 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from vinejax.config.load import SECTIONS, not_read
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import PROJECTIONS, Config, flatten
+from vinejax.core.settings import PROJECTIONS, Config, MethodSettings, flatten
 from vinejax.credit.rules import check_rules
 from vinejax.methods import METHODS, find_method
+from vinejax.methods.base import Method
 from vinejax.tasks.rewards import find_rewards
 
-DEFAULTS = dict(flatten(Config()))  # of all fields, by dotted name
+DEFAULTS = dict(flatten(Config()))  # of the fields that all methods share, by dotted name
 
 
 def check_config(cfg: Config, given: Collection[str] = ()) -> None:
@@ -24,19 +26,20 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     field that is wrong, its value, and the values that are allowed.
     """
     _check_rules(cfg)
+    method = find_method(cfg.method)
 
     def is_set(name: str, value: Any) -> bool:
         return value != DEFAULTS[name] or name in given
 
-    _check_method(cfg, is_set)
-    check_rules(cfg, is_set)
+    _check_method(cfg, method, is_set, given)
+    check_rules(method.applied_to(cfg), is_set)
     find_rewards(cfg.reward)
-    _check_resets(cfg, is_set)
+    _check_resets(cfg, method, is_set)
     _check_sampling(cfg)
     _check_batches(cfg)
     _check_optimizer(cfg, is_set)
     _check_model(cfg)
-    _check_adapters(cfg, is_set)
+    _check_adapters(cfg, method, is_set)
     _check_run(cfg)
     _check_devices(cfg)
 
@@ -45,7 +48,9 @@ def _check_rules(section: Any, prefix: str = "") -> None:
     """Refuses the first value that breaks its field's rule, or is a float that is not finite."""
     for name, hint in get_type_hints(type(section), include_extras=True).items():
         value, dotted = getattr(section, name), prefix + name
-        if dataclasses.is_dataclass(value):
+        if isinstance(value, MethodSettings):
+            _check_rules(value, f"{value.section}.")
+        elif dataclasses.is_dataclass(value):
             _check_rules(value, f"{dotted}.")
         elif isinstance(value, dict):
             for key, row in value.items():
@@ -60,49 +65,38 @@ def _check_rules(section: Any, prefix: str = "") -> None:
                     raise ConfigError(dotted, rule.text, repr(value))
 
 
-def _check_method(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
+def _check_method(
+    cfg: Config, method: Method, is_set: Callable[[str, Any], bool], given: Collection[str]
+) -> None:
     """Refuses fields that the method does not read, and groups of 1 if it compares solutions."""
-    method = find_method(cfg.method)
+    shared = {section for record in METHODS.values() for section in record.reads}
     for name, value in flatten(cfg):
         section = name.partition(".")[0]
-        owners = [owner for owner, record in METHODS.items() if section in record.sections]
-        if owners and section not in method.sections and is_set(name, value):
-            those = " or ".join(map(repr, owners))
-            rule = f"is read by method = {those} alone, and this run has {cfg.method!r}"
-            raise ConfigError(name, f"{rule}; leave it out", repr(value))
+        if section in shared and section not in method.reads and is_set(name, value):
+            raise not_read(name, value, cfg.method)
         if section in method.ignores and value != DEFAULTS[name]:
             rule = f"is not read by method = {cfg.method!r}, which has fields of its own for this"
             raise ConfigError(name, f"{rule}; leave it out", repr(value))
+    for name in given:
+        section = name.partition(".")[0]
+        if section in SECTIONS and section != method.settings.section:
+            defaults = dict(flatten(SECTIONS[section](), f"{section}."))
+            raise not_read(name, defaults[name], cfg.method)
     if method.needs_groups and cfg.rollout.per_prompt < 2:
         rule = (
             f"must be at least 2 for method = {cfg.method!r}: a solution is compared, or paired, "
             "with the others of its problem"
         )
         raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
-    if method.values == "tracker":
-        _check_tracker(cfg)
+    method.settings.of(cfg).check(cfg)
 
 
-def _check_tracker(cfg: Config) -> None:
-    """Refuses groups and rewards that a value tracker cannot count."""
-    if cfg.rollout.per_prompt != 1:
-        rule = (
-            f"must be 1 for method = {cfg.method!r}: a solution is compared with the value of its "
-            "problem in earlier iterations; raise rollout.prompts instead"
-        )
-        raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
-    if not 0 <= cfg.reward.truncated <= 1:
-        rule = f"must be from 0 to 1 for method = {cfg.method!r}, which counts rewards as successes"
-        raise ConfigError("reward.truncated", rule, repr(cfg.reward.truncated))
-
-
-def _check_resets(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
+def _check_resets(cfg: Config, method: Method, is_set: Callable[[str, Any], bool]) -> None:
     """Refuses resets that the method or a rule cannot have, and fields that nothing reads."""
-    reset, method = cfg.reset, find_method(cfg.method)
+    reset = cfg.reset
     is_any = reset.source != "none"
     is_own = is_any and reset.source != "gold"
-    has_its_own = method.needs_spread or method.tree or method.values == "tracker"
-    if is_any and (method.iteration != "policy_gradient" or has_its_own):
+    if is_any and (not method.is_policy_gradient or method.has_own_sampling):
         rule = f"must be 'none' for method = {cfg.method!r}, which samples in a way of its own"
         raise ConfigError("reset.source", rule, repr(reset.source))
     is_read = {
@@ -175,9 +169,9 @@ def _check_model(cfg: Config) -> None:
         raise ConfigError("model.width", rule, repr(model.width))
 
 
-def _check_adapters(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
+def _check_adapters(cfg: Config, method: Method, is_set: Callable[[str, Any], bool]) -> None:
     """Refuses adapters on what is no projection, and where all weights are needed."""
-    model, method = cfg.model, find_method(cfg.method)
+    model = cfg.model
     for name in ("lora_alpha", "lora_targets"):
         value = getattr(model, name)
         if not model.lora_rank and is_set(f"model.{name}", value):
@@ -188,7 +182,7 @@ def _check_adapters(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
     if unknown or not model.lora_targets:
         rule = f"must be some of {', '.join(PROJECTIONS)}"
         raise ConfigError("model.lora_targets", rule, repr(model.lora_targets))
-    if method.values == "critic":
+    if method.state.has_model:
         rule = f"must be 0 for method = {cfg.method!r}, whose critic is trained with all weights"
         raise ConfigError("model.lora_rank", rule, repr(model.lora_rank))
     if cfg.offload.reference:

@@ -19,8 +19,15 @@ from ml_collections import config_dict
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import failure
 from vinejax.core.settings import Config, flatten
+from vinejax.methods import METHODS, find_method
 
-FIELD_NAMES = [name for name, _ in flatten(Config())]
+# The methods' own settings by the name of their section.
+SECTIONS = {method.settings.section: method.settings for method in METHODS.values()}
+del SECTIONS[""]
+FIELD_NAMES = [
+    *(name for name, _ in flatten(Config())),
+    *(name for kind in SECTIONS.values() for name, _ in flatten(kind(), f"{kind.section}.")),
+]
 
 
 class Fields(config_dict.ConfigDict):
@@ -30,6 +37,15 @@ class Fields(config_dict.ConfigDict):
     @property
     def values(self) -> Any:
         return self["values"]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Sets a field; where it names a method of a user's own, its settings become fields."""
+        super().__setitem__(name, value)
+        if name == "method" and isinstance(value, str) and "." in value:
+            kind = find_method(value).settings
+            if kind.section and kind.section not in self:
+                with self.unlocked():
+                    super().__setitem__(kind.section, config_dict.ConfigDict(_settings(kind())))
 
     # For type checkers, which could not know the fields of a field.
     def __getattr__(self, attribute: str) -> Any:
@@ -56,20 +72,23 @@ class Setting(config_dict.FieldReference):
 def default() -> Fields:
     """Every field at its default, for a config file to change. Optional fields accept None."""
 
-    def tree(section: Any) -> dict[str, Any]:
-        hints = get_type_hints(type(section))
-        fields = {}
-        for name, value in vars(section).items():
-            if dataclasses.is_dataclass(value):
-                fields[name] = tree(value)
-            elif isinstance(value, dict):  # rows that the config file adds
-                fields[name] = config_dict.ConfigDict(value, type_safe=False)
-            else:
-                kind = type(value) if value is not None else get_args(hints[name])[0]
-                fields[name] = Setting(value, kind)
-        return fields
+    own = {name: _settings(kind()) for name, kind in SECTIONS.items()}
+    return Fields(_settings(Config()) | own)
 
-    return Fields(tree(Config()))
+
+def _settings(section: Any) -> dict[str, Any]:
+    """The fields of a section as nested dicts of `Setting`."""
+    hints = get_type_hints(type(section))
+    fields = {}
+    for name, value in vars(section).items():
+        if dataclasses.is_dataclass(value):
+            fields[name] = _settings(value)
+        elif isinstance(value, dict):  # rows that the config file adds
+            fields[name] = config_dict.ConfigDict(value, type_safe=False)
+        elif name != "own":
+            kind = type(value) if value is not None else get_args(hints[name])[0]
+            fields[name] = Setting(value, kind)
+    return fields
 
 
 def fields_set(fields: config_dict.ConfigDict, prefix: str = "") -> set[str]:
@@ -130,7 +149,7 @@ def override(fields: Fields, values: Mapping[str, Any]) -> None:
     Raises ConfigError for a name that is no field's, and a value of another type.
     """
     for name, value in values.items():
-        check_name(name)
+        check_name(name, fields)
         *sections, leaf = name.split(".")
         section: Any = fields
         for part in sections:
@@ -152,14 +171,50 @@ def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
     """The frozen form of a config file's result. Fields that are left out keep their default.
 
     Raises ConfigError if a field is unknown (the message names the nearest), of the wrong type, or
-    not one of the allowed strings.
+    not one of the allowed strings, or if another method's own settings are not at their defaults.
     """
-    return _dataclass_of(Config, "", fields)
+    if not isinstance(fields, (dict, config_dict.ConfigDict)):
+        raise ConfigError("config", "must be a group of fields", repr(fields))
+    method = fields.get("method", Config().method)
+    own = find_method(method).settings if isinstance(method, str) else None
+    known = SECTIONS | ({own.section: own} if own and own.section else {})
+    shared = {name: value for name, value in fields.items() if name not in known}
+    cfg = _dataclass_of(Config, "", shared)
+    for name, kind in known.items():
+        if name not in fields:
+            continue
+        settings = _dataclass_of(kind, f"{name}.", fields[name])
+        if kind is own:
+            cfg = dataclasses.replace(cfg, own=settings)
+        for (field, value), (_, unset) in zip(
+            flatten(settings, f"{name}."), flatten(kind(), f"{name}."), strict=True
+        ):
+            if kind is not own and value != unset:
+                raise not_read(field, value, cfg.method)
+    return cfg
 
 
-def check_name(name: str) -> None:
-    """Raises ConfigError unless `name` is the dotted name of a field, such as `ppo.clip`."""
-    if name not in FIELD_NAMES:
+def not_read(field: str, value: Any, method: str) -> ConfigError:
+    """The refusal of a field of a section that this method does not read."""
+    section = field.partition(".")[0]
+    owners = [
+        name
+        for name, record in METHODS.items()
+        if section in (record.settings.section, *record.reads)
+    ]
+    rule = f"is read by method = {' or '.join(map(repr, owners))} alone, and this run has"
+    return ConfigError(field, f"{rule} {method!r}; leave it out", repr(value))
+
+
+def check_name(name: str, fields: Fields | None = None) -> None:
+    """Raises ConfigError unless `name` is the dotted name of a field, such as `ppo.clip`.
+
+    `fields` may have those of a method of a user's own, too.
+    """
+    found: Any = fields
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, config_dict.ConfigDict) else None
+    if name not in FIELD_NAMES and (found is None or isinstance(found, config_dict.ConfigDict)):
         raise _no_such_field(name)
 
 
@@ -184,7 +239,7 @@ def _nearest(name: str) -> str:
 def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
     """Makes a dataclass from a mapping; `prefix`, such as 'ppo.', names its fields in errors."""
     if not isinstance(fields, (dict, config_dict.ConfigDict)):
-        raise ConfigError(prefix[:-1] or "config", "must be a group of fields", repr(fields))
+        raise ConfigError(prefix[:-1], "must be a group of fields", repr(fields))
     hints = get_type_hints(kind)
     values = {}
     for name, value in fields.items():

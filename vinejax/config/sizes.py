@@ -11,7 +11,8 @@ from typing import Any
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.credit.expected import expected_states
-from vinejax.methods import find_method
+from vinejax.methods import sft
+from vinejax.methods.base import Method
 from vinejax.runtime.devices import host_memory
 
 # Bytes of the host for a sampled text, its branch, tokens, log-probabilities and characters.
@@ -22,7 +23,7 @@ WEIGHT_BYTES = 12  # of a new model: float32 weights, and Adam's two moments
 HOST_SHARE = 0.5  # of the host's memory, that any one of these may take
 
 
-def check_sizes(cfg: Config) -> None:
+def check_sizes(cfg: Config, method: Method) -> None:
     """Refuses a new model, or samples and rows of an iteration, that this host cannot hold.
 
     Samples are counted as plans count them: a quarter of `sample.max_tokens` tokens each, or
@@ -31,21 +32,20 @@ def check_sizes(cfg: Config) -> None:
     """
     if not cfg.model.path:
         _check_model(cfg)
-    method = find_method(cfg.method)
-    solutions = solutions_of(cfg)
-    if method.iteration != "supervised":
+    solutions = solutions_of(cfg, method)
+    if method is not sft.METHOD:
         _check_samples("rollout.per_prompt", cfg.rollout.per_prompt, solutions, "solutions", cfg)
-    if method.values == "monte_carlo":
-        states = expected_states(cfg, cfg.plan.steps, _mean_tokens(cfg))
+    if method.has_continuations:
+        states = expected_states(method.applied_to(cfg), cfg.plan.steps, _mean_tokens(cfg))
         count = math.ceil(solutions * len(states.positions) * states.continuations)
         _check_samples("values.k", cfg.values.k, count, "continuations", cfg)
     _check_samples("eval.samples", cfg.eval.samples, cfg.eval.samples, "answers per problem", cfg)
     length = cfg.data.max_prompt_tokens + cfg.sample.max_tokens
     _check_rows("sft.batch", cfg.sft.batch, length, not cfg.model.path)
-    _check_rows("ppo.minibatch", cfg.ppo.minibatch, length, method.iteration != "policy_gradient")
+    _check_rows("ppo.minibatch", cfg.ppo.minibatch, length, not method.is_policy_gradient)
 
 
-def check_answers(cfg: Config, problems: dict[Any, list[Any]]) -> None:
+def check_answers(cfg: Config, method: Method, problems: dict[Any, list[Any]]) -> None:
     """Refuses evaluations that this host cannot hold, and slots that could never be busy.
 
     `problems` are those of the splits that the run uses. Raises ConfigError.
@@ -53,29 +53,26 @@ def check_answers(cfg: Config, problems: dict[Any, list[Any]]) -> None:
     sizes = [len(found[: cfg.eval.problems]) for found in problems.values()]
     answers = max(sizes, default=0) * cfg.eval.samples
     _check_samples("eval.samples", cfg.eval.samples, answers, "answers of an evaluation", cfg)
-    most = max(answers, solutions_of(cfg))
-    if find_method(cfg.method).values == "monte_carlo":
-        most = max(most, solutions_of(cfg) * cfg.sample.max_tokens * cfg.values.k)
+    most = max(answers, solutions_of(cfg, method))
+    if method.has_continuations:
+        most = max(most, solutions_of(cfg, method) * cfg.sample.max_tokens * cfg.values.k)
     if cfg.rollout.slots > max(most, 1024):
         rule = f"no phase of this run can have more than {most:,} branches; lower it"
         raise ConfigError("rollout.slots", rule, str(cfg.rollout.slots))
 
 
-def solutions_of(cfg: Config) -> int:
-    """Solutions of an iteration at most, `rollout.prompts` problems at a time."""
-    method = find_method(cfg.method)
-    is_product = "spo_tree" in method.sections
-    each = math.prod(cfg.spo_tree.branching) if is_product else cfg.rollout.per_prompt
-    return cfg.rollout.prompts * each
+def solutions_of(cfg: Config, method: Method) -> int:
+    """The largest number of solutions in an iteration, `rollout.prompts` problems at a time."""
+    return cfg.rollout.prompts * method.settings.of(cfg).solutions_per_problem(cfg)
 
 
-def with_fitting_minibatch(cfg: Config, shards: int) -> Config:
+def with_fitting_minibatch(cfg: Config, method: Method, shards: int) -> Config:
     """The configuration with a minibatch of as many rows as an iteration has solutions, at most.
 
     Further rows would be empty, and as dear as others. Rows of a pass stay divisible by `shards`
     and by `ppo.microbatch`. Methods that learn from a fixed set of solutions stay as they are.
     """
-    if find_method(cfg.method).iteration != "policy_gradient":
+    if not method.is_policy_gradient:
         return cfg
     unit = math.lcm(cfg.ppo.microbatch or 1, shards)
     rows = -(-cfg.rollout.prompts * cfg.rollout.per_prompt // unit) * unit
@@ -128,8 +125,3 @@ def _mean_tokens(cfg: Config) -> float:
 
 def _gib(size: float) -> str:
     return f"{size / 2**30:,.0f} GiB" if size < 2**50 else f"{size / 2**50:,.0f} PiB"
-
-
-def longest_sequence(cfg: Config, context: int) -> int:
-    """The most tokens of a prompt with its response: the sum of the limits, at most the context."""
-    return min(cfg.data.max_prompt_tokens + cfg.sample.max_tokens, context)

@@ -5,12 +5,11 @@ dataclasses from a config file; `checks.py` applies the rules below, and those t
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from vinejax.core.ranges import (
     BelowOne,
     Count,
-    Counts,
     Heartbeat,
     MaxRatio,
     MeshSize,
@@ -19,12 +18,12 @@ from vinejax.core.ranges import (
     Port,
     Positive,
     Seed,
-    Shift,
     TopP,
     Whole,
     ZeroToOne,
 )
 
+Own = TypeVar("Own", bound="MethodSettings")
 PROJECTIONS = ("q", "k", "v", "out", "gate", "up", "down")  # that may have adapters
 
 
@@ -197,99 +196,25 @@ class KLConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class CriticConfig:
-    """Method 'ppo': a second model that predicts the return at every token."""
+class MethodSettings:
+    """A method's own settings: a frozen dataclass in the method's module derives from this class.
 
-    lam: ZeroToOne = 1.0  # λ of the generalised advantage estimates; 1: return minus value
-    clip: Positive = 0.2  # a value moves no further from the old one in the loss
-    learning_rate: Positive = 1e-6
-    warmup_iterations: Whole = 0  # at the start of the run, which train the critic alone
+    `section` is their name in configuration files and on the command line: `critic.lam`.
+    """
 
+    section: ClassVar[str] = ""
 
-@dataclasses.dataclass(frozen=True)
-class SPOTreeConfig:
-    """Method 'spo_tree'. The solutions of a problem: the product of `branching`, at most."""
+    @classmethod
+    def of(cls: type[Own], cfg: "Config") -> Own:
+        """These settings in a configuration; the defaults where its method has none or others."""
+        return cfg.own if isinstance(cfg.own, cls) else cls()
 
-    branching: Counts = (6, 6, 6)  # branches at the prompt, and at each segment's end
-    segment: Count = 100  # tokens of a segment; those of the last level go on to the end
-    normalise: Literal["rloo", "grpo"] = "rloo"  # 'grpo': divided by the std of the siblings
-    drop: bool = True  # nodes that do not change the value are not trained on
+    def check(self, cfg: "Config") -> None:
+        """Raises ConfigError for a configuration that the method cannot run with."""
 
-
-@dataclasses.dataclass(frozen=True)
-class TreePOConfig:
-    """Method 'treepo'. The solutions of a problem: rollout.per_prompt."""
-
-    segment: Count = 512  # tokens between two places where a solution may branch
-    divisor: Count = 2  # branches of an open path, as long as solutions are missing
-    weighting: Literal["average", "group_size"] = "average"  # of the depths
-
-
-@dataclasses.dataclass(frozen=True)
-class TreeRLConfig:
-    """Method 'treerl'. Trees of a problem: rollout.per_prompt."""
-
-    forks: Count = 2  # least likely tokens of a tree that are drawn again, per round
-    branches: Count = 2  # draws of each
-    rounds: Count = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class TreeGRPOConfig:
-    """Method 'tree_grpo'. Trees of a problem: rollout.per_prompt."""
-
-    forks: Count = 2  # step ends of a tree that are branched from, per round
-    branches: Count = 3  # from each
-    rounds: Count = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class DAPOConfig:
-    """Method 'dapo'."""
-
-    rounds: Count = 4  # rounds of sampling per iteration, at most, to find groups with spread
-    overlong: BelowOne = 0.2  # last part of sample.max_tokens, which costs a solution up to 0.5
-
-
-@dataclasses.dataclass(frozen=True)
-class OPMDConfig:
-    tau: NotNegative = 1.0  # for method 'opmd': weight of the squared log-ratio of a solution
-
-
-@dataclasses.dataclass(frozen=True)
-class AsymREConfig:
-    shift: Shift = -0.1  # for method 'asymre': added to the group's mean to make the baseline
-
-
-@dataclasses.dataclass(frozen=True)
-class SingleStreamConfig:
-    """Method 'single_stream', whose rollout.per_prompt is 1."""
-
-    start_count: Positive = 8.0  # pseudo-counts behind a problem's first value
-    start_samples: Whole = 0  # solutions per problem that it is estimated from; 0: it is 0.5
-    explore: Positive = 0.05  # added to √(v(1 - v)), the weight of a problem in the draw
-
-
-@dataclasses.dataclass(frozen=True)
-class RestEMConfig:
-    """Method 'restem'. Solutions per problem: rollout.per_prompt."""
-
-    problems: Count | None = None  # sampled per iteration; None: the whole train split
-    keep: Count = 10  # correct solutions per problem, at most
-    epochs: Count = 8  # at most: see eval_every
-    # Updates between validations; the first that is no better than the last ends the iteration.
-    eval_every: Count = 500
-
-
-@dataclasses.dataclass(frozen=True)
-class DPOConfig:
-    """Method 'dpo_positive'. Solutions per problem: rollout.per_prompt."""
-
-    problems: Count | None = None  # sampled per iteration; None: the whole train split
-    pairs: Count = 64  # per problem, at most; an update takes ppo.minibatch of them
-    beta: Positive = 0.1
-    penalty: NotNegative = 50.0  # λ: on a correct solution less likely than it was at the start
-    epochs: Count = 3
+    def solutions_per_problem(self, cfg: "Config") -> int:
+        """The largest number of solutions per problem in an iteration."""
+        return cfg.rollout.per_prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -423,7 +348,8 @@ class LogConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    method: str = "vineppo"  # a name of methods.py, or the dotted path of a module with a METHOD
+    method: str = "vineppo"  # a name in methods/, or the dotted path of a module with a METHOD
+    own: Any = None  # the method's own settings, see `MethodSettings`; None: the defaults
     iterations: Whole = 1000
     seed: Seed = 42
     resume: bool = True  # False: a workdir that already holds a run is an error
@@ -445,17 +371,6 @@ class Config:
     grader: GraderConfig = GraderConfig()
     ppo: PPOConfig = PPOConfig()
     kl: KLConfig = KLConfig()
-    critic: CriticConfig = CriticConfig()
-    spo_tree: SPOTreeConfig = SPOTreeConfig()
-    treepo: TreePOConfig = TreePOConfig()
-    treerl: TreeRLConfig = TreeRLConfig()
-    tree_grpo: TreeGRPOConfig = TreeGRPOConfig()
-    dapo: DAPOConfig = DAPOConfig()
-    opmd: OPMDConfig = OPMDConfig()
-    asymre: AsymREConfig = AsymREConfig()
-    single_stream: SingleStreamConfig = SingleStreamConfig()
-    restem: RestEMConfig = RestEMConfig()
-    dpo: DPOConfig = DPOConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     sft: SFTConfig = SFTConfig()
     budget: BudgetConfig = BudgetConfig()
@@ -471,9 +386,23 @@ class Config:
 
 
 def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    """Dotted names and values of a configuration, in the order of its fields."""
+    """Dotted names and values of a configuration, in the order of its fields.
+
+    The method's own settings have the names of their section.
+    """
     flat = []
     for name, value in vars(fields).items():
-        is_section = dataclasses.is_dataclass(value)
-        flat += flatten(value, f"{prefix}{name}.") if is_section else [(prefix + name, value)]
+        if isinstance(value, MethodSettings):
+            flat += flatten(value, f"{value.section}.")
+        elif dataclasses.is_dataclass(value):
+            flat += flatten(value, f"{prefix}{name}.")
+        elif prefix + name != "own":
+            flat.append((prefix + name, value))
     return flat
+
+
+def as_tree(cfg: Config) -> dict[str, Any]:
+    """A configuration as nested dicts; the method's own settings stand under their section."""
+    tree = dataclasses.asdict(cfg)
+    own = tree.pop("own")
+    return tree | ({cfg.own.section: own} if own else {})

@@ -117,6 +117,24 @@ class Batch(NamedTuple):
     seen_until: Array | None = None
 
 
+class StepLayout(NamedTuple):
+    """Where the steps of episodes lie in the rows of their batch, with rewards and values."""
+
+    step_ids: np.ndarray  # i32[B, T] the step of each response token, -1 elsewhere
+    num_steps: np.ndarray  # i32[B]
+    rewards: np.ndarray  # f32[B, C]
+    values: np.ndarray  # f32[B, C] Monte Carlo values, 0 where there are none
+
+
+class Rollout(NamedTuple):
+    """An iteration's episodes, and arrays with row b for episode b; further rows are empty."""
+
+    episodes: list[Episode]
+    batch: Batch
+    steps: StepLayout
+    values: np.ndarray | None = None  # f32[B, T] a critic's, before each token, or a tracker's
+
+
 class TrainState(NamedTuple):
     """A model in training: everything that one update of it changes."""
 
@@ -125,23 +143,8 @@ class TrainState(NamedTuple):
     opt_state: Any
 
 
-class ValueTracker(NamedTuple):
-    """A running estimate of the value of every train problem, in the train split's order.
-
-    NumPy arrays, the same on every host. They are never changed in place: a checkpoint may still
-    be reading them. `rl/value_tracker.py` has the equations.
-    """
-
-    alpha: np.ndarray  # f32[P] weighted sum of rewards, with pseudo-counts
-    beta: np.ndarray  # f32[P] weighted sum of 1 - reward, with pseudo-counts
-    lengths: np.ndarray  # i32[P] tokens of the problem's last response; 0: not drawn yet
-    tokens: np.ndarray  # i32[P, N] that response, padded to N = `sample.max_tokens`
-    logprobs: np.ndarray  # f32[P, N] its log-probabilities, by the policy that sampled it
-
-
 class RunState(NamedTuple):
-    """Everything that a run changes: the policy and what its method has besides."""
+    """Everything that a run changes: the policy, and what its method keeps between iterations."""
 
     policy: TrainState
-    critic: TrainState | None = None
-    tracker: ValueTracker | None = None
+    kept: Any = None  # see `methods.stages.State`

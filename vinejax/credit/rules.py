@@ -1,7 +1,4 @@
-"""The rules of step credit by name: ours, or a function of a user's by its dotted path.
-
-Nothing heavy is imported here, so that the command line can check a configuration at once.
-"""
+"""The rules of step credit by name: ours, or a function of a user's by its dotted path."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,28 +6,20 @@ from typing import Any
 from vinejax.core.errors import ConfigError, nearest_hint
 from vinejax.core.plugins import find_function
 from vinejax.core.settings import Config, CreditConfig
-from vinejax.methods import find_method
-
-HERE = "vinejax.credit"
+from vinejax.credit import allocation, bisection, mask, positions
 
 # Episode, token id -> text, ValuesConfig -> response tokens before each state.
 POSITIONS = {
-    "steps": f"{HERE}.positions.step_starts",
-    "blank_lines": f"{HERE}.positions.blank_lines",
-    "thinking_blank_lines": f"{HERE}.positions.thinking_blank_lines",
-    "tokens": f"{HERE}.positions.every_n_tokens",
-    "low_probability": f"{HERE}.positions.low_probability",
+    "steps": positions.step_starts,
+    "blank_lines": positions.blank_lines,
+    "thinking_blank_lines": positions.thinking_blank_lines,
+    "tokens": positions.every_n_tokens,
+    "low_probability": positions.low_probability,
 }
 # Wave, Seen, ValuesConfig -> new continuations at each state; None: no more are wanted.
-ALLOCATIONS = {
-    "uniform": f"{HERE}.allocation.uniform",
-    "bisection": f"{HERE}.bisection.bisection",
-}
+ALLOCATIONS = {"uniform": allocation.uniform, "bisection": bisection.bisection}
 # Episode, CreditConfig -> whether each response token is trained on.
-MASKS = {
-    "none": f"{HERE}.mask.all_tokens",
-    "low_probability": f"{HERE}.mask.low_probability",
-}
+MASKS = {"none": mask.all_tokens, "low_probability": mask.low_probability}
 
 # The fields that only some of our rules read: (field, the field that names the rule, the rules).
 READ_BY = (
@@ -42,7 +31,7 @@ READ_BY = (
 )
 
 
-TABLES: dict[str, Mapping[str, str]] = {
+TABLES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "values.positions": POSITIONS,
     "values.allocation": ALLOCATIONS,
     "credit.mask": MASKS,
@@ -50,21 +39,19 @@ TABLES: dict[str, Mapping[str, str]] = {
 
 
 def chosen_rules(cfg: Config) -> dict[str, str]:
-    """{field: name of its rule}, the method's own where the field says 'method'."""
-    method = find_method(cfg.method)
-    names = {
-        "values.positions": (cfg.values.positions, method.positions),
-        "values.allocation": (cfg.values.allocation, method.allocation),
-        "credit.mask": (cfg.credit.mask, method.mask),
+    """{field: name of its rule}, in a configuration that a method was applied to."""
+    return {
+        "values.positions": cfg.values.positions,
+        "values.allocation": cfg.values.allocation,
+        "credit.mask": cfg.credit.mask,
     }
-    return {field: own if name == "method" else name for field, (name, own) in names.items()}
 
 
 def find_rule(field: str, cfg: Config) -> Callable[..., Any]:
     """The function of the rule that `field`, one of `TABLES`, names; ConfigError: `check_rule`."""
     name = chosen_rules(cfg)[field]
     check_rule(field, name)
-    function = find_function(TABLES[field].get(name, name))
+    function = TABLES[field].get(name) or find_function(name)
     assert function is not None, "it was found by the check"
     return function
 

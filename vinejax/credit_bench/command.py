@@ -31,15 +31,17 @@ from vinejax.credit_bench.truth import choose_states, positions_of_states, true_
 from vinejax.credit_bench.value_error import ValueScores, truth_of, value_scores
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import passes_for
-from vinejax.methods.critic import critic_values
-from vinejax.report import build_report
+from vinejax.methods import find_method
+from vinejax.methods.ppo import critic_values
+from vinejax.report.build import build_report
 from vinejax.rollout.problems import draw
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.offload import to_device
 from vinejax.runtime.workdir import write_atomic
+from vinejax.session.session import Session
 from vinejax.training.loop import resume
-from vinejax.training.session import Session, open_session
+from vinejax.training.startup import open_session
 
 FOLDER = "credit"  # in the workdir
 WIDTH = 150  # columns of the tables, if the output is not a terminal
@@ -116,7 +118,8 @@ def fixed_parts(session: Session) -> tuple[Fixed, str]:
         with Checkpoints(folder, cfg.checkpoint.keep) as checkpoints:
             state, at = resume(session, checkpoints)
         if at.done:
-            critic = None if state.critic is None else to_device(state.critic.params)
+            has_critic = find_method(cfg.method).state.has_model
+            critic = to_device(state.kept.params) if has_critic else None
             return Fixed(session, state.policy.params, critic, chosen), f"checkpoints/{at.done}"
     return Fixed(session, session.load_reference(), None, chosen), "the start"
 
@@ -165,8 +168,10 @@ def measure_values(
     """The errors of each estimator's values at states of the first repeat's solutions."""
     session, cfg, episodes = fixed.session, fixed.session.cfg, solutions.episodes
     states = choose_states(episodes, cfg.bench.states, cfg.seed)
-    truth = truth_of(true_returns(*fixed.sampling, episodes, states, cfg.bench.truth, cfg, 0))
-    session.sampler.release()
+    sampler = fixed.sampler(cfg, 0)
+    returns = true_returns(sampler, fixed.params, fixed.problems, episodes, states, cfg.bench.truth)
+    truth = truth_of(returns)
+    session.engine.release()
     positions, problems = positions_of_states(episodes, states)
     scores = {}
     for name, own in repeats.items():
@@ -185,15 +190,15 @@ def measure_ranking(
     Steps count as equally good within two standard errors of their true values.
     """
     session, cfg = fixed.session, fixed.session.cfg
-    parts = (session.sampler, fixed.params, session.graded)
+    sampler = fixed.sampler(cfg, 0)
     states = choose_states(solutions.episodes, cfg.bench.ranked, cfg.seed, with_last=False)
-    made = sample_next_steps(*parts, fixed.problems, solutions.episodes, states, cfg, 0)
+    made = sample_next_steps(sampler, fixed.params, fixed.problems, solutions.episodes, states)
     counts: dict[str, float] = {"tried": made.tried, "few": made.few, "decided": made.decided}
     if not made.choices:
         return {}, counts
-    truth = step_returns(*parts, made.choices, cfg.bench.truth, cfg, 0, "truth")
-    most = step_returns(*parts, made.choices, max(RANKED_K), cfg, 0, "prediction")
-    session.sampler.release()
+    truth = step_returns(sampler, fixed.params, made.choices, cfg.bench.truth, "truth")
+    most = step_returns(sampler, fixed.params, made.choices, max(RANKED_K), "prediction")
+    session.engine.release()
     problems = [choice.problem.id for choice in made.choices]
     values = [truth_of(returns) for returns in truth]
     variance = float(np.mean(np.concatenate([x.variances for x in values])))

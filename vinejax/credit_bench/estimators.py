@@ -14,19 +14,18 @@ import numpy as np
 from vinejax.config.checks import check_config
 from vinejax.core.errors import ConfigError, nearest_hint
 from vinejax.core.settings import Config
-from vinejax.core.types import Batch, Episode, PromptedProblem
-from vinejax.credit.advantages import assign_credit, group_numbers, solution_rewards
+from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout
+from vinejax.credit.assign import group_numbers, solution_rewards
 from vinejax.credit_bench.truth import SolutionState, values_at
-from vinejax.engine.engine import Engine
-from vinejax.learner.batch import Rollout, step_layout
+from vinejax.learner.batch import step_layout
 from vinejax.learner.packing import passes_for
 from vinejax.methods import METHODS, find_method
-from vinejax.methods.critic import critic_values
+from vinejax.methods.ppo import critic_values
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
+from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.vine import fill_values
-from vinejax.tasks.graded import GradedTask
-from vinejax.training.session import Session
+from vinejax.session.session import Session
 
 RUN = "run"  # the estimator that the configuration itself sets
 EXACT = "exact"  # `bench.truth` continuations of every state
@@ -52,7 +51,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     EXACT: {},
 }
 # Sections that single methods read; an estimator begins from their defaults, not from the run's.
-OWN_SECTIONS = {section for method in METHODS.values() for section in method.sections}
+SHARED_SECTIONS = {section for method in METHODS.values() for section in method.reads}
 
 
 class Fixed(NamedTuple):
@@ -63,10 +62,9 @@ class Fixed(NamedTuple):
     critic: Params | None
     problems: list[PromptedProblem]
 
-    @property
-    def sampling(self) -> tuple[Engine, Params, GradedTask, list[PromptedProblem]]:
-        """What functions that sample from the policy begin their arguments with."""
-        return self.session.sampler, self.params, self.session.graded, self.problems
+    def sampler(self, cfg: Config, iteration: int) -> Sampler:
+        """A sampler with the session's engine and grader, and other settings."""
+        return Sampler(self.session.engine, self.session.graded, cfg, iteration)
 
 
 class Estimate(NamedTuple):
@@ -95,9 +93,10 @@ def estimator_config(cfg: Config, name: str) -> Config:
     method = find_method(made.method)
     reasons = {
         f"method {made.method!r} has no advantages of sampled solutions": method.credit is None
-        or method.iteration != "policy_gradient",
-        f"method {made.method!r} samples trees": method.tree is not None,
-        f"method {made.method!r} compares with earlier iterations": method.values == "tracker",
+        or not method.is_policy_gradient,
+        f"method {made.method!r} compares with earlier iterations": method.state.scores
+        and not method.state.has_model,
+        f"method {made.method!r} samples in a way of its own": method.has_own_sampling,
         f"method {made.method!r} takes the KL from its rewards": method.kl_in_reward,
         "reset.source lets solutions begin elsewhere": made.reset.source != "none",
     }
@@ -106,14 +105,14 @@ def estimator_config(cfg: Config, name: str) -> Config:
             rule = f"cannot be measured: {reason}; name other estimators"
             raise ConfigError("bench.estimators", rule, repr(name))
     check_config(made)
-    return made
+    return method.applied_to(made)
 
 
 def _plain(cfg: Config) -> Config:
     """The run's configuration as VinePPO with default rules: nothing of its own method is left."""
     defaults = Config()
-    sections = {name: getattr(defaults, name) for name in OWN_SECTIONS}
-    return dataclasses.replace(cfg, method="vineppo", reset=defaults.reset, **sections)
+    sections = {name: getattr(defaults, name) for name in SHARED_SECTIONS}
+    return dataclasses.replace(cfg, method="vineppo", own=None, reset=defaults.reset, **sections)
 
 
 def _with_fields(cfg: Config, fields: dict[str, Any]) -> Config:
@@ -127,7 +126,7 @@ def _with_fields(cfg: Config, fields: dict[str, Any]) -> Config:
 
 def needs_critic(cfg: Config) -> bool:
     """Whether the configured method's values are a critic's."""
-    return find_method(cfg.method).values == "critic"
+    return find_method(cfg.method).state.has_model
 
 
 def reads_logprobs(cfg: Config) -> bool:
@@ -149,23 +148,25 @@ def estimate(
     """
     session, method = fixed.session, find_method(cfg.method)
     rows, critic = episodes, None
-    before = session.sampler.stats.decoded_tokens
+    before = session.engine.stats.decoded_tokens
     start = time.perf_counter()
-    if method.values == "monte_carlo":
-        rows = fill_values(*fixed.sampling, episodes, cfg, repeat)
-    elif method.values == "critic":
+    if method.has_continuations:
+        sampler = fixed.sampler(cfg, repeat)
+        rows = fill_values(sampler, fixed.params, fixed.problems, episodes)
+    elif method.state.has_model:
         assert fixed.critic is not None
         passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
         critic = critic_values(session.model, fixed.critic, batch, passes)
     seconds = time.perf_counter() - start
     rollout = Rollout(rows, batch, step_layout(batch, rows), critic)
-    credit = assign_credit(rollout, cfg, "none")
+    plain = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, whiten="none"))
+    credit = method.assign(rollout, plain)
     mask = np.asarray(credit.mask if credit.mask is not None else batch.mask)
     return Estimate(
         advantages=np.where(mask, credit.advantages, np.float32(0)),
         episodes=rows,
         critic=critic,
-        tokens=session.sampler.stats.decoded_tokens - before,
+        tokens=session.engine.stats.decoded_tokens - before,
         seconds=seconds,
     )
 
@@ -177,7 +178,7 @@ def predicted_values(cfg: Config, made: Estimate, states: Sequence[SolutionState
     RLOO the mean reward of the others, methods that subtract the group's mean that of all.
     """
     method, episodes = find_method(cfg.method), made.episodes
-    if method.values == "monte_carlo":
+    if method.has_continuations:
         return values_at(episodes, states, cfg.values.max_states)
     if made.critic is not None:
         at = [(i, len(episodes[i].prompt) + used) for i, _, used in states]

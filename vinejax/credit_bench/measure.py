@@ -21,7 +21,6 @@ from vinejax.learner.batch import collate
 from vinejax.learner.packing import passes_for
 from vinejax.learner.score import with_logprobs
 from vinejax.model.decoder import Params
-from vinejax.rollout.trajectories import sample_episodes
 
 
 @dataclasses.dataclass
@@ -68,11 +67,12 @@ def measure_gradients(
     first: list[Episode] = []
     tokens, seconds, trained = [], [], []
     for repeat in range(cfg.bench.repeats):
-        before = fixed.session.sampler.stats.decoded_tokens
+        before = fixed.session.engine.stats.decoded_tokens
         start = time.perf_counter()
-        episodes = sample_episodes(*fixed.sampling, cfg, repeat)
+        sampler = fixed.sampler(cfg, repeat)
+        episodes = sampler.solutions(fixed.params, fixed.problems, len(fixed.problems))
         seconds.append((time.perf_counter() - start) / len(episodes))
-        decoded = fixed.session.sampler.stats.decoded_tokens - before
+        decoded = fixed.session.engine.stats.decoded_tokens - before
         tokens.append(decoded / len(episodes))
         trained.append(np.mean([len(episode.response) for episode in episodes]))
         first = first or episodes
@@ -81,7 +81,7 @@ def measure_gradients(
             batch = _scored(fixed, cfg, episodes, batch)
         chosen = [name for name in configs if name != EXACT or repeat < cfg.bench.exact]
         made = {name: estimate(fixed, configs[name], episodes, batch, repeat) for name in chosen}
-        fixed.session.sampler.release()
+        fixed.session.engine.release()
         credit = np.stack([made[name].advantages for name in chosen])
         parts = (fixed.session.model, fixed.params, batch, credit, len(episodes))
         gradients = policy_gradients(*parts, cfg.sample.temperature, passes)

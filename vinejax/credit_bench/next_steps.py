@@ -13,13 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vinejax.core.settings import Config
 from vinejax.core.types import Episode, Problem, PromptedProblem
-from vinejax.credit_bench.truth import SolutionState, draw_returns, with_own_seed
-from vinejax.engine.engine import Engine
+from vinejax.credit_bench.truth import SolutionState, draw_returns, for_purpose
 from vinejax.model.decoder import Params
-from vinejax.rollout.continuations import Drawn, State, draw_continuations
-from vinejax.tasks.graded import GradedTask
+from vinejax.rollout.sampler import Drawn, Sampler, State
 
 DRAWS = 5  # continuations of a state, whose next steps are compared
 
@@ -52,14 +49,11 @@ class NextSteps(NamedTuple):
 
 
 def sample_next_steps(
-    engine: Engine,
+    sampler: Sampler,
     params: Params,
-    graded: GradedTask,
     problems: Sequence[PromptedProblem],
     episodes: list[Episode],
     states: Sequence[SolutionState],
-    cfg: Config,
-    iteration: int,
     draws: int = DRAWS,
     least: int = 2,
 ) -> NextSteps:
@@ -73,18 +67,9 @@ def sample_next_steps(
         State(by_id[episodes[i].problem_id], i, episodes[i], i, c, used, visits=[])
         for i, c, used in states
     ]
-    draw_continuations(
-        engine,
-        params,
-        graded,
-        episodes,
-        sampled,
-        [draws] * len(sampled),
-        with_own_seed(cfg, "next steps"),
-        iteration,
-        scored=False,
-        with_steps=True,
-    )
+    counts = [draws] * len(sampled)
+    own = for_purpose(sampler, "next steps")
+    own.continuations(params, episodes, sampled, counts, with_steps=True)
     choices, few, decided = [], 0, 0
     for place, state in zip(states, sampled, strict=True):
         steps: dict[tuple[int, ...], NextStep] = {}
@@ -102,14 +87,7 @@ def sample_next_steps(
 
 
 def step_returns(
-    engine: Engine,
-    params: Params,
-    graded: GradedTask,
-    choices: Sequence[Choice],
-    count: int,
-    cfg: Config,
-    iteration: int,
-    purpose: str,
+    sampler: Sampler, params: Params, choices: Sequence[Choice], count: int, purpose: str
 ) -> list[np.ndarray]:
     """[S] f64[A, count] of each next step, r + γ · the return of each of `count` rollouts after it.
 
@@ -125,13 +103,13 @@ def step_returns(
                 number = len(after)
                 after.append(State(choice.problem, number, episode, number, 0, used, visits=[]))
                 episodes.append(episode)
-    own = with_own_seed(cfg, f"rollouts after next steps, {purpose}")
-    drawn = draw_returns(engine, params, graded, episodes, after, count, own, iteration)
+    own = for_purpose(sampler, f"rollouts after next steps, {purpose}")
+    drawn = draw_returns(own, params, episodes, after, count)
     rows = iter(drawn)
     returns = []
     for choice in choices:
         of_steps = [np.zeros(count) if step.is_last else next(rows) for step in choice.steps]
-        returns.append(np.array(step_values(choice, of_steps, cfg.ppo.gamma)))
+        returns.append(np.array(step_values(choice, of_steps, sampler.cfg.ppo.gamma)))
     return returns
 
 

@@ -18,10 +18,10 @@ from vinejax.credit_bench.estimators import Fixed
 from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import passes_for
-from vinejax.learner.policy import policy_objective
 from vinejax.learner.score import with_logprobs
 from vinejax.learner.update import Objective, fresh_state, update_step
-from vinejax.methods.critic import Targets, critic_objective, critic_values, make_critic_optimizer
+from vinejax.methods import find_method
+from vinejax.methods.ppo import Targets, critic_objective, critic_values, make_critic_optimizer
 from vinejax.model.decoder import Params
 
 TIMES = 3  # that training is measured after it is compiled
@@ -59,7 +59,7 @@ def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> floa
         )
 
     optimizer = make_optimizer(cfg.optimizer, 1)
-    objective = policy_objective(session.model, cfg)
+    objective = find_method(cfg.method).objective(session.model, cfg)
     return _median_seconds(fixed, cfg, fixed.params, (objective, optimizer), rows)
 
 

@@ -11,7 +11,7 @@ import optax
 
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode
-from vinejax.credit.advantages import group_numbers, solution_rewards
+from vinejax.credit.assign import group_numbers, solution_rewards
 from vinejax.credit_bench.estimators import Fixed
 from vinejax.credit_bench.gradients import inner_products, policy_gradients, reference_error
 from vinejax.credit_bench.truth import with_own_seed
@@ -19,7 +19,6 @@ from vinejax.learner.batch import collate
 from vinejax.learner.packing import passes_for
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
-from vinejax.rollout.trajectories import sample_episodes
 
 PER_PROMPT = 16  # solutions of a problem that are sampled at once
 ROWS = 1024  # of a batch, at least
@@ -65,9 +64,10 @@ def _sample(fixed: Fixed, cfg: Config, half: int) -> list[Episode]:
     while left > 0:
         rollout = dataclasses.replace(cfg.rollout, per_prompt=min(left, PER_PROMPT))
         chosen = dataclasses.replace(own, rollout=rollout)
-        episodes += sample_episodes(*fixed.sampling, chosen, part)
+        sampler = fixed.sampler(chosen, part)
+        episodes += sampler.solutions(fixed.params, fixed.problems, len(fixed.problems))
         left, part = left - rollout.per_prompt, part + 1
-    session.sampler.release()
+    session.engine.release()
     return episodes
 
 

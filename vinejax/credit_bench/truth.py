@@ -15,10 +15,8 @@ from vinejax.core.seeds import host_rng, row_seed
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem
 from vinejax.credit_bench.value_error import NUM_PARTS
-from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params
-from vinejax.rollout.continuations import State, draw_continuations
-from vinejax.tasks.graded import GradedTask
+from vinejax.rollout.sampler import Sampler, State
 
 MAX_BRANCHES = 1 << 14  # in one call of the engine: bounds the host's memory for continuations
 
@@ -108,15 +106,12 @@ def values_at(
 
 
 def true_returns(
-    engine: Engine,
+    sampler: Sampler,
     params: Params,
-    graded: GradedTask,
     problems: Sequence[PromptedProblem],
     episodes: list[Episode],
     states: Sequence[SolutionState],
     count: int,
-    cfg: Config,
-    iteration: int,
 ) -> np.ndarray:
     """f64[S, count] returns of `count` rollouts of each state; `values.truth_of` makes means.
 
@@ -138,8 +133,8 @@ def true_returns(
             problem = by_id[episode.problem_id]
             different.append(State(problem, i, episode, numbers[i], c, used, visits=[]))
         row_of.append(row)
-    own = with_own_seed(cfg, "true values")
-    returns = draw_returns(engine, params, graded, episodes, different, count, own, iteration)
+    own = for_purpose(sampler, "true values")
+    returns = draw_returns(own, params, episodes, different, count)
     return returns[np.array(row_of, int)]
 
 
@@ -154,25 +149,22 @@ def with_own_seed(cfg: Config, purpose: str) -> Config:
     return dataclasses.replace(cfg, seed=seed, values=values)
 
 
+def for_purpose(sampler: Sampler, purpose: str) -> Sampler:
+    """The sampler with a run seed for one purpose of the bench: see `with_own_seed`."""
+    cfg = with_own_seed(sampler.cfg, purpose)
+    return Sampler(sampler.engine, sampler.graded, cfg, sampler.iteration)
+
+
 def draw_returns(
-    engine: Engine,
-    params: Params,
-    graded: GradedTask,
-    episodes: list[Episode],
-    states: list[State],
-    count: int,
-    cfg: Config,
-    iteration: int,
+    sampler: Sampler, params: Params, episodes: list[Episode], states: list[State], count: int
 ) -> np.ndarray:
-    """f64[S, count] returns of `count` continuations of each state, under the seeds of `cfg`."""
+    """f64[S, count] returns of `count` continuations of each state."""
     returns = np.zeros((len(states), count))
     size = max(1, MAX_BRANCHES // count)
     for start in range(0, len(states), size):
         part = states[start : start + size]
         counts = [count] * len(part)
-        draw_continuations(
-            engine, params, graded, episodes, part, counts, cfg, iteration, scored=False
-        )
+        sampler.continuations(params, episodes, part, counts)
         for row, state in enumerate(part, start):
             returns[row] = [drawn.continuation.reward for drawn in state.drawn]
             state.drawn.clear()

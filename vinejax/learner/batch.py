@@ -6,14 +6,14 @@ Log-probabilities and values are fetched as soon as they are computed.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
 
 from vinejax.core.seeds import host_rng
 from vinejax.core.shapes import bucket, doubled
-from vinejax.core.types import Batch, Episode
+from vinejax.core.types import Batch, Episode, StepLayout
 
 Rows = TypeVar("Rows")  # arrays [B, ...] in any nest of tuples
 Item = TypeVar("Item")
@@ -65,15 +65,6 @@ def minibatch_rows(num_rows: int, count: int, minibatch: int) -> int:
     return minibatch * (multiple if multiple == 1 else bucket(multiple, least=2))
 
 
-class StepLayout(NamedTuple):
-    """Where the steps of episodes lie in the rows of their batch, with rewards and values."""
-
-    step_ids: np.ndarray  # i32[B, T] the step of each response token, -1 elsewhere
-    num_steps: np.ndarray  # i32[B]
-    rewards: np.ndarray  # f32[B, C]
-    values: np.ndarray  # f32[B, C] Monte Carlo values, 0 where there are none
-
-
 def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
     """The layout of the episodes' steps; C is the most steps of an episode, rounded up."""
     shape = (batch.tokens.shape[0], doubled(max(len(e.step_ends) for e in episodes), least=64))
@@ -89,15 +80,6 @@ def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
         lengths = np.diff([episode.given, *episode.step_ends])
         step_ids[row, start : len(episode.tokens)] = np.repeat(np.arange(steps), lengths)
     return StepLayout(step_ids, num_steps, rewards, values)
-
-
-class Rollout(NamedTuple):
-    """An iteration's episodes, and arrays with row b for episode b; further rows are empty."""
-
-    episodes: list[Episode]
-    batch: Batch
-    steps: StepLayout
-    values: np.ndarray | None = None  # f32[B, T] a critic's, before each token, or a tracker's
 
 
 def shuffled(

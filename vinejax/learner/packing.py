@@ -21,7 +21,6 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.core.types import Array, Batch
 from vinejax.learner.prefixes import Forest, share_prefixes
-from vinejax.methods import find_method
 from vinejax.model.attention import KERNELS
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import num_shards
@@ -74,7 +73,7 @@ def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
 def with_single_rows(model: Decoder, cfg: Config) -> Decoder:
     """The model, told that rows of the run's batches hold one sequence each, where they do: without
     packing, except for the pairs of DPO, which are two."""
-    single = not cfg.ppo.packing and find_method(cfg.method).iteration != "dpo_positive"
+    single = not cfg.ppo.packing
     compute = dataclasses.replace(model.compute, single_rows=single)
     return dataclasses.replace(model, compute=compute)
 

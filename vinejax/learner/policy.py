@@ -2,19 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from vinejax.core.settings import Config
 from vinejax.core.types import Batch
-from vinejax.learner.packing import passes_for
 from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import Loss, Objective
-from vinejax.methods import find_method, function_of, policy_reduction
-from vinejax.model.decoder import Decoder, Params
+from vinejax.model.decoder import Params
 from vinejax.rl import losses
 from vinejax.rl.masked import whiten
 from vinejax.rl.segments import count_segments, part_of_segment, segment_totals
@@ -74,7 +71,7 @@ class PolicyObjective(Objective):
     kl_coef: float = 0.0
     kl_reduction: str = "policy"
     max_tokens: int = 1  # of the reduction 'budget'
-    tau: float = 0.0  # of the loss `opmd`
+    own: Any = None  # the method's own settings, for its loss; hashable
 
     def loss_over(self, rows: Batch) -> tuple[tuple[Batch, jax.Array], Loss]:
         """See `Objective`; `rows` must have advantages, old and reference log-probabilities."""
@@ -149,31 +146,6 @@ def _sum_where(mask: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(mask, x, 0.0))
 
 
-def policy_objective(model: Decoder, cfg: Config) -> PolicyObjective:
-    """The objective of the configured method; fields that say 'method' take the method's own."""
-    method, ppo = find_method(cfg.method), cfg.ppo
-    high = ppo.clip_high or method.clip_high or ppo.clip
-    loss = function_of(method.loss)
-    passes = passes_for(cfg, ppo.minibatch, model.mesh)
-    return PolicyObjective(
-        model=model,
-        microbatch=passes.rows,
-        packed=passes.packed,
-        shared=passes.shared,
-        temperature=cfg.sample.temperature,
-        loss=loss,
-        reduction=policy_reduction(cfg),
-        whiten=method.whiten if ppo.whiten == "method" else ppo.whiten,
-        shift_mean=ppo.shift_mean,
-        clip=(ppo.clip, high),
-        max_ratio=ppo.max_ratio,
-        kl_coef=0.0 if method.kl_in_reward else cfg.kl.coef,
-        kl_reduction=cfg.kl.reduction,
-        max_tokens=cfg.sample.max_tokens,
-        tau=cfg.opmd.tau if loss is opmd else 0.0,
-    )
-
-
 def token_weights(
     mask: Bool[Array, "B T"],
     segment_ids: Int[Array, "B T"],
@@ -202,21 +174,7 @@ def token_weights(
     return jnp.where(mask, 1.0 / count, 0.0)
 
 
-# --- the loss functions that `methods.py` names: (log-probabilities [B, T], Batch, objective)
-
-
 def clipped(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """PPO's clipped loss: see `rl.losses.ppo_clip`."""
+    """PPO's clipped loss, that of most methods: see `rl.losses.ppo_clip`."""
     arguments = (logprobs, batch.old_logprobs, batch.advantages, objective.clip)
     return PolicyLoss(losses.ppo_clip(*arguments), losses.is_clipped(*arguments))
-
-
-def reinforce(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """REINFORCE's loss, on or off the policy that sampled: see `rl.losses.reinforce`."""
-    return PolicyLoss(losses.reinforce(logprobs, batch.advantages))
-
-
-def opmd(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The loss of online policy mirror descent: see `rl.losses.opmd`."""
-    arguments = (logprobs, batch.old_logprobs, batch.advantages, batch.mask, objective.tau)
-    return PolicyLoss(losses.opmd(*arguments, segment_ids=batch.segment_ids))

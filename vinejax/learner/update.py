@@ -8,7 +8,7 @@ out by the table, rows are split over `data` and `fsdp`, and results for hosts a
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -33,6 +33,7 @@ from vinejax.model.sharding import (
     param_shardings,
     replicate,
 )
+from vinejax.runtime.stopping import Watch
 
 # (params, a microbatch of rows) -> (their part of the minibatch's loss, sums to be reported)
 Loss = Callable[[Params, Any], tuple[jax.Array, Any]]
@@ -107,6 +108,29 @@ def update_step(
     mesh = objective.model.mesh
     state, norm, accepted = apply_gradients(optimizer, state, grads, mesh, objective.accepts(sums))
     return state, Update(sums, norm, accepted)
+
+
+def train_on(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    state: TrainState,
+    batches: Iterable[Any],
+    base: Params | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> tuple[TrainState, list[Update]]:
+    """Updates on the batches in order, each as `Objective.pack` takes it; reports on the host.
+
+    The host makes a batch while the devices compute: it is one update ahead of them. `progress` is
+    called with the number of updates so far. Raises Stopped after a request to stop.
+    """
+    updates: list[Update] = []
+    watch = Watch()
+    for batch in batches:
+        state, update = update_step(objective, optimizer, state, objective.pack(batch), base)
+        updates.append(update)
+        progress(len(updates))
+        watch.look(update.accepted)
+    return state, jax.device_get(updates)
 
 
 def total_sums(updates: Sequence[Update]) -> Any:
@@ -226,3 +250,8 @@ def fresh_state(params: Params, optimizer: optax.GradientTransformation, mesh: M
     copy = jax.tree.map(jnp.copy, params)  # updates donate their state
     state = TrainState(jnp.int32(0), copy, optimizer.init(params))
     return lax.with_sharding_constraint(state, state_shardings(params, optimizer, mesh))
+
+
+def continued(before: TrainState, after: TrainState) -> TrainState:
+    """`after`, whose optimizer began anew, with the step count of the run: `before`'s is added."""
+    return after._replace(step=before.step + after.step)

@@ -1,27 +1,114 @@
 """DPO-Positive: learning from pairs of a right and a wrong solution of the same problem.
 
 Source: https://arxiv.org/abs/2402.13228, and in VinePPO's code `trainers/dpo_positive_trainer.py`
-and `episode_generators/math_dpo_positive_episode_generator.py`. `iterations.py` has its iteration.
+and `episode_generators/math_dpo_positive_episode_generator.py`.
 """
 
 import dataclasses
 import itertools
-from typing import NamedTuple
+import math
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from vinejax.core.ranges import Count, NotNegative, Positive
 from vinejax.core.seeds import host_rng
-from vinejax.core.types import Batch, Episode, is_correct
-from vinejax.learner.batch import collate_groups
-from vinejax.learner.score import token_logprobs
-from vinejax.learner.update import Loss, Objective, Update, mean_norm, total_sums
+from vinejax.core.settings import MethodSettings
+from vinejax.core.types import Batch, Episode, RunState, is_correct
+from vinejax.learner.batch import collate_groups, shuffled
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.packing import passes_for
+from vinejax.learner.score import scores_of, token_logprobs
+from vinejax.learner.update import (
+    Loss,
+    Objective,
+    Update,
+    continued,
+    fresh_state,
+    mean_norm,
+    total_sums,
+)
+from vinejax.methods.base import Method
 from vinejax.model.decoder import Params
 from vinejax.rl.losses import dpo_positive
 from vinejax.rl.segments import segment_totals
+from vinejax.session.iteration import Iteration, Solutions
 
 Pair = tuple[Episode, Episode]  # (chosen, rejected)
+
+
+@dataclasses.dataclass(frozen=True)
+class DPOConfig(MethodSettings):
+    """Solutions per problem: `rollout.per_prompt`."""
+
+    section: ClassVar[str] = "dpo"
+
+    problems: Count | None = None  # sampled per iteration; None: the whole train split
+    pairs: Count = 64  # per problem, at most; an update takes ppo.minibatch of them
+    beta: Positive = 0.1
+    penalty: NotNegative = 50.0  # λ: on a correct solution less likely than it was at the start
+    epochs: Count = 3
+
+
+def dpo_positive_iteration(method: Method, it: Iteration, state: RunState) -> RunState:
+    """Sample, pair right with wrong solutions, learn to prefer the right."""
+    cfg, session, own = it.cfg, it.session, DPOConfig.of(it.cfg)
+    params = session.weights(state.policy.params)
+    problems, episodes = it.sample_train(params, own.problems)
+    it.record_sampling(Solutions(problems, it.shown(episodes), episodes))
+    pairs = make_pairs(episodes, own.pairs, cfg.seed)
+    it.metrics["dpo/pairs"] = len(pairs)
+    if not pairs:
+        return state
+    size, packed, _ = passes_for(cfg, cfg.ppo.minibatch, session.mesh)  # pairs share no tokens
+    objective = PairObjective(
+        model=session.model,
+        microbatch=size,
+        packed=packed,
+        temperature=cfg.sample.temperature,
+        beta=own.beta,
+        penalty=own.penalty,
+    )
+    total = own.epochs * math.ceil(len(pairs) / cfg.ppo.minibatch)
+    optimizer = make_optimizer(cfg.optimizer, total)
+    policy = fresh_state(state.policy.params, optimizer, session.mesh)
+    with it.log.stage("score"):
+        reference = _reference_scores(it, pairs)
+    batches = _pair_batches(it, pairs, reference)
+    policy, updates = it.train(objective, optimizer, policy, batches, total)
+    it.metrics |= pair_metrics(updates)
+    return RunState(continued(state.policy, policy))
+
+
+def _reference_scores(it: Iteration, pairs: list[Pair]) -> list[np.ndarray]:
+    """f32[T] of each pair, the reference model's log-probabilities as `collate_pairs` lays it out.
+
+    Before all updates: between two of them the host would wait for both.
+    """
+    cfg, session, found = it.cfg, it.session, []
+    reference = session.load_reference()
+    size, longest = cfg.ppo.minibatch, longest_pair(pairs)
+    passes = passes_for(cfg, size, session.mesh)._replace(shared=False)
+    for start in range(0, len(pairs), size):
+        chosen = pairs[start : start + size]
+        batch = collate_pairs(chosen, size, longest)
+        scores = scores_of(session.model, reference, batch, cfg.sample.temperature, passes)
+        found += list(scores[: len(chosen)])
+    return found
+
+
+def _pair_batches(it: Iteration, pairs: list[Pair], reference: list[np.ndarray]) -> Iterator[Batch]:
+    """The minibatches of all epochs, with the reference model's log-probabilities."""
+    cfg, size, longest = it.cfg, it.cfg.ppo.minibatch, longest_pair(pairs)
+    for epoch in range(DPOConfig.of(cfg).epochs):
+        for chosen in shuffled([*range(len(pairs))], size, cfg.seed, it.number, epoch):
+            batch = collate_pairs([pairs[i] for i in chosen], size, longest)
+            batch.ref_logprobs[: len(chosen)] = [reference[i] for i in chosen]
+            yield batch
 
 
 class PairSums(NamedTuple):
@@ -114,3 +201,12 @@ def pair_metrics(updates: list[Update]) -> dict[str, float]:
         "dpo/ordered": total.ordered / pairs,
         "actor/grad_norm": mean_norm(updates),
     }
+
+
+METHOD = Method(
+    None,
+    iteration=dpo_positive_iteration,
+    settings=DPOConfig,
+    needs_groups=True,
+    single_rows=False,
+)

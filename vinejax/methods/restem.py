@@ -1,22 +1,77 @@
 """RestEM: fine-tuning, each time from the supervised start, on the policy's own correct solutions.
 
 Source: https://arxiv.org/abs/2312.06585, and in VinePPO's code `trainers/restem_trainer.py` and
-`episode_generators/math_restem_episode_generator.py`. `iterations.py` has its iteration.
+`episode_generators/math_restem_episode_generator.py`.
 """
 
+import dataclasses
+import itertools
+import math
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from vinejax.core.settings import Config
-from vinejax.core.types import Batch, Episode, TrainState, is_correct
+from vinejax.core.ranges import Count
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Batch, Episode, RunState, TrainState, is_correct
+from vinejax.learner.batch import epochs_of
 from vinejax.learner.likelihood import Likelihood
+from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import passes_for
-from vinejax.learner.update import update_step
+from vinejax.learner.update import continued, fresh_state, update_step
+from vinejax.methods.base import Method
 from vinejax.model.decoder import Decoder, Params
 from vinejax.runtime.stopping import Watch
+from vinejax.session.evaluation import accuracy_of
+from vinejax.session.iteration import Iteration, Solutions
+
+
+@dataclasses.dataclass(frozen=True)
+class RestEMConfig(MethodSettings):
+    """Solutions per problem: `rollout.per_prompt`."""
+
+    section: ClassVar[str] = "restem"
+
+    problems: Count | None = None  # sampled per iteration; None: the whole train split
+    keep: Count = 10  # correct solutions per problem, at most
+    epochs: Count = 8  # at most: see eval_every
+    # Updates between validations; the first that is no better than the last ends the iteration.
+    eval_every: Count = 500
+
+
+def restem(method: Method, it: Iteration, state: RunState) -> RunState:
+    """Sample with the policy, keep right solutions, train the start's weights on them."""
+    cfg, session, own = it.cfg, it.session, RestEMConfig.of(it.cfg)
+    params = session.weights(state.policy.params)
+    problems, episodes = it.sample_train(params, own.problems)
+    it.record_sampling(Solutions(problems, it.shown(episodes), episodes))
+    examples = keep_correct(episodes, own.keep)
+    it.metrics["restem/kept"] = len(examples)
+    if not examples:
+        return state
+    size = cfg.ppo.minibatch
+    optimizer = make_optimizer(cfg.optimizer, own.epochs * math.ceil(len(examples) / size))
+    fresh = fresh_state(session.fresh_params(), optimizer, session.mesh)
+    batches = epochs_of(examples, own.epochs, size, cfg.seed, it.number)
+    with it.log.stage("train"):
+        best, losses, accuracies = climb(
+            session.model,
+            optimizer,
+            fresh,
+            itertools.islice(batches, it.left.updates),
+            cfg,
+            lambda trained: accuracy_of(session, session.weights(trained), "validation"),
+            session.base,
+        )
+    it.spent = it.spent.plus(updates=len(losses))
+    it.metrics["restem/loss"] = np.mean(losses)
+    it.metrics["restem/accuracy"] = max(accuracies)
+    it.metrics["restem/evaluations"] = len(accuracies)
+    return RunState(continued(state.policy, best))
 
 
 def keep_correct(episodes: list[Episode], per_problem: int) -> list[Episode]:
@@ -71,9 +126,12 @@ def climb(
         losses.append(update.sums)
         watch.look(update.accepted)
         following = next(batches, None)
-        if following is None or len(losses) % cfg.restem.eval_every == 0:
+        if following is None or len(losses) % RestEMConfig.of(cfg).eval_every == 0:
             accuracies.append(accuracy(state.params))
             is_over = accuracies[-1] <= accuracies[-2]
             if not is_over:
                 best = jax.tree.map(jnp.copy, state)  # the next update donates `state`
     return best, [float(loss) for loss in jax.device_get(losses)], accuracies
+
+
+METHOD = Method(None, iteration=restem, settings=RestEMConfig)

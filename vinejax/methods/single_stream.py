@@ -1,28 +1,35 @@
-"""Single-stream policy optimization: the value tracker, from the run's start to the next draw.
+"""Single-stream policy optimization: one solution per problem, against the problem's tracked value.
 
-The tracker has every train problem's α and β, and its last response with the log-probabilities
-that it was sampled with, so that the drift of the policy on a problem is known when it is drawn
-again. That takes 12 + 8·`sample.max_tokens` bytes per problem, on every host and in a checkpoint.
+    a_i = r_i - v_i    A_i = (a_i - mean a) / (std a + 1e-8) over the iteration's solutions
+
+v is the problem's value by its earlier solutions. The tracker has every train problem's α and β,
+and its last response with the log-probabilities that it was sampled with, so that the drift of the
+policy on a problem is known when it is drawn again. That takes 12 + 8·`sample.max_tokens` bytes per
+problem, on every host and in a checkpoint.
 
 Source: https://arxiv.org/abs/2509.13232; `rl/value_tracker.py` has the equations and says where
-they depart. `iterations.py` has the iteration, that of the policy gradients.
+they depart.
 """
 
 import dataclasses
 from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import Config
-from vinejax.core.types import Batch, Episode, PromptedProblem, ValueTracker
-from vinejax.credit.advantages import solution_rewards
-from vinejax.engine.engine import Engine
-from vinejax.learner.batch import Rollout, collate
-from vinejax.learner.packing import passes_for
+from vinejax.core.ranges import Positive, Whole
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout, RunState
+from vinejax.credit.assign import Credit, per_solution, solution_rewards
+from vinejax.learner.batch import collate
+from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.score import scores_of
+from vinejax.methods.base import Method
+from vinejax.methods.stages import State
 from vinejax.model.decoder import Decoder, Params
 from vinejax.rl.value_tracker import (
+    batch_advantages,
     counted,
     draw_weights,
     first_counts,
@@ -31,12 +38,48 @@ from vinejax.rl.value_tracker import (
     tracked_values,
 )
 from vinejax.rollout.problems import chunks
-from vinejax.rollout.trajectories import sample_episodes
-from vinejax.tasks.graded import GradedTask
+from vinejax.rollout.sampler import Sampler
+from vinejax.session.iteration import Iteration, Solutions
+from vinejax.session.session import Session
 
 # The iteration that solutions for the first values are seeded with. No iteration of the loop has
 # this number: a solution that is trained on must not be part of the value it is compared with.
 BEFORE_THE_FIRST = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class SingleStreamConfig(MethodSettings):
+    section: ClassVar[str] = "single_stream"
+
+    start_count: Positive = 8.0  # pseudo-counts behind a problem's first value
+    start_samples: Whole = 0  # solutions per problem that it is estimated from; 0: it is 0.5
+    explore: Positive = 0.05  # added to √(v(1 - v)), the weight of a problem in the draw
+
+    def check(self, cfg: Config) -> None:
+        if cfg.rollout.per_prompt != 1:
+            rule = (
+                f"must be 1 for method = {cfg.method!r}: a solution is compared with the value of"
+                " its problem in earlier iterations; raise rollout.prompts instead"
+            )
+            raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
+        if not 0 <= cfg.reward.truncated <= 1:
+            rule = f"must be from 0 to 1 for method = {cfg.method!r}, which counts rewards as"
+            value = repr(cfg.reward.truncated)
+            raise ConfigError("reward.truncated", f"{rule} successes", value)
+
+
+class ValueTracker(NamedTuple):
+    """A running estimate of the value of every train problem, in the train split's order.
+
+    NumPy arrays, the same on every host. They are never changed in place: a checkpoint may still
+    be reading them. `rl/value_tracker.py` has the equations.
+    """
+
+    alpha: np.ndarray  # f32[P] weighted sum of rewards, with pseudo-counts
+    beta: np.ndarray  # f32[P] weighted sum of 1 - reward, with pseudo-counts
+    lengths: np.ndarray  # i32[P] tokens of the problem's last response; 0: not drawn yet
+    tokens: np.ndarray  # i32[P, N] that response, padded to N = `sample.max_tokens`
+    logprobs: np.ndarray  # f32[P, N] its log-probabilities, by the policy that sampled it
 
 
 def fresh_tracker(cfg: Config, problems: int) -> ValueTracker:
@@ -47,7 +90,7 @@ def fresh_tracker(cfg: Config, problems: int) -> ValueTracker:
 def first_tracker(cfg: Config, rewards: np.ndarray) -> ValueTracker:
     """The tracker before the first draw, with values by `rewards`, f32[problems, samples]."""
     problems, samples = rewards.shape
-    totals, count = rewards.sum(axis=1), cfg.single_stream.start_count
+    totals, count = rewards.sum(axis=1), SingleStreamConfig.of(cfg).start_count
     alpha, beta = map(np.asarray, first_counts(totals, samples, count))
     shape = (problems, cfg.sample.max_tokens)
     lengths, tokens = np.zeros(problems, np.int32), np.zeros(shape, np.int32)
@@ -55,37 +98,81 @@ def first_tracker(cfg: Config, rewards: np.ndarray) -> ValueTracker:
 
 
 def sampled_tracker(
-    engine: Engine,
-    params: Params,
-    graded: GradedTask,
-    problems: list[PromptedProblem],
-    cfg: Config,
-    progress: Callable[[int, int], None],
+    session: Session, params: Params, progress: Callable[[int, int], None]
 ) -> ValueTracker:
     """The tracker before the first draw: `single_stream.start_samples` solutions per problem.
 
     They are sampled `rollout.prompts` problems at a time; `progress` is told solutions done and
     solutions in all.
     """
-    samples = cfg.single_stream.start_samples
+    cfg, problems = session.cfg, session.problems["train"]
+    samples = SingleStreamConfig.of(cfg).start_samples
     if samples == 0:
         return fresh_tracker(cfg, len(problems))
     grouped = dataclasses.replace(cfg.rollout, per_prompt=samples)
     sampling = dataclasses.replace(cfg, rollout=grouped)
+    sampler = Sampler(session.engine, session.graded, sampling, BEFORE_THE_FIRST)
     rewards: list[np.ndarray] = []
     for part in chunks(problems, cfg.rollout.prompts):
-        episodes = sample_episodes(engine, params, graded, part, sampling, BEFORE_THE_FIRST)
+        episodes = sampler.solutions(params, part, len(part))
         rewards.append(_countable_rewards(episodes, cfg))
         progress(sum(x.size for x in rewards), samples * len(problems))
     return first_tracker(cfg, np.concatenate(rewards).reshape(len(problems), samples))
 
 
-def problem_weights(tracker: ValueTracker | None, cfg: Config) -> np.ndarray | None:
-    """f32[problems] what the chance of drawing each is proportional to; None without a tracker."""
-    if tracker is None:
-        return None
+def problem_weights(tracker: ValueTracker, cfg: Config) -> np.ndarray:
+    """f32[problems] in proportion to the chance of drawing each problem."""
     values = tracked_values(tracker.alpha, tracker.beta)
-    return np.asarray(draw_weights(values, cfg.single_stream.explore))
+    return np.asarray(draw_weights(values, SingleStreamConfig.of(cfg).explore))
+
+
+def weighted_draw(it: Iteration, state: RunState) -> Solutions:
+    """Solutions of problems that are drawn by the uncertainty of their values."""
+    weights = problem_weights(state.kept, it.cfg)
+    problems = it.draw(min(it.cfg.rollout.prompts, it.left.prompts), weights)
+    episodes = it.sample(it.session.weights(state.policy.params), problems)
+    return Solutions(problems, episodes, episodes)
+
+
+def against_tracker(rollout: Rollout, cfg: Config) -> Credit:
+    """r - v of the problem's tracker, normalised over the iteration's solutions."""
+    assert rollout.values is not None, "single-stream credit needs the tracker's values"
+    rewards = solution_rewards(rollout.episodes)
+    return per_solution(rollout, batch_advantages(rewards, rollout.values[: len(rewards), 0]))
+
+
+class Tracker(State):
+    """The values of all train problems, kept between iterations."""
+
+    scores = True
+
+    def fresh(self, session: Session) -> ValueTracker:
+        return fresh_tracker(session.cfg, len(session.problems["train"]))
+
+    def begin(self, it: Iteration, state: RunState) -> RunState:
+        """The first values, sampled at the start of the run."""
+        if it.number > 0:
+            return state
+        params = it.session.weights(state.policy.params)
+        return state._replace(kept=sampled_tracker(it.session, params, it.log.progress))
+
+    def values(
+        self,
+        it: Iteration,
+        kept: ValueTracker,
+        episodes: list[Episode],
+        rollout: Rollout,
+        passes: Passes,
+    ) -> np.ndarray:
+        return values_before(kept, it.session.problems["train"], episodes, rollout.batch)
+
+    def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
+        """Counts the rewards of the rollout."""
+        problems, model = it.session.problems["train"], it.session.model
+        params = it.session.weights(state.policy.params)
+        tracker, found = count_rollout(state.kept, problems, rollout, model, params, it.cfg)
+        it.metrics |= found
+        return state._replace(kept=tracker)
 
 
 def values_before(
@@ -201,3 +288,12 @@ def _countable_rewards(episodes: list[Episode], cfg: Config) -> np.ndarray:
             )
             raise ConfigError("method", rule, repr(cfg.method))
     return rewards
+
+
+METHOD = Method(
+    against_tracker,
+    sample=weighted_draw,
+    state=Tracker(),
+    clip_high=0.28,
+    settings=SingleStreamConfig,
+)

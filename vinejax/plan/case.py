@@ -13,6 +13,8 @@ from vinejax.config.sizes import with_fitting_minibatch
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.learner.packing import passes_for, with_sharing, with_single_rows
+from vinejax.methods import find_method
+from vinejax.methods.base import Method
 from vinejax.model.config import DecoderConfig, compute_as_set
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import read_architecture
@@ -20,8 +22,8 @@ from vinejax.model.sharding import AXES, check_heads, check_rows
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.topology import Topology, parse_topology
 from vinejax.tasks.base import load_task, shipped_tokenizer
-from vinejax.training.session import rows_per_pass
 from vinejax.training.start_weights import model_folder
+from vinejax.training.startup import rows_per_pass
 from vinejax.training.warmup import fresh_sizes
 
 
@@ -29,7 +31,8 @@ from vinejax.training.warmup import fresh_sizes
 class Case:
     """A run to plan; made by `open_case`, which checks that its parts go together."""
 
-    cfg: Config  # with the values of the topology's row of `meshes`
+    cfg: Config  # with the values of the topology's row of `meshes`, and the method's choices
+    method: Method
     model: Decoder  # without a mesh
     topology: Topology
 
@@ -83,13 +86,16 @@ def open_case(cfg: Config) -> Case:
         raise ConfigError("topology", f"--mode=plan needs the name of what to plan for: {known}")
     topology = parse_topology(cfg.topology)
     cfg = with_full_mesh(with_row(cfg, cfg.topology), topology)
-    case = Case(cfg, Decoder(model_sizes(cfg)), topology)
+    method = find_method(cfg.method)
+    case = Case(method.applied_to(cfg), method, Decoder(model_sizes(cfg)), topology)
     compute = compute_as_set(cfg.model, case.model.cfg, case.platform)
     case = dataclasses.replace(case, model=Decoder(case.model.cfg, compute=compute))
     check_heads(case.mesh, case.model.cfg.num_heads, case.model.cfg.ffn)
-    check_rows(case.mesh, rows_per_pass(cfg))
-    cfg = with_sharing(with_fitting_minibatch(cfg, case.shards), case.model, case.platform)
-    return dataclasses.replace(case, cfg=cfg, model=with_single_rows(case.model, cfg))
+    check_rows(case.mesh, rows_per_pass(cfg, method))
+    cfg = with_fitting_minibatch(case.cfg, method, case.shards)
+    cfg = with_sharing(cfg, case.model, case.platform)
+    model = with_single_rows(case.model, cfg) if method.single_rows else case.model
+    return dataclasses.replace(case, cfg=cfg, model=model)
 
 
 def with_full_mesh(cfg: Config, topology: Topology) -> Config:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from vinejax.engine.memory import cache_bytes, held_pages
 from vinejax.engine.tpu.schedule import PIECE
 from vinejax.learner.packing import passes_for
-from vinejax.methods import find_method
 from vinejax.plan import memory
 from vinejax.plan.case import Case
 from vinejax.plan.memory import FLOAT32, PlannedPhase
@@ -194,7 +193,7 @@ def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
         "score": score_cost(case),
         "train_step": update_cost(case),
     }
-    if find_method(case.cfg.method).values == "critic":
+    if case.method.state.has_model:
         costs["critic_step"] = update_cost(case)
     return costs
 

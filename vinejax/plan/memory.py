@@ -10,7 +10,6 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as Spec
 from jax.tree_util import KeyPath
 
-from vinejax.config.sizes import longest_sequence
 from vinejax.core.shapes import bucket
 from vinejax.credit.expected import expected_states
 from vinejax.engine.assign import Sizes
@@ -19,13 +18,13 @@ from vinejax.engine.memory import FREE_SHARE, cache_bytes, phase_bytes, sizes_of
 from vinejax.engine.split import num_kv_heads, vocab_axis
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import state_shardings
-from vinejax.methods import find_method
 from vinejax.model.chunked_softmax import chunk_columns
 from vinejax.model.decoder import HEADS
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, shape_as_set
 from vinejax.model.sharding import Params, spec_for, tensor_only
 from vinejax.plan.case import Case
+from vinejax.session.budget import longest_sequence
 
 FLOAT32 = 4
 
@@ -132,7 +131,7 @@ def optimizer_bytes(case: Case, shapes: Params) -> int:
 
 def critic_bytes(case: Case) -> int:
     """Bytes per chip of PPO's critic and its optimizer state (it has no output matrix)."""
-    if find_method(case.cfg.method).values != "critic":
+    if not case.method.state.has_model:
         return 0
     shapes = {name: x for name, x in abstract_params(case.model).items() if name != "head"}
     return weight_bytes(case, without="head") + optimizer_bytes(case, shapes)
@@ -185,7 +184,7 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
     episodes = cfg.rollout.prompts * cfg.rollout.per_prompt
     prompt = min(cfg.data.max_prompt_tokens, case.model.cfg.context)
     wanted = [("rollout", cfg.rollout.prompts, episodes, prompt, mean_prompt, mean, 1)]
-    if find_method(cfg.method).values == "monte_carlo":
+    if case.method.has_continuations:
         positions, continuations, waves = expected_states(cfg, cfg.plan.steps, mean)
         states = episodes * len(positions)
         if cfg.values.dedup:  # a prompt's solutions share the first state

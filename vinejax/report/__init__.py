@@ -3,7 +3,3 @@
 `read` loads the files of the run, `curves`, `timing`, `bench` and `vine` turn it into view models,
 and `build` renders those with one autoescaping template. Nothing here needs a device or a network.
 """
-
-from vinejax.report.build import build_report
-
-__all__ = ["build_report"]

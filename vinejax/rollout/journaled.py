@@ -1,17 +1,23 @@
-"""An engine whose finished calls are in the run's journal, and are not sampled again."""
+"""Sampling and grading whose finished results are in the run's journal, and are not made again."""
 
 import dataclasses
+import functools
 import hashlib
 from typing import Any
 
 import numpy as np
 
-from vinejax.core.settings import SampleConfig
-from vinejax.engine.branches import Growing, Grown, Stream, Work
+from vinejax.core.settings import GraderConfig, RewardConfig, SampleConfig
+from vinejax.core.types import Problem
+from vinejax.engine.branches import Branches, Growing, Grown, MaxTokens, Stream, Trunks
 from vinejax.engine.engine import Engine
 from vinejax.engine.stats import EngineStats
 from vinejax.model.decoder import Params
+from vinejax.runtime.distributed import exchange, is_writer
 from vinejax.runtime.journal import Entry, Journal, Kept
+from vinejax.tasks.base import Task
+from vinejax.tasks.graded import BackgroundGrading, GradedTask, GradingStats
+from vinejax.tasks.rewards import Reward
 
 
 class JournaledEngine(Engine):
@@ -26,39 +32,100 @@ class JournaledEngine(Engine):
         super().__init__(*args, **settings)
         self._journal = journal
 
-    def _grow(self, params: Params, work: Work, scored: bool, int8: bool) -> Growing:
+    def stream(
+        self,
+        params: Params,
+        trunks: Trunks,
+        branches: Branches,
+        max_tokens: MaxTokens = None,
+        scored: bool = False,
+        int8: bool = False,
+    ) -> Stream:
+        """As `Engine.stream`."""
+        computed = super().stream(params, trunks, branches, max_tokens, scored, int8)
         if not self._journal:
-            return (yield from super()._grow(params, work, scored, int8))
-        entry = self._journal.entry("wave", _digest(work, (self.sample_config, scored, int8)))
+            return computed
+        settings = (self.sample_config, max_tokens, scored, int8)
+        key = _digest(trunks, branches, settings)
+        return Stream(functools.partial(self._read_or_kept, key, computed))
+
+    def _read_or_kept(self, key: str, computed: Stream) -> Growing:
+        entry = self._journal.entry("wave", key)
         if entry.kept is not None:
             grown, logprobs, counts = _unpacked(entry.kept)
             self.stats.add(counts)
             yield from enumerate(grown)
             return logprobs
-        return (yield from self._kept(entry, super()._grow(params, work, scored, int8)))
-
-    def _kept(self, entry: Entry, growing: Growing) -> Growing:
-        """The same pairs; writes them as the entry when the last has come."""
-        before, grown = dataclasses.replace(self.stats), {}
-        stream = Stream(lambda: growing)
-        for i, one in stream:
-            grown[i] = one
-            yield i, one
-        in_order = [grown[i] for i in range(len(grown))]
-        _keep(entry, in_order, stream.trunk_logprobs, self.stats.minus(before))
-        return stream.trunk_logprobs
+        before = dataclasses.replace(self.stats)
+        by_branch: dict[int, Grown] = {}
+        for i, grown in computed:
+            by_branch[i] = grown
+            yield i, grown
+        in_order = [by_branch[i] for i in range(len(by_branch))]
+        _keep(entry, in_order, computed.trunk_logprobs, self.stats.minus(before))
+        return computed.trunk_logprobs
 
 
-def _digest(work: Work, settings: tuple[SampleConfig, bool, bool]) -> str:
-    """Tells a call of the engine with its settings from others, beside the weights."""
-    places = [
-        (b.trunk, b.position, -1 if b.response is None else b.response) for b in work.branches
-    ]
+class JournaledTask(GradedTask):
+    """A `GradedTask` that looks into a journal first; each background grading is an entry.
+
+    A grading that is read adds to `stats` what it added when it was computed, on all hosts.
+    """
+
+    def __init__(
+        self, journal: Journal, task: Task, cfg: GraderConfig, reward: RewardConfig | None = None
+    ):
+        super().__init__(task, cfg, reward)
+        self._journal = journal
+        self._read = GradingStats()  # counts of the gradings that were read
+
+    @property
+    def stats(self) -> GradingStats:
+        return super().stats.plus(self._read)
+
+    def background(self) -> BackgroundGrading:
+        return _JournaledGrading(self, self._journal.entry("rewards", "parts"))
+
+    def count_read(self, stats: GradingStats) -> None:
+        """Counts a grading that an earlier process of the run has computed."""
+        self._read = self._read.plus(stats)
+
+
+class _JournaledGrading(BackgroundGrading):
+    """A background grading that is read from an entry, or written to it."""
+
+    def __init__(self, graded: JournaledTask, entry: Entry):
+        super().__init__(graded)
+        self._task = graded
+        self._entry = entry
+        self._before = graded.stats
+
+    def add(self, i: int, problem: Problem, response: str) -> None:
+        if self._entry.kept is None:
+            super().add(i, problem, response)
+
+    def rewards(self) -> dict[int, Reward]:
+        if self._entry.kept is not None:
+            pairs, stats = self._entry.kept.facts
+            if is_writer():
+                self._task.count_read(GradingStats(*stats))
+            return {i: Reward(*reward) for i, reward in pairs}
+        rewards = super().rewards()
+        by_host = exchange(dataclasses.astuple(self._task.stats.minus(self._before)))
+        stats = functools.reduce(GradingStats.plus, (GradingStats(*counts) for counts in by_host))
+        self._entry.keep([list(rewards.items()), dataclasses.astuple(stats)])
+        return rewards
+
+
+def _digest(
+    trunks: Trunks, branches: Branches, settings: tuple[SampleConfig, MaxTokens, bool, bool]
+) -> str:
+    """Identifies a call of the engine, with its settings, beside the weights."""
+    places = [(b.trunk, b.position, -1 if b.response is None else b.response) for b in branches]
     parts = (
-        *_joined(work.trunks, np.int32),
+        *_joined(trunks, np.int32),
         np.array(places, np.int64),
-        np.array([branch.seed for branch in work.branches], np.uint64),
-        np.array(work.budgets, np.int64),
+        np.array([branch.seed for branch in branches], np.uint64),
     )
     found = hashlib.blake2b(repr(settings).encode(), digest_size=16)
     for part in parts:

@@ -1,15 +1,11 @@
 """Which problems an iteration samples."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from vinejax.core.seeds import host_rng
-from vinejax.core.types import Episode, PromptedProblem
-from vinejax.credit.advantages import solution_rewards
-
-# A group of episodes per problem, in the problems' order.
-Sample = Callable[[list[PromptedProblem]], list[Episode]]
+from vinejax.core.types import PromptedProblem
 
 
 def draw(
@@ -39,29 +35,3 @@ def chunks(problems: list[PromptedProblem], size: int) -> Iterator[list[Prompted
     """Consecutive parts of `size`, so that a whole split is sampled in pieces of one shape."""
     for start in range(0, len(problems), size):
         yield problems[start : start + size]
-
-
-def sample_with_spread(
-    sample: Sample, problems: list[PromptedProblem], wanted: int, rounds: int
-) -> tuple[list[Episode], list[Episode]]:
-    """(episodes of `wanted` problems, all episodes that were sampled).
-
-    Each round samples the next `wanted` of `problems` and keeps the groups whose rewards, those of
-    their steps included, are not all equal: the others teach nothing. After `rounds` rounds, or the
-    last problem, groups without spread are added, up to `wanted`.
-
-    Source: dynamic sampling, https://arxiv.org/abs/2503.14476, section 3.2 (no bound on rounds).
-    """
-    spread: list[list[Episode]] = []
-    flat: list[list[Episode]] = []
-    for chosen in list(chunks(problems, wanted))[:rounds]:
-        groups: dict[str, list[Episode]] = {problem.id: [] for problem, _ in chosen}
-        for episode in sample(chosen):
-            groups[episode.problem_id].append(episode)
-        for group in groups.values():
-            (spread if np.ptp(solution_rewards(group)) > 0 else flat).append(group)
-        if len(spread) >= wanted:
-            break
-    kept = (spread + flat)[:wanted]
-    sampled = [episode for group in spread + flat for episode in group]
-    return [episode for group in kept for episode in group], sampled

@@ -15,23 +15,18 @@ Sources, and how this departs:
 - at 'edge': BASS and OmegaPRM, see credit/reset_edge.py.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from vinejax.core.seeds import host_rng, row_seed
 from vinejax.core.settings import Config
 from vinejax.core.text import cut_at_stop, decode
 from vinejax.core.types import Episode, Problem, PromptedProblem, is_correct
 from vinejax.credit.reset_edge import edge, next_probe
-from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params
-from vinejax.rollout.trajectories import (
-    Start,
-    episodes_from,
-    prompt_starts,
-    sample_episodes,
-    sample_from,
-)
-from vinejax.tasks.graded import GradedTask
+from vinejax.rollout.sampler import Sampler, Start
 from vinejax.tasks.prompts import encode_response
 
 
@@ -44,41 +39,126 @@ class Known(NamedTuple):
     is_right: bool
 
 
-def sample_with_resets(
-    engine: Engine,
-    params: Params,
-    graded: GradedTask,
-    problems: list[PromptedProblem],
-    cfg: Config,
-    iteration: int,
-    most: int,
-) -> list[Episode]:
-    """Graded episodes in groups of `rollout.per_prompt`, a group for every problem.
+class ResetSampler(Sampler):
+    """A sampler some of whose groups of solutions begin within a known solution."""
 
-    With `reset.source` 'gold' some of these groups are resets. With 'solved', 'failed' and 'both'
-    resets follow as further groups, as long as there are at most `most` groups in all.
-    """
-    source = cfg.reset.source
-    if source == "gold":
-        starts = _gold_starts(engine, params, graded, problems, cfg, iteration)
-        return episodes_from(engine, params, graded, starts, cfg)
-    episodes = sample_episodes(engine, params, graded, problems, cfg, iteration)
-    if source == "none":
-        return episodes
-    known = known_solutions(problems, episodes, cfg, iteration)[: most - len(problems)]
-    lengths = _lengths(engine, params, graded, known, cfg, iteration)
-    # Solutions of a problem are numbered on, which tells their random numbers apart.
-    numbers = range(cfg.rollout.per_prompt, 2 * cfg.rollout.per_prompt)
-    starts = [
-        Start(
-            solution.problem,
-            solution.prompt,
-            solution.response[:length],
-            [row_seed(cfg.seed, iteration, solution.problem.id, number) for number in numbers],
-        )
-        for solution, length in zip(known, lengths, strict=True)
-    ]
-    return episodes + (episodes_from(engine, params, graded, starts, cfg) if starts else [])
+    def solutions(
+        self, params: Params, problems: list[PromptedProblem], most_groups: int
+    ) -> list[Episode]:
+        """Graded episodes in groups of `rollout.per_prompt`, a group for every problem.
+
+        With `reset.source` 'gold' some of these groups are resets. With 'solved', 'failed' and
+        'both' resets follow as further groups, as long as there are at most `most_groups` in all.
+        """
+        if self.cfg.reset.source == "gold":
+            return self.episodes(params, self._gold_starts(params, problems))
+        episodes = super().solutions(params, problems, most_groups)
+        known = known_solutions(problems, episodes, self.cfg, self.iteration)
+        known = known[: most_groups - len(problems)]
+        lengths = self._lengths(params, known)
+        # Solutions of a problem are numbered on, which tells their random numbers apart.
+        numbers = range(self.cfg.rollout.per_prompt, 2 * self.cfg.rollout.per_prompt)
+        starts = [
+            Start(
+                solution.problem,
+                solution.prompt,
+                solution.response[:length],
+                [
+                    row_seed(self.cfg.seed, self.iteration, solution.problem.id, number)
+                    for number in numbers
+                ],
+            )
+            for solution, length in zip(known, lengths, strict=True)
+        ]
+        return episodes + (self.episodes(params, starts) if starts else [])
+
+    def metrics(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+        """Number, given share and pass rate of the groups that began in mid-solution, if any."""
+        resets = [episode for episode in episodes if episode.given]
+        groups = {(e.problem_id, *e.response[: e.given]) for e in resets}
+        if not resets:
+            return {"reset/groups": 0}
+        return {
+            "reset/groups": len(groups),
+            "reset/given": np.mean([e.given / len(e.response) for e in resets]),
+            "reset/pass_rate": np.mean([is_correct(e.reward) for e in resets]),
+        }
+
+    def gold_response(self, problem: Problem, prompt: list[int]) -> list[int]:
+        """The tokens of the data set's solution, as far as the policy itself could have written it.
+
+        Up to a stop string, to `sample.max_tokens`, and to the end of the model's context.
+        """
+        tokenizer, stop = self.engine.tokenizer, self.engine.sample_config.stop
+        response = encode_response(tokenizer, self.graded.task.solution(problem))
+        if stop:
+            text = decode(tokenizer, prompt)
+            response = response[: cut_at_stop(tokenizer, prompt, text, response, stop).kept]
+        room = self.engine.model.cfg.context - len(prompt)
+        return response[: min(self.cfg.sample.max_tokens, room)]
+
+    def _gold_starts(self, params: Params, problems: list[PromptedProblem]) -> list[Start]:
+        """The start of each problem's group: with chance `reset.share` within a gold solution."""
+        golds = {}
+        for i, (problem, prompt) in enumerate(problems):
+            rng = host_rng(self.cfg.seed, self.iteration, f"reset {problem.id}")
+            if rng.random() < self.cfg.reset.share:
+                response = self.gold_response(problem, prompt)
+                if len(response) > 1:
+                    golds[i] = Known(problem, prompt, response, True)
+        lengths = self._lengths(params, list(golds.values()))
+        starts = self.prompt_starts(problems, self.cfg.rollout.per_prompt)
+        for (i, gold), length in zip(golds.items(), lengths, strict=True):
+            starts[i] = starts[i]._replace(given=gold.response[:length])
+        return starts
+
+    def _lengths(self, params: Params, known: list[Known]) -> list[int]:
+        """The number of tokens that each known solution gives: at random, or at the edge.
+
+        At random they are 1 .. n - 1 of n tokens, all alike. Of a gold solution also 0, as in
+        DR-PO: its group then begins at the prompt, and there is no other.
+        """
+        if self.cfg.reset.at == "edge":
+            return self._edges(params, known)
+        fewest = 0 if self.cfg.reset.source == "gold" else 1
+        lengths = []
+        for solution in known:
+            purpose = f"reset length {solution.problem.id}"
+            rng = host_rng(self.cfg.seed, self.iteration, purpose)
+            lengths.append(int(rng.integers(fewest, len(solution.response))))
+        return lengths
+
+    def _edges(self, params: Params, known: list[Known]) -> list[int]:
+        """The edge of each known solution; a wave samples the next pass rate of all of them."""
+        reset = self.cfg.reset
+        rates: list[dict[int, float]] = [{} for _ in known]
+        while True:
+            probes = {}
+            for i, solution in enumerate(known):
+                length = len(solution.response)
+                probe = next_probe(rates[i], length, reset.target, solution.is_right)
+                if probe is not None:
+                    probes[i] = probe
+            if not probes:
+                break
+            starts = [self._probe_start(known[i], length) for i, length in probes.items()]
+            rewards = self.grown_from(
+                params, starts, self.cfg.sample.max_tokens, self.cfg.reward.truncated
+            ).rewards
+            for (i, length), by_probe in zip(probes.items(), rewards, strict=True):
+                rates[i][length] = sum(map(is_correct, by_probe.tolist())) / reset.k
+        return [
+            edge(rates[i], len(solution.response), reset.target, solution.is_right)
+            for i, solution in enumerate(known)
+        ]
+
+    def _probe_start(self, solution: Known, length: int) -> Start:
+        """The start of the `reset.k` continuations whose mean is the pass rate at this length."""
+        place = (f"reset edge {solution.problem.id}", length, 0)
+        seeds = [
+            row_seed(self.cfg.seed, self.iteration, *place, k) for k in range(self.cfg.reset.k)
+        ]
+        return Start(solution.problem, solution.prompt, solution.response[:length], seeds)
 
 
 def known_solutions(
@@ -109,102 +189,3 @@ def known_solutions(
             number = host_rng(cfg.seed, iteration, f"reset {problem.id}").integers(len(fitting))
             known.append(Known(problem, prompt, fitting[number], wants_right))
     return known
-
-
-def _gold_starts(
-    engine: Engine,
-    params: Params,
-    graded: GradedTask,
-    problems: list[PromptedProblem],
-    cfg: Config,
-    iteration: int,
-) -> list[Start]:
-    """Where the group of each problem begins: with chance `reset.share` within a gold solution."""
-    golds = {}
-    for i, (problem, prompt) in enumerate(problems):
-        rng = host_rng(cfg.seed, iteration, f"reset {problem.id}")
-        if rng.random() < cfg.reset.share:
-            response = gold_response(engine, graded, problem, prompt, cfg.sample.max_tokens)
-            if len(response) > 1:
-                golds[i] = Known(problem, prompt, response, True)
-    lengths = _lengths(engine, params, graded, list(golds.values()), cfg, iteration)
-    starts = prompt_starts(problems, cfg.rollout.per_prompt, cfg.seed, iteration)
-    for (i, gold), length in zip(golds.items(), lengths, strict=True):
-        starts[i] = starts[i]._replace(given=gold.response[:length])
-    return starts
-
-
-def gold_response(
-    engine: Engine, graded: GradedTask, problem: Problem, prompt: list[int], max_tokens: int
-) -> list[int]:
-    """The tokens of the data set's solution, as far as the policy itself could have written it.
-
-    Up to a stop string, to `max_tokens`, and to the end of the model's context.
-    """
-    tokenizer, stop = engine.tokenizer, engine.sample_config.stop
-    response = encode_response(tokenizer, graded.task.solution(problem))
-    if stop:
-        text = decode(tokenizer, prompt)
-        response = response[: cut_at_stop(tokenizer, prompt, text, response, stop).kept]
-    return response[: min(max_tokens, engine.model.cfg.context - len(prompt))]
-
-
-def _lengths(
-    engine: Engine,
-    params: Params,
-    graded: GradedTask,
-    known: list[Known],
-    cfg: Config,
-    iteration: int,
-) -> list[int]:
-    """The number of tokens that each known solution gives: at random, or at the edge.
-
-    At random they are 1 .. n - 1 of n tokens, all alike. Of a gold solution also 0, as in DR-PO:
-    its group then begins at the prompt, and there is no other.
-    """
-    if cfg.reset.at == "edge":
-        return _edges(engine, params, graded, known, cfg, iteration)
-    least = 0 if cfg.reset.source == "gold" else 1
-    lengths = []
-    for solution in known:
-        rng = host_rng(cfg.seed, iteration, f"reset length {solution.problem.id}")
-        lengths.append(int(rng.integers(least, len(solution.response))))
-    return lengths
-
-
-def _edges(
-    engine: Engine,
-    params: Params,
-    graded: GradedTask,
-    known: list[Known],
-    cfg: Config,
-    iteration: int,
-) -> list[int]:
-    """The edge of each known solution; a wave samples the next pass rate of all of them."""
-    reset = cfg.reset
-    rates: list[dict[int, float]] = [{} for _ in known]
-    while True:
-        probes = {}
-        for i, solution in enumerate(known):
-            probe = next_probe(rates[i], len(solution.response), reset.target, solution.is_right)
-            if probe is not None:
-                probes[i] = probe
-        if not probes:
-            break
-        starts = [_probe_start(known[i], length, cfg, iteration) for i, length in probes.items()]
-        rewards = sample_from(
-            engine, params, graded, starts, cfg.sample.max_tokens, cfg.reward.truncated
-        ).rewards
-        for (i, length), of_probe in zip(probes.items(), rewards, strict=True):
-            rates[i][length] = sum(map(is_correct, of_probe.tolist())) / reset.k
-    return [
-        edge(rates[i], len(solution.response), reset.target, solution.is_right)
-        for i, solution in enumerate(known)
-    ]
-
-
-def _probe_start(solution: Known, length: int, cfg: Config, iteration: int) -> Start:
-    """The start of the `reset.k` continuations that the pass rate at this length is the mean of."""
-    purpose = f"reset edge {solution.problem.id}"
-    seeds = [row_seed(cfg.seed, iteration, purpose, length, 0, k) for k in range(cfg.reset.k)]
-    return Start(solution.problem, solution.prompt, solution.response[:length], seeds)

@@ -1,68 +1,66 @@
 """Trees of solutions, for methods that branch in mid-solution: each wave is one call of the engine.
 
-A growth rule (`credit/tree_growth.py`) says where the next branches begin. The solutions, one per
+A growth rule, a function of the method, says where the next branches begin. The solutions, one per
 leaf, come back as episodes, whose steps are the nodes of the tree.
 """
 
 import dataclasses
 import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from vinejax.core.seeds import host_rng, row_seed
 from vinejax.core.settings import Config
 from vinejax.core.text import response_text
 from vinejax.core.types import Episode, PromptedProblem
 from vinejax.credit.positions import rewards_between
-from vinejax.credit.tree_paths import Leaf, Path, Shoot, attached, leaves
 from vinejax.engine.branches import Branch, Grown
-from vinejax.engine.engine import Engine
-from vinejax.methods import find_method, function_of
 from vinejax.model.decoder import Params
-from vinejax.rollout.trajectories import Solution, split_solution, whole_text
+from vinejax.rollout.sampler import Sampler, Solution, whole_text
+from vinejax.rollout.tree_paths import Leaf, Path, Shoot, attached, leaves
 from vinejax.runtime.distributed import is_mine, shared_work
-from vinejax.tasks.graded import BackgroundGrading, GradedTask
+from vinejax.tasks.rewards import Reward
+
+# (number of the wave from 0, the paths so far, Config, random numbers) -> the branches of the wave;
+# none: the tree is complete. A path that ended because of a branch's budget, and that nothing
+# continues, is cut short there and graded so.
+Growth = Callable[[int, Sequence[Path], Config, np.random.Generator], list[Shoot]]
 
 
 def sample_trees(
-    engine: Engine,
+    sampler: Sampler,
     params: Params,
-    graded: GradedTask,
     problems: list[PromptedProblem],
-    cfg: Config,
-    iteration: int,
+    growth: Growth,
+    once: bool = False,
 ) -> list[Episode]:
     """The leaves of every problem's tree as graded episodes, those of a problem one after another.
 
-    `Episode.nodes` has the nodes from the prompt to the leaf. If the method trains on every node
-    once, the nodes that a leaf shares with an earlier one are `given`.
+    `Episode.nodes` has the nodes from the prompt to the leaf. With `once` every node is trained on
+    once: the nodes that a leaf shares with an earlier one are `given`.
     """
-    method = find_method(cfg.method)
-    assert method.tree is not None, f"{cfg.method} samples no trees"
-    rule, forest = function_of(method.tree), _Forest(engine, graded, problems, cfg, iteration)
+    forest = _Forest(sampler, problems)
     for wave in itertools.count():
         shoots: list[tuple[int, Shoot]] = []
         for n, (problem, _) in enumerate(problems):
-            rng = host_rng(cfg.seed, iteration, f"tree {problem.id}", wave)
-            shoots += [(n, shoot) for shoot in rule(wave, forest.paths[n], cfg, rng)]
+            rng = host_rng(sampler.cfg.seed, sampler.iteration, f"tree {problem.id}", wave)
+            shoots += [(n, shoot) for shoot in growth(wave, forest.paths[n], sampler.cfg, rng)]
         if not shoots:
             break
         forest.grow(params, shoots, wave)
-    return forest.episodes(once=method.trains_nodes_once)
+    return forest.episodes(once)
 
 
 class _Forest:
     """The trees of an iteration's problems."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        graded: GradedTask,
-        problems: list[PromptedProblem],
-        cfg: Config,
-        iteration: int,
-    ):
+    def __init__(self, sampler: Sampler, problems: list[PromptedProblem]):
         self.paths: list[list[Path]] = [[] for _ in problems]  # of each problem
-        self._engine, self._graded, self._problems = engine, graded, problems
-        self._cfg, self._iteration = cfg, iteration
+        self._sampler = sampler
+        self._cfg = sampler.cfg
+        self._engine = sampler.engine
+        self._problems = problems
 
     def grow(self, params: Params, shoots: list[tuple[int, Shoot]], wave: int) -> None:
         """Adds the branches of one wave, (number of the problem, where), to the trees."""
@@ -76,7 +74,8 @@ class _Forest:
             room = self._room(prompt) - len(before)
             for _ in range(shoot.count):
                 # The number of the path tells its draws from those of all others of the problem.
-                seed = row_seed(self._cfg.seed, self._iteration, problem.id, next(seeds[n]))
+                place = (self._sampler.iteration, problem.id, next(seeds[n]))
+                seed = row_seed(self._cfg.seed, *place)
                 branches.append(Branch(len(trunks) - 1, len(trunks[-1]), seed, len(prompt)))
                 budgets.append(room if shoot.budget is None else min(room, shoot.budget))
                 places.append((n, shoot))
@@ -126,31 +125,28 @@ class _Forest:
             for i, (n, path) in enumerate(drawn)
             if is_mine(i) and path.is_over
         }
-        tokenizer = self._engine.tokenizer
-        return shared_work(
-            {i: split_solution(self._graded, tokenizer, s) for i, s in solutions.items()}
-        )
+        return shared_work({i: self._sampler.split(s) for i, s in solutions.items()})
 
     def episodes(self, once: bool) -> list[Episode]:
         """The leaves of all trees as graded episodes."""
         all_leaves = [(n, leaf) for n, paths in enumerate(self.paths) for leaf in leaves(paths)]
         truncated = self._cfg.reward.truncated
-        with BackgroundGrading(self._graded) as background:
+        with self._sampler.graded.background() as background:
             for i, (n, leaf) in enumerate(all_leaves):
                 path = self.paths[n][leaf.number]
                 if is_mine(i) and (path.finished or truncated is None):
                     background.add(i, self._problems[n][0], path.text)
-            outcomes = background.rewards()
+            rewards = background.rewards()
+        nothing = Reward(truncated or 0.0)
         reached: list[set[int]] = [set() for _ in self.paths]
         episodes = []
         for i, (n, leaf) in enumerate(all_leaves):
             given = sum(node in reached[n] for node in leaf.nodes) if once else 0
             reached[n].update(leaf.nodes)
-            episode = self._episode(n, leaf, given, outcomes.get(i, truncated or 0.0))
-            episodes.append(dataclasses.replace(episode, reward_parts=background.parts.get(i)))
+            episodes.append(self._episode(n, leaf, given, rewards.get(i, nothing)))
         return episodes
 
-    def _episode(self, n: int, leaf: Leaf, given: int, reward: float) -> Episode:
+    def _episode(self, n: int, leaf: Leaf, given: int, reward: Reward) -> Episode:
         """The leaf of a tree; its first `given` nodes are not trained on."""
         problem, prompt = self._problems[n]
         path = self.paths[n][leaf.number]
@@ -166,9 +162,10 @@ class _Forest:
             logprobs=[0.0] * start + path.logprobs[start:],
             text=path.text,
             finished=path.finished,
-            reward=reward,
+            reward=reward.total,
             step_ends=ends,
             step_rewards=rewards,
+            reward_parts=reward.parts,
             given=start,
             nodes=leaf.nodes,
         )

@@ -22,20 +22,15 @@ from vinejax.credit.estimate import estimates
 from vinejax.credit.positions import positions_of, with_steps_between
 from vinejax.credit.rules import find_rule
 from vinejax.credit.samples import Passing, Sample
-from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params
-from vinejax.rollout.continuations import State, draw_continuations
-from vinejax.tasks.graded import GradedTask
+from vinejax.rollout.sampler import Sampler, State
 
 
 def fill_values(
-    engine: Engine,
+    sampler: Sampler,
     params: Params,
-    graded: GradedTask,
     problems: list[PromptedProblem],
     episodes: list[Episode],
-    cfg: Config,
-    iteration: int,
 ) -> list[Episode]:
     """The episodes with values; their steps lie between states.
 
@@ -43,17 +38,15 @@ def fill_values(
 
     Raises ConfigError for positions or counts of a user's rule that are invalid.
     """
-    vines = _Vines(engine, graded, problems, episodes, cfg)
+    vines = _Vines(sampler, problems, episodes)
     logprobs: list[np.ndarray] = []
-    can_score = cfg.values.dtype == "model" and engine.scores_as_learner
+    can_score = sampler.cfg.values.dtype == "model" and sampler.engine.scores_as_learner
     for wave in itertools.count():
         counts = vines.wanted(wave)
         if counts is None:
             break
         scored = wave == 0 and can_score
-        logprobs += draw_continuations(
-            engine, params, graded, episodes, vines.states, counts, cfg, iteration, scored
-        )
+        logprobs += sampler.continuations(params, episodes, vines.states, counts, scored)
         vines.count_new(counts)
     filled = vines.filled()
     if logprobs:
@@ -67,17 +60,11 @@ def fill_values(
 class _Vines:
     """The states of an iteration's episodes, and the returns that were seen at each."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        graded: GradedTask,
-        problems: list[PromptedProblem],
-        episodes: list[Episode],
-        cfg: Config,
-    ):
+    def __init__(self, sampler: Sampler, problems: list[PromptedProblem], episodes: list[Episode]):
+        cfg, tokenizer = sampler.cfg, sampler.engine.tokenizer
         self._values, self._gamma = cfg.values, cfg.ppo.gamma
         self._allocate = find_rule("values.allocation", cfg)
-        rule, text_of = find_rule("values.positions", cfg), token_text(engine.tokenizer)
+        rule, text_of = find_rule("values.positions", cfg), token_text(tokenizer)
         places = [positions_of(rule, episode, text_of, cfg.values) for episode in episodes]
         self._episodes = list(map(with_steps_between, episodes, places))
         # The step that the first state begins: 1 where the first step begins at no state.
@@ -94,7 +81,7 @@ class _Vines:
             self._passing = Passing(ids, responses, places, cfg.ppo.gamma)
             for i, episode in enumerate(episodes):
                 own = {(i, c) for c in range(len(places[i]))}
-                sample = _whole(episode, graded.has_steps or cfg.ppo.gamma != 1)
+                sample = _whole(episode, sampler.graded.has_steps or cfg.ppo.gamma != 1)
                 self._passing.add(episode.problem_id, sample, own, own=i)
 
     def wanted(self, wave: int) -> list[int] | None:

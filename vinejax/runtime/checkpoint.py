@@ -1,10 +1,10 @@
 """Checkpoints: one folder per iteration, written in the background, found again on resume.
 
 A checkpoint of a run has three items, `params`, `optimizer` (the optimizer state and the step) and
-`meta` (JSON), so that inference loads the weights alone; `critic` has the train state of a critic,
-and `tracker` a value tracker, if the method has one. Orbax writes into a temporary folder and
-renames it, so an interrupted save is ignored. Checksums of its files follow (`checksums.py`), and
-are compared before anything is restored. Every process of a run makes every call.
+`meta` (JSON), so that inference loads the weights alone; `kept` has what the method keeps between
+iterations, if it does. Orbax writes into a temporary folder and renames it, so an interrupted save
+is ignored. Checksums of its files follow (`checksums.py`), and are compared before anything is
+restored. Every process of a run makes every call.
 """
 
 import gc
@@ -22,7 +22,7 @@ from etils import epath
 from jaxtyping import PyTree
 
 from vinejax.core.errors import WorkdirError
-from vinejax.core.types import RunState, TrainState, ValueTracker
+from vinejax.core.types import RunState, TrainState
 from vinejax.runtime.checksums import find_damage, read_checksums, write_checksums
 from vinejax.runtime.distributed import exchange, is_writer, process_place
 
@@ -100,21 +100,18 @@ class Checkpoints:
         """
         items = self._restore(iteration, _trees(like))
         policy = TrainState(params=items["params"], **items["optimizer"])
-        critic = None
-        if like.critic is not None:
-            critic = TrainState(**{name: items["critic"][name] for name in TrainState._fields})
-        tracker = None
-        if like.tracker is not None:
-            tracker = ValueTracker(**items["tracker"])
-            self._check_problems(iteration, len(tracker.alpha), len(like.tracker.alpha))
-        return RunState(policy, critic, tracker), items["meta"]
+        kept = None
+        if like.kept is not None:
+            kept = type(like.kept)(**{name: items["kept"][name] for name in like.kept._fields})
+            self._check_shapes(iteration, kept, like.kept)
+        return RunState(policy, kept), items["meta"]
 
     def meta(self, iteration: int) -> dict[str, Any]:
         """The meta of a checkpoint, without reading any array."""
         return self._restore(iteration, {})["meta"]
 
     def restore_params(self, iteration: int, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
-        """The weights and `meta`. The optimizer state and a critic are not read, even if saved."""
+        """The weights and `meta`, read without the other items."""
         items = self._restore(iteration, {"params": like})
         return items["params"], items["meta"]
 
@@ -258,12 +255,13 @@ class Checkpoints:
             print(f"vinejax: {folder}: {rule}; it is used as it is", file=sys.stderr)
         return has_checksums
 
-    def _check_problems(self, iteration: int, saved: int, wanted: int) -> None:
-        """Raises WorkdirError unless the numbers are equal: Orbax does not compare NumPy arrays."""
-        if saved != wanted:
-            folder = self.folder / str(iteration)
-            rule = f"has values of {saved} train problems, and the data has {wanted}"
-            raise WorkdirError(f"{folder}: {rule}; restore the data, or choose another --workdir")
+    def _check_shapes(self, iteration: int, kept: Any, like: Any) -> None:
+        """Raises WorkdirError unless the shapes are equal: Orbax does not compare NumPy arrays."""
+        for name, saved, wanted in zip(kept._fields, kept, like, strict=True):
+            if isinstance(wanted, np.ndarray) and saved.shape != wanted.shape:
+                folder = self.folder / str(iteration)
+                rule = f"keeps {name} of shape {saved.shape}, and this data needs {wanted.shape}"
+                raise WorkdirError(f"{folder}: {rule}; restore it, or choose another --workdir")
 
 
 def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
@@ -312,11 +310,8 @@ def _trees(state: RunState) -> dict[str, Any]:
         "params": policy.params,
         "optimizer": {"step": policy.step, "opt_state": policy.opt_state},
     }
-    if state.critic is not None:
-        # Orbax compares whole trees, and the critic of every checkpoint has this empty entry.
-        trees["critic"] = state.critic._asdict() | {"critic": {}}
-    if state.tracker is not None:
-        trees["tracker"] = state.tracker._asdict()
+    if state.kept is not None:
+        trees["kept"] = state.kept._asdict()
     return trees
 
 

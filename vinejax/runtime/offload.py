@@ -1,14 +1,17 @@
 """Moves arrays to the memory of the hosts while the devices need the memory for other arrays."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 
-Tree = TypeVar("Tree")  # a pytree of jax.Array
+Tree = TypeVar("Tree")  # a pytree of arrays
 
 
 def to_host(tree: Tree) -> Tree:
-    """The arrays in pinned host memory; each device's part lies on the device's own host."""
+    """The arrays in pinned host memory; each device's part lies on the device's own host.
+
+    NumPy arrays stay as they are.
+    """
     return _moved(tree, "pinned_host")
 
 
@@ -18,8 +21,8 @@ def to_device(tree: Tree) -> Tree:
 
 
 def _moved(tree: Tree, kind: str) -> Tree:
-    def move(x: jax.Array) -> jax.Array:
-        if x.sharding.memory_kind == kind:
+    def move(x: Any) -> Any:
+        if not isinstance(x, jax.Array) or x.sharding.memory_kind == kind:
             return x
         return jax.device_put(x, x.sharding.with_memory_kind(kind))
 

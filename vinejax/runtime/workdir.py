@@ -15,7 +15,7 @@ from typing import Any
 from etils import epath
 
 from vinejax.core.errors import WorkdirError
-from vinejax.core.settings import Config
+from vinejax.core.settings import Config, as_tree
 from vinejax.runtime.contents import check_contents
 from vinejax.version import __version__
 
@@ -69,7 +69,7 @@ def record_run(cfg: Config, folder: epath.Path) -> None:
     """
     ours = {"vinejax": __version__, "python": platform.python_version()}
     record = {
-        "config": dataclasses.asdict(cfg),
+        "config": as_tree(cfg),
         "versions": ours | package_versions(PACKAGES),
         "git_revision": git_revision(),
     }
@@ -162,9 +162,10 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
         rule = "is damaged; put a copy of it back, or choose another --workdir"
         raise WorkdirError(f"{file}: {rule}") from error
     # A field that was added after the run had its default.
-    recorded = flatten_names(dataclasses.asdict(Config())) | recorded
+    unset = dataclasses.replace(Config(), own=type(cfg.own)() if cfg.own else None)
+    recorded = flatten_names(as_tree(unset)) | recorded
     changes = []
-    for name, value in flatten_names(dataclasses.asdict(cfg)).items():
+    for name, value in flatten_names(as_tree(cfg)).items():
         if name in FREE_FIELDS or name.startswith(FREE_GROUPS) or recorded[name] == value:
             continue
         if name in PATHS and _is_same_folder(recorded[name], value):

@@ -1,7 +1,6 @@
 """A task with the grader of the run: rewards of responses and of steps, and where steps end."""
 
 import dataclasses
-import functools
 import math
 import os
 import threading
@@ -16,8 +15,7 @@ from vinejax.core.settings import GraderConfig, RewardConfig
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
-from vinejax.runtime.distributed import exchange, is_writer, shared_work
-from vinejax.runtime.journal import Journal
+from vinejax.runtime.distributed import shared_work
 from vinejax.tasks.base import BatchGraded, StepRewarded, StepsInTokens, Task, WithGold, WithStyle
 from vinejax.tasks.rewards import Items, Reward, RewardFunction, find_rewards, weighted
 from vinejax.tasks.steps import step_ends
@@ -60,8 +58,8 @@ class GradedTask:
     """A task with its grader: a context manager, usable from several threads, one call at a time.
 
     The grader's processes start with the first pair that needs one; a task that is not
-    `BatchGraded` never has any. `journal` keeps the rewards of `BackgroundGrading`. `reward` names
-    the functions whose weighted sum is the reward of a response; without any it is the task's own.
+    `BatchGraded` never has any. `reward` names the functions whose weighted sum is the reward of a
+    response; without any it is the task's own.
 
     Raises ConfigError for a task that is both `StepsInTokens` and `StepRewarded`, and as
     `find_rewards` does.
@@ -71,15 +69,12 @@ class GradedTask:
         self,
         task: Task,
         cfg: GraderConfig,
-        journal: Journal | None = None,
         reward: RewardConfig | None = None,
     ):
         if isinstance(task, StepsInTokens) and isinstance(task, StepRewarded):
             rule = "`step_rewards` judges the texts of steps, and `step_ends` gives them none"
             raise ConfigError("data.task", rule, repr(task.name))
         self.task = task
-        self.journal = journal or Journal()
-        self._earlier = GradingStats()  # of an earlier process, whose rewards were read
         self._functions = find_rewards(reward) if reward else []
         self._grader = None
         if isinstance(task, BatchGraded) and self._asks_task:
@@ -104,15 +99,14 @@ class GradedTask:
 
     @property
     def stats(self) -> GradingStats:
-        own = GradingStats(seconds=self._seconds)
-        if self._grader:
-            stats = self._grader.stats
-            own = GradingStats(stats.pairs, stats.timeouts, stats.errors, self._seconds)
-        return own.plus(self._earlier)
+        if not self._grader:
+            return GradingStats(seconds=self._seconds)
+        stats = self._grader.stats
+        return GradingStats(stats.pairs, stats.timeouts, stats.errors, self._seconds)
 
-    def count_earlier(self, stats: GradingStats) -> None:
-        """Counts what an earlier process of the run has graded."""
-        self._earlier = self._earlier.plus(stats)
+    def background(self) -> "BackgroundGrading":
+        """A grading of responses as they come, while the caller goes on sampling."""
+        return BackgroundGrading(self)
 
     def __call__(self, items: Sequence[tuple[Problem, str]]) -> list[float]:
         """The rewards of (problem, response), in order, graded as one batch; see `grade`."""
@@ -262,20 +256,15 @@ class BackgroundGrading:
     """Grades responses on a thread of its own as they come, while the caller goes on sampling.
 
     A context manager; leaving it waits for the batch that is being graded and drops the others.
-    Rewards that the run's journal has are not asked for again. `parts` has those of the reward
-    functions by the response's number, once `rewards` was called.
     """
 
     BATCH = 64  # responses: enough for all workers, few enough to finish before the last come
 
     def __init__(self, graded: GradedTask):
         self._graded = graded
-        self._entry = graded.journal.entry("rewards", "parts")  # its place says of what
-        self._before = graded.stats
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rewards")
         self._next: list[tuple[int, Problem, str]] = []
         self._batches: list[tuple[list[int], Future[list[Reward]]]] = []
-        self.parts: dict[int, dict[str, float] | None] = {}
 
     def __enter__(self) -> "BackgroundGrading":
         return self
@@ -285,38 +274,23 @@ class BackgroundGrading:
 
     def add(self, i: int, problem: Problem, response: str) -> None:
         """Hands over response number `i`, to be graded in a batch."""
-        if self._entry.kept is not None:
-            return
         self._next.append((i, problem, response))
         if len(self._next) >= self.BATCH:
             self._submit()
 
-    def rewards(self) -> dict[int, float]:
+    def rewards(self) -> dict[int, Reward]:
         """The reward of every response by its number, those of all hosts.
 
         Every host calls it, when it has handed over the last of its own. Raises what grading
         raised.
         """
-        if self._entry.kept is not None:
-            rewards, stats = self._entry.kept.facts
-            if is_writer():
-                self._graded.count_earlier(GradingStats(*stats))
-            return self._totals(dict(rewards))
         self._submit()
         mine = {
             i: tuple(reward)
             for numbers, batch in self._batches
             for i, reward in zip(numbers, batch.result(), strict=True)
         }
-        rewards = shared_work(mine)
-        of_hosts = exchange(dataclasses.astuple(self._graded.stats.minus(self._before)))
-        stats = functools.reduce(GradingStats.plus, (GradingStats(*one) for one in of_hosts))
-        self._entry.keep([list(rewards.items()), dataclasses.astuple(stats)])
-        return self._totals(rewards)
-
-    def _totals(self, rewards: dict[int, Sequence[Any]]) -> dict[int, float]:
-        self.parts = {i: parts for i, (_, parts) in rewards.items()}
-        return {i: total for i, (total, _) in rewards.items()}
+        return {i: Reward(*reward) for i, reward in shared_work(mine).items()}
 
     def _submit(self) -> None:
         if self._next:

@@ -11,7 +11,7 @@ from vinejax.model.decoder import Params
 from vinejax.report.read import read_run
 from vinejax.runtime.compiles import Compiles
 from vinejax.runtime.display import format_duration
-from vinejax.training.session import Session
+from vinejax.session.session import Session
 
 SPLITS = {"validation": "eval/pass_at_1", "test": "test/pass_at_1"}
 EXPORT = "next: the same command with --mode=export makes a Hugging Face folder of the best policy"

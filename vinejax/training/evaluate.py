@@ -1,70 +1,24 @@
-"""Accuracy of a policy on a split: pass@1, pass@k, maj@k, with bootstrap intervals."""
+"""Evaluations during a run, and `--mode=eval`."""
 
-import itertools
 import json
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from etils import epath
 
 from vinejax.core.settings import Config
-from vinejax.core.types import PromptedProblem, TrainState
-from vinejax.engine.branches import Grown
+from vinejax.core.types import TrainState
 from vinejax.model.decoder import Params
-from vinejax.rollout.trajectories import sample_solutions
 from vinejax.runtime.checkpoint import find_policy, restore_policy
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.workdir import write_atomic
-from vinejax.statistics.accuracy import accuracy_metrics, pass_at_1
+from vinejax.session.evaluation import Solved, metrics_of, solve
+from vinejax.session.session import Session
 from vinejax.tasks.base import Split
-from vinejax.training.metrics import part_means
-from vinejax.training.session import Session, open_session
+from vinejax.training.startup import open_session
 
 PREFIXES = {"validation": "eval", "test": "test"}  # of the metrics' names
-SAME_DRAWS = -1  # for row_seed's iteration: every evaluation draws the same random numbers
-
-
-class Solved(NamedTuple):
-    """Problems with their graded responses, n each."""
-
-    problems: list[PromptedProblem]
-    solutions: list[list[Grown]]  # [P][n]
-    rewards: np.ndarray  # f32[P, n]
-    parts: list[list[dict[str, float] | None]]  # [P][n] those of reward functions
-
-
-def solve(session: Session, params: Params, split: Split) -> Solved:
-    """The problems of a split, with `eval.samples` responses to each.
-
-    A response that the budget cut is graded like any other, as in the evaluation of VinePPO's code.
-    """
-    cfg, engine = session.cfg, session.evaluator
-    problems = session.problems[split][: cfg.eval.problems]
-    sampled = sample_solutions(
-        engine, params, session.graded, problems, cfg.eval.samples, cfg.seed, SAME_DRAWS
-    )
-    engine.release()
-    return Solved(problems, *sampled)
-
-
-def metrics_of(session: Session, solved: Solved) -> dict[str, float]:
-    """The accuracies, the mean response length and the fraction of responses that were cut."""
-    solutions = solved.solutions
-    answers = [[session.task.answer(grown.text) for grown in group] for group in solutions]
-    responses = [grown for group in solutions for grown in group]
-    parts = itertools.chain.from_iterable(solved.parts)
-    return accuracy_metrics(solved.rewards, answers, session.cfg.seed) | {
-        "response_length": float(np.mean([len(grown.tokens) for grown in responses])),
-        "clip_ratio": float(np.mean([grown.finish == "length" for grown in responses])),
-        **part_means(parts),
-    }
-
-
-def accuracy_of(session: Session, params: Params, split: Split) -> float:
-    """pass@1 of a split; nothing is recorded."""
-    return pass_at_1(solve(session, params, split).rewards)
 
 
 def evaluate(session: Session, policy: TrainState, split: Split, done: int, log: RunLog) -> float:

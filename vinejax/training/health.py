@@ -7,7 +7,7 @@ from etils import epath
 from vinejax.core.errors import DivergedError
 from vinejax.runtime.host_arrays import save_arrays
 from vinejax.runtime.log import RunLog
-from vinejax.training.iteration import Iteration
+from vinejax.session.iteration import Iteration
 
 MOST_FRUITLESS = 3  # iterations in a row in which updates were tried and none was made
 SAME_REWARD = 5  # iterations in a row with one reward for all solutions, after which a line says so

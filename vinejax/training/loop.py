@@ -14,8 +14,6 @@ from vinejax.core.types import RunState
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
 from vinejax.methods import find_method
-from vinejax.methods.critic import fresh_critic, make_critic_optimizer
-from vinejax.methods.single_stream import fresh_tracker
 from vinejax.model.fingerprint import fingerprint
 from vinejax.report.live import LivePage
 from vinejax.runtime.checkpoint import Checkpoints, DamagedError
@@ -26,14 +24,14 @@ from vinejax.runtime.offload import to_host
 from vinejax.runtime.profile import profiler
 from vinejax.runtime.stopping import Stopped, deferred
 from vinejax.runtime.watchdog import Watchdog
+from vinejax.session.budget import Spent, left
+from vinejax.session.iteration import Iteration
+from vinejax.session.session import Session
 from vinejax.tasks.base import Split
-from vinejax.training import iterations
 from vinejax.training.announce import end_lines, head_line, programs_line, start_line
-from vinejax.training.budget import Spent, left
 from vinejax.training.evaluate import evaluate
 from vinejax.training.health import Health
-from vinejax.training.iteration import Iteration
-from vinejax.training.session import Session, open_session
+from vinejax.training.startup import open_session
 
 
 @dataclasses.dataclass
@@ -156,14 +154,14 @@ class Run:
 
     def _train_iteration(self) -> None:
         cfg, at = self._cfg, self._at
-        one_iteration = getattr(iterations, find_method(cfg.method).iteration)
+        method = find_method(cfg.method)
         iteration = Iteration(self._session, self._log, at.done, at.spent)
         if not self._checkpoints.has(at.done) and at.done > 0:
             self._spare = copied(self._state)
         self._session.journal.forget(self._checkpoints.sealed)
         self._go_to(str(at.done))
-        state = one_iteration(iteration, self._state)
-        at.spent = iteration.record(state)
+        state = method.iteration(method, iteration, self._state)
+        at.spent = iteration.record(int(state.policy.step))
         at.done += 1
         self._page.done = at.done
         if given := self._session.journal.given:
@@ -220,19 +218,19 @@ def is_due(every: int, cfg: Config, at: Progress) -> bool:
 
 
 def parked(cfg: Config, state: RunState) -> RunState:
-    """The state between updates: with `offload.optimizer`, optimizer and critic are on the host.
+    """The state between updates: with `offload.optimizer`, all but the policy is on the host.
 
     `to_device` brings them back.
     """
     if not cfg.offload.optimizer:
         return state
     policy = state.policy._replace(opt_state=to_host(state.policy.opt_state))
-    return state._replace(policy=policy, critic=to_host(state.critic))
+    return state._replace(policy=policy, kept=to_host(state.kept))
 
 
 def copied(state: RunState) -> RunState:
     """A copy of the state in host memory, which the updates of an iteration leave alone."""
-    return state._replace(policy=to_host(state.policy), critic=to_host(state.critic))
+    return state._replace(policy=to_host(state.policy), kept=to_host(state.kept))
 
 
 def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progress]:
@@ -242,16 +240,7 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
     """
     cfg = session.cfg
     policy = fresh_state(session.fresh_params(), make_optimizer(cfg.optimizer, 1), session.mesh)
-    values = find_method(cfg.method).values
-    critic = None
-    if values == "critic":
-        start = session.load_reference()
-        weights = fresh_critic(session.model, start, cfg.seed, session.mesh)
-        critic = fresh_state(weights, make_critic_optimizer(cfg, 1), session.mesh)
-    tracker = None
-    if values == "tracker":
-        tracker = fresh_tracker(cfg, len(session.problems["train"]))
-    fresh = RunState(policy, critic, tracker)
+    fresh = RunState(policy, find_method(cfg.method).state.fresh(session))
 
     def restored(done: int) -> tuple[RunState, Progress]:
         state, meta = checkpoints.restore(done, fresh)

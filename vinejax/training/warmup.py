@@ -4,27 +4,22 @@
 of `learner/likelihood.py`, on the response alone, EOS included.
 """
 
-import dataclasses
-import json
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import jax
-import optax
 from etils import epath
 from jax.sharding import Mesh
 
-from vinejax.core.errors import DataError, WorkdirError
+from vinejax.core.errors import WorkdirError
 from vinejax.core.seeds import host_rng
-from vinejax.core.settings import Config, ModelConfig, OptimizerConfig
+from vinejax.core.settings import Config, ModelConfig
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
-from vinejax.learner.likelihood import Likelihood
-from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.packing import passes_for, with_single_rows
 from vinejax.learner.update import fresh_state, update_step
+from vinejax.methods.sft import list_left_out, sft_objective, sft_optimizer, worked_examples
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.hf.tensors import INDEX, SINGLE
 from vinejax.model.hf.weights import save_pretrained
@@ -35,10 +30,8 @@ from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.status import read_status
-from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
+from vinejax.runtime.workdir import check_workdir, record_run
 from vinejax.tasks.base import Task, load_task, shipped_tokenizer
-from vinejax.tasks.prompts import encode_response, load_problems
-from vinejax.tasks.spelling import warn_unspelled
 from vinejax.training.start_weights import WARM_UP, load_weights
 
 LEFT_OUT = "dropped_examples.json"  # of the workdir
@@ -77,45 +70,6 @@ def fresh_sizes(sizes: ModelConfig, tokenizer: Tokenizer) -> DecoderConfig:
     )
 
 
-def worked_examples(
-    task: Task, tokenizer: Tokenizer, cfg: Config, context: int
-) -> tuple[list[Episode], list[dict[str, str]]]:
-    """(the train split as episodes with the worked solutions, records of problems left out).
-
-    A problem is left out if its prompt is too long, or if its solution does not fit the context
-    after the prompt. Raises DataError if none fits.
-    """
-    limit = min(cfg.data.max_prompt_tokens, context - 1)
-    problems, too_long = load_problems(task, tokenizer, "train", limit, cfg.data.chat_template)
-    reason = f"the prompt has more than {limit} tokens"
-    examples, left_out = [], [{"id": name, "reason": reason} for name in too_long]
-    for problem, prompt in problems:
-        text = task.solution(problem)
-        response = encode_response(tokenizer, text)
-        size = len(prompt) + len(response)
-        if size > context:
-            reason = f"prompt and solution have {size} tokens, the context {context}"
-            left_out.append({"id": problem.id, "reason": reason})
-            continue
-        nothing = [0.0] * len(response)
-        examples.append(
-            Episode(problem.id, prompt, response, nothing, text, True, 1.0, [len(response)])
-        )
-    if not examples:
-        raise DataError(f"{task.name} train", None, f"no worked solution fits {context} tokens")
-    warn_unspelled(tokenizer, [example.text for example in examples], "worked solutions")
-    return examples, left_out
-
-
-def list_left_out(left_out: list[dict[str, str]], kept: int, workdir: epath.Path) -> None:
-    """Prints the number of solutions left out, and lists them in the workdir, once."""
-    file = workdir / LEFT_OUT
-    if left_out and is_writer() and not file.exists():
-        count, total = len(left_out), len(left_out) + kept
-        print(f"sft: {count} of {total} worked solutions are too long and left out: {LEFT_OUT}")
-        write_atomic(file, json.dumps(left_out, indent=1) + "\n")
-
-
 def batches_of(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
     """`sft.steps` batches of one shape, epoch after epoch, each epoch in its own order."""
     longest = max(len(example.tokens) for example in examples)
@@ -127,23 +81,6 @@ def batches_of(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
         chosen = [examples[i] for i in order[: cfg.sft.batch]]
         order = order[cfg.sft.batch :]
         yield collate(chosen, cfg.sft.batch, longest)
-
-
-def sft_objective(model: Decoder, cfg: Config) -> Likelihood:
-    """The likelihood that `sft.reduction` names."""
-    size, packed, _ = passes_for(cfg, cfg.sft.batch, model.mesh)  # problems have one solution each
-    model = with_single_rows(model, cfg)
-    return Likelihood(model=model, microbatch=size, packed=packed, reduction=cfg.sft.reduction)
-
-
-def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
-    """AdamW at `sft.learning_rate`; other settings of the optimizer are at their defaults."""
-    schedule = dataclasses.replace(
-        OptimizerConfig(),
-        learning_rate=cfg.sft.learning_rate,
-        warmup_fraction=cfg.sft.warmup_fraction,
-    )
-    return make_optimizer(schedule, num_updates)
 
 
 def train_supervised(

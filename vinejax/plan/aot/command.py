@@ -4,7 +4,6 @@ The programs of an iteration are compiled for the topology by the TPU's own comp
 machine; nothing runs, no weights are read, and no network is used.
 """
 
-import dataclasses
 import json
 import os
 from typing import Any
@@ -12,8 +11,7 @@ from typing import Any
 from etils import epath
 from rich.console import Console
 
-from vinejax.core.settings import Config, MeshConfig
-from vinejax.methods import find_method
+from vinejax.core.settings import Config, MeshConfig, as_tree
 from vinejax.plan.aot.advice import advise
 from vinejax.plan.aot.compiler import GATHERED, check_compiler, compile_program
 from vinejax.plan.aot.iteration import iteration_stages
@@ -62,7 +60,7 @@ def plan_run(cfg: Config, path: str | os.PathLike) -> bool:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
-    plan = make_plan(case, dataclasses.asdict(cfg), console)
+    plan = make_plan(case, as_tree(cfg), console)
     if warning:
         plan.notes.append(warning)
     if not has_row:
@@ -136,6 +134,6 @@ def finished_plan(
     if case.cfg.ppo.packing:
         passes = planned_passes(case, case.cfg.ppo.minibatch)
         notes = [*notes, PACKED_ROWS.format(used=passes.used, all=passes.all)]
-    if find_method(case.cfg.method).credit is None:
+    if case.method.credit is None:
         notes = [*notes, SAMPLES_FIRST.format(method=case.cfg.method)]
     return Plan(case, phases, programs, stages, changes, notes)

@@ -6,7 +6,6 @@ which is never less: the least time assumes that a step does nothing but read at
 
 from typing import NamedTuple
 
-from vinejax.methods import find_method
 from vinejax.plan.case import Case
 from vinejax.plan.cost import (
     calls_per_phase,
@@ -84,9 +83,9 @@ def iteration_stages(
         stages.append(_stage(phase.name, calls, of_phase))
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
-    # Log-probabilities by the policy and the reference model. A critic's values, and those of last
-    # responses for a value tracker, take as long.
-    has_third = "critic_step" in programs or find_method(case.cfg.method).values == "tracker"
+    # Log-probabilities by the policy and the reference model; values that the method keeps a model
+    # or a tracker for take as long.
+    has_third = case.method.state.scores
     passes = 3.0 if has_third else 2.0
     scored = {"score": passes * planned_passes(case, episodes).used}
     updates = float(ppo.epochs * -(-episodes // ppo.minibatch))

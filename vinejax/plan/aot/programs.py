@@ -21,11 +21,10 @@ from vinejax.engine import decode, split, window
 from vinejax.engine import memory as arrays
 from vinejax.engine.cache import WINDOW
 from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.policy import policy_objective
 from vinejax.learner.score import score
 from vinejax.learner.update import state_shardings, update_step
-from vinejax.methods import find_method
-from vinejax.methods.critic import Targets, critic_objective, fresh_critic, make_critic_optimizer
+from vinejax.methods import vineppo
+from vinejax.methods.ppo import Targets, critic_objective, fresh_critic, make_critic_optimizer
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, shape_as_set, with_adapters
 from vinejax.model.sharding import num_shards, placed_shapes
@@ -109,8 +108,11 @@ class Lowering:
     def _train_step(self) -> Lowered:
         cfg = self.case.cfg
         # Methods without credit train on pairs or likelihoods: as large a step as VinePPO's.
-        has_credit = find_method(cfg.method).credit is not None
-        objective = policy_objective(self.model, cfg if has_credit else type(cfg)())
+        if self.case.method.credit is not None:
+            objective = self.case.method.objective(self.model, cfg)
+        else:
+            plain = vineppo.METHOD.applied_to(type(cfg)())
+            objective = vineppo.METHOD.objective(self.model, plain)
         optimizer = make_optimizer(cfg.optimizer, UPDATES)
         state, batch = self._state(self.trained, optimizer), self._batch(cfg.ppo.minibatch)
         return update_step.lower(objective, optimizer, state, batch, self.base)

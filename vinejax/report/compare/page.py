@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from etils import epath
 
 from vinejax.core.errors import UserError
-from vinejax.report import build_report
-from vinejax.report.build import environment
+from vinejax.report.build import build_report, environment
 from vinejax.report.compare import read_runs as read
 from vinejax.report.compare.record import comparison_of
 from vinejax.report.compare.shared_problems import SameProblems, same_problems

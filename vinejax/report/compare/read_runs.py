@@ -1,6 +1,5 @@
 """Reads the runs that a page compares, and refuses what cannot be compared."""
 
-import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from typing import NamedTuple
 from etils import epath
 
 from vinejax.core.errors import UserError
-from vinejax.core.settings import Config
+from vinejax.core.settings import Config, as_tree
 from vinejax.report import text
 from vinejax.report.learning_curve import Point, learning_curve
 from vinejax.report.read import finite_number, read_run
@@ -65,7 +64,7 @@ def _read_run(folder: epath.Path, name: str) -> ComparedRun:
     tests = [r.values.get("test/pass_at_1") for r in run.records if r.stage == "test"]
     revision = run.config.get("git_revision") or ""
     # A field that was added after the run had its default.
-    settings = flatten_names(dataclasses.asdict(Config())) | flatten_names(config)
+    settings = flatten_names(as_tree(Config())) | flatten_names(config)
     return ComparedRun(
         name=name,
         settings=settings,

@@ -9,7 +9,8 @@ from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
-from vinejax.training.budget import Spent, left, num_critic_updates, num_updates
+from vinejax.methods.ppo import CriticConfig
+from vinejax.session.budget import Spent, left, num_updates, num_updates_alone
 
 
 def config(iterations: int, alone: int = 0, **budget: int | None) -> Config:
@@ -24,6 +25,12 @@ def config(iterations: int, alone: int = 0, **budget: int | None) -> Config:
     return from_dict(fields)
 
 
+def of_policy_and_critic(cfg: Config) -> tuple[int, int]:
+    """The planned updates of the policy and of the critic."""
+    alone = CriticConfig.of(cfg).warmup_iterations
+    return num_updates(cfg, alone), num_updates(cfg, alone) + num_updates_alone(cfg, alone)
+
+
 def played(cfg: Config) -> tuple[int, int]:
     """Updates of the policy and of the critic, counted as the loop makes them."""
     spent, critic = Spent(), 0
@@ -36,7 +43,7 @@ def played(cfg: Config) -> tuple[int, int]:
         tried = math.ceil(episodes / cfg.ppo.minibatch) * cfg.ppo.epochs
         tried = min(tried, left(cfg, spent).updates)
         critic += tried
-        policy = tried if iteration >= cfg.critic.warmup_iterations else 0
+        policy = tried if iteration >= CriticConfig.of(cfg).warmup_iterations else 0
         spent = spent.plus(prompts=prompts, episodes=episodes, updates=policy)
     return spent.updates, critic
 
@@ -60,7 +67,7 @@ def played(cfg: Config) -> tuple[int, int]:
 )
 def test_the_count_is_what_the_loop_makes(alone: int, budget: dict[str, int]):
     cfg = config(5, alone, **budget)
-    assert (num_updates(cfg), num_critic_updates(cfg)) == played(cfg)
+    assert of_policy_and_critic(cfg) == played(cfg)
 
 
 def test_whole_groups_are_left_beside_prompts():
@@ -71,8 +78,8 @@ def test_whole_groups_are_left_beside_prompts():
 
 
 def test_a_critic_trained_alone_takes_nothing_of_the_policys_schedule():
-    assert (num_updates(config(5)), num_critic_updates(config(5))) == (30, 30)
-    assert (num_updates(config(5, 2)), num_critic_updates(config(5, 2))) == (18, 30)
+    assert of_policy_and_critic(config(5)) == (30, 30)
+    assert of_policy_and_critic(config(5, 2)) == (18, 30)
 
 
 @pytest.mark.parametrize("method", ["vineppo", "restem", "sft"])

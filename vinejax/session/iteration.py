@@ -1,27 +1,35 @@
-"""The parts that all kinds of iterations share: sampling, counting and recording."""
+"""The context of one iteration: what all methods draw, count and record."""
 
+import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import optax
 
 from vinejax.core.settings import Config
-from vinejax.core.types import Episode, PromptedProblem, RunState
-from vinejax.credit.advantages import Credit
+from vinejax.core.types import Episode, PromptedProblem, TrainState
+from vinejax.credit.assign import Credit
 from vinejax.learner.batch import minibatch_rows
-from vinejax.learner.update import Update, num_accepted
-from vinejax.methods import find_method
+from vinejax.learner.update import Objective, Update, num_accepted, train_on
 from vinejax.model.decoder import Params
 from vinejax.report.episode_rows import episode_rows
 from vinejax.rollout.problems import chunks, draw
-from vinejax.rollout.reset_sampling import sample_with_resets
-from vinejax.rollout.tree_sampling import sample_trees
+from vinejax.rollout.sampler import Sampler
 from vinejax.runtime.compiles import compiles
 from vinejax.runtime.log import RunLog
-from vinejax.training import metrics
-from vinejax.training.budget import Left, Spent, left
-from vinejax.training.session import Session
+from vinejax.session import metrics
+from vinejax.session.budget import Left, Spent, left
+from vinejax.session.session import Session
+
+
+class Solutions(NamedTuple):
+    """The result of sampling: problems, and their solutions."""
+
+    problems: list[PromptedProblem]
+    episodes: list[Episode]  # to learn from
+    sampled: list[Episode]  # these, and those that were discarded
 
 
 class Iteration:
@@ -37,7 +45,7 @@ class Iteration:
         self.metrics: dict[str, Any] = {}
         self.is_fruitless = False  # updates were tried, and none was made
         self.batch: Any = None  # of the updates, for inspection if none was made
-        self._engine_before = session.sampler.stats.mark()
+        self._engine_before = session.engine.stats.mark()
         self._graded_before = session.graded.stats
         self._compiles_before = compiles()
 
@@ -46,26 +54,25 @@ class Iteration:
         """The rest of the run's budget."""
         return left(self.cfg, self.spent)
 
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler of this iteration."""
+        return self.session.sampler(self.number)
+
     def draw(self, count: int | None, weights: np.ndarray | None = None) -> list[PromptedProblem]:
         """`count` train problems (None: all), by `weights` if given, or what the budget allows."""
         problems = draw(self.session.problems["train"], count, self.cfg.seed, self.number, weights)
         return problems[: self.left.prompts]
 
     def sample(self, params: Params, problems: list[PromptedProblem]) -> list[Episode]:
-        """Graded solutions of the problems, which count as spent; leaves of trees, by the method.
-
-        A method on trees counts `rollout.per_prompt` per problem, however many leaves it samples.
-        """
-        session, cfg = self.session, self.cfg
-        given = (session.sampler, params, session.graded, problems, cfg, self.number)
-        if find_method(cfg.method).tree:
-            episodes = sample_trees(*given)
-            count = len(problems) * cfg.rollout.per_prompt
-        else:
-            episodes = sample_with_resets(*given, most=self.left.groups)
-            count = len(episodes)
-        self.spent = self.spent.plus(prompts=len(problems), episodes=count)
+        """Graded solutions of the problems, which count as spent."""
+        episodes = self.sampler.solutions(params, problems, self.left.groups)
+        self.count(problems, len(episodes))
         return episodes
+
+    def count(self, problems: list[PromptedProblem], solutions: int) -> None:
+        """Counts problems that were drawn, and solutions of them, as spent."""
+        self.spent = self.spent.plus(prompts=len(problems), episodes=solutions)
 
     def sample_train(
         self, params: Params, count: int | None
@@ -77,8 +84,12 @@ class Iteration:
             for part in chunks(problems, self.cfg.rollout.prompts):
                 episodes += self.sample(params, part)
                 self.log.progress(len(episodes), len(problems) * self.cfg.rollout.per_prompt)
-            self.session.sampler.release()
+            self.session.engine.release()
         return problems, episodes
+
+    def shown(self, episodes: list[Episode]) -> list[Episode]:
+        """The episodes that are written to a file: the first `rollout.prompts` problems'."""
+        return episodes[: self.cfg.rollout.prompts * self.cfg.rollout.per_prompt]
 
     def num_minibatches(self, episodes: list[Episode]) -> int:
         """Minibatches of an epoch: those that one row per solution from the prompt would make."""
@@ -89,6 +100,34 @@ class Iteration:
         """Rows of each of these minibatches, for all episodes."""
         return minibatch_rows(len(episodes), self.num_minibatches(episodes), self.cfg.ppo.minibatch)
 
+    def train(
+        self,
+        objective: Objective,
+        optimizer: optax.GradientTransformation,
+        policy: TrainState,
+        batches: Iterator[Any],
+        total: int,
+    ) -> tuple[TrainState, list[Update]]:
+        """Updates on the `total` batches, or on as many as the budget allows; counts them."""
+
+        def noted(batch: Any) -> Any:
+            self.batch = batch
+            return batch
+
+        allowed = map(noted, itertools.islice(batches, self.left.updates))
+        with self.log.stage("train"):
+            policy, updates = train_on(
+                objective,
+                optimizer,
+                policy,
+                allowed,
+                self.session.base,
+                lambda done: self.log.progress(done, total),
+            )
+        self.count_made(updates, self.batch)
+        self.spent = self.spent.plus(updates=len(updates))
+        return policy, updates
+
     def count_made(self, updates: Sequence[Update], batch: Any) -> None:
         """Notes whether all updates of the iteration were skipped; `batch` is what they were on.
 
@@ -98,34 +137,40 @@ class Iteration:
         self.is_fruitless = bool(updates) and num_accepted(updates) == 0
         self.batch = batch if self.is_fruitless else None
 
-    def record_sampling(
-        self,
-        problems: list[PromptedProblem],
-        episodes: list[Episode],
-        sampled: list[Episode],
-        credit: Credit | None = None,
-    ) -> None:
-        """Writes `episodes`, those to learn from, to a file; takes the metrics of all `sampled`."""
-        session, vines = self.session, self.cfg.log.vines
+    def record_sampling(self, solutions: Solutions, credit: Credit | None = None) -> None:
+        """Writes the episodes to learn from to a file; takes the metrics of all that were sampled.
+
+        `credit` has a row for each episode to learn from.
+        """
+        session = self.session
+        problems, episodes, sampled = solutions
         by_step, values = (credit.by_step, credit.values) if credit else (None, None)
         rows = episode_rows(
-            session.tokenizer, problems, episodes, by_step, self.number, vines, values
+            session.tokenizer,
+            problems,
+            episodes,
+            by_step,
+            self.number,
+            self.cfg.log.vines,
+            values,
         )
         self.log.episodes(self.number, rows)
-        stats = session.sampler.stats.minus(self._engine_before)
+        stats = session.engine.stats.minus(self._engine_before)
         graded = session.graded.stats.minus(self._graded_before)
         self.metrics |= metrics.episode_metrics(sampled) | metrics.value_metrics(episodes, by_step)
-        if self.cfg.reset.source != "none":
-            self.metrics |= metrics.reset_metrics(sampled)
+        self.metrics |= self.sampler.metrics(sampled)
         self.metrics |= metrics.engine_metrics(stats, episodes, self.log.timings)
         self.metrics |= metrics.grading_metrics(graded)
         self.spent = self.spent.plus(tokens=stats.decoded_tokens)
 
-    def record(self, state: RunState) -> Spent:
-        """Writes the iteration's line of metrics; returns the run's new totals."""
+    def record(self, step: int) -> Spent:
+        """Writes the iteration's line of metrics; returns the run's new totals.
+
+        `step` counts the policy's updates.
+        """
         self.spent = self.spent.timed(self.log.timings)
         made = compiles().since(self._compiles_before)
         compiled = {"perf/compiles": made.programs, "perf/compile_s": made.seconds}
         values = self.metrics | self.log.timings | compiled | self.spent.metrics()
-        self.log.metrics(self.number, int(state.policy.step), "train", values)
+        self.log.metrics(self.number, step, "train", values)
         return self.spent

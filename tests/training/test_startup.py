@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from helpers import loop_cases as cases
+from helpers.applied import run_instead
 
 from vinejax.core.errors import ConfigError, DataError, DivergedError, RoomError, WorkdirError
 from vinejax.core.settings import Config, DataConfig, TopologyConfig
@@ -16,10 +17,10 @@ from vinejax.core.types import Problem
 from vinejax.grading import Grader
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.tasks.prompts import encode_prompt
-from vinejax.training import iterations, loop
+from vinejax.training import loop
 from vinejax.training.evaluate import evaluate_run
 from vinejax.training.export import export_run
-from vinejax.training.session import open_session
+from vinejax.training.startup import open_session
 
 BAD = {0: None, 2: r"\frac{1}{", 3: r"\frac{" + 50 * "1"}  # golds of the first rows of each split
 
@@ -280,7 +281,7 @@ def test_the_grader_ends_with_the_run(run, tmp_path: Path, closed: list, monkeyp
     def dying(*_: Any):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(iterations, "policy_gradient", dying)
+    run_instead(monkeypatch, dying)
     with pytest.raises(KeyboardInterrupt):
         loop.train(cfg, tmp_path / "dying")
     assert len(closed) == 3

@@ -1,13 +1,17 @@
-"""PPO's critic: a second model, started as a copy of the policy, that predicts the return.
+"""PPO: generalised advantage estimates on the values of a critic.
 
-It has a backbone of its own and a linear head on the last hidden state, after the final norm, with
-its own optimizer. The value before token t is read at the token before it. Source: in VinePPO's
-code, `models/pretrained_with_value_head.py:23-88` and `trainers/ppo_trainer.py:1003-1017`.
+    A_t = Σ_{i ≥ t} (γλ)^(i - t)·(r_i + γ·V_{i+1} - V_i)
+
+The critic is a second model, started as a copy of the policy, that predicts the return. It has a
+backbone of its own and a linear head on the last hidden state, after the final norm, with its own
+optimizer. The value before token t is read at the token before it. Source:
+https://arxiv.org/abs/1707.06347, and in VinePPO's code `models/pretrained_with_value_head.py:23-88`
+and `trainers/ppo_trainer.py:1003-1017`.
 """
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +20,43 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float
 
-from vinejax.core.settings import Config
-from vinejax.core.types import Array, Batch
+from vinejax.core.ranges import Positive, Whole, ZeroToOne
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Array, Batch, Episode, Rollout, RunState, TrainState
+from vinejax.credit.assign import Credit, before_steps, token_rewards
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.score import in_passes, shifted
-from vinejax.learner.update import Loss, Objective, Update, mean_norm, total_sums
+from vinejax.learner.update import (
+    Loss,
+    Objective,
+    Update,
+    fresh_state,
+    mean_norm,
+    total_sums,
+    train_on,
+)
+from vinejax.methods.base import Method
+from vinejax.methods.stages import State, minibatches_of
 from vinejax.model.decoder import Decoder, Params
+from vinejax.model.fingerprint import fingerprint
 from vinejax.model.sharding import replicate
+from vinejax.rl.advantages import gae
 from vinejax.rl.losses import value_clip
+from vinejax.runtime.offload import to_device
+from vinejax.session.budget import num_updates, num_updates_alone
+from vinejax.session.iteration import Iteration
+from vinejax.session.session import Session
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticConfig(MethodSettings):
+    section: ClassVar[str] = "critic"
+
+    lam: ZeroToOne = 1.0  # λ of the generalised advantage estimates; 1: return minus value
+    clip: Positive = 0.2  # a value moves no further from the old one in the loss
+    learning_rate: Positive = 1e-6
+    warmup_iterations: Whole = 0  # at the start of the run, which train the critic alone
 
 
 class Targets(NamedTuple):
@@ -84,7 +116,7 @@ def critic_values(model: Decoder, critic: Params, batch: Batch, passes: Passes) 
 
 def make_critic_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
     """An optimizer like the policy's, with `critic.learning_rate`."""
-    settings = dataclasses.replace(cfg.optimizer, learning_rate=cfg.critic.learning_rate)
+    settings = dataclasses.replace(cfg.optimizer, learning_rate=CriticConfig.of(cfg).learning_rate)
     return make_optimizer(settings, num_updates)
 
 
@@ -127,7 +159,7 @@ def critic_objective(model: Decoder, cfg: Config) -> CriticObjective:
     """The objective of PPO's critic by the settings of `cfg`."""
     size, packed, shared = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
     return CriticObjective(
-        model=model, microbatch=size, packed=packed, shared=shared, clip=cfg.critic.clip
+        model=model, microbatch=size, packed=packed, shared=shared, clip=CriticConfig.of(cfg).clip
     )
 
 
@@ -142,3 +174,69 @@ def critic_metrics(updates: list[Update]) -> dict[str, float]:
         "critic/clip_frac": total.clipped / tokens,
         "critic/grad_norm": mean_norm(updates),
     }
+
+
+class Critic(State):
+    """The critic's train state, kept between iterations."""
+
+    has_model = True
+    scores = True
+
+    def fresh(self, session: Session) -> TrainState:
+        """A copy of the start with a random head."""
+        cfg, mesh = session.cfg, session.mesh
+        weights = fresh_critic(session.model, session.load_reference(), cfg.seed, mesh)
+        return fresh_state(weights, make_critic_optimizer(cfg, 1), mesh)
+
+    def values(
+        self,
+        it: Iteration,
+        kept: TrainState,
+        episodes: list[Episode],
+        rollout: Rollout,
+        passes: Passes,
+    ) -> np.ndarray:
+        """f32[B, T] V before each response token."""
+        session, batch = it.session, rollout.batch
+        critic = to_device(kept.params)
+        key = str(batch.tokens.shape)
+        if session.journal:
+            key += f" {fingerprint(critic, session.mesh)}"
+
+        def values() -> dict[str, np.ndarray]:
+            return {"values": critic_values(session.model, critic, batch, passes)}
+
+        return session.journal.once("critic", key, values)["values"]
+
+    def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
+        """The critic after updates on the minibatches that the policy learns from, too."""
+        cfg, model = it.cfg, it.session.model
+        critic = to_device(state.kept)
+        objective = critic_objective(model, cfg)
+        alone = self.iterations_alone(cfg)
+        total = num_updates(cfg, alone) + num_updates_alone(cfg, alone)
+        optimizer = make_critic_optimizer(cfg, total)
+        batch = rollout.batch._replace(advantages=credit.advantages, mask=credit.mask)
+        targets = Targets(rollout.values, np.asarray(credit.returns))
+        stream = minibatches_of(it, rollout, (batch, targets))
+        critic, updates = train_on(objective, optimizer, critic, stream)
+        it.count_made(updates, batch)
+        if updates:
+            it.metrics |= critic_metrics(updates)
+        return state._replace(kept=critic)
+
+    def iterations_alone(self, cfg: Config) -> int:
+        return CriticConfig.of(cfg).warmup_iterations
+
+
+def estimated(rollout: Rollout, cfg: Config) -> Credit:
+    """Generalised advantage estimates on the critic's values, and the returns it learns."""
+    assert rollout.values is not None, "PPO's credit needs the critic's values"
+    rewards = token_rewards(rollout.steps)
+    mask, lam = rollout.batch.mask, CriticConfig.of(cfg).lam
+    advantages, returns = gae(rewards, rollout.values, mask, cfg.ppo.gamma, lam)
+    values = before_steps(rollout.values, rollout.steps)
+    return Credit(advantages, returns=np.asarray(returns), values=values)
+
+
+METHOD = Method(estimated, whiten="iteration", state=Critic(), settings=CriticConfig)

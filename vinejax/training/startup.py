@@ -1,8 +1,6 @@
-"""The parts that training and evaluation both need: task, problems, model, weights, mesh."""
+"""The start of a run: loads and checks its parts, then opens the workdir."""
 
 import contextlib
-import dataclasses
-import functools
 import json
 import os
 from typing import Any
@@ -13,30 +11,29 @@ from jax.sharding import Mesh
 from vinejax.config.sizes import (
     check_answers,
     check_sizes,
-    longest_sequence,
     with_fitting_minibatch,
 )
 from vinejax.core.errors import ConfigError, DataError
-from vinejax.core.settings import Config, SampleConfig
+from vinejax.core.settings import Config, as_tree
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem, PromptedProblem
 from vinejax.engine.cache import use_kernel
-from vinejax.engine.engine import Engine
 from vinejax.learner.packing import with_sharing, with_single_rows
-from vinejax.methods import find_method
+from vinejax.methods import find_method, sft
+from vinejax.methods.base import Method
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
-from vinejax.model.lora import fresh_adapters, shape_as_set, with_adapters
 from vinejax.model.sharding import check_rows, make_mesh, num_shards, platform_of
-from vinejax.rollout.journaled import JournaledEngine
+from vinejax.rollout.journaled import JournaledTask
 from vinejax.runtime.compile_cache import use_compile_cache
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
 from vinejax.runtime.journal import FOLDER, Journal
 from vinejax.runtime.lock import WorkdirLock
-from vinejax.runtime.offload import to_device, to_host
+from vinejax.runtime.offload import to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
+from vinejax.session.session import Session
 from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import load_problems
@@ -47,83 +44,6 @@ from vinejax.training.warmup import warm_start
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 DROPPED = "dropped_problems.json"
 LISTED = 5  # answers in a printed line
-
-
-@dataclasses.dataclass(frozen=True)
-class Session:
-    """A run's fixed parts. The context manager closes the grader and releases the workdir's lock.
-
-    `start` has the weights that the policy starts from, which are also the reference model's. With
-    `offload.reference` they are in the host's memory until `load_reference` brings them. Where
-    adapters are trained (`model.lora_rank`), they are in the compute dtype and below the adapters.
-    """
-
-    cfg: Config
-    workdir: epath.Path
-    task: Task
-    graded: GradedTask
-    mesh: Mesh
-    model: Decoder
-    start: Params
-    tokenizer: Tokenizer
-    problems: dict[Split, list[PromptedProblem]]
-    lock: WorkdirLock
-    journal: Journal  # of the process that trains; of others it keeps nothing
-
-    def __enter__(self) -> "Session":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self.graded.close()
-        finally:
-            self.lock.release()
-
-    def load_reference(self) -> Params:
-        """The start's weights, on the devices while the caller holds them."""
-        return to_device(self.start)
-
-    @property
-    def base(self) -> Params | None:
-        """The weights below the adapters that are trained; None where all weights are trained."""
-        return self.start if self.cfg.model.lora_rank else None
-
-    def fresh_params(self) -> Params:
-        """What is trained, before the first update: the start's weights, or fresh adapters."""
-        if self.base is None:
-            return self.load_reference()
-        return fresh_adapters(self.model, self.mesh, shape_as_set(self.cfg.model), self.cfg.seed)
-
-    def weights(self, trained: Params) -> Params:
-        """The policy's weights: those that are trained, with those below if they are adapters."""
-        return trained if self.base is None else with_adapters(self.base, trained)
-
-    @functools.cached_property
-    def sampler(self) -> Engine:
-        """The engine of training, made at its first use."""
-        return self._make_engine(self.cfg.sample)
-
-    @functools.cached_property
-    def evaluator(self) -> Engine:
-        """The engine of evaluation: its own temperature and top-p, the rest as in training."""
-        chosen = {"temperature": self.cfg.eval.temperature, "top_p": self.cfg.eval.top_p}
-        return self._make_engine(dataclasses.replace(self.cfg.sample, **chosen))
-
-    def _make_engine(self, sample: SampleConfig) -> Engine:
-        rollout = self.cfg.rollout
-        longest = longest_sequence(self.cfg, self.model.cfg.context)
-        return JournaledEngine(
-            self.journal,
-            self.model,
-            sample,
-            self.tokenizer,
-            self.mesh,
-            slots=rollout.slots,
-            memory_gib=rollout.memory_gib,
-            attention=rollout.attention,
-            skip_repeats=rollout.skip_repeats,
-            limits=(self.cfg.data.max_prompt_tokens, longest),
-        )
 
 
 def open_session(
@@ -146,23 +66,26 @@ def open_session(
     """
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
     cfg = on_devices(cfg)
+    method = find_method(cfg.method)
     use_compile_cache(cfg.compile_cache, workdir)
     journal = Journal(workdir / FOLDER if trains and cfg.checkpoint.journal else None)
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(WorkdirLock(workdir, is_writer()))
         if trains:
             lock.take(make=False)
-        barrier("start", dataclasses.asdict(cfg))  # all have read the workdir: it may be written
+        barrier("start", as_tree(cfg))  # all have read the workdir: it may be written
         mesh = make_mesh(cfg.mesh)
-        check_rows(mesh, rows_per_pass(cfg))
-        check_sizes(cfg)
-        as_set, cfg = cfg, fitted(cfg, mesh, say=trains and is_writer())
+        check_rows(mesh, rows_per_pass(cfg, method))
+        check_sizes(cfg, method)
+        as_set = cfg
+        cfg = method.applied_to(fitted(cfg, method, mesh, say=trains and is_writer()))
         model, start, tokenizer = load_start(cfg, task, workdir, mesh, lock)
         cfg = with_sharing(cfg, model, platform_of(mesh))
-        model = with_single_rows(model, cfg)
-        graded = stack.enter_context(GradedTask(task, cfg.grader, journal, cfg.reward))
+        if method.single_rows:
+            model = with_single_rows(model, cfg)
+        graded = stack.enter_context(JournaledTask(journal, task, cfg.grader, cfg.reward))
         problems, dropped = prompted_problems(cfg, graded, tokenizer, splits)
-        check_answers(cfg, problems)
+        check_answers(cfg, method, problems)
         if trains:
             lock.take()
         if is_writer():
@@ -175,9 +98,9 @@ def open_session(
     )
 
 
-def fitted(cfg: Config, mesh: Mesh, say: bool) -> Config:
+def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
     """`with_fitting_minibatch`; a line says where it changes the minibatch, if `say`."""
-    found = with_fitting_minibatch(cfg, num_shards(mesh))
+    found = with_fitting_minibatch(cfg, method, num_shards(mesh))
     rows, given = found.ppo.minibatch, cfg.ppo.minibatch
     if rows != given and say:
         count = cfg.rollout.prompts * cfg.rollout.per_prompt
@@ -221,12 +144,12 @@ def record_session(
         write_atomic(workdir / DROPPED, json.dumps(dropped, indent=1) + "\n")
 
 
-def rows_per_pass(cfg: Config) -> dict[str, int]:
+def rows_per_pass(cfg: Config, method: Method) -> dict[str, int]:
     """Setting -> rows of one forward and backward pass, for all kinds of updates in a run."""
     if cfg.ppo.microbatch is not None:
         return {"ppo.microbatch": cfg.ppo.microbatch}
     rows = {"ppo.minibatch": cfg.ppo.minibatch}
-    if find_method(cfg.method).iteration == "supervised" or not cfg.model.path:
+    if method is sft.METHOD or not cfg.model.path:
         rows["sft.batch"] = cfg.sft.batch
     return rows
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vinejax.core.types import Batch, Episode, is_correct
+from vinejax.core.types import Batch, Episode
 from vinejax.engine.stats import EngineStats
 from vinejax.learner.policy import EIGHTHS
 from vinejax.learner.update import Update, mean_norm, num_accepted, total_sums
@@ -46,22 +46,6 @@ def part_means(parts: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
     graded = [one for one in parts if one is not None]
     names = graded[0] if graded else ()
     return {f"reward/{name}": float(np.mean([one[name] for one in graded])) for name in names}
-
-
-def reset_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Number, given share and pass rate of the groups that began in mid-solution, if there is any.
-
-    See `rollout/reset_sampling.py`.
-    """
-    resets = [episode for episode in episodes if episode.given]
-    groups = {(e.problem_id, *e.response[: e.given]) for e in resets}
-    if not resets:
-        return {"reset/groups": 0}
-    return {
-        "reset/groups": len(groups),
-        "reset/given": np.mean([e.given / len(e.response) for e in resets]),
-        "reset/pass_rate": np.mean([is_correct(e.reward) for e in resets]),
-    }
 
 
 def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> dict[str, Any]:

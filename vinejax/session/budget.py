@@ -60,27 +60,30 @@ def left(cfg: Config, spent: Spent) -> Left:
     return Left(min(prompts, groups), updates, groups)
 
 
-def num_updates(cfg: Config) -> int:
+def num_updates(cfg: Config, alone: int = 0) -> int:
     """Updates of the policy in a policy-gradient run: its learning rate decays over them.
 
-    Iterations that train a critic alone have none. A method that samples in rounds is assumed to
-    need one per iteration: with more, a budget of prompts or episodes ends the run before the rate
-    is 0.
+    The first `alone` iterations have none: they train what the method keeps besides (PPO's critic).
+    A method that samples in rounds is assumed to need one per iteration: with more, a budget of
+    prompts or episodes ends the run before the rate is 0.
     """
     full, rest = _iterations(cfg)
-    alone = cfg.critic.warmup_iterations
     updates = max(0, full - alone) * _of_iteration(cfg, cfg.rollout.prompts)
     updates += _of_iteration(cfg, rest) if full >= alone else 0
     return min(updates, cfg.budget.updates or NO_BOUND)
 
 
-def num_critic_updates(cfg: Config) -> int:
-    """Updates of the critic, which has some before the policy's first."""
+def num_updates_alone(cfg: Config, alone: int) -> int:
+    """Updates in the first `alone` iterations, which the policy has no part in."""
     full, rest = _iterations(cfg)
-    alone = cfg.critic.warmup_iterations
     sizes = (cfg.rollout.prompts, rest)
     whole, last = (min(_of_iteration(cfg, n), cfg.budget.updates or NO_BOUND) for n in sizes)
-    return min(full, alone) * whole + (last if full < alone else 0) + num_updates(cfg)
+    return min(full, alone) * whole + (last if full < alone else 0)
+
+
+def longest_sequence(cfg: Config, context: int) -> int:
+    """The most tokens of a prompt with its response: the sum of the limits, at most the context."""
+    return min(cfg.data.max_prompt_tokens + cfg.sample.max_tokens, context)
 
 
 def _iterations(cfg: Config) -> tuple[int, int]:

@@ -1,0 +1,107 @@
+"""What a run does with a method, a configuration and an engine, in one call each.
+
+`open_session` applies the method to the configuration; here every function does so itself.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Episode, PromptedProblem, Rollout
+from vinejax.credit.assign import Credit
+from vinejax.learner.policy import PolicyObjective
+from vinejax.methods import find_method, spo_tree, tree_grpo, treepo, treerl
+from vinejax.methods.base import Method, policy_gradient
+from vinejax.model.decoder import Decoder
+from vinejax.rollout import tree_sampling, vine
+from vinejax.rollout.reset_sampling import ResetSampler
+from vinejax.rollout.sampler import Sampler
+from vinejax.tasks.graded import GradedTask
+from vinejax.training import loop
+
+# Growth rules, and whether tokens that leaves share are trained on once.
+TREES = {
+    "spo_tree": (spo_tree.levels, True),
+    "treepo": (treepo.fixed_width, False),
+    "treerl": (treerl.surprising_tokens, False),
+    "tree_grpo": (tree_grpo.random_steps, False),
+}
+MANY = 2**62  # groups of solutions: no bound
+
+
+def run_instead(patch: pytest.MonkeyPatch, stand_in: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets runs call `stand_in(method, it, state)` as an iteration; returns the true function."""
+    find = loop.find_method
+
+    def found(name: str) -> Method:
+        return dataclasses.replace(find(name), iteration=stand_in)
+
+    patch.setattr(loop, "find_method", found)
+    return policy_gradient
+
+
+def applied(cfg: Config) -> Config:
+    """The configuration with its method's choices."""
+    return find_method(cfg.method).applied_to(cfg)
+
+
+def policy_objective(model: Decoder, cfg: Config) -> PolicyObjective:
+    """The objective of the configured method."""
+    return find_method(cfg.method).objective(model, applied(cfg))
+
+
+def assign_credit(rollout: Rollout, cfg: Config, whiten: Any = None) -> Credit:
+    """The credit of the configured method; `whiten` replaces `ppo.whiten`, if it is given."""
+    cfg = applied(cfg)
+    if whiten is not None:
+        cfg = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, whiten=whiten))
+    return find_method(cfg.method).assign(rollout, cfg)
+
+
+def sampler(engine: Any, graded: GradedTask, cfg: Config, iteration: int = 0) -> Sampler:
+    """The sampler of an iteration, with resets if there are any."""
+    kind = Sampler if cfg.reset.source == "none" else ResetSampler
+    return kind(engine, graded, applied(cfg), iteration)
+
+
+def sample_episodes(
+    engine: Any,
+    params: Any,
+    graded: GradedTask,
+    problems: list[PromptedProblem],
+    cfg: Config,
+    iteration: int = 0,
+    most: int = MANY,
+) -> list[Episode]:
+    """Solutions of an iteration."""
+    return sampler(engine, graded, cfg, iteration).solutions(params, problems, most)
+
+
+def fill_values(
+    engine: Any,
+    params: Any,
+    graded: GradedTask,
+    problems: list[PromptedProblem],
+    episodes: list[Episode],
+    cfg: Config,
+    iteration: int = 0,
+) -> list[Episode]:
+    """The episodes with values of their states."""
+    return vine.fill_values(sampler(engine, graded, cfg, iteration), params, problems, episodes)
+
+
+def sample_trees(
+    engine: Any,
+    params: Any,
+    graded: GradedTask,
+    problems: list[PromptedProblem],
+    cfg: Config,
+    iteration: int = 0,
+) -> list[Episode]:
+    """The leaves of the trees of the configured method."""
+    growth, once = TREES[cfg.method]
+    given = sampler(engine, graded, cfg, iteration), params, problems
+    return tree_sampling.sample_trees(*given, growth, once)

@@ -1,0 +1,116 @@
+"""From a method's advantages to the tokens that are trained on, and pieces that methods share.
+
+A method's credit function, in its module in `methods/`, takes a `Rollout` and the configuration and
+gives a `Credit`. The mathematics is in `rl/`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Array, Episode, Rollout, StepLayout
+from vinejax.credit.rules import find_rule
+from vinejax.rl.advantages import group_advantages
+from vinejax.rl.masked import whiten
+
+
+class Credit(NamedTuple):
+    """The advantages of a rollout, with values for the report and returns for a critic."""
+
+    advantages: Array  # f32[B, T], read on response tokens alone
+    mask: Array | None = None  # bool[B, T] tokens that are trained on; None: all, but see below
+    by_step: Array | None = None  # f32[B, C] for the report; None: a step's mean over its tokens
+    returns: Array | None = None  # f32[B, T] a critic's targets
+    values: Array | None = None  # f32[B, C] a critic's, before each step: for the report
+
+
+def assigned(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
+    """The credit with its mask, with advantages by step, and whitened if `ppo.whiten` says so.
+
+    `ppo.whiten` 'iteration' whitens here, 'minibatch' in the loss. `by_step` is not whitened.
+    Tokens must be in the configured mask as well as in the credit's. Arrays are on the host.
+    """
+    advantages, by_step = credit.advantages, credit.by_step
+    mask = trained_tokens(rollout, cfg)
+    if credit.mask is not None:
+        mask &= credit.mask
+    if by_step is None:
+        by_step = _means_of_steps(np.asarray(advantages), rollout.steps)
+    if cfg.ppo.whiten == "iteration":
+        advantages = whiten(advantages, mask, shift_mean=cfg.ppo.shift_mean)
+    advantages, by_step = np.asarray(advantages), np.asarray(by_step)
+    return credit._replace(advantages=advantages, mask=mask, by_step=by_step)
+
+
+def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
+    """bool[B, T] the response tokens that the configured mask rule leaves in."""
+    mask = np.array(rollout.batch.mask)
+    rule = find_rule("credit.mask", cfg)
+    for row, episode in enumerate(rollout.episodes):
+        mask[row, mask[row]] = rule(episode, cfg.credit)[episode.given :]
+    return mask
+
+
+def solution_rewards(episodes: list[Episode]) -> np.ndarray:
+    """f32[episodes] the reward of each whole solution, the rewards of its steps included."""
+    return np.array([sum(e.rewards) if e.rewards else e.reward for e in episodes], np.float32)
+
+
+def group_numbers(episodes: list[Episode]) -> np.ndarray:
+    """i32[episodes] the number of each episode's group, in the order in which they first come.
+
+    A group is the solutions of one problem that began with the same given tokens.
+    """
+    starts = [(e.problem_id, *e.response[: e.given]) for e in episodes]
+    numbers = {start: i for i, start in enumerate(dict.fromkeys(starts))}
+    return np.array([numbers[start] for start in starts], np.int32)
+
+
+def against_group(rollout: Rollout, kind: str, rewards: np.ndarray | None = None) -> Credit:
+    """Each solution compared with the others of its problem; its tokens have one advantage.
+
+    `kind` is that of `rl.advantages.group_advantages`; `rewards`, f32[episodes], are the solutions'
+    own by default.
+    """
+    if rewards is None:
+        rewards = solution_rewards(rollout.episodes)
+    advantages = group_advantages(rewards, group_numbers(rollout.episodes), kind)
+    return per_solution(rollout, np.asarray(advantages))
+
+
+def per_solution(rollout: Rollout, advantages: Array) -> Credit:
+    """The credit of f32[episodes] advantages, each that of all tokens of its solution."""
+    mask = rollout.batch.mask
+    by_row = np.zeros(mask.shape[0], np.float32)
+    by_row[: len(rollout.episodes)] = advantages
+    return Credit(np.where(mask, by_row[:, None], np.float32(0)))
+
+
+def token_rewards(steps: StepLayout) -> np.ndarray:
+    """f32[B, T] the reward of a step at its last token, 0 at all other tokens."""
+    rewards = np.zeros(steps.step_ids.shape, np.float32)
+    after = np.pad(steps.step_ids, ((0, 0), (0, 1)), constant_values=-1)[:, 1:]
+    row, token = np.nonzero((steps.step_ids >= 0) & (steps.step_ids != after))
+    rewards[row, token] = steps.rewards[row, steps.step_ids[row, token]]
+    return rewards
+
+
+def before_steps(values: np.ndarray, steps: StepLayout) -> np.ndarray:
+    """f32[B, C] the value before the first token of each step, from values [B, T] before tokens."""
+    by_step = np.zeros(steps.rewards.shape, np.float32)
+    before = np.pad(steps.step_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    row, token = np.nonzero((steps.step_ids >= 0) & (steps.step_ids != before))
+    by_step[row, steps.step_ids[row, token]] = values[row, token]
+    return by_step
+
+
+def _means_of_steps(advantages: np.ndarray, steps: StepLayout) -> np.ndarray:
+    """f32[B, C] the mean advantage of each step's tokens, 0 past the last step."""
+    totals = np.zeros(steps.rewards.shape)
+    counts = np.zeros(steps.rewards.shape)
+    row, token = np.nonzero(steps.step_ids >= 0)
+    place = (row, steps.step_ids[row, token])
+    np.add.at(totals, place, advantages[row, token])
+    np.add.at(counts, place, 1)
+    return (totals / np.maximum(counts, 1)).astype(np.float32)

@@ -1,0 +1,43 @@
+"""AsymRE: REINFORCE on any data, with a baseline below or above the group's mean.
+
+    A = r - (mean r + `asymre.shift`)    loss: -A·log π
+
+Source: https://arxiv.org/abs/2506.20520.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import numpy as np
+
+from vinejax.core.ranges import Shift
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Batch, Rollout
+from vinejax.credit.assign import Credit, group_numbers, per_solution, solution_rewards
+from vinejax.learner.policy import PolicyLoss, PolicyObjective
+from vinejax.methods.base import Method
+from vinejax.rl import losses
+from vinejax.rl.advantages import group_advantages
+
+
+@dataclasses.dataclass(frozen=True)
+class AsymREConfig(MethodSettings):
+    section: ClassVar[str] = "asymre"
+
+    shift: Shift = -0.1  # added to the group's mean to make the baseline
+
+
+def less_shifted_mean(rollout: Rollout, cfg: Config) -> Credit:
+    """r - (mean of the problem's solutions + shift)."""
+    rewards = solution_rewards(rollout.episodes)
+    advantages = group_advantages(rewards, group_numbers(rollout.episodes), "mean")
+    return per_solution(rollout, np.asarray(advantages) - np.float32(AsymREConfig.of(cfg).shift))
+
+
+def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+    """REINFORCE's loss, on or off the policy that sampled: see `rl.losses.reinforce`."""
+    return PolicyLoss(losses.reinforce(logprobs, batch.advantages))
+
+
+METHOD = Method(less_shifted_mean, loss=loss, settings=AsymREConfig, needs_groups=True)

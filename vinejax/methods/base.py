@@ -1,0 +1,145 @@
+"""A method as a record, and the iteration that all policy gradients share.
+
+Each method has a module of its own beside this one: its docstring has the equation and the source,
+`METHOD` the record. docs/methods.md has an example of a method of a user's own.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Batch, Episode, Rollout, RunState
+from vinejax.credit.assign import Credit, assigned
+from vinejax.learner.packing import passes_for
+from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped
+from vinejax.methods.stages import State, monte_carlo, no_values, scored, solutions, update
+from vinejax.model.decoder import Decoder
+from vinejax.runtime.distributed import barrier
+from vinejax.session.iteration import Iteration, Solutions
+
+
+def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunState:
+    """One iteration in four stages: sample solutions, value states, assign credit, update.
+
+    VinePPO samples continuations in the second stage, and its credit is the difference of the
+    values after and before each step (`methods/vineppo.py`).
+    """
+    session = it.session
+    with it.log.stage("rollout"):  # 1. sample
+        state = method.state.begin(it, state)
+        sampled = method.sample(it, state)
+    with it.log.stage("value"):  # 2. value
+        episodes = method.values(it, state, sampled)
+        session.engine.release()
+    with it.log.stage("score"):  # 3. credit
+        rollout = scored(it, state, episodes, method.state)
+        credit = method.assign(rollout, it.cfg)
+    with it.log.stage("train"):  # 4. update
+        barrier("train", [(episode.tokens, episode.rewards) for episode in episodes])
+        state = method.state.learn(it, state, rollout, credit)
+        objective = method.objective(session.model, it.cfg)
+        alone = method.state.iterations_alone(it.cfg)
+        state = update(it, state, objective, rollout, credit, alone)
+    it.record_sampling(sampled._replace(episodes=episodes), credit)
+    return state
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A method: the functions in which it differs, and what 'method' means in its settings.
+
+    The defaults are those of a clipped policy gradient on one policy.
+    """
+
+    # Stage 3: the advantages of all tokens. None: the method has an `iteration` of its own.
+    credit: Callable[[Rollout, Config], Credit] | None
+    # Stage 1: problems and their solutions.
+    sample: Callable[[Iteration, RunState], Solutions] = solutions
+    # Stage 2: the episodes, with values of their states if the method samples any.
+    values: Callable[[Iteration, RunState, Solutions], list[Episode]] = no_values
+    # Stage 4: (log-probabilities [B, T], batch, objective) -> loss per token.
+    loss: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss] = clipped
+    state: State = State()  # what is kept between iterations
+    iteration: Callable[["Method", Iteration, RunState], RunState] = policy_gradient
+    settings: type[MethodSettings] = MethodSettings  # the method's own
+    # What fields of the configuration mean where they say 'method':
+    whiten: str = "none"  # `ppo.whiten`: 'iteration', 'minibatch' or 'none'
+    reduction: str = "token"  # `ppo.reduction`, see `learner.policy.token_weights`
+    clip_high: float | None = None  # `ppo.clip_high` where it is None; None: `ppo.clip`
+    positions: str = "steps"  # `values.positions`, where states are: see credit/rules.py
+    allocation: str = "uniform"  # `values.allocation`, how many continuations each has
+    mask: str = "none"  # `credit.mask`, which tokens are trained on
+    # What holds for the configuration:
+    kl_in_reward: bool = False  # the credit has subtracted the KL: the loss does not add it again
+    needs_groups: bool = False  # a solution is compared with the others of its problem
+    single_rows: bool = True  # a row of a batch holds one sequence where rows are not packed
+    reads: tuple[str, ...] = ()  # sections that single methods read, beside what all read
+    ignores: tuple[str, ...] = ()  # sections that all methods read but this one
+
+    @property
+    def is_policy_gradient(self) -> bool:
+        """Whether its iterations are those of `policy_gradient`."""
+        return self.iteration is policy_gradient
+
+    @property
+    def has_continuations(self) -> bool:
+        """Whether values of states are sampled."""
+        return self.values is monte_carlo
+
+    @property
+    def has_own_sampling(self) -> bool:
+        """Whether solutions are sampled in another way than one by one from the prompt."""
+        return self.sample is not solutions
+
+    def applied_to(self, cfg: Config) -> Config:
+        """The configuration with the method's own choice in every field that says 'method'."""
+
+        def chosen(field: str, own: str) -> str:
+            return own if field == "method" else field
+
+        ppo, values, credit = cfg.ppo, cfg.values, cfg.credit
+        return dataclasses.replace(
+            cfg,
+            own=self.settings.of(cfg),
+            ppo=dataclasses.replace(
+                ppo,
+                whiten=chosen(ppo.whiten, self.whiten),
+                reduction=chosen(ppo.reduction, self.reduction),
+                clip_high=ppo.clip_high or self.clip_high or ppo.clip,
+            ),
+            values=dataclasses.replace(
+                values,
+                positions=chosen(values.positions, self.positions),
+                allocation=chosen(values.allocation, self.allocation),
+            ),
+            credit=dataclasses.replace(credit, mask=chosen(credit.mask, self.mask)),
+        )
+
+    def assign(self, rollout: Rollout, cfg: Config) -> Credit:
+        """The credit of a rollout, whitened over the iteration if `ppo.whiten` says so."""
+        assert self.credit is not None, "the method has no advantages"
+        return assigned(self.credit(rollout, cfg), rollout, cfg)
+
+    def objective(self, model: Decoder, cfg: Config) -> PolicyObjective:
+        """The loss of an update, for a configuration that the method was applied to."""
+        ppo = cfg.ppo
+        passes = passes_for(cfg, ppo.minibatch, model.mesh)
+        return PolicyObjective(
+            model=model,
+            microbatch=passes.rows,
+            packed=passes.packed,
+            shared=passes.shared,
+            temperature=cfg.sample.temperature,
+            loss=self.loss,
+            reduction=ppo.reduction,
+            whiten=ppo.whiten,
+            shift_mean=ppo.shift_mean,
+            clip=(ppo.clip, ppo.clip_high or ppo.clip),
+            max_ratio=ppo.max_ratio,
+            kl_coef=0.0 if self.kl_in_reward else cfg.kl.coef,
+            kl_reduction=cfg.kl.reduction,
+            max_tokens=cfg.sample.max_tokens,
+            own=cfg.own,
+        )

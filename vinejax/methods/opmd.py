@@ -1,0 +1,34 @@
+"""Online policy mirror descent: rewards less the group's mean, and a squared log-ratio.
+
+The loss is `rl.losses.opmd`. Source: https://arxiv.org/abs/2501.12599.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+
+from vinejax.core.ranges import NotNegative
+from vinejax.core.settings import MethodSettings
+from vinejax.core.types import Batch
+from vinejax.learner.policy import PolicyLoss, PolicyObjective
+from vinejax.methods.base import Method
+from vinejax.methods.dr_grpo import less_mean
+from vinejax.rl import losses
+
+
+@dataclasses.dataclass(frozen=True)
+class OPMDConfig(MethodSettings):
+    section: ClassVar[str] = "opmd"
+
+    tau: NotNegative = 1.0  # weight of the squared log-ratio of a solution
+
+
+def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+    """The loss of online policy mirror descent: see `rl.losses.opmd`."""
+    own: OPMDConfig = objective.own
+    arguments = (logprobs, batch.old_logprobs, batch.advantages, batch.mask, own.tau)
+    return PolicyLoss(losses.opmd(*arguments, segment_ids=batch.segment_ids))
+
+
+METHOD = Method(less_mean, loss=loss, settings=OPMDConfig, needs_groups=True)

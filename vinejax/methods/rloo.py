@@ -1,0 +1,19 @@
+"""RLOO: a solution's reward less the mean of the problem's other solutions.
+
+    A = r - mean of the others' r    for all tokens of the solution
+
+Source: https://arxiv.org/abs/2402.14740.
+"""
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit, against_group
+from vinejax.methods.base import Method
+
+
+def leave_one_out(rollout: Rollout, cfg: Config) -> Credit:
+    """r - mean of the problem's other solutions."""
+    return against_group(rollout, "rloo")
+
+
+METHOD = Method(leave_one_out, needs_groups=True)

@@ -1,0 +1,108 @@
+"""Supervised fine-tuning on the data set's worked solutions: an iteration is an epoch.
+
+The loss is `learner/likelihood.py`'s, on the response alone, EOS included. `--mode=sft` and the
+start of a run without `model.path` use the same pieces (`training/warmup.py`).
+"""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import optax
+from etils import epath
+
+from vinejax.core.errors import DataError
+from vinejax.core.settings import Config, OptimizerConfig
+from vinejax.core.text import Tokenizer
+from vinejax.core.types import Episode, RunState
+from vinejax.learner.batch import epochs_of
+from vinejax.learner.likelihood import Likelihood
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.packing import passes_for, with_single_rows
+from vinejax.methods.base import Method
+from vinejax.model.decoder import Decoder
+from vinejax.runtime.distributed import is_writer
+from vinejax.runtime.offload import to_device
+from vinejax.runtime.workdir import write_atomic
+from vinejax.session.iteration import Iteration
+from vinejax.tasks.base import Task
+from vinejax.tasks.prompts import encode_response, load_problems
+from vinejax.tasks.spelling import warn_unspelled
+
+LEFT_OUT = "dropped_examples.json"  # of the workdir
+
+
+def supervised(method: Method, it: Iteration, state: RunState) -> RunState:
+    """One epoch over the data set's own solutions."""
+    cfg, session = it.cfg, it.session
+    context = session.model.cfg.context
+    examples, left_out = worked_examples(session.task, session.tokenizer, cfg, context)
+    list_left_out(left_out, len(examples), session.workdir)
+    total = math.ceil(len(examples) / cfg.sft.batch)
+    objective = sft_objective(session.model, cfg)
+    optimizer = sft_optimizer(cfg, cfg.iterations * total)
+    batches = epochs_of(examples, 1, cfg.sft.batch, cfg.seed, it.number)
+    policy = to_device(state.policy)
+    policy, updates = it.train(objective, optimizer, policy, batches, total)
+    it.metrics["sft/loss"] = np.mean([update.sums for update in updates])
+    return RunState(policy)
+
+
+def worked_examples(
+    task: Task, tokenizer: Tokenizer, cfg: Config, context: int
+) -> tuple[list[Episode], list[dict[str, str]]]:
+    """(the train split as episodes with the worked solutions, records of problems left out).
+
+    A problem is left out if its prompt is too long, or if its solution does not fit the context
+    after the prompt. Raises DataError if none fits.
+    """
+    limit = min(cfg.data.max_prompt_tokens, context - 1)
+    problems, too_long = load_problems(task, tokenizer, "train", limit, cfg.data.chat_template)
+    reason = f"the prompt has more than {limit} tokens"
+    examples, left_out = [], [{"id": name, "reason": reason} for name in too_long]
+    for problem, prompt in problems:
+        text = task.solution(problem)
+        response = encode_response(tokenizer, text)
+        size = len(prompt) + len(response)
+        if size > context:
+            reason = f"prompt and solution have {size} tokens, the context {context}"
+            left_out.append({"id": problem.id, "reason": reason})
+            continue
+        nothing = [0.0] * len(response)
+        examples.append(
+            Episode(problem.id, prompt, response, nothing, text, True, 1.0, [len(response)])
+        )
+    if not examples:
+        raise DataError(f"{task.name} train", None, f"no worked solution fits {context} tokens")
+    warn_unspelled(tokenizer, [example.text for example in examples], "worked solutions")
+    return examples, left_out
+
+
+def list_left_out(left_out: list[dict[str, str]], kept: int, workdir: epath.Path) -> None:
+    """Prints the number of solutions left out, and lists them in the workdir, once."""
+    file = workdir / LEFT_OUT
+    if left_out and is_writer() and not file.exists():
+        count, total = len(left_out), len(left_out) + kept
+        print(f"sft: {count} of {total} worked solutions are too long and left out: {LEFT_OUT}")
+        write_atomic(file, json.dumps(left_out, indent=1) + "\n")
+
+
+def sft_objective(model: Decoder, cfg: Config) -> Likelihood:
+    """The likelihood that `sft.reduction` names."""
+    size, packed, _ = passes_for(cfg, cfg.sft.batch, model.mesh)  # problems have one solution each
+    model = with_single_rows(model, cfg)
+    return Likelihood(model=model, microbatch=size, packed=packed, reduction=cfg.sft.reduction)
+
+
+def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
+    """AdamW at `sft.learning_rate`; other settings of the optimizer are at their defaults."""
+    schedule = dataclasses.replace(
+        OptimizerConfig(),
+        learning_rate=cfg.sft.learning_rate,
+        warmup_fraction=cfg.sft.warmup_fraction,
+    )
+    return make_optimizer(schedule, num_updates)
+
+
+METHOD = Method(None, iteration=supervised, ignores=("optimizer",))

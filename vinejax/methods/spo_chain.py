@@ -1,0 +1,19 @@
+"""SPO-chain: VinePPO's advantages between states at tokens of low probability.
+
+    A_c = V(s_{c+1}) - V(s_c)    states after every n-th token with a probability below a bound
+
+Only tokens below the bound are trained on. Source: https://arxiv.org/abs/2505.23564.
+"""
+
+from vinejax.methods.base import Method
+from vinejax.methods.stages import monte_carlo
+from vinejax.methods.vineppo import vine
+
+METHOD = Method(
+    vine,
+    values=monte_carlo,
+    whiten="iteration",
+    positions="low_probability",
+    mask="low_probability",
+    reads=("values", "credit"),
+)

@@ -1,0 +1,151 @@
+"""The stages of a policy-gradient iteration as functions, and what a method keeps between two.
+
+`base.policy_gradient` calls them in order; a method replaces those in which it differs.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from vinejax.core.settings import Config
+from vinejax.core.shapes import part
+from vinejax.core.types import Episode, Rollout, RunState
+from vinejax.credit.assign import Credit
+from vinejax.learner.batch import collate, minibatches, step_layout
+from vinejax.learner.optimizer import learning_rate, make_optimizer
+from vinejax.learner.packing import Passes, passes_for
+from vinejax.learner.policy import PolicyObjective
+from vinejax.learner.score import with_logprobs
+from vinejax.learner.update import train_on
+from vinejax.rollout.vine import fill_values
+from vinejax.runtime.offload import to_device
+from vinejax.session import metrics
+from vinejax.session.budget import longest_sequence, num_updates
+from vinejax.session.iteration import Iteration, Solutions
+from vinejax.session.session import Session
+
+
+class State:
+    """What a method keeps between iterations, in `RunState.kept`; by default nothing.
+
+    Checkpoints hold it, so it is None or a NamedTuple of pytrees of arrays, replaced and never
+    changed in place.
+    """
+
+    has_model: ClassVar[bool] = False  # a second model is trained (`--mode=plan` counts it)
+    scores: ClassVar[bool] = False  # its values take a forward pass per iteration
+
+    def fresh(self, session: Session) -> Any:
+        """What is kept before the first iteration."""
+        return None
+
+    def begin(self, it: Iteration, state: RunState) -> RunState:
+        """The state at the start of an iteration, before anything is sampled."""
+        return state
+
+    def values(
+        self, it: Iteration, kept: Any, episodes: list[Episode], rollout: Rollout, passes: Passes
+    ) -> np.ndarray | None:
+        """f32[B, T] `Rollout.values` of the scored batch, for the method's credit."""
+        return None
+
+    def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
+        """The state after the rollout, before the policy's updates."""
+        return state
+
+    def iterations_alone(self, cfg: Config) -> int:
+        """First iterations of the run in which `learn` trains and the policy does not."""
+        return 0
+
+
+def solutions(it: Iteration, state: RunState) -> Solutions:
+    """Stage 1, sample: `rollout.per_prompt` solutions of `rollout.prompts` problems."""
+    problems = it.draw(min(it.cfg.rollout.prompts, it.left.prompts))
+    episodes = it.sample(it.session.weights(state.policy.params), problems)
+    return Solutions(problems, episodes, episodes)
+
+
+def no_values(it: Iteration, state: RunState, sampled: Solutions) -> list[Episode]:
+    """Stage 2, value, of methods without values of states: the episodes as they are."""
+    return sampled.episodes
+
+
+def monte_carlo(it: Iteration, state: RunState, sampled: Solutions) -> list[Episode]:
+    """Stage 2, value: the episodes with V(s) by fresh continuations of every state."""
+    stats = it.session.engine.stats
+    calls = stats.calls
+    params = it.session.weights(state.policy.params)
+    episodes = fill_values(it.sampler, params, sampled.problems, sampled.episodes)
+    it.metrics["values/waves"] = stats.calls - calls
+    return episodes
+
+
+def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: State) -> Rollout:
+    """Stage 3, before credit: the episodes as a batch, with log-probabilities in nats by the policy
+    and the reference model, and the values of `keeper`."""
+    session = it.session
+    passes = passes_for(it.cfg, it.cfg.ppo.minibatch, session.mesh)
+    longest = 0
+    if passes.packed:  # rows are filled: longer ones cost little, and few lengths few programs
+        most = longest_sequence(it.cfg, session.model.cfg.context)
+        longest = part([most], max(len(episode.tokens) for episode in episodes))
+    rows = it.num_minibatches(episodes) * it.minibatch_rows(episodes)
+    batch = collate(episodes, rows, longest)
+    is_start = int(state.policy.step) == 0  # the reference model's weights, to the bit
+
+    def logprobs() -> dict[str, np.ndarray]:
+        found = with_logprobs(
+            session.model,
+            session.weights(state.policy.params),
+            None if is_start else session.load_reference(),
+            batch,
+            episodes,
+            it.cfg.sample.temperature,
+            passes,
+        )
+        return {"old_logprobs": found.old_logprobs, "ref_logprobs": found.ref_logprobs}
+
+    batch = batch._replace(**session.journal.once("scores", str(batch.tokens.shape), logprobs))
+    rollout = Rollout(episodes, batch, step_layout(batch, episodes))
+    it.metrics |= metrics.logprob_diff(episodes, batch)
+    it.metrics["actor/rows"] = len(episodes)
+    return rollout._replace(values=keeper.values(it, state.kept, episodes, rollout, passes))
+
+
+def update(
+    it: Iteration,
+    state: RunState,
+    objective: PolicyObjective,
+    rollout: Rollout,
+    credit: Credit,
+    alone: int,
+) -> RunState:
+    """Stage 4, update: the state after `ppo.epochs` over the rollout.
+
+    The policy has no updates in the first `alone` iterations of the run.
+    """
+    cfg, session = it.cfg, it.session
+    total = num_updates(cfg, alone)
+    it.metrics["actor/lr"] = 0.0
+    if it.number < alone:
+        return state
+    policy = to_device(state.policy)
+    optimizer = make_optimizer(cfg.optimizer, total)
+    batch = rollout.batch._replace(advantages=credit.advantages, mask=credit.mask)
+    stream = minibatches_of(it, rollout, batch)
+    policy, updates = train_on(objective, optimizer, policy, stream, session.base)
+    it.count_made(updates, batch)
+    if updates:
+        it.metrics |= metrics.update_metrics(updates)
+        it.metrics["actor/lr"] = float(learning_rate(cfg.optimizer, total)(policy.step - 1))
+    it.spent = it.spent.plus(updates=len(updates))
+    return state._replace(policy=policy)
+
+
+def minibatches_of(it: Iteration, rollout: Rollout, rows: Any) -> Iterator[Any]:
+    """The minibatches of all epochs, as far as the budget allows, of arrays [B, ...]."""
+    ppo, size = it.cfg.ppo, it.minibatch_rows(rollout.episodes)
+    epochs = (minibatches(rows, size, it.cfg.seed, it.number, epoch) for epoch in range(ppo.epochs))
+    return itertools.islice(itertools.chain.from_iterable(epochs), it.left.updates)

@@ -1,0 +1,36 @@
+"""TEMPO: GRPO's advantage, and at every fork of a problem's solutions the change of V by prefixes.
+
+    A_t = (r - mean r + V(s_{t+1}) - V(s_t)) / (std r + 1e-8)
+
+V(s) is the mean reward of the problem's solutions that begin with the tokens before s. Source:
+https://arxiv.org/abs/2509.18314; `rl/shared_starts.py` has the differences.
+"""
+
+import numpy as np
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit, group_numbers, solution_rewards
+from vinejax.methods.base import Method
+from vinejax.rl.advantages import group_advantages
+from vinejax.rl.shared_starts import fork_differences
+
+
+def prefix_differences(rollout: Rollout, cfg: Config) -> Credit:
+    """(r - mean r + V(s_{t+1}) - V(s_t)) / (std r + 1e-8) of token t, by token prefixes."""
+    episodes, mask = rollout.episodes, rollout.batch.mask
+    rewards, groups = solution_rewards(episodes), group_numbers(episodes)
+    outcomes = np.asarray(group_advantages(rewards, groups, "grpo"))
+    advantages = np.zeros(mask.shape, np.float32)
+    for group in range(groups.max() + 1):
+        rows = np.flatnonzero(groups == group)
+        scale = rewards[rows].std() + 1e-8
+        responses = [episodes[row].response for row in rows]
+        differences = fork_differences(responses, rewards[rows].tolist())
+        for row, of_tokens in zip(rows, differences, strict=True):
+            drawn = np.array(of_tokens[episodes[row].given :], np.float32)
+            advantages[row, mask[row]] = outcomes[row] + drawn / scale
+    return Credit(advantages)
+
+
+METHOD = Method(prefix_differences, needs_groups=True)

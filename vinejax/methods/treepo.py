@@ -1,0 +1,85 @@
+"""TreePO: a leaf's reward against those of the leaves that share its first nodes.
+
+Averaged over all depths: `rl.shared_starts.ancestor_advantages`. Source:
+https://arxiv.org/abs/2508.17445 and its code.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from vinejax.core.ranges import Count
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit, per_solution
+from vinejax.methods.base import Method
+from vinejax.methods.trees import by_problem, tree_solutions
+from vinejax.rl.shared_starts import ancestor_advantages
+from vinejax.rollout.tree_paths import Path, Shoot, open_ends
+
+
+@dataclasses.dataclass(frozen=True)
+class TreePOConfig(MethodSettings):
+    """The solutions of a problem: `rollout.per_prompt`."""
+
+    section: ClassVar[str] = "treepo"
+
+    segment: Count = 512  # tokens between two places where a solution may branch
+    divisor: Count = 2  # branches of an open path, as long as solutions are missing
+    weighting: Literal["average", "group_size"] = "average"  # of the depths
+
+
+def fixed_width(
+    wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator
+) -> list[Shoot]:
+    """Segments, of which the open ones are divided until `rollout.per_prompt` leaves exist.
+
+        n = min(w - finished, d·(open + finished in the last wave))    w = `rollout.per_prompt`
+
+    n branches are divided evenly over the open ends; d = `treepo.divisor`, and 2 to 8 branches, at
+    random, begin at the prompt. Where no end is open and leaves are missing, each begins anew at a
+    random segment's end, or start, of a random finished path. The authors'
+    code can also divide by the paths' probabilities.
+    """
+    own = TreePOConfig.of(cfg)
+    segment, wanted = own.segment, cfg.rollout.per_prompt
+    if wave == 0:
+        return [Shoot(None, 0, min(wanted, int(rng.integers(2, 9))), segment)]
+    ends = open_ends(paths)
+    finished = [i for i, path in enumerate(paths) if path.is_over]
+    missing = wanted - len(finished)
+    if not ends:
+        shoots = []
+        for _ in range(max(missing, 0)):
+            i = int(rng.choice(finished))
+            boundaries = range(0, len(paths[i].tokens), segment)
+            shoots.append(Shoot(i, int(rng.choice(boundaries)), 1, segment))
+        return shoots
+    just_finished = sum(paths[i].wave == wave - 1 for i in finished)
+    total = min(missing, own.divisor * (len(ends) + just_finished))
+    share, extra = divmod(max(total, len(ends)), len(ends))
+    return [
+        Shoot(i, len(paths[i].tokens), share + (n < extra), segment) for n, i in enumerate(ends)
+    ]
+
+
+def ancestor_means(rollout: Rollout, cfg: Config) -> Credit:
+    """A leaf against those that share its first nodes, averaged over all depths."""
+    own = TreePOConfig.of(cfg)
+    by_leaf = [
+        ancestor_advantages(paths, rewards, own.weighting)
+        for paths, rewards in by_problem(rollout.episodes)
+    ]
+    return per_solution(rollout, np.concatenate(by_leaf))
+
+
+METHOD = Method(
+    ancestor_means,
+    sample=tree_solutions(fixed_width),
+    whiten="iteration",
+    clip_high=0.28,
+    settings=TreePOConfig,
+    needs_groups=True,
+)

@@ -1,0 +1,71 @@
+"""TreeRL: trees that fork at surprising tokens; a node earns its value and its gain.
+
+`rl.tree_values.treerl_rewards` has the equation. Source: https://github.com/THUDM/TreeRL,
+https://arxiv.org/abs/2506.11902.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from vinejax.core.ranges import Count
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit
+from vinejax.methods.base import Method
+from vinejax.methods.trees import by_problem, per_node, tree_solutions
+from vinejax.rl.tree_values import treerl_rewards
+from vinejax.rollout.tree_paths import Path, Shoot, trees
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeRLConfig(MethodSettings):
+    """Trees of a problem: `rollout.per_prompt`."""
+
+    section: ClassVar[str] = "treerl"
+
+    forks: Count = 2  # least likely tokens of a tree that are drawn again, per round
+    branches: Count = 2  # draws of each
+    rounds: Count = 1
+
+
+def surprising_tokens(
+    wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator
+) -> list[Shoot]:
+    """EPTree: T branches in place of the N least likely tokens of each tree, L times.
+
+    M = `rollout.per_prompt` trees begin as one solution each; N, T and L are `treerl.forks`,
+    `branches` and `rounds`. Places that have branched already are left out.
+
+    In the authors' code tokens after the words of a conclusion and near
+    the length limit are left out, too.
+    """
+    own = TreeRLConfig.of(cfg)
+    if wave == 0:
+        return [Shoot(None, 0, cfg.rollout.per_prompt)]
+    if wave > own.rounds:
+        return []
+    shoots, branched = [], {(path.parent, path.start) for path in paths}
+    for tree in trees(paths):
+        places = [
+            (paths[i].logprobs[t], i, t)
+            for i in tree
+            for t in range(paths[i].start + 1, len(paths[i].tokens))
+            if (i, t) not in branched
+        ]
+        for _, i, t in sorted(places)[: own.forks]:
+            shoots.append(Shoot(i, t, own.branches))
+    return shoots
+
+
+def value_and_gain(rollout: Rollout, cfg: Config) -> Credit:
+    """The value of every node, and what it gained over its parent's."""
+    by_node = []
+    for paths, rewards in by_problem(rollout.episodes):
+        by_node += treerl_rewards(paths, rewards)
+    return per_node(rollout, by_node)
+
+
+METHOD = Method(value_and_gain, sample=tree_solutions(surprising_tokens), settings=TreeRLConfig)

@@ -1,0 +1,344 @@
+"""Solutions and continuations: branches of the engine, graded while others are decoded.
+
+A solution starts at the end of its prompt, or further on, after the first tokens of a response that
+is known (`reset_sampling.py`). A continuation starts at a state of a solution. Both are graded as
+whole responses, each by the host that detokenises it.
+"""
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vinejax.core.seeds import row_seed
+from vinejax.core.settings import Config
+from vinejax.core.text import Tokenizer, response_text
+from vinejax.core.types import Continuation, Episode, Problem, PromptedProblem
+from vinejax.credit.samples import Sample
+from vinejax.engine.branches import Branch, Grown, Stream
+from vinejax.engine.engine import Engine
+from vinejax.model.decoder import Params
+from vinejax.runtime.distributed import is_mine, shared_work
+from vinejax.tasks.graded import GradedTask
+from vinejax.tasks.rewards import Reward
+from vinejax.tasks.steps import step_ends
+
+
+class Solution(NamedTuple):
+    """A whole response to a problem."""
+
+    problem: Problem
+    prompt: list[int]
+    response: list[int]
+    text: str  # as graded: it may end before what `response` decodes to
+
+
+class Start(NamedTuple):
+    """The place where solutions of a problem begin: after the prompt and the given tokens."""
+
+    problem: Problem
+    prompt: list[int]
+    given: list[int]  # the first tokens of a known response
+    seeds: list[int]  # one per solution
+
+
+class Responses(NamedTuple):
+    """The graded responses of several starts with n seeds each."""
+
+    groups: list[list[Grown]]  # [starts][n]
+    rewards: np.ndarray  # f32[starts, n]
+    parts: list[list[dict[str, float] | None]]  # [starts][n] by reward function; None: not graded
+
+
+@dataclasses.dataclass
+class State:
+    """A state to be valued, on the first episode that visits it, and its continuations so far."""
+
+    problem: Problem
+    trunk: int  # number of the episode
+    episode: Episode
+    rollout: int  # number of the episode among those of its problem
+    step: int  # c of s_c
+    used: int  # response tokens before it
+    visits: list[tuple[int, int]]  # (i, c): it is the c-th of the states of episode i
+    drawn: list["Drawn"] = dataclasses.field(default_factory=list)
+
+    @property
+    def position(self) -> int:
+        """The index, in the episode's tokens, at which continuations begin."""
+        return len(self.episode.prompt) + self.used
+
+
+class Drawn(NamedTuple):
+    """A continuation, for people and as a sample of the policy."""
+
+    continuation: Continuation
+    sample: Sample
+
+
+class Sampler:
+    """Samples solutions, and continuations of their states, in one iteration of a run.
+
+    Random numbers depend on the run's seed, the iteration, the problem, the number of the solution
+    and, for continuations, the state, so that a run repeats itself on any number of devices.
+    """
+
+    def __init__(self, engine: Engine, graded: GradedTask, cfg: Config, iteration: int):
+        self.engine = engine
+        self.graded = graded
+        self.cfg = cfg
+        self.iteration = iteration
+
+    def solutions(
+        self, params: Params, problems: list[PromptedProblem], most_groups: int
+    ) -> list[Episode]:
+        """Graded episodes with their steps, `rollout.per_prompt` per problem, without values.
+
+        There are at most `most_groups` groups, which is no fewer than there are problems.
+        """
+        return self.episodes(params, self.prompt_starts(problems, self.cfg.rollout.per_prompt))
+
+    def responses(
+        self,
+        params: Params,
+        problems: list[PromptedProblem],
+        per_problem: int,
+        truncated: float | None = None,
+    ) -> Responses:
+        """`per_problem` responses to each problem, of the engine's own number of tokens.
+
+        A response that the budget cut gets the reward `truncated`, and is graded if that is None.
+        """
+        return self.grown_from(params, self.prompt_starts(problems, per_problem), None, truncated)
+
+    def continuations(
+        self,
+        params: Params,
+        episodes: list[Episode],
+        states: list[State],
+        counts: list[int],
+        scored: bool = False,
+        with_steps: bool = False,
+    ) -> list[np.ndarray]:
+        """Adds `counts[s]` continuations to `states[s].drawn`; weights are of `values.dtype`.
+
+        They are split into steps if `with_steps`, or if their returns depend on these.
+
+        With `values.budget` 'left' a continuation may take what the trajectory had left at the
+        state, so that value and policy share a horizon; with 'fresh' the whole budget, as VinePPO's
+        code does.
+
+        Returns f32[tokens] of each episode if `scored`, its log-probabilities by the prefill of its
+        trunk; else an empty list.
+        """
+        cfg = self.cfg
+        wanted: list[State] = []
+        branches: list[Branch] = []
+        budgets: list[int] = []
+        for state, count in zip(states, counts, strict=True):
+            used = state.used if cfg.values.budget == "left" else 0
+            for k in range(len(state.drawn), len(state.drawn) + count):
+                # State 0 of `row_seed` is the solution itself: s_0 must not replay it.
+                place = (state.problem.id, state.rollout, state.step + 1, k)
+                seed = row_seed(cfg.seed, self.iteration, *place)
+                start = len(state.episode.prompt)
+                wanted.append(state)
+                branches.append(Branch(state.trunk, state.position, seed, start))
+                budgets.append(cfg.sample.max_tokens - used)
+        trunks = [episode.tokens for episode in episodes]
+        int8 = cfg.values.dtype == "int8"
+        stream = self.engine.stream(params, trunks, branches, budgets, scored, int8)
+        befores = {id(state): state.episode.response[: state.used] for state in states}
+        beginnings = [(state.problem, state.episode.prompt, befores[id(state)]) for state in wanted]
+        grown, rewards, solutions = self._graded(stream, beginnings, cfg.reward.truncated)
+        steps: dict[int, tuple[list[int], list[float] | None]] = {}
+        if with_steps or self.graded.has_steps or cfg.ppo.gamma != 1:
+            steps = shared_work({i: self.split(solution) for i, solution in solutions.items()})
+        for i, state in enumerate(wanted):
+            ends, step_rewards = steps.get(i, ([], None))
+            sample = Sample(
+                tokens=np.array(befores[id(state)] + grown[i].tokens, np.int32),
+                start=state.used,
+                ends=ends,
+                rewards=step_rewards or [0.0] * len(ends),
+                outcome=rewards[i].total if i in rewards else cfg.reward.truncated or 0.0,
+            )
+            total = sample.return_from(state.used, cfg.ppo.gamma)
+            state.drawn.append(Drawn(Continuation(grown[i].text, total, grown[i].finish), sample))
+        return stream.trunk_logprobs
+
+    def metrics(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+        """Metrics of the way in which these episodes were sampled."""
+        return {}
+
+    def prompt_starts(self, problems: list[PromptedProblem], per_problem: int) -> list[Start]:
+        """The prompts' ends, with `per_problem` seeds each."""
+        return [
+            Start(
+                problem,
+                prompt,
+                [],
+                [
+                    row_seed(self.cfg.seed, self.iteration, problem.id, i)
+                    for i in range(per_problem)
+                ],
+            )
+            for problem, prompt in problems
+        ]
+
+    def grown_from(
+        self,
+        params: Params,
+        starts: list[Start],
+        max_tokens: int | None,
+        truncated: float | None,
+    ) -> Responses:
+        """The responses of each start with the rewards of the whole responses.
+
+        All starts have n seeds. A response has at most `max_tokens` tokens, the given ones
+        included; None: what is drawn has at most the engine's own number.
+        """
+        trunks = [start.prompt + start.given for start in starts]
+        wanted = [i for i, start in enumerate(starts) for _ in start.seeds]
+        seeds = [seed for start in starts for seed in start.seeds]
+        branches = [
+            Branch(i, len(trunks[i]), seed, len(starts[i].prompt))
+            for i, seed in zip(wanted, seeds, strict=True)
+        ]
+        budgets = None
+        if max_tokens is not None:
+            budgets = [max_tokens - len(starts[i].given) for i in wanted]
+        stream = self.engine.stream(params, trunks, branches, budgets)
+        beginnings = [(starts[i].problem, starts[i].prompt, starts[i].given) for i in wanted]
+        grown, rewards, _ = self._graded(stream, beginnings, truncated)
+        size = len(starts[0].seeds) if starts else 0
+        rows = [slice(i * size, (i + 1) * size) for i in range(len(starts))]
+        nothing = Reward(truncated or 0.0)
+        found = [rewards.get(i, nothing) for i in range(len(grown))]
+        totals = np.array([reward.total for reward in found], np.float32)
+        return Responses(
+            groups=[grown[row] for row in rows],
+            rewards=totals.reshape(len(starts), size),
+            parts=[[reward.parts for reward in found[row]] for row in rows],
+        )
+
+    def episodes(self, params: Params, starts: list[Start]) -> list[Episode]:
+        """Graded episodes with their steps, one for each seed of each start.
+
+        A response is graded and split as a whole; steps that end within what is given are dropped,
+        with their rewards.
+        """
+        cfg, tokenizer = self.cfg, self.engine.tokenizer
+        responses = self.grown_from(params, starts, cfg.sample.max_tokens, cfg.reward.truncated)
+        drawn: list[tuple[Solution, int, Grown]] = []
+        for (problem, prompt, given, _), group in zip(starts, responses.groups, strict=True):
+            before = response_text(tokenizer, prompt, given)
+            for grown in group:
+                text = whole_text(before, grown)
+                solution = Solution(problem, prompt, given + grown.tokens, text)
+                drawn.append((solution, len(given), grown))
+        steps = shared_work(
+            {
+                i: _steps_after(given, *self.split(solution))
+                for i, (solution, given, _) in enumerate(drawn)
+                if is_mine(i)
+            }
+        )
+        parts = list(itertools.chain.from_iterable(responses.parts))
+        return [
+            Episode(
+                problem_id=solution.problem.id,
+                prompt=solution.prompt,
+                response=solution.response,
+                logprobs=[0.0] * given + grown.logprobs,
+                text=solution.text,
+                finished=grown.finish != "length",
+                reward=float(responses.rewards.flat[i]),
+                step_ends=steps[i][0],
+                step_rewards=steps[i][1],
+                reward_parts=parts[i],
+                given=given,
+            )
+            for i, (solution, given, grown) in enumerate(drawn)
+        ]
+
+    def split(self, solution: Solution) -> tuple[list[int], list[float] | None]:
+        """The step ends of a solution, and its steps' own rewards: see `split_solution`."""
+        return split_solution(self.graded, self.engine.tokenizer, solution)
+
+    def _graded(
+        self,
+        stream: Stream,
+        beginnings: Sequence[tuple[Problem, list[int], list[int]]],
+        truncated: float | None,
+    ) -> tuple[list[Grown], dict[int, Reward], dict[int, Solution]]:
+        """Runs a stream to its end; each response is graded while the devices go on with others.
+
+        Branch i continues `beginnings[i]`: a problem, its prompt, the response's tokens before the
+        branch. A response that the budget cut is graded only if `truncated` is None.
+
+        Returns the drawn tokens in order, the rewards of those that were graded, on all hosts, and
+        the solutions that this host detokenised.
+        """
+        texts: dict[int, str] = {}  # by the list of tokens, which many branches share
+        for _, prompt, before in beginnings:
+            if id(before) not in texts:
+                texts[id(before)] = response_text(self.engine.tokenizer, prompt, before)
+        grown: dict[int, Grown] = {}
+        solutions: dict[int, Solution] = {}
+        with self.graded.background() as background:
+            for i, response in stream:
+                grown[i] = response
+                if is_mine(i):
+                    problem, prompt, before = beginnings[i]
+                    text = whole_text(texts[id(before)], response)
+                    solutions[i] = Solution(problem, prompt, before + response.tokens, text)
+                    if truncated is None or response.finish != "length":
+                        background.add(i, problem, text)
+            rewards = background.rewards()
+        return [grown[i] for i in range(len(beginnings))], rewards, solutions
+
+
+def whole_text(before: str, grown: Grown) -> str:
+    """The text of a response that begins with `before` and ends with what was drawn."""
+    return before[: len(before) - grown.overlap] + grown.text
+
+
+def split_solution(
+    graded: GradedTask, tokenizer: Tokenizer, solution: Solution
+) -> tuple[list[int], list[float] | None]:
+    """([C] step ends, [C] the steps' own rewards, None if the task has none) of a solution.
+
+    A step's end is the index of the response token after it. Steps that end inside the same token
+    become one step, with the sum of their rewards.
+    """
+    problem, prompt, response, text = solution
+    ends = graded.step_ends(tokenizer, prompt, response, text)
+    if not graded.has_steps:
+        return ends, None
+    if not ends:
+        return ends, []
+    boundaries = graded.task.split(text)
+    steps = [text[start:end] for start, end in itertools.pairwise(boundaries)]
+    rewards = graded.step_rewards(problem, steps)
+    if len(rewards) == len(ends):
+        return ends, rewards
+    inner = [
+        step_ends(tokenizer, prompt, response, [0, boundary, len(text)], text)[0]
+        for boundary in boundaries[1:-1]
+    ]
+    totals = dict.fromkeys(ends, 0.0)
+    for end, reward in zip([*inner, ends[-1]], rewards, strict=True):
+        totals[end] += reward
+    return ends, list(totals.values())
+
+
+def _steps_after(
+    given: int, ends: list[int], rewards: list[float] | None
+) -> tuple[list[int], list[float] | None]:
+    """The ends and rewards of the steps that end after the first `given` response tokens."""
+    first = bisect.bisect_right(ends, given)
+    return ends[first:], None if rewards is None else rewards[first:]

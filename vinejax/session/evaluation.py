@@ -1,0 +1,57 @@
+"""Accuracy of a policy on a split: pass@1, pass@k, maj@k, with bootstrap intervals."""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.core.types import PromptedProblem
+from vinejax.engine.branches import Grown
+from vinejax.model.decoder import Params
+from vinejax.rollout.sampler import Sampler
+from vinejax.session.metrics import part_means
+from vinejax.session.session import Session
+from vinejax.statistics.accuracy import accuracy_metrics, pass_at_1
+from vinejax.tasks.base import Split
+
+SAME_DRAWS = -1  # the iteration of every evaluation: all draw the same random numbers
+
+
+class Solved(NamedTuple):
+    """Problems with their graded responses, n each."""
+
+    problems: list[PromptedProblem]
+    solutions: list[list[Grown]]  # [P][n]
+    rewards: np.ndarray  # f32[P, n]
+    parts: list[list[dict[str, float] | None]]  # [P][n] those of reward functions
+
+
+def solve(session: Session, params: Params, split: Split) -> Solved:
+    """The problems of a split, with `eval.samples` responses to each.
+
+    A response that the budget cut is graded like any other, as in the evaluation of VinePPO's code.
+    """
+    cfg, engine = session.cfg, session.evaluator
+    problems = session.problems[split][: cfg.eval.problems]
+    sampler = Sampler(engine, session.graded, cfg, SAME_DRAWS)
+    sampled = sampler.responses(params, problems, cfg.eval.samples)
+    engine.release()
+    return Solved(problems, *sampled)
+
+
+def metrics_of(session: Session, solved: Solved) -> dict[str, float]:
+    """The accuracies, the mean response length and the fraction of responses that were cut."""
+    solutions = solved.solutions
+    answers = [[session.task.answer(grown.text) for grown in group] for group in solutions]
+    responses = [grown for group in solutions for grown in group]
+    parts = itertools.chain.from_iterable(solved.parts)
+    return accuracy_metrics(solved.rewards, answers, session.cfg.seed) | {
+        "response_length": float(np.mean([len(grown.tokens) for grown in responses])),
+        "clip_ratio": float(np.mean([grown.finish == "length" for grown in responses])),
+        **part_means(parts),
+    }
+
+
+def accuracy_of(session: Session, params: Params, split: Split) -> float:
+    """pass@1 of a split; nothing is recorded."""
+    return pass_at_1(solve(session, params, split).rewards)

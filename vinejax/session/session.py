@@ -1,0 +1,106 @@
+"""A run's fixed parts, which training and evaluation both need: task, problems, model, mesh."""
+
+import dataclasses
+import functools
+
+from etils import epath
+from jax.sharding import Mesh
+
+from vinejax.core.settings import Config, SampleConfig
+from vinejax.core.text import Tokenizer
+from vinejax.core.types import PromptedProblem
+from vinejax.engine.engine import Engine
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.lora import fresh_adapters, shape_as_set, with_adapters
+from vinejax.rollout.journaled import JournaledEngine
+from vinejax.rollout.reset_sampling import ResetSampler
+from vinejax.rollout.sampler import Sampler
+from vinejax.runtime.journal import Journal
+from vinejax.runtime.lock import WorkdirLock
+from vinejax.runtime.offload import to_device
+from vinejax.session.budget import longest_sequence
+from vinejax.tasks.base import Split, Task
+from vinejax.tasks.graded import GradedTask
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """A run's fixed parts. The context manager closes the grader and releases the workdir's lock.
+
+    In `cfg` every field that says 'method' has the method's own choice (`Method.applied_to`).
+    `start` has the weights that the policy starts from, which are also the reference model's. With
+    `offload.reference` they are in the host's memory until `load_reference` brings them. Where
+    adapters are trained (`model.lora_rank`), they are in the compute dtype and below the adapters.
+    """
+
+    cfg: Config
+    workdir: epath.Path
+    task: Task
+    graded: GradedTask
+    mesh: Mesh
+    model: Decoder
+    start: Params
+    tokenizer: Tokenizer
+    problems: dict[Split, list[PromptedProblem]]
+    lock: WorkdirLock
+    journal: Journal  # of the process that trains; of others it keeps nothing
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.graded.close()
+        finally:
+            self.lock.release()
+
+    def load_reference(self) -> Params:
+        """The start's weights, on the devices while the caller holds them."""
+        return to_device(self.start)
+
+    @property
+    def base(self) -> Params | None:
+        """The weights below the adapters that are trained; None where all weights are trained."""
+        return self.start if self.cfg.model.lora_rank else None
+
+    def fresh_params(self) -> Params:
+        """What is trained, before the first update: the start's weights, or fresh adapters."""
+        if self.base is None:
+            return self.load_reference()
+        return fresh_adapters(self.model, self.mesh, shape_as_set(self.cfg.model), self.cfg.seed)
+
+    def weights(self, trained: Params) -> Params:
+        """The policy's weights: those that are trained, with those below if they are adapters."""
+        return trained if self.base is None else with_adapters(self.base, trained)
+
+    @functools.cached_property
+    def engine(self) -> Engine:
+        """The engine of training, made at its first use."""
+        return self._make_engine(self.cfg.sample)
+
+    @functools.cached_property
+    def evaluator(self) -> Engine:
+        """The engine of evaluation: its own temperature and top-p, the rest as in training."""
+        chosen = {"temperature": self.cfg.eval.temperature, "top_p": self.cfg.eval.top_p}
+        return self._make_engine(dataclasses.replace(self.cfg.sample, **chosen))
+
+    def sampler(self, iteration: int) -> Sampler:
+        """Solutions and continuations of an iteration, with resets if the run has any."""
+        kind = Sampler if self.cfg.reset.source == "none" else ResetSampler
+        return kind(self.engine, self.graded, self.cfg, iteration)
+
+    def _make_engine(self, sample: SampleConfig) -> Engine:
+        rollout = self.cfg.rollout
+        longest = longest_sequence(self.cfg, self.model.cfg.context)
+        return JournaledEngine(
+            self.journal,
+            self.model,
+            sample,
+            self.tokenizer,
+            self.mesh,
+            slots=rollout.slots,
+            memory_gib=rollout.memory_gib,
+            attention=rollout.attention,
+            skip_repeats=rollout.skip_repeats,
+            limits=(self.cfg.data.max_prompt_tokens, longest),
+        )
