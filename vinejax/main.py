@@ -82,12 +82,20 @@ FLAGS = flags.FLAGS
 class ConfigFile(flags.ArgumentParser):
     """Runs a config file. The parser of `ml_collections` hides or wraps the errors of the file."""
 
+    overrides: dict[str, str] = {}  # by the names of fields, as the command line gives them
+
     def parse(self, path: str) -> Fields:
         """The result of `get_config()`; the text after a colon in `path` is its argument.
 
-        Raises UserError if the file is missing or fails; the message has the line.
+        A method that the command line names comes first: its own settings are fields, too. Raises
+        UserError if the file is missing or fails, with the line, or an override names no field.
         """
-        return load(path, f"--config={path}")
+        fields = load(path, f"--config={path}")
+        if method := self.overrides.get("method"):
+            fields.method = method
+        for name in self.overrides:
+            check_name(name, fields)
+        return fields
 
 
 class OptionalInt(flags.IntegerParser):
@@ -134,9 +142,12 @@ def parse_flags(argv: list[str]) -> list[str]:
     if "--version" in argv:
         print(f"vinejax {vinejax.__version__}")
         sys.exit(0)
-    for argument in FLAGS.read_flags_from_files(argv, force_gnu=False):
-        if override := re.match(r"--?(?:no)?config\.([^=]+)", argument):
-            check_name(override[1])
+    arguments = FLAGS.read_flags_from_files(argv, force_gnu=False)
+    overrides = [re.match(r"--?(?:no)?config\.([^=]+)=?(.*)", x) for x in arguments]
+    ConfigFile.overrides = {found[1]: found[2] for found in overrides if found}
+    if not any(re.match(r"--?config\b(?!\.)", argument) for argument in arguments):
+        for name in ConfigFile.overrides:
+            check_name(name)
     rest = FLAGS(argv)
     if FLAGS["verbosity"].using_default_value:
         FLAGS.verbosity = logging.WARNING  # at INFO, Orbax writes dozens of lines per checkpoint
@@ -213,6 +224,8 @@ def run() -> None:
 
     After a signal the status is 128 and its number, as a shell reports it.
     """
+    if "" not in sys.path:  # modules of the current folder are found, as with `python -m`
+        sys.path.insert(0, "")
     try:
         define_flags()
         app.run(main, flags_parser=parse_flags)
