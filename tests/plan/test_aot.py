@@ -4,7 +4,6 @@ Needs libtpu (`pip install -e '.[test,tpu]'`), no TPU. None of what is asked for
 CPU, and nothing would fail without it: the run would only need more memory and time than planned.
 """
 
-import dataclasses
 import importlib.util
 import json
 import math
@@ -20,7 +19,7 @@ from helpers.compiling import LESS_OPTIMIZED
 from helpers.paths import CONFIGS
 
 from vinejax.config.load import from_dict, from_file
-from vinejax.core.settings import Config
+from vinejax.core.settings import Config, as_tree
 from vinejax.plan.aot.compiler import ENVIRONMENT, compile_program
 from vinejax.plan.aot.hlo import Collective
 from vinejax.plan.case import Case, open_case
@@ -66,7 +65,7 @@ def compiled(case: Case, cfg: Config):
         if name not in done:
             with pytest.MonkeyPatch.context() as patch:
                 patch.delenv(LESS_OPTIMIZED, raising=False)
-                done[name] = compile_program(case, dataclasses.asdict(cfg), name, TIMEOUT_S)
+                done[name] = compile_program(case, as_tree(cfg), name, TIMEOUT_S)
         assert "error" not in done[name], done[name]
         return done[name]
 

@@ -1,6 +1,5 @@
 """`--mode=plan`: its arithmetic against numbers made by hand, its verdicts, and bad input."""
 
-import dataclasses
 import importlib.metadata
 import importlib.util
 import json
@@ -17,6 +16,7 @@ from helpers.plan_cases import small, small_fields
 
 from vinejax.config.load import from_dict, from_file
 from vinejax.core.errors import ConfigError
+from vinejax.core.settings import as_tree
 from vinejax.engine.memory import cache_bytes
 from vinejax.plan.aot import child, command, compiler
 from vinejax.plan.aot.iteration import iteration_stages
@@ -336,7 +336,7 @@ def test_the_parent_starts_no_device(tmp_path: Path):
         "cfg.topology = 'v5e:16x16'\n"
         "from vinejax.plan.case import open_case\n"
         "from vinejax.plan.memory import memory_and_phases\n"
-        "from vinejax.plan import command\n"
+        "from vinejax.plan.aot import command\n"
         "memory_and_phases(open_case(from_dict(cfg)))\n"
         "from jax._src import xla_bridge\n"
         "assert not xla_bridge.backends_are_initialized()\n"
@@ -394,7 +394,7 @@ def test_the_compiler_is_missing_or_another(tmp_path: Path, monkeypatch):
 
 def test_a_compile_is_ended_at_its_limit_and_its_last_words_kept(tmp_path: Path):
     case = small(tmp_path, "cpu:8")
-    config = dataclasses.asdict(from_dict(small_fields(tmp_path, "cpu:8")))
+    config = as_tree(from_dict(small_fields(tmp_path, "cpu:8")))
     assert compiler.compile_program(case, config, "score", 0.05) == {"error": "time"}
     found = compiler.compile_program(case, config, "nonsense", 300)
     assert "KeyError: 'nonsense'" in found["error"]

@@ -77,7 +77,7 @@ def test_a_users_method_alone_may_read_log_probabilities():
     ("name", "sections", "message"),
     [
         ("vineppo_k", {}, "nearest is 'vineppo_k"),
-        (RUN, {"method": "treerl", "values": {"k": 9, "max_states": None}}, "samples trees"),
+        (RUN, {"method": "treerl", "values": {"k": 9, "max_states": None}}, "samples in a way of its own"),
         (RUN, {"method": "sft", "values": {"k": 9, "max_states": None}}, "has no advantages"),
         (RUN, {"reset": {"source": "gold"}}, "begin elsewhere"),
     ],

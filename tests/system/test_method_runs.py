@@ -97,7 +97,7 @@ def test_a_critic_is_saved_and_restored_with_the_policy(start: str, tmp_path: Pa
     assert begun == loop.Progress()
     first, progress = state_of(start, half, **sections)
     assert progress.done == 1 and progress.spent.updates == 4
-    assert first.critic.step == 4 and (half / "checkpoints" / "1" / "critic").is_dir()
+    assert first.kept.step == 4 and (half / "checkpoints" / "1" / "critic").is_dir()
     moved = jax.tree.map(
         lambda a, b: float(np.abs(a - b).max()), first.critic.params, fresh.critic.params
     )
@@ -149,7 +149,7 @@ def test_a_critic_is_warmed_up_alone(start: str, tmp_path: Path):
         critic={"warmup_iterations": 1},
         eval={"every": 0, "samples": 2},
     )
-    assert state.policy.step == 0 and state.critic.step == 4
+    assert state.policy.step == 0 and state.kept.step == 4
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def make(data: DataConfig) -> Graded:
 
 
 def graded_config(run: cases.Run, path: str = "", **sections: Any) -> Config:
-    data = {"task": "test_session", "path": path}
+    data = {"task": "test_startup", "path": path}
     model = {"path": str(run.workdir / "warmup")}
     return cases.config(data=data, model=model, **sections)
 
