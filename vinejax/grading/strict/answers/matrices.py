@@ -11,7 +11,7 @@ from vinejax.grading.strict.marks import CLOSE, MATRIX, MATRIX_END, OPEN, ROW
 MAX_CELLS = 3000
 MAX_MATRICES = 8  # in one expression
 MAX_PRODUCT = 36  # cells of a matrix that is multiplied
-MAX_ORDER = 4  # of a determinant that is expanded
+MAX_ORDER = 4  # rows of a determinant that is expanded
 
 Read = Callable[[str, int], Node]
 Grid = tuple[tuple[Node, ...], ...]

@@ -276,7 +276,7 @@ def _leaf(s: str, depth: int) -> Node:
 
 
 def _said(s: str) -> Node:
-    """The node of words: of a number in words, of a named set of numbers, or a text."""
+    """The node of words: a number in words, a named set of numbers, or a text."""
     count = quantities.spoken_number(s.strip(OPEN + CLOSE))
     if count is not None:
         return nodes.Formula(s, number(count))
