@@ -15,7 +15,7 @@ class Family:
     """Properties of all models of a family; 'the class' is its config class in transformers."""
 
     architecture: str  # the name of the class of models in transformers
-    kv_heads_default: bool = False  # num_key_value_heads may be left out: as many as heads
+    kv_heads_default: bool = False  # num_key_value_heads may be left out: num_attention_heads
     head_dim_default: bool = True  # head_dim may be left out: hidden_size / num_attention_heads
     head_dim_field: bool = True  # the class has a `head_dim` field
     fused: bool = False  # q, k, v are one tensor, gate and up another
@@ -172,7 +172,7 @@ def _windows(read: FieldReader, family: Family, num_layers: int) -> tuple[int | 
         return (size,) * num_layers if size else ()
     if family.windows == "switched":
         size = size if read.flag("use_sliding_window") else None
-        full = range(read.size("max_window_layers", 28, least=0))
+        full = range(read.size("max_window_layers", 28, minimum=0))
         if size is None:
             full = range(num_layers)
     else:
