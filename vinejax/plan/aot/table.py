@@ -115,10 +115,9 @@ def iteration_table(plan: Plan) -> Table:
         times = f"{stage.seconds:.1f}", f"{stage.estimate:.1f}"
         table.add_row(stage.name, *times, stage.bound, calls)
     table.add_section()
-    least, estimate = (
-        sum(getattr(stage, name) for stage in plan.stages) for name in ("seconds", "estimate")
-    )
-    table.add_row("total", f"{least:.1f}", f"{estimate:.1f}")
+    seconds = sum(stage.seconds for stage in plan.stages)
+    estimate = sum(stage.estimate for stage in plan.stages)
+    table.add_row("total", f"{seconds:.1f}", f"{estimate:.1f}")
     return table
 
 
