@@ -32,7 +32,7 @@ KERNELS = {"tpu": "splash", "gpu": "cudnn"}  # per platform
 
 Queries = Float[Array, "B T N H"]
 Keys = Float[Array, "B T K H"]  # values have this shape too
-Mask = Bool[Array, "B T S"]  # True where query t sees position s; S = T but for blocks
+Mask = Bool[Array, "B T S"]  # True where query t sees position s; S < T only in blocks
 SegmentIds = Int[Array, "B T"]  # the sequence of a packed row that each position belongs to
 Lengths = Int[Array, " B"]  # tokens of rows that hold one sequence each, padded on the right
 Seen = SegmentIds | Mask | Lengths  # what positions see, see `what_is_seen`

@@ -100,14 +100,14 @@ class DecoderConfig:
 class Compute:
     """Choices that change speed, memory and rounding only. Hashable, as `DecoderConfig` is."""
 
-    dtype: str = "float32"  # of matrix products; norms, RoPE, softmax and logits are float32
+    dtype: str = "float32"  # matrix products' dtype; norms, RoPE, softmax and logits are float32
     attention: str = "auto"  # over whole sequences: a kind of `attention.choose_kind`, or 'auto'
     remat: str = "none"  # the results computed again in the backward pass: a key of `decoder.REMAT`
     # Columns of the output matrix whose logits exist at once where log-probabilities are computed;
     # None: `chunked_softmax.chunk_columns`.
     vocab_chunk: int | None = None
     lora_scale: float = 0.0  # alpha / rank of adapters; what they add is a part of the model
-    # Every row of a batch of whole sequences holds one of them, padded on the right.
+    # Whether each row of a batch holds one sequence, padded on the right (no packing).
     single_rows: bool = False
     # Both for decoding, where each device on the tensor axis runs a part of the model.
     sum_axis: str | None = None  # mesh axis over which `out` and `down` add up their parts

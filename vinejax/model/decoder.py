@@ -103,8 +103,8 @@ class Projection(nn.Module):
         kernel = self.param("kernel", initializer, shape).astype(x.dtype)
         kernel = kernel.T if self.transposed else kernel
         num_inputs = math.prod(in_shape)
-        # As one matrix: on CPU the gradient of the batched form costs twice as much. Over a mesh
-        # it would hide from the compiler which rows and positions are where.
+        # One matrix, because on CPU the gradient of the batched form costs twice as much; not over
+        # a mesh, where a flat axis would hide from the compiler how x is split.
         x_shape = (-1,) if self.flat else batch_shape
         rows = x.reshape(*x_shape, num_inputs)
         y = rows @ kernel.reshape(num_inputs, -1)

@@ -13,7 +13,7 @@ from jaxtyping import Array, UInt32
 from vinejax.model.decoder import Params
 from vinejax.model.sharding import replicate
 
-WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}  # by the bytes of a weight
+WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}  # bytes of a weight -> integer of its size
 
 
 def fingerprint(params: Params, mesh: Mesh | None) -> str:

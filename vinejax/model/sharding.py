@@ -235,8 +235,8 @@ def gather_over_fsdp(w: jax.Array, mesh: Mesh | None, spec: P) -> jax.Array:
     Its gradient is summed over all rows and laid out by `spec` again.
     """
     used = tuple(tensor_only(spec))
-    # The gradient takes two steps, which are one collective: asked for parts at once, the compiler
-    # may rather bring the activations of all rows to every device.
+    # The gradient gets two constraints, which become one collective; with the last one alone, the
+    # compiler may bring the activations of all rows to every device instead.
     return constrain_with_gradient(w, mesh, used, used, tuple(spec))
 
 

@@ -78,8 +78,8 @@ class Case:
 def open_case(cfg: Config) -> Case:
     """The case of a configuration that names a topology.
 
-    Raises ConfigError or ModelError: the topology is missing or unknown or has no row, its chips,
-    the model's heads or the batch do not divide over the mesh, or the model's sizes are not known.
+    Raises ConfigError or ModelError if the topology is missing, unknown or without a row, if chips,
+    heads or the batch do not divide over the mesh, or if the model's sizes are not known.
     """
     if not cfg.topology:
         names = ", ".join(cfg.meshes) or "such as 'v5e:16x16'"

@@ -17,8 +17,8 @@ from vinejax.plan import memory
 from vinejax.plan.case import Case
 from vinejax.plan.memory import FLOAT32, PlannedPhase
 
-# Products of a pass over a microbatch: one per weight forward, two backward. Those of the output
-# matrix are always computed once more, backward, instead of keeping the logits of all tokens.
+# Products per weight in a pass over a microbatch. The backward pass computes the output matrix's
+# forward product again, because the logits of all tokens are not kept.
 FORWARD = 1
 BACKWARD = 2
 AGAIN = 1
@@ -138,7 +138,7 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
 class PlannedPasses(NamedTuple):
     """The number of passes over a batch; in each of them every shard computes whole rows."""
 
-    used: int  # passes that have tokens after packing; the others are not made or skipped
+    used: int  # passes that have tokens after packing; the others are left out or skipped
     all: int  # passes without packing
 
     @property

@@ -130,8 +130,8 @@ def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
     """The meshes over all chips that divide heads, feed-forward columns and the rows of a pass.
 
     They come in the order of `tensor`: the larger it is, the more chips wait for each other in
-    every layer. `fsdp` is as large as leaves LANES columns of the model's width on a chip; `data`
-    takes the remaining chips.
+    every layer. `fsdp` is as large as possible with at least LANES columns of the model's width on
+    a chip; `data` takes the remaining chips.
     """
     sizes = model_sizes(cfg)
     for tensor in range(1, topology.chips + 1):

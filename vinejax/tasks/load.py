@@ -62,7 +62,7 @@ def find_file(folder: Path, source: str) -> Path | None:
 
 
 def read_file(file: Path, fields: tuple[str, ...] = (), keep: Keep | None = None) -> Rows:
-    """The rows of a file of one of SUFFIXES; each must have strings in all of `fields`."""
+    """The rows of a file with one of SUFFIXES; each must have strings in all of `fields`."""
     if file.suffix == ".parquet":
         rows = _parquet_rows(file)
     elif file.suffix == ".csv":

@@ -23,7 +23,7 @@ FORMULA = 60  # a hidden formula counts as this number of characters
 SHORT = 20  # parts shorter than this are joined to the next
 LONG = 100  # parts longer than this are broken
 LANGUAGE_SIDE, MATH_SIDE = 40, 20  # minimum of characters on either side of such a break
-TAILS = (".$", ".$$", r".\)", r".\]")  # a sentence that ends inside its formula
+TAILS = (".$", ".$$", r".\)", r".\]")  # ends of a sentence whose period is inside a formula
 
 INLINE_OPEN = re.compile(r"(?<!\\)\$")
 INLINE_CLOSE = re.compile(r"(?<!\\)\$(?!\$)")

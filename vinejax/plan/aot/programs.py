@@ -107,7 +107,7 @@ class Lowering:
 
     def _train_step(self) -> Lowered:
         cfg = self.case.cfg
-        # Methods without credit train on pairs or likelihoods: as large a step as VinePPO's.
+        # Methods without credit train on pairs or likelihoods; VinePPO's step has the same size.
         if self.case.method.credit is not None:
             objective = self.case.method.objective(self.model, cfg)
         else:

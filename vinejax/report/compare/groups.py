@@ -38,7 +38,7 @@ class Group(NamedTuple):
         return statistics.median(getattr(run.curve[-1], axis) for run in self.runs)
 
     def end(self, axis: str) -> float:
-        """The place of the last evaluation of the run that ends first on an axis."""
+        """Where the first of the runs ends on an axis: the place of its last evaluation."""
         return min(getattr(run.curve[-1], axis) for run in self.runs)
 
     def curve(self, axis: str) -> list[CurvePoint]:

@@ -70,7 +70,7 @@ def _read_run(folder: epath.Path, name: str) -> ComparedRun:
         settings=settings,
         revision=text.clip(revision, 80).text,
         curve=curve,
-        test=tests[-1] if len(tests) > 1 else None,  # the first is that of the start
+        test=tests[-1] if len(tests) > 1 else None,  # the first is the start's
         rewards=_rewards(folder / "eval" / "test.jsonl"),
     )
 

@@ -168,7 +168,7 @@ def _inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[Seq
 
 
 def _distance(side: Node, other: Node) -> tuple[Node, Node] | None:
-    """(c - r, c + r) if `side` is `|x - c|` and `other` is a constant r; else None."""
+    """c - r and c + r if `side` is `|x - c|` and `other` is a constant r; else None."""
     match side, other:
         case nodes.Formula(tree=trees.Call("abs", (inner,))), nodes.Formula(tree=radius):
             names = variables(inner)
