@@ -71,7 +71,7 @@ def test_blocks_of_queries_are_all_queries_at_once(
 ):
     """Values and gradients: lengths below, of and above a block, and of the most blocks."""
     monkeypatch.setattr(attention, "QUERY_BLOCK", 4)
-    monkeypatch.setattr(attention, "MOST_BLOCKS", 6)
+    monkeypatch.setattr(attention, "MAX_BLOCKS", 6)
     rule = AttentionRule(0.3, 2.0, 9)
     visible = jnp.broadcast_to(causal_mask(length, rule.window), (2, length, length))
     if packed:

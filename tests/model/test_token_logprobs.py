@@ -15,7 +15,7 @@ from helpers.whole_logits import of_hidden
 from vinejax.model.chunked_softmax import (
     CHUNK_BYTES,
     FLOAT32,
-    LEAST_COLUMNS,
+    MIN_COLUMNS,
     OutputLayer,
     chunk_columns,
 )
@@ -126,7 +126,7 @@ def test_a_chunk_is_as_large_as_its_bytes_allow():
     for tokens, vocab in ((1, 256_000), (2048, 151_936), (16_384, 151_936), (10**6, 32_000)):
         chunk = chunk_columns(tokens, vocab)
         assert chunk == vocab or chunk % 128 == 0
-        assert FLOAT32 * tokens * chunk <= CHUNK_BYTES or chunk == LEAST_COLUMNS
+        assert FLOAT32 * tokens * chunk <= CHUNK_BYTES or chunk == MIN_COLUMNS
         # Of like size: with so many chunks they could not be smaller by more than the rounding.
         assert chunk * math.ceil(vocab / chunk) < vocab + 128 * math.ceil(vocab / chunk)
     assert chunk_columns(2048, 151_936) == 8064  # 19 chunks

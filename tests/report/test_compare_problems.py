@@ -7,7 +7,7 @@ from typing import Any
 from etils import epath
 from helpers.fake_run import sample_episode
 
-from vinejax.report.compare.shared_problems import MOST_PROBLEMS, same_problems
+from vinejax.report.compare.shared_problems import MAX_PROBLEMS, same_problems
 
 
 def write(folder: Path, iteration: int, rewards: dict[str, list[Any]]) -> None:
@@ -48,4 +48,4 @@ def test_only_some_problems_are_shown(tmp_path: Path):
     for name in "ab":
         write(tmp_path / name, 0, {f"p{i}": [1.0] for i in range(9)})
     found = same_problems([epath.Path(tmp_path / x) for x in "ab"], [*"ab"])
-    assert found is not None and len(found.problems) == MOST_PROBLEMS
+    assert found is not None and len(found.problems) == MAX_PROBLEMS

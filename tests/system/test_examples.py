@@ -80,3 +80,9 @@ def test_the_shipped_start_sees_the_slip():
     )
     assert values[1] > 0.5 and values[2] == 0.0
     assert advantages.argmin() == 1
+
+
+@pytest.mark.slow
+def test_the_algorithm_on_one_page_learns():
+    before, after = load("vineppo")["train"](iterations=5)
+    assert 0.3 < before < 0.45 and after > before + 0.2

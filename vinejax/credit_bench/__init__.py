@@ -1,4 +1,4 @@
-"""The credit bench: what the credit of each estimator is worth, at a fixed policy.
+"""The credit bench: errors and costs of credit estimators, at a fixed policy.
 
-Nothing is trained. `command.py` is `--mode=credit`; `estimators.py` names what is compared.
+Nothing is trained. `command.py` is `--mode=credit`; `estimators.py` names the estimators.
 """

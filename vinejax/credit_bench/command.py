@@ -1,4 +1,4 @@
-"""`--mode=credit`: what the credit of each estimator is worth, for a run's policy or a model."""
+"""`--mode=credit`: errors and costs of credit estimators, for a run's policy or a model."""
 
 import json
 import math
@@ -45,15 +45,15 @@ from vinejax.training.startup import open_session
 
 FOLDER = "credit"  # in the workdir
 WIDTH = 150  # columns of the tables, if the output is not a terminal
-RANKED_K = (1, 3, 9)  # continuations after each next step that a prediction is made of
+RANKED_K = (1, 3, 9)  # continuations after each next step whose mean return is a prediction
 
 
 def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
     """Measures the estimators of `bench.estimators` and writes `<workdir>/credit/bench.json`.
 
-    The policy is that of the workdir's newest checkpoint, or the start where there is none. Raises
-    ConfigError for an estimator that cannot be measured, or too few reference solutions. The report
-    of a workdir that has `metrics.jsonl` is made again, and shows the record.
+    The policy is the workdir's newest checkpoint, or the start if there is none. Raises ConfigError
+    for an estimator that cannot be measured, or too few reference solutions. The report of a
+    workdir that has `metrics.jsonl` is made again, and shows the record.
     """
     if cfg.model.lora_rank:
         rule = "must be 0: gradients are by all weights; measure the run's policy as model.path"
@@ -74,9 +74,9 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
 
 
 def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
-    """The configuration of each estimator; without names, of all that the run can have.
+    """The configuration of each estimator that is named, or else of all that the run can have.
 
-    The run's own setting is left out of these where another name has the same.
+    In the second case the run's own setting is left out if another estimator equals it.
     """
     configs = {}
     for name in cfg.bench.estimators or ESTIMATORS:
@@ -85,31 +85,32 @@ def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
         except ConfigError:
             if cfg.bench.estimators:
                 raise
-    others = [one for name, one in configs.items() if name != RUN]
-    if not cfg.bench.estimators and configs.get(RUN) in others:
+    named = [config for name, config in configs.items() if name != RUN]
+    if not cfg.bench.estimators and configs.get(RUN) in named:
         del configs[RUN]
-    without = [name for name, one in configs.items() if needs_critic(one) and not has_critic]
-    if without and cfg.bench.estimators:
+    impossible = [name for name, x in configs.items() if needs_critic(x) and not has_critic]
+    if impossible and cfg.bench.estimators:
         rule = "needs a critic: the workdir of a run with method 'ppo' that saved a checkpoint"
-        raise ConfigError("bench.estimators", rule, repr(without[0]))
-    return {name: one for name, one in configs.items() if name not in without}
+        raise ConfigError("bench.estimators", rule, repr(impossible[0]))
+    return {name: config for name, config in configs.items() if name not in impossible}
 
 
 def check_sizes(cfg: Config) -> None:
-    """Refuses a reference with fewer than two solutions of a problem in a half, and a truth of one.
+    """Raises ConfigError for too few solutions of the reference or rollouts of the truth.
 
-    One return has no variance.
+    A half of the reference needs two solutions of every problem, and the variance of a true value
+    two rollouts.
     """
     if cfg.bench.truth < 2:
         raise ConfigError("bench.truth", "must be at least 2", repr(cfg.bench.truth))
-    least = 4 * cfg.bench.problems
-    if cfg.bench.reference < least:
-        rule = f"must be at least {least}, four for each of bench.problems"
+    minimum = 4 * cfg.bench.problems
+    if cfg.bench.reference < minimum:
+        rule = f"must be at least {minimum}, four for each of bench.problems"
         raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
 
 
 def fixed_parts(session: Session) -> tuple[Fixed, str]:
-    """(what all estimators share, where the policy comes from)."""
+    """The parts that all estimators share, and the source of the policy as text."""
     cfg = session.cfg
     seed = row_seed(cfg.seed, 0, "credit bench, problems")
     chosen = draw(session.problems["train"], cfg.bench.problems, seed, 0)
@@ -137,17 +138,17 @@ def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
         raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
     repeats, solutions = measure_gradients(fixed, cfg, configs, reference, _say)
     trained = training_seconds(fixed, cfg, solutions.episodes) / len(solutions.episodes)
-    of_critics = {
-        name: critic_training_seconds(fixed, one, solutions.episodes) / len(solutions.episodes)
-        for name, one in configs.items()
-        if needs_critic(one)
+    critic_seconds = {
+        name: critic_training_seconds(fixed, config, solutions.episodes) / len(solutions.episodes)
+        for name, config in configs.items()
+        if needs_critic(config)
     }
     price = Price(solutions.seconds / solutions.tokens, trained / solutions.trained)
     _say("credit: true values")
     values = measure_values(fixed, configs, repeats, solutions)
     _say("credit: next steps")
     ranking, ranked = measure_ranking(fixed, solutions)
-    rows = rows_of(repeats, solutions, reference, price, values, of_critics)
+    rows = rows_of(repeats, solutions, reference, price, values, critic_seconds)
     return Result(
         policy=policy,
         problems=len(fixed.problems),
@@ -174,9 +175,9 @@ def measure_values(
     session.engine.release()
     positions, problems = positions_of_states(episodes, states)
     scores = {}
-    for name, own in repeats.items():
-        assert own.first is not None
-        predicted = predicted_values(configs[name], own.first, states)
+    for name, measured in repeats.items():
+        assert measured.first is not None
+        predicted = predicted_values(configs[name], measured.first, states)
         if np.isfinite(predicted).any():
             scores[name] = value_scores(predicted, truth, positions, problems)
     return scores
@@ -185,28 +186,33 @@ def measure_values(
 def measure_ranking(
     fixed: Fixed, solutions: Solutions
 ) -> tuple[dict[str, RankingScores], dict[str, float]]:
-    """(how well few continuations, and a critic, tell which next step is best; counts of states).
+    """Scores of the ranking of next steps by few continuations and by a critic; counts of states.
 
     Steps count as equally good within two standard errors of their true values.
     """
     session, cfg = fixed.session, fixed.session.cfg
     sampler = fixed.sampler(cfg, 0)
     states = choose_states(solutions.episodes, cfg.bench.ranked, cfg.seed, with_last=False)
-    made = sample_next_steps(sampler, fixed.params, fixed.problems, solutions.episodes, states)
-    counts: dict[str, float] = {"tried": made.tried, "few": made.few, "decided": made.decided}
-    if not made.choices:
+    sampled = sample_next_steps(sampler, fixed.params, fixed.problems, solutions.episodes, states)
+    choices = sampled.choices
+    counts: dict[str, float] = {
+        "tried": sampled.tried,
+        "few": sampled.few,
+        "decided": sampled.decided,
+    }
+    if not choices:
         return {}, counts
-    truth = step_returns(sampler, fixed.params, made.choices, cfg.bench.truth, "truth")
-    most = step_returns(sampler, fixed.params, made.choices, max(RANKED_K), "prediction")
+    truth = step_returns(sampler, fixed.params, choices, cfg.bench.truth, "truth")
+    returns = step_returns(sampler, fixed.params, choices, max(RANKED_K), "prediction")
     session.engine.release()
-    problems = [choice.problem.id for choice in made.choices]
-    values = [truth_of(returns) for returns in truth]
+    problems = [choice.problem.id for choice in choices]
+    values = [truth_of(x) for x in truth]
     variance = float(np.mean(np.concatenate([x.variances for x in values])))
     margin = max(2 * math.sqrt(variance), ROUNDING)
-    predictions = {f"K = {k}": [x[:, :k].mean(axis=1) for x in most] for k in RANKED_K}
+    predictions = {f"K = {k}": [x[:, :k].mean(axis=1) for x in returns] for k in RANKED_K}
     if fixed.critic is not None:
-        after = critic_after(fixed, cfg, made.choices)
-        pairs = zip(made.choices, after, strict=True)
+        after = critic_after(fixed, cfg, choices)
+        pairs = zip(choices, after, strict=True)
         predictions["critic"] = [step_values(choice, list(x), cfg.ppo.gamma) for choice, x in pairs]
     true_values = [x.means for x in values]
     scores = {
@@ -238,8 +244,8 @@ def critic_after(fixed: Fixed, cfg: Config, choices: Sequence[Choice]) -> list[n
     passes = passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh)
     batch = collate(rows, cfg.ppo.minibatch)
     values = critic_values(fixed.session.model, fixed.critic, batch, passes)
-    found = iter([values[i, len(row.tokens) - 1] for i, row in enumerate(rows)])
-    return [np.array([next(found) for _ in choice.steps], np.float64) for choice in choices]
+    after = iter([values[i, len(row.tokens) - 1] for i, row in enumerate(rows)])
+    return [np.array([next(after) for _ in choice.steps], np.float64) for choice in choices]
 
 
 def write_result(result: Result, workdir: epath.Path) -> None:

@@ -1,7 +1,7 @@
 """The estimators that the credit bench compares, and the credit that each gives to solutions.
 
-An estimator is a method with its rules: fields that are set on top of the run's configuration. All
-of them get the same solutions, so that they differ in credit alone.
+An estimator is a method with its rules, as fields that are set on top of the run's configuration.
+All estimators get the same solutions, so that they differ in credit alone.
 """
 
 import dataclasses
@@ -50,12 +50,12 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "spo_chain": {"method": "spo_chain"},
     EXACT: {},
 }
-# Sections that single methods read; an estimator begins from their defaults, not from the run's.
+# Sections that only some methods read; an estimator begins with their defaults.
 SHARED_SECTIONS = {section for method in METHODS.values() for section in method.reads}
 
 
 class Fixed(NamedTuple):
-    """What all estimators share: the policy, a critic if the run has one, and the problems."""
+    """The parts that all estimators share: policy, critic if the run has one, and problems."""
 
     session: Session
     params: Params
@@ -68,13 +68,13 @@ class Fixed(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """The credit of an estimator for the solutions of a batch, and what it took."""
+    """The credit of an estimator for the solutions of a batch, and its cost."""
 
     advantages: np.ndarray  # f32[B, T], 0 where a token is not trained on
     episodes: list[Episode]  # the solutions, with Monte Carlo values if it has any
     critic: np.ndarray | None  # f32[B, T] a critic's values before each token
-    tokens: int  # decoded for it beyond the solutions
-    seconds: float  # that this took
+    tokens: int  # decoded for the credit, beyond the solutions
+    seconds: float  # spent on the credit
 
 
 def estimator_config(cfg: Config, name: str) -> Config:
@@ -87,29 +87,29 @@ def estimator_config(cfg: Config, name: str) -> Config:
         known = ", ".join(ESTIMATORS)
         hint = nearest_hint(name, ESTIMATORS)
         raise ConfigError("bench.estimators", f"must be of {known}{hint}", repr(name))
-    made = cfg if name == RUN else _with_fields(_plain(cfg), ESTIMATORS[name])
+    config = cfg if name == RUN else _with_fields(_plain(cfg), ESTIMATORS[name])
     if name == EXACT:
-        made = _with_fields(made, {"values.k": cfg.bench.truth})
-    method = find_method(made.method)
+        config = _with_fields(config, {"values.k": cfg.bench.truth})
+    method, label = find_method(config.method), f"method {config.method!r}"
     reasons = {
-        f"method {made.method!r} has no advantages of sampled solutions": method.credit is None
+        f"{label} has no advantages of sampled solutions": method.credit is None
         or not method.is_policy_gradient,
-        f"method {made.method!r} compares with earlier iterations": method.state.scores
+        f"{label} compares with earlier iterations": method.state.scores
         and not method.state.has_model,
-        f"method {made.method!r} samples in a way of its own": method.has_own_sampling,
-        f"method {made.method!r} takes the KL from its rewards": method.kl_in_reward,
-        "reset.source lets solutions begin elsewhere": made.reset.source != "none",
+        f"{label} samples in a way of its own": method.has_own_sampling,
+        f"{label} takes the KL from its rewards": method.kl_in_reward,
+        "reset.source lets solutions begin elsewhere": config.reset.source != "none",
     }
     for reason, holds in reasons.items():
         if holds:
             rule = f"cannot be measured: {reason}; name other estimators"
             raise ConfigError("bench.estimators", rule, repr(name))
-    check_config(made)
-    return method.applied_to(made)
+    check_config(config)
+    return method.applied_to(config)
 
 
 def _plain(cfg: Config) -> Config:
-    """The run's configuration as VinePPO with default rules: nothing of its own method is left."""
+    """The run's configuration with method 'vineppo' and default rules."""
     defaults = Config()
     sections = {name: getattr(defaults, name) for name in SHARED_SECTIONS}
     return dataclasses.replace(cfg, method="vineppo", own=None, reset=defaults.reset, **sections)
@@ -132,8 +132,8 @@ def needs_critic(cfg: Config) -> bool:
 def reads_logprobs(cfg: Config) -> bool:
     """Whether the configured method's credit may read log-probabilities of the batch.
 
-    Of a method of a user's own this is not known. Those of METHODS that read them have the KL in
-    their rewards, and are not measured.
+    A user's method may. The METHODS that read them have the KL in their rewards, and are not
+    measured.
     """
     return cfg.method not in METHODS
 
@@ -171,18 +171,20 @@ def estimate(
     )
 
 
-def predicted_values(cfg: Config, made: Estimate, states: Sequence[SolutionState]) -> np.ndarray:
-    """f64[S] what the estimator of `cfg` takes for the values of states; nan where it has none.
+def predicted_values(
+    cfg: Config, estimated: Estimate, states: Sequence[SolutionState]
+) -> np.ndarray:
+    """f64[S] values of states by the estimator of `cfg`; nan where it has none.
 
-    A method that compares a solution with its group takes one number for all states of a solution:
-    RLOO the mean reward of the others, methods that subtract the group's mean that of all.
+    A method that compares a solution with its group has one value for all states of the solution:
+    RLOO the mean reward of the other solutions, other methods the mean reward of the group.
     """
-    method, episodes = find_method(cfg.method), made.episodes
+    method, episodes = find_method(cfg.method), estimated.episodes
     if method.has_continuations:
         return values_at(episodes, states, cfg.values.max_states)
-    if made.critic is not None:
+    if estimated.critic is not None:
         at = [(i, len(episodes[i].prompt) + used) for i, _, used in states]
-        return np.array([made.critic[place] for place in at], np.float64)
+        return np.array([estimated.critic[place] for place in at], np.float64)
     if not method.needs_groups:
         return np.full(len(states), np.nan)
     rewards, groups = solution_rewards(episodes), group_numbers(episodes)

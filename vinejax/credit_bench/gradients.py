@@ -11,8 +11,8 @@ estimator is measured at the scale at which its mean has the reference's length 
 
     error  = E|ĝ|²·|g|² / (E ĝ·g)² - 1        cosine = E[ĝ·g / |ĝ|] / |g|
 
-Of the error, what more solutions do not remove is the squared bias |E ĝ|²·|g|²/(E ĝ·g)² - 1. All
-means are of repeats. g is not known: two independent references g₁ and g₂ of as many solutions take
+More solutions remove all of the error but the squared bias |E ĝ|²·|g|²/(E ĝ·g)² - 1. All means are
+over repeats. g is not known: two independent references g₁ and g₂ from equally many solutions take
 its place, with |g|² = g₁·g₂ and ĝ·g = ĝ·(g₁ + g₂)/2, whose noise has mean 0.
 """
 
@@ -36,7 +36,7 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
 from vinejax.statistics.bootstrap import percentile_interval, resampled
 
-DRAWS = 1000  # of the bootstrap
+DRAWS = 1000  # bootstrap draws
 
 
 @functools.partial(jax.jit, static_argnames=("model", "temperature"))
@@ -47,12 +47,12 @@ def _gradients(
     advantages: Float[Array, "E B T"],
     temperature: float,
 ) -> Params:
-    def logprobs(params: Params) -> Float[Array, "B T"]:
-        found, _ = token_logprobs(model, params, batch, temperature)
-        return jnp.where(batch.mask, found, 0.0)
+    def masked_logprobs(params: Params) -> Float[Array, "B T"]:
+        logprobs, _ = token_logprobs(model, params, batch, temperature)
+        return jnp.where(batch.mask, logprobs, 0.0)
 
-    _, pull = jax.vjp(logprobs, params)
-    return lax.map(lambda of_one: pull(of_one)[0], advantages)
+    _, pull = jax.vjp(masked_logprobs, params)
+    return lax.map(lambda credit: pull(credit)[0], advantages)
 
 
 def policy_gradients(
@@ -68,10 +68,10 @@ def policy_gradients(
 
     Args:
       batch: B rows; tokens off its mask have no part.
-      advantages: float32, of each estimator.
-      temperature: of the policy that sampled, by which the logits are divided.
-      passes: forward and backward passes over the batch, as training's; their rows divide B. Packed
-        rows give the same sums: only their rounding differs.
+      advantages: float32, one array per estimator.
+      temperature: the sampling temperature, by which the logits are divided.
+      passes: forward and backward passes over the batch, as in training; their rows divide B.
+        Packing rows changes the sums by rounding only.
 
     Returns:
       The tree of `params`, with a leading axis E: E copies of the weights.
@@ -79,7 +79,7 @@ def policy_gradients(
     scaled = advantages / np.float32(solutions)
     if passes.packed:
         packing = packing_for(batch, passes._replace(shared=False), model.mesh)
-        batch, scaled = packing.pack(batch), np.stack([packing.move(one) for one in scaled])
+        batch, scaled = packing.pack(batch), np.stack([packing.move(x) for x in scaled])
     parts = (
         _gradients(model, params, rows, credit.swapaxes(0, 1), temperature)
         for rows, credit in strided((batch, scaled.swapaxes(0, 1)), passes.rows)
@@ -89,12 +89,12 @@ def policy_gradients(
 
 @functools.partial(jax.jit, static_argnames="model")
 def _products(model: Decoder, gradients: Params, references: Params) -> tuple[Array, Array]:
-    def of_leaves(one: Array, other: Array) -> Float[Array, "E F"]:
-        flat = [x.reshape(x.shape[0], -1) for x in (one, other)]
+    def product(gradient: Array, reference: Array) -> Float[Array, "E F"]:
+        flat = [x.reshape(x.shape[0], -1) for x in (gradient, reference)]
         return jnp.einsum("en,fn->ef", *flat, precision="highest")
 
     leaves = list(zip(*map(jax.tree.leaves, (gradients, references)), strict=True))
-    with_references = jnp.stack([of_leaves(*pair) for pair in leaves]).sum(axis=0)
+    with_references = jnp.stack([product(*pair) for pair in leaves]).sum(axis=0)
     squares = jnp.stack([jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim))) for x, _ in leaves])
     return replicate((squares.sum(axis=0), with_references), model.mesh)
 
@@ -102,27 +102,27 @@ def _products(model: Decoder, gradients: Params, references: Params) -> tuple[Ar
 def inner_products(
     model: Decoder, gradients: Params, references: Params
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(f64[E] |ĝ|², f64[E, F] ĝ·g_f) of E gradients and F references, trees with leading axes."""
+    """|ĝ|² f64[E] and ĝ·g_f f64[E, F] of E gradients and F references, trees with leading axes."""
     squares, with_references = jax.device_get(_products(model, gradients, references))
     return np.asarray(squares, np.float64), np.asarray(with_references, np.float64)
 
 
 @dataclasses.dataclass(frozen=True)
 class GradientError:
-    """The error of an estimator's gradient, for a batch of the bench's size: see the module.
+    """The error of an estimator's gradient for one batch; the module's docstring has equations.
 
     Intervals are 95% bootstrap intervals over repeats.
     """
 
     error: Measure
-    cosine: Measure  # a gradient of 0, as of equal rewards, counts as 0
+    cosine: Measure  # a gradient of 0, from equal rewards, counts as 0
     scale: Measure  # E ĝ·g / |g|²: 1 for an unbiased estimator of unscaled advantages
-    bias: float | None  # squared, relative; its own noise may put it below 0
+    bias: float | None  # squared, relative; noise may make it negative
     repeats: int
 
 
 class Measured(NamedTuple):
-    """What is kept of an estimator's R gradients."""
+    """Squares and products of an estimator's R gradients."""
 
     squares: list[float]  # [R] |ĝ|²
     along: list[float]  # [R] ĝ·(g₁ + g₂)/2
@@ -142,7 +142,7 @@ def gradient_error(measured: Measured, g_squared: float) -> GradientError:
     repeats, bias = len(squares), None
     pairs = repeats * (repeats - 1)
     if pairs and product > 0:
-        # Of different repeats, so that a repeat's own noise is in neither square.
+        # Products of different repeats only: the square of a repeat would include its noise.
         between = (measured.summed - squares.sum()) / pairs
         along_square = (along.sum() ** 2 - np.sum(along**2)) / pairs
         bias = float(between * g_squared / along_square - 1) if along_square > 0 else None
@@ -156,10 +156,10 @@ def gradient_error(measured: Measured, g_squared: float) -> GradientError:
 
 
 def error_draws(measured: Measured, g_squared: float) -> np.ndarray:
-    """f64[1 + draws] the relative squared error, of all repeats and of bootstrap draws of them.
+    """f64[1 + draws] the relative squared error over all repeats, then over bootstrap draws.
 
-    Two estimators with as many repeats have the same draws, so that a ratio of the two is paired.
-    Not a number where the mean of ĝ·g is not positive, as it may be for few repeats.
+    Estimators with the same number of repeats have the same draws, so that ratios are paired. Not a
+    number where the mean of ĝ·g is not positive, as it may be for few repeats.
     """
     draws = _draws(len(measured.squares))
     square = np.asarray(measured.squares)[draws].mean(axis=1)
@@ -175,11 +175,11 @@ def _draws(repeats: int) -> np.ndarray:
 
 
 def measure_of(draws: np.ndarray) -> Measure:
-    """The first of the draws, which is the sample's own, and the percentiles of the others.
+    """The first of the draws, which is the sample itself, and the percentiles of the others.
 
-    Draws that are not defined are those of the greatest errors, so they count as infinite, and an
-    end that is infinite is None. Draws that are all equal, as those of one repeat are, make no
-    interval; without the first draw the measure is not defined.
+    Undefined draws have the greatest errors, so they count as infinite, and an infinite end is
+    None. If all draws are equal, as with one repeat, there is no interval; if the first is
+    undefined, so is the measure.
     """
     if not np.isfinite(draws[0]):
         return Measure(None, None, None)
@@ -193,6 +193,6 @@ def measure_of(draws: np.ndarray) -> Measure:
 def reference_error(first: float, second: float, product: float) -> float:
     """The relative squared error of (g₁ + g₂)/2, from |g₁|², |g₂|² and g₁·g₂.
 
-    E|g₁ - g₂|² is twice the error of one, four times that of their mean.
+    E|g₁ - g₂|² is twice the error of g₁, and four times the error of the mean.
     """
     return (first + second - 2 * product) / 4 / product

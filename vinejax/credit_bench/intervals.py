@@ -10,7 +10,7 @@ import numpy as np
 
 from vinejax.statistics.bootstrap import LEVEL, percentile_interval, resampled
 
-# A measure of states that count `weights` f64[S] times each; None: it is not defined for these.
+# (weights f64[S]: how often each state counts) -> a measure of the states; None if undefined
 Statistic = Callable[[np.ndarray], float | None]
 
 
@@ -27,11 +27,11 @@ class Bootstrap:
     """Percentile bootstrap over the problems of S states.
 
     Each draw takes P problems with replacement, and all states of each. States are not drawn one by
-    one, because those of one problem are not independent. The draws depend on `seed` and the number
-    of problems alone: measures of two estimators at the same states are made of the same draws.
+    one, because the states of a problem are not independent. The draws depend on `seed` and the
+    number of problems alone: two estimators measured at the same states have the same draws.
 
-    Like `analysis.accuracy.bootstrap_interval`, which has one score per problem; here problems have
-    different numbers of states, and a measure need not be a mean.
+    Unlike `statistics.accuracy.bootstrap_interval`, which has one score per problem, problems have
+    different numbers of states here, and a measure need not be a mean.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Bootstrap:
         if len(names) > 1:
             rows = resampled(np.random.default_rng(seed), len(names), samples)
         counts = [np.bincount(row, minlength=len(names)) for row in rows]
-        # How often each draw has each problem.
+        # [draws, problems] how often each problem is in each draw
         self._counts = np.array(counts, np.float64).reshape(len(counts), len(names))
 
     def measure(self, statistic: Statistic) -> Measure:
@@ -54,8 +54,8 @@ class Bootstrap:
         problems: one problem says nothing about others.
         """
         value = statistic(np.ones(len(self._numbers)))
-        of_draws = [statistic(counts[self._numbers]) for counts in self._counts]
-        return self._with_interval(value, of_draws)
+        draws = [statistic(counts[self._numbers]) for counts in self._counts]
+        return self._with_interval(value, draws)
 
     def mean(self, x: np.ndarray, is_counted: np.ndarray | None = None) -> Measure:
         """The mean of x f64[S] over the states with `is_counted` bool[S]; None: over all.
@@ -73,10 +73,10 @@ class Bootstrap:
         sums = zip((self._counts @ above).tolist(), (self._counts @ below).tolist(), strict=True)
         return self._with_interval(value, [a / b if b else None for a, b in sums])
 
-    def _with_interval(self, value: float | None, of_draws: list[float | None]) -> Measure:
+    def _with_interval(self, value: float | None, draws: list[float | None]) -> Measure:
         if value is None:
             return Measure(None, None, None)
-        defined = [x for x in of_draws if x is not None]
+        defined = [x for x in draws if x is not None]
         if not defined:
             return Measure(value, None, None)
         return Measure(value, *percentile_interval(defined, self._level))

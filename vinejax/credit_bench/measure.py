@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -25,13 +24,13 @@ from vinejax.model.decoder import Params
 
 @dataclasses.dataclass
 class Repeats:
-    """An estimator over its repeats."""
+    """The measurements of an estimator in its repeats."""
 
-    tokens: list[int] = dataclasses.field(default_factory=list)  # [R] beyond the solutions'
-    seconds: list[float] = dataclasses.field(default_factory=list)  # [R] for these
+    tokens: list[int] = dataclasses.field(default_factory=list)  # [R] beyond the solutions
+    seconds: list[float] = dataclasses.field(default_factory=list)  # [R] spent on credit
     squares: list[float] = dataclasses.field(default_factory=list)  # [R] |ĝ|²
     along: list[float] = dataclasses.field(default_factory=list)  # [R] ĝ·(g₁ + g₂)/2
-    first: Estimate | None = None  # of the first repeat
+    first: Estimate | None = None  # from the first repeat
     total: Params | None = None  # Σ_r ĝ_r
 
     def measured(self) -> Measured:
@@ -40,11 +39,11 @@ class Repeats:
 
 
 class Solutions(NamedTuple):
-    """What the repeats' solutions took, and those of the first one."""
+    """The solutions of the first repeat, and means over the solutions of all repeats."""
 
-    episodes: list[Episode]  # of the first repeat
+    episodes: list[Episode]  # the first repeat's
     tokens: float  # decoded per solution
-    seconds: float  # of sampling, per solution
+    seconds: float  # sampling time per solution
     trained: float  # response tokens per solution
 
 
@@ -55,13 +54,13 @@ def measure_gradients(
     reference: Reference,
     say: Callable[[str], None],
 ) -> tuple[dict[str, Repeats], Solutions]:
-    """(the repeats of each estimator of `configs`, what the solutions took).
+    """The repeats of each estimator of `configs`, and the solutions that all of them share.
 
-    Estimator 'exact' takes part in the first `bench.exact` repeats.
+    Estimator 'exact' takes part in the first `bench.exact` repeats only.
     """
-    # Not the solutions that the policy has learned from.
+    # Other solutions than those that the policy has learned from.
     cfg = dataclasses.replace(cfg, seed=row_seed(cfg.seed, 0, "credit bench, solutions"))
-    configs = {name: dataclasses.replace(one, seed=cfg.seed) for name, one in configs.items()}
+    configs = {name: dataclasses.replace(x, seed=cfg.seed) for name, x in configs.items()}
     repeats = {name: Repeats() for name in configs}
     passes = passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh)
     first: list[Episode] = []
@@ -80,19 +79,21 @@ def measure_gradients(
         if any(map(reads_logprobs, configs.values())):
             batch = _scored(fixed, cfg, episodes, batch)
         chosen = [name for name in configs if name != EXACT or repeat < cfg.bench.exact]
-        made = {name: estimate(fixed, configs[name], episodes, batch, repeat) for name in chosen}
+        estimates = {
+            name: estimate(fixed, configs[name], episodes, batch, repeat) for name in chosen
+        }
         fixed.session.engine.release()
-        credit = np.stack([made[name].advantages for name in chosen])
+        credit = np.stack([estimates[name].advantages for name in chosen])
         parts = (fixed.session.model, fixed.params, batch, credit, len(episodes))
         gradients = policy_gradients(*parts, cfg.sample.temperature, passes)
-        _record(fixed, {name: repeats[name] for name in chosen}, made, gradients, reference)
+        _record(fixed, {name: repeats[name] for name in chosen}, estimates, gradients, reference)
         say(f"credit: repeat {repeat + 1} of {cfg.bench.repeats}, {len(episodes)} solutions")
-    took = statistics.mean(tokens), steady(seconds), float(np.mean(trained))
-    return repeats, Solutions(first, *took)
+    means = statistics.mean(tokens), steady(seconds), float(np.mean(trained))
+    return repeats, Solutions(first, *means)
 
 
 def steady(seconds: Sequence[float]) -> float:
-    """The median, without the first of several: that one compiles the programs."""
+    """The median; the first of several is left out, because it includes compiling."""
     return statistics.median(seconds[1:] or seconds)
 
 
@@ -112,18 +113,18 @@ def _scored(fixed: Fixed, cfg: Config, episodes: list[Episode], batch: Batch) ->
 def _record(
     fixed: Fixed,
     repeats: dict[str, Repeats],
-    made: dict[str, Estimate],
+    estimates: dict[str, Estimate],
     gradients: Params,
     reference: Reference,
 ) -> None:
-    """Adds one more to the repeats, in the order of the gradients' leading axis."""
+    """Adds one repeat; `repeats` are in the order of the gradients' leading axis."""
     squares, products = inner_products(fixed.session.model, gradients, reference.gradients)
     along = products.mean(axis=1)
-    for i, (name, own) in enumerate(repeats.items()):
-        gradient = jax.tree.map(lambda x, i=i: x[i], gradients)
-        own.total = gradient if own.total is None else jax.tree.map(jnp.add, own.total, gradient)
-        own.squares.append(float(squares[i]))
-        own.along.append(float(along[i]))
-        own.tokens.append(made[name].tokens)
-        own.seconds.append(made[name].seconds)
-        own.first = own.first or made[name]
+    for i, (name, record) in enumerate(repeats.items()):
+        total = jax.tree.map(lambda x, i=i: x[i], gradients)
+        record.total = total if record.total is None else optax.tree.add(record.total, total)
+        record.squares.append(float(squares[i]))
+        record.along.append(float(along[i]))
+        record.tokens.append(estimates[name].tokens)
+        record.seconds.append(estimates[name].seconds)
+        record.first = record.first or estimates[name]

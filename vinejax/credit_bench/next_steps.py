@@ -1,6 +1,6 @@
 """The next steps that a policy could take at states, and rollouts after each of them.
 
-    Q(s, a) = r(a) + γ · V(s after a)        of a step that ends the response: r(a) + its outcome
+    Q(s, a) = r(a) + γ · V(s after a)        if a ends the response: r(a) + the outcome's reward
 
 Source: the 1-of-5 ranking of VinePPO (`action_ranking_analyzer.py`), from 5 continuations of each
 state. `ranking.py` scores predictions of Q; docs/credit_bench.md says how it departs.
@@ -18,14 +18,14 @@ from vinejax.credit_bench.truth import SolutionState, draw_returns, for_purpose
 from vinejax.model.decoder import Params
 from vinejax.rollout.sampler import Drawn, Sampler, State
 
-DRAWS = 5  # continuations of a state, whose next steps are compared
+DRAWS = 5  # continuations of a state whose next steps are compared
 
 
 class NextStep(NamedTuple):
     """A step that the policy took at a state."""
 
-    tokens: list[int]  # of the response up to the step's end
-    reward: float  # the step's own, and the outcome's if the response ends with it
+    tokens: list[int]  # response tokens up to the step's end
+    reward: float  # the step's own reward, plus the outcome's if the response ends with it
     is_last: bool  # whether the response ends with it
 
 
@@ -40,12 +40,12 @@ class Choice:
 
 
 class NextSteps(NamedTuple):
-    """The states that were kept, and counts of all."""
+    """The states that were kept, and counts of all states."""
 
     choices: list[Choice]
-    tried: int  # states that were sampled at
-    few: int  # not kept: fewer than `least` different next steps
-    decided: int  # not kept: every next step ends the response, so nothing is left to predict
+    tried: int  # states with sampled continuations
+    few: int  # states not kept for fewer than `least` different next steps
+    decided: int  # states not kept because every next step ends the response
 
 
 def sample_next_steps(
@@ -57,10 +57,11 @@ def sample_next_steps(
     draws: int = DRAWS,
     least: int = 2,
 ) -> NextSteps:
-    """The different next steps of `draws` continuations of each state of the episodes.
+    """The different next steps in `draws` continuations of each state.
 
-    A next step is what a continuation draws up to the first end, after the state, of a step of the
-    whole solution that it makes. Steps are equal if their tokens are.
+    A continuation completes a solution; its next step ends where the first step of that solution
+    after the state ends. Steps are equal if their tokens are. States with fewer than `least`
+    different next steps are not kept.
     """
     by_id = {problem.id: problem for problem, _ in problems}
     sampled = [
@@ -68,10 +69,10 @@ def sample_next_steps(
         for i, c, used in states
     ]
     counts = [draws] * len(sampled)
-    own = for_purpose(sampler, "next steps")
-    own.continuations(params, episodes, sampled, counts, with_steps=True)
+    seeded = for_purpose(sampler, "next steps")
+    seeded.continuations(params, episodes, sampled, counts, with_steps=True)
     choices, few, decided = [], 0, 0
-    for place, state in zip(states, sampled, strict=True):
+    for visited, state in zip(states, sampled, strict=True):
         steps: dict[tuple[int, ...], NextStep] = {}
         for drawn in state.drawn:
             step = _next_step(drawn, state.used)
@@ -82,17 +83,17 @@ def sample_next_steps(
             decided += 1
         else:
             different = list(steps.values())
-            choices.append(Choice(place, state.problem, state.episode.prompt, different))
+            choices.append(Choice(visited, state.problem, state.episode.prompt, different))
     return NextSteps(choices, len(sampled), few, decided)
 
 
 def step_returns(
     sampler: Sampler, params: Params, choices: Sequence[Choice], count: int, purpose: str
 ) -> list[np.ndarray]:
-    """[S] f64[A, count] of each next step, r + γ · the return of each of `count` rollouts after it.
+    """[S] f64[A, count] r + γ · return of each next step, for each of `count` rollouts after it.
 
-    The rollouts of two purposes, such as 'truth' and 'prediction', share no random number. A step
-    that ends the response has `count` times its reward.
+    Rollouts for different purposes, such as 'truth' and 'prediction', share no random number. For a
+    step that ends the response, all entries are its reward.
     """
     episodes: list[Episode] = []
     after: list[State] = []
@@ -103,20 +104,19 @@ def step_returns(
                 number = len(after)
                 after.append(State(choice.problem, number, episode, number, 0, used, visits=[]))
                 episodes.append(episode)
-    own = for_purpose(sampler, f"rollouts after next steps, {purpose}")
-    drawn = draw_returns(own, params, episodes, after, count)
-    rows = iter(drawn)
+    seeded = for_purpose(sampler, f"rollouts after next steps, {purpose}")
+    rows = iter(draw_returns(seeded, params, episodes, after, count))
     returns = []
     for choice in choices:
-        of_steps = [np.zeros(count) if step.is_last else next(rows) for step in choice.steps]
-        returns.append(np.array(step_values(choice, of_steps, sampler.cfg.ppo.gamma)))
+        later = [np.zeros(count) if step.is_last else next(rows) for step in choice.steps]
+        returns.append(np.array(step_values(choice, later, sampler.cfg.ppo.gamma)))
     return returns
 
 
 def step_values(choice: Choice, after: Sequence[ArrayLike], gamma: float) -> np.ndarray:
-    """f64[A, ...] r + γ · `after` [A][...] of each next step; its reward alone if it is the last.
+    """f64[A, ...] r + γ · `after` for each next step, or r alone if the step is the last.
 
-    `after` are values of the states after the steps, such as a critic's, or returns from there.
+    `after` [A][...] are values of the states after the steps, or returns from there.
     """
     rows = []
     for step, values in zip(choice.steps, after, strict=True):
@@ -142,7 +142,7 @@ def _begun(choice: Choice, step: NextStep) -> Episode:
         prompt=choice.prompt,
         response=step.tokens,
         logprobs=[0.0] * len(step.tokens),
-        text="",  # of a whole response; it is graded for each rollout
+        text="",  # not read: each rollout has a text of its own
         finished=False,
         reward=0.0,
         step_ends=[len(step.tokens)],

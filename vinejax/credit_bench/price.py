@@ -1,7 +1,7 @@
-"""The price of a trained token in sampled tokens, on this machine: w.
+"""w, the price of a trained token in sampled tokens, on this machine.
 
 Step credit spends sampled tokens (continuations) to need fewer trained ones (solutions). Whether
-that pays depends on w, so it is measured, with the run's own settings of both.
+that pays depends on w, so w is measured with the run's settings of sampling and training.
 """
 
 import statistics
@@ -24,14 +24,14 @@ from vinejax.methods import find_method
 from vinejax.methods.ppo import Targets, critic_objective, critic_values, make_critic_optimizer
 from vinejax.model.decoder import Params
 
-TIMES = 3  # that training is measured after it is compiled
+TIMES = 3  # measurements, after a first one that includes compiling
 
 
 class Price(NamedTuple):
-    """Seconds of a token, and their ratio."""
+    """Seconds per sampled and per trained token, and their ratio."""
 
     sampled: float  # per decoded token
-    trained: float  # per response token that is scored and updated on, in all epochs together
+    trained: float  # per response token, for scoring it and for updates in all epochs
 
     @property
     def w(self) -> float:
@@ -40,10 +40,10 @@ class Price(NamedTuple):
 
 
 def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> float:
-    """Median seconds of one iteration's training on the episodes, beside its compilation.
+    """Median seconds of one iteration's training on the episodes, without compiling.
 
-    That is what a policy gradient does after credit is known: log-probabilities by the policy and
-    the reference model, and `ppo.epochs` of updates. The policy stays as it is.
+    Training is all that follows credit: log-probabilities by the policy and the reference model,
+    and `ppo.epochs` of updates. The policy stays as it is.
     """
     session = fixed.session
 
@@ -64,12 +64,12 @@ def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> floa
 
 
 def critic_training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> float:
-    """Median seconds of one iteration's training of the critic, beside its compilation.
+    """Median seconds of one iteration's training of the critic, without compiling.
 
-    That is `ppo.epochs` of updates on the policy's minibatches. Its values are not computed here,
-    but with the credit. What it learns are its own values: the time does not depend on returns. The
-    iterations of `critic.warmup_iterations`, which a run spends on the critic alone, are not spread
-    over the others. The critic stays as it is.
+    Training is `ppo.epochs` of updates on the policy's minibatches; the critic's values count as
+    credit. The targets are its own values, as the time does not depend on them. Iterations of
+    `critic.warmup_iterations`, which a run spends on the critic alone, are not counted. The critic
+    stays as it is.
     """
     assert fixed.critic is not None
     session, batch = fixed.session, collate(episodes, rows=cfg.ppo.minibatch)

@@ -1,8 +1,8 @@
 """How well predicted values rank the next steps that a policy could take at a state.
 
 At each of S states there are A different next steps, each with a predicted and a true value: the
-step's own reward plus γ times the value after it. `next_steps.py` samples steps and rollouts;
-here are pure functions of arrays, so that predictions may come from anywhere, such as a critic.
+step's own reward plus γ times the value after it. `next_steps.py` samples steps and rollouts; the
+functions here take arrays, so that predictions may come from anywhere, such as a critic.
 
 Source: the 1-of-5 ranking of VinePPO (`action_ranking_analyzer.py`). Its code takes the prediction
 from the rollouts of the ground truth itself, counts ties as wrong and knows no chance level. See
@@ -17,18 +17,18 @@ from numpy.typing import ArrayLike
 
 from vinejax.credit_bench.intervals import Bootstrap, Measure
 
-# Values that differ by no more are ties: means of equal returns may differ by rounding.
+# Values that differ by at most this are ties: means of equal returns may differ by rounding.
 ROUNDING = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class RankingScores:
-    """Measures of a ranking; `dataclasses.asdict` makes JSON of it. See `ranking_scores`."""
+    """Measures of a ranking; `ranking_scores` has the equations."""
 
     states: int
     problems: int
-    alternatives: float | None  # mean number of next steps of a state
-    pairs: int  # pairs of next steps of a state that are no tie in the truth
+    alternatives: float | None  # mean number of next steps per state
+    pairs: int  # pairs of next steps of the same state that are no tie in the truth
     top: Measure
     chance: Measure
     above_chance: Measure
@@ -50,18 +50,16 @@ def ranking_scores(
         ordered      = share of the pairs that are no tie in the truth and are predicted in the
                        same order; a tie in the prediction counts 1/2, which is also its chance
 
-    Ties in the prediction are broken at random: `top` is the expected score. Of several truly
-    best steps each is right: those within `margin` of the best. `chance` is `top` of a prediction
-    that knows nothing, and so of a constant one. With the default margin only values that are equal
-    tie. Between means of noisy returns this has a meaning only if all returns are equal, all 0 or
-    all 1; other means are equal or not by accident, and a step that is better by less than the
-    truth's standard error is the better one or not by accident. A margin of some standard errors
-    counts such steps alike.
+    Ties in the prediction are broken at random: `top` is the expected score. All steps within
+    `margin` of the best are truly best. `chance` is `top` of a constant prediction. With the
+    default margin only equal values tie. Means of noisy returns, however, differ by chance unless
+    all returns are equal; a margin of some standard errors of the truth counts steps as equally
+    good whose difference may be chance.
 
     Args:
       predicted, truth: [S][A] values of the next steps.
       problems: [S] ids.
-      seed: of the bootstrap.
+      seed: the bootstrap's.
       margin: the largest difference of true values that is a tie, at least 0.
 
     Raises ValueError if lengths differ, a state has no next step or a value is not finite.
@@ -71,8 +69,8 @@ def ranking_scores(
         raise ValueError(f"predictions, truth, problems of lengths {lengths}")
     top, chance, right, pairs = np.zeros((4, len(truth)))
     sizes = np.array([len(np.atleast_1d(values)) for values in truth])
-    for s, (of_prediction, of_truth) in enumerate(zip(predicted, truth, strict=True)):
-        p, t = np.asarray(of_prediction, np.float64), np.asarray(of_truth, np.float64)
+    for s, pair in enumerate(zip(predicted, truth, strict=True)):
+        p, t = (np.asarray(values, np.float64) for values in pair)
         if p.shape != t.shape or p.ndim != 1 or not (np.isfinite([p, t]).all() and p.size):
             raise ValueError(f"state {s}: predicted {p.tolist()}, true {t.tolist()}")
         top[s], chance[s] = top_score(p, t, margin), top_score(np.zeros(len(t)), t, margin)
@@ -91,10 +89,10 @@ def ranking_scores(
 
 
 def top_score(predicted: np.ndarray, truth: np.ndarray, margin: float = ROUNDING) -> float:
-    """|P ∩ B| / |P|: the chance that a step of [A] drawn from those predicted best is truly best.
+    """|P ∩ B| / |P|: the chance that a random step of P is in B, for A steps of one state.
 
-    P are the steps whose predicted value is the highest, B those whose true value is within
-    `margin` of the highest.
+    P are the steps with the highest predicted value, B the steps with a true value within `margin`
+    of the highest.
     """
     is_predicted = predicted >= predicted.max() - ROUNDING
     is_best = truth >= truth.max() - margin
@@ -104,10 +102,10 @@ def top_score(predicted: np.ndarray, truth: np.ndarray, margin: float = ROUNDING
 def ordered_pairs(
     predicted: np.ndarray, truth: np.ndarray, margin: float = ROUNDING
 ) -> tuple[float, int]:
-    """(pairs of the A steps that are ordered correctly, pairs that are no tie in the truth).
+    """The number of correctly ordered pairs of the A steps, and of pairs that are no tie in truth.
 
-    A pair whose true values differ by at most `margin` is a tie. A pair that is tied in the
-    prediction alone counts 1/2 as correct.
+    A pair whose true values differ by at most `margin` is a tie. A pair that is a tie only in the
+    prediction counts 1/2 as correct.
     """
     first, second = np.triu_indices(len(truth), k=1)
     true_difference = truth[first] - truth[second]

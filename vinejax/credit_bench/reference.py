@@ -21,24 +21,24 @@ from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
 
 PER_PROMPT = 16  # solutions of a problem that are sampled at once
-ROWS = 1024  # of a batch, at least
+ROWS = 1024  # minimum of rows in a batch
 
 
 class Reference(NamedTuple):
-    """Two estimates of the policy gradient, with a leading axis of 2, and what they are worth."""
+    """Two estimates g₁ and g₂ of the policy gradient, and their error."""
 
-    gradients: Params
-    product: float  # g₁·g₂, of which |g|² is the mean
-    error: float  # relative, squared, of the mean of both
-    solutions: int  # of both
-    reward: float  # mean
+    gradients: Params  # with a leading axis of 2
+    product: float  # g₁·g₂, whose expectation is |g|²
+    error: float  # relative squared error of (g₁ + g₂)/2
+    solutions: int  # of both together
+    reward: float  # mean over the solutions
 
 
 def sample_reference(fixed: Fixed, cfg: Config) -> Reference:
-    """The reference of the problems, from `bench.reference` solutions, half of them for each.
+    """The reference for the problems: each estimate is from half of `bench.reference` solutions.
 
-    Each half is REINFORCE with the mean reward of the problem's other solutions as baseline, which
-    is unbiased. A half needs two solutions of every problem.
+    It is REINFORCE with the mean reward of the problem's other solutions as baseline, which is
+    unbiased and needs two solutions of every problem.
     """
     halves = [_sample(fixed, cfg, half) for half in (0, 1)]
     gradients = [_gradient(fixed, cfg, episodes) for episodes in halves]
@@ -58,13 +58,12 @@ def _sample(fixed: Fixed, cfg: Config, half: int) -> list[Episode]:
     """Half of the solutions, at most `PER_PROMPT` of a problem at once."""
     session, problems = fixed.session, fixed.problems
     left = cfg.bench.reference // 2 // len(problems)
-    own = with_own_seed(cfg, f"reference {half}")
+    seeded = with_own_seed(cfg, f"reference {half}")
     episodes: list[Episode] = []
     part = 0
     while left > 0:
         rollout = dataclasses.replace(cfg.rollout, per_prompt=min(left, PER_PROMPT))
-        chosen = dataclasses.replace(own, rollout=rollout)
-        sampler = fixed.sampler(chosen, part)
+        sampler = fixed.sampler(dataclasses.replace(seeded, rollout=rollout), part)
         episodes += sampler.solutions(fixed.params, fixed.problems, len(fixed.problems))
         left, part = left - rollout.per_prompt, part + 1
     session.engine.release()

@@ -15,21 +15,21 @@ from vinejax.credit_bench.ranking import RankingScores
 from vinejax.credit_bench.reference import Reference
 from vinejax.credit_bench.value_error import ValueScores
 
-BASELINE = "rloo"  # that the costs of others are compared with, if it is measured
+BASELINE = "rloo"  # the estimator whose cost is 1, if it is measured
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """An estimator: the error of its gradient, what it costs, and the errors of its values.
+    """An estimator: the error of its gradient, its costs, and the errors of its values.
 
-    Costs are those of the same error: error times tokens, or seconds, over the baseline's. An
-    error falls as 1 / solutions, but for a bias. None where the baseline was not measured.
+    A cost is for an equal error: error times tokens, or seconds, relative to the baseline. This
+    holds as far as errors fall as 1 / solutions, without bias. None without the baseline.
     """
 
     gradient: GradientError
     tokens: float  # generated per solution, continuations included
-    seconds: float  # per solution: sampled, valued and trained on, by the critic too
-    error_ratio: Measure | None  # error over the baseline's
+    seconds: float  # per solution, for sampling, credit and training, a critic's included
+    error_ratio: Measure | None  # error / the baseline's error
     token_cost: Measure | None
     second_cost: Measure | None
     values: ValueScores | None = None
@@ -37,7 +37,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """All that the bench measured, for one policy."""
+    """All measurements of the bench for one policy."""
 
     policy: str  # 'checkpoints/25', or 'the start'
     problems: int
@@ -47,8 +47,8 @@ class Result:
     reference_error: float  # relative, squared
     price: Price
     rows: dict[str, Row]
-    ranking: dict[str, RankingScores]  # by what predicts: 'K = 9', or 'critic'
-    ranked: dict[str, float]  # states that were tried, and why some were not kept; the margin
+    ranking: dict[str, RankingScores]  # by the source of predictions: 'K = 9', or 'critic'
+    ranked: dict[str, float]  # counts of `NextSteps`, and the margin
 
 
 def rows_of(
@@ -57,25 +57,28 @@ def rows_of(
     reference: Reference,
     price: Price,
     values: dict[str, ValueScores],
-    of_critics: dict[str, float],
+    critic_seconds: dict[str, float],
 ) -> dict[str, Row]:
-    """A row for each estimator; `of_critics` are the seconds per solution of training critics."""
+    """A row for each estimator; `critic_seconds` are for training critics, per solution."""
     count = len(solutions.episodes)
     tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in repeats.items()}
     trained = price.trained * solutions.trained
     seconds = {
-        name: solutions.seconds + steady(own.seconds) / count + trained + of_critics.get(name, 0.0)
-        for name, own in repeats.items()
+        name: solutions.seconds
+        + steady(repeat.seconds) / count
+        + trained
+        + critic_seconds.get(name, 0.0)
+        for name, repeat in repeats.items()
     }
     rows = {}
-    for name, own in repeats.items():
+    for name, repeat in repeats.items():
         costs: tuple[Measure | None, ...] = (None, None, None)
         if BASELINE in repeats:
-            ratio = _error_ratio(own, repeats[BASELINE], reference.product)
+            ratio = _error_ratio(repeat, repeats[BASELINE], reference.product)
             factors = 1.0, tokens[name] / tokens[BASELINE], seconds[name] / seconds[BASELINE]
             costs = tuple(measure_of(ratio * factor) for factor in factors)
         rows[name] = Row(
-            gradient_error(own.measured(), reference.product),
+            gradient_error(repeat.measured(), reference.product),
             float(tokens[name]),
             seconds[name],
             *costs,
@@ -84,21 +87,19 @@ def rows_of(
     return rows
 
 
-def _error_ratio(own: Repeats, baseline: Repeats, g_squared: float) -> np.ndarray:
-    """f64[draws] the error over the baseline's on the same repeats, and on draws of them."""
-    repeats = len(own.squares)
-    of_baseline = baseline.measured()
-    paired = of_baseline._replace(
-        squares=of_baseline.squares[:repeats], along=of_baseline.along[:repeats]
-    )
+def _error_ratio(estimator: Repeats, baseline: Repeats, g_squared: float) -> np.ndarray:
+    """f64[1 + draws] the error / the baseline's error, over the same repeats, then over draws."""
+    repeats = len(estimator.squares)
+    measured = baseline.measured()
+    paired = measured._replace(squares=measured.squares[:repeats], along=measured.along[:repeats])
     errors = error_draws(paired, g_squared)
-    # The noise of the reference may put a small error below 0: there is no ratio to that.
+    # The noise of the reference may make a small error negative: there is no ratio to that.
     errors[errors <= 0] = np.nan
-    return error_draws(own.measured(), g_squared) / errors
+    return error_draws(estimator.measured(), g_squared) / errors
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """The record as JSON: dataclasses become objects; w is beside the seconds that make it."""
+    """The record as JSON: dataclasses become objects, and `price` has w, too."""
     record = dataclasses.asdict(result)
     return record | {"price": result.price._asdict() | {"w": result.price.w}}
 
@@ -179,7 +180,7 @@ def _columns(table: Table, *names: str) -> None:
 
 
 def _shown(measure: Measure | None) -> str:
-    """'0.12 [0.10, 0.15]', with ∞ for an end that is open; '-' where it is not defined."""
+    """'0.12 [0.10, 0.15]', with ∞ for an end that is None; '-' if the measure is undefined."""
     if measure is None or measure.value is None:
         return "-"
     if measure.low is None and measure.high is None:

@@ -1,7 +1,7 @@
 """The true values of states of sampled solutions: mean returns of independent rollouts.
 
-The rollouts have a run seed of their own, derived from the run's and a purpose, so that they share
-no random number with solutions and continuations that estimates are made of.
+The rollouts have a run seed of their own, derived from the run's seed and a purpose, so that they
+share no random number with the solutions and continuations behind estimates.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class SolutionState(NamedTuple):
 
 
 def solution_states(episodes: Sequence[Episode]) -> list[SolutionState]:
-    """The states s_0 .. s_{C-1} of all episodes, between the steps that they have."""
+    """The states s_0 .. s_{C-1} of all episodes, at the beginnings of their steps."""
     return [
         SolutionState(i, c, used)
         for i, episode in enumerate(episodes)
@@ -45,11 +45,10 @@ def choose_states(
 ) -> list[SolutionState]:
     """At most `count` different states of the episodes, spread over problems and positions.
 
-    Each problem gives one state before any gives a second, and of a problem each fifth of the
-    solutions (in tokens) gives one before any gives a second; the order is random otherwise, and
-    depends on `seed` alone. Equal token prefixes of a problem are one state. They come in the order
-    of `solution_states`. Without `with_last` the last state of each solution, after which it takes
-    its last step, is left out.
+    Problems take turns, and within a problem the fifths of the solutions (in tokens) take turns;
+    the choice is random otherwise, and depends on `seed` alone. Equal token prefixes of a problem
+    are one state. The result is in the order of `solution_states`. Without `with_last` the state
+    before the last step of each solution is left out.
     """
     different = {}
     for state in solution_states(episodes):
@@ -73,7 +72,7 @@ def choose_states(
 def positions_of_states(
     episodes: Sequence[Episode], states: Sequence[SolutionState]
 ) -> tuple[np.ndarray, list[str]]:
-    """(f64[S] share of the response's tokens before each state, [S] the ids of their problems)."""
+    """f64[S] share of the response's tokens before each state, and [S] problem ids."""
     shares = [state.used / len(episodes[state.episode].response) for state in states]
     return np.array(shares), [episodes[state.episode].problem_id for state in states]
 
@@ -83,13 +82,13 @@ def values_at(
 ) -> np.ndarray:
     """f64[S] the values that an estimator gave to the states; nan where it gave none.
 
-    `episodes` are those of the states with their `values`, and may have other steps: a state is
-    found by its number of tokens. A state between two that were sampled has the value on the line
-    between them, as in training. States before the first that was sampled, and with `max_states`
-    those after s_0 and `max_states` others, have none: `values` there are such that advantages are
-    0. Raises ValueError for an episode without values.
+    `episodes` are the solutions of the states with `values` by the estimator, and may have other
+    steps: a state is identified by its number of tokens. A state between two sampled states has the
+    value that is linear between theirs, as in training. States before the first sampled state have
+    none, and neither have states after s_0 and `max_states` others: `values` there only make
+    advantages 0. Raises ValueError for an episode without values.
     """
-    found = np.full(len(states), np.nan)
+    values = np.full(len(states), np.nan)
     for s, state in enumerate(states):
         episode = episodes[state.episode]
         if episode.values is None:
@@ -101,8 +100,8 @@ def values_at(
         if episode.value_counts is not None:
             first = np.flatnonzero([*episode.value_counts, 1])[0]
         if c >= first and (max_states is None or c <= max_states):
-            found[s] = episode.values[c]
-    return found
+            values[s] = episode.values[c]
+    return values
 
 
 def true_returns(
@@ -113,9 +112,9 @@ def true_returns(
     states: Sequence[SolutionState],
     count: int,
 ) -> np.ndarray:
-    """f64[S, count] returns of `count` rollouts of each state; `values.truth_of` makes means.
+    """f64[S, count] returns of `count` rollouts of each state.
 
-    States with equal token prefixes of a problem share their rollouts.
+    States of a problem with equal token prefixes share their rollouts.
     """
     by_id = {problem.id: problem for problem, _ in problems}
     rollouts: Counter[str] = Counter()
@@ -133,16 +132,16 @@ def true_returns(
             problem = by_id[episode.problem_id]
             different.append(State(problem, i, episode, numbers[i], c, used, visits=[]))
         row_of.append(row)
-    own = for_purpose(sampler, "true values")
-    returns = draw_returns(own, params, episodes, different, count)
+    seeded = for_purpose(sampler, "true values")
+    returns = draw_returns(seeded, params, episodes, different, count)
     return returns[np.array(row_of, int)]
 
 
 def with_own_seed(cfg: Config, purpose: str) -> Config:
-    """The configuration with a run seed for one purpose of the bench, and the policy's own horizon.
+    """The configuration with a run seed for one purpose of the bench.
 
-    A rollout may take the tokens that its solution had left at the state, whatever `values.budget`
-    says for estimates.
+    A rollout has the policy's horizon, the tokens that its solution had left at the state, whatever
+    `values.budget` says for estimates; and the policy's weights, whatever `values.dtype` says.
     """
     values = dataclasses.replace(cfg.values, budget="left", dtype="model")
     seed = row_seed(cfg.seed, 0, f"credit bench, {purpose}")
@@ -176,7 +175,7 @@ def _prefix(episode: Episode, used: int) -> Hashable:
 
 
 def _in_turns(items: Sequence[Item], group_of: Callable[[Item], Hashable]) -> list[Item]:
-    """The first item of each group, then the second of each, and so on, else in their order."""
+    """The first item of each group, then the second of each, and so on; stable otherwise."""
     seen: Counter[Hashable] = Counter()
     turns = []
     for item in items:

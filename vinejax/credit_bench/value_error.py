@@ -1,9 +1,9 @@
-"""How far predicted values of states are from the truth, a mean return of independent rollouts.
+"""Errors of predicted values of states; the truth is a mean return of independent rollouts.
 
     d_s = v_s - t_s    v_s: predicted value of state s    t_s: mean return of n rollouts from s
 
-Pure functions of arrays. The rollouts of the truth must share nothing with the prediction
-(`truth.py` draws such); then t_s = V(s) + e_s with E[e_s] = 0 and e_s independent of v_s.
+All are pure functions of arrays. The rollouts of the truth must be independent of the prediction,
+as those of `truth.py` are; then t_s = V(s) + e_s with E[e_s] = 0 and e_s independent of v_s.
 VinePPO's analyzers (`mc_value_prediction_analyzer.py`, `valnet_prediction_analyzer.py`) compare
 with 256 fresh rollouts, too, and leave their noise in the error. See docs/credit_bench.md.
 """
@@ -17,12 +17,12 @@ from numpy.typing import ArrayLike
 
 from vinejax.credit_bench.intervals import Bootstrap, Measure, Statistic
 
-NUM_BINS = 10  # of the prediction, for the calibration
-NUM_PARTS = 5  # of a solution, for errors by position
+NUM_BINS = 10  # bins of predicted values in a calibration
+NUM_PARTS = 5  # parts of a solution, for errors by position
 
 
 class Truth(NamedTuple):
-    """The values of S states as rollouts know them."""
+    """The values of S states by rollouts."""
 
     means: np.ndarray  # f64[S] mean return
     variances: np.ndarray  # f64[S] unbiased estimate of the variance of each mean
@@ -41,7 +41,7 @@ class Bin:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Errors at the states of one part of the solutions, from `low` to `high` of their tokens."""
+    """Errors at states in one part of the solutions: from share `low` to `high` of the tokens."""
 
     low: float
     high: float
@@ -52,9 +52,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class ValueScores:
-    """Measures of predicted values; `dataclasses.asdict` makes JSON of it. `value_scores` has the
-    equations.
-    """
+    """Measures of predicted values; `value_scores` has the equations."""
 
     states: int
     problems: int
@@ -103,10 +101,10 @@ def value_scores(
 
     Args:
       predicted: [S]; not a number where an estimator has no value for the state.
-      truth: of S states.
+      truth: the truth for S states.
       positions: [S] share of the solution's tokens before the state, from 0 to below 1.
       problems: [S] ids.
-      seed: of the bootstrap.
+      seed: the bootstrap's.
 
     Raises ValueError if lengths differ or a position is outside [0, 1).
     """
@@ -116,14 +114,14 @@ def value_scores(
         raise ValueError(f"predictions, truth (2), positions, problems of lengths {lengths}")
     if at.size and not (at.min() >= 0 and at.max() < 1):
         raise ValueError(f"positions from {at.min()} to {at.max()}: must be in [0, 1)")
-    known = np.isfinite(v)
-    names = [problem for problem, is_known in zip(problems, known, strict=True) if is_known]
-    v, at, means, variances = v[known], at[known], truth.means[known], truth.variances[known]
+    has_value = np.isfinite(v)
+    names = [problem for problem, has in zip(problems, has_value, strict=True) if has]
+    v, at, means, variances = (x[has_value] for x in (v, at, truth.means, truth.variances))
     differences, bootstrap = v - means, Bootstrap(names, seed)
     return ValueScores(
         states=len(v),
         problems=bootstrap.num_problems,
-        unpredicted=int(np.sum(~known)),
+        unpredicted=int(np.sum(~has_value)),
         mae=bootstrap.mean(np.abs(differences)),
         bias=bootstrap.mean(differences),
         squared_error=bootstrap.mean(differences**2 - variances),
@@ -141,24 +139,24 @@ def calibration(
     high: float = 1.0,
     bins: int = NUM_BINS,
 ) -> list[Bin]:
-    """Mean true value of the states in each of `bins` bins of the predicted value, f64[S] each.
+    """Mean predicted and mean true value, from [S] of both, in `bins` bins of the predicted value.
 
     The bins divide [low, high] evenly. Predictions below and above count in the first and the last
     bin. A prediction is calibrated if E[V | v] = v. The mean of few rollouts is unbiased,
-    E[v | V] = V, and yet not calibrated: high ones are on average too high, low ones too low.
+    E[v | V] = V, and yet not calibrated: high means are on average too high, low means too low.
     """
-    # Rounded, so that 0.7 in float32 is in the bin that begins with 0.7.
+    # Rounded, so that 0.7 in float32 falls into the bin that begins at 0.7.
     scaled = np.round((predicted - low) / (high - low) * bins, 5)
     numbers = np.clip(np.floor(scaled), 0, bins - 1)
     edges = np.linspace(low, high, bins + 1).tolist()
-    made = []
+    table = []
     for b in range(bins):
         members = numbers == b
         count = int(members.sum())
         mean_prediction = float(predicted[members].mean()) if count else None
         mean_truth = float(truth[members].mean()) if count else None
-        made.append(Bin(edges[b], edges[b + 1], count, mean_prediction, mean_truth))
-    return made
+        table.append(Bin(edges[b], edges[b + 1], count, mean_prediction, mean_truth))
+    return table
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> Statistic:
@@ -185,8 +183,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> Statistic:
 def mean_ranks(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """f64[S] the ranks, from 1, of values that count `weights` [S] times each.
 
-    `numbers` i[S] are the places of the values among the distinct ones, from 0. Equal values have
-    the mean of their ranks.
+    `numbers` i[S] index the sorted distinct values. Equal values have the mean of their ranks.
     """
     counts = np.bincount(numbers, weights)
     return (np.cumsum(counts) - (counts - 1) / 2)[numbers]

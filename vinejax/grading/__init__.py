@@ -46,7 +46,7 @@ def grade_response(
     In mode 'strict' `gold` is a bare answer, which `extract_answer` of the response must equal. In
     mode 'reference' VinePPO's rules extract answers from both sides: `gold` is a worked solution or
     a bare answer (`reference_answers`), and `problem`, the problem's text, tells whether answers
-    are 'separated by commas'. The time limit and the errors are those of `grade`.
+    are 'separated by commas'. Time limit and errors are as for `grade`.
 
     Example:
       >>> vinejax.grade_response(r"so it is $\\boxed{(1, 2)}$.", "(1,2)")

@@ -51,10 +51,10 @@ _NUMBER = re.compile(
 _FORMULA = re.compile(
     r"(?s)(?<!\\)\$\$(.+?)(?<!\\)\$\$|(?<!\\)\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]"
 )
-_LONGEST_TAIL = 1000
-_MOST_PHRASES = 20  # examined, starting with the last
-_MOST_WORDS = 3  # beside a number in an answer: '5 square feet and'
-# No answer has so many backslashes in a row; patterns that start with one take quadratic time.
+_MAX_TAIL = 1000  # characters after an announcement
+_MAX_PHRASES = 20  # announcements examined, starting with the last
+_MAX_WORDS = 3  # beside a number in an answer: '5 square feet and'
+# More backslashes in a row than any answer has; patterns that start with one take quadratic time.
 _BACKSLASHES = re.compile(r"\\{9,}")
 
 _REFERENCE_NUMBER = re.compile(r"-?\d*\.?\d+")
@@ -102,12 +102,15 @@ def _broken_box(text: str) -> str | None:
 
 
 def _announced(text: str) -> tuple[str | None, str | None]:
-    """(last answer after 'answer is' or the like, last judgement such as 'correct'), or None."""
+    """The last answer after 'answer is' or the like, and the last judgement such as 'correct'.
+
+    Each is None if the text has none.
+    """
     judged = None
     for phrase in _PHRASES:
-        ends = [announcement.end() for announcement in phrase.finditer(text)][-_MOST_PHRASES:]
+        ends = [announcement.end() for announcement in phrase.finditer(text)][-_MAX_PHRASES:]
         for end in reversed(ends):
-            answer = _after_phrase(text[end : end + _LONGEST_TAIL])
+            answer = _after_phrase(text[end : end + _MAX_TAIL])
             if answer and not _JUDGED.match(answer):
                 return answer, judged
             judged = judged or answer or None
@@ -117,7 +120,7 @@ def _announced(text: str) -> tuple[str | None, str | None]:
 def _words(text: str) -> int | None:
     """The number of plain words in a one-line text; None for a longer text or one with a box."""
     text = text.strip()
-    if "\n" in text or "boxed" in text or len(text) > _LONGEST_TAIL:
+    if "\n" in text or "boxed" in text or len(text) > _MAX_TAIL:
         return None
     return len(_WORD.findall(_COMMAND.sub(" \\ ", text)))
 
@@ -138,7 +141,7 @@ def _after_phrase(tail: str) -> str:
     sentence = sentence.rpartition(" is ")[2]
     sentence = _last_spans(sentence) or sentence
     numbers = _NUMBER.findall(sentence)
-    if len(numbers) == 1 and (_words(sentence) or 0) > _MOST_WORDS:
+    if len(numbers) == 1 and (_words(sentence) or 0) > _MAX_WORDS:
         return _last_number(sentence) or ""  # 'Jane started growing it 3 hours ago.'
     return _without_repetition(_undressed(sentence))
 
@@ -165,7 +168,7 @@ def _formulas_at_start(tail: str) -> str:
 
 
 def _last_spans(sentence: str) -> str:
-    """The last `$..$` and those that 'and' or 'or' joins to it, with commas; '' if none exists."""
+    """The last `$..$` and the spans joined to it by 'and' or 'or', with commas; '' without any."""
     spans = list(_SPAN.finditer(sentence))
     contents, joined = [], False
     for i, span in enumerate(reversed(spans)):
@@ -190,7 +193,7 @@ def _without_repetition(answer: str) -> str:
 
 def _last_formula(text: str) -> str | None:
     """The last formula between delimiters; None if a number follows it or the text has a box."""
-    tail = text[-_LONGEST_TAIL:]
+    tail = text[-_MAX_TAIL:]
     formulas = list(_FORMULA.finditer(tail))
     if not formulas or "boxed" in text or _NUMBER.search(tail, formulas[-1].end()):
         return None

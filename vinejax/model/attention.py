@@ -24,15 +24,15 @@ from vinejax.model.sharding import ROWS, drop_uneven_axes, on_shards
 
 SAVED = "attention"  # checkpoint name of the arrays that a kernel saves for its backward pass
 LANES = 128  # in a TPU's vector: lengths and head widths for splash are multiples of it
-BLOCK = 512  # the most queries, and keys, in one step of splash; a step divides the length
+BLOCK = 512  # maximum of queries, and of keys, in one step of splash; a step divides the length
 CUDNN_HEAD = 128  # the widest head that cuDNN's kernel takes on every card, in multiples of 8
-QUERY_BLOCK = 128  # the fewest queries of a block of 'xla'
-MOST_BLOCKS = 8  # of 'xla' in a sequence: more save little, and each is compiled
+QUERY_BLOCK = 128  # minimum of queries in a block of 'xla'
+MAX_BLOCKS = 8  # blocks of 'xla' in a sequence: more save little, and each is compiled
 KERNELS = {"tpu": "splash", "gpu": "cudnn"}  # per platform
 
 Queries = Float[Array, "B T N H"]
 Keys = Float[Array, "B T K H"]  # values have this shape too
-Mask = Bool[Array, "B T S"]  # True where query t sees position s; S = T but for blocks
+Mask = Bool[Array, "B T S"]  # True where query t sees position s; S < T only in blocks
 SegmentIds = Int[Array, "B T"]  # the sequence of a packed row that each position belongs to
 Lengths = Int[Array, " B"]  # tokens of rows that hold one sequence each, padded on the right
 Seen = SegmentIds | Mask | Lengths  # what positions see, see `what_is_seen`
@@ -70,11 +70,11 @@ def what_is_seen(
     window: ArrayLike | None,
     single_rows: bool = False,
 ) -> Seen:
-    """What positions see, as attention of the chosen `kind` takes it: segment ids for 'splash',
-    else a mask, or for 'cudnn' lengths where rows are `single_rows` (`Compute.single_rows`).
+    """What positions see, in the form that attention of the chosen `kind` takes.
 
-    A query sees itself and the places before it in its segment or, where segments share prefixes,
-    those with a greater `seen_until`; all within the window, by positions in the sequences.
+    That is segment ids for 'splash', lengths for 'cudnn' with `single_rows` (see `Compute`), else a
+    mask. Query t sees itself and places s < t of its segment or, where segments share prefixes,
+    those with seen_until[s] > t; all within the window, which counts positions of the sequence.
     """
     if kind == "splash":
         assert seen_until is None, "splash attention knows no shared prefixes"
@@ -103,7 +103,7 @@ def self_attention(q: Queries, k: Keys, v: Keys, visible: Mask, rule: AttentionR
     block does: a little more than half of T x T.
     """
     T = q.shape[1]
-    size = max(QUERY_BLOCK, -(-T // MOST_BLOCKS))
+    size = max(QUERY_BLOCK, -(-T // MAX_BLOCKS))
 
     def block(start: int) -> Queries:
         end = min(start + size, T)
@@ -120,7 +120,7 @@ def _attend_to_all(
     visible: Mask,
     rule: AttentionRule,
 ) -> Queries:
-    """The same for a block of queries, with the scores of all pairs."""
+    """`self_attention` for a block of queries, with the scores of all pairs."""
     B, T, N, H = q.shape
     K = k.shape[2]
     # All queries of a KV head are the rows of one matrix, with B and K in front: in other orders
@@ -173,8 +173,8 @@ def cudnn_attention(
 ) -> Queries:
     """The same as `self_attention`, by cuDNN's fused kernel; 'xla' is for tests without a GPU.
 
-    A mask becomes a bias [B, 1, T, T], and all pairs are computed. Without one rows hold a sequence
-    each, padded on the right: cuDNN then skips what is later than a query or beyond its window and,
+    A mask becomes a bias [B, 1, T, T], and all pairs are computed. Without a mask each row holds
+    one sequence, padded on the right: cuDNN then skips keys after a query or beyond its window and,
     given the lengths, padding, whose outputs are then 0.
     """
     attend = functools.partial(

@@ -43,17 +43,17 @@ Column = jax.Array | int
 
 FLOAT32 = 4
 CHUNK_BYTES = 64 * 2**20  # float32 logits of a chunk, on each device
-# A chunk has at least so many columns, however many tokens there are: with fewer, products take as
-# long as reading and writing their operands.
-LEAST_COLUMNS = 512
-LANES = 128  # of a TPU's registers: their columns are a multiple of it
+# Columns of a chunk, however many tokens there are: with fewer, products take as long as reading
+# and writing their operands.
+MIN_COLUMNS = 512
+LANES = 128  # columns of a TPU's registers; chunks have a multiple of it
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputLayer:
     """How logits follow from hidden states and the output matrix. Hashable: it is static."""
 
-    name: str  # of the output matrix: 'head' [D, V], or for a tied head 'embed' [V, D]
+    name: str  # the output matrix: 'head' [D, V], or for a tied head 'embed' [V, D]
     softcap: float | None
     temperature: float  # above 0
     chunk: int | None = None  # columns; None: `chunk_columns`
@@ -76,12 +76,12 @@ class OutputLayer:
 def chunk_columns(tokens: int, vocab: int) -> int:
     """Columns of a chunk for `tokens` tokens and `vocab` columns on a device.
 
-    As many as CHUNK_BYTES of logits allow, at least LEAST_COLUMNS, and in chunks of like size.
+    CHUNK_BYTES of logits or MIN_COLUMNS, whichever is more, bound a chunk; all are of like size.
     """
-    most = max(CHUNK_BYTES // (FLOAT32 * tokens), LEAST_COLUMNS) // LANES * LANES
-    if vocab <= most:
+    limit = max(CHUNK_BYTES // (FLOAT32 * tokens), MIN_COLUMNS) // LANES * LANES
+    if vocab <= limit:
         return vocab
-    mean = -(-vocab // -(-vocab // most))
+    mean = -(-vocab // -(-vocab // limit))
     return -(-mean // LANES) * LANES
 
 
@@ -138,7 +138,7 @@ def chunked_softmax(
 
 
 class Saved(NamedTuple):
-    """What the backward pass takes from the forward pass: no logits."""
+    """The arrays that the backward pass takes from the forward pass; no logits are among them."""
 
     x: Float[Array, "T D"]
     table: Float[Array, "..."]
@@ -154,14 +154,14 @@ def chunked_gradient(
     output: OutputLayer,
     axis: str | None = None,
 ) -> tuple[Float[Array, "T D"], Float[Array, "..."]]:
-    """(∂x, ∂W) in the dtypes of x and W, by the module's equations.
+    """∂x and ∂W in the dtypes of x and W, by the module's equations.
 
     Args:
       saved: arguments and results of `chunked_softmax`.
       by_logprob: float32, g.
       by_entropy: float32, h.
       output: as for `chunked_softmax`.
-      axis: likewise; with one, ∂x is the sum over a device's own columns.
+      axis: as for `chunked_softmax`; if not None, ∂x is the sum over a device's own columns.
     """
     x, table = saved.x, saved.table
     vocab = table.shape[output.vocab_axis]
@@ -193,7 +193,7 @@ def chunked_gradient(
 
 
 class _Sums(NamedTuple):
-    """What a token keeps of the columns so far: m, s, a and z_y of the module's equations."""
+    """The sums of each token over the columns so far: m, s, a and z_y of the module's equations."""
 
     top: Float[Array, " T"]
     total: Float[Array, " T"]
@@ -208,10 +208,10 @@ class _Sums(NamedTuple):
         return _Sums(top, scale * self.total, weighted, self.taken)
 
 
-def _join(one: _Sums, other: _Sums) -> _Sums:
-    """The sums over the columns of both parts."""
-    top = jnp.maximum(one.top, other.top)
-    parts = one.relative_to(top), other.relative_to(top)
+def _join(a: _Sums, b: _Sums) -> _Sums:
+    """The sums over the columns of `a` and `b` together."""
+    top = jnp.maximum(a.top, b.top)
+    parts = a.relative_to(top), b.relative_to(top)
     return jax.tree.map(jnp.add, *parts)._replace(top=top)
 
 
@@ -232,10 +232,10 @@ def _chunk(tokens: jax.Array, vocab: int, output: OutputLayer) -> int:
 def _over_chunks(
     vocab: int, chunk: int, step: Callable[[Column, int, Carry], Carry], start: Carry
 ) -> Carry:
-    """step(first column, columns, carry) for one chunk after the other; the last may be smaller."""
-    count, rest = divmod(vocab, chunk)
+    """The last carry of step(first column, columns, carry) over all chunks; the last is smaller."""
+    count, remainder = divmod(vocab, chunk)
     end = lax.fori_loop(0, count, lambda i, carry: step(i * chunk, chunk, carry), start)
-    return step(count * chunk, rest, end) if rest else end
+    return step(count * chunk, remainder, end) if remainder else end
 
 
 def _columns_of(table: jax.Array, first: Column, size: int, output: OutputLayer) -> jax.Array:
@@ -244,12 +244,12 @@ def _columns_of(table: jax.Array, first: Column, size: int, output: OutputLayer)
 
 
 def _own_columns(tokens: jax.Array, vocab: int, axis: str | None) -> jax.Array:
-    """i32[T] each token's place in a device's `vocab` columns; outside them if it has it not."""
+    """i32[T] each token's column of a device's `vocab` columns; out of range on other devices."""
     return tokens if axis is None else tokens - lax.axis_index(axis) * vocab
 
 
 def _is_taken(tokens: jax.Array, first: Column, size: int) -> jax.Array:
-    """bool[T, v] whether a chunk's column is that of the token."""
+    """bool[T, v] whether a column of the chunk belongs to the token."""
     return tokens[:, None] == first + jnp.arange(size)
 
 
@@ -258,5 +258,5 @@ def _products(x: jax.Array, columns: jax.Array, output: OutputLayer) -> jax.Arra
     return _einsum(f"td,{output.letters}->tv", x, columns)
 
 
-def _einsum(letters: str, one: jax.Array, other: jax.Array) -> jax.Array:
-    return jnp.einsum(letters, one, other, preferred_element_type=jnp.float32)
+def _einsum(letters: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.einsum(letters, a, b, preferred_element_type=jnp.float32)

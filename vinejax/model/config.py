@@ -33,10 +33,10 @@ class DecoderConfig:
     num_kv_heads: int
     head_dim: int
     ffn: int
-    context: int  # the most tokens that a sequence may have
+    context: int  # maximum of tokens in a sequence
     family: str = "llama"  # Hugging Face's `model_type`, in whose layout the model is saved
     rope: Rope = Rope()
-    local_rope: Rope | None = None  # for the layers with a window; None: `rope` too
+    local_rope: Rope | None = None  # for the layers with a window; None: `rope` for them, too
     # Per layer the number of positions that a query sees, itself included; None: all positions.
     # (): no layer has a window.
     windows: tuple[int | None, ...] = ()
@@ -100,16 +100,16 @@ class DecoderConfig:
 class Compute:
     """Choices that change speed, memory and rounding only. Hashable, as `DecoderConfig` is."""
 
-    dtype: str = "float32"  # of matrix products; norms, RoPE, softmax and logits are float32
+    dtype: str = "float32"  # matrix products' dtype; norms, RoPE, softmax and logits are float32
     attention: str = "auto"  # over whole sequences: a kind of `attention.choose_kind`, or 'auto'
     remat: str = "none"  # the results computed again in the backward pass: a key of `decoder.REMAT`
     # Columns of the output matrix whose logits exist at once where log-probabilities are computed;
     # None: `chunked_softmax.chunk_columns`.
     vocab_chunk: int | None = None
     lora_scale: float = 0.0  # alpha / rank of adapters; what they add is a part of the model
-    # Every row of a batch of whole sequences holds one of them, padded on the right.
+    # Whether each row of a batch holds one sequence, padded on the right (no packing).
     single_rows: bool = False
-    # The last two are for decoding, where each device on the tensor axis runs a part of the model.
+    # Both for decoding, where each device on the tensor axis runs a part of the model.
     sum_axis: str | None = None  # mesh axis over which `out` and `down` add up their parts
     transposed_heads: bool = False  # q, k and v: kernels lie [heads * H, D], biases [heads * H]
 

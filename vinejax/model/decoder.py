@@ -58,8 +58,8 @@ Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
 HEADS = ("q", "k", "v")  # projections whose outputs are heads
 SUMMED = ("out", "down")  # projections that sum over heads, and over feed-forward units
 LORA_A, LORA_B = "lora_a", "lora_b"  # the factors of a projection's adapter: see model/lora.py
-INT8_SCALE = "int8_scale"  # what outputs of a kernel in 8 bits are multiplied by: model/int8.py
-ENDS = ("embed", "head")  # the weights outside the layers that are split
+INT8_SCALE = "int8_scale"  # factors on the outputs of a kernel in 8 bits: model/int8.py
+ENDS = ("embed", "head")  # the weights outside the layers that are split over a mesh
 
 
 class RMSNorm(nn.Module):
@@ -80,7 +80,7 @@ class RMSNorm(nn.Module):
 class Projection(nn.Module):
     """x times a kernel over the last `num_in` axes of x, plus a bias where the model has one.
 
-    With an adapter in its parameters, that of `model/lora.py` is added: it has no initializer here.
+    If the parameters hold an adapter (`model/lora.py`), its product is added.
     """
 
     features: tuple[int, ...]
@@ -103,8 +103,8 @@ class Projection(nn.Module):
         kernel = self.param("kernel", initializer, shape).astype(x.dtype)
         kernel = kernel.T if self.transposed else kernel
         num_inputs = math.prod(in_shape)
-        # As one matrix: on CPU the gradient of the batched form costs twice as much. Over a mesh
-        # it would hide from the compiler which rows and positions are where.
+        # One matrix, because on CPU the gradient of the batched form costs twice as much; not over
+        # a mesh, where a flat axis would hide from the compiler how x is split.
         x_shape = (-1,) if self.flat else batch_shape
         rows = x.reshape(*x_shape, num_inputs)
         y = rows @ kernel.reshape(num_inputs, -1)
@@ -228,7 +228,7 @@ class Decoder:
     def ready(self, params: Params) -> Params:
         """Cast the weights once per update, and gather embedding and output matrix over `fsdp`.
 
-        The layers are too large to stay so. Gradients by the result are gradients by `params`.
+        Layers are too large to stay gathered. Gradients by the result are gradients by `params`.
         """
         params = cast_matrices(params, self.compute.dtype)
         ends = {name: self._gathered(name, params[name]) for name in ENDS if name in params}
@@ -251,7 +251,7 @@ class Decoder:
     def block(
         self, layer: Params, x: Hidden, positions: Ids, attend: Attend, facts: int | LayerFacts = 0
     ) -> tuple[Hidden, Any]:
-        """Apply one layer, given by its unstacked parameters; the results are those of `Block`.
+        """Apply one layer, given by its unstacked parameters; returns what `Block` returns.
 
         `facts` is the layer's number or, if that is unknown while tracing, its row of the stacked
         facts. `attend` must itself use the layer's window, `score_scale` and `attention_softcap`.
@@ -308,10 +308,10 @@ class Decoder:
     def choose_attention(
         self, positions: Ids, segment_ids: Ids, seen_until: Ids | None
     ) -> tuple[str, jax.Array]:
-        """(the kind of attention for whole sequences, its argument that says what positions see).
+        """The kind of attention for whole sequences, and the result of `attention.what_is_seen`.
 
-        The argument is that of `attention.what_is_seen`. If windows differ between layers, it is a
-        mask without a window; `hidden` adds the layer's own.
+        If windows differ between layers, that is a mask without a window; `hidden` adds the
+        layer's.
         """
         cfg, kind = self.cfg, "xla"
         if not cfg.is_mixed:
@@ -354,10 +354,10 @@ class Decoder:
     def logprobs_of(
         self, params: Params, x: Hidden, tokens: Ids, temperature: float, axis: str | None = None
     ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-        """(log-probability of each token, entropy of its distribution) by the softmax of
-        `logits(params, x) / temperature`, of which only a part exists at a time; float32.
+        """The log-probability of each token and the entropy of its distribution, float32.
 
-        `axis`, for a part of a model inside a `shard_map`, is that of `logprob_and_entropy`.
+        The distribution is softmax(logits(params, x) / temperature), of which only a part exists at
+        a time. `axis` is for a part of a model inside a `shard_map`: see `logprob_and_entropy`.
         """
         cfg, name = self.cfg, self.cfg.output_matrix
         output = OutputLayer(name, cfg.logit_softcap, temperature, self.compute.vocab_chunk)

@@ -1,4 +1,4 @@
-"""A short text that tells weights from all others, to the bit."""
+"""A short text that identifies weights, to the bit."""
 
 import functools
 import hashlib
@@ -13,13 +13,14 @@ from jaxtyping import Array, UInt32
 from vinejax.model.decoder import Params
 from vinejax.model.sharding import replicate
 
-WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}  # by the bytes of a weight
+WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}  # bytes of a weight -> integer of its size
 
 
 def fingerprint(params: Params, mesh: Mesh | None) -> str:
-    """The same for the same weights on every mesh; of others with chance 2^-32 for each array.
+    """A text that depends on the bits of the weights and not on the mesh.
 
-    It reads the weights once, on the devices, and waits for the result.
+    Other weights have the same text with chance 2^-32 for each array that differs. The weights are
+    read once, on the devices; the function waits for the result.
     """
     return hashlib.blake2b(np.asarray(_sums(params, mesh)).tobytes(), digest_size=8).hexdigest()
 

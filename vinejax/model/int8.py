@@ -1,4 +1,4 @@
-"""A layer's kernels in 8 bits: half the bytes of bfloat16 for decoding to read.
+"""A layer's kernels in 8 bits: decoding reads half the bytes of bfloat16.
 
 A kernel W with the outputs j becomes integers Q from -127 to 127 and a factor for each output:
 W[i, j] is about Q[i, j] s[j] with s[j] = max_i |W[i, j]| / 127, so that no weight is off by more
@@ -25,7 +25,7 @@ def layer_in_int8(layer: Params) -> Params:
         kernel = part["kernel"].astype(jnp.float32)
         inputs = (1,) if name in HEADS else tuple(range(kernel.ndim - 1))
         largest = jnp.max(jnp.abs(kernel), axis=inputs, keepdims=True)
-        # Not finite where a weight is not, so that this is seen in the logits.
+        # If a weight is not finite, neither is the scale, and the logits show it.
         scale = jnp.where(largest == 0, 1.0, largest) / LARGEST
         rounded = jnp.round(kernel / scale).astype(jnp.int8)
         return {**part, "kernel": rounded, INT8_SCALE: scale.reshape(-1)}

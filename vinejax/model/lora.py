@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685): few weights are trained, most stay.
+"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685), trained in place of the weights.
 
 A projection with kernel W computes x W + s (x A) B, with s = alpha / rank, A of `rank` columns and
 B of `rank` rows. A model's adapters are a tree of their own, {layers {q {lora_a, lora_b}, ...}},
@@ -19,7 +19,7 @@ from vinejax.model.sharding import param_shardings
 
 
 class Shape(NamedTuple):
-    """The rank of adapters and the projections that have them; some of `PROJECTIONS`."""
+    """The rank of the adapters and the projections that have one, a subset of `PROJECTIONS`."""
 
     rank: int
     targets: tuple[str, ...]
@@ -55,16 +55,16 @@ def _draw(model: Decoder, shape: Shape, seed: int) -> Params:
         inputs, outputs = shapes[name]
         key = jax.random.fold_in(jax.random.key(seed), number)
         bound = math.prod(inputs) ** -0.5
-        of_a = (layers, *inputs, shape.rank)
+        shape_a = (layers, *inputs, shape.rank)
         adapters[name] = {
-            LORA_A: jax.random.uniform(key, of_a, minval=-bound, maxval=bound),
+            LORA_A: jax.random.uniform(key, shape_a, minval=-bound, maxval=bound),
             LORA_B: jnp.zeros((layers, shape.rank, *outputs)),
         }
     return {"layers": adapters}
 
 
 def kernel_shapes(model: Decoder) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(axes of the inputs, axes of the outputs) of each projection's kernel in one layer."""
+    """The input axes and the output axes of each projection's kernel in one layer."""
     cfg = model.cfg
     heads, kv_heads = (cfg.num_heads, cfg.head_dim), (cfg.num_kv_heads, cfg.head_dim)
     width, ffn = (cfg.width,), (cfg.ffn,)
@@ -84,8 +84,8 @@ def with_adapters(params: Params, adapters: Params | None) -> Params:
     if adapters is None:
         return params
     layers = {
-        name: {**of_layer, **adapters["layers"].get(name, {})}
-        for name, of_layer in params["layers"].items()
+        name: {**weights, **adapters["layers"].get(name, {})}
+        for name, weights in params["layers"].items()
     }
     return {**params, "layers": layers}
 
@@ -96,16 +96,16 @@ def merged(params: Params, scale: float) -> Params:
     The product and the sum are computed in float32. Parameters without adapters are returned.
     """
 
-    def merge(of_layer: Params) -> Params:
-        if LORA_A not in of_layer:
-            return of_layer
-        kernel, a, b = (of_layer[name] for name in ("kernel", LORA_A, LORA_B))
+    def merge(weights: Params) -> Params:
+        if LORA_A not in weights:
+            return weights
+        kernel, a, b = (weights[name] for name in ("kernel", LORA_A, LORA_B))
         matrix = (*a.shape[:1], -1, a.shape[-1])
         change = jnp.matmul(
             a.reshape(matrix), b.reshape(*b.shape[:2], -1), precision=jax.lax.Precision.HIGHEST
         )
-        rest = {name: x for name, x in of_layer.items() if name not in (LORA_A, LORA_B)}
+        others = {name: x for name, x in weights.items() if name not in (LORA_A, LORA_B)}
         summed = kernel.astype(jnp.float32) + scale * change.reshape(kernel.shape)
-        return {**rest, "kernel": summed.astype(kernel.dtype)}
+        return {**others, "kernel": summed.astype(kernel.dtype)}
 
     return {**params, "layers": {name: merge(x) for name, x in params["layers"].items()}}

@@ -1,4 +1,4 @@
-"""What the forward pass of a layer keeps for the backward pass; the rest is computed again."""
+"""The results that a layer's forward pass saves for the backward pass; others are recomputed."""
 
 import jax
 
@@ -6,7 +6,7 @@ from vinejax.model import attention
 
 # Checkpoint name of gathered weights, which are never saved for the backward pass.
 GATHERED_WEIGHT = "weight"
-# `model.remat`: what is saved.
+# Maps `model.remat` to the policy that says what is saved.
 REMAT = {
     "none": jax.checkpoint_policies.save_anything_except_these_names(GATHERED_WEIGHT),
     # Products with weights, and what an attention kernel needs; not the scores of 'xla'.

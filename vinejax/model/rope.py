@@ -38,7 +38,7 @@ class Rope:
     mscale: float = 0.0
     mscale_all_dim: float = 0.0
     truncate: bool = True
-    attention_factor: float | None = None  # None: from `factor`
+    attention_factor: float | None = None  # None: computed from `factor`
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
 
@@ -67,7 +67,7 @@ class Rope:
         return np.clip((turns - low) / (high - low), 0, 1)
 
     def _yarn_share(self, dim: int) -> np.ndarray:
-        """The same fraction for yarn: a ramp that is linear in the channel."""
+        """The fraction of each frequency that stays with yarn: a ramp, linear in the channel."""
 
         def channel(turns: float) -> float:
             """The channel that makes `turns` full turns within the original context."""
@@ -107,7 +107,7 @@ def rotate(
 ) -> Float[Array, "B T heads H"]:
     """x with its first 2 * pairs channels turned; channel i pairs with i + pairs (Hugging Face).
 
-    Angles stay in float32: bfloat16 rounds position 257 to 256, and their sines are far apart.
+    Angles are float32: bfloat16 rounds position 257 to 256, which changes its sines a lot.
     """
     angles = positions[..., None, None].astype(jnp.float32) * frequencies
     cos, sin = jnp.cos(angles) * scale, jnp.sin(angles) * scale

@@ -83,8 +83,8 @@ def make_mesh(cfg: MeshConfig) -> Mesh:
     sizes = [cfg.data, cfg.fsdp, cfg.tensor]
     num_devices = jax.device_count()
     if -1 in sizes:
-        others = -math.prod(sizes)
-        sizes[sizes.index(-1)] = max(num_devices // others, 1)
+        given = -math.prod(sizes)  # product of the other sizes
+        sizes[sizes.index(-1)] = max(num_devices // given, 1)
     size = math.prod(sizes)
     product = f"data x fsdp x tensor = {sizes}"
     if num_devices % size:
@@ -235,8 +235,8 @@ def gather_over_fsdp(w: jax.Array, mesh: Mesh | None, spec: P) -> jax.Array:
     Its gradient is summed over all rows and laid out by `spec` again.
     """
     used = tuple(tensor_only(spec))
-    # The gradient takes two steps, which are one collective: asked for parts at once, the compiler
-    # may rather bring the activations of all rows to every device.
+    # The gradient gets two constraints, which become one collective; with the last one alone, the
+    # compiler may bring the activations of all rows to every device instead.
     return constrain_with_gradient(w, mesh, used, used, tuple(spec))
 
 
@@ -286,7 +286,7 @@ def constrain_with_gradient(
 def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
     """Raise ConfigError for query heads or feed-forward units that `tensor` does not divide.
 
-    KV heads that it does not divide are repeated; such a vocabulary is not split.
+    KV heads that it does not divide are repeated, and a vocabulary is then not split.
     """
     for name, size in (("query heads", num_heads), ("feed-forward columns", ffn)):
         if size % mesh.shape["tensor"]:

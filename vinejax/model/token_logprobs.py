@@ -1,4 +1,4 @@
-"""The log-probability of each token and its entropy, over a mesh, with a gradient of their own.
+"""The log-probability of each token and its entropy, over a mesh, with a hand-written gradient.
 
 `chunked_softmax.py` has the equations. They run in a `shard_map`, forward and backward, since the
 compiler alone would add up the gradient of the output matrix over all devices for every chunk. On
@@ -47,9 +47,9 @@ def logprob_and_entropy(
     mesh: Mesh | None,
     axis: str | None = None,
 ) -> tuple[PerToken, PerToken]:
-    """(log p of `tokens`, entropy of p), float32, where p[b, t] is the softmax of x[b, t]'s logits.
+    """log p of `tokens` and the entropy of p, float32; p[b, t] is the softmax of x[b, t]'s logits.
 
-    Its gradient by the table is laid out like a parameter: summed over rows, split over `fsdp`.
+    The gradient by the table is laid out like a parameter: summed over rows, split over `fsdp`.
 
     Args:
       x: hidden states after the final norm, in the dtype of the products.
@@ -64,20 +64,23 @@ def logprob_and_entropy(
 
 
 class _Layout(NamedTuple):
-    """Where the parts of arrays lie while products with the output matrix are computed."""
+    """The specs of arrays while products with the output matrix are computed."""
 
     x: P  # [B, T, D]
     per_token: P  # [B, T]
-    table: P  # of the parameter; while it is used, `tensor` alone splits it
+    table: P  # the parameter's; while it is used, `tensor` alone splits it
     axis: str | None  # the mesh axis that splits the vocabulary
-    by_x: P  # [B, T, D] of the gradient by x
+    by_x: P  # [B, T, D] the gradient's by x
     splits_positions: bool  # whether `tensor` splits that gradient's positions
 
 
 def _layout(
     x: jax.Array, table: jax.Array, output: OutputLayer, mesh: Mesh | None
 ) -> _Layout | None:
-    """None without a mesh, and for rows that it does not divide, which the compiler lays out."""
+    """The layout over a mesh; None without one, and if it does not divide the rows of `x`.
+
+    The compiler then lays the arrays out.
+    """
     if mesh is None or mesh.size == 1 or x.shape[0] % num_shards(mesh):
         return None
     spec = spec_for((jax.tree_util.DictKey(output.name),), table.shape, mesh)
@@ -100,18 +103,18 @@ def _forward(
     axis = layout.axis if layout else axis
 
     def local(x: jax.Array, table: jax.Array, tokens: jax.Array) -> Softmax:
-        found = chunked_softmax(_flat(x), table, tokens.reshape(-1), output, axis)
-        return Softmax(*(y.reshape(tokens.shape) for y in found))
+        softmax = chunked_softmax(_flat(x), table, tokens.reshape(-1), output, axis)
+        return Softmax(*(y.reshape(tokens.shape) for y in softmax))
 
     if layout is None or mesh is None:
-        found = local(x, table, tokens)
+        softmax = local(x, table, tokens)
     else:
         used = tensor_only(layout.table)
         forward = on_shards(mesh, local, (layout.x, used, layout.per_token), layout.per_token)
-        found = forward(x, constrain(table, mesh, *used), tokens)
-        found = Softmax(*(constrain(y, mesh, ROWS, None) for y in found))
-    saved = Saved(x, table, tokens, found.entropy, found.normaliser)
-    return (found.logprob, found.entropy), saved
+        softmax = forward(x, constrain(table, mesh, *used), tokens)
+        softmax = Softmax(*(constrain(y, mesh, ROWS, None) for y in softmax))
+    saved = Saved(x, table, tokens, softmax.entropy, softmax.normaliser)
+    return (softmax.logprob, softmax.entropy), saved
 
 
 def _gradient(
@@ -126,8 +129,8 @@ def _gradient(
 
     def local(x: jax.Array, table: jax.Array, *per_token: jax.Array) -> tuple[jax.Array, jax.Array]:
         tokens, entropy, normaliser, g, h = (y.reshape(-1) for y in per_token)
-        own = Saved(_flat(x), table, tokens, entropy, normaliser)
-        by_x, by_table = chunked_gradient(own, g, h, output, axis)
+        part = Saved(_flat(x), table, tokens, entropy, normaliser)
+        by_x, by_table = chunked_gradient(part, g, h, output, axis)
         return by_x.reshape(x.shape), by_table
 
     if layout is None or mesh is None:

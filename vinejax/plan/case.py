@@ -29,7 +29,7 @@ from vinejax.training.warmup import fresh_sizes
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A run to plan; made by `open_case`, which checks that its parts go together."""
+    """A run to plan; made by `open_case`, which checks that its parts fit each other."""
 
     cfg: Config  # with the values of the topology's row of `meshes`, and the method's choices
     method: Method
@@ -78,12 +78,12 @@ class Case:
 def open_case(cfg: Config) -> Case:
     """The case of a configuration that names a topology.
 
-    Raises ConfigError or ModelError: the topology is missing or unknown or has no row, its chips,
-    the model's heads or the batch do not divide over the mesh, or the model's sizes are not known.
+    Raises ConfigError or ModelError if the topology is missing, unknown or without a row, if chips,
+    heads or the batch do not divide over the mesh, or if the model's sizes are not known.
     """
     if not cfg.topology:
-        known = ", ".join(cfg.meshes) or "such as 'v5e:16x16'"
-        raise ConfigError("topology", f"--mode=plan needs the name of what to plan for: {known}")
+        names = ", ".join(cfg.meshes) or "such as 'v5e:16x16'"
+        raise ConfigError("topology", f"--mode=plan needs the name of what to plan for: {names}")
     topology = parse_topology(cfg.topology)
     cfg = with_full_mesh(with_row(cfg, cfg.topology), topology)
     method = find_method(cfg.method)
@@ -104,8 +104,8 @@ def with_full_mesh(cfg: Config, topology: Topology) -> Config:
     Raises ConfigError unless the sizes multiply to the number of chips.
     """
     sizes = {name: getattr(cfg.mesh, name) for name in AXES}
-    others = math.prod(size for size in sizes.values() if size != -1)
-    sizes = {n: max(topology.devices // others, 1) if x == -1 else x for n, x in sizes.items()}
+    given = math.prod(size for size in sizes.values() if size != -1)
+    sizes = {n: max(topology.devices // given, 1) if x == -1 else x for n, x in sizes.items()}
     if math.prod(sizes.values()) != topology.devices:
         product = " x ".join(f"{name}={size}" for name, size in sizes.items())
         rule = f"{product} must multiply to the {topology.devices} chips of {topology.name}"
@@ -114,7 +114,7 @@ def with_full_mesh(cfg: Config, topology: Topology) -> Config:
 
 
 def model_sizes(cfg: Config) -> DecoderConfig:
-    """The sizes from `model.architecture`, or the folder `model.path`, or those of a fresh model.
+    """The sizes in `model.architecture`, in the folder `model.path`, or of a fresh model.
 
     Raises ConfigError if `model.path` is a hub name, because the hub is not read.
     """
@@ -122,7 +122,7 @@ def model_sizes(cfg: Config) -> DecoderConfig:
         return read_architecture(cfg.model.architecture)
     if cfg.model.path:
         folder = epath.Path(os.path.expanduser(cfg.model.path))
-        if folder.is_dir():  # a run stands for the model that it started from
+        if folder.is_dir():  # the workdir of a run has the sizes of the model that it started from
             folder = epath.Path(model_folder(cfg.model.path))
         file = folder / "config.json"
         if not file.exists():

@@ -1,9 +1,9 @@
 """FLOPs and bytes moved by each program, by arithmetic: per chip and call, for decoding per step.
 
-FLOPs are those that the model needs: two per weight and token, and causal attention, for which a
-plain XLA attention takes twice as many. Bytes are weights, keys and values, and the operands and
-results of products; a compiler that fuses less moves more. XLA's own `cost_analysis` counts the
-body of a loop once and is not used.
+FLOPs are the model's: two per weight and token, and causal attention, for which a plain XLA
+attention takes twice as many. Bytes are weights, keys and values, and the operands and results of
+products; a compiler that fuses less moves more. XLA's own `cost_analysis` counts the body of a loop
+once and is not used.
 """
 
 import math
@@ -17,12 +17,12 @@ from vinejax.plan import memory
 from vinejax.plan.case import Case
 from vinejax.plan.memory import FLOAT32, PlannedPhase
 
-# Products of a pass over a microbatch: one per weight forward, two backward. Those of the output
-# matrix are always computed once more, backward, instead of keeping the logits of all tokens.
+# Products per weight in a pass over a microbatch. The backward pass computes the output matrix's
+# forward product again, because the logits of all tokens are not kept.
 FORWARD = 1
 BACKWARD = 2
 AGAIN = 1
-PACKED = 0.95  # share of packed rows that is tokens, at least: benchmarks/README.md
+PACKED = 0.95  # minimum share of tokens in packed rows: benchmarks/README.md
 
 
 class Cost(NamedTuple):
@@ -39,7 +39,7 @@ class Cost(NamedTuple):
 
 
 def token_products(case: Case) -> Iterator[tuple[int, int, int]]:
-    """(inputs, outputs, count) of the matrix products of one token, without the output matrix."""
+    """Inputs, outputs and count of each matrix product of one token; not the output matrix."""
     cfg = case.model.cfg
     heads, kv_heads = cfg.num_heads * cfg.head_dim, cfg.num_kv_heads * cfg.head_dim
     yield cfg.width, heads, cfg.num_layers
@@ -94,11 +94,11 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
 
 
 def columns_read(phase: PlannedPhase) -> tuple[float, float]:
-    """Columns that a decode step reads of a row of the window, and of a slot.
+    """Columns that a decode step reads in a row of the window, and in a slot.
 
-    The kernel reads whole PIECEs up to the last column that is seen: half a piece beyond it on
-    average. A row is assumed to have branches at its end, and slots to have drawn as many tokens as
-    they have left on average, as with geometric lengths. XLA reads all.
+    The kernel reads whole PIECEs up to the last column that is seen, on average half a piece more.
+    Branches are assumed to be at their row's end, and lengths to be geometric, so that the mean
+    number of tokens in a slot is the mean length. XLA reads all columns.
     """
     sizes = phase.sizes
     if not sizes.kernel:
@@ -110,14 +110,15 @@ def columns_read(phase: PlannedPhase) -> tuple[float, float]:
 def columns_bytes(case: Case, phase: PlannedPhase) -> float:
     """Bytes of keys and values that a decode step reads, on average over the steps of a phase.
 
-    The kernel reads nothing of idle slots, and of no more rows than slots are busy.
+    The kernel reads busy slots only, and at most one row per busy slot.
     """
-    sizes, (of_row, of_slot) = phase.sizes, columns_read(phase)
+    sizes, (row_columns, slot_columns) = phase.sizes, columns_read(phase)
     rows, slots = sizes.rows, float(sizes.slots)
     if sizes.kernel:
         slots = busy_slots(case, phase)
         rows = min(rows, slots)
-    return (rows * of_row + slots * of_slot) * cache_bytes(case.model, case.mesh, 1)
+    columns = rows * row_columns + slots * slot_columns
+    return columns * cache_bytes(case.model, case.mesh, 1)
 
 
 def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
@@ -135,10 +136,10 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
 
 
 class PlannedPasses(NamedTuple):
-    """Passes over the rows of a batch, in each of which every shard computes whole rows."""
+    """The number of passes over a batch; in each of them every shard computes whole rows."""
 
-    used: int  # that have tokens; after packing, the others are not made or skipped
-    all: int  # without packing
+    used: int  # passes that have tokens after packing; the others are left out or skipped
+    all: int  # passes without packing
 
     @property
     def share(self) -> float:
@@ -146,7 +147,7 @@ class PlannedPasses(NamedTuple):
 
 
 def planned_passes(case: Case, sequences: int) -> PlannedPasses:
-    """Passes over so many sequences of mean length: that of a prompt and a response."""
+    """The passes over `sequences` whose length is the mean of a prompt and a response together."""
     passes = passes_for(case.cfg, case.cfg.ppo.minibatch, case.mesh)
     rows, unpacked = sequences, math.ceil(sequences / passes.rows)
     if passes.packed:
@@ -164,7 +165,7 @@ def score_cost(case: Case) -> Cost:
 
 
 def update_cost(case: Case) -> Cost:
-    """The cost of one update on a minibatch: passes over its microbatches, then the optimizer's.
+    """The cost of one update on a minibatch: passes over its microbatches, then the optimizer.
 
     Microbatches without a token are skipped. Each pass, forward and backward, writes and reads
     gathered weights. The optimizer reads weights, gradients and its state, and writes weights and
@@ -183,7 +184,7 @@ def update_cost(case: Case) -> Cost:
 
 
 def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
-    """The cost of each program of an iteration, by its name; prefill is that of the main phase."""
+    """The cost of each program of an iteration, by its name; prefill is the main phase's."""
     decodes = memory.decode_programs(phases)
     costs = {
         # Reads the weights, writes them in the compute dtype.
@@ -203,12 +204,12 @@ class DecodeSteps(NamedTuple):
 
     in_all_slots: float
     in_drain: float
-    branches: float  # of the wave on the shard
-    drained: int  # of these, those that end in the drain
+    branches: float  # branches of the wave on the shard
+    drained: int  # branches among them that end in the drain
 
 
 def usable_slots(phase: PlannedPhase) -> int:
-    """The slots of a shard that can be busy at once: under the kernel, that have pages."""
+    """The slots of a shard that can be busy at once; with the kernel, as far as pages suffice."""
     sizes = phase.sizes
     if not sizes.kernel:
         return sizes.slots
@@ -216,24 +217,26 @@ def usable_slots(phase: PlannedPhase) -> int:
 
 
 def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
-    """The steps of each wave of a phase, in all slots and in those of the drain if it has one.
+    """The steps of each wave of a phase, in all slots and, if the phase has a drain, in its slots.
 
-    Branches that give their pages back to longer ones, and begin anew, are not counted twice.
+    Tokens that are decoded again, after a branch gave its pages to a longer one, are not counted.
     """
     branches = phase.branches / (case.shards * phase.waves)
     busy = min(usable_slots(phase), math.ceil(branches))
     last = min(phase.drain.slots, busy) if phase.drain else 0
     # All slots are busy while branches wait; then no slot takes another branch.
     filled = max(branches - busy, 0) * phase.tokens / busy
-    most = case.cfg.sample.max_tokens
-    emptying = min(steps_until(phase.tokens, busy, last), most)
-    drained = min(steps_until(phase.tokens, last, 0), most - emptying)
-    return DecodeSteps(filled + emptying, drained, branches, last)
+    max_steps = case.cfg.sample.max_tokens
+    emptying = min(steps_until(phase.tokens, busy, last), max_steps)
+    draining = min(steps_until(phase.tokens, last, 0), max_steps - emptying)
+    return DecodeSteps(filled + emptying, draining, branches, last)
 
 
 def busy_slots(case: Case, phase: PlannedPhase) -> float:
-    """Slots of a shard that are busy, on average over the steps of a phase or, if its sizes are
-    those of the drain, over the drain."""
+    """Slots of a shard that are busy, on average over the steps of a phase.
+
+    If the phase has the sizes of its drain, the average is over the drain.
+    """
     if phase.sizes == phase.drain:
         drained = min(phase.sizes.slots, phase.branches / (case.shards * phase.waves))
         steps, tokens = steps_until(phase.tokens, math.ceil(drained), 0), drained * phase.tokens
@@ -244,9 +247,9 @@ def busy_slots(case: Case, phase: PlannedPhase) -> float:
 
 
 def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
-    """The number of calls of each program in a phase of the engine, for decoding of its steps.
+    """The number of calls of each program in a phase of the engine; for decoding, of steps.
 
-    'decode' has the steps in all slots, 'drain' those in the slots of the drain, if there is one.
+    'decode' counts steps in all slots, 'drain' steps in the slots of the drain, if there is one.
     """
     trunks_per_shard = math.ceil(phase.trunks / case.shards)
     prefills = phase.waves * math.ceil(trunks_per_shard / phase.sizes.batch)
@@ -256,8 +259,8 @@ def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
 
 
 def steps_until(mean: float, busy: int, left: int) -> float:
-    """Expected steps until of `busy` branches only `left` go on, if lengths are exponential.
+    """Expected steps until only `left` of `busy` branches go on, if lengths are exponential.
 
-    With n branches under way the next ends after mean / n steps.
+    While n branches go on, the next one ends after mean / n steps.
     """
     return mean * sum(1 / n for n in range(left + 1, busy + 1))

@@ -34,10 +34,10 @@ class PlannedPhase(NamedTuple):
 
     name: str  # 'rollout' for solutions, 'values' for their continuations
     trunks: int
-    branches: int  # of all waves
-    trunk_tokens: int  # of the longest possible trunk
-    mean_trunk: float  # tokens of a trunk, on average
-    tokens: float  # that are decoded per branch, on average
+    branches: int  # in all waves together
+    trunk_tokens: int  # tokens of the longest possible trunk
+    mean_trunk: float  # mean tokens of a trunk
+    tokens: float  # mean tokens decoded per branch
     sizes: Sizes
     waves: int = 1  # calls, one after the other
     int8: bool = False  # the layers' kernels are in 8 bits
@@ -73,7 +73,7 @@ class MemoryParts:
 
 
 def weight_shapes(case: Case) -> list[tuple[KeyPath, jax.ShapeDtypeStruct]]:
-    """(path, shape) of every weight."""
+    """The path and the shape of every weight."""
     return jax.tree_util.tree_leaves_with_path(abstract_params(case.model))
 
 
@@ -85,13 +85,13 @@ def local_size(spec: Spec, shape: tuple[int, ...], case: Case) -> int:
 
 
 def tree_bytes(case: Case, shapes: list[tuple[KeyPath, jax.ShapeDtypeStruct]], item: int) -> int:
-    """Bytes per chip of arrays of `item` bytes a number, as the table of weights splits them."""
+    """Bytes per chip of arrays, split by the table of weights, with `item` bytes per number."""
     sizes = (local_size(spec_for(path, x.shape, case.mesh), x.shape, case) for path, x in shapes)
     return item * sum(sizes)
 
 
 def weight_bytes(case: Case, without: str = "") -> int:
-    """Bytes per chip of the weights, except that called `without`, as they are sharded.
+    """Bytes per chip of the sharded weights, except the one called `without`.
 
     They are in float32, or in the compute dtype below adapters, which are not counted.
     """
@@ -105,14 +105,14 @@ def stored_item(case: Case) -> int:
 
 
 def trained_shapes(case: Case) -> Params:
-    """Shapes of what is trained: all weights, or adapters."""
+    """Shapes of the trained parameters: all weights, or the adapters."""
     if case.cfg.model.lora_rank:
         return abstract_adapters(case.model, shape_as_set(case.cfg.model))
     return abstract_params(case.model)
 
 
 def trained_bytes(case: Case) -> int:
-    """Bytes per chip of what is trained, in float32."""
+    """Bytes per chip of the trained parameters, in float32."""
     shapes = jax.tree_util.tree_leaves_with_path(trained_shapes(case))
     return tree_bytes(case, shapes, FLOAT32)
 
@@ -138,8 +138,11 @@ def critic_bytes(case: Case) -> int:
 
 
 def decode_copy_bytes(case: Case, int8: bool = False) -> int:
-    """Bytes per chip of the decoding copy of the weights: replicated over shards, split over
-    `tensor`, in the compute dtype or with kernels in 8 bits."""
+    """Bytes per chip of the decoding copy of the weights.
+
+    It is replicated over shards and split over `tensor`, in the compute dtype or with kernels in 8
+    bits.
+    """
     repeats = num_kv_heads(case.model, case.mesh) // case.model.cfg.num_kv_heads
     total = 0
     for path, x in weight_shapes(case):
@@ -183,28 +186,28 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
     mean, mean_prompt = mean_tokens(case), mean_prompt_tokens(case)
     episodes = cfg.rollout.prompts * cfg.rollout.per_prompt
     prompt = min(cfg.data.max_prompt_tokens, case.model.cfg.context)
-    wanted = [("rollout", cfg.rollout.prompts, episodes, prompt, mean_prompt, mean, 1)]
+    loads = [("rollout", cfg.rollout.prompts, episodes, prompt, mean_prompt, mean, 1)]
     if case.method.has_continuations:
         positions, continuations, waves = expected_states(cfg, cfg.plan.steps, mean)
         states = episodes * len(positions)
         if cfg.values.dedup:  # a prompt's solutions share the first state
             states -= episodes - cfg.rollout.prompts
-        # The mean rest of a response after each of its states, without what is not decoded.
+        # Mean tokens of a response after a state, without repeated tokens, which are not decoded.
         left = mean * sum(1 - position for position in positions) / len(positions)
         if cfg.rollout.skip_repeats:
             left = max(left - cfg.plan.repeats, 1.0)
         longest = longest_sequence(case.cfg, case.model.cfg.context)
         branches = math.ceil(states * continuations)
-        wanted.append(("values", episodes, branches, longest, mean_prompt + mean, left, waves))
+        loads.append(("values", episodes, branches, longest, mean_prompt + mean, left, waves))
     room = kv_room(case, resident)
     engine = functools.partial(sizes_of, case.model, case.mesh, case.platform, room)
     sizes_for = functools.partial(
         engine, cfg.rollout.slots, budget=cfg.sample.max_tokens, attention=cfg.rollout.attention
     )
     phases = []
-    for name, trunks, branches, longest, mean_trunk, tokens, waves in wanted:
-        of_wave = math.ceil(branches / waves)
-        sizes, _ = sizes_for(num_trunks=trunks, num_branches=of_wave, longest=longest)
+    for name, trunks, branches, longest, mean_trunk, tokens, waves in loads:
+        per_wave = math.ceil(branches / waves)
+        sizes, _ = sizes_for(num_trunks=trunks, num_branches=per_wave, longest=longest)
         int8 = name == "values" and cfg.values.dtype == "int8"
         drain = drain_sizes(case.model, case.mesh, case.platform, room, sizes)
         work = trunks, branches, longest, mean_trunk, tokens
@@ -226,7 +229,7 @@ def fixed_parts(case: Case) -> MemoryParts:
     """The parts of memory, with 0 bytes for keys and values."""
     weights, trained = weight_bytes(case), trained_bytes(case)
     reference = weights
-    if case.cfg.model.lora_rank:  # the reference is what lies below the adapters
+    if case.cfg.model.lora_rank:  # the reference is the weights below the adapters
         weights, reference = weights + trained, 0
     optimizer = optimizer_bytes(case, trained_shapes(case))
     return MemoryParts(
@@ -235,7 +238,7 @@ def fixed_parts(case: Case) -> MemoryParts:
 
 
 def memory_and_phases(case: Case) -> tuple[MemoryParts, list[PlannedPhase]]:
-    """The parts of memory, with the keys and values of the phase that has the most, and the phases.
+    """The parts of memory, and the phases; keys and values are the largest of any phase.
 
     Raises ValueError if keys and values do not fit.
     """
@@ -247,8 +250,8 @@ def memory_and_phases(case: Case) -> tuple[MemoryParts, list[PlannedPhase]]:
 
 def kv_bytes(case: Case, sizes: Sizes) -> tuple[int, int]:
     """Bytes per chip of keys and values in the window, and in the ring or the pool."""
-    of_rows = sizes.rows * cache_bytes(case.model, case.mesh, sizes.columns)
-    return of_rows, phase_bytes(case.model, case.mesh, sizes) - of_rows
+    window = sizes.rows * cache_bytes(case.model, case.mesh, sizes.columns)
+    return window, phase_bytes(case.model, case.mesh, sizes) - window
 
 
 def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:
@@ -260,17 +263,17 @@ class DecodeNames(NamedTuple):
     """The names of the programs that decode a phase."""
 
     all_slots: str
-    drain: str  # of its last branches, if these get fewer slots
+    drain: str  # decodes the last branches, if these get fewer slots
 
 
 def decode_names(phase: PlannedPhase, phases: list[PlannedPhase]) -> DecodeNames:
-    """'decode' and 'drain' for the main phase; for another, 'decode, rollout'."""
+    """'decode' and 'drain' for the main phase; 'decode, rollout' and so on for other phases."""
     suffix = "" if phase.name == main_phase(phases).name else f", {phase.name}"
     return DecodeNames(f"decode{suffix}", f"drain{suffix}")
 
 
 def decode_programs(phases: list[PlannedPhase]) -> dict[str, PlannedPhase]:
-    """Name -> phase of each program that decodes; its sizes are those of the program."""
+    """Maps the name of each program that decodes to a phase with the program's sizes."""
     programs = {}
     for phase in reversed(phases):
         names = decode_names(phase, phases)
@@ -281,13 +284,13 @@ def decode_programs(phases: list[PlannedPhase]) -> dict[str, PlannedPhase]:
 
 
 def program_phase(program: str, phases: list[PlannedPhase]) -> PlannedPhase:
-    """The phase whose sizes a program has: of one that does not decode, the main phase."""
+    """The phase whose sizes a program has; the main phase for a program that does not decode."""
     decodes = decode_programs(phases)
     return decodes[program] if program in decodes else main_phase(phases)
 
 
 def is_decode(program: str) -> bool:
-    """Whether a program of this name decodes: `decode_programs` has it."""
+    """Whether a program of this name is one of `decode_programs`."""
     return program.split(",")[0] in ("decode", "drain")
 
 
@@ -298,7 +301,7 @@ def gathered_ends_bytes(case: Case) -> int:
 
 
 def output_bytes(case: Case, tokens: int) -> int:
-    """Bytes per chip that log-probabilities of `tokens` tokens take, and their backward pass.
+    """Bytes per chip of temporaries for log-probabilities of `tokens` tokens and their gradient.
 
     They are the logits of a chunk twice, and the gradient by the hidden states, in float32.
     """
@@ -307,7 +310,7 @@ def output_bytes(case: Case, tokens: int) -> int:
 
 
 def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
-    """Estimated bytes per chip of a program beside its arguments and results, if not compiled.
+    """Estimated bytes per chip of temporaries of a program that was not compiled.
 
     Included are gradients, activations saved for the backward pass, the gathered weights of two
     layers, the embedding and the head, and `output_bytes`. Kernels never write attention's scores.

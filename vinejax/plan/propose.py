@@ -1,7 +1,7 @@
-"""A row of `meshes` for a slice that the configuration has no row for, by arithmetic alone.
+"""A row of `meshes` for a slice that has none in the configuration, by arithmetic alone.
 
-The parts of memory are those of a plan (`memory.py`), with its estimates of temporaries: nothing is
-compiled. A row decides what fits and how fast it is, not what is computed.
+Memory is estimated as for a plan (`memory.py`), temporaries included: nothing is compiled. A row
+decides whether a run fits and how fast it is, not what it computes.
 """
 
 import dataclasses
@@ -30,16 +30,16 @@ from vinejax.runtime.devices import found_devices
 from vinejax.runtime.distributed import check_hosts, is_writer
 from vinejax.runtime.topology import Topology, find_topology, match_topology
 
-FILL = 0.85  # of a chip's memory, that parts and estimated temporaries may take together
-COPY_SHARE = 1 / 8  # of a chip's memory, that the decoding copy of the weights should take at most
-LANES = 128  # the fewest columns of the model's width that `fsdp` leaves on a chip
-# Slots per shard that are tried, until a phase has as many within the memory.
+FILL = 0.85  # maximum share of a chip's memory for all parts and estimated temporaries
+COPY_SHARE = 1 / 8  # a chip's share of memory that the decoding copy should not exceed
+LANES = 128  # minimum of columns of the model's width that `fsdp` leaves on a chip
+# Slots per shard, tried in this order until the memory suffices.
 SLOTS = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8)
-PASS_ROWS = 1  # a pass gathers all weights, for about as long as it takes to compute such a row
+PASS_ROWS = 1  # rows that a shard could compute in the time in which a pass gathers all weights
 REMAT = ("dots", "full")  # tried in this order
 ENDLESS_GIB = 2.0**20
 GIB = 2**30
-UNIT = GIB // 64  # of a `memory_gib` that is chosen
+UNIT = GIB // 64  # a chosen `memory_gib` is a multiple of it
 NO_ROW = "No row of `meshes` is for {name}; by arithmetic alone this one was chosen: {row}; "
 TO_CHANGE = "to change it, write it into the config; --mode=plan --config.topology={name} checks it"
 
@@ -47,9 +47,8 @@ TO_CHANGE = "to change it, write it into the config; --mode=plan --config.topolo
 def with_row_for_devices(cfg: Config) -> Config:
     """The configuration with a row for the devices of this process, where its table has none.
 
-    A line on the screen then has the row. A configuration without rows, or with a `mesh`, stays as
-    it is, and so does any other on CPUs and on devices of an unknown kind or number, which
-    `on_devices` refuses.
+    The row is then printed. A configuration stays as it is without rows, with a `mesh`, on CPUs,
+    and on devices of an unknown kind or number, which `on_devices` refuses.
 
     Raises ConfigError if by arithmetic nothing fits, or the model's sizes cannot be read; UserError
     if there are no devices, or the number of hosts is wrong: see `check_hosts`.
@@ -65,14 +64,14 @@ def with_row_for_devices(cfg: Config) -> Config:
     if cfg.topology not in ("", topology.name):
         return cfg
     try:
-        found = with_proposed_row(cfg, topology)
+        proposed = with_proposed_row(cfg, topology)
     except UserError as error:
         rule = f"no row is for {topology.name}, and none could be chosen: {error}"
         raise ConfigError("meshes", rule) from error
     if is_writer():
-        row = row_text(found, topology.name)
+        row = row_text(proposed, topology.name)
         print((NO_ROW + TO_CHANGE).format(name=topology.name, row=row))
-    return found
+    return proposed
 
 
 def with_proposed_row(cfg: Config, topology: Topology) -> Config:
@@ -93,9 +92,9 @@ def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
     """The row for a topology: a mesh on which everything fits, as `_meshes` orders them.
 
     It is the first on which the decoding copy takes at most COPY_SHARE of a chip, because every
-    step of decoding reads this copy; if there is none, the last, with the largest `tensor`.
+    decode step reads this copy; if there is none, the last, with the largest `tensor`.
 
-    Raises ConfigError, for the topology, if by the estimates nothing fits; and other UserErrors if
+    Raises ConfigError, for the topology, if by the estimates no mesh fits; and other UserErrors if
     the model's sizes cannot be read: see `case.open_case`.
     """
     chosen, attempts = None, []
@@ -111,10 +110,10 @@ def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
         return chosen
     why = "no mesh over its chips divides the model's heads and the rows of a minibatch"
     if attempts:
-        least = min(attempts, key=lambda fit: fit.needed)
-        mesh = f"fsdp={least.mesh.fsdp} tensor={least.mesh.tensor}"
+        smallest = min(attempts, key=lambda fit: fit.needed)
+        mesh = f"fsdp={smallest.mesh.fsdp} tensor={smallest.mesh.tensor}"
         room = f"more than {FILL:.0%} of the {topology.chip.hbm_gib:.1f} of a chip"
-        why = f"by arithmetic {mesh} takes {least.needed / GIB:.1f} GiB, {room}"
+        why = f"by arithmetic {mesh} takes {smallest.needed / GIB:.1f} GiB, {room}"
     rule = f"{why}; take a larger slice, set offload.*, or add a row to `meshes`"
     raise ConfigError("topology", rule, repr(topology.name))
 
@@ -123,16 +122,16 @@ class Fit(NamedTuple):
     """The outcome of the search on one mesh."""
 
     mesh: MeshConfig
-    row: TopologyConfig | None  # None: nothing that was tried fits
-    needed: int  # bytes per chip of the smallest that was tried
+    row: TopologyConfig | None  # None: no row that was tried fits
+    needed: int  # bytes per chip of the chosen row, or of the smallest that was tried
 
 
 def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
     """The meshes over all chips that divide heads, feed-forward columns and the rows of a pass.
 
-    Those with the smallest `tensor` come first: the larger it is, the more chips wait for each
-    other in every layer. `fsdp` takes the other chips but for those that would leave it fewer
-    than LANES columns of the model's width, which `data` takes.
+    They come in the order of `tensor`: the larger it is, the more chips wait for each other in
+    every layer. `fsdp` is as large as possible with at least LANES columns of the model's width on
+    a chip; `data` takes the remaining chips.
     """
     sizes = model_sizes(cfg)
     for tensor in range(1, topology.chips + 1):
@@ -141,27 +140,29 @@ def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
         shards = topology.chips // tensor
         if _pass_rows(cfg) % shards:
             continue
-        whole = (n for n in range(shards, 0, -1) if shards % n == 0 and sizes.width % n == 0)
-        fsdp = next((n for n in whole if sizes.width // n >= LANES), 1)
+        divisors = (n for n in range(shards, 0, -1) if shards % n == 0 and sizes.width % n == 0)
+        fsdp = next((n for n in divisors if sizes.width // n >= LANES), 1)
         yield MeshConfig(shards // fsdp, fsdp, tensor)
 
 
 def _pass_rows(cfg: Config) -> int:
-    """The most rows of a pass: a row's microbatch divides both kinds of batches."""
+    """The maximum of rows in a pass: a microbatch must divide both kinds of minibatches."""
     return math.gcd(cfg.ppo.minibatch, cfg.sft.batch)
 
 
 def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
-    """The row with this mesh that keeps the most for the backward pass, computes the fewest rows
-    and has the most slots, in this order."""
+    """The row with this mesh that saves most results, computes fewest rows, and has most slots.
+
+    The three criteria count in this order; results are saved for the backward pass.
+    """
     shards, rows = mesh.data * mesh.fsdp, _pass_rows(cfg)
     axes = dataclasses.asdict(mesh)
     row = TopologyConfig(**axes, slots=SLOTS[-1] * shards, microbatch=shards)
     first = _case(cfg, topology, row)
-    fixed, most = fixed_parts(first), FILL * first.limit
+    fixed, limit = fixed_parts(first), FILL * first.limit
 
     def rows_computed(microbatch: int) -> int:
-        """Rows per update, over all shards, with what passes cost by themselves."""
+        """Rows per update over all shards, plus PASS_ROWS per shard for each pass."""
         case = _case(cfg, topology, dataclasses.replace(row, microbatch=microbatch))
         return planned_passes(case, cfg.ppo.minibatch).used * (microbatch + PASS_ROWS * shards)
 
@@ -170,7 +171,7 @@ def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
     for remat, microbatch in itertools.product(REMAT, sorted(sizes, key=rows_computed)):
         row = dataclasses.replace(row, microbatch=microbatch, remat=remat)
         needed.append(_update_bytes(_case(cfg, topology, row), fixed))
-        if needed[-1] <= most:
+        if needed[-1] <= limit:
             break
     else:
         return Fit(mesh, None, min(needed))
@@ -178,9 +179,9 @@ def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
         row = dataclasses.replace(row, slots=slots * shards)
         case = _case(cfg, topology, row)
         needed.append(_decoding_bytes(case, fixed, slots, may_cut))
-        if needed[-1] <= most:
-            limit = _pool_limit(case, fixed, most)
-            return Fit(mesh, dataclasses.replace(row, memory_gib=limit), needed[-1])
+        if needed[-1] <= limit:
+            memory_gib = _pool_gib(case, fixed, limit)
+            return Fit(mesh, dataclasses.replace(row, memory_gib=memory_gib), needed[-1])
     return Fit(mesh, None, needed[-1])
 
 
@@ -195,17 +196,19 @@ def _case(cfg: Config, topology: Topology, row: TopologyConfig) -> Case:
 def _update_bytes(case: Case, fixed: MemoryParts) -> int:
     """Bytes per chip of the larger of two programs: log-probabilities, and updates."""
     phase = main_phase(planned_phases(_with_room(case, ENDLESS_GIB), 0))
-    of_program = []
+    totals = []
     for name in ("score", "train_step"):
         parts = fixed.during(STAGE[name][0], case)
-        of_program.append(sum(parts.values()) + temporaries_guess(case, name, phase))
-    return max(of_program)
+        totals.append(sum(parts.values()) + temporaries_guess(case, name, phase))
+    return max(totals)
 
 
 def _decoding_bytes(case: Case, fixed: MemoryParts, slots: int, may_cut: bool) -> int:
-    """Bytes per chip while text is sampled, if the largest phase has so many slots per shard; else
-    at least all of the chip's. Unless the memory `may_cut` rows of the window, it has to have as
-    many of these as it would have in any memory."""
+    """Bytes per chip while text is sampled with `slots` slots per shard.
+
+    If memory limits the main phase to fewer slots, or to fewer rows of the window unless `may_cut`,
+    the result is at least the whole chip.
+    """
     resident = sum(fixed.during("rollout", case).values())
     try:
         phases = planned_phases(case, resident)
@@ -215,33 +218,36 @@ def _decoding_bytes(case: Case, fixed: MemoryParts, slots: int, may_cut: bool) -
     sizes = main_phase(phases).sizes
     if sizes.slots != slots or not (may_cut or sizes.rows == main_phase(endless).sizes.rows):
         return max(resident, case.limit)
-    caches = max(phase_bytes(case.model, case.mesh, _least(phase.sizes)) for phase in phases)
+    smallest = [_with_min_pages(phase.sizes) for phase in phases]
+    caches = max(phase_bytes(case.model, case.mesh, sizes) for sizes in smallest)
     return resident + math.ceil(caches / UNIT) * UNIT + _spare(case, phases)
 
 
 def _spare(case: Case, phases: list[PlannedPhase]) -> int:
-    """Bytes per chip that the programs of decoding take beside what is resident."""
+    """Bytes per chip of the temporaries of prefill and decoding, whichever has more."""
     phase = main_phase(phases)
     return max(temporaries_guess(case, name, phase) for name in ("prefill", "decode"))
 
 
-def _pool_limit(case: Case, fixed: MemoryParts, most: float) -> float | None:
-    """`memory_gib` with which keys and values leave a chip within `most` bytes; None if they do
-    anyway. A pool of pages takes all that it is given."""
+def _pool_gib(case: Case, fixed: MemoryParts, limit: float) -> float | None:
+    """The `memory_gib` with which a chip stays within `limit` bytes; None if it does anyway.
+
+    It is needed because a pool of pages takes all memory that it may have.
+    """
     resident = sum(fixed.during("rollout", case).values())
     phases = planned_phases(case, resident)
     caches = max(phase_bytes(case.model, case.mesh, phase.sizes) for phase in phases)
-    room = most - resident - _spare(case, phases)
+    room = limit - resident - _spare(case, phases)
     return None if caches <= room else int(room // UNIT) * UNIT / GIB
 
 
-def _least(sizes: Sizes) -> Sizes:
-    """The sizes with the fewest pages that a run with less memory would have."""
-    fewest = min(sizes.pages, least_pages(sizes.slots, sizes.width))
-    return dataclasses.replace(sizes, pages=fewest) if sizes.kernel else sizes
+def _with_min_pages(sizes: Sizes) -> Sizes:
+    """The sizes with the minimum of pages for their slots."""
+    pages = min(sizes.pages, least_pages(sizes.slots, sizes.width))
+    return dataclasses.replace(sizes, pages=pages) if sizes.kernel else sizes
 
 
 def _with_room(case: Case, memory_gib: float) -> Case:
-    """The case with so much memory for keys and values."""
+    """The case with `memory_gib` for keys and values."""
     rollout = dataclasses.replace(case.cfg.rollout, memory_gib=memory_gib)
     return dataclasses.replace(case, cfg=dataclasses.replace(case.cfg, rollout=rollout))

@@ -1,7 +1,7 @@
-"""Memory of each program, and its least time.
+"""The memory of each program, and a lower bound of its time.
 
-The time of a program is the largest of the times of its FLOPs, bytes and collectives at the chip's
-peaks, as if they overlapped perfectly: a lower bound, by which to compare changes.
+The bound is the largest of the times of FLOPs, bytes and collectives at the chip's peaks, as if
+they overlapped perfectly. It serves to compare changes.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from vinejax.runtime.topology import Chip
 
 BOUNDS = ("compute", "memory", "interconnect")
 TEMPORARIES = "temporaries"
-# The stage that a program runs in, and the parts that the compiler counts in its peak.
+# Program -> the stage that it runs in, and the parts that the compiler counts in its peak.
 STAGE = {
     "decode copy": ("rollout", ("weights", "decode copy")),
     "prefill": ("rollout", ("decode copy", "trunk KV")),
@@ -59,14 +59,14 @@ class PlannedProgram(NamedTuple):
 
     @property
     def collectives(self) -> list[Collective]:
-        """The collectives of a call; for decoding, of a step. Those of passes by their share."""
-        found = [Collective(**x) for x in self.compiled.get("collectives", [])]
+        """The collectives of a call; for decoding, of a step. Skipped passes count by `taken`."""
+        every = [Collective(**x) for x in self.compiled.get("collectives", [])]
         if is_decode(self.name):
-            return [x for x in found if x.in_loop]
+            return [x for x in every if x.in_loop]
         share = self.taken
         return [
             x._replace(count=x.count * share, sent=x.sent * share) if x.in_branch else x
-            for x in found
+            for x in every
         ]
 
     @property
@@ -75,10 +75,10 @@ class PlannedProgram(NamedTuple):
         return sum(x.sent for x in self.collectives)
 
     def sending_seconds(self, chip: Chip) -> float:
-        """The least seconds in which the links send this, of collectives one after the other.
+        """A lower bound of the seconds in which the links send it, one collective after another.
 
-        One of which the compiler says along how many rings it sends uses so many links. A line of
-        chips is one ring: there is no way back but through the line.
+        A collective uses one link per ring that the compiler reports, or all links if it reports
+        none. A line of chips is one ring, whose way back is through the line.
         """
         speed = chip.link_gb_s * 1e9
         return sum(
@@ -97,7 +97,7 @@ def plan_program(
 ) -> PlannedProgram:
     """A program with its parts of memory; temporaries are its bytes beside the known parts.
 
-    `phase` is the main phase, or that which `memory.decode_programs` has for the program.
+    `phase` is the main phase, or for a program that decodes its phase in `memory.decode_programs`.
     """
     stage, included = stage_of(name)
     parts = memory.during(stage, case)
@@ -106,25 +106,25 @@ def plan_program(
         parts["decode copy"] = decode_copy_bytes(case, phase.int8)
     if is_decode(name):
         parts["trunk KV"], parts["suffix KV"] = kv_bytes(case, phase.sizes)
-    known = sum(parts[part] for part in included)
+    others = sum(parts[part] for part in included)
     if "memory" in compiled:
-        parts[TEMPORARIES] = max(compiled["memory"]["peak"] - known, 0)
-    elif "needs" in compiled:  # it did not fit: what the compiler asked for, arguments included
-        parts[TEMPORARIES] = max(int(compiled["needs"]) - known, 0)
+        parts[TEMPORARIES] = max(compiled["memory"]["peak"] - others, 0)
+    elif "needs" in compiled:  # it did not fit: the bytes it needs, arguments included
+        parts[TEMPORARIES] = max(int(compiled["needs"]) - others, 0)
     else:
         parts[TEMPORARIES] = temporaries_guess(case, name, phase)
-    is_update = stage == "train"  # only there passes without tokens are skipped
+    is_update = stage == "train"  # only updates skip passes without tokens
     taken = planned_passes(case, case.cfg.ppo.minibatch).share if is_update else 1.0
     return PlannedProgram(name, cost, parts, compiled, taken)
 
 
 def program_seconds(case: Case, program: PlannedProgram) -> dict[str, float]:
-    """The least seconds of a call of a program, for decoding of a step, by each of BOUNDS."""
+    """Lower bounds of the seconds of a program's call (or decode step), one for each of BOUNDS."""
     return least_seconds(case, program.cost, program.sending_seconds(case.topology.chip))
 
 
 def least_seconds(case: Case, cost: Cost, sending: float) -> dict[str, float]:
-    """The least seconds of a program whose links send for `sending` seconds, by each of BOUNDS."""
+    """The lower bounds for a program with this cost whose links send for `sending` seconds."""
     chip = case.topology.chip
     return {
         "compute": cost.flops / (chip.bf16_tflops * 1e12),

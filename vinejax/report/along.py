@@ -7,7 +7,7 @@ disagree.
 from vinejax.report import curves
 from vinejax.report.read import Record
 
-LEAST = 3  # iterations, for lines that differ
+MIN_ITERATIONS = 3  # so that three different iterations can be shown
 STYLES = ("second", "pass-2", "main")
 TITLES = {
     "entropy": ("Entropy along the response", "nats per token, by eighth of the response"),
@@ -22,9 +22,9 @@ LOGARITHMIC = ("logprob_diff",)
 
 
 def charts_along(records: list[Record]) -> list[curves.Chart]:
-    """One chart for each metric `by_eighth/<name>/<n>` of a run of at least `LEAST` iterations."""
+    """A chart for each metric `by_eighth/<name>/<n>`; none for fewer than MIN_ITERATIONS."""
     trained = [record for record in records if record.stage == "train"]
-    if len(trained) < LEAST:
+    if len(trained) < MIN_ITERATIONS:
         return []
     chosen = [trained[0], trained[len(trained) // 2], trained[-1]]
     drawn = (_chart(name, chosen) for name in TITLES)
@@ -46,10 +46,10 @@ def _chart(name: str, chosen: list[Record]) -> curves.Chart | None:
     points = []
     for n in range(1, 9):
         key = f"by_eighth/{name}/{n}"
-        found = {
+        values = {
             label: record.values[key]
             for label, record in zip(labels, chosen, strict=True)
             if key in record.values
         }
-        points.append(Record("train", n, found))
+        points.append(Record("train", n, values))
     return curves.draw_chart(spec, points)

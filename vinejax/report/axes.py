@@ -8,7 +8,7 @@ from vinejax.report import text
 
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 10.0, 12.0, 30.0  # room around the plot
 TINY = 1e-30  # an axis treats smaller values as zero
-MAX_TICKS = 7  # of a scale
+MAX_TICKS = 7  # on a scale
 
 
 class Size(NamedTuple):
@@ -64,7 +64,7 @@ def fit_frame(
     """A frame around data at `positions`, ascending, whose values lie in `extent`.
 
     `margin` is left free on both sides, in units of x: half the width of a bar. With `whole` the
-    ticks of x are whole numbers, such as those of iterations.
+    ticks of x are whole numbers, for iterations.
     """
     first, last = positions[0] - margin, positions[-1] + margin
     if first == last:  # a single position stands in the middle
@@ -110,7 +110,7 @@ class Scale(NamedTuple):
     ticks: list[tuple[float, str]]
 
     def place(self, value: float) -> float:
-        """The place of a value; the nearest end for a value beyond it, or without a logarithm."""
+        """The place of a value; the nearest end if it lies beyond the scale or has no logarithm."""
         if self.log:
             value = math.log10(value) if value > TINY else self.low
         return min(100.0, max(0.0, round(_place(value, (self.low, self.high), 0.0, 100.0), 2)))
@@ -157,7 +157,7 @@ def _place(value: float | int, data: tuple[float, float], start: float, end: flo
 
 
 def _round_steps(low: float, high: float, count: int) -> list[float]:
-    """About `count` ticks at multiples of 1, 2, 2.5 or 5 times a power of ten, around the range."""
+    """About `count` ticks around the range, at multiples of 1, 2, 2.5 or 5 times a power of ten."""
     if high - low < max(1e-9 * max(abs(low), abs(high)), TINY):  # one value, up to rounding
         high = low + max(abs(low), 1.0)
     raw = (high - low) / count

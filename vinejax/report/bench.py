@@ -13,13 +13,13 @@ from vinejax.report import axes, text
 from vinejax.report.read import JsonObject, finite_number
 
 MAX_ROWS = 40  # estimators, and predictors of the ranking
-MAX_BINS = 40  # of a calibration
+MAX_BINS = 40  # in a calibration
 MAX_CALIBRATIONS = 3
-# Those whose calibration is shown, if the record has them; then the record's others, in its order.
+# Estimators whose calibration is shown first; the others follow in the record's order.
 CALIBRATED_FIRST = ("run", "ppo", "vineppo_k9", "rloo", "vineppo_k1")
 SQUARE = axes.Size(290.0, 262.0, 4, 4)
 LARGEST_DOT = 8.0  # radius of the calibration's bin with the most states
-# Intervals end at most so many times beyond the outermost dots, so that one does not squeeze all.
+# An interval is cut at this factor beyond the outermost dots, so that it does not squeeze the rest.
 WIDEST = 10.0
 MEANINGS = {
     "run": "the settings of this run",
@@ -111,8 +111,8 @@ class Facts(NamedTuple):
     policy: str
     problems: str
     per_prompt: str
-    repeats: str  # of the estimator that has most
-    fewer: str  # 'exact in 4', the estimators that have fewer
+    repeats: str  # maximum over estimators
+    fewer: str  # the estimators with fewer repeats, such as 'exact in 4'
     reward: str
     reference_solutions: str
     reference_error: str
@@ -134,7 +134,7 @@ class BenchView(NamedTuple):
 
     @property
     def groups(self) -> list[tuple[str, int]]:
-        """The groups of the table's columns, and how many each has."""
+        """The groups of the table's columns, each with its number of columns."""
         return list(collections.Counter(column.group for column in COLUMNS).items())
 
     @property
@@ -147,7 +147,7 @@ class BenchView(NamedTuple):
 
 
 class Estimator(NamedTuple):
-    """What the record says of one estimator, as far as it is readable."""
+    """The readable fields of one estimator's row in the record."""
 
     name: str
     measures: dict[str, Measure]
@@ -155,7 +155,7 @@ class Estimator(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of the table: the measure's path in a row of the record, and the factor it gets.
+    """A column of the table: the measure's path in a row of the record, and a factor on it.
 
     Numbers have three decimals, or with `is_size` three significant digits.
     """
@@ -188,16 +188,17 @@ REPEATS = "gradient/repeats"
 
 def bench_view(record: JsonObject) -> BenchView | None:
     """The view of a record; None if it has no estimator with a number."""
-    found = [estimator for estimator in _estimators(record) if estimator.measures]
-    if not found:
+    estimators = [estimator for estimator in _estimators(record) if estimator.measures]
+    if not estimators:
         return None
     ranking, note = _ranking(record.get("ranking"))
+    panels = (_error_panel(estimators), *_cost_panels(estimators))
     return BenchView(
-        facts=_facts(record, found),
-        panels=[panel for panel in (_error_panel(found), *_cost_panels(found)) if panel],
-        meanings=[(e.name, MEANINGS[e.name]) for e in found if e.name in MEANINGS],
-        table=[TableRow(e.name, [_cell(e, column) for column in COLUMNS]) for e in found],
-        calibrations=_calibrations(found),
+        facts=_facts(record, estimators),
+        panels=[panel for panel in panels if panel],
+        meanings=[(e.name, MEANINGS[e.name]) for e in estimators if e.name in MEANINGS],
+        table=[TableRow(e.name, [_cell(e, column) for column in COLUMNS]) for e in estimators],
+        calibrations=_calibrations(estimators),
         ranking=ranking,
         ranking_note=note,
     )
@@ -206,8 +207,8 @@ def bench_view(record: JsonObject) -> BenchView | None:
 def read_measure(raw: object) -> Measure | None:
     """A number, or an object with `value` and perhaps `low` and `high`; None for anything else.
 
-    An interval without width is left out: it comes of a single repeat, or of RLOO over itself. A
-    lower end alone is that of an interval without an upper end.
+    An interval without width is left out: it comes from a single repeat, or from RLOO over itself.
+    With a lower end alone the upper end is infinite.
     """
     fields = raw if isinstance(raw, dict) else {"value": raw}
     value, low, high = (finite_number(fields.get(key)) for key in ("value", "low", "high"))
@@ -234,20 +235,20 @@ def _estimators(record: JsonObject) -> Iterator[Estimator]:
         )
 
 
-def _facts(record: JsonObject, found: Sequence[Estimator]) -> Facts:
+def _facts(record: JsonObject, estimators: Sequence[Estimator]) -> Facts:
     def shown(path: str) -> str:
         number = finite_number(_at(record, path))
         return "" if number is None else text.three_digits(number)
 
     policy = record.get("policy")
-    repeats = {e.name: m.value for e in found if (m := e.measures.get(REPEATS)) is not None}
-    most = max(repeats.values(), default=None)
-    fewer = [f"{name} in {text.three_digits(n)}" for name, n in repeats.items() if n != most]
+    repeats = {e.name: m.value for e in estimators if (m := e.measures.get(REPEATS)) is not None}
+    maximum = max(repeats.values(), default=None)
+    fewer = [f"{name} in {text.three_digits(n)}" for name, n in repeats.items() if n != maximum]
     return Facts(
         policy=text.clip(policy, 80).text if isinstance(policy, str) else "",
         problems=shown("problems"),
         per_prompt=shown("per_prompt"),
-        repeats="" if most is None else text.three_digits(most),
+        repeats="" if maximum is None else text.three_digits(maximum),
         fewer=", ".join(fewer),
         reward=shown("reward"),
         reference_solutions=shown("reference_solutions"),
@@ -256,8 +257,8 @@ def _facts(record: JsonObject, found: Sequence[Estimator]) -> Facts:
     )
 
 
-def _error_panel(found: Sequence[Estimator]) -> Panel | None:
-    measures = {e.name: e.measures.get("gradient/error") for e in found}
+def _error_panel(estimators: Sequence[Estimator]) -> Panel | None:
+    measures = {e.name: e.measures.get("gradient/error") for e in estimators}
     scale = _log_scale([m for m in measures.values() if m is not None])
     if scale is None:
         return None
@@ -265,14 +266,14 @@ def _error_panel(found: Sequence[Estimator]) -> Panel | None:
     return Panel(title, note, [_dot(name, m, scale) for name, m in measures.items()], scale)
 
 
-def _cost_panels(found: Sequence[Estimator]) -> Iterator[Panel]:
+def _cost_panels(estimators: Sequence[Estimator]) -> Iterator[Panel]:
     """The costs on one scale, so that seconds and tokens can be compared."""
-    known = [m for e in found for path in COSTS if (m := e.measures.get(path)) is not None]
-    scale = _log_scale([*known, Measure(1.0)]) if known else None
+    costs = [m for e in estimators for path in COSTS if (m := e.measures.get(path)) is not None]
+    scale = _log_scale([*costs, Measure(1.0)]) if costs else None
     if scale is None:
         return
     for path, unit in COSTS.items():
-        measures = {e.name: e.measures.get(path) for e in found}
+        measures = {e.name: e.measures.get(path) for e in estimators}
         if any(measures.values()):
             dots = [_dot(name, m, scale, line=1.0) for name, m in measures.items()]
             title = f"Cost {unit}"
@@ -281,7 +282,7 @@ def _cost_panels(found: Sequence[Estimator]) -> Iterator[Panel]:
 
 
 def _log_scale(measures: Sequence[Measure]) -> axes.Scale | None:
-    """A scale for the positive ones of the measures; None if there are none."""
+    """A logarithmic scale for the positive measures; None if there are none."""
     values = [m.value for m in measures if m.value > axes.TINY]
     if not values:
         return None
@@ -326,15 +327,15 @@ def _interval(measure: Measure, show: Callable[[float], str]) -> str:
     return f"[{show(measure.low)}, {high}]"
 
 
-def _calibrations(found: Sequence[Estimator]) -> list[Calibration]:
-    known = {e.name: points for e in found if (points := list(_points(e.bins)))}
-    names = [name for name in CALIBRATED_FIRST if name in known]
-    names += [name for name in known if name not in names]
-    return [_calibration(name, known[name]) for name in names[:MAX_CALIBRATIONS]]
+def _calibrations(estimators: Sequence[Estimator]) -> list[Calibration]:
+    points_of = {e.name: points for e in estimators if (points := list(_points(e.bins)))}
+    names = [name for name in CALIBRATED_FIRST if name in points_of]
+    names += [name for name in points_of if name not in names]
+    return [_calibration(name, points_of[name]) for name in names[:MAX_CALIBRATIONS]]
 
 
 def _points(bins: Sequence[JsonObject]) -> Iterator[tuple[float, float, float]]:
-    """(mean prediction, mean true value, number of states) of the bins that have states."""
+    """Mean prediction, mean true value and number of states of each bin that has states."""
     for raw in bins:
         x, y, states = (finite_number(raw.get(key)) for key in ("prediction", "truth", "states"))
         if x is not None and y is not None and states is not None and states > 0:
@@ -343,11 +344,11 @@ def _points(bins: Sequence[JsonObject]) -> Iterator[tuple[float, float, float]]:
 
 def _calibration(name: str, points: Sequence[tuple[float, float, float]]) -> Calibration:
     frame = axes.fit_square([v for x, y, _ in points for v in (x, y)], SQUARE)
-    most = max(states for _, _, states in points)
+    max_states = max(states for _, _, states in points)
     low, high = frame.x_range
     dots = []
     for x, y, states in points:
-        radius = round(max(2.5, LARGEST_DOT * (states / most) ** 0.5), 1)
+        radius = round(max(2.5, LARGEST_DOT * (states / max_states) ** 0.5), 1)
         label = (
             f"predicted {text.two_decimals(x)}, true {text.two_decimals(y)},"
             f" {text.three_digits(states)} states"
@@ -358,7 +359,7 @@ def _calibration(name: str, points: Sequence[tuple[float, float, float]]) -> Cal
 
 
 def _ranking(raw: object) -> tuple[list[Panel], str]:
-    """The panels of the ranking, and what they are made of; none without numbers."""
+    """The panels of the ranking, and a note on their sizes; no panels without numbers."""
     rows = {
         text.clip(name, 40).text: scores for name, scores in list(_mapping(raw).items())[:MAX_ROWS]
     }

@@ -52,8 +52,8 @@ class Headline(NamedTuple):
 def build_report(workdir: str | os.PathLike) -> epath.Path:
     """Writes `<workdir>/report.html` and returns its path.
 
-    The page is one file of at most 4.5 MB, which loads nothing; of a run that goes on it reloads
-    itself, and else it runs no script.
+    The page is one file of at most 4.5 MB, which loads nothing. While the run goes on it reloads
+    itself; otherwise it runs no script.
     """
     folder = epath.Path(workdir)
     file = folder / PAGE
@@ -94,7 +94,7 @@ def render_page(run: Run) -> str:
 def source_files(has_bench: bool, has_comparison: bool) -> str:
     """The files of the workdir that the page is made of, beside metrics.jsonl, as a sentence."""
     records = [("credit/bench.json", has_bench), (COMPARISON, has_comparison)]
-    names = ["episodes/", "config.json", *(name for name, is_there in records if is_there)]
+    names = ["episodes/", "config.json", *(name for name, exists in records if exists)]
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
@@ -109,7 +109,7 @@ def live_script(standing: Standing | None) -> Script | None:
 
 @functools.cache
 def environment(*folders: pathlib.Path) -> jinja2.Environment:
-    """Templates of these folders and of this one, with autoescape.
+    """The templates in these folders and in this one, with autoescape.
 
     Text of a model is shown and never interpreted.
     """
@@ -143,7 +143,7 @@ def headline(records: list[Record], time: timing.TimeChart | None) -> Headline:
 
 
 def resolved_settings(config: JsonObject) -> list[tuple[str, str]]:
-    """(dotted name, value) of the resolved configuration, the versions and the git revision."""
+    """Dotted names and values: the resolved configuration, the versions and the git revision."""
     flat = list(_printable(config.get("config")))
     flat += [(f"version of {name}", v) for name, v in _printable(config.get("versions"))]
     if config.get("git_revision"):
@@ -154,12 +154,12 @@ def resolved_settings(config: JsonObject) -> list[tuple[str, str]]:
 def temperatures(config: JsonObject) -> tuple[str, str] | None:
     """The temperatures of training and evaluation as text; None if one of them is not recorded."""
     flat = dict(_printable(config.get("config")))
-    found = [flat.get(name, "") for name in ("sample.temperature", "eval.temperature")]
-    return (found[0], found[1]) if all(found) else None
+    training, evaluation = flat.get("sample.temperature"), flat.get("eval.temperature")
+    return (training, evaluation) if training and evaluation else None
 
 
 def header_facts(config: JsonObject) -> list[tuple[str, str]]:
-    """(label, value) of the few settings that the header shows."""
+    """Labels and values of the few settings that the header shows."""
     flat = dict(resolved_settings(config))
     if flat.get("method", "vineppo") != "vineppo":
         flat.pop("values.k", None)

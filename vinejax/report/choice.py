@@ -1,9 +1,9 @@
 """Chooses and orders the solutions that the page shows of an iteration.
 
-The widest credit of some hundred solutions is mostly luck: with K = 9 continuations per state an
-advantage has an error of about 0.2, and the largest of a thousand is three or four of them away
-from the truth. So the page begins with solutions whose credit is beyond luck and can be looked
-into, down to the continuations.
+The largest advantages among some hundred solutions are mostly luck: with K = 9 continuations per
+state an advantage has a standard error of about 0.2, and the largest of a thousand is three or four
+errors away from the truth. So the page begins with solutions whose credit is beyond luck and whose
+continuations were kept.
 """
 
 from vinejax.report import rows
@@ -17,9 +17,9 @@ CERTAIN = 3.0
 def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
     """At most `count` of the episodes, in the order of the page.
 
-    Those are chosen that have the step with the most certain credit or, where no value has an
-    error, the advantages that differ most between steps; up to half of them from the episodes
-    whose continuations were kept, which come first. No solution is repeated while there are others.
+    Episodes rank by their step with the most certain credit or, where no value has an error, by how
+    much advantages differ between steps. Up to half of the choice are episodes whose continuations
+    were kept, which come first. No solution is repeated while there are others.
     """
     ranked = sorted(episodes, key=_rank, reverse=True)
     first: dict[str, JsonObject] = {}
@@ -33,19 +33,19 @@ def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
         if len(kept) < count:
             kept.add(id(episode))
     chosen = [e for e in ranked if id(e) in kept]
-    return sorted(chosen, key=rows.unfolds, reverse=True)  # stable: the rank stays within a part
+    return sorted(chosen, key=rows.unfolds, reverse=True)  # stable: each half stays in rank order
 
 
-def count_open(chosen: list[JsonObject], most: int = 3) -> int:
-    """How many of the chosen episodes, from the first on, the page shows opened.
+def count_open(chosen: list[JsonObject], limit: int = 3) -> int:
+    """How many of the chosen episodes, from the first on, the page shows opened; at most `limit`.
 
-    Where values have errors, these are the ones with certain credit and continuations, but at
-    least one.
+    Where values have errors, it is the number with certain credit and continuations, but at least
+    one.
     """
     if not any(map(rows.certainty_of, chosen)):
-        return min(most, len(chosen))
+        return min(limit, len(chosen))
     certain = [e for e in chosen if rows.certainty_of(e) >= CERTAIN and rows.unfolds(e)]
-    return min(most, max(1, len(certain)))
+    return min(limit, max(1, len(certain)))
 
 
 def _rank(episode: JsonObject) -> tuple[float, float, bool]:

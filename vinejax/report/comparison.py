@@ -8,14 +8,15 @@ report of a run whose workdir has one (`compare.json`). The fields of the record
   groups       runs that differ in their seed alone; per group `label`; `curves`: axis -> a list of
                [place, accuracy, low, high] on the validation split; `validation` and `test`, at
                the end; `totals`: 'iteration' or an axis -> its median over runs at the end
-  settings     [dotted name, [its value in each group]] of those that differ
-  pairs        every two groups: `first` and `second`, their labels; `rows` with `axis` and `at`,
-               the place of the comparison ('test' at the ends), `first`, `second`, `difference`
-               and `improvement`; `paired`, over test problems; `has_other_problems`
+  settings     [dotted name, [its value in each group]] for each setting that differs
+  pairs        every two groups: their labels `first` and `second`; `rows`, each with `axis` and
+               `at`, the place of the comparison ('test': at the ends), and the measures `first`,
+               `second`, `difference` and `improvement`; the measure `paired`, over test problems;
+               `has_other_problems`
   unevaluated  names of the runs without eval/test.jsonl
 
-A measure is {value, low, high}, without an interval where low and high are null; it is null itself
-where it is not defined. A record that is damaged anywhere is not shown at all.
+A measure is {value, low, high}; low and high are null without an interval, and an undefined measure
+is null itself. A record that is damaged anywhere is not shown at all.
 """
 
 from collections.abc import Callable
@@ -25,11 +26,11 @@ from vinejax.report import curves, text
 from vinejax.report.comparison_charts import TITLES, CurvePoint, GroupCurve, axis_chart, style_of
 from vinejax.report.read import JsonObject, finite_number
 
-AT_ENDS = "test"  # instead of an axis
+AT_ENDS = "test"  # stands in the place of an axis
 OTHER_PROBLEMS = "evaluated on other problems"
 EVALUATE = "python -m vinejax.main --mode=eval --config=FILE --workdir=RUN"
 MAX_GROUPS = 40
-MAX_TEXT = 400  # characters of a value of a setting
+MAX_TEXT = 400  # characters of a setting's value
 
 
 class Measure(NamedTuple):
@@ -41,13 +42,13 @@ class Measure(NamedTuple):
 
 
 class GroupRow(NamedTuple):
-    """A group at its end, as texts; `style` is that of its curve."""
+    """A group at its end, as texts; `style` is the style of its curve."""
 
     style: str
     label: str
     validation: str
     test: str
-    totals: list[str]  # iterations, then those of the axes
+    totals: list[str]  # iterations, then a total per axis
 
 
 class PairRow(NamedTuple):
@@ -155,7 +156,7 @@ def _points(raw: object) -> list[CurvePoint]:
     return points
 
 
-# --- numbers and texts; ValueError or TypeError for what is not one
+# --- numbers and texts; ValueError or TypeError for other values
 
 
 def _shown(raw: object, show: Callable[[float], str]) -> str:
@@ -179,10 +180,10 @@ def _with_sign(value: float) -> str:
 
 
 def _number(raw: object) -> float:
-    found = finite_number(raw)
-    if found is None:
+    number = finite_number(raw)
+    if number is None:
         raise ValueError(f"not a number: {raw!r:.80}")
-    return found
+    return number
 
 
 def _text(raw: object) -> str:

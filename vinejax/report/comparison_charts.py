@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from vinejax.report import axes, curves, text
 
-STYLES = 8  # classes of the template, `curve-1` and on; further groups begin anew
+STYLES = 8  # classes of the template, `curve-1` to `curve-8`; the ninth group has `curve-1` again
 SIZE = axes.SIDE
 TITLES = {
     "episodes": ("Over policy-gradient episodes", "episodes"),
@@ -35,19 +35,19 @@ def style_of(number: int) -> str:
     return f"curve-{number % STYLES + 1}"
 
 
-def axis_chart(axis: str, drawn: Sequence[GroupCurve]) -> curves.Chart | None:
+def axis_chart(axis: str, groups: Sequence[GroupCurve]) -> curves.Chart | None:
     """The chart of an axis; None for an axis on which every run stands still."""
-    points = [one.points for one in drawn]
-    positions = sorted({point.x for own in points for point in own})
+    points = [group.points for group in groups]
+    positions = sorted({point.x for curve in points for point in curve})
     if len(positions) < 2:
         return None
-    values = [v for own in points for point in own for v in (point.value, point.low, point.high)]
+    values = [v for curve in points for p in curve for v in (p.value, p.low, p.high)]
     frame = axes.fit_frame(positions, (min(values), max(values)), SIZE, whole=False)
     title, x_label = TITLES[axis]
-    specs = tuple(curves.Curve(axis, one.label, style_of(i)) for i, one in enumerate(drawn))
-    paths = [_draw(spec, own, frame) for spec, own in zip(specs, points, strict=True)]
+    specs = tuple(curves.Curve(axis, group.label, style_of(i)) for i, group in enumerate(groups))
+    paths = [_draw(spec, curve, frame) for spec, curve in zip(specs, points, strict=True)]
     summary = "; ".join(
-        f"{one.label} {_shown(one.points[0])} to {_shown(one.points[-1])}" for one in drawn
+        f"{group.label} {_shown(group.points[0])} to {_shown(group.points[-1])}" for group in groups
     )
     spec = curves.Spec(title, specs, "validation pass@1, 95% intervals", size=SIZE, x_label=x_label)
     hovers = _hovers(specs, points, positions, frame)
@@ -84,8 +84,8 @@ def _hovers(
         right = (centres[i + 1] + x) / 2 if i + 1 < len(centres) else frame.right
         inside = [
             (spec, point)
-            for spec, own in zip(specs, points, strict=True)
-            for point in own
+            for spec, curve in zip(specs, points, strict=True)
+            for point in curve
             if column[0] <= point.x <= column[-1]
         ]
         lines = [f"{spec.label} at {text.three_digits(p.x)}: {_interval(p)}" for spec, p in inside]

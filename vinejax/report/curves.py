@@ -1,4 +1,4 @@
-"""The charts of metrics: the curves that the page has, and the coordinates of their points.
+"""The charts of metrics: definitions of their curves, and coordinates of the curves' points.
 
 A chart with at most `MAX_COLUMNS` positions draws every point. A longer chart draws the mean of
 equally long groups of positions over a band of their extremes, which keeps single spikes visible.
@@ -12,8 +12,8 @@ from vinejax.report import axes, text
 from vinejax.report.read import Record
 
 MAX_COLUMNS = 120
-_OF_ALL = ("reward/mean", "reward/std", "reward/steps")  # not of one function of rewards
-PASS_STYLES = 4  # classes of the template, `pass-1` and on; further curves begin anew
+_TOTALS = ("reward/mean", "reward/std", "reward/steps")  # other reward/ metrics are of one function
+PASS_STYLES = 4  # classes of the template, `pass-1` to `pass-4`; the fifth curve has `pass-1` again
 
 
 class Curve(NamedTuple):
@@ -94,7 +94,7 @@ class Chart(NamedTuple):
 def charts(records: list[Record], temperatures: tuple[str, str] | None = None) -> list[Chart]:
     """Every chart of the page that has points, in reading order.
 
-    `temperatures` are those of training and of evaluation, which the chart of accuracy explains.
+    `temperatures` of training and evaluation are named below the chart of accuracy.
     """
     names = {name for record in records for name in record.values}
     heroes = [_accuracy(names, size, temperatures) for size in (axes.HERO, axes.SIDE)]
@@ -107,14 +107,14 @@ def _accuracy(names: set[str], size: axes.Size, temperatures: tuple[str, str] | 
     """Training reward and every logged pass@k and maj@k; pass@1 with its interval."""
     curves = [Curve("reward/mean", "training reward", "second")]
     matches = (re.fullmatch(r"eval/(pass|maj)_at_(\d+)", name) for name in names)
-    others = 0  # curves of pass@k with k > 1
+    num_passes = 0  # curves of pass@k with k > 1
     for is_majority, k in sorted((m[1] == "maj", int(m[2])) for m in matches if m):
         word = "maj" if is_majority else "pass"
         style = "majority" if is_majority else "main"
         is_main = (word, k) == ("pass", 1)
         if not is_main and not is_majority:
-            style = f"pass-{others % PASS_STYLES + 1}"
-            others += 1
+            style = f"pass-{num_passes % PASS_STYLES + 1}"
+            num_passes += 1
         curves.append(Curve(f"eval/{word}_at_{k}", f"{word}@{k}", style, "eval", band=is_main))
     curves.append(Curve("test/pass_at_1", "test pass@1", "mark", "test", True))
     note = "band of pass@1 and whiskers of the test: 95% bootstrap interval"
@@ -132,7 +132,7 @@ def _accuracy(names: set[str], size: axes.Size, temperatures: tuple[str, str] | 
 
 def _rewards(names: set[str]) -> Spec:
     """The mean of each function of `reward.functions`."""
-    parts = sorted(name for name in names if name.startswith("reward/") and name not in _OF_ALL)
+    parts = sorted(name for name in names if name.startswith("reward/") and name not in _TOTALS)
     curves = [
         Curve(name, name.removeprefix("reward/"), f"pass-{n % PASS_STYLES + 1}")
         for n, name in enumerate(parts)

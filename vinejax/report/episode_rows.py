@@ -20,8 +20,8 @@ def episode_rows(
 ) -> Iterator[dict[str, Any]]:
     """One row per episode; the first `vines` rows have the texts of their continuations.
 
-    Row b of `step_advantages` and `critic_values` (V of the state before each step), both
-    f32[B, C], is that of episode b; None if the method has none. docs/metrics.md lists the fields.
+    `step_advantages` and `critic_values` (V of the state before each step) are f32[B, C], one row
+    per episode; None if the method has none. docs/metrics.md lists the fields.
     """
     by_id = {problem.id: problem for problem, _ in problems}
     for i, episode in enumerate(episodes):

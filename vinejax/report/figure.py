@@ -1,7 +1,7 @@
-"""A single vine as an SVG figure for a paper: its stem at V(s), steps, credit and continuations.
+"""One solution as an SVG figure for a paper: its stem at V(s), steps, credit and continuations.
 
-The figure is one file that needs no style sheet and no font of ours: colours and sizes are
-attributes, text is text.
+The figure is one file that needs no style sheet and no font: colours and sizes are attributes, text
+is text.
 """
 
 import os
@@ -25,7 +25,7 @@ STEM = (30.0, 170.0)  # left and right end of the axis of V(s)
 TEXT_LEFT, CREDIT_LEFT = 200.0, 580.0
 COLUMNS = 54  # characters of a line of text
 LINE = 15.0  # height of a line
-DOT, DOTS = 9.0, 13  # distance of the dots of continuations, and how many are in a row
+DOT, DOTS = 9.0, 13  # distance between the dots of continuations, and dots in a row
 
 
 class Mark(NamedTuple):
@@ -54,7 +54,7 @@ class Figure(NamedTuple):
     view: vines.VineView
     rows: list[Row]
     title: list[tuple[float, str]]
-    axis: float  # its height
+    axis: float  # height of the axis of V(s)
     end: float | None  # x of the last state
     height: float
 
@@ -71,18 +71,18 @@ def export_vine(workdir: str | os.PathLike, name: str) -> epath.Path:
 def vine_svg(workdir: str | os.PathLike, name: str) -> str:
     """A solution of a run as an SVG figure of 720 units width.
 
-    `name` is that of the solution in the report's links, s<iteration>-<line>, such as 's24-17',
-    with lines of `episodes/<iteration>.jsonl` counted from 0. A box is coloured by the advantage of
-    its step, blue above and orange below 0, in full colour for the largest of the solution; filled
-    dots are continuations from the state before it that end correct. Of a step's text the first
-    600 characters are shown, and of the gold answer the last line.
+    `name` is s<iteration>-<line>, as in the links of the report, such as 's24-17'; lines of
+    `episodes/<iteration>.jsonl` count from 0. A box is coloured by its step's advantage, blue above
+    and orange below 0, in full colour for the solution's largest; filled dots are continuations
+    from the state before it that end correct. The first 600 characters of a step are shown, and the
+    last line of the gold answer.
 
     Raises UserError if the run has no such solution.
     """
-    found = NAME.fullmatch(name)
-    if not found:
+    match = NAME.fullmatch(name)
+    if not match:
         raise UserError(f"{name}: is no solution; the report links to each by a name like s24-17")
-    iteration, line = int(found[1]), int(found[2])
+    iteration, line = int(match[1]), int(match[2])
     file = epath.Path(workdir) / "episodes" / f"{iteration}.jsonl"
     episodes = read_episodes(file)
     if line >= len(episodes):
@@ -92,12 +92,13 @@ def vine_svg(workdir: str | os.PathLike, name: str) -> str:
 
 
 def episode_svg(episode: JsonObject, iteration: int, name: str) -> str:
-    """The figure of `vine_svg` of an episode, which is called `name`."""
+    """The figure of `vine_svg` for an episode; `name` is the solution's name in it."""
     view = vines.vine_view({iteration: [episode]}, LIMITS)
     assert view is not None, "there is an episode"
     template = environment().get_template("figure.html.j2")
     figure = _figure(view)
-    figure = figure._replace(solution=figure.solution._replace(name=name))  # it was read alone
+    # The view of a single episode has named it as line 0.
+    figure = figure._replace(solution=figure.solution._replace(name=name))
     return template.render(figure=figure, width=WIDTH, left=STEM[0], right=STEM[1])
 
 

@@ -1,4 +1,4 @@
-"""Learning curves: validation accuracy over what a run had used when it was evaluated."""
+"""Learning curves: validation accuracy over the episodes, tokens or seconds of training so far."""
 
 import bisect
 import statistics
@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 from vinejax.report.read import Record
 
-AXES = ("episodes", "tokens", "seconds")  # what methods are compared over
+AXES = ("episodes", "tokens", "seconds")  # the axes over which methods are compared
 
 
 class Point(NamedTuple):
     """An evaluation on the validation split, with its 95% interval and the run's totals by then.
 
-    `episodes` are those of the policy gradient: solutions that were sampled from problems.
-    `tokens` are all that were generated for training, continuations included. `seconds` are those
-    of training on the run's clock. Evaluation itself counts nowhere.
+    `episodes` counts the solutions that were sampled from problems. `tokens` counts all generated
+    tokens, continuations included. `seconds` is the time of training on the run's clock. None of
+    them includes evaluation.
     """
 
-    iteration: int  # iterations that were done
+    iteration: int  # iterations finished
     accuracy: float
     low: float
     high: float
@@ -73,7 +73,7 @@ def accuracy_at(x: Sequence[float], accuracy: Sequence[float], at: float) -> flo
 def aligned(
     x: Sequence[Sequence[float]], accuracy: Sequence[Sequence[float]]
 ) -> list[tuple[float, list[float]]]:
-    """The curves of several runs as one: (position, accuracies of the runs) per evaluation.
+    """The curves of several runs as one: per evaluation a position and the runs' accuracies.
 
     Evaluations are matched by their number, as far as every run has them; a position is the median
     over the runs.

@@ -1,4 +1,4 @@
-"""The page of a run that goes on: renewed as iterations end, and when the run ends."""
+"""The page of a running run: written again as iterations end, and when the run ends."""
 
 import os
 import time
@@ -12,12 +12,11 @@ from vinejax.runtime.status import State, Status, write_status
 from vinejax.runtime.stopping import Stopped
 from vinejax.runtime.workdir import write_atomic
 
-SHARE = 0.02  # of the run's time, that making the page may take
-# A page that is so many times as old as the longest time between two renewals may be that of a run
-# that is gone.
+SHARE = 0.02  # maximum share of the run's time that making pages takes
+# A run may be dead if its page is this many times as old as the longest time between two renewals.
 PATIENCE = 3.0
-LEAST_PATIENCE_S = 60.0
-FIRST_PATIENCE_S = 1800.0  # the first iteration compiles, and none before it says how long it takes
+MIN_PATIENCE_S = 60.0
+FIRST_PATIENCE_S = 1800.0  # until the first iteration, which compiles, has ended
 
 
 class LivePage:
@@ -36,7 +35,7 @@ class LivePage:
     ):
         """`total` and `done` count iterations. Without `is_writer` nothing is written.
 
-        `say` takes a line that says why the page cannot be written, if that is so: the run goes on.
+        If the page cannot be written, the run goes on, and `say` gets a line with the reason.
         """
         self._workdir = workdir
         self.done = done  # iterations, which the loop counts
@@ -45,9 +44,9 @@ class LivePage:
         self._is_writer = is_writer
         self._reader = RunReader(workdir)
         self._seen: float | None = None  # when an iteration last ended
-        self._longest_s = 0.0  # between two of these
-        self._cost_s = 0.0  # of the last page
-        self._due = 0.0  # no page is made earlier
+        self._longest_s = 0.0  # longest time between the ends of two iterations
+        self._cost_s = 0.0  # seconds that the last page took
+        self._due = 0.0  # when the next page may be made
         self._is_first = True
         self._is_over = False
         self._is_failing = False
@@ -63,10 +62,7 @@ class LivePage:
             self._end("failed", why or type(error).__name__)
 
     def renew(self) -> None:
-        """Renews the sign of life, and the page if it is due.
-
-        It is due as long as making it takes at most `SHARE` of the time.
-        """
+        """Renews the sign of life, and the page if making pages then takes at most `SHARE`."""
         if not self._is_writer:
             return
         now = time.monotonic()
@@ -77,7 +73,7 @@ class LivePage:
             self._try(lambda: self._write_status("running"))
             return
         self._try(lambda: self._write("running"))
-        if self._is_first:  # it took longer: modules were loaded, and templates compiled
+        if self._is_first:  # not timed: modules were loaded, and templates compiled
             self._is_first = False
             return
         end = time.monotonic()
@@ -85,7 +81,7 @@ class LivePage:
         self._due = end + self._cost_s / SHARE
 
     def finish(self) -> epath.Path:
-        """Writes the last page, of a run that has come to its end; returns its path."""
+        """Writes the page of the finished run; returns its path."""
         self._is_over = True
         if self._is_writer:
             self._write("finished")
@@ -104,12 +100,12 @@ class LivePage:
         patience = FIRST_PATIENCE_S
         if self.done > self._start:
             pause = self._longest_s + self._cost_s / SHARE
-            patience = max(LEAST_PATIENCE_S, PATIENCE * pause)
+            patience = max(MIN_PATIENCE_S, PATIENCE * pause)
         status = Status(state, self.done, self._total, time.time(), patience, why)
         write_status(self._workdir, status)
 
     def _try(self, write: Callable[[], None]) -> None:
-        """Writes; what fails is said once, as no page is worth a run."""
+        """Calls `write`; an error does not end the run, and is reported once."""
         try:
             write()
             self._is_failing = False

@@ -12,7 +12,7 @@ from vinejax.runtime.stages import number_field
 from vinejax.runtime.status import Status, read_status
 from vinejax.runtime.workdir import is_remote
 
-COMPARISON = "compare.json"  # in a workdir: what `--mode=compare` found
+COMPARISON = "compare.json"  # the file in a workdir that `--mode=compare` writes
 HUGE = 1e30  # sums and squares of smaller numbers stay finite
 
 JsonObject = dict[str, object]  # values can be anything and are checked where they are read
@@ -34,8 +34,8 @@ class Run(NamedTuple):
     episodes: dict[int, list[JsonObject]]  # by iteration, as they stand in the file
     config: JsonObject
     bench: JsonObject  # the record of the credit bench; empty if there is none
-    comparison: JsonObject  # that of a comparison with other runs; empty if there is none
-    status: Status | None  # how the run stands; None if no process has said it
+    comparison: JsonObject  # the record of a comparison with other runs; empty if there is none
+    status: Status | None  # None if no process has written it
 
 
 def read_run(workdir: epath.Path, max_iterations: int = 5) -> Run:
@@ -44,16 +44,16 @@ def read_run(workdir: epath.Path, max_iterations: int = 5) -> Run:
 
 
 class RunReader:
-    """Reads a workdir again and again while a run writes there: only what is new is read.
+    """Reads a workdir again and again while a run writes there; every read takes only new data.
 
-    Files of episodes are whole once they are there, and of metrics.jsonl the lines that were added.
-    Where that file was replaced, as a process does that resumes, it is read from its beginning.
+    A file of episodes is complete once it exists, so it is read once. metrics.jsonl grows at its
+    end; if it was replaced, as by a resumed run, it is read from its beginning.
     """
 
     def __init__(self, workdir: epath.Path, max_iterations: int = 5):
-        """`max_iterations` is the most files of episodes that `read` gives."""
+        """`max_iterations` limits the iterations whose episodes `read` returns."""
         self._workdir = workdir
-        self._most = max_iterations
+        self._max_iterations = max_iterations
         self._metrics = _Lines(workdir / "metrics.jsonl")
         self._merged: dict[tuple[str, int], dict[str, float]] = {}
         self._episodes: dict[int, list[JsonObject]] = {}
@@ -61,8 +61,8 @@ class RunReader:
     def read(self) -> Run:
         """The run as it is now.
 
-        Of the iterations with episodes those are read that are evenly spread; while the run goes
-        on, those that stay the same as iterations are added, as far as that is possible.
+        Episodes are read for evenly spread iterations; while the run goes on, for a choice that
+        changes as little as possible when iterations are added.
         """
         workdir, status = self._workdir, read_status(self._workdir)
         config = _objects(workdir / "config.json")
@@ -92,7 +92,7 @@ class RunReader:
         iterations = sorted(int(stem) for stem in stems if stem.isdecimal())
         self._episodes = {
             i: self._episodes.get(i) or read_episodes(folder / f"{i}.jsonl")
-            for i in choose(iterations, self._most)
+            for i in choose(iterations, self._max_iterations)
         }
         return {i: episodes for i, episodes in self._episodes.items() if episodes}
 
@@ -106,28 +106,27 @@ class _Lines:
 
     def __init__(self, path: epath.Path):
         self._path = path
-        self._file: tuple[int, int] | None = None  # of a local file: its number and bytes read
+        self._file: tuple[int, int] | None = None  # a local file's inode and the bytes read
 
     def read(self) -> tuple[bool, list[JsonObject]]:
-        """(whether these are all objects of the file, those that were added since the last call).
+        """The objects added since the last call, and whether they are all of the file.
 
-        A line at the end without its line end is read now, and again when it is whole.
+        A line at the end without its line end is read now, and again when it is complete.
         """
         try:
             if is_remote(self._path):
                 return True, _parsed(self._path.read_bytes())
             with open(self._path, "rb") as file:
-                found = os.fstat(file.fileno())
-                number = found.st_ino
-                known, start = self._file or (number, 0)
-                is_new = known != number or start > found.st_size or start == 0
+                stat = os.fstat(file.fileno())
+                inode, start = self._file or (stat.st_ino, 0)
+                is_new = inode != stat.st_ino or start > stat.st_size or start == 0
                 file.seek(0 if is_new else start)
                 content = file.read()
         except FileNotFoundError:
             self._file = None
             return True, []
-        whole = content.rfind(b"\n") + 1
-        self._file = number, (0 if is_new else start) + whole
+        complete = content.rfind(b"\n") + 1
+        self._file = stat.st_ino, (0 if is_new else start) + complete
         return is_new, _parsed(content)
 
 
@@ -141,10 +140,10 @@ def finite_number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        as_float = float(value)
+        number = float(value)
     except OverflowError:  # JSON integers have no upper limit
         return None
-    return as_float if abs(as_float) < HUGE else None  # NaN compares false
+    return number if abs(number) < HUGE else None  # NaN compares false
 
 
 def spread(items: Sequence[int], count: int) -> list[int]:
@@ -155,9 +154,9 @@ def spread(items: Sequence[int], count: int) -> list[int]:
 
 
 def steady(items: Sequence[int], count: int) -> list[int]:
-    """At most `count` of the rising items: the multiples of 1, 2, 5, 10, 20, ..., and the last.
+    """At most `count` of the rising items: multiples of 1, 2, 5, 10, 20 or so on, and the last.
 
-    As items are added, the others stay the same until they are too many.
+    As items are added, the choice keeps growing until it has to be thinned.
     """
     for step in (digit * 10**power for power in range(30) for digit in (1, 2, 5)):
         chosen = [item for item in items[:-1] if item % step == 0] + list(items[-1:])
@@ -175,7 +174,7 @@ def _objects(path: epath.Path) -> list[JsonObject]:
 
 
 def _parsed(content: bytes, whole: bool = False) -> list[JsonObject]:
-    """The objects among the lines of the text, or the object that it is if `whole`."""
+    """The JSON objects in the lines of a text, or with `whole` the one object that it is."""
     objects = []
     for line in [content] if whole else content.split(b"\n"):
         try:
@@ -188,7 +187,7 @@ def _parsed(content: bytes, whole: bool = False) -> list[JsonObject]:
 
 
 def _merge(merged: dict[tuple[str, int], dict[str, float]], lines: list[JsonObject]) -> None:
-    """Adds lines by stage and position; later values win, as a resumed run repeats lines."""
+    """Adds lines to `merged`, by stage and position; of repeated lines the later values count."""
     for line in lines:
         stage = str(line.get("stage", "train"))
         position = finite_number(line.get(number_field(stage)))

@@ -21,12 +21,12 @@ class StepRow(NamedTuple):
     value: float | None
     after: float | None  # V after the step; after the last step the outcome's reward
     advantage: float | None
-    reward: float  # the step's own, 0 where it has none
+    reward: float  # the step's own reward, or 0
     start: float | None
     end: float | None
     error: float | None  # standard error of `value`; None where no sample gave it
-    after_error: float | None  # that of `after`; 0 after the last step, which is known
-    certainty: float  # |advantage| in errors of a chance difference, 0 where they are not known
+    after_error: float | None  # standard error of `after`; 0 after the last step
+    certainty: float  # |advantage| in errors of a chance difference; 0 if errors are unknown
 
     @property
     def advantage_error(self) -> float | None:
@@ -127,7 +127,7 @@ def total_reward(steps: list[StepRow]) -> float:
 
 
 def _sampled(step: JsonObject) -> Sampled | None:
-    """What V(s) was sampled with; None for a critic's, a filled one, and rows without errors."""
+    """V(s) with its count and error; None if it was not sampled here or the row has no errors."""
     count, error = finite_number(step.get("count")) or 0.0, finite_number(step.get("error"))
     return Sampled(count, max(0.0, error)) if count > 0 and error is not None else None
 
@@ -138,9 +138,9 @@ def _certainty(advantage: float | None, before: Sampled | None, after: Sampled |
         z = |A| / √(s² (1/n + 1/m))    s² = (n² e² + m² f²) / (n + m) + n m A² / (n + m)²
 
     n, m are the counts and e, f the errors before and after the step; s² is the variance of all
-    returns taken together. The errors themselves understate luck: a chance difference is large
-    where the returns of one state happen to be all equal, and its error is then near 0. The
-    outcome counts as one return, so that a last step is not certain just because it is known.
+    returns taken together. e and f alone understate luck: where the returns of one state happen to
+    be all equal, a difference is large by chance and its error near 0. The outcome counts as one
+    return, so that the last step is not certain just because its end is known.
     """
     if advantage is None or before is None or after is None:
         return 0.0

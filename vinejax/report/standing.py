@@ -1,4 +1,4 @@
-"""How a run stands, in words, and the script by which the page of a running one reloads itself."""
+"""The state of a run in words, and the script by which the page of a running run reloads itself."""
 
 import base64
 import hashlib
@@ -11,7 +11,7 @@ from markupsafe import Markup
 from vinejax.report import text
 from vinejax.runtime.status import Status, read_status
 
-RELOAD_S = (5.0, 60.0)  # the shortest and the longest time between two reloads
+MIN_RELOAD_S, MAX_RELOAD_S = 5.0, 60.0  # time between two reloads
 MAX_TEXT = 600  # characters of a reason
 TITLES = {
     "running": "Running",
@@ -34,27 +34,26 @@ class Standing(NamedTuple):
 
 
 def standing_line(workdir: epath.Path) -> str:
-    """How the run in a workdir stands, for a terminal; '' if no process has said it."""
+    """The state of the run in a workdir, for a terminal; '' if no process has written it."""
     standing = standing_of(read_status(workdir))
     return f"{standing.title}: {standing.words}" if standing else ""
 
 
 class Script(NamedTuple):
-    """An inline script, and what the page's policy calls it: no other script runs there."""
+    """An inline script, and the digest by which the page's policy allows this script alone."""
 
     code: Markup
     digest: str
 
 
 def standing_of(status: Status | None) -> Standing | None:
-    """The line of a run; None if no process has said how it stands."""
+    """The state line of a run; None if no process has written a status."""
     if status is None or status.state not in TITLES:
         return None
     state = status.state
     reload_s = None
     if state == "running":
-        shortest, longest = RELOAD_S
-        reload_s = min(longest, max(shortest, status.patience_s / 20))
+        reload_s = min(MAX_RELOAD_S, max(MIN_RELOAD_S, status.patience_s / 20))
     words, title = _words(status), TITLES[state]
     return Standing(state, title, words, status.at, status.patience_s, reload_s)
 

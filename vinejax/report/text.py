@@ -4,7 +4,7 @@ import re
 import unicodedata
 from typing import NamedTuple
 
-MOST_BLANK = 40  # characters
+MAX_BLANK = 40  # characters shown of a blank text
 _UNUSUAL = re.compile(r"[^\n\t -~]+")
 
 
@@ -18,18 +18,18 @@ class Clipped(NamedTuple):
 def clip(text: object, limit: int) -> Clipped:
     """The first `limit` characters of str(text), made printable; None gives the empty text.
 
-    Of a text without a visible character the first `MOST_BLANK`: each line end takes a sign.
+    A blank text is cut after `MAX_BLANK` characters, because each of its line ends is shown.
     """
     full = "" if text is None else str(text)
-    if limit > MOST_BLANK and not full[:limit].strip():
-        limit = MOST_BLANK
+    if limit > MAX_BLANK and not full[:limit].strip():
+        limit = MAX_BLANK
     return Clipped(printable(full[:limit]), max(0, len(full) - limit))
 
 
 def trimmed(clipped: Clipped) -> Clipped:
-    """Without the empty lines around it; a text of nothing else stays as it is.
+    """The text without empty lines at its ends; a blank text stays as it is.
 
-    The step rule `newline` puts the line end that parts two steps at the end or the start of each.
+    A step may begin or end with the line end that separates it from its neighbour.
     """
     bare = clipped.text.lstrip("\n") if clipped.hidden else clipped.text.strip("\n")
     return clipped._replace(text=bare) if bare.strip() else clipped
@@ -59,7 +59,7 @@ def two_decimals(value: float | None, signed: bool = False) -> str:
 
 
 def three_decimals(value: float | None) -> str:
-    """Like `two_decimals`, with three; from 1,000 on like `three_digits`."""
+    """A number with three decimals, or from 1,000 on as `three_digits` shows it."""
     is_large = value is not None and abs(value) >= 1000
     return three_digits(value) if is_large else _decimals(value, 3, signed=False)
 

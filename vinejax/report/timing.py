@@ -62,7 +62,7 @@ def time_chart(records: list[Record]) -> TimeChart | None:
 
 
 def highest_shown(heights: list[float]) -> float:
-    """The height that the axis reaches to: that of the highest bar which is no outlier.
+    """The top of the axis: the height of the highest bar that is no outlier.
 
     An iteration that compiles takes many times as long as the others and would flatten them. Bars
     of more than three times the median are outliers if they are at most a fifth of all bars.

@@ -33,7 +33,7 @@ LIMITS = (
 )
 
 
-SHARES = {"half": 0.5, "quarter": 0.25}  # of the largest |A| of the page; filters of solutions
+SHARES = {"half": 0.5, "quarter": 0.25}  # filters: |A| from this share of the page's largest on
 
 
 class VerdictView(NamedTuple):
@@ -65,11 +65,11 @@ class Step:
     text: text.Clipped
     value: str
     after: str
-    reward: str  # the step's own; '' if no step on the page has one
+    reward: str  # the step's own reward; '' if no step on the page has one
     is_last: bool
-    is_filled: bool  # no sample gave V(s): it follows from those of other states
-    count: int  # returns that V(s) is the mean of
-    reused: int  # of these, those of samples that only passed through the state
+    is_filled: bool  # V(s) follows from other states, without a sample at this one
+    count: int  # returns whose mean is V(s)
+    reused: int  # returns among them from samples that only passed through the state
     error: str  # standard error of V(s)
     advantage: str
     advantage_error: str  # standard error of the advantage
@@ -88,9 +88,9 @@ class Step:
 class Solution(NamedTuple):
     """One episode; `low` and `high` are its smallest and largest advantage.
 
-    `name` is that of the solution in a link to it. `kinds` are the CSS classes that the page's
-    filters look for: its problem's, right or wrong, those of `SHARES` that its credit reaches, and
-    certain where some advantage is beyond two of its errors.
+    `name` is the anchor of links to it. `kinds` are the CSS classes by which the page filters: the
+    problem's, 'right' or 'wrong', the names of the `SHARES` that its credit reaches, and 'certain'
+    if some advantage is larger than two of its standard errors.
     """
 
     name: str
@@ -99,12 +99,12 @@ class Solution(NamedTuple):
     question: text.Clipped
     answer: text.Clipped
     prompt: text.Clipped
-    given: text.Clipped  # the first part of the response, if its row is not trained on it
+    given: text.Clipped  # the given start of the response, which is not trained on
     response: text.Clipped
     verdict: VerdictView
     steps: list[Step]
     hidden_steps: int
-    step_rewards: str  # the sum of its steps' own rewards; '' if no step on the page has one
+    step_rewards: str  # the sum of the steps' own rewards; '' if no step on the page has one
     low: str
     high: str
     end: float | None
@@ -245,15 +245,15 @@ def _problem(episode: JsonObject) -> str:
 
 
 def _sizes(terms: Terms) -> list[Choice]:
-    """The filters of credit: beyond its error, and from parts of the page's largest on."""
+    """The filters by credit: beyond its error, and from shares of the page's largest on."""
     if not terms.credit.has_advantages:
         return []
-    found = (
-        [Choice("certain", "some |A| beyond 2 of its errors")] if terms.credit.has_errors else []
-    )
+    choices = []
+    if terms.credit.has_errors:
+        choices.append(Choice("certain", "some |A| beyond 2 of its errors"))
     for kind, share in SHARES.items():
-        found.append(Choice(kind, f"some |A| from {terms.scale.advantage * share:.2f} on"))
-    return found
+        choices.append(Choice(kind, f"some |A| from {terms.scale.advantage * share:.2f} on"))
+    return choices
 
 
 def _kinds(episode: JsonObject, steps: list[rows.StepRow], terms: Terms, problem: str) -> str:

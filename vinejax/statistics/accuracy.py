@@ -17,7 +17,7 @@ from vinejax.statistics.bootstrap import LEVEL, percentile_interval, resampled
 
 
 class PairedDifference(NamedTuple):
-    """pass@1 of one run less that of another on the same problems, and its interval."""
+    """The difference of pass@1 between two runs on the same problems, and its interval."""
 
     difference: float
     low: float
@@ -65,9 +65,9 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of a mean over problems, which are drawn with replacement.
 
-    Scores are [P], P at least 1; ValueError for other shapes. Problems are drawn, not samples,
-    because the samples of one problem are not independent. The draws depend on `seed` and P alone,
-    so that they are the same for all measures of one evaluation.
+    `per_problem` is [P], P at least 1; ValueError for other shapes. Problems are drawn, not
+    samples, because the samples of one problem are not independent. The draws depend on `seed` and
+    P alone, so that they are the same for all measures of one evaluation.
     """
     scores = np.asarray(per_problem, np.float64)
     if scores.ndim != 1 or scores.size == 0:
@@ -83,7 +83,7 @@ def paired_interval(
     samples: int = 1000,
     level: float = LEVEL,
 ) -> PairedDifference:
-    """pass@1 of run a less that of run b on the same problems, with its bootstrap interval.
+    """pass@1 of run a minus pass@1 of run b on the same problems, with its bootstrap interval.
 
     Each draw takes the same problems of both runs, so that the difficulty of a problem cancels: the
     interval is narrower than the two runs' own intervals suggest. Both arguments map a problem's id
@@ -118,7 +118,7 @@ def accuracy_metrics(
     per_problem: dict[str, np.ndarray | list[float]] = {"pass_at_1": correct.mean(axis=1)}
     for k in [2**i for i in range(1, n.bit_length()) if 2**i < n] + [n] * (n > 1):
         per_problem[f"pass_at_{k}"] = [pass_at_k(n, int(count), k) for count in counts]
-    votes = [maj_at_k(row, list(given)) for row, given in zip(correct, answers, strict=True)]
+    votes = [maj_at_k(row, list(texts)) for row, texts in zip(correct, answers, strict=True)]
     per_problem[f"maj_at_{n}"] = votes
     metrics = {}
     for name, scores in per_problem.items():

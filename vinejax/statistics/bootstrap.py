@@ -1,14 +1,14 @@
-"""What all bootstrap intervals share: draws with replacement, and percentiles over the draws."""
+"""Bootstrap intervals: draws with replacement, and percentiles over the draws."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-LEVEL = 0.95  # of an interval, unless another is asked for
+LEVEL = 0.95  # default level of an interval
 
 
 def resampled(rng: np.random.Generator, count: int, draws: int) -> np.ndarray:
-    """i64[draws, count] in every draw, `count` of the numbers 0 .. count - 1, with replacement."""
+    """i64[draws, count] each row has `count` of the numbers 0 .. count - 1, with replacement."""
     return rng.integers(0, count, (draws, count))
 
 

@@ -5,9 +5,9 @@ Statistical Precipice" (arXiv 2108.13264), and of their library, rliable. Scores
 task, a sequence with one array per task; tasks may have different numbers of runs, where rliable
 expects one matrix. tests/statistics/test_statistics.py compares with numbers of rliable itself.
 
-Intervals are percentiles of a stratified bootstrap: every draw takes as many runs as there are,
-with replacement, independently in every task. The tasks themselves are not drawn: an interval says
-what other seeds would give on these tasks. The same scores and seed give the same interval.
+Intervals are percentiles of a stratified bootstrap: a draw takes n of the n runs of each task, with
+replacement, independently of other tasks. The tasks themselves are not drawn: an interval says what
+other seeds would give on these tasks. The same scores and seed give the same interval.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Estimate(NamedTuple):
 def interquartile_mean(scores: Scores) -> float:
     """The mean of the middle half of the scores of all tasks and runs together.
 
-    Of N scores the floor(N / 4) smallest and as many largest are left out; rliable's
+    The floor(N / 4) smallest and the floor(N / 4) largest of N scores are left out; rliable's
     `aggregate_iqm`, which is SciPy's `trim_mean(scores, 0.25)`. Raises ValueError without scores.
     """
     return float(_middle_mean(_as_draws(scores))[0])
@@ -51,7 +51,7 @@ def iqm_interval(
 def iqm_difference(
     x: Scores, y: Scores, seed: int = 0, draws: int = DRAWS, level: float = LEVEL
 ) -> Estimate:
-    """The interquartile mean of x less that of y, with its interval.
+    """The difference of interquartile means, x minus y, with its interval.
 
     The runs of x and y are drawn independently. Raises ValueError without scores of either.
     """

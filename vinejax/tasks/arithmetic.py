@@ -11,8 +11,8 @@ no two splits share a question. The difficulty is the number of operations.
 
 The demonstrations of the supervised warm-up are hasty: before any line but the last they may stop
 showing work and write the answer down. The answer is right, but the model cannot do several
-operations at once, so it often fails when it imitates them. Reinforcement has to find that working
-line by line pays, and the value of a step shows where a solution gave up.
+operations at once, so it often fails when it imitates them. Reinforcement learning has to find that
+working line by line pays, and the value of a step shows where a solution gave up.
 """
 
 import hashlib

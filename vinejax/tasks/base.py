@@ -127,7 +127,7 @@ class WithColumns(Protocol):
     reads: tuple[str, ...]
 
 
-# Fields of `data` that only a task `WithColumns` reads, which names those that it does.
+# Fields of `data` that only a task `WithColumns` can read; its `reads` names the ones it does read.
 COLUMN_FIELDS = ("question", "answer", "solution", "subset", "template")
 
 
@@ -182,7 +182,7 @@ def load_task(data: DataConfig) -> Task:
 
     Raises ConfigError if the module does not exist or fails, with file and line, if its `make`
     gives no task, or if a field is set that the task does not read: `data.free_steps`, one of
-    `COLUMN_FIELDS` or, for a task of ours, `data.path`.
+    `COLUMN_FIELDS` or, for a task of the package, `data.path`.
     """
     name = data.task
     try:

@@ -1,4 +1,4 @@
-"""A task whose values are known: lines of free wording, and two forks that decide.
+"""A task whose values are known: lines that do not matter, and two forks that decide.
 
     7318bba:            the prompt: a serial number, and the lengths of three sections
     b<                  a free line: a letter that counts down to a, and either side
@@ -10,15 +10,15 @@
     a>
     #### ><             the answer: both sides
 
-A section has as many free lines as the place of its letter in the alphabet, and a dot stands for
-none. The sides of free lines decide nothing, and neither does the serial number, which makes the
-questions many. A response is right if it has every line that the prompt demands and both forks are
-right, whatever the sides of its free lines. Responses without the free lines are wrong, as
-otherwise a policy could earn the reward without the free steps that the task is about.
+The number of free lines of a section is the place of its letter in the alphabet, 0 for a dot. The
+sides of free lines decide nothing, and neither does the serial number, which only makes questions
+differ. A response is right if it has every line that the prompt demands and both forks are right,
+whatever the sides of its free lines. Responses without the free lines are wrong, as otherwise a
+policy could earn the reward without the free steps that the task is about.
 
 Free lines and forks are written with the same two symbols, so they share weights of the policy. An
 estimator that gives every token of a solution the same credit moves these weights at random by the
-free lines, and that is in the way of the two tokens that matter; docs/results.md has what follows.
+free lines, which hides the two tokens that matter; docs/results.md has the consequences.
 
 After a wrong side no response can be right any more: that is a dead end. The demonstrations go on
 there with lines such as `!<`, give no answer, and end only after `DEAD_END` characters, beyond
@@ -40,16 +40,16 @@ from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.generated import GeneratedTask, numbers_of_free_steps, rng_of
 
-FREE_LINES = tuple(range(25))  # of the task's own problems, in equal shares
+FREE_LINES = tuple(range(25))  # numbers of free lines without `data.free_steps`, in equal shares
 RANGE = (0, 3 * len(string.ascii_lowercase))  # free lines that three letters can express
 RIGHT = 0.55  # chance that a demonstration takes the right side of a fork
-DEAD_END = 112  # characters of a demonstration in a dead end, at least
+DEAD_END = 112  # minimum of characters of a demonstration in a dead end
 SIDES = "<>"
-RIGHT_SIDES = "><"  # of the first and the second fork
-FORK = "."  # what the line of a fork begins with
+RIGHT_SIDES = "><"  # the right side of the first and of the second fork
+FORK = "."  # begins the line of a fork
 ANSWER = "\n#### "
 
-_ANY_SIDE = "?"  # in the form of a right response
+_ANY_SIDE = "?"  # stands for either side in the form of a right response
 _QUESTION = re.compile(r"\d{4}([a-z.]{3})")
 
 
@@ -59,10 +59,10 @@ def form_of(question: str) -> str:
 
     All have the same length, so a response is right exactly if it fits character by character.
     """
-    found = _QUESTION.fullmatch(question)
-    assert found, question
+    match = _QUESTION.fullmatch(question)
+    assert match, question
     lines = []
-    for letter, side in zip(found[1], [*RIGHT_SIDES, ""], strict=True):
+    for letter, side in zip(match[1], [*RIGHT_SIDES, ""], strict=True):
         length = 0 if letter == "." else string.ascii_lowercase.index(letter) + 1
         lines += [f"{string.ascii_lowercase[i]}{_ANY_SIDE}" for i in reversed(range(length))]
         lines += [FORK + side] if side else []
@@ -95,7 +95,7 @@ class Bifurcation(GeneratedTask):
     name = "bifurcation"
 
     def draw(self, rng: np.random.Generator, free_steps: int) -> tuple[str, str]:
-        """A section has a third of the lines, rounded down in the earlier ones."""
+        """Each section has a third of the free lines; the last has what rounding down leaves."""
         lengths = [(free_steps + i) // 3 for i in range(3)]
         letters = "".join(f".{string.ascii_lowercase}"[length] for length in lengths)
         question = f"{rng.integers(10_000):04}{letters}"

@@ -8,8 +8,8 @@
 The rules are those of Jiayi-Pan/Countdown-Tasks-3to4 as TinyZero uses it
 (examples/data_preprocess/countdown.py and verl/utils/reward_score/countdown.py of
 Jiayi-Pan/TinyZero): three or four numbers, each used exactly once, with +, -, *, / and
-parentheses, and any work before the answer. Runs on it can be compared with others' runs in how
-methods rank; accuracies cannot be, because ours departs from it:
+parentheses, and any work before the answer. Rankings of methods can be compared with those of
+others; accuracies cannot, because the task departs from TinyZero's:
 
 - The problems are generated here, not read from the data set: numbers and targets are from 1 to 20,
   as models of 80,000 parameters must know their sums; every problem has a solution, whose
@@ -20,8 +20,8 @@ methods rank; accuracies cannot be, because ours departs from it:
 - Values are exact fractions, compared exactly; TinyZero's are floats that may differ by 1e-5. Its
   check of characters also lets `**`, `//` and decimal points pass; here they are wrong.
 
-The game has no steps that decide nothing. `data.free_steps` is the number of numbers beyond two;
-without it problems have three or four numbers in equal shares, as in the data set.
+Every step of the game matters. `data.free_steps` is the number of given numbers minus two; without
+it problems have three or four numbers in equal shares, as in the data set.
 """
 
 import ast
@@ -38,7 +38,7 @@ from vinejax.tasks.generated import GeneratedTask, numbers_of_free_steps
 
 FREE_STEPS = (1, 2)  # three or four numbers
 RANGE = (1, 2)  # two numbers give too few questions, five hardly ever a small target
-LARGEST = 20  # number and target
+LARGEST = 20  # given number or target
 LARGEST_BETWEEN = 99  # result of an operation
 OPERATIONS = "+-*/"
 
@@ -55,7 +55,7 @@ def _apply(left: Fraction, sign: str, right: Fraction) -> Fraction:
 
 
 def evaluate(expression: str) -> tuple[Fraction, list[int]] | None:
-    """(value, numbers in order) of an expression of natural numbers, + - * /, and parentheses.
+    """The value of an expression and the numbers in it, in order; natural numbers, + - * / and ().
 
     None if it is no such expression, is longer than 128 characters, or divides by zero. The text is
     parsed and never executed. A sign may stand before a number or a parenthesis, as in Python.
@@ -70,7 +70,10 @@ def evaluate(expression: str) -> tuple[Fraction, list[int]] | None:
 
 
 def _value(tree: ast.expr) -> Fraction:
-    """Raises ValueError for any other expression, ZeroDivisionError for a division by zero."""
+    """The value of a parsed expression of numbers, + - * /, and signs.
+
+    Raises ValueError for any other expression, ZeroDivisionError for a division by zero.
+    """
     if isinstance(tree, ast.BinOp) and type(tree.op) in _SIGNS:
         return _apply(_value(tree.left), _SIGNS[type(tree.op)], _value(tree.right))
     if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, (ast.USub, ast.UAdd)):
@@ -90,10 +93,10 @@ def _numbers(tree: ast.expr) -> Iterator[int]:
 def solves(question: str, expression: str) -> bool:
     """Whether the expression uses each number of the question once and equals its target."""
     numbers, target = question.split("=")
-    found = evaluate(expression)
-    if found is None:
+    evaluated = evaluate(expression)
+    if evaluated is None:
         return False
-    value, used = found
+    value, used = evaluated
     return value == int(target) and sorted(used) == sorted(map(int, numbers.split(",")))
 
 
@@ -106,9 +109,9 @@ def _result(left: int, sign: str, right: int) -> int | None:
 
 
 def combine(rng: random.Random, numbers: list[int]) -> tuple[int, list[str], str] | None:
-    """(value, one line per operation, expression) of a random combination of all the numbers.
+    """A random combination of all the numbers: its value, a line per operation, the expression.
 
-    None if an operation has no such result.
+    None if an operation gives no integer from 1 to `LARGEST_BETWEEN`.
     """
     pool = [(number, str(number)) for number in numbers]
     lines = []
@@ -143,7 +146,7 @@ class Countdown(GeneratedTask):
         return f"{problem.question}:"
 
     def solution(self, problem: Problem) -> str:
-        """A demonstration: the right operations, as if they had been seen at once."""
+        """A demonstration: the right operations, without any search."""
         return f"\n{problem.answer}"
 
     def reward(self, problem: Problem, response: str) -> float:

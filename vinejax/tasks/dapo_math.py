@@ -3,13 +3,13 @@ r"""DAPO-Math-17k: competition problems, rewritten so that every answer is an in
 Yu et al. 2025, https://arxiv.org/abs/2503.14476, section 3.5. `data.path` is a data set of the hub,
 by default BytedTsinghua-SIA/DAPO-Math-17k, a folder with train.parquet, or the file itself.
 
-The published file has 1,791,700 rows, about a hundred times each; some 17,400 problems differ, of
-which 3,300 are in Chinese. They are in verl's format: `prompt` is a chat of one message, with the
+The published file has 1,791,700 rows: 17,400 distinct problems, about a hundred times each; 3,300
+of them are in Chinese. They are in verl's format: `prompt` is a chat of one message, with the
 question between two sentences on the form of the answer, and `reward_model.ground_truth` is the
 answer. Rows whose `prompt` is the question alone (open-r1/DAPO-Math-17k-Processed) are read, too.
 Questions that come with more than one answer are left out.
 
-There is a train split alone: validation and test are held out of it (`tasks/splits.py`), unless the
+There is only a train split: validation and test are held out of it (`tasks/splits.py`), unless the
 folder has files for them, such as AIME 2024 in the same format. A solution is right if the text
 after its last 'Answer:', to the end of the line, equals the integer, as the paper's rule has it; a
 box without 'Answer:' does not count. Prompts are for chat models: `data.chat_template=True`.
@@ -52,7 +52,7 @@ class DAPOMath(AnswerTask):
         self._splits = HeldOut(self._read, lambda source: has_split(path, source))
 
     def load(self, split: Split) -> list[Problem]:
-        """Problems named after their place among distinct rows, 'train/17'; `answer` is bare."""
+        """Problems numbered among the distinct rows, such as 'train/17'; `answer` is bare."""
         return self._splits.load(split, self.path)
 
     def _read(self, source: str) -> list[Problem]:
@@ -79,15 +79,15 @@ class DAPOMath(AnswerTask):
         raise DataError(self.path, None, "has no worked solutions, which this run learns from")
 
     def answer(self, text: str) -> str | None:
-        found = ANSWER.findall(text)
-        return found[-1].strip().strip("*").strip() or None if found else None
+        answers = ANSWER.findall(text)
+        return answers[-1].strip().strip("*").strip() or None if answers else None
 
     def gold(self, problem: Problem) -> str | None:
         return problem.answer
 
 
 def pair_of(row: dict[str, Any]) -> tuple[str, str]:
-    """(question, answer) of a row. Raises ValueError if one is missing or of another form."""
+    """The question and the answer of a row; ValueError if one is missing or of another form."""
     question = question_of(row, "prompt").removeprefix(HEAD).removesuffix(TAIL).strip()
     if not question:
         raise ValueError("column 'prompt' holds no question")

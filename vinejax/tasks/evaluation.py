@@ -1,7 +1,7 @@
 """The base of tasks for evaluation only: one set of problems, each with a bare answer.
 
-They have the prompt of MATH, and answers are extracted as for MATH. From a response with '####' and
-without a box they are extracted as for GSM8K, so that a model trained on either can be tested.
+They have MATH's prompt, and answers are extracted as for MATH; from a response with '####' and
+without a box as for GSM8K, so that a model trained on either can be tested.
 """
 
 import re
@@ -23,8 +23,8 @@ class Evaluation(AnswerTask):
     """A task with only a test split; `tasks/base.py` documents its methods.
 
     `path` is a file (`tasks/load.py` names the kinds), a folder with such a file called 'test', or
-    the name of a `datasets` data set. Rows have strings under `fields`; `read` returns question and
-    answer of a row, or raises ValueError with the fault of the row.
+    the name of a `datasets` data set. Rows have strings under `fields`; `read` returns the question
+    and the answer of a row, or raises ValueError with the fault of the row.
 
     Raises ConfigError if `path` is empty.
     """

@@ -1,25 +1,24 @@
-"""A task with free order and critical arithmetic: a sum is reduced one sub-expression per line.
+"""A task with a free order of steps: a sum is reduced, one sub-expression per line.
 
     a3+4 b7+1 c9-5=     the prompt: a sum, each of whose sub-expressions has a name
-    b7+1=88             a line: a sub-expression, its value, and the sum so far
+    b7+1=88             a line: a sub-expression, its value 8, and the sum so far, 8
     c9-5=42
     a3+4=79
     #### 9              the answer
 
-The values are from 0 to 9, and of the sums only the last digit is written: 8 + 4 = 12 becomes 2. So
-every line has the same length, and a prompt may have any number of sub-expressions. Their order is
+Values are from 0 to 9, and only the last digit of a sum is written: 8 + 4 = 12 becomes 2. So all
+lines have the same length, and a prompt may have any number of sub-expressions. Their order is
 free, as all orders give the same sum; a wrong value or a wrong sum makes the answer wrong. The
-reward looks at the answer alone, so a guess is right in one case out of ten.
+reward depends on the answer alone, so a guess is right in one case out of ten.
 
 The demonstrations reduce the k sub-expressions in a random order. Each of their values is wrong
-with chance 1 - `RIGHT`^(1/k), independently, and the sums go on with it. So all values are right
-with chance `RIGHT`, for few sub-expressions as for many, and a model that imitates the
-demonstrations is right about as often. The value of a state drops at the line where its solution
-went wrong.
+with chance 1 - `RIGHT`^(1/k), independently, and the following sums include the error. So all
+values are right with chance `RIGHT`, whatever k is, and a model that imitates the demonstrations is
+right about as often. The value of a state drops at the line where its solution went wrong.
 
-`data.free_steps` is the number of sub-expressions beyond the first, at least 1, as there are too
-few questions of one sub-expression; without it the problems have 1 to 4 in equal shares, so that
-one start, trained on this mixture, serves every number.
+`data.free_steps` is the number of sub-expressions minus one. It is at least 1, as there are too few
+questions with one sub-expression; without it the problems have 1 to 4 in equal shares, so that one
+start, trained on this mixture, serves every number.
 """
 
 import re
@@ -31,15 +30,15 @@ from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.generated import GeneratedTask, numbers_of_free_steps, rng_of
 
-FREE_STEPS = tuple(range(1, 5))  # of the task's own problems, in equal shares
-RANGE = (1, len(string.ascii_lowercase) - 1)  # there is a name for every letter
+FREE_STEPS = tuple(range(1, 5))  # numbers of free steps without `data.free_steps`, in equal shares
+RANGE = (1, len(string.ascii_lowercase) - 1)  # names are letters
 RIGHT = 0.27  # chance that all values of a demonstration are right
 
 _SUB_EXPRESSION = re.compile(r"([a-z])(\d)([-+])(\d)")
 
 
 def values_of(question: str) -> dict[str, int]:
-    """The value of each sub-expression, by the sub-expression with its name."""
+    """Maps each sub-expression, with its name in front, to its value."""
     values = {}
     for name, left, sign, right in _SUB_EXPRESSION.findall(question):
         value = int(left) + int(right) if sign == "+" else int(left) - int(right)
@@ -48,7 +47,7 @@ def values_of(question: str) -> dict[str, int]:
 
 
 def reduction(values: dict[str, int]) -> str:
-    """The response that has one line for each of the values, in their order."""
+    """The response with one line for each of `values`, in their order."""
     total, lines = 0, []
     for named, value in values.items():
         total = (total + value) % 10
@@ -62,7 +61,7 @@ class FreeOrder(GeneratedTask):
     name = "free_order"
 
     def draw(self, rng: np.random.Generator, free_steps: int) -> tuple[str, str]:
-        """Sums and differences of two digits, whose values are digits too."""
+        """A sum of sums and differences of two digits, each of which has a digit as its value."""
         parts = []
         for name in string.ascii_lowercase[: free_steps + 1]:
             smaller, larger = sorted(int(digit) for digit in rng.integers(10, size=2))

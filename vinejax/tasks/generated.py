@@ -1,4 +1,4 @@
-"""What the generated tasks share: problems by split, random choices by hash, answers, a tokenizer.
+"""The base of generated tasks: problems by split, random choices by hash, answers, a tokenizer.
 
 The tasks are `bifurcation`, `free_order` and `countdown`; `arithmetic` has a tokenizer of its own.
 """
@@ -18,41 +18,41 @@ from vinejax.tasks.base import Split
 from vinejax.tasks.steps import split_steps
 
 SIZES = {"train": 6000, "validation": 256, "test": 512}
-MOST_DRAWS = 100  # questions drawn per problem, at most; a tenth of them are of a small split
+MAX_DRAWS = 100  # questions drawn per problem of a split; validation and test take a tenth each
 TOKENIZER = pathlib.Path(__file__).parent / "character_tokenizer"
 
 _ANSWER = re.compile(r"\n#### ([^\n]*)\Z")
 
 
 def rng_of(text: str) -> np.random.Generator:
-    """A generator that is seeded by the text: the same for the same text on every host."""
+    """A generator seeded by a hash of the text: the same on every host."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return np.random.default_rng(int.from_bytes(digest))
 
 
 def final_answer(text: str) -> str | None:
     """The rest of the last line after `#### `; None if the last line does not begin so."""
-    found = _ANSWER.search(text)
-    return found[1] if found else None
+    match = _ANSWER.search(text)
+    return match[1] if match else None
 
 
 def numbers_of_free_steps(
-    data: DataConfig, own: tuple[int, ...], least: int, most: int
+    data: DataConfig, default: tuple[int, ...], low: int, high: int
 ) -> tuple[int, ...]:
-    """(data.free_steps,), or the task's own numbers if it is None.
+    """`(data.free_steps,)`, or `default` if it is None.
 
-    Raises ConfigError for a number that is not in least .. most, those that the task can have.
+    Raises ConfigError for a number outside low .. high.
     """
     if data.free_steps is None:
-        return own
-    if not least <= data.free_steps <= most:
-        rule = f"must be from {least} to {most} for this task"
+        return default
+    if not low <= data.free_steps <= high:
+        rule = f"must be from {low} to {high} for this task"
         raise ConfigError("data.free_steps", rule, repr(data.free_steps))
     return (data.free_steps,)
 
 
 class GeneratedTask:
-    """The base of these tasks: a subclass has a `name`, `draw`, `solution` and `reward`.
+    """The base of generated tasks: a subclass has a `name`, `draw`, `solution` and `reward`.
 
     Every problem is generated. Its split is a hash of its question, so no two splits share a
     question: a tenth of all possible questions is for validation and a tenth for test.
@@ -65,14 +65,14 @@ class GeneratedTask:
         self.free_steps = free_steps
 
     def draw(self, rng: np.random.Generator, free_steps: int) -> tuple[str, str]:
-        """(a random question with this number of free steps, its worked solution)."""
+        """A random question with this number of free steps, and its worked solution."""
         raise NotImplementedError
 
     def load(self, split: Split) -> list[Problem]:
         """The problems of a split; raises DataError if there are too few questions for it."""
         rng = np.random.default_rng(["train", "validation", "test"].index(split))
         problems: dict[str, Problem] = {}
-        for _ in range(MOST_DRAWS * SIZES[split]):
+        for _ in range(MAX_DRAWS * SIZES[split]):
             free_steps = self.free_steps[len(problems) % len(self.free_steps)]
             question, answer = self.draw(rng, free_steps)
             if split_of(question) == split and question not in problems:

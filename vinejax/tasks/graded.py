@@ -20,7 +20,7 @@ from vinejax.tasks.base import BatchGraded, StepRewarded, StepsInTokens, Task, W
 from vinejax.tasks.rewards import Items, Reward, RewardFunction, find_rewards, weighted
 from vinejax.tasks.steps import step_ends
 
-WORKERS = (2, 16)  # the fewest and the most grading processes that are chosen by the cores
+MIN_WORKERS, MAX_WORKERS = 2, 16  # grading processes, where the number of cores decides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class GradingStats:
     seconds: float = 0.0  # wall-clock time in the task's own functions
 
     def plus(self, more: "GradingStats") -> "GradingStats":
-        """The sum of both."""
+        """The sums of these counts and `more`."""
         sums = (
             a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(more), strict=True)
         )
@@ -46,12 +46,14 @@ class GradingStats:
 
 
 def default_workers() -> int:
-    """Grading processes of a run that sets no number: half of the cores that this process may use,
-    as the others serve the devices, but 2 to 16."""
+    """The number of grading processes of a run that sets none.
+
+    It is half of the cores that this process may use, as the others serve the devices, kept within
+    MIN_WORKERS .. MAX_WORKERS.
+    """
     usable = getattr(os, "sched_getaffinity", None)  # not on every system
     cores = len(usable(0)) if usable else os.cpu_count() or 1
-    fewest, most = WORKERS
-    return min(max(cores // 2, fewest), most)
+    return min(max(cores // 2, MIN_WORKERS), MAX_WORKERS)
 
 
 class GradedTask:
@@ -59,7 +61,7 @@ class GradedTask:
 
     The grader's processes start with the first pair that needs one; a task that is not
     `BatchGraded` never has any. `reward` names the functions whose weighted sum is the reward of a
-    response; without any it is the task's own.
+    response; without any the task's own counts.
 
     Raises ConfigError for a task that is both `StepsInTokens` and `StepRewarded`, and as
     `find_rewards` does.
@@ -129,15 +131,15 @@ class GradedTask:
     @property
     def _asks_task(self) -> bool:
         """Whether the task's own reward counts."""
-        return not self._functions or any(one.function is None for one in self._functions)
+        return not self._functions or any(f.function is None for f in self._functions)
 
     def _part(self, function: RewardFunction, items: Items) -> list[float]:
         if function.function is None:
             return self._own(items)
-        given = self._timed(function.rewards, items, self.task.name, self.task.prompt)
+        rewards = self._timed(function.rewards, items, self.task.name, self.task.prompt)
         problems = (problem for problem, _ in items)
         what = f"reward of {function.path}"
-        return [self._finite(x, p, what) for x, p in zip(given, problems, strict=True)]
+        return [self._finite(x, p, what) for x, p in zip(rewards, problems, strict=True)]
 
     def check_functions(self, problem: Problem) -> None:
         """Raises UserError for a reward function with a parameter that a problem cannot give."""
@@ -159,7 +161,7 @@ class GradedTask:
         return [self._asked(self.task.reward, *item) for item in items]
 
     def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function of the task returns; a user's that fails is a UserError with its line."""
+        """Calls a function of the task; an error in a user's task is a UserError with its line."""
         try:
             return function(*arguments)
         except UserError:
@@ -193,12 +195,14 @@ class GradedTask:
         return ends
 
     def _boundaries(self, text: str) -> list[int]:
-        """Those of the task's `split`; UserError unless they lose no character of the text."""
-        found = list(self._asked(self.task.split, text))
-        if found[:1] != [0] or found[-1] != len(text) or found != sorted(found):
+        """The step boundaries by the task's `split`; UserError if they lose a character."""
+        boundaries = list(self._asked(self.task.split, text))
+        is_rising = boundaries == sorted(boundaries)
+        if boundaries[:1] != [0] or boundaries[-1] != len(text) or not is_rising:
             rule = f"must rise from 0 to {len(text)}, the length of the text"
-            raise UserError(f"task {self.task.name}: `split` gave {found!r:.200}, which {rule}")
-        return found
+            message = f"`split` gave {boundaries!r:.200}, which {rule}"
+            raise UserError(f"task {self.task.name}: {message}")
+        return boundaries
 
     @property
     def has_steps(self) -> bool:
@@ -279,10 +283,9 @@ class BackgroundGrading:
             self._submit()
 
     def rewards(self) -> dict[int, Reward]:
-        """The reward of every response by its number, those of all hosts.
+        """The rewards of the responses of all hosts, by the number of the response.
 
-        Every host calls it, when it has handed over the last of its own. Raises what grading
-        raised.
+        Every host calls it after its last `add`. Raises what grading raised.
         """
         self._submit()
         mine = {

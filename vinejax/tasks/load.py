@@ -1,8 +1,7 @@
 """Rows of a task's data, from local files or from a `datasets` data set, and problems made of them.
 
-Files are read row by row, so that of a file with repeated rows only the first need be kept.
-
-Every fault of the data raises DataError, which names the file and, where possible, the line.
+Files are read row by row, so that repeated rows take no memory. Every fault of the data raises
+DataError, which names the file and, where possible, the line.
 """
 
 import csv
@@ -21,7 +20,7 @@ from vinejax.core.types import Problem
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".csv")
 INSTALL = "pip install datasets"  # which needs pyarrow
 
-NumberedRows = list[tuple[int, dict[str, Any]]]  # from 1: lines of a file, or rows of a data set
+NumberedRows = list[tuple[int, dict[str, Any]]]  # (line of a file or row of a data set from 1, row)
 Keep = Callable[[dict[str, Any]], bool]  # whether a row is kept
 
 
@@ -39,11 +38,11 @@ def read_split(
     config: str | None = None,
     keep: Keep | None = None,
 ) -> Rows:
-    """Rows of the file <path>/<source> with one of SUFFIXES, or, where no such path exists, of
-    the split `source` of the data set `path` in its configuration `config`.
+    """Rows of the file <path>/<source> with one of SUFFIXES, or of a data set.
 
-    Every row has a string under every name in `fields`; those that `keep` refuses are left out.
-    Raises DataError otherwise, and if there are no rows.
+    Where no such path exists, `path` is the name of a data set with the split `source`, in its
+    configuration `config`. Rows that `keep` refuses are left out. Raises DataError if a row lacks a
+    string under one of `fields`, and if there are no rows.
     """
     folder = Path(path).expanduser()
     if not folder.exists():
@@ -52,8 +51,8 @@ def read_split(
         raise DataError(path, None, f"a file; needed is a folder with {source}.jsonl")
     if file := find_file(folder, source):
         return read_file(file, fields, keep)
-    others = " or ".join(SUFFIXES[1:])
-    raise DataError(str(folder / f"{source}.jsonl"), None, f"no such file, nor one in {others}")
+    suffixes = " or ".join(SUFFIXES[1:])
+    raise DataError(str(folder / f"{source}.jsonl"), None, f"no such file, nor one in {suffixes}")
 
 
 def find_file(folder: Path, source: str) -> Path | None:
@@ -63,7 +62,7 @@ def find_file(folder: Path, source: str) -> Path | None:
 
 
 def read_file(file: Path, fields: tuple[str, ...] = (), keep: Keep | None = None) -> Rows:
-    """The rows of a file of one of SUFFIXES; each must have strings in all of `fields`."""
+    """The rows of a file with one of SUFFIXES; each must have strings in all of `fields`."""
     if file.suffix == ".parquet":
         rows = _parquet_rows(file)
     elif file.suffix == ".csv":
@@ -90,9 +89,9 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _csv_rows(file: str) -> Iterator[tuple[int, Any]]:
-    """The rows of a CSV file, whose first line has the columns' names; numbered by their last line.
+    """The rows of a CSV file, whose first line names the columns; numbered by their last line.
 
-    Fields are as long as they are: the default limit of Python's reader is 128 KiB.
+    The length of a field has no limit: the default of Python's reader is 128 KiB.
     """
     csv.field_size_limit(sys.maxsize)
     try:
@@ -154,14 +153,14 @@ def _parse(line: bytes, file: str, number: int) -> Any:
 def _read_hub(
     path: str, source: str, fields: tuple[str, ...], config: str | None, keep: Keep | None
 ) -> Rows:
-    rows = _of_hub(path, "load_dataset", path, config, split=source)
+    rows = _from_hub(path, "load_dataset", path, config, split=source)
     file = f"{path} {source}"
     numbered = ((number, dict(row)) for number, row in enumerate(rows, start=1))
     return Rows(file, _checked(numbered, fields, file, keep))
 
 
-def _of_hub(path: str, function: str, *arguments: Any, **named: Any) -> Any:
-    """What a function of `datasets` gives; DataError where there is no data set of this name."""
+def _from_hub(path: str, function: str, *arguments: Any, **named: Any) -> Any:
+    """The result of a function of `datasets`; DataError where there is no data set `path`."""
     try:
         import datasets  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -169,7 +168,7 @@ def _of_hub(path: str, function: str, *arguments: Any, **named: Any) -> Any:
         raise DataError(path, None, message) from None
     try:
         return getattr(datasets, function)(*arguments, **named)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: one that runs code
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: the data set runs code
         reason = f"no such folder, and no such data set: {_one_line(error)}"
         raise DataError(path, None, reason) from None
 
@@ -179,7 +178,7 @@ def has_split(path: str, source: str, config: str | None = None) -> bool:
     folder = Path(path).expanduser()
     if folder.exists():
         return folder.is_dir() and find_file(folder, source) is not None
-    return source in _of_hub(path, "get_dataset_split_names", path, config)
+    return source in _from_hub(path, "get_dataset_split_names", path, config)
 
 
 def _checked(
@@ -234,19 +233,19 @@ def problems_of(
     problems = []
     for i, (line, row) in enumerate(rows.numbered):
         try:
-            made = problem(i, row)
+            new = problem(i, row)
         except ValueError as error:
             raise DataError(rows.file, line, str(error)) from None
-        for what in ("id", "question", "answer"):
-            _check_text(getattr(made, what), f"the {what}", rows.file, line)
-        for what in ("question", "answer"):
-            if not getattr(made, what).strip():
-                raise DataError(rows.file, line, f"the {what} is empty")
-        if made.id in places:
-            message = f"the id {made.id!r} is that of {places[made.id]} too"
+        for field in ("id", "question", "answer"):
+            _check_text(getattr(new, field), f"the {field}", rows.file, line)
+        for field in ("question", "answer"):
+            if not getattr(new, field).strip():
+                raise DataError(rows.file, line, f"the {field} is empty")
+        if new.id in places:
+            message = f"the id {new.id!r} is that of {places[new.id]} too"
             raise DataError(rows.file, line, message)
-        places[made.id] = f"{rows.file}:{line}"
-        problems.append(made)
+        places[new.id] = f"{rows.file}:{line}"
+        problems.append(new)
     return problems
 
 
@@ -258,7 +257,7 @@ def check_any_left(problems: list[Problem], place: str) -> None:
 
 
 def hold_out(problems: list[Problem], portion: float) -> tuple[list[Problem], list[Problem]]:
-    """(held-out portion of the problems, at least one; the rest), both in the order of a hash."""
+    """The held-out portion of the problems, at least one, and the rest; both in order of a hash."""
     drawn = hash_shuffled(problems)
     size = max(1, round(len(drawn) * portion))
     return drawn[:size], drawn[size:]

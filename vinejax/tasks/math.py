@@ -1,8 +1,8 @@
 r"""MATH: competition problems with a worked solution whose answer is in \boxed{}.
 
 Prompt, response format and sizes of the splits are those of VinePPO's code (McGill-NLP/VinePPO,
-`src/treetune/tasks/math.py` and `configs/tasks/math_inplace_no_answer_prefix.jsonnet`; of its two
-formats for the warm-up, that without a newline at the end). The data may not be shipped:
+`src/treetune/tasks/math.py` and `configs/tasks/math_inplace_no_answer_prefix.jsonnet`; it has two
+formats for the warm-up, here is the one without a newline at the end). The data may not be shipped:
 `data.path` names a copy, in either of its two divisions (see `divide`).
 
 Differences: the held-out rows are chosen by VineJAX, because VinePPO's code ships its splits as
@@ -22,8 +22,8 @@ from vinejax.tasks.base import ReferenceTask, Split
 from vinejax.tasks.load import check_any_left, hash_shuffled, hold_out, problems_of, read_split
 
 FIELDS = ("problem", "solution")
-TEST_PORTION = 500 / 12500  # of all rows
-VALIDATION_PORTION = 500 / 12000  # of the rows that are not for the test
+TEST_PORTION = 500 / 12500  # share of all rows
+VALIDATION_PORTION = 500 / 12000  # share of the rows that are not for the test
 # A test file with a larger share of all rows than this is from the division by the data's authors.
 LARGE_TEST = 0.25
 
@@ -95,7 +95,7 @@ def _id(row: dict[str, Any], name: str) -> str:
 
 
 def boxed_answer(solution: str) -> str | None:
-    r"""Content of the last \boxed{...} or \boxed 5 of a solution, or of several joined by 'and'.
+    r"""The contents of the last \boxed{...} or \boxed 5 of a solution, and of boxes joined to it.
 
     None if there is no box, or if the last box is empty or never closed. The grader reads the boxes
     of a response in the same way.

@@ -1,9 +1,9 @@
 """Reasoning steps of MATH-style responses: sentences, lines and the formulas inside them.
 
 The rules are those of VinePPO's code (`src/treetune/tasks/math_extract_steps_inplace.py` of
-McGill-NLP/VinePPO, lines cited below), and so are the boundaries wherever it gives any. It replaces
-each formula by a placeholder of 60 characters and splits that text; here formulas are spans of the
-text itself, overwritten by a filler of the same length, and count as 60 characters.
+McGill-NLP/VinePPO, lines cited below), and so are the boundaries wherever it returns any. It
+replaces each formula by a placeholder of 60 characters and splits that text; here a formula stays
+in the text, overwritten by a filler of its own length, and counts as 60 characters.
 
 Differences, all where VinePPO's code raises: a response that is one short part is one step; a
 formula inside another is part of the outer formula; '' is one empty step. In addition, the name of
@@ -19,11 +19,11 @@ from collections.abc import Callable
 Span = tuple[int, int]
 
 FILLER = "\0"  # matches no letter, space, sign or digit of the rules below
-FORMULA = 60  # characters that a formula counts as, where its text is hidden
+FORMULA = 60  # a hidden formula counts as this number of characters
 SHORT = 20  # parts shorter than this are joined to the next
 LONG = 100  # parts longer than this are broken
 LANGUAGE_SIDE, MATH_SIDE = 40, 20  # minimum of characters on either side of such a break
-TAILS = (".$", ".$$", r".\)", r".\]")  # a sentence that ends inside its formula
+TAILS = (".$", ".$$", r".\)", r".\]")  # ends of a sentence whose period is inside a formula
 
 INLINE_OPEN = re.compile(r"(?<!\\)\$")
 INLINE_CLOSE = re.compile(r"(?<!\\)\$(?!\$)")
@@ -69,10 +69,10 @@ def mask(text: str) -> tuple[str, list[Span]]:
     """
     masked, spans = text, []
     for find in FORMULAS:
-        found = find(masked)
-        spans += found
+        new_spans = find(masked)
+        spans += new_spans
         pieces, done = [], 0
-        for start, end in found:
+        for start, end in new_spans:
             pieces += [masked[done:start], FILLER * (end - start)]
             done = end
         masked = "".join(pieces) + masked[done:]
@@ -242,10 +242,11 @@ def _language_break(piece: str) -> int | None:
 def _middle(
     piece: str, breaks: list[re.Pattern], side: int, measure: Callable[[int], int]
 ) -> int | None:
-    """The index of the break: of the first of `breaks` whose match nearest to the middle leaves at
-    least `side` characters on both sides; None if there is none.
+    """The index at which to break a piece near its middle; None if there is none.
 
-    `measure` maps an index to its distance from the start; of equally near matches the first wins.
+    The patterns `breaks` are tried in order. Only a pattern's match nearest to the middle counts,
+    the first of equally near ones, and it must leave at least `side` characters on both sides.
+    `measure` maps an index to its distance from the start.
     """
     middle = measure(len(piece)) / 2
     for pattern in breaks:

@@ -14,7 +14,7 @@ def make(data: DataConfig) -> Evaluation:
 
 
 def question_and_answer(row: dict[str, Any]) -> tuple[str, str]:
-    """(question, all of its final answers as one list); the unit of the row is not used."""
+    """The question of a row, and its final answers as one list; the row's unit is not used."""
     answers = row.get("final_answer")
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise ValueError(f"field 'final_answer' must be a list of strings, found {answers!r}")

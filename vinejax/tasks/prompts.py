@@ -10,14 +10,14 @@ from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
 from vinejax.tasks.base import Split, Task
 
-# A response is encoded after one of these texts, one of which keeps its tokens whatever follows:
-# letters do not merge with a newline, a space or a digit, nor a newline with a letter.
+# A response is encoded after one of these texts. One of them keeps its tokens whatever follows:
+# a letter does not merge with a newline, space or digit, nor a newline with a letter.
 ANCHORS = ("a", "\n")
-LONGEST_TOKEN = 256  # characters, more than any token of the models that we read has
+LONGEST_TOKEN = 256  # characters; no token of the supported models has more
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str, chat_template: bool) -> list[int]:
-    """Ids of a prompt: those that transformers gives it, so that it answers an export as we do.
+    """Ids of a prompt, as transformers encodes it, so that an exported model sees the same prompt.
 
     Without `chat_template` they are the ids of `tokenizer(text)`: BOS in front if the tokenizer
     puts it there (`adds_bos`), and no EOS at the end. A text that begins with BOS gets no second
@@ -87,10 +87,10 @@ def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
 def load_problems(
     task: Task, tokenizer: Tokenizer, split: Split, max_prompt_tokens: int, chat_template: bool
 ) -> tuple[list[tuple[Problem, list[int]]], list[str]]:
-    """(problems with their prompts' token ids, ids of the problems whose prompt is too long).
+    """The problems with their prompts' token ids, and ids of problems whose prompt is too long.
 
-    A prompt of more than `LONGEST_TOKEN` characters per allowed token is too long without being
-    encoded, which would take minutes for a hundred megabytes.
+    A prompt of more than `LONGEST_TOKEN` characters per allowed token is not encoded to see that it
+    is too long: a hundred megabytes would take minutes.
 
     Raises DataError if no problem is left, or if two have the same id, from which the random
     numbers of a rollout are derived.

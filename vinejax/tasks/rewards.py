@@ -23,7 +23,7 @@ from vinejax.core.settings import RewardConfig
 
 if TYPE_CHECKING:
     from vinejax.core.types import Problem
-else:  # vinejax.core.types imports jax, for which the check of a command does not wait
+else:  # vinejax.core.types imports jax, which takes seconds, and a command is checked without it
     Problem = Any
 
 TASK = "task"  # stands for the task's own reward
@@ -33,10 +33,10 @@ Items = Sequence[tuple[Problem, str]]
 
 
 class Reward(NamedTuple):
-    """The reward of a response: the weighted sum, and what each function gave, by its name."""
+    """The reward of a response: the weighted sum, and the value of each function by its name."""
 
     total: float
-    parts: dict[str, float] | None = None  # None: there is the task's own reward alone
+    parts: dict[str, float] | None = None  # None: there is only the task's own reward
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +55,11 @@ class RewardFunction:
 
     @property
     def is_batched(self) -> bool:
-        """Whether it takes many responses at once, as TRL's do."""
+        """Whether the function takes many responses at once, as TRL's reward functions do."""
         return any(parameter.name == "completions" for parameter in self.parameters)
 
     def chosen(self, offered: dict[str, Any]) -> dict[str, Any]:
-        """Those of the arguments that it takes. Raises UserError for one that is not offered."""
+        """The arguments that the function takes. Raises UserError for one that is not offered."""
         named = [x for x in self.parameters if x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)]
         for parameter in named:
             if parameter.default is parameter.empty and parameter.name not in offered:
@@ -71,15 +71,15 @@ class RewardFunction:
         return {name: value for name, value in offered.items() if name in names}
 
     def rewards(self, items: Items, task: str, prompt: Callable[[Problem], str]) -> list[Any]:
-        """What it gives for each item. Raises UserError, with its line, where it fails."""
+        """The function's result for each item. Raises UserError, with its line, if it fails."""
         if not self.is_batched:
             return [self._one(problem, response, task) for problem, response in items]
-        given = self._called(self.chosen(batch_arguments(items, prompt)), "")
-        if not isinstance(given, Sequence) or len(given) != len(items):
-            count = len(given) if isinstance(given, Sequence) else repr(given)
+        rewards = self._called(self.chosen(batch_arguments(items, prompt)), "")
+        if not isinstance(rewards, Sequence) or len(rewards) != len(items):
+            count = len(rewards) if isinstance(rewards, Sequence) else repr(rewards)
             rule = f"gave {count} rewards for {len(items)} completions; needed is a list of as many"
             raise UserError(f"reward.functions: {self.path} {rule}")
-        return list(given)
+        return list(rewards)
 
     def check(self, problem: Problem, task: str, prompt: Callable[[Problem], str]) -> None:
         """Raises UserError for a parameter that a problem of the run cannot give."""
@@ -89,13 +89,13 @@ class RewardFunction:
             self.chosen(arguments(problem, "", task))
 
     def _one(self, problem: Problem, response: str, task: str) -> Any:
-        given = self._called(self.chosen(arguments(problem, response, task)), problem.id)
-        if isinstance(given, dict):
-            if "score" not in given:
-                rule = f"gave {given!r:.200}, a dict without 'score'"
+        reward = self._called(self.chosen(arguments(problem, response, task)), problem.id)
+        if isinstance(reward, dict):
+            if "score" not in reward:
+                rule = f"gave {reward!r:.200}, a dict without 'score'"
                 raise UserError(f"reward.functions: {self.path} {rule}")
-            return given["score"]
-        return given
+            return reward["score"]
+        return reward
 
     def _called(self, chosen: dict[str, Any], problem: str) -> Any:
         assert self.function is not None
@@ -111,9 +111,9 @@ class RewardFunction:
 
 
 def arguments(problem: Problem, response: str, task: str) -> dict[str, Any]:
-    """What a function of one response may take, by name; the data's columns come last."""
+    """The arguments that a function of one response may take, by name; the columns come last."""
     columns = problem.columns
-    own = {
+    fixed = {
         "problem": problem,
         "response": response,
         "question": problem.question,
@@ -123,47 +123,47 @@ def arguments(problem: Problem, response: str, task: str) -> dict[str, Any]:
         "data_source": columns.get("data_source", task),
         "extra_info": columns.get("extra_info") or {},
     }
-    return own | {name: value for name, value in columns.items() if name not in own}
+    return fixed | {name: value for name, value in columns.items() if name not in fixed}
 
 
 def batch_arguments(items: Items, prompt: Callable[[Problem], str]) -> dict[str, list[Any]]:
-    """What a function of many responses may take, by name: a list each."""
+    """The arguments that a function of many responses may take, by name: a list each."""
     problems = [problem for problem, _ in items]
-    own: dict[str, list[Any]] = {
+    fixed: dict[str, list[Any]] = {
         "prompts": [prompt(problem) for problem in problems],
         "completions": [response for _, response in items],
         "question": [problem.question for problem in problems],
         "answer": [problem.answer for problem in problems],
     }
     names = dict.fromkeys(name for problem in problems for name in problem.columns)
-    of_data = {
+    columns = {
         name: [problem.columns.get(name) for problem in problems]
         for name in names
-        if name not in own
+        if name not in fixed
     }
-    return own | of_data
+    return fixed | columns
 
 
 def find_rewards(cfg: RewardConfig) -> list[RewardFunction]:
     """The functions with their weights, in order; none without `reward.functions`.
 
     Raises ConfigError for a path without a function, or whose module fails, with its line; for two
-    functions of one name, or the name of a metric that every run has; and for another number of
-    weights than of functions.
+    functions of the same name, or the name of a metric that every run has; and if the numbers of
+    weights and functions differ.
     """
     field = "reward.functions"
     if cfg.weights and len(cfg.weights) != len(cfg.functions):
         rule = f"must have a number for each of the {len(cfg.functions)} reward.functions"
         raise ConfigError("reward.weights", rule, repr(cfg.weights))
-    found: list[RewardFunction] = []
+    functions: list[RewardFunction] = []
     weights = cfg.weights or (1.0,) * len(cfg.functions)
     for path, weight in zip(cfg.functions, weights, strict=True):
         name = path.rpartition(".")[2]
-        if name in TAKEN or name in {one.name for one in found}:
+        if name in TAKEN or name in {function.name for function in functions}:
             rule = f"two metrics would be called reward/{name}; give the function another name"
             raise ConfigError(field, rule, repr(path))
-        found.append(RewardFunction(name, path, weight, _function(path)))
-    return found
+        functions.append(RewardFunction(name, path, weight, _function(path)))
+    return functions
 
 
 def _function(path: str) -> Callable[..., Any] | None:
@@ -184,8 +184,8 @@ def weighted(functions: Sequence[RewardFunction], parts: Sequence[Sequence[float
     """The rewards whose parts are `parts[function][item]`."""
     return [
         Reward(
-            sum(one.weight * x for one, x in zip(functions, of_item, strict=True)),
-            {one.name: x for one, x in zip(functions, of_item, strict=True)},
+            sum(f.weight * x for f, x in zip(functions, item_parts, strict=True)),
+            {f.name: x for f, x in zip(functions, item_parts, strict=True)},
         )
-        for of_item in zip(*parts, strict=True)
+        for item_parts in zip(*parts, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Which characters a tokenizer lacks, and a tokenizer that lacks none, for new models."""
+"""The characters that a tokenizer lacks, and a tokenizer that lacks none, for new models."""
 
 import os
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from vinejax.core.text import Tokenizer
 from vinejax.runtime.distributed import is_writer
 
 BOS, EOS = "<bos>", "<eos>"
-NAMED = 8  # characters in a printed line
+NAMED = 8  # lacking characters that the warning names
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -42,7 +42,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def unspelled(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, list[str]]:
-    """(number of texts that the tokenizer cannot spell, the characters that it lacks, sorted).
+    """The number of texts that the tokenizer cannot spell, and the characters it lacks, sorted.
 
     It lacks a character that it encodes as its unknown token, or as nothing.
     """
@@ -58,7 +58,7 @@ def unspelled(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, list[str
 
 
 def warn_unspelled(tokenizer: Tokenizer, texts: Sequence[str], what: str) -> None:
-    """Prints a line if the tokenizer cannot spell some of the texts; `what` names them all."""
+    """Prints a warning if the tokenizer cannot spell some of the texts; `what` names the texts."""
     count, lacking = unspelled(tokenizer, texts)
     if count and is_writer():
         some = ", ".join(map(repr, lacking[:NAMED])) + (", ..." if len(lacking) > NAMED else "")

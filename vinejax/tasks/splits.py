@@ -1,4 +1,4 @@
-"""Splits of data that come with some of the three, or with a train split alone."""
+"""Train, validation and test splits of data that lack validation or test."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -10,16 +10,16 @@ from vinejax.runtime.distributed import is_writer
 from vinejax.tasks.base import Split
 from vinejax.tasks.load import hash_shuffled
 
-PORTION = 1 / 20  # of the train rows, for a split that the data lacks
-MOST = 500  # rows of it
+PORTION = 1 / 20  # share of the train rows that become a split which the data lacks
+MAX_HELD_OUT = 500  # rows of such a split
 
 
 class HeldOut:
-    """The three splits, of which those that the data lacks are taken from its train split.
+    """The three splits; validation or test, if the data lacks it, is held out of its train split.
 
-    `read(source)` gives the problems of a split of the data, `has(source)` says whether there is
-    one. Validation and test, if missing, are a twentieth of the train rows each, at most 500, drawn
-    by a hash of their ids: the same on every machine and in every version.
+    `read(source)` returns the problems of a split of the data, `has(source)` tells whether it
+    exists. A held-out split is a twentieth of the train rows, at most 500, drawn by a hash of their
+    ids: the same on every machine and in every version.
     """
 
     def __init__(self, read: Callable[[str], list[Problem]], has: Callable[[str], bool]):
@@ -43,9 +43,9 @@ class HeldOut:
 
     @cached_property
     def _parts(self) -> dict[Split, list[Problem]]:
-        """The train split and the missing ones; train is in the order of the data."""
+        """What is left of the train split, in the order of the data, and the held-out splits."""
         problems = self._read("train")
-        size = min(MOST, max(1, round(PORTION * len(problems))))
+        size = min(MAX_HELD_OUT, max(1, round(PORTION * len(problems))))
         parts: dict[Split, list[Problem]] = {}
         rest = hash_shuffled(problems)
         for split in self._missing:
@@ -56,10 +56,10 @@ class HeldOut:
 
 
 class Distinct:
-    """Leaves out repeated rows, those whose question and answer another row had before.
+    """Leaves out repeated rows: those with the question and answer of an earlier row.
 
-    `key` gives question and answer of a row, or raises ValueError for a faulty row, which is kept,
-    so that the fault is reported with its line.
+    `key` returns question and answer of a row, or raises ValueError for a faulty row, which is
+    kept, so that the fault is reported with its line.
     """
 
     def __init__(self, key: Callable[[dict[str, Any]], tuple[str, str]]):

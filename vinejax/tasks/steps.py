@@ -66,9 +66,10 @@ def step_ends(
 ) -> list[int]:
     """[C] response token index one past each step; [] for an empty response.
 
-    `boundaries` are those of the steps in `text`, the response as graded, which may be shorter than
-    the decoded tokens (a stop string is cut off). A boundary inside a token moves to the token's
-    end, equal boundaries merge, and the last step has all tokens that are left, EOS included.
+    `boundaries` are the step boundaries in `text`, the response as graded, which may be shorter
+    than the decoded tokens (a stop string is cut off). A boundary inside a token moves to the
+    token's end, equal boundaries merge, and the last step has all tokens that are left, EOS
+    included.
     """
     if not response:
         return []
@@ -82,7 +83,7 @@ def step_ends(
 def token_ends(
     tokenizer: Tokenizer, prompt: list[int], response: list[int]
 ) -> tuple[str, list[int]]:
-    """(decoded response, for each of its tokens the number of characters complete at its end).
+    """The decoded response, and for each of its tokens the characters that are complete at its end.
 
     ends[t - 1] = len(decode(prompt + response[:t])) - len(decode(prompt)); an unfinished character
     does not count.
@@ -102,12 +103,13 @@ def _near_ends(
 ) -> list[int] | None:
     """The ends of ids[first:] in linear time: each token is decoded after a few known tokens.
 
-    The known tokens end where the text is complete, and the text that a token adds must be that of
-    `decoded` at this index. None if it is not for PATIENCE tokens: for bytes that never form a
-    character, or a decoder that needs the whole text before a token.
+    The known tokens end where the text is complete. The text that a token adds must continue
+    `decoded` there; None if it does not for PATIENCE tokens in a row, as with bytes that never form
+    a character, or with a decoder that needs the whole text before a token.
     """
-    start, known, done = 0, first, 0  # ids[start:known] have `head` characters on their own,
-    ends = []  # decoded[:done] is the text before `known`
+    # ids[start:known] alone decode to `head` characters; decoded[:done] is the text before `known`.
+    start, known, done = 0, first, 0
+    ends = []
     for end in range(first + 1, len(ids) + 1):
         if end - known > PATIENCE:
             return None

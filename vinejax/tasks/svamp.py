@@ -14,7 +14,7 @@ def make(data: DataConfig) -> Evaluation:
 
 
 def question_and_answer(row: dict[str, Any]) -> tuple[str, str]:
-    """(body and question as one text, answer); a third of the bodies lack their full stop."""
+    """The body and question of a row as one text, and its answer; some bodies lack a full stop."""
     body, question, answer = row["Body"].strip(), row["Question"].strip(), row.get("Answer")
     if isinstance(answer, bool) or not isinstance(answer, int | float):
         raise ValueError(f"field 'Answer' must be a number, found {answer!r}")

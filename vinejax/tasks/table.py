@@ -1,11 +1,11 @@
-r"""Any data set of the hub, file or folder: columns by name, graded as math or by one's function.
+r"""Any data set of the hub, file or folder: columns by name, graded as math or by own functions.
 
 `data.path` is a data set of the hub (`data.subset` its configuration), a folder with a file for
 `train`, and, if there are any, for `validation` and `test`, or one file. Splits that are missing
 are held out of train (`tasks/splits.py`). `data.question` and `data.answer` name columns.
 
-The reward is whether the answer of a response equals that of the row, as strict grading sees it; a
-row's answer may be worked, with the answer itself after '####' or in \boxed{}. `reward.functions`
+The reward is 1 if the answer of a response equals the row's by strict grading, else 0. A row's
+answer may be worked, with the answer itself after '####' or in \boxed{}. `reward.functions`
 replaces it, or adds to it (`tasks/rewards.py`), and gets every column by its name.
 """
 
@@ -88,7 +88,7 @@ class Table(AnswerTask):
         return grading.extract_answer(text, style=style_of(text))
 
     def gold(self, problem: Problem) -> str | None:
-        """What comes after the last '####', else what is in the last box, else the whole answer."""
+        """The text after the last '####', else the contents of the last box, else all of it."""
         _, marker, marked = problem.answer.rpartition(MARKER)
         if marker:
             return marked.strip() or None
@@ -106,7 +106,7 @@ def read_rows(path: str, source: str, subset: str, distinct: Distinct) -> Rows:
 def column(row: Any, name: str) -> Any:
     """The value of a column; 'a.b' is column 'a.b', or part 'b' of column 'a'.
 
-    Raises ValueError, naming the columns that there are.
+    Raises ValueError, naming the existing columns, if there is none.
     """
     value = row
     parts = [name] if name in row else name.split(".")

@@ -50,7 +50,7 @@ class GraderStats:
 
     pairs: int = 0
     cheap: int = 0
-    compared: int = 0  # by workers
+    compared: int = 0  # pairs that workers compared
     timeouts: int = 0
     errors: int = 0
     started: int = 0  # workers, replacements included

@@ -1,4 +1,4 @@
-"""VinePPO's grader (that of McGill-NLP/VinePPO, the code of the paper), its mistakes included.
+"""The grader of VinePPO's code (McGill-NLP/VinePPO), its mistakes included.
 
 Read `compare.py` first, then `normalise.py` (spelling) and `symbolic.py` (comparison by sympy).
 """

@@ -68,7 +68,7 @@ def equal_gsm8k(prediction: str, gold: str) -> bool:
 
 
 def equal_reference(predictions: list[str], golds: list[str]) -> bool:
-    """Whether the last predictions, as many as `golds`, match `golds` in any order.
+    """Whether the last len(golds) predictions match `golds` in any order.
 
     Has no time limit: call it in a process that can be killed. Source: `eval_math`, `is_correct`.
     """

@@ -30,8 +30,8 @@ from pylatexenc.latex2text import LatexNodes2Text
 from sympy.parsing import sympy_parser as sp
 
 LONGEST_TEXT = 2000
-MOST_DIGITS = 300  # of a number as written
-MOST_BITS = 50_000  # of a power of numbers
+MAX_DIGITS = 300  # in a number as written
+MAX_BITS = 50_000  # in the result of a power
 LARGEST_POWER = 200  # exponent of anything that is not a number
 LARGEST_FACTORIAL = 1000
 
@@ -100,7 +100,7 @@ def build_formula(text: str, implicit: bool = True) -> Any:
     """The sympy expression of a text; `implicit`: `2x` is a product. Raises Refused."""
     if len(text) > LONGEST_TEXT or _LONG_EXPONENT.search(text):
         raise Refused("too long")
-    if re.search(rf"[0-9]{{{MOST_DIGITS + 1}}}", text):
+    if re.search(rf"[0-9]{{{MAX_DIGITS + 1}}}", text):
         raise Refused("too many digits")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # '2or 3': an invalid literal, soon refused
@@ -174,7 +174,7 @@ def _power(base: Any, exponent: Any) -> Any:
         size = abs(complex(exponent))
         if base.is_Rational:
             bits = max(abs(base.p), base.q).bit_length() * size
-            if bits > MOST_BITS:
+            if bits > MAX_BITS:
                 raise Refused("too large")
         elif size > LARGEST_POWER:
             raise Refused("too large")

@@ -114,7 +114,7 @@ def group_end(text: str, start: int) -> int:
 
 
 def is_balanced(text: str) -> bool:
-    """Whether every brace closes and as many brackets close as open, as in `[0, 1)`."""
+    """Whether every brace closes and equally many brackets open and close, as in `[0, 1)`."""
     braces = brackets = 0
     for match in _BRACE.finditer(text):
         braces += (match.group() == "{") - (match.group() == "}")
@@ -271,7 +271,7 @@ def _fonts(s: str) -> str:
 
 
 def split_outside_brackets(s: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
-    """(parts, separators) of `s`, split where the pattern matches outside every bracket.
+    """The parts of `s` and the separators: matches of the pattern outside every bracket.
 
     Any closing bracket closes any opening bracket, as in half-open intervals.
     """

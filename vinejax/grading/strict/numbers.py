@@ -86,7 +86,7 @@ def _join(match: re.Match[str]) -> str:
 
 
 def read_based(text: str) -> tuple[str, int] | None:
-    """(digits, base) of a number such as `204_5` or `{A5}_{11}`."""
+    """Digits and base of a number such as `204_5` or `{A5}_{11}`; None for other texts."""
     match = _BASE.fullmatch(text.replace(" ", ""))
     if not match or not any(c.isdigit() for c in match.group(1)):
         return None

@@ -33,7 +33,7 @@ def read_architecture(path: str | os.PathLike) -> DecoderConfig:
 def check_architecture(path: str | os.PathLike, model: Decoder) -> None:
     """Raise ModelError for the first size in which the config.json `path` and a model differ.
 
-    The plan of a run, made from the file, would otherwise be that of another model.
+    A plan that was made from the file would otherwise be of another model than the run's.
     """
     declared_cfg = read_architecture(path)
     for ours, theirs in PLANNED.items():

@@ -15,15 +15,17 @@ class Family:
     """Properties of all models of a family; 'the class' is its config class in transformers."""
 
     architecture: str  # the name of the class of models in transformers
-    kv_heads_default: bool = False  # num_key_value_heads may be left out: as many as heads
-    head_dim_default: bool = True  # head_dim may be left out: hidden_size / num_attention_heads
+    # Whether a field may be left out: num_key_value_heads is then num_attention_heads, head_dim is
+    # hidden_size / num_attention_heads.
+    kv_heads_default: bool = False
+    head_dim_default: bool = True
     head_dim_field: bool = True  # the class has a `head_dim` field
     fused: bool = False  # q, k, v are one tensor, gate and up another
     gemma: bool = False  # gelu, 1 + scale norms around both halves, scaled embedding, tied head
     softcaps: tuple[tuple[str, float | None], ...] = ()  # fields, and their values if left out
     qk_norm: bool = False
     qkv_bias: bool = False
-    biases: tuple[str, ...] = ()  # which of attention_bias and mlp_bias its configs have
+    biases: tuple[str, ...] = ()  # the fields of attention_bias and mlp_bias that its configs have
     windows: str = "none"  # 'all' layers, 'switched' on by a field, in a 'pattern'
     pattern: int = 0  # every `pattern`-th layer has full attention
     local_theta: float | None = None  # rope_theta for the layers with a window, if they have one
@@ -172,7 +174,7 @@ def _windows(read: FieldReader, family: Family, num_layers: int) -> tuple[int | 
         return (size,) * num_layers if size else ()
     if family.windows == "switched":
         size = size if read.flag("use_sliding_window") else None
-        full = range(read.size("max_window_layers", 28, least=0))
+        full = range(read.size("max_window_layers", 28, minimum=0))
         if size is None:
             full = range(num_layers)
     else:

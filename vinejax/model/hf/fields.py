@@ -1,7 +1,7 @@
-"""The fields of a config.json, each checked as it is read, with a record of those that were read.
+"""The fields of a config.json, each checked and recorded as it is read.
 
 A field that was neither read nor is known to be harmless is refused by name unless it is off (None,
-False, empty), so that nothing that a checkpoint asks for is ever ignored.
+False, empty), so that nothing that a checkpoint asks for is ignored.
 """
 
 from collections.abc import Container
@@ -48,10 +48,10 @@ class FieldReader:
         value = self.raw.get(field)
         return otherwise if value is None else value
 
-    def size(self, field: str, otherwise: int | None = None, least: int = 1) -> int:
+    def size(self, field: str, otherwise: int | None = None, minimum: int = 1) -> int:
         value = self.get(field, otherwise)
-        if type(value) is not int or value < least:
-            self.fail(field, "must be a positive integer" if least else "must be an integer")
+        if type(value) is not int or value < minimum:
+            self.fail(field, "must be a positive integer" if minimum else "must be an integer")
         return value
 
     def number(self, field: str, otherwise: float | None = None) -> float:

@@ -1,7 +1,7 @@
-"""Each of our parameters in a Hugging Face checkpoint: tensor name, rows, transposition.
+"""Where each parameter is in a Hugging Face checkpoint: tensor name, rows, transposition.
 
-A torch Linear is [outputs, inputs]; ours is [inputs, outputs] with heads on an axis of their own.
-Phi-3 stacks the rows of q, k and v in one tensor, those of gate and up in another.
+A torch Linear is [outputs, inputs]; here it is [inputs, outputs] with heads on an axis of their
+own. Phi-3 stacks the rows of q, k and v in one tensor, and the rows of gate and up in another.
 """
 
 import dataclasses
@@ -45,14 +45,14 @@ SANDWICH = {
     "post_mlp_norm": "post_feedforward_layernorm",
 }
 FUSED = {"self_attn.qkv_proj": ("q", "k", "v"), "mlp.gate_up_proj": ("gate", "up")}
-BLOCK_BYTES = 2**22  # the most of a file that is in memory at a time
+BLOCK_BYTES = 2**22  # maximum of a file that is in memory at a time
 
 
 class Source(NamedTuple):
     """The rows of a torch tensor that hold a parameter, or one layer's part of it."""
 
     name: str  # {} stands for the layer
-    shape: Shape  # of the whole tensor
+    shape: Shape  # the whole tensor's
     start: int  # the first row
 
 
@@ -69,7 +69,7 @@ def abstract_params(model: Decoder) -> Params:
 
 @functools.lru_cache(maxsize=16)
 def _shapes(model: Decoder) -> Params:
-    """The shapes of `abstract_params`, kept: plans ask for those of one model many times."""
+    """The shapes of `abstract_params`, cached: a plan asks for them many times."""
     return jax.eval_shape(lambda: model.init(jax.random.key(0)))
 
 
@@ -100,7 +100,7 @@ def param_sources(model: Decoder) -> dict[Path, Source]:
 
 
 def _matrix_axes(path: Path, rank: int) -> tuple[slice, slice]:
-    """The axes of a parameter that are, flattened, the rows and the columns of torch's matrix.
+    """The axes of a parameter that become the rows, and the columns, of torch's matrix.
 
     A vector has rows only.
     """
@@ -127,7 +127,7 @@ def torch_matrix(path: Path, x: np.ndarray) -> np.ndarray:
 
 
 def _flat_range(shape: Shape, index: Index) -> tuple[int, int]:
-    """(start, stop) of `index` in the flattened axes; it may divide the first axis only."""
+    """Start and stop of `index` in the flattened axes; it may divide the first axis only."""
     if not shape:
         return 0, 1
     start, stop, _ = index[0].indices(shape[0])

@@ -1,7 +1,7 @@
 """Adapters as a folder of PEFT's: adapter_config.json and adapter_model.safetensors.
 
-A torch Linear that holds several of our projections (Phi-3's) gets one adapter of the sum of their
-ranks, whose B has a block for each; its alpha grows by as much, so that nothing is scaled anew.
+A torch Linear that holds several projections (Phi-3's) gets one adapter whose rank is the sum of
+theirs and whose B has a block for each. Its alpha grows in proportion, so that alpha / rank stays.
 """
 
 import json
@@ -61,8 +61,8 @@ def save_adapters(
 
 
 def _members(model: Decoder, layers: Params) -> dict[str, tuple[int, dict[str, int]]]:
-    """Torch's module, {} for the layer -> (its rows, the first of each projection's)."""
-    found: dict[str, tuple[int, dict[str, int]]] = {}
+    """Maps a torch module, {} for the layer, to its rows and the first row of each projection."""
+    modules: dict[str, tuple[int, dict[str, int]]] = {}
     sources: dict[str, Source] = {
         path[1]: source
         for path, source in param_sources(model).items()
@@ -70,19 +70,19 @@ def _members(model: Decoder, layers: Params) -> dict[str, tuple[int, dict[str, i
     }
     for part, source in sorted(sources.items(), key=lambda pair: pair[1].start):
         name, _ = os.path.splitext(source.name)  # without '.weight'
-        found.setdefault(name, (source.shape[0], {}))[1][part] = source.start
-    return found
+        modules.setdefault(name, (source.shape[0], {}))[1][part] = source.start
+    return modules
 
 
-def _matrices(of_part: Params, layer: int) -> tuple[np.ndarray, np.ndarray]:
-    """(A [rank, inputs], B [outputs, rank]) of a projection in a layer, as torch has them."""
-    a, b = of_part[LORA_A][layer], of_part[LORA_B][layer]
+def _matrices(adapter: Params, layer: int) -> tuple[np.ndarray, np.ndarray]:
+    """A [rank, inputs] and B [outputs, rank] of a projection in a layer, as torch has them."""
+    a, b = adapter[LORA_A][layer], adapter[LORA_B][layer]
     rank = a.shape[-1]
     return a.reshape(-1, rank).T.copy(), b.reshape(rank, -1).T.copy()
 
 
 def _blocks(rows: int, parts: list[tuple[int, np.ndarray]]) -> np.ndarray:
-    """[rows, sum of the ranks]: each part in its rows and columns of its own, else 0."""
+    """[rows, sum of ranks] each part in its rows and in columns of its own, 0 elsewhere."""
     joined = np.zeros((rows, sum(b.shape[1] for _, b in parts)), np.float32)
     column = 0
     for start, b in parts:

@@ -25,7 +25,7 @@ KINDS = ("full_attention", "sliding_attention")  # the kinds of layers
 def read_ropes(
     read: FieldReader, types: Sequence[str], theta: float, local_theta: float | None, head_dim: int
 ) -> tuple[Rope, Rope | None]:
-    """The RoPE of layers with full attention and, with `local_theta`, that of layers with a window.
+    """The RoPE of layers with full attention and, with `local_theta`, of layers with a window.
 
     Raises ModelError for a `rope_type` outside `types`, and for fields that the type does not have,
     that it needs and that are missing, or whose values are impossible.

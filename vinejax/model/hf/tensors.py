@@ -27,7 +27,7 @@ DTYPES = {
 MAX_HEADER = 100 * 2**20  # bytes, as in the library
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-TEMPORARY = ".tmp"  # the end of a file's name until `put_in_place`
+TEMPORARY = ".tmp"  # suffix of a file's name until `put_in_place`
 CONVERT = (
     "import sys, transformers as t; a, b = sys.argv[1:]; "
     "t.AutoModelForCausalLM.from_pretrained(a, dtype='auto').save_pretrained(b); "
@@ -161,7 +161,7 @@ class NewTensor:
 
 
 class TemporaryFiles(NamedTuple):
-    """Files of weights, complete, but under names by which no program finds them yet."""
+    """Complete files of weights under temporary names, which no program looks for."""
 
     files: list[tuple[epath.Path, str]]  # the temporary path, and the final name
     index: str  # the text of the index, '' for none

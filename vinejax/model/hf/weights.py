@@ -41,7 +41,7 @@ def load_pretrained(
 ) -> tuple[Decoder, Params, Tokenizer]:
     """Model, parameters and tokenizer of a Hugging Face folder, gs:// folder or hub name.
 
-    `dtype` is that of the returned parameters: float32, bfloat16 or float16. Before anything is
+    `dtype` is the parameters' dtype: float32, bfloat16 or float16. Before anything is
     allocated on a device, raises ModelError for missing, misshapen or unsupported content,
     ConfigError for heads that the mesh does not divide, and ValueError for a mesh with axes other
     than data, fsdp and tensor; after it, ModelError for numbers that no training can have left.
@@ -81,7 +81,7 @@ def load_model(folder: epath.Path) -> tuple[Decoder, Tokenizer]:
 def read_config(folder: epath.Path) -> tuple[DecoderConfig, str]:
     """The architecture in a folder's config.json, and the text of its generation_config.json or ''.
 
-    EOS ids are those of both files. Raises ModelError, naming the field, for unsupported values.
+    EOS ids are the union of both files'. Raises ModelError, naming the field, for bad values.
     """
     file, generation = folder / "config.json", folder / GENERATION
     if not file.exists():
@@ -101,8 +101,8 @@ def read_config(folder: epath.Path) -> tuple[DecoderConfig, str]:
 def load_tokenizer(folder: epath.PathLike) -> Tokenizer:
     """The folder's fast tokenizer and chat template, read by transformers.
 
-    It is the tokenizer in tokenizer.json. AutoTokenizer of transformers 5 rebuilds those of some
-    families, which may then split a text differently from the model's training.
+    It is the tokenizer in tokenizer.json. AutoTokenizer of transformers 5 rebuilds the tokenizers
+    of some families, which may then split a text differently from the model's training.
     """
     if not (epath.Path(folder) / "tokenizer.json").exists():
         raise ModelError(f"{folder}/tokenizer.json is missing")
@@ -172,8 +172,8 @@ def _check_numbers(
 ) -> None:
     """Raise ModelError for the first tensor that is not finite, and for an embedding of zeros."""
 
-    found = jax.device_get(_facts(loaded, mesh))
-    for path, (is_finite, is_something) in found.items():
+    facts = jax.device_get(_facts(loaded, mesh))
+    for path, (is_finite, is_something) in facts.items():
         name = sources[path].name
         if not is_finite.all():
             tensor = stored[name.format(int(is_finite.argmin()))]
@@ -188,7 +188,7 @@ def _check_numbers(
 def _facts(
     params: dict[Path, jax.Array], mesh: Mesh | None
 ) -> dict[Path, tuple[jax.Array, jax.Array]]:
-    """(whether all numbers are finite, whether one is not 0): [L] for a weight of layers, or []."""
+    """Whether all numbers are finite, and whether any is not 0; [L] for a layers' weight, or []."""
 
     def facts(path: Path, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         axes = tuple(range(1, x.ndim)) if path[0] == "layers" else None
@@ -241,7 +241,7 @@ def save_pretrained(
 ) -> None:
     """Write a folder that transformers and `load_pretrained` load.
 
-    `dtype` is that of the written weights; None: that of `params`. Weights of more than
+    `dtype` is the written weights' dtype; None: the dtype of `params`. Weights of more than
     `max_shard_bytes` become several files with an index. Every process of a run must make the call;
     the first one writes. An earlier model in the folder is removed once the new weights are there.
     Before anything is written, raises ModelError for an unknown dtype, for parameters that do not
@@ -296,7 +296,7 @@ def _save_tokenizer(folder: epath.Path, tokenizer: Tokenizer) -> None:
         config = epath.Path(local) / "tokenizer_config.json"
         raw = read_json(config)
         if raw.get("tokenizer_class") == "TokenizersBackend":
-            raw["tokenizer_class"] = "PreTrainedTokenizerFast"  # which transformers 4 knows as well
+            raw["tokenizer_class"] = "PreTrainedTokenizerFast"  # transformers 4 knows it, too
             config.write_text(json.dumps(raw, indent=2, ensure_ascii=False) + "\n")
         for file in epath.Path(local).iterdir():
             (folder / file.name).write_bytes(file.read_bytes())

@@ -9,8 +9,8 @@ from vinejax.plan.roofline import TEMPORARIES, PlannedProgram, stage_of
 from vinejax.runtime.topology import KINDS
 
 GIB = 2**30
-FEWEST_SLOTS = 8  # per shard: with fewer, a decode step mostly reads weights
-LEAST_SHARE = 0.02  # of the limit: changes that free less are not listed
+MIN_SLOTS = 8  # per shard: with fewer, a decode step mostly reads weights
+MIN_SHARE = 0.02  # share of the memory limit that a listed change frees at least
 
 
 def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> list[str]:
@@ -23,14 +23,14 @@ def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> l
     options = _offload_options(case, program)
     if phase:
         options += _size_options(case, phase, program)
-    options = [(freed, text) for freed, text in options if freed > LEAST_SHARE * case.limit]
+    options = [(freed, text) for freed, text in options if freed > MIN_SHARE * case.limit]
     options.sort(key=lambda option: (option[0] < over, -option[0] if option[0] < over else 0))
     lines = [f"{text} frees {freed / GIB:.2f} GiB" for freed, text in options]
     return [*lines, _larger_slice(case, program)]
 
 
 def _offload_options(case: Case, program: PlannedProgram) -> list[tuple[float, str]]:
-    """(bytes freed, change) for arrays that can wait in the hosts' memory."""
+    """Bytes freed and the change, for each array that can wait in the hosts' memory."""
     stage, _ = stage_of(program.name)
     parts = program.parts
     options = []
@@ -44,7 +44,7 @@ def _offload_options(case: Case, program: PlannedProgram) -> list[tuple[float, s
 def _size_options(
     case: Case, phase: PlannedPhase, program: PlannedProgram
 ) -> list[tuple[float, str]]:
-    """(bytes freed, change) for settings that make the program itself smaller."""
+    """Bytes freed and the change, for each setting that makes the program itself smaller."""
     name = program.name
     parts = program.parts
     cfg = case.cfg
@@ -71,23 +71,23 @@ def _size_options(
 def _cache_options(
     case: Case, phase: PlannedPhase, program: PlannedProgram
 ) -> list[tuple[float, str]]:
-    """(bytes freed, change) for settings that make keys and values smaller."""
+    """Bytes freed and the change, for each setting that makes keys and values smaller."""
     sizes, parts = phase.sizes, program.parts
     over = program.total - case.limit
     if sizes.kernel and sizes.pages < sizes.slots * sizes.width // BLOCK:
-        # Such a pool takes what memory there is, whatever the slots.
+        # A pool of pages takes all free memory, whatever the slots.
         held = parts["trunk KV"] + parts["suffix KV"]
         limit = math.floor((held - over) / GIB * 100) / 100
         text = f"{_field_name(case, 'memory_gib', 'rollout')} = {limit}"
         return [(over, f"{text} instead of {held / GIB:.2f}")] if limit > 0 else []
     slot = parts["suffix KV"] / sizes.slots
-    fewer = min(math.ceil(over / slot), sizes.slots - FEWEST_SLOTS)
+    fewer = min(math.ceil(over / slot), sizes.slots - MIN_SLOTS)
     text = f"{_field_name(case, 'slots', 'rollout')} = {(sizes.slots - fewer) * case.shards}"
     return [(fewer * slot, f"{text} instead of {case.cfg.rollout.slots}")] if fewer > 0 else []
 
 
 def _field_name(case: Case, name: str, section: str) -> str:
-    """Dotted name of the field that holds a setting: in the topology's row, or in a section."""
+    """Dotted name of the field of a setting, in the topology's row or in a section."""
     row = case.cfg.meshes.get(case.topology.name)
     in_row = row is not None and getattr(row, name) is not None
     return f"meshes[{case.topology.name!r}].{name}" if in_row else f"{section}.{name}"

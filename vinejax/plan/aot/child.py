@@ -80,10 +80,10 @@ def memory_stats(compiled: Any) -> dict[str, int]:
     stats = compiled.memory_analysis()
     kinds = ("argument", "output", "temp", "alias")
     memory = {kind: getattr(stats, f"{kind}_size_in_bytes") for kind in kinds}
-    whole = memory["argument"] + memory["output"] + memory["temp"] - memory["alias"]
+    total = memory["argument"] + memory["output"] + memory["temp"] - memory["alias"]
     # The peak that the CPU's compiler reports leaves the arguments out.
     peak = stats.peak_memory_in_bytes
-    return memory | {"peak": peak if peak >= memory["argument"] else whole}
+    return memory | {"peak": peak if peak >= memory["argument"] else total}
 
 
 def program_facts(text: str | None) -> dict[str, Any]:

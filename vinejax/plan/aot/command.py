@@ -1,4 +1,4 @@
-"""`--mode=plan`: memory and least times of a run on the chips of a topology, before renting them.
+"""`--mode=plan`: memory and lower bounds of time of a run on a topology, before renting it.
 
 The programs of an iteration are compiled for the topology by the TPU's own compiler, on any
 machine; nothing runs, no weights are read, and no network is used.
@@ -120,8 +120,9 @@ def plan_without_slots(case: Case, error: str) -> Plan:
 
 def least_bytes(program: PlannedProgram) -> int:
     """A lower bound of a program's bytes per chip: arguments, results and an update's gradients."""
-    known = program.total - program.parts[TEMPORARIES]
-    return known + (program.parts["weights"] if program.name == "train_step" else 0)
+    without_temporaries = program.total - program.parts[TEMPORARIES]
+    gradients = program.parts["weights"] if program.name == "train_step" else 0
+    return without_temporaries + gradients
 
 
 def finished_plan(

@@ -24,7 +24,7 @@ _CALLED = re.compile(
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _MEMORY = re.compile(r"S\(\d+\)")
-_RINGS = re.compile(r"\bcolors:(\d+)")  # in the TPU compiler's words on its choice
+_RINGS = re.compile(r"\bcolors:(\d+)")  # in the TPU compiler's description of its algorithm
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _GROUPS = re.compile(
     r"replica_groups=(\{\{[\d,]*\}|\[\d+,(\d+)\]|mesh\[([^\]]*)\][^{]*\{([^}]*)\})"
@@ -33,21 +33,21 @@ _GROUPS = re.compile(
 
 class Instruction(NamedTuple):
     name: str
-    shape: str  # as it is written
+    shape: str  # as written in the text
     op: str
     rest: str  # operands and attributes
 
 
 class Collective(NamedTuple):
     kind: str  # one of KINDS
-    shape: str  # of the result; of a reduce-scatter inside a fusion, of the operand
+    shape: str  # the result's; for a reduce-scatter inside a fusion, the operand's
     group: int  # devices that take part together
     count: float  # times per call
     sent: float  # bytes that a device sends in all `count` times
     in_loop: bool  # `count` is per iteration of a loop whose trip count is unknown
     source: str  # op_name: the operation of the program that it belongs to
-    in_branch: bool = False  # of a condition: whether it is reached depends on the data
-    rings: int = 0  # that a device sends along at the same time, each over one link; 0: unknown
+    in_branch: bool = False  # in a branch of a condition, which the data may not take
+    rings: int = 0  # rings over which a device sends at once, one link each; 0: unknown
 
 
 class Program(NamedTuple):
@@ -87,8 +87,8 @@ def array_bytes(shape: str) -> list[int]:
 
 def trip_count(program: Program, loop: Instruction) -> int | None:
     """The trip count of a while loop; None if only the data decides it."""
-    if known := _TRIPS.search(loop.rest):
-        return int(known[1])
+    if match := _TRIPS.search(loop.rest):
+        return int(match[1])
     called = dict(_CALLED.findall(loop.rest))
     condition = program.computations.get(called.get("condition", ""), [])
     constants = {x.name: x.rest for x in condition if x.op == "constant"}
@@ -102,18 +102,18 @@ def trip_count(program: Program, loop: Instruction) -> int | None:
 
 
 class Step(NamedTuple):
-    """An instruction, and where it is."""
+    """An instruction and its place in the program."""
 
     computation: str
     instruction: Instruction
     count: float  # times per call
-    unknown: bool  # in a loop of unknown trip count, whose turns count once
+    unknown: bool  # in a loop of unknown trip count, whose body counts once
     fused: bool  # inside a fusion
     branch: bool  # in a branch of a condition
 
 
 def walk_instructions(program: Program) -> Iterator[Step]:
-    """All instructions of the entry and of what it calls. Both branches of a condition count."""
+    """All instructions of the entry and the computations it calls; both branches of conditions."""
 
     def visit(name: str, count: float, unknown: bool, fused: bool, branch: bool) -> Iterator:
         for instruction in program.computations.get(name, []):
@@ -167,7 +167,7 @@ def _collective(kind: str, step: Step) -> Collective:
     source = re.search(r'op_name="([^"]*)"', x.rest)
     sent = step.count * size * share_sent(kind, group)
     name = source[1] if source else ""
-    rings = int(found[1]) if (found := _RINGS.search(x.rest)) else 0
+    rings = int(match[1]) if (match := _RINGS.search(x.rest)) else 0
     return Collective(kind, shape, group, step.count, sent, step.unknown, name, step.branch, rings)
 
 
@@ -192,7 +192,7 @@ def group_size(rest: str) -> int:
 
 
 def totals_by_kind(collectives: list[Collective]) -> dict[str, tuple[float, float]]:
-    """Kind of collective -> (times, bytes that a device sends)."""
+    """Maps a kind of collective to its number and the bytes that a device sends."""
     total = {}
     for x in collectives:
         count, sent = total.get(x.kind, (0, 0))
@@ -201,11 +201,11 @@ def totals_by_kind(collectives: list[Collective]) -> dict[str, tuple[float, floa
 
 
 def large_copies(program: Program, at_least: int) -> dict[str, int]:
-    """Shape -> bytes per call of copies and transposes of arrays of at least `at_least` bytes.
+    """Maps the shape of copied or transposed arrays of at least `at_least` bytes to bytes per call.
 
-    The compiler inserts them to change a memory layout. Those in a loop count as often as it turns,
-    once if that is not known; fusions are not looked into, and moves between memories, which keep
-    the layout, do not count.
+    The compiler inserts such copies to change a memory layout. In a loop they count once per trip,
+    or once if the trip count is unknown. Copies inside fusions, and moves between memories, which
+    keep the layout, do not count.
     """
     total: dict[str, int] = defaultdict(int)
     for name, x, count, _, fused, _ in walk_instructions(program):
@@ -217,7 +217,7 @@ def large_copies(program: Program, at_least: int) -> dict[str, int]:
 
 
 def _is_move(copy: Instruction, computation: list[Instruction]) -> bool:
-    """Whether source and result of a copy differ in nothing but the memory, S(n), that has them."""
+    """Whether source and result of a copy differ only in their memory, S(n)."""
     source = copy.rest.split(")")[0].strip().lstrip("%")
     shapes = [copy.shape, *(x.shape for x in computation if x.name == source)]
     layouts = {_MEMORY.sub("", shape) for shape in shapes if "{" in shape}
@@ -225,9 +225,9 @@ def _is_move(copy: Instruction, computation: list[Instruction]) -> bool:
 
 
 def loop_cycles(program: Program) -> float:
-    """The TPU compiler's estimate of the cycles of one turn of the loops of unknown trip count.
+    """The TPU compiler's estimate of the cycles of one trip of the loops of unknown trip count.
 
-    It has no waits for memory, no collectives and no bodies of Pallas kernels.
+    It leaves out waits for memory, collectives and the bodies of Pallas kernels.
     """
     total = 0.0
     for _, x, count, unknown, fused, _ in walk_instructions(program):

@@ -1,7 +1,7 @@
-"""The stages of an iteration: how often each program is called, and how long that takes at least.
+"""The stages of an iteration: calls of each program, a lower bound of their time, and an estimate.
 
-A stage has an estimate as well. It takes the compiler's cycles for decoding, where it gave them,
-which is never less: the least time assumes that a step does nothing but read at the memory's peak.
+The bound assumes that a program reads at the memory's peak and does nothing else meanwhile. The
+estimate, which is never less, takes the compiler's cycles for decode steps where they are known.
 """
 
 from typing import NamedTuple
@@ -17,37 +17,37 @@ from vinejax.plan.cost import (
 from vinejax.plan.memory import PlannedPhase, decode_names, main_phase
 from vinejax.plan.roofline import PlannedProgram, least_seconds, program_seconds
 
-KERNEL_SPEED = 0.8  # bytes that a kernel reads in a second / peak of the memory
+KERNEL_SPEED = 0.8  # assumed share of the memory's peak at which a kernel reads
 
 
 class Stage(NamedTuple):
-    """A part of an iteration, with its least time and what it may take."""
+    """A part of an iteration, with a lower bound and an estimate of its time."""
 
     name: str
     calls: dict[str, float]  # program -> calls; for decoding, steps
-    seconds: float  # at least
+    seconds: float  # lower bound
     bound: str  # the largest of BOUNDS for the program that takes most of the time
-    estimate: float  # seconds, with decode steps by the compiler's cycles where it gave them
+    estimate: float  # seconds, with decode steps by the compiler's cycles where they are known
 
 
 class Times(NamedTuple):
-    """Seconds of a call, for decoding of a step."""
+    """Seconds of a program's call; for decoding, of a step."""
 
-    least: dict[str, float]  # by each of BOUNDS
+    lower_bounds: dict[str, float]  # one for each of BOUNDS; the largest counts
     estimate: float = 0.0  # by the compiler; 0: unknown
 
     @property
     def bound(self) -> str:
-        """The one of BOUNDS that takes the longest."""
-        return max(self.least, key=self.least.__getitem__)
+        """The entry of BOUNDS that takes the longest."""
+        return max(self.lower_bounds, key=self.lower_bounds.__getitem__)
 
 
 def step_estimate(case: Case, phase: PlannedPhase, decode: PlannedProgram) -> float:
-    """Seconds of a decode step by the compiler's cycles, what its kernels read and what its
-    collectives send, one after the other; 0: unknown.
+    """Estimated seconds of a decode step; 0: unknown.
 
-    The compiler's cycles have neither waits for memory nor the bodies of kernels, which are assumed
-    to read at KERNEL_SPEED of the peak, nor collectives, whose sums the next product waits for.
+    The sum of the compiler's cycles, the reads of kernels and the transfers of collectives, which
+    do not overlap: the next product waits for a collective's sum. The compiler's cycles include
+    neither kernels, which are assumed to read at KERNEL_SPEED of the peak, nor collectives.
     """
     chip, cycles = case.topology.chip, decode.compiled.get("loop_cycles", 0.0)
     if not cycles or not chip.clock_ghz:
@@ -62,29 +62,29 @@ def iteration_stages(
 ) -> list[Stage]:
     """The stages of one iteration.
 
-    The prefill of the main phase alone is compiled; that of another sends as much per token.
+    Only the main phase's prefill is compiled; in other phases prefill sends as much per token.
     """
     times = {name: Times(program_seconds(case, x)) for name, x in programs.items()}
     main = main_phase(phases)
     stages = []
     for i, phase in enumerate(phases):
         calls = calls_per_phase(case, phase)
-        if i == 0 or phase.int8:  # else the copy is that of the phase before
+        if i == 0 or phase.int8:  # otherwise the phase uses the copy of the one before
             calls = {"decode copy": 1.0, **calls}
         size = phase.sizes.batch * phase.sizes.columns / (main.sizes.batch * main.sizes.columns)
         sending = programs["prefill"].sending_seconds(case.topology.chip) * size
         prefill = Times(least_seconds(case, prefill_cost(case, phase), sending))
         names = decode_names(phase, phases)
         step = _step(case, phase, programs[names.all_slots])
-        of_phase = {**times, "prefill": prefill, "decode": step}
+        phase_times = {**times, "prefill": prefill, "decode": step}
         if phase.drain:
             drain = phase._replace(sizes=phase.drain)
-            of_phase["drain"] = _step(case, drain, programs[names.drain])
-        stages.append(_stage(phase.name, calls, of_phase))
+            phase_times["drain"] = _step(case, drain, programs[names.drain])
+        stages.append(_stage(phase.name, calls, phase_times))
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
-    # Log-probabilities by the policy and the reference model; values that the method keeps a model
-    # or a tracker for take as long.
+    # Log-probabilities by the policy and the reference model; what the method's state scores, a
+    # critic's values for instance, takes as long.
     has_third = case.method.state.scores
     passes = 3.0 if has_third else 2.0
     scored = {"score": passes * planned_passes(case, episodes).used}
@@ -96,13 +96,13 @@ def iteration_stages(
 def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> Times:
     """The times of a decode step in the sizes of a phase."""
     sending = program.sending_seconds(case.topology.chip)
-    least = least_seconds(case, decode_cost(case, phase), sending)
-    return Times(least, step_estimate(case, phase, program))
+    lower_bounds = least_seconds(case, decode_cost(case, phase), sending)
+    return Times(lower_bounds, step_estimate(case, phase, program))
 
 
 def _stage(name: str, calls: dict[str, float], times: dict[str, Times]) -> Stage:
     """A stage by the number of calls of each program and the `times` of one call."""
-    totals = {x: count * max(times[x].least.values()) for x, count in calls.items()}
+    totals = {x: count * max(times[x].lower_bounds.values()) for x, count in calls.items()}
     longest = max(totals, key=totals.__getitem__)
     estimates = (max(totals[x], count * times[x].estimate) for x, count in calls.items())
     return Stage(name, calls, sum(totals.values()), times[longest].bound, sum(estimates))

@@ -31,7 +31,7 @@ from vinejax.model.sharding import num_shards, placed_shapes
 from vinejax.plan.case import Case
 from vinejax.plan.memory import PlannedPhase, is_decode, train_length
 
-UPDATES = 1000  # of a run: the learning rate's schedule needs a number, no shape depends on it
+UPDATES = 1000  # any number: the learning rate's schedule needs one, no shape depends on it
 
 
 class Lowering:
@@ -78,7 +78,7 @@ class Lowering:
             temperature = self.case.cfg.sample.temperature
         weights = self._weights()
         cfg = self.case.cfg
-        keeps_hidden = (  # where continuations' repeats are looked for
+        keeps_hidden = (  # if continuations skip tokens that repeat their trunk
             self.phase.name == "values" and cfg.rollout.skip_repeats and cfg.sample.temperature > 0
         )
         return window.prefill.lower(
@@ -107,7 +107,7 @@ class Lowering:
 
     def _train_step(self) -> Lowered:
         cfg = self.case.cfg
-        # Methods without credit train on pairs or likelihoods: as large a step as VinePPO's.
+        # Methods without credit train on pairs or likelihoods; VinePPO's step has the same size.
         if self.case.method.credit is not None:
             objective = self.case.method.objective(self.model, cfg)
         else:

@@ -91,7 +91,7 @@ def memory_table(plan: Plan) -> Table:
 
 
 def program_table(plan: Plan) -> Table:
-    """Cost, collectives and least times per call (for decoding, per step)."""
+    """Cost, collectives and lower bounds of time per call (for decoding, per step)."""
     table = _table(
         "Per chip and call (decode: per step); least times in milliseconds",
         *("", "TFLOP", "GB", "GB sent", *BOUNDS, "bound"),
@@ -108,17 +108,16 @@ def program_table(plan: Plan) -> Table:
 
 
 def iteration_table(plan: Plan) -> Table:
-    """Calls of each stage of an iteration, its least time, and its estimate."""
+    """Calls of each stage of an iteration, the lower bound of its time, and the estimate."""
     table = _table("Seconds of an iteration", "", "at least", "estimate", "bound", "calls")
     for stage in plan.stages:
         calls = ", ".join(f"{count:.0f} {name}" for name, count in stage.calls.items())
         times = f"{stage.seconds:.1f}", f"{stage.estimate:.1f}"
         table.add_row(stage.name, *times, stage.bound, calls)
     table.add_section()
-    least, estimate = (
-        sum(getattr(stage, name) for stage in plan.stages) for name in ("seconds", "estimate")
-    )
-    table.add_row("total", f"{least:.1f}", f"{estimate:.1f}")
+    seconds = sum(stage.seconds for stage in plan.stages)
+    estimate = sum(stage.estimate for stage in plan.stages)
+    table.add_row("total", f"{seconds:.1f}", f"{estimate:.1f}")
     return table
 
 

@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone are a group: its curve, its totals, its settings."""
+"""Groups of runs that differ only in their seed: a group's curve, totals and settings."""
 
 import os
 import statistics
@@ -10,8 +10,8 @@ from vinejax.report.learning_curve import aligned
 from vinejax.runtime.workdir import FREE_FIELDS, FREE_GROUPS
 from vinejax.statistics.interquartile import Estimate, iqm_interval
 
-# Fields that may change between two starts of one run, as --mode=eval or credit on it may do, but
-# for those that change what it learns, or the accuracy on its curve.
+# Fields that may change between two starts of one run (by --mode=eval or credit, for instance), yet
+# that change what it learns or the accuracy on its curve.
 LEARNT = ("iterations", "budget.", "eval.")
 IDLE = tuple({*FREE_FIELDS, *FREE_GROUPS, "eval.samples", "eval.problems"} - set(LEARNT))
 
@@ -24,7 +24,7 @@ class CurvePoint(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Runs with the same settings but for the seed; at least one."""
+    """At least one run; all have the same settings except for the seed."""
 
     name: str
     runs: list[ComparedRun]
@@ -38,7 +38,7 @@ class Group(NamedTuple):
         return statistics.median(getattr(run.curve[-1], axis) for run in self.runs)
 
     def end(self, axis: str) -> float:
-        """The place of the last evaluation of the run that ends first on an axis."""
+        """Where the first of the runs ends on an axis: the place of its last evaluation."""
         return min(getattr(run.curve[-1], axis) for run in self.runs)
 
     def curve(self, axis: str) -> list[CurvePoint]:
@@ -59,15 +59,15 @@ class Group(NamedTuple):
     @property
     def test(self) -> list[float] | None:
         """Test accuracies at the end; None if a run has none."""
-        found = [run.test for run in self.runs if run.test is not None]
-        return found if len(found) == len(self.runs) else None
+        accuracies = [run.test for run in self.runs if run.test is not None]
+        return accuracies if len(accuracies) == len(self.runs) else None
 
     @property
     def rewards(self) -> dict[str, list[float]] | None:
         """Rewards by problem of the runs that `--mode=eval` evaluated; None if there are none."""
-        known = [run.rewards for run in self.runs if run.rewards is not None]
+        per_run = [run.rewards for run in self.runs if run.rewards is not None]
         pooled: dict[str, list[float]] = {}
-        for rewards in known:
+        for rewards in per_run:
             for problem, samples in rewards.items():
                 pooled.setdefault(problem, []).extend(samples)
         return pooled or None
@@ -87,10 +87,10 @@ def group_runs(runs: Sequence[ComparedRun]) -> list[Group]:
 
 
 def differing_settings(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
-    """(dotted name, its value in each group) of all settings that differ between groups."""
+    """Settings that differ between groups: the dotted name, and the value in each group."""
     settings = [group.runs[0].settings for group in groups]
-    names = sorted({name for own in settings for name in own if not _is_idle(name)} - {"seed"})
-    rows = [(name, [_shown(own.get(name)) for own in settings]) for name in names]
+    names = sorted({name for s in settings for name in s if not _is_idle(name)} - {"seed"})
+    rows = [(name, [_shown(s.get(name)) for s in settings]) for name in names]
     revisions = [", ".join(sorted({run.revision[:10] for run in g.runs})) for g in groups]
     rows.append(("git revision", revisions))
     return [row for row in rows if len(set(row[1])) > 1]
@@ -107,7 +107,7 @@ def _shown(value: object) -> str:
 
 
 def _names(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
-    """What the names of a group's runs begin with; the first run's name if that is not unique."""
+    """The common prefix of the names of a group's runs; the first run's name if not unique."""
     names = []
     for runs in groups:
         prefix = os.path.commonprefix([run.name for run in runs])

@@ -18,10 +18,10 @@ Settings = dict[str, object]  # dotted name of a field -> its value
 
 
 class ComparedRun(NamedTuple):
-    """What a page shows of one run.
+    """The data of one run that a page shows.
 
-    `test` is pass@1 on the test split after the last iteration, if it was evaluated; `rewards` are
-    those of `eval/test.jsonl` by problem, if `--mode=eval` wrote them.
+    `test` is pass@1 on the test split after the last iteration, if it was evaluated; `rewards` maps
+    a problem to the rewards in `eval/test.jsonl`, if `--mode=eval` wrote them.
     """
 
     name: str
@@ -70,7 +70,7 @@ def _read_run(folder: epath.Path, name: str) -> ComparedRun:
         settings=settings,
         revision=text.clip(revision, 80).text,
         curve=curve,
-        test=tests[-1] if len(tests) > 1 else None,  # the first is that of the start
+        test=tests[-1] if len(tests) > 1 else None,  # the first is the start's
         rewards=_rewards(folder / "eval" / "test.jsonl"),
     )
 
@@ -83,11 +83,11 @@ def _rewards(file: epath.Path) -> dict[str, list[float]] | None:
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         try:
             row = json.loads(line)
-            found = [finite_number(response["reward"]) for response in row["responses"]]
-            known = [reward for reward in found if reward is not None]
-            if not known or len(known) < len(found):
+            numbers = [finite_number(response["reward"]) for response in row["responses"]]
+            finite = [number for number in numbers if number is not None]
+            if not finite or len(finite) < len(numbers):
                 raise ValueError("a reward is missing")
-            rewards[str(row["problem_id"])] = known
+            rewards[str(row["problem_id"])] = finite
         except (ValueError, KeyError, TypeError) as error:
             rule = f"is damaged ({error}); write it again with --mode=eval"
             raise UserError(f"{file}:{number}: {rule}") from error
@@ -95,9 +95,9 @@ def _rewards(file: epath.Path) -> dict[str, list[float]] | None:
 
 
 def _names(folders: Sequence[epath.Path]) -> list[str]:
-    """The last parts of the paths, as many as tell them apart."""
+    """The shortest ends of the paths that all differ, in whole parts."""
     parts = [os.fspath(folder).rstrip("/").split("/") for folder in folders]
     count = 1
-    while len({tuple(own[-count:]) for own in parts}) < len(parts):
+    while len({tuple(path[-count:]) for path in parts}) < len(parts):
         count += 1
-    return [text.printable("/".join(own[-count:])) for own in parts]
+    return [text.printable("/".join(path[-count:])) for path in parts]

@@ -1,4 +1,4 @@
-"""The comparison of groups as one JSON object, of which the page and the reports of runs are made.
+"""The comparison of groups as one JSON object, from which pages are made.
 
 `report/comparison.py` reads it, and describes the fields.
 """
@@ -45,7 +45,7 @@ def _group(group: Group) -> dict[str, Any]:
 
 
 def _pair(first: Group, second: Group) -> dict[str, Any]:
-    """Two groups where the first run of both ends on every axis, and their tests at the ends."""
+    """Two groups compared on every axis where the first of their runs ends, and by their tests."""
     rows = []
     for axis in AXES:
         at = min(first.end(axis), second.end(axis))
@@ -70,7 +70,7 @@ def _scores_at(group: Group, axis: str, at: float) -> list[float]:
 
 
 def _row(first: list[float], second: list[float]) -> dict[str, Any]:
-    """The scores of two groups. Intervals over seeds need two runs of both."""
+    """A row of the comparison from the scores of two groups; intervals need two runs of each."""
     has_spread = min(len(first), len(second)) > 1
     difference = iqm_difference([first], [second])
     improvement = improvement_interval([first], [second])._asdict() if has_spread else None
@@ -92,10 +92,10 @@ def _alone(value: float) -> dict[str, Any]:
 
 
 def _paired(first: Group, second: Group) -> dict[str, Any]:
-    """Difference of pass@1 on the same test problems, whose interval is over problems."""
+    """The difference of pass@1 on the same test problems, with an interval over problems."""
     if first.rewards is None or second.rewards is None:
         return {"paired": None, "has_other_problems": False}
     if first.rewards.keys() != second.rewards.keys():
         return {"paired": None, "has_other_problems": True}
-    found = Estimate(*paired_interval(first.rewards, second.rewards))
-    return {"paired": found._asdict(), "has_other_problems": False}
+    difference = Estimate(*paired_interval(first.rewards, second.rewards))
+    return {"paired": difference._asdict(), "has_other_problems": False}

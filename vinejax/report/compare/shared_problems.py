@@ -1,6 +1,8 @@
 """The same problems in several runs: a solution of each run, side by side."""
 
+import itertools
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,13 +14,13 @@ from vinejax.report import text
 from vinejax.report.figure import episode_svg
 from vinejax.report.read import JsonObject, finite_number, read_episodes
 
-MOST_PROBLEMS = 4
-MOST_RUNS = 6
-TRIED = 20  # iterations, the last that the runs have in common
+MAX_PROBLEMS = 4
+MAX_RUNS = 6
+MAX_ITERATIONS = 20  # iterations searched, from the last that the runs have in common
 
 
 class Side(NamedTuple):
-    """A run's part: its first solution of the problem, and how many of all were right."""
+    """A run's first solution of the problem, and how many of its solutions were right."""
 
     run: str
     right: str
@@ -49,57 +51,62 @@ Sampled = dict[str, list[Solution]]  # by problem
 
 
 def same_problems(folders: Sequence[epath.Path], names: Sequence[str]) -> SameProblems | None:
-    """Problems of the last iteration in which two runs or more have sampled the same ones.
+    """The problems that two runs or more have sampled in the same, latest possible iteration.
 
-    Those come first whose mean rewards differ most between the runs. `names` are those of the runs
-    in `folders`, of which the first `MOST_RUNS` are looked at. None if there is no such iteration.
+    Problems whose mean rewards differ most between the runs come first. `folders` are the workdirs
+    of the runs `names`; only the first `MAX_RUNS` are searched. None if there is no such iteration.
     """
-    folders, names = folders[:MOST_RUNS], names[:MOST_RUNS]
-    found = [_iterations(folder) for folder in folders]
-    common = sorted({i for own in found for i in own if sum(i in x for x in found) > 1})
-    for iteration in common[: -TRIED - 1 : -1]:
+    folders, names = folders[:MAX_RUNS], names[:MAX_RUNS]
+    per_run = [_iterations(folder) for folder in folders]
+    num_runs = Counter(itertools.chain.from_iterable(per_run))
+    common = sorted(i for i, count in num_runs.items() if count > 1)
+    for iteration in common[: -MAX_ITERATIONS - 1 : -1]:
         sampled = [_solutions(folder, iteration) for folder in folders]
-        counts = [problem for own in sampled for problem in own]
-        shared = sorted({problem for problem in counts if counts.count(problem) > 1})
+        counts = Counter(itertools.chain.from_iterable(sampled))
+        shared = sorted(problem for problem, count in counts.items() if count > 1)
         if shared:
             shared.sort(key=lambda problem: -_difference(problem, sampled))
             runs = list(zip(names, sampled, strict=True))
-            chosen = shared[:MOST_PROBLEMS]
+            chosen = shared[:MAX_PROBLEMS]
             return SameProblems(iteration, [_sides(problem, iteration, runs) for problem in chosen])
     return None
 
 
 def _sides(problem: str, iteration: int, runs: Sequence[tuple[str, Sampled]]) -> Shared:
-    sides = [_side(name, own[problem], iteration) for name, own in runs if problem in own]
+    sides = [
+        _side(name, by_problem[problem], iteration)
+        for name, by_problem in runs
+        if problem in by_problem
+    ]
     return Shared(text.printable(problem), sides)
 
 
 def _iterations(folder: epath.Path) -> set[int]:
-    """The iterations of which a run has episodes."""
+    """The iterations whose episodes a run has written."""
     files = (folder / "episodes").glob("*.jsonl")
     return {int(file.stem) for file in files if file.stem.isdecimal()}
 
 
 def _solutions(folder: epath.Path, iteration: int) -> Sampled:
     """The solutions of an iteration by problem; those without a reward are left out."""
-    found: Sampled = {}
+    solutions: Sampled = {}
     for line, episode in enumerate(read_episodes(folder / "episodes" / f"{iteration}.jsonl")):
         reward = finite_number(episode.get("reward"))
         if reward is not None:
             solution = Solution(line, reward, episode)
-            found.setdefault(str(episode.get("problem_id")), []).append(solution)
-    return found
+            solutions.setdefault(str(episode.get("problem_id")), []).append(solution)
+    return solutions
 
 
 def _difference(problem: str, sampled: Sequence[Sampled]) -> float:
     """The largest difference of mean rewards between two runs."""
-    drawn = [own[problem] for own in sampled if problem in own]
-    means = [statistics.fmean(solution.reward for solution in own) for own in drawn]
+    groups = [by_problem[problem] for by_problem in sampled if problem in by_problem]
+    means = [statistics.fmean(solution.reward for solution in group) for group in groups]
     return max(means) - min(means)
 
 
-def _side(name: str, own: Sequence[Solution], iteration: int) -> Side:
-    right = sum(is_correct(solution.reward) for solution in own)
-    line, _, episode = own[0]
+def _side(name: str, solutions: Sequence[Solution], iteration: int) -> Side:
+    right = sum(is_correct(solution.reward) for solution in solutions)
+    line, _, episode = solutions[0]
     figure = Markup(episode_svg(episode, iteration, f"s{iteration}-{line}"))  # it escapes
-    return Side(name, f"{right} of {len(own)} right", figure)
+    return Side(name, f"{right} of {len(solutions)} right", figure)

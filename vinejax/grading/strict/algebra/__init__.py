@@ -1,3 +1,3 @@
-"""Formulas: `trees.py` defines them, `lexer.py` and `parser.py` read them from text, `evaluate.py`
-computes their values at a point, and `symbolic.py` compares two of them at several points.
+"""Formulas: `syntax_trees.py` defines them, `lexer.py` and `parser.py` read them from text,
+`evaluate.py` computes values at a point, and `symbolic.py` compares two trees at several points.
 """

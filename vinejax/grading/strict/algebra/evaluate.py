@@ -16,8 +16,8 @@ import mpmath
 from vinejax.grading.strict.algebra import syntax_trees as trees
 from vinejax.grading.strict.algebra.syntax_trees import Tree
 
-MAX_BITS = 60_000  # of an exact number
-MAX_MAGNITUDE = 20_000  # of a binary exponent
+MAX_BITS = 60_000  # in an exact number
+MAX_MAGNITUDE = 20_000  # binary exponent, in absolute value
 MAX_FACTORIAL = 5_000
 
 _FLAT = ("tanh", "coth")
@@ -35,9 +35,9 @@ class Undefined(ArithmeticError):
 class Evaluator:
     """Values of trees at `point`, a value for every variable, to `bits` bits.
 
-    `counted` holds those of "deg", "pct" and "log" that are taken literally: then a degree mark is
-    pi/180, a per cent sign 1/100, and a log without a base is decimal. Otherwise the two marks
-    change nothing, as people leave them out, and log is ln.
+    `counted` is a subset of {"deg", "pct", "log"}, the notations that are taken literally: a degree
+    mark is pi/180, a per cent sign 1/100, and a log without a base is decimal. Otherwise the two
+    marks change nothing, as people leave them out, and log is ln.
 
     `span` is the largest binary exponent, in absolute value, of the rounded numbers so far: a sum
     of such numbers needs more bits than that to keep its smallest term.

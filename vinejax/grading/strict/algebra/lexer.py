@@ -25,7 +25,7 @@ class Malformed(ValueError):
 
 
 def tokenise(text: str) -> list[tuple[str, str]]:
-    """(kind, text) for each token; raises Malformed at the first unknown character."""
+    """The kind and the text of each token; raises Malformed at the first unknown character."""
     tokens, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)

@@ -1,8 +1,8 @@
 """A recursive descent parser for arithmetic and algebra: cleaned LaTeX or plain text to a tree.
 
 No text is ever run as code: the tokens of `lexer.py` are all that is read, and anything else is
-`Malformed`. The tree is made of the classes in `trees.py`. Length and depth are bounded before
-anything is built.
+`Malformed`. The tree is made of the classes in `syntax_trees.py`. Length and depth are bounded
+before anything is built.
 """
 
 import re
@@ -44,8 +44,10 @@ def parse_formula(text: str) -> Tree:
 class _Parser:
     """A parser with one token of look-ahead; each method of the grammar returns a tree."""
 
-    def __init__(self, found: list[tuple[str, str]]) -> None:
-        self.tokens, self.at, self.depth = found, 0, 0
+    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+        self.tokens = tokens
+        self.at = 0
+        self.depth = 0
         self.bars = False  # inside |..|, where a bar closes instead of opening
 
     def peek(self, ahead: int = 0) -> str:

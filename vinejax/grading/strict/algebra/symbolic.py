@@ -137,7 +137,7 @@ def _rounds(tree: Tree, other: Tree, counted: frozenset[str]) -> bool:
 def _near(x: Any, y: Any, bits: int, floor: int = 0) -> bool:
     """Whether two Fractions are equal, or other numbers agree in all but the last of `bits` bits.
 
-    `floor` is the least magnitude that the difference is relative to.
+    The difference is relative to the larger magnitude, or to `floor` if that is greater.
     """
     if isinstance(x, Fraction) and isinstance(y, Fraction):
         return x == y
@@ -160,9 +160,10 @@ def _points(names: list[str]) -> Iterator[dict[str, Fraction]]:
 def _sample(
     a: Tree, b: Tree, names: list[str], counted: frozenset[str], bits: int
 ) -> tuple[list[tuple[Any, Any]], int]:
-    """(values of both trees at points where both are real, or at all points; largest span).
+    """Pairs of values of both trees at several points, and the largest span.
 
-    Raises Undefined if too few points have values.
+    The points are those where both values are real, or all if there are too few. Raises Undefined
+    if too few points have values.
     """
     real, other, span = [], [], 0
     for point in _points(names):

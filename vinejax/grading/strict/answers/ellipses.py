@@ -74,12 +74,11 @@ def _goes_on(terms: list[Fraction], step: Step) -> bool:
 
 def _step(start: list[Fraction], end: list[Fraction]) -> Step | None:
     """The step from each term to the next; None if no step fits all terms."""
-    one = Fraction(1)
     if len(start) == 1 and end and start[0] < end[0] and start[0].denominator == 1:
-        return one, one
+        return Fraction(1), Fraction(1)
     if len(start) < 2 or start[0] == start[1]:
         return None
-    steps = [(start[1] - start[0], one)]
+    steps = [(start[1] - start[0], Fraction(1))]
     if len(start) > 2 and start[0]:
         steps.append((Fraction(0), start[1] / start[0]))
     return next((step for step in steps if _goes_on(start, step)), None)

@@ -11,7 +11,7 @@ from vinejax.grading.strict.marks import CLOSE, MATRIX, MATRIX_END, OPEN, ROW
 MAX_CELLS = 3000
 MAX_MATRICES = 8  # in one expression
 MAX_PRODUCT = 36  # cells of a matrix that is multiplied
-MAX_ORDER = 4  # of a determinant that is expanded
+MAX_ORDER = 4  # rows of a determinant that is expanded
 
 Read = Callable[[str, int], Node]
 Grid = tuple[tuple[Node, ...], ...]
@@ -91,7 +91,7 @@ def _read_list(read: Read, text: str, depth: int) -> tuple[Node, ...]:
 
 
 def _expression(s: str, depth: int, read: Read) -> Node | None:
-    """Reads an expression such as `2A + B C^T` of matrices of formulas as one matrix, or None."""
+    """The matrix that an expression such as `2A + B C^T` stands for; None for other texts."""
     matrices = list(_ONE.finditer(s))
     if not 1 <= len(matrices) <= MAX_MATRICES:
         return None
@@ -131,7 +131,7 @@ def _formulas(node: Node | None) -> Cells | None:
 
 
 def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, int]:
-    """(product of the adjacent matrices from index `at` on, or None; the index after them)."""
+    """The product of adjacent matrices from index `at` on, or None, and the index after them."""
     result: Cells | None = None
     while factor := _FACTOR.match(s, at):
         grid, at = grids[int(factor.group(1))], factor.end()

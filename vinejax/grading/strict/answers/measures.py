@@ -33,7 +33,7 @@ _NOON = {"noon": 12 * 60, "midnight": 0}
 
 
 def unit_scale(unit: str) -> tuple[str, Fraction] | None:
-    """(base unit, number of base units) of a unit, also of area, volume or rate, or None."""
+    """The base unit of a unit, also of area, volume or rate, and its size in it; or None."""
     match = re.fullmatch(r"([a-z]+)(?:/([a-z]+))?([23]?)", unit)
     if not match or any(u and u not in _SCALES for u in match.group(1, 2)):
         return None
@@ -78,7 +78,7 @@ def unit_as_factor(tree: Tree, unit: str, other: Tree) -> Tree | None:
 
 
 def time_of_day(node: Node) -> tuple[int, str] | None:
-    """(minutes, 'am', 'pm' or '' if not stated) of a time of day; None for other nodes."""
+    """A time of day as minutes and 'am', 'pm' or '' if not stated; None for other nodes."""
     if isinstance(node, Text):
         minutes = _NOON.get(words.text_key(node.source))
         return None if minutes is None else (minutes, "pm" if minutes else "am")

@@ -63,7 +63,7 @@ def _read(s: str, depth: int) -> Node:
 
 
 def read_choice(s: str) -> tuple[str, Node | None] | None:
-    """(letter, node of the wording or None) of a multiple choice answer; None for other answers."""
+    """The letter of a multiple choice answer and its wording, if any; None for other answers."""
     parts = choices.split_choice(s)
     if parts is None or not parts[1]:
         return parts and (parts[0], None)
@@ -276,7 +276,7 @@ def _leaf(s: str, depth: int) -> Node:
 
 
 def _said(s: str) -> Node:
-    """The node of words: of a number in words, of a named set of numbers, or a text."""
+    """The node of words: a number in words, a named set of numbers, or a text."""
     count = quantities.spoken_number(s.strip(OPEN + CLOSE))
     if count is not None:
         return nodes.Formula(s, number(count))
@@ -287,7 +287,7 @@ def _said(s: str) -> Node:
 
 
 def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
-    """Ways to divide a text into (words before, formula, words after), the most likely first."""
+    """Ways to divide a text into words before, formula and words after; the most likely first."""
     before = _PREFIX.fullmatch(s)
     if words.changes_meaning(s) or before and words.says_loss(before[1]):
         return [("", s, "")]

@@ -147,11 +147,11 @@ def _of_relation(node: nodes.Relation) -> list[Sequence] | None:
             ends = _interval(_BRACKETS[lower][0], low, high, _BRACKETS[upper][1])
             return [ends] if relations.name_of(name) else None
         case ("<" | "<=" as operator,), sides:
-            return _of_inequality(sides, *_BRACKETS[operator])
+            return _inequality(sides, *_BRACKETS[operator])
     return None
 
 
-def _of_inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[Sequence] | None:
+def _inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[Sequence] | None:
     """Where sides[0] < sides[1], one being x or |x - c|; else None. Brackets "[", "]" mean <=."""
     for side, other, inside in ((sides[0], sides[1], True), (sides[1], sides[0], False)):
         if distance := _distance(side, other):
@@ -168,7 +168,7 @@ def _of_inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[
 
 
 def _distance(side: Node, other: Node) -> tuple[Node, Node] | None:
-    """(c - r, c + r) if `side` is `|x - c|` and `other` is a constant r; else None."""
+    """c - r and c + r if `side` is `|x - c|` and `other` is a constant r; else None."""
     match side, other:
         case nodes.Formula(tree=trees.Call("abs", (inner,))), nodes.Formula(tree=radius):
             names = variables(inner)
@@ -194,7 +194,7 @@ _ALL = _interval("(", _MINUS_INFINITE, _INFINITE, ")")
 
 
 def _less_point(base: Sequence, point: Node) -> list[Sequence]:
-    """The two intervals that remain of `base` without an inner point."""
+    """The two intervals that are left of `base` without an inner point."""
     below = _interval(base.opening, base.items[0], point, ")")
     return [below, _interval("(", point, base.items[1], base.closing)]
 

@@ -12,7 +12,7 @@ from vinejax.grading.strict.marks import CLOSE, OPEN
 
 
 def named_value(node: Node) -> tuple[Node, Node] | None:
-    """(name, value) of `x = 5`, `5 = x`, `f(x) = ...`, `a = b = 5`; None for other nodes."""
+    """The name and the value in `x = 5`, `5 = x`, `f(x) = ..`, `a = b = 5`; else None."""
     if not isinstance(node, nodes.Relation) or set(node.ops) - {"=", "in"}:
         return None
     first, last = node.sides[0], node.sides[-1]

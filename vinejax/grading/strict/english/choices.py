@@ -20,7 +20,7 @@ _DENIED = re.compile(
 
 
 def split_choice(source: str) -> tuple[str, str] | None:
-    """(letter, wording or '') of `(C)`, `C`, `(C) blue`, `C. 12`; None for any other answer.
+    """The letter and the wording, or '', of `(C)`, `C`, `(C) blue`, `C. 12`; else None.
 
     An answer that names a second letter or denies the first is no choice.
     """

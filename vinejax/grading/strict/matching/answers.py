@@ -53,7 +53,7 @@ _in_any_order = functools.partial(pairing.pair_in_any_order, same=_same)
 
 
 def _based(node: Node) -> tuple[str, int] | None:
-    """(digits, base) of a number in a base, also of a formula such as `2a_{16}`; else None."""
+    """Digits and base of a number in a base, also of a formula such as `2a_{16}`; else None."""
     if isinstance(node, nodes.Based):
         return node.digits, node.base
     return numbers.read_based(node.source.upper()) if isinstance(node, nodes.Formula) else None
@@ -159,7 +159,7 @@ def _values(node: nodes.Collection) -> list[Node]:
 
 
 def _with_shared_name(node: nodes.Collection) -> Nodes[Node]:
-    """The items of `n = 1, 2, 3` as n = 1, n = 2, n = 3; those of other lists are unchanged."""
+    """The items of `n = 1, 2, 3` as n = 1, n = 2, n = 3; other lists are unchanged."""
     first, *rest = node.items or (nodes.Raw(""),)
     value = relations.named_value(first)
     if not value or any(isinstance(item, nodes.Relation) for item in rest):
