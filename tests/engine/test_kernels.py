@@ -162,8 +162,8 @@ def test_copies_are_waited_for_and_race_with_nothing():
 
 
 def test_lanes_of_a_row_in_several_groups(monkeypatch: pytest.MonkeyPatch):
-    """Several groups read one row if a row has more queries than MOST_QUERIES."""
-    monkeypatch.setattr(ragged, "MOST_QUERIES", 8)
+    """Several groups read one row if a row has more queries than MAX_QUERIES."""
+    monkeypatch.setattr(ragged, "MAX_QUERIES", 8)
     assert ragged._num_groups(12, 2) == 3
     check(step_of(2, 16, rows=2, lanes=12, dtype="float32"), NARROW)
 
@@ -192,16 +192,16 @@ def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch
     rng = np.random.default_rng(1)
     limit = rng.choice([0, 1, 255, 256, 257, 1023, 1024], (24, 3))
     first = np.maximum(limit - rng.choice([1, 260, 1200], (24, 1)), 0)
-    shape = schedule.shape_of(24, 3, 2, 128, cores)
-    assert shape.cores == cores and shape.parts > 1
-    assert 24 <= shape.total < 24 + 8 * shape.cores and shape.groups * 3 % 8 == 0
+    grid = schedule.grid_for(24, 3, 2, 128, cores)
+    assert grid.cores == cores and grid.parts > 1
+    assert 24 <= grid.total < 24 + 8 * grid.cores and grid.groups * 3 % 8 == 0
     sees = first < limit
     live = []
     for group in np.flatnonzero(sees.any(axis=1)).tolist():
         begin, end = first[group][sees[group]].min(), limit[group][sees[group]].max()
         live += [(group, block) for block in range(begin // BLOCK, -(-end // BLOCK))]
     sources = rng.permutation(24 * 4).reshape(24, 4)
-    make = functools.partial(schedule.make_schedule, shape=shape, most=len(live))
+    make = functools.partial(schedule.make_schedule, grid=grid, max_items=len(live))
     found = jax.jit(make)(jnp.array(first), jnp.array(limit), jnp.array(sources))
     count = int(found.first_item[-1])
     listed = list(zip(found.group[:count].tolist(), found.block[:count].tolist(), strict=True))
@@ -210,7 +210,7 @@ def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch
     for step, (begin, end) in enumerate(
         zip(found.first_item[:-1], found.first_item[1:], strict=True)
     ):
-        groups = range(step * shape.groups, (step + 1) * shape.groups)
+        groups = range(step * grid.groups, (step + 1) * grid.groups)
         assert all(group in groups for group, _ in listed[int(begin) : int(end)])
 
 

@@ -17,7 +17,7 @@ from vinejax.engine import memory as arrays
 from vinejax.engine.assign import Sizes
 from vinejax.engine.branches import Branch, Grown
 from vinejax.engine.engine import Engine
-from vinejax.engine.tpu import kernel_body, kernels, pages, ragged, schedule
+from vinejax.engine.tpu import kernel_body, page_body, pages, ragged, row_body, schedule
 from vinejax.engine.tpu.pages import Pages, give_back, take_pages
 from vinejax.engine.tpu.schedule import BLOCK
 from vinejax.model.sharding import mesh_over
@@ -117,7 +117,7 @@ BUDGETS = [1, 32, 33, *[72] * 21]  # one block of 32, two, three
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (arrays, kernel_body, kernels, pages, ragged, schedule):
+    for module in (arrays, kernel_body, page_body, pages, ragged, row_body, schedule):
         monkeypatch.setattr(module, "BLOCK", SMALL)
 
 

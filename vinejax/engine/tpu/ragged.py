@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from vinejax.engine.shared_attention import HeadQueries, Lanes, Queries
-from vinejax.engine.tpu.kernels import ragged_part, ragged_rest
+from vinejax.engine.tpu.kernels import Call, attend_pages, attend_rows
 from vinejax.engine.tpu.pages import Pages
-from vinejax.engine.tpu.schedule import BLOCK, Schedule, Shape, make_schedule, shape_of
+from vinejax.engine.tpu.schedule import BLOCK, Grid, Schedule, grid_for, make_schedule
 from vinejax.model.attention import AttentionRule
 
-MOST_QUERIES = 256  # of a group: the lanes of a row are divided into groups of at most so many
+MAX_QUERIES = 256  # of a group: the lanes of a row are divided into groups of at most so many
 
 
 class Calls(NamedTuple):
@@ -34,7 +34,7 @@ class RaggedAttention:
         head_dim: int, rows: int, columns: int, cores: int, interpret: bool,
     ):  # fmt: skip
         """`columns`, of a row, are a multiple of BLOCK. `cores` is the number of cores of a device;
-        `interpret` as in `ragged_part`."""
+        `interpret` as in `Call`."""
         num_slots, lanes_per_row = queries.row.shape[0], lanes.slot.shape[0] // rows
         groups_per_row = _num_groups(lanes_per_row, queries_per_head)
         in_group = lanes_per_row // groups_per_row * queries_per_head
@@ -43,8 +43,8 @@ class RaggedAttention:
         self._interpret = interpret
         row = jnp.repeat(jnp.arange(rows), groups_per_row)
         self._row_sources = jnp.repeat(row[:, None], columns // BLOCK, axis=1)
-        self._slot_shape = shape_of(num_slots, queries_per_head, heads, head_dim, cores)
-        self._row_shape = shape_of(rows * groups_per_row, in_group, heads, head_dim, cores)
+        self._slot_grid = grid_for(num_slots, queries_per_head, heads, head_dim, cores)
+        self._row_grid = grid_for(rows * groups_per_row, in_group, heads, head_dim, cores)
         self._calls: dict[int | None, Calls] = {}  # by the window of a layer
 
     def attend(
@@ -62,18 +62,15 @@ class RaggedAttention:
         flat = q.swapaxes(1, 2).reshape(q.shape[0], -1)  # [B, G * K * H]
         with jax.named_scope("trunk"):
             by_lane = jnp.take(flat, self._lanes.slot, axis=0, mode="fill", fill_value=0)
-            part = ragged_part(
-                by_lane.reshape(-1, heads * head_dim), trunks, calls.rows, self._row_shape, rule,
-                self._interpret,
-            )  # fmt: skip
+            call = Call(calls.rows, self._row_grid, rule, self._interpret)
+            part = attend_rows(call, by_lane.reshape(-1, heads * head_dim), trunks)
             of_lanes = part.reshape(-1, self._per_head * part.shape[1])
             start = of_lanes[self._lanes.lane].reshape(-1, part.shape[1])
         with jax.named_scope("pool"):
-            mixed, pool = ragged_rest(
-                flat.reshape(-1, heads * head_dim), k.reshape(k.shape[0], -1),
-                v.reshape(v.shape[0], -1), start, pool, calls.slots, self._slot_shape, rule,
-                self._interpret,
-            )  # fmt: skip
+            call = Call(calls.slots, self._slot_grid, rule, self._interpret)
+            queries = flat.reshape(-1, heads * head_dim)
+            k, v = k.reshape(len(k), -1), v.reshape(len(v), -1)
+            mixed, pool = attend_pages(call, queries, k, v, start, pool)
         mixed = mixed.reshape(q.shape[0], self._per_head, heads, head_dim)
         return mixed.swapaxes(1, 2), pool
 
@@ -88,21 +85,21 @@ class RaggedAttention:
                 rows_first = jnp.maximum(lanes.position + 1 - window, 0)
             self._calls[window] = Calls(
                 self._schedule(
-                    slots_first, slots, self._slot_sources, self._slot_shape, self._num_pages
+                    slots_first, slots, self._slot_sources, self._slot_grid, self._num_pages
                 ),
-                self._schedule(rows_first, rows, self._row_sources, self._row_shape),
+                self._schedule(rows_first, rows, self._row_sources, self._row_grid),
             )
         return self._calls[window]
 
     def _schedule(
         self, first: Int[Array, " n"], limit: Int[Array, " n"], sources: Int[Array, "N blocks"],
-        shape: Shape, most: int | None = None,
+        grid: Grid, max_items: int | None = None,
     ) -> Schedule:  # fmt: skip
         """The schedule of N groups of consecutive lanes, or slots, G queries in each."""
         first, limit = (
             jnp.repeat(x.reshape(len(sources), -1), self._per_head, axis=1) for x in (first, limit)
         )
-        return make_schedule(first, limit, sources, shape, most)
+        return make_schedule(first, limit, sources, grid, max_items)
 
 
 def _num_groups(lanes: int, queries_per_head: int) -> int:
@@ -110,5 +107,5 @@ def _num_groups(lanes: int, queries_per_head: int) -> int:
     return min(
         n
         for n in range(1, lanes + 1)
-        if lanes % n == 0 and (lanes // n * queries_per_head <= MOST_QUERIES or n == lanes)
+        if lanes % n == 0 and (lanes // n * queries_per_head <= MAX_QUERIES or n == lanes)
     )
