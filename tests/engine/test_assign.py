@@ -10,8 +10,9 @@ from helpers import loop_cases
 from vinejax.core.settings import MeshConfig
 from vinejax.core.shapes import bucket, doubled, part
 from vinejax.engine.assign import assign, lanes_per_row, window_shape
-from vinejax.engine.cache import CacheLayout, ring_blocks, ring_layout
+from vinejax.engine.layout import CacheLayout
 from vinejax.engine.memory import sizes_of
+from vinejax.engine.ring import ring_blocks, ring_layout
 from vinejax.model.sharding import make_mesh
 
 

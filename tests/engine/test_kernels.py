@@ -10,10 +10,14 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 from vinejax.core.errors import ConfigError
+from vinejax.engine import cache
 from vinejax.engine import shared_attention as attention
-from vinejax.engine.cache import WINDOW, RingLayout, use_kernel
+from vinejax.engine.cache import use_kernel
+from vinejax.engine.layout import WINDOW, Joined
+from vinejax.engine.ring import RingLayout, ring_part
 from vinejax.engine.shared_attention import Queries
 from vinejax.engine.tpu import ragged, schedule
+from vinejax.engine.tpu.paged import Paged
 from vinejax.engine.tpu.pages import Pages
 from vinejax.engine.tpu.schedule import BLOCK
 from vinejax.model.attention import AttentionRule
@@ -86,13 +90,11 @@ def pages_of(order: np.ndarray) -> Pages:
 def by_kernel(
     step: Step, rule: AttentionRule, cores: int, interpret: bool
 ) -> tuple[jax.Array, jax.Array]:
-    K, G, H = step.q.shape[1:]
-
     def run(step: Step):
-        return ragged.RaggedAttention(
-            step.queries, step.lanes, step.pages, K, G, H, step.trunks.shape[0], COLUMNS, cores,
-            interpret,
-        ).attend(step.q, step.k, step.v, step.trunks, step.pool, rule)  # fmt: skip
+        paged = Paged([Joined(step.pool)], step.pages, cores, interpret)
+        attend = paged.attention(cache.Step(jnp.int32(0), step.queries, step.lanes))
+        mixed, pool = attend(step.q, step.k, step.v, Joined(step.trunks), paged.layers[0], rule)
+        return mixed, pool.kv
 
     return jax.jit(run)(step)
 
@@ -116,7 +118,7 @@ def by_xla(step: Step, rule: AttentionRule) -> jax.Array:
     columns = columns.reshape(SLOTS, -1, COLUMNS, 2 * H)
     turned = jnp.take_along_axis(columns, source[:, None, :, None], axis=2)
     keys, values = turned[..., :H], turned[..., H:]
-    own = attention.ring_part(step.q, [keys], [values], jnp.int32(now), age, rule, LAYOUT)
+    own = ring_part(step.q, [keys], [values], jnp.int32(now), age, rule, LAYOUT)
     trunk_keys, trunk_values = step.trunks[..., :H], step.trunks[..., H:]
     trunk = attention.trunk_part(step.q, trunk_keys, trunk_values, step.lanes, rule)
     return attention.merge(trunk, own)

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from vinejax.core.shapes import bucket
-from vinejax.engine.cache import RingLayout
 
 # Found by simulation with geometric lengths, 1 to 108 branches per trunk, 64 and 256 slots: slots
 # are then busy in over 99 of 100 steps while branches wait.
@@ -25,24 +24,6 @@ class Load:
     items: list[int]  # numbers of branches
     work: int  # the sum of their budgets
     first: int = 0  # index of its first item in the shard's queue
-
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Shapes of a phase, each a part of a compiled program."""
-
-    slots: int  # per shard
-    rows: int  # of a shard's window
-    lanes: int  # per row
-    columns: int  # of a row
-    width: int  # of the ring, columns of all its blocks together; for the kernel the most of a slot
-    queue: int  # length of a shard's queue
-    batch: int  # trunks per shard that one prefill computes
-    chunk: int  # most decode steps of one call
-    blocks: int  # of the ring, each read only while it holds a column that some slot sees
-    ring: RingLayout
-    kernel: bool = False  # whether the kernel computes attention: see cache.py
-    pages: int = 0  # of a shard's pool, which the kernel has instead of the ring: see pages.py
 
 
 def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:

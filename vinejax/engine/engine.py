@@ -23,7 +23,7 @@ from vinejax.core.settings import SampleConfig
 from vinejax.core.text import Tokenizer, token_text
 from vinejax.engine import memory as arrays
 from vinejax.engine import split
-from vinejax.engine.assign import Load, Sizes, assign
+from vinejax.engine.assign import Load, assign
 from vinejax.engine.branches import (
     Branch,
     Branches,
@@ -36,7 +36,7 @@ from vinejax.engine.branches import (
     check_sampling,
     work_of,
 )
-from vinejax.engine.cache import use_kernel
+from vinejax.engine.cache import Sizes, use_kernel
 from vinejax.engine.collect import Drawn
 from vinejax.engine.decode import LENGTH, DecodeConfig
 from vinejax.engine.drain import drain_sizes
@@ -222,7 +222,7 @@ class Engine:
         match = first_states(table, work)
         programs = Programs(
             config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
-            drain=drain_sizes(self.model, self.mesh, platform_of(self.mesh), memory, sizes),
+            drain=drain_sizes(self.model, self.mesh, memory, sizes),
             temperature=self.sample_config.temperature if scored else None,
             skips_repeats=self.skips_repeats,
             weights=self._decoding(params, int8),

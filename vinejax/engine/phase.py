@@ -17,8 +17,9 @@ from jax.sharding import Mesh
 from vinejax.core.errors import DivergedError
 from vinejax.core.shapes import part
 from vinejax.engine import decode
-from vinejax.engine.assign import Load, Sizes
+from vinejax.engine.assign import Load
 from vinejax.engine.branches import Work
+from vinejax.engine.cache import Sizes
 from vinejax.engine.collect import Collector, Drawn
 from vinejax.engine.decode import DecodeConfig, Trace
 from vinejax.engine.drain import State, to_drain
@@ -97,8 +98,8 @@ class Phase:
         self._model, self._mesh, self._sizes = config.model, config.mesh, config.sizes
         self._drain = programs.drain  # until the phase is in it
         # On several shards none stops for its drain while others have not come to theirs.
-        least = programs.drain.slots if programs.drain and len(loads) == 1 else 0
-        self._config = dataclasses.replace(config, least=least)
+        drained_at = programs.drain.slots if programs.drain and len(loads) == 1 else 0
+        self._config = dataclasses.replace(config, drained_at=drained_at)
         caches = empty_caches(self._model, self._mesh, self._sizes)
         self._window, self._rows, self._slots = caches
         self._waiting = [deque(loads_of_shard) for loads_of_shard in loads]
@@ -289,7 +290,7 @@ class Phase:
         state = State(self._window, self._rows, self._slots)
         state, moved = to_drain(self._mesh, self._sizes, drain, state)
         self._window, self._rows, self._slots = state
-        self._config = dataclasses.replace(self._config, sizes=drain, least=0)
+        self._config = dataclasses.replace(self._config, sizes=drain, drained_at=0)
         self._drain = None
         return moved
 

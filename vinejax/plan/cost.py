@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vinejax.engine.memory import cache_bytes, held_pages
-from vinejax.engine.tpu.schedule import PIECE
+from vinejax.engine.memory import cache_bytes
 from vinejax.learner.packing import passes_for
 from vinejax.plan import memory
 from vinejax.plan.case import Case
@@ -96,27 +95,17 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
 def columns_read(phase: PlannedPhase) -> tuple[float, float]:
     """Columns that a decode step reads of a row of the window, and of a slot.
 
-    The kernel reads whole PIECEs up to the last column that is seen: half a piece beyond it on
-    average. A row is assumed to have branches at its end, and slots to have drawn as many tokens as
-    they have left on average, as with geometric lengths. XLA reads all.
+    A row is assumed to have branches at its end, and slots to have drawn as many tokens as they
+    have left on average, as with geometric lengths.
     """
-    sizes = phase.sizes
-    if not sizes.kernel:
-        return sizes.columns, sizes.width
-    row = min(phase.mean_trunk + PIECE / 2, sizes.columns)
-    return row, min(phase.tokens + PIECE / 2, sizes.width)
+    sizes, read = phase.sizes, phase.sizes.storage.columns_read
+    return read(phase.mean_trunk, sizes.columns), read(phase.tokens, sizes.width)
 
 
 def columns_bytes(case: Case, phase: PlannedPhase) -> float:
-    """Bytes of keys and values that a decode step reads, on average over the steps of a phase.
-
-    The kernel reads nothing of idle slots, and of no more rows than slots are busy.
-    """
+    """Bytes of keys and values that a decode step reads, on average over the steps of a phase."""
     sizes, (of_row, of_slot) = phase.sizes, columns_read(phase)
-    rows, slots = sizes.rows, float(sizes.slots)
-    if sizes.kernel:
-        slots = busy_slots(case, phase)
-        rows = min(rows, slots)
+    rows, slots = sizes.storage.sequences_read(sizes, busy_slots(case, phase))
     return (rows * of_row + slots * of_slot) * cache_bytes(case.model, case.mesh, 1)
 
 
@@ -208,11 +197,8 @@ class DecodeSteps(NamedTuple):
 
 
 def usable_slots(phase: PlannedPhase) -> int:
-    """The slots of a shard that can be busy at once: under the kernel, that have pages."""
-    sizes = phase.sizes
-    if not sizes.kernel:
-        return sizes.slots
-    return min(sizes.slots, int(sizes.pages / held_pages(phase.tokens, sizes.width)))
+    """The slots of a shard that can be busy at once: with pages, those that get enough of them."""
+    return phase.sizes.storage.usable_slots(phase.sizes, phase.tokens)
 
 
 def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:

@@ -12,7 +12,7 @@ from jax.tree_util import KeyPath
 
 from vinejax.core.shapes import bucket
 from vinejax.credit.expected import expected_states
-from vinejax.engine.assign import Sizes
+from vinejax.engine.cache import Sizes
 from vinejax.engine.drain import drain_sizes
 from vinejax.engine.memory import FREE_SHARE, cache_bytes, phase_bytes, sizes_of
 from vinejax.engine.split import num_kv_heads, vocab_axis
@@ -206,7 +206,7 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         of_wave = math.ceil(branches / waves)
         sizes, _ = sizes_for(num_trunks=trunks, num_branches=of_wave, longest=longest)
         int8 = name == "values" and cfg.values.dtype == "int8"
-        drain = drain_sizes(case.model, case.mesh, case.platform, room, sizes)
+        drain = drain_sizes(case.model, case.mesh, room, sizes)
         work = trunks, branches, longest, mean_trunk, tokens
         phases.append(PlannedPhase(name, *work, sizes, waves, int8, drain))
     return phases

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import Config, MeshConfig, TopologyConfig
-from vinejax.engine.assign import Sizes
-from vinejax.engine.memory import least_pages, phase_bytes
+from vinejax.engine.cache import Sizes
+from vinejax.engine.memory import phase_bytes
 from vinejax.plan.case import Case, model_sizes, open_case
 from vinejax.plan.cost import planned_passes
 from vinejax.plan.memory import (
@@ -215,7 +215,7 @@ def _decoding_bytes(case: Case, fixed: MemoryParts, slots: int, may_cut: bool) -
     sizes = main_phase(phases).sizes
     if sizes.slots != slots or not (may_cut or sizes.rows == main_phase(endless).sizes.rows):
         return max(resident, case.limit)
-    caches = max(phase_bytes(case.model, case.mesh, _least(phase.sizes)) for phase in phases)
+    caches = max(phase_bytes(case.model, case.mesh, _smallest(phase.sizes)) for phase in phases)
     return resident + math.ceil(caches / UNIT) * UNIT + _spare(case, phases)
 
 
@@ -235,10 +235,9 @@ def _pool_limit(case: Case, fixed: MemoryParts, most: float) -> float | None:
     return None if caches <= room else int(room // UNIT) * UNIT / GIB
 
 
-def _least(sizes: Sizes) -> Sizes:
-    """The sizes with the fewest pages that a run with less memory would have."""
-    fewest = min(sizes.pages, least_pages(sizes.slots, sizes.width))
-    return dataclasses.replace(sizes, pages=fewest) if sizes.kernel else sizes
+def _smallest(sizes: Sizes) -> Sizes:
+    """The sizes of a run that has as many slots in less memory: with the fewest pages."""
+    return dataclasses.replace(sizes, storage=sizes.storage.smallest(sizes))
 
 
 def _with_room(case: Case, memory_gib: float) -> Case:
