@@ -336,7 +336,7 @@ def test_the_parent_starts_no_device(tmp_path: Path):
         "cfg.topology = 'v5e:16x16'\n"
         "from vinejax.plan.case import open_case\n"
         "from vinejax.plan.memory import memory_and_phases\n"
-        "from vinejax.plan import command\n"
+        "from vinejax.plan.aot import command\n"
         "memory_and_phases(open_case(from_dict(cfg)))\n"
         "from jax._src import xla_bridge\n"
         "assert not xla_bridge.backends_are_initialized()\n"
