@@ -201,10 +201,10 @@ def test_the_pool_takes_what_memory_is_left(tiny: Model):
         return arrays.cache_bytes(tiny.decoder, mesh, columns)
 
     def sizes(num_pages: int) -> tuple[Sizes, int]:
-        return arrays.sizes_of(
-            tiny.decoder, mesh, "cpu", bytes_of(8 * 512 + num_pages * BLOCK), 32,
-            num_trunks=8, num_branches=900, longest=400, budget=1024, attention="kernel",
-        )  # fmt: skip
+        memory = bytes_of(8 * 512 + num_pages * BLOCK)
+        settings = arrays.Settings(32, attention="kernel")
+        demand = arrays.Demand(trunks=8, branches=900, longest=400, budget=1024)
+        return arrays.sizes_of(tiny.decoder, mesh, "cpu", memory, settings, demand)
 
     cases = [(200, 32, 128), (128, 32, 128), (70, 32, 64), (55, 32, 51), (51, 32, 51)]
     for num_pages, slots, expected in cases:
@@ -227,10 +227,9 @@ def test_what_holds_a_row_and_a_slot_has_one_of_each(tiny: Model, attention: str
 
     def least(columns: int, width: int, more: int) -> Sizes:
         memory = arrays.cache_bytes(tiny.decoder, mesh, columns + width) + more
-        sizes, taken = arrays.sizes_of(
-            tiny.decoder, mesh, "cpu", memory, 3, num_trunks=8, num_branches=900,
-            longest=columns, budget=width, attention=attention,
-        )  # fmt: skip
+        settings = arrays.Settings(3, attention=attention)
+        demand = arrays.Demand(trunks=8, branches=900, longest=columns, budget=width)
+        sizes, taken = arrays.sizes_of(tiny.decoder, mesh, "cpu", memory, settings, demand)
         assert taken <= memory
         return sizes
 

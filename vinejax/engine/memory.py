@@ -1,6 +1,8 @@
 """The engine's arrays, window and cache, and how much memory they may take."""
 
+import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +25,34 @@ from vinejax.runtime.devices import host_memory
 
 HOST_SHARE = 0.25  # of the host's memory, for all its devices, if they do not report theirs
 FREE_SHARE = 0.8  # of the free memory of a device: programs need some too
-FEW_SLOTS = 8  # per shard, of a phase with few branches
-FEW_ROWS = 8  # rows are reduced down to this number before slots are
-CHUNKS = (8, 64)  # the fewest and the most decode steps between two polls by the host
+MIN_SLOTS = 8  # per shard, of a phase with few branches
+MIN_ROWS = 8  # rows are reduced down to this number before slots are
+MIN_CHUNK = 8  # decode steps between two polls by the host
+MAX_CHUNK = 64
 HOST_POLLS = 8  # while the longest branch decodes
-LARGEST_BATCH = 8  # trunks of one prefill
+MAX_BATCH = 8  # trunks of one prefill
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What an engine asks for: its part in the shapes of all its phases."""
+
+    slots: int  # of all shards
+    window_rows: int | None = None  # per shard; None: by slots and work
+    chunk: int | None = None  # decode steps between two polls by the host; None: by the width
+    attention: str = "auto"  # as in `use_kernel`
+    # The largest tokens of each kind of trunk, and of a budget, in all phases (`shapes.part`).
+    limits: tuple[int, ...] = ()
+    max_tokens: int | None = None
+
+
+class Demand(NamedTuple):
+    """The work of a phase over all shards."""
+
+    trunks: int
+    branches: int
+    longest: int  # tokens of the longest trunk
+    budget: int  # the largest of a branch
 
 
 def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:
@@ -57,7 +82,7 @@ def fit_memory(
 ) -> tuple[int, int]:  # fmt: skip
     """The most (slots, rows), up to those given, that fit a device's `memory` in bytes.
 
-    A slot has up to `width` columns. Rows are reduced first, down to FEW_ROWS. Raises RoomError if
+    A slot has up to `width` columns. Rows are reduced first, down to MIN_ROWS. Raises RoomError if
     not even one row and one slot of `width` columns fit.
     """
     row_bytes, whole = cache_bytes(model, mesh, columns), cache_bytes(model, mesh, width)
@@ -68,7 +93,7 @@ def fit_memory(
             f"device; raise it (in a run rollout.memory_gib), or allow fewer tokens"
         )
     slot_bytes = storage.slot_bytes(slots, width, cache_bytes(model, mesh, 1))
-    rows = max(min(rows, FEW_ROWS), min(rows, (memory - slots * slot_bytes) // row_bytes))
+    rows = max(min(rows, MIN_ROWS), min(rows, (memory - slots * slot_bytes) // row_bytes))
     if rows * row_bytes + slots * slot_bytes > memory:
         rows = max(1, min(rows, memory // 2 // row_bytes, (memory - whole) // row_bytes))
         slots = min(slots, (memory - rows * row_bytes) // slot_bytes)
@@ -83,31 +108,26 @@ def storage_for(model: Decoder, platform: str, attention: str) -> Storage:
 
 
 def sizes_of(
-    model: Decoder, mesh: AnyMesh, platform: str, memory: int, slots: int, *,
-    num_trunks: int, num_branches: int, longest: int, budget: int,
-    window_rows: int | None = None, chunk: int | None = None, attention: str = "auto",
-    limits: tuple[int, ...] = (), most_tokens: int | None = None,
-) -> tuple[Sizes, int]:  # fmt: skip
+    model: Decoder, mesh: AnyMesh, platform: str, memory: int, settings: Settings, demand: Demand
+) -> tuple[Sizes, int]:
     """The shapes of a phase, within `memory` bytes per device, and the bytes that its caches take.
 
-    `slots` counts those of all shards: a phase of few branches has fewer, as idle ones would cost
-    what busy ones do. `longest` is in tokens, of the longest trunk; `budget` is the largest of a
-    branch. Branches are assumed to be divided evenly over the shards. `attention` is as in
-    `storage_for`, which may raise. Trunks of all phases have `limits`, and budgets that of
-    `most_tokens`: see `shapes.part`.
+    A phase of few branches has fewer slots, as idle ones would cost what busy ones do. Branches are
+    assumed to be divided evenly over the shards. Raises RoomError where `fit_memory` does, and
+    ConfigError where `use_kernel` does.
     """
-    storage = storage_for(model, platform, attention)
+    storage = storage_for(model, platform, settings.attention)
     shards = num_shards(mesh)
-    slots = -(-slots // shards)
-    trunks_per_shard = max(-(-num_trunks // shards), 1)
-    branches_per_shard = -(-num_branches // shards)
-    slots = min(slots, doubled(branches_per_shard, least=FEW_SLOTS))
+    trunks_per_shard = max(-(-demand.trunks // shards), 1)
+    branches_per_shard = -(-demand.branches // shards)
+    slots = min(-(-settings.slots // shards), doubled(branches_per_shard, least=MIN_SLOTS))
     wanted, lanes = window_shape(slots, trunks_per_shard, branches_per_shard)
-    columns, width = part(limits, longest), part([most_tokens or budget], budget, least=16)
-    chunk = chunk or min(max(width // HOST_POLLS, CHUNKS[0]), CHUNKS[1])
-    columns, width = storage.align(columns), storage.align(width)
+    columns = storage.align(part(settings.limits, demand.longest))
+    width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
+    chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
+    width = storage.align(width)
     slots, rows = fit_memory(
-        model, mesh, memory, slots, window_rows or wanted, columns, width, storage
+        model, mesh, memory, slots, settings.window_rows or wanted, columns, width, storage
     )
     room = memory // cache_bytes(model, mesh, 1) - rows * columns
     sizes = Sizes(
@@ -117,7 +137,7 @@ def sizes_of(
         columns=columns,
         width=width,
         queue=queue_size(branches_per_shard),
-        batch=min(max(rows // 4, 1), LARGEST_BATCH),
+        batch=min(max(rows // 4, 1), MAX_BATCH),
         chunk=chunk,
         storage=storage.fitted(slots, width, room),
     )
