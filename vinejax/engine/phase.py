@@ -66,6 +66,33 @@ class _Started(NamedTuple):
     trace: Trace
 
 
+class _RowTable:
+    """What the host knows of the rows of all shards."""
+
+    def __init__(self, shards: int, rows: int):
+        fields = [("trunk", np.int64), ("left", np.int64), ("served_from", np.int64)]
+        self._table = np.zeros((shards, rows), fields)
+        self._table["trunk"] = -1  # the trunk that a row holds
+
+    def free(self, shard: int) -> list[int]:
+        """Rows whose items have all ended."""
+        return np.flatnonzero(self._table["left"][shard] == 0).tolist()
+
+    def holders(self, shard: int, trunk: int) -> list[int]:
+        """Rows that hold a trunk, or are being filled with it."""
+        return np.flatnonzero(self._table["trunk"][shard] == trunk).tolist()
+
+    def enter(self, shard: int, row: int, load: Load, chunk: int) -> None:
+        """Notes that a load enters a row, which can serve it from the chunk of this number on."""
+        self._table[shard, row] = load.trunk, len(load.items), chunk
+
+    def update(self, left: np.ndarray, chunk: int) -> None:
+        """Takes from the trace of a chunk the number of items of each row that have not ended."""
+        # A chunk that was under way when a row was loaded knows nothing of the load.
+        is_current = self._table["served_from"] <= chunk
+        self._table["left"][is_current] = left.reshape(is_current.shape)[is_current]
+
+
 def make_queue(
     mesh: Mesh, work: Work, match: list[int], loads: list[list[Load]], size: int
 ) -> decode.Queue:
@@ -108,11 +135,7 @@ class Phase:
         self._queue = programs.queue
         self._repeats = Repeats(work, order, stats, programs.skips_repeats)
         self._collector = Collector(work, order, slots, chunk, stats, self._repeats.count)
-        shape = (len(loads), config.sizes.rows)
-        self._trunk = np.full(shape, -1)  # the trunk that each row holds
-        self._left = np.zeros(shape, np.int64)  # items of each row that have not ended
-        # The first chunk that can have served the row's current load.
-        self._served_from = np.zeros(shape, np.int64)
+        self._row_table = _RowTable(len(loads), config.sizes.rows)
         self._num_loaded = self._num_chunks = 0
         self._trunk_logprobs: list[tuple[int, jax.Array, int]] = []  # (trunk, batch, index in it)
 
@@ -180,21 +203,20 @@ class Phase:
     def _entries(self, shard: int) -> list[_Entry]:
         """The loads that enter rows now: none before a whole batch, or all that wait, can enter."""
         waiting = self._waiting[shard]
-        free = [int(row) for row in np.flatnonzero(self._left[shard] == 0)]
+        free = self._row_table.free(shard)
         if len(free) < min(self._sizes.batch, len(waiting)):
             return []
         entries = []
         while waiting and free:
             load = waiting.popleft()
-            holders = [int(row) for row in np.flatnonzero(self._trunk[shard] == load.trunk)]
             # Rows that are filled in this call hold nothing yet: `_load` computes their trunk once.
-            holders = [row for row in holders if row not in {entry.row for entry in entries}]
+            filling = {entry.row for entry in entries}
+            holders = self._row_table.holders(shard, load.trunk)
+            holders = [row for row in holders if row not in filling]
             row = next((row for row in holders if row in free), free[0])
             free.remove(row)
             entries.append(_Entry(row, load, holders[0] if holders else -1))
-            self._trunk[shard, row] = load.trunk
-            self._left[shard, row] = len(load.items)
-            self._served_from[shard, row] = self._num_chunks
+            self._row_table.enter(shard, row, load, self._num_chunks)
         return entries
 
     def _in_batches(self, entries: Entries, run: Callable[[Entries], None]) -> None:
@@ -307,9 +329,7 @@ class Phase:
         if moved is not None:
             self._collector.move(moved)
         if any(self._waiting):
-            # A chunk that was under way when a row was loaded knows nothing of the load.
-            is_current = self._served_from <= started.number
-            self._left = np.where(is_current, left.reshape(self._left.shape), self._left)
+            self._row_table.update(left, started.number)
         by_shard = HostSteps(*(x.reshape(shards, -1, x.shape[-1]) for x in steps))
         ended = [self._repeats.whole(drawn) for drawn in self._collector.add(by_shard)]
         self._stats.host_s += time.perf_counter() - waited
