@@ -48,14 +48,14 @@ class Cache(abc.ABC):
     def reserve(
         self, occupied: Bool[Array, " B"], age: Int[Array, " B"]
     ) -> tuple["Cache", Bool[Array, " B"]]:
-        """(The cache with room for a step's new columns, the occupied slots that must wait.)
+        """Makes room for a step's new columns; slots have drawn `age` tokens.
 
-        A slot has drawn `age` tokens. One that waits has no room, and has lost what it had.
+        Also returns the occupied slots that have to wait, bool[B], whose columns are lost.
         """
 
     @abc.abstractmethod
     def attention(self, step: Step) -> Attend:
-        """The attention of a step: writes a layer's new column, then attends to what slots see.
+        """The attention of a step, which writes a layer's new column and reads all columns seen.
 
         Writing and reading are one call, since a kernel does both at once.
         """
@@ -66,11 +66,11 @@ class Cache(abc.ABC):
 
     @abc.abstractmethod
     def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Cache":
-        """The cache without the columns of slots whose branches have ended after `age` tokens."""
+        """Frees the columns of slots whose branches have ended; slots have drawn `age` tokens."""
 
     @abc.abstractmethod
     def specs(self, slots: int) -> "Cache":
-        """A PartitionSpec for each array of a cache like this with so many slots per shard."""
+        """A PartitionSpec for each array of the same cache with this many slots per shard."""
 
     @abc.abstractmethod
     def movable(self) -> "Cache":
@@ -78,7 +78,7 @@ class Cache(abc.ABC):
 
     @abc.abstractmethod
     def take(self, slots: Int[Array, " M"]) -> "Cache":
-        """Of `movable` arrays the part of these slots, which are numbered from 0 then."""
+        """The movable arrays of these slots alone, which are renumbered from 0."""
 
     @abc.abstractmethod
     def with_moved(self, moved: "Cache") -> "Cache":
@@ -87,16 +87,16 @@ class Cache(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Shapes of a phase, each a part of a compiled program."""
+    """The shapes of a phase, for which its programs are compiled."""
 
     slots: int  # per shard
-    rows: int  # of a shard's window
+    rows: int  # per shard
     lanes: int  # per row
-    columns: int  # of a row
-    width: int  # the most columns of a slot
+    columns: int  # per row
+    width: int  # maximum of columns per slot
     queue: int  # length of a shard's queue
     batch: int  # trunks per shard that one prefill computes
-    chunk: int  # the most decode steps of one call
+    chunk: int  # maximum of decode steps per call
     storage: "Storage"
 
 
@@ -130,26 +130,26 @@ class Allocator:
 
 
 class Storage(abc.ABC):
-    """The static part of a cache: hashable, in the sizes of compiled programs and of plans.
+    """The static part of a cache: hashable, a field of `Sizes`.
 
-    Columns are those of one sequence in all layers; numbers are per shard.
+    A column is that of one sequence in all layers. Numbers are per shard.
     """
 
-    read_by_kernel: ClassVar[bool]  # else XLA reads it: the compiler's cycles include the reading
+    read_by_kernel: ClassVar[bool]  # the compiler's count of cycles then lacks the reading
 
     # --- sizes
 
     @abc.abstractmethod
     def align(self, columns: int) -> int:
-        """The number of columns of a row, or of a slot, that has at least `columns`."""
+        """The smallest possible number of columns of a row, or of a slot, from `columns` on."""
 
     @abc.abstractmethod
     def slot_bytes(self, slots: int, width: int, column_bytes: int) -> int:
-        """Bytes that each of so many slots needs."""
+        """Bytes per slot, where memory is divided between rows and this many slots."""
 
     @abc.abstractmethod
     def fitted(self, slots: int, width: int, room: int) -> "Storage":
-        """The storage of so many slots where memory has room for `room` columns."""
+        """The storage of this many slots where memory has room for `room` columns."""
 
     @abc.abstractmethod
     def columns(self, slots: int, width: int) -> int:
@@ -169,11 +169,11 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def drain_rows(self, sizes: Sizes, slots: int) -> int:
-        """Rows of a drain with so many slots."""
+        """Rows of a drain with this many slots."""
 
     @abc.abstractmethod
     def drain_columns(self, sizes: Sizes, drain: Sizes) -> int:
-        """Columns of the drain's own arrays, which there are beside those of the phase."""
+        """Columns of the arrays that the drain takes in addition to those of the phase."""
 
     # --- planning
 
@@ -183,15 +183,15 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
-        """(Rows, slots) that a step reads of while so many slots are busy."""
+        """Rows, and slots, that a step reads while `busy` slots are busy."""
 
     @abc.abstractmethod
     def usable_slots(self, sizes: Sizes, mean_tokens: float) -> int:
-        """Slots that can be busy at once, if branches have so many tokens on average."""
+        """Slots that can be busy at once, if branches have `mean_tokens` tokens on average."""
 
     @abc.abstractmethod
     def smallest(self, sizes: Sizes) -> "Storage":
-        """The storage that as many slots would have in less memory."""
+        """The smallest storage with which a phase would still have this many slots."""
 
 
 def use_kernel(name: str, platform: str, head_dim: int) -> bool:

@@ -65,7 +65,7 @@ class Inputs(NamedTuple):
     weights: Weights
     window: Window
     queue: Queue
-    stops: jax.Array  # i32[A, V] the automaton of the stop strings (`stop.py`); A = 0: none
+    stops: jax.Array  # i32[A, V] the automaton of the stop strings (`stop.py`); A = 0 without any
     trunks_wait: jax.Array | np.ndarray  # bool[] whether loads wait for a row, on any shard
 
 
@@ -90,8 +90,8 @@ class Steps(NamedTuple):
     ended: jax.Array  # i32[B, chunk] GOING, or how the branch ended with this token
 
 
-Trace = tuple[Steps, jax.Array]  # for the host; last i32[W] the items of each row not ended
-Progress = tuple[jax.Array, Slots, Rows, Steps]  # the loop's state; first the number of its steps
+Trace = tuple[Steps, jax.Array]  # for the host: steps, and i32[W] items per row that have not ended
+Progress = tuple[jax.Array, Slots, Rows, Steps]  # the loop's state: the number of steps, ...
 
 
 @functools.partial(jax.jit, static_argnames="config", donate_argnames=("slots", "rows"))
@@ -151,17 +151,18 @@ def _on_row(slots: Slots, rows: Rows) -> Int[Array, "B W"]:
 
 
 def items_left(slots: Slots, rows: Rows) -> Int[Array, " W"]:
-    """The items of each row that have not ended, in slots or waiting for one."""
+    """The number of items of each row that have not ended, in slots or waiting for one."""
     return rows.end - rows.next + _on_row(slots, rows).sum(axis=0)
 
 
 def _offers(
     inputs: Inputs, slots: Slots, rows: Rows, lanes: int
 ) -> tuple[Int[Array, " W"], Int[Array, " W"]]:
-    """(the rows in the order in which slots take from them, how many items each of these offers).
+    """The rows in the order in which slots take items from them, and how many items each offers.
 
-    A row offers at most as many as it has free lanes. While loads wait, the rows that were loaded
-    first come first, to become free; otherwise those with the most work left, to end together.
+    A row offers at most as many items as it has free lanes. While loads wait, the rows that were
+    loaded first come first, to become free; otherwise those with the largest sum of budgets left,
+    so that all rows end together.
     """
     queue = inputs.queue
     room = jnp.minimum(rows.end - rows.next, lanes - _on_row(slots, rows).sum(axis=0))
@@ -173,12 +174,12 @@ def _offers(
 
 @jax.named_scope("refill")
 def _refill(inputs: Inputs, slots: Slots, rows: Rows, lanes: int) -> tuple[Slots, Rows]:
-    """Gives idle slots the next items: to the n-th idle slot the n-th item that rows offer."""
+    """Idle slots take the next items: the n-th idle slot the n-th item that rows offer."""
     idle = slots.item < 0
     order, offers = _offers(inputs, slots, rows, lanes)
     past = jnp.cumsum(offers)  # the number of the first offer after a row's
     first = past - offers
-    number = jnp.cumsum(idle) - 1  # of an idle slot among the idle slots
+    number = jnp.cumsum(idle) - 1  # an idle slot's number among the idle slots
     taken = idle & (number < past[-1])
     place = jnp.minimum(jnp.searchsorted(past, number, side="right"), offers.shape[0] - 1)
     row = order[place].astype(jnp.int32)
@@ -197,7 +198,7 @@ def _refill(inputs: Inputs, slots: Slots, rows: Rows, lanes: int) -> tuple[Slots
 
 
 def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, Steps]:
-    """Draws one token for every busy slot; also returns the step's entry in the trace."""
+    """Draw one token for every busy slot; also returns the step's entry in the trace."""
     queue, stops, cfg = inputs.queue, inputs.stops, config.sampling
     axis = split.vocab_axis(config.model, config.mesh)
     slots, busy = _with_room(queue, slots)
@@ -232,7 +233,7 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
 
 
 def _with_room(queue: Queue, slots: Slots) -> tuple[Slots, Bool[Array, " B"]]:
-    """(the slots with room in the cache for a step, bool[B] which of them take part in it).
+    """Makes room in the cache for a step; also returns the slots that take part in it, bool[B].
 
     Slots that wait for room are set back to the start of their item.
     """

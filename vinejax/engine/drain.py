@@ -27,7 +27,7 @@ from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import ROWS, AnyMesh, on_shards
 
 SHARE = 4  # slots of a phase / slots of its drain
-MIN_SLOTS = 96  # of a phase with a drain: with fewer it saves less than its program costs
+MIN_SLOTS = 96  # with fewer slots a drain saves less than compiling its program costs
 
 
 class State(NamedTuple):
@@ -109,7 +109,7 @@ def _moved(
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _rows_of(mesh: Mesh, window: Window, chosen: Int[Array, "Z W"]) -> Window:
-    """The window with the chosen rows of each shard alone."""
+    """The chosen rows of each shard as a window."""
 
     def one_shard(window: Window, chosen: jax.Array) -> Window:
         return jax.tree.map(lambda x: WINDOW.take(x, chosen[0]), window)
@@ -119,5 +119,5 @@ def _rows_of(mesh: Mesh, window: Window, chosen: Int[Array, "Z W"]) -> Window:
 
 
 def _first(chosen: Bool[Array, " N"], count: int) -> Int[Array, " M"]:
-    """The places that are chosen, in their order, and others after them: `count` in all."""
+    """The first `count` indices of an order in which the chosen ones come first."""
     return jnp.argsort(~chosen, stable=True)[:count].astype(jnp.int32)

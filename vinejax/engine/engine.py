@@ -82,8 +82,8 @@ class Engine:
     limits keys and values on one device (None: to a part of its free memory): if it is small, fewer
     trunks are resident at a time, and if need be there are fewer slots. `window_rows` fixes the
     rows per shard. `attention` is how decoding attends: 'xla', 'kernel' (for TPU; interpreted on a
-    CPU) or 'auto', the kernel where the platform and the model allow it. `limits` are the most
-    tokens of each kind of trunk, in order, such as of prompts, and of prompts with responses, which
+    CPU) or 'auto', the kernel where the platform and the model allow it. `limits` are the maximum
+    lengths of each kind of trunk, in order, such as prompts, and prompts with responses, which
     branches with a `response` continue; with them fewer programs are compiled where lengths vary.
     `skip_repeats`: a branch begins where it first differs from its trunk (not at temperature 0).
     In float32 none of these changes a token, but for rounding (docs/engine.md).
@@ -136,7 +136,7 @@ class Engine:
         except ConfigError as error:
             raise ValueError(str(error)) from None
         self.attention = attention
-        self._copy: _Copy | None = None  # of the parameters that were given last
+        self._copy: _Copy | None = None  # made of the last parameters
         self._memory_bytes: int | None = None
 
     def __repr__(self) -> str:

@@ -23,14 +23,14 @@ from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import AnyMesh, num_shards
 from vinejax.runtime.devices import host_memory
 
-HOST_SHARE = 0.25  # of the host's memory, for all its devices, if they do not report theirs
-FREE_SHARE = 0.8  # of the free memory of a device: programs need some too
-MIN_SLOTS = 8  # per shard, of a phase with few branches
-MIN_ROWS = 8  # rows are reduced down to this number before slots are
+HOST_SHARE = 0.25  # share of the host's memory for all its devices, if they do not report theirs
+FREE_SHARE = 0.8  # share of a device's free memory: programs need some, too
+MIN_SLOTS = 8  # slots per shard in a phase of few branches
+MIN_ROWS = 8  # if memory is short, rows are reduced to this number before slots are
 MIN_CHUNK = 8  # decode steps between two polls by the host
 MAX_CHUNK = 64
 HOST_POLLS = 8  # while the longest branch decodes
-MAX_BATCH = 8  # trunks of one prefill
+MAX_BATCH = 8  # trunks per prefill
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Demand(NamedTuple):
 
 
 def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:
-    """Bytes per device of this many `columns`, of a slot or of a row."""
+    """Bytes per device of keys and values in this many `columns`, of slots or rows."""
     cfg, heads = model.cfg, num_kv_heads(model, mesh) // mesh.shape["tensor"]
     item_bytes = jnp.dtype(model.compute.dtype).itemsize
     return 2 * cfg.num_layers * heads * columns * cfg.head_dim * item_bytes
@@ -80,7 +80,7 @@ def fit_memory(
     model: Decoder, mesh: AnyMesh, memory: int, slots: int, rows: int, columns: int, width: int,
     storage: Storage,
 ) -> tuple[int, int]:  # fmt: skip
-    """The most (slots, rows), up to those given, that fit a device's `memory` in bytes.
+    """The largest numbers of slots and rows, up to those given, that fit `memory` bytes per device.
 
     A slot has up to `width` columns. Rows are reduced first, down to MIN_ROWS. Raises RoomError if
     not even one row and one slot of `width` columns fit.

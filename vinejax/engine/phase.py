@@ -38,8 +38,8 @@ class Programs(NamedTuple):
     """Arguments of the compiled programs that a phase does not change."""
 
     config: DecodeConfig
-    drain: Sizes | None  # of the last branches: see `drain.py`
-    temperature: float | None  # of the trunks' log-probabilities; None: without these
+    drain: Sizes | None  # shapes for the last branches (`drain.py`)
+    temperature: float | None  # for the trunks' log-probabilities; None: not computed
     skips_repeats: bool  # see `repeats.py`
     weights: Weights
     queue: decode.Queue
@@ -54,14 +54,14 @@ class _Entry(NamedTuple):
     source: int = -1  # the row that holds its trunk already; -1: the trunk has to be computed
 
 
-Entries = list[list[_Entry]]  # of each shard
+Entries = list[list[_Entry]]  # per shard
 
 
 class _Started(NamedTuple):
     """A chunk of decode steps that devices compute."""
 
     number: int
-    searches: list[Search]  # of repeats, begun before this chunk and after the one before it
+    searches: list[Search]  # for repeats, begun between the previous chunk and this one
     moved: jax.Array | None  # each slot's number in its shard before this chunk, if that changed
     trace: Trace
 
@@ -201,7 +201,7 @@ class Phase:
         self._in_batches(copied, self._copy)
 
     def _entries(self, shard: int) -> list[_Entry]:
-        """The loads that enter rows now: none before a whole batch, or all that wait, can enter."""
+        """The loads that enter rows now: none until a whole batch, or all that wait, can enter."""
         waiting = self._waiting[shard]
         free = self._row_table.free(shard)
         if len(free) < min(self._sizes.batch, len(waiting)):
@@ -220,7 +220,7 @@ class Phase:
         return entries
 
     def _in_batches(self, entries: Entries, run: Callable[[Entries], None]) -> None:
-        """Calls `run` with one batch of each shard's entries after the other."""
+        """Calls `run` with successive batches of each shard's entries."""
         size = self._sizes.batch
         for start in range(0, max(map(len, entries)), size):
             run([of_shard[start : start + size] for of_shard in entries])
@@ -292,7 +292,7 @@ class Phase:
     # --- decoding ---
 
     def _decode(self) -> _Started:
-        """Starts the next chunk."""
+        """Starts the next chunk, in the drain if few enough branches are left."""
         moved = self._move_to_drain()
         # A NumPy value counts as the same on every host; a jax array is this host's own.
         trunks_wait = np.array(any(self._waiting))
@@ -305,7 +305,7 @@ class Phase:
         return _Started(self._num_chunks - 1, self._repeats.take(), moved, trace)
 
     def _move_to_drain(self) -> jax.Array | None:
-        """If so few branches are left that the drain's slots hold them, moves them there."""
+        """Moves the branches that are left to the drain, once its slots can hold them."""
         drain = self._drain
         if drain is None or any(self._waiting) or self._collector.not_ended.max() > drain.slots:
             return None
@@ -317,7 +317,7 @@ class Phase:
         return moved
 
     def _collect(self, started: _Started) -> list[Drawn]:
-        """Reads a chunk's trace: the branches that ended in it."""
+        """The branches that ended in a chunk, by its trace."""
         start = time.perf_counter()
         moved, (steps, left) = jax.tree.map(
             np.asarray, jax.device_get((started.moved, started.trace))

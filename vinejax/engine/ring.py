@@ -1,8 +1,8 @@
 """The ring: columns that all slots share, read by XLA.
 
 In a step all slots write the same column, step modulo width, and a slot sees the age + 1 newest
-ones. The columns are divided into blocks, arrays of their own, so that a step can skip those in
-which no slot sees a column.
+ones. The columns are divided into blocks, each an array, so that a step can skip those in which no
+slot sees a column.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ class RingLayer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RingStorage(Storage):
-    """The platform decides on blocks and layouts."""
+    """Blocks and layouts are chosen by the platform."""
 
     platform: str
     shares_heads: bool  # whether several query heads have the same keys and values
@@ -102,7 +102,7 @@ class RingStorage(Storage):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Ring(Cache):
-    """A shard's ring; globally its slots are those of all shards, one shard after the other."""
+    """The ring of a shard, or of all shards, whose slots then lie one shard after the other."""
 
     layers: list[RingLayer]
     storage: RingStorage = dataclasses.field(metadata=dict(static=True))

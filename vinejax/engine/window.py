@@ -32,18 +32,18 @@ class Rows(NamedTuple):
 
     next: jax.Array  # i32[W]
     end: jax.Array  # i32[W]
-    loaded: jax.Array  # i32[W] how many rows were loaded before it
+    loaded: jax.Array  # i32[W] the number of rows that were loaded before
 
 
 class Entering(NamedTuple):
     """Trunks that are being written into rows of the window."""
 
-    row: jax.Array  # i32[B] the row that each enters; W: none, where a batch is padded
-    serves: Rows  # the items that these rows then serve, B entries each
+    row: jax.Array  # i32[B] the row that each trunk enters; W for padding of the batch
+    serves: Rows  # the items that these rows then serve; fields have B entries
 
 
 class Prefilled(NamedTuple):
-    """Results of a prefill of B trunks."""
+    """The results of a prefill of B trunks."""
 
     window: Window
     rows: Rows
@@ -100,7 +100,7 @@ def prefill(
 
 
 def _serve(rows: Rows, entering: Entering) -> Rows:
-    """The rows, with new items for those that trunks enter."""
+    """Gives new items to the rows that trunks enter."""
     return jax.tree.map(
         lambda old, new: old.at[entering.row].set(new, mode="drop"), rows, entering.serves
     )
@@ -109,7 +109,7 @@ def _serve(rows: Rows, entering: Entering) -> Rows:
 def _trunk_kv(
     model: Decoder, axis: str | None, platform: str, weights: Weights, tokens: Int[Array, "B T"]
 ) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
-    """(each layer's keys and values [B, T, K, H], the final hidden states [B, T, D])."""
+    """Each layer's keys and values [B, T, K, H], and the final hidden states [B, T, D]."""
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     x = split.embed(model, weights, tokens, axis)
     trunk_kv = []

@@ -62,9 +62,9 @@ class Scratch(NamedTuple):
 class Place(NamedTuple):
     """The current step of the grid."""
 
-    is_first: jax.Array  # of its core
+    is_first: jax.Array  # whether it is the first step of its core
     is_last: jax.Array
-    first_group: jax.Array  # of the step
+    first_group: jax.Array
     begin: jax.Array  # first item of the step
     end: jax.Array  # after the last item of the step
     core_begin: jax.Array

@@ -1,12 +1,12 @@
 """Pallas kernels for TPU: attention of groups of queries over the live blocks of their caches.
 
 A group is a row of the window with the slots that read it, or a slot with its own tokens. Its M
-queries see columns `first .. limit - 1` of the row, or of the slot's pages, each its own. Only
-blocks of BLOCK columns from the first to the last that some query of a group sees are copied from
-the memory of the chip (HBM), the next one while one is computed; of the last block only the PIECEs
-that are seen. Rows come first and give parts of a softmax (`row_body.py`). Slots go on from these
-parts, so that their kernel gives the attention itself, and it writes the step's new column, in
-place (`page_body.py`).
+queries see columns `first .. limit - 1` of the row, or of the slot's pages, with bounds for each
+query. Only blocks of BLOCK columns from the first to the last that some query of a group sees are
+copied from the memory of the chip (HBM), the next one while one is computed. Of the last block only
+the PIECEs that are seen are copied. Rows come first and give parts of a softmax (`row_body.py`).
+Slots go on from these parts, so that their kernel gives the attention itself, and it writes the
+step's new column, in place (`page_body.py`).
 
 Keys and values lie side by side, [N, K, S, 2 * H]: one copy fetches both, and heads of 64 fill the
 128 lanes of a register. Letters beside those of `shared_attention.py`: N groups, M queries of a
@@ -32,7 +32,7 @@ from vinejax.engine.tpu.row_body import row_body
 from vinejax.engine.tpu.schedule import Grid, Schedule, part_shape
 from vinejax.model.attention import AttentionRule
 
-VMEM_BYTES = 48 * 2**20  # the most that a kernel may take; a v5p has 64 MiB
+VMEM_BYTES = 48 * 2**20  # limit of a kernel; a v5p has 64 MiB
 IN_HBM = pl.BlockSpec(memory_space=pl.ANY)
 
 
@@ -74,11 +74,11 @@ def attend_pages(
     start: Float[Array, "queries lanes"],
     pool: Float[Array, "P K BLOCK W"],
 ) -> tuple[Float[Array, "queries flat"], jax.Array]:
-    """(the attention over the parts `start` and the columns that each query sees, the pool).
+    """The attention over the parts `start` and the columns that each query sees, and the pool.
 
     A block of a group is the page that is its source. `k` and `v` are written to column `end` - 1
-    of each group that is read, in place if the pool is donated. A group that is not read has 0.
-    Queries are as for `attend_rows`.
+    of each group that is read, in place if the pool is donated. The attention of a group that is
+    not read is 0. Queries are as for `attend_rows`.
     """
     grid, (_, lanes) = call.grid, q.shape
     scratch = scratch_shapes(grid.groups, call.queries, lanes, pool)

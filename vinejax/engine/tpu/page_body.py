@@ -27,8 +27,8 @@ from vinejax.engine.tpu.kernel_body import (
 from vinejax.engine.tpu.schedule import BLOCK, Grid, part_shape
 from vinejax.model.attention import AttentionRule
 
-TILE_BYTES = 32  # of a lane of a tile in HBM: the columns of one are written together
-WRITES = 2  # new columns on their way to HBM at a time
+TILE_BYTES = 32  # bytes of a tile in each lane: the columns of a tile are written together
+WRITES = 2  # tiles on their way to HBM at a time
 
 
 class Arguments(NamedTuple):

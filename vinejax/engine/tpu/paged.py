@@ -26,7 +26,7 @@ SIXTEENTHS = 16  # sizes of a pool: a little less memory changes no compiled pro
 class PagedStorage(Storage):
     """A pool of pages of BLOCK columns, which the slots of a shard share."""
 
-    pages: int = 0  # of a shard; 0: not known yet
+    pages: int = 0  # per shard; 0: not known yet
 
     read_by_kernel = True
 
@@ -91,11 +91,11 @@ class PagedStorage(Storage):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Paged(Cache):
-    """A shard's pool and its pages; globally the shards' arrays lie one after the other."""
+    """The pool and the pages of a shard, or of all shards, one after the other."""
 
     layers: list[Joined]  # the pool
     pages: Pages
-    cores: int = dataclasses.field(metadata=dict(static=True))  # of a device
+    cores: int = dataclasses.field(metadata=dict(static=True))  # per device
     interpret: bool = dataclasses.field(metadata=dict(static=True))  # kernels on a CPU, for tests
 
     @jax.named_scope("pages")

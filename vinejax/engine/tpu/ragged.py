@@ -18,7 +18,7 @@ from vinejax.engine.tpu.pages import Pages
 from vinejax.engine.tpu.schedule import BLOCK, grid_for, make_schedule
 from vinejax.model.attention import AttentionRule
 
-MAX_QUERIES = 256  # of a group: the lanes of a row are divided into groups of at most so many
+MAX_QUERIES = 256  # per group, where the lanes of a row can be divided into equal groups
 
 
 class Calls(NamedTuple):
@@ -48,7 +48,7 @@ class RaggedAttention:
         self, q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
         trunks: Joined, pool: Joined, rule: AttentionRule,
     ) -> tuple[HeadQueries, Joined]:  # fmt: skip
-        """(the attention of a layer, its pool with the slots' new columns); idle slots: 0."""
+        """The attention of a layer, 0 for idle slots, and its pool with the slots' new columns."""
         if rule not in self._calls:
             self._calls[rule] = self._calls_for(rule, q, trunks.kv)
         calls, lanes = self._calls[rule], self._step.lanes

@@ -16,7 +16,7 @@ from vinejax.model.attention import LANES
 BLOCK = 256  # columns that are computed at a time; a power of two
 PIECE = 32  # columns of the shortest copy, a power of two; whole tiles of every dtype
 SUBLANES = 8  # rows of a register of 32-bit numbers
-OPERAND_BYTES = 2**20  # of queries and results in VMEM at a time; Pallas holds them twice
+OPERAND_BYTES = 2**20  # queries and results in VMEM at a time; Pallas holds them twice
 
 
 class Schedule(NamedTuple):
@@ -58,9 +58,9 @@ class Grid(NamedTuple):
     Groups beyond those of the call have no queries.
     """
 
-    cores: int  # of one device; each runs its own part of the groups
-    parts: int
-    groups: int
+    cores: int  # cores of a device; each runs its own part of the groups
+    parts: int  # steps of a core
+    groups: int  # groups of a step
 
     @property
     def total(self) -> int:
