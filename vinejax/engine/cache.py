@@ -39,6 +39,7 @@ class Step(NamedTuple):
     lanes: Lanes
 
 
+@dataclasses.dataclass(frozen=True)
 class Cache(abc.ABC):
     """Keys and values of the tokens that the slots of a shard have passed through the model."""
 
@@ -59,10 +60,6 @@ class Cache(abc.ABC):
 
         Writing and reading are one call, since a kernel does both at once.
         """
-
-    @abc.abstractmethod
-    def with_layers(self, layers: list[Any]) -> "Cache":
-        """The cache after a step, with these layers."""
 
     @abc.abstractmethod
     def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Cache":

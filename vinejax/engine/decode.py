@@ -285,4 +285,4 @@ def _forward(
         x, own = model.block(layer, x, queries.position[:, None], attend, i)
         layers.append(own)
     with jax.named_scope("logits"):
-        return model.logits(weights, x[:, 0]), cache.with_layers(layers)
+        return model.logits(weights, x[:, 0]), dataclasses.replace(cache, layers=layers)

@@ -135,9 +135,6 @@ class Ring(Cache):
 
         return attend
 
-    def with_layers(self, layers: list[RingLayer]) -> "Ring":
-        return dataclasses.replace(self, layers=layers)
-
     def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Ring":
         return self
 

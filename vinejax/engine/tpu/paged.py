@@ -19,7 +19,7 @@ from vinejax.engine.tpu.ragged import RaggedAttention
 from vinejax.engine.tpu.schedule import BLOCK, PIECE
 from vinejax.model.sharding import platform_of
 
-SIXTEENTHS = 16  # sizes of a pool: a little less memory changes no compiled program
+POOL_SIZES = 16  # a pool is one of few sizes, so that a little less memory compiles nothing anew
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PagedStorage(Storage):
         whole = slots * (width // BLOCK)
         if room >= whole:
             return PagedStorage(whole)
-        unit = max(whole // SIXTEENTHS, 1)
+        unit = max(whole // POOL_SIZES, 1)
         return PagedStorage(max(room // unit * unit, min(min_pages(slots, width), room)))
 
     def columns(self, slots: int, width: int) -> int:
@@ -108,9 +108,6 @@ class Paged(Cache):
 
     def attention(self, step: Step) -> Attend:
         return RaggedAttention(step, self.pages, self.cores, self.interpret).attend
-
-    def with_layers(self, layers: list[Joined]) -> "Paged":
-        return dataclasses.replace(self, layers=layers)
 
     def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Paged":
         return dataclasses.replace(self, pages=give_back(self.pages, ended, age))
