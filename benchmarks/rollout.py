@@ -148,11 +148,11 @@ def ends_at_random(work: Workload, cap: int) -> Workload:
 
 def without_drain(run: Callable[[], Run]) -> Run:
     """A run of ours whose last branches stay in the phase's slots."""
-    fewest, drain.FEWEST = drain.FEWEST, sys.maxsize
+    fewest, drain.MIN_SLOTS = drain.MIN_SLOTS, sys.maxsize
     try:
         return run()
     finally:
-        drain.FEWEST = fewest
+        drain.MIN_SLOTS = fewest
 
 
 def items_a_slot(

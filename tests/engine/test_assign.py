@@ -10,8 +10,9 @@ from helpers import loop_cases
 from vinejax.core.settings import MeshConfig
 from vinejax.core.shapes import bucket, doubled, part
 from vinejax.engine.assign import assign, lanes_per_row, window_shape
-from vinejax.engine.cache import CacheLayout, ring_blocks, ring_layout
-from vinejax.engine.memory import sizes_of
+from vinejax.engine.layout import CacheLayout
+from vinejax.engine.memory import Demand, Settings, sizes_of
+from vinejax.engine.ring import ring_blocks, ring_layout
 from vinejax.model.sharding import make_mesh
 
 
@@ -102,10 +103,9 @@ def test_phases_of_a_run_have_few_sizes():
     model, mesh = loop_cases.model(), make_mesh(MeshConfig())
 
     def shapes(limits: tuple[int, ...], longest: int, budget: int) -> tuple[int, int]:
-        sizes, _ = sizes_of(
-            model, mesh, "cpu", 1 << 30, 64, num_trunks=16, num_branches=64, longest=longest,
-            budget=budget, limits=limits, most_tokens=256 if limits else None,
-        )  # fmt: skip
+        settings = Settings(64, limits=limits, max_tokens=256 if limits else None)
+        demand = Demand(16, 64, longest, budget)
+        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, settings, demand)
         return sizes.columns, sizes.width
 
     lengths, budgets = range(1, 557, 5), range(1, 257, 17)

@@ -13,9 +13,10 @@ from vinejax.core.settings import SampleConfig
 from vinejax.engine import drain, phase
 from vinejax.engine import memory as arrays
 from vinejax.engine.branches import Branch, Grown
-from vinejax.engine.cache import CacheLayout, RingLayout
 from vinejax.engine.drain import drain_sizes
 from vinejax.engine.engine import Engine
+from vinejax.engine.layout import CacheLayout
+from vinejax.engine.ring import Ring, RingLayout, RingStorage
 from vinejax.model.sharding import mesh_over
 
 rng = np.random.default_rng(3)
@@ -36,7 +37,7 @@ def moves(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         made.append(drain.to_drain(*args))
         return made[-1]
 
-    monkeypatch.setattr(drain, "FEWEST", 8)
+    monkeypatch.setattr(drain, "MIN_SLOTS", 8)
     monkeypatch.setattr(phase, "to_drain", to_drain)
     return made
 
@@ -59,7 +60,8 @@ def test_a_drain_has_the_tokens_of_the_phase(name: str, tiny: Model, moves: list
     assert_same(found, expected)
     (state, moved), *more = moves
     assert not more and moved.shape == (1, 2) and state.slots.item.shape == (2,)
-    assert {x.shape[0] for x in state.window.keys} == {2} and state.rows.next.shape == (2,)
+    assert {x.shape[0] for x in jax.tree.leaves(state.window)} == {2}
+    assert state.rows.next.shape == (2,)
     busy = sum(len(one.tokens) for one in found)
     assert engine.stats.decoded_tokens + engine.stats.repeated_tokens == busy
     # Steps of 8 slots and then of 2.
@@ -95,35 +97,42 @@ def test_a_drain_by_the_kernel(tiny: Model, moves: list[Any]):
 
 def test_a_drain_in_another_layout(tiny: Model, moves: list[Any], monkeypatch: pytest.MonkeyPatch):
     """As on a TPU, where 128 slots lie innermost and 32 do not."""
-    ring = RingLayout(CacheLayout("skbh"), CacheLayout("skbh"))
+
+    class Storage(RingStorage):
+        def layout(self, slots: int) -> RingLayout:
+            turned = RingLayout(CacheLayout("skbh"), CacheLayout("skbh"))
+            return turned if slots == 2 else super().layout(slots)
+
     expected, _ = grow(tiny, SampleConfig(), slots=4)
-    monkeypatch.setattr(drain, "ring_layout", lambda *args: ring)
+    storage = Storage("cpu", shares_heads=True)
+    monkeypatch.setattr(arrays, "storage_for", lambda *args: storage)
     found, _ = grow(tiny, SampleConfig(), slots=8)
     assert_same(found, expected)
     (state, _), *_ = moves
-    assert state.slots.keys[0][0].shape[2] == 2, "slots are the third axis"
+    ring = state.slots.cache
+    assert isinstance(ring, Ring)
+    assert ring.layers[0].keys[0].shape[2] == 2, "slots are the third axis"
 
 
 def test_sizes(tiny: Model):
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
-    whole, taken = arrays.sizes_of(
-        tiny.decoder, mesh, "cpu", 2**30, 128,
-        num_trunks=50, num_branches=900, longest=40, budget=24,
-    )  # fmt: skip
-    found = drain_sizes(tiny.decoder, mesh, "cpu", 2**30, whole)
+    settings = arrays.Settings(slots=128)
+    demand = arrays.Demand(trunks=50, branches=900, longest=40, budget=24)
+    whole, taken = arrays.sizes_of(tiny.decoder, mesh, "cpu", 2**30, settings, demand)
+    found = drain_sizes(tiny.decoder, mesh, 2**30, whole)
     assert found is not None and found.lanes <= found.slots == 32 >= found.rows
-    same = ("columns", "width", "queue", "chunk", "blocks", "kernel")
+    same = ("columns", "width", "queue", "chunk", "storage")
     assert all(getattr(found, name) == getattr(whole, name) for name in same)
     assert found.rows < whole.rows
     both = taken + arrays.phase_bytes(tiny.decoder, mesh, found)
-    assert drain_sizes(tiny.decoder, mesh, "cpu", both, whole) == found
-    assert drain_sizes(tiny.decoder, mesh, "cpu", both - 1, whole) is None, "no memory for both"
+    assert drain_sizes(tiny.decoder, mesh, both, whole) == found
+    assert drain_sizes(tiny.decoder, mesh, both - 1, whole) is None, "no memory for both"
     # A window of as few rows is not copied: only the ring of fewer slots comes on top.
     low = dataclasses.replace(whole, rows=4)
     ring = 32 * arrays.cache_bytes(tiny.decoder, mesh, low.width)
     enough = arrays.phase_bytes(tiny.decoder, mesh, low) + ring
-    found = drain_sizes(tiny.decoder, mesh, "cpu", enough, low)
+    found = drain_sizes(tiny.decoder, mesh, enough, low)
     assert found is not None and found.rows == 4
-    assert drain_sizes(tiny.decoder, mesh, "cpu", enough - 1, low) is None
+    assert drain_sizes(tiny.decoder, mesh, enough - 1, low) is None
     few = dataclasses.replace(whole, slots=95)
-    assert drain_sizes(tiny.decoder, mesh, "cpu", 2**30, few) is None
+    assert drain_sizes(tiny.decoder, mesh, 2**30, few) is None

@@ -16,7 +16,7 @@ from vinejax.model.sharding import AXES, make_mesh, param_shardings
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.engine.branches import Branch
 from vinejax.engine import memory as arrays, drain, phase
-from vinejax.engine.tpu import kernel_body, kernels, pages, ragged, schedule
+from vinejax.engine.tpu import kernel_body, page_body, paged, pages, ragged, row_body, schedule
 from vinejax.engine.engine import Engine
 from vinejax.tasks.arithmetic import Arithmetic
 
@@ -57,7 +57,7 @@ def check(name, sizes, int8=False, settings=None, **fields):
 
 def check_pages(sizes):
     # By the kernel, interpreted, with small blocks and fewer pages than slots can hold.
-    for module in (arrays, kernel_body, kernels, pages, ragged, schedule):
+    for module in (kernel_body, page_body, paged, pages, ragged, row_body, schedule):
         module.BLOCK = 8
     model, *_ = model_oracles.random_model()
     columns = 2 * 32 + 6 * 8  # two rows, and of each shard six pages for eight slots
@@ -111,7 +111,7 @@ with tempfile.TemporaryDirectory() as folder:
     model, params, _ = model_oracles.random_model()
     vinejax.save_pretrained(folder, model, params, tokenizer)
     check_given_meshes(folder)
-drain.FEWEST, moved = 4, []
+drain.MIN_SLOTS, moved = 4, []
 phase.to_drain = lambda *args: moved.append(args) or drain.to_drain(*args)
 for sizes in ((2, 2, 1), (1, 2, 2)):  # 4 slots of a shard, then 1; 8, then 2
     check("in the drain", sizes)

@@ -10,10 +10,14 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 from vinejax.core.errors import ConfigError
+from vinejax.engine import cache
 from vinejax.engine import shared_attention as attention
-from vinejax.engine.cache import WINDOW, RingLayout, use_kernel
+from vinejax.engine.cache import use_kernel
+from vinejax.engine.layout import WINDOW, Joined
+from vinejax.engine.ring import RingLayout, ring_part
 from vinejax.engine.shared_attention import Queries
 from vinejax.engine.tpu import ragged, schedule
+from vinejax.engine.tpu.paged import Paged
 from vinejax.engine.tpu.pages import Pages
 from vinejax.engine.tpu.schedule import BLOCK
 from vinejax.model.attention import AttentionRule
@@ -86,13 +90,11 @@ def pages_of(order: np.ndarray) -> Pages:
 def by_kernel(
     step: Step, rule: AttentionRule, cores: int, interpret: bool
 ) -> tuple[jax.Array, jax.Array]:
-    K, G, H = step.q.shape[1:]
-
     def run(step: Step):
-        return ragged.RaggedAttention(
-            step.queries, step.lanes, step.pages, K, G, H, step.trunks.shape[0], COLUMNS, cores,
-            interpret,
-        ).attend(step.q, step.k, step.v, step.trunks, step.pool, rule)  # fmt: skip
+        paged = Paged([Joined(step.pool)], step.pages, cores, interpret)
+        attend = paged.attention(cache.Step(jnp.int32(0), step.queries, step.lanes))
+        mixed, pool = attend(step.q, step.k, step.v, Joined(step.trunks), paged.layers[0], rule)
+        return mixed, pool.kv
 
     return jax.jit(run)(step)
 
@@ -116,7 +118,7 @@ def by_xla(step: Step, rule: AttentionRule) -> jax.Array:
     columns = columns.reshape(SLOTS, -1, COLUMNS, 2 * H)
     turned = jnp.take_along_axis(columns, source[:, None, :, None], axis=2)
     keys, values = turned[..., :H], turned[..., H:]
-    own = attention.ring_part(step.q, [keys], [values], jnp.int32(now), age, rule, LAYOUT)
+    own = ring_part(step.q, [keys], [values], jnp.int32(now), age, rule, LAYOUT)
     trunk_keys, trunk_values = step.trunks[..., :H], step.trunks[..., H:]
     trunk = attention.trunk_part(step.q, trunk_keys, trunk_values, step.lanes, rule)
     return attention.merge(trunk, own)
@@ -162,8 +164,8 @@ def test_copies_are_waited_for_and_race_with_nothing():
 
 
 def test_lanes_of_a_row_in_several_groups(monkeypatch: pytest.MonkeyPatch):
-    """Several groups read one row if a row has more queries than MOST_QUERIES."""
-    monkeypatch.setattr(ragged, "MOST_QUERIES", 8)
+    """Several groups read one row if a row has more queries than MAX_QUERIES."""
+    monkeypatch.setattr(ragged, "MAX_QUERIES", 8)
     assert ragged._num_groups(12, 2) == 3
     check(step_of(2, 16, rows=2, lanes=12, dtype="float32"), NARROW)
 
@@ -192,16 +194,16 @@ def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch
     rng = np.random.default_rng(1)
     limit = rng.choice([0, 1, 255, 256, 257, 1023, 1024], (24, 3))
     first = np.maximum(limit - rng.choice([1, 260, 1200], (24, 1)), 0)
-    shape = schedule.shape_of(24, 3, 2, 128, cores)
-    assert shape.cores == cores and shape.parts > 1
-    assert 24 <= shape.total < 24 + 8 * shape.cores and shape.groups * 3 % 8 == 0
+    grid = schedule.grid_for(24, 3, 2, 128, cores)
+    assert grid.cores == cores and grid.parts > 1
+    assert 24 <= grid.total < 24 + 8 * grid.cores and grid.groups * 3 % 8 == 0
     sees = first < limit
     live = []
     for group in np.flatnonzero(sees.any(axis=1)).tolist():
         begin, end = first[group][sees[group]].min(), limit[group][sees[group]].max()
         live += [(group, block) for block in range(begin // BLOCK, -(-end // BLOCK))]
     sources = rng.permutation(24 * 4).reshape(24, 4)
-    make = functools.partial(schedule.make_schedule, shape=shape, most=len(live))
+    make = functools.partial(schedule.make_schedule, grid=grid, max_items=len(live))
     found = jax.jit(make)(jnp.array(first), jnp.array(limit), jnp.array(sources))
     count = int(found.first_item[-1])
     listed = list(zip(found.group[:count].tolist(), found.block[:count].tolist(), strict=True))
@@ -210,7 +212,7 @@ def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch
     for step, (begin, end) in enumerate(
         zip(found.first_item[:-1], found.first_item[1:], strict=True)
     ):
-        groups = range(step * shape.groups, (step + 1) * shape.groups)
+        groups = range(step * grid.groups, (step + 1) * grid.groups)
         assert all(group in groups for group, _ in listed[int(begin) : int(end)])
 
 

@@ -14,10 +14,11 @@ from vinejax.core.errors import RoomError
 from vinejax.core.settings import SampleConfig
 from vinejax.engine import drain
 from vinejax.engine import memory as arrays
-from vinejax.engine.assign import Sizes
 from vinejax.engine.branches import Branch, Grown
+from vinejax.engine.cache import Sizes
 from vinejax.engine.engine import Engine
-from vinejax.engine.tpu import kernel_body, kernels, pages, ragged, schedule
+from vinejax.engine.tpu import kernel_body, page_body, paged, pages, ragged, row_body, schedule
+from vinejax.engine.tpu.paged import Paged, PagedStorage, held_pages, min_pages
 from vinejax.engine.tpu.pages import Pages, give_back, take_pages
 from vinejax.engine.tpu.schedule import BLOCK
 from vinejax.model.sharding import mesh_over
@@ -117,7 +118,7 @@ BUDGETS = [1, 32, 33, *[72] * 21]  # one block of 32, two, three
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (arrays, kernel_body, kernels, pages, ragged, schedule):
+    for module in (kernel_body, page_body, paged, pages, ragged, row_body, schedule):
         monkeypatch.setattr(module, "BLOCK", SMALL)
 
 
@@ -171,21 +172,26 @@ def test_pages_stay_where_they_are_in_a_drain(
     shapes = []
 
     def held(state: drain.State) -> list[jax.Array]:
-        return jax.tree.leaves((state.window.keys, state.slots.keys))
+        return jax.tree.leaves((state.window, state.slots.cache.layers))
 
     def to_drain(*args: Any) -> Any:
         state, moved = drain.to_drain(*args)
         assert all(map(operator.is_, held(args[-1]), held(state)))
-        assert state.slots.pages is not None
-        shapes.append((state.slots.item.shape, state.slots.pages.of_slot.shape))
+        assert isinstance(state.slots.cache, Paged)
+        shapes.append((state.slots.item.shape, state.slots.cache.pages.of_slot.shape))
         return state, moved
 
     expected, _ = grow(model, None)
-    monkeypatch.setattr(drain, "FEWEST", 8)
+    monkeypatch.setattr(drain, "MIN_SLOTS", 8)
     monkeypatch.setattr("vinejax.engine.phase.to_drain", to_drain)
     found, engine = grow(model, 14)
     assert_same(found, expected)
     assert shapes == [((2,), (2, 3))] and engine.stats.restarted_tokens > 0
+
+
+def pages_in(sizes: Sizes) -> int:
+    assert isinstance(sizes.storage, PagedStorage)
+    return sizes.storage.pages
 
 
 def test_the_pool_takes_what_memory_is_left(tiny: Model):
@@ -195,21 +201,21 @@ def test_the_pool_takes_what_memory_is_left(tiny: Model):
         return arrays.cache_bytes(tiny.decoder, mesh, columns)
 
     def sizes(num_pages: int) -> tuple[Sizes, int]:
-        return arrays.sizes_of(
-            tiny.decoder, mesh, "cpu", bytes_of(8 * 512 + num_pages * BLOCK), 32,
-            num_trunks=8, num_branches=900, longest=400, budget=1024, attention="kernel",
-        )  # fmt: skip
+        memory = bytes_of(8 * 512 + num_pages * BLOCK)
+        settings = arrays.Settings(32, attention="kernel")
+        demand = arrays.Demand(trunks=8, branches=900, longest=400, budget=1024)
+        return arrays.sizes_of(tiny.decoder, mesh, "cpu", memory, settings, demand)
 
     cases = [(200, 32, 128), (128, 32, 128), (70, 32, 64), (55, 32, 51), (51, 32, 51)]
     for num_pages, slots, expected in cases:
         found, taken = sizes(num_pages)
-        assert (found.slots, found.pages) == (slots, expected), num_pages
+        assert (found.slots, pages_in(found)) == (slots, expected), num_pages
         assert taken == arrays.phase_bytes(tiny.decoder, mesh, found)
     # Between the least and all, whole sixteenths: a little less memory compiles nothing anew.
-    assert {sizes(n)[0].pages for n in (70, 71, 64)} == {64}
-    assert arrays.least_pages(32, 1024) == 51, "1.58 pages a slot for a mean of 256 tokens"
-    assert arrays.held_pages(1e6, 1024) == 4 and arrays.held_pages(1.0, 1024) == 1
-    assert arrays.least_pages(1, 1024) == 4 and arrays.least_pages(8, 256) == 8
+    assert {pages_in(sizes(n)[0]) for n in (70, 71, 64)} == {64}
+    assert min_pages(32, 1024) == 51, "1.58 pages a slot for a mean of 256 tokens"
+    assert held_pages(1e6, 1024) == 4 and held_pages(1.0, 1024) == 1
+    assert min_pages(1, 1024) == 4 and min_pages(8, 256) == 8
     with pytest.raises(RoomError, match="one slot of 1024"):
         sizes(-14)
 
@@ -221,10 +227,9 @@ def test_what_holds_a_row_and_a_slot_has_one_of_each(tiny: Model, attention: str
 
     def least(columns: int, width: int, more: int) -> Sizes:
         memory = arrays.cache_bytes(tiny.decoder, mesh, columns + width) + more
-        sizes, taken = arrays.sizes_of(
-            tiny.decoder, mesh, "cpu", memory, 3, num_trunks=8, num_branches=900,
-            longest=columns, budget=width, attention=attention,
-        )  # fmt: skip
+        settings = arrays.Settings(3, attention=attention)
+        demand = arrays.Demand(trunks=8, branches=900, longest=columns, budget=width)
+        sizes, taken = arrays.sizes_of(tiny.decoder, mesh, "cpu", memory, settings, demand)
         assert taken <= memory
         return sizes
 
@@ -232,4 +237,4 @@ def test_what_holds_a_row_and_a_slot_has_one_of_each(tiny: Model, attention: str
         for more in range(0, arrays.cache_bytes(tiny.decoder, mesh, 2048), 1111):
             sizes = least(columns, width, more)
             assert sizes.slots >= 1 <= sizes.rows
-            assert attention == "xla" or sizes.pages >= width // BLOCK
+            assert attention == "xla" or pages_in(sizes) >= width // BLOCK

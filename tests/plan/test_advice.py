@@ -7,6 +7,7 @@ import pytest
 from helpers.paths import CONFIGS
 
 from vinejax.config.load import from_dict, from_file
+from vinejax.engine.tpu.paged import PagedStorage
 from vinejax.plan.aot.advice import advise
 from vinejax.plan.case import Case, open_case
 from vinejax.plan.cost import program_costs, usable_slots
@@ -28,10 +29,15 @@ def planned(name: str, **fields: Any) -> tuple[Case, PlannedPhase, PlannedProgra
     return case, phase, plan_program(case, memory, phase, name, cost, compiled)
 
 
+def pages_of(phase: PlannedPhase) -> int:
+    assert isinstance(phase.sizes.storage, PagedStorage)
+    return phase.sizes.storage.pages
+
+
 def test_a_pool_that_takes_what_there_is_gets_a_limit():
     """Fewer slots would leave it as large."""
     case, phase, program = planned("decode")
-    assert phase.sizes.pages < phase.sizes.slots * 4
+    assert pages_of(phase) < phase.sizes.slots * 4
     lines = advise(case, phase, program)
     held = (program.parts["trunk KV"] + program.parts["suffix KV"]) / 2**30
     (line,) = [line for line in lines if "memory_gib" in line]
@@ -47,7 +53,7 @@ def test_a_pool_that_takes_what_there_is_gets_a_limit():
 
 def test_a_pool_with_all_columns_gets_fewer_slots():
     case, phase, program = planned("decode", slots=3072)
-    assert phase.sizes.pages == phase.sizes.slots * 4
+    assert pages_of(phase) == phase.sizes.slots * 4
     lines = advise(case, phase, program)
     assert any(line.startswith("meshes['v5e:16x16'].slots = 2") for line in lines)
 
@@ -63,4 +69,4 @@ def test_slots_with_all_columns_can_all_be_busy():
         assert usable_slots(phase._replace(tokens=tokens)) == phase.sizes.slots
     _, phase, _ = planned("decode", slots=8192)
     assert usable_slots(phase._replace(tokens=10.0)) == phase.sizes.slots
-    assert usable_slots(phase._replace(tokens=1e6)) == phase.sizes.pages // 4
+    assert usable_slots(phase._replace(tokens=1e6)) == pages_of(phase) // 4

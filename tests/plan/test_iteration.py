@@ -10,6 +10,7 @@ import pytest
 from helpers.plan_cases import small
 
 from vinejax.engine.drain import SHARE
+from vinejax.engine.tpu.paged import PagedStorage
 from vinejax.plan.aot.iteration import KERNEL_SPEED, iteration_stages
 from vinejax.plan.aot.table import Plan, as_json
 from vinejax.plan.case import Case
@@ -114,11 +115,11 @@ def test_an_estimate_takes_the_cycles_and_what_kernels_read(tmp_path: Path):
     others = known.seconds - steps * max(least.values())
     assert known.estimate == pytest.approx(others + steps * 3e9 / (chip.clock_ghz * 1e9))
 
-    kernel = dict(kernel=True, columns=256, width=256)
-    with_kernel = [
-        phase._replace(sizes=dataclasses.replace(phase.sizes, **kernel, pages=phase.sizes.slots))
-        for phase in phases
-    ]
+    with_kernel = []
+    for phase in phases:
+        storage = PagedStorage(pages=phase.sizes.slots)
+        sizes = dataclasses.replace(phase.sizes, storage=storage, columns=256, width=256)
+        with_kernel.append(phase._replace(sizes=sizes))
     found = iteration_stages(case, with_kernel, planned(case, {"loop_cycles": 3e9}))[1]
     reading = columns_bytes(case, with_kernel[1]) / (KERNEL_SPEED * chip.hbm_gb_s * 1e9)
     least = least_seconds(case, decode_cost(case, with_kernel[1]), 0)

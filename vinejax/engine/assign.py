@@ -1,4 +1,4 @@
-"""The host's plan of a phase: its sizes, and which shard decodes which branches in which order.
+"""The host's plan of a phase: rows and lanes, and the branches that each shard decodes, in order.
 
 A load is a trunk with some of its branches, which one row of one shard's window serves.
 """
@@ -7,13 +7,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from vinejax.core.shapes import bucket
-from vinejax.engine.cache import RingLayout
 
 # Found by simulation with geometric lengths, 1 to 108 branches per trunk, 64 and 256 slots: slots
 # are then busy in over 99 of 100 steps while branches wait.
 LANES_PER_SLOT = 2  # over all rows: a slot then nearly always finds a row with a free lane
 LONG_TAIL = 4  # length of the longest continuation / mean length: a row waits for its longest
-SPARE_ROWS = 8  # rows that are running dry, or being loaded
+SPARE_ROWS = 8  # rows that have few items left, or are being loaded
 SHARED_BY = 8  # branches of a trunk that may always be decoded at once
 
 
@@ -22,31 +21,13 @@ class Load:
     """Branches of one trunk that one row serves, those with the largest budgets first."""
 
     trunk: int
-    items: list[int]  # numbers of branches
+    items: list[int]  # indices of branches
     work: int  # the sum of their budgets
     first: int = 0  # index of its first item in the shard's queue
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Shapes of a phase, each a part of a compiled program."""
-
-    slots: int  # per shard
-    rows: int  # of a shard's window
-    lanes: int  # per row
-    columns: int  # of a row
-    width: int  # of the ring, columns of all its blocks together; for the kernel the most of a slot
-    queue: int  # length of a shard's queue
-    batch: int  # trunks per shard that one prefill computes
-    chunk: int  # most decode steps of one call
-    blocks: int  # of the ring, each read only while it holds a column that some slot sees
-    ring: RingLayout
-    kernel: bool = False  # whether the kernel computes attention: see cache.py
-    pages: int = 0  # of a shard's pool, which the kernel has instead of the ring: see pages.py
-
-
 def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
-    """(rows, lanes per row) that keep the `slots` of a shard busy with `branches` on `trunks`.
+    """Rows and lanes per row that keep the `slots` of a shard busy with `branches` on `trunks`.
 
     A row stays occupied until its longest branch ends, which takes about LONG_TAIL times the mean.
     On average one in LONG_TAIL branches of the resident trunks is then being decoded, so the rows
@@ -59,12 +40,12 @@ def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
     return rows, lanes_per_row(slots, rows, min(SHARED_BY, branches_per_trunk))
 
 
-def lanes_per_row(slots: int, rows: int, least: int = 1) -> int:
+def lanes_per_row(slots: int, rows: int, min_lanes: int = 1) -> int:
     """Lanes per row, LANES_PER_SLOT per slot over all rows; from 4 on a multiple of 4."""
     lanes = -(-LANES_PER_SLOT * slots // rows)
     if lanes >= 4:
         lanes = -(-lanes // 4) * 4
-    return min(slots, max(lanes, least))
+    return min(slots, max(lanes, min_lanes))
 
 
 def assign(

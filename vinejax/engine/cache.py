@@ -1,64 +1,198 @@
-"""How keys and values lie in memory: the order of a cache's axes, which the platform decides.
+"""The cache of the slots' own tokens: the interface of its two implementations.
 
-There are two kinds of attention, and of caches. With 'xla' keys and values are arrays of their own,
-each in the order of axes that the platform's compiler wants. With 'kernel' (`kernels.py`) a layer
-has one array of both side by side, [sequences, K, S, 2 * H], and slots have pages (`pages.py`).
+`Ring` (`ring.py`) has columns that all slots share, and is read by XLA. `Paged` (`tpu/paged.py`)
+has pages that each slot takes as it grows, and is read by kernels for TPU. Each is a pytree of
+arrays, which the compiled loop carries, and has a `Storage`: the static part, from which sizes
+follow. `memory.storage_for` chooses one, and nothing else asks which it is.
 """
 
+import abc
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Int
 
 from vinejax.core.errors import ConfigError
-from vinejax.engine.split import TENSOR
+from vinejax.engine.layout import CacheLayout, Joined, Separate
+from vinejax.engine.shared_attention import Lanes, Queries
+from vinejax.engine.split import SHARDS, num_kv_heads
 from vinejax.model.attention import LANES
-from vinejax.model.sharding import ROWS
+from vinejax.model.decoder import Decoder
+from vinejax.model.sharding import num_shards
+
+# (queries [B, K, G, H], new keys and new values [B, 1, K, H], the layer of the window, the layer of
+# the cache, the layer's rule) -> (attention [B, K, G, H], the layer of the cache)
+Attend = Callable[..., tuple[jax.Array, Any]]
+
+
+class Step(NamedTuple):
+    """One decode step, as all layers share it."""
+
+    number: Int[Array, ""]  # steps since the phase began
+    queries: Queries
+    lanes: Lanes
 
 
 @dataclasses.dataclass(frozen=True)
-class CacheLayout:
-    """The order of a cache's axes: b rows, slots or pages, k KV heads, s columns, h head width."""
+class Cache(abc.ABC):
+    """Keys and values of the tokens that the slots of a shard have passed through the model."""
 
-    axes: str
+    layers: list[Any]  # the arrays of each layer
 
-    @property
-    def spec(self) -> Spec:
-        """Rows, slots and pages are split over the shards, KV heads over the tensor axis."""
-        split_over = {"b": ROWS, "k": TENSOR}
-        return Spec(*(split_over.get(axis) for axis in self.axes))
+    @abc.abstractmethod
+    def reserve(
+        self, occupied: Bool[Array, " B"], age: Int[Array, " B"]
+    ) -> tuple["Cache", Bool[Array, " B"]]:
+        """Makes room for a step's new columns; slots have drawn `age` tokens.
 
-    @property
-    def column_axis(self) -> int:
-        return self.axes.index("s")
+        Also returns the occupied slots that have to wait, bool[B], whose columns are lost.
+        """
 
-    def shape(self, sequences: int, kv_heads: int, columns: int, head_dim: int) -> list[int]:
-        """The shape of a cache of this many `sequences`: rows, slots or pages."""
-        sizes = {"b": sequences, "k": kv_heads, "s": columns, "h": head_dim}
-        return [sizes[axis] for axis in self.axes]
+    @abc.abstractmethod
+    def attention(self, step: Step) -> Attend:
+        """The attention of a step, which writes a layer's new column and reads all columns seen.
 
-    def column(self, x: Float[Array, "B 1 K H"]) -> jax.Array:
-        """One new key or value per slot as a cache of one column."""
-        return jnp.einsum(f"bskh->{self.axes}", x)
+        Writing and reading are one call, since a kernel does both at once.
+        """
 
-    def products(self, q: Float[Array, "B K G H"], keys: jax.Array) -> Float[Array, "B K G S"]:
-        """q . k of every query with every column, in float32."""
-        return jnp.einsum(f"bkgh,{self.axes}->bkgs", q, keys, preferred_element_type=jnp.float32)
+    @abc.abstractmethod
+    def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Cache":
+        """Frees the columns of slots whose branches have ended; slots have drawn `age` tokens."""
 
-    def mix(self, weights: Float[Array, "B K G S"], values: jax.Array) -> Float[Array, "B K G H"]:
-        """The values of all columns, weighted and summed in float32."""
-        weights, letters = weights.astype(values.dtype), f"bkgs,{self.axes}->bkgh"
-        return jnp.einsum(letters, weights, values, preferred_element_type=jnp.float32)
+    @abc.abstractmethod
+    def specs(self, slots: int) -> "Cache":
+        """A PartitionSpec for each array of the same cache with this many slots per shard."""
+
+    @abc.abstractmethod
+    def movable(self) -> "Cache":
+        """The arrays that change when slots are renumbered."""
+
+    @abc.abstractmethod
+    def take(self, slots: Int[Array, " M"]) -> "Cache":
+        """The movable arrays of these slots alone, which are renumbered from 0."""
+
+    @abc.abstractmethod
+    def with_moved(self, moved: "Cache") -> "Cache":
+        """The cache with its movable arrays replaced."""
 
 
-WINDOW = CacheLayout("bksh")
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The shapes of a phase, for which its programs are compiled."""
+
+    slots: int  # per shard
+    rows: int  # per shard
+    lanes: int  # per row
+    columns: int  # per row
+    width: int  # maximum of columns per slot
+    queue: int  # length of a shard's queue
+    batch: int  # trunks per shard that one prefill computes
+    chunk: int  # maximum of decode steps per call
+    storage: "Storage"
+
+
+@dataclasses.dataclass(frozen=True)
+class Allocator:
+    """Makes arrays of zeros for all shards, each with a buffer of its own."""
+
+    model: Decoder
+    mesh: Mesh
+
+    def cache(
+        self, layout: CacheLayout, sequences: int, columns: int, per_head: int = 1
+    ) -> jax.Array:
+        """One layer's cache, with `per_head` vectors of the head's width side by side."""
+        heads, width = num_kv_heads(self.model, self.mesh), per_head * self.model.cfg.head_dim
+        shape = layout.shape(num_shards(self.mesh) * sequences, heads, columns, width)
+        return self._place(jnp.zeros(shape, self.model.compute.dtype), layout.spec)
+
+    def numbers(self, *shape: int, value: int = 0) -> jax.Array:
+        """An int32 array of this shape per shard."""
+        rows = num_shards(self.mesh) * shape[0]
+        return self._place(jnp.full((rows, *shape[1:]), value, jnp.int32), SHARDS)
+
+    def counted(self, length: int) -> jax.Array:
+        """0 .. length - 1 on each shard."""
+        numbers = jnp.arange(length, dtype=jnp.int32)
+        return self._place(jnp.tile(numbers, num_shards(self.mesh)), SHARDS)
+
+    def _place(self, x: jax.Array, spec: Spec) -> jax.Array:
+        return lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec))
+
+
+class Storage(abc.ABC):
+    """The static part of a cache: hashable, a field of `Sizes`.
+
+    A column is that of one sequence in all layers. Numbers are per shard.
+    """
+
+    read_by_kernel: ClassVar[bool]  # the compiler's count of cycles then lacks the reading
+
+    # --- sizes
+
+    @abc.abstractmethod
+    def align(self, columns: int) -> int:
+        """The smallest possible number of columns of a row, or of a slot, from `columns` on."""
+
+    @abc.abstractmethod
+    def slot_bytes(self, slots: int, width: int, column_bytes: int) -> int:
+        """Bytes per slot, where memory is divided between rows and this many slots."""
+
+    @abc.abstractmethod
+    def fitted(self, slots: int, width: int, room: int) -> "Storage":
+        """The storage of this many slots where memory has room for `room` columns."""
+
+    @abc.abstractmethod
+    def columns(self, slots: int, width: int) -> int:
+        """Columns of all slots together."""
+
+    # --- arrays
+
+    @abc.abstractmethod
+    def window_layer(self, new: Allocator, sizes: Sizes) -> Separate | Joined:
+        """An empty layer of the window that is read together with this cache."""
+
+    @abc.abstractmethod
+    def empty(self, new: Allocator, sizes: Sizes) -> Cache:
+        """An empty cache."""
+
+    # --- the drain
+
+    @abc.abstractmethod
+    def drain_rows(self, sizes: Sizes, slots: int) -> int:
+        """Rows of a drain with this many slots."""
+
+    @abc.abstractmethod
+    def drain_columns(self, sizes: Sizes, drain: Sizes) -> int:
+        """Columns of the arrays that the drain takes in addition to those of the phase."""
+
+    # --- planning
+
+    @abc.abstractmethod
+    def columns_read(self, seen: float, columns: int) -> float:
+        """Columns that a step reads of a sequence of `columns` of which `seen` are seen."""
+
+    @abc.abstractmethod
+    def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
+        """Rows, and slots, that a step reads while `busy` slots are busy."""
+
+    @abc.abstractmethod
+    def usable_slots(self, sizes: Sizes, mean_tokens: float) -> int:
+        """Slots that can be busy at once, if branches have `mean_tokens` tokens on average."""
+
+    @abc.abstractmethod
+    def smallest(self, sizes: Sizes) -> "Storage":
+        """The smallest storage with which a phase would still have this many slots."""
 
 
 def use_kernel(name: str, platform: str, head_dim: int) -> bool:
-    """Whether decoding's attention is the kernel; `name` is rollout.attention.
+    """Whether decoding's attention is a kernel; `name` is rollout.attention.
 
     On a CPU a kernel that was named is interpreted, for tests: this is slow. Raises ConfigError for
     a named kernel that the platform or the model cannot have.
@@ -73,34 +207,3 @@ def use_kernel(name: str, platform: str, head_dim: int) -> bool:
     if reason and name == "kernel":
         raise ConfigError("rollout.attention", f"{reason}; 'auto' takes what fits", repr(name))
     return not reason
-
-
-class RingLayout(NamedTuple):
-    """The layouts of a ring's blocks."""
-
-    keys: CacheLayout
-    values: CacheLayout
-
-
-def ring_layout(platform: str, slots: int, shares_heads: bool, kernel: bool = False) -> RingLayout:
-    """The fastest layout for this many slots per shard; for the kernel that of the window.
-
-    Without it: on a TPU the columns are outermost, and the slots innermost if their number is a
-    multiple of 128; with another order the whole ring would be copied when the loop begins and when
-    it ends. On a CPU keys are faster transposed if query heads share them (`shares_heads`).
-    """
-    if kernel:
-        return RingLayout(WINDOW, WINDOW)
-    if platform == "tpu":
-        layout = CacheLayout("skbh" if slots % 128 else "skhb")
-        return RingLayout(layout, layout)
-    transposed = platform == "cpu" and shares_heads
-    return RingLayout(CacheLayout("bkhs" if transposed else "bksh"), CacheLayout("bksh"))
-
-
-def ring_blocks(width: int, platform: str) -> int:
-    """The number of blocks of a ring of `width` columns: one per 32 columns, from 1 to 8.
-
-    One block on a GPU, where a condition inside a loop costs a round trip to the host.
-    """
-    return 1 if platform == "gpu" else max(1, min(8, width // 32))

@@ -6,10 +6,9 @@ one shard's; globally their first axis is that of all shards, one after the othe
 
 A slot holds (item, row of the window, age, last token). Its first step passes token position - 1 of
 the trunk through the model, so no logits are stored with a trunk. A slot whose branch has ended
-takes, inside the loop, the next item of a row that has a free lane. All slots share the ring: step
-n writes column n modulo width, and a slot sees the age + 1 newest columns. For the kernel each slot
-has columns of its own instead, in pages (`pages.py`): it writes column `age` and sees those up to
-it. A slot that waits for a page takes no part in a step.
+takes, inside the loop, the next item of a row that has a free lane. The slots' own tokens are in a
+cache (`cache.py`): a ring of columns that all slots share, or pages. A slot that waits for a page
+takes no part in a step.
 """
 
 import dataclasses
@@ -24,34 +23,29 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from vinejax.core.settings import SampleConfig
-from vinejax.engine import shared_attention as attention
 from vinejax.engine import split
-from vinejax.engine.assign import Sizes
-from vinejax.engine.cache import WINDOW
+from vinejax.engine.cache import Cache, Sizes, Step
+from vinejax.engine.layout import WINDOW
 from vinejax.engine.sampling import FORMS, sample
-from vinejax.engine.shared_attention import Queries
+from vinejax.engine.shared_attention import Queries, assign_lanes
 from vinejax.engine.split import REPLICATED, SHARDS, Weights
-from vinejax.engine.tpu.pages import Pages, give_back, take_pages
-from vinejax.engine.tpu.ragged import RaggedAttention
 from vinejax.engine.window import Rows, Window
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import on_shards, platform_of
 
 GOING, LENGTH, EOS, STOP, NOT_FINITE = range(5)  # how a decode step left its branch
 
-Blocks = list[list[jax.Array]]  # per layer the ring's blocks, laid out as `Sizes.ring` says
-
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig:
-    """Everything that a decode program is compiled for."""
+    """Static arguments of a decode program."""
 
     model: Decoder
     mesh: Mesh
     sampling: SampleConfig  # only temperature, top-p and top-k are used
     eos_ids: tuple[int, ...]
     sizes: Sizes
-    least: int = 0  # slots of a shard: with no more busy ones, and no item to come, a chunk ends
+    drained_at: int = 0  # a chunk ends when no more slots of a shard are busy and no item waits
 
 
 class Queue(NamedTuple):
@@ -71,12 +65,12 @@ class Inputs(NamedTuple):
     weights: Weights
     window: Window
     queue: Queue
-    stops: jax.Array  # i32[A, V] the automaton of the stop strings (`stop.py`); A = 0: none
+    stops: jax.Array  # i32[A, V] the automaton of the stop strings (`stop.py`); A = 0 without any
     trunks_wait: jax.Array | np.ndarray  # bool[] whether loads wait for a row, on any shard
 
 
 class Slots(NamedTuple):
-    """The branches that a shard decodes, one per slot, and the ring or the pool."""
+    """The branches that a shard decodes, one per slot, with their keys and values."""
 
     step: jax.Array  # i32[1] decode steps since the phase began
     item: jax.Array  # i32[B] -1 when idle
@@ -84,9 +78,7 @@ class Slots(NamedTuple):
     age: jax.Array  # i32[B] tokens sampled so far
     token: jax.Array  # i32[B] the token that the next step passes through the model
     match: jax.Array  # i32[B] the automaton's state: how much of a stop string the text ends with
-    keys: Blocks  # for the kernel a layer's pool, with the values beside them, [P, K, BLOCK, 2 * H]
-    values: Blocks  # for the kernel empty
-    pages: Pages | None = None  # for the kernel
+    cache: Cache
 
 
 class Steps(NamedTuple):
@@ -98,8 +90,8 @@ class Steps(NamedTuple):
     ended: jax.Array  # i32[B, chunk] GOING, or how the branch ended with this token
 
 
-Trace = tuple[Steps, jax.Array]  # for the host; last i32[W] the items of each row not ended
-Progress = tuple[jax.Array, Slots, Rows, Steps]  # the loop's state; first the number of its steps
+Trace = tuple[Steps, jax.Array]  # for the host: steps, and i32[W] items per row that have not ended
+Progress = tuple[jax.Array, Slots, Rows, Steps]  # the loop's state: the number of steps, ...
 
 
 @functools.partial(jax.jit, static_argnames="config", donate_argnames=("slots", "rows"))
@@ -108,8 +100,8 @@ def decode_chunk(
 ) -> tuple[Slots, Rows, Trace]:
     """Run up to `sizes.chunk` decode steps, or until the window has no work left.
 
-    While loads wait for a row, run half as many. A ring must be as wide as the largest budget, or a
-    step would overwrite a column that a slot still reads; a slot's pages must have as many columns.
+    While loads wait for a row, run half as many. A slot must have as many columns as the largest
+    budget, `sizes.width`, or a step would overwrite one that is still read.
     """
     chunk = config.sizes.chunk
 
@@ -122,8 +114,8 @@ def decode_chunk(
         def work_left(state: Progress) -> Bool[Array, ""]:
             n, slots, rows, _ = state
             limit = jnp.where(inputs.trunks_wait, (chunk + 1) // 2, chunk)
-            least = jnp.where(inputs.trunks_wait, 0, config.least)
-            is_busy = jnp.sum(slots.item >= 0) > least
+            drained_at = jnp.where(inputs.trunks_wait, 0, config.drained_at)
+            is_busy = jnp.sum(slots.item >= 0) > drained_at
             return (n < limit) & (is_busy | jnp.any(rows.next < rows.end))
 
         def body(state: Progress) -> Progress:
@@ -137,7 +129,7 @@ def decode_chunk(
         # The host reads the steps of one slot after the other; the loop writes those of all slots.
         return slots, rows, jax.tree.map(jnp.transpose, steps), items_left(slots, rows)
 
-    slot_specs = specs_of(slots, config.sizes)
+    slot_specs = specs_of(slots, config.sizes.slots)
     weight_specs = split.weight_specs(config.model, config.mesh, inputs.weights)
     input_specs = Inputs._make([weight_specs, WINDOW.spec, SHARDS, REPLICATED, REPLICATED])
     in_specs = (input_specs, slot_specs, SHARDS)
@@ -147,10 +139,9 @@ def decode_chunk(
     return slots, rows, split.readable(config.mesh, (steps, left))
 
 
-def specs_of(slots: Slots, sizes: Sizes) -> Slots:
-    """A PartitionSpec for each field of the slots, whose caches are laid out as `sizes` say."""
-    specs = jax.tree.map(lambda _: SHARDS, slots)
-    return specs._replace(keys=sizes.ring.keys.spec, values=sizes.ring.values.spec)
+def specs_of(slots: Slots, count: int) -> Slots:
+    """A PartitionSpec for each array of slots like these, of which a shard has `count`."""
+    return jax.tree.map(lambda _: SHARDS, slots)._replace(cache=slots.cache.specs(count))
 
 
 def _on_row(slots: Slots, rows: Rows) -> Int[Array, "B W"]:
@@ -160,17 +151,18 @@ def _on_row(slots: Slots, rows: Rows) -> Int[Array, "B W"]:
 
 
 def items_left(slots: Slots, rows: Rows) -> Int[Array, " W"]:
-    """The items of each row that have not ended, in slots or waiting for one."""
+    """The number of items of each row that have not ended, in slots or waiting for one."""
     return rows.end - rows.next + _on_row(slots, rows).sum(axis=0)
 
 
 def _offers(
     inputs: Inputs, slots: Slots, rows: Rows, lanes: int
 ) -> tuple[Int[Array, " W"], Int[Array, " W"]]:
-    """(the rows in the order in which slots take from them, how many items each of these offers).
+    """The rows in the order in which slots take items from them, and how many items each offers.
 
-    A row offers at most as many as it has free lanes. While loads wait, the rows that were loaded
-    first come first, to become free; otherwise those with the most work left, to end together.
+    A row offers at most as many items as it has free lanes. While loads wait, the rows that were
+    loaded first come first, to become free; otherwise those with the largest sum of budgets left,
+    so that all rows end together.
     """
     queue = inputs.queue
     room = jnp.minimum(rows.end - rows.next, lanes - _on_row(slots, rows).sum(axis=0))
@@ -182,12 +174,12 @@ def _offers(
 
 @jax.named_scope("refill")
 def _refill(inputs: Inputs, slots: Slots, rows: Rows, lanes: int) -> tuple[Slots, Rows]:
-    """Gives idle slots the next items: to the n-th idle slot the n-th item that rows offer."""
+    """Idle slots take the next items: the n-th idle slot the n-th item that rows offer."""
     idle = slots.item < 0
     order, offers = _offers(inputs, slots, rows, lanes)
     past = jnp.cumsum(offers)  # the number of the first offer after a row's
     first = past - offers
-    number = jnp.cumsum(idle) - 1  # of an idle slot among the idle slots
+    number = jnp.cumsum(idle) - 1  # an idle slot's number among the idle slots
     taken = idle & (number < past[-1])
     place = jnp.minimum(jnp.searchsorted(past, number, side="right"), offers.shape[0] - 1)
     row = order[place].astype(jnp.int32)
@@ -206,13 +198,13 @@ def _refill(inputs: Inputs, slots: Slots, rows: Rows, lanes: int) -> tuple[Slots
 
 
 def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, Steps]:
-    """Draws one token for every busy slot; also returns the step's entry in the trace."""
+    """Draw one token for every busy slot; also returns the step's entry in the trace."""
     queue, stops, cfg = inputs.queue, inputs.stops, config.sampling
     axis = split.vocab_axis(config.model, config.mesh)
-    slots, busy = _with_pages(queue, slots)
+    slots, busy = _with_room(queue, slots)
     visible = queue.position[slots.item] - 1
     queries = Queries(busy, slots.row, visible, jnp.where(busy, slots.age, 0))
-    logits, keys, values = _forward(config, inputs, slots, queries)
+    logits, cache = _forward(config, inputs, slots, queries)
     with jax.named_scope("sampling"):
         u = uniforms(queue.seed[slots.item], queries.position + 1)
         form = FORMS[platform_of(config.mesh)]
@@ -235,26 +227,23 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
         age=age,
         token=jnp.where(busy, token, slots.token),
         match=jnp.where(busy, jnp.maximum(match, 0), slots.match),
-        keys=keys,
-        values=values,
-        pages=None if slots.pages is None else give_back(slots.pages, ended != GOING, age),
+        cache=cache.give_back(ended != GOING, age),
     )
     return slots, step
 
 
-@jax.named_scope("pages")
-def _with_pages(queue: Queue, slots: Slots) -> tuple[Slots, Bool[Array, " B"]]:
-    """(the slots with the pages of a step, which of them take part in it); without pages all that
-    have an item do. Those that wait are set to the start of their item."""
+def _with_room(queue: Queue, slots: Slots) -> tuple[Slots, Bool[Array, " B"]]:
+    """Makes room in the cache for a step; also returns the slots that take part in it, bool[B].
+
+    Slots that wait for room are set back to the start of their item.
+    """
     occupied = slots.item >= 0
-    if slots.pages is None:
-        return slots, occupied
-    pages, waits = take_pages(slots.pages, occupied, slots.age)
+    cache, waits = slots.cache.reserve(occupied, slots.age)
     slots = slots._replace(
         age=jnp.where(waits, 0, slots.age),
         token=jnp.where(waits, queue.token[slots.item], slots.token),
         match=jnp.where(waits, queue.match[slots.item], slots.match),
-        pages=pages,
+        cache=cache,
     )
     return slots, occupied & ~waits
 
@@ -272,54 +261,28 @@ def uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
     return jax.vmap(of_slot)(seed, index)
 
 
-def _ragged(
-    config: DecodeConfig, queries: Queries, lanes: attention.Lanes, pages: Pages
-) -> RaggedAttention:
-    """The step's attention by the kernel, on a device's own part of the model."""
-    cfg, sizes = split.own_part(config.model, config.mesh).cfg, config.sizes
-    device = config.mesh.devices.flat[0]
-    return RaggedAttention(
-        queries, lanes, pages, cfg.num_kv_heads, cfg.num_heads // cfg.num_kv_heads, cfg.head_dim,
-        sizes.rows, sizes.columns,
-        cores=getattr(device, "num_cores", 1),  # 2 for a v4 or v5p chip, which is one device
-        interpret=platform_of(config.mesh) == "cpu",
-    )  # fmt: skip
-
-
 def _forward(
     config: DecodeConfig, inputs: Inputs, slots: Slots, queries: Queries
-) -> tuple[Float[Array, "B V"], Blocks, Blocks]:
-    """Next-token logits of all slots, and their keys and values with the new column."""
-    model, sizes = split.own_part(config.model, config.mesh), config.sizes
-    weights, window = inputs.weights, inputs.window
-    step, B = slots.step[0], slots.item.shape[0]
-    lanes = attention.assign_lanes(queries, sizes.rows, sizes.lanes)
+) -> tuple[Float[Array, "B V"], Cache]:
+    """Next-token logits of all slots, and their cache with the new column."""
+    model, sizes, cache = split.own_part(config.model, config.mesh), config.sizes, slots.cache
+    weights, window, B = inputs.weights, inputs.window, slots.item.shape[0]
+    lanes = assign_lanes(queries, sizes.rows, sizes.lanes)
+    attend_in = cache.attention(Step(slots.step[0], queries, lanes))
     axis = split.vocab_axis(config.model, config.mesh)
     x = split.embed(model, weights, slots.token[:, None], axis)
-    keys, values = [], []
-    ragged = None if slots.pages is None else _ragged(config, queries, lanes, slots.pages)
-    # A Python loop, not a scan over the layers, which would copy window and ring in every step.
+    layers = []
+    # A Python loop, not a scan over the layers, which would copy window and cache in every step.
     for i, layer in enumerate(weights["layers"]):
 
         @jax.named_scope("attention")
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, i: int = i):
-            rule = model.cfg.rule(i)
             q = q.reshape(B, k.shape[2], -1, q.shape[-1])  # [B,1,N,H] -> [B,K,G,H]
-            if ragged is not None:
-                pool = slots.keys[i][0]
-                mixed, pool = ragged.attend(q, k, v, window.keys[i], pool, rule)
-                return mixed.reshape(B, 1, -1, q.shape[-1]).astype(v.dtype), ([pool], None)
-            ring_k = attention.write_column(slots.keys[i], step, k, sizes.ring.keys)
-            ring_v = attention.write_column(slots.values[i], step, v, sizes.ring.values)
-            mixed = attention.merge(
-                attention.trunk_part(q, window.keys[i], window.values[i], lanes, rule),
-                attention.ring_part(q, ring_k, ring_v, step, queries.age, rule, sizes.ring),
-            )
-            return mixed.reshape(B, 1, -1, q.shape[-1]).astype(v.dtype), (ring_k, ring_v)
+            rule = model.cfg.rule(i)
+            mixed, own = attend_in(q, k, v, window.layers[i], cache.layers[i], rule)
+            return mixed.reshape(B, 1, -1, q.shape[-1]).astype(v.dtype), own
 
-        x, (ring_k, ring_v) = model.block(layer, x, queries.position[:, None], attend, i)
-        keys.append(ring_k)
-        if ring_v is not None:
-            values.append(ring_v)
+        x, own = model.block(layer, x, queries.position[:, None], attend, i)
+        layers.append(own)
     with jax.named_scope("logits"):
-        return model.logits(weights, x[:, 0]), keys, values
+        return model.logits(weights, x[:, 0]), dataclasses.replace(cache, layers=layers)

@@ -2,9 +2,8 @@
 
 A decode step costs the same with idle slots as with busy ones, and the last branches of a phase
 end one by one. When as few are left as a quarter of the slots, they and the rows that they read are
-moved together, and a smaller program decodes the rest. A window of as few rows stays where it is.
-Under the kernel all keys and values stay where they are, as rows and pages that nobody reads cost
-nothing. Ids stay the same: a draw belongs to its place in the sequence, not to a slot.
+moved together, and a smaller program decodes the rest. A window of as few rows stays where it is,
+and so do pages. Tokens stay the same: a draw depends on its place in the sequence, not on a slot.
 """
 
 import dataclasses
@@ -18,17 +17,17 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Bool, Int
 
 from vinejax.engine import split
-from vinejax.engine.assign import Sizes
-from vinejax.engine.cache import WINDOW, CacheLayout, ring_layout
-from vinejax.engine.decode import Blocks, Slots, items_left, specs_of
-from vinejax.engine.memory import phase_bytes
+from vinejax.engine.cache import Sizes
+from vinejax.engine.decode import Slots, items_left, specs_of
+from vinejax.engine.layout import WINDOW
+from vinejax.engine.memory import cache_bytes, phase_bytes
 from vinejax.engine.split import SHARDS
 from vinejax.engine.window import Rows, Window
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import ROWS, AnyMesh, on_shards
 
 SHARE = 4  # slots of a phase / slots of its drain
-FEWEST = 96  # slots of a phase with a drain: with fewer it saves less than its program costs
+MIN_SLOTS = 96  # with fewer slots a drain saves less than compiling its program costs
 
 
 class State(NamedTuple):
@@ -39,31 +38,24 @@ class State(NamedTuple):
     slots: Slots
 
 
-def drain_sizes(
-    model: Decoder, mesh: AnyMesh, platform: str, memory: int, sizes: Sizes
-) -> Sizes | None:
+def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> Sizes | None:
     """The shapes of a phase's drain; None if it has few slots, or no memory for both at once.
 
     `memory` is in bytes per device, of all keys and values.
     """
-    if sizes.slots < FEWEST:
+    if sizes.slots < MIN_SLOTS:
         return None
     slots = sizes.slots // SHARE
-    rows = sizes.rows if sizes.kernel else min(sizes.rows, slots)
-    shares_heads = model.cfg.num_heads > model.cfg.num_kv_heads
+    rows = sizes.storage.drain_rows(sizes, slots)
     drain = dataclasses.replace(
         sizes,
         slots=slots,
         rows=rows,
         lanes=min(sizes.lanes, slots),
         batch=min(sizes.batch, rows),
-        ring=ring_layout(platform, slots, shares_heads, sizes.kernel),
     )
-    if sizes.kernel:
-        return drain
-    copied = dataclasses.replace(drain, rows=0) if rows == sizes.rows else drain
-    both = phase_bytes(model, mesh, sizes) + phase_bytes(model, mesh, copied)
-    return drain if both <= memory else None
+    copied = cache_bytes(model, mesh, sizes.storage.drain_columns(sizes, drain))
+    return drain if phase_bytes(model, mesh, sizes) + copied <= memory else None
 
 
 def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[State, jax.Array]:
@@ -72,12 +64,10 @@ def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[Stat
     At most `drain.slots` branches of each shard may not have ended, and no load may wait.
     """
     window, rows, slots = state
-    pool = slots.keys
-    if drain.kernel:  # the pool would be copied on its way through a program
-        slots = slots._replace(keys=[])
+    cache = slots.cache
+    slots = slots._replace(cache=cache.movable())
     rows, slots, old_row, old_slot = _moved(mesh, sizes, drain, rows, slots)
-    if drain.kernel:
-        slots = slots._replace(keys=pool)
+    slots = slots._replace(cache=cache.with_moved(slots.cache))
     if drain.rows < sizes.rows:
         window = _rows_of(mesh, window, old_row)
     return State(window, rows, slots), old_slot
@@ -87,8 +77,10 @@ def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[Stat
 def _moved(
     mesh: Mesh, sizes: Sizes, drain: Sizes, rows: Rows, slots: Slots
 ) -> tuple[Rows, Slots, jax.Array, jax.Array]:
-    """(rows, slots) in the shapes of the drain; then what number each row had in its shard, i32
-    [Z, W], and each slot, i32[Z, B]."""
+    """Rows and slots in the shapes of the drain, and their former numbers in their shards.
+
+    The former numbers are i32[Z, W] of the rows and i32[Z, B] of the slots.
+    """
 
     def one_shard(rows: Rows, slots: Slots) -> tuple[Rows, Slots, jax.Array, jax.Array]:
         old_slot = _first(slots.item >= 0, drain.slots)
@@ -97,54 +89,35 @@ def _moved(
             old_row = _first(items_left(slots, rows) > 0, drain.rows)
         new_row = jnp.zeros(sizes.rows, jnp.int32).at[old_row].set(jnp.arange(drain.rows))
 
-        pages = slots.pages
-        if pages is not None:
-            pages = pages._replace(of_slot=pages.of_slot[old_slot])
-
-        def of_slots(blocks: Blocks, old: CacheLayout, new: CacheLayout) -> Blocks:
-            return jax.tree.map(lambda x: _relaid(_taken(x, old_slot, old), old, new), blocks)
-
         slots = slots._replace(
             item=slots.item[old_slot],
             row=new_row[slots.row[old_slot]],
             age=slots.age[old_slot],
             token=slots.token[old_slot],
             match=slots.match[old_slot],
-            keys=of_slots(slots.keys, sizes.ring.keys, drain.ring.keys),
-            values=of_slots(slots.values, sizes.ring.values, drain.ring.values),
-            pages=pages,
+            cache=slots.cache.take(old_slot),
         )
         rows = jax.tree.map(lambda x: x[old_row], rows)
         return rows, slots, old_row[None], old_slot[None]
 
     numbers = Spec(ROWS, None)
-    out_specs = (SHARDS, specs_of(slots, drain), numbers, numbers)
-    run = on_shards(mesh, one_shard, (SHARDS, specs_of(slots, sizes)), out_specs)
+    out_specs = (SHARDS, specs_of(slots, drain.slots), numbers, numbers)
+    run = on_shards(mesh, one_shard, (SHARDS, specs_of(slots, sizes.slots)), out_specs)
     rows, slots, old_row, old_slot = run(rows, slots)
     return rows, slots, old_row, split.readable(mesh, old_slot)
 
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _rows_of(mesh: Mesh, window: Window, chosen: Int[Array, "Z W"]) -> Window:
-    """The window with the chosen rows of each shard alone."""
+    """The chosen rows of each shard as a window."""
 
     def one_shard(window: Window, chosen: jax.Array) -> Window:
-        return jax.tree.map(lambda x: _taken(x, chosen[0], WINDOW), window)
+        return jax.tree.map(lambda x: WINDOW.take(x, chosen[0]), window)
 
     run = on_shards(mesh, one_shard, (WINDOW.spec, Spec(ROWS, None)), WINDOW.spec)
     return run(window, chosen)
 
 
 def _first(chosen: Bool[Array, " N"], count: int) -> Int[Array, " M"]:
-    """The places that are chosen, in their order, and others after them: `count` in all."""
+    """The first `count` indices of an order in which the chosen ones come first."""
     return jnp.argsort(~chosen, stable=True)[:count].astype(jnp.int32)
-
-
-def _taken(x: jax.Array, sequences: Int[Array, " M"], layout: CacheLayout) -> jax.Array:
-    """The cache of these slots, or rows, alone."""
-    return jnp.take(x, sequences, axis=layout.axes.index("b"))
-
-
-def _relaid(x: jax.Array, old: CacheLayout, new: CacheLayout) -> jax.Array:
-    """The same cache in another layout."""
-    return jnp.einsum(f"{old.axes}->{new.axes}", x)

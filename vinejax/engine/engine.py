@@ -21,9 +21,8 @@ from vinejax.core.arguments import check_params
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import SampleConfig
 from vinejax.core.text import Tokenizer, token_text
-from vinejax.engine import memory as arrays
 from vinejax.engine import split
-from vinejax.engine.assign import Load, Sizes, assign
+from vinejax.engine.assign import Load, assign
 from vinejax.engine.branches import (
     Branch,
     Branches,
@@ -36,11 +35,19 @@ from vinejax.engine.branches import (
     check_sampling,
     work_of,
 )
-from vinejax.engine.cache import use_kernel
+from vinejax.engine.cache import Sizes, use_kernel
 from vinejax.engine.collect import Drawn
 from vinejax.engine.decode import LENGTH, DecodeConfig
 from vinejax.engine.drain import drain_sizes
 from vinejax.engine.finish import Reader
+from vinejax.engine.memory import (
+    Demand,
+    Settings,
+    memory_to_use,
+    put_on_mesh,
+    queue_size,
+    sizes_of,
+)
 from vinejax.engine.phase import Phase, Programs, make_queue
 from vinejax.engine.repeats import REACH
 from vinejax.engine.stats import EngineStats
@@ -75,8 +82,8 @@ class Engine:
     limits keys and values on one device (None: to a part of its free memory): if it is small, fewer
     trunks are resident at a time, and if need be there are fewer slots. `window_rows` fixes the
     rows per shard. `attention` is how decoding attends: 'xla', 'kernel' (for TPU; interpreted on a
-    CPU) or 'auto', the kernel where the platform and the model allow it. `limits` are the most
-    tokens of each kind of trunk, in order, such as of prompts, and of prompts with responses, which
+    CPU) or 'auto', the kernel where the platform and the model allow it. `limits` are the maximum
+    lengths of each kind of trunk, in order, such as prompts, and prompts with responses, which
     branches with a `response` continue; with them fewer programs are compiled where lengths vary.
     `skip_repeats`: a branch begins where it first differs from its trunk (not at temperature 0).
     In float32 none of these changes a token, but for rounding (docs/engine.md).
@@ -129,7 +136,7 @@ class Engine:
         except ConfigError as error:
             raise ValueError(str(error)) from None
         self.attention = attention
-        self._copy: _Copy | None = None  # of the parameters that were given last
+        self._copy: _Copy | None = None  # made of the last parameters
         self._memory_bytes: int | None = None
 
     def __repr__(self) -> str:
@@ -222,7 +229,7 @@ class Engine:
         match = first_states(table, work)
         programs = Programs(
             config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
-            drain=drain_sizes(self.model, self.mesh, platform_of(self.mesh), memory, sizes),
+            drain=drain_sizes(self.model, self.mesh, memory, sizes),
             temperature=self.sample_config.temperature if scored else None,
             skips_repeats=self.skips_repeats,
             weights=self._decoding(params, int8),
@@ -234,16 +241,22 @@ class Engine:
     def _assign(self, work: Work, scored: bool, memory: int) -> tuple[list[list[Load]], Sizes]:
         """The shards' loads and the shapes of the phase, within `memory` bytes per device."""
         is_inside = any(branch.response is not None for branch in work.branches)
-        limits = self.limits[-1:] if is_inside else self.limits
-        sizes, taken = arrays.sizes_of(
-            self.model, self.mesh, platform_of(self.mesh), memory, self.slots,
-            num_trunks=sum(len(trunk) > 0 for trunk in work.trunks),
-            num_branches=sum(budget > 0 for budget in work.budgets),
-            longest=work.longest, budget=max(work.budgets, default=1),
-            window_rows=self.window_rows, chunk=self.chunk, attention=self.attention,
-            limits=limits,
-            most_tokens=self.sample_config.max_tokens if self.limits else None,
-        )  # fmt: skip
+        settings = Settings(
+            slots=self.slots,
+            window_rows=self.window_rows,
+            chunk=self.chunk,
+            attention=self.attention,
+            limits=self.limits[-1:] if is_inside else self.limits,
+            max_tokens=self.sample_config.max_tokens if self.limits else None,
+        )
+        demand = Demand(
+            trunks=sum(len(trunk) > 0 for trunk in work.trunks),
+            branches=sum(budget > 0 for budget in work.budgets),
+            longest=work.longest,
+            budget=max(work.budgets, default=1),
+        )
+        platform = platform_of(self.mesh)
+        sizes, taken = sizes_of(self.model, self.mesh, platform, memory, settings, demand)
         self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
         shards = num_shards(self.mesh)
         trunk_of = [branch.trunk for branch in work.branches]
@@ -253,8 +266,8 @@ class Engine:
             for i in range(len(work.trunks)):
                 if i not in with_branches:
                     loads[i % shards].append(Load(i, [], 0))
-        most = max(sum(len(load.items) for load in of_shard) for of_shard in loads)
-        return loads, dataclasses.replace(sizes, queue=arrays.queue_size(most))
+        num_items = max(sum(len(load.items) for load in of_shard) for of_shard in loads)
+        return loads, dataclasses.replace(sizes, queue=queue_size(num_items))
 
     def _decoding(self, params: Params, int8: bool = False) -> split.Weights:
         """The decoding copy of the weights, made once for all phases with the same arrays.
@@ -276,7 +289,7 @@ class Engine:
         if self._memory_bytes is None:
             jax.block_until_ready(self._decoding(params))  # it takes memory too
             # Hosts may have different amounts left, but must choose the same shapes.
-            room = distributed.exchange(arrays.memory_to_use(self.mesh))
+            room = distributed.exchange(memory_to_use(self.mesh))
             self._memory_bytes = int(min(room))
         return self._memory_bytes
 
@@ -286,7 +299,7 @@ class Engine:
         stop, size = self.sample_config.stop, self.model.cfg.vocab_size
         texts = map(token_text(self.tokenizer), range(size)) if stop else [""] * size
         table = stop_table(stop, list(texts))
-        return table, arrays.put_on_mesh(self.mesh, split.REPLICATED, table)
+        return table, put_on_mesh(self.mesh, split.REPLICATED, table)
 
     def _go_on(
         self, params: Params, work: Work, cut_short: Sequence[Drawn], int8: bool

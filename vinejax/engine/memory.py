@@ -1,8 +1,8 @@
-"""The engine's arrays: window, ring or pool, and queues, and how much memory they may take."""
+"""The engine's arrays, window and cache, and how much memory they may take."""
 
 import dataclasses
 import functools
-import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,62 +12,60 @@ from jax.sharding import PartitionSpec as Spec
 
 from vinejax.core.errors import RoomError
 from vinejax.core.shapes import bucket, doubled, part
-from vinejax.engine.assign import LONG_TAIL, Sizes, lanes_per_row, window_shape
-from vinejax.engine.cache import WINDOW, CacheLayout, ring_blocks, ring_layout, use_kernel
-from vinejax.engine.decode import Blocks, Slots
+from vinejax.engine.assign import lanes_per_row, window_shape
+from vinejax.engine.cache import Allocator, Sizes, Storage, use_kernel
+from vinejax.engine.decode import Slots
+from vinejax.engine.ring import RingStorage
 from vinejax.engine.split import SHARDS, num_kv_heads
-from vinejax.engine.tpu.pages import Pages
-from vinejax.engine.tpu.schedule import BLOCK
+from vinejax.engine.tpu.paged import PagedStorage
 from vinejax.engine.window import Rows, Window
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import AnyMesh, num_shards
 from vinejax.runtime.devices import host_memory
 
-HOST_SHARE = 0.25  # of the host's memory, for all its devices, if they do not report theirs
-FREE_SHARE = 0.8  # of the free memory of a device: programs need some too
-FEW_SLOTS = 8  # per shard, of a phase with few branches
-FEW_ROWS = 8  # rows are reduced down to this number before slots are
-CHUNKS = (8, 64)  # the fewest and the most decode steps between two polls by the host
+HOST_SHARE = 0.25  # share of the host's memory for all its devices, if they do not report theirs
+FREE_SHARE = 0.8  # share of a device's free memory: programs need some, too
+MIN_SLOTS = 8  # slots per shard in a phase of few branches
+MIN_ROWS = 8  # if memory is short, rows are reduced to this number before slots are
+MIN_CHUNK = 8  # decode steps between two polls by the host
+MAX_CHUNK = 64
 HOST_POLLS = 8  # while the longest branch decodes
-LARGEST_BATCH = 8  # trunks of one prefill
+MAX_BATCH = 8  # trunks per prefill
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What an engine asks for: its part in the shapes of all its phases."""
+
+    slots: int  # of all shards
+    window_rows: int | None = None  # per shard; None: by slots and work
+    chunk: int | None = None  # decode steps between two polls by the host; None: by the width
+    attention: str = "auto"  # as in `use_kernel`
+    # The largest tokens of each kind of trunk, and of a budget, in all phases (`shapes.part`).
+    limits: tuple[int, ...] = ()
+    max_tokens: int | None = None
+
+
+class Demand(NamedTuple):
+    """The work of a phase over all shards."""
+
+    trunks: int
+    branches: int
+    longest: int  # tokens of the longest trunk
+    budget: int  # the largest of a branch
 
 
 def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:
-    """Bytes per device of this many `columns`, of a slot or of a row."""
+    """Bytes per device of keys and values in this many `columns`, of slots or rows."""
     cfg, heads = model.cfg, num_kv_heads(model, mesh) // mesh.shape["tensor"]
     item_bytes = jnp.dtype(model.compute.dtype).itemsize
     return 2 * cfg.num_layers * heads * columns * cfg.head_dim * item_bytes
 
 
 def phase_bytes(model: Decoder, mesh: AnyMesh, sizes: Sizes) -> int:
-    """Bytes per device of the window, and of the ring or the pool."""
-    of_slots = sizes.pages * BLOCK if sizes.kernel else sizes.slots * sizes.width
+    """Bytes per device of window and cache."""
+    of_slots = sizes.storage.columns(sizes.slots, sizes.width)
     return cache_bytes(model, mesh, sizes.rows * sizes.columns + of_slots)
-
-
-def held_pages(mean_tokens: float, width: int) -> float:
-    """The pages that a busy slot holds on average, if branches have exponential lengths and end
-    after `width` tokens at most."""
-    return min(1 / -math.expm1(-BLOCK / mean_tokens), width // BLOCK)
-
-
-def least_pages(slots: int, width: int) -> int:
-    """The pages that so many slots, of `width` columns at most, are given at least.
-
-    As many as they hold on average with the mean length that all shapes of a phase assume, width /
-    LONG_TAIL, and as one slot can hold.
-    """
-    return max(math.ceil(slots * held_pages(width / LONG_TAIL, width)), width // BLOCK)
-
-
-def num_pages(slots: int, width: int, room: int) -> int:
-    """The pages of a pool of so many slots where there is `room` for so many: those of all columns,
-    or whole sixteenths of these, so that a little less memory changes no compiled program."""
-    whole = slots * (width // BLOCK)
-    if room >= whole:
-        return whole
-    unit = max(whole // 16, 1)
-    return max(room // unit * unit, min(least_pages(slots, width), room))
 
 
 def memory_to_use(mesh: Mesh) -> int:
@@ -80,12 +78,12 @@ def memory_to_use(mesh: Mesh) -> int:
 
 def fit_memory(
     model: Decoder, mesh: AnyMesh, memory: int, slots: int, rows: int, columns: int, width: int,
-    kernel: bool = False,
+    storage: Storage,
 ) -> tuple[int, int]:  # fmt: skip
-    """The most (slots, rows), up to those given, that fit a device's `memory` in bytes.
+    """The largest numbers of slots and rows, up to those given, that fit `memory` bytes per device.
 
-    A slot has `width` columns, for the kernel its part of `least_pages`. Rows are reduced first,
-    down to FEW_ROWS. Raises RoomError if not even one row and one whole slot fit.
+    A slot has up to `width` columns. Rows are reduced first, down to MIN_ROWS. Raises RoomError if
+    not even one row and one slot of `width` columns fit.
     """
     row_bytes, whole = cache_bytes(model, mesh, columns), cache_bytes(model, mesh, width)
     if row_bytes + whole > memory:
@@ -94,45 +92,44 @@ def fit_memory(
             f"one slot of {width}: they take {(row_bytes + whole) / 2**30:.3g} GiB per "
             f"device; raise it (in a run rollout.memory_gib), or allow fewer tokens"
         )
-    slot_bytes = whole
-    if kernel:
-        slot_bytes = -(-cache_bytes(model, mesh, BLOCK) * least_pages(slots, width) // slots)
-    rows = max(min(rows, FEW_ROWS), min(rows, (memory - slots * slot_bytes) // row_bytes))
+    slot_bytes = storage.slot_bytes(slots, width, cache_bytes(model, mesh, 1))
+    rows = max(min(rows, MIN_ROWS), min(rows, (memory - slots * slot_bytes) // row_bytes))
     if rows * row_bytes + slots * slot_bytes > memory:
         rows = max(1, min(rows, memory // 2 // row_bytes, (memory - whole) // row_bytes))
         slots = min(slots, (memory - rows * row_bytes) // slot_bytes)
     return slots, rows
 
 
+def storage_for(model: Decoder, platform: str, attention: str) -> Storage:
+    """How slots store their keys and values; `attention` is as in `use_kernel`, which may raise."""
+    if use_kernel(attention, platform, model.cfg.head_dim):
+        return PagedStorage()
+    return RingStorage(platform, shares_heads=model.cfg.num_heads > model.cfg.num_kv_heads)
+
+
 def sizes_of(
-    model: Decoder, mesh: AnyMesh, platform: str, memory: int, slots: int, *,
-    num_trunks: int, num_branches: int, longest: int, budget: int,
-    window_rows: int | None = None, chunk: int | None = None, attention: str = "auto",
-    limits: tuple[int, ...] = (), most_tokens: int | None = None,
-) -> tuple[Sizes, int]:  # fmt: skip
+    model: Decoder, mesh: AnyMesh, platform: str, memory: int, settings: Settings, demand: Demand
+) -> tuple[Sizes, int]:
     """The shapes of a phase, within `memory` bytes per device, and the bytes that its caches take.
 
-    `slots` counts those of all shards: a phase of few branches has fewer, as idle ones would cost
-    what busy ones do. `longest` is in tokens, of the longest trunk; `budget` is the largest of a
-    branch. Branches are assumed to be divided evenly over the shards. `attention` is as in
-    `cache.use_kernel`, which may raise. Trunks of all phases have `limits`, and budgets that of
-    `most_tokens`: see `shapes.part`.
+    A phase of few branches has fewer slots, as idle ones would cost what busy ones do. Branches are
+    assumed to be divided evenly over the shards. Raises RoomError where `fit_memory` does, and
+    ConfigError where `use_kernel` does.
     """
-    kernel = use_kernel(attention, platform, model.cfg.head_dim)
+    storage = storage_for(model, platform, settings.attention)
     shards = num_shards(mesh)
-    slots = -(-slots // shards)
-    trunks_per_shard = max(-(-num_trunks // shards), 1)
-    branches_per_shard = -(-num_branches // shards)
-    slots = min(slots, doubled(branches_per_shard, least=FEW_SLOTS))
+    trunks_per_shard = max(-(-demand.trunks // shards), 1)
+    branches_per_shard = -(-demand.branches // shards)
+    slots = min(-(-settings.slots // shards), doubled(branches_per_shard, least=MIN_SLOTS))
     wanted, lanes = window_shape(slots, trunks_per_shard, branches_per_shard)
-    columns, width = part(limits, longest), part([most_tokens or budget], budget, least=16)
-    chunk = chunk or min(max(width // HOST_POLLS, CHUNKS[0]), CHUNKS[1])
-    if kernel:
-        columns, width = (-(-n // BLOCK) * BLOCK for n in (columns, width))
+    columns = storage.align(part(settings.limits, demand.longest))
+    width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
+    chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
+    width = storage.align(width)
     slots, rows = fit_memory(
-        model, mesh, memory, slots, window_rows or wanted, columns, width, kernel
+        model, mesh, memory, slots, settings.window_rows or wanted, columns, width, storage
     )
-    shares_heads = model.cfg.num_heads > model.cfg.num_kv_heads
+    room = memory // cache_bytes(model, mesh, 1) - rows * columns
     sizes = Sizes(
         slots=slots,
         rows=rows,
@@ -140,15 +137,10 @@ def sizes_of(
         columns=columns,
         width=width,
         queue=queue_size(branches_per_shard),
-        batch=min(max(rows // 4, 1), LARGEST_BATCH),
+        batch=min(max(rows // 4, 1), MAX_BATCH),
         chunk=chunk,
-        blocks=1 if kernel else ring_blocks(width, platform),
-        ring=ring_layout(platform, slots, shares_heads, kernel),
-        kernel=kernel,
+        storage=storage.fitted(slots, width, room),
     )
-    if kernel:
-        room = (memory - phase_bytes(model, mesh, sizes)) // cache_bytes(model, mesh, BLOCK)
-        sizes = dataclasses.replace(sizes, pages=num_pages(slots, width, room))
     return sizes, phase_bytes(model, mesh, sizes)
 
 
@@ -160,46 +152,19 @@ def queue_size(branches: int) -> int:
 @functools.partial(jax.jit, static_argnames=("model", "mesh", "sizes"))
 def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows, Slots]:
     """An empty window and idle slots; every array has a buffer of its own."""
-    cfg, shards, heads = model.cfg, num_shards(mesh), num_kv_heads(model, mesh)
-    layers, per_row, per_slot = range(cfg.num_layers), sizes.rows, sizes.slots
-
-    def place(x: jax.Array, spec: Spec) -> jax.Array:
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
-
-    def cache(layout: CacheLayout, sequences: int, columns: int) -> jax.Array:
-        head_dim = 2 * cfg.head_dim if sizes.kernel else cfg.head_dim
-        shape = layout.shape(shards * sequences, heads, columns, head_dim)
-        return place(jnp.zeros(shape, model.compute.dtype), layout.spec)
-
-    def numbers(*shape: int, value: int = 0) -> jax.Array:
-        return place(jnp.full((shards * shape[0], *shape[1:]), value, jnp.int32), SHARDS)
-
-    def blocks(layout: CacheLayout) -> Blocks:
-        columns = sizes.width // sizes.blocks
-        return [[cache(layout, per_slot, columns) for _ in range(sizes.blocks)] for _ in layers]
-
-    rows = Rows(next=numbers(per_row), end=numbers(per_row), loaded=numbers(per_row))
-    trunks = [[cache(WINDOW, per_row, sizes.columns) for _ in layers] for _ in range(2)]
+    new, storage, per_slot = Allocator(model, mesh), sizes.storage, sizes.slots
+    window = Window([storage.window_layer(new, sizes) for _ in range(model.cfg.num_layers)])
+    rows = Rows(*(new.numbers(sizes.rows) for _ in Rows._fields))
     slots = Slots(
-        step=numbers(1),
-        item=numbers(per_slot, value=-1),
-        row=numbers(per_slot),
-        age=numbers(per_slot),
-        token=numbers(per_slot),
-        match=numbers(per_slot),
-        keys=[],
-        values=[],
+        step=new.numbers(1),
+        item=new.numbers(per_slot, value=-1),
+        row=new.numbers(per_slot),
+        age=new.numbers(per_slot),
+        token=new.numbers(per_slot),
+        match=new.numbers(per_slot),
+        cache=storage.empty(new, sizes),
     )
-    if not sizes.kernel:
-        ring = dict(keys=blocks(sizes.ring.keys), values=blocks(sizes.ring.values))
-        return Window(*trunks), rows, slots._replace(**ring)
-    pages = Pages(
-        of_slot=numbers(per_slot, sizes.width // BLOCK),
-        free=place(jnp.tile(jnp.arange(sizes.pages, dtype=jnp.int32), shards), SHARDS),
-        num_free=numbers(1, value=sizes.pages),
-    )
-    pool = [[cache(WINDOW, sizes.pages, BLOCK)] for _ in layers]
-    return Window(trunks[0], []), rows, slots._replace(keys=pool, pages=pages)
+    return window, rows, slots
 
 
 def put_on_mesh(mesh: Mesh, spec: Spec, x: np.ndarray) -> jax.Array:

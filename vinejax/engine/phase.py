@@ -17,8 +17,9 @@ from jax.sharding import Mesh
 from vinejax.core.errors import DivergedError
 from vinejax.core.shapes import part
 from vinejax.engine import decode
-from vinejax.engine.assign import Load, Sizes
+from vinejax.engine.assign import Load
 from vinejax.engine.branches import Work
+from vinejax.engine.cache import Sizes
 from vinejax.engine.collect import Collector, Drawn
 from vinejax.engine.decode import DecodeConfig, Trace
 from vinejax.engine.drain import State, to_drain
@@ -37,8 +38,8 @@ class Programs(NamedTuple):
     """Arguments of the compiled programs that a phase does not change."""
 
     config: DecodeConfig
-    drain: Sizes | None  # of the last branches: see `drain.py`
-    temperature: float | None  # of the trunks' log-probabilities; None: without these
+    drain: Sizes | None  # shapes for the last branches (`drain.py`)
+    temperature: float | None  # for the trunks' log-probabilities; None: not computed
     skips_repeats: bool  # see `repeats.py`
     weights: Weights
     queue: decode.Queue
@@ -53,16 +54,43 @@ class _Entry(NamedTuple):
     source: int = -1  # the row that holds its trunk already; -1: the trunk has to be computed
 
 
-Entries = list[list[_Entry]]  # of each shard
+Entries = list[list[_Entry]]  # per shard
 
 
 class _Started(NamedTuple):
     """A chunk of decode steps that devices compute."""
 
     number: int
-    searches: list[Search]  # of repeats, begun before this chunk and after the one before it
+    searches: list[Search]  # for repeats, begun between the previous chunk and this one
     moved: jax.Array | None  # each slot's number in its shard before this chunk, if that changed
     trace: Trace
+
+
+class _RowTable:
+    """What the host knows of the rows of all shards."""
+
+    def __init__(self, shards: int, rows: int):
+        fields = [("trunk", np.int64), ("left", np.int64), ("served_from", np.int64)]
+        self._table = np.zeros((shards, rows), fields)
+        self._table["trunk"] = -1  # the trunk that a row holds
+
+    def free(self, shard: int) -> list[int]:
+        """Rows whose items have all ended."""
+        return np.flatnonzero(self._table["left"][shard] == 0).tolist()
+
+    def holders(self, shard: int, trunk: int) -> list[int]:
+        """Rows that hold a trunk, or are being filled with it."""
+        return np.flatnonzero(self._table["trunk"][shard] == trunk).tolist()
+
+    def enter(self, shard: int, row: int, load: Load, chunk: int) -> None:
+        """Notes that a load enters a row, which can serve it from the chunk of this number on."""
+        self._table[shard, row] = load.trunk, len(load.items), chunk
+
+    def update(self, left: np.ndarray, chunk: int) -> None:
+        """Takes from the trace of a chunk the number of items of each row that have not ended."""
+        # A chunk that was under way when a row was loaded knows nothing of the load.
+        is_current = self._table["served_from"] <= chunk
+        self._table["left"][is_current] = left.reshape(is_current.shape)[is_current]
 
 
 def make_queue(
@@ -97,8 +125,8 @@ class Phase:
         self._model, self._mesh, self._sizes = config.model, config.mesh, config.sizes
         self._drain = programs.drain  # until the phase is in it
         # On several shards none stops for its drain while others have not come to theirs.
-        least = programs.drain.slots if programs.drain and len(loads) == 1 else 0
-        self._config = dataclasses.replace(config, least=least)
+        drained_at = programs.drain.slots if programs.drain and len(loads) == 1 else 0
+        self._config = dataclasses.replace(config, drained_at=drained_at)
         caches = empty_caches(self._model, self._mesh, self._sizes)
         self._window, self._rows, self._slots = caches
         self._waiting = [deque(loads_of_shard) for loads_of_shard in loads]
@@ -107,11 +135,7 @@ class Phase:
         self._queue = programs.queue
         self._repeats = Repeats(work, order, stats, programs.skips_repeats)
         self._collector = Collector(work, order, slots, chunk, stats, self._repeats.count)
-        shape = (len(loads), config.sizes.rows)
-        self._trunk = np.full(shape, -1)  # the trunk that each row holds
-        self._left = np.zeros(shape, np.int64)  # items of each row that have not ended
-        # The first chunk that can have served the row's current load.
-        self._served_from = np.zeros(shape, np.int64)
+        self._row_table = _RowTable(len(loads), config.sizes.rows)
         self._num_loaded = self._num_chunks = 0
         self._trunk_logprobs: list[tuple[int, jax.Array, int]] = []  # (trunk, batch, index in it)
 
@@ -177,27 +201,26 @@ class Phase:
         self._in_batches(copied, self._copy)
 
     def _entries(self, shard: int) -> list[_Entry]:
-        """The loads that enter rows now: none before a whole batch, or all that wait, can enter."""
+        """The loads that enter rows now: none until a whole batch, or all that wait, can enter."""
         waiting = self._waiting[shard]
-        free = [int(row) for row in np.flatnonzero(self._left[shard] == 0)]
+        free = self._row_table.free(shard)
         if len(free) < min(self._sizes.batch, len(waiting)):
             return []
         entries = []
         while waiting and free:
             load = waiting.popleft()
-            holders = [int(row) for row in np.flatnonzero(self._trunk[shard] == load.trunk)]
             # Rows that are filled in this call hold nothing yet: `_load` computes their trunk once.
-            holders = [row for row in holders if row not in {entry.row for entry in entries}]
+            filling = {entry.row for entry in entries}
+            holders = self._row_table.holders(shard, load.trunk)
+            holders = [row for row in holders if row not in filling]
             row = next((row for row in holders if row in free), free[0])
             free.remove(row)
             entries.append(_Entry(row, load, holders[0] if holders else -1))
-            self._trunk[shard, row] = load.trunk
-            self._left[shard, row] = len(load.items)
-            self._served_from[shard, row] = self._num_chunks
+            self._row_table.enter(shard, row, load, self._num_chunks)
         return entries
 
     def _in_batches(self, entries: Entries, run: Callable[[Entries], None]) -> None:
-        """Calls `run` with one batch of each shard's entries after the other."""
+        """Calls `run` with successive batches of each shard's entries."""
         size = self._sizes.batch
         for start in range(0, max(map(len, entries)), size):
             run([of_shard[start : start + size] for of_shard in entries])
@@ -269,7 +292,7 @@ class Phase:
     # --- decoding ---
 
     def _decode(self) -> _Started:
-        """Starts the next chunk."""
+        """Starts the next chunk, in the drain if few enough branches are left."""
         moved = self._move_to_drain()
         # A NumPy value counts as the same on every host; a jax array is this host's own.
         trunks_wait = np.array(any(self._waiting))
@@ -282,19 +305,19 @@ class Phase:
         return _Started(self._num_chunks - 1, self._repeats.take(), moved, trace)
 
     def _move_to_drain(self) -> jax.Array | None:
-        """If so few branches are left that the drain's slots hold them, moves them there."""
+        """Moves the branches that are left to the drain, once its slots can hold them."""
         drain = self._drain
         if drain is None or any(self._waiting) or self._collector.not_ended.max() > drain.slots:
             return None
         state = State(self._window, self._rows, self._slots)
         state, moved = to_drain(self._mesh, self._sizes, drain, state)
         self._window, self._rows, self._slots = state
-        self._config = dataclasses.replace(self._config, sizes=drain, least=0)
+        self._config = dataclasses.replace(self._config, sizes=drain, drained_at=0)
         self._drain = None
         return moved
 
     def _collect(self, started: _Started) -> list[Drawn]:
-        """Reads a chunk's trace: the branches that ended in it."""
+        """The branches that ended in a chunk, by its trace."""
         start = time.perf_counter()
         moved, (steps, left) = jax.tree.map(
             np.asarray, jax.device_get((started.moved, started.trace))
@@ -306,9 +329,7 @@ class Phase:
         if moved is not None:
             self._collector.move(moved)
         if any(self._waiting):
-            # A chunk that was under way when a row was loaded knows nothing of the load.
-            is_current = self._served_from <= started.number
-            self._left = np.where(is_current, left.reshape(self._left.shape), self._left)
+            self._row_table.update(left, started.number)
         by_shard = HostSteps(*(x.reshape(shards, -1, x.shape[-1]) for x in steps))
         ended = [self._repeats.whole(drawn) for drawn in self._collector.add(by_shard)]
         self._stats.host_s += time.perf_counter() - waited

@@ -109,10 +109,9 @@ def skip_repeats(
 def _own_draws(
     config: SearchConfig, weights: Weights, hidden: jax.Array, tokens: jax.Array, searched: Searched
 ) -> tuple[Draws, Float[Array, "B T"]]:
-    """(the numbers that draw each trunk's own tokens, for all B * T places, the log-probabilities).
+    """The numbers that draw each trunk's own tokens, for all B * T places, and log-probabilities.
 
-    Places before a trunk's first item have zeros.
-    No logits are computed of places that no item asks for.
+    Logits are computed only of places that some item asks for; the others have zeros.
     """
     model = split.own_part(config.model, config.mesh)
     axis = split.vocab_axis(config.model, config.mesh)

@@ -1,4 +1,4 @@
-"""The attention of decoding: a slot reads its trunk and its own tokens in the ring, merged exactly.
+"""The attention of decoding over trunks and own tokens: two parts of a softmax, merged exactly.
 
 Letters of this folder. The model's (`model/decoder.py`) keep their meaning, with one token per
 sequence: B slots, each with one sequence; S key positions, here columns; K KV heads; G query heads
@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from vinejax.engine.cache import WINDOW, CacheLayout, RingLayout
+from vinejax.engine.layout import WINDOW, CacheLayout
 from vinejax.model.attention import AttentionRule
 
 Part = tuple[jax.Array, jax.Array, jax.Array]
@@ -62,7 +61,7 @@ def assign_lanes(queries: Queries, rows: int, lanes: int) -> Lanes:
     return Lanes(lane, slot, of_lane(queries.visible), of_lane(queries.position))
 
 
-def _part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: jax.Array) -> Part:
+def softmax_part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: jax.Array) -> Part:
     """The part of a softmax over these columns. A query that sees none of them has sum 0."""
     top = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
@@ -88,52 +87,13 @@ def trunk_part(
     if rule.window is not None:
         seen &= column > position - rule.window
     seen = jnp.repeat(seen.reshape(W, -1, S), G, axis=1)[:, None]
-    part = _part(jnp.where(seen, rule.scores(products), -jnp.inf), WINDOW, values)
+    part = softmax_part(jnp.where(seen, rule.scores(products), -jnp.inf), WINDOW, values)
 
     def of_slots(x: jax.Array) -> jax.Array:
         x = x.reshape(W, K, -1, G, x.shape[-1]).transpose(0, 2, 1, 3, 4)
         return x.reshape(-1, K, G, x.shape[-1])[lanes.lane]
 
     return of_slots(part[0]), of_slots(part[1]), of_slots(part[2])
-
-
-@jax.named_scope("ring")
-def ring_part(
-    q: HeadQueries,
-    keys: list[jax.Array],  # the ring's blocks
-    values: list[jax.Array],
-    step: Int[Array, ""],
-    age: Int[Array, " B"],
-    rule: AttentionRule,
-    layout: RingLayout,
-) -> Part:
-    """Attention over a slot's own tokens in the ring: the columns of the last `age + 1` steps.
-
-    A block in which no slot sees a column is not read at all. (A slice of one array would be copied
-    before it is read; `lax.cond` reads in place.)
-    """
-    B, K, G, H = q.shape
-    block = values[0].shape[layout.values.column_axis]
-    width = block * len(keys)
-    if rule.window is not None:
-        age = jnp.minimum(age, rule.window - 1)
-    oldest = jnp.max(age)
-    empty = jnp.zeros((B, K, G, 1), jnp.float32)
-    part = jnp.zeros((B, K, G, H), jnp.float32), empty - jnp.inf, empty
-    for n, (k, v) in enumerate(zip(keys, values, strict=True)):
-        column_age = (step - n * block - jnp.arange(block)) % width
-
-        def read(part: Part, k: jax.Array, v: jax.Array, column_age: jax.Array = column_age):
-            products = layout.keys.products(q, k)
-            seen = (column_age <= age[:, None])[:, None, None]
-            scores = jnp.where(seen, rule.scores(products), -jnp.inf)
-            return join(part, _part(scores, layout.values, v))
-
-        if len(keys) == 1:
-            return read(part, k, v)
-        is_seen = jnp.any(column_age <= oldest)
-        part = lax.cond(is_seen, read, lambda part, k, v: part, part, k, v)
-    return part
 
 
 def join(a: Part, b: Part) -> Part:
@@ -149,26 +109,3 @@ def merge(a: Part, b: Part) -> Float[Array, "B *heads H"]:
     """The attention over both parts' columns; 0 for a query that sees none."""
     mixed, _, total = join(a, b)
     return mixed / jnp.where(total > 0, total, 1.0)
-
-
-@jax.named_scope("write")
-def write_column(
-    ring: list[jax.Array], step: Int[Array, ""], x: Float[Array, "B 1 K H"], layout: CacheLayout
-) -> list[jax.Array]:
-    """The ring with the new key or value of every slot in the current column.
-
-    In every block a column is written, in all but one with its old content: a choice between whole
-    blocks, made at run time, would copy them.
-    """
-    axis = layout.column_axis
-    block = ring[0].shape[axis]
-    column = step % (block * len(ring))
-    new = layout.column(x).astype(ring[0].dtype)
-    place = [jnp.int32(0)] * 4
-    place[axis] = column % block
-    written = []
-    for n, old in enumerate(ring):
-        held = lax.dynamic_slice(old, place, new.shape)
-        here = jnp.where(column // block == n, new, held)
-        written.append(lax.dynamic_update_slice(old, here, place))
-    return written

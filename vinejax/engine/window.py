@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from vinejax.engine import split
-from vinejax.engine.cache import WINDOW
+from vinejax.engine.layout import WINDOW, Joined, Separate
 from vinejax.engine.split import SHARDS, Weights
 from vinejax.model import attention
 from vinejax.model.decoder import Decoder
@@ -22,13 +22,9 @@ from vinejax.model.sharding import on_shards, platform_of
 
 
 class Window(NamedTuple):
-    """Keys and values of the resident trunks, one array per layer.
+    """Keys and values of the resident trunks in each layer, in the form that the cache has."""
 
-    For the kernel `keys` has both side by side, [W, K, S, 2 * H], and `values` is empty.
-    """
-
-    keys: list[jax.Array]  # [W, K, S, H]
-    values: list[jax.Array]  # [W, K, S, H]
+    layers: list[Separate | Joined]  # all of the same form
 
 
 class Rows(NamedTuple):
@@ -36,18 +32,18 @@ class Rows(NamedTuple):
 
     next: jax.Array  # i32[W]
     end: jax.Array  # i32[W]
-    loaded: jax.Array  # i32[W] how many rows were loaded before it
+    loaded: jax.Array  # i32[W] the number of rows that were loaded before
 
 
 class Entering(NamedTuple):
     """Trunks that are being written into rows of the window."""
 
-    row: jax.Array  # i32[B] the row that each enters; W: none, where a batch is padded
-    serves: Rows  # the items that these rows then serve, B entries each
+    row: jax.Array  # i32[B] the row that each trunk enters; W for padding of the batch
+    serves: Rows  # the items that these rows then serve; fields have B entries
 
 
 class Prefilled(NamedTuple):
-    """Results of a prefill of B trunks."""
+    """The results of a prefill of B trunks."""
 
     window: Window
     rows: Rows
@@ -82,16 +78,14 @@ def prefill(
     def one_shard(
         weights: Weights, window: Window, rows: Rows, tokens: jax.Array, entering: Entering
     ) -> Prefilled:
-        keys, values, x = _trunk_kv(part, axis, platform_of(mesh), weights, tokens)
+        trunk_kv, x = _trunk_kv(part, axis, platform_of(mesh), weights, tokens)
         length = tokens.shape[1]
 
         def write(old: jax.Array, new: jax.Array) -> jax.Array:
             return old.at[entering.row, :, :length].set(new.transpose(0, 2, 1, 3), mode="drop")
 
-        if not window.values:
-            keys = [jnp.concatenate(kv, axis=-1) for kv in zip(keys, values, strict=True)]
-            values = []
-        window = jax.tree.map(write, window, Window(keys, values))
+        new = [type(old).of(*kv) for old, kv in zip(window.layers, trunk_kv, strict=True)]
+        window = jax.tree.map(write, window, Window(new))
         rows = _serve(rows, entering)
         logprobs, hidden = None, x if keeps_hidden else None
         if temperature is not None:
@@ -106,7 +100,7 @@ def prefill(
 
 
 def _serve(rows: Rows, entering: Entering) -> Rows:
-    """The rows, with new items for those that trunks enter."""
+    """Gives new items to the rows that trunks enter."""
     return jax.tree.map(
         lambda old, new: old.at[entering.row].set(new, mode="drop"), rows, entering.serves
     )
@@ -114,11 +108,11 @@ def _serve(rows: Rows, entering: Entering) -> Rows:
 
 def _trunk_kv(
     model: Decoder, axis: str | None, platform: str, weights: Weights, tokens: Int[Array, "B T"]
-) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
+) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
     """Each layer's keys and values [B, T, K, H], and the final hidden states [B, T, D]."""
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     x = split.embed(model, weights, tokens, axis)
-    keys, values = [], []
+    trunk_kv = []
     for i, layer in enumerate(weights["layers"]):
         rule = model.cfg.rule(i)
 
@@ -127,10 +121,9 @@ def _trunk_kv(
             name = model.compute.attention
             return attention.causal_attention(name, platform, q, k, v, rule), (k, v)
 
-        x, (k, v) = model.block(layer, x, positions, attend, i)
-        keys.append(k)
-        values.append(v)
-    return keys, values, x
+        x, kv = model.block(layer, x, positions, attend, i)
+        trunk_kv.append(kv)
+    return trunk_kv, x
 
 
 def _own_logprobs(

@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vinejax.engine.memory import cache_bytes, held_pages
-from vinejax.engine.tpu.schedule import PIECE
+from vinejax.engine.memory import cache_bytes
 from vinejax.learner.packing import passes_for
 from vinejax.plan import memory
 from vinejax.plan.case import Case
@@ -96,29 +95,18 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
 def columns_read(phase: PlannedPhase) -> tuple[float, float]:
     """Columns that a decode step reads in a row of the window, and in a slot.
 
-    The kernel reads whole PIECEs up to the last column that is seen, on average half a piece more.
-    Branches are assumed to be at their row's end, and lengths to be geometric, so that the mean
-    number of tokens in a slot is the mean length. XLA reads all columns.
+    A row is assumed to have branches at its end, and slots to have drawn as many tokens as they
+    have left on average, as with geometric lengths.
     """
-    sizes = phase.sizes
-    if not sizes.kernel:
-        return sizes.columns, sizes.width
-    row = min(phase.mean_trunk + PIECE / 2, sizes.columns)
-    return row, min(phase.tokens + PIECE / 2, sizes.width)
+    sizes, read = phase.sizes, phase.sizes.storage.columns_read
+    return read(phase.mean_trunk, sizes.columns), read(phase.tokens, sizes.width)
 
 
 def columns_bytes(case: Case, phase: PlannedPhase) -> float:
-    """Bytes of keys and values that a decode step reads, on average over the steps of a phase.
-
-    The kernel reads busy slots only, and at most one row per busy slot.
-    """
+    """Bytes of keys and values that a decode step reads, on average over the steps of a phase."""
     sizes, (row_columns, slot_columns) = phase.sizes, columns_read(phase)
-    rows, slots = sizes.rows, float(sizes.slots)
-    if sizes.kernel:
-        slots = busy_slots(case, phase)
-        rows = min(rows, slots)
-    columns = rows * row_columns + slots * slot_columns
-    return columns * cache_bytes(case.model, case.mesh, 1)
+    rows, slots = sizes.storage.sequences_read(sizes, busy_slots(case, phase))
+    return (rows * row_columns + slots * slot_columns) * cache_bytes(case.model, case.mesh, 1)
 
 
 def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
@@ -209,11 +197,8 @@ class DecodeSteps(NamedTuple):
 
 
 def usable_slots(phase: PlannedPhase) -> int:
-    """The slots of a shard that can be busy at once; with the kernel, as far as pages suffice."""
-    sizes = phase.sizes
-    if not sizes.kernel:
-        return sizes.slots
-    return min(sizes.slots, int(sizes.pages / held_pages(phase.tokens, sizes.width)))
+    """The slots of a shard that can be busy at once: with pages, those that get enough of them."""
+    return phase.sizes.storage.usable_slots(phase.sizes, phase.tokens)
 
 
 def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:

@@ -1,7 +1,6 @@
 """Bytes per chip of weights, optimizer and caches, by arithmetic."""
 
 import dataclasses
-import functools
 import math
 from typing import NamedTuple
 
@@ -12,9 +11,16 @@ from jax.tree_util import KeyPath
 
 from vinejax.core.shapes import bucket
 from vinejax.credit.expected import expected_states
-from vinejax.engine.assign import Sizes
+from vinejax.engine.cache import Sizes
 from vinejax.engine.drain import drain_sizes
-from vinejax.engine.memory import FREE_SHARE, cache_bytes, phase_bytes, sizes_of
+from vinejax.engine.memory import (
+    FREE_SHARE,
+    Demand,
+    Settings,
+    cache_bytes,
+    phase_bytes,
+    sizes_of,
+)
 from vinejax.engine.split import num_kv_heads, vocab_axis
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import state_shardings
@@ -200,16 +206,14 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         branches = math.ceil(states * continuations)
         loads.append(("values", episodes, branches, longest, mean_prompt + mean, left, waves))
     room = kv_room(case, resident)
-    engine = functools.partial(sizes_of, case.model, case.mesh, case.platform, room)
-    sizes_for = functools.partial(
-        engine, cfg.rollout.slots, budget=cfg.sample.max_tokens, attention=cfg.rollout.attention
-    )
+    settings = Settings(cfg.rollout.slots, attention=cfg.rollout.attention)
     phases = []
     for name, trunks, branches, longest, mean_trunk, tokens, waves in loads:
         per_wave = math.ceil(branches / waves)
-        sizes, _ = sizes_for(num_trunks=trunks, num_branches=per_wave, longest=longest)
+        demand = Demand(trunks, per_wave, longest, budget=cfg.sample.max_tokens)
+        sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand)
         int8 = name == "values" and cfg.values.dtype == "int8"
-        drain = drain_sizes(case.model, case.mesh, case.platform, room, sizes)
+        drain = drain_sizes(case.model, case.mesh, room, sizes)
         work = trunks, branches, longest, mean_trunk, tokens
         phases.append(PlannedPhase(name, *work, sizes, waves, int8, drain))
     return phases

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import Config, MeshConfig, TopologyConfig
-from vinejax.engine.assign import Sizes
-from vinejax.engine.memory import least_pages, phase_bytes
+from vinejax.engine.cache import Sizes
+from vinejax.engine.memory import phase_bytes
 from vinejax.plan.case import Case, model_sizes, open_case
 from vinejax.plan.cost import planned_passes
 from vinejax.plan.memory import (
@@ -218,8 +218,7 @@ def _decoding_bytes(case: Case, fixed: MemoryParts, slots: int, may_cut: bool) -
     sizes = main_phase(phases).sizes
     if sizes.slots != slots or not (may_cut or sizes.rows == main_phase(endless).sizes.rows):
         return max(resident, case.limit)
-    smallest = [_with_min_pages(phase.sizes) for phase in phases]
-    caches = max(phase_bytes(case.model, case.mesh, sizes) for sizes in smallest)
+    caches = max(phase_bytes(case.model, case.mesh, _smallest(phase.sizes)) for phase in phases)
     return resident + math.ceil(caches / UNIT) * UNIT + _spare(case, phases)
 
 
@@ -241,10 +240,9 @@ def _pool_gib(case: Case, fixed: MemoryParts, limit: float) -> float | None:
     return None if caches <= room else int(room // UNIT) * UNIT / GIB
 
 
-def _with_min_pages(sizes: Sizes) -> Sizes:
-    """The sizes with the minimum of pages for their slots."""
-    pages = min(sizes.pages, least_pages(sizes.slots, sizes.width))
-    return dataclasses.replace(sizes, pages=pages) if sizes.kernel else sizes
+def _smallest(sizes: Sizes) -> Sizes:
+    """The sizes of a run that has as many slots in less memory: with the fewest pages."""
+    return dataclasses.replace(sizes, storage=sizes.storage.smallest(sizes))
 
 
 def _with_room(case: Case, memory_gib: float) -> Case:

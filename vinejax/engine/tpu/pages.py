@@ -1,14 +1,14 @@
 """Pages: where slots keep the keys and values of their own tokens under the kernel.
 
 A shard has one pool of pages, each of BLOCK columns in every layer. A slot takes a page when it
-comes to a new block, and gives all its pages back when its branch ends: the pool holds the tokens
-that there are, not the largest budget of every slot.
+begins a new block, and gives all its pages back when its branch ends. So memory is needed for the
+tokens drawn so far, not for the largest budget of every slot.
 
 If a step needs more pages than are free, the branches with the fewest tokens give theirs back and
-wait. Each begins again in the same slot once there is a page, with the same tokens, as a draw
-depends on its place alone. The branch with the most tokens never waits, so all of them end. Were
-all as long as their budgets, about as many would end per step as with a ring in the same memory:
-the slots that hold pages to the end are as many as have room for a whole branch.
+wait. Each begins again in the same slot once a page is free, and draws the same tokens, as a draw
+depends on its place alone. The branch with the most tokens never waits, so all branches end. If all
+used up their budgets, about as many would end per step as with a ring in the same memory: pages are
+held to the end by as many slots as have memory for a whole branch.
 """
 
 from typing import NamedTuple
@@ -22,22 +22,22 @@ from vinejax.engine.tpu.schedule import BLOCK
 
 
 class Pages(NamedTuple):
-    """The pages of a shard: P in all, of which a slot can hold as many as its columns have blocks.
+    """The P pages of a shard. A slot can hold one for each block of its columns.
 
     A slot that has drawn `age` tokens holds the pages of the blocks that these have begun.
     """
 
-    of_slot: jax.Array  # i32[B, blocks] the page of each block of a slot; of one not begun: any
-    free: jax.Array  # i32[P] first the free pages, `num_free` of them; then any
+    of_slot: jax.Array  # i32[B, blocks] the page of each block; undefined for blocks not begun
+    free: jax.Array  # i32[P] the free pages, `num_free` of them, then undefined entries
     num_free: jax.Array  # i32[1]
 
 
 def take_pages(
     pages: Pages, occupied: Bool[Array, " B"], age: Int[Array, " B"]
 ) -> tuple[Pages, Bool[Array, " B"]]:
-    """(the pages with those that a step needs, the occupied slots that wait instead and hold none).
+    """Takes the pages that a step needs, which writes column `age` of each occupied slot.
 
-    A step writes column `age` of each occupied slot.
+    Also returns the occupied slots that wait instead, bool[B]; these hold no pages.
     """
     needs = occupied & (age % BLOCK == 0)
     waits = lax.cond(
@@ -56,7 +56,7 @@ def take_pages(
 
 
 def give_back(pages: Pages, chosen: Bool[Array, " B"], age: Int[Array, " B"]) -> Pages:
-    """The pages, with those of the chosen slots, which have drawn `age` tokens, free."""
+    """Frees the pages of the chosen slots; slots have drawn `age` tokens."""
     is_freed = chosen[:, None] & (jnp.arange(pages.of_slot.shape[1]) < _num_held(age)[:, None])
     place = pages.num_free + jnp.cumsum(is_freed) - 1
     place = jnp.where(is_freed.ravel(), place, pages.free.shape[0])
@@ -77,10 +77,10 @@ def _to_wait(
     needs: Bool[Array, " B"],
     age: Int[Array, " B"],
 ) -> Bool[Array, " B"]:
-    """The fewest slots, those with the fewest tokens first, without which the pages are enough."""
+    """The fewest slots that must wait so that the pages suffice, those with the fewest tokens."""
     order = jnp.argsort(jnp.where(occupied, age, jnp.iinfo(jnp.int32).max))
     held, needed = jnp.where(occupied, _num_held(age), 0)[order], needs[order].astype(jnp.int32)
-    # If the slots before this one wait: what is free then, and what the others need.
+    # Pages that are free, and pages that the others need, if all slots before this one wait.
     free = num_free + jnp.cumsum(held) - held
     wanted = needed.sum() - (jnp.cumsum(needed) - needed)
     return jnp.zeros_like(needs).at[order].set(wanted > free)

@@ -1,7 +1,7 @@
-"""The attention of one decode step through the kernel: a schedule for each window, then each layer.
+"""The attention of one decode step through the kernels, for all layers of a device.
 
-Rows of the window are one call of a kernel in each layer, slots another. A slot's tokens are in
-columns 0 .. age of its own pages (`pages.py`); the kernel writes the new one.
+In each layer the window's rows are one call of a kernel, the slots' pages another. Slots go on from
+the parts of a softmax that their rows gave, and their kernel writes the new columns.
 """
 
 from typing import NamedTuple
@@ -10,99 +10,92 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from vinejax.engine.shared_attention import HeadQueries, Lanes, Queries
-from vinejax.engine.tpu.kernels import ragged_part, ragged_rest
+from vinejax.engine.cache import Step
+from vinejax.engine.layout import Joined
+from vinejax.engine.shared_attention import HeadQueries
+from vinejax.engine.tpu.kernels import Call, attend_pages, attend_rows
 from vinejax.engine.tpu.pages import Pages
-from vinejax.engine.tpu.schedule import BLOCK, Schedule, Shape, make_schedule, shape_of
+from vinejax.engine.tpu.schedule import BLOCK, grid_for, make_schedule
 from vinejax.model.attention import AttentionRule
 
-MOST_QUERIES = 256  # of a group: the lanes of a row are divided into groups of at most so many
+MAX_QUERIES = 256  # per group, where the lanes of a row can be divided into equal groups
 
 
 class Calls(NamedTuple):
-    """The schedules of both calls in the layers with one window."""
+    """Both calls of the layers with one attention rule."""
 
-    slots: Schedule
-    rows: Schedule
+    rows: Call
+    pages: Call
+
+
+class Bounds(NamedTuple):
+    """The columns that queries see, each from `first` to `limit` - 1."""
+
+    first: Int[Array, " n"]
+    limit: Int[Array, " n"]
 
 
 class RaggedAttention:
-    """The attention of a step for all layers of a device: `heads` KV heads, G queries for each."""
+    """The attention of a step. Layers with the same rule share the schedules of what is read."""
 
-    def __init__(
-        self, queries: Queries, lanes: Lanes, pages: Pages, heads: int, queries_per_head: int,
-        head_dim: int, rows: int, columns: int, cores: int, interpret: bool,
-    ):  # fmt: skip
-        """`columns`, of a row, are a multiple of BLOCK. `cores` is the number of cores of a device;
-        `interpret` as in `ragged_part`."""
-        num_slots, lanes_per_row = queries.row.shape[0], lanes.slot.shape[0] // rows
-        groups_per_row = _num_groups(lanes_per_row, queries_per_head)
-        in_group = lanes_per_row // groups_per_row * queries_per_head
-        self._queries, self._lanes, self._per_head = queries, lanes, queries_per_head
-        self._slot_sources, self._num_pages = pages.of_slot, pages.free.shape[0]
-        self._interpret = interpret
-        row = jnp.repeat(jnp.arange(rows), groups_per_row)
-        self._row_sources = jnp.repeat(row[:, None], columns // BLOCK, axis=1)
-        self._slot_shape = shape_of(num_slots, queries_per_head, heads, head_dim, cores)
-        self._row_shape = shape_of(rows * groups_per_row, in_group, heads, head_dim, cores)
-        self._calls: dict[int | None, Calls] = {}  # by the window of a layer
+    def __init__(self, step: Step, pages: Pages, cores: int, interpret: bool):
+        """`cores` is the number of cores of a device; `interpret` as in `Call`."""
+        self._step, self._pages = step, pages
+        self._cores, self._interpret = cores, interpret
+        self._calls: dict[AttentionRule, Calls] = {}
 
     def attend(
         self, q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
-        trunks: Float[Array, "R K columns W"], pool: Float[Array, "P K BLOCK W"],
-        rule: AttentionRule,
-    ) -> tuple[Float[Array, "B K G H"], jax.Array]:  # fmt: skip
-        """(the mix of a layer, the pool with the slots' new columns); idle slots: 0.
-
-        The rows come first: each slot goes on from its part of what they give.
-        """
-        calls = self._calls_for(rule.window)
-        heads, head_dim = q.shape[1], q.shape[3]
+        trunks: Joined, pool: Joined, rule: AttentionRule,
+    ) -> tuple[HeadQueries, Joined]:  # fmt: skip
+        """The attention of a layer, 0 for idle slots, and its pool with the slots' new columns."""
+        if rule not in self._calls:
+            self._calls[rule] = self._calls_for(rule, q, trunks.kv)
+        calls, lanes = self._calls[rule], self._step.lanes
+        slots, heads, per_head, head_dim = q.shape
         # Rows of queries, and their heads one after the other: XLA would copy other forms.
-        flat = q.swapaxes(1, 2).reshape(q.shape[0], -1)  # [B, G * K * H]
+        flat = q.swapaxes(1, 2).reshape(slots, -1)  # [B, G * K * H]
         with jax.named_scope("trunk"):
-            by_lane = jnp.take(flat, self._lanes.slot, axis=0, mode="fill", fill_value=0)
-            part = ragged_part(
-                by_lane.reshape(-1, heads * head_dim), trunks, calls.rows, self._row_shape, rule,
-                self._interpret,
-            )  # fmt: skip
-            of_lanes = part.reshape(-1, self._per_head * part.shape[1])
-            start = of_lanes[self._lanes.lane].reshape(-1, part.shape[1])
+            by_lane = jnp.take(flat, lanes.slot, axis=0, mode="fill", fill_value=0)
+            part = attend_rows(calls.rows, by_lane.reshape(-1, heads * head_dim), trunks.kv)
+            of_lanes = part.reshape(-1, per_head * part.shape[1])
+            start = of_lanes[lanes.lane].reshape(-1, part.shape[1])
         with jax.named_scope("pool"):
-            mixed, pool = ragged_rest(
-                flat.reshape(-1, heads * head_dim), k.reshape(k.shape[0], -1),
-                v.reshape(v.shape[0], -1), start, pool, calls.slots, self._slot_shape, rule,
-                self._interpret,
-            )  # fmt: skip
-        mixed = mixed.reshape(q.shape[0], self._per_head, heads, head_dim)
-        return mixed.swapaxes(1, 2), pool
+            queries = flat.reshape(-1, heads * head_dim)
+            k, v = k.reshape(slots, -1), v.reshape(slots, -1)
+            mixed, written = attend_pages(calls.pages, queries, k, v, start, pool.kv)
+        mixed = mixed.reshape(slots, per_head, heads, head_dim)
+        return mixed.swapaxes(1, 2), Joined(written)
 
-    def _calls_for(self, window: int | None) -> Calls:
-        if window not in self._calls:
-            queries, lanes = self._queries, self._lanes
-            slots = jnp.where(queries.busy, queries.age + 1, 0)
-            rows = lanes.visible
-            slots_first, rows_first = jnp.zeros_like(slots), jnp.zeros_like(rows)
-            if window is not None:
-                slots_first = jnp.maximum(slots - window, 0)
-                rows_first = jnp.maximum(lanes.position + 1 - window, 0)
-            self._calls[window] = Calls(
-                self._schedule(
-                    slots_first, slots, self._slot_sources, self._slot_shape, self._num_pages
-                ),
-                self._schedule(rows_first, rows, self._row_sources, self._row_shape),
-            )
-        return self._calls[window]
-
-    def _schedule(
-        self, first: Int[Array, " n"], limit: Int[Array, " n"], sources: Int[Array, "N blocks"],
-        shape: Shape, most: int | None = None,
-    ) -> Schedule:  # fmt: skip
-        """The schedule of N groups of consecutive lanes, or slots, G queries in each."""
-        first, limit = (
-            jnp.repeat(x.reshape(len(sources), -1), self._per_head, axis=1) for x in (first, limit)
+    def _calls_for(
+        self, rule: AttentionRule, q: HeadQueries, trunks: Float[Array, "W K S both"]
+    ) -> Calls:
+        queries, lanes = self._step.queries, self._step.lanes
+        rows, columns = trunks.shape[0], trunks.shape[2]
+        own = Bounds(jnp.zeros_like(queries.age), jnp.where(queries.busy, queries.age + 1, 0))
+        shared = Bounds(jnp.zeros_like(lanes.visible), lanes.visible)
+        if rule.window is not None:
+            own = own._replace(first=jnp.maximum(own.limit - rule.window, 0))
+            shared = shared._replace(first=jnp.maximum(lanes.position + 1 - rule.window, 0))
+        groups_per_row = _num_groups(lanes.slot.shape[0] // rows, q.shape[2])
+        row = jnp.repeat(jnp.arange(rows), groups_per_row)
+        sources = jnp.repeat(row[:, None], columns // BLOCK, axis=1)
+        num_pages = self._pages.free.shape[0]
+        return Calls(
+            self._call(rule, q, shared, sources),
+            self._call(rule, q, own, self._pages.of_slot, num_pages),
         )
-        return make_schedule(first, limit, sources, shape, most)
+
+    def _call(
+        self, rule: AttentionRule, q: HeadQueries, bounds: Bounds, sources: Int[Array, "N blocks"],
+        max_items: int | None = None,
+    ) -> Call:  # fmt: skip
+        """A call for N groups of consecutive lanes, or slots, G queries in each of these."""
+        _, heads, per_head, head_dim = q.shape
+        first, limit = (jnp.repeat(x.reshape(len(sources), -1), per_head, axis=1) for x in bounds)
+        grid = grid_for(len(sources), first.shape[1], heads, head_dim, self._cores)
+        schedule = make_schedule(first, limit, sources, grid, max_items)
+        return Call(schedule, grid, rule, self._interpret)
 
 
 def _num_groups(lanes: int, queries_per_head: int) -> int:
@@ -110,5 +103,5 @@ def _num_groups(lanes: int, queries_per_head: int) -> int:
     return min(
         n
         for n in range(1, lanes + 1)
-        if lanes % n == 0 and (lanes // n * queries_per_head <= MOST_QUERIES or n == lanes)
+        if lanes % n == 0 and (lanes // n * queries_per_head <= MAX_QUERIES or n == lanes)
     )

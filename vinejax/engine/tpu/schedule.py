@@ -1,4 +1,4 @@
-"""The division of a call of the decoding kernel, and the blocks that it reads (`kernels.py`).
+"""The grid of a decoding kernel, and the schedule of the blocks that it reads (`kernels.py`).
 
 A group is a slot with its own tokens, or a row of the window with the slots that read it. Letters
 as in `kernels.py`: N groups, M queries of a group.
@@ -16,27 +16,26 @@ from vinejax.model.attention import LANES
 BLOCK = 256  # columns that are computed at a time; a power of two
 PIECE = 32  # columns of the shortest copy, a power of two; whole tiles of every dtype
 SUBLANES = 8  # rows of a register of 32-bit numbers
-OPERAND_BYTES = 2**20  # of queries and results in VMEM at a time; Pallas holds them twice
+OPERAND_BYTES = 2**20  # queries and results in VMEM at a time; Pallas holds them twice
 
 
 class Schedule(NamedTuple):
     """The blocks that a step reads, for all layers with the same window. An item is one block."""
 
     first_item: jax.Array  # i32[steps + 1] of each step of the kernel's grid
-    group: jax.Array  # i32[items] of an item; those after first_item[-1] mean nothing
-    block: jax.Array  # i32[items] which block of the group's columns
-    source: jax.Array  # i32[items] the sequence of the cache that holds it: a row, or a page
+    group: jax.Array  # i32[items]; entries after first_item[-1] are padding
+    block: jax.Array  # i32[items] the number of the block among those of its group
+    source: jax.Array  # i32[items] the row, or the page, that holds it
     first_block: jax.Array  # i32[N]
     end: jax.Array  # i32[N] the largest limit of a group's queries; 0: the group is not read
     seen: jax.Array  # i32[N, M, LANES] `first` and `limit` of each query in the first two lanes
 
 
 class PartShape(NamedTuple):
-    """Parts of a softmax in one array, f32[.., lanes]: one gather moves them to the slots.
+    """The layout of a softmax part per query, f32[.., lanes]: one gather moves it to the slots.
 
-    Of each query the unnormalised mixes of the heads lie one after the other, then, from `stats`
-    on, the maximum of each head, and then the sum of each. With an axis of heads, XLA would copy
-    the array.
+    The unnormalised mixes of the heads lie one after the other; from lane `stats` on, the maxima of
+    the heads, then their sums. With an axis of heads, XLA would copy the array.
     """
 
     stats: int
@@ -53,15 +52,15 @@ def _whole_registers(lanes: int) -> int:
     return -(-lanes // LANES) * LANES
 
 
-class Shape(NamedTuple):
-    """How a call of the kernel is divided: `cores` x `parts` steps of `groups` groups each.
+class Grid(NamedTuple):
+    """The steps of a call of a kernel: `cores` x `parts`, with `groups` groups in each.
 
-    Those beyond the number of groups of the call have no queries.
+    Groups beyond those of the call have no queries.
     """
 
-    cores: int  # of one device; each runs its own part of the groups
-    parts: int
-    groups: int
+    cores: int  # cores of a device; each runs its own part of the groups
+    parts: int  # steps of a core
+    groups: int  # groups of a step
 
     @property
     def total(self) -> int:
@@ -69,49 +68,50 @@ class Shape(NamedTuple):
         return self.cores * self.parts * self.groups
 
 
-def shape_of(num_groups: int, queries: int, heads: int, head_dim: int, cores: int) -> Shape:
-    """The division of a call with this many groups of `queries` queries for `heads` KV heads.
+def grid_for(num_groups: int, queries: int, heads: int, head_dim: int, cores: int) -> Grid:
+    """The grid for this many groups of `queries` queries with `heads` KV heads: little padding.
 
     The queries of a step fill whole registers, as arrays have one row per query.
     """
     unit = SUBLANES // math.gcd(queries, SUBLANES)
     part = part_shape(heads, head_dim)
-    numbers = queries * (
-        2 * part.stats + part.lanes + LANES
-    )  # queries, mixes, a part, what is seen
-    most = max(OPERAND_BYTES // (4 * numbers), unit)
+    # Lanes per query of queries, mixes, a part, and the bounds of what is seen.
+    lanes = 2 * part.stats + part.lanes + LANES
+    max_groups = max(OPERAND_BYTES // (4 * queries * lanes), unit)
 
-    def shape(groups: int) -> Shape:
-        return Shape(cores, -(-num_groups // (cores * groups)), groups)
+    def grid(groups: int) -> Grid:
+        return Grid(cores, -(-num_groups // (cores * groups)), groups)
 
-    sizes = range(unit, most + 1, unit)
-    return shape(min(sizes, key=lambda groups: (shape(groups).total, -groups)))
+    sizes = range(unit, max_groups + 1, unit)
+    return grid(min(sizes, key=lambda groups: (grid(groups).total, -groups)))
 
 
 def make_schedule(
     first: Int[Array, "N M"],
     limit: Int[Array, "N M"],
     sources: Int[Array, "N blocks"],
-    shape: Shape,
-    most: int | None = None,
+    grid: Grid,
+    max_items: int | None = None,
 ) -> Schedule:
     """The live blocks of groups whose queries see columns `first` .. `limit` - 1.
 
-    `sources` are the sequences of the cache that hold the blocks of each group, `most` is how many
-    blocks there can be (None: all of all groups).
+    `sources` are the rows, or pages, that hold the blocks of each group. At most `max_items` blocks
+    are live (None: all blocks of all groups).
     """
     num_groups, num_blocks = sources.shape
-    first, limit = (jnp.pad(x, ((0, shape.total - num_groups), (0, 0))) for x in (first, limit))
+    first, limit = (jnp.pad(x, ((0, grid.total - num_groups), (0, 0))) for x in (first, limit))
     sees = limit > first
     end = jnp.max(jnp.where(sees, limit, 0), axis=1)
     begin = jnp.min(jnp.where(sees, first, num_blocks * BLOCK), axis=1)
     first_block = jnp.where(end > 0, begin // BLOCK, 0)
     blocks = -(-end // BLOCK) - first_block
-    most = num_groups * num_blocks if most is None else min(most, num_groups * num_blocks)
-    group = jnp.repeat(jnp.arange(shape.total), blocks, total_repeat_length=most)
+    num_items = num_groups * num_blocks
+    if max_items is not None:
+        num_items = min(max_items, num_items)
+    group = jnp.repeat(jnp.arange(grid.total), blocks, total_repeat_length=num_items)
     after = jnp.cumsum(blocks)
-    block = jnp.arange(most) - (after - blocks)[group] + first_block[group]
-    past = after[shape.groups - 1 :: shape.groups]
+    block = jnp.arange(num_items) - (after - blocks)[group] + first_block[group]
+    past = after[grid.groups - 1 :: grid.groups]
     first_item = jnp.concatenate([jnp.zeros(1, after.dtype), past])
     pairs = jnp.stack([first, limit], axis=-1)
     seen = jnp.pad(pairs, ((0, 0), (0, 0), (0, LANES - 2)))

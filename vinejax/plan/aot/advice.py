@@ -2,7 +2,6 @@
 
 import math
 
-from vinejax.engine.tpu.schedule import BLOCK
 from vinejax.plan.case import Case
 from vinejax.plan.memory import PlannedPhase
 from vinejax.plan.roofline import TEMPORARIES, PlannedProgram, stage_of
@@ -74,8 +73,8 @@ def _cache_options(
     """Bytes freed and the change, for each setting that makes keys and values smaller."""
     sizes, parts = phase.sizes, program.parts
     over = program.total - case.limit
-    if sizes.kernel and sizes.pages < sizes.slots * sizes.width // BLOCK:
-        # A pool of pages takes all free memory, whatever the slots.
+    if sizes.storage.columns(sizes.slots, sizes.width) < sizes.slots * sizes.width:
+        # A pool of fewer pages than slots can hold takes what memory there is, whatever the slots.
         held = parts["trunk KV"] + parts["suffix KV"]
         limit = math.floor((held - over) / GIB * 100) / 100
         text = f"{_field_name(case, 'memory_gib', 'rollout')} = {limit}"

@@ -52,7 +52,7 @@ def step_estimate(case: Case, phase: PlannedPhase, decode: PlannedProgram) -> fl
     chip, cycles = case.topology.chip, decode.compiled.get("loop_cycles", 0.0)
     if not cycles or not chip.clock_ghz:
         return 0.0
-    read = columns_bytes(case, phase) if phase.sizes.kernel else 0.0
+    read = columns_bytes(case, phase) if phase.sizes.storage.read_by_kernel else 0.0
     kernels = read / (KERNEL_SPEED * chip.hbm_gb_s * 1e9)
     return cycles / (chip.clock_ghz * 1e9) + kernels + decode.sending_seconds(chip)
 

@@ -19,7 +19,7 @@ from jaxtyping import PyTree
 from vinejax.core.types import Batch, TrainState
 from vinejax.engine import decode, split, window
 from vinejax.engine import memory as arrays
-from vinejax.engine.cache import WINDOW
+from vinejax.engine.layout import WINDOW
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.score import score
 from vinejax.learner.update import state_shardings, update_step
@@ -161,11 +161,8 @@ class Lowering:
         def placed(tree: PyTree, spec: Spec) -> PyTree:
             return jax.tree.map(lambda x: self._shape(x.shape, x.dtype, spec), tree)
 
-        key_layout, value_layout = self.phase.sizes.ring
-        keys = placed(slots.keys, key_layout.spec)
-        values = placed(slots.values, value_layout.spec)
-        numbers = placed(slots._replace(keys=[], values=[]), split.SHARDS)
-        slots = numbers._replace(keys=keys, values=values)
+        specs = decode.specs_of(slots, self.phase.sizes.slots)
+        slots = jax.tree.map(lambda x, spec: self._shape(x.shape, x.dtype, spec), slots, specs)
         return placed(cache, WINDOW.spec), placed(rows, split.SHARDS), slots
 
     def _batch(self, rows: int) -> Batch:

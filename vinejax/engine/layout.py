@@ -1,0 +1,79 @@
+"""How keys and values lie in memory: the order of a cache's axes, and the arrays of one layer."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as Spec
+from jaxtyping import Array, Float, Int
+
+from vinejax.engine.split import TENSOR
+from vinejax.model.sharding import ROWS
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheLayout:
+    """The order of a cache's axes: b rows, slots or pages, k KV heads, s columns, h head width."""
+
+    axes: str
+
+    @property
+    def spec(self) -> Spec:
+        """Rows, slots and pages are split over the shards, KV heads over the tensor axis."""
+        split_over = {"b": ROWS, "k": TENSOR}
+        return Spec(*(split_over.get(axis) for axis in self.axes))
+
+    @property
+    def column_axis(self) -> int:
+        return self.axes.index("s")
+
+    def shape(self, sequences: int, kv_heads: int, columns: int, head_dim: int) -> list[int]:
+        """The shape of a cache of this many `sequences`: rows, slots or pages."""
+        sizes = {"b": sequences, "k": kv_heads, "s": columns, "h": head_dim}
+        return [sizes[axis] for axis in self.axes]
+
+    def column(self, x: Float[Array, "B 1 K H"]) -> jax.Array:
+        """One new key or value per slot as a cache of one column."""
+        return jnp.einsum(f"bskh->{self.axes}", x)
+
+    def take(self, cache: jax.Array, sequences: Int[Array, " M"]) -> jax.Array:
+        """The cache of these sequences alone, in their order."""
+        return jnp.take(cache, sequences, axis=self.axes.index("b"))
+
+    def to(self, layout: "CacheLayout", cache: jax.Array) -> jax.Array:
+        """A cache of this layout in another one."""
+        return jnp.einsum(f"{self.axes}->{layout.axes}", cache)
+
+    def products(self, q: Float[Array, "B K G H"], keys: jax.Array) -> Float[Array, "B K G S"]:
+        """q . k of every query with every column, in float32."""
+        return jnp.einsum(f"bkgh,{self.axes}->bkgs", q, keys, preferred_element_type=jnp.float32)
+
+    def mix(self, weights: Float[Array, "B K G S"], values: jax.Array) -> Float[Array, "B K G H"]:
+        """The values of all columns, weighted and summed in float32."""
+        weights, letters = weights.astype(values.dtype), f"bkgs,{self.axes}->bkgh"
+        return jnp.einsum(letters, weights, values, preferred_element_type=jnp.float32)
+
+
+WINDOW = CacheLayout("bksh")
+
+
+class Separate(NamedTuple):
+    """A layer's keys and values in arrays of their own, as XLA reads them."""
+
+    keys: jax.Array  # [W, K, S, H]
+    values: jax.Array  # [W, K, S, H]
+
+    @classmethod
+    def of(cls, keys: jax.Array, values: jax.Array) -> "Separate":
+        return cls(keys, values)
+
+
+class Joined(NamedTuple):
+    """A layer's keys and values side by side in one array, as the kernels read them."""
+
+    kv: jax.Array  # [W, K, S, 2 * H], in a pool [P, K, BLOCK, 2 * H]
+
+    @classmethod
+    def of(cls, keys: jax.Array, values: jax.Array) -> "Joined":
+        return cls(jnp.concatenate([keys, values], axis=-1))

@@ -1,0 +1,249 @@
+"""The ring: columns that all slots share, read by XLA.
+
+In a step all slots write the same column, step modulo width, and a slot sees the age + 1 newest
+ones. The columns are divided into blocks, each an array, so that a step can skip those in which no
+slot sees a column.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from vinejax.engine.cache import Allocator, Attend, Cache, Sizes, Step, Storage
+from vinejax.engine.layout import WINDOW, CacheLayout, Separate
+from vinejax.engine.shared_attention import (
+    HeadQueries,
+    Part,
+    join,
+    merge,
+    softmax_part,
+    trunk_part,
+)
+from vinejax.model.attention import AttentionRule
+
+
+class RingLayout(NamedTuple):
+    """The layouts of a ring's blocks."""
+
+    keys: CacheLayout
+    values: CacheLayout
+
+
+class RingLayer(NamedTuple):
+    """A layer's blocks: caches of all slots, in the ring's layouts."""
+
+    keys: list[jax.Array]
+    values: list[jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class RingStorage(Storage):
+    """Blocks and layouts are chosen by the platform."""
+
+    platform: str
+    shares_heads: bool  # whether several query heads have the same keys and values
+
+    read_by_kernel = False
+
+    def layout(self, slots: int) -> RingLayout:
+        return ring_layout(self.platform, slots, self.shares_heads)
+
+    def align(self, columns: int) -> int:
+        return columns
+
+    def slot_bytes(self, slots: int, width: int, column_bytes: int) -> int:
+        return width * column_bytes
+
+    def fitted(self, slots: int, width: int, room: int) -> "RingStorage":
+        return self
+
+    def columns(self, slots: int, width: int) -> int:
+        return slots * width
+
+    def window_layer(self, new: Allocator, sizes: Sizes) -> Separate:
+        keys, values = (new.cache(WINDOW, sizes.rows, sizes.columns) for _ in range(2))
+        return Separate(keys, values)
+
+    def empty(self, new: Allocator, sizes: Sizes) -> "Ring":
+        num_blocks = ring_blocks(sizes.width, self.platform)
+        layout, columns = self.layout(sizes.slots), sizes.width // num_blocks
+
+        def blocks(layout: CacheLayout) -> list[jax.Array]:
+            return [new.cache(layout, sizes.slots, columns) for _ in range(num_blocks)]
+
+        num_layers = new.model.cfg.num_layers
+        layers = [RingLayer(*map(blocks, layout)) for _ in range(num_layers)]
+        return Ring(layers, self, sizes.slots)
+
+    def drain_rows(self, sizes: Sizes, slots: int) -> int:
+        return min(sizes.rows, slots)
+
+    def drain_columns(self, sizes: Sizes, drain: Sizes) -> int:
+        copied = drain.rows if drain.rows < sizes.rows else 0
+        return copied * drain.columns + drain.slots * drain.width
+
+    def columns_read(self, seen: float, columns: int) -> float:
+        return columns
+
+    def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
+        return sizes.rows, sizes.slots
+
+    def usable_slots(self, sizes: Sizes, mean_tokens: float) -> int:
+        return sizes.slots
+
+    def smallest(self, sizes: Sizes) -> "RingStorage":
+        return self
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Ring(Cache):
+    """The ring of a shard, or of all shards, whose slots then lie one shard after the other."""
+
+    layers: list[RingLayer]
+    storage: RingStorage = dataclasses.field(metadata=dict(static=True))
+    slots: int = dataclasses.field(metadata=dict(static=True))  # per shard
+
+    @property
+    def layout(self) -> RingLayout:
+        return self.storage.layout(self.slots)
+
+    def reserve(
+        self, occupied: Bool[Array, " B"], age: Int[Array, " B"]
+    ) -> tuple["Ring", Bool[Array, " B"]]:
+        """Nobody waits: a slot has as many columns as the largest budget."""
+        return self, jnp.zeros_like(occupied)
+
+    def attention(self, step: Step) -> Attend:
+        layout, queries = self.layout, step.queries
+
+        def attend(
+            q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
+            trunks: Separate, own: RingLayer, rule: AttentionRule,
+        ) -> tuple[HeadQueries, RingLayer]:  # fmt: skip
+            keys = write_column(own.keys, step.number, k, layout.keys)
+            values = write_column(own.values, step.number, v, layout.values)
+            mixed = merge(
+                trunk_part(q, trunks.keys, trunks.values, step.lanes, rule),
+                ring_part(q, keys, values, step.number, queries.age, rule, layout),
+            )
+            return mixed, RingLayer(keys, values)
+
+        return attend
+
+    def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Ring":
+        return self
+
+    def specs(self, slots: int) -> "Ring":
+        layout = self.storage.layout(slots)
+
+        def spec(layer: RingLayer) -> RingLayer:
+            keys = jax.tree.map(lambda _: layout.keys.spec, layer.keys)
+            values = jax.tree.map(lambda _: layout.values.spec, layer.values)
+            return RingLayer(keys, values)
+
+        return dataclasses.replace(self, layers=list(map(spec, self.layers)), slots=slots)
+
+    def movable(self) -> "Ring":
+        return self
+
+    def take(self, slots: Int[Array, " M"]) -> "Ring":
+        old, new = self.layout, self.storage.layout(len(slots))
+
+        def taken(layer: RingLayer) -> RingLayer:
+            keys = [old.keys.to(new.keys, old.keys.take(x, slots)) for x in layer.keys]
+            values = [old.values.to(new.values, old.values.take(x, slots)) for x in layer.values]
+            return RingLayer(keys, values)
+
+        return dataclasses.replace(self, layers=list(map(taken, self.layers)), slots=len(slots))
+
+    def with_moved(self, moved: Cache) -> Cache:
+        return moved
+
+
+def ring_layout(platform: str, slots: int, shares_heads: bool) -> RingLayout:
+    """The fastest layout for this many slots per shard.
+
+    On a TPU the columns are outermost, and the slots innermost if their number is a multiple of
+    128; with another order the whole ring would be copied when the loop begins and when it ends. On
+    a CPU keys are faster transposed if query heads share them (`shares_heads`).
+    """
+    if platform == "tpu":
+        layout = CacheLayout("skbh" if slots % 128 else "skhb")
+        return RingLayout(layout, layout)
+    transposed = platform == "cpu" and shares_heads
+    return RingLayout(CacheLayout("bkhs" if transposed else "bksh"), CacheLayout("bksh"))
+
+
+def ring_blocks(width: int, platform: str) -> int:
+    """The number of blocks of a ring of `width` columns: one per 32 columns, from 1 to 8.
+
+    One block on a GPU, where a condition inside a loop costs a round trip to the host.
+    """
+    return 1 if platform == "gpu" else max(1, min(8, width // 32))
+
+
+@jax.named_scope("write")
+def write_column(
+    ring: list[jax.Array], step: Int[Array, ""], x: Float[Array, "B 1 K H"], layout: CacheLayout
+) -> list[jax.Array]:
+    """The ring with the new key or value of every slot in the current column.
+
+    In every block a column is written, in all but one with its old content: a choice between whole
+    blocks, made at run time, would copy them.
+    """
+    axis = layout.column_axis
+    block = ring[0].shape[axis]
+    column = step % (block * len(ring))
+    new = layout.column(x).astype(ring[0].dtype)
+    place = [jnp.int32(0)] * 4
+    place[axis] = column % block
+    written = []
+    for n, old in enumerate(ring):
+        held = lax.dynamic_slice(old, place, new.shape)
+        here = jnp.where(column // block == n, new, held)
+        written.append(lax.dynamic_update_slice(old, here, place))
+    return written
+
+
+@jax.named_scope("ring")
+def ring_part(
+    q: HeadQueries,
+    keys: list[jax.Array],  # the ring's blocks
+    values: list[jax.Array],
+    step: Int[Array, ""],
+    age: Int[Array, " B"],
+    rule: AttentionRule,
+    layout: RingLayout,
+) -> Part:
+    """Attention over a slot's own tokens in the ring: the columns of the last `age + 1` steps.
+
+    A block in which no slot sees a column is not read at all. (A slice of one array would be copied
+    before it is read; `lax.cond` reads in place.)
+    """
+    B, K, G, H = q.shape
+    block = values[0].shape[layout.values.column_axis]
+    width = block * len(keys)
+    if rule.window is not None:
+        age = jnp.minimum(age, rule.window - 1)
+    oldest = jnp.max(age)
+    empty = jnp.zeros((B, K, G, 1), jnp.float32)
+    part = jnp.zeros((B, K, G, H), jnp.float32), empty - jnp.inf, empty
+    for n, (k, v) in enumerate(zip(keys, values, strict=True)):
+        column_age = (step - n * block - jnp.arange(block)) % width
+
+        def read(part: Part, k: jax.Array, v: jax.Array, column_age: jax.Array = column_age):
+            products = layout.keys.products(q, k)
+            seen = (column_age <= age[:, None])[:, None, None]
+            scores = jnp.where(seen, rule.scores(products), -jnp.inf)
+            return join(part, softmax_part(scores, layout.values, v))
+
+        if len(keys) == 1:
+            return read(part, k, v)
+        is_seen = jnp.any(column_age <= oldest)
+        part = lax.cond(is_seen, read, lambda part, k, v: part, part, k, v)
+    return part

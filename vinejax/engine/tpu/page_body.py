@@ -1,0 +1,160 @@
+"""The body of the kernel over the slots' pages: attention, and the step's new column is written."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
+
+from vinejax.engine.tpu.kernel_body import (
+    Items,
+    Ref,
+    Scratch,
+    attend,
+    copy_block,
+    current_place,
+    for_each_item,
+    group_rows,
+    head_lanes,
+    pack_results,
+    start_core,
+    unpack_queries,
+)
+from vinejax.engine.tpu.schedule import BLOCK, Grid, part_shape
+from vinejax.model.attention import AttentionRule
+
+TILE_BYTES = 32  # bytes of a tile in each lane: the columns of a tile are written together
+WRITES = 2  # tiles on their way to HBM at a time
+
+
+class Arguments(NamedTuple):
+    """Arguments and results of the kernel, in VMEM the part of this step's groups."""
+
+    seen: Ref  # [groups, M, LANES]
+    q: Ref  # [groups * M, K * H]
+    k: Ref  # [groups, K * H] keys of the new column
+    v: Ref  # [groups, K * H]
+    start: Ref  # [groups * M, lanes] parts of a softmax, as `PartShape` describes them
+    pool: Ref  # [P, K, BLOCK, W] in HBM
+    result: Ref  # [groups * M, K * H]
+    written: Ref  # the pool as a result
+
+
+class Columns(NamedTuple):
+    """Further memory of a core: what groups begin with, and columns on their way to HBM."""
+
+    starts: Ref  # [groups, M, lanes]
+    new: Ref  # [groups, K, 1, W] keys and values
+    stage: Ref  # [WRITES, K, rows, W] tiles with new columns
+    num_written: Ref  # [1] by this core
+    left: Ref  # semaphores of `stage`
+
+
+def column_shapes(groups: int, queries: int, pool: Float[Array, "P K BLOCK W"]) -> list[Any]:
+    """The shapes of `Columns`."""
+    heads, W = pool.shape[1], pool.shape[3]
+    rows = TILE_BYTES // pool.dtype.itemsize
+    return [
+        pltpu.VMEM((groups, queries, part_shape(heads, W // 2).lanes), jnp.float32),
+        pltpu.VMEM((groups, heads, 1, W), jnp.float32),
+        pltpu.VMEM((WRITES, heads, rows, W), pool.dtype),
+        pltpu.SMEM((1,), jnp.int32),
+        pltpu.SemaphoreType.DMA((WRITES,)),
+    ]
+
+
+def page_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None:
+    """One step of the grid; a block is the page that is its source."""
+    items, ref = Items(*refs[:6]), Arguments(*refs[6:14])
+    scratch, columns = Scratch(*refs[14:22]), Columns(*refs[22:])
+    place = current_place(grid, items)
+
+    def copy(i: jax.Array, act: Callable[[Any], None]) -> None:
+        copy_block(items, scratch, ref.pool, i, 0, act)
+
+    def compute(i: jax.Array) -> None:
+        group = items.group[i] - place.first_group
+        is_last = items.is_last(i)
+        pl.when(items.is_first(i))(lambda: _begin(scratch, columns, group, head_dim))
+        pl.when(is_last)(lambda: _write(items, scratch, columns, ref.written, i, group))
+        attend(items, scratch, ref.seen, i, group, head_dim, rule)
+        pl.when(is_last)(lambda: _store(scratch, group, head_dim))
+
+    @pl.when(place.is_first)
+    def _():
+        columns.num_written[0] = 0
+
+    start_core(place, scratch, copy)
+    unpack_queries(ref.q, scratch, head_dim)
+    _unpack_columns(ref, scratch, columns, head_dim)
+    scratch.result[...] = jnp.zeros_like(scratch.result)  # groups without items keep 0
+    for_each_item(place, copy, compute)
+    pack_results(ref.result, scratch)
+    pl.when(place.is_last)(lambda: _finish_writes(columns, ref.written))
+
+
+def _unpack_columns(ref: Arguments, scratch: Scratch, columns: Columns, head_dim: int) -> None:
+    """Puts new columns and starts into arrays by group, in float32."""
+    k, v = ref.k[...].astype(jnp.float32), ref.v[...].astype(jnp.float32)
+    for group in range(columns.new.shape[0]):
+        columns.starts[group] = ref.start[group_rows(group, scratch)]
+        for head in range(columns.new.shape[1]):
+            lanes = head_lanes(head, head_dim)
+            both = [x[group : group + 1, lanes] for x in (k, v)]
+            columns.new[group, head] = jnp.concatenate(both, axis=1)
+
+
+def _begin(scratch: Scratch, columns: Columns, group: jax.Array, head_dim: int) -> None:
+    """Begins the softmax of a group with the part that its row gave."""
+    heads = scratch.acc.shape[0]
+    stats = part_shape(heads, head_dim).stats
+    for head in range(heads):
+        # Where a block is used whole, only the second half of a mix is read.
+        scratch.acc[head, :, -head_dim:] = columns.starts[group, :, head_lanes(head, head_dim)]
+        for x, lane in (scratch.top, stats + head), (scratch.total, stats + heads + head):
+            column = columns.starts[group, :, lane : lane + 1]
+            x[head] = jnp.broadcast_to(column, x.shape[1:])
+
+
+def _write(
+    items: Items, scratch: Scratch, columns: Columns, written: Ref, i: jax.Array, group: jax.Array
+) -> None:
+    """Puts a group's new column into its last block, item i, and sends its tile to HBM."""
+    buffer, rows = lax.rem(i, 2), columns.stage.shape[2]
+    column = items.end[items.group[i]] - 1 - items.block[i] * BLOCK
+    first = pl.multiple_of(lax.div(column, rows) * rows, rows)
+    tile = pl.ds(first, rows)
+    row = lax.broadcasted_iota(jnp.int32, (1, rows, 1), 1)
+    number = columns.num_written[0]
+    slot = lax.rem(number, WRITES)
+    to_hbm = pltpu.make_async_copy(
+        columns.stage.at[slot], written.at[items.source[i], :, tile], columns.left.at[slot]
+    )
+    # The tile staged here before has the same size: waiting for one is waiting for the other.
+    pl.when(number >= WRITES)(to_hbm.wait)
+    new = columns.new[group].astype(scratch.kv.dtype)
+    with_new = jnp.where(row == column - first, new, scratch.kv[buffer, :, tile])
+    scratch.kv[buffer, :, tile] = with_new
+    columns.stage[slot] = with_new
+    to_hbm.start()
+    columns.num_written[0] = number + 1
+
+
+def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
+    """Puts the attention of a group among the results."""
+    for head in range(scratch.acc.shape[0]):
+        total = scratch.total[head][:, :1]
+        mixed = scratch.acc[head][:, -head_dim:] / jnp.where(total > 0, total, 1.0)
+        scratch.result[group, :, head_lanes(head, head_dim)] = mixed
+
+
+def _finish_writes(columns: Columns, written: Ref) -> None:
+    """Waits for the last tiles of a core."""
+    tile = written.at[0, :, pl.ds(0, columns.stage.shape[2])]
+    for slot in range(WRITES):
+        to_hbm = pltpu.make_async_copy(columns.stage.at[slot], tile, columns.left.at[slot])
+        pl.when(columns.num_written[0] > slot)(to_hbm.wait)

@@ -1,0 +1,144 @@
+"""The paged cache: each slot has columns of its own, in pages, read and written by kernels.
+
+A slot that has drawn `age` tokens writes column `age` and sees the columns up to it. Pages are
+taken and given back as branches grow and end (`pages.py`).
+"""
+
+import dataclasses
+import math
+
+import jax
+from jaxtyping import Array, Bool, Int
+
+from vinejax.engine.assign import LONG_TAIL
+from vinejax.engine.cache import Allocator, Attend, Cache, Sizes, Step, Storage
+from vinejax.engine.layout import WINDOW, Joined
+from vinejax.engine.split import SHARDS
+from vinejax.engine.tpu.pages import Pages, give_back, take_pages
+from vinejax.engine.tpu.ragged import RaggedAttention
+from vinejax.engine.tpu.schedule import BLOCK, PIECE
+from vinejax.model.sharding import platform_of
+
+POOL_SIZES = 16  # a pool is one of few sizes, so that a little less memory compiles nothing anew
+
+
+@dataclasses.dataclass(frozen=True)
+class PagedStorage(Storage):
+    """A pool of pages of BLOCK columns, which the slots of a shard share."""
+
+    pages: int = 0  # per shard; 0: not known yet
+
+    read_by_kernel = True
+
+    def align(self, columns: int) -> int:
+        return -(-columns // BLOCK) * BLOCK
+
+    def slot_bytes(self, slots: int, width: int, column_bytes: int) -> int:
+        """A slot counts with its part of `min_pages`."""
+        return -(-column_bytes * BLOCK * min_pages(slots, width) // slots)
+
+    def fitted(self, slots: int, width: int, room: int) -> "PagedStorage":
+        """The pages of all columns, or whole sixteenths of these, but at least `min_pages`."""
+        room = room // BLOCK
+        whole = slots * (width // BLOCK)
+        if room >= whole:
+            return PagedStorage(whole)
+        unit = max(whole // POOL_SIZES, 1)
+        return PagedStorage(max(room // unit * unit, min(min_pages(slots, width), room)))
+
+    def columns(self, slots: int, width: int) -> int:
+        return self.pages * BLOCK
+
+    def window_layer(self, new: Allocator, sizes: Sizes) -> Joined:
+        return Joined(new.cache(WINDOW, sizes.rows, sizes.columns, per_head=2))
+
+    def empty(self, new: Allocator, sizes: Sizes) -> "Paged":
+        pool = [
+            Joined(new.cache(WINDOW, self.pages, BLOCK, per_head=2))
+            for _ in range(new.model.cfg.num_layers)
+        ]
+        pages = Pages(
+            of_slot=new.numbers(sizes.slots, sizes.width // BLOCK),
+            free=new.counted(self.pages),
+            num_free=new.numbers(1, value=self.pages),
+        )
+        device = new.mesh.devices.flat[0]
+        cores = getattr(device, "num_cores", 1)  # 2 for a v4 or v5p chip, which is one device
+        return Paged(pool, pages, cores, interpret=platform_of(new.mesh) == "cpu")
+
+    def drain_rows(self, sizes: Sizes, slots: int) -> int:
+        """Rows that nobody reads cost nothing: all stay where they are."""
+        return sizes.rows
+
+    def drain_columns(self, sizes: Sizes, drain: Sizes) -> int:
+        return 0
+
+    def columns_read(self, seen: float, columns: int) -> float:
+        """Whole PIECEs are read: on average half of one beyond the last column that is seen."""
+        return min(seen + PIECE / 2, columns)
+
+    def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
+        """Idle slots are not read, nor more rows than slots are busy."""
+        return min(sizes.rows, busy), busy
+
+    def usable_slots(self, sizes: Sizes, mean_tokens: float) -> int:
+        return min(sizes.slots, int(self.pages / held_pages(mean_tokens, sizes.width)))
+
+    def smallest(self, sizes: Sizes) -> "PagedStorage":
+        return PagedStorage(min(self.pages, min_pages(sizes.slots, sizes.width)))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Paged(Cache):
+    """The pool and the pages of a shard, or of all shards, one after the other."""
+
+    layers: list[Joined]  # the pool
+    pages: Pages
+    cores: int = dataclasses.field(metadata=dict(static=True))  # per device
+    interpret: bool = dataclasses.field(metadata=dict(static=True))  # kernels on a CPU, for tests
+
+    @jax.named_scope("pages")
+    def reserve(
+        self, occupied: Bool[Array, " B"], age: Int[Array, " B"]
+    ) -> tuple["Paged", Bool[Array, " B"]]:
+        """Slots that begin a block take a page; if too few are free, some slots give theirs up."""
+        pages, waits = take_pages(self.pages, occupied, age)
+        return dataclasses.replace(self, pages=pages), waits
+
+    def attention(self, step: Step) -> Attend:
+        return RaggedAttention(step, self.pages, self.cores, self.interpret).attend
+
+    def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Paged":
+        return dataclasses.replace(self, pages=give_back(self.pages, ended, age))
+
+    def specs(self, slots: int) -> "Paged":
+        pool = jax.tree.map(lambda _: WINDOW.spec, self.layers)
+        pages = jax.tree.map(lambda _: SHARDS, self.pages)
+        return dataclasses.replace(self, layers=pool, pages=pages)
+
+    def movable(self) -> "Paged":
+        """Without the pool, which a program could not pass on without copying it."""
+        return dataclasses.replace(self, layers=[])
+
+    def take(self, slots: Int[Array, " M"]) -> "Paged":
+        pages = self.pages._replace(of_slot=self.pages.of_slot[slots])
+        return dataclasses.replace(self, pages=pages)
+
+    def with_moved(self, moved: Cache) -> "Paged":
+        assert isinstance(moved, Paged)
+        return dataclasses.replace(moved, layers=self.layers)
+
+
+def held_pages(mean_tokens: float, width: int) -> float:
+    """Expected pages of a busy slot, if branches have exponential lengths up to `width` tokens."""
+    return min(1 / -math.expm1(-BLOCK / mean_tokens), width // BLOCK)
+
+
+def min_pages(slots: int, width: int) -> int:
+    """The fewest pages that so many slots, of `width` columns at most, are given.
+
+    As many as they hold on average with the mean length that all shapes of a phase assume, width /
+    LONG_TAIL, and as one slot can hold.
+    """
+    return max(math.ceil(slots * held_pages(width / LONG_TAIL, width)), width // BLOCK)

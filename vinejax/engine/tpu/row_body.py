@@ -1,0 +1,87 @@
+"""The body of the kernel over the window's rows: parts of a softmax, nothing written to a cache."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+
+from vinejax.engine.tpu.kernel_body import (
+    EMPTY,
+    Items,
+    Ref,
+    Scratch,
+    attend,
+    copy_block,
+    current_place,
+    for_each_item,
+    head_lanes,
+    pack_results,
+    start_core,
+    unpack_queries,
+)
+from vinejax.engine.tpu.schedule import BLOCK, Grid, part_shape
+from vinejax.model.attention import AttentionRule
+
+
+class Arguments(NamedTuple):
+    """Arguments and result of the kernel, in VMEM the part of this step's groups."""
+
+    seen: Ref  # [groups, M, LANES]
+    q: Ref  # [groups * M, K * H]
+    cache: Ref  # [R, K, S, W] in HBM
+    result: Ref  # [groups * M, lanes] as `PartShape` describes it
+
+
+def row_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None:
+    """One step of the grid; a block lies at its place in the row that is its source."""
+    items, ref, scratch = Items(*refs[:6]), Arguments(*refs[6:10]), Scratch(*refs[10:])
+    place = current_place(grid, items)
+
+    def copy(i: jax.Array, act: Callable[[Any], None]) -> None:
+        first = pl.multiple_of(items.block[i] * BLOCK, BLOCK)
+        copy_block(items, scratch, ref.cache, i, first, act)
+
+    def compute(i: jax.Array) -> None:
+        group = items.group[i] - place.first_group
+        pl.when(items.is_first(i))(lambda: _begin(scratch))
+        attend(items, scratch, ref.seen, i, group, head_dim, rule)
+        pl.when(items.is_last(i))(lambda: _store(scratch, group, head_dim))
+
+    start_core(place, scratch, copy)
+    unpack_queries(ref.q, scratch, head_dim)
+    _clear_results(scratch, head_dim)
+    for_each_item(place, copy, compute)
+    pack_results(ref.result, scratch)
+
+
+def _clear_results(scratch: Scratch, head_dim: int) -> None:
+    """Sets the results to parts over no columns: groups without items keep them."""
+    heads = scratch.acc.shape[0]
+    zeros = jnp.zeros(scratch.result.shape, jnp.float32)
+    head = lax.broadcasted_iota(jnp.int32, zeros.shape, 2) - part_shape(heads, head_dim).stats
+    scratch.result[...] = jnp.where((head >= 0) & (head < heads), EMPTY, zeros)
+
+
+def _begin(scratch: Scratch) -> None:
+    """Begins the softmax of a group with no columns."""
+    scratch.acc[...] = jnp.zeros_like(scratch.acc)
+    scratch.top[...] = jnp.full_like(scratch.top, EMPTY)
+    scratch.total[...] = jnp.zeros_like(scratch.total)
+
+
+def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
+    """Puts the part of a group among the results."""
+    heads, num_queries, _ = scratch.acc.shape
+    for head in range(heads):
+        lanes = head_lanes(head, head_dim)
+        scratch.result[group, :, lanes] = scratch.acc[head][:, -head_dim:]
+    shape = part_shape(heads, head_dim)
+    lane = lax.broadcasted_iota(jnp.int32, (num_queries, shape.lanes - shape.stats), 1)
+    stats = jnp.zeros(lane.shape, jnp.float32)
+    for head in range(heads):
+        stats = jnp.where(lane == head, scratch.top[head][:, :1], stats)
+        stats = jnp.where(lane == heads + head, scratch.total[head][:, :1], stats)
+    scratch.result[group, :, shape.stats :] = stats
