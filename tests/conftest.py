@@ -1,18 +1,8 @@
-"""Fixtures of all tests, one compilation cache for a run of them, and the option --full."""
+"""Fixtures of all tests, how their programs are compiled, and the option --full."""
 
-import os
-import tempfile
+from helpers import compiling
 
-from helpers.compiling import LESS_OPTIMIZED
-
-# Before jax is imported. Tests that start processes compile the same programs; the cache is the
-# run's own, so that no run depends on an earlier one.
-_cache = tempfile.TemporaryDirectory(prefix="vinejax-compiled-")
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _cache.name)
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-os.environ.setdefault(LESS_OPTIMIZED, "1")
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["HF_HUB_OFFLINE"] = "1"  # no test may need the network
+compiling.set_environment()  # before jax is imported
 
 from collections.abc import Iterator  # noqa: E402
 
