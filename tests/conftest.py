@@ -1,24 +1,39 @@
-"""Fixtures of all tests, one compilation cache for a run of them, and the option --full."""
+"""How tests are chosen and begun: jax's environment, --smoke and --full, the checks of types."""
 
-import os
-import tempfile
+from helpers import compiling
 
-from helpers.compiling import LESS_OPTIMIZED
+compiling.set_environment()  # before jax is imported
 
-# Before jax is imported. Tests that start processes compile the same programs; the cache is the
-# run's own, so that no run depends on an earlier one.
-_cache = tempfile.TemporaryDirectory(prefix="vinejax-compiled-")
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _cache.name)
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-os.environ.setdefault(LESS_OPTIMIZED, "1")
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["HF_HUB_OFFLINE"] = "1"  # no test may need the network
-
-from collections.abc import Iterator  # noqa: E402
-
-import jax  # noqa: E402
 import pytest  # noqa: E402
-from helpers import data, loop_cases, model_oracles  # noqa: E402
+from helpers.paths import TESTS  # noqa: E402
+from jaxtyping import install_import_hook  # noqa: E402
+
+# An int where a float is declared is right in Python (PEP 484), so beartype is told to allow it.
+TYPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+
+# A file or two per room: what a person runs while editing, in a minute.
+SMOKE = (
+    "test_architecture.py",
+    "test_public.py",
+    "config/test_config.py",
+    "rl/test_advantages.py",
+    "rl/test_losses.py",
+    "credit/test_positions.py",
+    "credit/test_samples.py",
+    "tasks/test_rewards.py",
+    "grading/test_extract.py",
+    "model/test_token_logprobs.py",
+    "engine/test_assign.py",
+    "engine/test_engine_edges.py",
+    "learner/test_step.py",
+    "methods/test_baselines.py",
+    "rollout/test_vine.py",
+    "runtime/test_workdir.py",
+    "training/test_health.py",
+    "report/test_report_choice.py",
+    "statistics/test_statistics.py",
+    "plan/test_advice.py",
+)
 
 # Files whose tests take minutes, to be begun first: else one of them is left at the end, alone.
 LONGEST = (
@@ -36,15 +51,17 @@ LONGEST = (
 )
 
 
-def place_of(item: pytest.Item) -> int:
-    """The place of a test's file in `LONGEST`, or after it."""
-    file = item.nodeid.partition("::")[0]
-    places = [i for i, name in enumerate(LONGEST) if file.endswith(name)]
-    return places[0] if places else len(LONGEST)
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="run the slow tests as well")
+    parser.addoption("--smoke", action="store_true", help="only a file or two per room, a minute")
+    parser.addoption("--full", action="store_true", help="the slow tests too; types are checked")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--full"):
+        install_import_hook("vinejax", TYPE_CHECKER)
+    if config.getoption("--smoke"):
+        config.args[:] = [str(TESTS / file) for file in SMOKE]
+    config.pluginmanager.import_plugin("helpers.fixtures")  # after the hook: it imports vinejax
 
 
 def is_fast_set(config: pytest.Config) -> bool:
@@ -54,7 +71,16 @@ def is_fast_set(config: pytest.Config) -> bool:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
+    if config.getoption("--smoke"):
+        return "smoke set"
     return "fast set, --full adds the slow tests" if is_fast_set(config) else "with the slow tests"
+
+
+def place_of(item: pytest.Item) -> int:
+    """The place of a test's file in `LONGEST`, or after it."""
+    file = item.nodeid.partition("::")[0]
+    places = [i for i, name in enumerate(LONGEST) if file.endswith(name)]
+    return places[0] if places else len(LONGEST)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -63,35 +89,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
     items.sort(key=place_of)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _few_programs() -> Iterator[None]:
-    """Frees a module's programs: each takes a dozen of the 65,530 memory maps that Linux allows a
-    process, and XLA dies of a segmentation fault once there are no more."""
-    yield
-    jax.clear_caches()
-
-
-@pytest.fixture(scope="session")
-def tiny() -> model_oracles.Model:
-    """A random model of two layers with grouped-query attention and the arithmetic tokenizer."""
-    from vinejax.tasks.arithmetic import Arithmetic
-
-    tokenizer = Arithmetic().tokenizer()
-    return model_oracles.random_model(tokenizer=tokenizer, vocab_size=len(tokenizer))
-
-
-@pytest.fixture(scope="session")
-def stories() -> model_oracles.Model:
-    """stories260K, a trained Llama of 260 thousand parameters that writes English."""
-    from vinejax.model.hf.weights import load_pretrained
-
-    return model_oracles.Model(*load_pretrained(str(data.path("stories260K/hf"))))
-
-
-@pytest.fixture(scope="session")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> loop_cases.Run:
-    """A run of `loop_cases.config()` to its end, whose workdir no test may change."""
-    jax.clear_caches()  # compilations are counted, whatever ran before
-    return loop_cases.counted_run(tmp_path_factory.mktemp("finished") / "run")

@@ -3,7 +3,7 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from helpers import loop_cases as cases
@@ -26,7 +26,11 @@ def adapters() -> Params:
     """Adapters of which neither factor is 0."""
     mesh = make_mesh(MeshConfig(1, 1, 1))
     fresh = fresh_adapters(MODEL, mesh, Shape(2, PROJECTIONS))
-    return jax.tree.map(lambda x: x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), fresh)
+
+    def moved(x: np.ndarray) -> np.ndarray:
+        return x + 0.1 * np.cos(np.arange(x.size, dtype=np.float32)).reshape(x.shape)
+
+    return jax.tree.map(moved, jax.device_get(fresh))
 
 
 def rows() -> Batch:

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -13,11 +12,26 @@ from vinejax.core.settings import OptimizerConfig
 from vinejax.learner.optimizer import learning_rate, make_optimizer
 
 
+def stepping(optimizer: optax.GradientTransformation) -> Any:
+    """(gradients, state, params) -> (params, state) after an update, as one program."""
+
+    @jax.jit
+    def step(gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state
+
+    return step
+
+
+def float32(tree: Any) -> Any:
+    return jax.tree.map(lambda x: np.asarray(x, np.float32), tree)
+
+
 def rates(warmup: Any, num_updates: int, fraction: float = 0.03) -> np.ndarray:
     """Entry n - 1 is the rate of update n, as a share of the largest."""
     cfg = OptimizerConfig(learning_rate=2e-3, warmup=warmup, warmup_fraction=fraction)
     schedule = jax.jit(jax.vmap(learning_rate(cfg, num_updates)))
-    return np.asarray(schedule(jnp.arange(num_updates))) / 2e-3
+    return np.asarray(schedule(np.arange(num_updates))) / 2e-3
 
 
 @pytest.mark.parametrize(
@@ -60,14 +74,11 @@ def test_adamw_equals_a_loop():
     assert min(norms[1:]) > 2
 
     optimizer = make_optimizer(cfg, num_updates=8)
-    params: Any = {"layer": jax.tree.map(lambda v: jnp.asarray(v, jnp.float32), x)}
-    state = optimizer.init(params)
+    params: Any = {"layer": float32(x)}
+    step_of, state = stepping(optimizer), jax.jit(optimizer.init)(params)
     m, v = ({name: np.zeros(shape) for name, shape in shapes.items()} for _ in range(2))
     for n, each in enumerate(gradients, start=1):
-        updates, state = optimizer.update(
-            {"layer": jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), each)}, state, params
-        )
-        params = optax.apply_updates(params, updates)
+        params, state = step_of({"layer": float32(each)}, state, params)
 
         norm = math.sqrt(sum((g**2).sum() for g in each.values()))
         lr = 1e-2 * min(n / 2, 1, (8 - n + 1) / 6)
@@ -85,18 +96,18 @@ def test_decay_leaves_norms_and_biases_alone():
     cfg = OptimizerConfig(learning_rate=1.0, weight_decay=0.5, warmup_fraction=0.0)
     optimizer = make_optimizer(cfg, 10)
     params = {
-        "embed": jnp.ones((2, 3)),
-        "head": jnp.ones((3, 2)),
-        "norm": {"scale": jnp.ones(3)},
-        "layers": {"q": {"kernel": jnp.ones((1, 3, 3)), "bias": jnp.ones((1, 3))}},
+        "embed": np.ones((2, 3)),
+        "head": np.ones((3, 2)),
+        "norm": {"scale": np.ones(3)},
+        "layers": {"q": {"kernel": np.ones((1, 3, 3)), "bias": np.ones((1, 3))}},
     }
-    nothing = jax.tree.map(jnp.zeros_like, params)
-    updates, _ = optimizer.update(nothing, optimizer.init(params), params)
-    after: Any = optax.apply_updates(params, updates)
-    assert float(after["embed"][0, 0]) == 0.5 and float(after["head"][0, 0]) == 0.5
-    assert float(after["layers"]["q"]["kernel"][0, 0, 0]) == 0.5
-    kept = (after["norm"]["scale"], after["layers"]["q"]["bias"])
-    assert all((np.asarray(x) == 1).all() for x in kept)
+    params = float32(params)
+    nothing = jax.tree.map(np.zeros_like, params)
+    after, _ = stepping(optimizer)(nothing, jax.jit(optimizer.init)(params), params)
+    after = jax.device_get(after)
+    assert after["embed"][0, 0] == 0.5 and after["head"][0, 0] == 0.5
+    assert after["layers"]["q"]["kernel"][0, 0, 0] == 0.5
+    assert (after["norm"]["scale"] == 1).all() and (after["layers"]["q"]["bias"] == 1).all()
 
 
 def test_adafactor_equals_a_loop():
@@ -112,16 +123,15 @@ def test_adafactor_equals_a_loop():
     optimizer = make_optimizer(cfg, num_updates=8)
 
     def tree(values: dict[str, np.ndarray]) -> Any:
-        return {n: {names[n]: jnp.asarray(v, jnp.float32)} for n, v in values.items()}
+        return {n: {names[n]: np.asarray(v, np.float32)} for n, v in values.items()}
 
     params: Any = tree(x)
-    state = optimizer.init(params)
+    step_of, state = stepping(optimizer), jax.jit(optimizer.init)(params)
     v = {name: np.zeros(shape) for name, shape in shapes.items()}
     rows, columns = np.zeros((2, 40, 3)), np.zeros((2, 3, 32))
     for t, size in enumerate((1.0, 4.0, 0.1), start=1):
         each = {name: size * rng.normal(size=value.shape) for name, value in x.items()}
-        updates, state = optimizer.update(tree(each), state, params)
-        params = optax.apply_updates(params, updates)
+        params, state = step_of(tree(each), state, params)
         kept, lr = 1 - t**-0.8, 1e-2 * min(t / 2, 1, (8 - t + 1) / 6)
         for name, g in each.items():
             if name == "k":  # of the matrices 40 x 32, one for each layer and head
@@ -143,7 +153,7 @@ def test_adafactor_keeps_little():
         "embed": (512, 64), "q": {"kernel": (2, 64, 4, 32)}, "scale": (2, 64),
         "lora_a": (2, 64, 4),
     }  # fmt: skip
-    params = jax.tree.map(jnp.ones, shapes, is_leaf=lambda x: isinstance(x, tuple))
+    params = jax.tree.map(np.ones, shapes, is_leaf=lambda x: isinstance(x, tuple))
     state = jax.eval_shape(make_optimizer(OptimizerConfig(name="adafactor"), 1).init, params)
     factors = 512 + 64 + 2 * 4 * (64 + 32)
     whole = 2 * 64 + 2 * 64 * 4

@@ -21,6 +21,7 @@ from vinejax.learner.update import Update, gradients, num_accepted, update_step
 from vinejax.methods.asymre import loss as reinforce
 from vinejax.methods.opmd import OPMDConfig
 from vinejax.methods.opmd import loss as opmd
+from vinejax.model.decoder import Params
 from vinejax.runtime.compiles import num_compiles
 
 T_SAMPLE = 0.6
@@ -42,22 +43,21 @@ def make_batch() -> Batch:
     No token is near either: there the gradient jumps, and rounding would decide.
     """
     rng = np.random.default_rng(0)
-    batch = collate(cases.random_episodes(LENGTHS), rows=8)
+    batch = jax.device_get(collate(cases.random_episodes(LENGTHS), rows=8))
     assert batch.tokens.shape == (8, 32) and not batch.mask[7].any()
     current = np.asarray(score(cases.model(), cases.params(), batch, T_SAMPLE))
     old = current + rng.choice([-0.4, -0.1, 0.05, 0.3], size=current.shape)
     ref = current + rng.choice([-0.8, -0.3, 0.2, 0.6], size=current.shape)
     ref[CLAMPED] = current[CLAMPED] + 4.0
     arrays = (0.5 + rng.normal(size=current.shape), old, ref)
-    mask = np.asarray(batch.mask)
-    advantages, old, ref = (jnp.asarray(np.where(mask, x, 0.0), jnp.float32) for x in arrays)
+    advantages, old, ref = (np.where(batch.mask, x, 0.0).astype(np.float32) for x in arrays)
     return batch._replace(advantages=advantages, old_logprobs=old, ref_logprobs=ref)
 
 
 @functools.cache
 def oracle_sums() -> tuple[np.ndarray, Any]:
     """(Σ policy loss, Σ k3) of `make_batch()` and their gradients, from logits without padding."""
-    batch = jax.device_get(make_batch())
+    batch = make_batch()
     lengths = {sum(pair) for pair in LENGTHS}
     places = [(b, t) for b, (p, r) in enumerate(LENGTHS) for t in range(p, p + r)]
 
@@ -78,8 +78,12 @@ def oracle_sums() -> tuple[np.ndarray, Any]:
             k3 += jnp.minimum(jnp.exp(d) - d - 1, 10.0).sum()
         return jnp.stack([policy, k3])
 
-    values, grads = jax.jit(lambda p: (sums(p), jax.jacrev(sums)(p)))(cases.params())
-    return np.asarray(values), grads
+    @jax.jit
+    def values_and_gradients(params):
+        values, pulled_back = jax.vjp(sums, params)
+        return values, jax.vmap(pulled_back)(jnp.eye(2))[0]
+
+    return jax.device_get(values_and_gradients(cases.params()))
 
 
 @pytest.mark.parametrize("reduction", ["token", "sequence", "policy"])
@@ -98,7 +102,7 @@ def test_loss_and_gradient_equal_the_oracle(reduction):
 
 def test_without_advantages_only_the_kl_moves_the_policy():
     batch = make_batch()
-    batch = batch._replace(advantages=jnp.zeros_like(batch.advantages))
+    batch = batch._replace(advantages=np.zeros_like(batch.advantages))
     grads, _ = grads_of(PLAIN, cases.params(), batch)
     of_k3 = jax.tree.map(lambda x: 0.1 * x[1] / TOKENS, oracle_sums()[1])
     cases.assert_close(grads, of_k3, cases.ROUNDING)
@@ -106,11 +110,11 @@ def test_without_advantages_only_the_kl_moves_the_policy():
 
 def test_sums_equal_the_loops():
     batch = make_batch()
-    mask = np.asarray(batch.mask)
+    mask = batch.mask
     _, stats = grads_of(PLAIN, cases.params(), batch)
     logprobs = np.asarray(score(cases.model(), cases.params(), batch, T_SAMPLE))[mask]
     old, ref, advantages = (
-        np.asarray(x)[mask] for x in (batch.old_logprobs, batch.ref_logprobs, batch.advantages)
+        x[mask] for x in (batch.old_logprobs, batch.ref_logprobs, batch.advantages)
     )
     ratio = np.exp(logprobs - old)
     k3 = oracle.kl(logprobs, ref, "k3")
@@ -147,7 +151,7 @@ def assert_sums(found: PolicySums, expected: PolicySums) -> None:
 def test_microbatches_change_nothing():
     batch, params = make_batch(), cases.params()
     whole, sums = grads_of(PLAIN, params, batch)  # one microbatch of 8
-    for size in (4, 2, 1):
+    for size in (2, 1):
         grads, stats = grads_of(dataclasses.replace(PLAIN, microbatch=size), params, batch)
         cases.assert_close(grads, whole, cases.ROUNDING)
         assert_sums(stats, sums)
@@ -157,9 +161,10 @@ def test_padding_changes_nothing():
     """Empty rows, longer rows, and NaN wherever the mask is False."""
     batch, params = make_batch(), cases.params()
     expected, sums = grads_of(PLAIN, params, batch)
-    wide = jax.tree.map(lambda x: jnp.pad(x, ((0, 4), (0, 16))), batch)
+    wide = jax.tree.map(lambda x: np.pad(x, ((0, 4), (0, 16))), batch)
     names = ("advantages", "old_logprobs", "ref_logprobs")
-    nan_off = {name: jnp.where(wide.mask, getattr(wide, name), jnp.nan) for name in names}
+    nan = np.float32(np.nan)
+    nan_off = {name: np.where(wide.mask, getattr(wide, name), nan) for name in names}
     grads, stats = grads_of(PLAIN, params, wide._replace(**nan_off))
     cases.assert_close(grads, expected, cases.ROUNDING)
     assert_sums(stats, sums)
@@ -173,12 +178,13 @@ def test_an_eos_that_is_also_the_pad_id_gets_its_gradient():
     mask[0, 2:5] = mask[1, 1] = True  # from the lengths
     np.testing.assert_array_equal(batch.mask, mask)
     logprobs = score(cases.model(), cases.params(), batch, T_SAMPLE)
-    only_eos = jnp.zeros((8, 32)).at[0, 4].set(1.0)
+    only_eos = np.zeros((8, 32), np.float32)
+    only_eos[0, 4] = 1.0
     batch = batch._replace(advantages=only_eos, old_logprobs=logprobs, ref_logprobs=logprobs)
     grads, stats = grads_of(PLAIN, cases.params(), batch)
     assert stats.tokens == 4 and logprobs[0, 4] < 0
     np.testing.assert_allclose(stats.loss, -1.0, rtol=1e-5)
-    assert np.linalg.norm(grads["head"][:, eos]) > 0.1
+    assert np.linalg.norm(np.asarray(grads["head"])[:, eos]) > 0.1
 
 
 @pytest.mark.parametrize("temperature", [0.6, pytest.param(1.0, marks=pytest.mark.slow)])
@@ -198,13 +204,15 @@ def test_ratio_is_1_and_kl_0_before_the_first_update(temperature):
 OPTIMIZER = optax.sgd(1e-3, momentum=0.9)
 
 
+@jax.jit
+def fresh_state(params: Params) -> TrainState:
+    return TrainState(jnp.int32(0), params, OPTIMIZER.init(params))
+
+
 def update(
     batch: Batch, objective: PolicyObjective = PLAIN, state: TrainState | None = None
 ) -> tuple[TrainState, Update]:
-    if state is None:
-        params = cases.params()
-        state = TrainState(jnp.int32(0), params, OPTIMIZER.init(params))
-    return update_step(objective, OPTIMIZER, state, batch)
+    return update_step(objective, OPTIMIZER, state or fresh_state(cases.params()), batch)
 
 
 @pytest.mark.parametrize("shift_mean", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -212,12 +220,13 @@ def test_whitening_of_minibatches_equals_whitening_by_hand(shift_mean):
     batch = make_batch()
     whitening = dataclasses.replace(PLAIN, whiten="minibatch", shift_mean=shift_mean)
     state, made = update(batch, whitening)
-    by_hand = oracle.whiten(np.asarray(batch.advantages), np.asarray(batch.mask), shift_mean)
-    by_hand = batch._replace(advantages=jnp.asarray(by_hand, jnp.float32))
+    by_hand = oracle.whiten(batch.advantages, batch.mask, shift_mean)
+    by_hand = batch._replace(advantages=by_hand.astype(np.float32))
     grads, sums = grads_of(PLAIN, cases.params(), by_hand)
     cases.assert_close(state.opt_state[0].trace, grads, cases.ROUNDING)
     np.testing.assert_allclose(made.sums.loss, sums.loss, rtol=1e-5)
-    np.testing.assert_allclose(made.grad_norm, optax.tree.norm(grads), rtol=1e-5)
+    norm = np.linalg.norm([np.linalg.norm(x) for x in jax.tree.leaves(grads)])
+    np.testing.assert_allclose(made.grad_norm, norm, rtol=1e-5)
     assert made.accepted and state.step == 1
 
 
@@ -225,8 +234,8 @@ def scaled_ratio(mean: float) -> Batch:
     """The batch with this mean probability ratio."""
     batch = make_batch()
     _, stats = grads_of(PLAIN, cases.params(), batch)
-    by = jnp.log(mean / (stats.ratio / stats.tokens))
-    return batch._replace(old_logprobs=jnp.where(batch.mask, batch.old_logprobs - by, 0.0))
+    by = np.log(mean / np.float32(stats.ratio / stats.tokens))
+    return batch._replace(old_logprobs=np.where(batch.mask, batch.old_logprobs - by, 0.0))
 
 
 def test_max_ratio_bounds_the_mean_of_the_minibatch():
@@ -237,12 +246,12 @@ def test_max_ratio_bounds_the_mean_of_the_minibatch():
     ]
 
 
-def test_a_loss_without_a_ratio_is_not_bounded_by_it():
+@pytest.mark.parametrize("loss", [opmd, pytest.param(reinforce, marks=pytest.mark.slow)])
+def test_a_loss_without_a_ratio_is_not_bounded_by_it(loss):
     """AsymRE and OPMD are meant to go far from the policy that sampled."""
-    for loss in (reinforce, opmd):
-        objective = dataclasses.replace(PLAIN, loss=loss, own=OPMDConfig())
-        state, made = update(scaled_ratio(12.0), objective)
-        assert made.accepted and state.step == 1 and made.sums.clipped is None
+    objective = dataclasses.replace(PLAIN, loss=loss, own=OPMDConfig())
+    state, made = update(scaled_ratio(12.0), objective)
+    assert made.accepted and state.step == 1 and made.sums.clipped is None
 
 
 def spoiled(how: str) -> Batch:
@@ -250,9 +259,10 @@ def spoiled(how: str) -> Batch:
     assert batch.mask[at]
     if how == "ratio":
         return scaled_ratio(12.0)
-    if how == "infinite ratio":
-        return batch._replace(old_logprobs=batch.old_logprobs.at[at].set(-1e4))
-    return batch._replace(**{how: getattr(batch, how).at[at].set(jnp.nan)})
+    name = "old_logprobs" if how == "infinite ratio" else how
+    values = getattr(batch, name).copy()
+    values[at] = -1e4 if how == "infinite ratio" else np.nan
+    return batch._replace(**{name: values})
 
 
 @pytest.mark.parametrize("how", ["ratio", "infinite ratio", "advantages", "old_logprobs"])

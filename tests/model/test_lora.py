@@ -28,6 +28,7 @@ from vinejax.model.lora import (
 from vinejax.model.sharding import mesh_over, spec_for
 
 SCALE, RANK = 2.0, 3
+merging = jax.jit(merged, static_argnames="scale")
 TOKENS = np.arange(2, 14).reshape(2, 6)
 
 
@@ -41,13 +42,11 @@ def adapters_of(
 ) -> Params:
     """Adapters after some training: neither factor is 0."""
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
-    adapters = fresh_adapters(model, mesh, Shape(RANK, targets), 1)
+    adapters = jax.device_get(fresh_adapters(model, mesh, Shape(RANK, targets), 1))
     if not drawn:
         return adapters
-    leaves, tree = jax.tree.flatten(adapters)
-    keys = jax.random.split(jax.random.key(2), len(leaves))
-    noise = [0.1 * jax.random.normal(key, x.shape) for key, x in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(tree, [x + y for x, y in zip(leaves, noise, strict=True)])
+    rng = np.random.default_rng(2)
+    return jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), adapters)
 
 
 def plainly_merged(model: Decoder, params: Params, adapters: Params) -> Params:
@@ -61,7 +60,7 @@ def plainly_merged(model: Decoder, params: Params, adapters: Params) -> Params:
         for layer, kernel in enumerate(np.asarray(layers[name]["kernel"], np.float64)):
             change = a[layer].reshape(-1, RANK) @ b[layer].reshape(RANK, -1)
             kernels.append(kernel + SCALE * change.reshape(*inputs, *outputs))
-        layers[name] = {**layers[name], "kernel": jnp.asarray(np.stack(kernels), jnp.float32)}
+        layers[name] = {**layers[name], "kernel": np.stack(kernels).astype(np.float32)}
     return {**params, "layers": layers}
 
 
@@ -71,8 +70,8 @@ def test_a_model_with_adapters_is_the_merged_model(tiny: Model, targets: tuple[s
     own = apply(model, with_adapters(tiny.params, adapters), TOKENS)
     plain = plainly_merged(model, tiny.params, adapters)
     np.testing.assert_allclose(own, apply(tiny.decoder, plain, TOKENS), rtol=1e-5, atol=1e-5)
-    assert np.abs(own - apply(tiny.decoder, tiny.params, TOKENS)).max() > 0.1
-    found = merged(with_adapters(tiny.params, adapters), SCALE)
+    assert np.abs(np.subtract(own, apply(tiny.decoder, tiny.params, TOKENS))).max() > 0.1
+    found = merging(with_adapters(tiny.params, adapters), SCALE)
     assert jax.tree.structure(found) == jax.tree.structure(tiny.params)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6), found, plain)
 
@@ -81,7 +80,7 @@ def test_fresh_adapters_change_nothing(tiny: Model):
     adapters = adapters_of(tiny.decoder, drawn=False)
     own = apply(adapting(tiny.decoder), with_adapters(tiny.params, adapters), TOKENS)
     np.testing.assert_array_equal(own, apply(tiny.decoder, tiny.params, TOKENS))
-    merged_back = merged(with_adapters(tiny.params, adapters), SCALE)
+    merged_back = merging(with_adapters(tiny.params, adapters), SCALE)
     jax.tree.map(np.testing.assert_array_equal, merged_back, tiny.params)
     largest = np.abs(adapters["layers"]["q"]["lora_a"]).max() * tiny.decoder.cfg.width**0.5
     assert 0.8 < largest <= 1
@@ -95,9 +94,9 @@ def test_without_adapters_nothing_is_done(tiny: Model):
 
 def test_merging_rounds_once(tiny: Model):
     adapters = adapters_of(tiny.decoder)
-    base = jax.tree.map(lambda x: x.astype(jnp.bfloat16), tiny.params)
-    found = merged(with_adapters(base, adapters), SCALE)["layers"]["up"]["kernel"]
-    whole = jax.tree.map(lambda x: x.astype(jnp.float32), base)
+    base = jax.tree.map(lambda x: np.asarray(x).astype(jnp.bfloat16), tiny.params)
+    found = merging(with_adapters(base, adapters), SCALE)["layers"]["up"]["kernel"]
+    whole = jax.tree.map(lambda x: x.astype(np.float32), base)
     exact = plainly_merged(tiny.decoder, whole, adapters)["layers"]["up"]["kernel"]
     assert found.dtype == jnp.bfloat16
     np.testing.assert_array_equal(found, exact.astype(jnp.bfloat16))
@@ -157,7 +156,7 @@ def test_peft_makes_of_the_folder_what_merging_makes(family: str, targets: Any, 
     model, params, tokenizer = random_model(cases.tokenizer(), family=family)
     adapters = adapters_of(model, targets)
     save_pretrained(tmp_path / "base", model, params, tokenizer)
-    combined = merged(with_adapters(params, adapters), SCALE)
+    combined = merging(with_adapters(params, adapters), SCALE)
     save_pretrained(tmp_path / "merged", model, combined, tokenizer)
     settings = ModelConfig(lora_rank=RANK, lora_alpha=SCALE * RANK, lora_targets=targets)
     save_adapters(tmp_path / "adapters", model, adapters, settings, str(tmp_path / "base"))
@@ -178,7 +177,7 @@ def test_peft_itself_computes_what_our_model_computes(family: str, tmp_path: Pat
     model, params, tokenizer = random_model(cases.tokenizer(), family=family)
     adapters = adapters_of(model)
     save_pretrained(tmp_path / "base", model, params, tokenizer)
-    combined = merged(with_adapters(params, adapters), SCALE)
+    combined = merging(with_adapters(params, adapters), SCALE)
     save_pretrained(tmp_path / "merged", model, combined, tokenizer)
     settings = ModelConfig(lora_rank=RANK, lora_alpha=SCALE * RANK)
     save_adapters(tmp_path / "adapters", model, adapters, settings, str(tmp_path / "base"))

@@ -1,0 +1,65 @@
+"""Fixtures of all tests: models, a finished run, and the budget of compiled programs of a file."""
+
+from collections.abc import Iterator
+
+import jax
+import pytest
+
+from helpers import data, loop_cases, model_oracles
+from helpers.compiling import BUDGET, BUDGETS
+from helpers.paths import TESTS
+from vinejax.model.hf.weights import load_pretrained
+from vinejax.runtime.compiles import num_compiles
+from vinejax.tasks.arithmetic import Arithmetic
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _programs(request: pytest.FixtureRequest) -> Iterator[list[int]]:
+    """Frees a file's programs, and fails if its fast tests compiled more than the file's budget.
+
+    Each takes a dozen of the 65,530 memory maps that Linux allows a process, and XLA dies of a
+    segmentation fault once there are no more.
+    """
+    before = num_compiles()
+    of_slow_tests: list[int] = []
+    yield of_slow_tests
+    compiled = num_compiles() - before - sum(of_slow_tests)
+    jax.clear_caches()
+    file = request.path.relative_to(TESTS).as_posix()
+    budget = BUDGETS.get(file, BUDGET)
+    if compiled > budget:
+        pytest.fail(
+            f"{file} compiled {compiled} programs, its budget is {budget}: share sizes between "
+            "tests, use NumPy instead of jax.numpy outside of compiled functions, put an oracle "
+            "into one jax.jit; if all of them are needed, change the budget in helpers/compiling.py"
+        )
+
+
+@pytest.fixture(autouse=True)
+def _programs_of_a_slow_test(
+    request: pytest.FixtureRequest, _programs: list[int]
+) -> Iterator[None]:
+    before = num_compiles()
+    yield
+    if request.node.get_closest_marker("slow"):
+        _programs.append(num_compiles() - before)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> model_oracles.Model:
+    """A random model of two layers with grouped-query attention and the arithmetic tokenizer."""
+    tokenizer = Arithmetic().tokenizer()
+    return model_oracles.random_model(tokenizer=tokenizer, vocab_size=len(tokenizer))
+
+
+@pytest.fixture(scope="session")
+def stories() -> model_oracles.Model:
+    """stories260K, a trained Llama of 260 thousand parameters that writes English."""
+    return model_oracles.Model(*load_pretrained(str(data.path("stories260K/hf"))))
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> loop_cases.Run:
+    """A run of `loop_cases.config()` to its end, whose workdir no test may change."""
+    jax.clear_caches()  # compilations are counted, whatever ran before
+    return loop_cases.counted_run(tmp_path_factory.mktemp("finished") / "run")
