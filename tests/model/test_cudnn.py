@@ -124,7 +124,7 @@ def test_prefill_gives_no_mask(monkeypatch: pytest.MonkeyPatch, window: int | No
         return q
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", kernel)
-    q, k, v = (x.astype(jnp.bfloat16) for x in (Q, K, V))
+    q, k, v = (jnp.asarray(x, jnp.bfloat16) for x in (Q, K, V))
     causal_attention("auto", "gpu", q, k, v, AttentionRule(0.3, window=window))
     (options,) = asked
     assert options.pop("implementation") == "cudnn" and "mask" not in options

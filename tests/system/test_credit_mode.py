@@ -5,9 +5,10 @@ import json
 
 import pytest
 from helpers import loop_cases as cases
+from helpers.applied import applied
 
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import ValuesConfig
+from vinejax.core.settings import Config
 from vinejax.credit_bench.command import chosen_estimators, credit_bench
 from vinejax.credit_bench.estimators import ESTIMATORS, RUN, estimator_config, reads_logprobs
 from vinejax.training.loop import train
@@ -46,11 +47,12 @@ def test_a_run_with_a_critic(tmp_path, capsys):
 
 def test_estimators_have_nothing_of_the_runs_own_method():
     cfg = cases.config(method="spo_chain", values={"k": 2, "max_states": 4})
-    assert estimator_config(cfg, RUN) == cfg
+    assert estimator_config(cfg, RUN) == applied(cfg)
     made = estimator_config(cfg, "vineppo_k3")
     assert made.method == "vineppo" and made.values.k == 3 and made.values.max_states is None
     assert estimator_config(cfg, "exact").values.k == cfg.bench.truth
-    assert estimator_config(cfg, "rloo").values == ValuesConfig()
+    plain = applied(Config(method="rloo"))
+    assert estimator_config(cfg, "rloo").values == plain.values
 
 
 def test_all_that_a_run_can_have():
@@ -77,7 +79,11 @@ def test_a_users_method_alone_may_read_log_probabilities():
     ("name", "sections", "message"),
     [
         ("vineppo_k", {}, "nearest is 'vineppo_k"),
-        (RUN, {"method": "treerl", "values": {"k": 9, "max_states": None}}, "samples in a way of its own"),
+        (
+            RUN,
+            {"method": "treerl", "values": {"k": 9, "max_states": None}},
+            "samples in a way of its own",
+        ),
         (RUN, {"method": "sft", "values": {"k": 9, "max_states": None}}, "has no advantages"),
         (RUN, {"reset": {"source": "gold"}}, "begin elsewhere"),
     ],

@@ -174,7 +174,7 @@ def test_the_last_box(solution: str, answer: str | None):
 
 
 def test_problems_without_a_gold_are_loaded_like_others(folder: Path):
-    """The run finds them, lists them, and does not train on them: tests/test_session.py."""
+    """The run lists them and does not train on them: tests/training/test_startup.py."""
     rows = [row(i) for i in range(48)]
     rows[7]["solution"] = "The answer is 5."
     write(folder / "train.jsonl", rows)
