@@ -82,7 +82,7 @@ def test_a_users_method_alone_may_read_log_probabilities():
         (
             RUN,
             {"method": "treerl", "values": {"k": 9, "max_states": None}},
-            "samples in a way of its own",
+            "samples in a way",
         ),
         (RUN, {"method": "sft", "values": {"k": 9, "max_states": None}}, "has no advantages"),
         (RUN, {"reset": {"source": "gold"}}, "begin elsewhere"),
