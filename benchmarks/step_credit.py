@@ -169,7 +169,7 @@ def draw_truth(session: Session, iteration: int, problems: int, truth: int) -> D
     """
     cfg = session.cfg
     chosen = draw(session.problems["train"], problems, cfg.seed, iteration)
-    sampler = session.sampler(iteration)
+    sampler = Sampler(session.engine, session.graded, cfg, iteration)
     episodes = sampler.solutions(session.start, chosen, len(chosen))
     other = dataclasses.replace(with_values(cfg, {"k": truth}), seed=cfg.seed + TRUTH_SEED)
     sampler = Sampler(session.engine, session.graded, other, iteration)

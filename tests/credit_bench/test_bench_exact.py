@@ -58,7 +58,7 @@ def fixed() -> Fixed:
     model, tokenizer = cases.model(), cases.tokenizer()
     session = types.SimpleNamespace(
         model=model,
-        sampler=Engine(model, cfg.sample, tokenizer, slots=64),
+        engine=Engine(model, cfg.sample, tokenizer, slots=64),
         graded=rewards_of(EveryToken()),
         load_reference=cases.params,
         mesh=model.mesh,

@@ -305,5 +305,5 @@ print("done")
 @pytest.mark.slow
 def test_on_meshes():
     """Shards of their own queues, and a vocabulary that `tensor` splits, or does not divide."""
-    program = f"import sys; sys.path.append('rollout'){PROGRAM}"
+    program = f"import sys; sys.path.append('engine'){PROGRAM}"
     assert eight_devices.printed("-c", program)[-1] == "done"

@@ -28,6 +28,7 @@ from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.prefixes import common_prefixes, share_prefixes
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import Objective, gradients
+from vinejax.methods.opmd import OPMDConfig
 from vinejax.methods.opmd import loss as opmd
 from vinejax.methods.ppo import CriticObjective, Targets, critic_values
 from vinejax.model.config import Compute
@@ -189,7 +190,9 @@ def objective_of(name: str, **fields: Any) -> tuple[Objective, Any, Any]:
     objectives = {
         "token": lambda: policy(loss=clipped, whiten="minibatch"),
         "sequence": lambda: policy(loss=clipped, reduction="sequence", kl_reduction="sequence"),
-        "opmd": lambda: policy(loss=opmd, reduction="budget", max_tokens=16, tau=0.1),
+        "opmd": lambda: policy(
+            loss=opmd, reduction="budget", max_tokens=16, own=OPMDConfig(tau=0.1)
+        ),
         "likelihood": lambda: Likelihood(model=model, reduction="sequence", **fields),
     }
     return objectives[name](), cases.params(), minibatch()

@@ -80,7 +80,7 @@ def test_blocks_of_queries_are_all_queries_at_once(
     k, v = (draw(2, length, 2, 6, seed=i) for i in range(2, 4))
 
     def both(attend: Any) -> Any:
-        mixed, back = jax.vjp(lambda q, k, v: attend(q, k, v, visible, rule), q, k, v)
+        mixed, back = jax.vjp(lambda q, k, v: attend(q, k, v, jnp.asarray(visible), rule), q, k, v)
         return mixed, *back(towards)
 
     found, expected = (jax.jit(both, static_argnums=0)(f) for f in (self_attention, by_head))

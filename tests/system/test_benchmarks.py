@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import vine_cases as vines
+from helpers.applied import applied
 from helpers.paths import REPO
 
 from vinejax.core.shapes import bucket
@@ -186,12 +187,14 @@ def test_step_credit_measures_the_error_of_settings(
     monkeypatch.syspath_prepend(BENCHMARKS)
     bench = importlib.import_module("step_credit")
     session = SimpleNamespace(
-        cfg=vines.cases.config(
-            sample={"max_tokens": vines.MAX_TOKENS},
-            rollout={"per_prompt": 8},
-            values={"k": 9, "max_states": None},
+        cfg=applied(
+            vines.cases.config(
+                sample={"max_tokens": vines.MAX_TOKENS},
+                rollout={"per_prompt": 8},
+                values={"k": 9, "max_states": None},
+            )
         ),
-        sampler=Coin(),
+        engine=Coin(),
         start={},
         graded=vines.rewards_of(vines.Task()),
         problems={"train": [vines.PROBLEM]},

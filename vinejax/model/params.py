@@ -4,13 +4,14 @@ from typing import Any
 
 import jax
 
+from vinejax.core.types import Array
 from vinejax.model.sharding import Params
 
 
 def cast_matrices(params: Params, dtype: str) -> Params:
     """Cast matrices and biases; norms stay float32: cheap to compute, costly to round."""
 
-    def cast(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
+    def cast(path: tuple[Any, ...], x: Array) -> Array:
         return x if path[-1].key == "scale" else x.astype(dtype)
 
     return jax.tree_util.tree_map_with_path(cast, params)
