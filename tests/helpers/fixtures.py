@@ -1,6 +1,8 @@
 """Fixtures of all tests: models, a finished run, and the budget of compiled programs of a file."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import jax
 import pytest
@@ -12,6 +14,17 @@ from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.compiles import num_compiles
 from vinejax.tasks.arithmetic import Arithmetic
 
+Made = TypeVar("Made")
+_shared = Counter()  # programs of fixtures that all files share: no file's own, in any order
+
+
+def _not_counted(make: Callable[[], Made]) -> Made:
+    """The result of `make`, whose programs count for no file."""
+    before = num_compiles()
+    made = make()
+    _shared["programs"] += num_compiles() - before
+    return made
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _programs(request: pytest.FixtureRequest) -> Iterator[list[int]]:
@@ -20,10 +33,10 @@ def _programs(request: pytest.FixtureRequest) -> Iterator[list[int]]:
     Each takes a dozen of the 65,530 memory maps that Linux allows a process, and XLA dies of a
     segmentation fault once there are no more.
     """
-    before = num_compiles()
+    before = num_compiles() - _shared["programs"]
     of_slow_tests: list[int] = []
     yield of_slow_tests
-    compiled = num_compiles() - before - sum(of_slow_tests)
+    compiled = num_compiles() - _shared["programs"] - before - sum(of_slow_tests)
     jax.clear_caches()
     file = request.path.relative_to(TESTS).as_posix()
     budget = BUDGETS.get(file, BUDGET)
@@ -49,17 +62,20 @@ def _programs_of_a_slow_test(
 def tiny() -> model_oracles.Model:
     """A random model of two layers with grouped-query attention and the arithmetic tokenizer."""
     tokenizer = Arithmetic().tokenizer()
-    return model_oracles.random_model(tokenizer=tokenizer, vocab_size=len(tokenizer))
+    size = len(tokenizer)
+    return _not_counted(lambda: model_oracles.random_model(tokenizer=tokenizer, vocab_size=size))
 
 
 @pytest.fixture(scope="session")
 def stories() -> model_oracles.Model:
     """stories260K, a trained Llama of 260 thousand parameters that writes English."""
-    return model_oracles.Model(*load_pretrained(str(data.path("stories260K/hf"))))
+    path = str(data.path("stories260K/hf"))
+    return _not_counted(lambda: model_oracles.Model(*load_pretrained(path)))
 
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> loop_cases.Run:
     """A run of `loop_cases.config()` to its end, whose workdir no test may change."""
     jax.clear_caches()  # compilations are counted, whatever ran before
-    return loop_cases.counted_run(tmp_path_factory.mktemp("finished") / "run")
+    workdir = tmp_path_factory.mktemp("finished") / "run"
+    return _not_counted(lambda: loop_cases.counted_run(workdir))
