@@ -213,3 +213,10 @@ def test_reference_scores_of_pairs_are_those_of_each_minibatch():
         expected = scores_of(cases.model(), cases.params(), batch, 0.8, passes)
         assert np.abs(expected).max() > 1.0
         np.testing.assert_allclose(batch.ref_logprobs, expected, atol=1e-5)
+
+
+def test_an_optimizer_that_began_anew_goes_on_counting():
+    """RestEM and DPO-Positive begin a new one in every iteration; records count the run's steps."""
+    before, after = state_of(), state_of()._replace(step=jnp.int32(4))
+    found = learner_update.continued(before, after)
+    assert found.step == 7 + 4 and found.params is after.params
