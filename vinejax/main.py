@@ -59,7 +59,7 @@ from vinejax.core.errors import UserError
 from vinejax.methods import METHODS
 from vinejax.runtime import distributed, stopping
 
-# Imported by name when needed, so that an error in the command does not wait for jax.
+# Imported by name when needed: a mode loads what it needs alone.
 MODES = {
     "train": ("vinejax.training.loop", "train"),
     "eval": ("vinejax.training.evaluate", "evaluate_run"),

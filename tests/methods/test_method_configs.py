@@ -217,3 +217,19 @@ def test_a_field_of_another_method_is_refused_at_its_default_too(method, section
         assert error.value.field == f"{section}.{name}"
     fields[section] = default()[section]  # as a file does that changes another's method
     checked(fields)
+
+
+def test_settings_of_another_method_are_refused():
+    tree = from_dict({"method": "spo_tree"})
+    with pytest.raises(ConfigError, match="^own: is SPOTreeConfig, not MethodSettings; leave it"):
+        check_config(dataclasses.replace(tree, method="grpo"))
+
+
+def test_a_methods_own_settings_are_always_there():
+    assert from_dict({"method": "dapo"}) == from_dict({"method": "dapo", "dapo": {}})
+    for fields, message in (
+        ({"own": 3}, "^own: no such field"),
+        ({"method": "ppo", "critic": {"section": "x"}}, "^critic.section: no such field"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            from_dict(fields)

@@ -119,3 +119,40 @@ def test_what_names_no_method_is_one_line(source: str, name: str, message: str):
         find_method(name)
     assert error.value.field == "method"
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_its_section_goes_with_it(source: str):
+    fields = default()
+    fields.method = NAME
+    fields.method = "rloo"
+    fields.rollout.per_prompt = 4
+    assert from_dict(fields).method == "rloo"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('section: ClassVar[str] = "values"', "is a section of ours"),
+        ('section: ClassVar[str] = "critic"', "is a section of ours"),
+        ("strong: float = 1.0", "has fields and no section"),
+        ('section: ClassVar[str] = "odd"\n    strong: float', "strong has no default"),
+    ],
+)
+def test_settings_that_no_configuration_could_have_are_refused(
+    lines: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    head = (
+        "import dataclasses\nfrom typing import ClassVar\n"
+        "from vinejax.core.settings import MethodSettings\n"
+        "from vinejax.methods.base import Method\n"
+        "@dataclasses.dataclass(frozen=True)\nclass Own(MethodSettings):\n    "
+    )
+    (tmp_path / "odd_method.py").write_text(f"{head}{lines}\nMETHOD = Method(None, settings=Own)\n")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "method.py").write_text((tmp_path / "odd_method.py").read_text())
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("odd", "odd.method"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(ConfigError, match=message) as error:
+        find_method("odd.method")
+    assert error.value.field == "method" and "\n" not in str(error.value)

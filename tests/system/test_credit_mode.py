@@ -9,7 +9,7 @@ from helpers.applied import applied
 
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
-from vinejax.credit_bench.command import chosen_estimators, credit_bench
+from vinejax.credit_bench.command import chosen_estimators, credit_bench, with_open_choices
 from vinejax.credit_bench.estimators import ESTIMATORS, RUN, estimator_config, reads_logprobs
 from vinejax.training.loop import train
 
@@ -55,6 +55,16 @@ def test_estimators_have_nothing_of_the_runs_own_method():
     assert estimator_config(cfg, "rloo").values == plain.values
 
 
+@pytest.mark.parametrize("method", ["ppo", "grpo", "dapo", "tempo", "dr_grpo"])
+def test_the_run_of_a_session_can_be_measured(method: str):
+    """A session's configuration has the method's choices in the place of 'method'."""
+    as_set = cases.config(method=method, values={"k": 9, "max_states": None})
+    found = chosen_estimators(with_open_choices(applied(as_set), as_set), True)
+    assert set(found) == set(chosen_estimators(as_set, True))
+    assert estimator_config(as_set, RUN) == applied(as_set)
+    assert found["vineppo_k1"].ppo.whiten == "iteration"
+
+
 def test_all_that_a_run_can_have():
     assert list(chosen_estimators(cases.config(), True)) == list(ESTIMATORS)  # K = 3, one state
     plain = cases.config(values={"k": 9, "max_states": None})
@@ -82,7 +92,7 @@ def test_a_users_method_alone_may_read_log_probabilities():
         (
             RUN,
             {"method": "treerl", "values": {"k": 9, "max_states": None}},
-            "samples in a way",
+            "samples trees",
         ),
         (RUN, {"method": "sft", "values": {"k": 9, "max_states": None}}, "has no advantages"),
         (RUN, {"reset": {"source": "gold"}}, "begin elsewhere"),

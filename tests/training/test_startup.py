@@ -287,3 +287,14 @@ def test_the_grader_ends_with_the_run(run, tmp_path: Path, closed: list, monkeyp
     assert len(closed) == 3
     refusal(ConfigError, graded_config(run, rollout={"prompts": 13}), tmp_path / "refused")
     assert len(closed) == 4
+
+
+@pytest.mark.slow
+def test_a_warm_up_records_the_configuration_as_it_was_set(tmp_path: Path):
+    """An evaluation of a workdir without a run warms up, and the same command goes on there."""
+    cfg = cases.config(iterations=1, sft={"steps": 1}, eval={"every": 0})
+    evaluate_run(cfg, tmp_path / "run")
+    recorded = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    assert recorded["values"]["positions"] == recorded["ppo"]["whiten"] == "method"
+    evaluate_run(cfg, tmp_path / "run")
+    loop.train(cfg, tmp_path / "run")

@@ -88,6 +88,9 @@ def _check_method(
             "with the others of its problem"
         )
         raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
+    if cfg.own is not None and type(cfg.own) is not method.settings:
+        rule = f"is {type(cfg.own).__name__}, not {method.settings.__name__}; leave it out"
+        raise ConfigError("own", f"{rule}, or set those of method = {cfg.method!r}")
     method.settings.of(cfg).check(cfg)
 
 
@@ -182,7 +185,7 @@ def _check_adapters(cfg: Config, method: Method, is_set: Callable[[str, Any], bo
     if unknown or not model.lora_targets:
         rule = f"must be some of {', '.join(PROJECTIONS)}"
         raise ConfigError("model.lora_targets", rule, repr(model.lora_targets))
-    if method.state.has_model:
+    if method.state.has_critic:
         rule = f"must be 0 for method = {cfg.method!r}, whose critic is trained with all weights"
         raise ConfigError("model.lora_rank", rule, repr(model.lora_rank))
     if cfg.offload.reference:

@@ -18,12 +18,15 @@ from ml_collections import config_dict
 
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import failure
-from vinejax.core.settings import Config, flatten
+from vinejax.core.settings import Config, MethodSettings, flatten
 from vinejax.methods import METHODS, find_method
 
 # The methods' own settings by the name of their section.
-SECTIONS = {method.settings.section: method.settings for method in METHODS.values()}
-del SECTIONS[""]
+SECTIONS = {
+    method.settings.section: method.settings
+    for method in METHODS.values()
+    if method.settings.section
+}
 FIELD_NAMES = [
     *(name for name, _ in flatten(Config())),
     *(name for kind in SECTIONS.values() for name, _ in flatten(kind(), f"{kind.section}.")),
@@ -39,17 +42,33 @@ class Fields(config_dict.ConfigDict):
         return self["values"]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Sets a field; where it names a method of a user's own, its settings become fields."""
+        """Sets a field; where it names a method of a user's own, its settings become fields.
+
+        Those of a method of a user's own that was named before are no fields any more.
+        """
+        if name != "method" or not isinstance(value, str):
+            super().__setitem__(name, value)
+            return
+        before = own_section(str(self.get("method") or ""))
         super().__setitem__(name, value)
-        if name == "method" and isinstance(value, str) and "." in value:
-            kind = find_method(value).settings
-            if kind.section and kind.section not in self:
-                with self.unlocked():
-                    super().__setitem__(kind.section, config_dict.ConfigDict(_settings(kind())))
+        after = own_section(value)
+        if before is not after:
+            with self.unlocked():
+                if before is not None:
+                    del self[before.section]
+                if after is not None:
+                    fields = config_dict.ConfigDict(_settings(after()))
+                    super().__setitem__(after.section, fields)
 
     # For type checkers, which could not know the fields of a field.
     def __getattr__(self, attribute: str) -> Any:
         return super().__getattr__(attribute)
+
+
+def own_section(method: str) -> type[MethodSettings] | None:
+    """The settings of a method of a user's own; None without any, and for ours."""
+    kind = find_method(method).settings if "." in method else MethodSettings
+    return kind if kind.section else None
 
 
 class Setting(config_dict.FieldReference):
@@ -180,6 +199,8 @@ def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
     known = SECTIONS | ({own.section: own} if own and own.section else {})
     shared = {name: value for name, value in fields.items() if name not in known}
     cfg = _dataclass_of(Config, "", shared)
+    if own and own.section:
+        cfg = dataclasses.replace(cfg, own=own())
     for name, kind in known.items():
         if name not in fields:
             continue
@@ -241,9 +262,10 @@ def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
     if not isinstance(fields, (dict, config_dict.ConfigDict)):
         raise ConfigError(prefix[:-1], "must be a group of fields", repr(fields))
     hints = get_type_hints(kind)
+    names = {field.name for field in dataclasses.fields(kind)} - {"own"}
     values = {}
     for name, value in fields.items():
-        if name not in hints:
+        if name not in names:
             raise _no_such_field(f"{prefix}{name}")
         hint = hints[name]
         if dataclasses.is_dataclass(hint):

@@ -1,7 +1,8 @@
-"""Whether the sizes of a run can be meant: what they would take, before anything is allocated.
+"""Refuses sizes whose arrays no host like this one could hold, before anything is allocated.
 
-Memory that the engine and the learner choose by themselves is not looked at here (`rollout/arrays`,
-`--mode=plan`): only sizes that no machine like this one could hold, or that nothing could use.
+Memory that the engine and the learner choose by themselves is not looked at here
+(`engine/memory.py`, `--mode=plan`): only sizes that no machine like this one could hold, or that
+nothing could use.
 """
 
 import dataclasses

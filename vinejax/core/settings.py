@@ -207,7 +207,7 @@ class MethodSettings:
     @classmethod
     def of(cls: type[Own], cfg: "Config") -> Own:
         """These settings in a configuration; the defaults where its method has none or others."""
-        return cfg.own if isinstance(cfg.own, cls) else cls()
+        return cfg.own if type(cfg.own) is cls else cls()
 
     def check(self, cfg: "Config") -> None:
         """Raises ConfigError for a configuration that the method cannot run with."""

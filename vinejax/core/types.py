@@ -61,7 +61,7 @@ class Episode:
     `given` response tokens of an episode that began in mid-solution have log-probability 0: its s_0
     is after these, and no step ends there or before.
 
-    `sample_episodes` fills all fields down to `given`, `step_rewards` for tasks that reward steps.
+    `Sampler` fills all fields down to `given`, `step_rewards` for tasks that reward steps.
     `fill_values` adds the others, for methods with Monte Carlo values.
     """
 

@@ -1,5 +1,6 @@
 """`--mode=credit`: errors and costs of credit estimators, for a run's policy or a model."""
 
+import dataclasses
 import json
 import math
 import os
@@ -64,13 +65,28 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
     with open_session(cfg, path, splits=("train",)) as session:
         fixed, policy = fixed_parts(session)
         # Again, for the devices' own sizes, and as the folder may hold no checkpoint.
-        configs = chosen_estimators(session.cfg, fixed.critic is not None)
+        configs = chosen_estimators(with_open_choices(session.cfg, cfg), fixed.critic is not None)
         result = measure(fixed, policy, configs)
         workdir = session.workdir
     if is_writer():
         write_result(result, workdir)
     barrier("the end")
     return result
+
+
+def with_open_choices(applied: Config, as_set: Config) -> Config:
+    """A session's configuration, with 'method' where the run's configuration says so.
+
+    An estimator has another method, whose choices are others.
+    """
+    ppo = as_set.ppo
+    choices = {name: getattr(ppo, name) for name in ("whiten", "reduction", "clip_high")}
+    return dataclasses.replace(
+        applied,
+        values=as_set.values,
+        credit=as_set.credit,
+        ppo=dataclasses.replace(applied.ppo, **choices),
+    )
 
 
 def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
@@ -119,7 +135,7 @@ def fixed_parts(session: Session) -> tuple[Fixed, str]:
         with Checkpoints(folder, cfg.checkpoint.keep) as checkpoints:
             state, at = resume(session, checkpoints)
         if at.done:
-            has_critic = find_method(cfg.method).state.has_model
+            has_critic = find_method(cfg.method).state.has_critic
             critic = to_device(state.kept.params) if has_critic else None
             return Fixed(session, state.policy.params, critic, chosen), f"checkpoints/{at.done}"
     return Fixed(session, session.load_reference(), None, chosen), "the start"

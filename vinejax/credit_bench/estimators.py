@@ -21,6 +21,7 @@ from vinejax.learner.batch import step_layout
 from vinejax.learner.packing import passes_for
 from vinejax.methods import METHODS, find_method
 from vinejax.methods.ppo import critic_values
+from vinejax.methods.stages import State
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
 from vinejax.rollout.sampler import Sampler
@@ -94,9 +95,10 @@ def estimator_config(cfg: Config, name: str) -> Config:
     reasons = {
         f"{label} has no advantages of sampled solutions": method.credit is None
         or not method.is_policy_gradient,
-        f"{label} compares with earlier iterations": method.state.scores
-        and not method.state.has_model,
-        f"{label} samples in a way of its own": method.has_own_sampling,
+        f"{label} compares with earlier iterations": type(method.state) is not State
+        and not method.state.has_critic,
+        f"{label} samples trees": method.on_trees,
+        f"{label} has values of its own": method.has_own_values,
         f"{label} takes the KL from its rewards": method.kl_in_reward,
         "reset.source lets solutions begin elsewhere": config.reset.source != "none",
     }
@@ -126,7 +128,7 @@ def _with_fields(cfg: Config, fields: dict[str, Any]) -> Config:
 
 def needs_critic(cfg: Config) -> bool:
     """Whether the configured method's values are a critic's."""
-    return find_method(cfg.method).state.has_model
+    return find_method(cfg.method).state.has_critic
 
 
 def reads_logprobs(cfg: Config) -> bool:
@@ -153,7 +155,7 @@ def estimate(
     if method.has_continuations:
         sampler = fixed.sampler(cfg, repeat)
         rows = fill_values(sampler, fixed.params, fixed.problems, episodes)
-    elif method.state.has_model:
+    elif method.state.has_critic:
         assert fixed.critic is not None
         passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
         critic = critic_values(session.model, fixed.critic, batch, passes)

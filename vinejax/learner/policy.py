@@ -169,8 +169,10 @@ def token_weights(
     count = jnp.maximum(count_segments(mask, segment_ids), 1)
     if reduction == "sequence":
         count *= jnp.maximum(segment_totals(mask.astype(jnp.int32), segment_ids), 1)
-    else:
+    elif reduction == "budget":
         count *= max_tokens
+    else:
+        raise ValueError(f"reduction = {reduction!r}: must be 'token', 'sequence' or 'budget'")
     return jnp.where(mask, 1.0 / count, 0.0)
 
 

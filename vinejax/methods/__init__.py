@@ -3,8 +3,11 @@
 `base.py` says what a method is; `vineppo.py` is the one that the package is named for.
 """
 
+import dataclasses
+
 from vinejax.core.errors import ConfigError, nearest_hint
 from vinejax.core.plugins import failure, find_module, source_of
+from vinejax.core.settings import Config, MethodSettings
 from vinejax.methods import (
     asymre,
     dapo,
@@ -72,6 +75,27 @@ def find_method(name: str) -> Method:
     method = getattr(module, "METHOD", None)
     if not isinstance(method, Method):
         raise ConfigError(
-            "method", "the module has no METHOD, a vinejax.methods.Method", repr(name)
+            "method", "the module has no METHOD, a vinejax.methods.base.Method", repr(name)
         )
+    _check_settings(name, method.settings)
     return method
+
+
+def _check_settings(name: str, kind: type[MethodSettings]) -> None:
+    """Refuses settings of a user's method that a configuration could not name or make."""
+    taken = {field.name for field in dataclasses.fields(Config)}
+    taken |= {record.settings.section for record in METHODS.values()} - {""}
+    without = [
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    rules = {
+        f"{kind.__name__}.section = {kind.section!r} is a section of ours": kind.section in taken,
+        f"{kind.__name__} has fields and no section": bool(dataclasses.fields(kind))
+        and not kind.section,
+        f"{kind.__name__}.{''.join(without[:1])} has no default": bool(without),
+    }
+    for rule, holds in rules.items():
+        if holds:
+            raise ConfigError("method", rule, repr(name))

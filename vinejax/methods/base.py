@@ -74,6 +74,7 @@ class Method:
     # What holds for the configuration:
     kl_in_reward: bool = False  # the credit has subtracted the KL: the loss does not add it again
     needs_groups: bool = False  # a solution is compared with the others of its problem
+    on_trees: bool = False  # the credit is of nodes of trees that `sample` draws
     single_rows: bool = True  # a row of a batch holds one sequence where rows are not packed
     reads: tuple[str, ...] = ()  # sections that single methods read, beside what all read
     ignores: tuple[str, ...] = ()  # sections that all methods read but this one
@@ -86,12 +87,22 @@ class Method:
     @property
     def has_continuations(self) -> bool:
         """Whether values of states are sampled."""
-        return self.values is monte_carlo
+        return self.values is not no_values
+
+    @property
+    def has_own_values(self) -> bool:
+        """Whether values of states come from a function of the method's own."""
+        return self.values not in (no_values, monte_carlo)
 
     @property
     def has_own_sampling(self) -> bool:
         """Whether solutions are sampled in another way than one by one from the prompt."""
         return self.sample is not solutions
+
+    def completed(self, cfg: Config) -> Config:
+        """The configuration with the method's own settings, if it has any."""
+        own = self.settings.of(cfg) if self.settings.section else None
+        return dataclasses.replace(cfg, own=own)
 
     def applied_to(self, cfg: Config) -> Config:
         """The configuration with the method's own choice in every field that says 'method'."""
@@ -101,8 +112,7 @@ class Method:
 
         ppo, values, credit = cfg.ppo, cfg.values, cfg.credit
         return dataclasses.replace(
-            cfg,
-            own=self.settings.of(cfg),
+            self.completed(cfg),
             ppo=dataclasses.replace(
                 ppo,
                 whiten=chosen(ppo.whiten, self.whiten),

@@ -179,7 +179,7 @@ def critic_metrics(updates: list[Update]) -> dict[str, float]:
 class Critic(State):
     """The critic's train state, kept between iterations."""
 
-    has_model = True
+    has_critic = True
     scores = True
 
     def fresh(self, session: Session) -> TrainState:

@@ -82,4 +82,5 @@ METHOD = Method(
     mask="low_probability",
     settings=SPOTreeConfig,
     reads=("credit",),
+    on_trees=True,
 )

@@ -31,11 +31,12 @@ class State:
     """What a method keeps between iterations, in `RunState.kept`; by default nothing.
 
     Checkpoints hold it, so it is None or a NamedTuple of pytrees of arrays, replaced and never
-    changed in place.
+    changed in place. With `offload.optimizer` its arrays are in the hosts' memory between updates:
+    `to_device` brings them.
     """
 
-    has_model: ClassVar[bool] = False  # a second model is trained (`--mode=plan` counts it)
-    scores: ClassVar[bool] = False  # its values take a forward pass per iteration
+    has_critic: ClassVar[bool] = False  # it is PPO's critic, a second model that is trained
+    scores: ClassVar[bool] = False  # it takes a forward pass of its own per iteration
 
     def fresh(self, session: Session) -> Any:
         """What is kept before the first iteration."""

@@ -67,4 +67,6 @@ def two_levels(rollout: Rollout, cfg: Config) -> Credit:
     return per_solution(rollout, np.concatenate(by_leaf))
 
 
-METHOD = Method(two_levels, sample=tree_solutions(random_steps), settings=TreeGRPOConfig)
+METHOD = Method(
+    two_levels, sample=tree_solutions(random_steps), settings=TreeGRPOConfig, on_trees=True
+)

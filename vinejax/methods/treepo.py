@@ -82,4 +82,5 @@ METHOD = Method(
     clip_high=0.28,
     settings=TreePOConfig,
     needs_groups=True,
+    on_trees=True,
 )

@@ -68,4 +68,6 @@ def value_and_gain(rollout: Rollout, cfg: Config) -> Credit:
     return per_node(rollout, by_node)
 
 
-METHOD = Method(value_and_gain, sample=tree_solutions(surprising_tokens), settings=TreeRLConfig)
+METHOD = Method(
+    value_and_gain, sample=tree_solutions(surprising_tokens), settings=TreeRLConfig, on_trees=True
+)

@@ -182,7 +182,7 @@ def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
         "score": score_cost(case),
         "train_step": update_cost(case),
     }
-    if case.method.state.has_model:
+    if case.method.state.has_critic:
         costs["critic_step"] = update_cost(case)
     return costs
 

@@ -137,7 +137,7 @@ def optimizer_bytes(case: Case, shapes: Params) -> int:
 
 def critic_bytes(case: Case) -> int:
     """Bytes per chip of PPO's critic and its optimizer state (it has no output matrix)."""
-    if not case.method.state.has_model:
+    if not case.method.state.has_critic:
         return 0
     shapes = {name: x for name, x in abstract_params(case.model).items() if name != "head"}
     return weight_bytes(case, without="head") + optimizer_bytes(case, shapes)

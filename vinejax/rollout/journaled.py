@@ -45,8 +45,8 @@ class JournaledEngine(Engine):
         computed = super().stream(params, trunks, branches, max_tokens, scored, int8)
         if not self._journal:
             return computed
-        settings = (self.sample_config, max_tokens, scored, int8)
-        key = _digest(trunks, branches, settings)
+        settings = (self.sample_config, scored, int8)
+        key = _digest(trunks, branches, max_tokens, settings)
         return Stream(functools.partial(self._read_or_kept, key, computed))
 
     def _read_or_kept(self, key: str, computed: Stream) -> Growing:
@@ -84,6 +84,8 @@ class JournaledTask(GradedTask):
         return super().stats.plus(self._read)
 
     def background(self) -> BackgroundGrading:
+        if not self._journal:
+            return super().background()
         return _JournaledGrading(self, self._journal.entry("rewards", "parts"))
 
     def count_read(self, stats: GradingStats) -> None:
@@ -118,7 +120,10 @@ class _JournaledGrading(BackgroundGrading):
 
 
 def _digest(
-    trunks: Trunks, branches: Branches, settings: tuple[SampleConfig, MaxTokens, bool, bool]
+    trunks: Trunks,
+    branches: Branches,
+    max_tokens: MaxTokens,
+    settings: tuple[SampleConfig, bool, bool],
 ) -> str:
     """Identifies a call of the engine, with its settings, beside the weights."""
     places = [(b.trunk, b.position, -1 if b.response is None else b.response) for b in branches]
@@ -126,6 +131,7 @@ def _digest(
         *_joined(trunks, np.int32),
         np.array(places, np.int64),
         np.array([branch.seed for branch in branches], np.uint64),
+        np.array([] if max_tokens is None else max_tokens, np.int64),
     )
     found = hashlib.blake2b(repr(settings).encode(), digest_size=16)
     for part in parts:

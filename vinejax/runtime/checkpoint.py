@@ -261,7 +261,9 @@ class Checkpoints:
             if isinstance(wanted, np.ndarray) and saved.shape != wanted.shape:
                 folder = self.folder / str(iteration)
                 rule = f"keeps {name} of shape {saved.shape}, and this data needs {wanted.shape}"
-                raise WorkdirError(f"{folder}: {rule}; restore it, or choose another --workdir")
+                raise WorkdirError(
+                    f"{folder}: {rule}; restore the data, or choose another --workdir"
+                )
 
 
 def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:

@@ -64,9 +64,10 @@ def open_session(
     Raises ConfigError when the model's context leaves no room for the prompts, or for the response;
     WorkdirError when the workdir cannot be used or, with `trains`, another process has its lock.
     """
+    method = find_method(cfg.method)
+    cfg = method.completed(cfg)
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
     cfg = on_devices(cfg)
-    method = find_method(cfg.method)
     use_compile_cache(cfg.compile_cache, workdir)
     journal = Journal(workdir / FOLDER if trains and cfg.checkpoint.journal else None)
     with contextlib.ExitStack() as stack:
@@ -79,7 +80,7 @@ def open_session(
         check_sizes(cfg, method)
         as_set = cfg
         cfg = method.applied_to(fitted(cfg, method, mesh, say=trains and is_writer()))
-        model, start, tokenizer = load_start(cfg, task, workdir, mesh, lock)
+        model, start, tokenizer = load_start(as_set, task, workdir, mesh, lock)
         cfg = with_sharing(cfg, model, platform_of(mesh))
         if method.single_rows:
             model = with_single_rows(model, cfg)

@@ -34,7 +34,6 @@ from vinejax.runtime.workdir import check_workdir, record_run
 from vinejax.tasks.base import Task, load_task, shipped_tokenizer
 from vinejax.training.start_weights import WARM_UP, load_weights
 
-LEFT_OUT = "dropped_examples.json"  # of the workdir
 LOG_EVERY = 20  # steps
 
 
