@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vinejax.model.decoder import apply
     from vinejax.model.hf.weights import load_pretrained, save_pretrained
     from vinejax.rl.advantages import gae, group_advantages, step_advantages, token_advantages
+    from vinejax.rl.by_role import role_advantages
     from vinejax.rl.losses import kl, ppo_clip, value_clip
     from vinejax.rl.masked import whiten
     from vinejax.rl.values import mc_values
@@ -25,6 +26,7 @@ _MODULES = {
     "vinejax.model.decoder": ("apply",),
     "vinejax.model.hf.weights": ("load_pretrained", "save_pretrained"),
     "vinejax.rl.advantages": ("gae", "group_advantages", "step_advantages", "token_advantages"),
+    "vinejax.rl.by_role": ("role_advantages",),
     "vinejax.rl.losses": ("kl", "ppo_clip", "value_clip"),
     "vinejax.rl.masked": ("whiten",),
     "vinejax.rl.values": ("mc_values",),
@@ -52,6 +54,7 @@ __all__ = [
     "load_pretrained",
     "mc_values",
     "ppo_clip",
+    "role_advantages",
     "run",
     "save_pretrained",
     "split_steps",

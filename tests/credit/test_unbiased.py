@@ -62,6 +62,9 @@ UNBIASED: dict[str, dict[str, Any]] = {
     "waves": {"reuse": True, "waves": 2},
     "merge": {"reuse": True, "merge": 2},
     "backup": {"reuse": True, "backup": True},
+    "roles": {"credit": {"lam": 0.7, "filter": 0.4}},
+    "roles with backup": {"reuse": True, "backup": True, "credit": {"lam": 0.5, "filter": 0.5}},
+    "roles of states that are merged": {"merge": 2, "credit": {"lam": 1.0, "filter": 1.0}},
 }
 
 

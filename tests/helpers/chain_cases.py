@@ -13,11 +13,10 @@ import numpy as np
 
 from helpers import loop_cases as cases
 from helpers.applied import fill_values
-from helpers.vine_cases import FakeEngine, Task, rewards_of
+from helpers.vine_cases import FakeEngine, Task, credit_by_step, rewards_of
 from vinejax.core.settings import Config
 from vinejax.core.types import Continuation, Episode, Problem
 from vinejax.credit.samples import Sample
-from vinejax.rl.advantages import step_advantages
 from vinejax.rollout.sampler import Drawn, Sampler, State
 
 Draw = Callable[[list[State]], list[Sample]]  # a continuation of each state
@@ -179,7 +178,7 @@ def measure(
     part = min(part, problems)
     for _ in range(0, problems, part):
         filled, counts = fill_drawn(chain.episodes(rng, part, group), cfg, chain.draw(rng))
-        of_rows = _errors(chain, filled)
+        of_rows = _errors(chain, filled, cfg)
         of_problems = np.zeros((part, of_rows.shape[1]))
         np.add.at(of_problems, [int(row.problem_id) for row in filled], of_rows / group)
         results.append(of_problems)
@@ -192,19 +191,19 @@ def measure(
     return Bias(values, errors[0], gradient, errors[1], drawn / (len(by_problem) * group))
 
 
-def _errors(chain: Chain, episodes: list[Episode]) -> np.ndarray:
+def _errors(chain: Chain, episodes: list[Episode], cfg: Config) -> np.ndarray:
     """[episodes, length·(5 + 4)] the terms whose means `Bias` has."""
     num, length, truth = len(episodes), chain.length, chain.values()
-    values, rewards = (np.zeros((num, length), np.float32) for _ in range(2))
+    values = np.zeros((num, length), np.float32)
     letters, step_of = np.full((num, length + 1), START), np.full((num, length), -1)
-    num_steps = np.array([len(episode.step_ends) for episode in episodes], np.int32)
-    for i, (episode, steps) in enumerate(zip(episodes, num_steps, strict=True)):
-        values[i, :steps], rewards[i, :steps] = episode.values, episode.rewards
+    for i, episode in enumerate(episodes):
+        steps = len(episode.step_ends)
+        values[i, :steps] = episode.values
         letters[i, 1 : len(episode.response) + 1] = episode.response
         lengths = np.diff([episode.given, *episode.step_ends])
         drawn = slice(episode.given, len(episode.response))
         step_of[i, drawn] = np.repeat(np.arange(steps), lengths)
-    by_step = np.asarray(step_advantages(values, rewards, num_steps, 1.0), float)
+    by_step = credit_by_step(episodes, cfg).astype(float)
     advantages = np.where(step_of >= 0, np.take_along_axis(by_step, step_of, axis=1), 0)
     estimates = np.take_along_axis(values, step_of, axis=1)
     is_state = (step_of >= 0) & (np.diff(step_of, prepend=-1, axis=1) > 0)

@@ -100,9 +100,9 @@ def rewards_of(task: Any) -> GradedTask:
     return GradedTask(task, GraderConfig())
 
 
-def config(**values: Any) -> Config:
+def config(credit: dict[str, Any] | None = None, **values: Any) -> Config:
     values = {"k": 4, "max_states": None} | values
-    return cases.config(values=values, sample={"max_tokens": MAX_TOKENS})
+    return cases.config(values=values, credit=credit or {}, sample={"max_tokens": MAX_TOKENS})
 
 
 def boundaries(of: Episode) -> list[int]:

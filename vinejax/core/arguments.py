@@ -43,14 +43,17 @@ def library(**bounds: tuple[int, str]) -> Callable[[F], F]:
         signature = inspect.signature(function)
         found = {name: _arrays(x.annotation) for name, x in signature.parameters.items()}
         expected = {name: arrays for name, arrays in found.items() if arrays}
+        optional = [name for name in expected if signature.parameters[name].default is None]
 
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
+            left_out = [name for name in optional if given.get(name) is None]
+            arrays = {name: x for name, x in expected.items() if name not in left_out}
             try:
-                for name in expected:
+                for name in arrays:
                     given[name] = _as_array(name, given[name])
-                sizes = _check_arrays(given, expected)
+                sizes = _check_arrays(given, arrays)
                 for name, (least, letter) in bounds.items():
                     _check_entries(name, given[name], least, sizes, letter)
             except ValueError as error:
@@ -78,8 +81,11 @@ def check_params(params: Any) -> None:
 
 
 def _arrays(annotation: Any) -> list[Any]:
-    """The jaxtyping types of an annotation, for arrays of NumPy too; [] unless all parts are."""
-    parts = get_args(annotation) or (annotation,)
+    """The jaxtyping types of an annotation, for arrays of NumPy too; [] unless all parts are.
+
+    None may be a part.
+    """
+    parts = [x for x in get_args(annotation) or (annotation,) if x is not type(None)]
     if get_origin(annotation) is tuple or not all(getattr(x, "dim_str", "") for x in parts):
         return []
     return [part.dtype[Any, part.dim_str] for part in parts]

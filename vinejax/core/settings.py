@@ -144,6 +144,8 @@ class ValuesConfig:
 class CreditConfig:
     mask: str = "method"  # which tokens are trained on: a name of credit/rules.py, or a dotted path
     mask_above: ZeroToOne = 0.9  # mask 'low_probability': tokens at least as likely are left out
+    lam: ZeroToOne = 0.0  # λ: a step leads to an average over its later values; 0: to the next
+    filter: ZeroToOne = 0.0  # w: its baseline is an average over earlier values; 0: of its state
     progress: NotNegative = 0.0  # α: weight of a prover's progress in the advantage; 0: off
     prover: Count = 4  # the prover is the policy's best of so many solutions
 

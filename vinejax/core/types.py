@@ -79,6 +79,7 @@ class Episode:
     nodes: list[int] | None = None  # of the tree that it is a leaf of; the last C are the steps
     scored: list[float] | None = None  # the response's log-probs by the prefill of its trunk
     values: np.ndarray | None = None  # f32[C] V(s_0) .. V(s_{C-1})
+    is_state: np.ndarray | None = None  # bool[C] steps that begin at a state; others have A = 0
     value_counts: np.ndarray | None = None  # i32[C] returns behind each value; 0: none was sampled
     value_errors: np.ndarray | None = None  # f32[C] standard error of each value
     reused: np.ndarray | None = None  # i32[C] of the returns, those not of the state's own draws
@@ -124,6 +125,7 @@ class StepLayout(NamedTuple):
     num_steps: np.ndarray  # i32[B]
     rewards: np.ndarray  # f32[B, C]
     values: np.ndarray  # f32[B, C] Monte Carlo values, 0 where there are none
+    counts: np.ndarray  # i32[B, C] returns behind each value; -1 where a step begins at no state
 
 
 class Rollout(NamedTuple):

@@ -15,6 +15,7 @@ class Estimate(NamedTuple):
     """V(s_0) .. V(s_{C-1}) of one solution."""
 
     values: np.ndarray  # f32[C]
+    is_state: np.ndarray  # bool[C] the step begins at one of the S states
     counts: np.ndarray  # i32[C] returns behind each value; 0: not sampled
     errors: np.ndarray  # f32[C] standard error of each value; 0 where not sampled
 
@@ -56,7 +57,9 @@ def estimates(
         values = back_filled(drawn, offset, np.asarray(rewards_of, np.float32), gamma)
         all_counts, all_errors = np.zeros(num_steps, np.int32), np.zeros(num_steps, np.float32)
         all_counts[states], all_errors[states] = counts, errors[of]
-        made.append(Estimate(values, all_counts, all_errors))
+        is_state = np.zeros(num_steps, bool)
+        is_state[states] = True
+        made.append(Estimate(values, is_state, all_counts, all_errors))
     return made
 
 

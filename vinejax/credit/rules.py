@@ -11,6 +11,7 @@ from vinejax.credit import allocation, bisection, mask, positions
 # Episode, token id -> text, ValuesConfig -> response tokens before each state.
 POSITIONS = {
     "steps": positions.step_starts,
+    "after": positions.after_step_starts,
     "blank_lines": positions.blank_lines,
     "thinking_blank_lines": positions.thinking_blank_lines,
     "tokens": positions.every_n_tokens,
@@ -90,6 +91,7 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
         rule = "needs values.budget = 'left': what passes through a state must have one horizon"
         raise ConfigError("values.reuse", rule, repr(values.reuse))
     _check_progress(cfg)
+    _check_roles(cfg, rules)
     undivided = rules["values.positions"] == "steps" and values.merge == 1 and values.spread is None
     one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.backup
     if cfg.ppo.gamma != 1 and not one_to_one:
@@ -98,6 +100,17 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
             " 'steps', no merge, spread, bisection or backup"
         )
         raise ConfigError("ppo.gamma", rule, repr(cfg.ppo.gamma))
+
+
+def _check_roles(cfg: Config, rules: Mapping[str, str]) -> None:
+    """Refuses averages of values that bisection has drawn a line between: it has looked ahead."""
+    for name in ("lam", "filter"):
+        value = getattr(cfg.credit, name)
+        if value and rules["values.allocation"] == "bisection":
+            rule = "must be 0 for values.allocation = 'bisection', whose values look ahead"
+            raise ConfigError(f"credit.{name}", rule, repr(value))
+    if cfg.credit.filter and not cfg.ppo.gamma:
+        raise ConfigError("credit.filter", "must be 0 for ppo.gamma = 0", repr(cfg.credit.filter))
 
 
 def _check_progress(cfg: Config) -> None:

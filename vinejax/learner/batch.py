@@ -69,6 +69,7 @@ def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
     """The layout of the episodes' steps; C is the most steps of an episode, rounded up."""
     shape = (batch.tokens.shape[0], doubled(max(len(e.step_ends) for e in episodes), least=64))
     rewards, values = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    counts = np.full(shape, -1, np.int32)
     num_steps = np.zeros(shape[0], np.int32)
     step_ids = np.full(batch.tokens.shape, -1, np.int32)
     for row, episode in enumerate(episodes):
@@ -76,10 +77,12 @@ def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
         rewards[row, :steps] = episode.rewards
         if episode.values is not None:
             values[row, :steps] = episode.values
+        if episode.is_state is not None:
+            counts[row, :steps] = np.where(episode.is_state, episode.value_counts, -1)
         start = len(episode.prompt) + episode.given
         lengths = np.diff([episode.given, *episode.step_ends])
         step_ids[row, start : len(episode.tokens)] = np.repeat(np.arange(steps), lengths)
-    return StepLayout(step_ids, num_steps, rewards, values)
+    return StepLayout(step_ids, num_steps, rewards, values, counts)
 
 
 def shuffled(

@@ -7,21 +7,29 @@ Source: Kazemnejad et al., ICML 2025, https://arxiv.org/abs/2410.01679; docs/met
 defaults differ from the authors' code.
 """
 
+import jax.numpy as jnp
+
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit
 from vinejax.methods.base import Method
 from vinejax.methods.stages import monte_carlo
 from vinejax.rl.advantages import step_advantages, step_progress, token_advantages
+from vinejax.rl.by_role import role_advantages
 
 
 def vine(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above; with `credit.progress` a prover's progress is added.
+    """The advantages above.
 
-    See `rl.advantages.step_progress`.
+    With `credit.lam` or `credit.filter` they are those of `rl.by_role.role_advantages`; with
+    `credit.progress` a prover's progress is added: `rl.advantages.step_progress`.
     """
-    steps = rollout.steps
-    by_step = step_advantages(steps.values, steps.rewards, steps.num_steps, cfg.ppo.gamma)
+    steps, lam, filter = rollout.steps, cfg.credit.lam, cfg.credit.filter
+    of_values = steps.values, steps.rewards, steps.num_steps
+    by_step = step_advantages(*of_values, cfg.ppo.gamma)
+    if lam or filter:
+        averaged = role_advantages(*of_values, lam, filter, cfg.ppo.gamma, steps.counts > 0)
+        by_step = jnp.where(steps.counts >= 0, averaged, 0.0)
     if cfg.credit.progress:
         prover = cfg.credit.prover
         progress = step_progress(steps.values, steps.rewards, steps.num_steps, prover)

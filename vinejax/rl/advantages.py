@@ -27,6 +27,18 @@ def _next(x: Float32[Array, "B N"]) -> Float32[Array, "B N"]:
     return jnp.pad(x, ((0, 0), (0, 1)))[:, 1:]
 
 
+def step_rewards(
+    rewards: Shaped[Array, "B"] | Shaped[Array, "B C"], num_steps: Integer[Array, "B"], steps: int
+) -> Float32[Array, "B C"]:
+    """Rewards of C = `steps` steps, those of shape [B] with the last step; 0 past `num_steps`."""
+    step = jnp.arange(steps)
+    is_paid = step < num_steps[:, None]
+    if rewards.ndim == 1:
+        rewards = rewards[:, None]
+        is_paid = step == num_steps[:, None] - 1
+    return jnp.where(is_paid, jnp.float32(rewards), 0.0)
+
+
 @library(num_steps=(0, "C"))
 @jax.jit
 def step_advantages(
@@ -58,13 +70,8 @@ def step_advantages(
       >>> vinejax.step_advantages(values=[[0.25, 0.75, 0.5]], rewards=[1.0], num_steps=[3])
       Array([[ 0.5 , -0.25,  0.5 ]], dtype=float32)
     """
-    step = jnp.arange(values.shape[1])
-    is_step = step < num_steps[:, None]
-    is_paid = is_step
-    if rewards.ndim == 1:
-        rewards = rewards[:, None]
-        is_paid = step == num_steps[:, None] - 1
-    rewards = jnp.where(is_paid, jnp.float32(rewards), 0.0)
+    is_step = jnp.arange(values.shape[1]) < num_steps[:, None]
+    rewards = step_rewards(rewards, num_steps, values.shape[1])
     values = jnp.where(is_step, jnp.float32(values), 0.0)
     return rewards + jnp.float32(gamma) * _next(values) - values
 

@@ -126,6 +126,7 @@ class _Vines:
                 dataclasses.replace(
                     episode,
                     values=estimate.values,
+                    is_state=estimate.is_state,
                     value_counts=estimate.counts,
                     value_errors=estimate.errors,
                     reused=estimate.counts - drawn,

@@ -1,0 +1,99 @@
+"""Step advantages from values by role: what a step led to, and a baseline for it.
+
+A value serves twice: V(s_{c+1}) says what step c led to, V(s_c) is its baseline. The two roles have
+different conditions, so each has an average of its own. Letters are those of `advantages.py`.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float32, Integer, Real, ScalarLike, Shaped
+
+from vinejax.core.arguments import library
+from vinejax.rl.advantages import step_rewards
+
+
+@library(num_steps=(0, "C"))
+@jax.jit
+def role_advantages(
+    values: Real[Array, "B C"],
+    rewards: Shaped[Array, "B"] | Shaped[Array, "B C"],
+    num_steps: Integer[Array, "B"],
+    lam: ScalarLike = 0.0,
+    filter: ScalarLike = 0.0,
+    gamma: ScalarLike = 1.0,
+    is_sampled: Bool[Array, "B C"] | None = None,
+    prior: Real[Array, "B C"] | None = None,
+    weight: ScalarLike = 1.0,
+) -> Float32[Array, "B C"]:
+    """Advantage of every reasoning step, its values averaged over later and earlier states.
+
+        A_c = Q_c - b'_c
+        Q_c = r_c + γ·((1 - λ)·V(s_{c+1}) + λ·Q_{c+1})      Q_n = V(s_n) = 0
+        b_c = (1 - w)·V(s_c) + w·(b_{c-1} - r_{c-1}) / γ    b_0 = V(s_0)
+        b'_c = (1 - μ)·b_c + μ·v(s_c)
+
+    λ = w = μ = 0 is `step_advantages`, λ = 1 the return less a baseline. Where values seldom
+    change, Q averages the errors of later values and b those of earlier ones: with exact means of M
+    rollouts their variance falls by (1 - λ)/(1 + λ) and (1 - w)/(1 + w). What is paid is the
+    noise of the path where values do change.
+
+    The policy gradient stays unbiased for all λ, w, μ in [0, 1] and every v, however wrong, if V is
+    an unbiased mean of rollouts that leave the sequence itself out, v(s_c) does not depend on
+    what the sequence does after s_c, and λ, w, μ are fixed before it is sampled.
+
+    Args:
+      values: [B, C], V(s_0) .. V(s_{n-1}) in each row. Entries past n, and of states that were not
+        sampled, are never read.
+      rewards: [B] or [B, C], as for `step_advantages`.
+      num_steps: int [B], 0 <= n <= C.
+      lam: λ.
+      filter: w.
+      gamma: discount per step, above 0 if w is.
+      is_sampled: bool [B, C], states that have a value; None: all. At others Q_c passes on what is
+        behind it and b_c what is before it: (b_{c-1} - r_{c-1}) / γ. Before the first that has
+        one, b' is v, or 0 without it.
+      prior: [B, C] a learned v; None: there is none.
+      weight: μ.
+
+    Returns:
+      float32 [B, C], 0 past `num_steps`.
+
+    Source: ours. The average over later values is the λ-return of Sutton and Barto, "Reinforcement
+    Learning", 2nd edition, section 12.1; ComMCS, https://arxiv.org/abs/2508.10539, combines
+    estimates of this and later steps, too.
+
+    Example:
+      >>> values = [[0.25, 0.75, 0.5]]
+      >>> vinejax.role_advantages(values, [1.0], num_steps=[3], lam=0.5, filter=0.5)
+      Array([[0.5 , 0.25, 0.5 ]], dtype=float32)
+    """
+    is_step = jnp.arange(values.shape[1]) < num_steps[:, None]
+    sampled = is_step if is_sampled is None else is_step & is_sampled
+    rewards = step_rewards(rewards, num_steps, values.shape[1])
+    values = jnp.where(sampled, jnp.float32(values), 0.0)
+    lam, filter, discount = (jnp.asarray(x, jnp.float32) for x in (lam, filter, gamma))
+    undiscounted = jnp.where(discount > 0, discount, 1.0)  # with γ = 0 nothing is carried
+
+    def backwards(after: jax.Array, step: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        value, reward, is_sampled, is_step = step
+        q = jnp.where(is_step, reward + discount * after, 0.0)
+        return jnp.where(is_sampled, (1 - lam) * value + lam * q, q), q
+
+    def forwards(
+        before: tuple[jax.Array, jax.Array], step: tuple[jax.Array, ...]
+    ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+        carried, is_known = before
+        value, reward, is_sampled, _ = step
+        mixed = jnp.where(is_known, (1 - filter) * value + filter * carried, value)
+        b, is_known = jnp.where(is_sampled, mixed, carried), is_known | is_sampled
+        return ((b - reward) / undiscounted, is_known), (b, is_known)
+
+    steps = values.T, rewards.T, sampled.T, is_step.T
+    nothing = jnp.zeros(values.shape[0])
+    _, q = jax.lax.scan(backwards, nothing, steps, reverse=True)
+    _, (b, is_known) = jax.lax.scan(forwards, (nothing, nothing > 0), steps)
+    q, b, is_known = q.T, jnp.where(is_known, b, 0.0).T, is_known.T
+    if prior is not None:
+        v = jnp.where(is_step, jnp.float32(prior), 0.0)
+        b = jnp.where(is_known, (1 - weight) * b + weight * v, v)
+    return jnp.where(is_step, q - b, 0.0)
