@@ -71,29 +71,54 @@ def role_advantages(
     sampled = is_step if is_sampled is None else is_step & is_sampled
     rewards = step_rewards(rewards, num_steps, values.shape[1])
     values = jnp.where(sampled, jnp.float32(values), 0.0)
-    lam, filter, discount = (jnp.asarray(x, jnp.float32) for x in (lam, filter, gamma))
-    undiscounted = jnp.where(discount > 0, discount, 1.0)  # with γ = 0 nothing is carried
+    lam, filter, gamma = (jnp.asarray(x, jnp.float32) for x in (lam, filter, gamma))
+    later = _later_values(values, rewards, is_step, sampled, lam, gamma)
+    baseline, is_known = _earlier_values(values, rewards, sampled, filter, gamma)
+    if prior is not None:
+        v = jnp.where(is_step, jnp.float32(prior), 0.0)
+        baseline = jnp.where(is_known, (1 - weight) * baseline + weight * v, v)
+    return jnp.where(is_step, later - baseline, 0.0)
+
+
+def _later_values(
+    values: Float32[Array, "B C"],
+    rewards: Float32[Array, "B C"],
+    is_step: Bool[Array, "B C"],
+    sampled: Bool[Array, "B C"],
+    lam: Float32[Array, ""],
+    gamma: Float32[Array, ""],
+) -> Float32[Array, "B C"]:
+    """Q_c; 0 past the last step."""
 
     def backwards(after: jax.Array, step: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        value, reward, is_sampled, is_step = step
-        q = jnp.where(is_step, reward + discount * after, 0.0)
+        value, reward, is_step, is_sampled = step
+        q = jnp.where(is_step, reward + gamma * after, 0.0)
         return jnp.where(is_sampled, (1 - lam) * value + lam * q, q), q
+
+    steps = values.T, rewards.T, is_step.T, sampled.T
+    return jax.lax.scan(backwards, jnp.zeros(values.shape[0]), steps, reverse=True)[1].T
+
+
+def _earlier_values(
+    values: Float32[Array, "B C"],
+    rewards: Float32[Array, "B C"],
+    sampled: Bool[Array, "B C"],
+    filter: Float32[Array, ""],
+    gamma: Float32[Array, ""],
+) -> tuple[Float32[Array, "B C"], Bool[Array, "B C"]]:
+    """b_c, and whether it is known: 0 before the first state that was sampled."""
+    undiscounted = jnp.where(gamma > 0, gamma, 1.0)  # with γ = 0 nothing is carried
 
     def forwards(
         before: tuple[jax.Array, jax.Array], step: tuple[jax.Array, ...]
     ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
         carried, is_known = before
-        value, reward, is_sampled, _ = step
+        value, reward, is_sampled = step
         mixed = jnp.where(is_known, (1 - filter) * value + filter * carried, value)
         b, is_known = jnp.where(is_sampled, mixed, carried), is_known | is_sampled
-        return ((b - reward) / undiscounted, is_known), (b, is_known)
+        after = jnp.where(is_known, (b - reward) / undiscounted, 0.0)
+        return (after, is_known), (b, is_known)
 
-    steps = values.T, rewards.T, sampled.T, is_step.T
-    nothing = jnp.zeros(values.shape[0])
-    _, q = jax.lax.scan(backwards, nothing, steps, reverse=True)
-    _, (b, is_known) = jax.lax.scan(forwards, (nothing, nothing > 0), steps)
-    q, b, is_known = q.T, jnp.where(is_known, b, 0.0).T, is_known.T
-    if prior is not None:
-        v = jnp.where(is_step, jnp.float32(prior), 0.0)
-        b = jnp.where(is_known, (1 - weight) * b + weight * v, v)
-    return jnp.where(is_step, q - b, 0.0)
+    first = jnp.zeros(values.shape[0]), jnp.zeros(values.shape[0], bool)
+    _, (b, is_known) = jax.lax.scan(forwards, first, (values.T, rewards.T, sampled.T))
+    return b.T, is_known.T
