@@ -39,7 +39,7 @@ def by_loop(values, rewards, n, lam, w, gamma, sampled, prior, mu):
     """The equations over U = discounted rewards before a state and its value, in float64."""
     out = np.zeros(len(values))
     earned = np.cumsum([0.0, *(gamma**c * rewards[c] for c in range(n))])
-    u = [earned[c] + gamma**c * values[c] if sampled[c] else None for c in range(n)]
+    u = [earned[c] + gamma**c * values[c] for c in range(n)]  # read where it was sampled
     for c in range(n):
         known = [i for i in range(c + 1, n) if sampled[i]]
         chances = [(1 - lam) * lam**i for i in range(len(known))] + [lam ** len(known)]

@@ -37,10 +37,6 @@ def role_advantages(
     rollouts their variance falls by (1 - λ)/(1 + λ) and (1 - w)/(1 + w). What is paid is the
     noise of the path where values do change.
 
-    The policy gradient stays unbiased for all λ, w, μ in [0, 1] and every v, however wrong, if V is
-    an unbiased mean of rollouts that leave the sequence itself out, v(s_c) does not depend on
-    what the sequence does after s_c, and λ, w, μ are fixed before it is sampled.
-
     Args:
       values: [B, C], V(s_0) .. V(s_{n-1}) in each row. Entries past n, and of states that were not
         sampled, are never read.
