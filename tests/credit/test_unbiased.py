@@ -82,6 +82,19 @@ def test_unbiased_rules(rule: str):
     assert found.worst < 4
 
 
+PRIORS = {
+    "off by .3": lambda truth: truth + 0.3,
+    "random": lambda truth: np.random.default_rng(1).random(truth.shape),
+}
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_a_learned_value_may_be_wrong(prior: str):
+    cfg = config(k=1, credit={"lam": 0.7, "filter": 0.3})
+    found = measure(CHAIN, cfg, 1250, 4, 3, prior=PRIORS[prior])
+    assert found.in_errors[1] < 4
+
+
 @pytest.mark.slow
 def test_waves_of_pairs_are_unbiased():
     """One sibling is half of a mean: waves that divide a solution evenly fail."""

@@ -27,7 +27,7 @@ def result() -> Result:
     truth = truth_of([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
     values = value_scores([0.25, 1.0, 0.0], truth, [0.0, 0.5, 0.9], ["p", "q", "r"])
     gradient = GradientError(measure, measure, measure, bias=0.125, repeats=2)
-    row = Row(gradient, 16.0, 0.0625, measure, measure, measure, values)
+    row = Row(gradient, 16.0, 0.0625, measure, measure, measure, values, measure)
     ranking = ranking_scores([[0.5, 1.0], [0.0, 1.0]], [[0.25, 1.0], [1.0, 0.5]], ["p", "q"])
     rows = {"rloo": row, "exact": row}
     price, ranked = Price(0.001, 0.003), {"tried": 2.0, "margin": 0.25}

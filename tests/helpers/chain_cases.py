@@ -170,15 +170,24 @@ class Bias(NamedTuple):
 
 
 def measure(
-    chain: Chain, cfg: Config, problems: int, group: int, seed: int, part: int = 1250
+    chain: Chain,
+    cfg: Config,
+    problems: int,
+    group: int,
+    seed: int,
+    part: int = 1250,
+    prior: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Bias:
-    """The bias of the configured rules over many draws of solutions and continuations."""
+    """The bias of the configured rules over many draws of solutions and continuations.
+
+    `prior` gives learned values from true ones; they are mixed into baselines with weight 0.6.
+    """
     rng = np.random.default_rng(seed)
     results, drawn = [], 0
     part = min(part, problems)
     for _ in range(0, problems, part):
         filled, counts = fill_drawn(chain.episodes(rng, part, group), cfg, chain.draw(rng))
-        of_rows = _errors(chain, filled, cfg)
+        of_rows = _errors(chain, filled, cfg, prior)
         of_problems = np.zeros((part, of_rows.shape[1]))
         np.add.at(of_problems, [int(row.problem_id) for row in filled], of_rows / group)
         results.append(of_problems)
@@ -191,7 +200,12 @@ def measure(
     return Bias(values, errors[0], gradient, errors[1], drawn / (len(by_problem) * group))
 
 
-def _errors(chain: Chain, episodes: list[Episode], cfg: Config) -> np.ndarray:
+def _errors(
+    chain: Chain,
+    episodes: list[Episode],
+    cfg: Config,
+    prior: Callable[[np.ndarray], np.ndarray] | None,
+) -> np.ndarray:
     """[episodes, length·(5 + 4)] the terms whose means `Bias` has."""
     num, length, truth = len(episodes), chain.length, chain.values()
     values = np.zeros((num, length), np.float32)
@@ -203,7 +217,10 @@ def _errors(chain: Chain, episodes: list[Episode], cfg: Config) -> np.ndarray:
         lengths = np.diff([episode.given, *episode.step_ends])
         drawn = slice(episode.given, len(episode.response))
         step_of[i, drawn] = np.repeat(np.arange(steps), lengths)
-    by_step = credit_by_step(episodes, cfg).astype(float)
+    learned = None
+    if prior is not None:
+        learned = prior(truth[np.arange(length), letters[:, :-1]]).astype(np.float32)
+    by_step = credit_by_step(episodes, cfg, learned).astype(float)
     advantages = np.where(step_of >= 0, np.take_along_axis(by_step, step_of, axis=1), 0)
     estimates = np.take_along_axis(values, step_of, axis=1)
     is_state = (step_of >= 0) & (np.diff(step_of, prepend=-1, axis=1) > 0)

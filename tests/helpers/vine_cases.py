@@ -115,8 +115,19 @@ def values_of(one: Episode) -> np.ndarray:
     return one.values
 
 
-def credit_by_step(episodes: list[Episode], cfg: Config) -> np.ndarray:
-    """f32[episodes, C] the configured method's advantage of each step."""
+def credit_by_step(
+    episodes: list[Episode], cfg: Config, learned: np.ndarray | None = None
+) -> np.ndarray:
+    """f32[episodes, C] the configured method's advantage of each step.
+
+    `learned`, f32[episodes, tokens], are values before each response token, of weight 0.6.
+    """
     batch = collate(episodes, len(episodes))
-    rollout = Rollout(episodes, batch, step_layout(batch, episodes))
+    rollout = Rollout(episodes, batch, step_layout(batch, episodes), weight=0.6)
+    if learned is not None:
+        values = np.zeros(batch.tokens.shape, np.float32)
+        for row, episode in enumerate(episodes):
+            start, length = len(episode.prompt), len(episode.response)
+            values[row, start : start + length] = learned[row, :length]
+        rollout = rollout._replace(values=values)
     return np.asarray(assign_credit(rollout, cfg, "none").by_step)

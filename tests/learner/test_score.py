@@ -10,7 +10,15 @@ from helpers import loop_cases as cases
 
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
-from vinejax.learner.score import score, scores_of, token_logprobs, with_logprobs
+from vinejax.learner.score import (
+    MOST_HIDDEN,
+    narrowed,
+    score,
+    scores_and_hidden,
+    scores_of,
+    token_logprobs,
+    with_logprobs,
+)
 
 LENGTHS = [(4, 9), (2, 3), (4, 9), (5, 0)]
 
@@ -96,3 +104,42 @@ def test_longer_padding_and_neighbours_change_nothing():
     long = np.asarray(score(cases.model(), params, batch, 1.0))
     np.testing.assert_allclose(long[3, :5], short[1, :5], rtol=1e-5, atol=1e-6)
     assert not long[3, 5:].any()
+
+
+@jax.jit
+def hidden_of(params, tokens, positions, segment_ids):
+    return cases.model().hidden(params, tokens, positions, segment_ids)[0]
+
+
+@pytest.mark.parametrize(
+    "passes", [Passes(2), Passes(4, packed=True), Passes(4, True, shared=True)]
+)
+def test_hidden_states_of_numbered_tokens(passes: Passes):
+    """After half of the layers, in the order of their numbers, with the scores as without them."""
+    params, episodes = cases.params(), cases.random_episodes(LENGTHS)
+    batch = collate([*episodes[:2], episodes[0], episodes[2]], rows=4)
+    number = np.zeros(batch.tokens.shape, np.int32)
+    places = [(0, 3), (0, 12), (1, 2), (2, 3), (3, 7)]
+    for i, (row, token) in enumerate(places):
+        number[row, token] = i + 1
+    logprobs, hidden = scores_and_hidden(cases.model(), params, batch, number, 1.0, passes)
+    expected = scores_of(cases.model(), params, batch, 1.0, passes)
+    np.testing.assert_allclose(logprobs, expected, rtol=1e-6, atol=1e-6)
+    half = (cases.model().cfg.num_layers + 1) // 2
+    first = {**params, "layers": jax.tree.map(lambda x: np.asarray(x)[:half], params["layers"])}
+    x = np.asarray(hidden_of(first, batch.tokens, batch.positions, batch.segment_ids))
+    alone = np.stack([x[place] for place in places])
+    alone /= np.sqrt((alone**2).mean(axis=-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(hidden, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_wide_hidden_states_are_projected():
+    """Inner products stay as they are, but for noise."""
+    x = np.random.default_rng(0).normal(size=(2, 4 * MOST_HIDDEN)).astype(np.float32)
+    x[1] += x[0]
+    found = np.asarray(jax.jit(narrowed)(3 * x))
+    assert found.shape == (2, MOST_HIDDEN)
+    cosine = found[0] @ found[1] / np.linalg.norm(found[0]) / np.linalg.norm(found[1])
+    assert abs(cosine - 0.5**0.5) < 0.15 and abs(np.mean(found**2) - 1) < 0.2
+    thin = np.asarray(jax.jit(narrowed)(x[:, :8]))
+    np.testing.assert_allclose(np.mean(thin**2, axis=1), 1, rtol=1e-5)

@@ -31,7 +31,7 @@ def test_page_has_the_numbers_of_the_record(tmp_path):
     assert "of 2,000 other solutions, with a mean reward of 0.344 and an error of its own" in page
     assert "of 0.0760. The error" in page and "w = 3.75" in page
     assert "vineppo_k9: 0.330 [0.250, 0.500]" in page and "exact: 34 [30, 40]" in page
-    cells = "vineppo_k9 0.330 [0.250, 0.500] 0.750 [0.500, 0.875] −0.125 16.5 14"
+    cells = "vineppo_k9 0.330 [0.250, 0.500] 0.750 [0.500, 0.875] −0.125 – 16.5 14"
     cells += " 0.250 [0.200, 0.375] −0.062 [−0.125, 0.500] 0.625"
     assert cells.replace(" ", "") in page.replace(" ", "")
     assert "predicted 0.50, true 0.75, 4 states" in page

@@ -135,6 +135,9 @@ class ValuesConfig:
     waves: Count = 1  # with `reuse`: states in so many waves, later ones draw what `k` still lacks
     reuse: bool = False  # a value uses all samples of the problem that pass through the state
     backup: bool = False  # with `reuse`: a sample counts with the value of the next state
+    # A learned value, mixed into baselines by credit.prior: 'probe', a regression on the policy's
+    # own hidden states (credit/probe.py); "": none.
+    prior: Literal["", "probe"] = ""
     budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again
     dedup: bool = True  # equal token prefixes of a problem share one estimate
     dtype: Literal["model", "int8"] = "model"  # of the layers' kernels while values are sampled
@@ -146,6 +149,7 @@ class CreditConfig:
     mask_above: ZeroToOne = 0.9  # mask 'low_probability': tokens at least as likely are left out
     lam: ZeroToOne = 0.0  # λ: a step leads to an average over its later values; 0: to the next
     filter: ZeroToOne = 0.0  # w: its baseline is an average over earlier values; 0: of its state
+    prior: ZeroToOne | None = None  # μ: weight of `values.prior` in it; None: measured
     progress: NotNegative = 0.0  # α: weight of a prover's progress in the advantage; 0: off
     prover: Count = 4  # the prover is the policy's best of so many solutions
 

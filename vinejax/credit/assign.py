@@ -36,7 +36,7 @@ def assigned(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
     if credit.mask is not None:
         mask &= credit.mask
     if by_step is None:
-        by_step = _means_of_steps(np.asarray(advantages), rollout.steps)
+        by_step = means_of_steps(np.asarray(advantages), rollout.steps)
     if cfg.ppo.whiten == "iteration":
         advantages = whiten(advantages, mask, shift_mean=cfg.ppo.shift_mean)
     advantages, by_step = np.asarray(advantages), np.asarray(by_step)
@@ -96,16 +96,34 @@ def token_rewards(steps: StepLayout) -> np.ndarray:
     return rewards
 
 
+def state_numbers(steps: StepLayout) -> np.ndarray:
+    """i32[B, T] at the last token of each state its number, counted from 1; 0 elsewhere.
+
+    States are in the order of rows and of steps within them. Methods without states have none.
+    """
+    numbers = np.zeros(steps.step_ids.shape, np.int32)
+    row, token = _first_tokens(steps)
+    is_state = steps.counts[row, steps.step_ids[row, token]] >= 0
+    numbers[row[is_state], token[is_state] - 1] = 1 + np.arange(np.count_nonzero(is_state))
+    return numbers
+
+
 def before_steps(values: np.ndarray, steps: StepLayout) -> np.ndarray:
     """f32[B, C] the value before the first token of each step, from values [B, T] before tokens."""
     by_step = np.zeros(steps.rewards.shape, np.float32)
-    before = np.pad(steps.step_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
-    row, token = np.nonzero((steps.step_ids >= 0) & (steps.step_ids != before))
+    row, token = _first_tokens(steps)
     by_step[row, steps.step_ids[row, token]] = values[row, token]
     return by_step
 
 
-def _means_of_steps(advantages: np.ndarray, steps: StepLayout) -> np.ndarray:
+def _first_tokens(steps: StepLayout) -> tuple[np.ndarray, np.ndarray]:
+    """(i64[steps] row, i64[steps] index in it) of the first token of every step, in order."""
+    before = np.pad(steps.step_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    row, token = np.nonzero((steps.step_ids >= 0) & (steps.step_ids != before))
+    return row, token
+
+
+def means_of_steps(advantages: np.ndarray, steps: StepLayout) -> np.ndarray:
     """f32[B, C] the mean advantage of each step's tokens, 0 past the last step."""
     totals = np.zeros(steps.rewards.shape)
     counts = np.zeros(steps.rewards.shape)

@@ -104,11 +104,15 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
 
 def _check_roles(cfg: Config, rules: Mapping[str, str]) -> None:
     """Refuses averages of values that bisection has drawn a line between: it has looked ahead."""
-    for name in ("lam", "filter"):
-        value = getattr(cfg.credit, name)
+    averages = {f"credit.{name}": getattr(cfg.credit, name) for name in ("lam", "filter")}
+    for name, value in (averages | {"values.prior": cfg.values.prior}).items():
         if value and rules["values.allocation"] == "bisection":
-            rule = "must be 0 for values.allocation = 'bisection', whose values look ahead"
-            raise ConfigError(f"credit.{name}", rule, repr(value))
+            rule = "cannot be with values.allocation = 'bisection', whose values look ahead"
+            raise ConfigError(name, f"{rule}; leave it out", repr(value))
+    if cfg.credit.prior is not None and not cfg.values.prior:
+        raise ConfigError(
+            "credit.prior", "needs values.prior; leave it out", repr(cfg.credit.prior)
+        )
     if cfg.credit.filter and not cfg.ppo.gamma:
         raise ConfigError("credit.filter", "must be 0 for ppo.gamma = 0", repr(cfg.credit.filter))
 

@@ -15,13 +15,15 @@ from vinejax.config.checks import check_config
 from vinejax.core.errors import ConfigError, nearest_hint
 from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout
-from vinejax.credit.assign import group_numbers, solution_rewards
+from vinejax.credit.assign import group_numbers, solution_rewards, state_numbers
+from vinejax.credit.probe import Probe
 from vinejax.credit_bench.truth import SolutionState, values_at
 from vinejax.learner.batch import step_layout
 from vinejax.learner.packing import passes_for
+from vinejax.learner.score import scores_and_hidden
 from vinejax.methods import METHODS, find_method
 from vinejax.methods.ppo import critic_values
-from vinejax.methods.stages import State
+from vinejax.methods.prior import fresh_probe, learned, with_prior
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
 from vinejax.rollout.sampler import Sampler
@@ -47,6 +49,20 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
         "values.spread": 8,
         "values.reuse": True,
         "values.backup": True,
+    },
+    "role_k1": {"values.k": 1, "credit.lam": 0.7, "credit.filter": 0.5},
+    "role_k3": {"values.k": 3, "credit.lam": 0.7, "credit.filter": 0.5},
+    "probe_k1": {
+        "values.k": 1,
+        "values.prior": "probe",
+        "credit.lam": 0.7,
+        "credit.filter": 0.5,
+    },
+    "probe_k3": {
+        "values.k": 3,
+        "values.prior": "probe",
+        "credit.lam": 0.7,
+        "credit.filter": 0.5,
     },
     "spo_chain": {"method": "spo_chain"},
     EXACT: {},
@@ -76,6 +92,7 @@ class Estimate(NamedTuple):
     critic: np.ndarray | None  # f32[B, T] a critic's values before each token
     tokens: int  # decoded for the credit, beyond the solutions
     seconds: float  # spent on the credit
+    kept: Probe | None = None  # the probe after these solutions, if it has one
 
 
 def estimator_config(cfg: Config, name: str) -> Config:
@@ -95,8 +112,8 @@ def estimator_config(cfg: Config, name: str) -> Config:
     reasons = {
         f"{label} has no advantages of sampled solutions": method.credit is None
         or not method.is_policy_gradient,
-        f"{label} compares with earlier iterations": type(method.state) is not State
-        and not method.state.has_critic,
+        f"{label} compares with earlier iterations": method.state.keeps(config)
+        and not (method.state.has_critic or config.values.prior),
         f"{label} samples trees": method.on_trees,
         f"{label} has values of its own": method.has_own_values,
         f"{label} takes the KL from its rewards": method.kl_in_reward,
@@ -141,12 +158,17 @@ def reads_logprobs(cfg: Config) -> bool:
 
 
 def estimate(
-    fixed: Fixed, cfg: Config, episodes: list[Episode], batch: Batch, repeat: int
+    fixed: Fixed,
+    cfg: Config,
+    episodes: list[Episode],
+    batch: Batch,
+    repeat: int,
+    kept: Probe | None = None,
 ) -> Estimate:
     """The credit that the estimator of `cfg` gives to the solutions of a batch.
 
     `batch` holds `episodes` in this order, with log-probabilities where the estimator
-    `reads_logprobs`. Advantages are not whitened.
+    `reads_logprobs`. Advantages are not whitened. `kept` is the probe after earlier repeats.
     """
     session, method = fixed.session, find_method(cfg.method)
     rows, critic = episodes, None
@@ -159,8 +181,10 @@ def estimate(
         assert fixed.critic is not None
         passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
         critic = critic_values(session.model, fixed.critic, batch, passes)
+    rollout = Rollout(rows, batch, step_layout(batch, rows), values=critic)
+    if cfg.values.prior:
+        rollout, kept = _with_probe(fixed, cfg, rollout, kept)
     seconds = time.perf_counter() - start
-    rollout = Rollout(rows, batch, step_layout(batch, rows), critic)
     plain = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, whiten="none"))
     credit = method.assign(rollout, plain)
     mask = np.asarray(credit.mask if credit.mask is not None else batch.mask)
@@ -170,7 +194,22 @@ def estimate(
         critic=critic,
         tokens=session.engine.stats.decoded_tokens - before,
         seconds=seconds,
+        kept=kept,
     )
+
+
+def _with_probe(
+    fixed: Fixed, cfg: Config, rollout: Rollout, kept: Probe | None
+) -> tuple[Rollout, Probe]:
+    """The rollout with the probe's values, and the probe after it."""
+    model = fixed.session.model
+    kept = kept or fresh_probe(model)
+    passes = passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh)
+    number, temperature = state_numbers(rollout.steps), cfg.sample.temperature
+    of_batch = model, fixed.params, rollout.batch, number, temperature, passes
+    rollout = rollout._replace(hidden=scores_and_hidden(*of_batch)[1])
+    rollout = with_prior(rollout, kept, cfg)
+    return rollout, learned(kept, rollout, cfg)[0]
 
 
 def predicted_values(

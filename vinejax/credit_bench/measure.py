@@ -13,9 +13,11 @@ import optax
 from vinejax.core.seeds import row_seed
 from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Episode
+from vinejax.credit.probe import Probe
 from vinejax.credit_bench.estimators import EXACT, Estimate, Fixed, estimate, reads_logprobs
 from vinejax.credit_bench.gradients import Measured, inner_products, policy_gradients
 from vinejax.credit_bench.reference import Reference
+from vinejax.credit_bench.worth import TrueSteps, credit_of_steps, joined, true_steps
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import passes_for
 from vinejax.learner.score import with_logprobs
@@ -32,6 +34,9 @@ class Repeats:
     along: list[float] = dataclasses.field(default_factory=list)  # [R] ĝ·(g₁ + g₂)/2
     first: Estimate | None = None  # from the first repeat
     total: Params | None = None  # Σ_r ĝ_r
+    kept: Probe | None = None  # the probe after the last repeat, if the estimator has one
+    # [S] of the steps of solutions with true advantages, one repeat after the other
+    credit: list[np.ndarray] = dataclasses.field(default_factory=list)
 
     def measured(self) -> Measured:
         assert self.total is not None
@@ -45,6 +50,7 @@ class Solutions(NamedTuple):
     tokens: float  # decoded per solution
     seconds: float  # sampling time per solution
     trained: float  # response tokens per solution
+    truth: TrueSteps | None = None  # of their steps, in the repeats in which 'exact' takes part
 
 
 def measure_gradients(
@@ -64,6 +70,7 @@ def measure_gradients(
     repeats = {name: Repeats() for name in configs}
     passes = passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh)
     first: list[Episode] = []
+    truths: list[TrueSteps] = []
     tokens, seconds, trained = [], [], []
     for repeat in range(cfg.bench.repeats):
         before = fixed.session.engine.stats.decoded_tokens
@@ -80,8 +87,14 @@ def measure_gradients(
             batch = _scored(fixed, cfg, episodes, batch)
         chosen = [name for name in configs if name != EXACT or repeat < cfg.bench.exact]
         estimates = {
-            name: estimate(fixed, configs[name], episodes, batch, repeat) for name in chosen
+            name: estimate(fixed, configs[name], episodes, batch, repeat, repeats[name].kept)
+            for name in chosen
         }
+        if EXACT in chosen:
+            exact = estimates[EXACT].episodes
+            truths.append(true_steps(batch, exact, cfg.ppo.gamma))
+            for name, made in estimates.items():
+                repeats[name].credit.append(credit_of_steps(made.advantages, batch, exact))
         fixed.session.engine.release()
         credit = np.stack([estimates[name].advantages for name in chosen])
         parts = (fixed.session.model, fixed.params, batch, credit, len(episodes))
@@ -89,7 +102,7 @@ def measure_gradients(
         _record(fixed, {name: repeats[name] for name in chosen}, estimates, gradients, reference)
         say(f"credit: repeat {repeat + 1} of {cfg.bench.repeats}, {len(episodes)} solutions")
     means = statistics.mean(tokens), steady(seconds), float(np.mean(trained))
-    return repeats, Solutions(first, *means)
+    return repeats, Solutions(first, *means, joined(truths))
 
 
 def steady(seconds: Sequence[float]) -> float:
@@ -128,3 +141,4 @@ def _record(
         record.tokens.append(estimates[name].tokens)
         record.seconds.append(estimates[name].seconds)
         record.first = record.first or estimates[name]
+        record.kept = estimates[name].kept

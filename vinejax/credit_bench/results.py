@@ -7,6 +7,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from vinejax.credit_bench.estimators import EXACT
 from vinejax.credit_bench.gradients import GradientError, error_draws, gradient_error, measure_of
 from vinejax.credit_bench.intervals import Measure
 from vinejax.credit_bench.measure import Repeats, Solutions, steady
@@ -14,6 +15,7 @@ from vinejax.credit_bench.price import Price
 from vinejax.credit_bench.ranking import RankingScores
 from vinejax.credit_bench.reference import Reference
 from vinejax.credit_bench.value_error import ValueScores
+from vinejax.credit_bench.worth import worth_of
 
 BASELINE = "rloo"  # the estimator whose cost is 1, if it is measured
 
@@ -33,6 +35,7 @@ class Row:
     token_cost: Measure | None
     second_cost: Measure | None
     values: ValueScores | None = None
+    worth: Measure | None = None  # of its credit; None without estimator 'exact'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,12 +80,16 @@ def rows_of(
             ratio = _error_ratio(repeat, repeats[BASELINE], reference.product)
             factors = 1.0, tokens[name] / tokens[BASELINE], seconds[name] / seconds[BASELINE]
             costs = tuple(measure_of(ratio * factor) for factor in factors)
+        worth = None
+        if solutions.truth is not None and name != EXACT:
+            worth = worth_of(np.concatenate(repeat.credit), solutions.truth)
         rows[name] = Row(
             gradient_error(repeat.measured(), reference.product),
             float(tokens[name]),
             seconds[name],
             *costs,
             values=values.get(name),
+            worth=worth,
         )
     return rows
 
@@ -123,7 +130,7 @@ def print_result(result: Result, console: Console) -> None:
 def _gradient_table(result: Result) -> Table:
     table = _table("Error of the policy gradient, and the cost of an equal error over RLOO's")
     _columns(table, "estimator", "squared error", "cosine", "squared bias", "tokens", "seconds")
-    _columns(table, "cost in tokens", "cost in seconds")
+    _columns(table, "cost in tokens", "cost in seconds", "worth")
     for name, row in result.rows.items():
         bias = "-" if row.gradient.bias is None else f"{row.gradient.bias:.3f}"
         table.add_row(
@@ -135,6 +142,7 @@ def _gradient_table(result: Result) -> Table:
             f"{1000 * row.seconds:.1f} ms",
             _shown(row.token_cost),
             _shown(row.second_cost),
+            _shown(row.worth),
         )
     return table
 

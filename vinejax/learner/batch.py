@@ -77,7 +77,7 @@ def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
         rewards[row, :steps] = episode.rewards
         if episode.values is not None:
             values[row, :steps] = episode.values
-        if episode.is_state is not None:
+        if episode.is_state is not None and episode.value_counts is not None:
             counts[row, :steps] = np.where(episode.is_state, episode.value_counts, -1)
         start = len(episode.prompt) + episode.given
         lengths = np.diff([episode.given, *episode.step_ends])

@@ -5,20 +5,24 @@ temperature, so their ratio is 1 and their KL 0 before the first update.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Float32, Int
 
+from vinejax.core.shapes import doubled
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import strided
-from vinejax.learner.packing import Passes, packing_for
+from vinejax.learner.packing import Packing, Passes, packing_for
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
 from vinejax.runtime.stopping import Watch
+
+MOST_HIDDEN = 256  # numbers of a hidden state that are kept
 
 
 def token_logprobs(
@@ -30,12 +34,19 @@ def token_logprobs(
     entry is 0. (That of a segment which shares what is before it has no meaning.) Float32; logits
     are divided by `temperature` (0, argmax sampling, is scored at 1, as the sampler does).
     """
-    x, _ = model.hidden(
-        params, batch.tokens, batch.positions, batch.segment_ids, seen_until=batch.seen_until
-    )
+    logprobs, entropy, _ = _scored(model, params, batch, temperature)
+    return logprobs, entropy
+
+
+def _scored(
+    model: Decoder, params: Params, batch: Batch, temperature: float, tap: int | None = None
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Any]:
+    """`token_logprobs`, and with `tap` the hidden states after so many layers, [B, T, D]."""
+    where = batch.tokens, batch.positions, batch.segment_ids
+    x, tapped = model.hidden(params, *where, seen_until=batch.seen_until, tap=tap)
     following = jnp.roll(batch.tokens, -1, axis=1)
     logprobs, entropy = model.logprobs_of(params, x, following, temperature or 1.0)
-    return shifted(logprobs, batch.positions), shifted(entropy, batch.positions)
+    return shifted(logprobs, batch.positions), shifted(entropy, batch.positions), tapped
 
 
 def shifted(after: Float[Array, "B T"], positions: Int[Array, "B T"]) -> Float[Array, "B T"]:
@@ -53,12 +64,75 @@ def score(model: Decoder, params: Params, batch: Batch, temperature: float) -> F
     return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
 
 
+class Hidden(NamedTuple):
+    """Hidden states of numbered tokens of a pass."""
+
+    number: Int[Array, " S"]  # counted from 1; 0 where padded
+    state: Float[Array, "S R"]
+
+
+@functools.partial(jax.jit, static_argnames=("model", "temperature", "most"))
+def score_with_hidden(
+    model: Decoder, params: Params, batch: Batch, number: Array, temperature: float, most: int
+) -> tuple[Float[Array, "B T"], Hidden]:
+    """`score`, and hidden states of the at most `most` tokens with a `number` above 0.
+
+    They are those after half of the layers: the last ones are made for the next token.
+    """
+    logprobs, _, x = _scored(model, params, batch, temperature, (model.cfg.num_layers + 1) // 2)
+    (places,) = jnp.nonzero(number.reshape(-1), size=most, fill_value=number.size)
+    chosen = narrowed(x.reshape(-1, x.shape[-1]).at[places].get(mode="fill", fill_value=0))
+    numbers = number.reshape(-1).at[places].get(mode="fill", fill_value=0)
+    logprobs = jnp.where(batch.mask, logprobs, 0.0)
+    return jax.tree.map(lambda x: replicate(x, model.mesh), (logprobs, Hidden(numbers, chosen)))
+
+
+def narrowed(hidden: Float[Array, "S D"]) -> Float32[Array, "S R"]:
+    """Hidden states with mean square 1, projected at random if D is more than R = `MOST_HIDDEN`.
+
+    The projection depends on D alone, and keeps inner products but for noise.
+    """
+    hidden, width = jnp.float32(hidden), hidden.shape[-1]
+    hidden *= jax.lax.rsqrt(jnp.mean(hidden**2, axis=-1, keepdims=True) + 1e-6)
+    if width <= MOST_HIDDEN:
+        return hidden
+    shape = width, MOST_HIDDEN
+    return hidden @ (jax.random.normal(jax.random.key(0), shape) * width**-0.5)
+
+
 def scores_of(
     model: Decoder, params: Params, batch: Batch, temperature: float, passes: Passes
 ) -> np.ndarray:
     """f32[B, T] on the host: `score` of the whole batch."""
     program = functools.partial(score, model, params, temperature=temperature)
     return in_passes(program, batch, passes, model.mesh)
+
+
+def scores_and_hidden(
+    model: Decoder,
+    params: Params,
+    batch: Batch,
+    number: np.ndarray,
+    temperature: float,
+    passes: Passes,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(f32[B, T], f32[S, R]) on the host: `score_with_hidden` of the whole batch.
+
+    `number`, i32[B, T], counts S tokens from 1, and is 0 elsewhere. These are tokens that a row
+    never shares with another: its first trained one, the one before it, and those after it.
+    """
+    total, rows = int(np.count_nonzero(number)), batch.tokens.shape[0]
+    most = doubled(min(total, passes.rows * batch.tokens.shape[1]), least=64)
+
+    def program(part: Batch, number: np.ndarray) -> tuple[Array, Hidden]:
+        return score_with_hidden(model, params, part, number, temperature, most)
+
+    packing, parts = _passed(program, batch, passes, model.mesh, number)
+    logprobs, found = zip(*parts, strict=True)
+    hidden = np.zeros((total, found[0].state.shape[-1]), np.float32)
+    for numbers, states in found:
+        hidden[numbers[numbers > 0] - 1] = states[numbers > 0]
+    return _rows_of(logprobs, packing, rows), hidden
 
 
 def in_passes(
@@ -68,16 +142,39 @@ def in_passes(
 
     B is a multiple of a pass's rows. Looks for a request to stop after each pass is started.
     """
-    packing, rows, count = None, batch, batch.tokens.shape[0]
+    packing, parts = _passed(program, batch, passes, mesh)
+    return _rows_of(parts, packing, batch.tokens.shape[0])
+
+
+def _passed(
+    program: Callable[..., Any], batch: Batch, passes: Passes, mesh: Mesh | None, *more: np.ndarray
+) -> tuple[Packing | None, list[Any]]:
+    """The results of all passes on the host, and how rows were packed; `more` are [B, T], too."""
+    packing, rows = None, (batch, *more)
     if passes.packed:
         packing = packing_for(batch, passes, mesh)
-        rows = packing.pack(batch)
+        rows = (packing.pack(batch), *map(packing.move, more))
     parts, watch = [], Watch()
     for part in strided(rows, passes.rows):
-        parts.append(program(part))
+        parts.append(program(*part))
         watch.look(parts[-1])
-    found = np.stack(jax.device_get(parts), axis=1).reshape(-1, batch.tokens.shape[1])
-    return found if packing is None else packing.put_back(found, count)
+    return packing, jax.device_get(parts)
+
+
+def _rows_of(parts: Sequence[np.ndarray], packing: Packing | None, rows: int) -> np.ndarray:
+    """The results of passes as one array [B, T] over the batch's own B = `rows` rows."""
+    found = np.stack(parts, axis=1).reshape(-1, parts[0].shape[-1])
+    return found if packing is None else packing.put_back(found, rows)
+
+
+def prefill_scores(batch: Batch, episodes: list[Episode]) -> np.ndarray | None:
+    """f32[B, T] the policy's by the engine's prefill of the episodes; None if it gave none."""
+    scores = np.zeros(batch.tokens.shape, np.float32)
+    for row, episode in enumerate(episodes):
+        if episode.scored is None:
+            return None
+        scores[row, len(episode.prompt) : len(episode.tokens)] = episode.scored
+    return scores
 
 
 def with_logprobs(
@@ -88,18 +185,17 @@ def with_logprobs(
     episodes: list[Episode],
     temperature: float,
     passes: Passes,
+    old: np.ndarray | None = None,
 ) -> Batch:
     """The batch with log-probabilities by the policy that sampled it and by the reference model.
 
-    The policy's come from the engine's prefill of the episodes if it gave them (`Episode.scored`),
-    which saves a forward pass, otherwise from `score`. Where `reference` is None, the policy still
-    is the reference model: one array is both.
+    The policy's are `old`, if they are known, or come from the engine's prefill of the episodes if
+    it gave them (`Episode.scored`), which saves a forward pass, otherwise from `score`. Where
+    `reference` is None, the policy still is the reference model: one array is both.
     """
-    if all(episode.scored is not None for episode in episodes):
-        old = np.zeros(batch.tokens.shape, np.float32)
-        for row, episode in enumerate(episodes):
-            old[row, len(episode.prompt) : len(episode.tokens)] = episode.scored
-    else:
+    if old is None:
+        old = prefill_scores(batch, episodes)
+    if old is None:
         old = scores_of(model, params, batch, temperature, passes)
     ref = old
     if reference is not None:

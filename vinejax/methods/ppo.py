@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from vinejax.core.ranges import Positive, Whole, ZeroToOne
 from vinejax.core.settings import Config, MethodSettings
-from vinejax.core.types import Array, Batch, Episode, Rollout, RunState, TrainState
+from vinejax.core.types import Array, Batch, Rollout, RunState, TrainState
 from vinejax.credit.assign import Credit, before_steps, token_rewards
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import Passes, passes_for
@@ -182,21 +182,17 @@ class Critic(State):
     has_critic = True
     scores = True
 
+    def keeps(self, cfg: Config) -> bool:
+        return True
+
     def fresh(self, session: Session) -> TrainState:
         """A copy of the start with a random head."""
         cfg, mesh = session.cfg, session.mesh
         weights = fresh_critic(session.model, session.load_reference(), cfg.seed, mesh)
         return fresh_state(weights, make_critic_optimizer(cfg, 1), mesh)
 
-    def values(
-        self,
-        it: Iteration,
-        kept: TrainState,
-        episodes: list[Episode],
-        rollout: Rollout,
-        passes: Passes,
-    ) -> np.ndarray:
-        """f32[B, T] V before each response token."""
+    def valued(self, it: Iteration, kept: TrainState, rollout: Rollout, passes: Passes) -> Rollout:
+        """With V before each response token."""
         session, batch = it.session, rollout.batch
         critic = to_device(kept.params)
         key = str(batch.tokens.shape)
@@ -206,7 +202,7 @@ class Critic(State):
         def values() -> dict[str, np.ndarray]:
             return {"values": critic_values(session.model, critic, batch, passes)}
 
-        return session.journal.once("critic", key, values)["values"]
+        return rollout._replace(values=session.journal.once("critic", key, values)["values"])
 
     def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
         """The critic after updates on the minibatches that the policy learns from, too."""

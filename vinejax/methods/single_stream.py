@@ -146,6 +146,9 @@ class Tracker(State):
 
     scores = True
 
+    def keeps(self, cfg: Config) -> bool:
+        return True
+
     def fresh(self, session: Session) -> ValueTracker:
         return fresh_tracker(session.cfg, len(session.problems["train"]))
 
@@ -156,15 +159,13 @@ class Tracker(State):
         params = it.session.weights(state.policy.params)
         return state._replace(kept=sampled_tracker(it.session, params, it.log.progress))
 
-    def values(
-        self,
-        it: Iteration,
-        kept: ValueTracker,
-        episodes: list[Episode],
-        rollout: Rollout,
-        passes: Passes,
-    ) -> np.ndarray:
-        return values_before(kept, it.session.problems["train"], episodes, rollout.batch)
+    def valued(
+        self, it: Iteration, kept: ValueTracker, rollout: Rollout, passes: Passes
+    ) -> Rollout:
+        """With the problem's value at all tokens."""
+        problems = it.session.problems["train"]
+        values = values_before(kept, problems, rollout.episodes, rollout.batch)
+        return rollout._replace(values=values)
 
     def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
         """Counts the rewards of the rollout."""

@@ -6,12 +6,14 @@ Only tokens below the bound are trained on. Source: https://arxiv.org/abs/2505.2
 """
 
 from vinejax.methods.base import Method
+from vinejax.methods.prior import Prior
 from vinejax.methods.stages import monte_carlo
 from vinejax.methods.vineppo import vine
 
 METHOD = Method(
     vine,
     values=monte_carlo,
+    state=Prior(),
     whiten="iteration",
     positions="low_probability",
     mask="low_probability",

@@ -12,12 +12,12 @@ import numpy as np
 from vinejax.core.settings import Config
 from vinejax.core.shapes import part
 from vinejax.core.types import Episode, Rollout, RunState
-from vinejax.credit.assign import Credit
+from vinejax.credit.assign import Credit, state_numbers
 from vinejax.learner.batch import collate, minibatches, step_layout
 from vinejax.learner.optimizer import learning_rate, make_optimizer
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.policy import PolicyObjective
-from vinejax.learner.score import with_logprobs
+from vinejax.learner.score import scores_and_hidden, with_logprobs
 from vinejax.learner.update import train_on
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.offload import to_device
@@ -38,6 +38,10 @@ class State:
     has_critic: ClassVar[bool] = False  # it is PPO's critic, a second model that is trained
     scores: ClassVar[bool] = False  # it takes a forward pass of its own per iteration
 
+    def keeps(self, cfg: Config) -> bool:
+        """Whether anything is kept."""
+        return False
+
     def fresh(self, session: Session) -> Any:
         """What is kept before the first iteration."""
         return None
@@ -46,11 +50,13 @@ class State:
         """The state at the start of an iteration, before anything is sampled."""
         return state
 
-    def values(
-        self, it: Iteration, kept: Any, episodes: list[Episode], rollout: Rollout, passes: Passes
-    ) -> np.ndarray | None:
-        """f32[B, T] `Rollout.values` of the scored batch, for the method's credit."""
-        return None
+    def reads_hidden(self, cfg: Config) -> bool:
+        """Whether `valued` and `learn` read `Rollout.hidden`."""
+        return False
+
+    def valued(self, it: Iteration, kept: Any, rollout: Rollout, passes: Passes) -> Rollout:
+        """The scored rollout, with values that the method's credit reads."""
+        return rollout
 
     def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
         """The state after the rollout, before the policy's updates."""
@@ -95,24 +101,25 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
     rows = it.num_minibatches(episodes) * it.minibatch_rows(episodes)
     batch = collate(episodes, rows, longest)
     is_start = int(state.policy.step) == 0  # the reference model's weights, to the bit
+    steps, temperature = step_layout(batch, episodes), it.cfg.sample.temperature
 
     def logprobs() -> dict[str, np.ndarray]:
-        found = with_logprobs(
-            session.model,
-            session.weights(state.policy.params),
-            None if is_start else session.load_reference(),
-            batch,
-            episodes,
-            it.cfg.sample.temperature,
-            passes,
-        )
-        return {"old_logprobs": found.old_logprobs, "ref_logprobs": found.ref_logprobs}
+        params, old, more = session.weights(state.policy.params), None, {}
+        if keeper.reads_hidden(it.cfg):
+            number = state_numbers(steps)
+            of_batch = session.model, params, batch, number, temperature, passes
+            old, more["hidden"] = scores_and_hidden(*of_batch)
+        reference = None if is_start else session.load_reference()
+        of_batch = session.model, params, reference, batch, episodes, temperature, passes
+        found = with_logprobs(*of_batch, old)
+        return {"old_logprobs": found.old_logprobs, "ref_logprobs": found.ref_logprobs, **more}
 
-    batch = batch._replace(**session.journal.once("scores", str(batch.tokens.shape), logprobs))
-    rollout = Rollout(episodes, batch, step_layout(batch, episodes))
-    it.metrics |= metrics.logprob_diff(episodes, batch)
+    found = session.journal.once("scores", str(batch.tokens.shape), logprobs)
+    hidden = found.pop("hidden", None)
+    rollout = Rollout(episodes, batch._replace(**found), steps, hidden)
+    it.metrics |= metrics.logprob_diff(episodes, rollout.batch)
     it.metrics["actor/rows"] = len(episodes)
-    return rollout._replace(values=keeper.values(it, state.kept, episodes, rollout, passes))
+    return keeper.valued(it, state.kept, rollout, passes)
 
 
 def update(

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
-from vinejax.credit.assign import Credit
+from vinejax.credit.assign import Credit, before_steps
 from vinejax.methods.base import Method
+from vinejax.methods.prior import Prior
 from vinejax.methods.stages import monte_carlo
 from vinejax.rl.advantages import step_advantages, step_progress, token_advantages
 from vinejax.rl.by_role import role_advantages
@@ -21,15 +22,19 @@ from vinejax.rl.by_role import role_advantages
 def vine(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above.
 
-    With `credit.lam` or `credit.filter` they are those of `rl.by_role.role_advantages`; with
-    `credit.progress` a prover's progress is added: `rl.advantages.step_progress`.
+    With `credit.lam`, `credit.filter` or a learned value they are those of
+    `rl.by_role.role_advantages`; with `credit.progress` a prover's progress is added:
+    `rl.advantages.step_progress`.
     """
-    steps, lam, filter = rollout.steps, cfg.credit.lam, cfg.credit.filter
+    steps, gamma = rollout.steps, cfg.ppo.gamma
     of_values = steps.values, steps.rewards, steps.num_steps
-    by_step = step_advantages(*of_values, cfg.ppo.gamma)
-    if lam or filter:
-        averaged = role_advantages(*of_values, lam, filter, cfg.ppo.gamma, steps.counts > 0)
-        by_step = jnp.where(steps.counts >= 0, averaged, 0.0)
+    by_step = step_advantages(*of_values, gamma)
+    prior = None if rollout.values is None else before_steps(rollout.values, steps)
+    roles = cfg.credit.lam, cfg.credit.filter
+    if any(roles) or prior is not None:
+        mixed = steps.counts > 0, prior, rollout.weight
+        by_step = role_advantages(*of_values, *roles, gamma, *mixed)
+        by_step = jnp.where(steps.counts >= 0, by_step, 0.0)
     if cfg.credit.progress:
         prover = cfg.credit.prover
         progress = step_progress(steps.values, steps.rewards, steps.num_steps, prover)
@@ -37,4 +42,6 @@ def vine(rollout: Rollout, cfg: Config) -> Credit:
     return Credit(token_advantages(by_step, steps.step_ids), by_step=by_step)
 
 
-METHOD = Method(vine, values=monte_carlo, whiten="iteration", reads=("values", "credit"))
+METHOD = Method(
+    vine, values=monte_carlo, state=Prior(), whiten="iteration", reads=("values", "credit")
+)

@@ -269,9 +269,11 @@ class Decoder:
         segment_ids: Ids,
         keep_kv: bool = False,
         seen_until: Ids | None = None,
+        tap: int | None = None,
     ) -> tuple[Hidden, Any]:
         """The final hidden states, and with `keep_kv` each layer's (k, v), both [L,B,T,K,H].
 
+        With `tap` the second are the hidden states after so many layers, [B,T,D], instead.
         A position sees itself and those before it, in its segment or by `seen_until`, and window.
         """
         cfg, mesh = self.cfg, self.mesh
@@ -303,7 +305,11 @@ class Decoder:
             facts_by_layer = [cfg.layer_facts(i) for i in range(cfg.num_layers)]
             facts = jax.tree.map(lambda *x: np.stack(x), *facts_by_layer)
         x = constrain(self.embed(params, tokens), mesh, *BY_POSITION)
-        return lax.scan(body, x, (layers, facts))
+        if tap is None:
+            return lax.scan(body, x, (layers, facts))
+        middle, _ = lax.scan(body, x, jax.tree.map(lambda x: x[:tap], (layers, facts)))
+        x, _ = lax.scan(body, middle, jax.tree.map(lambda x: x[tap:], (layers, facts)))
+        return x, middle
 
     def choose_attention(
         self, positions: Ids, segment_ids: Ids, seen_until: Ids | None

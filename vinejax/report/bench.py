@@ -34,6 +34,10 @@ MEANINGS = {
     "reuse": "vineppo_k9, each value also of other samples that pass through its state",
     "bisection_reuse": "bisection and reuse together",
     "recommended": "vineppo_k3 at no more than 8 states, with reuse and values of later states",
+    "role_k1": "vineppo_k1 with values averaged by role: λ = 0.7, w = 0.5",
+    "role_k3": "vineppo_k3 with values averaged by role",
+    "probe_k1": "role_k1, its baselines mixed with values that the probe has learned",
+    "probe_k3": "role_k3, its baselines mixed with values that the probe has learned",
     "spo_chain": "SPO: states before unlikely tokens, and training on these tokens alone",
     "exact": "VinePPO with as many continuations per state as a true value is made of",
 }
@@ -171,6 +175,7 @@ COLUMNS = (
     Column("squared error", "gradient/error", "Policy gradient"),
     Column("cosine", "gradient/cosine", "Policy gradient"),
     Column("squared bias", "gradient/bias", "Policy gradient"),
+    Column("worth", "worth", "Policy gradient"),
     Column("tokens", "tokens", "Per solution", is_size=True),
     Column("milliseconds", "seconds", "Per solution", is_size=True, factor=1000.0),
     Column("MAE", "values/mae", "Values of states"),

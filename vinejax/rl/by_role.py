@@ -76,6 +76,20 @@ def role_advantages(
     return jnp.where(is_step, later - baseline, 0.0)
 
 
+@jax.jit
+def role_baselines(
+    values: Real[Array, "B C"],
+    rewards: Real[Array, "B C"],
+    filter: ScalarLike,
+    gamma: ScalarLike,
+    is_sampled: Bool[Array, "B C"],
+) -> tuple[Float32[Array, "B C"], Bool[Array, "B C"]]:
+    """(b_c of `role_advantages` without a learned value, whether it is known)."""
+    values = jnp.where(is_sampled, jnp.float32(values), 0.0)
+    filter, gamma = jnp.asarray(filter, jnp.float32), jnp.asarray(gamma, jnp.float32)
+    return _earlier_values(values, jnp.float32(rewards), is_sampled, filter, gamma)
+
+
 def _later_values(
     values: Float32[Array, "B C"],
     rewards: Float32[Array, "B C"],

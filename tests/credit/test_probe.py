@@ -1,0 +1,118 @@
+"""The probe: a learned value of states."""
+
+import numpy as np
+import pytest
+
+from vinejax.credit import probe
+from vinejax.credit.probe import States
+
+R, PROBLEMS, GROUP, STEPS = 6, 12, 4, 5
+
+
+def states(seed: int = 0, count: int = 2, noise: float = 1.0) -> States:
+    """States of solutions whose value is a function of their hidden states."""
+    rng = np.random.default_rng(seed)
+    size = PROBLEMS * GROUP * STEPS
+    hidden, siblings = rng.normal(size=(size, R)), rng.random(size)
+    direction = np.linspace(-1, 1, R)
+    truth = 1 / (1 + np.exp(-hidden @ direction * noise - siblings + 0.5))
+    draws = rng.random((1 + count, size)) < truth
+    return States(
+        features=probe.features_of(hidden.astype(np.float32), siblings, rng.random(size)),
+        problem=np.repeat(np.arange(PROBLEMS), GROUP * STEPS),
+        own=draws[0].astype(float),
+        value=draws[1:].mean(axis=0) if count else np.full(size, np.nan),
+        count=np.full(size, count),
+    )
+
+
+def by_augmented_rows(rows: States, taken: np.ndarray, strength: float) -> np.ndarray:
+    """The fit by least squares: a row per return, and one per penalised weight."""
+    others = np.where(rows.count > 0, rows.value, 0.0)
+    count = 1 + rows.count
+    label = (rows.own + rows.count * others) / count
+    penalty = np.r_[np.full(3, 1e-6), np.ones(2 * R)]
+    left = [*(rows.features[taken] * np.sqrt(count[taken])[:, None])]
+    left += [*np.diag(np.sqrt(strength * penalty))]
+    right = [*(label[taken] * np.sqrt(count[taken])), *np.zeros(3 + 2 * R)]
+    return np.linalg.lstsq(np.array(left), np.array(right), rcond=None)[0]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_problem_is_predicted_by_the_others(count: int):
+    rows = states(count=count)
+    found = probe.predictions(probe.fresh_probe(R), rows)
+    for k, strength in enumerate(probe.STRENGTHS):
+        for fold in range(probe.FOLDS):
+            mine = rows.problem % probe.FOLDS == fold
+            weights = by_augmented_rows(rows, ~mine, strength)
+            expected = rows.features[mine] @ weights
+            np.testing.assert_allclose(found[k, mine], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_no_label_of_a_problem_is_in_its_values():
+    """The gradient is unbiased only if v does not know what its solution does."""
+    rows = states()
+    mine = rows.problem == 3
+    other = rows._replace(
+        own=np.where(mine, 1 - rows.own, rows.own), value=np.where(mine, 0.25, rows.value)
+    )
+    kept = probe.fresh_probe(R)
+    before, after = probe.predictions(kept, rows), probe.predictions(kept, other)
+    np.testing.assert_array_equal(before[:, mine], after[:, mine])
+    assert np.abs(before - after).max() > 1e-3
+
+
+def learned(iterations: int, count: int = 2, **case: float) -> tuple[probe.Probe, np.ndarray]:
+    """The probe after some iterations against plain means, and the last v's errors."""
+    kept, v = probe.fresh_probe(R), np.zeros(0)
+    for i in range(iterations):
+        rows = states(seed=i, count=count, **case)
+        found = probe.predictions(kept, rows)
+        v = probe.chosen(kept, found)
+        kept = probe.updated(kept, rows, found, rows.value, rows.count > 0)
+    return kept, v
+
+
+def test_a_good_value_gets_weight_and_a_useless_one_none():
+    kept, _ = learned(5)
+    assert 0.6 < probe.weight_of(kept) <= 1.0
+    rows = states(seed=9, count=32)
+    nonsense = np.random.default_rng(1).random((len(probe.STRENGTHS), len(rows.own))) * 4 - 2
+    kept = probe.updated(
+        probe.fresh_probe(R), rows, nonsense, rows.value, np.ones(len(rows.own), bool)
+    )
+    assert probe.weight_of(kept) < 0.1
+
+
+def test_nothing_is_known_before_the_first_iteration():
+    kept = probe.fresh_probe(R)
+    assert probe.weight_of(kept) == 0.0 and probe.mean_label(kept) == 0.5
+    alone = states()._replace(problem=np.zeros(PROBLEMS * GROUP * STEPS, int))
+    assert not probe.predictions(kept, alone).any()
+
+
+def test_earlier_iterations_count_less():
+    kept, _ = learned(1)
+    again = probe.updated(
+        kept, states(1), np.zeros((len(probe.STRENGTHS), 240)), np.zeros(240), np.ones(240, bool)
+    )
+    only = probe.updated(
+        probe.fresh_probe(R), states(1), np.zeros((6, 240)), np.zeros(240), np.ones(240, bool)
+    )
+    expected = only.moments.square + probe.KEPT * kept.moments.square
+    np.testing.assert_allclose(again.moments.square, expected)
+    np.testing.assert_allclose(again.errors, only.errors + probe.KEPT * kept.errors)
+
+
+def test_the_error_has_no_noise_of_labels():
+    """v is off by .2 everywhere; labels of one draw each have a variance of .25."""
+    rng = np.random.default_rng(2)
+    size, v = 200_000, np.full(200_000, 0.7)
+    draws = (rng.random((2, size)) < 0.5).astype(float)
+    own, value = draws
+    rows = States(np.zeros((size, 3)), np.zeros(size, int), own, value, np.ones(size, int))
+    found = probe.metrics(rows, v, 0.25)
+    assert found["value/weight"] == 0.25 and abs(found["value/error"] - 0.04) < 4 * 0.25 / 447
+    assert set(found) == {"value/weight", "value/error", "value/calibration/8"}
+    assert abs(found["value/calibration/8"] + 0.2) < 0.01
