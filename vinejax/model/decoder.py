@@ -228,7 +228,8 @@ class Decoder:
     def ready(self, params: Params) -> Params:
         """Cast the weights once per update, and gather embedding and output matrix over `fsdp`.
 
-        Layers are too large to stay gathered. Gradients by the result are gradients by `params`.
+        Layers are too large to stay gathered. Gradients with respect to the result are also those
+        with respect to `params`.
         """
         params = cast_matrices(params, self.compute.dtype)
         ends = {name: self._gathered(name, params[name]) for name in ENDS if name in params}
