@@ -202,9 +202,10 @@ def measure_values(
 def measure_ranking(
     fixed: Fixed, solutions: Solutions
 ) -> tuple[dict[str, RankingScores], dict[str, float]]:
-    """Scores of the ranking of next steps by few continuations and by a critic; counts of states.
+    """(how well values from few continuations, and from a critic, rank next steps; what was used).
 
-    Steps count as equally good within two standard errors of their true values.
+    The second has the numbers of states that were tried and used, and the margin of ties, two
+    standard errors of the true values.
     """
     session, cfg = fixed.session, fixed.session.cfg
     sampler = fixed.sampler(cfg, 0)

@@ -60,9 +60,10 @@ def share_prefixes(batch: Batch) -> Forest:
 
 
 def common_prefixes(tokens: np.ndarray, lengths: np.ndarray, reach: int = REACH) -> Common:
-    """The function that gives a row's common prefixes with others, of i32[B, T] token ids.
+    """A function from a row to nearby rows and the lengths of their common prefixes with it.
 
-    In lexicographic order, two rows have in common what all neighbours between them have.
+    `tokens` are ids, i32[B, T]. With rows sorted lexicographically, the common prefix of two rows
+    is the shortest of those of the adjacent pairs between them.
     """
     real = np.where(np.arange(tokens.shape[1]) < lengths[:, None], tokens, -1)
     keys = [row.tobytes() for row in real.astype(">i4")]

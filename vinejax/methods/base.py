@@ -53,7 +53,8 @@ class Method:
     The defaults are those of a clipped policy gradient on one policy.
     """
 
-    # Stage 3: the advantages of all tokens. None: the method has an `iteration` of its own.
+    # Stage 3: the advantages of all tokens (VinePPO's: `vine` in methods/vineppo.py). None: the
+    # method has an `iteration` of its own.
     credit: Callable[[Rollout, Config], Credit] | None
     # Stage 1: problems and their solutions.
     sample: Callable[[Iteration, RunState], Solutions] = solutions

@@ -73,7 +73,8 @@ class ResetSampler(Sampler):
         return episodes + (self.episodes(params, starts) if starts else [])
 
     def metrics(self, episodes: Sequence[Episode]) -> dict[str, Any]:
-        """Number, given share and pass rate of the groups that began in mid-solution, if any."""
+        """The number of groups that began in mid-solution, the mean share of given tokens in their
+        responses, and their pass rate."""
         resets = [episode for episode in episodes if episode.given]
         groups = {(e.problem_id, *e.response[: e.given]) for e in resets}
         if not resets:

@@ -342,7 +342,10 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 
 
 def _collect_quietly() -> None:
-    """Frees the reads that Orbax abandons when one fails, which would complain at any time."""
+    """Collects, with warnings silenced, the reads that Orbax leaves unfinished when one fails.
+
+    Left to the garbage collector, they would print warnings at an arbitrary later time.
+    """
     hook, asyncio = sys.unraisablehook, logging.getLogger("asyncio")
     level = asyncio.level
     sys.unraisablehook = lambda _: None

@@ -26,7 +26,7 @@ from vinejax.core.settings import DistributedConfig
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
 WORKERS = "worker-network-endpoints"  # a comma-separated list, on VMs with TPUs
 METADATA_TIMEOUT_S = 3
-MERCY_S = 60  # that jax waits longer for absent hosts than we do, whose line is one
+MERCY_S = 60  # jax waits this much longer for absent hosts, so that our one-line message is first
 TPU_DEVICES = ("/dev/accel0", "/dev/vfio/0")
 
 

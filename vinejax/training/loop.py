@@ -160,6 +160,7 @@ class Run:
             self._spare = copied(self._state)
         self._session.journal.forget(self._checkpoints.sealed)
         self._go_to(str(at.done))
+        # `policy_gradient` in methods/base.py, unless the method's METHOD names another function.
         state = method.iteration(method, iteration, self._state)
         at.spent = iteration.record(int(state.policy.step))
         at.done += 1

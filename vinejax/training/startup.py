@@ -58,8 +58,8 @@ def open_session(
     `splits` are loaded. Problems with long prompts, or with an answer in the data set that the
     grader cannot read, are counted on the screen and listed in dropped_problems.json.
 
-    `trains` is for the process that trains in the workdir: it has the workdir's lock. Without it
-    the record of a run that is there stays as it is, and another process may train meanwhile.
+    `trains`: the process trains here and holds the workdir's lock. If False, the record of an
+    existing run is not changed, and another process may train meanwhile.
 
     Raises ConfigError when the model's context leaves no room for the prompts, or for the response;
     WorkdirError when the workdir cannot be used or, with `trains`, another process has its lock.
