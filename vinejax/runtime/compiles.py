@@ -45,7 +45,7 @@ jax.monitoring.register_event_listener(_on_event)
 
 
 def compiles() -> Compiles:
-    """All since this module was imported."""
+    """The programs made ready since this module was imported."""
     return _total
 
 

@@ -166,7 +166,7 @@ def exchange(value: object) -> list[Any]:
 
 
 def start_maximum(number: int) -> Any:
-    """The maximum of a number over all hosts: i32[], computed behind what the devices do now.
+    """The maximum of a number over all hosts: i32[], computed after all that devices have begun.
 
     All hosts make the same calls. Reading the result waits for it.
     """

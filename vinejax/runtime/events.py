@@ -1,4 +1,4 @@
-"""TensorBoard's events, by the writer of files that is below tensorboardX's `SummaryWriter`.
+"""TensorBoard's events, written by the file writer inside tensorboardX's `SummaryWriter`.
 
 `SummaryWriter` hands events to a thread. On a full disk the thread dies with a traceback, and a run
 then waits forever to put its eleventh event into the thread's queue; here it ends with one line.
@@ -28,7 +28,7 @@ class Events:
         Args:
           folder: made if it is absent.
           purge: the step from which on TensorBoard forgets the events of earlier files; None: none.
-          suffix: of the file's name, which has the second too.
+          suffix: of the file's name, after the time in seconds.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = EventsWriter(os.fspath(folder / "events"), suffix)

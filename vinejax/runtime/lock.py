@@ -88,7 +88,7 @@ class WorkdirLock:
 def is_locked(workdir: epath.Path) -> bool:
     """Whether a process has the lock of a workdir; False where there are no locks.
 
-    To find out, the lock is taken for a moment, together with others who do the same.
+    To find out, it takes the lock for a moment, shared with other processes that ask.
     """
     if is_remote(workdir):
         return False

@@ -102,8 +102,8 @@ class Watch:
     def look(self, result: Any = None) -> None:
         """Raises Stopped if a request has come. A sign of life, for the watchdog.
 
-        `result` are arrays of the step that was just started, one of each of its programs. Those of
-        the step before are waited for, so that the host is at most one step ahead of the devices.
+        `result` are arrays of the step that was just started, one from each of its programs. The
+        call waits for those of the step before: the host is at most one step ahead of the devices.
         """
         import jax
 
