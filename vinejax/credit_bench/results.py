@@ -22,8 +22,9 @@ BASELINE = "rloo"  # the estimator whose cost is 1, if it is measured
 class Row:
     """An estimator: the error of its gradient, its costs, and the errors of its values.
 
-    A cost is for an equal error: error times tokens, or seconds, relative to the baseline. This
-    holds as far as errors fall as 1 / solutions, without bias. None without the baseline.
+    A cost is that of reaching the baseline's error: error times tokens, or seconds, relative to the
+    baseline's. It assumes that errors fall as 1 / solutions, so without bias. None if the baseline
+    is not measured.
     """
 
     gradient: GradientError
