@@ -106,7 +106,7 @@ class Compute:
     # Columns of the output matrix whose logits exist at once where log-probabilities are computed;
     # None: `chunked_softmax.chunk_columns`.
     vocab_chunk: int | None = None
-    lora_scale: float = 0.0  # alpha / rank of adapters; what they add is a part of the model
+    lora_scale: float = 0.0  # alpha / rank of adapters; the one field that changes the function
     # Whether each row of a batch holds one sequence, padded on the right (no packing).
     single_rows: bool = False
     # Both for decoding, where each device on the tensor axis runs a part of the model.
