@@ -153,7 +153,8 @@ class _Forest:
         start = leaf.ends[given - 1] if given else 0
         ends, rewards = leaf.ends[given:], None
         if path.step_rewards is not None:
-            # To the nodes in which the task's steps end; what is given, to the first node after it.
+            # A step's reward goes to the node in which the step ends; that of a given step to the
+            # first node after what is given.
             rewards = rewards_between(ends, path.step_ends, path.step_rewards)
         return Episode(
             problem_id=problem.id,

@@ -100,7 +100,7 @@ class _Vines:
         return None if is_over else counts
 
     def count_new(self, counts: list[int]) -> None:
-        """Lets the newest `counts[s]` continuations of each state count where they pass through."""
+        """Adds the newest `counts[s]` continuations of each state to all states on their way."""
         if self._passing is None:
             return
         for state, count in zip(self.states, counts, strict=True):
