@@ -40,7 +40,7 @@ class Progress:
 
     done: int = 0  # iterations
     best_accuracy: float = -math.inf  # on the validation split
-    evaluated: int = 0  # iterations that were done when validation was last looked at
+    evaluated: int = 0  # iterations that were done at the last evaluation on validation
     spent: Spent = Spent()
 
 
@@ -219,9 +219,9 @@ def is_due(every: int, cfg: Config, at: Progress) -> bool:
 
 
 def parked(cfg: Config, state: RunState) -> RunState:
-    """The state between updates: with `offload.optimizer`, all but the policy is on the host.
+    """The state between updates: with `offload.optimizer`, only the policy's weights on devices.
 
-    `to_device` brings them back.
+    `to_device` brings the rest back.
     """
     if not cfg.offload.optimizer:
         return state
@@ -237,7 +237,7 @@ def copied(state: RunState) -> RunState:
 def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progress]:
     """The state and progress of the newest checkpoint, or those before the first iteration.
 
-    A damaged checkpoint is said, and the one before it is used. Raises WorkdirError if all are.
+    A damaged checkpoint is reported, and the one before it used. Raises WorkdirError if all are.
     """
     cfg = session.cfg
     policy = fresh_state(session.fresh_params(), make_optimizer(cfg.optimizer, 1), session.mesh)

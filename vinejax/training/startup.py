@@ -100,7 +100,7 @@ def open_session(
 
 
 def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
-    """`with_fitting_minibatch`; a line says where it changes the minibatch, if `say`."""
+    """`with_fitting_minibatch`; with `say` a line reports a change of the minibatch."""
     found = with_fitting_minibatch(cfg, method, num_shards(mesh))
     rows, given = found.ppo.minibatch, cfg.ppo.minibatch
     if rows != given and say:
@@ -209,7 +209,7 @@ def prompted_problems(
 
 
 def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
-    """Prints a line for each split with prompts that are trained on, too: it measures memory."""
+    """Warns of each split with prompts that are also trained on: it measures memorisation."""
     trained = {tuple(ids) for _, ids in problems.get("train", [])}
     for split, found in problems.items():
         shared = [problem.id for problem, ids in found if tuple(ids) in trained]
