@@ -29,7 +29,7 @@ def continuation_text(
 
 
 def added(prefix_text: str, text: str) -> str:
-    """The rest of `text`, the text of some ids, after `prefix_text`, that of the first of them."""
+    """What `text`, the text of some ids, adds to `prefix_text`, the text of the first of these."""
     return text[len(prefix_text.rstrip(UNFINISHED)) :]
 
 
@@ -74,7 +74,7 @@ def cut_at_stop(
     """
 
     def first(text: str) -> int | None:
-        """Index of the first stop string, negative if it begins in `before`; None if none is."""
+        """Index of the first stop string, negative if it begins in `before`; None without one."""
         starts = [(before + text).find(s, max(0, len(before) - len(s) + 1)) for s in stop]
         return min((start - len(before) for start in starts if start >= 0), default=None)
 
