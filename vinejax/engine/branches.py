@@ -77,7 +77,7 @@ class Stream:
 class Work(NamedTuple):
     """Checked branches, with their trunks and budgets."""
 
-    trunks: list[list[int]]  # each without the last tokens, if nothing needs them
+    trunks: list[list[int]]  # each cut after the last token that is needed
     branches: Sequence[Branch]
     budgets: list[int]  # the most tokens that each branch may draw
     longest: int  # the most tokens of a trunk that must be computed

@@ -26,7 +26,7 @@ class Form(NamedTuple):
     """How the devices of a platform go through probabilities [B, V]. No token depends on it."""
 
     bits: int  # of a threshold that one pass settles, a divisor of BITS
-    rows: int  # sequences of a tile of memory: their blocks lie side by side, or would be copied
+    rows: int  # sequences per tile of memory; apart from each other, their blocks would be copied
 
 
 PLAIN = Form(bits=1, rows=1)

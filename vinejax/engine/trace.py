@@ -64,7 +64,7 @@ class Traces:
         """The branches that ended in the next chunk; each shard took `taken` i64[Z] steps of it."""
         _, slots, chunk = steps.item.shape
         self._keep_chunk(steps, taken)
-        # Steps are numbered through the chunk, one slot after the other.
+        # Steps are numbered through the chunk: all of one slot, then all of the next.
         ends = np.flatnonzero(steps.ended != GOING)
         is_begin = steps.item >= 0
         is_begin[..., 1:] &= steps.item[..., 1:] != steps.item[..., :-1]
@@ -73,7 +73,7 @@ class Traces:
 
         slot = ends // chunk
         first, begin = self._chunk.ravel()[slot], self._step.ravel()[slot]
-        # The last that began before an end: in this chunk, or in an earlier one.
+        # The last begin before each end: in this chunk, or else in an earlier one.
         nearest = np.searchsorted(begins, ends, side="right") - 1
         if len(begins):
             is_here = (nearest >= 0) & (begins[nearest] // chunk == slot)

@@ -96,9 +96,9 @@ def _run(
     results: list[jax.ShapeDtypeStruct],
     scratch: list[Any],
 ) -> tuple[jax.Array, ...]:
-    """The results of a kernel. The rows of `arrays`, the queries first, are ordered by group.
+    """The results of a kernel. `arrays`, of which the first is the queries, have rows by group.
 
-    So are those of the first result; a second one is the cache, written in place.
+    So has the first result; a second one is the cache, written in place.
     """
     grid, scalars = call.grid, call.schedule[:-1]
     num_groups = len(arrays[0]) // call.queries

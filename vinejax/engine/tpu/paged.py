@@ -38,7 +38,7 @@ class PagedStorage(Storage):
         return -(-column_bytes * BLOCK * min_pages(slots, width) // slots)
 
     def fitted(self, slots: int, width: int, room: int) -> "PagedStorage":
-        """Pages for all columns of the slots; if room lacks, whole sixteenths of that number.
+        """Pages for all columns of the slots; without room for these, whole sixteenths of them.
 
         At least `min_pages`, or all that there is room for.
         """
