@@ -110,7 +110,7 @@ def columns_bytes(case: Case, phase: PlannedPhase) -> float:
 
 
 def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
-    """The cost of a decode step, a token for every slot."""
+    """The cost of a decode step, which gives every slot a token."""
     sizes = phase.sizes
     cfg = case.model.cfg
     visible = phase.mean_trunk + phase.tokens

@@ -45,10 +45,11 @@ TO_CHANGE = "to change it, write it into the config; --mode=plan --config.topolo
 
 
 def with_row_for_devices(cfg: Config) -> Config:
-    """The configuration with a row for the devices of this process, where its table has none.
+    """The configuration with a row of `meshes` for the devices of this process.
 
-    The row is then printed. The configuration is returned unchanged if it has no rows or sets
-    `mesh`, on CPUs, and on devices of an unknown kind or number, which `on_devices` refuses.
+    If it has none, one is chosen and printed. The configuration is returned unchanged if it has no
+    rows at all or sets `mesh`, on CPUs, and on devices of an unknown kind or number, which
+    `on_devices` refuses.
 
     Raises ConfigError if by arithmetic nothing fits, or the model's sizes cannot be read; UserError
     if there are no devices, or the number of hosts is wrong: see `check_hosts`.
@@ -91,9 +92,9 @@ def row_text(cfg: Config, topology: str) -> str:
 def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
     """The row for a topology, with a mesh on which everything fits.
 
-    Of these, in the order of `_meshes`, it is the first on which the decoding copy takes at most
-    COPY_SHARE of a chip's memory, because every decode step reads this copy; if there is none, the
-    last, with the largest `tensor`.
+    Of such meshes, in the order of `_meshes`, it is the first on which the decoding copy takes at
+    most COPY_SHARE of a chip's memory, because every decode step reads this copy; if there is none,
+    the last, with the largest `tensor`.
 
     Raises ConfigError, for the topology, if by the estimates no mesh fits; and other UserErrors if
     the model's sizes cannot be read: see `case.open_case`.
