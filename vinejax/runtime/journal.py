@@ -35,7 +35,7 @@ class Kept(NamedTuple):
 
 
 class Journal:
-    """Entries of the places of a run; without a folder it keeps and gives nothing.
+    """The entries of a run, by place; without a folder it keeps and gives nothing.
 
     Every process of a run makes every call. The writer writes, and all read: an entry is given if
     all of them find it whole, so that none computes what another does not.
