@@ -89,7 +89,7 @@ def rows_of(
 
 
 def _error_ratio(estimator: Repeats, baseline: Repeats, g_squared: float) -> np.ndarray:
-    """f64[1 + draws] the error / the baseline's error, over the same repeats, then over draws."""
+    """f64[1 + draws] error / baseline's error: over all repeats that both have, then over draws."""
     repeats = len(estimator.squares)
     measured = baseline.measured()
     paired = measured._replace(squares=measured.squares[:repeats], along=measured.along[:repeats])
