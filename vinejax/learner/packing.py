@@ -71,7 +71,7 @@ def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
 
 
 def with_single_rows(model: Decoder, cfg: Config) -> Decoder:
-    """The model, told whether each row of the run's batches holds one sequence: without packing.
+    """The model, told whether rows of batches hold one sequence each, as they do without packing.
 
     Not for DPO, whose rows are pairs.
     """

@@ -62,7 +62,7 @@ class PolicyObjective(Objective):
     """
 
     temperature: float
-    loss: Callable[..., PolicyLoss]  # (log-probabilities, Batch, objective): see below
+    loss: Callable[..., PolicyLoss]  # (log-probabilities, Batch, objective): see `clipped`
     reduction: str = "token"
     whiten: str = "none"  # 'minibatch': the advantages are whitened here
     shift_mean: bool = True
