@@ -73,7 +73,7 @@ class State:
 
 
 class Drawn(NamedTuple):
-    """A continuation, for people and as a sample of the policy."""
+    """A continuation, as a record for people and as a sample of the policy."""
 
     continuation: Continuation
     sample: Sample

@@ -73,7 +73,7 @@ class _Forest:
             trunks.append(prompt + before)
             room = self._room(prompt) - len(before)
             for _ in range(shoot.count):
-                # The number of the path tells its draws from those of all others of the problem.
+                # The path's number makes its draws differ from those of the problem's other paths.
                 place = (self._sampler.iteration, problem.id, next(seeds[n]))
                 seed = row_seed(self._cfg.seed, *place)
                 branches.append(Branch(len(trunks) - 1, len(trunks[-1]), seed, len(prompt)))
