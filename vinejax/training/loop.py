@@ -219,7 +219,7 @@ def is_due(every: int, cfg: Config, at: Progress) -> bool:
 
 
 def parked(cfg: Config, state: RunState) -> RunState:
-    """The state between updates: with `offload.optimizer`, only the policy's weights on devices.
+    """The state between updates: with `offload.optimizer` devices keep only the policy's weights.
 
     `to_device` brings the rest back.
     """

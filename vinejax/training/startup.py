@@ -209,7 +209,7 @@ def prompted_problems(
 
 
 def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
-    """Warns of each split with prompts that are also trained on: it measures memorisation."""
+    """Warns of each split with prompts that are also trained on: its accuracy is partly memory."""
     trained = {tuple(ids) for _, ids in problems.get("train", [])}
     for split, found in problems.items():
         shared = [problem.id for problem, ids in found if tuple(ids) in trained]
