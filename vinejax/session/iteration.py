@@ -60,7 +60,7 @@ class Iteration:
         return self.session.sampler(self.number)
 
     def draw(self, count: int | None, weights: np.ndarray | None = None) -> list[PromptedProblem]:
-        """`count` train problems (None: all), drawn by `weights` if given; at most the budget."""
+        """`count` train problems (None: all), drawn by `weights` if given, within the budget."""
         problems = draw(self.session.problems["train"], count, self.cfg.seed, self.number, weights)
         return problems[: self.left.prompts]
 
