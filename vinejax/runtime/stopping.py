@@ -92,8 +92,9 @@ class Watch:
     call starts a maximum over the hosts, behind the programs that have been started so far, and
     reads that of the call before, so that the devices never wait for the hosts.
 
-    CPU devices run programs beside each other, and the transport between hosts then mixes up their
-    collectives. There a call with a result waits for it and for the maximum, and others do nothing.
+    CPU devices run programs concurrently, and the transport between hosts then mixes up their
+    collectives. There a call with a `result` waits for it and for the maximum; a call without one
+    does nothing.
     """
 
     def __init__(self):

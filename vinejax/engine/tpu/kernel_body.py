@@ -134,7 +134,7 @@ def copy_block(
     seen = items.end[items.group[i]] - items.block[i] * BLOCK
 
     def search(low: int, high: int) -> None:
-        """Finds the copy's size, `low` to `high`, by conditions: sizes are fixed when compiling."""
+        """Copies the size up to `high` that covers `seen`: a binary search, as sizes are static."""
         if high - low > PIECE:
             middle = (low + high) // 2
             lax.cond(seen <= middle, lambda: search(low, middle), lambda: search(middle, high))
