@@ -34,7 +34,7 @@ def added(prefix_text: str, text: str) -> str:
 
 
 def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> str:
-    """The text of a response's first tokens; the text of a branch after them begins at its end."""
+    """The text of a response's first tokens, up to where the text of a branch after them begins."""
     if not tokens:
         return ""
     text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), tokens)

@@ -176,7 +176,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def columns_read(self, seen: float, columns: int) -> float:
-        """Columns that a step reads of a sequence of `columns` of which `seen` are seen."""
+        """Columns that a step reads of a sequence that has `columns`, of which it sees `seen`."""
 
     @abc.abstractmethod
     def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:

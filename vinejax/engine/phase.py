@@ -31,7 +31,7 @@ from vinejax.engine.trace import HostSteps
 from vinejax.engine.window import Entering, Rows, copy_rows, prefill
 from vinejax.runtime.stopping import Watch
 
-HALVINGS = 2  # trunks are prefilled in arrays of the window's columns, of a half or a quarter
+HALVINGS = 2  # a prefill's arrays have all, a half or a quarter of the window's columns
 
 
 class Programs(NamedTuple):
@@ -256,7 +256,7 @@ class Phase:
         """Moves the starts of the items on `trunks`, which were just prefilled, past repeats."""
         config, batch = self._programs.config, self._sizes.batch
         searched = self._repeats.searched(self._mesh, trunks, batch, self._sizes.queue)
-        # With as many logits at a time as in a step of decoding.
+        # As many logits are computed at a time as in a decode step.
         settings = SearchConfig(
             self._model, self._mesh, config.sampling, config.eos_ids, self._sizes.slots
         )

@@ -13,7 +13,7 @@ class EngineStats:
     restarted_tokens: int = 0  # decoded, then given up: a branch began anew for want of a page
     repeated_tokens: int = 0  # of continuations: equal to their trunk's tokens, so not decoded
     useful_tokens: int = 0  # in the continuations handed out: none after a stop string
-    decode_steps: int = 0  # of each chunk, those of the shard that took the most
+    decode_steps: int = 0  # the sum over chunks of the most steps that a shard took
     slot_steps: int = 0
     queued_tokens: int = 0  # decoded while some branch waited for a slot or a page
     queued_slot_steps: int = 0  # slot-steps while some branch waited

@@ -4,9 +4,9 @@ Solutions of a problem begin with its prompt; leaves of a tree, and groups of a 
 the same first tokens of a solution. Of such rows in one packed row only the first has the common
 tokens. The others *share* them: they keep only what comes after, and attend to those of the first.
 
-A row may share tokens that precede its first trained one, except the last of these. That one stays
-its own, because the first trained token is predicted at its hidden state: so each trained token
-still comes directly after the token that predicts it. Another row may train on what is shared.
+A row may share the tokens before its first trained one, but not the last of them: at its hidden
+state the first trained token is predicted, so it stays the row's own, and each trained token still
+comes directly after the token that predicts it. Another row may train on what is shared.
 
 A row is followed by those that share a part of it, the longest part first, each with its own such
 followers. So the positions that see a token are a run that begins with it, and one number per

@@ -77,7 +77,7 @@ class Objective(abc.ABC):
         return self.model.ready(params)
 
     def accepts(self, sums: Any) -> jax.Array | bool:
-        """Whether to make an update with these sums. (It is never made if it is not finite.)"""
+        """Whether to make an update with these sums. One that is not finite is never made."""
         return True
 
 

@@ -27,7 +27,7 @@ class TreePOConfig(MethodSettings):
     section: ClassVar[str] = "treepo"
 
     segment: Count = 512  # tokens between two places where a solution may branch
-    divisor: Count = 2  # branches of an open path, as long as solutions are missing
+    divisor: Count = 2  # branches at the end of an open path while solutions are missing
     weighting: Literal["average", "group_size"] = "average"  # of the depths
 
 

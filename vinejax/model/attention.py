@@ -174,8 +174,8 @@ def cudnn_attention(
     """The same as `self_attention`, by cuDNN's fused kernel; 'xla' is for tests without a GPU.
 
     A mask becomes a bias [B, 1, T, T], and all pairs are computed. Without a mask each row holds
-    one sequence, padded on the right: cuDNN then skips keys after a query or beyond its window and,
-    given the lengths, padding, whose outputs are then 0.
+    one sequence, padded on the right: cuDNN then skips keys after a query or beyond its window.
+    Given the lengths it also skips padding, whose outputs are 0.
     """
     attend = functools.partial(
         jax.nn.dot_product_attention, scale=rule.scale, implementation=implementation

@@ -244,7 +244,7 @@ def _columns_of(table: jax.Array, first: Column, size: int, output: OutputLayer)
 
 
 def _own_columns(tokens: jax.Array, vocab: int, axis: str | None) -> jax.Array:
-    """i32[T] each token's column of a device's `vocab` columns; out of range on other devices."""
+    """i32[T] each token's column on this device, outside 0 .. `vocab` - 1 if another has it."""
     return tokens if axis is None else tokens - lax.axis_index(axis) * vocab
 
 

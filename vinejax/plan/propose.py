@@ -241,7 +241,7 @@ def _pool_gib(case: Case, fixed: MemoryParts, limit: float) -> float | None:
 
 
 def _smallest(sizes: Sizes) -> Sizes:
-    """The sizes of a run that has as many slots in less memory: with the fewest pages."""
+    """The sizes with the smallest storage that still allows as many slots: the fewest pages."""
     return dataclasses.replace(sizes, storage=sizes.storage.smallest(sizes))
 
 

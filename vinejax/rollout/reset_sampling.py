@@ -130,7 +130,7 @@ class ResetSampler(Sampler):
         return lengths
 
     def _edges(self, params: Params, known: list[Known]) -> list[int]:
-        """The edge of each known solution; a wave samples the next pass rate of all of them."""
+        """The edge of each known solution; each wave samples one more pass rate per solution."""
         reset = self.cfg.reset
         rates: list[dict[int, float]] = [{} for _ in known]
         while True:

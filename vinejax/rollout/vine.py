@@ -67,7 +67,7 @@ class _Vines:
         rule, text_of = find_rule("values.positions", cfg), token_text(tokenizer)
         places = [positions_of(rule, episode, text_of, cfg.values) for episode in episodes]
         self._episodes = list(map(with_steps_between, episodes, places))
-        # The step that the first state begins: 1 where the first step begins at no state.
+        # Number of the step that begins at the first state: 0, or 1 if step 0 begins at no state.
         self._first = [
             int(bool(positions) and positions[0] > episode.given)
             for positions, episode in zip(places, episodes, strict=True)

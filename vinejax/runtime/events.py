@@ -39,7 +39,7 @@ class Events:
             self._writer.write_event(Event(wall_time=time.time(), step=purge, session_log=start))
 
     def add(self, values: Mapping[str, float], at: int) -> None:
-        """Writes the values at a step, those excepted that are not finite. Raises OSError."""
+        """Writes the values at a step, except those that are not finite. Raises OSError."""
         for name, value in values.items():
             if math.isfinite(value):  # TensorBoard draws no others
                 summary = scalar(name, value)

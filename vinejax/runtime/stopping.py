@@ -40,7 +40,7 @@ class _Request:
 
 
 def listen() -> None:
-    """Takes SIGTERM, SIGINT and SIGHUP, those excepted that this process was started to ignore.
+    """Takes SIGTERM, SIGINT and SIGHUP, except those that this process was started to ignore.
 
     Call it in the main thread, after libraries that set handlers of their own. Further calls only
     set the handlers again.

@@ -131,8 +131,8 @@ class Iteration:
     def count_made(self, updates: Sequence[Update], batch: Any) -> None:
         """Notes whether all updates of the iteration were skipped; `batch` is what they were on.
 
-        The ratio guard cannot have skipped all, since the first update's ratio is 1: losses or
-        gradients are not finite.
+        If so, losses or gradients are not finite: the ratio guard never skips all, since the first
+        update's ratio is 1.
         """
         self.is_fruitless = bool(updates) and num_accepted(updates) == 0
         self.batch = batch if self.is_fruitless else None
