@@ -1,8 +1,7 @@
 """Every setting with its range and its default: the frozen dataclasses that the program reads.
 
-Field names are stable: they are what users type after `--config.`. `config/load.py` makes these
-dataclasses from a config file; `config/checks.py` applies the rules below, and those that relate
-fields.
+Field names are stable: users type them after `--config.`. `config/load.py` makes these dataclasses
+from a config file; `config/checks.py` applies the rules below, and those that relate fields.
 """
 
 import dataclasses

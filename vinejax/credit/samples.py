@@ -69,8 +69,7 @@ class Passing:
         """Counts a sample of `problem` at each state that it passes through.
 
         `counted` holds states (i, c), the c-th of solution i, at which the sample is not added to
-        the returns. `own` is the number of the solution if the sample is one; None for a
-        continuation.
+        the returns. `own` is the number of the solution if the sample is one, not a continuation.
         """
         passed = Passed(own, [], [])
         for i in self._solutions[problem]:

@@ -23,8 +23,7 @@ class Row:
     """An estimator: the error of its gradient, its costs, and the errors of its values.
 
     A cost is that of reaching the baseline's error: error times tokens, or seconds, relative to the
-    baseline's. It assumes that errors fall as 1 / solutions, so without bias. None if the baseline
-    is not measured.
+    baseline's, if errors fall as 1 / solutions, without bias. None if no baseline is measured.
     """
 
     gradient: GradientError

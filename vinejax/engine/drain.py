@@ -3,8 +3,7 @@
 A decode step costs the same with idle slots as with busy ones, and the last branches of a phase
 end one by one. When no more are left than a quarter of the slots, they and the rows that they read
 are moved together, and a smaller program decodes the rest. A window without more rows than that
-stays where it is, and so do pages. Tokens stay the same: a draw depends on its place in the
-sequence, not on a slot.
+stays where it is, and so do pages. Tokens stay the same, as no draw depends on a slot.
 """
 
 import dataclasses

@@ -189,8 +189,7 @@ class Engine:
     def scores_as_learner(self) -> bool:
         """Whether the log-probabilities of trunks are computed as the learner computes them.
 
-        That is in float32, without sums over `tensor`, and without adapters, which only the engine
-        merges into the weights.
+        In float32, without sums over `tensor`, and without adapters, which only the engine merges.
         """
         compute = self.model.compute
         is_same = compute.dtype == "float32" and compute.lora_scale == 0

@@ -71,10 +71,8 @@ def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
 
 
 def with_single_rows(model: Decoder, cfg: Config) -> Decoder:
-    """The model, told whether rows of batches hold one sequence each, as they do without packing.
-
-    Not for DPO, whose rows are pairs.
-    """
+    """The model, told whether rows of batches hold one sequence each, as they do without packing;
+    not for DPO, whose rows are pairs."""
     single = not cfg.ppo.packing
     compute = dataclasses.replace(model.compute, single_rows=single)
     return dataclasses.replace(model, compute=compute)
@@ -164,9 +162,8 @@ def pack_rows(
 def first_fit(lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
     """(i64[N] the bin of each item, i64[N] where in it the item begins): first fit decreasing.
 
-    The longest item first, each into the first bin that has room. With n the fewest possible bins
-    it takes at most 11/9 n + 6/9 (Dósa, 2007). Equal items keep their order; empty ones are in bin
-    0.
+    The longest item first, each into the first bin that has room: at most 11/9 n + 6/9 bins, with n
+    the fewest possible (Dósa, 2007). Equal items keep their order; empty ones are in bin 0.
     """
     bins, starts = np.zeros(lengths.size, np.int64), np.zeros(lengths.size, np.int64)
     used = np.zeros(lengths.size, np.int64)

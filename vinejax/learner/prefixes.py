@@ -41,8 +41,7 @@ def share_prefixes(batch: Batch) -> Forest:
     """Bins of T tokens for the rows of a batch, each of one segment and padded on the right.
 
     Rows are placed in groups that begin alike, the group with the most tokens first. Each row goes
-    into the bin where it shares most, or else into the first that has room. Empty rows are in bin
-    0.
+    into the bin where it shares most, or else the first that has room. Empty rows are in bin 0.
     """
     lengths = np.count_nonzero(batch.segment_ids, axis=1)
     is_trained = np.asarray(batch.mask)

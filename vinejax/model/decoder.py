@@ -273,8 +273,7 @@ class Decoder:
     ) -> tuple[Hidden, Any]:
         """The final hidden states, and with `keep_kv` each layer's (k, v), both [L,B,T,K,H].
 
-        A position sees itself and those before it in its segment (or by `seen_until`), within the
-        layer's window.
+        In its window a position sees itself and those before it, of its segment or by `seen_until`.
         """
         cfg, mesh = self.cfg, self.mesh
         tokens, positions, segment_ids, seen_until = jax.tree.map(

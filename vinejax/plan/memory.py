@@ -99,8 +99,7 @@ def tree_bytes(case: Case, shapes: list[tuple[KeyPath, jax.ShapeDtypeStruct]], i
 def weight_bytes(case: Case, without: str = "") -> int:
     """Bytes per chip of the sharded weights, except the one called `without`.
 
-    They are in float32, or, in a run with adapters, in the compute dtype; the adapters are not
-    counted.
+    They are in float32, or, in a run with adapters, which are not counted, in the compute dtype.
     """
     kept = [(path, x) for path, x in weight_shapes(case) if path[-1].key != without]
     return tree_bytes(case, kept, stored_item(case))

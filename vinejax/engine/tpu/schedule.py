@@ -71,8 +71,7 @@ class Grid(NamedTuple):
 def grid_for(num_groups: int, queries: int, heads: int, head_dim: int, cores: int) -> Grid:
     """The grid with the fewest groups in all for `num_groups` groups of `queries` queries.
 
-    `heads` are KV heads. The queries of a step fill whole registers, as arrays have one row per
-    query.
+    `heads` are KV heads. The queries of a step fill whole registers: arrays have one row per query.
     """
     unit = SUBLANES // math.gcd(queries, SUBLANES)
     part = part_shape(heads, head_dim)
