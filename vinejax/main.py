@@ -59,7 +59,7 @@ from vinejax.core.errors import UserError
 from vinejax.methods import METHODS
 from vinejax.runtime import distributed, stopping
 
-# Imported by name when needed: a mode loads what it needs alone.
+# Imported by name when a mode runs, so that it loads only what it needs.
 MODES = {
     "train": ("vinejax.training.loop", "train"),
     "eval": ("vinejax.training.evaluate", "evaluate_run"),
@@ -196,7 +196,7 @@ def main(argv: list[str]) -> int:
 
 
 def read_runs(mode: str, runs: list[str]) -> int:
-    """The modes whose arguments are workdirs. Returns the exit status."""
+    """Runs a mode whose arguments are workdirs, and returns the exit status."""
     if FLAGS.config is not None:
         raise UserError(f"--mode={mode} reads the settings from the runs; leave out --config")
     module, name = MODES[mode]
@@ -222,7 +222,7 @@ def read_runs(mode: str, runs: list[str]) -> int:
 def run() -> None:
     """Runs `main`. A UserError is printed as one line, and the exit status is 2.
 
-    After a signal the status is 128 and its number, as a shell reports it.
+    After a signal the status is 128 plus its number, as a shell reports it.
     """
     if "" not in sys.path:  # modules of the current folder are found, as with `python -m`
         sys.path.insert(0, "")

@@ -1,4 +1,4 @@
-"""Every check of the configuration: the rules of settings.py, and how fields fit together."""
+"""Every check of the configuration: the rules of core/settings.py, and how fields fit together."""
 
 import dataclasses
 import importlib.util

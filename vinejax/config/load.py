@@ -1,7 +1,7 @@
 """Config files to settings.
 
 A config file is plain Python: `get_config()` starts from `default()`, a ConfigDict of
-`ml_collections` with every field of `settings.py`, and changes some. `from_dict` makes frozen
+`ml_collections` with every field of `core/settings.py`, and changes some. `from_dict` makes frozen
 dataclasses of the result.
 """
 

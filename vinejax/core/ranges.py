@@ -1,4 +1,4 @@
-"""Types of settings with the range of their values; `checks.py` applies the rules."""
+"""Types of settings with the range of their values; `config/checks.py` applies the rules."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple

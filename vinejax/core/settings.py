@@ -1,7 +1,7 @@
 """Every setting with its range and its default: the frozen dataclasses that the program reads.
 
-Field names are stable: they are what users type after `--config.`. `config.py` makes these
-dataclasses from a config file; `checks.py` applies the rules below, and those that relate fields.
+Field names are stable: users type them after `--config.`. `config/load.py` makes these dataclasses
+from a config file; `config/checks.py` applies the rules below, and those that relate fields.
 """
 
 import dataclasses
@@ -124,7 +124,8 @@ class ValuesConfig:
     """
 
     positions: str = "method"
-    every: Count = 5  # positions 'tokens' and 'low_probability': every so many
+    # positions 'tokens': a state every n tokens; 'low_probability': before every n-th unlikely one
+    every: Count = 5
     below: ZeroToOne = 0.9  # positions 'low_probability': tokens less likely than this
     merge: Count = 1  # keep every so many of the positions, and the prompt's end
     spread: Count | None = None  # keep at most so many, evenly; None: all

@@ -21,12 +21,12 @@ def doubled(length: int, least: int = 16) -> int:
 
 
 def part(limits: Sequence[int], length: int, least: int = 32, halvings: int = 1) -> int:
-    """L, or the shortest of L/2, ..., L/2^halvings that holds `length`, but at least `least`.
+    """The length to pad to: the shortest of L, L/2, ..., L/2^halvings that holds `length`.
 
-    L is the bucket of the least of `limits` that holds it. Limits are what lengths of their kind
-    can be at most: where lengths are near one there is no more padding than in a bucket, and where
-    they vary few programs are compiled, most of them early. A length above all limits has its own
-    bucket.
+    L is the bucket of the smallest of `limits` that holds `length`, or of `length` if none does. No
+    result is below `least`. Limits are the maximum lengths of each kind: lengths near one are
+    padded no more than in a bucket, and where lengths vary few programs are compiled, most of them
+    early.
     """
     sizes = [bucket(limit, least) for limit in limits]
     size = min((x for x in sizes if x >= length), default=bucket(length, least))

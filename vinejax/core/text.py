@@ -29,12 +29,12 @@ def continuation_text(
 
 
 def added(prefix_text: str, text: str) -> str:
-    """The rest of `text`, the text of some ids, after `prefix_text`, that of the first of them."""
+    """What `text`, the text of some ids, adds to `prefix_text`, the text of the first of these."""
     return text[len(prefix_text.rstrip(UNFINISHED)) :]
 
 
 def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> str:
-    """The text of a response's first tokens; the text of a branch after them begins at its end."""
+    """The text of a response's first tokens, up to where the text of a branch after them begins."""
     if not tokens:
         return ""
     text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), tokens)
@@ -74,7 +74,7 @@ def cut_at_stop(
     """
 
     def first(text: str) -> int | None:
-        """Index of the first stop string, negative if it begins in `before`; None if none is."""
+        """Index of the first stop string, negative if it begins in `before`; None without one."""
         starts = [(before + text).find(s, max(0, len(before) - len(s) + 1)) for s in stop]
         return min((start - len(before) for start in starts if start >= 0), default=None)
 

@@ -31,8 +31,9 @@ def after_step_starts(episode: Episode, text_of: TextOf, values: ValuesConfig) -
     """The prompt's end, and after the first token of each later step.
 
     A boundary is often a boundary because of the token that follows it: a line is known to end when
-    the next begins. One token later that is decided before the state, so that the state's value is
-    a baseline of no token on which it depends. Splitters that look further ahead stay biased.
+    the next begins. One token later, the boundary is already decided when the state is reached, so
+    no token is compared with the value of a state whose existence depends on that token. Splitters
+    that look further ahead stay biased.
     """
     return [0, *(end + 1 for end in episode.step_ends if end + 1 < len(episode.response))]
 

@@ -68,8 +68,8 @@ class Passing:
     ) -> None:
         """Counts a sample of `problem` at each state that it passes through.
 
-        `counted` are states, (i, c) the c-th of solution i, that leave the sample out; `own` is the
-        number of the solution that the sample is.
+        `counted` holds states (i, c), the c-th of solution i, at which the sample is not added to
+        the returns. `own` is the number of the solution if the sample is one, not a continuation.
         """
         passed = Passed(own, [], [])
         for i in self._solutions[problem]:

@@ -75,9 +75,9 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
 
 
 def with_open_choices(applied: Config, as_set: Config) -> Config:
-    """A session's configuration, with 'method' where the run's configuration says so.
+    """A session's configuration, with 'method' again where the run's configuration says so.
 
-    An estimator has another method, whose choices are others.
+    The estimators' methods make other choices for these fields.
     """
     ppo = as_set.ppo
     choices = {name: getattr(ppo, name) for name in ("whiten", "reduction", "clip_high")}
@@ -202,9 +202,10 @@ def measure_values(
 def measure_ranking(
     fixed: Fixed, solutions: Solutions
 ) -> tuple[dict[str, RankingScores], dict[str, float]]:
-    """Scores of the ranking of next steps by few continuations and by a critic; counts of states.
+    """(how well values from few continuations, and from a critic, rank next steps; counts).
 
-    Steps count as equally good within two standard errors of their true values.
+    The second has the counts of `NextSteps` and the margin: true values within two standard errors
+    of each other are ties.
     """
     session, cfg = fixed.session, fixed.session.cfg
     sampler = fixed.sampler(cfg, 0)

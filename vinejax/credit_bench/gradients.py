@@ -177,9 +177,9 @@ def _draws(repeats: int) -> np.ndarray:
 def measure_of(draws: np.ndarray) -> Measure:
     """The first of the draws, which is the sample itself, and the percentiles of the others.
 
-    Undefined draws have the greatest errors, so they count as infinite, and an infinite end is
-    None. If all draws are equal, as with one repeat, there is no interval; if the first is
-    undefined, so is the measure.
+    Undefined draws have the greatest errors, so they count as infinite; an infinite end of the
+    interval is reported as None. If all draws are equal, as with one repeat, there is no interval;
+    if the first is undefined, so is the measure.
     """
     if not np.isfinite(draws[0]):
         return Measure(None, None, None)

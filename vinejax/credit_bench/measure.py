@@ -64,7 +64,7 @@ def measure_gradients(
 
     Estimator 'exact' takes part in the first `bench.exact` repeats only.
     """
-    # Other solutions than those that the policy has learned from.
+    # Solutions other than those that the policy was trained on.
     cfg = dataclasses.replace(cfg, seed=row_seed(cfg.seed, 0, "credit bench, solutions"))
     configs = {name: dataclasses.replace(x, seed=cfg.seed) for name, x in configs.items()}
     repeats = {name: Repeats() for name in configs}

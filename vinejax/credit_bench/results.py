@@ -24,8 +24,8 @@ BASELINE = "rloo"  # the estimator whose cost is 1, if it is measured
 class Row:
     """An estimator: the error of its gradient, its costs, and the errors of its values.
 
-    A cost is for an equal error: error times tokens, or seconds, relative to the baseline. This
-    holds as far as errors fall as 1 / solutions, without bias. None without the baseline.
+    A cost is that of reaching the baseline's error: error times tokens, or seconds, relative to the
+    baseline's, if errors fall as 1 / solutions, without bias. None if no baseline is measured.
     """
 
     gradient: GradientError
@@ -95,7 +95,7 @@ def rows_of(
 
 
 def _error_ratio(estimator: Repeats, baseline: Repeats, g_squared: float) -> np.ndarray:
-    """f64[1 + draws] the error / the baseline's error, over the same repeats, then over draws."""
+    """f64[1 + draws] error / baseline's error: over all repeats that both have, then over draws."""
     repeats = len(estimator.squares)
     measured = baseline.measured()
     paired = measured._replace(squares=measured.squares[:repeats], along=measured.along[:repeats])

@@ -85,8 +85,8 @@ def values_at(
     `episodes` are the solutions of the states with `values` by the estimator, and may have other
     steps: a state is identified by its number of tokens. A state between two sampled states has the
     value that is linear between theirs, as in training. States before the first sampled state have
-    none, and neither have states after s_0 and `max_states` others: `values` there only make
-    advantages 0. Raises ValueError for an episode without values.
+    none, and neither have states after s_0 and `max_states` others, whose `values` only serve to
+    make advantages 0. Raises ValueError for an episode without values.
     """
     values = np.full(len(states), np.nan)
     for s, state in enumerate(states):

@@ -77,13 +77,13 @@ class Stream:
 class Work(NamedTuple):
     """Checked branches, with their trunks and budgets."""
 
-    trunks: list[list[int]]  # each as far as it is computed
+    trunks: list[list[int]]  # each cut after the last token that is needed
     branches: Sequence[Branch]
     budgets: list[int]  # the most tokens that each branch may draw
-    longest: int  # tokens of the longest trunk as far as it has to be computed
+    longest: int  # the most tokens of a trunk that must be computed
 
     def within(self, columns: int) -> "Work":
-        """The work, with trunks of at most so many tokens; at least `longest`."""
+        """The work with trunks cut after `columns` tokens, which is at least `longest`."""
         return self._replace(trunks=[trunk[:columns] for trunk in self.trunks])
 
 
@@ -111,7 +111,7 @@ def check_sampling(cfg: SampleConfig) -> None:
 
 
 def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: DecoderConfig) -> None:
-    """ValueError naming a trunk that does not fit the model, or a branch that does not fit it."""
+    """ValueError naming a trunk that does not fit the model, or a branch that fits no trunk."""
     for i, trunk in enumerate(trunks):
         if not trunk:
             raise ValueError(f"trunk {i} is empty")
@@ -155,10 +155,10 @@ def work_of(
     scored: bool,
     reach: int = 0,
 ) -> Work:
-    """The branches with their budgets, and the tokens to compute of each trunk.
+    """The branches with their budgets, and the tokens of each trunk that are needed.
 
-    These are all if `scored`, else those before its last branch, and `reach` more after a branch
-    that draws several tokens, which it may repeat; these need not be computed.
+    These are all tokens if `scored`, else those before its last branch. `reach` tokens after each
+    branch of several tokens, which may repeat them, are kept but need not be computed.
 
     Raises ValueError for trunks and branches that do not fit the model of `cfg`.
     """

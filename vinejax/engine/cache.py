@@ -129,10 +129,10 @@ class Allocator:
 class Storage(abc.ABC):
     """The static part of a cache: hashable, a field of `Sizes`.
 
-    A column is that of one sequence in all layers. Numbers are per shard.
+    A column is one position of one sequence, in all layers. Numbers are per shard.
     """
 
-    read_by_kernel: ClassVar[bool]  # the compiler's count of cycles then lacks the reading
+    read_by_kernel: ClassVar[bool]  # if so, the compiler's count of cycles lacks these reads
 
     # --- sizes
 
@@ -176,7 +176,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def columns_read(self, seen: float, columns: int) -> float:
-        """Columns that a step reads of a sequence of `columns` of which `seen` are seen."""
+        """Columns that a step reads of a sequence that has `columns`, of which it sees `seen`."""
 
     @abc.abstractmethod
     def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """What the trace of a chunk says: the branches that ended in it, and the counts of its steps.
 
-It is read while the devices decode the next chunk, so it must take the host less time than a chunk
-takes them. benchmarks/collect.py measures it.
+The host reads it while the devices decode the next chunk, and must take less time than they do.
+benchmarks/collect.py measures it.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from vinejax.engine.trace import HostSteps, Traces
 
 
 class Drawn(NamedTuple):
-    """A branch that has ended, with the tokens that were decoded, or with all of them."""
+    """A branch that has ended, with its decoded tokens; `Repeats.whole` adds those before them."""
 
     branch: int
     tokens: np.ndarray  # i32[length]
@@ -28,7 +28,7 @@ class Drawn(NamedTuple):
 class Collector:
     """Follows the branches of a phase: `order` has the branches of each shard's queue.
 
-    `repeated` counts the tokens of each branch of the work before those that are decoded.
+    `repeated` is the number of tokens of each branch that precede its decoded ones.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Collector:
         self._decoded = self._drawn = 0  # tokens in all steps, and of branches that have ended
 
     def move(self, slots: np.ndarray) -> None:
-        """From the next chunk on, slot i of a shard is what its slot `slots[shard, i]` was."""
+        """From the next chunk on, slot i of a shard has the branch of slot `slots[shard, i]`."""
         self._traces.move(slots)
 
     def add(self, steps: HostSteps) -> Iterator[Drawn]:

@@ -1,9 +1,9 @@
 """The drain of a phase: its last branches go on in fewer slots and rows.
 
 A decode step costs the same with idle slots as with busy ones, and the last branches of a phase
-end one by one. When as few are left as a quarter of the slots, they and the rows that they read are
-moved together, and a smaller program decodes the rest. A window of as few rows stays where it is,
-and so do pages. Tokens stay the same: a draw depends on its place in the sequence, not on a slot.
+end one by one. When no more are left than a quarter of the slots, they and the rows that they read
+are moved together, and a smaller program decodes the rest. A window without more rows than that
+stays where it is, and so do pages. Tokens stay the same, as no draw depends on a slot.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ class State(NamedTuple):
 
 
 def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> Sizes | None:
-    """The shapes of a phase's drain; None if it has few slots, or no memory for both at once.
+    """The shapes of a phase's drain; None if the phase has few slots or memory cannot hold both.
 
     `memory` is in bytes per device, of all keys and values.
     """
@@ -61,7 +61,7 @@ def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> Siz
 def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[State, jax.Array]:
     """The state in the shapes of `drain`, and i32[Z, B] each slot's number in its shard before.
 
-    At most `drain.slots` branches of each shard may not have ended, and no load may wait.
+    Each shard may have at most `drain.slots` branches left, and no load may wait.
     """
     window, rows, slots = state
     cache = slots.cache

@@ -83,8 +83,8 @@ class Engine:
     trunks are resident at a time, and if need be there are fewer slots. `window_rows` fixes the
     rows per shard. `attention` is how decoding attends: 'xla', 'kernel' (for TPU; interpreted on a
     CPU) or 'auto', the kernel where the platform and the model allow it. `limits` are the maximum
-    lengths of each kind of trunk, in order, such as prompts, and prompts with responses, which
-    branches with a `response` continue; with them fewer programs are compiled where lengths vary.
+    lengths of the kinds of trunk, in order: prompts, say, then prompts with responses, whose
+    branches have a `response`. With them fewer programs are compiled where lengths vary.
     `skip_repeats`: a branch begins where it first differs from its trunk (not at temperature 0).
     In float32 none of these changes a token, but for rounding (docs/engine.md).
 
@@ -187,9 +187,9 @@ class Engine:
 
     @property
     def scores_as_learner(self) -> bool:
-        """Whether trunks are scored as by the learner: in float32, without sums over `tensor`.
+        """Whether the log-probabilities of trunks are computed as the learner computes them.
 
-        Adapters are merged for decoding, and are not in the learner.
+        In float32, without sums over `tensor`, and without adapters, which only the engine merges.
         """
         compute = self.model.compute
         is_same = compute.dtype == "float32" and compute.lora_scale == 0

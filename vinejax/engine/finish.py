@@ -21,7 +21,8 @@ class Reader:
     def read(self, drawn: Iterable[Drawn]) -> Generator[tuple[int, Grown], None, list[Drawn]]:
         """Yields pairs (branch, Grown): this host's own as they end, then all other hosts'.
 
-        Returns the branches that were cut short, in order, the same on every host.
+        Returns the branches that were cut short, whose text lacks the stop string that ended them,
+        in order, the same on every host.
         """
         by_branch: dict[int, Drawn] = {}
         cuts: dict[int, Any] = {}  # of this host's own branches; None: cut short

@@ -35,13 +35,13 @@ MAX_BATCH = 8  # trunks per prefill
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What an engine asks for: its part in the shapes of all its phases."""
+    """The settings of an engine that the shapes of all its phases depend on."""
 
     slots: int  # of all shards
     window_rows: int | None = None  # per shard; None: by slots and work
     chunk: int | None = None  # decode steps between two polls by the host; None: by the width
     attention: str = "auto"  # as in `use_kernel`
-    # The largest tokens of each kind of trunk, and of a budget, in all phases (`shapes.part`).
+    # The most tokens of each kind of trunk, and of a budget, in all phases (`shapes.part`).
     limits: tuple[int, ...] = ()
     max_tokens: int | None = None
 
@@ -52,7 +52,7 @@ class Demand(NamedTuple):
     trunks: int
     branches: int
     longest: int  # tokens of the longest trunk
-    budget: int  # the largest of a branch
+    budget: int  # the largest budget of a branch
 
 
 def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:

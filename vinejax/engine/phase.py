@@ -31,7 +31,7 @@ from vinejax.engine.trace import HostSteps
 from vinejax.engine.window import Entering, Rows, copy_rows, prefill
 from vinejax.runtime.stopping import Watch
 
-HALVINGS = 2  # trunks are prefilled in arrays of the window's columns, of a half or a quarter
+HALVINGS = 2  # a prefill's arrays have all, a half or a quarter of the window's columns
 
 
 class Programs(NamedTuple):
@@ -87,7 +87,7 @@ class _RowTable:
         self._table[shard, row] = load.trunk, len(load.items), chunk
 
     def update(self, left: np.ndarray, chunk: int) -> None:
-        """Takes from the trace of a chunk the number of items of each row that have not ended."""
+        """Records for each row how many of its items have not ended, as a chunk's trace reports."""
         # A chunk that was under way when a row was loaded knows nothing of the load.
         is_current = self._table["served_from"] <= chunk
         self._table["left"][is_current] = left.reshape(is_current.shape)[is_current]
@@ -123,8 +123,8 @@ class Phase:
         config = programs.config
         self._programs, self._work, self._stats = programs, work, stats
         self._model, self._mesh, self._sizes = config.model, config.mesh, config.sizes
-        self._drain = programs.drain  # until the phase is in it
-        # On several shards none stops for its drain while others have not come to theirs.
+        self._drain = programs.drain  # set to None when the phase moves to the drain
+        # The shards move together, so with several of them no chunk ends early for the drain.
         drained_at = programs.drain.slots if programs.drain and len(loads) == 1 else 0
         self._config = dataclasses.replace(config, drained_at=drained_at)
         caches = empty_caches(self._model, self._mesh, self._sizes)
@@ -253,10 +253,10 @@ class Phase:
             self._search(trunks, hidden, on_mesh)
 
     def _search(self, trunks: list[list[int]], hidden: jax.Array, tokens: jax.Array) -> None:
-        """Moves the items of trunks that were computed behind their repeats."""
+        """Moves the starts of the items on `trunks`, which were just prefilled, past repeats."""
         config, batch = self._programs.config, self._sizes.batch
         searched = self._repeats.searched(self._mesh, trunks, batch, self._sizes.queue)
-        # With as many logits at a time as in a step of decoding.
+        # As many logits are computed at a time as in a decode step.
         settings = SearchConfig(
             self._model, self._mesh, config.sampling, config.eos_ids, self._sizes.slots
         )

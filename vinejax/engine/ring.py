@@ -42,7 +42,7 @@ class RingLayer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RingStorage(Storage):
-    """Blocks and layouts are chosen by the platform."""
+    """The static part of a ring: its blocks and layouts follow from the platform."""
 
     platform: str
     shares_heads: bool  # whether several query heads have the same keys and values
@@ -193,8 +193,8 @@ def write_column(
 ) -> list[jax.Array]:
     """The ring with the new key or value of every slot in the current column.
 
-    In every block a column is written, in all but one with its old content: a choice between whole
-    blocks, made at run time, would copy them.
+    One column is written in every block, in all blocks but one with its old content: choosing the
+    block at run time would copy all of them.
     """
     axis = layout.column_axis
     block = ring[0].shape[axis]

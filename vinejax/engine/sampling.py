@@ -26,7 +26,7 @@ class Form(NamedTuple):
     """How the devices of a platform go through probabilities [B, V]. No token depends on it."""
 
     bits: int  # of a threshold that one pass settles, a divisor of BITS
-    rows: int  # sequences of a tile of memory: their blocks lie side by side, or would be copied
+    rows: int  # sequences per tile of memory; apart from each other, their blocks would be copied
 
 
 PLAIN = Form(bits=1, rows=1)
@@ -78,8 +78,8 @@ def threshold(
 ) -> Float[Array, " B"]:
     """Largest t such that the weights of the tokens with probs >= t sum to at least `target`.
 
-    A pass over the vocabulary settles `bits` bits of t, a divisor of 30, by the 2**bits - 1 sums of
-    all candidates for them. The result is the same for every number. `probs` are below 2.
+    A pass over the vocabulary settles `bits` bits of t, by one sum for each of 2**bits - 1
+    candidates. `bits` divides 30 and does not change the result. `probs` are below 2.
     """
 
     def settle(i: Int[Array, ""], low: Int[Array, " B"]) -> Int[Array, " B"]:
@@ -165,10 +165,10 @@ def inverse_cdf(
 
 
 class Draws(NamedTuple):
-    """With which uniform numbers `inverse_cdf` draws one given token per sequence.
+    """The condition under which `inverse_cdf` draws a given token, per sequence.
 
-    The last axis is that of the search: over devices, over blocks, through one block. Each finds
-    the token's entry if low <= goal < high; the weight before it is then taken from the goal.
+    The last axis is the search's stages: devices, blocks, entries of a block. A stage finds the
+    token's entry if low <= goal < high; the weight before it is then subtracted from the goal.
     """
 
     total: Float[Array, " B"]  # the first goal is u * total
@@ -186,7 +186,7 @@ def _goals(
     is_earlier = jnp.arange(reached.shape[-1]) < index[:, None]
     low = jnp.where(is_earlier, reached, 0.0).max(axis=-1)
     own = jnp.take_along_axis(reached, index[:, None], axis=-1)[:, 0]
-    # Goals past either end belong to the weight nearest to it; one that raises nothing has none.
+    # Goals past either end belong to the nearest weight; an entry that raises no sum has no goals.
     high = jnp.where(own < most, own, jnp.inf)
     high = jnp.where(low < own, high, -jnp.inf)
     return jnp.where(low > 0, low, -jnp.inf), high, _before(cumulative, index)

@@ -11,16 +11,16 @@ class EngineStats:
     prefill_tokens: int = 0
     decoded_tokens: int = 0
     restarted_tokens: int = 0  # decoded, then given up: a branch began anew for want of a page
-    repeated_tokens: int = 0  # of continuations, the same as their trunk's and not decoded
+    repeated_tokens: int = 0  # of continuations: equal to their trunk's tokens, so not decoded
     useful_tokens: int = 0  # in the continuations handed out: none after a stop string
-    decode_steps: int = 0  # per chunk those of the shard that took the most
+    decode_steps: int = 0  # the sum over chunks of the most steps that a shard took
     slot_steps: int = 0
-    queued_tokens: int = 0  # decoded while some branch waited for a slot, or for a page
+    queued_tokens: int = 0  # decoded while some branch waited for a slot or a page
     queued_slot_steps: int = 0  # slot-steps while some branch waited
     compiles: int = 0
     prefill_s: float = 0.0  # of the first trunks; later ones are loaded while others decode
     wait_s: float = 0.0  # the host waits for the devices
-    host_s: float = 0.0  # reading traces and texts, and the use of branches by the caller
+    host_s: float = 0.0  # reading traces and texts, and what the caller does with branches
     cache_bytes: int = 0  # the most that keys and values took on one device since the last `mark`
 
     @property
@@ -30,7 +30,8 @@ class EngineStats:
 
     @property
     def queued_utilisation(self) -> float:
-        """The same fraction over the steps at which some branch waited."""
+        """The fraction of slot-steps that gave a token, counting only steps at which some branch
+        waited for a slot or a page."""
         return self.queued_tokens / max(self.queued_slot_steps, 1)
 
     def add(self, more: "EngineStats") -> None:

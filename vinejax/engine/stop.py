@@ -1,8 +1,9 @@
 """Stop strings on the device: an automaton over token texts.
 
-Whether a branch ended at a stop string is decided on the host, in the detokenised text (`text.py`).
-The device only ends branches early, so that slots do not decode past a stop string. It runs the
-automaton of Aho and Corasick (1975) with the vocabulary as alphabet: one table look-up per token.
+Whether a branch ended at a stop string is decided on the host, in the detokenised text
+(`core/text.py`). The device only ends branches early, so that slots do not decode past a stop
+string. It runs the automaton of Aho and Corasick (1975) with the vocabulary as alphabet: one table
+look-up per token.
 """
 
 import re
@@ -22,8 +23,8 @@ def stop_table(stop: tuple[str, ...], texts: Sequence[str]) -> np.ndarray:
     is empty. A = 0 without stop strings. A character that is spread over tokens leads to state 0: a
     stop string with such a character may be missed here, never on the host.
 
-    Runs of characters that no stop string has act like one of them. Texts that are then equal share
-    a walk, which leaves a fraction of a large vocabulary.
+    A run of characters that no stop string contains is replaced by one such character. Tokens whose
+    texts are then equal share a walk through the automaton, so a large vocabulary takes few walks.
     """
     if not stop:
         return np.zeros((0, len(texts)), np.int32)
@@ -50,7 +51,7 @@ def stop_table(stop: tuple[str, ...], texts: Sequence[str]) -> np.ndarray:
 def _letter_table(stop: tuple[str, ...], letters: dict[str, int]) -> np.ndarray:
     """i32[A + 1, L + 1]: the state after one more character; column L is of all other characters.
 
-    The last row is that of HIT, which is its index from the end, and leads to HIT.
+    The last row is that of HIT (its index, -1), where all entries are HIT.
     """
     texts = {s[:n] for s in stop for n in range(len(s) + 1)}
     prefixes = sorted(texts, key=lambda text: (len(text), text))  # alike on every host

@@ -17,7 +17,7 @@ ROOM = 4  # chunks that there is room for at first
 class HostSteps(NamedTuple):
     """The steps of a chunk on the host, by shard and slot: `decode.Steps`."""
 
-    item: np.ndarray  # i32[Z, B, chunk] -1: idle or waiting; so after the shard's last step
+    item: np.ndarray  # i32[Z, B, chunk] -1: idle, waiting, or after the shard's last step
     token: np.ndarray  # i32[Z, B, chunk]
     logprob: np.ndarray  # f32[Z, B, chunk]
     ended: np.ndarray  # i32[Z, B, chunk]
@@ -45,8 +45,8 @@ class _Runs(NamedTuple):
 class Traces:
     """The chunks that branches under way have passed through, for all slots of all shards.
 
-    The steps of a branch in its slot are consecutive, over the ends of chunks too. One that waits
-    for a page takes no part in a step at least, then begins again: its earlier steps do not count.
+    The steps of a branch in its slot are consecutive, also across chunks. A branch that waits for a
+    page misses at least one step and then begins again: its earlier steps do not count.
     """
 
     def __init__(self, shards: int, slots: int, chunk: int):
@@ -61,10 +61,10 @@ class Traces:
         self._step = np.zeros((shards, slots), np.int64)
 
     def add(self, steps: HostSteps, taken: np.ndarray) -> Ended:
-        """The branches that ended in the next chunk, of which each shard took `taken` i64[Z]."""
+        """The branches that ended in the next chunk; each shard took `taken` i64[Z] steps of it."""
         _, slots, chunk = steps.item.shape
         self._keep_chunk(steps, taken)
-        # Steps are numbered through the chunk, one slot after the other.
+        # Steps are numbered through the chunk: all of one slot, then all of the next.
         ends = np.flatnonzero(steps.ended != GOING)
         is_begin = steps.item >= 0
         is_begin[..., 1:] &= steps.item[..., 1:] != steps.item[..., :-1]
@@ -73,7 +73,7 @@ class Traces:
 
         slot = ends // chunk
         first, begin = self._chunk.ravel()[slot], self._step.ravel()[slot]
-        # The last that began before an end: in this chunk, or in an earlier one.
+        # The last begin before each end: in this chunk, or else in an earlier one.
         nearest = np.searchsorted(begins, ends, side="right") - 1
         if len(begins):
             is_here = (nearest >= 0) & (begins[nearest] // chunk == slot)
@@ -85,9 +85,9 @@ class Traces:
         return Ended(slot // slots, items, outcomes, tokens, logprobs)
 
     def move(self, slots: np.ndarray) -> None:
-        """From the next chunk on, slot i of a shard is what its slot `slots[shard, i]` was.
+        """From the next chunk on, slot i of a shard has the branch of slot `slots[shard, i]`.
 
-        `slots` is an integer [Z, B]. The others are given up: no branch may be under way there.
+        `slots` are integers [Z, B]. No branch may be under way in a slot that they leave out.
         """
         shards = np.arange(len(slots))[:, None]
         self._kept = self._kept[:, shards, slots]
@@ -116,7 +116,7 @@ class Traces:
     def _read(self, runs: _Runs) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Tokens and log-probabilities of each run."""
         room, _, slots, chunk, _ = self._kept.shape
-        # The part of each run in each of its chunks, the parts of a run one after the other.
+        # One entry per run and chunk that it passes through, the chunks of a run in order.
         parts = self._number - runs.chunk + 1
         past = np.cumsum(parts)
         run = np.repeat(np.arange(len(parts)), parts)

@@ -32,7 +32,7 @@ class Rows(NamedTuple):
 
     next: jax.Array  # i32[W]
     end: jax.Array  # i32[W]
-    loaded: jax.Array  # i32[W] the number of rows that were loaded before
+    loaded: jax.Array  # i32[W] the number of loads, into any row, before this one
 
 
 class Entering(NamedTuple):

@@ -54,12 +54,12 @@ def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int 
 
 
 def minibatch_rows(num_rows: int, count: int, minibatch: int) -> int:
-    """Rows of a minibatch, a multiple of `minibatch`, if `count` of them have `num_rows` in all.
+    """The rows per minibatch, a multiple of `minibatch`, with which `count` hold `num_rows` rows.
 
-    With one row per solution from the prompt that is `minibatch`. Rows of resets, and leaves of
-    trees beyond `rollout.per_prompt`, come on top of these: minibatches grow, but not their number,
-    over which the learning rate decays. Few sizes, as every size is a program to compile; what is
-    left over are empty rows.
+    It is `minibatch` if all rows are solutions from the prompt. Resets, and leaves of trees beyond
+    `rollout.per_prompt`, add rows: then minibatches grow, but not their number, over which the
+    learning rate decays. There are few sizes, as each is a program to compile; the rows left over
+    are empty.
     """
     multiple = -(-num_rows // (count * minibatch))
     return minibatch * (multiple if multiple == 1 else bucket(multiple, least=2))

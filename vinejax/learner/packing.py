@@ -25,8 +25,8 @@ from vinejax.model.attention import KERNELS
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import num_shards
 
-# Without `ppo.microbatch` a batch is divided into at most so many passes. More of them leave fewer
-# rows of the last one empty, and each has to keep the device busy.
+# Maximum number of passes over a batch without `ppo.microbatch`. More passes leave fewer empty rows
+# in the last one, but each has to keep the device busy.
 MOST_PASSES = 16
 
 
@@ -71,8 +71,8 @@ def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
 
 
 def with_single_rows(model: Decoder, cfg: Config) -> Decoder:
-    """The model, told that rows of the run's batches hold one sequence each, where they do: without
-    packing, except for the pairs of DPO, which are two."""
+    """The model, told whether rows of batches hold one sequence each, as they do without packing;
+    not for DPO, whose rows are pairs."""
     single = not cfg.ppo.packing
     compute = dataclasses.replace(model.compute, single_rows=single)
     return dataclasses.replace(model, compute=compute)
@@ -113,7 +113,7 @@ class Packing(NamedTuple):
 def packing_for(
     batch: Batch, passes: Passes, mesh: Mesh | None, total: int | None = None
 ) -> Packing:
-    """`pack_rows` of a batch for the passes; those that share prefixes have one segment per row."""
+    """`pack_rows` of a batch for the passes; rows that share prefixes must have one segment."""
     forest = share_prefixes(batch) if passes.shared else None
     shards = 1 if mesh is None else num_shards(mesh)
     return pack_rows(batch.segment_ids, passes.rows, shards, total, forest)
@@ -162,8 +162,8 @@ def pack_rows(
 def first_fit(lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
     """(i64[N] the bin of each item, i64[N] where in it the item begins): first fit decreasing.
 
-    The longest item first, each into the first bin that has room. It takes at most 11/9 of the
-    fewest bins, and 6/9 (Dósa, 2007). Equal items keep their order; empty ones are in bin 0.
+    The longest item first, each into the first bin that has room: at most 11/9 n + 6/9 bins, with n
+    the fewest possible (Dósa, 2007). Equal items keep their order; empty ones are in bin 0.
     """
     bins, starts = np.zeros(lengths.size, np.int64), np.zeros(lengths.size, np.int64)
     used = np.zeros(lengths.size, np.int64)
@@ -183,7 +183,7 @@ def _places(passes: int, size: int, shards: int, total: int) -> np.ndarray:
     Of a pass's rows each shard has consecutive ones. `total` is the number of all passes.
     """
     bins = np.arange(passes * size)
-    turn = bins // passes  # of the pass that has the bin
+    turn = bins // passes  # number of the bin within its pass
     slot = turn % shards * (size // shards) + turn // shards
     return slot * total + bins % passes
 

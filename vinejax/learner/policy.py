@@ -16,7 +16,7 @@ from vinejax.rl import losses
 from vinejax.rl.masked import whiten
 from vinejax.rl.segments import count_segments, part_of_segment, segment_totals
 
-EIGHTHS = 8  # parts of a response, whose tokens are also summed apart
+EIGHTHS = 8  # parts of a response, for each of which sums are also reported
 K3_MAX = 10.0  # VinePPO's code clamps k3 to [0, 10] per token (ppo_trainer.py)
 
 
@@ -62,7 +62,7 @@ class PolicyObjective(Objective):
     """
 
     temperature: float
-    loss: Callable[..., PolicyLoss]  # (log-probabilities, Batch, objective): see below
+    loss: Callable[..., PolicyLoss]  # (log-probabilities, Batch, objective): see `clipped`
     reduction: str = "token"
     whiten: str = "none"  # 'minibatch': the advantages are whitened here
     shift_mean: bool = True

@@ -2,16 +2,15 @@
 
 Solutions of a problem begin with its prompt; leaves of a tree, and groups of a reset, also with
 the same first tokens of a solution. Of such rows in one packed row only the first has the common
-tokens. The others *share* them: they keep what comes after, and see theirs.
+tokens. The others *share* them: they keep only what comes after, and attend to those of the first.
 
-A row may share tokens that precede its first trained one, except the last of these. That one stays
-its own, because the first trained token is predicted at its hidden state: so each trained token
-still comes directly after the token that predicts it. Another row may train on what is shared.
+A row may share the tokens before its first trained one, but not the last of them: at its hidden
+state the first trained token is predicted, so it stays the row's own, and each trained token still
+comes directly after the token that predicts it. Another row may train on what is shared.
 
-A row is followed by those that share a part of it, the longest part first, each followed by its own
-in the same way. So the positions that see a token are a run that begins with it, and one number per
-token, `seen_until`, says all of them. With one segment after the other and nothing shared, it is
-the segment's end.
+A row is followed by those that share a part of it, the longest part first, each with its own such
+followers. So the positions that see a token are a run that begins with it, and one number per
+token, `seen_until`, gives the end of the run. Where nothing is shared, it is the segment's end.
 """
 
 from collections.abc import Callable
@@ -21,8 +20,8 @@ import numpy as np
 
 from vinejax.core.types import Batch
 
-# Rows are compared with so many on either side of them in lexicographic order. It bounds the time:
-# 2 s for 14,000 rows.
+# Each row is compared with this many rows on either side of it in lexicographic order, which bounds
+# the time: 2 s for 14,000 rows.
 REACH = 512
 
 # row -> (i64[N] rows that it is compared with, i64[N] leading tokens in common with each)
@@ -30,19 +29,19 @@ Common = Callable[[int], tuple[np.ndarray, np.ndarray]]
 
 
 class Forest(NamedTuple):
-    """Where rows lie in bins, the packed rows before these have an order."""
+    """The places of rows in bins: packed rows that are not yet dealt to the passes."""
 
     bins: np.ndarray  # i64[B] the bin of each row
     starts: np.ndarray  # i64[B] the place in it of the row's first own token
     shared: np.ndarray  # i64[B] leading tokens that are not the row's own
-    seen_until: np.ndarray  # i32[B, T] one past the last place that sees an own token; else 0
+    seen_until: np.ndarray  # i32[B, T] of own tokens: one past the last place that sees it; else 0
 
 
 def share_prefixes(batch: Batch) -> Forest:
     """Bins of T tokens for the rows of a batch, each of one segment and padded on the right.
 
-    Rows are placed in groups that begin alike, those with the most tokens first. Each goes into the
-    bin where it shares most, or else into the first that has room. Empty rows are in bin 0.
+    Rows are placed in groups that begin alike, the group with the most tokens first. Each row goes
+    into the bin where it shares most, or else the first that has room. Empty rows are in bin 0.
     """
     lengths = np.count_nonzero(batch.segment_ids, axis=1)
     is_trained = np.asarray(batch.mask)
@@ -60,9 +59,10 @@ def share_prefixes(batch: Batch) -> Forest:
 
 
 def common_prefixes(tokens: np.ndarray, lengths: np.ndarray, reach: int = REACH) -> Common:
-    """The function that gives a row's common prefixes with others, of i32[B, T] token ids.
+    """A function from a row to nearby rows and the lengths of their common prefixes with it.
 
-    In lexicographic order, two rows have in common what all neighbours between them have.
+    `tokens` are ids, i32[B, T]. With rows sorted lexicographically, the common prefix of two rows
+    is the shortest of those of the adjacent pairs between them.
     """
     real = np.where(np.arange(tokens.shape[1]) < lengths[:, None], tokens, -1)
     keys = [row.tobytes() for row in real.astype(">i4")]
@@ -86,11 +86,11 @@ def common_prefixes(tokens: np.ndarray, lengths: np.ndarray, reach: int = REACH)
 
 
 class _Placed(NamedTuple):
-    """Which row shares how much with which; all are i64[rows]."""
+    """The bin of each row, and what it shares with which row; all are i64[rows]."""
 
     bins: np.ndarray
     shared: np.ndarray
-    parents: np.ndarray  # the row whose own token is the last that is shared; -1: none is
+    parents: np.ndarray  # the row that has the last shared token as its own; -1: none is shared
 
 
 def _place(common: Common, lengths: np.ndarray, may_share: np.ndarray, room: int) -> _Placed:
@@ -121,8 +121,8 @@ def _place(common: Common, lengths: np.ndarray, may_share: np.ndarray, room: int
 def _groups(common: Common, lengths: np.ndarray, may_share: np.ndarray) -> list[int]:
     """The order in which rows are placed: group by group, the one with the most tokens first.
 
-    Within a group those that may share least come first, since only what is placed can be shared;
-    of these the longest. A group is the rows that begin with all that one of them may share.
+    A group is the rows that begin with all tokens that one of them may share. Within it the rows
+    that may share least come first, since only placed tokens can be shared; of these the longest.
     """
     count = lengths.size
     rank = may_share * count + np.arange(count)
@@ -145,7 +145,7 @@ def _lay_out(placed: _Placed, lengths: np.ndarray, room: int) -> tuple[np.ndarra
             children[placed.parents[row]].append(row)
 
     def lay(row: int, start: int) -> int:
-        """The end of a row and of all that share a part of it, from `start` on."""
+        """Lays a row and all that share a part of it from `start` on; returns their end."""
         first = placed.shared[row]
         end = int(start + lengths[row] - first)
         starts[row] = start

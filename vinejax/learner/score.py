@@ -31,8 +31,8 @@ def token_logprobs(
     """(log-probability of each token given the tokens before it, entropy of that distribution).
 
     Entry t belongs to `tokens[:, t]`; the first token of a sequence has nothing before it, and its
-    entry is 0. (That of a segment which shares what is before it has no meaning.) Float32; logits
-    are divided by `temperature` (0, argmax sampling, is scored at 1, as the sampler does).
+    entry is 0. (The first entry of a segment that shares its prefix has no meaning.) Float32;
+    logits are divided by `temperature` (0, argmax sampling, is scored at 1, as the sampler does).
     """
     logprobs, entropy, _ = _scored(model, params, batch, temperature)
     return logprobs, entropy

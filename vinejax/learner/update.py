@@ -46,7 +46,7 @@ class Objective(abc.ABC):
     model: Decoder
     microbatch: int | None = None  # rows per forward and backward pass; None: the whole minibatch
     packed: bool = False  # whether several episodes share a row: see `pack`
-    shared: bool = False  # and, if packed, the tokens that they begin with
+    shared: bool = False  # whether packed episodes that begin alike also share these tokens
 
     @abc.abstractmethod
     def loss_over(self, rows: Any) -> tuple[Any, Loss]:
@@ -77,7 +77,7 @@ class Objective(abc.ABC):
         return self.model.ready(params)
 
     def accepts(self, sums: Any) -> jax.Array | bool:
-        """Whether to make an update with these sums. (It is never made if it is not finite.)"""
+        """Whether to make an update with these sums. One that is not finite is never made."""
         return True
 
 
@@ -152,7 +152,7 @@ def num_accepted(updates: Sequence[Update]) -> int:
 def gradients(
     objective: Objective, params: Params, rows: Any, base: Params | None = None
 ) -> tuple[Params, Any]:
-    """(gradient by `params`, sums) of the objective over a minibatch, `microbatch` rows at a time.
+    """(gradient for `params`, sums) of the objective over a minibatch, `microbatch` rows at a time.
 
     With `base` the parameters are adapters, as in `update_step`. Microbatches without a token cost
     nothing: after packing, these are the last ones.
@@ -217,7 +217,7 @@ def apply_gradients(
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     updated = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
     state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), updated, state)
-    if mesh is not None:  # as before: otherwise the next update would compile another program
+    if mesh is not None:  # laid out as before, or the next update would compile another program
         state = lax.with_sharding_constraint(state, state_shardings(state.params, optimizer, mesh))
     return state, *replicate((jnp.where(accept, norm, 0.0), accept), mesh)
 
@@ -235,7 +235,7 @@ def state_shardings(
     sharding_of = dict(zip([(p, x.shape) for p, x in leaves], jax.tree.leaves(placed), strict=True))
 
     def like_its_weight(path: KeyPath, x: jax.ShapeDtypeStruct) -> NamedSharding:
-        # A state has trees like the parameters' in tuples of its own: of the path, names are left.
+        # An optimizer's state has trees like the parameters' inside tuples: drop these from paths.
         names = tuple(key for key in path if isinstance(key, DictKey) and isinstance(key.key, str))
         return sharding_of.get((names, x.shape), whole)
 
@@ -253,5 +253,5 @@ def fresh_state(params: Params, optimizer: optax.GradientTransformation, mesh: M
 
 
 def continued(before: TrainState, after: TrainState) -> TrainState:
-    """`after`, whose optimizer began anew, with the step count of the run: `before`'s is added."""
+    """`after`, whose optimizer began anew, with `before`'s step count added to its own."""
     return after._replace(step=before.step + after.step)

@@ -53,7 +53,8 @@ class Method:
     The defaults are those of a clipped policy gradient on one policy.
     """
 
-    # Stage 3: the advantages of all tokens. None: the method has an `iteration` of its own.
+    # Stage 3: the advantages of all tokens (VinePPO's: `vine` in methods/vineppo.py). None: the
+    # method has an `iteration` of its own.
     credit: Callable[[Rollout, Config], Credit] | None
     # Stage 1: problems and their solutions.
     sample: Callable[[Iteration, RunState], Solutions] = solutions
@@ -76,8 +77,8 @@ class Method:
     needs_groups: bool = False  # a solution is compared with the others of its problem
     on_trees: bool = False  # the credit is of nodes of trees that `sample` draws
     single_rows: bool = True  # a row of a batch holds one sequence where rows are not packed
-    reads: tuple[str, ...] = ()  # sections that single methods read, beside what all read
-    ignores: tuple[str, ...] = ()  # sections that all methods read but this one
+    reads: tuple[str, ...] = ()  # sections that it reads and most methods do not
+    ignores: tuple[str, ...] = ()  # sections that all methods but this one read
 
     @property
     def is_policy_gradient(self) -> bool:

@@ -26,7 +26,7 @@ class DAPOConfig(MethodSettings):
     section: ClassVar[str] = "dapo"
 
     rounds: Count = 4  # rounds of sampling per iteration, at most, to find groups with spread
-    overlong: BelowOne = 0.2  # last part of sample.max_tokens, which costs a solution up to 0.5
+    overlong: BelowOne = 0.2  # last part of sample.max_tokens: a solution loses up to 0.5 there
 
 
 def dynamic_sampling(it: Iteration, state: RunState) -> Solutions:

@@ -87,7 +87,7 @@ def dpo_positive_iteration(method: Method, it: Iteration, state: RunState) -> Ru
 def _reference_scores(it: Iteration, pairs: list[Pair]) -> list[np.ndarray]:
     """f32[T] of each pair, the reference model's log-probabilities as `collate_pairs` lays it out.
 
-    Before all updates: between two of them the host would wait for both.
+    They are computed before all updates: between two updates the host would wait for both.
     """
     cfg, session, found = it.cfg, it.session, []
     reference = session.load_reference()

@@ -89,7 +89,7 @@ def list_left_out(left_out: list[dict[str, str]], kept: int, workdir: epath.Path
 
 
 def sft_objective(model: Decoder, cfg: Config) -> Likelihood:
-    """The likelihood that `sft.reduction` names."""
+    """The negative log-likelihood objective, reduced as `sft.reduction` says."""
     size, packed, _ = passes_for(cfg, cfg.sft.batch, model.mesh)  # problems have one solution each
     model = with_single_rows(model, cfg)
     return Likelihood(model=model, microbatch=size, packed=packed, reduction=cfg.sft.reduction)

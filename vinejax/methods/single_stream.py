@@ -52,7 +52,7 @@ class SingleStreamConfig(MethodSettings):
     section: ClassVar[str] = "single_stream"
 
     start_count: Positive = 8.0  # pseudo-counts behind a problem's first value
-    start_samples: Whole = 0  # solutions per problem that it is estimated from; 0: it is 0.5
+    start_samples: Whole = 0  # solutions per problem behind that value; 0: the value is 0.5
     explore: Positive = 0.05  # added to √(v(1 - v)), the weight of a problem in the draw
 
     def check(self, cfg: Config) -> None:

@@ -95,7 +95,7 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
     session = it.session
     passes = passes_for(it.cfg, it.cfg.ppo.minibatch, session.mesh)
     longest = 0
-    if passes.packed:  # rows are filled: longer ones cost little, and few lengths few programs
+    if passes.packed:  # full rows of any length cost alike, and few lengths mean few programs
         most = longest_sequence(it.cfg, session.model.cfg.context)
         longest = part([most], max(len(episode.tokens) for episode in episodes))
     rows = it.num_minibatches(episodes) * it.minibatch_rows(episodes)

@@ -1,4 +1,4 @@
-"""TEMPO: GRPO's advantage, and at every fork of a problem's solutions the change of V by prefixes.
+"""TEMPO: GRPO's advantage, plus the change of V at every fork of a problem's solutions.
 
     A_t = (r - mean r + V(s_{t+1}) - V(s_t)) / (std r + 1e-8)
 

@@ -22,7 +22,7 @@ from vinejax.rollout.tree_paths import Path, Shoot, trees
 
 @dataclasses.dataclass(frozen=True)
 class TreeGRPOConfig(MethodSettings):
-    """Trees of a problem: `rollout.per_prompt`."""
+    """There are `rollout.per_prompt` trees per problem."""
 
     section: ClassVar[str] = "tree_grpo"
 

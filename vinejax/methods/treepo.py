@@ -22,26 +22,26 @@ from vinejax.rollout.tree_paths import Path, Shoot, open_ends
 
 @dataclasses.dataclass(frozen=True)
 class TreePOConfig(MethodSettings):
-    """The solutions of a problem: `rollout.per_prompt`."""
+    """There are `rollout.per_prompt` solutions per problem."""
 
     section: ClassVar[str] = "treepo"
 
     segment: Count = 512  # tokens between two places where a solution may branch
-    divisor: Count = 2  # branches of an open path, as long as solutions are missing
+    divisor: Count = 2  # branches at the end of an open path while solutions are missing
     weighting: Literal["average", "group_size"] = "average"  # of the depths
 
 
 def fixed_width(
     wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """Segments, of which the open ones are divided until `rollout.per_prompt` leaves exist.
+    """Grows segments; their open ends branch until `rollout.per_prompt` leaves exist.
 
         n = min(w - finished, d·(open + finished in the last wave))    w = `rollout.per_prompt`
 
-    n branches are divided evenly over the open ends; d = `treepo.divisor`, and 2 to 8 branches, at
-    random, begin at the prompt. Where no end is open and leaves are missing, each begins anew at a
-    random segment's end, or start, of a random finished path. The authors'
-    code can also divide by the paths' probabilities.
+    n branches are divided evenly over the open ends; d = `treepo.divisor`. A random number of
+    branches, 2 to 8, begin at the prompt. If no end is open and leaves are missing, each of these
+    begins at a random segment boundary of a random finished path. The authors' code can also divide
+    by the paths' probabilities.
     """
     own = TreePOConfig.of(cfg)
     segment, wanted = own.segment, cfg.rollout.per_prompt

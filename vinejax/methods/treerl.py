@@ -22,7 +22,7 @@ from vinejax.rollout.tree_paths import Path, Shoot, trees
 
 @dataclasses.dataclass(frozen=True)
 class TreeRLConfig(MethodSettings):
-    """Trees of a problem: `rollout.per_prompt`."""
+    """There are `rollout.per_prompt` trees per problem."""
 
     section: ClassVar[str] = "treerl"
 
@@ -39,8 +39,8 @@ def surprising_tokens(
     M = `rollout.per_prompt` trees begin as one solution each; N, T and L are `treerl.forks`,
     `branches` and `rounds`. Places that have branched already are left out.
 
-    In the authors' code tokens after the words of a conclusion and near
-    the length limit are left out, too.
+    The authors' code also leaves out tokens after the words of a conclusion and near the length
+    limit.
     """
     own = TreeRLConfig.of(cfg)
     if wave == 0:

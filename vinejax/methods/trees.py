@@ -41,7 +41,7 @@ def by_problem(
 
 
 def per_node(rollout: Rollout, values: Sequence[Sequence[float]]) -> Credit:
-    """The credit of advantages for the nodes of every leaf, of which the last are its steps."""
+    """The credit for an advantage per node of every leaf; a leaf's last nodes are its steps."""
     by_step = np.zeros(rollout.steps.rewards.shape, np.float32)
     for row, (episode, leaf) in enumerate(zip(rollout.episodes, values, strict=True)):
         steps = len(episode.step_ends)

@@ -174,8 +174,8 @@ def cudnn_attention(
     """The same as `self_attention`, by cuDNN's fused kernel; 'xla' is for tests without a GPU.
 
     A mask becomes a bias [B, 1, T, T], and all pairs are computed. Without a mask each row holds
-    one sequence, padded on the right: cuDNN then skips keys after a query or beyond its window and,
-    given the lengths, padding, whose outputs are then 0.
+    one sequence, padded on the right: cuDNN then skips keys after a query or beyond its window.
+    Given the lengths it also skips padding, whose outputs are 0.
     """
     attend = functools.partial(
         jax.nn.dot_product_attention, scale=rule.scale, implementation=implementation
@@ -187,8 +187,8 @@ def cudnn_attention(
     if seen is None:
         return attend(q, k, v)
     is_token = (jnp.arange(q.shape[1]) < seen[:, None])[..., None, None]
-    # Nothing says what cuDNN leaves behind a row's length, in outputs and in gradients. A NaN there
-    # would reach the gradients of all weights.
+    # What cuDNN leaves in outputs and gradients beyond a row's length is not documented. A NaN
+    # there would reach the gradients of all weights.
     q, k, v = (jnp.where(is_token, x, 0) for x in (q, k, v))
     mixed = attend(q, k, v, query_seq_lengths=seen, key_value_seq_lengths=seen)
     return jnp.where(is_token, mixed, 0)

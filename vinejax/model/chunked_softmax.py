@@ -14,7 +14,7 @@ Forward, each token keeps four numbers over the columns so far, and joins those 
     m = max_v z_v    s = Σ_v exp(z_v - m)    a = Σ_v exp(z_v - m) (z_v - m)    z_y
     log p_y = z_y - m - log s    H = log s - a / s
 
-Backward, the logits of a chunk are computed again. Given the gradients g by log p_y and h by H,
+Backward, the logits of a chunk are computed again. With g and h the gradients for log p_y and H,
 
     ∂z_v = g (1[v = y] - p_v) - h p_v (log p_v + H)        ∂r_v = ∂z_v cap'(r_v) / τ
     ∂x = Σ_v ∂r_v W_v                                      ∂W_v = Σ_tokens ∂r_v x
@@ -76,7 +76,7 @@ class OutputLayer:
 def chunk_columns(tokens: int, vocab: int) -> int:
     """Columns of a chunk for `tokens` tokens and `vocab` columns on a device.
 
-    CHUNK_BYTES of logits or MIN_COLUMNS, whichever is more, bound a chunk; all are of like size.
+    A chunk has at most CHUNK_BYTES of logits, or MIN_COLUMNS if that is more; all are of like size.
     """
     limit = max(CHUNK_BYTES // (FLOAT32 * tokens), MIN_COLUMNS) // LANES * LANES
     if vocab <= limit:
@@ -244,7 +244,7 @@ def _columns_of(table: jax.Array, first: Column, size: int, output: OutputLayer)
 
 
 def _own_columns(tokens: jax.Array, vocab: int, axis: str | None) -> jax.Array:
-    """i32[T] each token's column of a device's `vocab` columns; out of range on other devices."""
+    """i32[T] each token's column on this device, outside 0 .. `vocab` - 1 if another has it."""
     return tokens if axis is None else tokens - lax.axis_index(axis) * vocab
 
 

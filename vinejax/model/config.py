@@ -102,11 +102,11 @@ class Compute:
 
     dtype: str = "float32"  # matrix products' dtype; norms, RoPE, softmax and logits are float32
     attention: str = "auto"  # over whole sequences: a kind of `attention.choose_kind`, or 'auto'
-    remat: str = "none"  # the results computed again in the backward pass: a key of `decoder.REMAT`
+    remat: str = "none"  # the results computed again in the backward pass: a key of `remat.REMAT`
     # Columns of the output matrix whose logits exist at once where log-probabilities are computed;
     # None: `chunked_softmax.chunk_columns`.
     vocab_chunk: int | None = None
-    lora_scale: float = 0.0  # alpha / rank of adapters; what they add is a part of the model
+    lora_scale: float = 0.0  # alpha / rank of adapters; changes results, unlike all other fields
     # Whether each row of a batch holds one sequence, padded on the right (no packing).
     single_rows: bool = False
     # Both for decoding, where each device on the tensor axis runs a part of the model.

@@ -228,7 +228,8 @@ class Decoder:
     def ready(self, params: Params) -> Params:
         """Cast the weights once per update, and gather embedding and output matrix over `fsdp`.
 
-        Layers are too large to stay gathered. Gradients by the result are gradients by `params`.
+        Layers are too large to stay gathered. Gradients with respect to the result are also those
+        with respect to `params`.
         """
         params = cast_matrices(params, self.compute.dtype)
         ends = {name: self._gathered(name, params[name]) for name in ENDS if name in params}
@@ -273,8 +274,8 @@ class Decoder:
     ) -> tuple[Hidden, Any]:
         """The final hidden states, and with `keep_kv` each layer's (k, v), both [L,B,T,K,H].
 
-        With `tap` the second are the hidden states after so many layers, [B,T,D], instead.
-        A position sees itself and those before it, in its segment or by `seen_until`, and window.
+        With `tap` the second are the hidden states after so many layers, [B,T,D], instead. In its
+        window a position sees itself and those before it, of its segment or by `seen_until`.
         """
         cfg, mesh = self.cfg, self.mesh
         tokens, positions, segment_ids, seen_until = jax.tree.map(

@@ -1,7 +1,7 @@
 """Embeddings of whole sequences from a table that is split over the mesh.
 
-The lookup is a `shard_map`: the compiler alone would bring the gradients of all rows together on
-every device, or add up whole tables.
+The lookup is a `shard_map`: the compiler alone would gather the gradients of all rows on every
+device, or add up whole tables.
 """
 
 import functools

@@ -27,7 +27,7 @@ def fingerprint(params: Params, mesh: Mesh | None) -> str:
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _sums(params: Params, mesh: Mesh | None) -> UInt32[Array, " arrays"]:
-    """The sum of the bits of each array as whole numbers, which no order of adding changes."""
+    """The sum of each array's bits as integers, which the order of addition does not change."""
     sums = [
         jnp.sum(lax.bitcast_convert_type(x, WORDS[x.dtype.itemsize]), dtype=jnp.uint32)
         for x in jax.tree.leaves(params)

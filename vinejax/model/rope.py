@@ -61,13 +61,13 @@ class Rope:
         return plain.astype(np.float32)
 
     def _llama3_share(self, plain: np.ndarray) -> np.ndarray:
-        """The fraction of each frequency that `factor` leaves: 0 if it is slow, 1 if it is fast."""
+        """The fraction of each frequency that `factor` does not divide: 0 for slow, 1 for fast."""
         turns = self.original_max_position_embeddings * plain / (2 * math.pi)
         low, high = self.low_freq_factor, self.high_freq_factor
         return np.clip((turns - low) / (high - low), 0, 1)
 
     def _yarn_share(self, dim: int) -> np.ndarray:
-        """The fraction of each frequency that stays with yarn: a ramp, linear in the channel."""
+        """The fraction of each frequency that is not divided by `factor`: linear in the channel."""
 
         def channel(turns: float) -> float:
             """The channel that makes `turns` full turns within the original context."""

@@ -49,7 +49,7 @@ def logprob_and_entropy(
 ) -> tuple[PerToken, PerToken]:
     """log p of `tokens` and the entropy of p, float32; p[b, t] is the softmax of x[b, t]'s logits.
 
-    The gradient by the table is laid out like a parameter: summed over rows, split over `fsdp`.
+    The table's gradient is laid out like a parameter: summed over rows, split over `fsdp`.
 
     Args:
       x: hidden states after the final norm, in the dtype of the products.
@@ -70,16 +70,16 @@ class _Layout(NamedTuple):
     per_token: P  # [B, T]
     table: P  # the parameter's; while it is used, `tensor` alone splits it
     axis: str | None  # the mesh axis that splits the vocabulary
-    by_x: P  # [B, T, D] the gradient's by x
+    by_x: P  # [B, T, D] of the gradient for x
     splits_positions: bool  # whether `tensor` splits that gradient's positions
 
 
 def _layout(
     x: jax.Array, table: jax.Array, output: OutputLayer, mesh: Mesh | None
 ) -> _Layout | None:
-    """The layout over a mesh; None without one, and if it does not divide the rows of `x`.
+    """The layout over a mesh; None, without one or if its shards do not divide the rows of `x`.
 
-    The compiler then lays the arrays out.
+    None leaves the layout to the compiler.
     """
     if mesh is None or mesh.size == 1 or x.shape[0] % num_shards(mesh):
         return None

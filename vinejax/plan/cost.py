@@ -71,7 +71,7 @@ def forward_pass(case: Case, rows: float, length: int) -> Cost:
 
 
 def output_pass(case: Case, rows: float, length: int) -> Cost:
-    """The products of `rows` sequences per shard with the output matrix, which is not read."""
+    """The products of `rows` sequences per shard with the output matrix, without reading it."""
     cfg = case.model.cfg
     tokens = rows * length
     flops = 2 * cfg.width * cfg.vocab_size
@@ -95,8 +95,8 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
 def columns_read(phase: PlannedPhase) -> tuple[float, float]:
     """Columns that a decode step reads in a row of the window, and in a slot.
 
-    A row is assumed to have branches at its end, and slots to have drawn as many tokens as they
-    have left on average, as with geometric lengths.
+    Branches are assumed to begin at the end of their row. A slot is assumed to have drawn as many
+    tokens as a branch has on average, which holds for geometric lengths.
     """
     sizes, read = phase.sizes, phase.sizes.storage.columns_read
     return read(phase.mean_trunk, sizes.columns), read(phase.tokens, sizes.width)
@@ -110,7 +110,7 @@ def columns_bytes(case: Case, phase: PlannedPhase) -> float:
 
 
 def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
-    """The cost of a decode step, a token for every slot."""
+    """The cost of a decode step, which gives every slot a token."""
     sizes = phase.sizes
     cfg = case.model.cfg
     visible = phase.mean_trunk + phase.tokens
@@ -135,7 +135,7 @@ class PlannedPasses(NamedTuple):
 
 
 def planned_passes(case: Case, sequences: int) -> PlannedPasses:
-    """The passes over `sequences` whose length is the mean of a prompt and a response together."""
+    """The passes over `sequences` sequences, each as long as a mean prompt and a mean response."""
     passes = passes_for(case.cfg, case.cfg.ppo.minibatch, case.mesh)
     rows, unpacked = sequences, math.ceil(sequences / passes.rows)
     if passes.packed:
@@ -202,7 +202,7 @@ def usable_slots(phase: PlannedPhase) -> int:
 
 
 def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
-    """The steps of each wave of a phase, in all slots and, if the phase has a drain, in its slots.
+    """The steps of each wave of a phase, in all slots and, if it has a drain, in the drain's slots.
 
     Tokens that are decoded again, after a branch gave its pages to a longer one, are not counted.
     """

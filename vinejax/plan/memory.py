@@ -54,7 +54,7 @@ class PlannedPhase(NamedTuple):
 class MemoryParts:
     """Bytes per chip. The first four are resident for the whole run unless they are offloaded."""
 
-    weights: int  # float32; below adapters, in the compute dtype
+    weights: int  # float32; in a run with adapters, the compute dtype
     optimizer: int
     reference: int
     critic: int  # with its optimizer state
@@ -99,7 +99,7 @@ def tree_bytes(case: Case, shapes: list[tuple[KeyPath, jax.ShapeDtypeStruct]], i
 def weight_bytes(case: Case, without: str = "") -> int:
     """Bytes per chip of the sharded weights, except the one called `without`.
 
-    They are in float32, or in the compute dtype below adapters, which are not counted.
+    They are in float32, or, in a run with adapters, which are not counted, in the compute dtype.
     """
     kept = [(path, x) for path, x in weight_shapes(case) if path[-1].key != without]
     return tree_bytes(case, kept, stored_item(case))
@@ -307,7 +307,7 @@ def gathered_ends_bytes(case: Case) -> int:
 def output_bytes(case: Case, tokens: int) -> int:
     """Bytes per chip of temporaries for log-probabilities of `tokens` tokens and their gradient.
 
-    They are the logits of a chunk twice, and the gradient by the hidden states, in float32.
+    They are the logits of a chunk twice, and the hidden states' gradient, in float32.
     """
     columns = -(-case.model.cfg.vocab_size // case.tensor)
     return FLOAT32 * tokens * (2 * chunk_columns(tokens, columns) + case.model.cfg.width)

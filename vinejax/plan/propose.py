@@ -31,7 +31,7 @@ from vinejax.runtime.distributed import check_hosts, is_writer
 from vinejax.runtime.topology import Topology, find_topology, match_topology
 
 FILL = 0.85  # maximum share of a chip's memory for all parts and estimated temporaries
-COPY_SHARE = 1 / 8  # a chip's share of memory that the decoding copy should not exceed
+COPY_SHARE = 1 / 8  # share of a chip's memory that the decoding copy should not exceed
 LANES = 128  # minimum of columns of the model's width that `fsdp` leaves on a chip
 # Slots per shard, tried in this order until the memory suffices.
 SLOTS = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8)
@@ -45,10 +45,11 @@ TO_CHANGE = "to change it, write it into the config; --mode=plan --config.topolo
 
 
 def with_row_for_devices(cfg: Config) -> Config:
-    """The configuration with a row for the devices of this process, where its table has none.
+    """The configuration with a row of `meshes` for the devices of this process.
 
-    The row is then printed. A configuration stays as it is without rows, with a `mesh`, on CPUs,
-    and on devices of an unknown kind or number, which `on_devices` refuses.
+    If it has none, one is chosen and printed. The configuration is returned unchanged if it has no
+    rows at all or sets `mesh`, on CPUs, and on devices of an unknown kind or number, which
+    `on_devices` refuses.
 
     Raises ConfigError if by arithmetic nothing fits, or the model's sizes cannot be read; UserError
     if there are no devices, or the number of hosts is wrong: see `check_hosts`.
@@ -89,10 +90,11 @@ def row_text(cfg: Config, topology: str) -> str:
 
 
 def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
-    """The row for a topology: a mesh on which everything fits, as `_meshes` orders them.
+    """The row for a topology, with a mesh on which everything fits.
 
-    It is the first on which the decoding copy takes at most COPY_SHARE of a chip, because every
-    decode step reads this copy; if there is none, the last, with the largest `tensor`.
+    Of such meshes, in the order of `_meshes`, it is the first on which the decoding copy takes at
+    most COPY_SHARE of a chip's memory, because every decode step reads this copy; if there is none,
+    the last, with the largest `tensor`.
 
     Raises ConfigError, for the topology, if by the estimates no mesh fits; and other UserErrors if
     the model's sizes cannot be read: see `case.open_case`.
@@ -146,15 +148,13 @@ def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
 
 
 def _pass_rows(cfg: Config) -> int:
-    """The maximum of rows in a pass: a microbatch must divide both kinds of minibatches."""
+    """The maximum of rows in a pass: a microbatch must divide the minibatches of PPO and of SFT."""
     return math.gcd(cfg.ppo.minibatch, cfg.sft.batch)
 
 
 def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
-    """The row with this mesh that saves most results, computes fewest rows, and has most slots.
-
-    The three criteria count in this order; results are saved for the backward pass.
-    """
+    """The table entry for this mesh that, in this order of priority, saves most activations for the
+    backward pass, computes fewest batch rows, and has most slots."""
     shards, rows = mesh.data * mesh.fsdp, _pass_rows(cfg)
     axes = dataclasses.asdict(mesh)
     row = TopologyConfig(**axes, slots=SLOTS[-1] * shards, microbatch=shards)
@@ -241,7 +241,7 @@ def _pool_gib(case: Case, fixed: MemoryParts, limit: float) -> float | None:
 
 
 def _smallest(sizes: Sizes) -> Sizes:
-    """The sizes of a run that has as many slots in less memory: with the fewest pages."""
+    """The sizes with the smallest storage that still allows as many slots: the fewest pages."""
     return dataclasses.replace(sizes, storage=sizes.storage.smallest(sizes))
 
 

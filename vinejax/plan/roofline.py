@@ -75,7 +75,7 @@ class PlannedProgram(NamedTuple):
         return sum(x.sent for x in self.collectives)
 
     def sending_seconds(self, chip: Chip) -> float:
-        """A lower bound of the seconds in which the links send it, one collective after another.
+        """A lower bound of the seconds that the links send, one collective after another.
 
         A collective uses one link per ring that the compiler reports, or all links if it reports
         none. A line of chips is one ring, whose way back is through the line.

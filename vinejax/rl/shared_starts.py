@@ -1,8 +1,8 @@
 """Advantages of solutions over those with which they share a beginning.
 
-The letters, and how a tree is given by its leaves, are those of `trees.py`. The more solutions
-have in common, the closer a baseline they are for each other: the difference of their rewards is
-due to what follows the fork.
+The letters, and how a tree is given by its leaves, are those of `tree_values.py`. The more
+solutions have in common, the closer a baseline they are for each other: the difference of their
+rewards is due to what follows the fork.
 """
 
 import math
@@ -35,7 +35,7 @@ def ancestor_advantages(
       float32 [L], not whitened.
 
     Raises:
-      ValueError: for any other `weighting`, or as `trees.node_values`.
+      ValueError: for any other `weighting`, or as `tree_values.node_values`.
 
     Source: TreePO, https://arxiv.org/abs/2508.17445; multimodal-art-projection/TreePO at f055523.
     """

@@ -1,4 +1,4 @@
-"""Sampling and grading whose finished results are in the run's journal, and are not made again."""
+"""Sampling and grading with the run's journal: finished results are read, not computed again."""
 
 import dataclasses
 import functools
@@ -125,7 +125,7 @@ def _digest(
     max_tokens: MaxTokens,
     settings: tuple[SampleConfig, bool, bool],
 ) -> str:
-    """Identifies a call of the engine, with its settings, beside the weights."""
+    """Identifies a call of the engine by its arguments, but the weights, and its settings."""
     places = [(b.trunk, b.position, -1 if b.response is None else b.response) for b in branches]
     parts = (
         *_joined(trunks, np.int32),

@@ -56,7 +56,7 @@ class ResetSampler(Sampler):
         known = known_solutions(problems, episodes, self.cfg, self.iteration)
         known = known[: most_groups - len(problems)]
         lengths = self._lengths(params, known)
-        # Solutions of a problem are numbered on, which tells their random numbers apart.
+        # The numbers continue those of the problem's solutions from the prompt: seeds differ.
         numbers = range(self.cfg.rollout.per_prompt, 2 * self.cfg.rollout.per_prompt)
         starts = [
             Start(
@@ -73,7 +73,8 @@ class ResetSampler(Sampler):
         return episodes + (self.episodes(params, starts) if starts else [])
 
     def metrics(self, episodes: Sequence[Episode]) -> dict[str, Any]:
-        """Number, given share and pass rate of the groups that began in mid-solution, if any."""
+        """The number of groups that began in mid-solution, the mean share of given tokens in their
+        responses, and their pass rate."""
         resets = [episode for episode in episodes if episode.given]
         groups = {(e.problem_id, *e.response[: e.given]) for e in resets}
         if not resets:
@@ -115,8 +116,8 @@ class ResetSampler(Sampler):
     def _lengths(self, params: Params, known: list[Known]) -> list[int]:
         """The number of tokens that each known solution gives: at random, or at the edge.
 
-        At random they are 1 .. n - 1 of n tokens, all alike. Of a gold solution also 0, as in
-        DR-PO: its group then begins at the prompt, and there is no other.
+        At random it is uniform over 1 .. n - 1 of n tokens. A gold solution may also give 0, as in
+        DR-PO: the problem's only group then begins at the prompt.
         """
         if self.cfg.reset.at == "edge":
             return self._edges(params, known)
@@ -129,7 +130,7 @@ class ResetSampler(Sampler):
         return lengths
 
     def _edges(self, params: Params, known: list[Known]) -> list[int]:
-        """The edge of each known solution; a wave samples the next pass rate of all of them."""
+        """The edge of each known solution; each wave samples one more pass rate per solution."""
         reset = self.cfg.reset
         rates: list[dict[int, float]] = [{} for _ in known]
         while True:
@@ -166,8 +167,8 @@ def known_solutions(
 ) -> list[Known]:
     """A right solution of each problem with a pass rate below `reset.target`, a wrong one above it.
 
-    'solved' wants the first, 'failed' the second, 'both' either. Problems without such a solution
-    are left out. Which of several it is depends on (seed, iteration, problem) only.
+    `reset.source` 'solved' wants the first, 'failed' the second, 'both' either. Problems without
+    such a solution are left out. Which of several it is depends on (seed, iteration, problem) only.
     """
     groups: dict[str, list[Episode]] = {problem.id: [] for problem, _ in problems}
     for episode in episodes:

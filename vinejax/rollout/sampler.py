@@ -73,7 +73,7 @@ class State:
 
 
 class Drawn(NamedTuple):
-    """A continuation, for people and as a sample of the policy."""
+    """A continuation, as a record for people and as a sample of the policy."""
 
     continuation: Continuation
     sample: Sample
@@ -108,7 +108,7 @@ class Sampler:
         per_problem: int,
         truncated: float | None = None,
     ) -> Responses:
-        """`per_problem` responses to each problem, of the engine's own number of tokens.
+        """`per_problem` responses to each problem, with the engine's own maximum of tokens.
 
         A response that the budget cut gets the reward `truncated`, and is graded if that is None.
         """
@@ -127,9 +127,9 @@ class Sampler:
 
         They are split into steps if `with_steps`, or if their returns depend on these.
 
-        With `values.budget` 'left' a continuation may take what the trajectory had left at the
-        state, so that value and policy share a horizon; with 'fresh' the whole budget, as VinePPO's
-        code does.
+        With `values.budget` 'left' a continuation may have the tokens that the trajectory had left
+        at the state, so that value and policy share a horizon; with 'fresh' the whole budget, as in
+        VinePPO's code.
 
         Returns f32[tokens] of each episode if `scored`, its log-probabilities by the prefill of its
         trunk; else an empty list.
@@ -199,7 +199,7 @@ class Sampler:
         """The responses of each start with the rewards of the whole responses.
 
         All starts have n seeds. A response has at most `max_tokens` tokens, the given ones
-        included; None: what is drawn has at most the engine's own number.
+        included; None: the engine's own maximum holds for the drawn tokens alone.
         """
         trunks = [start.prompt + start.given for start in starts]
         wanted = [i for i, start in enumerate(starts) for _ in start.seeds]

@@ -73,7 +73,7 @@ class _Forest:
             trunks.append(prompt + before)
             room = self._room(prompt) - len(before)
             for _ in range(shoot.count):
-                # The number of the path tells its draws from those of all others of the problem.
+                # The path's number makes its draws differ from those of the problem's other paths.
                 place = (self._sampler.iteration, problem.id, next(seeds[n]))
                 seed = row_seed(self._cfg.seed, *place)
                 branches.append(Branch(len(trunks) - 1, len(trunks[-1]), seed, len(prompt)))
@@ -153,7 +153,8 @@ class _Forest:
         start = leaf.ends[given - 1] if given else 0
         ends, rewards = leaf.ends[given:], None
         if path.step_rewards is not None:
-            # To the nodes in which the task's steps end; what is given, to the first node after it.
+            # A step's reward goes to the node in which the step ends; that of a given step to the
+            # first node after what is given.
             rewards = rewards_between(ends, path.step_ends, path.step_rewards)
         return Episode(
             problem_id=problem.id,

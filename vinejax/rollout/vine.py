@@ -67,7 +67,7 @@ class _Vines:
         rule, text_of = find_rule("values.positions", cfg), token_text(tokenizer)
         places = [positions_of(rule, episode, text_of, cfg.values) for episode in episodes]
         self._episodes = list(map(with_steps_between, episodes, places))
-        # The step that the first state begins: 1 where the first step begins at no state.
+        # Number of the step that begins at the first state: 0, or 1 if step 0 begins at no state.
         self._first = [
             int(bool(positions) and positions[0] > episode.given)
             for positions, episode in zip(places, episodes, strict=True)
@@ -100,7 +100,7 @@ class _Vines:
         return None if is_over else counts
 
     def count_new(self, counts: list[int]) -> None:
-        """Lets the newest `counts[s]` continuations of each state count where they pass through."""
+        """Adds the newest `counts[s]` continuations of each state to all states on their way."""
         if self._passing is None:
             return
         for state, count in zip(self.states, counts, strict=True):

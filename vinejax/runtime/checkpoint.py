@@ -95,8 +95,8 @@ class Checkpoints:
 
         `like` has arrays or `jax.ShapeDtypeStruct`s with the dtypes and shardings of the result.
         Raises DamagedError if its files are not as they were saved, WorkdirError if there is no
-        such checkpoint or it has other shapes. One without checksums is said, and may raise
-        DamagedError for other shapes too.
+        such checkpoint or it has other shapes. A checkpoint without checksums is reported in a
+        line, and may raise DamagedError for other shapes too.
         """
         items = self._restore(iteration, _trees(like))
         policy = TrainState(params=items["params"], **items["optimizer"])
@@ -118,8 +118,8 @@ class Checkpoints:
     def newest(self, restore: Callable[[int], Found]) -> Found | None:
         """What `restore` gives for the newest checkpoint that is not damaged, None without any.
 
-        `restore` takes an iteration. Each checkpoint for which it raises DamagedError is said in a
-        line, stays where it is, and is replaced by the next save of its iteration. Raises
+        `restore` takes an iteration. Each checkpoint for which it raises DamagedError is reported
+        in a line, stays where it is, and is replaced by the next save of its iteration. Raises
         WorkdirError if all are damaged.
         """
         failed: list[DamagedError] = []
@@ -141,7 +141,7 @@ class Checkpoints:
     def check_newest(self) -> bool:
         """Whether the newest checkpoint, if there is one, is as it was saved.
 
-        One that is not is said in a line, and the next save of its iteration replaces it.
+        A damaged one is reported in a line, and the next save of its iteration replaces it.
         """
         self._finish()
         iteration = self.latest()
@@ -327,7 +327,7 @@ def _abstract(leaf: object) -> jax.ShapeDtypeStruct | np.ndarray:
 
 
 def _brief(error: Exception) -> str:
-    """An error message on one line; of those of Orbax, which can be pages long, both ends."""
+    """The first line of an error message; both ends of a long one, as Orbax's can be pages."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     return text if len(text) <= 300 else f"{text[:140]} ... {text[-150:]}"
 
@@ -342,7 +342,10 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 
 
 def _collect_quietly() -> None:
-    """Frees the reads that Orbax abandons when one fails, which would complain at any time."""
+    """Collects, with warnings silenced, the reads that Orbax leaves unfinished when one fails.
+
+    Left to the garbage collector, they would print warnings at an arbitrary later time.
+    """
     hook, asyncio = sys.unraisablehook, logging.getLogger("asyncio")
     level = asyncio.level
     sys.unraisablehook = lambda _: None

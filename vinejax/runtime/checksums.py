@@ -42,9 +42,9 @@ def write_checksums(folder: epath.Path, iteration: int, part: int = 0, parts: in
 
 
 def read_checksums(folder: epath.Path) -> Recorded | None:
-    """All digests of a checkpoint; None if it has not the files of all processes.
+    """All digests of a checkpoint; None if the checksum file of any process is missing.
 
-    Raises ValueError, which names the file, if one of them is damaged.
+    Raises ValueError, which names the file, if a checksum file is damaged.
     """
     found = {path.name: path for path in folder.iterdir() if NAME.fullmatch(path.name)}
     matches = [match for name in found if (match := NAME.fullmatch(name))]
@@ -77,8 +77,8 @@ def find_damage(
       folder: the checkpoint.
       recorded: its checksums.
       items: the items that will be read; files in the folders of others are not looked at.
-      part: of the `parts` processes that divide the files between them, the one that calls.
-      parts: see `part`.
+      part: number of the calling process.
+      parts: number of the processes that divide the files between them.
     """
     if str(recorded.iteration) != folder.name:
         return f"it was saved as {recorded.iteration}"

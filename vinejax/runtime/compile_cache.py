@@ -18,7 +18,7 @@ from vinejax.runtime.distributed import is_writer
 from vinejax.runtime.workdir import is_remote
 
 AUTO, OFF = "auto", ("", "none")  # of `compile_cache`; else a folder
-LEAST_S = 0.1  # programs that compile faster are not kept: a bucket takes as long to give them
+LEAST_S = 0.1  # programs that compile faster are not kept: reading them from gs:// takes as long
 MOST_BYTES = 4 << 30  # of the folder in the user's home
 MIN_SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"  # jax's own variable for `LEAST_S`
 

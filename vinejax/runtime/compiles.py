@@ -13,7 +13,7 @@ class Compiles(NamedTuple):
 
     programs: int  # compiled, or loaded from the compile cache
     loaded: int  # those of them that were loaded
-    seconds: float  # that compiling and loading took; without tracing
+    seconds: float  # of compiling and loading, without tracing
 
     def since(self, before: "Compiles") -> "Compiles":
         """What was added since an earlier count."""
@@ -45,7 +45,7 @@ jax.monitoring.register_event_listener(_on_event)
 
 
 def compiles() -> Compiles:
-    """All since this module was imported."""
+    """The programs made ready since this module was imported."""
     return _total
 
 

@@ -17,11 +17,11 @@ TRAINED = b'"stage": "train"'  # in a record of metrics.jsonl
 
 
 def check_contents(folder: epath.Path, is_remote: bool) -> None:
-    """Raises WorkdirError for a workdir that another hand has changed, so that a run cannot go on.
+    """Raises WorkdirError for a workdir that was changed from outside, so that no run can go on.
 
-    A file in the place of a folder, or the reverse; no `config.json` beside what a run wrote; no
-    `checkpoints/` beside metrics of iterations. An object store has no folders, and there only
-    `config.json` is looked for.
+    It may have a file in the place of a folder, or the reverse, or lack `config.json` beside what a
+    run wrote, or `checkpoints/` beside metrics of iterations. An object store has no folders, and
+    there only `config.json` is looked for.
     """
     if not is_remote:
         for name in (*FOLDERS, *FILES):

@@ -31,10 +31,10 @@ def host_memory() -> int:
 
 
 def on_devices(cfg: Config) -> Config:
-    """The configuration with the mesh and the other values of a row, meant for these devices.
+    """The configuration with the mesh and the other values of the row for the devices found.
 
-    They come from the row of `meshes` that `topology` names or, without a name, that the devices
-    match. If `meshes` is empty, or `mesh` is set and no topology is named, nothing changes.
+    It is the row of `meshes` that `topology` names or, without a name, that the devices match. If
+    `meshes` is empty, or `mesh` is set and no topology is named, nothing changes.
 
     Raises ConfigError if the topology has no row or is not what the devices are, or if there are
     rows and the devices match none; UserError if there are no devices, or the number of hosts is

@@ -34,7 +34,7 @@ class Display:
     """One line per iteration, one per evaluation, and the messages, on standard output.
 
     In a terminal two bars below them show the iterations of the run and the items of its stage,
-    with the time so far and the time left. That is estimated without the first, which compiles.
+    with the time so far and the time left, estimated without the first iteration, which compiles.
     """
 
     def __init__(self, total_iterations: int, finished: int = 0):

@@ -26,7 +26,7 @@ from vinejax.core.settings import DistributedConfig
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
 WORKERS = "worker-network-endpoints"  # a comma-separated list, on VMs with TPUs
 METADATA_TIMEOUT_S = 3
-MERCY_S = 60  # that jax waits longer for absent hosts than we do, whose line is one
+MERCY_S = 60  # jax waits this much longer for absent hosts, so that our one-line message is first
 TPU_DEVICES = ("/dev/accel0", "/dev/vfio/0")
 
 
@@ -166,7 +166,7 @@ def exchange(value: object) -> list[Any]:
 
 
 def start_maximum(number: int) -> Any:
-    """The maximum of a number over all hosts: i32[], computed behind what the devices do now.
+    """The maximum of a number over all hosts: i32[], computed after all that devices have begun.
 
     All hosts make the same calls. Reading the result waits for it.
     """

@@ -1,4 +1,4 @@
-"""TensorBoard's events, by the writer of files that is below tensorboardX's `SummaryWriter`.
+"""TensorBoard's events, written by the file writer inside tensorboardX's `SummaryWriter`.
 
 `SummaryWriter` hands events to a thread. On a full disk the thread dies with a traceback, and a run
 then waits forever to put its eleventh event into the thread's queue; here it ends with one line.
@@ -28,7 +28,7 @@ class Events:
         Args:
           folder: made if it is absent.
           purge: the step from which on TensorBoard forgets the events of earlier files; None: none.
-          suffix: of the file's name, which has the second too.
+          suffix: of the file's name, after the time in seconds.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = EventsWriter(os.fspath(folder / "events"), suffix)
@@ -39,7 +39,7 @@ class Events:
             self._writer.write_event(Event(wall_time=time.time(), step=purge, session_log=start))
 
     def add(self, values: Mapping[str, float], at: int) -> None:
-        """Writes the values at a step, those excepted that are not finite. Raises OSError."""
+        """Writes the values at a step, except those that are not finite. Raises OSError."""
         for name, value in values.items():
             if math.isfinite(value):  # TensorBoard draws no others
                 summary = scalar(name, value)

@@ -1,4 +1,4 @@
-"""Arrays of all hosts as NumPy arrays, and as a file of them for a person to look into."""
+"""Arrays spread over hosts as NumPy arrays, and as an npz file for a person to inspect."""
 
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ def save_arrays(file: epath.Path, tree: Any) -> None:
 
 
 def whole_array(x: jax.Array | np.ndarray) -> np.ndarray:
-    """An array as one on this host. All hosts call it, in the same order."""
+    """The whole array, gathered from all hosts. All hosts call it, in the same order."""
     if isinstance(x, jax.Array) and not x.is_fully_addressable:
         x = multihost_utils.process_allgather(x, tiled=True)
     return np.asarray(x)

@@ -1,10 +1,10 @@
-"""The journal of a run: what finished stages gave, since the newest checkpoint.
+"""The journal of a run: the results of stages that have finished since the newest checkpoint.
 
-A process that is started again makes the same calls as the one before it, and so gets to where that
-one had come; what a stage gave then is read here instead of computed anew. An entry is one file,
-`<place>/<kind>.<number>.npz`, written completely or not at all and with a digest of itself. It is
-given only to the call that it is of: at the same place of the run, as the same one of its kind,
-with the same weights and the same key.
+A process that is started again makes the same calls as the one before it; the result of a call that
+had finished then is read here instead of computed anew. An entry is one file,
+`<place>/<kind>.<number>.npz`, written completely or not at all and with a digest of itself. Only
+the same call is given it: at the same place of the run, with the same number among the calls of its
+kind, with the same weights and the same key.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Kept(NamedTuple):
 
 
 class Journal:
-    """Entries of the places of a run; without a folder it keeps and gives nothing.
+    """The entries of a run, by place; without a folder it keeps and gives nothing.
 
     Every process of a run makes every call. The writer writes, and all read: an entry is given if
     all of them find it whole, so that none computes what another does not.
@@ -56,8 +56,7 @@ class Journal:
     def open(self, place: str, weights: str) -> None:
         """Goes to a place: an iteration, '7', or an evaluation after it, '8.validation'.
 
-        `weights` tells the policy's weights there from all others. An entry of other weights is
-        never given.
+        `weights` identifies the policy's weights there. An entry of other weights is never given.
         """
         self._place, self._weights, self.given = place, weights, 0
         self._numbers.clear()

@@ -24,7 +24,7 @@ class WorkdirLock:
 
     The operating system keeps the lock (flock) and releases it when the process dies, however it
     dies. The file names the holder for whoever is refused. A remote workdir, such as `gs://`, and a
-    file system without locks have none; the latter is said in one line.
+    file system without locks have none; a line says so for the latter.
     """
 
     def __init__(self, workdir: epath.Path, is_wanted: bool = True):
@@ -88,7 +88,7 @@ class WorkdirLock:
 def is_locked(workdir: epath.Path) -> bool:
     """Whether a process has the lock of a workdir; False where there are no locks.
 
-    To find out, the lock is taken for a moment, together with others who do the same.
+    To find out, it takes the lock for a moment, shared with other processes that ask.
     """
     if is_remote(workdir):
         return False

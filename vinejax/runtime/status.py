@@ -39,9 +39,9 @@ def write_status(workdir: epath.Path, status: Status) -> None:
 
 
 def read_status(workdir: epath.Path) -> Status | None:
-    """How the run in a workdir stands; None if no process has said it, or the file is damaged.
+    """How the run in a workdir stands; None if no process has written it, or the file is damaged.
 
-    A run that was last heard of as running is `lost` if no process has the lock of the workdir. The
+    A run whose last status is 'running' is `lost` if no process has the lock of the workdir. The
     processes of another host, and those that train in a remote workdir, may hold a lock that cannot
     be seen from here: they are lost once they have been silent for `patience_s` seconds.
     """

@@ -40,7 +40,7 @@ class _Request:
 
 
 def listen() -> None:
-    """Takes SIGTERM, SIGINT and SIGHUP, those excepted that this process was started to ignore.
+    """Takes SIGTERM, SIGINT and SIGHUP, except those that this process was started to ignore.
 
     Call it in the main thread, after libraries that set handlers of their own. Further calls only
     set the handlers again.
@@ -92,8 +92,9 @@ class Watch:
     call starts a maximum over the hosts, behind the programs that have been started so far, and
     reads that of the call before, so that the devices never wait for the hosts.
 
-    CPU devices run programs beside each other, and the transport between hosts then mixes up their
-    collectives. There a call with a result waits for it and for the maximum, and others do nothing.
+    CPU devices run programs concurrently, and the transport between hosts then mixes up their
+    collectives. There a call with a `result` waits for it and for the maximum; a call without one
+    does nothing.
     """
 
     def __init__(self):
@@ -102,8 +103,8 @@ class Watch:
     def look(self, result: Any = None) -> None:
         """Raises Stopped if a request has come. A sign of life, for the watchdog.
 
-        `result` are arrays of the step that was just started, one of each of its programs. Those of
-        the step before are waited for, so that the host is at most one step ahead of the devices.
+        `result` are arrays of the step that was just started, one from each of its programs. The
+        call waits for those of the step before: the host is at most one step ahead of the devices.
         """
         import jax
 

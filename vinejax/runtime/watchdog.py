@@ -1,7 +1,7 @@
 """The watchdog: a run that gives no sign of life says so, and where, instead of hanging silently.
 
-Of several processes all wait for the one that hangs. Each writes its last sign to a file in the
-workdir, so that the line can name the processes that are behind the others.
+If one of several processes hangs, the others wait for it. Each writes its last sign to a file in
+the workdir, so that the line can name the processes that are behind the others.
 """
 
 import dataclasses
@@ -33,13 +33,13 @@ OWN = Signs(socket.gethostname(), "start", 0)
 
 
 def sign(stage: str | None = None) -> None:
-    """A chunk of decoding or a minibatch begins, or a stage of this name."""
+    """Gives a sign of life: a chunk of decoding, a minibatch, or the stage of this name begins."""
     OWN.count += 1
     OWN.stage = stage or OWN.stage
 
 
 class Watchdog:
-    """Looks for signs of life, in a thread; a context manager, entered when the first may come.
+    """Looks for signs of life, in a thread; a context manager, entered before the first sign.
 
     After `silence_s` seconds without one, and again after as many more, it prints a line to
     standard error. faulthandler adds where each thread is, also while one holds Python's lock. It
@@ -63,7 +63,7 @@ class Watchdog:
         faulthandler.cancel_dump_traceback_later()
 
     def _watch(self) -> None:
-        count, looks = -1, 0  # signs at the last one, and looks since
+        count, looks = -1, 0  # number of signs, and looks since it last changed
         while not self._ended.wait(self._silence_s / LOOKS):
             self._write()
             looks += 1
@@ -75,7 +75,7 @@ class Watchdog:
                 print(f"vinejax: warning: {line}", file=sys.stderr, flush=True)
 
     def line(self, silent_s: float) -> str:
-        """What is said after so many seconds of silence."""
+        """The warning after `silent_s` seconds of silence."""
         said = f"no sign of life for {silent_s:.0f} s in stage {OWN.stage!r}"
         if self._processes == 1:
             return f"{said}; it may be compiling, or a device or the grader hangs"
@@ -101,7 +101,7 @@ class Watchdog:
             self._folder.mkdir(parents=True, exist_ok=True)
             note = json.dumps(dataclasses.asdict(OWN))
             write_atomic(self._folder / f"{self._process}.json", note)
-        except OSError:  # a full disk ends the run where it matters
+        except OSError:  # on a full disk the run's own writes end it
             return
 
     def _read(self) -> dict[int, Signs]:

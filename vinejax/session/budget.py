@@ -64,8 +64,8 @@ def num_updates(cfg: Config, alone: int = 0) -> int:
     """Updates of the policy in a policy-gradient run: its learning rate decays over them.
 
     The first `alone` iterations have none: they train what the method keeps besides (PPO's critic).
-    A method that samples in rounds is assumed to need one per iteration: with more, a budget of
-    prompts or episodes ends the run before the rate is 0.
+    A method that samples in rounds is assumed to need one round per iteration: with more, a budget
+    of prompts or episodes ends the run before the rate is 0.
     """
     full, rest = _iterations(cfg)
     updates = max(0, full - alone) * _of_iteration(cfg, cfg.rollout.prompts)
@@ -74,7 +74,7 @@ def num_updates(cfg: Config, alone: int = 0) -> int:
 
 
 def num_updates_alone(cfg: Config, alone: int) -> int:
-    """Updates in the first `alone` iterations, which the policy has no part in."""
+    """Updates in the first `alone` iterations, in which the policy is not updated."""
     full, rest = _iterations(cfg)
     sizes = (cfg.rollout.prompts, rest)
     whole, last = (min(_of_iteration(cfg, n), cfg.budget.updates or NO_BOUND) for n in sizes)

@@ -23,7 +23,7 @@ class Solved(NamedTuple):
     problems: list[PromptedProblem]
     solutions: list[list[Grown]]  # [P][n]
     rewards: np.ndarray  # f32[P, n]
-    parts: list[list[dict[str, float] | None]]  # [P][n] those of reward functions
+    parts: list[list[dict[str, float] | None]]  # [P][n] by reward function
 
 
 def solve(session: Session, params: Params, split: Split) -> Solved:

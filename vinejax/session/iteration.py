@@ -60,7 +60,7 @@ class Iteration:
         return self.session.sampler(self.number)
 
     def draw(self, count: int | None, weights: np.ndarray | None = None) -> list[PromptedProblem]:
-        """`count` train problems (None: all), by `weights` if given, or what the budget allows."""
+        """`count` train problems (None: all), drawn by `weights` if given, within the budget."""
         problems = draw(self.session.problems["train"], count, self.cfg.seed, self.number, weights)
         return problems[: self.left.prompts]
 
@@ -97,7 +97,7 @@ class Iteration:
         return math.ceil(problems * self.cfg.rollout.per_prompt / self.cfg.ppo.minibatch)
 
     def minibatch_rows(self, episodes: list[Episode]) -> int:
-        """Rows of each of these minibatches, for all episodes."""
+        """Rows of each of `num_minibatches` minibatches that together hold all episodes."""
         return minibatch_rows(len(episodes), self.num_minibatches(episodes), self.cfg.ppo.minibatch)
 
     def train(
@@ -131,8 +131,8 @@ class Iteration:
     def count_made(self, updates: Sequence[Update], batch: Any) -> None:
         """Notes whether all updates of the iteration were skipped; `batch` is what they were on.
 
-        An iteration's first ratio is 1, so that not all are skipped by the ratio guard: losses or
-        gradients are not finite.
+        If so, losses or gradients are not finite: the ratio guard never skips all, since the first
+        update's ratio is 1.
         """
         self.is_fruitless = bool(updates) and num_accepted(updates) == 0
         self.batch = batch if self.is_fruitless else None

@@ -51,8 +51,8 @@ def part_means(parts: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
 def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> dict[str, Any]:
     """Mean, standard error and reuse of the values that were sampled, and of their advantages.
 
-    `by_step` is f32[episodes, C]. The variance of an advantage is taken for the sum of those of its
-    two values, which is too much where these share samples (`values.reuse`).
+    `by_step` is f32[episodes, C]. The variance of an advantage is computed as the sum of its two
+    values' variances, which is too much where these share samples (`values.reuse`).
     """
     if by_step is None or any(episode.values is None for episode in episodes):
         return {}
@@ -63,7 +63,7 @@ def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> di
     before = steps("value_errors")
     last = np.cumsum([len(episode.step_ends) for episode in episodes]) - 1
     after = np.append(before, 0.0)[1:]
-    after[last[last >= 0]] = 0.0  # that of the end, which is known
+    after[last[last >= 0]] = 0.0  # the value of the end is known
     error = np.hypot(before, after)
     advantages = np.concatenate(
         [x[: len(e.step_ends)] for e, x in zip(episodes, by_step, strict=False)]

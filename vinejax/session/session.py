@@ -43,7 +43,7 @@ class Session:
     tokenizer: Tokenizer
     problems: dict[Split, list[PromptedProblem]]
     lock: WorkdirLock
-    journal: Journal  # of the process that trains; of others it keeps nothing
+    journal: Journal  # that of the process that trains; in others it keeps nothing
 
     def __enter__(self) -> "Session":
         return self

@@ -18,9 +18,9 @@ def split_steps(text: str, style: str = "math") -> list[int]:
 
     'math': sentences, lines and lines of formulas; parts of over 100 characters are broken at a
       comma or the like; see `tasks/math_steps.py`.
-    'gsm8k': one step per line; blank lines at the start join the first line that is not blank, the
-      last '\\n#### ' and all after it join the last such line before it, and other blank lines
-      are steps. Follows `split_solution_into_intermediate_steps` in
+    'gsm8k': one step per line. Blank lines at the start join the first line that is not blank;
+      everything from the last '\\n#### ' on belongs to the step of the last line before it that is
+      not blank; other blank lines are steps. Follows `split_solution_into_intermediate_steps` in
       `src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO, which raises if there are two
       answer lines and gives a text of only blank lines an empty first step.
     'lines': one step per line that is not blank; blank lines join the next such line, those at the

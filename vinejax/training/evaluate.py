@@ -33,7 +33,7 @@ def evaluate(session: Session, policy: TrainState, split: Split, done: int, log:
 
 
 def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
-    """`--mode=eval`: the policy of the workdir that validation chooses, on the test split.
+    """`--mode=eval`: evaluates the workdir's best policy by validation on the test split.
 
     Prints the figures, and writes them and every response to `<workdir>/eval/`.
     """

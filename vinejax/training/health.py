@@ -1,4 +1,4 @@
-"""Whether a run can still learn: what several iterations in a row say that one does not."""
+"""Whether a run can still learn, judged by several iterations in a row."""
 
 import math
 
@@ -28,8 +28,8 @@ class Health:
         """Takes note of a finished iteration; all hosts call it.
 
         Prints a line if no reward has varied for `SAME_REWARD` iterations, and for a metric that is
-        not finite. Raises DivergedError after `MOST_FRUITLESS` whose updates were all skipped; the
-        batch of the last is in a file.
+        not finite. Raises DivergedError after `MOST_FRUITLESS` iterations whose updates were all
+        skipped; the batch of the last is in a file.
         """
         self._look_at_rewards(iteration)
         self._look_at_numbers(iteration)
@@ -55,7 +55,7 @@ class Health:
             )
 
     def _look_at_numbers(self, iteration: Iteration) -> None:
-        """A line at the first iteration of which a number is not finite."""
+        """Prints a line at the first iteration with a metric that is not finite."""
         if self._not_finite:
             return
         numbers = iteration.metrics.items()

@@ -40,7 +40,7 @@ class Progress:
 
     done: int = 0  # iterations
     best_accuracy: float = -math.inf  # on the validation split
-    evaluated: int = 0  # iterations that were done when validation was last looked at
+    evaluated: int = 0  # iterations that were done at the last evaluation on validation
     spent: Spent = Spent()
 
 
@@ -160,6 +160,7 @@ class Run:
             self._spare = copied(self._state)
         self._session.journal.forget(self._checkpoints.sealed)
         self._go_to(str(at.done))
+        # `policy_gradient` in methods/base.py, unless the method's METHOD names another function.
         state = method.iteration(method, iteration, self._state)
         at.spent = iteration.record(int(state.policy.step))
         at.done += 1
@@ -218,9 +219,9 @@ def is_due(every: int, cfg: Config, at: Progress) -> bool:
 
 
 def parked(cfg: Config, state: RunState) -> RunState:
-    """The state between updates: with `offload.optimizer`, all but the policy is on the host.
+    """The state between updates: with `offload.optimizer` devices keep only the policy's weights.
 
-    `to_device` brings them back.
+    `to_device` brings the rest back.
     """
     if not cfg.offload.optimizer:
         return state
@@ -236,7 +237,7 @@ def copied(state: RunState) -> RunState:
 def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progress]:
     """The state and progress of the newest checkpoint, or those before the first iteration.
 
-    A damaged checkpoint is said, and the one before it is used. Raises WorkdirError if all are.
+    A damaged checkpoint is reported, and the one before it used. Raises WorkdirError if all are.
     """
     cfg = session.cfg
     policy = fresh_state(session.fresh_params(), make_optimizer(cfg.optimizer, 1), session.mesh)

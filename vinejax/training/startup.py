@@ -58,8 +58,8 @@ def open_session(
     `splits` are loaded. Problems with long prompts, or with an answer in the data set that the
     grader cannot read, are counted on the screen and listed in dropped_problems.json.
 
-    `trains` is for the process that trains in the workdir: it has the workdir's lock. Without it
-    the record of a run that is there stays as it is, and another process may train meanwhile.
+    `trains`: the process trains here and holds the workdir's lock. If False, the record of an
+    existing run is not changed, and another process may train meanwhile.
 
     Raises ConfigError when the model's context leaves no room for the prompts, or for the response;
     WorkdirError when the workdir cannot be used or, with `trains`, another process has its lock.
@@ -100,7 +100,7 @@ def open_session(
 
 
 def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
-    """`with_fitting_minibatch`; a line says where it changes the minibatch, if `say`."""
+    """`with_fitting_minibatch`; with `say` a line reports a change of the minibatch."""
     found = with_fitting_minibatch(cfg, method, num_shards(mesh))
     rows, given = found.ppo.minibatch, cfg.ppo.minibatch
     if rows != given and say:
@@ -209,7 +209,7 @@ def prompted_problems(
 
 
 def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
-    """Prints a line for each split with prompts that are trained on, too: it measures memory."""
+    """Warns of each split with prompts that are also trained on: its accuracy is partly memory."""
     trained = {tuple(ids) for _, ids in problems.get("train", [])}
     for split, found in problems.items():
         shared = [problem.id for problem, ids in found if tuple(ids) in trained]

@@ -1,4 +1,4 @@
-"""The supervised warm-up: a start for reinforcement, trained on the task's worked solutions.
+"""The supervised warm-up: a start for reinforcement learning, from the task's worked solutions.
 
 `--mode=sft` runs it, and so does a run without `model.path` before anything else. The loss is that
 of `learner/likelihood.py`, on the response alone, EOS included.
@@ -109,7 +109,7 @@ def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
     """`--mode=sft`: fine-tune `model.path`, or a fresh model, into `<workdir>/warmup`.
 
     A warm-up that is there already is used as it is. Returns the folder. Raises WorkdirError if
-    another process trains in the workdir, or if a run of `model.path` has: it has no such start.
+    another process trains in the workdir, or if a run that started from `model.path` is there.
     """
     workdir, task, cfg = check_workdir(cfg, path), load_task(cfg.data), on_devices(cfg)
     if cfg.model.path and read_status(workdir) is not None:

@@ -1,7 +1,7 @@
 """The steps that both decoding kernels share (`kernels.py`): block by block, an online softmax.
 
-A step of the grid has its own groups. It goes through their live blocks, its items, in order, while
-the next block is copied from HBM. Scratch arrays lie in VMEM and SMEM.
+Each step of the grid goes in order through its items, the live blocks of its own groups, while the
+next block is copied from HBM. Scratch arrays lie in VMEM and SMEM.
 """
 
 from collections.abc import Callable
@@ -92,8 +92,9 @@ def scratch_shapes(
 def mix_width(head_dim: int) -> int:
     """The width of a query and of a mix while the kernel computes with them.
 
-    Heads of whole registers are cut out of a block. Of other heads the block is used whole: their
-    queries are 0 where it has values, and only the second half of a mix is of values.
+    If a head fills whole registers, its keys and values are cut out of a block. Otherwise the block
+    is used whole as both: queries are padded with 0 where it has values, and of a mix only the
+    second half, over values, counts.
     """
     return head_dim if head_dim % LANES == 0 else 2 * head_dim
 
@@ -127,13 +128,13 @@ def copy_block(
 ) -> None:  # fmt: skip
     """Starts or awaits the copy of item i, which begins at column `first` of its source.
 
-    Only whole PIECEs with columns that are seen are copied.
+    It covers the columns up to the last that is seen, rounded up to a PIECE.
     """
     buffer = lax.rem(i, 2)
     seen = items.end[items.group[i]] - items.block[i] * BLOCK
 
     def search(low: int, high: int) -> None:
-        """Copies have fixed sizes: a binary search for the one between `low` and `high`."""
+        """Copies the size up to `high` that covers `seen`: a binary search, as sizes are static."""
         if high - low > PIECE:
             middle = (low + high) // 2
             lax.cond(seen <= middle, lambda: search(low, middle), lambda: search(middle, high))
@@ -150,13 +151,13 @@ def start_core(place: Place, scratch: Scratch, copy: Copy) -> None:
 
     @pl.when(place.is_first)
     def _():
-        # Weights of 0 do not hide NaN in memory that no copy has filled yet.
+        # Memory that no copy has filled yet may hold NaN, and 0 · NaN is NaN.
         scratch.kv[...] = jnp.zeros_like(scratch.kv)
         pl.when(place.core_begin < place.core_end)(lambda: copy(place.core_begin, start))
 
 
 def for_each_item(place: Place, copy: Copy, compute: Callable[[jax.Array], None]) -> None:
-    """Calls `compute` with each item of the step once it is copied, while the next one is."""
+    """Calls `compute` with each item of the step once it is copied; meanwhile copies the next."""
 
     def item(i: jax.Array, _: None) -> None:
         pl.when(i + 1 < place.core_end)(lambda: copy(i + 1, start))
@@ -167,12 +168,12 @@ def for_each_item(place: Place, copy: Copy, compute: Callable[[jax.Array], None]
 
 
 def head_lanes(head: int, head_dim: int) -> slice:
-    """The lanes of a head where heads lie one after the other."""
+    """The slice of one head's lanes in an array that holds the lanes of all heads consecutively."""
     return slice(head * head_dim, (head + 1) * head_dim)
 
 
 def group_rows(group: int, scratch: Scratch) -> slice:
-    """The rows of a group where those of all groups lie one after the other."""
+    """The slice of one group's rows in an array that holds the rows of all groups consecutively."""
     num_queries = scratch.acc.shape[1]
     return slice(group * num_queries, (group + 1) * num_queries)
 
@@ -191,7 +192,7 @@ def unpack_queries(q: Ref, scratch: Scratch, head_dim: int) -> None:
 
 
 def pack_results(result: Ref, scratch: Scratch) -> None:
-    """Writes the results of a step as rows [groups * M, lanes], in their dtype."""
+    """Writes the results of a step as rows [groups * M, lanes], in the dtype of `result`."""
     for group in range(scratch.result.shape[0]):
         scratch.rows[group_rows(group, scratch)] = scratch.result[group]
     result[...] = scratch.rows[...].astype(result.dtype)
@@ -201,7 +202,7 @@ def attend(
     items: Items, scratch: Scratch, seen: Ref, i: jax.Array, group: jax.Array, head_dim: int,
     rule: AttentionRule,
 ) -> None:  # fmt: skip
-    """Adds item i to the softmax of its group, which has this number within the step."""
+    """Adds item i to the running softmax of its group, number `group` within the step."""
     bounds = seen[group]
     column = items.block[i] * BLOCK + lax.broadcasted_iota(jnp.int32, (len(bounds), BLOCK), 1)
     is_seen = (column >= bounds[:, :1]) & (column < bounds[:, 1:2])  # [M, BLOCK]

@@ -1,16 +1,16 @@
 """Pallas kernels for TPU: attention of groups of queries over the live blocks of their caches.
 
-A group is a row of the window with the slots that read it, or a slot with its own tokens. Its M
-queries see columns `first .. limit - 1` of the row, or of the slot's pages, with bounds for each
-query. Only blocks of BLOCK columns from the first to the last that some query of a group sees are
-copied from the memory of the chip (HBM), the next one while one is computed. Of the last block only
-the PIECEs that are seen are copied. Rows come first and give parts of a softmax (`row_body.py`).
-Slots go on from these parts, so that their kernel gives the attention itself, and it writes the
-step's new column, in place (`page_body.py`).
+A group is queries that read the same columns together: those of some lanes of a row, over the row,
+or those of one slot, over its pages. Each of its M queries sees its own range of columns, `first ..
+limit - 1`. Blocks of BLOCK columns, from the first to the last that some query of a group sees, are
+copied from the memory of the chip (HBM), each while the one before is computed; of the last block
+only the PIECEs that are seen. The kernel over rows runs first and returns softmax parts
+(`row_body.py`). The kernel over pages continues from these parts, returns the attention, and writes
+the step's new columns in place (`page_body.py`).
 
 Keys and values lie side by side, [N, K, S, 2 * H]: one copy fetches both, and heads of 64 fill the
-128 lanes of a register. Letters beside those of `shared_attention.py`: N groups, M queries of a
-group, W = 2 * H.
+128 lanes of a register. Letters beside those of `engine/shared_attention.py`: N groups, M queries
+of a group, W = 2 * H.
 
 Ideas from PagedAttention and its kernels (arXiv 2309.06180), the online softmax of FlashAttention
 (2205.14135), and cascade attention, which reads a shared prefix once (Hydragen, 2402.05099).
@@ -55,9 +55,8 @@ def attend_rows(
 ) -> Float[Array, "queries lanes"]:
     """The parts of a softmax over the columns that each query sees, as `PartShape` describes them.
 
-    `q` has the M queries of a group, and their heads, one after the other, [N * M, K * H]. A query
-    that sees nothing has mix and sum 0. A block of a group is at its place in the row that is its
-    source. S is a multiple of BLOCK.
+    `q` is [N * M, K * H], group by group. A query that sees nothing has mix and sum 0. A block's
+    source is a row, where block n begins at column n * BLOCK. S is a multiple of BLOCK.
     """
     lanes = part_shape(cache.shape[1], cache.shape[3] // 2).lanes
     scratch = scratch_shapes(call.grid.groups, call.queries, lanes, cache)
@@ -74,11 +73,11 @@ def attend_pages(
     start: Float[Array, "queries lanes"],
     pool: Float[Array, "P K BLOCK W"],
 ) -> tuple[Float[Array, "queries flat"], jax.Array]:
-    """The attention over the parts `start` and the columns that each query sees, and the pool.
+    """(the attention, continued from the parts `start` over each query's own columns; the pool).
 
-    A block of a group is the page that is its source. `k` and `v` are written to column `end` - 1
-    of each group that is read, in place if the pool is donated. The attention of a group that is
-    not read is 0. Queries are as for `attend_rows`.
+    A block's source is a page. `k` and `v` are written to column `end` - 1 of each group that is
+    read, in place if the pool is donated. The attention of a group that is not read is 0. Queries
+    are as for `attend_rows`.
     """
     grid, (_, lanes) = call.grid, q.shape
     scratch = scratch_shapes(grid.groups, call.queries, lanes, pool)
@@ -97,9 +96,9 @@ def _run(
     results: list[jax.ShapeDtypeStruct],
     scratch: list[Any],
 ) -> tuple[jax.Array, ...]:
-    """The results of a kernel whose `arrays`, queries first, have rows by group.
+    """The results of a kernel. `arrays`, of which the first is the queries, have rows by group.
 
-    The first result has rows by group; a second one is the cache, written in place.
+    So has the first result; a second one is the cache, written in place.
     """
     grid, scalars = call.grid, call.schedule[:-1]
     num_groups = len(arrays[0]) // call.queries
@@ -129,7 +128,7 @@ def _run(
 
 
 def _by_group(grid: Grid, x: jax.Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
-    """An array by group, of which each step of the grid has its own groups in VMEM."""
+    """The spec of an array whose rows are ordered by group: each step has its own in VMEM."""
     others = (0,) * (len(x.shape) - 1)
 
     def index(core: jax.Array, part: jax.Array, *_: Ref) -> tuple[jax.Array | int, ...]:

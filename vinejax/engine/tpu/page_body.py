@@ -1,4 +1,4 @@
-"""The body of the kernel over the slots' pages: attention, and the step's new column is written."""
+"""The body of the kernel over the slots' pages: attends, and writes the step's new columns."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,12 +27,12 @@ from vinejax.engine.tpu.kernel_body import (
 from vinejax.engine.tpu.schedule import BLOCK, Grid, part_shape
 from vinejax.model.attention import AttentionRule
 
-TILE_BYTES = 32  # bytes of a tile in each lane: the columns of a tile are written together
+TILE_BYTES = 32  # of a tile per lane; the columns of a tile are written together
 WRITES = 2  # tiles on their way to HBM at a time
 
 
 class Arguments(NamedTuple):
-    """Arguments and results of the kernel, in VMEM the part of this step's groups."""
+    """Arguments and results of the kernel; those in VMEM are the entries of this step's groups."""
 
     seen: Ref  # [groups, M, LANES]
     q: Ref  # [groups * M, K * H]
@@ -45,12 +45,12 @@ class Arguments(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Further memory of a core: what groups begin with, and columns on their way to HBM."""
+    """Further memory of a core: softmax parts that groups start from, and columns to be written."""
 
     starts: Ref  # [groups, M, lanes]
     new: Ref  # [groups, K, 1, W] keys and values
     stage: Ref  # [WRITES, K, rows, W] tiles with new columns
-    num_written: Ref  # [1] by this core
+    num_written: Ref  # [1] tiles that this core has written
     left: Ref  # semaphores of `stage`
 
 
@@ -68,7 +68,7 @@ def column_shapes(groups: int, queries: int, pool: Float[Array, "P K BLOCK W"]) 
 
 
 def page_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None:
-    """One step of the grid; a block is the page that is its source."""
+    """One step of the grid. A block's source is a page, which holds no other block."""
     items, ref = Items(*refs[:6]), Arguments(*refs[6:14])
     scratch, columns = Scratch(*refs[14:22]), Columns(*refs[22:])
     place = current_place(grid, items)
@@ -109,7 +109,7 @@ def _unpack_columns(ref: Arguments, scratch: Scratch, columns: Columns, head_dim
 
 
 def _begin(scratch: Scratch, columns: Columns, group: jax.Array, head_dim: int) -> None:
-    """Begins the softmax of a group with the part that its row gave."""
+    """Sets the running softmax for a new group to the part over its trunk's row."""
     heads = scratch.acc.shape[0]
     stats = part_shape(heads, head_dim).stats
     for head in range(heads):
@@ -134,7 +134,7 @@ def _write(
     to_hbm = pltpu.make_async_copy(
         columns.stage.at[slot], written.at[items.source[i], :, tile], columns.left.at[slot]
     )
-    # The tile staged here before has the same size: waiting for one is waiting for the other.
+    # The tile staged here before has the same size, so a wait for `to_hbm` is a wait for it.
     pl.when(number >= WRITES)(to_hbm.wait)
     new = columns.new[group].astype(scratch.kv.dtype)
     with_new = jnp.where(row == column - first, new, scratch.kv[buffer, :, tile])
@@ -145,7 +145,7 @@ def _write(
 
 
 def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
-    """Puts the attention of a group among the results."""
+    """Writes a group's attention, the normalised mix, to its place in `scratch.result`."""
     for head in range(scratch.acc.shape[0]):
         total = scratch.total[head][:, :1]
         mixed = scratch.acc[head][:, -head_dim:] / jnp.where(total > 0, total, 1.0)
@@ -153,7 +153,7 @@ def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
 
 
 def _finish_writes(columns: Columns, written: Ref) -> None:
-    """Waits for the last tiles of a core."""
+    """Waits until the last tiles of a core are in HBM."""
     tile = written.at[0, :, pl.ds(0, columns.stage.shape[2])]
     for slot in range(WRITES):
         to_hbm = pltpu.make_async_copy(columns.stage.at[slot], tile, columns.left.at[slot])

@@ -34,11 +34,14 @@ class PagedStorage(Storage):
         return -(-columns // BLOCK) * BLOCK
 
     def slot_bytes(self, slots: int, width: int, column_bytes: int) -> int:
-        """A slot counts with its part of `min_pages`."""
+        """Bytes per slot if all slots together have `min_pages`."""
         return -(-column_bytes * BLOCK * min_pages(slots, width) // slots)
 
     def fitted(self, slots: int, width: int, room: int) -> "PagedStorage":
-        """The pages of all columns, or whole sixteenths of these, but at least `min_pages`."""
+        """Pages for all columns of the slots; without room for these, whole sixteenths of them.
+
+        At least `min_pages`, or all that there is room for.
+        """
         room = room // BLOCK
         whole = slots * (width // BLOCK)
         if room >= whole:
@@ -136,9 +139,9 @@ def held_pages(mean_tokens: float, width: int) -> float:
 
 
 def min_pages(slots: int, width: int) -> int:
-    """The fewest pages that so many slots, of `width` columns at most, are given.
+    """The fewest pages that `slots` slots of up to `width` columns are given.
 
-    As many as they hold on average with the mean length that all shapes of a phase assume, width /
-    LONG_TAIL, and as one slot can hold.
+    That is what they hold on average if branches have width / LONG_TAIL tokens, the mean that all
+    shapes of a phase assume, but at least what one slot can hold.
     """
     return max(math.ceil(slots * held_pages(width / LONG_TAIL, width)), width // BLOCK)

@@ -6,9 +6,9 @@ tokens drawn so far, not for the largest budget of every slot.
 
 If a step needs more pages than are free, the branches with the fewest tokens give theirs back and
 wait. Each begins again in the same slot once a page is free, and draws the same tokens, as a draw
-depends on its place alone. The branch with the most tokens never waits, so all branches end. If all
-used up their budgets, about as many would end per step as with a ring in the same memory: pages are
-held to the end by as many slots as have memory for a whole branch.
+depends on its place alone. The branch with the most tokens never waits, so all branches end. At
+worst all branches use up their budgets; then as many slots decode to the end at a time as the pages
+hold whole branches, which is about as many as a ring in the same memory would have.
 """
 
 from typing import NamedTuple
@@ -22,20 +22,20 @@ from vinejax.engine.tpu.schedule import BLOCK
 
 
 class Pages(NamedTuple):
-    """The P pages of a shard. A slot can hold one for each block of its columns.
+    """The P pages of a shard. A slot holds one page per block in which it has columns.
 
-    A slot that has drawn `age` tokens holds the pages of the blocks that these have begun.
+    After `age` tokens these are its first ceil(age / BLOCK) blocks.
     """
 
     of_slot: jax.Array  # i32[B, blocks] the page of each block; undefined for blocks not begun
-    free: jax.Array  # i32[P] the free pages, `num_free` of them, then undefined entries
+    free: jax.Array  # i32[P] `num_free` free pages, then undefined entries
     num_free: jax.Array  # i32[1]
 
 
 def take_pages(
     pages: Pages, occupied: Bool[Array, " B"], age: Int[Array, " B"]
 ) -> tuple[Pages, Bool[Array, " B"]]:
-    """Takes the pages that a step needs, which writes column `age` of each occupied slot.
+    """Takes pages for a step, which writes column `age` of each occupied slot.
 
     Also returns the occupied slots that wait instead, bool[B]; these hold no pages.
     """
@@ -77,7 +77,7 @@ def _to_wait(
     needs: Bool[Array, " B"],
     age: Int[Array, " B"],
 ) -> Bool[Array, " B"]:
-    """The fewest slots that must wait so that the pages suffice, those with the fewest tokens."""
+    """The slots that wait so that pages suffice: as few as possible, those with fewest tokens."""
     order = jnp.argsort(jnp.where(occupied, age, jnp.iinfo(jnp.int32).max))
     held, needed = jnp.where(occupied, _num_held(age), 0)[order], needs[order].astype(jnp.int32)
     # Pages that are free, and pages that the others need, if all slots before this one wait.

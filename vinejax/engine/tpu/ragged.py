@@ -1,7 +1,7 @@
 """The attention of one decode step through the kernels, for all layers of a device.
 
-In each layer the window's rows are one call of a kernel, the slots' pages another. Slots go on from
-the parts of a softmax that their rows gave, and their kernel writes the new columns.
+In each layer one kernel call attends to the window's rows, and one to the slots' pages. The second
+continues from the softmax parts that the first returns, and writes the step's new columns.
 """
 
 from typing import NamedTuple
@@ -18,11 +18,11 @@ from vinejax.engine.tpu.pages import Pages
 from vinejax.engine.tpu.schedule import BLOCK, grid_for, make_schedule
 from vinejax.model.attention import AttentionRule
 
-MAX_QUERIES = 256  # per group, where the lanes of a row can be divided into equal groups
+MAX_QUERIES = 256  # of a group that has more than one lane
 
 
 class Calls(NamedTuple):
-    """Both calls of the layers with one attention rule."""
+    """The two kernel calls of a layer, which layers with the same attention rule share."""
 
     rows: Call
     pages: Call
@@ -36,7 +36,7 @@ class Bounds(NamedTuple):
 
 
 class RaggedAttention:
-    """The attention of a step. Layers with the same rule share the schedules of what is read."""
+    """The attention of one decode step. Layers with the same rule share schedules."""
 
     def __init__(self, step: Step, pages: Pages, cores: int, interpret: bool):
         """`cores` is the number of cores of a device; `interpret` as in `Call`."""
@@ -53,7 +53,7 @@ class RaggedAttention:
             self._calls[rule] = self._calls_for(rule, q, trunks.kv)
         calls, lanes = self._calls[rule], self._step.lanes
         slots, heads, per_head, head_dim = q.shape
-        # Rows of queries, and their heads one after the other: XLA would copy other forms.
+        # One row per query, its heads side by side; XLA would copy other forms.
         flat = q.swapaxes(1, 2).reshape(slots, -1)  # [B, G * K * H]
         with jax.named_scope("trunk"):
             by_lane = jnp.take(flat, lanes.slot, axis=0, mode="fill", fill_value=0)
@@ -90,7 +90,7 @@ class RaggedAttention:
         self, rule: AttentionRule, q: HeadQueries, bounds: Bounds, sources: Int[Array, "N blocks"],
         max_items: int | None = None,
     ) -> Call:  # fmt: skip
-        """A call for N groups of consecutive lanes, or slots, G queries in each of these."""
+        """A call for N groups of consecutive lanes (or slots), with G queries per lane."""
         _, heads, per_head, head_dim = q.shape
         first, limit = (jnp.repeat(x.reshape(len(sources), -1), per_head, axis=1) for x in bounds)
         grid = grid_for(len(sources), first.shape[1], heads, head_dim, self._cores)
@@ -99,7 +99,8 @@ class RaggedAttention:
 
 
 def _num_groups(lanes: int, queries_per_head: int) -> int:
-    """The fewest groups of equal size into which a row's lanes are divided."""
+    """The smallest number of equal groups of a row's lanes with at most MAX_QUERIES queries each;
+    one lane per group if none suffices."""
     return min(
         n
         for n in range(1, lanes + 1)

@@ -27,7 +27,7 @@ from vinejax.model.attention import AttentionRule
 
 
 class Arguments(NamedTuple):
-    """Arguments and result of the kernel, in VMEM the part of this step's groups."""
+    """Arguments and result of the kernel; those in VMEM are the entries of this step's groups."""
 
     seen: Ref  # [groups, M, LANES]
     q: Ref  # [groups * M, K * H]
@@ -36,7 +36,7 @@ class Arguments(NamedTuple):
 
 
 def row_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None:
-    """One step of the grid; a block lies at its place in the row that is its source."""
+    """One step of the grid. A block's source is a row, where block n begins at column n * BLOCK."""
     items, ref, scratch = Items(*refs[:6]), Arguments(*refs[6:10]), Scratch(*refs[10:])
     place = current_place(grid, items)
 
@@ -58,7 +58,7 @@ def row_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None
 
 
 def _clear_results(scratch: Scratch, head_dim: int) -> None:
-    """Sets the results to parts over no columns: groups without items keep them."""
+    """Sets all results to the softmax part over no columns, which groups without items keep."""
     heads = scratch.acc.shape[0]
     zeros = jnp.zeros(scratch.result.shape, jnp.float32)
     head = lax.broadcasted_iota(jnp.int32, zeros.shape, 2) - part_shape(heads, head_dim).stats
@@ -66,14 +66,14 @@ def _clear_results(scratch: Scratch, head_dim: int) -> None:
 
 
 def _begin(scratch: Scratch) -> None:
-    """Begins the softmax of a group with no columns."""
+    """Resets the running softmax for a new group; it covers no columns yet."""
     scratch.acc[...] = jnp.zeros_like(scratch.acc)
     scratch.top[...] = jnp.full_like(scratch.top, EMPTY)
     scratch.total[...] = jnp.zeros_like(scratch.total)
 
 
 def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
-    """Puts the part of a group among the results."""
+    """Writes the finished softmax part of a group to its place in `scratch.result`."""
     heads, num_queries, _ = scratch.acc.shape
     for head in range(heads):
         lanes = head_lanes(head, head_dim)

@@ -1,7 +1,7 @@
 """The grid of a decoding kernel, and the schedule of the blocks that it reads (`kernels.py`).
 
-A group is a slot with its own tokens, or a row of the window with the slots that read it. Letters
-as in `kernels.py`: N groups, M queries of a group.
+A group is queries that read the same columns together: those of one slot, over its pages, or those
+of some lanes of a row, over the row. Letters as in `kernels.py`: N groups, M queries of a group.
 """
 
 import math
@@ -35,7 +35,7 @@ class PartShape(NamedTuple):
     """The layout of a softmax part per query, f32[.., lanes]: one gather moves it to the slots.
 
     The unnormalised mixes of the heads lie one after the other; from lane `stats` on, the maxima of
-    the heads, then their sums. With an axis of heads, XLA would copy the array.
+    the heads, then their sums. XLA would copy an array with an axis of heads.
     """
 
     stats: int
@@ -55,7 +55,7 @@ def _whole_registers(lanes: int) -> int:
 class Grid(NamedTuple):
     """The steps of a call of a kernel: `cores` x `parts`, with `groups` groups in each.
 
-    Groups beyond those of the call have no queries.
+    The last groups may be padding, without queries.
     """
 
     cores: int  # cores of a device; each runs its own part of the groups
@@ -69,13 +69,13 @@ class Grid(NamedTuple):
 
 
 def grid_for(num_groups: int, queries: int, heads: int, head_dim: int, cores: int) -> Grid:
-    """The grid for this many groups of `queries` queries with `heads` KV heads: little padding.
+    """The grid with the fewest groups in all for `num_groups` groups of `queries` queries.
 
-    The queries of a step fill whole registers, as arrays have one row per query.
+    `heads` are KV heads. The queries of a step fill whole registers: arrays have one row per query.
     """
     unit = SUBLANES // math.gcd(queries, SUBLANES)
     part = part_shape(heads, head_dim)
-    # Lanes per query of queries, mixes, a part, and the bounds of what is seen.
+    # Lanes per query: of the query, its mix, its softmax part, and the bounds of what it sees.
     lanes = 2 * part.stats + part.lanes + LANES
     max_groups = max(OPERAND_BYTES // (4 * queries * lanes), unit)
 

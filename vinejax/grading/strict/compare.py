@@ -21,7 +21,8 @@ _QUICK = re.compile(r"\\left|\\right|\\!|[\s$]|\.$")
 _QUICK_SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
 # Two numbers, whatever is deleted between them: `$5$ $6$`, `1, 234`, `5\left6`.
 _APART = re.compile(r"[\d,](?:[\s$]|\\left|\\right)+[\d,]")
-# Commas that may separate thousands or items: no item of a list is written `000`.
+# Numbers whose commas may separate thousands or list items. A group that begins with 0, as in
+# `1,000`, is not ambiguous: no list item is written `000`.
 _AMBIGUOUS = re.compile(r"[1-9]\d{0,2}(?:,[1-9]\d\d)+")
 _BETWEEN_ITEMS = re.compile(rf",(?!\d{{3}}(?!\d))|[{marks.AND}{marks.OR}]")
 _COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d(?:\d\d+)?)")  # 1,5 is a list, 1,500 is not 1.5

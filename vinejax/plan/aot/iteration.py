@@ -62,7 +62,7 @@ def iteration_stages(
 ) -> list[Stage]:
     """The stages of one iteration.
 
-    Only the main phase's prefill is compiled; in other phases prefill sends as much per token.
+    Only the main phase's prefill is compiled; other prefills are taken to send as much per token.
     """
     times = {name: Times(program_seconds(case, x)) for name, x in programs.items()}
     main = main_phase(phases)

@@ -190,7 +190,8 @@ def real_value(tree: Tree) -> Any:
         return sign * math.inf if sign else None
     try:
         value = evaluate.Evaluator({}, POINT_BITS, frozenset({"deg", "pct", "log"}))(tree)
-        # Equal ends that were computed differently must be equal.
+        # Rounded, so that interval ends of the same value compare equal even if they were computed
+        # in different ways.
         return round(_fraction(value, 60), 50) if value.imag == 0 else None
     except _FAILURES:
         return None

@@ -129,7 +129,7 @@ def _list(s: str, depth: int) -> Node | None:
         parts = latex.split_outside_brackets(s, _OR)[0]
         return _joined(s, tuple(_read(p, depth) for p in parts if p.strip()), "or")
     members = open_lists([_read(p, depth) for p in parts if p.strip()])
-    # A joiner that is not before the last item says nothing of the items after it.
+    # Only `and` or `or` before the last item applies to the list; in `1 and 2, 3` it is ignored.
     return _joined(s, members, {AND: "and", OR: "or"}.get(separators[-1], "")) if members else None
 
 
