@@ -16,7 +16,7 @@ from vinejax.rl.advantages import step_advantages, step_progress, token_advantag
 
 
 def vine(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above; with `credit.progress` a prover's progress is added.
+    """The advantages above; with `credit.progress` a prover's progress is added, which is ours.
 
     See `rl.advantages.step_progress`.
     """

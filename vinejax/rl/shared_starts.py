@@ -1,8 +1,8 @@
 """Advantages of solutions over those with which they share a beginning.
 
-The letters, and how a tree is given by its leaves, are those of `trees.py`. The more solutions
-have in common, the closer a baseline they are for each other: the difference of their rewards is
-due to what follows the fork.
+The letters, and how a tree is given by its leaves, are those of `tree_values.py`. The more
+solutions have in common, the closer a baseline they are for each other: the difference of their
+rewards is due to what follows the fork.
 """
 
 import math
@@ -35,7 +35,7 @@ def ancestor_advantages(
       float32 [L], not whitened.
 
     Raises:
-      ValueError: for any other `weighting`, or as `trees.node_values`.
+      ValueError: for any other `weighting`, or as `tree_values.node_values`.
 
     Source: TreePO, https://arxiv.org/abs/2508.17445; multimodal-art-projection/TreePO at f055523.
     """
@@ -119,8 +119,9 @@ def fork_differences(
     Raises:
       ValueError: if there are not L rewards.
 
-    Source: TEMPO, https://arxiv.org/abs/2509.18314, whose advantage adds this to a term that
-    compares whole solutions. V(s_t) counts the solution's own reward, too.
+    Source: TEMPO, https://arxiv.org/abs/2509.18314, and fatebreaker/tempo at 0a1c273, whose
+    advantage adds this to a term that compares whole solutions. V(s_t) counts the solution's own
+    reward, too.
     """
     if len(rewards) != len(responses):
         raise ValueError(f"{len(responses)} responses have {len(rewards)} rewards: give one each")

@@ -1,7 +1,7 @@
 """Credit on trees of solutions: values of nodes, and what every edge adds to them.
 
 All solutions of a problem hang under one root, the prompt; the trees of a problem, as
-`credit/tree_growth.py` calls them, are the parts below the root's children. Letters, each with one
+`rollout/tree_paths.py` calls them, are the parts below the root's children. Letters, each with one
 meaning here and in `shared_starts.py`:
 
     L  leaves: whole solutions, each with one reward
