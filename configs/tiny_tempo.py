@@ -11,4 +11,5 @@ from vinejax.config import from_file
 def get_config():
     cfg = from_file(__file__, "tiny.py")
     cfg.method = "tempo"
+    cfg.kl.coef = 0.0
     return cfg

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from vinejax.core.settings import OptimizerConfig
-from vinejax.learner.optimizer import learning_rate, make_optimizer
+from vinejax.learner.optimizer import learning_rate, make_optimizer, scale_by_factors
 
 
 def stepping(optimizer: optax.GradientTransformation) -> Any:
@@ -148,11 +148,41 @@ def test_adafactor_equals_a_loop():
             np.testing.assert_allclose(params[name][names[name]], x[name], rtol=2e-5, atol=1e-6)
 
 
+def test_adafactor_factors_each_layer_alone():
+    """More layers than head dimensions, and fewer: as each layer's matrix without the others."""
+    rng = np.random.default_rng(0)
+    shapes = {
+        "q": (40, 48, 2, 32),
+        "narrow": (40, 4, 32),
+        "up": (40, 48, 64),
+        "few": (8, 48, 2, 32),
+    }
+    gradients = float32({name: rng.normal(size=shape) for name, shape in shapes.items()})
+    optimizer = scale_by_factors()
+
+    @jax.jit
+    def two_steps(first, second):
+        state = optimizer.init(first)
+        return optimizer.update(second, optimizer.update(first, state, first)[1], first)
+
+    def stacked(x):
+        return {"embed": np.ones((64, 64), np.float32), "layers": x}
+
+    both = stacked(gradients), stacked(jax.tree.map(lambda x: x[:, ::-1] * 3, gradients))
+    found, state = two_steps(*both)
+    assert state.v_row["layers"]["q"].shape == (40, 2, 32), "a row per head"
+    assert state.v["layers"]["narrow"].shape == (40, 4, 32), "a side of 4 is too short"
+    for name, x in found["layers"].items():
+        of_layer = jax.vmap(lambda *pair: two_steps(*({"matrix": g} for g in pair))[0]["matrix"])
+        alone = of_layer(*(each["layers"][name] for each in both))
+        np.testing.assert_allclose(x, alone, rtol=1e-5, err_msg=name)
+
+
 def test_adafactor_keeps_little():
     shapes = {
-        "embed": (512, 64), "q": {"kernel": (2, 64, 4, 32)}, "scale": (2, 64),
-        "lora_a": (2, 64, 4),
-    }  # fmt: skip
+        "embed": (512, 64),
+        "layers": {"q": {"kernel": (2, 64, 4, 32)}, "scale": (2, 64), "lora_a": (2, 64, 4)},
+    }
     params = jax.tree.map(np.ones, shapes, is_leaf=lambda x: isinstance(x, tuple))
     state = jax.eval_shape(make_optimizer(OptimizerConfig(name="adafactor"), 1).init, params)
     factors = 512 + 64 + 2 * 4 * (64 + 32)

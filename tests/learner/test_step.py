@@ -108,6 +108,29 @@ def test_without_advantages_only_the_kl_moves_the_policy():
     cases.assert_close(grads, of_k3, cases.ROUNDING)
 
 
+@pytest.mark.parametrize("distance", [100.0, 1e4])
+def test_tokens_whose_ratio_overflows_count_as_clipped(distance):
+    """However far beyond clip and cap a token is, the gradient is the same."""
+    near = make_batch()
+    advantages, old, ref = (
+        np.array(x) for x in (near.advantages, near.old_logprobs, near.ref_logprobs)
+    )
+    row, t = 0, 7
+    advantages[row, t] = 1.0
+    old[row, t] -= 2.0
+    near = near._replace(advantages=advantages, old_logprobs=old)
+    old, ref = old.copy(), ref.copy()
+    old[row, t] -= distance
+    ref[CLAMPED] += distance
+    expected, sums = grads_of(PLAIN, cases.params(), near)
+    grads, far_sums = grads_of(
+        PLAIN, cases.params(), near._replace(old_logprobs=old, ref_logprobs=ref)
+    )
+    jax.tree.map(np.testing.assert_array_equal, grads, expected)
+    assert (far_sums.loss, far_sums.kl) == (sums.loss, sums.kl)
+    assert np.isfinite(far_sums.ratio) and not PLAIN.accepts(far_sums)
+
+
 def test_sums_equal_the_loops():
     batch = make_batch()
     mask = batch.mask

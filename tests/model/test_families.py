@@ -264,6 +264,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (LLAMA | dict(per_layer_config={"0": dict(head_dim=4)}), "per_layer_config = "),
     (LLAMA | dict(sliding_window=128), "sliding_window = 128 is not supported"),
     (LLAMA | dict(logits_scaling=8.0), "logits_scaling = 8.0 is not supported"),
+    (LLAMA | dict(rope_interleaved=True), "rope_interleaved = True is not supported"),
+    (LLAMA | dict(is_causal_lm="x"), "is_causal_lm = 'x' is not supported"),
+    (GEMMA3 | dict(sliding_window_pattern=None, _sliding_window_pattern=0), "_sliding_window_pat"),
     (LLAMA | dict(hidden_act="gelu"), "hidden_act = 'gelu' is not supported"),
     (LLAMA | dict(num_key_value_heads=5), "num_key_value_heads = 5 must divide"),
     (LLAMA | dict(head_dim=7), "7 of head_dim = 7 channels turn"),
@@ -322,6 +325,51 @@ def test_odd_values_of_any_field_are_a_model_error_or_harmless(base):
             parse_config(base | change)
         except ModelError as error:
             assert str(error).startswith("config.json: "), change
+
+
+SMOLLM2: dict[str, Any] = dict(  # all sizes; theirs are in `test_smollm2_loads`
+    model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=49152, attention_bias=False,
+    attention_dropout=0.0, bos_token_id=1, eos_token_id=2, pad_token_id=2, hidden_act="silu",
+    initializer_range=0.041666666666666664, max_position_embeddings=8192, pretraining_tp=1,
+    rms_norm_eps=1e-05, rope_interleaved=False, rope_scaling=None, tie_word_embeddings=True,
+    torch_dtype="bfloat16", transformers_version="4.42.3", use_cache=True, is_llama_config=True,
+)  # fmt: skip
+SMOLLM2_JS = {"transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}}
+
+
+@pytest.mark.parametrize(
+    "layers, width, heads, kv_heads, ffn, theta, parameters",
+    [
+        (30, 576, 9, 3, 1536, 100000, 134_515_008),
+        (32, 960, 15, 5, 2560, 100000, 361_821_120),
+        (24, 2048, 32, 32, 8192, 130000, 1_711_376_384),
+    ],
+)
+def test_smollm2_loads(layers, width, heads, kv_heads, ffn, theta, parameters):
+    """135M, 360M and 1.7B, whose files name the tools that wrote them."""
+    sizes = dict(
+        num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads,
+        num_key_value_heads=kv_heads, intermediate_size=ffn, rope_theta=theta,
+    )  # fmt: skip
+    cfg = parse_config(SMOLLM2 | SMOLLM2_JS | sizes)
+    assert (cfg.context, cfg.rope, cfg.tied_head) == (8192, Rope(rope_theta=theta), True)
+    projections = (2 * cfg.num_heads + 2 * cfg.num_kv_heads) * cfg.head_dim * cfg.width
+    of_layer = projections + 3 * cfg.width * cfg.ffn + 2 * cfg.width
+    assert cfg.num_layers * of_layer + (cfg.vocab_size + 1) * cfg.width == parameters
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "_flash_attn_2_enabled", "_sliding_window_pattern", "transformers.js_config",
+        "is_llama_config", "gradient_checkpointing", "use_reentrant_checkpointing",
+        "ffn_dropout_prob", "embd_pdrop", "initializer_factor", "attn_implementation_internal",
+        "image_token_id", "tokenizer_padding_side", "unsloth_fixed",
+    ],
+)  # fmt: skip
+def test_fields_are_harmless_by_their_names(field):
+    for value in (True, 3, 0.5, "x", {"a": 1}):
+        assert parse_config(LLAMA | {field: value}) == parse_config(LLAMA)
 
 
 def test_fields_that_are_off_or_harmless_are_accepted():

@@ -8,7 +8,8 @@ from helpers import rl_oracles as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vinejax.rl.losses import kl, ppo_clip, value_clip
+from vinejax.learner.policy import K3_MAX
+from vinejax.rl.losses import EXP_LIMIT, is_clipped, kl, ppo_clip, probability_ratio, value_clip
 
 B, T = 4, 16
 KINDS = ["k1", "k2", "k3"]
@@ -76,6 +77,40 @@ def test_clipping_never_lowers_the_loss(log_ratio, advantage, clip):
     out = ppo_clip(np.array([log_ratio]), np.zeros(1), np.array([advantage]), clip)
     unclipped = -advantage * np.exp(log_ratio)
     assert float(out[0]) >= unclipped - 1e-5 * (1 + abs(unclipped))
+
+
+FAR = np.array([-1e4, -100, 100, 1e4])  # log-ratios at which float32's exp is 0 or overflows
+
+
+def ratio_beyond(d):
+    """(exp(d), its derivative) in float64; above 40 the tangent at 40."""
+    slope = np.exp(np.minimum(d, EXP_LIMIT))
+    return slope * (1 + np.maximum(d - EXP_LIMIT, 0)), slope
+
+
+@pytest.mark.parametrize("advantage", [2.5, 0.0, -2.5])
+def test_ratios_beyond_float32_are_clipped_without_nan(advantage):
+    """The clipped side has the value at the clip and no gradient, the other the whole of both."""
+    advantages = np.full(4, advantage)
+    ratio, slope = ratio_beyond(FAR)
+    counts = np.array([advantage > 0, advantage > 0, advantage < 0, advantage < 0])
+    at_clip = -advantage * np.array([0.9, 0.9, 1.3, 1.3])
+    expected = np.where(counts, -advantage * ratio, at_clip)
+    out = ppo_clip(FAR, np.zeros(4), advantages, (0.1, 0.3))
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-37)
+    gradient = gradient_of_sum(lambda x: ppo_clip(x, np.zeros(4), advantages, (0.1, 0.3)), FAR)
+    expected = np.where(counts, -advantage * slope, 0.0)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-37)
+    clipped = is_clipped(FAR, np.zeros(4), advantages, (0.1, 0.3))
+    np.testing.assert_array_equal(clipped, ~counts & (advantage != 0))
+
+
+def test_a_ratio_beyond_float32_goes_on_as_a_tangent():
+    d = np.array([*FAR, 0.5, 39.5, EXP_LIMIT, 40.5])
+    ratio, slope = ratio_beyond(np.float32(d).astype(np.float64))
+    np.testing.assert_allclose(probability_ratio(d, np.zeros(8)), ratio, rtol=1e-5, atol=1e-37)
+    gradient = gradient_of_sum(lambda x: probability_ratio(x, np.zeros(8)), d)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-5, atol=1e-37)
 
 
 # --- value_clip ---
@@ -147,6 +182,17 @@ def test_kl_is_not_clamped():
     out = np.asarray(kl(np.array([-20.0]), np.zeros(1), "k3"))
     np.testing.assert_allclose(out, np.exp(20.0) - 21, rtol=1e-5)
     assert kl(np.array([-20.0]), np.zeros(1), "k1") == -20.0
+
+
+def test_capped_k3_is_flat_where_exp_overflows():
+    """As the learner caps it: the cap, and gradient 0; uncapped both are finite."""
+    capped = jax.jit(lambda x: jnp.clip(kl(x, np.zeros(4), "k3"), 0.0, K3_MAX))
+    np.testing.assert_array_equal(capped(FAR), K3_MAX)
+    np.testing.assert_array_equal(gradient_of_sum(capped, FAR), 0.0)
+    ratio, slope = ratio_beyond(-FAR)
+    np.testing.assert_allclose(kl(FAR, np.zeros(4), "k3"), ratio - 1 + FAR, rtol=1e-5)
+    gradient = gradient_of_sum(lambda x: kl(x, np.zeros(4), "k3"), FAR)
+    np.testing.assert_allclose(gradient, 1 - slope, rtol=1e-5)
 
 
 def test_unknown_kl_kind_names_the_allowed_ones():

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -76,7 +77,15 @@ def test_layout_and_the_newest_are_kept(tmp_path: pathlib.Path):
     assert_equal(state, make_state(5))
 
 
-def test_multiples_stay(tmp_path: pathlib.Path):
+def test_multiples_stay_without_options_that_orbax_deprecates(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    options = ocp.CheckpointManagerOptions
+
+    def only_with_policy(*, preservation_policy: Any) -> ocp.CheckpointManagerOptions:
+        return options(preservation_policy=preservation_policy)
+
+    monkeypatch.setattr(ocp, "CheckpointManagerOptions", only_with_policy)
     with Checkpoints(tmp_path, keep=1, keep_every=4) as checkpoints:
         for i in range(1, 10):
             checkpoints.save(i, make_state(i), {"i": i})

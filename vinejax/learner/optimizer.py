@@ -3,16 +3,18 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import KeyPath
 from jax.typing import ArrayLike
 
 from vinejax.core.settings import OptimizerConfig
 
 # Adafactor factors a matrix whose two longest sides are at least so long: those of a projection to
-# heads are the model's width and the width of a head.
+# heads are the model's width and the width of a head. The axis of layers is no side.
 LEAST_SIDE = 32
 
 
@@ -56,13 +58,51 @@ def scale_by_adafactor() -> optax.GradientTransformation:
     transformers' Trainer); weights are stacked over layers, so that the root mean square is over
     all layers of a matrix; adapters keep moments of every number, because they are small.
     """
-    factored = optax.scale_by_factored_rms(min_dim_size_to_factor=LEAST_SIDE)
+    whole = optax.scale_by_factored_rms(factored=False)
     return optax.chain(
-        optax.partition(
-            {True: factored, False: optax.scale_by_factored_rms(factored=False)}, _is_matrix
-        ),
+        optax.partition({True: scale_by_factors(), False: whole}, _is_matrix),
         optax.clip_by_block_rms(1.0),
     )
+
+
+def scale_by_factors() -> optax.GradientTransformation:
+    """`optax.scale_by_factored_rms` of each matrix alone, where matrices are stacked over layers.
+
+    optax factors the two longest axes of an array. Where layers would be one of them, it is mapped
+    over layers; elsewhere the result is the same without.
+    """
+    factored = optax.scale_by_factored_rms(min_dim_size_to_factor=LEAST_SIDE)
+
+    def init(params: Any) -> Any:
+        axes, of_state, size = _layer_axes(params)
+        return jax.vmap(factored.init, (axes,), of_state, axis_size=size)(params)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        axes, of_state, size = _layer_axes(updates)
+        by_layer = jax.vmap(
+            factored.update, (axes, of_state, axes), (axes, of_state), axis_size=size
+        )
+        return by_layer(updates, state, params)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _layer_axes(params: optax.Params) -> tuple[Any, Any, int]:
+    """What `scale_by_factors` maps over layers: axes of `params` and of the state, and their size.
+
+    The axis is 0, or None for what is not mapped; the size is 1 where nothing is.
+    """
+
+    def is_mapped(path: KeyPath, x: jax.Array) -> bool:
+        if all(key.key != "layers" for key in path):
+            return False
+        return x.shape[0] >= max(sorted(x.shape[1:])[-2], LEAST_SIDE)
+
+    axes = jax.tree_util.tree_map_with_path(lambda *leaf: 0 if is_mapped(*leaf) else None, params)
+    of_state = optax.FactoredState._make([None, axes, axes, axes])  # the count has no layers
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    size = max((x.shape[0] for path, x in leaves if is_mapped(path, x)), default=1)
+    return axes, of_state, size
 
 
 def _decays(params: optax.Params) -> optax.Params:

@@ -110,7 +110,7 @@ class PolicyObjective(Objective):
             policy, clipped = self.loss(logprobs, batch, self)
         with jax.named_scope("kl"):
             k3 = jnp.clip(losses.kl(logprobs, ref, kind="k3"), 0.0, K3_MAX)
-        ratio, ones = jnp.exp(logprobs - old), jnp.ones_like(logprobs)
+        ratio, ones = losses.probability_ratio(logprobs, old), jnp.ones_like(logprobs)
         with jax.named_scope("by_eighth"):
             eighth = part_of_segment(batch.mask, batch.segment_ids, EIGHTHS)
 

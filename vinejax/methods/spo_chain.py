@@ -2,7 +2,13 @@
 
     A_c = V(s_{c+1}) - V(s_c)    states after every n-th token with a probability below a bound
 
-Only tokens below the bound are trained on. Source: https://arxiv.org/abs/2505.23564.
+Only tokens below the bound are trained on.
+
+Source: https://arxiv.org/abs/2505.23564; AIFrameResearch/SPO at b9fc6a2. Departures from that code:
+its KL is a sum over each sequence, here a mean over tokens, which the same `kl.coef` makes weaker
+by a response's number of trained tokens (`kl.reduction`); it whitens per minibatch, here per
+iteration (`ppo.whiten`); its continuations have a fresh budget (`values.budget`); its probabilities
+are the trainer's, here the sampler's.
 """
 
 from vinejax.methods.base import Method

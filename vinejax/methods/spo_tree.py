@@ -2,7 +2,9 @@
 
     A(node) = V(node) - V(parent)    V(node): mean of the children's values, a leaf's is its reward
 
-Source: https://arxiv.org/abs/2505.23564; equations in `rl/tree_values.py`.
+Source: https://arxiv.org/abs/2505.23564; equations in `rl/tree_values.py`. Departures from the
+authors' code: it replays nodes of earlier iterations, and has a KL summed over each sequence
+(`kl.reduction`), one epoch (`ppo.epochs`) and whitening per minibatch (`ppo.whiten`).
 """
 
 import dataclasses

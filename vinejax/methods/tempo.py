@@ -2,8 +2,13 @@
 
     A_t = (r - mean r + V(s_{t+1}) - V(s_t)) / (std r + 1e-8)
 
-V(s) is the mean reward of the problem's solutions that begin with the tokens before s. Source:
-https://arxiv.org/abs/2509.18314; `rl/shared_starts.py` has the differences.
+V(s) is the mean reward of the problem's solutions that begin with the tokens before s;
+`rl/shared_starts.py` has the differences.
+
+Source: https://arxiv.org/abs/2509.18314; fatebreaker/tempo at 0a1c273, verl with this advantage.
+Departures from that code: its std is that of the sample, plus 1e-6, so that A is smaller there by
+√((n - 1) / n) in groups of n; its upper clip is 0.28 (`ppo.clip_high`); its KL of 0 is that of
+configs/tiny_tempo.py, not a default.
 """
 
 import numpy as np

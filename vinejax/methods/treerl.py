@@ -1,7 +1,9 @@
 """TreeRL: trees that fork at surprising tokens; a node earns its value and its gain.
 
-`rl.tree_values.treerl_rewards` has the equation. Source: https://github.com/THUDM/TreeRL,
-https://arxiv.org/abs/2506.11902.
+`rl.tree_values.treerl_rewards` has the equation. Source: https://arxiv.org/abs/2506.11902;
+THUDM/TreeRL at f0edbea. Departures from that code: it trains on 16 of 30 leaves, here on all; its
+loss is a mean over a response, then over responses (`ppo.reduction`); its upper clip is 0.26
+(`ppo.clip_high`); it gives -1 for text that is too long or repeats itself, here the task's reward.
 """
 
 import dataclasses
@@ -39,8 +41,8 @@ def surprising_tokens(
     M = `rollout.per_prompt` trees begin as one solution each; N, T and L are `treerl.forks`,
     `branches` and `rounds`. Places that have branched already are left out.
 
-    The authors' code also leaves out tokens after the words of a conclusion and near the length
-    limit.
+    The first token of a tree's first solution is never drawn again, unlike in the authors' code,
+    which leaves out tokens after the words of a conclusion and near the length limit.
     """
     own = TreeRLConfig.of(cfg)
     if wave == 0:

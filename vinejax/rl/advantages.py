@@ -101,7 +101,7 @@ def step_progress(
       float32 [B, C], 0 past `num_steps`.
 
     Source: process advantage verifiers, https://arxiv.org/abs/2410.08146, section 4 (A of a prover
-    μ = best-of-K), which learn V; here it is whatever `values` has.
+    μ = best-of-K), which learn V and add α·A to Q; here V is whatever `values` has.
     """
     is_step = jnp.arange(values.shape[1]) < num_steps[:, None]
     rewards = jnp.where(is_step, jnp.float32(rewards), 0.0)

@@ -5,7 +5,8 @@ global number, so microbatches, packing and device count cannot change the resul
 must hold finite log-probabilities, because 0 · NaN is NaN in a gradient too.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,31 @@ from jaxtyping import Array, Bool, Float32, Int, Real, ScalarLike
 
 from vinejax.core.arguments import library
 from vinejax.rl.segments import segment_totals
+
+EXP_LIMIT = 40.0  # nats; float32 also holds the square of e^40, as in a gradient's norm
+
+
+def _finite(exp: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    """`exp`, or expm1, of x, and above `EXP_LIMIT` its tangent there, as e^89 overflows.
+
+    Value and gradient of a finite x are finite, so a term that is clipped or capped, whose gradient
+    is multiplied by 0, adds no NaN.
+    """
+    beyond = jnp.maximum(x - EXP_LIMIT, 0.0)
+    return exp(jnp.minimum(x, EXP_LIMIT)) + math.exp(EXP_LIMIT) * beyond
+
+
+@jax.jit
+def probability_ratio(
+    logprobs: Real[Array, "*shape"], old_logprobs: Real[Array, "*shape"]
+) -> Float32[Array, "*shape"]:
+    """Probability of every token over that under the policy that sampled it.
+
+        ρ = exp(d)    d = logπ - logπ_old;    for d > 40: e^40·(1 + d - 40), which does not overflow
+
+    Args and shapes: as `ppo_clip`.
+    """
+    return _finite(jnp.exp, jnp.float32(logprobs) - jnp.float32(old_logprobs))
 
 
 @library()
@@ -25,7 +51,7 @@ def ppo_clip(
 ) -> Float32[Array, "*shape"]:
     """Clipped policy loss of every token, to be minimised.
 
-        L = max(-A·ρ, -A·clip(ρ, 1 - ε_low, 1 + ε_high))    ρ = exp(logπ - logπ_old)
+        L = max(-A·ρ, -A·clip(ρ, 1 - ε_low, 1 + ε_high))    ρ: `probability_ratio`
 
     At ρ = 1 its gradient is that of REINFORCE, -A·∇logπ; a token that has moved past the clip in
     the direction of its advantage has gradient 0.
@@ -49,7 +75,7 @@ def ppo_clip(
     """
     low, high = jnp.broadcast_to(jnp.float32(clip), 2)
     advantages = jnp.float32(advantages)
-    ratio = jnp.exp(jnp.float32(logprobs) - jnp.float32(old_logprobs))
+    ratio = probability_ratio(logprobs, old_logprobs)
     clipped_ratio = jnp.clip(ratio, 1 - low, 1 + high)
     return jnp.maximum(-advantages * ratio, -advantages * clipped_ratio)
 
@@ -73,7 +99,7 @@ def is_clipped(
     Source: VinePPO's code, `trainers/ppo_trainer.py:936-938`, which compares the two terms.
     """
     low, high = jnp.broadcast_to(jnp.float32(clip), 2)
-    ratio = jnp.exp(jnp.float32(logprobs) - jnp.float32(old_logprobs))
+    ratio = probability_ratio(logprobs, old_logprobs)
     advantages = jnp.float32(advantages)
     return ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
 
@@ -216,7 +242,8 @@ def kl(
         k1 = -d    k2 = ½·d²    k3 = exp(d) - d - 1    d = logπ_ref - logπ
 
     k1 and k3 are unbiased; k2 and k3 are never negative. As a loss k1 has an expected gradient of
-    0: it is for logging and for rewards.
+    0: it is for logging and for rewards. For d > 40 exp(d) goes on as its tangent, as in
+    `probability_ratio`.
 
     Args:
       logprobs: [B, T], log-probability of each token under π, in nats.
@@ -243,5 +270,5 @@ def kl(
         return 0.5 * difference**2
     if kind == "k3":
         # exp(d) - d - 1 is ½d² for small d, which float32 loses against the 1 but not in expm1.
-        return jnp.expm1(difference) - difference
+        return _finite(jnp.expm1, difference) - difference
     raise ValueError(f"unknown kind {kind!r}: use 'k1', 'k2' or 'k3'")

@@ -119,8 +119,9 @@ def fork_differences(
     Raises:
       ValueError: if there are not L rewards.
 
-    Source: TEMPO, https://arxiv.org/abs/2509.18314, whose advantage adds this to a term that
-    compares whole solutions. V(s_t) counts the solution's own reward, too.
+    Source: TEMPO, https://arxiv.org/abs/2509.18314, and fatebreaker/tempo at 0a1c273, whose
+    advantage adds this to a term that compares whole solutions. V(s_t) counts the solution's own
+    reward, too.
     """
     if len(rewards) != len(responses):
         raise ValueError(f"{len(responses)} responses have {len(rewards)} rewards: give one each")

@@ -7,7 +7,9 @@ so methods that compare solutions compare equals. The whole text is graded, and 
 
 Sources, and how this departs:
 - 'gold': DR-PO (https://arxiv.org/abs/2404.08495) draws one solution per problem, after a random
-  number of tokens of the data set's solution. Here a whole group begins after that number.
+  number of tokens of the data set's solution. Here a whole group begins after that number. Its code
+  (Cornell-RL/drpo) is PPO with a critic, a KL in the reward, and advantages that are whitened over
+  given tokens too; here the method, its KL and its whitening stay, over own tokens.
 - 'solved', 'failed', 'both': in Prefix Sampling (https://arxiv.org/abs/2605.05112) groups that
   mostly fail begin like an earlier right solution, groups that mostly pass like an earlier wrong
   one, so that half of them pass. Here the earlier solution is one of the same iteration, whose

@@ -20,6 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 from jaxtyping import PyTree
+from orbax.checkpoint import checkpoint_managers as policies
 
 from vinejax.core.errors import WorkdirError
 from vinejax.core.types import RunState, TrainState
@@ -54,7 +55,12 @@ class Checkpoints:
         self._saving: threading.Thread | None = None
         self._failure: Exception | None = None  # of the save in the background
         self.sealed = 0  # the newest iteration that this object has saved, with its checksums
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, keep_period=keep_every)
+        stays: list[Any] = [policies.LatestN(keep)]
+        if keep_every:
+            stays.append(policies.EveryNSteps(keep_every))
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policies.AnyPreservationPolicy(stays)
+        )
         logging.getLogger("absl").addFilter(_is_wanted)  # once, however often it is called
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -4,29 +4,36 @@ A field that was neither read nor is known to be harmless is refused by name unl
 False, empty), so that nothing that a checkpoint asks for is ignored.
 """
 
+import re
 from collections.abc import Container
 from typing import Any, Never
 
 from vinejax.core.errors import ModelError
 
-# Fields that do not change the forward pass: bookkeeping, settings for training (dropout,
-# initializers), and the generation settings that old configs carry.
+# Names of fields that cannot change the forward pass, whatever their value.
+HARMLESS_NAMES = re.compile(
+    r"""
+    _.*                                        # private to the class that wrote the file
+    | \w*\W.*                                  # no attribute in Python: "transformers.js_config"
+    | is_\w+_config | unsloth_\w+              # by nanotron, the class that wrote it; by unsloth
+    | \w*(dropout|pdrop|checkpointing)\w* | initializer\w*  # training alone
+    | \w*attn_implementation\w*                # how attention is computed
+    | \w+_token_id | tokenizer_\w+             # text outside the model
+    """,
+    re.VERBOSE,
+)
+# Others: bookkeeping, and the generation settings that old configs carry.
 HARMLESS = frozenset(
     """
-    architectures model_type dtype torch_dtype transformers_version _name_or_path name_or_path
-    _commit_hash auto_map tokenizer_class pad_token_id sep_token_id unk_token_id cls_token_id
-    mask_token_id decoder_start_token_id use_cache cache_implementation pretraining_tp
-    initializer_range return_dict output_attentions output_hidden_states output_scores
-    return_dict_in_generate torchscript use_bfloat16 chunk_size_feed_forward finetuning_task
-    problem_type id2label label2id prefix task_specific_params tf_legacy_loss
-    keys_to_ignore_at_inference _attn_implementation attn_implementation
-    _attn_implementation_autoset _attn_implementation_internal attention_dropout hidden_dropout
-    resid_pdrop embd_pdrop classifier_dropout max_length max_new_tokens min_length do_sample
+    architectures model_type dtype torch_dtype transformers_version name_or_path auto_map use_cache
+    cache_implementation pretraining_tp return_dict output_attentions output_hidden_states
+    output_scores return_dict_in_generate torchscript use_bfloat16 chunk_size_feed_forward
+    finetuning_task problem_type id2label label2id prefix task_specific_params tf_legacy_loss
+    keys_to_ignore_at_inference max_length max_new_tokens min_length do_sample
     early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p
     repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
-    bad_words_ids num_return_sequences forced_bos_token_id forced_eos_token_id
-    remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
-    sliding_window_size max_sequence_length unsloth_version unsloth_fixed
+    bad_words_ids num_return_sequences remove_invalid_values exponential_decay_length_penalty
+    suppress_tokens begin_suppress_tokens sliding_window_size max_sequence_length
     """.split()
 )
 
@@ -79,7 +86,11 @@ class FieldReader:
         return value
 
     def refuse_the_rest(self, harmless: Container[str]) -> None:
-        """Raise ModelError for the first field that is set, was not read and is not harmless."""
+        """Raise ModelError for the first field that is set, was not read and is not harmless.
+
+        Harmless are those of `HARMLESS_NAMES`, too.
+        """
         for field in sorted(self.raw.keys() - self.seen):
-            if field not in harmless and self.raw[field] not in (None, False, "", [], {}):
+            is_harmless = field in harmless or HARMLESS_NAMES.fullmatch(field)
+            if not is_harmless and self.raw[field] not in (None, False, "", [], {}):
                 self.fail(field, "is not supported, and must not be ignored: it may change results")
