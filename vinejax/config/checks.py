@@ -158,7 +158,7 @@ def _check_optimizer(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
 
 def _check_model(cfg: Config) -> None:
     model = cfg.model
-    if model.architecture and not Path(model.architecture).is_file():
+    if model.architecture and not Path(model.architecture).expanduser().is_file():
         raise ConfigError("model.architecture", "no such file", repr(model.architecture))
     if model.path:
         return  # the sizes come with the weights

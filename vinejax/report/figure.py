@@ -93,6 +93,8 @@ def vine_svg(workdir: str | os.PathLike, name: str) -> str:
     episodes = read_episodes(file)
     if line >= len(episodes):
         count = f"it has {len(episodes)}" if episodes else "there is no such file"
+        if not epath.Path(workdir).is_dir():
+            count = f"there is no workdir {workdir}"
         raise UserError(f"{name}: no line {line} (from 0) in {file}: {count}")
     return episode_svg(episodes[line], iteration, name)
 
