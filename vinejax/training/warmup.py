@@ -108,8 +108,9 @@ def train_supervised(
 def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
     """`--mode=sft`: fine-tune `model.path`, or a fresh model, into `<workdir>/warmup`.
 
-    A warm-up that is there already is said and used as it is. Returns the folder. Raises WorkdirError if
-    another process trains in the workdir, or if a run of `model.path` has: it has no such start.
+    A warm-up that is there already is used as it is, which is said. Returns the folder. Raises
+    WorkdirError if another process trains in the workdir, or if a run of `model.path` has: it has
+    no such start.
     """
     workdir, task, cfg = check_workdir(cfg, path), load_task(cfg.data), on_devices(cfg)
     if cfg.model.path and read_status(workdir) is not None:
