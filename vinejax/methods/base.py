@@ -19,6 +19,10 @@ from vinejax.model.decoder import Decoder
 from vinejax.runtime.distributed import barrier
 from vinejax.session.iteration import Iteration, Solutions
 
+# Fields of the clipped loss, which methods of ours with another loss and iteration do not read.
+OF_CLIPPED = ("kl", "ppo.clip", "ppo.clip_high", "ppo.epochs", "ppo.gamma", "ppo.whiten")
+OF_CLIPPED += ("ppo.shift_mean", "ppo.reduction", "ppo.max_ratio")
+
 
 def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunState:
     """One iteration in four stages: sample solutions, value states, assign credit, update.
@@ -77,7 +81,7 @@ class Method:
     on_trees: bool = False  # the credit is of nodes of trees that `sample` draws
     single_rows: bool = True  # a row of a batch holds one sequence where rows are not packed
     reads: tuple[str, ...] = ()  # sections that single methods read, beside what all read
-    ignores: tuple[str, ...] = ()  # sections that all methods read but this one
+    ignores: tuple[str, ...] = ()  # sections and fields that other methods read, and not this one
 
     @property
     def is_policy_gradient(self) -> bool:
