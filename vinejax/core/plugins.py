@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from vinejax.core.errors import ConfigError, UserError
+
 
 def find_module(name: str) -> ModuleType | None:
     """The module of this dotted path; None where there is none.
@@ -55,6 +57,20 @@ def place_of(function: Callable[..., Any]) -> str:
         return f"{code.co_filename}:{code.co_firstlineno}"
     module = getattr(function, "__module__", None) or type(function).__module__
     return source_of(module) or repr(function)
+
+
+def result_of(field: str, path: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of a user's gives, which `path`, the value of `field`, names or holds.
+
+    Raises ConfigError, with the last line of its file, for any error but one for users.
+    """
+    try:
+        return function(*arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        file = source_of(getattr(function, "__module__", ""))
+        raise ConfigError(field, failure(error, file), repr(path)) from error
 
 
 def source_of(module: str) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vinejax.core.errors import ConfigError, nearest_hint
-from vinejax.core.plugins import absence_of, failure, find_function, place_of, source_of
+from vinejax.core.plugins import absence_of, failure, find_function, place_of, result_of, source_of
 from vinejax.core.settings import Config, CreditConfig
 from vinejax.core.types import Episode
 from vinejax.credit import allocation, bisection, mask, positions
@@ -98,11 +98,7 @@ def _guarded(field: str, name: str, function: Callable[..., Any]) -> Callable[..
 
     @functools.wraps(function)
     def guarded(*arguments: Any) -> Any:
-        try:
-            found = function(*arguments)
-        except Exception as error:
-            reason = failure(error, source_of(name.rpartition(".")[0]))
-            raise ConfigError(field, reason, repr(name)) from error
+        found = result_of(field, name, function, *arguments)
         try:
             return checked(found, *arguments)
         except ValueError as error:
