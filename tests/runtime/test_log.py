@@ -25,8 +25,10 @@ from vinejax.runtime.log import RunLog
 
 
 def open_log(folder: pathlib.Path, resumed_at: int | None = 0, **options: object) -> RunLog:
-    names = ("wandb", "wandb_name", "wandb_group")
-    cfg = LogConfig(**{name: str(options.pop(name, "")) for name in names})
+    wandb, name, group = (
+        str(options.pop(field, "")) for field in ("wandb", "wandb_name", "wandb_group")
+    )
+    cfg = LogConfig(wandb=wandb, wandb_name=name, wandb_group=group)
     return RunLog(epath.Path(folder), cfg, 4, resumed_at=resumed_at, **options)  # pyright: ignore
 
 
