@@ -89,8 +89,9 @@ def get_config(run=""):
     cfg.sample.top_p = 0.9
     cfg.sample.stop = ("\n\n\nProblem:",)
     cfg.rollout.slots = 512
-    cfg.ppo.whiten = "minibatch"
-    cfg.kl.reduction = "sequence"
+    if method not in ("dpo_positive", "restem", "sft"):  # which have losses of their own
+        cfg.ppo.whiten = "minibatch"
+        cfg.kl.reduction = "sequence"
     cfg.eval.every = 40
     if method != "sft":  # which does not read `optimizer`
         cfg.optimizer.warmup = "log"

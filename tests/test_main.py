@@ -10,6 +10,7 @@ import pytest
 from helpers.paths import CONFIGS
 
 from vinejax import __version__
+from vinejax.config.describe import describe
 from vinejax.config.load import FIELD_NAMES
 from vinejax.methods import METHODS
 
@@ -145,7 +146,9 @@ def test_each_run_of_the_paper_has_a_workdir(folder: pathlib.Path):
         ([f"--config={CONFIGS / 'paper.py'}:rho,maths,ppo"], "'maths' is none of math, gsm8k; "),
         ([f"--config={CONFIGS / 'paper.py'}:rho,math,pppo"], "'pppo' is none of vineppo, ppo, gr"),
         ([f"--config={CONFIGS / 'paper.py'}:rho,math"], "'' is none of vineppo, ppo"),
-        ([f"--config={CONFIGS / 'tiny.py'}:ppo"], "tiny.py: TypeError: .* 1 was given"),
+        ([f"--config={CONFIGS / 'tiny.py'}:ppo"], "tiny.py: .* takes no argument; leave out :ppo"),
+        (["--config=mine.py", "--config.ppo.packing=2"], "packing=2: must be true or false$"),
+        (["--help=ppo.clpi"], "ppo.clpi: no such field; the nearest one is ppo.clip$"),
         (["--config=mine.py", "--workdri=x"], "flag 'workdri'. Did you mean: workdir"),
         (["--config=mine.py", "--mode=trian"], "--mode=trian: .*train"),
         (["--config=mine.py", "configs/other.py"], "unexpected argument 'configs/other.py'"),
@@ -171,7 +174,14 @@ def test_mistakes_are_one_line(folder: pathlib.Path, arguments: list[str], messa
             "def get_config():\n    x = 1\n    raise OSError('two\\nlines')\n",
             "bad.py:3: OSError: two l",
         ),
-        (CONFIG.replace("= STEPS", "= 'five'"), "bad.py:8: TypeError: Could not override field"),
+        (
+            CONFIG.replace("= STEPS", "= 'five'"),
+            "bad.py:8: TypeError: iterations = 'five': must be of type int",
+        ),
+        (
+            CONFIG.replace("config.iterations = STEPS", "config.values = 3"),
+            "bad.py:8: TypeError: values = 3: must be a group of fields",
+        ),
         (CONFIG.replace("config.iterations", "config.iteration"), "nearest one is iterations"),
     ],
 )
@@ -212,6 +222,34 @@ def test_help_names_the_options_and_ends_well(folder: pathlib.Path):
     assert set(METHODS) <= named
     assert {name.rpartition(".")[2] for name in FIELD_NAMES} <= named
     assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def test_help_on_a_field_has_its_type_default_and_meaning(folder: pathlib.Path):
+    status, out, _ = command(folder, "--help", "values.k")
+    assert (status, out) == (
+        0,
+        "values.k = 9\n    int, must be at least 1\n    continuations per state\n",
+    )
+    assert command(folder, "--config=mine.py", "--help=values.k")[1] == out
+    section = command(folder, "--help", "dpo")[1]
+    assert {f"dpo.{name} = " for name in ("pairs", "beta")} <= set(
+        re.findall(r"dpo.\w+ = ", section)
+    )
+
+
+def test_every_field_can_be_described():
+    for name in FIELD_NAMES:
+        first, kind, *_ = describe(name).split("\n")
+        assert first.startswith(f"{name} = ") and kind.startswith("    ") and "<" not in kind, name
+
+
+def test_mode_config_prints_what_the_run_would_use(folder: pathlib.Path):
+    status, out, err = command(folder, "--config=mine.py", "--mode=config", "--config.ppo.clip=0.1")
+    lines = out.splitlines()
+    assert (status, err) == (0, "") and len(lines) > 100
+    assert "ppo.clip = 0.1  # default 0.2" in lines and "ppo.gamma = 1.0" in lines
+    assert "ppo.whiten = 'iteration'  # default 'method'" in lines
+    assert [path.name for path in folder.iterdir()] == ["mine.py"]
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,24 @@ def test_every_number_and_choice_is_checked():
             check_config(from_dict(config))
 
 
+@pytest.mark.parametrize(
+    ("fields", "field", "rule"),
+    [
+        ({"log__wandb_name": "mine"}, "log.wandb_name", "needs log.wandb; leave it out"),
+        ({"method": "grpo", "ppo__shift_mean": False}, "ppo.shift_mean", "needs ppo.whiten other"),
+        ({"optimizer__name": "adafactor", "optimizer__b1": 0.8}, "optimizer.b1", "needs optimizer"),
+        ({"model__lora_alpha": 8.0}, "model.lora_alpha", "needs model.lora_rank; leave it out"),
+        ({"method": "restem", "ppo__clip": 0.1}, "ppo.clip", "is not read by method = 'restem'"),
+        ({"method": "sft", "kl__coef": 0.1}, "kl.coef", "is not read by method = 'sft'"),
+        ({"profile": "9:12", "iterations": 9}, "profile", "start < iterations"),
+    ],
+)
+def test_fields_without_effect_are_refused(fields: dict[str, Any], field: str, rule: str):
+    with pytest.raises(ConfigError, match=rule) as error:
+        check_config(changed(**fields))
+    assert error.value.field == field
+
+
 def test_sizes_of_a_pretrained_model_are_not_checked():
     check_config(changed(model__path="/some/model", model__num_kv_heads=3))
 

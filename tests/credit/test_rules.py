@@ -1,7 +1,11 @@
 """The rules by name: which are chosen, which names and fields are refused, and in what words."""
 
+import importlib
+import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import loop_cases as cases
 from helpers.applied import applied
@@ -9,7 +13,9 @@ from helpers.applied import applied
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
 from vinejax.core.errors import ConfigError
+from vinejax.core.plugins import find_function
 from vinejax.core.settings import Config, flatten
+from vinejax.core.types import Episode
 from vinejax.credit import allocation, bisection, mask, positions
 from vinejax.credit.rules import READ_BY, TABLES, chosen_rules, find_rule
 from vinejax.methods import METHODS
@@ -92,9 +98,103 @@ def test_other_unknown_names(name: str):
 
 def test_a_dotted_path_is_a_name():
     path = "vinejax.credit.positions.every_n_tokens"
-    assert find_rule("values.positions", check({"values": {"positions": path}})) is (
-        positions.every_n_tokens
-    )
+    found: Any = find_rule("values.positions", check({"values": {"positions": path}}))
+    assert found.__wrapped__ is positions.every_n_tokens
+
+
+OWN = """
+import numpy as np
+number = 3
+def to(x): return lambda *_: x
+def fails(a, b, *_): return a.nothing
+def alone(a): return []
+"""
+
+
+@pytest.fixture
+def own_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module `own_rules` of a user's."""
+    (tmp_path / "own_rules.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_rules", raising=False)
+    find_function.cache_clear()
+    yield importlib.import_module("own_rules")
+    find_function.cache_clear()
+
+
+EPISODE = Episode("p", [1], [1, 2, 3, 4, 5, 6], [0.0] * 6, "", True, 1.0, [6])
+SEEN = allocation.Seen([[], []], [0.0, 0.0], 1.0)
+ARGUMENTS = {
+    "values.positions": (EPISODE, str, None),
+    "values.allocation": (0, SEEN, None),
+    "credit.mask": (EPISODE, None),
+}
+WRONG: dict[str, list[Any]] = {
+    "values.positions": [
+        *(None, 3, "012", [0.0, 2.0], [[0], [1]], [False, True], {0, 1}, [[0], [1, 2]]),
+        *([0, 5, 4], [0, 3, 3], [-1, 2], [0, 6], [0, 0], iter([0])),
+    ],
+    "values.allocation": [2, "12", [1.0, 2.0], [1], [1, 2, 3], [-1, 2], [True, False], {1: 2}],
+    "credit.mask": [None, "aaaaaa", [1.0] * 6, [1] * 6, [True], [[True] * 6], True],
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_what_a_users_rule_gives_is_checked_in_one_line(field: str, own_rules: Any):
+    section, _, leaf = field.partition(".")
+    cfg = cases.config(**{section: {leaf: "own_rules.rule"}})
+    for wrong in WRONG[field]:
+        own_rules.rule = own_rules.to(wrong)
+        find_function.cache_clear()
+        with pytest.raises(ConfigError) as error:
+            find_rule(field, cfg)(*ARGUMENTS[field])
+        message = str(error.value)
+        assert message.startswith(f"{field} = 'own_rules.rule': {own_rules.__file__}:4: gave ")
+        assert "; needed are " in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "field, given, taken",
+    [
+        ("values.positions", (0, 2), [0, 2]),
+        ("values.positions", np.array([0, 2]), [0, 2]),
+        ("values.positions", [], []),
+        ("values.allocation", None, None),
+        ("values.allocation", np.array([1, 0]), [1, 0]),
+        ("credit.mask", np.array([True] * 6), [True] * 6),
+    ],
+)
+def test_arrays_and_tuples_are_taken(field: str, given: Any, taken: Any, own_rules: Any):
+    section, _, leaf = field.partition(".")
+    own_rules.rule = own_rules.to(given)
+    found = find_rule(field, cases.config(**{section: {leaf: "own_rules.rule"}}))
+    result = found(*ARGUMENTS[field])
+    assert result is taken if taken is None else list(result) == taken
+
+
+@pytest.mark.parametrize(
+    "name, rule",
+    [
+        ("own_rules.fails", r"own_rules.py:5: AttributeError: .*nothing"),
+        ("own_rules.alone", r"own_rules.py:6: must take \(episode, text_of, values\): too many"),
+        ("own_rules.number", r"own_rules.py has no function 'number'; it must be 'steps'"),
+        ("own_rules.nope", r"own_rules.py has nothing called 'nope'; it must be"),
+        ("no_rules.nope", "no module 'no_rules' in the current folder or on PYTHONPATH"),
+    ],
+)
+def test_a_users_rule_that_fails_is_one_line(name: str, rule: str, own_rules: Any):
+    cfg = cases.config(values={"positions": name})
+    with pytest.raises(ConfigError, match=rule) as error:
+        find_rule("values.positions", cfg)(*ARGUMENTS["values.positions"])
+    assert error.value.field == "values.positions" and "\n" not in str(error.value)
+
+
+def test_a_users_module_that_fails_is_one_line(own_rules: Any, monkeypatch: pytest.MonkeyPatch):
+    file = Path(own_rules.__file__)
+    file.write_text("\n\n1 / 0")
+    monkeypatch.delitem(sys.modules, "own_rules")
+    with pytest.raises(ConfigError, match=r"own_rules.py:3: ZeroDivisionError"):
+        find_rule("credit.mask", cases.config(credit={"mask": "own_rules.rule"}))
 
 
 @pytest.mark.parametrize(

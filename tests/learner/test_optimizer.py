@@ -27,11 +27,15 @@ def float32(tree: Any) -> Any:
     return jax.tree.map(lambda x: np.asarray(x, np.float32), tree)
 
 
-def rates(warmup: Any, num_updates: int, fraction: float = 0.03) -> np.ndarray:
+def rates(
+    warmup: Any, num_updates: int, fraction: float = 0.03, schedule: Any = "linear"
+) -> np.ndarray:
     """Entry n - 1 is the rate of update n, as a share of the largest."""
-    cfg = OptimizerConfig(learning_rate=2e-3, warmup=warmup, warmup_fraction=fraction)
-    schedule = jax.jit(jax.vmap(learning_rate(cfg, num_updates)))
-    return np.asarray(schedule(np.arange(num_updates))) / 2e-3
+    cfg = OptimizerConfig(
+        learning_rate=2e-3, warmup=warmup, warmup_fraction=fraction, schedule=schedule
+    )
+    rate = jax.jit(jax.vmap(learning_rate(cfg, num_updates)))
+    return np.asarray(rate(np.arange(num_updates))) / 2e-3
 
 
 @pytest.mark.parametrize(
@@ -51,6 +55,18 @@ def test_warmup_of_the_paper(warmup, expected):
     after = np.arange(481, 16001)
     np.testing.assert_allclose(found[480:], (16001 - after) / (16000 - 480), atol=1e-5)
     assert 0 < found[-1] < 1e-4
+
+
+def test_schedules_after_the_warmup():
+    """16,000 updates, 480 of them warm-up, which is the same for all."""
+    linear, cosine, constant = (
+        rates("linear", 16000, schedule=name) for name in ("linear", "cosine", "constant")
+    )
+    np.testing.assert_array_equal(cosine[:480], linear[:480])
+    np.testing.assert_array_equal(constant[:480], linear[:480])
+    assert (constant[480:] == 1).all()
+    done = (np.arange(481, 16001) - 481) / (16000 - 480)
+    np.testing.assert_allclose(cosine[480:], (1 + np.cos(np.pi * done)) / 2, atol=1e-4)
 
 
 @pytest.mark.parametrize("warmup", ["log", "linear"])

@@ -1,5 +1,6 @@
 """The example of docs/methods.md is a method, lives outside the package, and trains."""
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -49,6 +50,31 @@ def test_its_advantages_fade(source: str):
         expected = plain[row, prompt : prompt + length] * (1 - np.arange(length) / length)
         np.testing.assert_allclose(fading[row, prompt : prompt + length], expected, rtol=1e-6)
     assert np.abs(fading).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [
+        ("None", r"wrong.py:3: gave NoneType; needed is a Credit with advantages \[B, T\] = "),
+        ("(1.0, 2.0)", "wrong.py:3: gave tuple; needed is a Credit"),
+        ("Credit([0.0, 1.0])", r"wrong.py:3: gave Credit with advantages \[2\]; needed"),
+        ("rollout.nothing", "wrong.py:4: AttributeError: .*nothing"),
+    ],
+)
+def test_a_credit_of_a_wrong_kind_is_one_line(source: str, tmp_path: Path, body: str, rule: str):
+    text = f"""from vinejax.credit.assign import Credit
+from vinejax.methods.base import Method
+def credit(rollout, cfg):
+    return {body}
+METHOD = Method(credit)
+"""
+    (tmp_path / "mymethods/wrong.py").write_text(text, encoding="utf-8")
+    sys.modules.pop("mymethods.wrong", None)
+    importlib.invalidate_caches()
+    cfg = cases.config(method="mymethods.wrong", values=K)
+    with pytest.raises(ConfigError, match=f"^method = 'mymethods.wrong': .*{rule}") as error:
+        methods.credit(cfg)
+    assert "\n" not in str(error.value)
 
 
 def test_its_settings_are_fields_of_the_configuration(source: str):

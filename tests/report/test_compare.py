@@ -7,7 +7,7 @@ import re
 import pytest
 from helpers.report_cases import Page, compared_run
 
-from vinejax import main
+from vinejax import command
 from vinejax.core.errors import UserError
 from vinejax.report.compare.groups import differing_settings, group_runs
 from vinejax.report.compare.page import compare_runs
@@ -153,10 +153,10 @@ def test_a_folder_that_cannot_be_written_is_one_line(folders, tmp_path):
 
 def test_the_mode_takes_workdirs_and_no_config(folders, tmp_path, monkeypatch, capsys):
     flags = {"mode": "compare", "config": None, "workdir": str(tmp_path / "page")}
-    monkeypatch.setattr(main, "FLAGS", type("Flags", (), flags))
-    assert main.main(["main", *folders]) == 0
+    monkeypatch.setattr(command, "FLAGS", type("Flags", (), flags))
+    assert command.main(["vinejax", *folders]) == 0
     assert (tmp_path / "page" / "compare.html").exists()
     assert "compare.html" in capsys.readouterr().out
-    monkeypatch.setattr(main, "FLAGS", type("Flags", (), flags | {"config": "configs/tiny.py"}))
+    monkeypatch.setattr(command, "FLAGS", type("Flags", (), flags | {"config": "configs/tiny.py"}))
     with pytest.raises(UserError, match="leave out --config"):
-        main.main(["main", *folders])
+        command.main(["vinejax", *folders])

@@ -69,7 +69,7 @@ def test_solutions_have_the_classes_of_the_menus_and_a_link(tmp_path):
     assert all(source.count(f'id="{link}"') == 1 for link in links)
     assert '<option value="p0">&lt;one&gt;?</option>' in source
     page = Page(source).text
-    assert "some |A| beyond 2 of its errors" in page and "some |A| from 0.44 on" in page
+    assert "some |A| beyond 2 of its errors" in page and "some |A| from 0.5 on" in page
     for kind in ("right", "wrong", "certain", "half", "p0", "p1"):
         assert f":has([value={kind}]:checked) .solution:not(.{kind}, " in source
 
@@ -78,7 +78,7 @@ def test_a_solution_says_where_its_continuations_are(tmp_path):
     episodes = [valued([0.5], 1.0), valued([0.25], 1.0, grown=False)]
     page = Page(write(tmp_path, episodes={0: episodes})).text
     assert page.count("Its continuations were not kept") == 1
-    assert "A step with dots unfolds" in page and "1 continuations" in page
+    assert "A state with dots unfolds" in page and "1 continuations" in page
     (tmp_path / "bare").mkdir()
     page = Page(write(tmp_path / "bare", episodes={0: episodes[1:]})).text
     assert "unfolds" not in page and "not kept" not in page

@@ -20,7 +20,7 @@ def test_a_critics_values_are_shown_with_the_advantages(tmp_path):
     source = write(tmp_path, episodes={0: [episode]})
     page = Page(source).text
     assert "what the critic expects" in page and "continuations" not in page
-    assert "one +0.75 V −0.25 → 0.50" in page and "two −0.12 V 0.50 → reward 1" in page
+    assert "V −0.25 one +0.75 V 0.50 two −0.12 ✓ reward 1" in page
     assert "not sampled" not in page and "step reward" not in page
     assert nodes(source) == [0.0, 60.0, 100.0]  # on an axis from -0.25 to 1
     assert "−0.25V(s)1" in page and "A −0.12 … +0.75" in page
@@ -37,9 +37,9 @@ def test_step_rewards_are_shown_and_move_the_stem(tmp_path):
     unpaid = row([{"text": "three", "value": 0.0, "advantage": 0.0, "reward": 0.0, "count": 2}])
     source = write(tmp_path, episodes={0: [paid, unpaid]})
     page = Page(source).text
-    assert "one +0.25 V 0.75 → 0.50 step reward 0.5" in page
-    assert "two −1.00 V 0.50 → reward 0 step reward −0.5" in page
-    assert "three 0.00 V 0.00 → reward 1 step reward 0" in page
+    assert "V 0.75 2 continuations" in page
+    assert "one +0.25 step reward 0.5 V 0.50 two −1.00 step reward −0.5 ✗ reward 0" in page
+    assert "V 0.00 three 0.00 step reward 0 ✓ reward 1" in page
     assert "reward 0, wrong, and 0 from the steps" in page
     # What so far was earned and V: 0 + 0.75, 0.5 + 0.5, and in the end 0.
     assert nodes(source)[:3] == [75.0, 100.0, 0.0] and "Σr + V(s)" in page
@@ -55,9 +55,8 @@ def test_a_step_shows_its_samples_and_a_solution_what_it_began_with(tmp_path):
     ]
     begun = row(steps, values_by="continuations", reward=1.0) | {"given": "first, zero"}
     page = Page(write(tmp_path, episodes={0: [begun]})).text
-    assert "one +0.25 V 0.50 ± 0.12, 6 reused → 0.75" in page
-    assert "two +0.25not sampled V (0.75) → 1.00" in page
-    assert "three 0.00 ± 0.06 V 1.00 ± 0.06 → reward 1" in page
+    assert "V 0.50 ± 0.12, 6 reused one +0.25 V (0.75), not sampled two +0.25" in page
+    assert "V 1.00 ± 0.06 three 0.00 ± 0.06 ✓ reward 1" in page
     assert "Began withfirst, zero" in page
     whole = row(steps, values_by="continuations", reward=1.0) | {"given": ""}
     (tmp_path / "whole").mkdir()
@@ -67,7 +66,7 @@ def test_a_step_shows_its_samples_and_a_solution_what_it_began_with(tmp_path):
 def test_rewards_of_steps_that_are_all_zero_are_not_mentioned(tmp_path):
     steps = [{"text": "one", "value": 0.5, "advantage": 0.5, "reward": 0.0, "count": 2}]
     page = Page(write(tmp_path, episodes={0: [row(steps)]})).text
-    assert "one +0.50 V 0.50 → reward 1" in page
+    assert "V 0.50 one +0.50 ✓ reward 1" in page
     assert "step reward" not in page and "from the steps" not in page and "Σr" not in page
 
 
@@ -110,12 +109,34 @@ def test_choice_repeats_a_solution_only_where_there_is_no_other():
 
     wide, same, narrow = episode("a", 0.9), episode("a", 0.9), episode("b", 0.1)
     assert choice.choose_episodes([wide, same, narrow], 2) == [wide, narrow]
-    assert choice.choose_episodes([wide, same, narrow], 3) == [wide, same, narrow]
+    assert choice.choose_episodes([wide, same, narrow], 3) == [wide, narrow, same]
+
+
+def test_choice_takes_one_solution_of_each_problem_before_a_second():
+    def episode(problem: str, width: float) -> dict[str, Any]:
+        steps = [{"text": str(width), "advantage": a} for a in (0.0, width)]
+        return row(steps, problem_id=problem)
+
+    a = [episode("a", width) for width in (0.9, 0.8, 0.7)]
+    b = [episode("b", width) for width in (0.2, 0.1)]
+    assert choice.choose_episodes([*a, *b], 4) == [a[0], b[0], a[1], b[1]]
+    assert choice.choose_episodes([*a, *b], 5)[-1] == a[2]
+
+
+def test_the_depth_of_a_colour_means_the_same_in_every_figure():
+    def strengths(*advantages: float) -> list[float]:
+        steps = [{"text": "one", "advantage": a} for a in advantages]
+        view = vine.vine_view({0: [row(steps)]}, vine.LIMITS[0])
+        assert view is not None
+        return [step.strength for step in view.iterations[0].solutions[0].steps]
+
+    assert strengths(0.11) == [0.11], "luck does not look like certainty"
+    assert strengths(-0.5, 1.0, 2.5) == [0.5, 1.0, 1.0]
 
 
 def test_ends_of_the_axis_are_numbers_to_read():
-    assert vine.Scale(-0.05, 1.07, 1.0).ends == ("−0.05", "1.07")
-    assert vine.Scale(0.0, 10.0, 1.0).ends == ("0", "10")
+    assert vine.Scale(-0.05, 1.07).ends == ("−0.05", "1.07")
+    assert vine.Scale(0.0, 10.0).ends == ("0", "10")
 
 
 @pytest.mark.parametrize(("method", "has_k"), [("vineppo", True), ("ppo", False)])

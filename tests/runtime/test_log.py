@@ -25,7 +25,10 @@ from vinejax.runtime.log import RunLog
 
 
 def open_log(folder: pathlib.Path, resumed_at: int | None = 0, **options: object) -> RunLog:
-    cfg = LogConfig(wandb=str(options.pop("wandb", "")))
+    wandb, name, group = (
+        str(options.pop(field, "")) for field in ("wandb", "wandb_name", "wandb_group")
+    )
+    cfg = LogConfig(wandb=wandb, wandb_name=name, wandb_group=group)
     return RunLog(epath.Path(folder), cfg, 4, resumed_at=resumed_at, **options)  # pyright: ignore
 
 
@@ -290,13 +293,17 @@ def test_wandb_continues_the_same_run(tmp_path: pathlib.Path, monkeypatch: pytes
     wandb = types.SimpleNamespace(init=lambda **options: started.append(options) or Run())
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     (tmp_path / "config.json").write_text('{"config": {"seed": 1}}')
-    with open_log(tmp_path, wandb="project") as log:
+    with open_log(tmp_path, wandb="project", wandb_name="mine", wandb_group="all") as log:
         log.metrics(0, 4, "train", {"x": np.float32(1)})
     with pytest.raises(ZeroDivisionError), open_log(tmp_path, resumed_at=1, wandb="project"):
         _ = 1 / 0
     assert logged == [{"iteration": 0, "step": 4, "x": 1.0}]
     assert started[0]["id"] == started[1]["id"] and started[0]["project"] == "project"
     assert started[0]["config"] == {"seed": 1} and started[0]["resume"] == "allow"
+    assert [(run["name"], run["group"]) for run in started] == [
+        ("mine", "all"),
+        (tmp_path.name, None),
+    ]
     assert ended == [0, 1]
 
 

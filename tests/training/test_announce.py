@@ -18,8 +18,8 @@ from vinejax.training.announce import EXPORT, end_lines, start_line
             ["validation pass@1 0.500 to 0.625, test pass@1 0.250 to 0.750", EXPORT],
         ),
         ([("test", 0, 0.25), ("test", 5, 0.5)], ["test pass@1 0.250 to 0.500", EXPORT]),
-        ([("test", 0, 0.25), ("eval", 0, 0.5)], [EXPORT]),
-        ([], [EXPORT]),
+        ([("test", 0, 0.25), ("eval", 0, 0.5)], []),  # without a checkpoint there is no export
+        ([], []),
     ],
 )
 def test_the_end_has_the_first_and_the_last_accuracy(
@@ -37,4 +37,5 @@ def test_the_beginning_says_where():
     cfg = Config(iterations=7)
     slow = "; programs are compiled when they are first needed"
     assert start_line(cfg, 0) == f"begins: 7 iterations{slow}"
+    assert start_line(cfg, 9) == "ended after iteration 9; a larger iterations=7 would go on"
     assert start_line(cfg, 5) == f"resumes after iteration 5 of 7, from checkpoints/5{slow}"

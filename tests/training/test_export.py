@@ -129,17 +129,21 @@ def test_an_export_of_the_tiny_start_answers_in_transformers_as_here(tmp_path):
 
 
 def test_a_run_starts_from_another_runs_policy(
-    finished_run: cases.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: cases.Run,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     run = finished_run.workdir
-    cfg = cases.config(iterations=0, model={"path": str(run)}, seed=7)
+    monkeypatch.chdir(run.parent)
+    cfg = cases.config(iterations=0, model={"path": run.name}, seed=7)
     with open_session(cfg, tmp_path / "new", trains=True) as session:
         found = session.load_reference()
     like = load_pretrained(str(run / "warmup"))[1]
     with Checkpoints(run / "checkpoints", keep=2) as checkpoints:
         expected = checkpoints.restore_params(3, like)[0]
     cases.assert_equal(found, expected)
-    assert f"starts from checkpoints/3 of the run {run}" in capsys.readouterr().out
+    assert f"starts from checkpoints/3 of the run {run.name}" in capsys.readouterr().out
     # and a run that starts from that one, which has no policy of its own yet
     cfg = cases.config(model={"path": str(tmp_path / "new")})
     with pytest.raises(ModelError, match="a run without a checkpoint"):

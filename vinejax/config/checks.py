@@ -5,7 +5,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from vinejax.config.load import SECTIONS, not_read
 from vinejax.core.errors import ConfigError
@@ -16,6 +16,36 @@ from vinejax.methods.base import Method
 from vinejax.tasks.rewards import find_rewards
 
 DEFAULTS = dict(flatten(Config()))  # of the fields that all methods share, by dotted name
+
+
+class Need(NamedTuple):
+    """What has to be so that fields have an effect; where it is not, they are refused."""
+
+    fields: tuple[str, ...]
+    holds: Callable[[Config], Any]  # of a configuration that its method was applied to
+    words: str
+
+
+NEEDS = (
+    Need(("reset.at",), lambda c: c.reset.source != "none", "reset.source other than 'none'"),
+    Need(("reset.share",), lambda c: c.reset.source == "gold", "reset.source = 'gold'"),
+    Need(
+        ("reset.target",),
+        lambda c: c.reset.source not in ("none", "gold") or c.reset.at == "edge",
+        "reset.source = 'solved', 'failed' or 'both', or reset.at = 'edge'",
+    ),
+    Need(("reset.k",), lambda c: c.reset.at == "edge", "reset.at = 'edge'"),
+    Need(
+        tuple(f"optimizer.{name}" for name in ("b1", "b2", "eps")),
+        lambda c: c.optimizer.name == "adamw",
+        "optimizer.name = 'adamw'",
+    ),
+    Need(
+        ("model.lora_alpha", "model.lora_targets"), lambda c: c.model.lora_rank, "model.lora_rank"
+    ),
+    Need(("ppo.shift_mean",), lambda c: c.ppo.whiten != "none", "ppo.whiten other than 'none'"),
+    Need(("log.wandb_name", "log.wandb_group"), lambda c: c.log.wandb, "log.wandb"),
+)
 
 
 def check_config(cfg: Config, given: Collection[str] = ()) -> None:
@@ -34,12 +64,12 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     _check_method(cfg, method, is_set, given)
     check_rules(method.applied_to(cfg), is_set)
     find_rewards(cfg.reward)
-    _check_resets(cfg, method, is_set)
+    _check_read(cfg, method, is_set)
+    _check_resets(cfg, method)
     _check_sampling(cfg)
     _check_batches(cfg)
-    _check_optimizer(cfg, is_set)
     _check_model(cfg)
-    _check_adapters(cfg, method, is_set)
+    _check_adapters(cfg, method)
     _check_run(cfg)
     _check_devices(cfg)
 
@@ -74,9 +104,9 @@ def _check_method(
         section = name.partition(".")[0]
         if section in shared and section not in method.reads and is_set(name, value):
             raise not_read(name, value, cfg.method)
-        if section in method.ignores and value != DEFAULTS[name]:
-            rule = f"is not read by method = {cfg.method!r}, which has fields of its own for this"
-            raise ConfigError(name, f"{rule}; leave it out", repr(value))
+        if {section, name} & set(method.ignores) and value != DEFAULTS[name]:
+            rule = f"is not read by method = {cfg.method!r}; leave it out"
+            raise ConfigError(name, rule, repr(value))
     for name in given:
         section = name.partition(".")[0]
         if section in SECTIONS and section != method.settings.section:
@@ -94,27 +124,23 @@ def _check_method(
     method.settings.of(cfg).check(cfg)
 
 
-def _check_resets(cfg: Config, method: Method, is_set: Callable[[str, Any], bool]) -> None:
-    """Refuses resets that the method or a rule cannot have, and fields that nothing reads."""
+def _check_read(cfg: Config, method: Method, is_set: Callable[[str, Any], bool]) -> None:
+    """Refuses fields that have no effect beside the others."""
+    applied, values = method.applied_to(cfg), dict(flatten(cfg))
+    for need in NEEDS:
+        for field in need.fields:
+            if is_set(field, values[field]) and not need.holds(applied):
+                raise ConfigError(field, f"needs {need.words}; leave it out", repr(values[field]))
+
+
+def _check_resets(cfg: Config, method: Method) -> None:
+    """Refuses resets that the method or a rule cannot have."""
     reset = cfg.reset
     is_any = reset.source != "none"
     is_own = is_any and reset.source != "gold"
     if is_any and (not method.is_policy_gradient or method.has_own_sampling):
         rule = f"must be 'none' for method = {cfg.method!r}, which samples in a way of its own"
         raise ConfigError("reset.source", rule, repr(reset.source))
-    is_read = {
-        "at": (is_any, "reset.source other than 'none'"),
-        "share": (reset.source == "gold", "reset.source = 'gold'"),
-        "target": (
-            is_own or reset.at == "edge",
-            "reset.source = 'solved', 'failed' or 'both', or reset.at = 'edge'",
-        ),
-        "k": (reset.at == "edge", "reset.at = 'edge'"),
-    }
-    for name, (is_needed, readers) in is_read.items():
-        value = getattr(reset, name)
-        if not is_needed and is_set(f"reset.{name}", value):
-            raise ConfigError(f"reset.{name}", f"needs {readers}; leave it out", repr(value))
     chosen = f"for reset.source = {reset.source!r}, whose solutions are chosen by their reward"
     if is_own and cfg.values.reuse:
         raise ConfigError("values.reuse", f"must be False {chosen}", "True")
@@ -147,18 +173,9 @@ def _check_batches(cfg: Config) -> None:
         raise ConfigError("budget.episodes", rule, repr(episodes))
 
 
-def _check_optimizer(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
-    """Refuses settings of Adam for Adafactor."""
-    for name in ("b1", "b2", "eps"):
-        value = getattr(cfg.optimizer, name)
-        if cfg.optimizer.name == "adafactor" and is_set(f"optimizer.{name}", value):
-            rule = "is not read by optimizer.name = 'adafactor'; leave it out"
-            raise ConfigError(f"optimizer.{name}", rule, repr(value))
-
-
 def _check_model(cfg: Config) -> None:
     model = cfg.model
-    if model.architecture and not Path(model.architecture).is_file():
+    if model.architecture and not Path(model.architecture).expanduser().is_file():
         raise ConfigError("model.architecture", "no such file", repr(model.architecture))
     if model.path:
         return  # the sizes come with the weights
@@ -172,13 +189,9 @@ def _check_model(cfg: Config) -> None:
         raise ConfigError("model.width", rule, repr(model.width))
 
 
-def _check_adapters(cfg: Config, method: Method, is_set: Callable[[str, Any], bool]) -> None:
+def _check_adapters(cfg: Config, method: Method) -> None:
     """Refuses adapters on what is no projection, and where all weights are needed."""
     model = cfg.model
-    for name in ("lora_alpha", "lora_targets"):
-        value = getattr(model, name)
-        if not model.lora_rank and is_set(f"model.{name}", value):
-            raise ConfigError(f"model.{name}", "needs model.lora_rank; leave it out", repr(value))
     if not model.lora_rank:
         return
     unknown = [name for name in model.lora_targets if name not in PROJECTIONS]
@@ -197,8 +210,8 @@ def _check_run(cfg: Config) -> None:
     if cfg.profile:
         start, colon, stop = cfg.profile.partition(":")
         whole = colon and start.isdecimal() and stop.isdecimal()
-        if not (whole and int(start) < int(stop)):
-            rule = "must be 'start:stop', two iterations with start < stop, or '' for no trace"
+        if not (whole and int(start) < min(int(stop), cfg.iterations)):
+            rule = "must be 'start:stop' with start < stop and start < iterations, or '': no trace"
             raise ConfigError("profile", rule, repr(cfg.profile))
     if cfg.log.wandb and importlib.util.find_spec("wandb") is None:
         rule = "needs the wandb package: pip install 'vinejax[wandb]', or set log.wandb to ''"

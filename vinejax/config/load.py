@@ -7,6 +7,8 @@ dataclasses of the result.
 
 import dataclasses
 import difflib
+import inspect
+import os
 import re
 import runpy
 import types
@@ -33,7 +35,21 @@ FIELD_NAMES = [
 ]
 
 
-class Fields(config_dict.ConfigDict):
+class Section(config_dict.ConfigDict):
+    """A group of fields, which says in words what is of the wrong type."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        try:
+            super().__setitem__(name, value)
+        except TypeError:
+            kind = type(self[name])
+            if isinstance(before := self.get_ref(name), Setting):
+                kind = before.get_type()
+            wanted = "a group of fields" if kind is Section else f"of type {kind.__name__}"
+            raise TypeError(f"{name} = {value!r}: must be {wanted}") from None
+
+
+class Fields(Section):
     """The fields of `Config` as a ConfigDict, for config files and the command line to change."""
 
     # Attributes come before keys: without this property, `values` would be a mapping's method.
@@ -57,8 +73,7 @@ class Fields(config_dict.ConfigDict):
                 if before is not None:
                     del self[before.section]
                 if after is not None:
-                    fields = config_dict.ConfigDict(_settings(after()))
-                    super().__setitem__(after.section, fields)
+                    super().__setitem__(after.section, _settings(after()))
 
     # For type checkers, which could not know the fields of a field.
     def __getattr__(self, attribute: str) -> Any:
@@ -92,11 +107,11 @@ def default() -> Fields:
     """Every field at its default, for a config file to change. Optional fields accept None."""
 
     own = {name: _settings(kind()) for name, kind in SECTIONS.items()}
-    return Fields(_settings(Config()) | own)
+    return Fields(dict(_settings(Config()).items(preserve_field_references=True)) | own)
 
 
-def _settings(section: Any) -> dict[str, Any]:
-    """The fields of a section as nested dicts of `Setting`."""
+def _settings(section: Any) -> Section:
+    """The fields of a section, each a `Setting` or a section of its own."""
     hints = get_type_hints(type(section))
     fields = {}
     for name, value in vars(section).items():
@@ -107,7 +122,7 @@ def _settings(section: Any) -> dict[str, Any]:
         elif name != "own":
             kind = type(value) if value is not None else get_args(hints[name])[0]
             fields[name] = Setting(value, kind)
-    return fields
+    return Section(fields)
 
 
 def fields_set(fields: config_dict.ConfigDict, prefix: str = "") -> set[str]:
@@ -144,7 +159,7 @@ def load(path: str, name: str = "") -> Fields:
 
     Raises UserError, with the line, if the file is missing or fails; `name` stands for the path.
     """
-    file, arguments = locate(path)
+    file, arguments = locate(os.path.expanduser(path))
     if not Path(file).is_file():
         rule = "is a folder, not a file" if Path(file).is_dir() else "no such file"
         raise UserError(f"{name or path}: {rule}; see configs/")
@@ -152,6 +167,8 @@ def load(path: str, name: str = "") -> Fields:
         module = runpy.run_path(file)
         if "get_config" not in module:
             raise UserError(f"{file}: defines no get_config(); see configs/tiny.py")
+        if arguments and not inspect.signature(module["get_config"]).parameters:
+            raise UserError(f"{file}: get_config() takes no argument; leave out :{arguments[0]}")
         config = module["get_config"](*arguments)
     except UserError:
         raise

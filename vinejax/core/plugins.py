@@ -3,11 +3,14 @@
 import functools
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+
+from vinejax.core.errors import ConfigError, UserError
 
 
 def find_module(name: str) -> ModuleType | None:
@@ -32,6 +35,42 @@ def find_function(path: str) -> Callable[..., Any] | None:
     module = find_module(name) if name else None
     found = getattr(module, function, None)
     return found if callable(found) else None
+
+
+def absence_of(path: str) -> str:
+    """Why `find_function` finds nothing at this dotted path, in words; its module can be imported.
+
+    'no such module', with the folders in which modules of a user's own are looked for.
+    """
+    name, _, function = path.rpartition(".")
+    module = find_module(name) if name else None
+    if module is None:
+        return f"no module {name or path!r} in the current folder or on PYTHONPATH"
+    kind = "no function" if hasattr(module, function) else "nothing called"
+    return f"{source_of(name) or name} has {kind} {function!r}"
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """'FILE:LINE' where a function of a user's is defined; the file, or its name, if unknown."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is not None:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return source_of(module) or repr(function)
+
+
+def result_of(field: str, path: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of a user's gives, which `path`, the value of `field`, names or holds.
+
+    Raises ConfigError, with the last line of its file, for any error but one for users.
+    """
+    try:
+        return function(*arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        file = source_of(getattr(function, "__module__", ""))
+        raise ConfigError(field, failure(error, file), repr(path)) from error
 
 
 def source_of(module: str) -> str | None:

@@ -235,6 +235,8 @@ class OptimizerConfig:
     learning_rate: Positive = 1e-6
     warmup: Literal["linear", "log"] = "linear"  # 'log': DeepSpeed's default, VinePPO's code
     warmup_fraction: BelowOne = 0.03
+    # After the warm-up: to 0 in a straight line or half a cosine, or not at all.
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
     b1: BelowOne = 0.9
     b2: BelowOne = 0.999
     eps: Positive = 1e-8
@@ -351,6 +353,8 @@ class CheckpointConfig:
 class LogConfig:
     vines: Whole = 16  # episodes per iteration that are written with their continuations' texts
     wandb: str = ""  # Weights & Biases project; "": off
+    wandb_name: str = ""  # of the run there; "": the name of the workdir
+    wandb_group: str = ""  # of runs there; "": none
 
 
 @dataclasses.dataclass(frozen=True)

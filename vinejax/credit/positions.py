@@ -6,12 +6,10 @@ a state. `positions_of` thins them; `with_steps_between` makes steps of what lie
 """
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from vinejax.core.errors import ConfigError
 from vinejax.core.settings import ValuesConfig
 from vinejax.core.types import Episode
 
@@ -103,15 +101,9 @@ def positions_of(
     k-th, and `spread` n at most n, evenly spaced in the list of these N others: the numbers
     ⌊i·(N + 1) / (n + 1)⌋, i = 1..n, counted from 1. `spread` biases the policy gradient: N, and
     with it the state whose value is a token's baseline, depends on what comes after the token.
-
-    Raises ConfigError for positions of a user's rule that do not rise or lie beyond the response.
     """
-    length, given = len(episode.response), episode.given
-    positions = list(rule(episode, text_of, values)) if length > given else []
-    in_order = all(a < b for a, b in itertools.pairwise([-1, *positions, length]))
-    if not in_order:
-        given = f"gave {positions} for a response of {length} tokens"
-        raise ConfigError("values.positions", f"{given}: they must rise from 0 and end before it")
+    given = episode.given
+    positions = list(rule(episode, text_of, values)) if len(episode.response) > given else []
     start = [given] if positions[:1] == [0] or given in positions else []
     return start + thinned([position for position in positions if position > given], values)
 

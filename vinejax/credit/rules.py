@@ -1,11 +1,17 @@
 """The rules of step credit by name: ours, or a function of a user's by its dotted path."""
 
+import functools
+import inspect
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from vinejax.core.errors import ConfigError, nearest_hint
-from vinejax.core.plugins import find_function
+from vinejax.core.plugins import absence_of, failure, find_function, place_of, result_of, source_of
 from vinejax.core.settings import Config, CreditConfig
+from vinejax.core.types import Episode
 from vinejax.credit import allocation, bisection, mask, positions
 
 # Episode, token id -> text, ValuesConfig -> response tokens before each state.
@@ -49,22 +55,102 @@ def chosen_rules(cfg: Config) -> dict[str, str]:
 
 
 def find_rule(field: str, cfg: Config) -> Callable[..., Any]:
-    """The function of the rule that `field`, one of `TABLES`, names; ConfigError: `check_rule`."""
+    """The function of the rule that `field`, one of `TABLES`, names.
+
+    One of a user's own raises ConfigError, with its file and line, where it fails or gives what is
+    none of `RESULTS`. Raises as `check_rule` does.
+    """
     name = chosen_rules(cfg)[field]
-    check_rule(field, name)
-    function = TABLES[field].get(name) or find_function(name)
-    assert function is not None, "it was found by the check"
+    own = check_rule(field, name)
+    return TABLES[field][name] if own is None else _guarded(field, name, own)
+
+
+def check_rule(field: str, name: str) -> Callable[..., Any] | None:
+    """The function of a user's own that `name` is the path of; None for the name of one of ours.
+
+    Raises ConfigError where no rule has this name or path, naming the nearest of ours; where its
+    module fails; and where it cannot take the arguments.
+    """
+    ours = TABLES[field]
+    if name in ours:
+        return None
+    known = ", ".join(map(repr, ours))
+    rule = f"must be {known}, or a function's dotted path"
+    if "." not in name:
+        raise ConfigError(field, rule + nearest_hint(name, ours), repr(name))
+    try:
+        function = find_function(name)
+    except Exception as error:
+        reason = failure(error, source_of(name.rpartition(".")[0]))
+        raise ConfigError(field, reason, repr(name)) from error
+    if function is None:
+        raise ConfigError(field, f"{absence_of(name)}; it {rule}", repr(name))
+    arguments, _ = RESULTS[field]
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        needed = f"must take ({', '.join(arguments)}): {error}"
+        raise ConfigError(field, f"{place_of(function)}: {needed}", repr(name)) from error
     return function
 
 
-def check_rule(field: str, name: str) -> None:
-    """Raises ConfigError, naming the nearest of ours, where no rule has this name or path."""
-    ours = TABLES[field]
-    if name in ours or find_function(name):
-        return
-    known = ", ".join(map(repr, ours))
-    rule = f"must be {known}, or a function's dotted path"
-    raise ConfigError(field, rule + nearest_hint(name, ours), repr(name))
+def _guarded(field: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    _, checked = RESULTS[field]
+
+    @functools.wraps(function)
+    def guarded(*arguments: Any) -> Any:
+        found = result_of(field, name, function, *arguments)
+        try:
+            return checked(found, *arguments)
+        except ValueError as error:
+            rule = f"{place_of(function)}: gave {found!r:.200}; needed are {error}"
+            raise ConfigError(field, rule, repr(name)) from None
+
+    return guarded
+
+
+def _positions(found: Any, episode: Episode, *_: Any) -> list[int]:
+    """`found` as a positions rule gives it; ValueError says what is needed."""
+    length = len(episode.response)
+    whole = _numbers(found, "iu")
+    if whole is None or any(a >= b for a, b in itertools.pairwise([-1, *whole, length])):
+        raise ValueError(f"rising whole numbers from 0, below the response's {length} tokens")
+    return whole
+
+
+def _counts(found: Any, wave: int, seen: allocation.Seen, *_: Any) -> list[int] | None:
+    """`found` as an allocation rule gives it; ValueError says what is needed."""
+    whole, states = None if found is None else _numbers(found, "iu"), len(seen.returns)
+    if found is not None and (whole is None or len(whole) != states or min(whole, default=0) < 0):
+        raise ValueError(f"a whole number of at least 0 for each of {states} states, or None")
+    return whole
+
+
+def _marks(found: Any, episode: Episode, *_: Any) -> np.ndarray:
+    """`found` as a mask rule gives it; ValueError says what is needed."""
+    marks, length = _numbers(found, "b"), len(episode.response)
+    if marks is None or len(marks) != length:
+        raise ValueError(f"a bool for each of the response's {length} tokens")
+    return np.array(marks, bool)
+
+
+def _numbers(found: Any, kinds: str) -> list[Any] | None:
+    """The numbers of a list or an array of one axis, of NumPy's `kinds`; None for all else."""
+    try:
+        array = np.asarray(found)
+    except (TypeError, ValueError):  # lists of different lengths
+        return None
+    if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
+        return None
+    return array.tolist()
+
+
+# By field: the arguments of its rules, and a function that checks what one of a user's own gave.
+RESULTS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
+    "values.positions": (("episode", "text_of", "values"), _positions),
+    "values.allocation": (("wave", "seen", "values"), _counts),
+    "credit.mask": (("episode", "credit"), _marks),
+}
 
 
 def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:

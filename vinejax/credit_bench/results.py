@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -121,6 +122,7 @@ def print_result(result: Result, console: Console) -> None:
         " per trained token"
     )
     console.print(_gradient_table(result))
+    console.print(_cost_table(result))
     if any(row.values for row in result.rows.values()):
         console.print(_value_table(result))
     if result.ranking:
@@ -128,21 +130,25 @@ def print_result(result: Result, console: Console) -> None:
 
 
 def _gradient_table(result: Result) -> Table:
-    table = _table("Error of the policy gradient, and the cost of an equal error over RLOO's")
-    _columns(table, "estimator", "squared error", "cosine", "squared bias", "tokens", "seconds")
-    _columns(table, "cost in tokens", "cost in seconds", "worth")
+    table = _table("Error of the policy gradient, and worth of the credit")
+    _columns(table, "estimator", "squared error", "cosine", "squared bias", "worth")
     for name, row in result.rows.items():
         bias = "-" if row.gradient.bias is None else f"{row.gradient.bias:.3f}"
+        measures = _shown(row.gradient.error), _shown(row.gradient.cosine), bias
+        table.add_row(name, *measures, _shown(row.worth))
+    return table
+
+
+def _cost_table(result: Result) -> Table:
+    table = _table("Per solution, and the cost of an equal error over RLOO's")
+    _columns(table, "estimator", "tokens", "seconds", "cost in tokens", "cost in seconds")
+    for name, row in result.rows.items():
         table.add_row(
             name,
-            _shown(row.gradient.error),
-            _shown(row.gradient.cosine),
-            bias,
             f"{row.tokens:.0f}",
             f"{1000 * row.seconds:.1f} ms",
             _shown(row.token_cost),
             _shown(row.second_cost),
-            _shown(row.worth),
         )
     return table
 
@@ -179,7 +185,8 @@ def _ranking_table(result: Result) -> Table:
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold")
+    style = {"title_justify": "left", "title_style": "bold", "padding": 0}
+    return Table(title=title, box=box.SIMPLE, **style)  # 80 columns hold it
 
 
 def _columns(table: Table, *names: str) -> None:
@@ -188,10 +195,10 @@ def _columns(table: Table, *names: str) -> None:
 
 
 def _shown(measure: Measure | None) -> str:
-    """'0.12 [0.10, 0.15]', with ∞ for an end that is None; '-' if the measure is undefined."""
+    """'0.12' over '[0.10, 0.15]', with ∞ for an end that is None; '-' if it is undefined."""
     if measure is None or measure.value is None:
         return "-"
     if measure.low is None and measure.high is None:
         return f"{measure.value:.3g}"
-    low, high = ("∞" if end is None else f"{end:.3g}" for end in (measure.low, measure.high))
-    return f"{measure.value:.3g} [{low}, {high}]"
+    low, high = ("∞" if end is None else f"{end:.2g}" for end in (measure.low, measure.high))
+    return f"{measure.value:.3g}\n[{low}, {high}]"

@@ -1,4 +1,4 @@
-"""AdamW or Adafactor with warm-up and linear decay, from optax's parts."""
+"""AdamW or Adafactor with warm-up and decay, from optax's parts."""
 
 import functools
 import math
@@ -19,8 +19,11 @@ LEAST_SIDE = 32
 
 
 def learning_rate(cfg: OptimizerConfig, num_updates: int) -> Callable[[ArrayLike], jax.Array]:
-    """Warm-up over `warmup_fraction` of all updates, then linear decay to 0.
+    """Warm-up over `warmup_fraction` of all updates, then the decay of `schedule`.
 
+    With x = (num_updates - n + 1) / (num_updates - W), the share of the updates after the warm-up
+    that is left before update n, the peak rate is times x for 'linear', (1 - cos πx) / 2 for
+    'cosine' (https://arxiv.org/abs/1608.03983, without restarts) and 1 for 'constant'.
     Update n (from 1) of the W warm-up updates uses the peak rate times n / W for 'linear', times
     min(1, log(n + 1) / log(max(W, 2))) for 'log' (DeepSpeed's default, used by VinePPO's code).
     """
@@ -30,6 +33,10 @@ def learning_rate(cfg: OptimizerConfig, num_updates: int) -> Callable[[ArrayLike
         n = jnp.asarray(count, jnp.float32) + 1
         ramp = jnp.log(n + 1) / jnp.log(max(warmup, 2)) if cfg.warmup == "log" else n / warmup
         decay = (num_updates - n + 1) / max(num_updates - warmup, 1)
+        if cfg.schedule == "cosine":
+            decay = (1 - jnp.cos(jnp.pi * jnp.clip(decay, 0.0, 1.0))) / 2
+        elif cfg.schedule == "constant":
+            decay = 1.0
         return cfg.learning_rate * jnp.clip(jnp.minimum(ramp, decay), 0.0, 1.0)
 
     return schedule

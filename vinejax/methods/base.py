@@ -8,7 +8,10 @@ import dataclasses
 from collections.abc import Callable
 
 import jax
+import numpy as np
 
+from vinejax.core.errors import ConfigError
+from vinejax.core.plugins import place_of, result_of
 from vinejax.core.settings import Config, MethodSettings
 from vinejax.core.types import Batch, Episode, Rollout, RunState
 from vinejax.credit.assign import Credit, assigned
@@ -18,6 +21,10 @@ from vinejax.methods.stages import State, monte_carlo, no_values, scored, soluti
 from vinejax.model.decoder import Decoder
 from vinejax.runtime.distributed import barrier
 from vinejax.session.iteration import Iteration, Solutions
+
+# Fields of the clipped loss, which methods of ours with another loss and iteration do not read.
+OF_CLIPPED = ("kl", "ppo.clip", "ppo.clip_high", "ppo.epochs", "ppo.gamma", "ppo.whiten")
+OF_CLIPPED += ("ppo.shift_mean", "ppo.reduction", "ppo.max_ratio")
 
 
 def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunState:
@@ -78,7 +85,7 @@ class Method:
     on_trees: bool = False  # the credit is of nodes of trees that `sample` draws
     single_rows: bool = True  # a row of a batch holds one sequence where rows are not packed
     reads: tuple[str, ...] = ()  # sections that it reads and most methods do not
-    ignores: tuple[str, ...] = ()  # sections that all methods but this one read
+    ignores: tuple[str, ...] = ()  # sections and fields that other methods read, and not this one
 
     @property
     def is_policy_gradient(self) -> bool:
@@ -129,9 +136,22 @@ class Method:
         )
 
     def assign(self, rollout: Rollout, cfg: Config) -> Credit:
-        """The credit of a rollout, whitened over the iteration if `ppo.whiten` says so."""
+        """The credit of a rollout, whitened over the iteration if `ppo.whiten` says so.
+
+        Raises ConfigError, with file and line, if a method of a user's own fails to give one.
+        """
         assert self.credit is not None, "the method has no advantages"
-        return assigned(self.credit(rollout, cfg), rollout, cfg)
+        if "." not in cfg.method:
+            return assigned(self.credit(rollout, cfg), rollout, cfg)
+        credit = result_of("method", cfg.method, self.credit, rollout, cfg)
+        shape = rollout.batch.mask.shape
+        if not isinstance(credit, Credit) or np.shape(credit.advantages) != shape:
+            found = type(credit).__name__
+            if isinstance(credit, Credit):
+                found += f" with advantages {list(np.shape(credit.advantages))}"
+            rule = f"gave {found}; needed is a Credit with advantages [B, T] = {list(shape)}"
+            raise ConfigError("method", f"{place_of(self.credit)}: {rule}", repr(cfg.method))
+        return assigned(credit, rollout, cfg)
 
     def objective(self, model: Decoder, cfg: Config) -> PolicyObjective:
         """The loss of an update, for a configuration that the method was applied to."""

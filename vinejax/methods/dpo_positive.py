@@ -32,7 +32,7 @@ from vinejax.learner.update import (
     mean_norm,
     total_sums,
 )
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_CLIPPED, Method
 from vinejax.model.decoder import Params
 from vinejax.rl.losses import dpo_positive
 from vinejax.rl.segments import segment_totals
@@ -209,4 +209,5 @@ METHOD = Method(
     settings=DPOConfig,
     needs_groups=True,
     single_rows=False,
+    ignores=OF_CLIPPED,
 )

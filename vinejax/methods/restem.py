@@ -23,7 +23,7 @@ from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import passes_for
 from vinejax.learner.update import continued, fresh_state, update_step
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_CLIPPED, Method
 from vinejax.model.decoder import Decoder, Params
 from vinejax.runtime.stopping import Watch
 from vinejax.session.evaluation import accuracy_of
@@ -134,4 +134,4 @@ def climb(
     return best, [float(loss) for loss in jax.device_get(losses)], accuracies
 
 
-METHOD = Method(None, iteration=restem, settings=RestEMConfig)
+METHOD = Method(None, iteration=restem, settings=RestEMConfig, ignores=OF_CLIPPED)

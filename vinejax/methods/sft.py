@@ -20,7 +20,7 @@ from vinejax.learner.batch import epochs_of
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import passes_for, with_single_rows
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_CLIPPED, Method
 from vinejax.model.decoder import Decoder
 from vinejax.runtime.distributed import is_writer
 from vinejax.runtime.offload import to_device
@@ -105,4 +105,4 @@ def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation
     return make_optimizer(schedule, num_updates)
 
 
-METHOD = Method(None, iteration=supervised, ignores=("optimizer",))
+METHOD = Method(None, iteration=supervised, ignores=("optimizer", *OF_CLIPPED))

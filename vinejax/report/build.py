@@ -126,7 +126,7 @@ def headline(records: list[Record], time: timing.TimeChart | None) -> Headline:
     """The numbers at the top of the page: accuracy at start and end, and the run's costs."""
     scores = [
         _score("Test pass@1", "test/pass_at_1", records),
-        _score("Eval pass@1", "eval/pass_at_1", records),
+        _score("Validation pass@1", "eval/pass_at_1", records),
     ]
     train = [r for r in records if r.stage == "train"]
     counts = []

@@ -3,8 +3,10 @@
 The largest advantages among some hundred solutions are mostly luck: with K = 9 continuations per
 state an advantage has a standard error of about 0.2, and the largest of a thousand is three or four
 errors away from the truth. So the page begins with solutions whose credit is beyond luck and whose
-continuations were kept.
+continuations were kept, of different problems.
 """
+
+from collections import Counter
 
 from vinejax.report import rows
 from vinejax.report.read import JsonObject
@@ -18,22 +20,26 @@ def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
     """At most `count` of the episodes, in the order of the page.
 
     Episodes rank by their step with the most certain credit or, where no value has an error, by how
-    much advantages differ between steps. Up to half of the choice are episodes whose continuations
-    were kept, which come first. No solution is repeated while there are others.
+    much advantages differ between steps. The best of each problem come first, then the second best,
+    and so on; equal solutions of a problem are last. Up to half of the choice are episodes whose
+    continuations were kept, and these are the first of the page.
     """
     ranked = sorted(episodes, key=_rank, reverse=True)
-    first: dict[str, JsonObject] = {}
-    repeats = []
+    seen: set[str] = set()
+    better: Counter[str] = Counter()  # episodes of the problem that were listed before
+    rounds: list[tuple[bool, int]] = []
     for episode in ranked:
-        if first.setdefault(rows.identity_of(episode), episode) is not episode:
-            repeats.append(episode)
-    preferred = [*first.values(), *repeats]
+        problem, identity = str(episode.get("problem_id")), rows.identity_of(episode)
+        rounds.append((identity in seen, better[problem]))
+        better[problem] += identity not in seen
+        seen.add(identity)
+    preferred = [ranked[i] for i in sorted(range(len(ranked)), key=rounds.__getitem__)]
     kept = {id(e) for e in [e for e in preferred if rows.unfolds(e)][: count // 2]}
     for episode in preferred:
         if len(kept) < count:
             kept.add(id(episode))
-    chosen = [e for e in ranked if id(e) in kept]
-    return sorted(chosen, key=rows.unfolds, reverse=True)  # stable: each half stays in rank order
+    chosen = [e for e in preferred if id(e) in kept]
+    return sorted(chosen, key=rows.unfolds, reverse=True)  # stable: each half stays in order
 
 
 def count_open(chosen: list[JsonObject], limit: int = 3) -> int:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from vinejax.report import curves, text
-from vinejax.report.comparison_charts import TITLES, CurvePoint, GroupCurve, axis_chart, style_of
+from vinejax.report.comparison_charts import TITLES, GroupCurve, axis_chart, style_of
 from vinejax.report.read import JsonObject, finite_number
 
 AT_ENDS = "test"  # stands in the place of an axis
@@ -149,8 +149,12 @@ def _pair_row(raw: JsonObject) -> PairRow:
     )
 
 
-def _points(raw: object) -> list[CurvePoint]:
-    points = [CurvePoint(*map(_number, _list(point))) for point in _list(raw)]
+def _points(raw: object) -> list[curves.Mark]:
+    points = []
+    for point in _list(raw):
+        x, *ends = map(_number, _list(point))
+        value, low, high = ends
+        points.append(curves.Mark(x, value, low, high, x, x))
     if not points:
         raise ValueError("a curve without points")
     return points

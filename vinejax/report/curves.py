@@ -5,13 +5,15 @@ equally long groups of positions over a band of their extremes, which keeps sing
 """
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from vinejax.report import axes, text
 from vinejax.report.read import Record
 
 MAX_COLUMNS = 120
+MAX_DOTS = 12  # a curve of more points is a line alone
+Place = TypeVar("Place", int, float)  # on the axis
 _TOTALS = ("reward/mean", "reward/std", "reward/steps")  # other reward/ metrics are of one function
 PASS_STYLES = 4  # classes of the template, `pass-1` to `pass-4`; the fifth curve has `pass-1` again
 
@@ -50,8 +52,8 @@ class Mark(NamedTuple):
     y: float
     low: float | None
     high: float | None
-    first: int
-    last: int
+    first: float
+    last: float
 
 
 class DrawnCurve(NamedTuple):
@@ -192,13 +194,13 @@ def draw_chart(spec: Spec, records: list[Record]) -> Chart | None:
     columns = column_groups(positions)
     thin = {c: _thin(marks, columns) for c, marks in points.items() if marks}
     frame = axes.fit_frame(positions, _extent(spec, thin), spec.size, spec.log)
-    drawn = [_draw(c, thin[c], frame, text.three_digits(points[c][-1].y)) for c in thin]
+    drawn = [draw(c, thin[c], frame)._replace(last=_last(points[c])) for c in thin]
     summary = "; ".join(
         f"{c.label} {text.three_digits(points[c][0].y)} to {text.three_digits(points[c][-1].y)}"
         for c in thin
     )
-    hovers = _hovers(spec, thin, columns, frame)
-    return Chart(spec, frame, drawn, hovers, summary, len(columns) < len(positions))
+    shown = hovers(spec, thin, columns, frame)
+    return Chart(spec, frame, drawn, shown, summary, len(columns) < len(positions))
 
 
 def _points(curve: Curve, records: list[Record]) -> Iterable[Mark]:
@@ -210,13 +212,13 @@ def _points(curve: Curve, records: list[Record]) -> Iterable[Mark]:
             yield Mark(float(record.position), y, low, high, record.position, record.position)
 
 
-def column_groups(positions: list[int]) -> list[list[int]]:
+def column_groups(positions: list[Place]) -> list[list[Place]]:
     """The positions in groups of equal size (the last may be smaller), one per column."""
     size = -(-len(positions) // MAX_COLUMNS)
     return [positions[i : i + size] for i in range(0, len(positions), size)]
 
 
-def _thin(points: list[Mark], columns: list[list[int]]) -> list[Mark]:
+def _thin(points: list[Mark], columns: Sequence[Sequence[float]]) -> list[Mark]:
     """Merges the points of each column; a point alone in its column stays as it is."""
     by_position = {p.first: p for p in points}
     merged = []
@@ -241,7 +243,12 @@ def _extent(spec: Spec, thin: dict[Curve, list[Mark]]) -> tuple[float, float]:
     return min(kept), max(kept)
 
 
-def _draw(curve: Curve, points: list[Mark], frame: axes.Frame, last: str) -> DrawnCurve:
+def _last(points: list[Mark]) -> str:
+    return text.three_digits(points[-1].y)
+
+
+def draw(curve: Curve, points: list[Mark], frame: axes.Frame) -> DrawnCurve:
+    """The curve through the points, with its band, or whiskers where it is no line."""
     placed = [(frame.x(p.x), frame.y(p.y)) for p in points]
     bounded = [p for p in points if p.low is not None and p.high is not None]
     upper = [(frame.x(p.x), frame.y(p.high)) for p in bounded if p.high is not None]
@@ -257,16 +264,17 @@ def _draw(curve: Curve, points: list[Mark], frame: axes.Frame, last: str) -> Dra
         style=curve.style + (" whisker" if is_mark or len(points) == 1 else ""),
         line="" if is_mark else axes.svg_path(placed),
         band=band,
-        dots=placed if is_mark or len(points) <= 12 else [],
-        last=last,
+        dots=placed if is_mark or len(points) <= MAX_DOTS else [],
+        last=_last(points),
     )
 
 
-def _hovers(
-    spec: Spec, thin: dict[Curve, list[Mark]], columns: list[list[int]], frame: axes.Frame
+def hovers(
+    spec: Spec, thin: dict[Curve, list[Mark]], columns: list[list[Place]], frame: axes.Frame
 ) -> list[Hover]:
+    """A readout per column of positions, with the points of all curves in it."""
     centres = [frame.x((group[0] + group[-1]) / 2) for group in columns]
-    hovers = []
+    made = []
     for i, (group, x) in enumerate(zip(columns, centres, strict=True)):
         left = (centres[i - 1] + x) / 2 if i else frame.left
         right = (centres[i + 1] + x) / 2 if i + 1 < len(centres) else frame.right
@@ -274,8 +282,8 @@ def _hovers(
         parts = [f"{spec.x_label} {span_label(group[0], group[-1])}"]
         parts += [_readout(c, p, len(spec.curves) > 1) for c, p in inside]
         dots = [(frame.y(p.y), c.style) for c, p in inside]
-        hovers.append(make_hover(frame, (left, right), x, dots, parts))
-    return hovers
+        made.append(make_hover(frame, (left, right), x, dots, parts))
+    return made
 
 
 def make_hover(
@@ -292,8 +300,9 @@ def make_hover(
     return Hover(left, round(right - left, 1), x, dots, lines, round(box_left, 1), round(width, 1))
 
 
-def span_label(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}–{last}"
+def span_label(first: float, last: float) -> str:
+    ends = [str(x) if isinstance(x, int) else text.three_digits(x) for x in (first, last)]
+    return ends[0] if first == last else "–".join(ends)
 
 
 def _readout(curve: Curve, point: Mark, named: bool) -> str:

@@ -22,10 +22,10 @@ LIMITS = vines.Limits(1, 60, 100, 600, 0)
 NAME = re.compile(r"s(\d+)-(\d+)")
 WIDTH = 720
 STEM = (30.0, 170.0)  # left and right end of the axis of V(s)
-TEXT_LEFT, CREDIT_LEFT = 200.0, 580.0
-COLUMNS = 54  # characters of a line of text
+TEXT_LEFT = 200.0
+COLUMNS = 58  # characters of a line of text
 LINE = 15.0  # height of a line
-DOT, DOTS = 9.0, 13  # distance between the dots of continuations, and dots in a row
+DOT, DOTS = 9.0, 32  # distance between the dots of continuations, and dots in a row
 
 
 class Mark(NamedTuple):
@@ -37,16 +37,21 @@ class Mark(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A step: its box from `top` to `bottom`, and the stem from x `start` to x `end`, if known."""
+    """The state before a step, then the step: its box from `top` to `bottom`.
+
+    The stem goes from x `start` at the height `node` to x `end` at the node of the next row.
+    """
 
     step: vines.Step
+    node: float
+    value: str  # V(s); '' if states have no value
+    dots: list[Mark]
     top: float
     bottom: float
     start: float | None
     end: float | None
     lines: list[tuple[float, str]]  # height of the base line, text
-    credit: list[tuple[float, str]]  # the advantage and V(s), with heights
-    dots: list[Mark]
+    credit: str  # the advantage, '' if there is none
 
 
 class Figure(NamedTuple):
@@ -55,6 +60,7 @@ class Figure(NamedTuple):
     rows: list[Row]
     title: list[tuple[float, str]]
     axis: float  # height of the axis of V(s)
+    nodes: list[float]  # heights of the states, the last one included
     end: float | None  # x of the last state
     height: float
 
@@ -73,9 +79,9 @@ def vine_svg(workdir: str | os.PathLike, name: str) -> str:
 
     `name` is s<iteration>-<line>, as in the links of the report, such as 's24-17'; lines of
     `episodes/<iteration>.jsonl` count from 0. A box is coloured by its step's advantage, blue above
-    and orange below 0, in full colour for the solution's largest; filled dots are continuations
-    from the state before it that end correct. The first 600 characters of a step are shown, and the
-    last line of the gold answer.
+    and orange below 0, in full colour from |A| = 1 on; filled dots are continuations that end
+    correct, beside the V(s) of the state that they were sampled from. The first 600 characters of a
+    step are shown, and the last line of the gold answer.
 
     Raises UserError if the run has no such solution.
     """
@@ -87,6 +93,8 @@ def vine_svg(workdir: str | os.PathLike, name: str) -> str:
     episodes = read_episodes(file)
     if line >= len(episodes):
         count = f"it has {len(episodes)}" if episodes else "there is no such file"
+        if not epath.Path(workdir).is_dir():
+            count = f"there is no workdir {workdir}"
         raise UserError(f"{name}: no line {line} (from 0) in {file}: {count}")
     return episode_svg(episodes[line], iteration, name)
 
@@ -108,37 +116,37 @@ def _figure(view: vines.VineView) -> Figure:
     heading = [*_wrapped(solution.question, 88), *_wrapped(text.Clipped(f"gold: {gold}"), 88)]
     title = [(20 + LINE * i, line) for i, line in enumerate(heading)]
     axis = 20 + LINE * len(title) + 14
-    rows = []
-    top = axis + 12
+    rows, node = [], axis + 12
     for step in solution.steps:
-        rows.append(_row(step, view, top))
-        top = rows[-1].bottom + 5
-    return Figure(solution, view, rows, title, axis, _place(solution.end), top + 34)
+        rows.append(_row(step, view, node))
+        node = rows[-1].bottom + (8 if view.credit.values_by else 5)
+    nodes = [*(row.node for row in rows), node]
+    return Figure(solution, view, rows, title, axis, nodes, _place(solution.end), node + 34)
 
 
-def _row(step: vines.Step, view: vines.VineView, top: float) -> Row:
-    lines = [
-        (top + 5 + LINE * (i + 1) - 3, line) for i, line in enumerate(_wrapped(step.text, COLUMNS))
-    ]
-    credit = []
+def _row(step: vines.Step, view: vines.VineView, node: float) -> Row:
+    """The row whose state stands at the height `node`, and its box under that."""
+    value, dots, top = "", [], node
+    if view.credit.values_by:
+        value = f"V {step.value}" + (f" ± {step.error}" if step.error else "")
+        dots = [
+            Mark(
+                TEXT_LEFT + 100 + DOT * (i % DOTS),
+                node + DOT * (i // DOTS),
+                leaf.verdict.kind == "correct",
+            )
+            for i, leaf in enumerate(step.leaves)
+        ]
+        top = max([node, *(dot.y for dot in dots)]) + 8
+    wrapped = enumerate(_wrapped(step.text, COLUMNS), start=1)
+    lines = [(top + 2 + LINE * i, line) for i, line in wrapped]
+    credit = ""
     if view.credit.has_advantages:
         error = f" ± {step.advantage_error}" if step.advantage_error else ""
-        credit.append(f"A {step.advantage}{error}")
-    if view.credit.values_by:
-        error = f" ± {step.error}" if step.error else ""
-        credit.append(f"V {step.value}{error}")
-    under = top + 5 + LINE * len(credit)
-    dots = [
-        Mark(
-            CREDIT_LEFT + 4 + DOT * (i % DOTS),
-            under + 6 + DOT * (i // DOTS),
-            leaf.verdict.kind == "correct",
-        )
-        for i, leaf in enumerate(step.leaves)
-    ]
-    ends = [top + 10 + LINE * len(lines), under + 4, *(dot.y + 8 for dot in dots)]
-    placed = [(top + 5 + LINE * (i + 1) - 3, shown) for i, shown in enumerate(credit)]
-    return Row(step, top, max(ends), _place(step.start), _place(step.end), lines, placed, dots)
+        credit = f"A {step.advantage}{error}"
+    bottom = lines[-1][0] + 8
+    start, end = _place(step.start), _place(step.end)
+    return Row(step, node, value, dots, top, bottom, start, end, lines, credit)
 
 
 def _place(percent: float | None) -> float | None:

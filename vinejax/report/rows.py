@@ -19,7 +19,6 @@ class StepRow(NamedTuple):
 
     raw: JsonObject
     value: float | None
-    after: float | None  # V after the step; after the last step the outcome's reward
     advantage: float | None
     reward: float  # the step's own reward, or 0
     start: float | None
@@ -60,7 +59,6 @@ def read_steps(episode: JsonObject) -> list[StepRow]:
         StepRow(
             raw=step,
             value=(value := finite_number(step.get("value"))),
-            after=after[c],
             advantage=(advantage := finite_number(step.get("advantage"))),
             reward=rewards[c],
             start=_plus(value, so_far[c]),

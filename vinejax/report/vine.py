@@ -1,8 +1,9 @@
 """The view of sampled solutions, step by step: V(s) before and after every step, and advantages.
 
 A solution is drawn as a stem that runs downwards, at a horizontal position given by V(s), the value
-of the state by continuations or by a critic. The state before a step is a node, and the step
-unfolds into the continuations of this state. Methods without V(s) show advantages without a stem.
+of the state by continuations or by a critic. Every state has a row of its own with its node, V(s)
+and continuations, into which it unfolds; between two states stands the step with its advantage.
+Methods without V(s) show steps and advantages alone, without a stem.
 """
 
 import dataclasses
@@ -33,7 +34,10 @@ LIMITS = (
 )
 
 
-SHARES = {"half": 0.5, "quarter": 0.25}  # filters: |A| from this share of the page's largest on
+# The |A| of the deepest colour, the same in every page and figure: a wrong answer in the place of a
+# right one. Colours of two figures can be compared, and luck does not look like certainty.
+FULL_CREDIT = 1.0
+SIZES = {"half": 0.5, "quarter": 0.25}  # filters: some |A| from here on
 
 
 class VerdictView(NamedTuple):
@@ -59,14 +63,15 @@ class Leaf(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One reasoning step; `start` and `end` are positions of the stem in percent of the axis."""
+    """One reasoning step, and the state before it: V(s), its continuations and its node.
+
+    `start` and `end` are positions of the stem in percent of the axis.
+    """
 
     number: int
     text: text.Clipped
     value: str
-    after: str
     reward: str  # the step's own reward; '' if no step on the page has one
-    is_last: bool
     is_filled: bool  # V(s) follows from other states, without a sample at this one
     count: int  # returns whose mean is V(s)
     reused: int  # returns among them from samples that only passed through the state
@@ -74,7 +79,7 @@ class Step:
     advantage: str
     advantage_error: str  # standard error of the advantage
     side: str  # pos, neg or zero
-    strength: float  # |advantage| on the page's scale, 0 to 1
+    strength: float  # |advantage| as a share of FULL_CREDIT, at most 1
     start: float | None
     end: float | None
     leaves: list[Leaf]
@@ -89,7 +94,7 @@ class Solution(NamedTuple):
     """One episode; `low` and `high` are its smallest and largest advantage.
 
     `name` is the anchor of links to it. `kinds` are the CSS classes by which the page filters: the
-    problem's, 'right' or 'wrong', the names of the `SHARES` that its credit reaches, and 'certain'
+    problem's, 'right' or 'wrong', the names of the `SIZES` that its credit reaches, and 'certain'
     if some advantage is larger than two of its standard errors.
     """
 
@@ -112,11 +117,10 @@ class Solution(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """The ends of the stems' axis, and the advantage that is drawn in full colour."""
+    """The ends of the stems' axis."""
 
     low: float
     high: float
-    advantage: float
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -141,7 +145,7 @@ class CreditView(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Settings and scales shared by all solutions of a page."""
+    """The axis and the limits that all solutions of a page share."""
 
     scale: Scale
     credit: CreditView
@@ -166,7 +170,7 @@ class Choice(NamedTuple):
 
 
 class VineView(NamedTuple):
-    """All tabs of the section, with the scale and the kinds of credit of their solutions."""
+    """All tabs of the section, with the axis and the kinds of credit of their solutions."""
 
     iterations: list[Iteration]
     scale: Scale
@@ -197,7 +201,7 @@ def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView
         Choice(kind, labels[name].replace("\n", " ").strip() or text.clip(name, 60).text)
         for name, kind in problems.items()
     ]
-    return VineView(iterations, terms.scale, terms.credit, _sizes(terms), choices)
+    return VineView(iterations, terms.scale, terms.credit, _sizes(terms.credit), choices)
 
 
 def least_size(episodes: list[JsonObject], limits: Limits) -> int:
@@ -221,12 +225,11 @@ def verdict_of(reward: float | None, is_cut: bool) -> VerdictView:
 
 def _scale(episodes: list[JsonObject]) -> Scale:
     """The smallest axis that holds [0, 1] and every value and reward shown."""
-    places, advantages = [0.0, 1.0], [0.0]
+    places = [0.0, 1.0]
     for episode in episodes:
         stem = [place for step in rows.read_steps(episode) for place in (step.start, step.end)]
         places += [v for v in [*stem, finite_number(episode.get("reward"))] if v is not None]
-        advantages += [abs(a) for a in rows.advantages_of(episode)]
-    return Scale(min(places), max(places), max(advantages) or 1.0)
+    return Scale(min(places), max(places))
 
 
 def _credit(episodes: list[JsonObject]) -> CreditView:
@@ -244,23 +247,19 @@ def _problem(episode: JsonObject) -> str:
     return str(episode.get("problem_id"))
 
 
-def _sizes(terms: Terms) -> list[Choice]:
-    """The filters by credit: beyond its error, and from shares of the page's largest on."""
-    if not terms.credit.has_advantages:
+def _sizes(credit: CreditView) -> list[Choice]:
+    """The filters by credit: beyond its error, and from a size on."""
+    if not credit.has_advantages:
         return []
-    choices = []
-    if terms.credit.has_errors:
-        choices.append(Choice("certain", "some |A| beyond 2 of its errors"))
-    for kind, share in SHARES.items():
-        choices.append(Choice(kind, f"some |A| from {terms.scale.advantage * share:.2f} on"))
-    return choices
+    certain = [Choice("certain", "some |A| beyond 2 of its errors")] if credit.has_errors else []
+    return certain + [Choice(kind, f"some |A| from {a} on") for kind, a in SIZES.items()]
 
 
-def _kinds(episode: JsonObject, steps: list[rows.StepRow], terms: Terms, problem: str) -> str:
+def _kinds(episode: JsonObject, steps: list[rows.StepRow], problem: str) -> str:
     reward = finite_number(episode.get("reward"))
     kinds = [problem, "right" if reward is not None and reward >= CORRECT_REWARD else "wrong"]
     largest = max(map(abs, rows.advantages_of(episode)), default=-1.0)
-    kinds += [kind for kind, share in SHARES.items() if largest >= share * terms.scale.advantage]
+    kinds += [kind for kind, size in SIZES.items() if largest >= size]
     sure = (s for s in steps if s.advantage and s.advantage_error is not None)
     if any(abs(s.advantage or 0.0) > 2 * (s.advantage_error or 0.0) for s in sure):
         kinds.append("certain")
@@ -271,12 +270,12 @@ def _solution(episode: JsonObject, terms: Terms, name: str, problem: str) -> Sol
     steps = rows.read_steps(episode)
     reward = finite_number(episode.get("reward"))
     limits = terms.limits
-    shown = [_step(c, step, len(steps), terms) for c, step in enumerate(steps[: limits.steps])]
+    shown = [_step(c, step, terms) for c, step in enumerate(steps[: limits.steps])]
     advantages = rows.advantages_of(episode)
     question, prompt = episode.get("question"), episode.get("prompt")
     return Solution(
         name=name,
-        kinds=_kinds(episode, steps, terms, problem),
+        kinds=_kinds(episode, steps, problem),
         problem_id=text.clip(episode.get("problem_id"), 80).text,
         question=text.clip(question, limits.step_characters),
         answer=text.clip(episode.get("answer"), limits.step_characters),
@@ -294,9 +293,8 @@ def _solution(episode: JsonObject, terms: Terms, name: str, problem: str) -> Sol
     )
 
 
-def _step(index: int, step: rows.StepRow, num_steps: int, terms: Terms) -> Step:
+def _step(index: int, step: rows.StepRow, terms: Terms) -> Step:
     scale, credit, limits = terms.scale, terms.credit, terms.limits
-    is_last = index + 1 == num_steps
     advantage = step.advantage or 0.0
     side = "zero"
     if advantage:
@@ -307,9 +305,7 @@ def _step(index: int, step: rows.StepRow, num_steps: int, terms: Terms) -> Step:
         number=index + 1,
         text=text.trimmed(text.clip(step.raw.get("text"), limits.step_characters)),
         value=text.two_decimals(step.value),
-        after=text.three_digits(step.after) if is_last else text.two_decimals(step.after),
         reward=text.tick_label(step.reward) if credit.has_rewards else "",
-        is_last=is_last,
         is_filled=credit.values_by == "continuations" and not count,
         count=count,
         reused=int(finite_number(step.raw.get("reused")) or 0),
@@ -317,7 +313,7 @@ def _step(index: int, step: rows.StepRow, num_steps: int, terms: Terms) -> Step:
         advantage=text.two_decimals(step.advantage, signed=True),
         advantage_error="" if step.advantage is None else _error(step.advantage_error),
         side=side,
-        strength=round(min(1.0, abs(advantage) / scale.advantage), 3),
+        strength=round(min(1.0, abs(advantage) / FULL_CREDIT), 3),
         start=scale.place(step.start),
         end=scale.place(step.end),
         leaves=[_leaf(c, terms) for c in continuations[: limits.continuations]],

@@ -25,6 +25,8 @@ from vinejax.credit.samples import Passing, Sample
 from vinejax.model.decoder import Params
 from vinejax.rollout.sampler import Sampler, State
 
+MOST_WAVES = 1000
+
 
 def fill_values(
     sampler: Sampler,
@@ -36,7 +38,7 @@ def fill_values(
 
     Where the engine scores as the learner does, they are `scored` by the prefill of their trunks.
 
-    Raises ConfigError for positions or counts of a user's rule that are invalid.
+    Raises ConfigError, as `find_rule` says, for a user's rule, and if its waves do not end.
     """
     vines = _Vines(sampler, problems, episodes)
     logprobs: list[np.ndarray] = []
@@ -45,6 +47,9 @@ def fill_values(
         counts = vines.wanted(wave)
         if counts is None:
             break
+        if wave == MOST_WAVES:
+            rule = f"wants more than {MOST_WAVES} waves; a rule gives None once it wants no more"
+            raise ConfigError("values.allocation", rule, repr(sampler.cfg.values.allocation))
         scored = wave == 0 and can_score
         logprobs += sampler.continuations(params, episodes, vines.states, counts, scored)
         vines.count_new(counts)
@@ -91,9 +96,6 @@ class _Vines:
             requests = self._allocate(wave, self._seen(i), self._values)
             if requests is None:
                 continue
-            if len(requests) != len(visited) or min(requests, default=0) < 0:
-                rule = f"gave {requests} for {len(visited)} states: needs a count for each"
-                raise ConfigError("values.allocation", rule)
             is_over = False
             for s, count in zip(visited, requests, strict=True):
                 counts[s] = max(counts[s], count)

@@ -31,6 +31,9 @@ Args = ocp.args
 Found = TypeVar("Found")
 
 
+NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+
+
 class DamagedError(WorkdirError):
     """A checkpoint that is not as it was saved, so that an earlier one may be used instead."""
 
@@ -185,6 +188,10 @@ class Checkpoints:
         self.raise_failure()
 
     def _unwritable(self, error: Exception) -> WorkdirError:
+        full = next((words for words in NO_ROOM if words in str(error)), None)
+        if full:
+            rule = "make room, and the same command goes on"
+            return WorkdirError(f"{self.folder}: cannot be written ({full}); {rule}")
         return WorkdirError(f"{self.folder}: cannot be written ({_brief(error)})")
 
     def _finish(self) -> None:

@@ -1,21 +1,30 @@
 """Fits the configuration to the devices of a run: mesh, slots, memory, microbatch and remat."""
 
+import contextlib
 import dataclasses
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import Config, MeshConfig
-from vinejax.runtime.distributed import check_hosts
+from vinejax.runtime.distributed import check_hosts, has_tpu
 from vinejax.runtime.topology import match_topology, parse_topology
+
+NO_TPU = {
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+}
 
 
 def found_devices() -> list[Any]:
     """The devices of all hosts. Raises UserError if there are none."""
     try:
-        return jax.devices()
+        with _without_tpu():
+            return jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter where no plugin has the platform
         asked = os.environ.get("JAX_PLATFORMS", "")
         reason = " ".join(str(error).split()) or "no such platform is installed"
@@ -23,6 +32,21 @@ def found_devices() -> list[Any]:
         raise UserError(
             f"JAX_PLATFORMS={asked}: jax finds no device: {reason}; {remedy}"
         ) from error
+
+
+@contextlib.contextmanager
+def _without_tpu() -> Iterator[None]:
+    """Tells libtpu, if there is no TPU, what else it looks for in vain and in five lines.
+
+    Afterwards the environment is as it was: `num_hosts` reads it too.
+    """
+    told = {} if has_tpu() else {name: x for name, x in NO_TPU.items() if name not in os.environ}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name in told:
+            del os.environ[name]
 
 
 def host_memory() -> int:

@@ -67,7 +67,8 @@ class Display:
     def stage(self, name: str) -> None:
         """Shows the name of the stage that begins; '' if no named stage runs."""
         self.bars.remove_task(self.items)
-        self.items = self.bars.add_task(name, total=None, visible=bool(name))
+        shown = SHOWN_AS.get(name, name)
+        self.items = self.bars.add_task(shown, total=None, visible=bool(name))
 
     def progress(self, done: int, total: int) -> None:
         """Shows that `done` of the `total` items of the stage are finished."""

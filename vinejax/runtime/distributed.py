@@ -47,11 +47,14 @@ def num_hosts() -> int:
     for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"):
         if name in environ:
             return _env_number(name)
-    if environ.get("JAX_PLATFORMS", "tpu").startswith("tpu") and any(
-        Path(device).exists() for device in TPU_DEVICES
-    ):
+    if environ.get("JAX_PLATFORMS", "tpu").startswith("tpu") and has_tpu():
         return _num_tpu_workers()
     return 1
+
+
+def has_tpu() -> bool:
+    """Whether this machine has a TPU, by its device files."""
+    return any(Path(device).exists() for device in TPU_DEVICES)
 
 
 def initialize(cfg: DistributedConfig) -> None:

@@ -59,9 +59,8 @@ class WorkdirLock:
                 self._workdir.mkdir(parents=True, exist_ok=True)
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            raise WorkdirError(f"{path}: cannot be used ({error}); choose another --workdir") from (
-                error
-            )
+            rule = f"cannot be used as a file ({error.strerror}); choose another --workdir"
+            raise WorkdirError(f"{path}: {rule}") from error
         try:
             _lock(file)
         except OSError as error:

@@ -61,7 +61,7 @@ class RunLog:
         self._display = Display(total_iterations, finished=resumed_at or 0)
         self._stages: list[str] = []
         self._events: dict[str, Events] = {}
-        self._wandb = _start_wandb(workdir, cfg.wandb) if cfg.wandb and is_writer else None
+        self._wandb = _start_wandb(workdir, cfg) if cfg.wandb and is_writer else None
         if is_writer:
             self._metrics = _MetricsFile(workdir / "metrics.jsonl", resumed_at)
             for line in (*self._metrics.remarks, *_cut_episodes(workdir / "episodes", resumed_at)):
@@ -278,21 +278,22 @@ def _strict(value: object) -> object:
     return _strict(np.asarray(value).tolist())
 
 
-def _start_wandb(workdir: epath.Path, project: str) -> Any:
+def _start_wandb(workdir: epath.Path, cfg: LogConfig) -> Any:
     """Starts a W&B run, or continues that of an earlier process in `workdir`."""
     try:
         wandb = importlib.import_module("wandb")
     except ImportError as error:
         rule = f"wandb cannot be imported ({error}): pip install 'vinejax[wandb]'"
-        raise ConfigError("log.wandb", rule, repr(project)) from error
+        raise ConfigError("log.wandb", rule, repr(cfg.wandb)) from error
     file = workdir / "wandb_id"
     if not file.exists():
         write_atomic(file, uuid.uuid4().hex[:8])
     record = workdir / "config.json"
     run = wandb.init(
-        project=project,
+        project=cfg.wandb,
         id=file.read_text(),
-        name=workdir.name,
+        name=cfg.wandb_name or workdir.name,
+        group=cfg.wandb_group or None,
         dir=None if is_remote(workdir) else os.fspath(workdir),
         resume="allow",
         config=json.loads(record.read_text())["config"] if record.exists() else None,

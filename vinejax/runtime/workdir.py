@@ -49,9 +49,8 @@ def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
     `cfg.resume` is False; if a part of that run is missing or of the wrong kind, see
     `check_contents`; or if the folder cannot be made or written.
     """
-    folder = epath.Path(os.path.expanduser(path))
+    folder = resolved_folder(path)
     if not is_remote(folder):
-        folder = epath.Path(os.path.abspath(folder))
         there = next(parent for parent in (folder, *folder.parents) if parent.exists())
         if not there.is_dir() or not os.access(there, os.W_OK):
             rule = "is not a folder" if not there.is_dir() else "is not writable"
@@ -92,6 +91,12 @@ def _usable(folder: epath.Path) -> Iterator[None]:
     except (OSError, ImportError) as error:  # a client library may be missing for gs://
         rule = f"cannot be used ({error}); choose another --workdir"
         raise WorkdirError(f"{folder}: {rule}") from error
+
+
+def resolved_folder(path: str | os.PathLike) -> epath.Path:
+    """The absolute form of a path, in which `~` is the home folder; remote paths as they are."""
+    folder = epath.Path(os.path.expanduser(path))
+    return folder if is_remote(folder) else epath.Path(os.path.abspath(folder))
 
 
 def is_remote(path: epath.Path) -> bool:

@@ -42,6 +42,8 @@ def start_line(cfg: Config, done: int) -> str:
     slow = "programs are compiled when they are first needed"
     if done == 0:
         return f"begins: {cfg.iterations} iterations; {slow}"
+    if done >= cfg.iterations:
+        return f"ended after iteration {done}; a larger iterations={cfg.iterations} would go on"
     return f"resumes after iteration {done} of {cfg.iterations}, from checkpoints/{done}; {slow}"
 
 
@@ -66,4 +68,5 @@ def end_lines(workdir: epath.Path) -> list[str]:
         found: list[Any] = [r.values[name] for r in records if name in r.values]
         if len(found) > 1:
             parts.append(f"{split} pass@1 {found[0]:.3f} to {found[-1]:.3f}")
-    return [", ".join(parts), EXPORT] if parts else [EXPORT]
+    has_trained = any(r.stage in ("eval", "test") and r.position > 0 for r in records)
+    return [", ".join(parts)] * bool(parts) + [EXPORT] * has_trained

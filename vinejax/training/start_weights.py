@@ -23,6 +23,7 @@ from vinejax.model.lora import abstract_adapters, merged, shape_as_set, with_ada
 from vinejax.model.sharding import check_heads, placed_shapes
 from vinejax.runtime.checkpoint import find_trained, restore_policy
 from vinejax.runtime.distributed import is_writer
+from vinejax.runtime.workdir import resolved_folder
 
 WARM_UP = "warmup"  # of the workdir of a run without `model.path`: its start
 
@@ -104,8 +105,8 @@ def _settings_of(run: epath.Path) -> ModelConfig:
 
 
 def _run_at(path: str) -> epath.Path | None:
-    """The workdir, if a path names one."""
-    folder = epath.Path(os.path.expanduser(path))
+    """The absolute path of the workdir, if a path names one."""
+    folder = resolved_folder(path)
     file = folder / "config.json"
     try:
         return folder if file.exists() and "git_revision" in _read(file) else None

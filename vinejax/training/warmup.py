@@ -108,8 +108,9 @@ def train_supervised(
 def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
     """`--mode=sft`: fine-tune `model.path`, or a fresh model, into `<workdir>/warmup`.
 
-    A warm-up that is there already is used as it is. Returns the folder. Raises WorkdirError if
-    another process trains in the workdir, or if a run that started from `model.path` is there.
+    A warm-up that is there already is used as it is, which is said. Returns the folder. Raises
+    WorkdirError if another process trains in the workdir, or if a run that started from
+    `model.path` is there.
     """
     workdir, task, cfg = check_workdir(cfg, path), load_task(cfg.data), on_devices(cfg)
     if cfg.model.path and read_status(workdir) is not None:
@@ -118,7 +119,16 @@ def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
     use_compile_cache(cfg.compile_cache, workdir)
     with WorkdirLock(workdir, is_writer()) as lock:
         lock.take(make=False)
-        return warm_start(cfg, task, workdir, make_mesh(cfg.mesh), lock)
+        is_there = is_warm(workdir)
+        folder = warm_start(cfg, task, workdir, make_mesh(cfg.mesh), lock)
+    if is_there and is_writer():
+        print(f"supervised start: {folder} is there already; to train anew, choose a --workdir")
+    return folder
+
+
+def is_warm(workdir: epath.Path) -> bool:
+    """Whether the workdir has the weights of a supervised warm-up."""
+    return any((workdir / WARM_UP / name).exists() for name in (SINGLE, INDEX))
 
 
 def warm_start(
@@ -126,7 +136,7 @@ def warm_start(
 ) -> epath.Path:
     """As `warm_up`, in a workdir that has been checked; takes its lock if there is to train."""
     folder = workdir / WARM_UP
-    is_there = any((folder / name).exists() for name in (SINGLE, INDEX))
+    is_there = is_warm(workdir)
     barrier("warm-up", is_there)
     if is_there:
         return folder

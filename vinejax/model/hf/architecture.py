@@ -27,7 +27,7 @@ def read_architecture(path: str | os.PathLike) -> DecoderConfig:
 
     Raises ModelError for a file that cannot be read, and for unsupported fields.
     """
-    return parse_config(read_json(epath.Path(path)), os.fspath(path))
+    return parse_config(read_json(epath.Path(os.path.expanduser(path))), os.fspath(path))
 
 
 def check_architecture(path: str | os.PathLike, model: Decoder) -> None:

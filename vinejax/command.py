@@ -1,0 +1,264 @@
+"""VinePPO in JAX, from the command line.
+
+    vinejax --config=configs/tiny.py [--workdir=DIR]
+            [--mode=train|eval|sft|export|credit|plan|config] [--config.ppo.clip=0.1 ...]
+    vinejax --mode=compare RUN RUN ... [--workdir=DIR]
+    vinejax --mode=report RUN
+    vinejax --mode=vine RUN NAME
+    vinejax --help [FIELD]
+
+`python -m vinejax.main` and `python -m vinejax` are the same.
+
+--config    a Python file with get_config(); see configs/. FILE:ARGUMENT hands it an argument
+--config.X  overrides field X of it, of those below; 'none' unsets an integer
+--workdir   folder of everything that the run writes, local or gs://; by default
+            runs/<name of the config file>. The same command again resumes the run.
+--mode      train    the default
+            eval     evaluate the best checkpoint by validation, or the newest if there is no best
+            sft      the supervised warm-up alone
+            export   write a Hugging Face folder, <workdir>/export
+            credit   measure what the credit of each estimator is worth for the newest checkpoint,
+                     or the start
+            plan     what would fit on --config.topology=v5e:16x16, and how fast it could be,
+                     without devices; status 1 if it does not fit
+            config   print every field as the run would use it
+            compare  a page about the runs of two workdirs or more, compare.html in --workdir, by
+                     default in the current folder, and a section of that workdir's report, if it
+                     holds a run; needs no --config
+            report   write RUN/report.html anew, of a run that goes on or has ended, and say how
+                     the run stands
+            vine     write RUN/vines/NAME.svg, a figure of a solution for a paper; its NAME, such
+                     as s24-17, is in the report
+--policy    which checkpoint is exported: best (by validation; the default) or last
+--help      this text; what a FIELD or a group of fields, such as ppo.clip or ppo, is
+--version   the version
+"""
+
+import errno
+import importlib
+import os
+import re
+import sys
+import textwrap
+import traceback
+from collections.abc import Iterable
+
+from absl import app, flags, logging
+from etils import epath
+from ml_collections import config_flags
+
+import vinejax
+from vinejax.config.checks import check_config
+from vinejax.config.describe import describe
+from vinejax.config.load import (
+    FIELD_NAMES,
+    Fields,
+    check_name,
+    default_workdir,
+    fields_set,
+    from_dict,
+    load,
+)
+from vinejax.core.errors import UserError
+from vinejax.methods import METHODS
+from vinejax.runtime import distributed, stopping
+
+# Imported by name when needed: a mode loads what it needs alone.
+MODES = {
+    "train": ("vinejax.training.loop", "train"),
+    "eval": ("vinejax.training.evaluate", "evaluate_run"),
+    "sft": ("vinejax.training.warmup", "warm_up"),
+    "export": ("vinejax.training.export", "export_run"),
+    "credit": ("vinejax.credit_bench.command", "credit_bench"),
+    "plan": ("vinejax.plan.aot.command", "plan_run"),
+    "config": ("vinejax.config.describe", "print_config"),
+    "compare": ("vinejax.report.compare.page", "compare_runs"),
+    "report": ("vinejax.report.build", "build_report"),
+    "vine": ("vinejax.report.figure", "export_vine"),
+}
+OF_WORKDIRS = ("compare", "report", "vine")  # modes whose arguments are workdirs
+# What a user can do about an error of the file system; room is that of a disk or a quota.
+MAKE_ROOM, PERMIT = "make room, and the same command goes on", "let this user read and write it"
+REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), MAKE_ROOM)
+REMEDIES |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), PERMIT)
+FLAGS = flags.FLAGS
+
+
+class ConfigFile(flags.ArgumentParser):
+    """Runs a config file. The parser of `ml_collections` hides or wraps the errors of the file."""
+
+    overrides: dict[str, str] = {}  # by the names of fields, as the command line gives them
+
+    def parse(self, path: str) -> Fields:
+        """The result of `get_config()`; the text after a colon in `path` is its argument.
+
+        A method that the command line names comes first: its own settings are fields, too. Raises
+        UserError if the file is missing or fails, with the line, or an override names no field.
+        """
+        fields = load(path, f"--config={path}")
+        if method := self.overrides.get("method"):
+            fields.method = method
+        for name in self.overrides:
+            check_name(name, fields)
+        return fields
+
+
+class OptionalInt(flags.IntegerParser):
+    """Reads `none` as None, which `from_dict` refuses for integers that must be set."""
+
+    def parse(self, argument: str | int | None) -> int | None:
+        if argument in (None, "none", "None"):
+            return None
+        try:
+            return super().parse(argument)
+        except ValueError:
+            raise ValueError("must be a whole number") from None
+
+
+class Flag(flags.BooleanParser):
+    """Says in words what is neither true nor false."""
+
+    def parse(self, argument: str | int | bool) -> bool:
+        try:
+            return super().parse(argument)
+        except ValueError:
+            raise ValueError("must be true or false") from None
+
+
+class Number(flags.FloatParser):
+    """Says in words what is no number."""
+
+    def parse(self, argument: str | float) -> float:
+        try:
+            return super().parse(argument)
+        except ValueError:
+            raise ValueError("must be a number") from None
+
+
+def define_flags() -> None:
+    config_flags.DEFINE_config_file("config", help_string="Python file with get_config().")
+    FLAGS["config"].parser = ConfigFile()
+    config_flags.register_flag_parser_for_type(int, OptionalInt())
+    config_flags.register_flag_parser_for_type(float, Number())
+    config_flags.register_flag_parser_for_type(bool, Flag())
+    flags.DEFINE_string("workdir", None, "Folder of the run; runs/<config file> by default.")
+    flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
+    flags.DEFINE_enum("policy", "best", ["best", "last"], "Which checkpoint to export.")
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """Parses the command line and runs the config file; returns the rest of `argv`.
+
+    Raises UserError if an override names no field or the config file fails, flags.Error if any
+    other flag is unknown or has a value of the wrong type.
+    """
+    for i, argument in enumerate(argv):
+        option, _, field = argument.partition("=")
+        if option in ("-h", "--help"):
+            field = field or next((x for x in argv[i + 1 :] if not x.startswith("-")), "")
+            print(describe(field) if field else help_text())
+            sys.exit(0)
+    if "--version" in argv:
+        print(f"vinejax {vinejax.__version__}")
+        sys.exit(0)
+    arguments = FLAGS.read_flags_from_files(argv, force_gnu=False)
+    overrides = [re.match(r"--?(?:no)?config\.([^=]+)=?(.*)", x) for x in arguments]
+    ConfigFile.overrides = {found[1]: found[2] for found in overrides if found}
+    if not any(re.match(r"--?config\b(?!\.)", argument) for argument in arguments):
+        for name in ConfigFile.overrides:
+            check_name(name)
+    rest = FLAGS(argv)
+    if FLAGS["verbosity"].using_default_value:
+        FLAGS.verbosity = logging.WARNING  # at INFO, Orbax writes dozens of lines per checkpoint
+    return rest
+
+
+def help_text() -> str:
+    """The usage, all methods, and all fields by section."""
+    sections: dict[str, list[str]] = {}
+    for name in FIELD_NAMES:
+        section, _, field = name.rpartition(".")
+        sections.setdefault(section, []).append(field)
+    lines = [(__doc__ or "").strip(), "", *_wrapped("methods", METHODS), "", "fields"]
+    for section, fields in sections.items():
+        lines += _wrapped(f"  {section}." if section else "  ", fields)
+    return "\n".join([*lines, "", "vinejax --help FIELD says what each is."])
+
+
+def _wrapped(title: str, names: Iterable[str]) -> list[str]:
+    indent = " " * 15
+    text = f"{title:<14} " + ", ".join(names)
+    return textwrap.wrap(text, 100, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def main(argv: list[str]) -> int:
+    """Checks the configuration, then calls the function of the mode. Returns the exit status."""
+    if FLAGS.mode in OF_WORKDIRS:
+        return read_runs(FLAGS.mode, argv[1:])
+    if len(argv) > 1:
+        raise UserError(f"unexpected argument {argv[1]!r}: options start with --, see --help")
+    if FLAGS.config is None:
+        raise UserError("--config is missing; try --config=configs/tiny.py")
+    cfg = from_dict(FLAGS.config)
+    check_config(cfg, fields_set(FLAGS.config))
+    workdir = FLAGS.workdir or default_workdir(config_flags.get_config_filename(FLAGS["config"]))
+    if FLAGS.mode not in ("plan", "config"):  # they need neither devices nor other hosts
+        distributed.initialize(cfg.distributed)
+        if cfg.meshes:
+            propose = importlib.import_module("vinejax.plan.propose")
+            cfg = propose.with_row_for_devices(cfg)
+    stopping.listen()  # after jax, whose own handler of SIGTERM would replace ours
+    module, function = MODES[FLAGS.mode]
+    options = {"policy": FLAGS.policy} if FLAGS.mode == "export" else {}
+    result = getattr(importlib.import_module(module), function)(cfg, workdir, **options)
+    return int(result is False)  # a plan that does not fit
+
+
+def read_runs(mode: str, runs: list[str]) -> int:
+    """The modes whose arguments are workdirs. Returns the exit status."""
+    if FLAGS.config is not None:
+        raise UserError(f"--mode={mode} reads the settings from the runs; leave out --config")
+    module, name = MODES[mode]
+    function = getattr(importlib.import_module(module), name)
+    if mode == "compare":
+        function(runs, os.path.expanduser(FLAGS.workdir or "."))
+        return 0
+    if mode == "vine":
+        if len(runs) != 2:
+            raise UserError("--mode=vine needs a workdir and the name of a solution: RUN s24-17")
+        print(f"figure: {function(*runs)}")
+        return 0
+    given = " ".join(runs) or "none"
+    if len(runs) != 1 or not (epath.Path(given) / "config.json").exists():
+        raise UserError(f"--mode=report needs the workdir of one run, not {given}")
+    print(f"report: {function(runs[0])}")
+    standing = importlib.import_module("vinejax.report.standing")
+    if line := standing.standing_line(epath.Path(runs[0])):
+        print(line)
+    return 0
+
+
+def run() -> None:
+    """Runs `main`. A UserError is printed as one line, and the exit status is 2.
+
+    After a signal the status is 128 and its number, as a shell reports it.
+    """
+    try:
+        define_flags()
+        app.run(main, flags_parser=parse_flags)
+    except (UserError, flags.Error) as error:
+        print("vinejax: error:", " ".join(str(error).split()), file=sys.stderr)
+        distributed.leave(2)
+    except stopping.Stopped as stop:
+        print(f"vinejax: {stop}; {stop.kept}", file=sys.stderr)
+        distributed.leave(stop.exit_code, at_once=True)  # a normal end can crash in XLA's threads
+    except KeyboardInterrupt:  # before signals are taken
+        print("vinejax: interrupted; the same command does it again", file=sys.stderr)
+        distributed.leave(130)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in REMEDIES:
+            where, rule = error.filename or "a file of the workdir", REMEDIES[error.errno]
+            print(f"vinejax: error: {where}: {error.strerror}; {rule}", file=sys.stderr)
+            distributed.leave(2)
+        traceback.print_exc()
+        distributed.leave(1)

@@ -1,0 +1,105 @@
+"""Fields in words: `--help FIELD` and `--mode=config`."""
+
+import ast
+import inspect
+import textwrap
+import tokenize
+import types
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from vinejax.config.load import SECTIONS, check_name
+from vinejax.core.ranges import Rule
+from vinejax.core.settings import Config, flatten
+from vinejax.methods import find_method
+
+WIDTH = 100
+INDENT = "    "
+
+
+def describe(name: str) -> str:
+    """The type, range, default and meaning of a field, or of all fields of a section.
+
+    The meaning is the comment at the field in the source. Raises ConfigError, naming the nearest,
+    for what is neither.
+    """
+    sections = {field: kind for field, kind in get_type_hints(Config).items() if _is_section(kind)}
+    sections |= SECTIONS
+    section, _, leaf = name.rpartition(".")
+    if name in sections:
+        about = sections[name].__doc__ or ""
+        if about.startswith(sections[name].__name__ + "("):  # the signature: it has no docstring
+            about = ""
+        lines = [*_wrapped(" ".join(about.split()), ""), ""]
+        return "\n".join(lines + _fields(sections[name], f"{name}.")).strip()
+    check_name(name)
+    return "\n".join(_fields(sections.get(section, Config), section and f"{section}.", leaf))
+
+
+def print_config(cfg: Config, workdir: str) -> None:
+    """`--mode=config`: prints every field as a run would use it, and the default where it differs.
+
+    Where a field says 'method', it is the method's own choice that is printed.
+    """
+    method = find_method(cfg.method)
+    defaults = dict(flatten(method.completed(Config(method=cfg.method))))
+    for name, value in flatten(method.applied_to(cfg)):
+        differs = "" if value == defaults[name] else f"  # default {defaults[name]!r}"
+        print(f"{name} = {value!r}{differs}")
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and kind.__module__ == Config.__module__
+
+
+def _fields(kind: type, prefix: str, only: str = "") -> list[str]:
+    """Lines on the fields of a dataclass, or on the one called `only`."""
+    lines = []
+    hints, defaults, comments = get_type_hints(kind, include_extras=True), kind(), _comments(kind)
+    for name, value in vars(defaults).items():
+        if only in ("", name) and name != "own" and not _is_section(hints[name]):
+            lines.append(f"{prefix}{name} = {value!r}")
+            lines += _wrapped(_kind(hints[name]), INDENT) + _wrapped(comments[name], INDENT)
+    return lines
+
+
+def _kind(hint: Any) -> str:
+    """A type hint in words: 'int, must be at least 1; or none'."""
+    if (rule := next(iter(getattr(hint, "__metadata__", ())), None)) is not None:
+        assert isinstance(rule, Rule)
+        return f"{_kind(hint.__origin__)}, {rule.text}"
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return " or ".join(map(repr, parts))
+    if origin is types.UnionType or types.NoneType in parts:
+        return f"{_kind(next(part for part in parts if part is not types.NoneType))}; or none"
+    if origin is None:
+        return hint.__name__
+    return f"{origin.__name__} of {_kind(parts[-1 if origin is dict else 0])}"
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """The comments at the fields of a class: the lines above one, then that at its end."""
+    found: dict[str, str] = {}
+    for part in reversed(kind.__mro__[:-1]):
+        source = textwrap.dedent(inspect.getsource(part))
+        lines = iter(source.splitlines(keepends=True))
+        tokens = tokenize.generate_tokens(lambda lines=lines: next(lines, ""))
+        comments = {t.start[0]: t for t in tokens if t.type == tokenize.COMMENT}
+        (body,) = ast.parse(source).body
+        assert isinstance(body, ast.ClassDef)
+        for node in body.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                above = []
+                line = node.lineno - 1
+                while (
+                    line in comments and not comments[line].line[: comments[line].start[1]].strip()
+                ):
+                    above.insert(0, comments[line].string)
+                    line -= 1
+                own = [comments[node.end_lineno].string] if node.end_lineno in comments else []
+                found[node.target.id] = " ".join(text.strip("# ") for text in above + own)
+    return found
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
