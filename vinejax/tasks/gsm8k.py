@@ -47,7 +47,7 @@ class GSM8K(ReferenceTask):
         def problem(i: int, row: dict[str, Any]) -> Problem:
             if not self.answer(row["answer"]):
                 raise ValueError(f"no answer after '{MARKER}'")
-            return Problem(f"{source}/{i}", row["question"].strip(), row["answer"])
+            return Problem(f"{source}/{i}", row["question"].strip(), row["answer"], row)
 
         rows = read_split(self.path, source, FIELDS, "main")
         problems = problems_of(rows, problem, {})
