@@ -36,6 +36,7 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     find_rewards(cfg.reward)
     _check_resets(cfg, method, is_set)
     _check_sampling(cfg)
+    _check_chat(cfg)
     _check_batches(cfg)
     _check_optimizer(cfg, is_set)
     _check_model(cfg)
@@ -129,6 +130,14 @@ def _check_sampling(cfg: Config) -> None:
         raise ConfigError("sample.temperature", rule, repr(cfg.sample.temperature))
     if "" in cfg.sample.stop:
         raise ConfigError("sample.stop", "holds an empty string, which stops every text at once")
+
+
+def _check_chat(cfg: Config) -> None:
+    """Refuses what only a chat template reads where there is none."""
+    for name in ("system", "template_vars"):
+        value = getattr(cfg.data, name)
+        if value and not cfg.data.chat_template:
+            raise ConfigError(f"data.{name}", "needs data.chat_template; leave it out", repr(value))
 
 
 def _check_batches(cfg: Config) -> None:
