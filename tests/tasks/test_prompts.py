@@ -244,7 +244,7 @@ def test_variables_reach_the_template(templated: Any):
         load_problems(Words(), tokenizer, "test", wrong)
 
 
-FORMS = ("%d %b %Y", "%S", "%X", "%-d/%m, %A", "%Y-%m-%dT%H:%M:%S.%f", "%I %p")
+FORMS = ("%d %b %Y", "%S", "%X", "%-d/%m, %A", "%Y-%m-%dT%H:%M:%S.%f", "%p", "%a")
 
 
 @pytest.mark.parametrize("form", FORMS)

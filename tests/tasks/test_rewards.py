@@ -204,6 +204,7 @@ def test_a_chat_is_its_text():
     assert chat == "ab{}" and isinstance(chat, str) and hash(chat) == hash("ab{}")
     assert (chat[0], chat[1], chat[-1], chat[1:3], len(chat)) == ("a", "b", "}", "b{", 4)
     assert (chat[0]["role"], chat[-1]["content"]) == ("assistant", "ab{}")
+    assert (chat[0].get("content"), chat[0].get("tool_calls")) == ("ab{}", None)
     with pytest.raises(IndexError):
         chat[4]
     with pytest.raises(TypeError):

@@ -112,7 +112,7 @@ class Engine:
         limits: tuple[int, ...] = (),
         skip_repeats: bool = True,
     ):
-        check_sampling(sample_config)
+        check_sampling(sample_config, model.cfg.vocab_size)
         for name, value in (("slots", slots), ("window_rows", window_rows), ("chunk", chunk)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} = {value} must be at least 1")

@@ -23,7 +23,7 @@ DOLLAR = re.compile(r"(?<!\\)\$")
 class Evaluation(AnswerTask):
     """A task with only a test split; `tasks/base.py` documents its methods.
 
-    `path` is a file (`tasks/load.py` names the kinds), a folder with such a file called 'test', or
+    `path` is a file (`tasks/files.py` names the kinds), a folder with such a file called 'test', or
     the name of a `datasets` data set. Rows have strings under `fields`; `read` returns the question
     and the answer of a row, or raises ValueError with the fault of the row.
 

@@ -33,7 +33,7 @@ def make(data: DataConfig) -> "GSM8K":
 class GSM8K(ReferenceTask):
     """GSM8K as a task; `tasks/base.py` documents its methods.
 
-    `path` is a folder with train and test files (`tasks/load.py` names the kinds), or the name of a
+    `path` is a folder with train and test files (`tasks/load.py`: `split_files`), or the name of a
     `datasets` data set.
     """
 

@@ -38,7 +38,7 @@ def make(data: DataConfig) -> "MATH":
 class MATH(ReferenceTask):
     """MATH as a task; `tasks/base.py` documents its methods.
 
-    `path` is a folder with train and test files (`tasks/load.py` names the kinds), or the name of a
+    `path` is a folder with train and test files (`tasks/load.py`: `split_files`), or the name of a
     `datasets` data set; rows have `problem` and `solution`, and may have a `unique_id`.
     """
 

@@ -5,7 +5,6 @@ Sampled responses are never encoded: their ids are used as they were sampled.
 
 import ast
 import dataclasses
-import datetime
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +27,7 @@ STANDING_CLOCK = (
     "{% endfor %}{{ found.text }}{% endmacro %}\n"
 )
 TIME_CODES = [f"%{flag}{x}" for x in "aAbBcdDeFfHIjmMpRSTuUwWxXyYzZ" for flag in ("-", "")]
-OTHER_TIME = datetime.datetime(1999, 12, 31, 23, 59, 58, 7)  # differs from today in every code
+OTHER_DIGITS = str.maketrans("0123456789", "1234567890")
 LONGEST_TOKEN = 256  # characters; no token of the supported models has more
 
 
@@ -84,30 +83,35 @@ def _render(
     if tokenizer.chat_template is None:
         raise ConfigError(field, "the tokenizer has no chat template", "True")
 
-    def at(time: datetime.datetime) -> str:
-        pinned = {"pinned_time": {code: time.strftime(code) for code in TIME_CODES}}
+    def written(template: str, **more: Any) -> str:
+        messages = [{"role": role, "content": text} for role, text in chat]
         prompt = tokenizer.apply_chat_template(
-            [{"role": role, "content": text} for role, text in chat],
-            chat_template=STANDING_CLOCK + template if has_clock else template,
+            messages,
+            chat_template=template,
             tokenize=False,
             add_generation_prompt=True,
-            **(pinned if has_clock else {}),
+            **more,
             **variables,
         )
         return str(prompt)
 
     try:
         template = str(tokenizer.get_chat_template())
-        has_clock = "strftime_now" in template
-        prompt = at(CLOCK.time)
-        if has_clock and not CLOCK.was_asked and at(OTHER_TIME) != prompt:
-            CLOCK.note_asked()
+        if "strftime_now" not in template:
+            prompt = written(template)
+        else:
+            template = STANDING_CLOCK + template
+            pinned = {code: CLOCK.time.strftime(code) for code in TIME_CODES}
+            prompt = written(template, pinned_time=pinned)
+            other = {code: x.swapcase().translate(OTHER_DIGITS) for code, x in pinned.items()}
+            if not CLOCK.was_asked and written(template, pinned_time=other) != prompt:
+                CLOCK.note_asked()
     except Exception as error:  # jinja2's, or any that an expression of the template raises
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         rule = f"the tokenizer's chat template fails: {reason}"
         raise ConfigError(field, rule, "True") from error
-    for role, text in chat:
-        if "".join(text.split()) not in "".join(prompt.split()):
+    for role, text in chat:  # of an assistant's earlier messages templates leave out the thoughts
+        if role != "assistant" and "".join(text.split()) not in "".join(prompt.split()):
             rule = f"the tokenizer's chat template leaves out, or changes, the {role}'s message"
             raise ConfigError(field, f"{rule} {text.strip()!r:.60}", "True")
     return prompt

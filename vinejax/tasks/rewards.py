@@ -58,6 +58,9 @@ class Message(str):
     def __getitem__(self, key: Any) -> Any:
         return self.fields[key] if isinstance(key, str) else super().__getitem__(key)
 
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.fields.get(key, default)
+
 
 class Chat(str):
     """A text that can be read as TRL's messages: `chat[0]["content"]`.
