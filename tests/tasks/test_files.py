@@ -55,7 +55,12 @@ def test_shards_of_a_split_are_read_in_order(folder: str, suffix: str, tmp_path:
     with pytest.raises(DataError, match=rf"{bad.name}:2: column 'answer' "):
         loaded(tmp_path, "test")
     bad.unlink()
-    with pytest.raises(DataError, match=rf"shard 00001 of test{suffix} is missing"):
+    with pytest.raises(DataError, match=rf"shards are missing, or too many: {names[0]}"):
+        loaded(tmp_path, "test")
+    write(tmp_path / folder / f"{names[1]}{suffix}", ROWS[:10])  # repeats alone
+    assert loaded(tmp_path, "test") == pairs(ROWS[:10] + ROWS[20:30])
+    write(tmp_path / folder / f"test-00000-of-00001{suffix}", ROWS[:30])
+    with pytest.raises(DataError, match="shards are missing, or too many: "):
         loaded(tmp_path, "test")
 
 

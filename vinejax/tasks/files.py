@@ -31,7 +31,7 @@ class Rows(NamedTuple):
 
     file: str
     numbered: NumberedRows
-    files: list[str] = []  # of each row, where there are several
+    files: Sequence[str] = ()  # of each row, where there are several
 
     def place(self, i: int) -> tuple[str, int]:
         """The file and the line of row `i`."""
@@ -46,8 +46,20 @@ def is_file(path: Path) -> bool:
 def read_file(file: Path, fields: tuple[str, ...] = (), keep: Keep | None = None) -> Rows:
     """The rows of a file with one of SUFFIXES, or of the folder of one saved data set.
 
-    Each must have strings in all of `fields`.
+    Each must have strings in all of `fields`; those that `keep` refuses are left out.
     """
+    return filled(str(file), rows_in(file, fields, keep))
+
+
+def filled(file: str, numbered: NumberedRows, files: Sequence[str] = ()) -> Rows:
+    """The rows; DataError if there are none."""
+    if not numbered:
+        raise DataError(file, None, "no rows")
+    return Rows(file, numbered, files)
+
+
+def rows_in(file: Path, fields: tuple[str, ...], keep: Keep | None) -> NumberedRows:
+    """As `read_file`; there may be none."""
     if file.is_dir():
         rows = _saved_rows(file)
     elif file.suffix in (".parquet", ".arrow"):
@@ -58,7 +70,7 @@ def read_file(file: Path, fields: tuple[str, ...] = (), keep: Keep | None = None
         rows = _json_rows(str(file))
     else:
         rows = _jsonl_rows(str(file))
-    return Rows(str(file), checked(rows, fields, str(file), keep))
+    return checked(rows, fields, str(file), keep)
 
 
 def _saved_rows(folder: Path) -> Iterator[tuple[int, Any]]:
@@ -219,7 +231,7 @@ def checked(
     file: str,
     keep: Keep | None = None,
 ) -> NumberedRows:
-    """The rows, if there are any and each is an object with a text under every name in `fields`."""
+    """The rows, if each is an object with a text under every name in `fields`."""
     kept = []
     for number, row in rows:
         if not isinstance(row, dict):
@@ -234,8 +246,6 @@ def checked(
                 raise DataError(file, number, f"field {field!r} must be a string, not {kind}")
             check_text(row[field], f"field {field!r}", file, number)
         kept.append((number, row))
-    if not kept:
-        raise DataError(file, None, "no rows")
     return kept
 
 

@@ -19,9 +19,11 @@ from vinejax.tasks.files import (
     Rows,
     check_text,
     checked,
+    filled,
     finite_or_none,
     one_line,
     read_file,
+    rows_in,
 )
 
 
@@ -47,11 +49,11 @@ def read_split(
         suffixes = ", ".join(SUFFIXES[1:])
         rule = f"no such file, nor one in {suffixes}, nor shards of one, nor a folder {source}"
         raise DataError(str(folder / f"{source}.jsonl"), None, rule)
-    parts = [read_file(file, fields, keep) for file in files]
-    if len(parts) == 1:
-        return parts[0]
-    numbered = [row for part in parts for row in part.numbered]
-    return Rows(f"{path} {source}", numbered, [part.file for part in parts for _ in part.numbered])
+    if len(files) == 1:
+        return read_file(files[0], fields, keep)
+    parts = {str(file): rows_in(file, fields, keep) for file in files}
+    numbered = [row for part in parts.values() for row in part]
+    return filled(f"{path} {source}", numbered, [name for name in parts for _ in parts[name]])
 
 
 def split_files(folder: Path, source: str, config: str | None = None) -> list[Path]:
@@ -80,18 +82,19 @@ def split_files(folder: Path, source: str, config: str | None = None) -> list[Pa
 
 def _files_in(folder: Path, source: str) -> list[Path]:
     """The files of a split that lie in this folder, or in its folder of that name."""
-    shard = re.compile(re.escape(source) + r"-(\d+)-of-(\d+)(-[0-9a-f]+)?")
-    inside = folder / source
     for suffix in SUFFIXES:
         if (file := folder / f"{source}{suffix}").is_file():
             return [file]
-        names = {file.name.removesuffix(suffix): file for file in folder.glob(f"*-of-*{suffix}")}
-        shards = {int(m[1]): (m[2], names[name]) for name in names if (m := shard.fullmatch(name))}
-        for i in range(int(next(iter(shards.values()))[0]) if shards else 0):
-            if i not in shards:
-                raise DataError(str(folder), None, f"shard {i:05} of {source}{suffix} is missing")
+        shard = re.compile(rf"{re.escape(source)}-(\d+)-of-(\d+)(-[0-9a-f]+)?{re.escape(suffix)}")
+        names = sorted(file.name for file in folder.glob(f"*-of-*{suffix}"))
+        shards = [match for name in names if (match := shard.fullmatch(name))]
+        wanted = list(range(int(shards[0][2]))) if shards else []
+        if [int(match[1]) for match in shards] != wanted:
+            found = ", ".join(match[0] for match in shards)
+            raise DataError(str(folder), None, f"shards are missing, or too many: {found:.200}")
         if shards:
-            return [file for _, (_, file) in sorted(shards.items())]
+            return [folder / match[0] for match in shards]
+    inside = folder / source
     if (inside / STATE).is_file():
         return [inside]
     files = (file for file in inside.rglob("*") if file.name.endswith(SUFFIXES))
@@ -104,7 +107,7 @@ def _read_hub(
     rows = _from_hub(path, "load_dataset", path, config, split=source)
     file = f"{path} {source}"
     numbered = ((i, finite_or_none(dict(row))) for i, row in enumerate(rows, start=1))
-    return Rows(file, checked(numbered, fields, file, keep))
+    return filled(file, checked(numbered, fields, file, keep))
 
 
 def _from_hub(path: str, function: str, *arguments: Any, **named: Any) -> Any:
