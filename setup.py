@@ -35,8 +35,9 @@ setuptools.setup(
         "cuda12": ["jax[cuda12]"],
         "cuda13": ["jax[cuda13]"],
         "gcs": ["gcsfs"],
-        # Makes the fixtures of the tests on models, and runs those that load what we save.
-        "oracle": ["torch>=2.4"],
+        # Makes the fixtures of the tests on models, and runs those that load what we save, or that
+        # call TRL's reward functions.
+        "oracle": ["torch>=2.4", "trl>=1.16", "math-verify>=0.9"],
         "wandb": ["wandb>=0.18"],
         "bench": ["matplotlib>=3.8"],
         "test": [

@@ -63,7 +63,7 @@ from vinejax.core.errors import UserError
 from vinejax.methods import METHODS
 from vinejax.runtime import distributed, stopping
 
-# Imported by name when needed: a mode loads what it needs alone.
+# Imported by name when a mode runs, so that it loads only what it needs.
 MODES = {
     "train": ("vinejax.training.loop", "train"),
     "eval": ("vinejax.training.evaluate", "evaluate_run"),
@@ -215,7 +215,7 @@ def main(argv: list[str]) -> int:
 
 
 def read_runs(mode: str, runs: list[str]) -> int:
-    """The modes whose arguments are workdirs. Returns the exit status."""
+    """Runs a mode whose arguments are workdirs, and returns the exit status."""
     if FLAGS.config is not None:
         raise UserError(f"--mode={mode} reads the settings from the runs; leave out --config")
     module, name = MODES[mode]

@@ -214,6 +214,9 @@ def test_check_name():
         ("checkpoint.keep", [0], [1]),
         ("log.vines", [-1], [0]),
         ("log.wandb", ["project"], [""]),
+        ("sample.stop_ids", [(-1,), (3, -2)], [(), (0, 7)]),
+        ("data.system", ["Be brief."], [""]),
+        ("data.template_vars", [("a=1",), ("a",), ("=1",), ("1a=2",)], [()]),
     ],
 )
 def test_ranges(field: str, bad: list, good: list, monkeypatch: pytest.MonkeyPatch):
@@ -242,6 +245,7 @@ def test_every_number_and_choice_is_checked():
         "reward.truncated",
         "data.task",
         "sample.stop",
+        "sample.skip_special_tokens",
     }
     anything |= {
         "values.reuse",
@@ -281,6 +285,13 @@ def test_fields_without_effect_are_refused(fields: dict[str, Any], field: str, r
     with pytest.raises(ConfigError, match=rule) as error:
         check_config(changed(**fields))
     assert error.value.field == field
+
+
+def test_what_a_chat_template_reads_goes_with_one():
+    chat = {"data__chat_template": True, "data__system": "Be brief."}
+    check_config(changed(**chat, data__template_vars=("thinking=False", "budget=")))
+    with pytest.raises(ConfigError, match=r"^data\.template_vars = \('a',\): must be 'name=value'"):
+        check_config(changed(**chat, data__template_vars=("a",)))
 
 
 def test_sizes_of_a_pretrained_model_are_not_checked():

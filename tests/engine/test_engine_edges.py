@@ -237,6 +237,12 @@ def test_sampling_settings_out_of_range(wrong: dict, tiny):
         Engine(tiny.decoder, SampleConfig(**wrong), tiny.tokenizer)
 
 
+@pytest.mark.parametrize("wrong", [-1, 10**6])
+def test_stop_ids_that_are_no_tokens(wrong: int, tiny):
+    with pytest.raises(ValueError, match=rf"stop_ids = \(2, {wrong}\) must be token ids, below"):
+        Engine(tiny.decoder, SampleConfig(stop_ids=(2, wrong)), tiny.tokenizer)
+
+
 @pytest.mark.parametrize(
     ("stop", "message"),
     [("ab", r"stop = 'ab' must be a tuple of strings: \('ab',\)"), (("a", ""), "empty string")],

@@ -1,12 +1,16 @@
 """The automaton of stop strings against looking for them in the text, and what it saves."""
 
 import dataclasses
+import json
 import random
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers.model_oracles import Model, assert_same
+from tokenizers import Tokenizer as Backend
+from transformers import PreTrainedTokenizerFast
 
 from vinejax.core.settings import SampleConfig
 from vinejax.core.text import continuation_text, decode, token_text
@@ -97,9 +101,9 @@ def give_table(monkeypatch: pytest.MonkeyPatch):
     return give
 
 
-def grow(model: Model, stop: tuple[str, ...]):
+def grow(model: Model, stop: tuple[str, ...] = (), **fields):
     """Twelve greedy stories from the BOS token alone and from a few words on."""
-    sampling = SampleConfig(temperature=0.7, max_tokens=32, stop=stop)
+    sampling = SampleConfig(temperature=0.7, max_tokens=32, stop=stop, **fields)
     engine = Engine(model.decoder, sampling, model.tokenizer, slots=4, chunk=8)
     trunk = [1, *model.tokenizer.encode("Once upon a time", add_special_tokens=False)]
     branches = [Branch(0, 1 + i % len(trunk), seed=i) for i in range(12)]
@@ -118,6 +122,56 @@ def test_the_device_ends_a_branch_at_its_stop_string(stories, give_table):
     assert_same(by_host, found)
     assert without.decoded_tokens > stats.decoded_tokens
     assert without.useful_tokens == stats.useful_tokens
+
+
+def with_special(model: Model, piece: str, content: str) -> tuple[Model, int]:
+    """The model with a tokenizer that writes a special token for `piece`, and that token's id."""
+    old: Any = model.tokenizer
+    raw = json.loads(old.backend_tokenizer.to_str())
+    vocab, token = raw["model"]["vocab"], old.convert_tokens_to_ids(piece)
+    del vocab[piece]
+    vocab[content] = token
+    merges = [merge for merge in raw["model"]["merges"] if piece not in "".join(merge)]
+    raw["model"]["merges"] = merges
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    raw["added_tokens"].append({"id": token, "content": content, "special": True} | flags)
+    backend = Backend.from_str(json.dumps(raw))
+    new = PreTrainedTokenizerFast(tokenizer_object=backend, **old.special_tokens_map)
+    return model._replace(tokenizer=new), token
+
+
+def test_a_special_token_is_text_or_a_stop(stories):
+    model, token = with_special(stories, ".", "<|dot|>")
+    whole, _ = grow(model)
+    hidden, _ = grow(model, skip_special_tokens=True)
+    plain, _ = grow(stories)
+    for one, skipped, before in zip(whole, hidden, plain, strict=True):
+        assert one.tokens == skipped.tokens == before.tokens
+        assert one.text.count("<|dot|>") == one.tokens.count(token)
+        assert skipped.text == one.text.replace("<|dot|>", "")
+        assert "</s>" not in one.text
+    assert sum(one.text.count("<|dot|>") for one in whole) > 5
+    for skip in (False, True):
+        stopped, stats = grow(model, ("never", "<|dot|>"), skip_special_tokens=skip)
+        for one, cut in zip(whole, stopped, strict=True):
+            ends = one.tokens.index(token) + 1 if token in one.tokens else len(one.tokens)
+            assert cut.tokens == one.tokens[:ends]
+            assert cut.text == one.text.partition("<|dot|>")[0]
+            assert cut.finish == ("eos" if token in one.tokens else one.finish)
+        assert stats.decoded_tokens + stats.repeated_tokens == stats.useful_tokens
+
+
+def test_a_response_ends_at_a_stop_id_as_at_eos_and_before_its_text(stories):
+    (comma,) = stories.tokenizer.convert_tokens_to_ids([","])
+    found, _ = grow(stories, stop_ids=(comma,))
+    plain, _ = grow(stories)
+    assert sum(comma in one.tokens for one in plain) > 3
+    for one, cut in zip(plain, found, strict=True):
+        ends = one.tokens.index(comma) + 1 if comma in one.tokens else len(one.tokens)
+        assert cut.tokens == one.tokens[:ends]
+        np.testing.assert_allclose(cut.logprobs, one.logprobs[:ends], atol=1e-5)
+        assert cut.finish == ("eos" if comma in one.tokens else one.finish)
+        assert cut.text == (one.text.partition(",")[0] if comma in one.tokens else one.text)
 
 
 def test_a_branch_that_was_ended_by_mistake_goes_on(stories, give_table):

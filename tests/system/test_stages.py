@@ -59,9 +59,9 @@ def work_counted(patch: pytest.MonkeyPatch) -> Counter[str]:
         done["tokens"] += self.stats.decoded_tokens - before
         return result
 
-    def counted_grade(self: GradedTask, items: Any):
+    def counted_grade(self: GradedTask, items: Any, ids: Any):
         done["graded"] += len(items)
-        return grade(self, items)
+        return grade(self, items, ids)
 
     patch.setattr(Engine, "_grow", counted_grow)
     patch.setattr(GradedTask, "grade", counted_grade)

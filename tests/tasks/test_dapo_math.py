@@ -112,7 +112,7 @@ def test_the_last_answer_line_decides(response: str, reward: float):
     [
         ({"reward_model": {"ground_truth": "1/2"}}, "must be an integer, found '1/2'"),
         ({"reward_model": {}}, "column 'reward_model.ground_truth' is missing"),
-        ({"prompt": []}, "column 'prompt' must hold one message, the user's, not none"),
+        ({"prompt": []}, "column 'prompt' must end with the user's message, not none"),
         ({"prompt": HEAD + TAIL}, "column 'prompt' holds no question"),
     ],
 )

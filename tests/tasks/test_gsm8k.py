@@ -17,7 +17,8 @@ from vinejax.core.types import Problem
 from vinejax.grading import Grader
 from vinejax.tasks import gsm8k
 from vinejax.tasks.base import Task, load_task
-from vinejax.tasks.load import hold_out, read_jsonl
+from vinejax.tasks.files import read_file
+from vinejax.tasks.load import hold_out
 from vinejax.tasks.prompts import load_problems
 
 ROWS = [
@@ -147,7 +148,7 @@ def test_a_row_without_an_answer_is_an_error(folder: Path):
 
 
 def test_problems_load_with_their_prompts(folder: Path):
-    problems, dropped = load_problems(task_of(folder), load("byte_level"), "test", 1000, False)
+    problems, dropped = load_problems(task_of(folder), load("byte_level"), "test", DataConfig())
     assert [p.id for p, _ in problems] == ["test/0", "test/1", "test/2"] and dropped == []
 
 
@@ -239,7 +240,7 @@ def test_a_module_of_the_user_is_a_task(tmp_path: Path, monkeypatch: pytest.Monk
 def test_rows_are_lines_whatever_their_strings_hold(tmp_path: Path):
     file = tmp_path / "x.jsonl"
     file.write_bytes('\ufeff{"a": "1\u2028"}\r\n\n{"a": "é"}'.encode())
-    assert read_jsonl(file, ("a",)) == [(1, {"a": "1\u2028"}), (3, {"a": "é"})]
+    assert read_file(file, ("a",)).numbered == [(1, {"a": "1\u2028"}), (3, {"a": "é"})]
 
 
 @pytest.mark.parametrize(
@@ -264,14 +265,14 @@ def test_a_bad_file_is_named_with_its_line(tmp_path: Path, content: bytes, messa
     file = tmp_path / "x.jsonl"
     file.write_bytes(content)
     with pytest.raises(DataError) as error:
-        read_jsonl(file, ("a",))
+        read_file(file, ("a",))
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_fields_that_are_not_read_may_hold_anything(tmp_path: Path):
     file = tmp_path / "x.jsonl"
     file.write_bytes(b'{"a": "1", "b": "\\ud800"}\n{"a": "\\ud83d\\ude00"}\n')
-    assert [row["a"] for _, row in read_jsonl(file, ("a",))] == ["1", "\U0001f600"]
+    assert [row["a"] for _, row in read_file(file, ("a",)).numbered] == ["1", "\U0001f600"]
 
 
 def test_one_row_is_too_few_for_training_and_validation(folder: Path):
@@ -285,4 +286,4 @@ def test_one_row_is_too_few_for_training_and_validation(folder: Path):
 
 def test_a_missing_file_is_named(tmp_path: Path):
     with pytest.raises(DataError, match="none.jsonl: No such file"):
-        read_jsonl(tmp_path / "none.jsonl")
+        read_file(tmp_path / "none.jsonl")

@@ -15,9 +15,11 @@ from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.grading import Grader, Verdict
+from vinejax.tasks.answers import boxed_answer
 from vinejax.tasks.base import Task, load_task
-from vinejax.tasks.load import read_file, read_jsonl, read_split
-from vinejax.tasks.math import MATH, boxed_answer, divide
+from vinejax.tasks.files import read_file
+from vinejax.tasks.load import read_split
+from vinejax.tasks.math import MATH, divide
 
 
 def row(i: int) -> dict[str, Any]:
@@ -272,7 +274,7 @@ def test_a_missing_field_is_named_with_its_line(folder: Path):
 
 def test_a_missing_file_is_named_with_the_other_kinds(folder: Path):
     (folder / "test.jsonl").unlink()
-    with pytest.raises(DataError, match=r"test\.jsonl: no such file, nor one in \.jsonl\.gz or"):
+    with pytest.raises(DataError, match=r"test\.jsonl: no such file, nor one in \.jsonl\.gz, "):
         task_of(folder).load("train")
     with pytest.raises(DataError, match=r"train\.jsonl: a file; needed is a folder"):
         task_of(folder / "train.jsonl").load("train")
@@ -280,7 +282,7 @@ def test_a_missing_file_is_named_with_the_other_kinds(folder: Path):
 
 def test_packed_and_parquet_files_hold_the_same_rows(folder: Path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    _, expected = read_split(str(folder), "test", ("problem",))
+    expected = read_split(str(folder), "test", ("problem",)).numbered
     assert [line for line, _ in expected] == [1, 2]
     packed = gzip.compress((folder / "test.jsonl").read_bytes())
     (folder / "test.jsonl").unlink()
@@ -299,7 +301,7 @@ def test_damaged_files_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for content in (packed[:-20], b"no gzip", packed[:12] + b"\xff" * 30):
         (tmp_path / "x.jsonl.gz").write_bytes(content)
         with pytest.raises(DataError, match=r"x\.jsonl\.gz: ") as error:
-            read_jsonl(tmp_path / "x.jsonl.gz")
+            read_file(tmp_path / "x.jsonl.gz")
         assert "\n" not in str(error.value)
     pytest.importorskip("pyarrow.parquet")
     (tmp_path / "x.parquet").write_bytes(b"no parquet")
@@ -317,7 +319,7 @@ def test_a_name_is_a_data_set_without_configuration(monkeypatch: pytest.MonkeyPa
 
     def load_dataset(path: str, name: str | None, split: str) -> list[Any]:
         calls.append((path, name, split))
-        return [row for _, row in read_jsonl(folder / f"{split}.jsonl")]
+        return [row for _, row in read_file(folder / f"{split}.jsonl").numbered]
 
     module = types.ModuleType("datasets")
     vars(module)["load_dataset"] = load_dataset

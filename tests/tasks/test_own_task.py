@@ -14,7 +14,7 @@ from vinejax.core.types import Problem
 from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import encode_prompt, encode_response, load_problems
-from vinejax.tasks.steps import step_ends
+from vinejax.tasks.steps import every_n_tokens, step_ends
 
 PAGE = REPO / "docs" / "tasks.md"
 
@@ -44,7 +44,8 @@ def expand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_its_problems_load_with_their_prompts(task: Task):
     splits: tuple[Split, ...] = ("train", "validation", "test")
     for split, size in zip(splits, (2000, 100, 200), strict=True):
-        problems, dropped = load_problems(task, load("byte_level"), split, 64, False)
+        data = DataConfig(max_prompt_tokens=64)
+        problems, dropped = load_problems(task, load("byte_level"), split, data)
         assert len(problems) == size and dropped == []
         assert [p for p, _ in problems] == task.load(split)
 
@@ -70,10 +71,10 @@ def test_its_steps_are_lines_in_characters_and_in_tokens(task: Task):
 
 
 def test_the_method_that_counts_steps_in_tokens(task: Task):
-    (source,) = (x for x in sources() if "def step_ends" in x)
-    names: dict[str, Any] = {}
-    exec(source, names)
-    with_steps = type("WithSteps", (type(task),), {"step_ends": names["step_ends"]})()
+    def ends(self: Task, num_tokens: int) -> list[int]:
+        return every_n_tokens(num_tokens, 50)
+
+    with_steps = type("WithSteps", (type(task),), {"step_ends": ends})()
     rewards = GradedTask(with_steps, GraderConfig())
     assert rewards.step_ends(load("byte_level"), [], [0] * 120, "") == [50, 100, 120]
 

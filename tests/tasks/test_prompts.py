@@ -1,6 +1,9 @@
 """Prompts and worked responses as ids: those of transformers, which decode to the text."""
 
+import dataclasses
+import datetime
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +13,11 @@ from helpers.paths import REPO
 from helpers.tokenizer_cases import NAMES, ODD_TEXTS, gsm8k_texts, load
 
 from vinejax.core.errors import ConfigError, DataError, ModelError
+from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.model.hf.weights import load_tokenizer
+from vinejax.runtime.clock import Clock
+from vinejax.tasks import prompts
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.base import Split
 from vinejax.tasks.prompts import adds_bos, encode_prompt, encode_response, load_problems
@@ -133,6 +139,143 @@ def test_what_a_tokenizer_lacks_is_named():
         encode_response(endless, "x")
 
 
+# --- chat templates
+
+
+@pytest.fixture
+def templated(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A tokenizer with the chat template that it is given; the clock is not set yet."""
+    monkeypatch.setattr(prompts, "CLOCK", Clock())
+
+    def with_template(template: Any) -> Any:
+        tokenizer = load("byte_level")
+        monkeypatch.setattr(tokenizer, "chat_template", template)
+        return tokenizer
+
+    return with_template
+
+
+CONTENT = "{{ messages[0].content }}"
+
+
+@pytest.mark.parametrize(
+    "template, reason",
+    [
+        ("{{ raise_exception('No system\nmessages.') }}", "TemplateError: No system messages."),
+        ("{% for m in messages %}{{ m.content }}", "TemplateSyntaxError: "),
+        ("{{ messages[0].content.parts[0].text }}", "UndefinedError: "),
+        ("{{ messages[1].content }}", "UndefinedError: "),
+        (CONTENT + "{{ 1 // 0 }}", "ZeroDivisionError: "),
+        (CONTENT + "{{ messages + 1 }}", "TypeError: "),
+        ({"rag": CONTENT, "tools": CONTENT}, "ValueError: This model has multiple"),
+        ("Hello!", "leaves out, or changes, the user's message 'Six of 7?'"),
+        ("{{ messages[0].role }}", "leaves out, or changes, the user's message"),
+        ("{{ messages[0].content[:5] }}", "leaves out, or changes, the user's message"),
+        ("{% for m in messages if m.role == 'assistant' %}{{ m.content }}{% endfor %}", "leaves"),
+    ],
+)
+def test_a_template_that_cannot_make_the_prompt_is_one_line(
+    template: Any, reason: str, templated: Any
+):
+    with pytest.raises(ConfigError) as error:
+        encode_prompt(templated(template), "Six of 7?\n", True)
+    message = str(error.value)
+    assert message.startswith("data.chat_template = True: the tokenizer's chat template ")
+    assert reason in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["[{{ messages[0].content | trim }}]", "{{ messages[0].content.split() | join(' ') }}"],
+)
+def test_a_template_may_change_spaces(template: str, templated: Any):
+    tokenizer = templated(template)
+    text = tokenizer.decode(encode_prompt(tokenizer, " Six\nof  7?\n", True))
+    assert "".join(text.split()).strip("[]") == "Sixof7?"
+
+
+CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+def test_system_messages_of_the_data_go_before_that_of_the_setting(templated: Any):
+    class Asked(Words):
+        def load(self, split: str) -> list[Problem]:
+            return [
+                Problem("0", "Q?", ""),
+                Problem("1", "Q?", "", context=(("system", "Own."),)),
+                Problem("2", "Q?", "", context=(("user", "A?"), ("assistant", "B."))),
+            ]
+
+    tokenizer = templated(CHAT)
+
+    def texts(**fields: Any) -> list[str]:
+        data = DataConfig(chat_template=True, **fields)
+        return [
+            tokenizer.decode(ids) for _, ids in load_problems(Asked(), tokenizer, "test", data)[0]
+        ]
+
+    own, few = "<system>Own.<user>Q?", "<user>A?<assistant>B.<user>Q?"
+    assert texts() == ["<user>Q?", own, few]
+    assert texts(system="Set.") == ["<system>Set.<user>Q?", own, f"<system>Set.{few}"]
+    problems, _ = load_problems(
+        Asked(), tokenizer, "test", DataConfig(chat_template=True, system="Set.")
+    )
+    assert problems[0][0].context == (("system", "Set."),)  # what reward functions see, too
+    with pytest.raises(ConfigError, match=r"^data\.chat_template = False: must be True: problem 1"):
+        load_problems(Asked(), tokenizer, "test", DataConfig())
+    with pytest.raises(ConfigError, match="leaves out, or changes, the system's message 'Set.'"):
+        load_problems(
+            Asked(),
+            templated("{{ messages[-1].content }}"),
+            "test",
+            DataConfig(chat_template=True, system="Set."),
+        )
+
+
+def test_variables_reach_the_template(templated: Any):
+    template = CONTENT + "{% if thinking is false %}!{% endif %}{{ level }}{{ depth * 2 }}"
+    tokenizer = templated(template)
+    values = ("thinking=False", "level=high", "depth=3")
+    data = DataConfig(chat_template=True, template_vars=values)
+    problems, _ = load_problems(Words(), tokenizer, "test", data)
+    assert tokenizer.decode(problems[0][1]) == "Q:!high6"
+    wrong = dataclasses.replace(data, template_vars=("thinkin=False",))
+    with pytest.raises(ConfigError, match="template reads no 'thinkin'; leave it out"):
+        load_problems(Words(), tokenizer, "test", wrong)
+
+
+FORMS = ("%d %b %Y", "%S", "%X", "%-d/%m, %A", "%Y-%m-%dT%H:%M:%S.%f", "%p", "%a")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_clock_of_a_template_stands(
+    form: str, templated: Any, capsys: pytest.CaptureFixture[str]
+):
+    tokenizer = templated(f"{{{{ strftime_now('{form}') }}}}|{CONTENT}")
+    before = datetime.datetime.now()
+    first = encode_prompt(tokenizer, "Q", True)
+    time.sleep(0.01)
+    assert encode_prompt(tokenizer, "Q", True) == first
+    said = capsys.readouterr().out
+    assert said.count("warning: the chat template asks for the time") == 1
+    pinned = prompts.CLOCK.time
+    assert before <= pinned <= datetime.datetime.now()
+    assert tokenizer.decode(first) == f"{pinned.strftime(form)}|Q"
+
+
+def test_a_template_that_only_could_ask_for_the_time_does_not(
+    templated: Any, capsys: pytest.CaptureFixture[str]
+):
+    """As Llama's, which takes the date from a variable if there is one."""
+    unset = "{% if not date is defined %}{% set date = strftime_now('%d') %}{% endif %}"
+    tokenizer = templated(f"\n  {unset}\n {{{{ date }}}}\n{CONTENT}")
+    ids = encode_prompt(tokenizer, "Q", True, variables={"date": "26 Jul 2024"})
+    assert tokenizer.decode(ids) == "\n 26 Jul 2024\nQ" and capsys.readouterr().out == ""
+    assert not prompts.CLOCK.was_asked
+    encode_prompt(tokenizer, "Q", True)
+    assert prompts.CLOCK.was_asked
+
+
 class Words:
     """A task of three prompts of 2, 3 and 9 bytes."""
 
@@ -163,7 +306,7 @@ class Words:
 
 def test_prompts_that_are_too_long_are_dropped_and_listed():
     tokenizer = load("byte_level")
-    problems, dropped = load_problems(Words(), tokenizer, "test", 3, False)
+    problems, dropped = load_problems(Words(), tokenizer, "test", DataConfig(max_prompt_tokens=3))
     assert [(p.id, tokenizer.decode(ids)) for p, ids in problems] == [
         ("test/0", "Q:"),
         ("test/1", "Q?:"),
@@ -179,11 +322,11 @@ class Empty(Words):
 def test_no_prompt_left_and_equal_ids_are_errors():
     tokenizer = load("byte_level")
     with pytest.raises(DataError, match="words test: none of 3 prompts.*max_prompt_tokens = 1 "):
-        load_problems(Words(), tokenizer, "test", 1, False)
+        load_problems(Words(), tokenizer, "test", DataConfig(max_prompt_tokens=1))
     with pytest.raises(DataError, match="^words test: the task gave no problems$"):
-        load_problems(Empty(), tokenizer, "test", 100, False)
+        load_problems(Empty(), tokenizer, "test", DataConfig())
     with pytest.raises(DataError, match="two problems have the id 'a'"):
-        load_problems(Words(("a", "b", "a")), tokenizer, "test", 100, False)
+        load_problems(Words(("a", "b", "a")), tokenizer, "test", DataConfig())
 
 
 def test_a_prompt_of_a_hundred_megabytes_is_too_long_without_being_encoded():
@@ -204,5 +347,5 @@ def test_a_prompt_of_a_hundred_megabytes_is_too_long_without_being_encoded():
         def prompt(self, problem: Problem) -> str:
             return problem.question
 
-    kept, dropped = load_problems(Given(), tokenizer, "train", 8, False)
+    kept, dropped = load_problems(Given(), tokenizer, "train", DataConfig(max_prompt_tokens=8))
     assert [problem.id for problem, _ in kept] == ["short"] and dropped == ["huge"]

@@ -1,5 +1,6 @@
 """Reward functions: how they are called, weighted, counted and refused."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -15,9 +16,10 @@ from vinejax.core.settings import GraderConfig, RewardConfig
 from vinejax.core.types import Problem
 from vinejax.rollout.journaled import JournaledTask
 from vinejax.runtime.journal import Journal
+from vinejax.session.metrics import part_means
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.gsm8k import GSM8K
-from vinejax.tasks.rewards import Reward, find_rewards
+from vinejax.tasks.rewards import Chat, Reward, TrainerState, find_rewards
 from vinejax.training.loop import train
 from vinejax.training.startup import prompted_problems
 
@@ -26,7 +28,9 @@ PROBLEMS = [Problem("train/0", "1+1", "2", COLUMNS), Problem("train/1", "2+2", "
 ITEMS = [(PROBLEMS[0], "it is 2"), (PROBLEMS[1], "no")]
 
 SOURCE = '''
-SEEN = []
+import asyncio
+import numpy
+SEEN, WAITING = [], []
 
 
 def accuracy(response, answer):
@@ -47,6 +51,74 @@ def short(prompts, completions, level, **kwargs):
 
 def brief(completions):
     return [1.0 / (1 + len(text)) for text in completions]
+
+
+def as_messages(prompts, completions, **kwargs):
+    """As TRL's functions for conversations read them."""
+    asked = [prompt[-1]["content"] for prompt in prompts]
+    first = [prompt[0]["role"] for prompt in prompts]
+    said = [completion[0]["content"] for completion in completions]
+    assert all(completion[-1]["role"] == "assistant" for completion in completions)
+    SEEN.append((asked, first, said))
+    return [float(len(text)) for text in said]
+
+
+def as_either(completions, **kwargs):
+    """As those that take both kinds apart."""
+    texts = [c[0]["content"] if isinstance(c, list) else c for c in completions]
+    return [float(text[0] == "i" and text.startswith("it")) for text in texts]
+
+
+async def waited(completions, **kwargs):
+    await asyncio.sleep(0)
+    return [1.0 if len(text) > 2 else None for text in completions]
+
+
+async def judged(solution_str, ground_truth):
+    WAITING.append(solution_str)
+    while len(WAITING) < 2:  # the other call has begun, too
+        await asyncio.sleep(0)
+    return {"score": float(ground_truth in solution_str)}
+
+
+async def failing_later(response):
+    await asyncio.sleep(0)
+    return 1 / (len(response) - 2)
+
+
+def array(completions):
+    return numpy.array([len(text) for text in completions])
+
+
+def made_lazily(completions):
+    return (float(len(text)) for text in completions)
+
+
+def failing_lazily(completions):
+    return (1 / (len(text) - 2) for text in completions)
+
+
+def by_ids(completion_ids, **kwargs):
+    return [float(len(ids)) for ids in completion_ids]
+
+
+def telling(completions, log_metric, log_extra, trainer_state, **kwargs):
+    for text in completions:
+        log_metric("letters", len(text))
+    log_extra("text", completions)
+    return [float(trainer_state.global_step < trainer_state.max_steps)] * len(completions)
+
+
+def undecided(completions):
+    return [None, 0.25]
+
+
+def one_number(completions):
+    return 1.0
+
+
+def one_text(completions):
+    return "ab"
 
 
 def hoping(completions, hints, **kwargs):
@@ -113,7 +185,84 @@ def test_functions_of_three_kinds_are_called_by_name_weighted_and_added(module: 
     verl, trl = module.SEEN[0], module.SEEN[2]
     assert verl == ("mine/set", "2", 7)
     prompts = tuple(GSM8K("x").prompt(problem) for problem in PROBLEMS)
-    assert trl == (prompts, (3, 3), ("answer", "data_source", "extra_info", "question"))
+    others = ("completion_ids", "ground_truth", "log_extra", "log_metric", "trainer_state")
+    others += ("answer", "data_source", "extra_info", "question")
+    assert trl == (prompts, (3, 3), tuple(sorted(others)))
+
+
+def test_trls_messages_and_texts_are_one_object(module: Any):
+    problem = dataclasses.replace(PROBLEMS[0], context=(("system", "Be brief."),))
+    items = [(problem, "it is 2"), (PROBLEMS[1], "")]
+    assert graded("as_messages", "as_either").grade(items[:1])[0].total == 8.0
+    assert graded("as_messages")(items) == [7.0, 0.0]
+    prompts = [GSM8K("x").prompt(problem) for problem, _ in items]
+    assert module.SEEN[-1] == (prompts, ["system", "user"], ["it is 2", ""])
+
+
+def test_a_chat_is_its_text():
+    chat = Chat.of("ab{}", "assistant")
+    assert chat == "ab{}" and isinstance(chat, str) and hash(chat) == hash("ab{}")
+    assert (chat[0], chat[1], chat[-1], chat[1:3], len(chat)) == ("a", "b", "}", "b{", 4)
+    assert (chat[0]["role"], chat[-1]["content"]) == ("assistant", "ab{}")
+    assert (chat[0].get("content"), chat[0].get("tool_calls")) == ("ab{}", None)
+    with pytest.raises(IndexError):
+        chat[4]
+    with pytest.raises(TypeError):
+        chat[1]["content"]
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("waited", [1.0, 0.0]),
+        ("judged", [1.0, 0.0]),
+        ("array", [7.0, 2.0]),
+        ("made_lazily", [7.0, 2.0]),
+        ("by_ids", [3.0, 1.0]),
+    ],
+)
+def test_what_a_function_may_be_and_give(name: str, expected: list[float]):
+    for _ in range(2):  # async functions meet the same event loop again
+        rewards = graded(name).grade(ITEMS, [[5, 6, 7], [8]])
+        assert [reward.total for reward in rewards] == expected
+
+
+def test_a_response_without_ids_counts_its_bytes():
+    assert graded("by_ids")([(PROBLEMS[0], "\u00e9"), (PROBLEMS[0], "")]) == [2.0, 0.0]
+
+
+def test_what_a_function_tells_is_a_metric_and_it_learns_of_the_run():
+    rewards = graded("telling", "accuracy")
+    first, second = rewards.grade(ITEMS)
+    parts = {"telling": 0.0, "accuracy": 1.0, "telling/letters": 4.5}
+    assert (first.parts, first.total) == (parts, 1.0)
+    rewards.state = TrainerState(3, 10)
+    second = rewards.grade(ITEMS)[1]
+    assert second == Reward(1.0, parts | {"telling": 1.0, "accuracy": 0.0})
+    assert part_means([first.parts, None, second.parts])["reward/telling/letters"] == 4.5
+
+
+def test_a_response_that_no_function_judges_is_named_once(capsys: pytest.CaptureFixture[str]):
+    rewards = graded("undecided")
+    for _ in range(2):
+        first, second = rewards.grade(ITEMS)
+        assert (first, second) == (Reward(0.0, {}), Reward(0.25, {"undecided": 0.25}))
+    assert capsys.readouterr().out.count("problem train/0: no reward function judged") == 1
+    assert part_means([first.parts, second.parts]) == {"reward/undecided": 0.25}
+    both = graded("undecided", "accuracy").grade(ITEMS)
+    assert [reward.total for reward in both] == [1.0, 0.25]
+    assert "warning" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "answer", ["2", "Add.\n#### 2", r"So $\boxed{2}$.", r"\boxed{1}, no:\n#### 2 "]
+)
+def test_the_ground_truth_is_the_answer_without_its_solution(answer: str, module: Any):
+    problem = Problem("train/0", "1+1", answer, {"extra_info": {"index": 0}})
+    graded("compute_score")([(problem, "2")])
+    assert module.SEEN[-1][1] == "2"
+    module.in_batches = lambda completions, ground_truth: [float(x) for x in ground_truth]
+    assert graded("in_batches")([(problem, "")]) == [2.0]
 
 
 def test_the_problems_answer_goes_before_a_column_of_that_name():
@@ -143,7 +292,7 @@ def test_parts_go_through_the_journal(tmp_path: Path):
         task = JournaledTask(journal, GSM8K("x"), GraderConfig(), chosen)
         with task.background() as background:
             for i, item in enumerate(ITEMS):
-                background.add(i, *item)
+                background.add(i, *item, [1])
             return background.rewards()
 
     first = run()
@@ -182,6 +331,10 @@ def test_what_cannot_be_a_reward_is_refused_with_the_configuration(functions, we
     [
         ("failing", r"my_rewards\.failing failed, problem train/1: .*my_rewards\.py:\d+: ZeroDiv"),
         ("one_too_few", r"my_rewards\.one_too_few gave 1 rewards for 2 completions"),
+        ("one_number", r"my_rewards\.one_number gave 1\.0 rewards for 2 completions"),
+        ("one_text", r"my_rewards\.one_text gave 'ab' rewards for 2 completions"),
+        ("failing_later", r"my_rewards\.failing_later failed, problem train/1: .*:\d+: ZeroDiv"),
+        ("failing_lazily", r"my_rewards\.failing_lazily failed: .*my_rewards\.py:\d+: ZeroDiv"),
         ("no_score", r"my_rewards\.no_score gave \{'acc': 1\.0\}, a dict without 'score'"),
         ("text", r"problem train/0: a reward of my_rewards\.text is 'good'; it must be a finite"),
     ],

@@ -12,6 +12,7 @@ from helpers.tokenizer_cases import NAMES, ODD_TEXTS, gsm8k_texts, load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vinejax.core.text import decode
 from vinejax.tasks.prompts import encode_prompt, encode_response
 from vinejax.tasks.steps import every_n_tokens, split_steps, step_ends, token_ends
 
@@ -19,10 +20,6 @@ PROMPT = "[MATH_TASK] Problem:\nHow many?\n\nSolution:"
 any_text = st.text() | st.lists(st.sampled_from(["\n", " ", "#### ", "\n#### ", "x", "🎉"])).map(
     "".join
 )
-
-
-def decode(tokenizer: Any, ids: list[int]) -> str:
-    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 # --- characters
@@ -240,6 +237,8 @@ def test_a_decoder_that_only_knows_whole_texts_is_followed_exactly():
     """Upper case from the start of the text to the first 'x': no near start decodes alike."""
 
     class Whole:
+        added_tokens_decoder = special_tokens_map = {}
+
         def decode(self, ids: list[int], **_: Any) -> str:
             shout, mark, rest = "".join(map(chr, ids)).partition("x")
             return shout.upper() + mark + rest
@@ -255,6 +254,8 @@ def test_long_responses_are_decoded_in_linear_work():
     decoded_tokens = 0
 
     class Counting:
+        added_tokens_decoder = special_tokens_map = {}
+
         def decode(self, ids: list[int], **options: Any) -> str:
             nonlocal decoded_tokens
             decoded_tokens += len(ids)

@@ -101,21 +101,41 @@ def test_repeated_rows_are_left_out_and_counted(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().out == f"{file}: 20 rows repeat an earlier one and are left out\n"
 
 
-def test_a_chat_of_one_message_is_a_question(tmp_path: Path):
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_chat_is_a_question_and_the_messages_before_it(suffix: str, tmp_path: Path):
+    def said(*messages: str) -> list[dict[str, str]]:
+        return [dict(zip(("role", "content"), m.split(":", 1), strict=True)) for m in messages]
+
     chats = [
-        [{"role": "user", "content": " Why? "}],
-        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}],
-        [],
+        said("user: Why? "),
+        said("system:Be brief.", "user:Why?"),
+        said("system:Be long.", "user:Why?"),
+        said("user:How?", "assistant:So.", "user:Why?"),
     ]
-    rows = [{"q": chat, "truth": {"value": 1}} for chat in chats]
-    write(tmp_path / "test.jsonl", rows[:1])
-    assert table(tmp_path).load("test")[0].question == "Why?"
-    for row, roles in ((rows[1], "system, user"), (rows[2], "none")):
-        write(tmp_path / "test.jsonl", [row])
-        with pytest.raises(
-            DataError, match=f"test.jsonl:1: column 'q' must hold one .* not {roles}"
-        ):
-            table(tmp_path).load("test")
+    write(tmp_path / f"test{suffix}", [{"q": chat, "truth": {"value": 1}} for chat in chats])
+    problems = table(tmp_path).load("test")
+    assert [problem.question for problem in problems] == ["Why?"] * 4
+    assert [problem.context for problem in problems] == [
+        (),
+        (("system", "Be brief."),),
+        (("system", "Be long."),),
+        (("user", "How?"), ("assistant", "So.")),
+    ]
+
+
+@pytest.mark.parametrize(
+    "chat, message",
+    [
+        ([], "must end with the user's message, not none"),
+        ([{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}], "not user, as"),
+        ([{"role": "system", "content": None}, {"role": "user", "content": "?"}], "is no text, in"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "must be a text, found"),
+    ],
+)
+def test_a_chat_without_a_question_of_the_user_is_refused(chat: Any, message: str, tmp_path: Path):
+    write(tmp_path / "test.jsonl", [{"q": chat, "truth": {"value": 1}}])
+    with pytest.raises(DataError, match=rf"test\.jsonl:1: column 'q' .*{message}"):
+        table(tmp_path).load("test")
 
 
 def test_the_template_is_the_prompt(tmp_path: Path):

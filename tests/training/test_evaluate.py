@@ -97,9 +97,10 @@ def test_every_response_is_graded_in_one_batch_and_written(
 ):
     batches, graded = [], GradedTask.grade
 
-    def noted(rewards: GradedTask, items: Any) -> list[Reward]:
+    def noted(rewards: GradedTask, items: Any, ids: Any) -> list[Reward]:
         batches.append(items)
-        return graded(rewards, items)
+        assert all(ids)
+        return graded(rewards, items, ids)
 
     monkeypatch.setattr(GradedTask, "grade", noted)
     record = evaluate_run(start_config(run), tmp_path)

@@ -1,8 +1,10 @@
 """What a run refuses to start with, in one line and before it has written anything."""
 
 import dataclasses
+import datetime
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from vinejax.core.settings import Config, DataConfig, TopologyConfig
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
+from vinejax.runtime import clock
 from vinejax.tasks.prompts import encode_prompt
 from vinejax.training import loop
 from vinejax.training.evaluate import evaluate_run
@@ -161,6 +164,44 @@ def test_bad_data_is_one_line(run, tmp_path: Path, text: str, message: str):
         model={"path": str(run.workdir / "warmup")},
     )
     assert message in refusal(DataError, cfg, tmp_path / "run")
+
+
+def test_the_time_that_a_template_asks_for_is_that_of_the_first_start(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model, workdir = tmp_path / "model", tmp_path / "run"
+    shutil.copytree(run.workdir / "warmup", model)
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    settings["chat_template"] = "{{ strftime_now('%M%S') }}{{ messages[0].content }}"
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    cfg = cases.config(model={"path": str(model)}, data={"chat_template": True})
+
+    def prompts_at(now: str) -> list[list[int]]:
+        class Stopped(datetime.datetime):
+            @classmethod
+            def now(cls, tz: Any = None) -> Any:
+                return datetime.datetime.fromisoformat(now)
+
+        monkeypatch.setattr(clock.datetime, "datetime", Stopped)
+        with open_session(cfg, workdir, trains=True) as session:
+            return [ids for _, ids in session.problems["test"]]
+
+    first = prompts_at("2026-01-01T10:20:30")
+    assert (workdir / clock.FILE).read_text() == "2026-01-01T10:20:30\n"
+    assert prompts_at("2027-02-03T11:44:55") == first
+    (workdir / clock.FILE).write_text("yesterday")
+    with pytest.raises(WorkdirError, match="prompt_time: holds no time; put a copy of it back"):
+        prompts_at("2027-02-03T11:44:55")
+    (workdir / clock.FILE).unlink()
+    assert prompts_at("2027-02-03T11:44:55") != first
+
+
+def test_a_stop_id_that_the_model_lacks_is_refused(run, tmp_path: Path):
+    model = {"path": str(run.workdir / "warmup")}
+    cfg = cases.config(model=model, sample={"stop_ids": (3, 999)})
+    rule = r"sample.stop_ids = (3, 999): the model's token ids are below "
+    assert refusal(ConfigError, cfg, tmp_path / "run").startswith(rule)
 
 
 def test_long_prompts_are_left_out_and_listed(

@@ -67,6 +67,7 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     _check_read(cfg, method, is_set)
     _check_resets(cfg, method)
     _check_sampling(cfg)
+    _check_chat(cfg)
     _check_batches(cfg)
     _check_model(cfg)
     _check_adapters(cfg, method)
@@ -155,6 +156,14 @@ def _check_sampling(cfg: Config) -> None:
         raise ConfigError("sample.temperature", rule, repr(cfg.sample.temperature))
     if "" in cfg.sample.stop:
         raise ConfigError("sample.stop", "holds an empty string, which stops every text at once")
+
+
+def _check_chat(cfg: Config) -> None:
+    """Refuses what only a chat template reads where there is none."""
+    for name in ("system", "template_vars"):
+        value = getattr(cfg.data, name)
+        if value and not cfg.data.chat_template:
+            raise ConfigError(f"data.{name}", "needs data.chat_template; leave it out", repr(value))
 
 
 def _check_batches(cfg: Config) -> None:

@@ -38,4 +38,15 @@ Port = Annotated[Count, Rule("must be at most 65535", lambda x: x <= 65535)]
 Heartbeat = Annotated[
     Count, Rule("must be at most 600, so that a dead host ends the others", lambda x: x <= 600)
 ]
+TokenIds = Annotated[
+    tuple[int, ...],
+    Rule("must be token ids, which are not negative", lambda x: min(x, default=0) >= 0),
+]
+Variables = Annotated[
+    tuple[str, ...],
+    Rule(
+        "must be 'name=value' each, such as ('enable_thinking=False',)",
+        lambda x: all(text.partition("=")[0].isidentifier() and "=" in text for text in x),
+    ),
+]
 Module = Annotated[str, Rule("names no task; try vinejax.tasks.arithmetic", bool)]

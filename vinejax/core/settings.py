@@ -18,7 +18,9 @@ from vinejax.core.ranges import (
     Port,
     Positive,
     Seed,
+    TokenIds,
     TopP,
+    Variables,
     Whole,
     ZeroToOne,
 )
@@ -33,6 +35,9 @@ class DataConfig:
     path: str = ""  # folder with <split>.jsonl, or name of a `datasets` data set; "": the task's
     max_prompt_tokens: Count = 1512  # longer prompts are dropped at load, counted and listed
     chat_template: bool = False  # wrap prompts in the tokenizer's chat template (instruct models)
+    system: str = ""  # with `chat_template`: the system message of problems without their own
+    # What the chat template reads besides: ('enable_thinking=False',). Values are Python's.
+    template_vars: Variables = ()
     # Task `table`: columns by name, with dots into a column ('reward_model.ground_truth').
     question: str = "question"
     answer: str = "answer"
@@ -101,7 +106,10 @@ class SampleConfig:
     top_p: TopP = 1.0
     top_k: Whole = 0  # 0: off
     max_tokens: Count = 1024
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()  # texts; a special token such as '<|im_end|>' is one, too
+    stop_ids: TokenIds = ()  # tokens that end a response, beside EOS; its text ends before them
+    # Texts lack all special tokens; False: BOS, EOS and the like, but not those such as '<think>'.
+    skip_special_tokens: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

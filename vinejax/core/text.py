@@ -1,7 +1,8 @@
 """Sampled ids to text, and the search for stop strings in it."""
 
 import functools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -12,9 +13,36 @@ else:  # transformers takes seconds to import, and most modules only need the na
 UNFINISHED = "\ufffd"  # decoded from a character whose last bytes are not yet there
 
 
+# The ids that no text of a tokenizer shows; see `set_shown`.
+_hidden: weakref.WeakKeyDictionary[Tokenizer, frozenset[int]] = weakref.WeakKeyDictionary()
+
+
+def set_shown(tokenizer: Tokenizer, ends: Collection[int] = (), skip_special: bool = False) -> None:
+    """Says which special tokens the texts of a tokenizer show from now on.
+
+    Those with a role (BOS, EOS, PAD, UNK and the like) and those in `ends`, which end a response,
+    are never shown; others, such as `<think>`, are, unless `skip_special`.
+    """
+    special = special_tokens(tokenizer)
+    roles = set(tokenizer.special_tokens_map.values())
+    _hidden[tokenizer] = frozenset(
+        i for text, i in special.items() if skip_special or text in roles or i in ends
+    )
+
+
+def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
+    """The id of each special token by its text."""
+    added = tokenizer.added_tokens_decoder
+    return {token.content: i for i, token in added.items() if token.special}
+
+
 def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """Text of token ids without special tokens, with all spaces; unknown ids give ''."""
-    return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    """Text of token ids as `set_shown` says, with all spaces; unknown ids give ''."""
+    if tokenizer not in _hidden:
+        set_shown(tokenizer)
+    hidden = _hidden[tokenizer]
+    shown = [i for i in ids if i not in hidden]
+    return str(tokenizer.decode(shown, clean_up_tokenization_spaces=False))
 
 
 def continuation_text(
@@ -44,7 +72,7 @@ def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) ->
 def token_text(tokenizer: Tokenizer) -> Callable[[int], str]:
     """A function from an id to the text that it adds in the middle of a text.
 
-    '' for special ids and for ids that the tokenizer lacks.
+    '' for ids that texts do not show and for ids that the tokenizer lacks.
     """
     anchor = list(tokenizer.encode("a", add_special_tokens=False))[-1:]
     before = len(decode(tokenizer, anchor))

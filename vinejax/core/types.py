@@ -28,13 +28,14 @@ class Problem:
     """One row of a data set; `answer` is the answer that the data set gives.
 
     `columns` has the whole row by the names of its columns, for reward functions, if the task
-    gives it.
+    gives it; `context` the messages before the question, (role, text) each, for a chat template.
     """
 
     id: str
     question: str
     answer: str
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    context: tuple[tuple[str, str], ...] = ()
 
 
 PromptedProblem = tuple[Problem, list[int]]  # a problem and the ids of its prompt

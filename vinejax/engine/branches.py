@@ -98,12 +98,14 @@ def as_lists(trunks: Trunks) -> list[list[int]]:
     return lists
 
 
-def check_sampling(cfg: SampleConfig) -> None:
+def check_sampling(cfg: SampleConfig, vocab_size: int) -> None:
     """ValueError for numbers out of range, and for stop strings that are empty or no tuple."""
     if not (0 <= cfg.temperature < math.inf and 0 < cfg.top_p <= 1 and cfg.top_k >= 0):
         raise ValueError(f"{cfg}: temperature >= 0, 0 < top_p <= 1 and top_k >= 0 are needed")
     if cfg.max_tokens < 1:
         raise ValueError(f"max_tokens = {cfg.max_tokens} must be at least 1")
+    if not all(0 <= i < vocab_size for i in cfg.stop_ids):
+        raise ValueError(f"stop_ids = {cfg.stop_ids} must be token ids, below {vocab_size}")
     if isinstance(cfg.stop, str):
         raise ValueError(f"stop = {cfg.stop!r} must be a tuple of strings: ({cfg.stop!r},)")
     if "" in cfg.stop:

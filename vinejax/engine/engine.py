@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from vinejax.core.arguments import check_params
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import SampleConfig
-from vinejax.core.text import Tokenizer, token_text
+from vinejax.core.text import Tokenizer, set_shown, special_tokens, token_text
 from vinejax.engine import split
 from vinejax.engine.assign import Load, assign
 from vinejax.engine.branches import (
@@ -112,22 +112,27 @@ class Engine:
         limits: tuple[int, ...] = (),
         skip_repeats: bool = True,
     ):
-        check_sampling(sample_config)
+        check_sampling(sample_config, model.cfg.vocab_size)
         for name, value in (("slots", slots), ("window_rows", window_rows), ("chunk", chunk)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} = {value} must be at least 1")
         self.model = model
         self.sample_config = sample_config
         self.tokenizer = tokenizer
-        # Decode programs are compiled for these settings, without stop strings and budgets.
-        self._drawing = dataclasses.replace(sample_config, max_tokens=1, stop=())
+        # Decode programs are compiled for these settings alone.
+        self._drawing = SampleConfig(
+            sample_config.temperature, sample_config.top_p, sample_config.top_k, max_tokens=1
+        )
         self.slots, self.window_rows, self.chunk = slots, window_rows, chunk
         self.memory_gib, self.limits = memory_gib, limits
         # At temperature 0 tokens are not drawn.
         self.skips_repeats = skip_repeats and sample_config.temperature > 0
         self.stats = EngineStats()
-        eos_ids = {*model.cfg.eos_ids, tokenizer.eos_token_id} - {None}  # pyright: ignore
-        self.eos_ids = tuple(sorted(eos_ids))
+        special = special_tokens(tokenizer)
+        stops = {special.get(text) for text in sample_config.stop}
+        ends = {*model.cfg.eos_ids, *sample_config.stop_ids, *stops, tokenizer.eos_token_id}  # pyright: ignore
+        self.eos_ids = tuple(sorted(ends - {None}))
+        set_shown(tokenizer, self.eos_ids, sample_config.skip_special_tokens)
         given = mesh or model.mesh or mesh_over((1, 1, 1), jax.devices()[:1])
         self.mesh = with_auto_axes(given)
         split.check_tensor(model, self.mesh)

@@ -47,7 +47,11 @@ class Reader:
         text, before = self._text(branch.trunk, branch.position), ""
         if self._stop and branch.response is not None:
             before = tail(added(self._text(branch.trunk, branch.response), text), self._stop)
-        cut = cut_at_stop(self._tokenizer, prefix, text, drawn.tokens.tolist(), self._stop, before)
+        tokens = drawn.tokens.tolist()
+        inner = tokens[:-1] if drawn.ended == EOS else tokens  # `sample.stop_ids` may have a text
+        cut = cut_at_stop(self._tokenizer, prefix, text, inner, self._stop, before)
+        if drawn.ended == EOS and not cut.hit:
+            return cut._replace(kept=len(tokens))
         return None if drawn.ended == STOP and not cut.hit else cut
 
     def _text(self, trunk: int, end: int) -> str:

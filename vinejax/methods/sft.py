@@ -58,7 +58,8 @@ def worked_examples(
     after the prompt. Raises DataError if none fits.
     """
     limit = min(cfg.data.max_prompt_tokens, context - 1)
-    problems, too_long = load_problems(task, tokenizer, "train", limit, cfg.data.chat_template)
+    data = dataclasses.replace(cfg.data, max_prompt_tokens=limit)
+    problems, too_long = load_problems(task, tokenizer, "train", data)
     reason = f"the prompt has more than {limit} tokens"
     examples, left_out = [], [{"id": name, "reason": reason} for name in too_long]
     for problem, prompt in problems:

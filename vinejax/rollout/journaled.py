@@ -102,9 +102,9 @@ class _JournaledGrading(BackgroundGrading):
         self._entry = entry
         self._before = graded.stats
 
-    def add(self, i: int, problem: Problem, response: str) -> None:
+    def add(self, i: int, problem: Problem, response: str, ids: list[int]) -> None:
         if self._entry.kept is None:
-            super().add(i, problem, response)
+            super().add(i, problem, response, ids)
 
     def rewards(self) -> dict[int, Reward]:
         if self._entry.kept is not None:

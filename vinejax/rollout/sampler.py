@@ -295,9 +295,10 @@ class Sampler:
                 if is_mine(i):
                     problem, prompt, before = beginnings[i]
                     text = whole_text(texts[id(before)], response)
-                    solutions[i] = Solution(problem, prompt, before + response.tokens, text)
+                    ids = before + response.tokens
+                    solutions[i] = Solution(problem, prompt, ids, text)
                     if truncated is None or response.finish != "length":
-                        background.add(i, problem, text)
+                        background.add(i, problem, text, ids)
             rewards = background.rewards()
         return [grown[i] for i in range(len(beginnings))], rewards, solutions
 

@@ -135,7 +135,7 @@ class _Forest:
             for i, (n, leaf) in enumerate(all_leaves):
                 path = self.paths[n][leaf.number]
                 if is_mine(i) and (path.finished or truncated is None):
-                    background.add(i, self._problems[n][0], path.text)
+                    background.add(i, self._problems[n][0], path.text, path.tokens)
             rewards = background.rewards()
         nothing = Reward(truncated or 0.0)
         reached: list[set[int]] = [set() for _ in self.paths]

@@ -9,7 +9,7 @@ FOLDERS = (
     *("journal", "alive", "adapters", "vines"),
 )
 FILES = (
-    *("config.json", "metrics.jsonl", "report.html", "status.json", "wandb_id"),
+    *("config.json", "metrics.jsonl", "report.html", "status.json", "wandb_id", "prompt_time"),
     *("dropped_problems.json", "dropped_examples.json"),
 )
 OF_A_RUN = ("checkpoints", "best", "metrics.jsonl", "episodes")  # never without config.json

@@ -22,6 +22,7 @@ from vinejax.runtime.log import RunLog
 from vinejax.session import metrics
 from vinejax.session.budget import Left, Spent, left
 from vinejax.session.session import Session
+from vinejax.tasks.rewards import TrainerState
 
 
 class Solutions(NamedTuple):
@@ -47,6 +48,7 @@ class Iteration:
         self.batch: Any = None  # of the updates, for inspection if none was made
         self._engine_before = session.engine.stats.mark()
         self._graded_before = session.graded.stats
+        session.graded.state = TrainerState(number, self.cfg.iterations)
         self._compiles_before = compiles()
 
     @property

@@ -42,10 +42,12 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def part_means(parts: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
-    """'reward/<name>' -> mean of what that reward function gave, over all that were graded."""
-    graded = [one for one in parts if one is not None]
-    names = graded[0] if graded else ()
-    return {f"reward/{name}": float(np.mean([one[name] for one in graded])) for name in names}
+    """'reward/<name>' -> mean of what that reward function gave, over all that it judged."""
+    given: dict[str, list[float]] = {}
+    for one in parts:
+        for name, value in (one or {}).items():
+            given.setdefault(f"reward/{name}", []).append(value)
+    return {name: float(np.mean(values)) for name, values in given.items()}
 
 
 def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from vinejax.runtime.distributed import is_writer
 from vinejax.tasks.base import AnswerTask, Split
 from vinejax.tasks.load import has_split, problems_of
 from vinejax.tasks.splits import Distinct, HeldOut
-from vinejax.tasks.table import answer_of, question_of, read_rows
+from vinejax.tasks.table import answer_of, chat_of, read_rows
 
 HUB_NAME = "BytedTsinghua-SIA/DAPO-Math-17k"
 HEAD = (
@@ -88,11 +88,15 @@ class DAPOMath(AnswerTask):
 
 def pair_of(row: dict[str, Any]) -> tuple[str, str]:
     """The question and the answer of a row; ValueError if one is missing or of another form."""
-    question = question_of(row, "prompt").removeprefix(HEAD).removesuffix(TAIL).strip()
+    context, question = chat_of(row, "prompt")
+    question = question.removeprefix(HEAD).removesuffix(TAIL).strip()
+    if context:
+        raise ValueError("column 'prompt' has messages before the user's; take vinejax.tasks.table")
     if not question:
         raise ValueError("column 'prompt' holds no question")
     answer = answer_of(row, "reward_model.ground_truth")
     if not INTEGER.fullmatch(answer):
         rule = f"must be an integer, found {answer!r:.60}"
         raise ValueError(f"column 'reward_model.ground_truth' {rule}")
-    return question, str(int(answer))
+    digits = answer.lstrip("+-").lstrip("0") or "0"  # not int(), which refuses thousands of digits
+    return question, f"-{digits}" if answer.startswith("-") and digits != "0" else digits

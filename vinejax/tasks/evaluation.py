@@ -14,7 +14,8 @@ from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.types import Problem
 from vinejax.grading.extract import MARKER, Style
 from vinejax.tasks.base import AnswerTask, Split
-from vinejax.tasks.load import problems_of, read_file, read_split
+from vinejax.tasks.files import is_file, read_file
+from vinejax.tasks.load import problems_of, read_split
 
 DOLLAR = re.compile(r"(?<!\\)\$")
 
@@ -22,7 +23,7 @@ DOLLAR = re.compile(r"(?<!\\)\$")
 class Evaluation(AnswerTask):
     """A task with only a test split; `tasks/base.py` documents its methods.
 
-    `path` is a file (`tasks/load.py` names the kinds), a folder with such a file called 'test', or
+    `path` is a file (`tasks/files.py` names the kinds), a folder with such a file called 'test', or
     the name of a `datasets` data set. Rows have strings under `fields`; `read` returns the question
     and the answer of a row, or raises ValueError with the fault of the row.
 
@@ -48,13 +49,13 @@ class Evaluation(AnswerTask):
         if split != "test":
             raise DataError(self.path, None, f"{self.name} is an evaluation set, without {split}")
         file = Path(self.path).expanduser()
-        if file.is_file():
+        if is_file(file):
             rows = read_file(file, self._fields)
         else:
             rows = read_split(self.path, split, self._fields)
 
         def problem(i: int, row: dict[str, Any]) -> Problem:
-            return Problem(f"{split}/{i}", *self._read(row))
+            return Problem(f"{split}/{i}", *self._read(row), row)
 
         return problems_of(rows, problem, {})
 

@@ -17,7 +17,15 @@ from vinejax.core.types import Problem
 from vinejax.grading import Grader
 from vinejax.runtime.distributed import shared_work
 from vinejax.tasks.base import BatchGraded, StepRewarded, StepsInTokens, Task, WithGold, WithStyle
-from vinejax.tasks.rewards import Items, Reward, RewardFunction, find_rewards, weighted
+from vinejax.tasks.rewards import (
+    Call,
+    Items,
+    Reward,
+    RewardFunction,
+    TrainerState,
+    find_rewards,
+    weighted,
+)
 from vinejax.tasks.steps import step_ends
 
 MIN_WORKERS, MAX_WORKERS = 2, 16  # grading processes, where the number of cores decides
@@ -78,6 +86,7 @@ class GradedTask:
             raise ConfigError("data.task", rule, repr(task.name))
         self.task = task
         self._functions = find_rewards(reward) if reward else []
+        self.state = TrainerState()  # what reward functions learn of the run
         self._grader = None
         if isinstance(task, BatchGraded) and self._asks_task:
             style = task.style if isinstance(task, WithStyle) else "math"
@@ -85,6 +94,7 @@ class GradedTask:
             self._grader = Grader(
                 workers, cfg.timeout_s, mode=cfg.mode, style=style, memory_mb=cfg.memory_mb
             )
+        self._said_unjudged = False
         self._seconds = 0.0
         self._lock = threading.Lock()
 
@@ -114,8 +124,10 @@ class GradedTask:
         """The rewards of (problem, response), in order, graded as one batch; see `grade`."""
         return [reward.total for reward in self.grade(items)]
 
-    def grade(self, items: Items) -> list[Reward]:
+    def grade(self, items: Items, ids: Sequence[list[int]] | None = None) -> list[Reward]:
         """The rewards of (problem, response) with their parts, in order, graded as one batch.
+
+        `ids` are the tokens of the responses, for reward functions.
 
         Raises UserError, naming the task or the reward function, if it fails or gives another
         number of rewards than there are items, or, naming the problem too, if a reward is no finite
@@ -125,21 +137,38 @@ class GradedTask:
             return []
         if not self._functions:
             return [Reward(total) for total in self._own(items)]
-        parts = [self._part(function, items) for function in self._functions]
-        return weighted(self._functions, parts)
+        parts, logged = [], {}
+        for function in self._functions:
+            call = Call(ids, self.state)
+            parts.append(self._part(function, items, call))
+            for name, values in call.logged.items():
+                logged[f"{function.name}/{name}"] = sum(values) / len(values)
+        rewards = weighted(self._functions, parts, logged)
+        for (problem, _), *judged in zip(items, *parts, strict=True):
+            if all(part is None for part in judged):
+                self._say_unjudged(problem)
+        return rewards
 
     @property
     def _asks_task(self) -> bool:
         """Whether the task's own reward counts."""
         return not self._functions or any(f.function is None for f in self._functions)
 
-    def _part(self, function: RewardFunction, items: Items) -> list[float]:
+    def _part(self, function: RewardFunction, items: Items, call: Call) -> Sequence[float | None]:
         if function.function is None:
             return self._own(items)
-        rewards = self._timed(function.rewards, items, self.task.name, self.task.prompt)
+        rewards = self._timed(function.rewards, items, self.task.name, self.task.prompt, call)
         problems = (problem for problem, _ in items)
         what = f"reward of {function.path}"
-        return [self._finite(x, p, what) for x, p in zip(rewards, problems, strict=True)]
+        pairs = zip(rewards, problems, strict=True)
+        return [None if x is None else self._finite(x, p, what) for x, p in pairs]
+
+    def _say_unjudged(self, problem: Problem) -> None:
+        """Prints a line for the first response that every reward function left unjudged."""
+        if not self._said_unjudged:
+            rule = "no reward function judged a response, whose reward is 0"
+            print(f"warning: task {self.task.name}, problem {problem.id}: {rule}")
+        self._said_unjudged = True
 
     def check_functions(self, problem: Problem) -> None:
         """Raises UserError for a reward function with a parameter that a problem cannot give."""
@@ -267,7 +296,7 @@ class BackgroundGrading:
     def __init__(self, graded: GradedTask):
         self._graded = graded
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rewards")
-        self._next: list[tuple[int, Problem, str]] = []
+        self._next: list[tuple[int, Problem, str, list[int]]] = []
         self._batches: list[tuple[list[int], Future[list[Reward]]]] = []
 
     def __enter__(self) -> "BackgroundGrading":
@@ -276,9 +305,9 @@ class BackgroundGrading:
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def add(self, i: int, problem: Problem, response: str) -> None:
-        """Hands over response number `i`, to be graded in a batch."""
-        self._next.append((i, problem, response))
+    def add(self, i: int, problem: Problem, response: str, ids: list[int]) -> None:
+        """Hands over response number `i` with its tokens, to be graded in a batch."""
+        self._next.append((i, problem, response, ids))
         if len(self._next) >= self.BATCH:
             self._submit()
 
@@ -297,7 +326,8 @@ class BackgroundGrading:
 
     def _submit(self) -> None:
         if self._next:
-            items = [(problem, response) for _, problem, response in self._next]
-            batch = self._executor.submit(self._graded.grade, items)
-            self._batches.append(([i for i, *_ in self._next], batch))
+            numbers, problems, responses, ids = zip(*self._next, strict=True)
+            items = list(zip(problems, responses, strict=True))
+            batch = self._executor.submit(self._graded.grade, items, ids)
+            self._batches.append((list(numbers), batch))
             self._next = []

@@ -33,7 +33,7 @@ def make(data: DataConfig) -> "GSM8K":
 class GSM8K(ReferenceTask):
     """GSM8K as a task; `tasks/base.py` documents its methods.
 
-    `path` is a folder with train and test files (`tasks/load.py` names the kinds), or the name of a
+    `path` is a folder with train and test files (`tasks/load.py`: `split_files`), or the name of a
     `datasets` data set.
     """
 
@@ -47,7 +47,7 @@ class GSM8K(ReferenceTask):
         def problem(i: int, row: dict[str, Any]) -> Problem:
             if not self.answer(row["answer"]):
                 raise ValueError(f"no answer after '{MARKER}'")
-            return Problem(f"{source}/{i}", row["question"].strip(), row["answer"])
+            return Problem(f"{source}/{i}", row["question"].strip(), row["answer"], row)
 
         rows = read_split(self.path, source, FIELDS, "main")
         problems = problems_of(rows, problem, {})

@@ -17,7 +17,7 @@ from vinejax import grading
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
-from vinejax.grading.strict.latex import last_boxed, last_boxes
+from vinejax.tasks.answers import boxed_answer
 from vinejax.tasks.base import ReferenceTask, Split
 from vinejax.tasks.load import check_any_left, hash_shuffled, hold_out, problems_of, read_split
 
@@ -38,7 +38,7 @@ def make(data: DataConfig) -> "MATH":
 class MATH(ReferenceTask):
     """MATH as a task; `tasks/base.py` documents its methods.
 
-    `path` is a folder with train and test files (`tasks/load.py` names the kinds), or the name of a
+    `path` is a folder with train and test files (`tasks/load.py`: `split_files`), or the name of a
     `datasets` data set; rows have `problem` and `solution`, and may have a `unique_id`.
     """
 
@@ -61,7 +61,7 @@ class MATH(ReferenceTask):
 
     def _read(self, source: str, places: dict[str, str]) -> list[Problem]:
         def problem(i: int, row: dict[str, Any]) -> Problem:
-            return Problem(_id(row, f"{source}/{i}"), row["problem"], row["solution"])
+            return Problem(_id(row, f"{source}/{i}"), row["problem"], row["solution"], row)
 
         return problems_of(read_split(self.path, source, FIELDS), problem, places)
 
@@ -92,15 +92,6 @@ class MATH(ReferenceTask):
 def _id(row: dict[str, Any], name: str) -> str:
     unique = row.get("unique_id")
     return unique if isinstance(unique, str) and unique else name
-
-
-def boxed_answer(solution: str) -> str | None:
-    r"""The contents of the last \boxed{...} or \boxed 5 of a solution, and of boxes joined to it.
-
-    None if there is no box, or if the last box is empty or never closed. The grader reads the boxes
-    of a response in the same way.
-    """
-    return last_boxes(solution) if (last_boxed(solution) or "").strip() else None
 
 
 def divide(train: list[Problem], test: list[Problem]) -> dict[Split, list[Problem]]:

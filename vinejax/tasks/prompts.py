@@ -3,34 +3,58 @@
 Sampled responses are never encoded: their ids are used as they were sampled.
 """
 
+import ast
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vinejax.core.errors import ConfigError, DataError, ModelError
+from vinejax.core.settings import DataConfig
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
+from vinejax.runtime.clock import CLOCK
 from vinejax.tasks.base import Split, Task
 
 # A response is encoded after one of these texts. One of them keeps its tokens whatever follows:
 # a letter does not merge with a newline, space or digit, nor a newline with a letter.
 ANCHORS = ("a", "\n")
+# Templates ask `strftime_now`; in front of one, this puts a pinned time in the place of the clock.
+STANDING_CLOCK = (
+    "{% macro strftime_now(format) %}{% set found = namespace(text=format) %}"
+    "{% for code, text in pinned_time.items() %}"
+    "{% set found.text = found.text.replace(code, text) %}"
+    "{% endfor %}{{ found.text }}{% endmacro %}\n"
+)
+TIME_CODES = [f"%{flag}{x}" for x in "aAbBcdDeFfHIjmMpRSTuUwWxXyYzZ" for flag in ("-", "")]
+OTHER_DIGITS = str.maketrans("0123456789", "1234567890")
 LONGEST_TOKEN = 256  # characters; no token of the supported models has more
 
 
-def encode_prompt(tokenizer: Tokenizer, text: str, chat_template: bool) -> list[int]:
+def encode_prompt(
+    tokenizer: Tokenizer,
+    text: str,
+    chat_template: bool,
+    context: Sequence[tuple[str, str]] = (),
+    variables: Mapping[str, Any] | None = None,
+) -> list[int]:
     """Ids of a prompt, as transformers encodes it, so that an exported model sees the same prompt.
 
     Without `chat_template` they are the ids of `tokenizer(text)`: BOS in front if the tokenizer
     puts it there (`adds_bos`), and no EOS at the end. A text that begins with BOS gets no second
     one. With `chat_template`, `text` is the user's message and the ids, those of
     `tokenizer.apply_chat_template`, end where the assistant's turn begins; the template alone says
-    whether BOS is in front. Where there would be no id at all, the prompt is BOS.
+    whether BOS is in front. It gets the messages of `context`, (role, text), before the user's, the
+    `variables`, and the time of `runtime/clock.py`. Where there would be no id at all, the prompt
+    is BOS.
 
-    Raises ConfigError if the tokenizer has no chat template, ModelError if there would be no token
-    at all before the response.
+    Raises ConfigError if the tokenizer has no chat template, if it fails or leaves a message out,
+    ModelError if there would be no token at all before the response.
     """
     bos: Any = tokenizer.bos_token_id
     if chat_template:
-        ids = _encode(tokenizer, _render(tokenizer, text))
+        chat = [*context, ("user", text)]
+        ids = _encode(tokenizer, _render(tokenizer, chat, variables or {}))
     else:
         ids = _encode(tokenizer, text)
         if adds_bos(tokenizer) and ids[:1] != [bos]:
@@ -51,11 +75,61 @@ def adds_bos(tokenizer: Tokenizer) -> bool:
     return bos is not None and list(tokenizer.encode("", verbose=False))[:1] == [bos]
 
 
-def _render(tokenizer: Tokenizer, text: str) -> str:
+def _render(
+    tokenizer: Tokenizer, chat: Sequence[tuple[str, str]], variables: Mapping[str, Any]
+) -> str:
+    """The chat as the template writes it; ConfigError if it fails or leaves out a message."""
+    field = "data.chat_template"
     if tokenizer.chat_template is None:
-        raise ConfigError("data.chat_template", "the tokenizer has no chat template", "True")
-    messages = [{"role": "user", "content": text}]
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        raise ConfigError(field, "the tokenizer has no chat template", "True")
+
+    def written(template: str, **more: Any) -> str:
+        messages = [{"role": role, "content": text} for role, text in chat]
+        prompt = tokenizer.apply_chat_template(
+            messages,
+            chat_template=template,
+            tokenize=False,
+            add_generation_prompt=True,
+            **more,
+            **variables,
+        )
+        return str(prompt)
+
+    try:
+        template = str(tokenizer.get_chat_template())
+        if "strftime_now" not in template:
+            prompt = written(template)
+        else:
+            template = STANDING_CLOCK + template
+            pinned = {code: CLOCK.time.strftime(code) for code in TIME_CODES}
+            prompt = written(template, pinned_time=pinned)
+            other = {code: x.swapcase().translate(OTHER_DIGITS) for code, x in pinned.items()}
+            if not CLOCK.was_asked and written(template, pinned_time=other) != prompt:
+                CLOCK.note_asked()
+    except Exception as error:  # jinja2's, or any that an expression of the template raises
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        rule = f"the tokenizer's chat template fails: {reason}"
+        raise ConfigError(field, rule, "True") from error
+    for role, text in chat:  # of an assistant's earlier messages templates leave out the thoughts
+        if role != "assistant" and "".join(text.split()) not in "".join(prompt.split()):
+            rule = f"the tokenizer's chat template leaves out, or changes, the {role}'s message"
+            raise ConfigError(field, f"{rule} {text.strip()!r:.60}", "True")
+    return prompt
+
+
+def template_variables(tokenizer: Tokenizer, data: DataConfig) -> dict[str, Any]:
+    """`data.template_vars` by name; ConfigError for one that the chat template does not read."""
+    variables = {}
+    for setting in data.template_vars:
+        name, _, value = setting.partition("=")
+        if not re.search(rf"\b{name}\b", str(tokenizer.chat_template)):
+            rule = f"the tokenizer's chat template reads no {name!r}; leave it out"
+            raise ConfigError("data.template_vars", rule, repr(data.template_vars))
+        try:
+            variables[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            variables[name] = value
+    return variables
 
 
 def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -85,16 +159,20 @@ def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def load_problems(
-    task: Task, tokenizer: Tokenizer, split: Split, max_prompt_tokens: int, chat_template: bool
+    task: Task, tokenizer: Tokenizer, split: Split, data: DataConfig
 ) -> tuple[list[tuple[Problem, list[int]]], list[str]]:
     """The problems with their prompts' token ids, and ids of problems whose prompt is too long.
 
-    A prompt of more than `LONGEST_TOKEN` characters per allowed token is not encoded to see that it
-    is too long: a hundred megabytes would take minutes.
+    A problem without a system message gets that of `data.system`. A prompt of more than
+    `LONGEST_TOKEN` characters per allowed token is not encoded to see that it is too long: a
+    hundred megabytes would take minutes.
 
     Raises DataError if no problem is left, or if two have the same id, from which the random
-    numbers of a rollout are derived.
+    numbers of a rollout are derived; ConfigError if the chat template cannot make a prompt, and for
+    a problem with messages before its question if there is to be no template.
     """
+    limit, as_chat = data.max_prompt_tokens, data.chat_template
+    variables = template_variables(tokenizer, data)
     problems = task.load(split)
     if not problems:
         raise DataError(f"{task.name} {split}", None, "the task gave no problems")
@@ -105,15 +183,24 @@ def load_problems(
             message = f"two problems have the id {problem.id!r}"
             raise DataError(f"{task.name} {split}", None, message)
         seen.add(problem.id)
+        if problem.context and not as_chat:
+            rule = f"must be True: problem {problem.id} has messages before its question"
+            raise ConfigError("data.chat_template", rule, "False")
+        if data.system and "system" not in dict(problem.context):
+            context = (("system", data.system), *problem.context)
+            problem = dataclasses.replace(problem, context=context)
         text = task.prompt(problem)
-        is_short = len(text) <= LONGEST_TOKEN * max_prompt_tokens
-        ids = encode_prompt(tokenizer, text, chat_template) if is_short else []
-        if ids and len(ids) <= max_prompt_tokens:
+        length = len(text) + sum(len(said) for _, said in problem.context)
+        is_short = length <= LONGEST_TOKEN * limit
+        ids = []
+        if is_short:
+            ids = encode_prompt(tokenizer, text, as_chat, problem.context, variables)
+        if ids and len(ids) <= limit:
             kept.append((problem, ids))
         else:
             dropped.append(problem.id)
     if not kept:
-        limit = f"data.max_prompt_tokens = {max_prompt_tokens}"
-        message = f"none of {len(problems)} prompts has at most {limit} tokens"
+        rule = f"data.max_prompt_tokens = {limit} tokens"
+        message = f"none of {len(problems)} prompts has at most {rule}"
         raise DataError(f"{task.name} {split}", None, message)
     return kept, dropped

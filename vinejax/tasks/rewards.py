@@ -2,24 +2,33 @@
 
 Functions written for TRL and for verl work as they are, because arguments go by name:
 
-- A function with a parameter `completions` is called once for many responses, as TRL calls it, and
-  gives a list of numbers. It may take `prompts`, `completions` (texts, not messages) and every
-  column of the data, each as a list, and `**kwargs`.
+- A function with a parameter `completions`, `completion_ids` or `prompts` is called once for many
+  responses, as TRL calls it, and gives a number for each, in a list, an array or a tensor. It may
+  take `prompts` and `completions` (a `Chat` each), `completion_ids`, `question`, `answer`,
+  `ground_truth`, every column of the data, each as a list, and `trainer_state`, `log_metric` and
+  `log_extra`.
 - Any other function is called for one response and gives a number, or like verl's a dict with
   the number as 'score'. It may take `problem` (a `Problem`), `response`, `question`, `answer`,
   verl's `solution_str`, `ground_truth`, `data_source` and `extra_info`, and every column.
+
+Both may be async, and may give None for a response that they do not judge. `ground_truth` is the
+answer without its solution.
 """
 
+import asyncio
+import atexit
+import contextlib
 import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import failure, find_function, source_of
 from vinejax.core.settings import RewardConfig
+from vinejax.tasks.answers import bare_answer
 
 if TYPE_CHECKING:
     from vinejax.core.types import Problem
@@ -28,6 +37,7 @@ else:  # vinejax.core.types imports jax, which takes seconds, and a command is c
 
 TASK = "task"  # stands for the task's own reward
 TAKEN = ("mean", "std", "steps")  # metrics of every run, under reward/
+OF_MANY = {"prompts", "completions", "completion_ids"}  # parameters by which TRL's are known
 
 Items = Sequence[tuple[Problem, str]]
 
@@ -36,7 +46,75 @@ class Reward(NamedTuple):
     """The reward of a response: the weighted sum, and the value of each function by its name."""
 
     total: float
-    parts: dict[str, float] | None = None  # None: there is only the task's own reward
+    # None: there is only the task's own reward. A function that did not judge it has no value here.
+    parts: dict[str, float] | None = None
+
+
+class Message(str):
+    """The character of a `Chat` at the place of a message, which has that message's fields, too."""
+
+    fields: Mapping[str, str]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.fields[key] if isinstance(key, str) else super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.fields.get(key, default)
+
+
+class Chat(str):
+    """A text that can be read as TRL's messages: `chat[0]["content"]`.
+
+    TRL gives a function texts or messages, depending on the data, and functions are written for
+    either. The text is that of the last message.
+    """
+
+    messages: Sequence[Mapping[str, str]]
+
+    @classmethod
+    def of(cls, text: str, role: str, context: Iterable[tuple[str, str]] = ()) -> "Chat":
+        """The chat of `context`, (role, text) of each message, and then `text` by `role`."""
+        chat = cls(text)
+        chat.messages = [{"role": by, "content": said} for by, said in (*context, (role, text))]
+        return chat
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, int) or not -len(self.messages) <= key < len(self.messages):
+            return super().__getitem__(key)
+        message = Message(super().__getitem__(slice(key, key + 1 or None)))
+        message.fields = self.messages[key]
+        return message
+
+
+@dataclasses.dataclass
+class TrainerState:
+    """What there is of TRL's `trainer_state`."""
+
+    global_step: int = 0  # iterations that are done
+    max_steps: int = 0  # iterations of the run
+
+
+@dataclasses.dataclass
+class Call:
+    """What a function of many responses may ask for beside problems and texts.
+
+    `log_metric(name, value)` is a metric, reward/<function>/<name>, the mean over responses;
+    `log_extra` does nothing, as episodes have no columns of their own.
+    """
+
+    # [responses] token ids; None: the responses were not sampled, and the bytes of their text count
+    ids: Sequence[list[int]] | None = None
+    state: TrainerState = dataclasses.field(default_factory=TrainerState)
+    logged: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+
+    def arguments(self, texts: Sequence[str]) -> dict[str, Any]:
+        """The arguments by name, for these responses."""
+        return {
+            "completion_ids": self.ids or [list(text.encode()) for text in texts],
+            "trainer_state": self.state,
+            "log_metric": lambda name, value: self.logged.setdefault(name, []).append(float(value)),
+            "log_extra": lambda column, values: None,
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +134,7 @@ class RewardFunction:
     @property
     def is_batched(self) -> bool:
         """Whether the function takes many responses at once, as TRL's reward functions do."""
-        return any(parameter.name == "completions" for parameter in self.parameters)
+        return any(parameter.name in OF_MANY for parameter in self.parameters)
 
     def chosen(self, offered: dict[str, Any]) -> dict[str, Any]:
         """The arguments that the function takes. Raises UserError for one that is not offered."""
@@ -64,50 +142,99 @@ class RewardFunction:
         for parameter in named:
             if parameter.default is parameter.empty and parameter.name not in offered:
                 rule = f"takes {parameter.name!r}, which is none of {', '.join(offered)}"
-                raise UserError(f"reward.functions: {self.path} {rule}")
+                raise self._error(rule)
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters):
             return offered
         names = {parameter.name for parameter in named}
         return {name: value for name, value in offered.items() if name in names}
 
-    def rewards(self, items: Items, task: str, prompt: Callable[[Problem], str]) -> list[Any]:
-        """The function's result for each item. Raises UserError, with its line, if it fails."""
+    def rewards(
+        self,
+        items: Items,
+        task: str,
+        prompt: Callable[[Problem], str],
+        call: Call | None = None,
+    ) -> list[Any]:
+        """The function's result for each item, None where it judges none.
+
+        Raises UserError, with its line, if it fails.
+        """
         if not self.is_batched:
-            return [self._one(problem, response, task) for problem, response in items]
-        rewards = self._called(self.chosen(batch_arguments(items, prompt)), "")
-        if not isinstance(rewards, Sequence) or len(rewards) != len(items):
-            count = len(rewards) if isinstance(rewards, Sequence) else repr(rewards)
+            chosen = [self.chosen(arguments(p, text, task)) for p, text in items]
+            places = [f", problem {problem.id}" for problem, _ in items]
+            return [self._score(result) for result in self._results(chosen, places)]
+        chosen = self.chosen(batch_arguments(items, prompt, call or Call()))
+        (result,) = self._results([chosen], [""])
+        is_list = isinstance(result, Iterable) and not isinstance(result, str | dict)
+        with self._failing(""):  # a generator runs only now
+            rewards = list(result) if is_list else []
+        if not is_list or len(rewards) != len(items):
+            count = len(rewards) if is_list else repr(result)
             rule = f"gave {count} rewards for {len(items)} completions; needed is a list of as many"
-            raise UserError(f"reward.functions: {self.path} {rule}")
-        return list(rewards)
+            raise self._error(rule)
+        return rewards
 
     def check(self, problem: Problem, task: str, prompt: Callable[[Problem], str]) -> None:
         """Raises UserError for a parameter that a problem of the run cannot give."""
         if self.is_batched:
-            self.chosen(batch_arguments([(problem, "")], prompt))
+            self.chosen(batch_arguments([(problem, "")], prompt, Call()))
         else:
             self.chosen(arguments(problem, "", task))
 
-    def _one(self, problem: Problem, response: str, task: str) -> Any:
-        reward = self._called(self.chosen(arguments(problem, response, task)), problem.id)
-        if isinstance(reward, dict):
-            if "score" not in reward:
-                rule = f"gave {reward!r:.200}, a dict without 'score'"
-                raise UserError(f"reward.functions: {self.path} {rule}")
-            return reward["score"]
-        return reward
+    def _results(self, chosen: list[dict[str, Any]], places: list[str]) -> list[Any]:
+        """What the function gives for each set of arguments; async calls run at the same time.
 
-    def _called(self, chosen: dict[str, Any], problem: str) -> Any:
+        `places` are for messages.
+        """
         assert self.function is not None
+        results = []
+        for named, place in zip(chosen, places, strict=True):
+            with self._failing(place):
+                results.append(self.function(**named))
+        if not any(map(inspect.isawaitable, results)):
+            return results
+
+        async def awaited(result: Any, place: str) -> Any:
+            with self._failing(place):
+                return await result
+
+        async def together() -> list[Any]:
+            waiting = map(awaited, results, places)
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+        results = _event_loop().run_until_complete(together())
+        if errors := [result for result in results if isinstance(result, BaseException)]:
+            raise errors[0]
+        return results
+
+    def _score(self, result: Any) -> Any:
+        if not isinstance(result, dict):
+            return result
+        if "score" not in result:
+            raise self._error(f"gave {result!r:.200}, a dict without 'score'")
+        return result["score"]
+
+    @contextlib.contextmanager
+    def _failing(self, place: str) -> Iterator[None]:
+        """Makes an error of the function a UserError with its line."""
         try:
-            return self.function(**chosen)
+            yield
         except UserError:
             raise
         except Exception as error:
-            where = f", problem {problem}" if problem else ""
             reason = failure(error, source_of(self.path.rpartition(".")[0]))
-            message = f"reward.functions: {self.path} failed{where}: {reason}"
-            raise UserError(message) from error
+            raise self._error(f"failed{place}: {reason}") from error
+
+    def _error(self, rule: str) -> UserError:
+        return UserError(f"reward.functions: {self.path} {rule}")
+
+
+@functools.cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """The one loop of async functions: a client that their module keeps belongs to its loop."""
+    loop = asyncio.new_event_loop()
+    atexit.register(loop.close)
+    return loop
 
 
 def arguments(problem: Problem, response: str, task: str) -> dict[str, Any]:
@@ -119,21 +246,24 @@ def arguments(problem: Problem, response: str, task: str) -> dict[str, Any]:
         "question": problem.question,
         "answer": problem.answer,
         "solution_str": response,
-        "ground_truth": problem.answer,
+        "ground_truth": bare_answer(problem.answer),
         "data_source": columns.get("data_source", task),
         "extra_info": columns.get("extra_info") or {},
     }
     return fixed | {name: value for name, value in columns.items() if name not in fixed}
 
 
-def batch_arguments(items: Items, prompt: Callable[[Problem], str]) -> dict[str, list[Any]]:
-    """The arguments that a function of many responses may take, by name: a list each."""
+def batch_arguments(items: Items, prompt: Callable[[Problem], str], call: Call) -> dict[str, Any]:
+    """The arguments that a function of many responses may take, by name; the columns come last."""
     problems = [problem for problem, _ in items]
-    fixed: dict[str, list[Any]] = {
-        "prompts": [prompt(problem) for problem in problems],
-        "completions": [response for _, response in items],
+    texts = [response for _, response in items]
+    fixed = {
+        "prompts": [Chat.of(prompt(problem), "user", problem.context) for problem in problems],
+        "completions": [Chat.of(text, "assistant") for text in texts],
         "question": [problem.question for problem in problems],
         "answer": [problem.answer for problem in problems],
+        "ground_truth": [bare_answer(problem.answer) for problem in problems],
+        **call.arguments(texts),
     }
     names = dict.fromkeys(name for problem in problems for name in problem.columns)
     columns = {
@@ -180,12 +310,15 @@ def _function(path: str) -> Callable[..., Any] | None:
     return function
 
 
-def weighted(functions: Sequence[RewardFunction], parts: Sequence[Sequence[float]]) -> list[Reward]:
-    """The rewards whose parts are `parts[function][item]`."""
-    return [
-        Reward(
-            sum(f.weight * x for f, x in zip(functions, item_parts, strict=True)),
-            {f.name: x for f, x in zip(functions, item_parts, strict=True)},
-        )
-        for item_parts in zip(*parts, strict=True)
-    ]
+def weighted(
+    functions: Sequence[RewardFunction],
+    parts: Sequence[Sequence[float | None]],
+    logged: Mapping[str, float],
+) -> list[Reward]:
+    """The rewards whose parts are `parts[function][item]`; all have the metrics `logged`, too."""
+    rewards = []
+    for item_parts in zip(*parts, strict=True):
+        judged = [(f, x) for f, x in zip(functions, item_parts, strict=True) if x is not None]
+        total = sum(f.weight * x for f, x in judged)
+        rewards.append(Reward(total, {f.name: x for f, x in judged} | dict(logged)))
+    return rewards

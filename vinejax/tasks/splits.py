@@ -1,6 +1,6 @@
 """Train, validation and test splits of data that lack validation or test."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import Any
 
@@ -62,9 +62,9 @@ class Distinct:
     kept, so that the fault is reported with its line.
     """
 
-    def __init__(self, key: Callable[[dict[str, Any]], tuple[str, str]]):
+    def __init__(self, key: Callable[[dict[str, Any]], Hashable]):
         self._key = key
-        self._seen: set[tuple[str, str]] = set()
+        self._seen: set[Hashable] = set()
         self._repeated = 0
 
     def keep(self, row: dict[str, Any]) -> bool:

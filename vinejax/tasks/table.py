@@ -16,12 +16,14 @@ from vinejax import grading
 from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
-from vinejax.grading.extract import MARKER
+from vinejax.tasks.answers import bare_answer
 from vinejax.tasks.base import COLUMN_FIELDS, AnswerTask, Split
 from vinejax.tasks.evaluation import style_of
-from vinejax.tasks.load import Rows, has_split, problems_of, read_file, read_split
-from vinejax.tasks.math import boxed_answer
+from vinejax.tasks.files import Rows, is_file, read_file
+from vinejax.tasks.load import has_split, problems_of, read_split
 from vinejax.tasks.splits import Distinct, HeldOut
+
+Chat = tuple[tuple[tuple[str, str], ...], str]  # the messages before the question, the question
 
 
 def make(data: DataConfig) -> "Table":
@@ -57,10 +59,10 @@ class Table(AnswerTask):
 
     def _read(self, source: str) -> list[Problem]:
         def problem(i: int, row: dict[str, Any]) -> Problem:
-            question, answer = self._pair(row)
-            if not question.strip():
+            (context, question), answer = self._pair(row)
+            if not question:
                 raise ValueError(f"column {self._data.question!r}: the question is empty")
-            return Problem(f"{source}/{i}", question, answer, row)
+            return Problem(f"{source}/{i}", question, answer, row, context)
 
         distinct = Distinct(self._pair)
         rows = read_rows(self.path, source, self._data.subset, distinct)
@@ -68,8 +70,8 @@ class Table(AnswerTask):
         distinct.report(rows.file)
         return problems
 
-    def _pair(self, row: dict[str, Any]) -> tuple[str, str]:
-        return question_of(row, self._data.question), answer_of(row, self._data.answer)
+    def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
+        return chat_of(row, self._data.question), answer_of(row, self._data.answer)
 
     def prompt(self, problem: Problem) -> str:
         return self._data.template.replace("{question}", problem.question)
@@ -89,16 +91,15 @@ class Table(AnswerTask):
 
     def gold(self, problem: Problem) -> str | None:
         """The text after the last '####', else the contents of the last box, else all of it."""
-        _, marker, marked = problem.answer.rpartition(MARKER)
-        if marker:
-            return marked.strip() or None
-        return boxed_answer(problem.answer) or problem.answer
+        return bare_answer(problem.answer) or None
 
 
 def read_rows(path: str, source: str, subset: str, distinct: Distinct) -> Rows:
     """The distinct rows of a split, or of the file `path`."""
     file = Path(path).expanduser()
-    if file.is_file():
+    if subset and file.exists() and not (file / subset).is_dir():
+        raise ConfigError("data.subset", f"{path} has no such folder; leave it out", repr(subset))
+    if is_file(file):
         return read_file(file, keep=distinct.keep)
     return read_split(path, source, (), subset or None, distinct.keep)
 
@@ -106,7 +107,7 @@ def read_rows(path: str, source: str, subset: str, distinct: Distinct) -> Rows:
 def column(row: Any, name: str) -> Any:
     """The value of a column; 'a.b' is column 'a.b', or part 'b' of column 'a'.
 
-    Raises ValueError, naming the existing columns, if there is none.
+    Raises ValueError, naming the existing columns, if there is none, and for a missing value.
     """
     value = row
     parts = [name] if name in row else name.split(".")
@@ -115,23 +116,28 @@ def column(row: Any, name: str) -> Any:
             known = ", ".join(map(repr, row))
             raise ValueError(f"column {name!r} is missing; there are {known}")
         value = value[part]
+    if value is None:
+        raise ValueError(f"column {name!r} has no value, or one that is not finite")
     return value
 
 
-def question_of(row: Any, name: str) -> str:
-    """The question in a column: a text, or a chat of one message, the user's.
+def chat_of(row: Any, name: str) -> Chat:
+    """The question in a column: a text, or a chat, whose last message it is and must be the user's.
 
     Raises ValueError for anything else.
     """
-    value = column(row, name)
+    value, context = column(row, name), ()
     if isinstance(value, list) and all(isinstance(message, dict) for message in value):
-        if [message.get("role") for message in value] != ["user"]:
-            roles = ", ".join(str(message.get("role")) for message in value) or "none"
-            raise ValueError(f"column {name!r} must hold one message, the user's, not {roles}")
-        value = value[0].get("content")
+        chat = [(message.get("role"), message.get("content")) for message in value]
+        if not chat or chat[-1][0] != "user":
+            roles = ", ".join(str(role) for role, _ in chat) or "none"
+            raise ValueError(f"column {name!r} must end with the user's message, not {roles}")
+        *context, (_, value) = chat
+        if not all(isinstance(part, str) for message in context for part in message):
+            raise ValueError(f"column {name!r} has a message that is no text, in {context!r:.60}")
     if not isinstance(value, str):
         raise ValueError(f"column {name!r} must be a text, found {value!r:.60}")
-    return value.strip()
+    return tuple(context), value.strip()
 
 
 def answer_of(row: Any, name: str) -> str:

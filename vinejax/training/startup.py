@@ -26,6 +26,7 @@ from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import check_rows, make_mesh, num_shards, platform_of
 from vinejax.rollout.journaled import JournaledTask
+from vinejax.runtime.clock import CLOCK
 from vinejax.runtime.compile_cache import use_compile_cache
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
@@ -75,6 +76,7 @@ def open_session(
         if trains:
             lock.take(make=False)
         barrier("start", as_tree(cfg))  # all have read the workdir: it may be written
+        CLOCK.pin(workdir)
         mesh = make_mesh(cfg.mesh)
         check_rows(mesh, rows_per_pass(cfg, method))
         check_sizes(cfg, method)
@@ -125,6 +127,9 @@ def load_start(
         folder = warm_start(cfg, task, workdir, mesh, lock)
         model, start, tokenizer = load_pretrained(folder, dtype, mesh)
     check_context(cfg, model.cfg.context, model.cfg.context_reason)
+    if max(cfg.sample.stop_ids, default=0) >= model.cfg.vocab_size:
+        rule = f"the model's token ids are below {model.cfg.vocab_size}"
+        raise ConfigError("sample.stop_ids", rule, repr(cfg.sample.stop_ids))
     if cfg.model.architecture:
         check_architecture(cfg.model.architecture, model)
     model = model.computing(cfg.model)
@@ -141,6 +146,7 @@ def record_session(
     """
     if anew or not (workdir / "config.json").exists():
         record_run(cfg, workdir)
+    CLOCK.keep(workdir)
     if any(dropped.values()):
         write_atomic(workdir / DROPPED, json.dumps(dropped, indent=1) + "\n")
 
@@ -243,7 +249,7 @@ def _short_prompts(
 ) -> tuple[list[PromptedProblem], list[dict[str, Any]]]:
     """The problems whose prompt is not too long, and a record of each of the others."""
     limit = cfg.data.max_prompt_tokens
-    kept, dropped = load_problems(task, tokenizer, split, limit, cfg.data.chat_template)
+    kept, dropped = load_problems(task, tokenizer, split, cfg.data)
     warn_unspelled(tokenizer, [task.prompt(problem) for problem, _ in kept], f"{split} prompts")
     rule = f"more than data.max_prompt_tokens = {limit} tokens"
     if dropped and is_writer():

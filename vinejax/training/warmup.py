@@ -24,6 +24,7 @@ from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.hf.tensors import INDEX, SINGLE
 from vinejax.model.hf.weights import save_pretrained
 from vinejax.model.sharding import check_heads, make_mesh, param_shardings
+from vinejax.runtime.clock import CLOCK
 from vinejax.runtime.compile_cache import use_compile_cache
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
@@ -138,6 +139,7 @@ def warm_start(
     folder = workdir / WARM_UP
     is_there = is_warm(workdir)
     barrier("warm-up", is_there)
+    CLOCK.pin(workdir)
     if is_there:
         return folder
     if cfg.model.path:
@@ -149,6 +151,7 @@ def warm_start(
     lock.take()
     if is_writer():
         record_run(cfg, workdir)  # only now: a run that cannot start writes nothing
+        CLOCK.keep(workdir)
     list_left_out(left_out, len(examples), workdir)
     with RunLog(workdir, cfg.log, cfg.iterations, is_writer()) as log:
         params = train_supervised(model, params, examples, cfg, mesh, log)

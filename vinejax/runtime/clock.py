@@ -1,0 +1,59 @@
+"""The clock of chat templates, which stands, so that a run's prompts stay as they were.
+
+A template that asks what day it is would change the prompts of a run at midnight, and on resuming.
+"""
+
+import datetime
+
+from etils import epath
+
+from vinejax.core.errors import WorkdirError
+from vinejax.runtime.distributed import exchange, is_writer
+from vinejax.runtime.workdir import write_atomic
+
+FILE = "prompt_time"  # in the workdir of a run whose template has asked
+
+
+class Clock:
+    """A time that stands: that of the first prompt, or as pinned."""
+
+    def __init__(self):
+        self._time: datetime.datetime | None = None
+        self.was_asked = False
+
+    def note_asked(self) -> None:
+        """Notes that a template asks for the time; a line says so the first time."""
+        if not self.was_asked and is_writer():
+            rule = "all prompts of the run have that of its start"
+            print(f"warning: the chat template asks for the time; {rule}, {self.time:%Y-%m-%d %X}")
+        self.was_asked = True
+
+    @property
+    def time(self) -> datetime.datetime:
+        """The pinned time; that of this call if there is none."""
+        if self._time is None:
+            self._time = datetime.datetime.now()
+        return self._time
+
+    def pin(self, workdir: epath.Path) -> None:
+        """Sets it to the time that the workdir has on record, or to now, the same on all hosts.
+
+        Every host calls it. Raises WorkdirError if the record is damaged.
+        """
+        file = workdir / FILE
+        now = datetime.datetime.now().isoformat()
+        text = exchange(file.read_text() if file.exists() else now)[0]
+        try:
+            self._time = datetime.datetime.fromisoformat(text.strip())
+        except ValueError:
+            rule = "holds no time; put a copy of it back, or choose another --workdir"
+            raise WorkdirError(f"{file}: {rule}") from None
+        self.was_asked = False
+
+    def keep(self, workdir: epath.Path) -> None:
+        """Records the time in the workdir, if a template has asked for it."""
+        if self.was_asked and not (workdir / FILE).exists():
+            write_atomic(workdir / FILE, self.time.isoformat() + "\n")
+
+
+CLOCK = Clock()  # of the process, whose templates are all of one run

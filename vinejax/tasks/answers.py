@@ -1,0 +1,19 @@
+r"""The answer itself in an answer with its solution: after '####', or in the last \boxed{}."""
+
+from vinejax.grading.extract import MARKER
+from vinejax.grading.strict.latex import last_boxed, last_boxes
+
+
+def boxed_answer(solution: str) -> str | None:
+    r"""The contents of the last \boxed{...} or \boxed 5 of a solution, and of boxes joined to it.
+
+    None if there is no box, or if the last box is empty or never closed. The grader reads the boxes
+    of a response in the same way.
+    """
+    return last_boxes(solution) if (last_boxed(solution) or "").strip() else None
+
+
+def bare_answer(answer: str) -> str:
+    """The text after the last '####', else the contents of the last box, else all of it."""
+    _, marker, marked = answer.rpartition(MARKER)
+    return marked.strip() if marker else boxed_answer(answer) or answer

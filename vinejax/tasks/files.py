@@ -1,0 +1,263 @@
+"""Rows of one data file: JSON, JSON Lines, Parquet, Arrow, CSV, TSV.
+
+Files are read row by row, but for JSON, so that repeated rows take no memory. A number that is not
+finite is a missing value, None. Every fault raises DataError, which names the file and, where
+possible, the line or, in a file without lines, the row.
+"""
+
+import csv
+import gzip
+import json
+import math
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vinejax.core.errors import DataError
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".csv", ".tsv", ".arrow")
+STATE = "state.json"  # in a folder that `save_to_disk` of `datasets` wrote, for one split
+INSTALL = "pip install datasets"  # which needs pyarrow
+MAX_DIGITS = 4000  # of an integer that is read as one; Python refuses to print much longer ones
+
+NumberedRows = list[tuple[int, dict[str, Any]]]  # (line of a file or row of a data set from 1, row)
+Keep = Callable[[dict[str, Any]], bool]  # whether a row is kept
+
+
+class Rows(NamedTuple):
+    """Numbered rows, at least one, of the file or data set called `file`."""
+
+    file: str
+    numbered: NumberedRows
+    files: Sequence[str] = ()  # of each row, where there are several
+
+    def place(self, i: int) -> tuple[str, int]:
+        """The file and the line of row `i`."""
+        return self.files[i] if self.files else self.file, self.numbered[i][0]
+
+
+def is_file(path: Path) -> bool:
+    """Whether `read_file` reads the path: a file, or the folder of one saved data set."""
+    return path.is_file() or (path / STATE).is_file()
+
+
+def read_file(file: Path, fields: tuple[str, ...] = (), keep: Keep | None = None) -> Rows:
+    """The rows of a file with one of SUFFIXES, or of the folder of one saved data set.
+
+    Each must have strings in all of `fields`; those that `keep` refuses are left out.
+    """
+    return filled(str(file), rows_in(file, fields, keep))
+
+
+def filled(file: str, numbered: NumberedRows, files: Sequence[str] = ()) -> Rows:
+    """The rows; DataError if there are none."""
+    if not numbered:
+        raise DataError(file, None, "no rows")
+    return Rows(file, numbered, files)
+
+
+def rows_in(file: Path, fields: tuple[str, ...], keep: Keep | None) -> NumberedRows:
+    """As `read_file`; there may be none."""
+    if file.is_dir():
+        rows = _saved_rows(file)
+    elif file.suffix in (".parquet", ".arrow"):
+        rows = _arrow_rows([file])
+    elif file.suffix in (".csv", ".tsv"):
+        rows = _csv_rows(str(file))
+    elif file.suffix == ".json":
+        rows = _json_rows(str(file))
+    else:
+        rows = _jsonl_rows(str(file))
+    return checked(rows, fields, str(file), keep)
+
+
+def _saved_rows(folder: Path) -> Iterator[tuple[int, Any]]:
+    """The rows of a data set that `save_to_disk` wrote; its state names its files in order."""
+    file = str(folder / STATE)
+    try:
+        names = [part["filename"] for part in _whole_json(file)["_data_files"]]
+    except (KeyError, TypeError):
+        raise DataError(file, None, "names no files of a data set") from None
+    return _arrow_rows([folder / name for name in names])
+
+
+def _arrow_rows(files: Sequence[Path]) -> Iterator[tuple[int, Any]]:
+    """The rows of Parquet files, or of Arrow's, as streams or files, one after the other."""
+    number = 0
+    for file in files:
+        kind = "Parquet" if file.suffix == ".parquet" else "Arrow"
+        try:
+            from pyarrow import ipc, parquet  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise DataError(str(file), None, f"to read {kind}, {INSTALL}") from None
+        try:
+            with open(file, "rb") as content:
+                if kind == "Parquet":
+                    batches = parquet.ParquetFile(content).iter_batches()
+                else:
+                    batches = ipc.open_stream(content)
+                for batch in batches:
+                    _check_names(batch.schema.names, "columns", str(file), None)
+                    for row in batch.to_pylist():
+                        number += 1
+                        yield number, finite_or_none(row)
+        except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
+            raise DataError(str(file), None, f"not {kind}: {one_line(error)}") from None
+
+
+def finite_or_none(value: Any) -> Any:
+    """The value with None for each float in it that is not finite."""
+    if isinstance(value, dict):
+        return {name: finite_or_none(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [finite_or_none(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _check_names(names: Sequence[str], what: str, file: str, line: int | None) -> None:
+    """Raises DataError if two of the names are equal."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(file, line, f"two {what} are called {twice!r}; rename one")
+
+
+def _csv_rows(file: str) -> Iterator[tuple[int, Any]]:
+    """The rows of a CSV or TSV file, whose first line names the columns; numbered by the last line.
+
+    The length of a field has no limit: the default of Python's reader is 128 KiB.
+    """
+    csv.field_size_limit(sys.maxsize)
+    kind, delimiter = ("TSV", "\t") if file.endswith(".tsv") else ("CSV", ",")
+    try:
+        with open(file, encoding="utf-8-sig", newline="") as lines:
+            reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
+            _check_names(reader.fieldnames or (), "columns", file, 1)
+            for row in reader:
+                if None in row or None in row.values():
+                    width = len(reader.fieldnames or ())
+                    message = f"not {width} fields, as many as the first line names"
+                    raise DataError(file, reader.line_num, message)
+                yield reader.line_num, row
+    except OSError as error:
+        raise DataError(file, None, error.strerror or str(error)) from None
+    except UnicodeDecodeError as error:
+        raise DataError(file, None, f"not UTF-8 text ({error.reason})") from None
+    except csv.Error as error:
+        raise DataError(file, None, f"not {kind} ({error})") from None
+
+
+def _json_rows(file: str) -> Iterator[tuple[int, Any]]:
+    """The rows of a JSON file, numbered from 1, or by line if its first line is a row.
+
+    It holds a list of objects; an object with such a list, alone or under 'data'; an object with a
+    list per column; or one object, the only row.
+    """
+    filled = (line for _, line in _lines(file) if line.strip())
+    first = next(filled, b"")
+    try:
+        is_lines = isinstance(_parse(first, file, 1), dict) and any(filled)
+    except DataError:
+        is_lines = False
+    return _jsonl_rows(file) if is_lines else enumerate(_rows_of(_whole_json(file), file), start=1)
+
+
+def _whole_json(file: str) -> Any:
+    return _parse(b"".join(line for _, line in _lines(file)), file, 1)
+
+
+def _rows_of(whole: Any, file: str) -> Sequence[Any]:
+    """The rows in the value that a JSON file holds."""
+    if not isinstance(whole, dict):
+        return whole if isinstance(whole, list) else [whole]
+    lists = {name: part for name, part in whole.items() if isinstance(part, list) and part}
+    of_rows = [name for name, part in lists.items() if isinstance(part[0], dict)]
+    if "data" in of_rows or len(of_rows) == len(whole) == 1:
+        return whole["data" if "data" in of_rows else of_rows[0]]
+    columns = list(whole.values())
+    if not all(isinstance(column, list) for column in columns):
+        return [whole]
+    if len(of_rows) == len(whole) or len(set(map(len, columns))) > 1:
+        names = ", ".join(map(repr, whole))
+        raise DataError(file, None, f"its lists {names} are no columns; put each in its own file")
+    return [dict(zip(whole, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _jsonl_rows(file: str) -> Iterator[tuple[int, Any]]:
+    lines = ((number, line) for number, line in _lines(file) if line.strip())
+    return ((number, _parse(line, file, number)) for number, line in lines)
+
+
+def _lines(file: str) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers; a line ends at a newline and nowhere else."""
+    open_bytes = gzip.open if file.endswith(".gz") else open
+    try:
+        with open_bytes(file, "rb") as lines:
+            yield from enumerate(lines, start=1)
+    except OSError as error:
+        raise DataError(file, None, error.strerror or str(error)) from None
+    except (EOFError, zlib.error) as error:
+        raise DataError(file, None, f"damaged: {error}") from None
+
+
+def _parse(text: bytes, file: str, line: int) -> Any:
+    """The value of a JSON text that begins on this line; very long integers stay texts."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        _check_names([name for name, _ in pairs], "fields", file, line)
+        return dict(pairs)
+
+    try:
+        return json.loads(
+            text.decode("utf-8-sig" if line == 1 else "utf-8").rstrip(),
+            object_pairs_hook=unique,
+            parse_int=lambda digits: int(digits) if len(digits) <= MAX_DIGITS else digits,
+            parse_float=lambda number: finite_or_none(float(number)),
+            parse_constant=lambda name: None,  # NaN, Infinity and -Infinity
+        )
+    except UnicodeDecodeError as error:
+        raise DataError(file, line, f"not UTF-8 text ({error.reason})") from None
+    except json.JSONDecodeError as error:
+        message = f"not JSON ({error.msg}, column {error.colno})"
+        raise DataError(file, line + error.lineno - 1, message) from None
+    except RecursionError:
+        raise DataError(file, line, "JSON that is nested too deeply to be read") from None
+
+
+def checked(
+    rows: Iterable[tuple[int, Any]],
+    fields: tuple[str, ...],
+    file: str,
+    keep: Keep | None = None,
+) -> NumberedRows:
+    """The rows, if each is an object with a text under every name in `fields`."""
+    kept = []
+    for number, row in rows:
+        if not isinstance(row, dict):
+            raise DataError(file, number, f"expected an object, found {type(row).__name__}")
+        if keep is not None and not keep(row):
+            continue
+        for field in fields:
+            if field not in row:
+                raise DataError(file, number, f"field {field!r} is missing")
+            if not isinstance(row[field], str):
+                kind = type(row[field]).__name__
+                raise DataError(file, number, f"field {field!r} must be a string, not {kind}")
+            check_text(row[field], f"field {field!r}", file, number)
+        kept.append((number, row))
+    return kept
+
+
+def check_text(text: str, what: str, file: str, number: int) -> None:
+    """Raises DataError for half a character, such as JSON's `"\\ud800"`, which UTF-8 lacks."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        message = f"{what} holds {half!r}, half a character, which no UTF-8 text has"
+        raise DataError(file, number, message) from None
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
