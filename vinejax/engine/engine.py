@@ -187,13 +187,8 @@ class Engine:
 
     @property
     def scores_as_learner(self) -> bool:
-        """Whether trunks are scored as by the learner: in float32, without sums over `tensor`.
-
-        Adapters are merged for decoding, and are not in the learner.
-        """
-        compute = self.model.compute
-        is_same = compute.dtype == "float32" and compute.lora_scale == 0
-        return is_same and self.mesh.shape["tensor"] == 1
+        """Whether trunks are scored as by the learner: in float32, without sums over `tensor`."""
+        return self.model.compute.dtype == "float32" and self.mesh.shape["tensor"] == 1
 
     def release(self) -> None:
         """Give up the copy of the weights that decoding keeps between two calls."""
