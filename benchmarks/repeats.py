@@ -11,6 +11,10 @@ The table has a line per model and temperature: the number of continuations, the
 equal ids, their mean length and that of their repeats; then, over those of the engine that decodes
 everything, the tokens decoded, the slot-steps (and the decode steps of both), the time by the clock
 and that of the processor. Times are medians over the rounds of the ratios of one round.
+
+`--flips=N` counts instead, in bfloat16 with random weights of 2 and of 8 layers, N first tokens
+that both engines draw with equal seeds: how many become the solution's by skipping, and how many no
+longer are. Rounding flips as many one way as the other, if it favours no token.
 """
 
 import argparse
@@ -21,10 +25,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import vinejax
+from vinejax.core.seeds import row_seed
 from vinejax.core.settings import DataConfig, SampleConfig
+from vinejax.model.config import Compute, DecoderConfig
+from vinejax.model.decoder import Decoder
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.base import Task
 from vinejax.tasks.bifurcation import make
@@ -128,6 +136,57 @@ def measure(work: Work, temperature: float, args: argparse.Namespace) -> str:
     )
 
 
+def random_model(num_layers: int) -> tuple[Decoder, Any]:
+    """A model in bfloat16 whose logits are spread: its tokens are far from equally likely."""
+    cfg = DecoderConfig(
+        vocab_size=20, num_layers=num_layers, width=128, num_heads=8, num_kv_heads=4, head_dim=16,
+        ffn=256, context=160, eos_ids=(1,),
+    )  # fmt: skip
+    model = Decoder(cfg, compute=Compute(dtype="bfloat16"))
+    rng = np.random.default_rng(43)
+
+    def draw(path: Any, x: jax.ShapeDtypeStruct) -> jax.Array:
+        noise = rng.normal(size=x.shape)
+        is_scale = path[-1].key == "scale"
+        return jnp.asarray(1 + 0.3 * noise if is_scale else 1.3 * noise * 128**-0.5, jnp.float32)
+
+    abstract = jax.eval_shape(model.init, jax.random.key(0))
+    return model, jax.tree_util.tree_map_with_path(draw, abstract)
+
+
+def count_flips(num_layers: int, count: int, of_each: int = 50) -> str:
+    """The first tokens of `count` continuations, `of_each` prompt, skipping or not.
+
+    Rounding moves the continuations of one prompt the same way, so many prompts are needed.
+    """
+    states = count // of_each
+    model, params = random_model(num_layers)
+    tokenizer = vinejax.load_pretrained(str(REPO / "configs" / "tiny_start"))[2]
+    rng = np.random.default_rng(3)
+    prompts = [rng.integers(2, 20, 20).tolist() for _ in range(states)]
+    plain, skipping = (
+        vinejax.Engine(model, SampleConfig(), tokenizer, slots=512, skip_repeats=skips)
+        for skips in (False, True)
+    )
+    starts = [vinejax.Branch(i, 20, row_seed(9, i, "solution")) for i in range(states)]
+    solutions = plain.grow(params, prompts, starts, 8)
+    trunks = [a + b.tokens for a, b in zip(prompts, solutions, strict=True)]
+    branches = [
+        vinejax.Branch(i, 20, row_seed(9, i, "continuation", 0, 1, k), 20)
+        for i in range(states)
+        for k in range(of_each)
+    ]
+
+    def follows(engine: vinejax.Engine) -> np.ndarray:
+        """bool[count], whether the first token of each continuation is its solution's."""
+        first = [grown.tokens[0] for grown in engine.grow(params, trunks, branches, 2)]
+        return np.array(first) == [trunks[branch.trunk][20] for branch in branches]
+
+    before, after = follows(plain), follows(skipping)
+    towards, away = int((after & ~before).sum()), int((before & ~after).sum())
+    return f"{num_layers} layers: {towards} : {away} of {len(branches):,} first tokens"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=7)
@@ -135,8 +194,13 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=128)
     parser.add_argument("--top_p", type=float, default=1.0)
     parser.add_argument("--model", choices=MODELS, help="one of the models alone")
+    parser.add_argument("--flips", type=int, help="count flips of so many first tokens instead")
     args = parser.parse_args()
     print(f"jax {jax.__version__}, {jax.devices()[0].platform}, {vars(args)}")
+    if args.flips:
+        for num_layers in (2, 8):
+            print(count_flips(num_layers, args.flips), flush=True)
+        return
     for work in works(args.solutions):
         for temperature in (0.6, 1.0) if args.model in (None, work.name) else ():
             print(measure(work, temperature, args), flush=True)

@@ -16,10 +16,10 @@ from vinejax.core.settings import SampleConfig
 from vinejax.engine import drain, phase
 from vinejax.engine.branches import Branch, Grown, Work, work_of
 from vinejax.engine.collect import Collector
-from vinejax.engine.decode import GOING, NOT_FINITE
+from vinejax.engine.decode import GOING, NOT_FINITE, uniforms
 from vinejax.engine.engine import Engine
-from vinejax.engine.repeats import REACH
-from vinejax.engine.sampling import BLOCK, FORMS, draws_of, inverse_cdf, is_drawn
+from vinejax.engine.repeats import REACH, skip_repeats
+from vinejax.engine.sampling import BLOCK, FORMS, draws_of, inverse_cdf, is_drawn, sample
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.trace import HostSteps
 
@@ -60,13 +60,27 @@ def common(one: list[int], other: list[int]) -> int:
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def repeated(trunks: list[list[int]], branches: list[Branch], grown: list[Grown]) -> int:
-    """The tokens in all repeats, by their definition: what ends a branch is not in its repeat."""
-    lengths = [
-        min(common(trunks[branch.trunk][branch.position :], one.tokens), len(one.tokens) - 1)
-        for branch, one in zip(branches, grown, strict=True)
-    ]
-    return sum(lengths)
+def not_decoded(
+    model: Model,
+    stop: tuple[str, ...],
+    trunks: list[list[int]],
+    branches: list[Branch],
+    grown: list[Grown],
+) -> int:
+    """The tokens in all repeats, and those after them, where decoding does not decide.
+
+    It decides at a trunk's end and where the trunk's token would end the branch; and a token that
+    ends its branch counts as decoded.
+    """
+    total = 0
+    for branch, one in zip(branches, grown, strict=True):
+        trunk, last = trunks[branch.trunk], len(one.tokens) - 1
+        repeat = min(common(trunk[branch.position :], one.tokens), last)
+        place = branch.position + repeat
+        is_inside = place < len(trunk) and trunk[place] != model.tokenizer.eos_token_id
+        text = model.tokenizer.decode(trunk[branch.response : place + 1])
+        total += repeat + (is_inside and repeat < last and not (stop and text.endswith(stop)))
+    return total
 
 
 def check(
@@ -77,7 +91,7 @@ def check(
     budgets: list[int],
     **settings: Any,
 ) -> list[Grown]:
-    """Both ways give the same, and exactly the repeats are not decoded."""
+    """Both ways give the same, and exactly what the prefill decides is not decoded."""
     settings = {"slots": 4, **settings}
     engines = [
         Engine(model.decoder, sampling, model.tokenizer, skip_repeats=skips, **settings)
@@ -91,7 +105,8 @@ def check(
         np.testing.assert_allclose(one, other, atol=1e-4)
     plain, skipping = (engine.stats for engine in engines)
     assert plain.repeated_tokens == 0
-    assert skipping.repeated_tokens == repeated(trunks, branches, expected) > 0
+    known = not_decoded(model, sampling.stop, trunks, branches, expected)
+    assert skipping.repeated_tokens == known > 0
     assert skipping.decoded_tokens + skipping.repeated_tokens == plain.decoded_tokens
     assert skipping.useful_tokens == plain.useful_tokens
     return found
@@ -275,6 +290,70 @@ def test_the_number_of_a_token_counts_the_repeat():
     collector = Collector(work, [[0]], 1, 2, EngineStats(), np.array([5]))
     with pytest.raises(DivergedError, match="the logits of its token 7 are not finite"):
         list(collector.add(steps))
+
+
+# --- bfloat16, in which prefill and decoding round differently ---
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SampleConfig(stop=("7", "=")),
+        pytest.param(SampleConfig(temperature=0.7, top_p=0.8, top_k=12), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_one_distribution_decides_each_place_of_a_trunk(
+    sampling: SampleConfig, tiny: Model, monkeypatch: pytest.MonkeyPatch
+):
+    """The token that departs is drawn from the prefill's logits too, and may end its branch."""
+    fields: dict[str, Any] = dict(num_layers=4, seed=5, dtype="bfloat16")
+    model = random_model(tokenizer=tiny.tokenizer, **fields)
+    searched = []
+
+    def noted(*given: Any) -> Any:
+        searched.append(given)
+        return skip_repeats(*given)
+
+    monkeypatch.setattr(phase, "skip_repeats", noted)
+    start, eos = len(PROMPTS[1]), tiny.tokenizer.eos_token_id
+    trunk = PROMPTS[1] + [5, 12, 9, 16, 4, 11, eos, 3]
+    branches = [Branch(0, start + n % 2, n << 31) for n in range(600)]
+    engine = Engine(model.decoder, sampling, tiny.tokenizer, slots=64)
+    grown = engine.grow(model.params, [trunk], branches, 4)
+    plain = Engine(model.decoder, sampling, tiny.tokenizer, slots=64, skip_repeats=False)
+    decoded = plain.grow(model.params, [trunk], branches, 4)
+
+    ((_, weights, _, _, hidden, _, _),) = searched
+    logits = model.decoder.logits(weights, hidden[0, : len(trunk)])
+    halves = [divmod(branch.seed, 1 << 32) for branch in branches]
+    seeds = jnp.asarray(np.array(halves, np.uint32))
+
+    @jax.jit
+    def draws_at(place: jax.Array) -> tuple[jax.Array, jax.Array]:
+        u = uniforms(seeds, jnp.full(len(branches), place))
+        rows = jnp.broadcast_to(logits[place - 1], (len(branches), logits.shape[-1]))
+        return sample(rows, u, sampling.temperature, sampling.top_p, sampling.top_k)
+
+    draws = {place: draws_at(place) for place in range(start, len(trunk))}
+    endings = {"eos": 0, "stop": 0, "flip": 0}
+    for n, (branch, one, other) in enumerate(zip(branches, grown, decoded, strict=True)):
+        for t, token in enumerate(one.tokens):
+            place = branch.position + t
+            text = tiny.tokenizer.decode([trunk[place]])
+            if t == 3 or trunk[place] == eos or text in sampling.stop:
+                break  # a place of decoding's
+            expected, logprobs = (x[n] for x in draws[place])
+            assert token == expected, "drawn from other logits"
+            assert one.logprobs[t] == pytest.approx(float(logprobs), abs=1e-5)
+            if token != trunk[place]:
+                if token == eos or tiny.tokenizer.decode([token]) in sampling.stop:
+                    endings[one.finish] += 1
+                    assert len(one.tokens) == t + 1
+                endings["flip"] += other.tokens[: t + 1] != one.tokens[: t + 1]
+                break
+    assert endings["flip"] > 0, "both ways round alike"
+    assert not sampling.stop or all(endings.values())
 
 
 # --- meshes ---

@@ -59,7 +59,7 @@ def adapters_of(workdir: Path, start: str) -> Params:
 def test_adapters_are_all_that_is_trained_and_kept(run: Path, start: str):
     lines = cases.read_lines(run / "metrics.jsonl")
     assert [line["stage"] for line in lines] == ["test", "eval", "train", "train", "eval", "test"]
-    # Sampled with merged adapters, scored with separate ones: equal but for rounding.
+    # Decoded and scored by different programs: equal but for rounding.
     assert 0 < lines[3]["rollout/logprob_diff/max"] < 1e-4
     moved = adapters_of(run, start)
     assert set(moved["layers"]) == set(LORA["lora_targets"])

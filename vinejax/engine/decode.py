@@ -209,16 +209,11 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
         u = uniforms(queue.seed[slots.item], queries.position + 1)
         form = FORMS[platform_of(config.mesh)]
         token, logprob = sample(logits, u, cfg.temperature, cfg.top_p, cfg.top_k, axis, form)
-    match = stops[slots.match, token] if stops.shape[0] else slots.match
-    outcomes = [  # the last that holds counts
-        (LENGTH, queries.age + 1 == queue.budget[slots.item]),
-        (STOP, match < 0),
-        (EOS, jnp.isin(token, jnp.array(config.eos_ids, jnp.int32))),
-        (NOT_FINITE, ~jnp.isfinite(logprob)),
-    ]
-    ended = jnp.zeros_like(token)
-    for outcome, holds in outcomes:
-        ended = jnp.where(busy & holds, outcome, ended)
+    match, ended = after_token(stops, config.eos_ids, slots.match, token)
+    is_last = queries.age + 1 == queue.budget[slots.item]
+    ended = jnp.where(is_last & (ended == GOING), LENGTH, ended)
+    ended = jnp.where(jnp.isfinite(logprob), ended, NOT_FINITE)
+    ended = jnp.where(busy, ended, GOING)
     step = Steps(jnp.where(busy, slots.item, -1), token, logprob, ended)
     age = jnp.where(busy, slots.age + 1, slots.age)
     slots = slots._replace(
@@ -226,10 +221,24 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
         item=jnp.where(ended == GOING, slots.item, -1),
         age=age,
         token=jnp.where(busy, token, slots.token),
-        match=jnp.where(busy, jnp.maximum(match, 0), slots.match),
+        match=jnp.where(busy, match, slots.match),
         cache=cache.give_back(ended != GOING, age),
     )
     return slots, step
+
+
+def after_token(
+    stops: jax.Array, eos_ids: tuple[int, ...], match: Int[Array, " B"], token: Int[Array, " B"]
+) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
+    """The automaton's state after one more token; GOING, or EOS or STOP if the token ends a text.
+
+    `match` is the state before it, `stops` the automaton's table (`Inputs.stops`).
+    """
+    is_eos = jnp.isin(token, jnp.array(eos_ids, jnp.int32))
+    if not stops.shape[0]:
+        return match, jnp.where(is_eos, EOS, GOING)
+    match = stops[match, token]
+    return jnp.maximum(match, 0), jnp.where(is_eos, EOS, jnp.where(match < 0, STOP, GOING))
 
 
 def _with_room(queue: Queue, slots: Slots) -> tuple[Slots, Bool[Array, " B"]]:

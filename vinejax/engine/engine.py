@@ -192,13 +192,8 @@ class Engine:
 
     @property
     def scores_as_learner(self) -> bool:
-        """Whether the log-probabilities of trunks are computed as the learner computes them.
-
-        In float32, without sums over `tensor`, and without adapters, which only the engine merges.
-        """
-        compute = self.model.compute
-        is_same = compute.dtype == "float32" and compute.lora_scale == 0
-        return is_same and self.mesh.shape["tensor"] == 1
+        """Whether trunks are scored as by the learner: in float32, without sums over `tensor`."""
+        return self.model.compute.dtype == "float32" and self.mesh.shape["tensor"] == 1
 
     def release(self) -> None:
         """Give up the copy of the weights that decoding keeps between two calls."""

@@ -253,9 +253,9 @@ class Phase:
             self._search(trunks, hidden, on_mesh)
 
     def _search(self, trunks: list[list[int]], hidden: jax.Array, tokens: jax.Array) -> None:
-        """Moves the starts of the items on `trunks`, which were just prefilled, past repeats."""
+        """Moves the items of trunks that were just prefilled to where their decoding begins."""
         config, batch = self._programs.config, self._sizes.batch
-        searched = self._repeats.searched(self._mesh, trunks, batch, self._sizes.queue)
+        searched, branches = self._repeats.searched(self._mesh, trunks, batch, self._sizes.queue)
         # As many logits are computed at a time as in a decode step.
         settings = SearchConfig(
             self._model, self._mesh, config.sampling, config.eos_ids, self._sizes.slots
@@ -264,7 +264,7 @@ class Phase:
             settings, self._programs.weights, self._programs.stops, self._queue, hidden, tokens,
             searched,
         )  # fmt: skip
-        self._repeats.start(trunks, batch, found)
+        self._repeats.start(trunks, batch, branches, found)
 
     def _copy(self, entries: Entries) -> None:
         source = np.zeros((len(entries), self._sizes.batch), np.int32)

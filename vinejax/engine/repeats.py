@@ -2,11 +2,12 @@
 
 A draw belongs to its place in the sequence, and the hidden states of a trunk's prefill give the
 logits at all of its places. So they tell, without decoding, whether a branch draws its trunk's next
-token, and the one after it, and so on. The branch then begins where it first differs, its repeat is
-put in front of what it draws there. With equal logits the tokens are those of decoding it all.
+token, and the one after it, and so on, and which other token it draws where it departs. Decoding
+begins after that token. With equal logits the tokens are those of decoding it all.
 
-A branch decodes its last token in any case: its repeat ends before a token that would end it, at
-EOS, at a stop string or by its budget.
+One distribution decides each place, whatever is drawn there: the prefill's, or decoding's at the
+trunk's end and where the trunk's token would end the branch (EOS, a stop string, its budget). If
+one accepted the trunk's token and the other replaced it, rounding would favour that token.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from vinejax.core.settings import SampleConfig
 from vinejax.engine import split
 from vinejax.engine.branches import Work
 from vinejax.engine.collect import Drawn
-from vinejax.engine.decode import Queue, uniforms
+from vinejax.engine.decode import GOING, Queue, after_token, uniforms
 from vinejax.engine.memory import put_on_shards
 from vinejax.engine.sampling import (
     FORMS,
@@ -34,6 +35,7 @@ from vinejax.engine.sampling import (
     is_drawn,
     kept_probs,
     log_softmax,
+    sample,
     take_token,
 )
 from vinejax.engine.split import REPLICATED, SHARDS, Weights
@@ -66,10 +68,13 @@ class Searched(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the host reads of a search."""
+    """What the host reads of a search; the first four are in the order of `Searched.item`."""
 
-    position: jax.Array  # i32[Z * Q] where each item of the shards' queues now begins
-    logprob: jax.Array  # f32[Z * B, T] of the trunks' own tokens, from `Searched.first` on
+    count: jax.Array  # i32[Z * Q] tokens of each branch that need no decoding
+    token: jax.Array  # i32[Z * Q] the last of them, or the one before the branch
+    logprob: jax.Array  # f32[Z * Q] of it
+    ended: jax.Array  # i32[Z * Q] GOING, or how the branch ended with it
+    own_logprobs: jax.Array  # f32[Z * B, T] of the trunks' own tokens, from `Searched.first` on
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -82,9 +87,10 @@ def skip_repeats(
     tokens: Int[Array, "B T"],
     searched: Searched,
 ) -> tuple[Queue, Found]:
-    """Moves the items of trunks behind their repeats: position, token, budget and match.
+    """Moves the items of trunks to where decoding begins: position, token, budget and match.
 
-    `hidden` are the trunks' final hidden states. No item may be in a slot already.
+    `hidden` are the trunks' final hidden states. No item may be in a slot already. One that has
+    ended with its last token is given another token to draw, which does not count.
     """
 
     def one_shard(
@@ -95,9 +101,29 @@ def skip_repeats(
         tokens: jax.Array,
         searched: Searched,
     ) -> tuple[Queue, Found]:
-        draws, logprobs = _own_draws(config, weights, hidden, tokens, searched)
-        moved = _move(config, stops, queue, draws, tokens, searched)
-        return moved, Found(moved.position, logprobs)
+        draws, own_logprobs = _own_draws(config, weights, hidden, tokens, searched)
+        walk = _walk(config, stops, queue, draws, tokens, searched)
+        token, logprob = _departures(config, weights, queue, hidden, searched, walk)
+        # Where logits are not finite, decoding finds it and names the branch.
+        departs = walk.departs & jnp.isfinite(logprob)
+        position, budget = queue.position[searched.item], queue.budget[searched.item]
+        count = walk.repeated + departs
+        last = searched.place * tokens.shape[1] + position + walk.repeated - 1
+        token = jnp.where(departs, token, tokens.reshape(-1)[last])
+        logprob = jnp.where(departs, logprob, own_logprobs.reshape(-1)[last])
+        after, outcome = after_token(stops, config.eos_ids, walk.match, token)
+        ended = jnp.where(departs, outcome, GOING)
+        moved = {
+            "position": position + count,
+            "token": token,
+            "budget": jnp.where(ended == GOING, budget - count, 1),
+            "match": jnp.where(departs, after, walk.match),
+        }
+        old = queue._asdict()
+        queue = queue._replace(
+            **{name: old[name].at[searched.item].set(x, mode="drop") for name, x in moved.items()}
+        )
+        return queue, Found(count, token, logprob, ended, own_logprobs)
 
     weight_specs = split.weight_specs(config.model, config.mesh, weights)
     in_specs = (weight_specs, REPLICATED, SHARDS, SHARDS, SHARDS, SHARDS)
@@ -139,26 +165,27 @@ def _own_draws(
 
 
 class _Walk(NamedTuple):
-    """How far some items have come along their trunks."""
+    """How far items have come along their trunks, by the prefill's logits."""
 
-    repeated: jax.Array  # i32[I] tokens
-    match: jax.Array  # i32[I] the automaton's state after them
-    is_going: jax.Array  # bool[I]
+    repeated: jax.Array  # i32[Q] tokens
+    match: jax.Array  # i32[Q] the automaton's state after them
+    departs: jax.Array  # bool[Q] whether these logits give another token than the trunk's next
+    is_going: jax.Array  # bool[Q]
 
 
-def _move(
+def _walk(
     config: SearchConfig,
     stops: jax.Array,
     queue: Queue,
     draws: Draws,
     tokens: jax.Array,
     searched: Searched,
-) -> Queue:
-    """The queue, with the items behind their repeats; a part of them after the other."""
+) -> _Walk:
+    """The walks of all items, in the order of `Searched.item`; a part of them after the other."""
     T, num_items = tokens.shape[1], queue.position.shape[0]
-    own, eos_ids = tokens.reshape(-1), jnp.array(config.eos_ids, jnp.int32)
+    own = tokens.reshape(-1)
 
-    def of_some(i: jax.Array, queue: Queue) -> Queue:
+    def of_some(i: jax.Array, walks: _Walk) -> _Walk:
         item = lax.dynamic_slice_in_dim(searched.item, i * ITEMS, ITEMS)
         trunk = lax.dynamic_slice_in_dim(searched.place, i * ITEMS, ITEMS)
         position, budget, seed = queue.position[item], queue.budget[item], queue.seed[item]
@@ -167,36 +194,65 @@ def _move(
         def step(walk: _Walk) -> _Walk:
             index = position + walk.repeated
             place = trunk * T + jnp.minimum(index, T - 1)
-            token = own[place]
-            match = stops[walk.match, token] if stops.shape[0] else walk.match
+            match, outcome = after_token(stops, config.eos_ids, walk.match, own[place])
+            is_last = (walk.repeated + 1 == budget) | (outcome != GOING)
+            decides = walk.is_going & (index < length) & ~is_last
             drawn = is_drawn(jax.tree.map(lambda x: x[place], draws), uniforms(seed, index))
-            is_last = (walk.repeated + 1 == budget) | (match < 0) | jnp.isin(token, eos_ids)
-            is_going = walk.is_going & (index < length) & drawn & ~is_last
+            is_going = decides & drawn
+            departs = walk.departs | (decides & ~drawn)
             match = jnp.where(is_going, match, walk.match)
-            return _Walk(walk.repeated + is_going, match, is_going)
+            return _Walk(walk.repeated + is_going, match, departs, is_going)
 
-        start = _Walk(jnp.zeros_like(position), queue.match[item], item < num_items)
+        is_item = item < num_items
+        start = _Walk(jnp.zeros_like(position), queue.match[item], jnp.zeros_like(is_item), is_item)
         walk = lax.while_loop(lambda walk: jnp.any(walk.is_going), step, start)
-        position = position + walk.repeated
-        new = {
-            "position": position,
-            "token": own[trunk * T + position - 1],
-            "budget": budget - walk.repeated,
-            "match": walk.match,
-        }
-        old = queue._asdict()
-        return queue._replace(
-            **{name: old[name].at[item].set(x, mode="drop") for name, x in new.items()}
+        return jax.tree.map(
+            lambda x, new: lax.dynamic_update_slice_in_dim(x, new, i * ITEMS, 0), walks, walk
         )
 
+    no, zeros = jnp.zeros(num_items, bool), jnp.zeros(num_items, jnp.int32)
     num_parts = -(-(searched.item < num_items).sum() // ITEMS)
-    return lax.fori_loop(0, num_parts, of_some, queue)
+    return lax.fori_loop(0, num_parts, of_some, _Walk(zeros, zeros, no, no))
+
+
+def _departures(
+    config: SearchConfig,
+    weights: Weights,
+    queue: Queue,
+    hidden: jax.Array,
+    searched: Searched,
+    walk: _Walk,
+) -> tuple[Int[Array, " Q"], Float[Array, " Q"]]:
+    """The tokens that departing items draw in place of the trunk's, and log-probabilities.
+
+    They are in the order of `Searched.item`. Other items have zeros.
+    """
+    model = split.own_part(config.model, config.mesh)
+    axis = split.vocab_axis(config.model, config.mesh)
+    cfg, (B, T, D), size = config.sampling, hidden.shape, config.places
+    form = FORMS[platform_of(config.mesh)]
+    flat, num_items = hidden.reshape(B * T, D), walk.departs.shape[0]
+    padded = -(-num_items // size) * size
+    (departing,) = jnp.nonzero(walk.departs, size=padded, fill_value=num_items)
+
+    def some(i: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        number = lax.dynamic_slice_in_dim(departing, i * size, size)
+        item = searched.item[number]
+        index = queue.position[item] + walk.repeated[number]
+        logits = model.logits(weights, flat[searched.place[number] * T + index - 1])
+        u = uniforms(queue.seed[item], index)
+        made = sample(logits, u, cfg.temperature, cfg.top_p, cfg.top_k, axis, form)
+        return jax.tree.map(lambda x, new: x.at[number].set(new, mode="drop"), found, made)
+
+    nothing = jnp.zeros(num_items, jnp.int32), jnp.zeros(num_items)
+    return lax.fori_loop(0, -(-walk.departs.sum() // size), some, nothing)
 
 
 class Search(NamedTuple):
     """A search that devices compute."""
 
     places: list[tuple[int, int, int]]  # (shard, trunk, its place among the Z * B)
+    branches: list[np.ndarray]  # of each shard, in the order of `Searched.item`
     found: Found
 
 
@@ -213,7 +269,10 @@ class Repeats:
     ):
         self._work, self._stats = work, stats
         self._order = [np.array(of_shard, np.int64) for of_shard in order]
-        self.count = np.zeros(len(work.branches), np.int64)  # tokens that each branch repeats
+        # Of each branch: tokens that need no decoding; the last of them, its log-probability, and
+        # how the branch ended with it.
+        self.count, self._token, self._ended = np.zeros((3, len(work.branches)), np.int64)
+        self._logprob = np.zeros(len(work.branches), np.float32)
         self._position = np.array([branch.position for branch in work.branches], np.int64)
         self._shard = np.zeros(len(work.branches), np.int64)
         self._items: list[dict[int, list[int]]] = [{} for _ in order]  # by trunk, not searched yet
@@ -235,8 +294,10 @@ class Repeats:
             for trunk in of_shard
         )
 
-    def searched(self, mesh: Mesh, trunks: list[list[int]], batch: int, queue: int) -> Searched:
-        """The items of these trunks of each shard, which are then no longer left.
+    def searched(
+        self, mesh: Mesh, trunks: list[list[int]], batch: int, queue: int
+    ) -> tuple[Searched, list[np.ndarray]]:
+        """The items of these trunks of each shard, which are then no longer left; their branches.
 
         `batch` is the number of trunks of a prefill, `queue` the length of a queue.
         """
@@ -245,6 +306,7 @@ class Repeats:
             np.zeros((shards, size), np.int32) for size in (batch, batch, queue)
         )
         item = np.full((shards, queue), queue, np.int32)
+        branches = []
         for shard, of_shard in enumerate(trunks):
             end = 0
             for n, trunk in enumerate(of_shard):
@@ -255,16 +317,20 @@ class Repeats:
                 positions = self._position[self._order[shard][items]]
                 length[shard, n] = len(self._work.trunks[trunk])
                 first[shard, n] = positions.min(initial=length[shard, n])
-        return Searched(*(put_on_shards(mesh, x) for x in (first, length, item, place)))
+            branches.append(self._order[shard][item[shard, :end]])
+        on_mesh = Searched(*(put_on_shards(mesh, x) for x in (first, length, item, place)))
+        return on_mesh, branches
 
-    def start(self, trunks: list[list[int]], batch: int, found: Found) -> None:
+    def start(
+        self, trunks: list[list[int]], batch: int, branches: list[np.ndarray], found: Found
+    ) -> None:
         """Notes a search that devices compute."""
         places = [
             (shard, trunk, shard * batch + n)
             for shard, of_shard in enumerate(trunks)
             for n, trunk in enumerate(of_shard)
         ]
-        self._started.append(Search(places, found))
+        self._started.append(Search(places, branches, found))
 
     def take(self) -> list[Search]:
         """The searches that were started since the last call."""
@@ -272,29 +338,32 @@ class Repeats:
         return started
 
     def read(self, searches: list[Search]) -> None:
-        """Reads searches, in the order in which they were started, once they are computed."""
-        for places, found in searches:
-            position, logprobs = map(np.asarray, jax.device_get(found))
+        """Reads searches once they are computed."""
+        for places, branches, found in searches:
+            *of_items, own_logprobs = map(np.asarray, jax.device_get(found))
             for shard, trunk, place in places:
-                self._logprobs.setdefault((shard, trunk), logprobs[place])
-        if searches:
-            before = self.count.sum()
-            for branches, begins in zip(
-                self._order, position.reshape(len(self._order), -1), strict=True
-            ):
-                self.count[branches] = begins[: len(branches)] - self._position[branches]
-            self._stats.repeated_tokens += int(self.count.sum() - before)
+                self._logprobs.setdefault((shard, trunk), own_logprobs[place])
+            by_shard = (x.reshape(len(branches), -1) for x in of_items)
+            for of_shard, *columns in zip(branches, *by_shard, strict=True):
+                count, token, logprob, ended = (x[: len(of_shard)] for x in columns)
+                self.count[of_shard], self._token[of_shard] = count, token
+                self._logprob[of_shard], self._ended[of_shard] = logprob, ended
+                # In place of a token that ends its branch another is decoded.
+                self._stats.repeated_tokens += int(count.sum() - (ended != GOING).sum())
 
     def whole(self, drawn: Drawn) -> Drawn:
-        """The branch with its repeat in front of the tokens that were decoded."""
+        """The branch with all of its tokens: those that were decoded are its last."""
         count, i = int(self.count[drawn.branch]), drawn.branch
         if not count:
             return drawn
         trunk, begin = self._work.branches[i].trunk, int(self._position[i])
-        repeat = slice(begin, begin + count)
-        tokens = np.array(self._work.trunks[trunk][repeat], np.int32)
-        logprobs = self._logprobs[int(self._shard[i]), trunk][repeat]
-        return drawn._replace(
-            tokens=np.concatenate([tokens, drawn.tokens]),
-            logprobs=np.concatenate([logprobs, drawn.logprobs]),
-        )
+        repeat, ended = slice(begin, begin + count - 1), int(self._ended[i])
+        if ended != GOING:
+            drawn = Drawn(i, drawn.tokens[:0], drawn.logprobs[:0], ended)
+        tokens = np.empty(count + len(drawn.tokens), np.int32)
+        logprobs = np.empty(len(tokens), np.float32)
+        tokens[: count - 1] = self._work.trunks[trunk][repeat]
+        logprobs[: count - 1] = self._logprobs[int(self._shard[i]), trunk][repeat]
+        tokens[count - 1], logprobs[count - 1] = self._token[i], self._logprob[i]
+        tokens[count:], logprobs[count:] = drawn.tokens, drawn.logprobs
+        return drawn._replace(tokens=tokens, logprobs=logprobs)

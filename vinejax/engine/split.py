@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
+from jax.tree_util import DictKey
 from jaxtyping import Array, Float, Int
 
 from vinejax.core.errors import ConfigError
-from vinejax.model.decoder import HEADS, INT8_SCALE, Decoder, Params
+from vinejax.model.decoder import ENDS, HEADS, INT8_SCALE, LORA_A, Decoder, Params
 from vinejax.model.int8 import layer_in_int8
-from vinejax.model.lora import merged
 from vinejax.model.params import cast_matrices, unstack_layers
 from vinejax.model.sharding import ROWS, AnyMesh, check_heads, table_spec, tensor_only
 
@@ -72,39 +72,36 @@ def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
 def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, Any]:
     """A PartitionSpec for each of the weights (or their shapes) that `for_decoding` gives."""
 
-    def spec(path: KeyPath, _: object) -> Spec:
-        axes = list(tensor_only(table_spec(path)))
-        if path[0].key in ("embed", "head") and vocab_axis(model, mesh) is None:
-            axes = []
-        if _gives_heads(path):  # [L, D, N, H] or [L, N, H]
-            axes = [axes[0], axes[-2], None] if path[-1].key == "kernel" else axes[:2]
-        return Spec(*(axes[1:] if path[0].key == "layers" else axes))
+    def of_end(path: KeyPath, _: object) -> Spec:
+        is_whole = path[0].key in ENDS and vocab_axis(model, mesh) is None
+        return Spec() if is_whole else tensor_only(table_spec(path))
 
-    specs = jax.tree_util.tree_map_with_path(spec, jax.eval_shape(model.init, jax.random.key(0)))
-    layers = [_with_scales(specs["layers"], layer) for layer in weights["layers"]]
+    def of_layer(path: KeyPath, _: object) -> Spec:
+        if path[-1].key == INT8_SCALE:
+            of_kernel = of_layer((path[0], DictKey("kernel")), None)
+            return Spec(of_kernel[0 if path[0].key in HEADS else -1])
+        axes = tensor_only(table_spec(path))[1:]
+        if not _gives_heads(path):
+            return Spec(*axes)
+        *inputs, heads, _ = axes  # heads and their width become one axis
+        return Spec(heads, *inputs) if path[-1].key == "kernel" else Spec(*inputs, heads)
+
+    ends = {name: x for name, x in weights.items() if name != "layers"}
+    specs = jax.tree_util.tree_map_with_path(of_end, ends)
+    layers = [jax.tree_util.tree_map_with_path(of_layer, layer) for layer in weights["layers"]]
     return {**specs, "layers": layers}
-
-
-def _with_scales(specs: dict[str, Any], layer: Params) -> dict[str, Any]:
-    """The specs of a layer, with those of the factors of its kernels in 8 bits."""
-
-    def spec(name: str) -> dict[str, Spec]:
-        if INT8_SCALE not in layer[name]:
-            return specs[name]
-        of_kernel = specs[name]["kernel"]
-        return {**specs[name], INT8_SCALE: Spec(of_kernel[0 if name in HEADS else -1])}
-
-    return {name: spec(name) for name in specs}
 
 
 @functools.partial(jax.jit, static_argnames=("model", "mesh", "int8"))
 def for_decoding(model: Decoder, mesh: Mesh, params: Params, int8: bool = False) -> Weights:
     """The decoding copy: matrices in the compute dtype, a list of layers, split by `weight_specs`.
 
-    Adapters are added to their kernels, so that decoding costs what it costs without them. With
-    `int8` the layers' kernels are in 8 bits (model/int8.py); embedding and output matrix are not.
+    Adapters stay beside their kernels: a change of a kernel by less than half a unit in its last
+    place would be lost in the sum. With `int8` the layers' kernels are in 8 bits (model/int8.py);
+    embedding, output matrix and adapters are not.
 
-    Of q, k, v: kernels [heads * H, D], biases [heads * H]; KV heads are repeated to fit `tensor`.
+    Of q, k, v: kernels [heads * H, D], biases [heads * H], lora_b [rank, heads * H]; KV heads are
+    repeated to fit `tensor`.
     """
     repeats = num_kv_heads(model, mesh) // model.cfg.num_kv_heads
 
@@ -116,7 +113,7 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params, int8: bool = False)
         x = x.reshape(*x.shape[:-2], -1)
         return x.swapaxes(-1, -2) if path[-1].key == "kernel" else x
 
-    cast = cast_matrices(merged(params, model.compute.lora_scale), model.compute.dtype)
+    cast = cast_matrices(params, model.compute.dtype)
     params = jax.tree_util.tree_map_with_path(turned, cast)
     layers = unstack_layers(params, model.cfg.num_layers)
     weights = {**params, "layers": list(map(layer_in_int8, layers)) if int8 else layers}
@@ -128,8 +125,8 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params, int8: bool = False)
 
 
 def _gives_heads(path: KeyPath) -> bool:
-    """Whether a weight is the kernel or bias of q, k or v."""
-    return len(path) > 1 and path[-2].key in HEADS
+    """Whether a weight of q, k or v has their heads as its last axes."""
+    return len(path) > 1 and path[-2].key in HEADS and path[-1].key != LORA_A
 
 
 def readable(mesh: Mesh, tree: Tree) -> Tree:

@@ -25,7 +25,7 @@ from vinejax.engine.split import num_kv_heads, vocab_axis
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import state_shardings
 from vinejax.model.chunked_softmax import chunk_columns
-from vinejax.model.decoder import HEADS
+from vinejax.model.decoder import HEADS, LORA_A
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, shape_as_set
 from vinejax.model.sharding import Params, spec_for, tensor_only
@@ -144,14 +144,17 @@ def critic_bytes(case: Case) -> int:
 
 
 def decode_copy_bytes(case: Case, int8: bool = False) -> int:
-    """Bytes per chip of the decoding copy of the weights.
+    """Bytes per chip of the decoding copy of the weights, adapters included.
 
     It is replicated over shards and split over `tensor`, in the compute dtype or with kernels in 8
     bits.
     """
     repeats = num_kv_heads(case.model, case.mesh) // case.model.cfg.num_kv_heads
+    shapes = weight_shapes(case)
+    if case.cfg.model.lora_rank:
+        shapes += jax.tree_util.tree_leaves_with_path(trained_shapes(case))
     total = 0
-    for path, x in weight_shapes(case):
+    for path, x in shapes:
         names = [key.key for key in path]
         spec = tensor_only(spec_for(path, x.shape, case.mesh))
         if names[0] in ("embed", "head") and vocab_axis(case.model, case.mesh) is None:
@@ -164,7 +167,7 @@ def decode_copy_bytes(case: Case, int8: bool = False) -> int:
             axes, shape = (*spec[:1], *spec[outputs]), (*x.shape[:1], *x.shape[outputs])
             factors = local_size(Spec(*axes), shape, case)  # one for each output
             num_bytes = size + FLOAT32 * factors
-        if {"k", "v"} & set(names) and repeats > 1:
+        if {"k", "v"} & set(names) and repeats > 1 and names[-1] != LORA_A:
             num_bytes = num_bytes * repeats // case.tensor  # replicated over tensor, and repeated
         total += num_bytes
     return total

@@ -1,0 +1,121 @@
+"""Adapters in decoding: the sampler computes what the learner trains."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import eight_devices
+from helpers.int8_oracle import rounded_params
+from helpers.model_oracles import Model, assert_same, random_model
+
+from vinejax.core.settings import PROJECTIONS, SampleConfig
+from vinejax.engine.branches import Branch
+from vinejax.engine.engine import Engine
+from vinejax.model.decoder import Params, apply
+from vinejax.model.lora import Shape, abstract_adapters, merged, with_adapters
+
+SCALE, RANK = 2.0, 3
+TRUNKS = [[4, 5, 6, 9, 12, 3, 17], [7, 8, 11]]
+BRANCHES = [Branch(i % 2, 1 + i % 2, seed) for i, seed in enumerate(range(24))]
+merging = jax.jit(merged, static_argnames="scale")
+SAMPLING = SampleConfig(temperature=0.8, top_p=0.95)
+
+
+def adapting(model: Model) -> Model:
+    compute = dataclasses.replace(model.decoder.compute, lora_scale=SCALE)
+    return model._replace(decoder=dataclasses.replace(model.decoder, compute=compute))
+
+
+def adapters_of(model: Model, size_b: float = 0.3) -> Params:
+    """Adapters whose lora_a is as at their start, and lora_b of this size."""
+    rng = np.random.default_rng(2)
+
+    def draw(path: Any, x: jax.ShapeDtypeStruct) -> np.ndarray:
+        size = size_b if path[-1].key == "lora_b" else model.decoder.cfg.width**-0.5
+        return (size * rng.choice([-1, 1], x.shape)).astype(np.float32)
+
+    abstract = abstract_adapters(model.decoder, Shape(RANK, PROJECTIONS))
+    return jax.tree_util.tree_map_with_path(draw, abstract)
+
+
+def grow(model: Model, params: Params, **settings: Any) -> list[Any]:
+    mesh, call = settings.pop("mesh", None), settings
+    engine = Engine(model.decoder, SAMPLING, model.tokenizer, mesh=mesh, slots=8)
+    return engine.stream(params, TRUNKS, BRANCHES, 12, **call).in_order()
+
+
+@pytest.mark.parametrize("fields", [{}, dict(num_kv_heads=1, qkv_bias=True, tied_head=True)])
+def test_the_sampler_is_the_model_with_its_adapters(fields: dict[str, Any], tiny: Model):
+    model = random_model(tokenizer=tiny.tokenizer, **fields)
+    policy = with_adapters(model.params, adapters_of(model))
+    found = grow(adapting(model), policy)
+    assert_same(found, grow(model, merging(policy, SCALE)))
+    assert [x.tokens for x in found] != [x.tokens for x in grow(model, model.params)]
+
+
+def test_kernels_in_8_bits_have_their_adapters_beside_them(tiny: Model):
+    """The kernels are rounded as without adapters, and these are not rounded."""
+    adapters = adapters_of(tiny)
+    expected = grow(adapting(tiny), with_adapters(rounded_params(tiny.params), adapters))
+    found = grow(adapting(tiny), with_adapters(tiny.params, adapters), int8=True)
+    assert_same(found, expected)
+
+
+def test_a_change_smaller_than_the_rounding_of_a_kernel_is_sampled(tiny: Model):
+    """One step of 1e-5 below kernels of bfloat16, as the learner has it."""
+    model = adapting(tiny)
+
+    def stored(path: Any, x: jax.Array) -> np.ndarray:
+        return np.asarray(x).astype(jnp.bfloat16 if path[-1].key == "kernel" else np.float32)
+
+    base = jax.tree_util.tree_map_with_path(stored, tiny.params)
+    policies = [with_adapters(base, adapters_of(tiny, size)) for size in (0.0, 1e-5)]
+
+    def of_sampler(params: Params) -> np.ndarray:
+        engine = Engine(model.decoder, SampleConfig(), tiny.tokenizer, slots=8)
+        stream = engine.stream(params, TRUNKS, [], scored=True)
+        assert list(stream) == []
+        return np.concatenate([logprobs[1:] for logprobs in stream.trunk_logprobs])
+
+    @jax.jit
+    def of_learner(params: Params) -> jax.Array:
+        whole = jax.tree.map(lambda x: x.astype(jnp.float32), params)
+        logprobs = [jax.nn.log_softmax(apply(model.decoder, whole, [ids]))[0] for ids in TRUNKS]
+        pairs = zip(logprobs, map(np.array, TRUNKS), strict=True)
+        return jnp.concatenate([x[np.arange(len(ids) - 1), ids[1:]] for x, ids in pairs])
+
+    trained = np.subtract(*jax.device_get([of_learner(params) for params in policies]))
+    sampled = np.subtract(*map(of_sampler, policies))
+    assert np.abs(trained).max() > 1e-5
+    assert trained @ sampled / (trained @ trained) == pytest.approx(1, abs=0.05)
+
+
+PROGRAM = """
+from helpers import model_oracles
+from test_adapters import adapters_of, adapting, grow
+import jax
+from vinejax.model.lora import merged, with_adapters
+from vinejax.model.sharding import make_mesh, param_shardings
+from vinejax.core.settings import MeshConfig
+from vinejax.tasks.arithmetic import Arithmetic
+
+for sizes, fields in (((2, 1, 2), {}), ((1, 2, 4), {})):
+    model = model_oracles.random_model(Arithmetic().tokenizer(), **fields)
+    mesh = make_mesh(MeshConfig(*sizes))
+    policy = with_adapters(model.params, adapters_of(model))
+    placed = jax.device_put(policy, param_shardings(mesh, policy))
+    for int8 in (False, True):
+        found = grow(adapting(model), placed, mesh=mesh, int8=int8)
+        model_oracles.assert_same(found, grow(adapting(model), policy, int8=int8))
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_on_meshes():
+    """Factors split over `tensor` as their kernels, and KV heads that are repeated."""
+    program = f"import sys; sys.path.append('engine'){PROGRAM}"
+    assert eight_devices.printed("-c", program)[-1] == "done"
