@@ -9,6 +9,7 @@ Differences: the held-out rows are chosen by VineJAX, because VinePPO's code shi
 files; and in mode 'strict' the correct answer is the last box of the solution alone.
 """
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -17,11 +18,12 @@ from vinejax import grading
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
-from vinejax.grading.strict.latex import last_boxed, last_boxes
+from vinejax.grading.strict.latex import last_boxes
 from vinejax.tasks.base import ReferenceTask, Split
 from vinejax.tasks.load import check_any_left, hash_shuffled, hold_out, problems_of, read_split
 
 FIELDS = ("problem", "solution")
+EMPTY_LAST = re.compile(r"(?s)\\boxed\s*\{\s*\}(?!.*\\boxed)")
 TEST_PORTION = 500 / 12500  # share of all rows
 VALIDATION_PORTION = 500 / 12000  # share of the rows that are not for the test
 # A test file with a larger share of all rows than this is from the division by the data's authors.
@@ -98,9 +100,9 @@ def boxed_answer(solution: str) -> str | None:
     r"""The contents of the last \boxed{...} or \boxed 5 of a solution, and of boxes joined to it.
 
     None if there is no box, or if the last box is empty or never closed. The grader reads the boxes
-    of a response in the same way.
+    of a response in the same way, but passes over an empty one.
     """
-    return last_boxes(solution) if (last_boxed(solution) or "").strip() else None
+    return None if EMPTY_LAST.search(solution) else last_boxes(solution)
 
 
 def divide(train: list[Problem], test: list[Problem]) -> dict[Split, list[Problem]]:
