@@ -92,7 +92,7 @@ def test_what_a_mathematician_would_say_of_the_references_cases() -> None:
 
 def test_boxed_extraction() -> None:
     found = [r for r in rows("boxed_extraction") if "text" in r]
-    right = [latex.last_boxed(r["text"]) == r["last_boxed"] for r in found]
+    right = [latex.last_boxes(r["text"]) == r["last_boxed"] for r in found]
     assert sum(right) >= 0.99 * len(right)
 
 
@@ -125,35 +125,25 @@ def test_cheap_verdicts_decide_a_good_part_of_the_cases() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "box"),
+    ("text", "boxes"),
     [
         (r"so \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{1} or \boxed{2}", "2"),
         (r"\fbox{7}", "7"),
         (r"$\boxed 5$", "5"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\boxed{ x + 1 }", " x + 1 "),
+        (r"\boxed{ x + 1 }", "x + 1"),
         (r"\boxed{\text{a } \} b}", r"\text{a } \} b"),
         (r"\boxed{cut off", None),
         (r"\boxedsomething{3}", None),
-        (r"\boxed{}", ""),
+        (r"\boxed{}", None),
         ("", None),
-    ],
-)
-def test_last_boxed(text: str, box: str | None) -> None:
-    assert latex.last_boxed(text) == box
-
-
-@pytest.mark.parametrize(
-    ("text", "boxes"),
-    [
         (r"\boxed{1} and \boxed{2}", "1, 2"),
         (r"$\boxed{1}$, $\boxed{2}$ or $\boxed{3}$.", "1, 2, 3"),
         (r"\[\boxed{1}\quad\text{and}\quad\boxed{2}.\]", "1, 2"),
         (r"\boxed{7}. So \boxed{1}, \boxed{2}", "1, 2"),
         (r"\boxed{1}, no: \boxed{2}", "2"),
         (r"\boxed{1}. \boxed{2}", "2"),
-        ("\\boxed{1}\n\n\\boxed{2}", "2"),
+        ("\\boxed{1}\n\n\\boxed{2}", "1, 2"),
         (r"\boxed{5}, \boxed{5}", "5"),
         (r"\boxed{1} and \boxed{2", None),
         ("1", None),
@@ -325,7 +315,7 @@ PIECES = [
 def test_anything_is_compared_without_raising_and_the_same_both_ways(a: str, b: str) -> None:
     assert equal_strict(a, b) == equal_strict(b, a)
     assert cheap_strict(a, b) in (None, equal_strict(a, b))
-    latex.last_boxed(a + b)
+    latex.last_boxes(a + b)
 
 
 @settings(max_examples=200, deadline=None)

@@ -30,6 +30,16 @@ FORMS = [
     *[r"\$@", "@,000", r"@\cap @", r"|x-@|<@", r"{@ \over @}", r"\max(@,@)"],
     *["(B) @", "A. @", r"@ \land @", "x<@ and x>@", "x>@ or x<@", "@(@)", r"@\text{m}"],
     *["negative @", "@ hundred", r"@\text{ tenths}", "@ squared", r"x\approx @", r"\text{ }@"],
+    *["@ for all x", r"@, x \ne @", "@ where k>@", "the square root of @", "0.(@)", '["@", "@"]'],
+    *[
+        "@ is wrong",
+        "anything but @",
+        "2e-1+@",
+        "x₁@",
+        "@²",
+        "<think>@</think>@",
+        "<answer>@</answer>",
+    ],
     *["@_{(2)}", "@ radians", "@ boys, @ girls", "loss of @", "{}@", "1'@", "@:@=@:@"],
 ]
 PIECES = [

@@ -154,6 +154,8 @@ def test_the_template_is_the_prompt(tmp_path: Path):
         ("Thus $\\boxed{\\frac12}$", "\\boxed{0.5}", 1.0),
         ("Paris", "\\boxed{Paris}", 1.0),
         ("2", "", 0.0),
+        ('["2", "3"]', "\\boxed{3, 2}", 1.0),
+        ('["2", "3"]', "\\boxed{2}", 0.0),
     ],
 )
 def test_rewards_compare_the_rows_answer(answer: str, response: str, reward: float):
@@ -161,6 +163,25 @@ def test_rewards_compare_the_rows_answer(answer: str, response: str, reward: flo
     with Grader(workers=1) as grader:
         assert task.rewards([(problem, response)], grader) == [reward]
     assert task.reward(problem, response) == reward
+
+
+@pytest.mark.parametrize(
+    "answer, response",
+    [
+        (5.04e25, "5.04 \\times 10^{25}"),
+        (1e22, "10^{22}"),
+        (0.7000000000000001, "0.7"),
+        (2.0, "2"),
+        (2.5, "5/2"),
+        (3e-9, "3 \\cdot 10^{-9}"),
+    ],
+)
+def test_an_answer_may_be_a_float(answer: float, response: str, tmp_path: Path):
+    write(tmp_path / "test.jsonl", [{"q": "?", "truth": {"value": answer}}])
+    task = table(tmp_path)
+    (problem,) = task.load("test")
+    assert task.reward(problem, f"It is $\\boxed{{{response}}}$.") == 1.0
+    assert task.reward(problem, f"It is $\\boxed{{{response} + 1}}$.") == 0.0
 
 
 def level(response: str, level: int, ground_truth: str) -> float:

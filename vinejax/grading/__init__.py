@@ -5,7 +5,7 @@
 - `reference/`: mode 'reference', the verdict of VinePPO's code, mistakes included.
 - `pool/`: worker processes with limits of time and memory; `Grader` is the pool.
 
-The forms of answers that 'strict' reads are listed in docs/tasks.md and frozen: none is added.
+docs/tasks.md lists the forms of answers that 'strict' reads.
 """
 
 import functools

@@ -10,23 +10,33 @@ and `\\fbox{5}` are boxes and an escaped brace closes nothing; the contents of a
 closes are taken unless they are a word; 'the answer is correct' announces nothing; `####` counts
 only for GSM8K; if nothing is boxed or announced, a formula between dollar signs is taken whole; the
 sign of a number depends on the characters before it, so '3-5' gives 5 and not -5; thousands
-separators, fractions, mixed numbers, ratios and times of day stay whole.
+separators, fractions, mixed numbers, ratios, times of day, powers, roots and products stay whole;
+thinking gives no answer.
 """
 
 import re
 from typing import Literal
 
 from vinejax.grading.reference.normalise import normalise
-from vinejax.grading.strict.english.quantities import spoken_number
-from vinejax.grading.strict.latex import last_boxes
-from vinejax.grading.strict.numbers import read_rational
+from vinejax.grading.strict.latex import PLACEHOLDER, last_boxes
 
 Style = Literal["math", "gsm8k"]
 MARKER = "####"
 
+_THINKING = re.compile(r"(?i)[<◁](/?)(?:think(?:ing)?|thought|reasoning)[>▷]")
+_TAG = re.compile(
+    r"(?is)<(?:final_?)?answer>((?:(?!<(?:final_?)?answer>).)*?)(?:</(?:final_?)?answer>|\Z)"
+)
+_CONTENT = re.compile(r"[^\W_]|[∞∅√]")
 _PHRASES = (
-    re.compile(r"final\s+answers?\s*(?:(?:is|are)\b|:|\*\*)", re.IGNORECASE),
-    re.compile(r"answers?\s*(?:(?:is|are)\b|:|=)", re.IGNORECASE),
+    re.compile(r"(?i)final\s+answers?(?:\s*(?:(?:is|are)\b|:|\*\*)|[\s*_]*[:：])"),
+    re.compile(r"(?i)(?:answers?|(?:option|choice)(?=\s+is\b))(?:\s*(?:is|are)\b|[\s*_]*[:：=])"),
+)
+# 'Option B is correct.', 'I choose B.', 'It must be (B).'
+_CHOSEN = re.compile(
+    r"(?<![\w(])(?:[Oo]ption\s+|[Cc]hoice\s+|[Aa]nswer\s+)?(\(?[A-H]\)?)\s+is\s+"
+    r"(?:the\s+)?(?:correct|(?:right\s+)?(?:answer|choice|option))\b"
+    r"|\b(?:choose|pick|select)\s+(\(?[A-H]\)?)(?!\w)|((?<=\b(?:is|be)\s)[A-H]|\([A-H]\))[\s.*]*\Z"
 )
 # 'The answer is correct' judges an answer and gives none.
 _JUDGED = re.compile(
@@ -40,20 +50,43 @@ _WORD = re.compile(r"(?<!\S)[A-Za-z']{2,}(?![^\s.,;:!?])")
 _JOINT = re.compile(r"\s*(?:[,;]\s*(and|or)\b|[,;&]|(and|or)\b)\s*")
 _SPAN = re.compile(r"\$([^$]+)\$")
 _OPEN_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
+_EMPTY_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(?:\s|\\text\s*\{\s*\}|\.{3})*\}")
 _FORMULA_END = re.compile(r"\$|\\\]|\\\)|\n|\Z")
-_IN_WORDS = re.compile(r"([^()]*\d)\s*\(([A-Za-z -]+)\)")
 _NUMBER = re.compile(
     r"(?i)(?:(?<![\w)\]}])(?:[-−]|(?<![\d)\]}] )[-−]\s))?"
     r"(?:\d+(?::\d+)+(?:\s?[ap](?:m\b|\.m\.?))?|\d+(?: : \d+)+|\d+ \d+/\d+"
     r"|(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3})+(?!\d)|\d+,\d\d(?![\d,.])|\d+)"
     r"(?:\.\d+)?(?:/\d+)?%?|\.\d+(?:/\d+)?%?)"
 )
+# A term of a formula without delimiters, and the formula that it is part of: 7\\sqrt3, 2^12 - 1.
+_FUNCTION = r"(?<![A-Za-z])(?:sin|cos|tan|cot|sec|csc|log|ln|exp)"
+_GROUP = r"(?:[^\s=≈<>{]|\{(?:[^{}]|\{[^{}]*\})*\})*"
+_PAIR = r"[(\[][-−\d./ ]+[,;](?!\d{3}\b)[-−\d.,;/ ]+[)\]]"
+_TERM = (
+    rf"(?:{_PAIR}|(?:(?:{_FUNCTION}|negative)\s+)?{_GROUP}[\d\\^√π]{_GROUP}"
+    r"|(?<![A-Za-z])[A-Za-z](?![A-Za-z]))"
+)
+_SCALE = r"\s(?:hundred|thousand|[mb]illion|trillion|dozen)\b"
+_RUN = re.compile(
+    rf"{_TERM}(?:(?:\s*(?:[-−+*/×·^]|\\(?:times|cdot|div)(?![A-Za-z])|[xX](?=\s*10\s?\^))\s*"
+    rf"|\s+mod\s+){_TERM}|\s+(?=\\(?!\()|[√π]|(?:[kcm]?m|in|ft|yd|mi)(?:\^|[²³])){_TERM})*(?:{_SCALE})?"
+)
+# What makes a number part of a formula: a power, a root, a product, a function, a variable; no
+# units of a letter (5m), and no 3D.
+_BOUND = re.compile(
+    r"[\^{}√π×·⁰¹²³⁴-⁹₀-₉¼-¾⅐-⅞]|\\[A-Za-z]|\d[eE][-+]?\d|\d\s?\*\*?\d|[A-Za-z\d)]_[A-Za-z\d]"
+    rf"|[\w./+*−-]\(|\||\.\d+\.\.|{_FUNCTION}\s|\smod\s|negative\s|{_SCALE}|\A{_PAIR}"
+    r"|(?<![A-Za-z\d])\d+[a-cefijknp-rt-z](?![A-Za-z\d])"
+    r"|(?<![A-Za-z])[b-z]\s?[-−+*/]\s?\d|\d\s?[-−+*/]\s?[b-z](?![A-Za-z])"
+)
+_METRES = re.compile(r"(?<=\d)\s?m(?:\^\{?[23]\}?|[²³])")  # elsewhere m is a variable
 _FORMULA = re.compile(
     r"(?s)(?<!\\)\$\$(.+?)(?<!\\)\$\$|(?<!\\)\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]"
 )
 _MAX_TAIL = 1000  # characters after an announcement
 _MAX_PHRASES = 20  # announcements examined, starting with the last
 _MAX_WORDS = 3  # beside a number in an answer: '5 square feet and'
+_MAX_RUN = 200  # characters on each side of the last number
 # More backslashes in a row than any answer has; patterns that start with one take quadratic time.
 _BACKSLASHES = re.compile(r"\\{9,}")
 
@@ -64,34 +97,58 @@ _REFERENCE_AND = re.compile(r"\\text\{\s*and\s*\}")
 def extract_answer(text: str, style: Style = "math") -> str | None:
     """The last answer in a response, without its box, dollar signs and full stop, or None.
 
-    It is the first of these that exists: the text after the last `####` (style 'gsm8k' only); the
-    last box and the boxes joined to it, or the contents of a last box that never closes; the text
-    after the last 'final answer is' that announces an answer; the same for 'answer is'; the whole
-    text if it is a formula without words; the last formula between delimiters, if no number follows
-    it (style 'math' only); the last number; the whole text if it is one word. Never raises.
+    Only what follows `</think>` counts (nothing, if thinking does not end), and of that the last
+    `<answer>`, unless a box follows it. The answer is the first of these that exists: the text
+    after the last `####` (style 'gsm8k' only); the last box and the boxes joined to it, or the
+    contents of a last box that never closes; the text after the last 'final answer is' that
+    announces an answer; the same for 'answer is'; the letter of 'option B is correct'; the whole
+    text if it has no words or is an `<answer>`; the last formula between delimiters, if no number
+    follows it (style 'math' only); the last number; the whole text if it is one word. Never raises.
 
     Example:
       >>> vinejax.extract_answer("so 3 + 4 = 7.\\n#### 7", style="gsm8k")
       '7'
     """
+    text = after_thinking(text)
+    tagged = _tagged(text)
+    text = tagged or text
     if style == "gsm8k" and MARKER in text:
         lines = map(str.strip, text.rpartition(MARKER)[2].split("\n"))
         return next(filter(None, lines), None)
-    text_of_boxes = _BACKSLASHES.sub("", text)
-    boxed = last_boxes(text_of_boxes)
+    text = _BACKSLASHES.sub("", text) if "\\" * 9 in text else text
+    boxed = last_boxes(text)
     if boxed is not None:
         return boxed.strip()
-    if rest := _broken_box(text_of_boxes):
+    text = _EMPTY_BOX.sub("", text)
+    if rest := _broken_box(text):
         return rest
     announced, judged = _announced(text)
     if announced:
         return announced
+    if chosen := _CHOSEN.findall(text):
+        return "".join(chosen[-1])
     words = _words(text)
-    if words == 0:
-        return _undressed(text) or None
+    if words == 0 or tagged:
+        return _after_phrase(text.strip()) if words and tagged else _undressed(text) or None
     if style == "math" and (formula := _last_formula(text)):
         return formula
     return _last_number(text) or judged or (_undressed(text) if words == 1 else None)
+
+
+def after_thinking(text: str) -> str:
+    """The text after the last `</think>` or the like; '' if thinking starts and does not end."""
+    tags = [*_THINKING.finditer(text)] if "<" in text or "◁" in text else []
+    if not tags:
+        return text
+    return text[tags[-1].end() :] if tags[-1][1] else ""
+
+
+def _tagged(text: str) -> str:
+    """The contents of the last `<answer>` that has any; '' if there is none, or a box follows."""
+    for tag in reversed([*_TAG.finditer(text)] if "<" in text else []):
+        if not PLACEHOLDER.fullmatch(tag[1]):
+            return "" if last_boxes(text[tag.end() :]) else tag[1]
+    return ""
 
 
 def _broken_box(text: str) -> str | None:
@@ -111,9 +168,11 @@ def _announced(text: str) -> tuple[str | None, str | None]:
         ends = [announcement.end() for announcement in phrase.finditer(text)][-_MAX_PHRASES:]
         for end in reversed(ends):
             answer = _after_phrase(text[end : end + _MAX_TAIL])
-            if answer and not _JUDGED.match(answer):
+            if not _CONTENT.search(answer):
+                continue
+            if not _JUDGED.match(answer):
                 return answer, judged
-            judged = judged or answer or None
+            judged = judged or answer
     return None, judged
 
 
@@ -126,13 +185,16 @@ def _words(text: str) -> int | None:
 
 
 def _undressed(text: str) -> str:
-    """Drop dollar signs and punctuation at both ends; `.5` keeps its point."""
-    return re.sub(r"^[\s*$,;:]*(?:\.(?!\d)[\s*$,;:]*)?", "", text).rstrip(" \t\n*$,;:.").strip()
+    """Drop dollar signs and punctuation at both ends; `.5` keeps its point, 0.33... its dots."""
+    text = re.sub(r"^[\s*$,;:]*(?:\.(?!\d)[\s*$,;:]*)?", "", text)
+    bare = text.rstrip(" \t\n*$,;:.").strip()
+    goes_on = text.startswith("..", len(bare)) and re.search(r"\.\d+\Z", bare)
+    return f"{bare}..." if goes_on else bare
 
 
 def _after_phrase(tail: str) -> str:
     """The answer that follows 'answer is': formulas, or else the rest of the sentence."""
-    tail = tail.lstrip(" \t\n:*=")
+    tail = tail.lstrip(" \t\n:：*=")
     if formulas := _formulas_at_start(tail):
         return formulas
     end = _SENTENCE_END.search(tail)
@@ -143,7 +205,7 @@ def _after_phrase(tail: str) -> str:
     numbers = _NUMBER.findall(sentence)
     if len(numbers) == 1 and (_words(sentence) or 0) > _MAX_WORDS:
         return _last_number(sentence) or ""  # 'Jane started growing it 3 hours ago.'
-    return _without_repetition(_undressed(sentence))
+    return _undressed(sentence)
 
 
 def _formulas_at_start(tail: str) -> str:
@@ -181,16 +243,6 @@ def _last_spans(sentence: str) -> str:
     return ", ".join(reversed(contents))
 
 
-def _without_repetition(answer: str) -> str:
-    """Drop a number's repetition in words: `5 (five)` becomes `5`."""
-    match = _IN_WORDS.fullmatch(answer)
-    if not match:
-        return answer
-    digits, in_words = match.groups()
-    count = spoken_number(in_words)
-    return digits if count is not None and read_rational(digits) == count else answer
-
-
 def _last_formula(text: str) -> str | None:
     """The last formula between delimiters; None if a number follows it or the text has a box."""
     tail = text[-_MAX_TAIL:]
@@ -202,9 +254,17 @@ def _last_formula(text: str) -> str | None:
 
 
 def _last_number(text: str) -> str | None:
-    """The last number of a text, with sign, thousands separators, `/` and `%` as written."""
-    numbers = _NUMBER.findall(text)
-    return re.sub(r"^-\s", "-", numbers[-1].replace("−", "-")) if numbers else None
+    """The last number of a text as written, or the formula that it is part of: `7.5e4`, `2^12`."""
+    text = _METRES.sub("", text)
+    last = next(reversed([*_NUMBER.finditer(text)]), None)
+    if last is None:
+        return None
+    start = max(text.rfind("\n", 0, last.start()) + 1, last.start() - _MAX_RUN)
+    line = text[start : last.end() + _MAX_RUN].partition("\n")[0]
+    run = next((r.group() for r in _RUN.finditer(line) if r.end() >= last.end() - start), "")
+    if _BOUND.search(run):
+        return _undressed(run if run.count("(") == run.count(")") else run.strip("()"))
+    return re.sub(r"^-\s", "-", last.group().replace("−", "-"))
 
 
 def extract_reference(text: str, problem: str = "") -> list[str]:

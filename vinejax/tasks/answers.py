@@ -1,16 +1,20 @@
 r"""The answer itself in an answer with its solution: after '####', or in the last \boxed{}."""
 
+import re
+
 from vinejax.grading.extract import MARKER
-from vinejax.grading.strict.latex import last_boxed, last_boxes
+from vinejax.grading.strict.latex import last_boxes
+
+EMPTY_LAST = re.compile(r"(?s)\\boxed\s*\{\s*\}(?!.*\\boxed)")
 
 
 def boxed_answer(solution: str) -> str | None:
     r"""The contents of the last \boxed{...} or \boxed 5 of a solution, and of boxes joined to it.
 
     None if there is no box, or if the last box is empty or never closed. The grader reads the boxes
-    of a response in the same way.
+    of a response in the same way, but passes over an empty one.
     """
-    return last_boxes(solution) if (last_boxed(solution) or "").strip() else None
+    return None if EMPTY_LAST.search(solution) else last_boxes(solution)
 
 
 def bare_answer(answer: str) -> str:

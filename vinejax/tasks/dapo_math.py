@@ -11,8 +11,8 @@ Questions that come with more than one answer are left out.
 
 There is only a train split: validation and test are held out of it (`tasks/splits.py`), unless the
 folder has files for them, such as AIME 2024 in the same format. A solution is right if the text
-after its last 'Answer:', to the end of the line, equals the integer, as the paper's rule has it; a
-box without 'Answer:' does not count. Prompts are for chat models: `data.chat_template=True`.
+after its last 'Answer:', on that line or the next, equals the integer, as the paper's rule has it;
+a box without 'Answer:' does not count. Prompts are for chat models: `data.chat_template=True`.
 """
 
 import re
@@ -22,6 +22,7 @@ from typing import Any
 from vinejax.core.errors import DataError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
+from vinejax.grading.extract import after_thinking
 from vinejax.runtime.distributed import is_writer
 from vinejax.tasks.base import AnswerTask, Split
 from vinejax.tasks.load import has_split, problems_of
@@ -34,7 +35,10 @@ HEAD = (
     "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
 )
 TAIL = '\n\nRemember to put your answer on its own line after "Answer:".'
-ANSWER = re.compile(r"answer\s*:[ \t]*([^\n]+)", re.IGNORECASE)
+# 'Answer:', perhaps bold, with a colon of any width; in quotes it is an echo of the prompt.
+ANSWER = re.compile(r"(?i)answer[\s*_}]*[:：](?![\"'”’])[\s*_}`]*+(?!\$?answer)")
+REST = re.compile(r"(?s)(?:\$\$.*?\$\$|\\\[.*?\\\])?[^\n]*")  # of the line, or a display formula
+MAX_ANSWER = 1000  # characters
 INTEGER = re.compile(r"[-+]?\d+")
 
 
@@ -79,8 +83,15 @@ class DAPOMath(AnswerTask):
         raise DataError(self.path, None, "has no worked solutions, which this run learns from")
 
     def answer(self, text: str) -> str | None:
-        answers = ANSWER.findall(text)
-        return answers[-1].strip().strip("*").strip() or None if answers else None
+        text = after_thinking(text)
+        for line in reversed([*ANSWER.finditer(text)]):
+            rest = REST.match(text[line.end() : line.end() + MAX_ANSWER])
+            answer = rest.group().strip(' \t\n\r*_`"') if rest else ""
+            if answer.count("}") > answer.count("{"):
+                answer = answer.rstrip("}. ")  # \textbf{Answer: 5}
+            if re.search(r"\w", answer):
+                return answer
+        return None
 
     def gold(self, problem: Problem) -> str | None:
         return problem.answer

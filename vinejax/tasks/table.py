@@ -141,13 +141,13 @@ def chat_of(row: Any, name: str) -> Chat:
 
 
 def answer_of(row: Any, name: str) -> str:
-    """The answer in a column: a text, or a number, written as an integer where it is one.
+    """The answer in a column: a text, or a number, written as an integer where it exactly is one.
 
     Raises ValueError for anything else.
     """
     value = column(row, name)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"column {name!r} must be a text or a number, found {value!r:.60}")
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return str(value).strip()

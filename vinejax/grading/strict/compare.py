@@ -19,8 +19,9 @@ MAX_CHARACTERS = 20_000
 
 _QUICK = re.compile(r"\\left|\\right|\\!|[\s$]|\.$")
 _QUICK_SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
-# Two numbers, whatever is deleted between them: `$5$ $6$`, `1, 234`, `5\left6`.
-_APART = re.compile(r"[\d,](?:[\s$]|\\left|\\right)+[\d,]")
+# What is no number, whatever is deleted in it: `$5$ $6$`, `1, 234`, `5\left6`, `2e - 1`.
+_GAP = r"(?:[\s$]|\\left|\\right)+"
+_APART = re.compile(rf"[\d,]{_GAP}[\d,eE]|[eE]{_GAP}[\d+-]")
 # Numbers whose commas may separate thousands or list items. A group that begins with 0, as in
 # `1,000`, is not ambiguous: no list item is written `000`.
 _AMBIGUOUS = re.compile(r"[1-9]\d{0,2}(?:,[1-9]\d\d)+")
@@ -59,7 +60,7 @@ def equal_strict(prediction: str, gold: str) -> bool:
 
 def _equal(prediction: str, gold: str) -> bool:
     # Imported here, because mpmath takes time to import and `cheap_strict` does not need it.
-    from vinejax.grading.strict.answers import nodes, reader
+    from vinejax.grading.strict.answers import conditions, nodes, reader
     from vinejax.grading.strict.answers.ellipses import write_out_dots
     from vinejax.grading.strict.matching.answers import same_answer
 
@@ -79,11 +80,13 @@ def _equal(prediction: str, gold: str) -> bool:
         for x, y in ((a, b), (b, a)):
             if _COMMA_DECIMAL.fullmatch(x) and "," not in y:  # 0,5 against 1/2
                 return same(x.replace(",", "."), y)
+            if numbers.SIGNED_POWER.fullmatch(x) and re.search(r"(?<![A-Za-z\\])e", y):  # Euler's
+                return same(re.sub("[eE]", " e ", x), y)
             if _AMBIGUOUS.fullmatch(x) and _BETWEEN_ITEMS.search(y):  # 100,200 against 100, 200
                 return same(x, y, thousands=False)
+        return conditions.same_but_for_conditions(a, b, same)
     except RecursionError:
         return False
-    return False
 
 
 def readable_strict(answer: str) -> bool:

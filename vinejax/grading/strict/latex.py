@@ -10,14 +10,27 @@ import re
 import unicodedata
 from fractions import Fraction
 
-from vinejax.grading.strict import marks
-from vinejax.grading.strict.english import quantities, words
+from vinejax.grading.strict import marks, numbers
+from vinejax.grading.strict.english import quantities, units, words
 from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR, ROW, SET_CLOSE, SET_OPEN
 
 _BOX = re.compile(r"(?<!\\)\\+(?:boxed|fbox|framebox)(?![A-Za-z])")
-# The text between boxes of one answer: no end of a sentence, and no blank line.
+# The text between boxes of one answer: joiners and markers of a list. No sentence ends there.
 _JOINT = re.compile(
-    r"(?s)(?!.*\n\s*\n)(?:\\(?:text|mbox|mathrm)\s*\{|\\q?quad|and|or|&|[\s,;${}]|\\[()\[\],;!: ])*"
+    r"(?:\\(?:text|mbox|mathrm)\s*\{|\\q?quad|and\b|or\b|[\s,;&*${}]|\\[()\[\],;!: ])*+"
+)
+_MARKER = re.compile(r"\.?[ \t]*\n[ \t]*(?:[-•]|\(?[a-z\d]{1,3}[.)])(?=\s)")
+# What names a box: `x =`, which is kept; 'the larger is' or 'Case 1:', if the first words agree.
+_LABEL = re.compile(
+    r"(?:(?<![A-Za-z\\])(?P<name>(?:\\[a-z]+|[A-Za-z]|[A-Z]{2,3})(?:_\{?\w+\}?)?'*(?:\(\w\))?\s*=\s*)"
+    r"|(?:\A|[.,;:\n]|\band\b|\bor\b)[\s*-]*(?:(?:and|or)\s+)?"
+    r"(?P<words>(?:[\w()-]+ ){1,5}?(?:is|equals)|[A-Za-z]+ [\w()]+:))\s*(?:\\[(\[]|\$)*\s*\Z"
+)
+MAX_JOINT = 200  # characters between two boxes of one answer
+# The contents of a placeholder: `\boxed{}`, `\boxed{your answer}`, between <answer> and </answer>.
+PLACEHOLDER = re.compile(
+    r"(?i)(?:\\(?:text|mbox|mathrm)\s*\{|\\[lc]?dots|\\q?quad|\b(?:your|the|final|answer|here|and)\b"
+    r"|[\s{}.…?_]|\\[,;:! ])*+"
 )
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _SPACES = re.compile(r"\s*")
@@ -36,7 +49,6 @@ _UNICODE = {
     **dict.fromkeys("‘’′", "'"),
     "，": ",",
     "％": "%",
-    **{c: f"^{{{i}}}" for i, c in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
     "″": "''",
 }
 for _character in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒":
@@ -45,7 +57,13 @@ for _character in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒":
 _TRANSLATE = str.maketrans(
     {**_UNICODE, **{chr(0xFEE0 + c): chr(c) for c in range(0x21, 0x7F) if c not in (0x2C, 0x25)}}
 )
-_SUPERSCRIPTS = re.compile(r"(?:\^\{\d\}){2,}")
+# Raised and lowered characters, as in x², 2ⁿ⁺¹, log₂ 8 and ¹⁄₂.
+_UP, _DOWN = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣ", "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢₓ"
+_SCRIPT = re.compile(f"([{_UP}]+)[⁄∕/]([{_DOWN}]+)|([{_UP}]+)|([{_DOWN}]+)")
+_PLAIN = str.maketrans(_UP + _DOWN, "0123456789+-()nix" * 2)
+# A list of quoted texts as in JSON or Python, where a backslash may be doubled.
+_QUOTED = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')"
+_JSON_LIST = re.compile(rf"\s*\[\s*{_QUOTED}(?:\s*,\s*{_QUOTED})*\s*\]\s*")
 
 # Each command, followed by the synonyms that are replaced by it.
 _SYNONYMS = rf"""
@@ -75,6 +93,7 @@ _OPENING, _CLOSING = "([{" + SET_OPEN + OPEN, ")]}" + SET_CLOSE + CLOSE
 _BRACKETS = re.compile(
     rf"[()\[\]{{}}{SET_OPEN}{SET_CLOSE}{OPEN}{CLOSE}\\{marks.SEPARATORS}=<>!&{ROW}:]"
 )
+_ASIDE = re.compile(rf"(?<=[\d}})])\s*\(({OPEN}[^{CLOSE}()]*{CLOSE})\.?\)[\s.]*$")
 _DELIMITERS = re.compile(r"\\[()\[\]]")
 _PHANTOM = re.compile(r"\\[hv]?phantom\s*(?:\{[^{}]*\}|.)|\\[hv]space\*?\s*\{[^{}]*\}")
 _COLOUR = re.compile(r"\\(?:text)?color\s*(?:\[\w*\])?\s*\{[^{}]*\}")
@@ -125,30 +144,47 @@ def is_balanced(text: str) -> bool:
     return braces == brackets == 0
 
 
-def last_boxed(text: str) -> str | None:
-    """The contents of the last `\\boxed{..}`, `\\fbox{..}` or `\\boxed 5`; None if unclosed."""
-    boxes = list(_BOX.finditer(text))
-    return _box(text, boxes[-1].end()) if boxes else None
-
-
 def last_boxes(text: str) -> str | None:
     """The contents of the last box and the boxes joined to it, with commas; None without a box.
 
-    Boxes are joined if only `and`, `or` and punctuation within a sentence stand between them. Equal
-    contents count once. None also if the last box is unclosed.
+    Boxes are joined if only `and`, `or`, punctuation within a sentence, a list's marker or a name
+    (`y =`, which is kept) stand between them, or if both have labels such as 'the larger is'. Equal
+    contents count once, and placeholders such as `\\boxed{}` never. None if the last is unclosed.
     """
     boxes = list(_BOX.finditer(text))
-    last = _box(text, boxes[-1].end()) if boxes else None
-    if last is None:
+    while boxes and (last := _box(text, boxes[-1].end())) is not None:
+        if not PLACEHOLDER.fullmatch(last):
+            break
+        boxes.pop()
+    else:
         return None
-    contents, start = [last], boxes[-1].start()
+    contents, names, start = [last], [], boxes[-1].start()
     for match in reversed(boxes[:-1]):
         box = _box(text, match.end()) if text.startswith("{", match.end()) else None
-        if box is None or not _JOINT.fullmatch(text, match.end() + len(box) + 2, start):
+        between = text[match.end() + len(box or "") + 2 : start]
+        if box is None or len(between) > MAX_JOINT:
             break
+        before = text[max(0, match.start() - MAX_JOINT) : match.start()]
+        first, second = _LABEL.search(before), _LABEL.search(between)
+        if not _are_joined(between, first, second):
+            break
+        names[-1:] = [label["name"] if label else None for label in (second, first)]
         contents.append(box)
         start = match.start()
-    return ", ".join(dict.fromkeys(content.strip() for content in reversed(contents)))
+    named = zip(contents, names or [None], strict=True)
+    answers = [f"{name or ''}{content.strip()}".strip() for content, name in named]
+    return ", ".join(dict.fromkeys(reversed(answers)))
+
+
+def _are_joined(between: str, first: re.Match[str] | None, second: re.Match[str] | None) -> bool:
+    """Whether two boxes are one answer, by the text between them and their labels."""
+    joint = between[: second.start(second.lastgroup or 0)] if second else between
+    if not _JOINT.fullmatch(_MARKER.sub(",", joint)):
+        return False
+    if not second or second["name"]:
+        return True
+    labels = [label["words"].lower() for label in (first, second) if label and label["words"]]
+    return len(set(labels)) == 2 and len({label.split()[0] for label in labels}) == 1
 
 
 def _box(text: str, end: int) -> str | None:
@@ -177,8 +213,10 @@ def inside_boxes(text: str) -> str:
 
 def clean_answer(text: str) -> str:
     """Rewrite an answer in the dialect that the parsers read; the module docstring describes it."""
-    s = re.sub(r"[\s~]{2,}", " ", inside_boxes(text).translate(_TRANSLATE))
-    s = _SUPERSCRIPTS.sub(lambda m: "^{" + re.sub(r"\D", "", m.group()) + "}", s)
+    s = inside_boxes(text)
+    if _JSON_LIST.fullmatch(s):
+        s = ", ".join(map(_unquoted, re.findall(_QUOTED, s)))
+    s = re.sub(r"[\s~]{2,}", " ", _SCRIPT.sub(_script, s).translate(_TRANSLATE))
     if r"\\begin" in s:
         s = s.replace("\\\\", "\\")  # escaped once too often
     elif r"\begin" not in s:
@@ -196,7 +234,28 @@ def clean_answer(text: str) -> str:
         s = s.replace(CLOSE, "")  # `_LEAD` dropped the opening mark
     s = re.sub(r"\s+", " ", s)
     s = _SPACED.sub(lambda m: m.group().replace(" ", ""), s)
-    return _trim(s)
+    return _trim(_ASIDE.sub(_aside, s))
+
+
+def _aside(match: re.Match[str]) -> str:
+    """Drop the brackets of a unit or `(approximately)`, and the repetition of a number in words."""
+    said = quantities.spoken_number(match[1].strip(OPEN + CLOSE))
+    if said is not None and said == numbers.read_rational(match.string[: match.start()].strip()):
+        return ""
+    return match.group() if units.nouns(match[1]) else f" {match[1]}"
+
+
+def _unquoted(item: str) -> str:
+    """The text of an item of a list in JSON."""
+    item = item[1:-1]
+    if not re.search(r"\\[A-Za-tv-z]", item.replace("\\\\", "")):
+        item = item.replace("\\\\", "\\")
+    return re.sub(r"\\u([\da-fA-F]{4})", lambda m: chr(int(m[1], 16)), item)
+
+
+def _script(match: re.Match[str]) -> str:
+    top, bottom, up, down = (group and group.translate(_PLAIN) for group in match.groups())
+    return rf"\frac{{{top}}}{{{bottom}}}" if top else f"^{{{up}}}" if up else f"_{{{down}}}"
 
 
 def _layout(s: str) -> str:

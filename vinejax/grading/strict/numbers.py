@@ -1,15 +1,19 @@
 """Reads and compares plain numbers exactly, without a parser, sympy or mpmath."""
 
 import re
+import struct
 from fractions import Fraction
 
 MAX_DIGITS = 2000  # beyond this, numbers are compared as text
 LONG_DECIMAL = 10  # significant digits from which a decimal is read as a printed double
+DOUBLE = Fraction(1, 10**15)  # relative error of a few operations in float64
 
 _DECIMAL = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
 _FRACTION = re.compile(r"([+-]?)\\[dtc]?frac\{([+-]?\d+)\}\{([+-]?\d+)\}|([+-]?)(\d+)/(\d+)")
 _SMALL_FRACTION = re.compile(r"([+-]?)\\[dtc]?frac\s?(\d)\s?(\d)")
 _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d]|,\d)")
+# `2e-1`, which within a formula is twice Euler's e less 1.
+SIGNED_POWER = re.compile(r"\s*-?(?:\d+\.?\d*|\.\d+)[eE][+-]\d+\s*")
 _BASE = re.compile(r"[{(]?([0-9A-Z.]+)[})]?_\{?(\d{1,2})\}?")
 
 
@@ -45,31 +49,45 @@ def read_rational(text: str) -> Fraction | None:
 
 
 def same_number(a: Fraction, b: Fraction, a_text: str, b_text: str) -> bool:
-    """Whether two numbers are equal, or one is a long decimal that the other rounds to."""
-    if a == b or (read_decimal(a_text) is not None and read_decimal(b_text) is not None):
-        return a == b
-    return rounds_to(b, a_text) or rounds_to(a, b_text)
+    """Whether two numbers are equal, or one is a long decimal that the other rounds to.
+
+    Of two decimals, the longer must be what floating-point arithmetic prints for the other.
+    """
+    if a == b or (read_decimal(a_text) is None) != (read_decimal(b_text) is None):
+        return a == b or rounds_to(a, b_text) or rounds_to(b, a_text)
+    return _prints(a, a_text, b_text) or _prints(b, b_text, a_text)
+
+
+def _prints(value: Fraction, short: str, shown: str) -> bool:
+    """Whether `shown` is the decimal `short` with the error of float64 or float32 arithmetic."""
+    digits, most = significant_digits(shown), significant_digits(short)
+    if digits in (16, 17) and most <= 15 and rounds_to(value, shown):
+        return True
+    if not 14 <= digits <= 17 or most > 6 or abs(value) > 10**38:
+        return False
+    return struct.unpack("f", struct.pack("f", value))[0] == float(shown)
 
 
 def rounds_to(value: Fraction, shown: str) -> bool:
     """Whether `value` rounds to `shown`, a decimal of at least LONG_DECIMAL digits.
 
-    Shorter decimals are never approximations: 0.333 is not a third. From 16 digits on, as in a
-    printed double, the last digit may be off by one.
+    Shorter decimals are never approximations: 0.333 is not a third. Of 16 and 17 digits, as in a
+    printed double, the last are the rounding of its computation; of more, the last may be off by 1.
     """
-    exact = read_decimal(shown)
-    if exact is None or significant_digits(shown) < LONG_DECIMAL:
+    exact, digits = read_decimal(shown), significant_digits(shown)
+    if exact is None or digits < LONG_DECIMAL:
         return False
-    places = len(shown.partition(".")[2])
-    slack = Fraction(1 if significant_digits(shown) > 15 else Fraction(1, 2), 10**places)
-    return abs(exact - value) <= slack
+    if digits in (16, 17) and abs(exact - value) <= DOUBLE * abs(value):
+        return True
+    mantissa, _, exponent = shown.lower().partition("e")
+    last = Fraction(10) ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+    return abs(exact - value) <= (last if digits > 15 else last / 2)
 
 
 def significant_digits(shown: str) -> int:
     """The number of significant digits of a decimal; 0 for a number without a decimal point."""
-    if "." not in shown or "e" in shown.lower():
-        return 0
-    return len(shown.lstrip("+-0.").replace(".", ""))
+    mantissa = shown.lower().partition("e")[0]
+    return len(mantissa.lstrip("+-0.").replace(".", "")) if "." in mantissa else 0
 
 
 def join_thousands(text: str) -> str:

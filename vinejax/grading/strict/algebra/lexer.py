@@ -12,7 +12,7 @@ MAX_TOKENS = 1500
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<rep>\d*\.\d*\\(?:overline|dot)\s*\{?\s*\d+\s*\}?)"
-    r"|(?P<num>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+(?![\d.]))?)"
+    r"|(?P<num>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE]\d+(?![\d.]))?)"
     r"|(?P<cmd>\\[A-Za-z]+)"
     rf"|{OPEN}(?P<text>[^{CLOSE}]*){CLOSE}"
     r"|(?P<sym>[A-Za-zα-ωΑ-Ω])"

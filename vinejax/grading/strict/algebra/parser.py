@@ -34,7 +34,8 @@ def parse_formula(text: str) -> Tree:
     """The tree of an expression; raises Malformed for anything else."""
     if len(text) > 4 * MAX_TOKENS:
         raise Malformed("too long")
-    parser = _Parser(tokenise(text))
+    is_number = numbers.SIGNED_POWER.fullmatch(text)
+    parser = _Parser([("num", text.strip())] if is_number else tokenise(text))
     tree = parser.whole()
     if parser.at < len(parser.tokens):
         raise Malformed(f"left over: {parser.peek()}")

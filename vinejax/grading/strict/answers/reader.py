@@ -18,7 +18,7 @@ MAX_DEPTH = 12
 MAX_ITEMS = 3000
 
 
-_COMMA = re.compile(f"[{SEPARATORS}]")
+COMMA = re.compile(f"[{SEPARATORS}]")
 _OR = re.compile(OR)
 _CUP = re.compile(r"\\cup(?![A-Za-z])")
 _CAP = re.compile(r"\\cap(?![A-Za-z])")
@@ -120,7 +120,7 @@ def _restated(s: str, depth: int) -> Node | None:
 
 
 def _list(s: str, depth: int) -> Node | None:
-    parts, separators = latex.split_outside_brackets(s, _COMMA)
+    parts, separators = latex.split_outside_brackets(s, COMMA)
     if len(parts) < 2 or len(parts) > MAX_ITEMS:
         return None
     if measure := measures.compound_measure(s):
@@ -214,7 +214,7 @@ def _without(s: str, depth: int) -> Node | None:
 
 def _bracketed(s: str, depth: int) -> Node | None:
     named = _NAMED.fullmatch(s)
-    if named and latex.split_outside_brackets(named["inner"], _COMMA)[1]:  # A(3, 4), (3, 4) cm
+    if named and latex.split_outside_brackets(named["inner"], COMMA)[1]:  # A(3, 4), (3, 4) cm
         if not words.changes_meaning(named["after"] or ""):
             s = named["body"]
     if s[0] not in "([" + SET_OPEN or s[-1] not in ")]" + SET_CLOSE:
@@ -224,11 +224,11 @@ def _bracketed(s: str, depth: int) -> Node | None:
     inner = s[1:-1]
     if s[0] == SET_OPEN:
         built = re.split(r"\||:", inner, maxsplit=1)
-        if len(built) == 2 and not latex.split_outside_brackets(built[0], _COMMA)[1]:
+        if len(built) == 2 and not latex.split_outside_brackets(built[0], COMMA)[1]:
             return _read(built[1], depth)
         items = open_lists([_read(inner, depth)]) if inner.strip() else ()
         return nodes.Collection(s, "set", items)
-    parts, separators = latex.split_outside_brackets(inner, _COMMA)
+    parts, separators = latex.split_outside_brackets(inner, COMMA)
     if len(parts) > MAX_ITEMS:
         return None
     if len(parts) > 1 and not {AND, OR} & set(separators):
@@ -259,6 +259,8 @@ def _leaf(s: str, depth: int) -> Node:
         return measure
     parts = latex.split_outside_brackets(s, _COLON)[0]
     unit = _BRACED_UNIT.fullmatch(s) or _UNIT.fullmatch(s)
+    if unit and words.JUDGES_LAST.search(unit["unit"].casefold()):
+        return nodes.Raw(s)
     if len(parts) > 1 and depth < MAX_DEPTH:
         bare, after = (unit["body"], unit["unit"]) if unit else (s, "")
         members = [_read(p, depth) for p in latex.split_outside_brackets(bare, _COLON)[0]]
@@ -289,7 +291,7 @@ def _said(s: str) -> Node:
 def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
     """Ways to divide a text into words before, formula and words after; the most likely first."""
     before = _PREFIX.fullmatch(s)
-    if words.changes_meaning(s) or before and words.says_loss(before[1]):
+    if words.changes_meaning(s) or before and words.CHANGES_NEXT.search(before[1].casefold()):
         return [("", s, "")]
     splits = [("", unit["body"], unit["unit"])] if unit else []
     splits += [(before[1], before[2], "")] if before else []

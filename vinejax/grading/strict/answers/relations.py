@@ -32,6 +32,8 @@ def name_of(node: Node) -> str:
 
 def _is_name(node: Node) -> bool:
     """Whether a side only names a quantity, as x, f(x), AB, NO/BO and (x, y) do."""
+    if words.denies(node.source):
+        return False
     match node:
         case nodes.Text():
             return True

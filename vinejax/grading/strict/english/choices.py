@@ -6,7 +6,7 @@ from vinejax.grading.strict.marks import CLOSE, OPEN, SEPARATORS
 
 _ALONE = re.compile(rf"[\s{{{OPEN}]*(?:\(([A-Za-z])\)|([A-Z])[.:)]?|([a-z]))[\s}}{CLOSE}]*")
 _LABEL = re.compile(
-    rf"(?s)[\s{{{OPEN}]*(?:\(([A-Za-z])\)|([A-H])[.:)](?=[\s}}{CLOSE}]))"
+    rf"(?s)[\s{{{OPEN}]*(?:\(([A-Za-z])\):?|([A-H])[.:)](?=[\s}}{CLOSE}]))"
     rf"(?P<gap>[\s}}{CLOSE}]*)(?P<said>.*)"
 )
 # If the answer continues like this, the letter is part of a formula or one choice of several.
@@ -14,6 +14,15 @@ _GOES_ON = re.compile(
     rf"[+*/^_=<>!|'%:.){SEPARATORS}]|\\(?:cdot|times|cup|cap|setminus|in|le|ge)\b"
 )
 _ANOTHER = re.compile(r"(?<![A-Za-z\\])(?!A\s[a-z])[A-HJ](?![A-Za-z(_^'])")
+# 'The correct option is B', 'B is correct'
+_GAP = rf"[\s{{}}{OPEN}{CLOSE}]*"
+_NAMED = re.compile(
+    rf"(?i){_GAP}(?:the\s+)?(?:(?:correct|right)\s+)?(?:option|choice|answer)\b(?:\s+is\b)?:?{_GAP}"
+    rf"(?=\(?[a-z]\b)"
+)
+_PRAISED = re.compile(
+    rf"(?i)(?<=[a-z)]){_GAP}is\s+(?:the\s+)?(?:correct|right)(?:\s+(?:option|choice|answer))?{_GAP}\Z"
+)
 _DENIED = re.compile(
     r"(?i)\b(?:is|are|was)\s+(?:not|false)\b|n't\b|\b(?:wrong|incorrect)\b|\bnot\b(?!\s+[A-Za-z])"
 )
@@ -24,6 +33,8 @@ def split_choice(source: str) -> tuple[str, str] | None:
 
     An answer that names a second letter or denies the first is no choice.
     """
+    named = _NAMED.match(source)
+    source = _PRAISED.sub("", source[named.end() :] if named else source)
     alone = _ALONE.fullmatch(source)
     if alone:
         return next(filter(None, alone.groups())), ""

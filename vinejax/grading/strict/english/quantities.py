@@ -31,6 +31,16 @@ _NEGATIVE = re.compile(
     rf"(?i)(?P<before>^|[=,($])\s*(?P<open>{_TEXT}\{{\s*)?(?:negative|minus)\b[\s~]*(?P<close>\}})?"
     r"\s*(?=[\d.$]|\\(?:[dt]?frac|sqrt|pi)(?![A-Za-z]))"
 )
+# Functions of one number in words: the square root of 16.
+_FUNCTIONS = {"square root": r"\sqrt{@}", "cube root": r"\sqrt[3]{@}", "square": "(@)^{2}"}
+_FUNCTIONS |= {"cube": "(@)^{3}", "triple": r"3\cdot @", "half": r"\frac{@}{2}", "opposite": "-(@)"}
+_FUNCTIONS |= {"reciprocal": r"\frac{1}{@}", "factorial": "(@)!", "absolute value": "|@|"}
+_FUNCTIONS |= dict.fromkeys(("double", "twice"), r"2\cdot @")
+_FUNCTION_OF = re.compile(
+    rf"(?i)(?:^|(?<=[=,($]))\s*(?:{_TEXT}\{{\s*)?(?:the\s+|an?\s+)?(?P<name>{'|'.join(_FUNCTIONS)})"
+    r"(?:\s+of)?(?:\s+the)?\b[\s~]*\}?\s*"
+    r"(?P<number>-?\d[\d.]*|\\[dt]?frac\{\d+\}\{\d+\}|\\pi|[a-z])(?=[\s$.)}]*(?:$|,))"
+)
 # 300 K; any other bare letter is a variable.
 _KELVIN = re.compile(r"(?<=\d)(?:\s|~|\\[ ,;])+K(?=[\s$.]*$)")
 _APOSTROPHES = re.compile(r"(?<![\w.,'}])[1-9]\d{0,2}(?:'\d{3})+(?![\d'\"])")  # 1'234'567
@@ -62,6 +72,13 @@ _TEMPERATURE = re.compile(
 )
 _DEGREES_OF = {"C": "celsius", "F": "fahrenheit"}
 _GOES_ON = re.compile(r"(?<![\d.])(\d*)\.(\d{2,60}?)\s*(?:\.{3,}|\\[lc]?dots(?![A-Za-z]))")
+# Other notations of a repeating decimal: 0.1(6), 0.\dot{1}\dot{8}, a bar or a dot over a character.
+_PERIOD = re.compile(
+    r"(?<![\w.])(\d*\.\d*)(?:\((\d{1,60})\)(?![\w(^])"
+    rf"|(?:{_TEXT}\{{\s*)?(\d)[\s~]*(?:{_TEXT}\{{\s*)?(?:repeating|recurring)\b\s*\}}?)"
+)
+_OVER = re.compile("(\\d)[\u0304\u0305\u0307]")
+_DOTS = re.compile(r"(?<=\d)(\.\d*)(\\dot\s*\{?\d\}?(?:\d|\\dot\s*\{?\d\}?)*)(?<=[\d}])")
 _BASES = "two three four five six seven eight nine ten eleven twelve".split()
 _BASE_OF: dict[str, int] = {word: base for base, word in enumerate(_BASES, 2)}
 _BASE_WORD = re.compile(rf"_\s*\{{?\s*(?:{_TEXT}\{{)?\s*(?P<base>{'|'.join(_BASES)})\b\s*\}}*")
@@ -77,10 +94,14 @@ _IN_BASE = re.compile(
 
 def plain_quantities(s: str) -> str:
     """Rewrite all quantities of a text in the notation that the parsers read."""
+    s = _OVER.sub(r"\\dot{\1}", s)
+    s = _DOTS.sub(lambda m: rf"{m[1]}\overline{{{re.sub(r'[^0-9]', '', m[2])}}}", s)
+    s = _PERIOD.sub(lambda m: rf"{m[1]}\overline{{{m[2] or m[3]}}}", s)
     s = _APOSTROPHES.sub(lambda m: m.group().replace("'", ""), s)
     s = _POINTS_BETWEEN.sub(lambda m: m.group().replace(".", ""), s)
     s = _KELVIN.sub(r"\\text{ K}", s)
     s = _POINTS.sub(r"\1", _PER_CENT.sub("percent", s))
+    s = _FUNCTION_OF.sub(lambda m: _FUNCTIONS[m["name"].lower()].replace("@", m["number"]), s)
     s = _NEGATIVE.sub(_minus, _POWER_WORD.sub(_power, s))
     s = _PART.sub(_part, _SCALE.sub(_scaled, s))
     s = _TEXT_SIGN.sub(r"\1", s)

@@ -27,7 +27,9 @@ LETTERS = {*"mgslh", *_CAPITALS}  # units of one letter
 _MARKERS = re.compile(rf"[{OPEN}{CLOSE}{{}}\\]")
 _POWERS = {"square", "squared", "sq", "cubic", "cubed", "cu"}
 _FILLERS = re.compile(r"\b(?:the|an?(?!\.)|of|about|approximately|each|total)\b")
-_EMPTY_WORDS = set("in per unit exactly only roughly around distinct different".split())
+_EMPTY_WORDS = set(
+    "in per unit exact exactly only roughly around approx distinct different".split()
+)
 _PLURALS = {"people", "men", "women", "children", "mice", "dice"}  # without an s
 
 

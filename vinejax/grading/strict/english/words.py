@@ -27,12 +27,27 @@ EMPTY = {"nosolution", "nosolutions", "norealsolution", "norealsolutions", "empt
 REALS = {"allrealnumbers", "allreals", "realnumbers", "allrealnumber", "allrealvalues"}
 _SYNONYMS = {"dne": "doesnotexist", "doesn'texist": "doesnotexist", "undef": "undefined"}
 _SYNONYMS |= {"infinitelymanysolutions": "infinitelymany"}
-_CHANGES = re.compile(
-    r"\d|\b(?:not?|non|none|never|negative|minus|less|fewer|more|greater|least|most|than|under|over"
-    r"|below|above|between|without|except|times|plus|half|double|twice|inverse|to|if)\b"
+_DENIALS = re.compile(
+    r"\b(?:not?|non|none|never|nothing|anything|nowhere|neither|nor|cannot|\w+n't|but|other|unlike"
+    r"|without|except|instead|false|wrong|incorrect|invalid|excluded|rejected|impossible)\b"
 )
-_LOSSES = re.compile(
-    r"\b(?:loss|lost|losing|down|decreas|declin|drop|fall|fell|reduc|debt|deficit|ow(?:e|ing))"
+_CHANGES = re.compile(
+    r"\d|\b(?:negative|minus|less|fewer|more|greater|least|most|than|under|over|below|above|between"
+    r"|times|plus|half|double|triple|twice|inverse|opposite|reciprocal|to|if|repeating|recurring)\b"
+)
+# Words before a number that change it: a loss, a relation, a doubt, 'of' after no known quantity.
+CHANGES_NEXT = re.compile(
+    r"\b(?:loss|lost|losing|down|decreas|declin|drop|fall|fell|reduc|debt|deficit|ow(?:e|ing)|root"
+    r"|square|cube|log|divi[ds]|multipl|negat|mod|next|previous|increas|rais|(?:by|from|with|near|past"
+    r"|beyond|after|before|until|within|against|versus|off|can|could|may|might|would)\b)|\b(?!(?:profit"
+    r"|total|sum|area|volume|length|width|height|radius|distance|speed|rate|value|answer|cost|price"
+    r"|probability|chance|m(?:axim|inim)um|average|mean|amount|score|angle|slope)s?\b)\w+\s+of\b"
+)
+# Words after a number that say something of it: 'is too large', but not 'is the answer'.
+JUDGES_LAST = re.compile(
+    r"\b(?:fails?|does|would|could|might)\b|\b(?:is|was)\b"
+    r"(?!\s+(?:the|our|my)?\s*(?:(?:correct|right|final|only|desired)\b\s*)?"
+    r"(?:answer|solution|result|value)?\W*\Z)"
 )
 
 _RUN = re.compile(
@@ -115,6 +130,8 @@ def _mark_text(inner: str) -> str:
         return f"\\{_PLAIN_COMMANDS[core]} "
     if re.fullmatch(r"[A-Za-z]+\s*/\s*[A-Za-z]+\s*(?:\^\{?\d\}?)?", core):
         return f"{OPEN}{core}{CLOSE}"
+    if core == "e":
+        return " e "  # 2\mathrm{e}-1 is no power of ten
     if re.fullmatch(r"[A-Za-z]", core):
         # A letter in \text is a unit if there is also a space in the \text.
         return f"{OPEN}{core}{CLOSE}" if inner != core and core in units.LETTERS else core
@@ -141,12 +158,14 @@ def _mark_joint(joint: str) -> str:
 def changes_meaning(text: str) -> bool:
     """Whether words beside a number change its value: `not 5`, `at least 5`, `5 to 6`."""
     texts = (re.sub(r"\^\{?-?\d\}?", "", t) for t in re.findall(rf"{OPEN}([^{CLOSE}]*)", text))
-    return any(_CHANGES.search(t.casefold()) for t in texts)  # a power of a unit is no number
+    # A power of a unit is no number.
+    return any(_CHANGES.search(t) or _DENIALS.search(t) for t in map(str.casefold, texts))
 
 
-def says_loss(text: str) -> bool:
-    """Whether words before a number say that it is a loss: `a loss of`, `down`."""
-    return _LOSSES.search(text.casefold()) is not None
+def denies(text: str) -> bool:
+    """Whether a text says no to something: `not`, `anything but`; NO is a segment."""
+    said = text.replace(f"{OPEN}NO{CLOSE}", "")
+    return OPEN in said and _DENIALS.search(said.casefold()) is not None
 
 
 def text_key(text: str) -> str:
