@@ -9,7 +9,6 @@ Differences: the held-out rows are chosen by VineJAX, because VinePPO's code shi
 files; and in mode 'strict' the correct answer is the last box of the solution alone.
 """
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
