@@ -25,7 +25,7 @@ BUDGETS: dict[str, int] = {
     "engine/test_engine.py": 100,
     "engine/test_engine_window.py": 90,
     "engine/test_kernels.py": 150,
-    "engine/test_repeats.py": 140,
+    "engine/test_repeats.py": 160,
     "engine/test_sampling.py": 310,
     "learner/test_golden_step.py": 100,
     "learner/test_methods.py": 160,

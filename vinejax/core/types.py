@@ -135,8 +135,8 @@ class Rollout(NamedTuple):
     episodes: list[Episode]
     batch: Batch
     steps: StepLayout
-    hidden: np.ndarray | None = None  # f32[S, R] the policy's at all states, if the method asks
     values: np.ndarray | None = None  # f32[B, T] learned ones, before each token, or a tracker's
+    hidden: np.ndarray | None = None  # f32[S, R] the policy's at all states, if the method asks
     weight: float = 1.0  # μ of `values`, where they are mixed into a baseline
 
 

@@ -116,7 +116,7 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
 
     found = session.journal.once("scores", str(batch.tokens.shape), logprobs)
     hidden = found.pop("hidden", None)
-    rollout = Rollout(episodes, batch._replace(**found), steps, hidden)
+    rollout = Rollout(episodes, batch._replace(**found), steps, hidden=hidden)
     it.metrics |= metrics.logprob_diff(episodes, rollout.batch)
     it.metrics["actor/rows"] = len(episodes)
     return keeper.valued(it, state.kept, rollout, passes)

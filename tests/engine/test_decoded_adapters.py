@@ -95,7 +95,7 @@ def test_a_change_smaller_than_the_rounding_of_a_kernel_is_sampled(tiny: Model):
 
 PROGRAM = """
 from helpers import model_oracles
-from test_adapters import adapters_of, adapting, grow
+from test_decoded_adapters import adapters_of, adapting, grow
 import jax
 from vinejax.model.lora import merged, with_adapters
 from vinejax.model.sharding import make_mesh, param_shardings
