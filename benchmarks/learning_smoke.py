@@ -24,7 +24,10 @@ from vinejax.training.loop import train
 CONFIGS = Path(__file__).parents[1] / "configs"
 FILES = {
     "vineppo": "tiny.py",
-    **{name: f"tiny_{name}.py" for name in ("ppo", "grpo", "rloo", "dr_grpo", "dapo", "opmd")},
+    **{
+        name: f"tiny_{name}.py"
+        for name in ("ppo", "ppo_probe", "grpo", "rloo", "dr_grpo", "dapo", "opmd")
+    },
     "reinforce++": "tiny_reinforce_pp.py",
     **{name: f"tiny_{name}.py" for name in ("asymre", "restem", "dpo_positive", "sft")},
     **{name: f"tiny_{name}.py" for name in ("spo_chain", "spo_tree", "treepo", "treerl")},

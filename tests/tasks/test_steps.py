@@ -266,3 +266,19 @@ def test_long_responses_are_decoded_in_linear_work():
     token_ends(counting, prompt, response)
     assert len(response) > 1000
     assert decoded_tokens < 20 * len(response)
+
+
+def test_a_tokenizer_that_lists_no_special_tokens():
+    """It may be any object that encodes and decodes: then it alone knows what texts leave out."""
+
+    class Letters:
+        eos_token_id = 0
+
+        def decode(self, ids: list[int], skip_special_tokens: bool, **_: Any) -> str:
+            return "".join(
+                "." if i == 0 else chr(96 + i) for i in ids if i or not skip_special_tokens
+            )
+
+    letters: Any = Letters()
+    assert decode(letters, [1, 2, 0]) == "ab"
+    assert step_ends(letters, [3], [1, 2, 0], [0, 1, 2], "ab") == [1, 3]

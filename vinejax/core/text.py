@@ -24,15 +24,15 @@ def set_shown(tokenizer: Tokenizer, ends: Collection[int] = (), skip_special: bo
     are never shown; others, such as `<think>`, are, unless `skip_special`.
     """
     special = special_tokens(tokenizer)
-    roles = set(tokenizer.special_tokens_map.values())
+    roles = set(tokenizer.special_tokens_map.values()) if special else set()
     _hidden[tokenizer] = frozenset(
         i for text, i in special.items() if skip_special or text in roles or i in ends
     )
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """The id of each special token by its text."""
-    added = tokenizer.added_tokens_decoder
+    """The id of each special token by its text; none of a tokenizer that does not list them."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
     return {token.content: i for i, token in added.items() if token.special}
 
 
@@ -42,7 +42,9 @@ def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
         set_shown(tokenizer)
     hidden = _hidden[tokenizer]
     shown = [i for i in ids if i not in hidden]
-    return str(tokenizer.decode(shown, clean_up_tokenization_spaces=False))
+    skips = not hasattr(tokenizer, "added_tokens_decoder")  # then only it knows which to leave out
+    decoded = tokenizer.decode(shown, skip_special_tokens=skips, clean_up_tokenization_spaces=False)
+    return str(decoded)
 
 
 def continuation_text(

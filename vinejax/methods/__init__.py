@@ -16,6 +16,7 @@ from vinejax.methods import (
     grpo,
     opmd,
     ppo,
+    ppo_probe,
     reinforce_pp,
     restem,
     rloo,
@@ -34,6 +35,7 @@ from vinejax.methods.base import Method
 METHODS: dict[str, Method] = {
     "vineppo": vineppo.METHOD,
     "ppo": ppo.METHOD,
+    "ppo_probe": ppo_probe.METHOD,
     "spo_chain": spo_chain.METHOD,
     "spo_tree": spo_tree.METHOD,
     "treepo": treepo.METHOD,

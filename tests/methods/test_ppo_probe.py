@@ -1,0 +1,44 @@
+"""PPO with the probe as critic."""
+
+import dataclasses
+
+import numpy as np
+from helpers import method_cases as methods
+from helpers import vine_cases as cases
+
+from vinejax.core.types import Rollout
+from vinejax.learner.batch import collate, step_layout
+from vinejax.methods.ppo_probe import ProbeConfig, probed
+
+
+def test_credit_is_an_average_over_later_values():
+    """With v before each step; λ = 0 is VinePPO's difference, λ = 1 the return less v."""
+    episodes = [
+        dataclasses.replace(
+            one,
+            is_state=np.ones(len(one.step_ends), bool),
+            value_counts=np.zeros(len(one.step_ends), np.int32),
+        )
+        for one in (cases.episode(cases.RIGHT), cases.episode(cases.WRONG, reward=0.0))
+    ]
+    batch = collate(episodes, 2)
+    steps = step_layout(batch, episodes)
+    assert (steps.counts[0, :2] == 0).all() and (steps.counts[0, 2:] == -1).all()
+    values = np.random.default_rng(0).random(batch.tokens.shape).astype(np.float32)
+    rollout = Rollout(episodes, batch, steps, values)
+    cfg = methods.config("ppo_probe")
+    for lam in (0.0, 0.5, 1.0):
+        credit = probed(rollout, dataclasses.replace(cfg, own=ProbeConfig(lam)))
+        for row, one in enumerate(episodes):
+            starts = len(one.prompt) + np.array([0, *one.step_ends[:-1]])
+            v, later = values[row, starts], one.reward
+            expected = np.zeros(len(v))
+            for c in reversed(range(len(v))):
+                expected[c] = later - v[c]
+                later = (1 - lam) * v[c] + lam * later
+            assert credit.by_step is not None and credit.values is not None
+            np.testing.assert_allclose(credit.by_step[row, : len(v)], expected, atol=1e-6)
+            np.testing.assert_array_equal(credit.values[row, : len(v)], v)
+            per_token = np.repeat(expected, np.diff([0, *one.step_ends]))
+            found = np.asarray(credit.advantages)[row, len(one.prompt) : len(one.tokens)]
+            np.testing.assert_allclose(found, per_token, atol=1e-6)

@@ -1,0 +1,79 @@
+"""PPO with the probe as critic: step advantages without a second model and without continuations.
+
+    A_c = Q_c - v(s_c)    Q_c = r_c + γ·((1 - λ)·v(s_{c+1}) + λ·Q_{c+1})    v(s_n) = 0
+
+v is a ridge regression on the hidden states of the scoring pass, cross-fitted by problem
+(`credit/probe.py`). With λ = 1, the return less v, the policy gradient is unbiased; below 1 it is
+biased as far as v is wrong, as PPO's is, and has less variance. Source: ours; the λ-return is that
+of generalised advantage estimates, https://arxiv.org/abs/1506.02438.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from vinejax.core.ranges import ZeroToOne
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.text import token_text
+from vinejax.core.types import Rollout, RunState
+from vinejax.credit.assign import Credit, before_steps
+from vinejax.credit.positions import positions_of, with_steps_between
+from vinejax.credit.rules import find_rule
+from vinejax.methods.base import Method
+from vinejax.methods.prior import Prior
+from vinejax.methods.stages import solutions
+from vinejax.rl.advantages import token_advantages
+from vinejax.rl.by_role import role_advantages
+from vinejax.session.iteration import Iteration, Solutions
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeConfig(MethodSettings):
+    section: ClassVar[str] = "probe"
+
+    lam: ZeroToOne = 0.8  # λ: a step leads to an average over its later values; 1: to the return
+
+
+class Probed(Prior):
+    """The probe, whatever `values.prior` says."""
+
+    def keeps(self, cfg: Config) -> bool:
+        return True
+
+
+def with_states(it: Iteration, state: RunState) -> Solutions:
+    """Solutions with states one token after the ends of steps, of which none is sampled."""
+    sampled = solutions(it, state)
+    rule, text_of = find_rule("values.positions", it.cfg), token_text(it.session.tokenizer)
+    episodes = []
+    for episode in sampled.episodes:
+        positions = positions_of(rule, episode, text_of, it.cfg.values)
+        episode = with_steps_between(episode, positions)
+        steps = len(episode.step_ends)
+        episodes.append(
+            dataclasses.replace(
+                episode, is_state=np.ones(steps, bool), value_counts=np.zeros(steps, np.int32)
+            )
+        )
+    return sampled._replace(episodes=episodes)
+
+
+def probed(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages above."""
+    assert rollout.values is not None, "the credit needs the probe's values"
+    steps, lam = rollout.steps, ProbeConfig.of(cfg).lam
+    v = before_steps(rollout.values, steps)
+    by_step = role_advantages(v, steps.rewards, steps.num_steps, lam, 0.0, cfg.ppo.gamma)
+    advantages = token_advantages(by_step, steps.step_ids)
+    return Credit(advantages, by_step=np.asarray(by_step), values=v)
+
+
+METHOD = Method(
+    probed,
+    sample=with_states,
+    state=Probed(),
+    settings=ProbeConfig,
+    whiten="iteration",
+    positions="after",
+)
