@@ -4,7 +4,7 @@
     python benchmarks/learning/results.py --rest     # prints the tables that the page leaves out
 
 The same files give the same bytes, figures included (with one version of matplotlib). What people
-wrote about the results is taken from `findings.md` beside the measurements; a number in it is a
+wrote about the results is taken from `findings.md.j2` beside the measurements; a number in it is a
 placeholder such as {{bifurcation.vineppo.episodes.accuracy}}, so that it cannot differ from the
 tables. An unknown placeholder is an error that lists those there are.
 """
@@ -23,7 +23,7 @@ from variants import BASELINES, FULL, QUICK, TASKS, Experiment
 from vinejax.statistics.interquartile import iqm_interval
 
 FOLDER = Path(__file__).parent
-CRITIC = "ppo"  # compared with in findings.md alone: it has no runs of equal seconds
+CRITIC = "ppo"  # compared with in findings.md.j2 alone: it has no runs of equal seconds
 PLACEHOLDER = re.compile(r"\{\{([^{}]*)\}\}")
 HEAD = """# Results
 
@@ -80,12 +80,12 @@ def filled(text: str, values: dict[str, str]) -> str:
     names = {match.strip() for match in PLACEHOLDER.findall(text)}
     if unknown := sorted(names - values.keys()):
         known = ", ".join(sorted(values))
-        raise ValueError(f"findings.md: no value for {', '.join(unknown)}; there are {known}")
+        raise ValueError(f"findings.md.j2: no value for {', '.join(unknown)}; there are {known}")
     return PLACEHOLDER.sub(lambda match: values[match[1].strip()], text)
 
 
 def placeholders(found: Outcomes) -> dict[str, str]:
-    """What findings.md can name: TASK.VARIANT.AXIS.WHAT, TASK.VARIANT.sweep.RATE (at the lower
+    """What findings.md.j2 can name: TASK.VARIANT.AXIS.WHAT, TASK.VARIANT.sweep.RATE (at the lower
     KL coefficient), rates.BASELINE.WHAT, and dose.NUMBER.VARIANT.BASELINE.
     """
     values = {"seeds": str(len(found.experiment.seeds))}
@@ -146,7 +146,7 @@ def measured(experiment: Experiment, measurements: Path) -> Outcomes:
 def write_results(experiment: Experiment, measurements: Path, docs: Path) -> Path:
     """Writes the page and its figures into the folder `docs`; returns the page's file."""
     found = measured(experiment, measurements)
-    file = measurements / "findings.md"
+    file = measurements / "findings.md.j2"
     findings = file.read_text(encoding="utf-8") if file.exists() else ""
     figures = write_figures(found, docs / "results") if found.used else []
     target = docs / "results.md"

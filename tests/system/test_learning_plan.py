@@ -77,7 +77,7 @@ def measured(learning, small, records, tmp_path_factory) -> tuple[Path, Path]:
     text = (
         "## Findings\n\nAt equal episodes {{bifurcation.vineppo.episodes.grpo}}, {{seeds}} seeds.\n"
     )
-    (folder / "findings.md").write_text(text)
+    (folder / "findings.md.j2").write_text(text)
     learning.results.write_results(small, folder, docs)
     return folder, docs
 
@@ -327,7 +327,7 @@ def test_the_same_measurements_give_the_same_bytes(learning, small, records, mea
         learning.records.append_line(shuffled / f"{name}.jsonl", record)
     stale = dict(records[-1], overrides={"iterations": 7})
     learning.records.append_line(shuffled / "results.jsonl", stale)
-    (shuffled / "findings.md").write_text((folder / "findings.md").read_text())
+    (shuffled / "findings.md.j2").write_text((folder / "findings.md.j2").read_text())
     (tmp_path / "docs").mkdir()
     learning.results.write_results(small, shuffled, tmp_path / "docs")
     made = digests(docs)
@@ -361,7 +361,7 @@ def test_the_committed_page_is_that_of_the_committed_measurements(learning):
         learning.records.read_lines(LEARNING / "seconds.jsonl"),
     )
     page = (REPO / "docs" / "results.md").read_text(encoding="utf-8")
-    findings = LEARNING / "findings.md"
+    findings = LEARNING / "findings.md.j2"
     text = findings.read_text(encoding="utf-8") if findings.exists() else ""
     figures = importlib.import_module("figures").names(found)
     assert learning.results.page(found, text, figures) == page
