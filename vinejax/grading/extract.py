@@ -4,20 +4,17 @@
 `extract_math_answer` in `src/treetune/tasks/math_answer_exctraction.py` and
 `src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO.
 
-`extract_answer` differs from these: it takes one candidate, the last; boxes, or announced formulas,
-with nothing but 'and' or commas between them are one list; a box is a whole command, so `\\boxed 5`
-and `\\fbox{5}` are boxes and an escaped brace closes nothing; the contents of a box that never
-closes are taken unless they are a word; 'the answer is correct' announces nothing; `####` counts
-only for GSM8K; if nothing is boxed or announced, a formula between dollar signs is taken whole; the
-sign of a number depends on the characters before it, so '3-5' gives 5 and not -5; thousands
-separators, fractions, mixed numbers, ratios, times of day, powers, roots and products stay whole;
-thinking gives no answer.
+`extract_answer` differs from these: it takes one candidate, the last, and none of the thinking;
+boxes or announced formulas joined by 'and' or commas are one list; `\\boxed 5` and `\\fbox{5}` are
+boxes, and one that never closes counts unless it is a word; formulas and numbers are taken whole,
+without a sign that is a minus ('3-5' gives 5); `####` counts only for GSM8K.
 """
 
 import re
 from typing import Literal
 
 from vinejax.grading.reference.normalise import normalise
+from vinejax.grading.strict.english.words import is_changed
 from vinejax.grading.strict.latex import PLACEHOLDER, last_boxes
 
 Style = Literal["math", "gsm8k"]
@@ -204,7 +201,7 @@ def _after_phrase(tail: str) -> str:
     sentence = _last_spans(sentence) or sentence
     numbers = _NUMBER.findall(sentence)
     if len(numbers) == 1 and (_words(sentence) or 0) > _MAX_WORDS:
-        return _last_number(sentence) or ""  # 'Jane started growing it 3 hours ago.'
+        return _last_number(sentence) or _undressed(sentence)  # 'Jane grew it 3 hours ago.'
     return _undressed(sentence)
 
 
@@ -254,13 +251,18 @@ def _last_formula(text: str) -> str | None:
 
 
 def _last_number(text: str) -> str | None:
-    """The last number of a text as written, or the formula that it is part of: `7.5e4`, `2^12`."""
+    """The last number of a text as written, or the formula that it is part of: `7.5e4`, `2^12`.
+
+    None if the words before it give it another value.
+    """
     text = _METRES.sub("", text)
     last = next(reversed([*_NUMBER.finditer(text)]), None)
     if last is None:
         return None
     start = max(text.rfind("\n", 0, last.start()) + 1, last.start() - _MAX_RUN)
     line = text[start : last.end() + _MAX_RUN].partition("\n")[0]
+    if is_changed(text[start : last.start()]):  # 'anything but 8', 'half of 16'
+        return None
     run = next((r.group() for r in _RUN.finditer(line) if r.end() >= last.end() - start), "")
     if _BOUND.search(run):
         return _undressed(run if run.count("(") == run.count(")") else run.strip("()"))

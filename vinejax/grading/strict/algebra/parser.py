@@ -126,7 +126,8 @@ class _Parser:
     def join(self, left: Tree, right: Tree) -> Tree:
         """Joins adjacent factors: to a mixed number if they look like one, else to a product."""
         last = left.factors[-1] if isinstance(left, trees.Product) else left
-        if isinstance(right, trees.Number) and (isinstance(last, trees.Number) or _is_word(last)):
+        is_word = isinstance(last, trees.Symbol) and last.name[0] == "'"
+        if isinstance(right, trees.Number) and (isinstance(last, trees.Number) or is_word):
             raise Malformed("a number right after a number or a word")
         match left, right:
             case trees.Number(), trees.Marked(mark, inner):
@@ -301,10 +302,6 @@ class _Parser:
         while not (self.ends_factor() or self.peek() in _PRODUCT or self.peek()[1:] in FUNCTIONS):
             tree = self.join(tree, self.deeper(self.power))
         return tree
-
-
-def _is_word(tree: Tree) -> bool:
-    return isinstance(tree, trees.Symbol) and tree.name[0] == "'"
 
 
 def _repeating(token: str) -> trees.Number:

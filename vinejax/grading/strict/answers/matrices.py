@@ -1,7 +1,7 @@
 """Reads matrices, also sums, products and multiples of them, and determinants as formulas."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from vinejax.grading.strict import latex
 from vinejax.grading.strict.algebra.syntax_trees import Product, Sum, Tree, number
@@ -145,12 +145,11 @@ def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, 
         if len(result[0]) != len(grid) or max(len(result), len(grid[0])) ** 2 > MAX_PRODUCT:
             return None, at
         columns = list(zip(*grid, strict=True))
-        result = [[_scalar_product(row, column) for column in columns] for row in result]
+        result = [
+            [Sum(tuple(map(Product, zip(row, column, strict=True)))) for column in columns]
+            for row in result
+        ]
     return result, at
-
-
-def _scalar_product(row: Iterable[Tree], column: Iterable[Tree]) -> Tree:
-    return Sum(tuple(map(Product, zip(row, column, strict=True))))
 
 
 def _sum(a: Cells, b: Cells) -> Cells | None:

@@ -103,13 +103,13 @@ def plain_quantities(s: str) -> str:
     s = _POINTS.sub(r"\1", _PER_CENT.sub("percent", s))
     s = _FUNCTION_OF.sub(lambda m: _FUNCTIONS[m["name"].lower()].replace("@", m["number"]), s)
     s = _NEGATIVE.sub(_minus, _POWER_WORD.sub(_power, s))
-    s = _PART.sub(_part, _SCALE.sub(_scaled, s))
+    s = _PART.sub(_part, _SCALE.sub(lambda m: _times(rf"\cdot {_FACTORS[m['scale']]}", m), s))
     s = _TEXT_SIGN.sub(r"\1", s)
     s = _MONEY_CODE.sub(lambda m: f"{m['amount']} {_CODES[m['sign']]} ", s)
     for pattern in (_MONEY_BEFORE, _MONEY_AFTER):
         s = pattern.sub(lambda m: f"{m['amount']} {_CURRENCIES[m['sign']]} ", s)
     s = _ORDINAL.sub(_without_ending, s)
-    s = _SEXAGESIMAL.sub(_in_degrees, s)
+    s = _SEXAGESIMAL.sub(r"(\1+\\frac{\2}{60}+\\frac{0\3}{3600})^\\circ ", s)
     s = _FEET_INCHES.sub(r"\1 feet \2 inches", s)
     s = _LETTER_O.sub(r"^\\circ ", s)
     s = _TEMPERATURE.sub(_temperature, s)
@@ -117,11 +117,6 @@ def plain_quantities(s: str) -> str:
     s = _SUBSCRIPT.sub(lambda m: f"_{{{_base(m['base'] or m['said'])}}}", s)
     s = _BASE_WORD.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
     return _IN_BASE.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
-
-
-def _scaled(match: re.Match[str]) -> str:
-    """Rewrite `\\text{ million}` as a power of ten."""
-    return _times(rf"\cdot {_FACTORS[match['scale']]}", match)
 
 
 def _part(match: re.Match[str]) -> str:
@@ -165,11 +160,6 @@ def _without_ending(match: re.Match[str]) -> str:
         return match.group()
     opened = match.group().count("{")
     return match["close"].replace("}", "", opened) if match["close"].count("}") >= opened else ""
-
-
-def _in_degrees(match: re.Match[str]) -> str:
-    degrees, minutes, seconds = match.groups()
-    return rf"({degrees}+\frac{{{minutes}}}{{60}}+\frac{{{seconds or 0}}}{{3600}})^\circ "
 
 
 def _temperature(match: re.Match[str]) -> str:

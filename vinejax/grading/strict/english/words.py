@@ -43,6 +43,11 @@ CHANGES_NEXT = re.compile(
     r"|total|sum|area|volume|length|width|height|radius|distance|speed|rate|value|answer|cost|price"
     r"|probability|chance|m(?:axim|inim)um|average|mean|amount|score|angle|slope)s?\b)\w+\s+of\b"
 )
+# Functions of the number that follows.
+_APPLIED = re.compile(
+    r"\b(?:half|double|twice|triple|root|the square|the cube|reciprocal|opposite|than|after|before)"
+    r"(?: of)?(?: the)?$"
+)
 # Words after a number that say something of it: 'is too large', but not 'is the answer'.
 JUDGES_LAST = re.compile(
     r"\b(?:fails?|does|would|could|might)\b|\b(?:is|was)\b"
@@ -68,6 +73,12 @@ _SEPARATORS = re.compile(rf"[,;{AND}{OR}]\s*(?:[,;{AND}{OR}]\s*)+")
 _HYPHEN = re.compile(rf"(?<=[A-Za-z]){CLOSE}\s*-\s*{OPEN}(?=[A-Za-z])")
 
 
+def is_changed(before: str) -> bool:
+    """Whether the last words before a number deny it, or make it a function's argument."""
+    last = " ".join(before.lower().split()[-4:])
+    return bool(_DENIALS.search(last) or _APPLIED.search(last))
+
+
 def is_word(run: str) -> bool:
     """Whether a bare run of letters is a word and not a product of variables.
 
@@ -83,13 +94,13 @@ def mark_words(s: str) -> str:
     s = re.sub(r"\{\s*(and|or)\s*\}", lambda m: f" {_JOINERS[m[1]]} ", s)
     merged = _HYPHEN.sub("-", _RUN.sub(_mark_one, s))
     merged = re.sub(rf"{CLOSE}\s*{OPEN}", " ", merged)
-    merged = _SEPARATORS.sub(_separator, merged)
+    merged = _SEPARATORS.sub(lambda m: f"{_joint_of(m.group())} ", merged)
     return merged.replace(f"{OPEN}{CLOSE}", "")
 
 
-def _separator(match: re.Match[str]) -> str:
-    """The separator that replaces several in a row: `, and` becomes `and`."""
-    return next((f"{mark} " for mark in (OR, AND) if mark in match.group()), ", ")
+def _joint_of(text: str) -> str:
+    """The mark of `and` or `or` in a text between two items, as a word or a mark; else a comma."""
+    return next((m for name, m in {OR: OR, AND: AND, **_JOINERS}.items() if name in text), ",")
 
 
 def _mark_one(match: re.Match[str]) -> str:
@@ -147,12 +158,7 @@ def _mark_text(inner: str) -> str:
             return f"{core} "
         return core if core.isalnum() or len(core) == 1 else f"{{{core}}}"
     parts = enumerate(_JOINED.split(core))  # items, and the joints between them
-    return "".join(_mark_joint(p) if i % 2 else f"{OPEN}{p}{CLOSE}" for i, p in parts if p)
-
-
-def _mark_joint(joint: str) -> str:
-    """The mark of `and` or `or`, or a comma, for the text between two items of a list in words."""
-    return f" {next((mark for word, mark in _JOINERS.items() if word in joint), ',')} "
+    return "".join(f" {_joint_of(p)} " if i % 2 else f"{OPEN}{p}{CLOSE}" for i, p in parts if p)
 
 
 def changes_meaning(text: str) -> bool:
