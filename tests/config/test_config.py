@@ -279,6 +279,10 @@ def test_every_number_and_choice_is_checked():
         ({"method": "restem", "ppo__clip": 0.1}, "ppo.clip", "is not read by method = 'restem'"),
         ({"method": "sft", "kl__coef": 0.1}, "kl.coef", "is not read by method = 'sft'"),
         ({"profile": "9:12", "iterations": 9}, "profile", "start < iterations"),
+        (
+            {"reward__functions": ("math.sqrt",), "grader__mode": "reference"},
+            *("grader.mode", "needs 'task' in reward.functions; leave it out"),
+        ),
     ],
 )
 def test_fields_without_effect_are_refused(fields: dict[str, Any], field: str, rule: str):

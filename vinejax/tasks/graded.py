@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import GraderConfig, RewardConfig
+from vinejax.core.settings import GraderConfig, RewardConfig, flatten
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
@@ -60,6 +60,21 @@ def default_workers() -> int:
     usable = getattr(os, "sched_getaffinity", None)  # not on every system
     cores = len(usable(0)) if usable else os.cpu_count() or 1
     return min(max(cores // 2, MIN_WORKERS), MAX_WORKERS)
+
+
+def check_grader(task: Task, cfg: GraderConfig) -> None:
+    """Raises ConfigError for a field of `grader` that is set and that the task never reads.
+
+    All fields but `unreadable` are of the grader of a `BatchGraded` task; `unreadable` is of tasks
+    that are `WithGold`, too.
+    """
+    for name, value in flatten(cfg):
+        lacks = "" if isinstance(task, BatchGraded) else "rewards"
+        if name == "unreadable" and not isinstance(task, WithGold):
+            lacks = lacks or "gold"
+        if lacks and value != getattr(GraderConfig(), name):
+            rule = f"task {task.name} has no `{lacks}`, so nothing reads it; leave it out"
+            raise ConfigError(f"grader.{name}", rule, repr(value))
 
 
 class GradedTask:
