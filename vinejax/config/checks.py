@@ -81,9 +81,10 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
 
 
 def _check_rules(section: Any, prefix: str = "") -> None:
-    """Refuses the first value that breaks its field's rule, or is a float that is not finite."""
+    """Refuses the first value that breaks its field's rule, or holds a float that is not finite."""
     for name, hint in get_type_hints(type(section), include_extras=True).items():
         value, dotted = getattr(section, name), prefix + name
+        entries = value if isinstance(value, tuple) else (value,)
         if isinstance(value, MethodSettings):
             _check_rules(value, f"{value.section}.")
         elif dataclasses.is_dataclass(value):
@@ -91,7 +92,7 @@ def _check_rules(section: Any, prefix: str = "") -> None:
         elif isinstance(value, dict):
             for key, row in value.items():
                 _check_rules(row, f"{dotted}.{key}.")
-        elif isinstance(value, float) and not math.isfinite(value):
+        elif any(isinstance(x, float) and not math.isfinite(x) for x in entries):
             raise ConfigError(dotted, "must be a finite number", repr(value))
         elif value is not None:
             parts = (hint, *get_args(hint))  # of `Count`, or of `Count | None`
