@@ -139,6 +139,15 @@ def test_rows_of_meshes_have_the_ranges_of_their_fields():
             check_config(from_dict({"meshes": {"cpu:8": row}}))
 
 
+@pytest.mark.parametrize("weight", [math.nan, -math.inf])
+def test_every_number_of_a_list_is_finite(weight: float):
+    cfg = changed(reward__functions=("math.sqrt", "math.exp"), reward__weights=(1.0, weight))
+    with pytest.raises(
+        ConfigError, match=r"^reward\.weights = \(1\.0, .*: must be a finite number"
+    ):
+        check_config(cfg)
+
+
 def test_check_name():
     check_name("ppo.clip")
     with pytest.raises(ConfigError, match=r"ppo: is a group of fields.*ppo\."):
@@ -279,6 +288,10 @@ def test_every_number_and_choice_is_checked():
         ({"method": "restem", "ppo__clip": 0.1}, "ppo.clip", "is not read by method = 'restem'"),
         ({"method": "sft", "kl__coef": 0.1}, "kl.coef", "is not read by method = 'sft'"),
         ({"profile": "9:12", "iterations": 9}, "profile", "start < iterations"),
+        (
+            {"reward__functions": ("math.sqrt",), "grader__mode": "reference"},
+            *("grader.mode", "needs 'task' in reward.functions; leave it out"),
+        ),
     ],
 )
 def test_fields_without_effect_are_refused(fields: dict[str, Any], field: str, rule: str):

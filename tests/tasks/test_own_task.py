@@ -70,12 +70,9 @@ def test_its_steps_are_lines_in_characters_and_in_tokens(task: Task):
     assert len(ends) == 7 and ends[-1] == len(response)
 
 
-def test_the_method_that_counts_steps_in_tokens(task: Task):
-    def ends(self: Task, num_tokens: int) -> list[int]:
-        return every_n_tokens(num_tokens, 50)
-
-    with_steps = type("WithSteps", (type(task),), {"step_ends": ends})()
-    rewards = GradedTask(with_steps, GraderConfig())
+def test_the_method_that_counts_steps_in_tokens(task: Any):
+    task.step_ends = lambda num_tokens: every_n_tokens(num_tokens, 50)
+    rewards = GradedTask(task, GraderConfig())
     assert rewards.step_ends(load("byte_level"), [], [0] * 120, "") == [50, 100, 120]
 
 

@@ -151,6 +151,27 @@ def no_score(response):
 
 def text(response):
     return "good"
+
+
+def number_as_text(response):
+    return "1"
+
+
+def with_more(response):
+    return 1.0, {}
+
+
+def not_finite(completions):
+    return [1, float("nan")]
+
+
+def by_name(completions):
+    return {text: 1.0 for text in completions}
+
+
+def telling_texts(completions, log_metric):
+    log_metric("a", "1")
+    return [0.0 for _ in completions]
 '''
 
 
@@ -331,12 +352,20 @@ def test_what_cannot_be_a_reward_is_refused_with_the_configuration(functions, we
     [
         ("failing", r"my_rewards\.failing failed, problem train/1: .*my_rewards\.py:\d+: ZeroDiv"),
         ("one_too_few", r"my_rewards\.one_too_few gave 1 rewards for 2 completions"),
-        ("one_number", r"my_rewards\.one_number gave 1\.0 rewards for 2 completions"),
-        ("one_text", r"my_rewards\.one_text gave 'ab' rewards for 2 completions"),
+        ("one_number", r"my_rewards\.one_number gave 1\.0 as rewards for 2 completions"),
+        ("one_text", r"my_rewards\.one_text gave 'ab' as rewards for 2 completions"),
         ("failing_later", r"my_rewards\.failing_later failed, problem train/1: .*:\d+: ZeroDiv"),
         ("failing_lazily", r"my_rewards\.failing_lazily failed: .*my_rewards\.py:\d+: ZeroDiv"),
         ("no_score", r"my_rewards\.no_score gave \{'acc': 1\.0\}, a dict without 'score'"),
-        ("text", r"problem train/0: a reward of my_rewards\.text is 'good'; it must be a finite"),
+        ("text", r"my_rewards\.text gave 'good' for problem train/0; needed is a finite number"),
+        ("number_as_text", r"my_rewards\.number_as_text gave '1' for problem train/0; needed is"),
+        ("with_more", r"my_rewards\.with_more gave \(1\.0, \{\}\) for problem train/0; needed"),
+        ("not_finite", r"not_finite gave nan for problem train/1; .*my_rewards\.py:\d+\)$"),
+        ("by_name", r"my_rewards\.by_name gave \{.*\} as rewards for 2 completions; .*\.py:\d+\)$"),
+        (
+            "telling_texts",
+            r"telling_texts failed: .*my_rewards\.py:\d+: ValueError: log_metric\('a'",
+        ),
     ],
 )
 def test_what_a_function_may_get_wrong_is_one_line(name: str, message: str):

@@ -1,5 +1,6 @@
 """`--mode=eval`: which policy it takes, and that its figures are those of the training run."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -9,8 +10,11 @@ import pytest
 from helpers import loop_cases as cases
 
 from vinejax.core.settings import Config
+from vinejax.core.types import Problem
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.statistics.accuracy import pass_at_1
+from vinejax.tasks.base import Split
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.rewards import Reward
 from vinejax.training.evaluate import evaluate_run
@@ -59,6 +63,30 @@ def test_a_folder_without_a_run_means_the_start(
     assert printed[0] == f"{tmp_path}: holds no run; evaluates the start"
     assert printed[1] == "the start on 6 test problems, 2 samples each"
     assert printed[2].split() == ["pass_at_1", f"{record['pass_at_1']:.4f}"]
+
+
+def test_each_data_set_of_a_split_has_its_accuracies(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    load = cases.FewProblems.load
+
+    def named(self: cases.FewProblems, split: Split) -> list[Problem]:
+        columns = [{"data_source": "openai/gsm8k"}, {"data_source": 7}, {}]
+        problems = enumerate(load(self, split))
+        return [dataclasses.replace(problem, columns=columns[i % 3]) for i, problem in problems]
+
+    monkeypatch.setattr(cases.FewProblems, "load", named)
+    record = evaluate_run(start_config(run), tmp_path)
+    overall = figures(record)
+    by_set = {name: overall.pop(name) for name in list(overall) if name.count("/")}
+    assert overall == recorded(run, 0)
+    rows = cases.read_lines(tmp_path / "eval" / "test.jsonl")
+    for i, source in enumerate(("openai/gsm8k", "7", "arithmetic")):
+        rewards = [[x["reward"] for x in row["responses"]] for row in rows[i::3]]
+        assert len(rewards) == 2 and by_set[f"{source}/pass_at_1"] == pass_at_1(rewards)
+    measures = {name for name in overall if name.startswith(("pass", "maj"))}
+    assert {name.rpartition("/")[2] for name in by_set} == measures
+    assert len(by_set) == 3 * len(measures)
 
 
 def test_the_start_where_validation_found_none_better(

@@ -279,6 +279,19 @@ def test_golds_that_cannot_be_read_are_listed_and_not_trained_on(
         )
 
 
+@pytest.mark.parametrize(
+    "setting", [{"mode": "reference"}, {"workers": 3}, {"memory_mb": 9}, {"unreadable": "keep"}]
+)
+def test_settings_of_a_grader_that_the_task_never_asks(
+    run, tmp_path: Path, setting: dict[str, Any]
+):
+    cfg = cases.config(model={"path": str(run.workdir / "warmup")}, grader=setting)
+    (field, value), workdir = *setting.items(), tmp_path / "run"
+    message = refusal(ConfigError, cfg, workdir)
+    rule = "task arithmetic has no `rewards`, so nothing reads it; leave it out"
+    assert message == f"grader.{field} = {value!r}: {rule}" and not workdir.exists()
+
+
 def test_no_gold_that_can_be_read(run, tmp_path: Path):
     message = refusal(DataError, graded_config(run, "hopeless"), tmp_path / "run")
     assert message == "arithmetic train: none of the golds of its 12 problems can be read"

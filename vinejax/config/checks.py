@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from vinejax.config.load import SECTIONS, not_read
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import PROJECTIONS, Config, MethodSettings, flatten
+from vinejax.core.settings import PROJECTIONS, Config, GraderConfig, MethodSettings, flatten
 from vinejax.credit.rules import check_rules
 from vinejax.methods import METHODS, find_method
 from vinejax.methods.base import Method
-from vinejax.tasks.rewards import find_rewards
+from vinejax.tasks.rewards import TASK, find_rewards
 
 DEFAULTS = dict(flatten(Config()))  # of the fields that all methods share, by dotted name
 
@@ -44,6 +44,11 @@ NEEDS = (
         ("model.lora_alpha", "model.lora_targets"), lambda c: c.model.lora_rank, "model.lora_rank"
     ),
     Need(("ppo.shift_mean",), lambda c: c.ppo.whiten != "none", "ppo.whiten other than 'none'"),
+    Need(
+        tuple(f"grader.{name}" for name, _ in flatten(GraderConfig())),
+        lambda c: not c.reward.functions or TASK in c.reward.functions,
+        f"{TASK!r} in reward.functions",
+    ),
     Need(("log.wandb_name", "log.wandb_group"), lambda c: c.log.wandb, "log.wandb"),
 )
 
@@ -76,9 +81,10 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
 
 
 def _check_rules(section: Any, prefix: str = "") -> None:
-    """Refuses the first value that breaks its field's rule, or is a float that is not finite."""
+    """Refuses the first value that breaks its field's rule, or holds a float that is not finite."""
     for name, hint in get_type_hints(type(section), include_extras=True).items():
         value, dotted = getattr(section, name), prefix + name
+        entries = value if isinstance(value, tuple) else (value,)
         if isinstance(value, MethodSettings):
             _check_rules(value, f"{value.section}.")
         elif dataclasses.is_dataclass(value):
@@ -86,7 +92,7 @@ def _check_rules(section: Any, prefix: str = "") -> None:
         elif isinstance(value, dict):
             for key, row in value.items():
                 _check_rules(row, f"{dotted}.{key}.")
-        elif isinstance(value, float) and not math.isfinite(value):
+        elif any(isinstance(x, float) and not math.isfinite(x) for x in entries):
             raise ConfigError(dotted, "must be a finite number", repr(value))
         elif value is not None:
             parts = (hint, *get_args(hint))  # of `Count`, or of `Count | None`

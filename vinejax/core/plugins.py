@@ -1,12 +1,16 @@
-"""Modules and functions that a user names by dotted path: a task, a method, a rule of credit."""
+"""Modules and functions that a user names by dotted path: a task, a method, a rule of credit.
+
+`listed` and `finite_number` read what such functions give.
+"""
 
 import functools
 import importlib
 import importlib.util
 import inspect
+import math
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from types import ModuleType
 from typing import Any
 
@@ -71,6 +75,33 @@ def result_of(field: str, path: str, function: Callable[..., Any], *arguments: A
     except Exception as error:
         file = source_of(getattr(function, "__module__", ""))
         raise ConfigError(field, failure(error, file), repr(path)) from error
+
+
+def listed(found: Any) -> list[Any] | None:
+    """The entries of a list, tuple, array or iterator; None for anything else, a text or dict too.
+
+    A set is refused, as its entries have no order.
+    """
+    if isinstance(found, str | bytes | Mapping | Set):
+        return None
+    try:
+        return list(found)
+    except TypeError:  # it has no entries: a number, None, an array without axes
+        return None
+
+
+def finite_number(found: Any) -> float | None:
+    """A number, or a scalar of an array library, as a float; None if it is neither, or not finite.
+
+    A text is no number, nor is an array with an axis, even of one entry.
+    """
+    if isinstance(found, str | bytes) or getattr(found, "ndim", 0):
+        return None
+    try:
+        number = float(found)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def source_of(module: str) -> str | None:

@@ -40,7 +40,10 @@ def solve(session: Session, params: Params, split: Split) -> Solved:
 
 
 def metrics_of(session: Session, solved: Solved) -> dict[str, float]:
-    """The accuracies, the mean response length and the fraction of responses that were cut."""
+    """The accuracies, the mean response length and the fraction of responses that were cut.
+
+    The accuracies of each data set follow, under its name.
+    """
     solutions = solved.solutions
     answers = [[session.task.answer(grown.text) for grown in group] for group in solutions]
     responses = [grown for group in solutions for grown in group]
@@ -49,7 +52,30 @@ def metrics_of(session: Session, solved: Solved) -> dict[str, float]:
         "response_length": float(np.mean([len(grown.tokens) for grown in responses])),
         "clip_ratio": float(np.mean([grown.finish == "length" for grown in responses])),
         **part_means(parts),
+        **metrics_by_source(session, solved, answers),
     }
+
+
+def metrics_by_source(
+    session: Session, solved: Solved, answers: list[list[str | None]]
+) -> dict[str, float]:
+    """The accuracies on each data set of a split, '<name>/pass_at_1'; {} if the split is of one.
+
+    As in verl the column `data_source` of a problem names its data set; without it the task does.
+    """
+    sets: dict[str, list[int]] = {}
+    for i, (problem, _) in enumerate(solved.problems):
+        source = str(problem.columns.get("data_source", session.task.name))
+        sets.setdefault(source, []).append(i)
+    if len(sets) == 1:
+        return {}
+    metrics = {}
+    for source, rows in sets.items():
+        accuracies = accuracy_metrics(
+            solved.rewards[rows], [answers[i] for i in rows], session.cfg.seed
+        )
+        metrics |= {f"{source}/{name}": value for name, value in accuracies.items()}
+    return metrics
 
 
 def accuracy_of(session: Session, params: Params, split: Split) -> float:

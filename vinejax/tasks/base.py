@@ -5,7 +5,7 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, cast, runtime_checkable
 
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import failure, find_module, source_of
@@ -14,6 +14,7 @@ from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
 from vinejax.grading import Grader, grade
 from vinejax.grading.extract import Style
+from vinejax.tasks.checked import CheckedTask
 from vinejax.tasks.steps import split_steps
 
 Split = Literal["train", "validation", "test"]
@@ -55,7 +56,7 @@ class Task(Protocol):
     def reward(self, problem: Problem, response: str) -> float:
         """The reward of a whole response; 1.0 and more counts as correct.
 
-        An exception ends the run, and so does a reward that is not finite.
+        An exception ends the run, and so does a result that is no finite number.
         """
         ...
 
@@ -180,7 +181,8 @@ class AnswerTask(ReferenceTask, abc.ABC):
 def load_task(data: DataConfig) -> Task:
     """The task that `data.task` names: `make(data)` of that module, which may be the user's.
 
-    Raises ConfigError if the module does not exist or fails, with file and line, if its `make`
+    A task of a user's own is a `CheckedTask`, and UserError is raised as it does. Raises
+    ConfigError if the module does not exist or fails, with file and line, if its `make`
     gives no task, or if a field is set that the task does not read: `data.free_steps`, one of
     `COLUMN_FIELDS` or, for a task of the package, `data.path`.
     """
@@ -198,8 +200,11 @@ def load_task(data: DataConfig) -> Task:
         raise ConfigError("data.task", "the module has no make(data)", repr(name))
     if not isinstance(task, Task):
         members = ("name", "load", "prompt", "solution", "split", "answer", "reward")
-        lacks = ", ".join(member for member in members if not hasattr(task, member))
+        lacks = ", ".join(m for m in members if getattr(task, m, None) is None)
         raise ConfigError("data.task", f"make(data) gave a task without {lacks}", repr(name))
+    is_ours = type(task).__module__.startswith("vinejax.tasks.")
+    if not is_ours:
+        task = cast(Task, CheckedTask(task))
     if data.free_steps is not None and not isinstance(task, WithFreeSteps):
         rule = f"task {task.name} has no free steps to count; leave it out"
         raise ConfigError("data.free_steps", rule, repr(data.free_steps))
@@ -209,7 +214,6 @@ def load_task(data: DataConfig) -> Task:
         if value != getattr(DataConfig(), field) and field not in reads:
             rule = f"task {task.name} does not read it; leave it out, or take vinejax.tasks.table"
             raise ConfigError(f"data.{field}", rule, repr(value))
-    is_ours = type(task).__module__.startswith("vinejax.tasks.")
     if data.path and is_ours and not hasattr(task, "path"):
         rule = f"task {task.name} makes its problems itself and reads no data; leave it out"
         raise ConfigError("data.path", rule, repr(data.path))

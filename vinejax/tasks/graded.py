@@ -1,7 +1,6 @@
 """A task with the grader of the run: rewards of responses and of steps, and where steps end."""
 
 import dataclasses
-import math
 import os
 import threading
 import time
@@ -9,9 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from vinejax.core.errors import ConfigError, UserError
-from vinejax.core.plugins import failure, source_of
-from vinejax.core.settings import GraderConfig, RewardConfig
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import GraderConfig, RewardConfig, flatten
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
@@ -62,6 +60,21 @@ def default_workers() -> int:
     usable = getattr(os, "sched_getaffinity", None)  # not on every system
     cores = len(usable(0)) if usable else os.cpu_count() or 1
     return min(max(cores // 2, MIN_WORKERS), MAX_WORKERS)
+
+
+def check_grader(task: Task, cfg: GraderConfig) -> None:
+    """Raises ConfigError for a field of `grader` that is set and that the task never reads.
+
+    All fields but `unreadable` are of the grader of a `BatchGraded` task; `unreadable` is of tasks
+    that are `WithGold`, too.
+    """
+    for name, value in flatten(cfg):
+        lacks = "" if isinstance(task, BatchGraded) else "rewards"
+        if name == "unreadable" and not isinstance(task, WithGold):
+            lacks = lacks or "gold"
+        if lacks and value != getattr(GraderConfig(), name):
+            rule = f"task {task.name} has no `{lacks}`, so nothing reads it; leave it out"
+            raise ConfigError(f"grader.{name}", rule, repr(value))
 
 
 class GradedTask:
@@ -129,9 +142,7 @@ class GradedTask:
 
         `ids` are the tokens of the responses, for reward functions.
 
-        Raises UserError, naming the task or the reward function, if it fails or gives another
-        number of rewards than there are items, or, naming the problem too, if a reward is no finite
-        number.
+        Raises UserError as `CheckedTask` and `RewardFunction.rewards` do.
         """
         if not items:
             return []
@@ -157,11 +168,7 @@ class GradedTask:
     def _part(self, function: RewardFunction, items: Items, call: Call) -> Sequence[float | None]:
         if function.function is None:
             return self._own(items)
-        rewards = self._timed(function.rewards, items, self.task.name, self.task.prompt, call)
-        problems = (problem for problem, _ in items)
-        what = f"reward of {function.path}"
-        pairs = zip(rewards, problems, strict=True)
-        return [None if x is None else self._finite(x, p, what) for x, p in pairs]
+        return self._timed(function.rewards, items, self.task.name, self.task.prompt, call)
 
     def _say_unjudged(self, problem: Problem) -> None:
         """Prints a line for the first response that every reward function left unjudged."""
@@ -177,61 +184,23 @@ class GradedTask:
                 function.check(problem, self.task.name, self.task.prompt)
 
     def _own(self, items: Items) -> list[float]:
-        rewards = self._timed(self._outcomes, items)
-        if len(rewards) != len(items):
-            message = f"`rewards` gave {len(rewards)} rewards for {len(items)} responses"
-            raise UserError(f"task {self.task.name}: {message}")
-        problems = (problem for problem, _ in items)
-        return [self._finite(r, p, "reward") for r, p in zip(rewards, problems, strict=True)]
+        return self._timed(self._outcomes, items)
 
-    def _outcomes(self, items: Items) -> Sequence[Any]:
+    def _outcomes(self, items: Items) -> list[float]:
         if self._grader and isinstance(self.task, BatchGraded):
-            return self._asked(self.task.rewards, items, self._grader)
-        return [self._asked(self.task.reward, *item) for item in items]
-
-    def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a function of the task; an error in a user's task is a UserError with its line."""
-        try:
-            return function(*arguments)
-        except UserError:
-            raise
-        except Exception as error:
-            if type(self.task).__module__.startswith("vinejax."):
-                raise  # a bug of ours, which keeps its traceback
-            where, what = f"task {self.task.name}", ""
-            if isinstance(arguments[0], Problem):
-                where += f", problem {arguments[0].id}"
-                what = f" for the response {arguments[1]!r:.200}"
-            reason = failure(error, source_of(type(self.task).__module__))
-            raise UserError(f"{where}: `{function.__name__}` failed{what}: {reason}") from error
+            return self.task.rewards(items, self._grader)
+        return [self.task.reward(*item) for item in items]
 
     def step_ends(
         self, tokenizer: Tokenizer, prompt: list[int], response: list[int], text: str
     ) -> list[int]:
         """[C] response token index one past each step; [] for an empty response.
 
-        `text` is the response as graded. Raises UserError if the task's step ends are not as
-        `StepsInTokens` requires.
+        `text` is the response as graded.
         """
         if not isinstance(self.task, StepsInTokens):
-            return step_ends(tokenizer, prompt, response, self._boundaries(text), text)
-        if not response:
-            return []
-        ends = list(self.task.step_ends(len(response)))
-        if ends != sorted(set(ends)) or ends[:1] < [1] or ends[-1] != len(response):
-            rule = f"must rise from 1 or more to {len(response)}, the number of tokens"
-            raise UserError(f"task {self.task.name}: `step_ends` gave {ends}, which {rule}")
-        return ends
-
-    def _boundaries(self, text: str) -> list[int]:
-        """The step boundaries by the task's `split`; UserError if they lose a character."""
-        boundaries = list(self._asked(self.task.split, text))
-        is_rising = boundaries == sorted(boundaries)
-        if boundaries[:1] != [0] or boundaries[-1] != len(text) or not is_rising:
-            rule = f"must rise from 0 to {len(text)}, the length of the text"
-            message = f"`split` gave {boundaries!r:.200}, which {rule}"
-            raise UserError(f"task {self.task.name}: {message}")
-        return boundaries
+            return step_ends(tokenizer, prompt, response, self.task.split(text), text)
+        return self.task.step_ends(len(response)) if response else []
 
     @property
     def has_steps(self) -> bool:
@@ -239,17 +208,9 @@ class GradedTask:
         return isinstance(self.task, StepRewarded)
 
     def step_rewards(self, problem: Problem, steps: Sequence[str]) -> list[float]:
-        """The task's reward of each step of a response. Call it only if `has_steps`.
-
-        Raises UserError, naming task and problem, if there is another number of rewards than steps
-        or a reward is not finite.
-        """
+        """The task's reward of each step of a response. Call it only if `has_steps`."""
         assert isinstance(self.task, StepRewarded)
-        rewards = self._timed(self._asked, self.task.step_rewards, problem, steps)
-        if len(rewards) != len(steps):
-            message = f"`step_rewards` gave {len(rewards)} rewards for {len(steps)} steps"
-            raise UserError(f"task {self.task.name}, problem {problem.id}: {message}")
-        return [self._finite(reward, problem, "step reward") for reward in rewards]
+        return list(self._timed(self.task.step_rewards, problem, steps))
 
     def unreadable(self, problems: Sequence[Problem]) -> dict[str, str | None]:
         """The correct answers, by problem id, that are None or that the grader cannot read.
@@ -273,16 +234,6 @@ class GradedTask:
                 return function(*arguments)
             finally:
                 self._seconds += time.monotonic() - start
-
-    def _finite(self, reward: Any, problem: Problem, what: str) -> float:
-        try:
-            number = float(reward)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
-            place = f"task {self.task.name}, problem {problem.id}"
-            raise UserError(f"{place}: a {what} is {reward!r}; it must be a finite number")
-        return number
 
 
 class BackgroundGrading:

@@ -26,7 +26,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vinejax.core.errors import ConfigError, UserError
-from vinejax.core.plugins import failure, find_function, source_of
+from vinejax.core.plugins import (
+    failure,
+    find_function,
+    finite_number,
+    listed,
+    place_of,
+    source_of,
+)
 from vinejax.core.settings import RewardConfig
 from vinejax.tasks.answers import bare_answer
 
@@ -112,9 +119,15 @@ class Call:
         return {
             "completion_ids": self.ids or [list(text.encode()) for text in texts],
             "trainer_state": self.state,
-            "log_metric": lambda name, value: self.logged.setdefault(name, []).append(float(value)),
+            "log_metric": self._log,
             "log_extra": lambda column, values: None,
         }
+
+    def _log(self, name: str, value: Any) -> None:
+        """Adds a value of a metric; ValueError, which has the caller's line, if it is no number."""
+        if (number := finite_number(value)) is None:
+            raise ValueError(f"log_metric({name!r}, {value!r:.200}): a metric is a finite number")
+        self.logged.setdefault(name, []).append(number)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +155,7 @@ class RewardFunction:
         for parameter in named:
             if parameter.default is parameter.empty and parameter.name not in offered:
                 rule = f"takes {parameter.name!r}, which is none of {', '.join(offered)}"
-                raise self._error(rule)
+                raise self._misfit(rule)
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters):
             return offered
         names = {parameter.name for parameter in named}
@@ -154,25 +167,35 @@ class RewardFunction:
         task: str,
         prompt: Callable[[Problem], str],
         call: Call | None = None,
-    ) -> list[Any]:
-        """The function's result for each item, None where it judges none.
+    ) -> list[float | None]:
+        """The function's reward of each item, None where it judges none.
 
-        Raises UserError, with its line, if it fails.
+        Raises UserError, with file and line, if it fails or gives anything else.
         """
         if not self.is_batched:
             chosen = [self.chosen(arguments(p, text, task)) for p, text in items]
             places = [f", problem {problem.id}" for problem, _ in items]
-            return [self._score(result) for result in self._results(chosen, places)]
+            scores = [self._score(result) for result in self._results(chosen, places)]
+            return self._finite(scores, items)
         chosen = self.chosen(batch_arguments(items, prompt, call or Call()))
         (result,) = self._results([chosen], [""])
-        is_list = isinstance(result, Iterable) and not isinstance(result, str | dict)
         with self._failing(""):  # a generator runs only now
-            rewards = list(result) if is_list else []
-        if not is_list or len(rewards) != len(items):
-            count = len(rewards) if is_list else repr(result)
+            result = list(result) if isinstance(result, Iterator) else result
+        rewards = listed(result)
+        if rewards is None or len(rewards) != len(items):
+            count = f"{result!r:.200} as" if rewards is None else len(rewards)
             rule = f"gave {count} rewards for {len(items)} completions; needed is a list of as many"
-            raise self._error(rule)
-        return rewards
+            raise self._misfit(rule)
+        return self._finite(rewards, items)
+
+    def _finite(self, rewards: list[Any], items: Items) -> list[float | None]:
+        """The rewards as numbers; UserError, with the problem, for one that is neither nor None."""
+        numbers = [None if x is None else finite_number(x) for x in rewards]
+        for reward, number, (problem, _) in zip(rewards, numbers, items, strict=True):
+            if reward is not None and number is None:
+                rule = f"gave {reward!r:.200} for problem {problem.id}"
+                raise self._misfit(f"{rule}; needed is a finite number, or None")
+        return numbers
 
     def check(self, problem: Problem, task: str, prompt: Callable[[Problem], str]) -> None:
         """Raises UserError for a parameter that a problem of the run cannot give."""
@@ -211,7 +234,7 @@ class RewardFunction:
         if not isinstance(result, dict):
             return result
         if "score" not in result:
-            raise self._error(f"gave {result!r:.200}, a dict without 'score'")
+            raise self._misfit(f"gave {result!r:.200}, a dict without 'score'")
         return result["score"]
 
     @contextlib.contextmanager
@@ -224,6 +247,11 @@ class RewardFunction:
         except Exception as error:
             reason = failure(error, source_of(self.path.rpartition(".")[0]))
             raise self._error(f"failed{place}: {reason}") from error
+
+    def _misfit(self, rule: str) -> UserError:
+        """An error of what the function is or gives, with the line where it is defined."""
+        assert self.function is not None
+        return self._error(f"{rule} ({place_of(self.function)})")
 
     def _error(self, rule: str) -> UserError:
         return UserError(f"reward.functions: {self.path} {rule}")

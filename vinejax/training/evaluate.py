@@ -65,9 +65,10 @@ def _write_evaluation(workdir: epath.Path, solved: Solved, record: dict[str, Any
     write_atomic(folder / "test.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     write_atomic(folder / "test.json", json.dumps(record, indent=2) + "\n")
     print(f"{record['source']} on {len(problems)} test problems, {record['samples']} samples each")
+    width = max(map(len, record))
     for name, value in record.items():
         if isinstance(value, float):
-            print(f"  {name:<16} {value:.4f}")
+            print(f"  {name:<{width}} {value:.4f}")
 
 
 def best_params(session: Session) -> tuple[Params, str]:
