@@ -32,7 +32,7 @@ from vinejax.session.iteration import Iteration, Solutions
 class ProbeConfig(MethodSettings):
     section: ClassVar[str] = "probe"
 
-    lam: ZeroToOne = 0.8  # λ: a step leads to an average over its later values; 1: to the return
+    lam: ZeroToOne = 1.0  # λ: a step leads to an average over its later values; 1: to the return
 
 
 class Probed(Prior):
