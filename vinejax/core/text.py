@@ -13,8 +13,9 @@ else:  # transformers takes seconds to import, and most modules only need the na
 UNFINISHED = "\ufffd"  # decoded from a character whose last bytes are not yet there
 
 
-# The ids that no text of a tokenizer shows; see `set_shown`.
-_hidden: weakref.WeakKeyDictionary[Tokenizer, frozenset[int]] = weakref.WeakKeyDictionary()
+# The ids that no text of a tokenizer shows, see `set_shown`; None where only the tokenizer itself
+# knows which are special. Kept, as a tokenizer makes the list anew whenever it is asked.
+_hidden: weakref.WeakKeyDictionary[Tokenizer, frozenset[int] | None] = weakref.WeakKeyDictionary()
 
 
 def set_shown(tokenizer: Tokenizer, ends: Collection[int] = (), skip_special: bool = False) -> None:
@@ -23,8 +24,10 @@ def set_shown(tokenizer: Tokenizer, ends: Collection[int] = (), skip_special: bo
     Those with a role (BOS, EOS, PAD, UNK and the like) and those in `ends`, which end a response,
     are never shown; others, such as `<think>`, are, unless `skip_special`.
     """
-    special = special_tokens(tokenizer)
-    roles = set(tokenizer.special_tokens_map.values()) if special else set()
+    if not hasattr(tokenizer, "added_tokens_decoder"):
+        _hidden[tokenizer] = None
+        return
+    special, roles = special_tokens(tokenizer), set(tokenizer.special_tokens_map.values())
     _hidden[tokenizer] = frozenset(
         i for text, i in special.items() if skip_special or text in roles or i in ends
     )
@@ -41,8 +44,8 @@ def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
     if tokenizer not in _hidden:
         set_shown(tokenizer)
     hidden = _hidden[tokenizer]
-    shown = [i for i in ids if i not in hidden]
-    skips = not hasattr(tokenizer, "added_tokens_decoder")  # then only it knows which to leave out
+    shown = ids if hidden is None else [i for i in ids if i not in hidden]
+    skips = hidden is None
     decoded = tokenizer.decode(shown, skip_special_tokens=skips, clean_up_tokenization_spaces=False)
     return str(decoded)
 
