@@ -4,7 +4,7 @@ import numpy as np
 from helpers import vine_cases as cases
 
 from vinejax.credit_bench.worth import TrueSteps, credit_of_steps, joined, true_steps, worth_of
-from vinejax.learner.batch import collate
+from vinejax.learner.batch import collate, step_layout
 
 
 def chance(size: int, noise: float) -> tuple[np.ndarray, TrueSteps]:
@@ -41,7 +41,8 @@ def test_steps_of_solutions_and_their_credit():
         [cases.episode(cases.RIGHT), cases.episode(cases.WRONG)], cases.config()
     )
     batch = collate(episodes, 2)
-    truth = true_steps(batch, episodes, 1.0)
+    steps = step_layout(batch, episodes)
+    truth = true_steps(steps, episodes, 1.0)
     values = [cases.values_of(one) for one in episodes]
     ends = [np.append(v[1:], one.reward) for v, one in zip(values, episodes, strict=True)]
     expected = np.concatenate([after - v for v, after in zip(values, ends, strict=True)])
@@ -54,7 +55,7 @@ def test_steps_of_solutions_and_their_credit():
     np.testing.assert_allclose(truth.variances, variances, rtol=1e-6)
     assert truth.problems == [cases.PROBLEM[0].id] * len(expected)
     advantages = np.random.default_rng(1).normal(size=batch.tokens.shape).astype(np.float32)
-    found = credit_of_steps(advantages, batch, episodes)
+    found = credit_of_steps(advantages, steps)
     means = [
         advantages[row, len(one.prompt) :][start:end].mean()
         for row, one in enumerate(episodes)

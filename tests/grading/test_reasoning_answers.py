@@ -4,6 +4,7 @@ Every kind has pairs that are equal and, of the same form, pairs that are not.
 """
 
 import pytest
+from helpers.answer_pairs import both_ways
 from helpers.bounded import bounded
 
 from vinejax.grading.extract import extract_answer
@@ -333,14 +334,12 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("kind", SAME)
 def test_the_same(kind: str) -> None:
-    pairs = SAME[kind] + [(b, a) for a, b in SAME[kind]]
-    assert [pair for pair in pairs if not equal_strict(*pair)] == []
+    assert both_ways(SAME[kind], are_same=True) == []
 
 
 @pytest.mark.parametrize("kind", DIFFERENT)
 def test_not_the_same(kind: str) -> None:
-    pairs = DIFFERENT[kind] + [(b, a) for a, b in DIFFERENT[kind]]
-    assert [pair for pair in pairs if equal_strict(*pair)] == []
+    assert both_ways(DIFFERENT[kind], are_same=False) == []
 
 
 @pytest.mark.parametrize("response", ["\\boxed{4}\n\\boxed{6}", "<answer>4, 6</answer>", "4 or 6"])

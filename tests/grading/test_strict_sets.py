@@ -4,6 +4,7 @@ import re
 
 import pytest
 from helpers import data
+from helpers.answer_pairs import both_ways
 from helpers.bounded import bounded
 
 from vinejax.grading.strict.compare import equal_strict
@@ -153,14 +154,12 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("kind", SAME)
 def test_the_same(kind: str) -> None:
-    pairs = SAME[kind] + [(b, a) for a, b in SAME[kind]]
-    assert [pair for pair in pairs if not equal_strict(*pair)] == []
+    assert both_ways(SAME[kind], are_same=True) == []
 
 
 @pytest.mark.parametrize("kind", DIFFERENT)
 def test_not_the_same(kind: str) -> None:
-    pairs = DIFFERENT[kind] + [(b, a) for a, b in DIFFERENT[kind]]
-    assert [pair for pair in pairs if equal_strict(*pair)] == []
+    assert both_ways(DIFFERENT[kind], are_same=False) == []
 
 
 def test_no_union_of_a_gold_may_become_an_intersection() -> None:

@@ -128,6 +128,11 @@ class StepLayout(NamedTuple):
     values: np.ndarray  # f32[B, C] Monte Carlo values, 0 where there are none
     counts: np.ndarray  # i32[B, C] returns behind each value; -1 where a step begins at no state
 
+    @property
+    def is_step(self) -> np.ndarray:
+        """bool[B, C] False past a row's last step."""
+        return np.arange(self.rewards.shape[1]) < self.num_steps[:, None]
+
 
 class Rollout(NamedTuple):
     """An iteration's episodes, and arrays with row b for episode b; further rows are empty."""
@@ -137,6 +142,7 @@ class Rollout(NamedTuple):
     steps: StepLayout
     values: np.ndarray | None = None  # f32[B, T] learned ones, before each token, or a tracker's
     hidden: np.ndarray | None = None  # f32[S, R] the policy's at all states, if the method asks
+    prediction: Any = None  # the probe's `Prediction` of all states, if the method has one
     weight: float = 1.0  # μ of `values`, where they are mixed into a baseline
 
 

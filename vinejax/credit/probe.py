@@ -58,6 +58,13 @@ class States(NamedTuple):
     count: np.ndarray  # i64[S] of these
 
 
+class Prediction(NamedTuple):
+    """The states of an iteration, and what the probe says of them before it learns from them."""
+
+    states: States
+    by_strength: np.ndarray  # f64[strengths, S] v by every α
+
+
 def features_of(hidden: np.ndarray, siblings: np.ndarray, used: np.ndarray) -> np.ndarray:
     """f64[S, 3 + 2R] φ of states, from f32[S, R] hidden states, f[S] m and f[S] p."""
     h = hidden.astype(np.float64)

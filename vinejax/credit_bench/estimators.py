@@ -32,6 +32,7 @@ from vinejax.session.session import Session
 
 RUN = "run"  # the estimator that the configuration itself sets
 EXACT = "exact"  # `bench.truth` continuations of every state
+ROLES = {"credit.lam": 0.7, "credit.filter": 0.5}
 ESTIMATORS: dict[str, dict[str, Any]] = {
     RUN: {},
     "rloo": {"method": "rloo"},
@@ -50,20 +51,10 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
         "values.reuse": True,
         "values.backup": True,
     },
-    "role_k1": {"values.k": 1, "credit.lam": 0.7, "credit.filter": 0.5},
-    "role_k3": {"values.k": 3, "credit.lam": 0.7, "credit.filter": 0.5},
-    "probe_k1": {
-        "values.k": 1,
-        "values.prior": "probe",
-        "credit.lam": 0.7,
-        "credit.filter": 0.5,
-    },
-    "probe_k3": {
-        "values.k": 3,
-        "values.prior": "probe",
-        "credit.lam": 0.7,
-        "credit.filter": 0.5,
-    },
+    "role_k1": {**ROLES, "values.k": 1},
+    "role_k3": {**ROLES, "values.k": 3},
+    "probe_k1": {**ROLES, "values.k": 1, "values.prior": "probe"},
+    "probe_k3": {**ROLES, "values.k": 3, "values.prior": "probe"},
     "spo_chain": {"method": "spo_chain"},
     EXACT: {},
 }

@@ -18,7 +18,7 @@ from vinejax.credit_bench.estimators import EXACT, Estimate, Fixed, estimate, re
 from vinejax.credit_bench.gradients import Measured, inner_products, policy_gradients
 from vinejax.credit_bench.reference import Reference
 from vinejax.credit_bench.worth import TrueSteps, credit_of_steps, joined, true_steps
-from vinejax.learner.batch import collate
+from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import passes_for
 from vinejax.learner.score import with_logprobs
 from vinejax.model.decoder import Params
@@ -92,9 +92,10 @@ def measure_gradients(
         }
         if EXACT in chosen:
             exact = estimates[EXACT].episodes
-            truths.append(true_steps(batch, exact, cfg.ppo.gamma))
+            steps = step_layout(batch, exact)
+            truths.append(true_steps(steps, exact, cfg.ppo.gamma))
             for name, made in estimates.items():
-                repeats[name].credit.append(credit_of_steps(made.advantages, batch, exact))
+                repeats[name].credit.append(credit_of_steps(made.advantages, steps))
         fixed.session.engine.release()
         credit = np.stack([estimates[name].advantages for name in chosen])
         parts = (fixed.session.model, fixed.params, batch, credit, len(episodes))

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vinejax.core.types import Batch, Episode
+from vinejax.core.types import Episode, StepLayout
 from vinejax.credit.assign import means_of_steps
 from vinejax.credit_bench.intervals import Bootstrap, Measure
-from vinejax.learner.batch import step_layout
 from vinejax.rl.advantages import step_advantages
 
 
@@ -26,11 +25,10 @@ class TrueSteps(NamedTuple):
     problems: list[str]  # [S]
 
 
-def true_steps(batch: Batch, episodes: list[Episode], gamma: float) -> TrueSteps:
-    """The steps of `episodes`, the rows of a batch, with values by many continuations."""
-    steps = step_layout(batch, episodes)
+def true_steps(steps: StepLayout, episodes: list[Episode], gamma: float) -> TrueSteps:
+    """The steps of `episodes`, whose layout is `steps`, with values by many continuations."""
     advantages = step_advantages(steps.values, steps.rewards, steps.num_steps, gamma)
-    is_step = np.arange(steps.rewards.shape[1]) < steps.num_steps[:, None]
+    is_step = steps.is_step
     errors = np.zeros((*is_step.shape[:1], is_step.shape[1] + 1))
     for row, episode in enumerate(episodes):
         errors[row, : len(episode.step_ends)] = episode.value_errors
@@ -48,12 +46,9 @@ def joined(parts: list[TrueSteps]) -> TrueSteps | None:
     return TrueSteps(np.concatenate(advantages), np.concatenate(variances), flat)
 
 
-def credit_of_steps(advantages: np.ndarray, batch: Batch, episodes: list[Episode]) -> np.ndarray:
-    """f64[S] the mean of f32[B, T] advantages over the tokens of each step of `episodes`."""
-    steps = step_layout(batch, episodes)
-    by_step = means_of_steps(advantages, steps)
-    is_step = np.arange(by_step.shape[1]) < steps.num_steps[:, None]
-    return by_step[is_step].astype(np.float64)
+def credit_of_steps(advantages: np.ndarray, steps: StepLayout) -> np.ndarray:
+    """f64[S] the mean of f32[B, T] advantages over the tokens of each step."""
+    return means_of_steps(advantages, steps)[steps.is_step].astype(np.float64)
 
 
 def worth_of(credit: np.ndarray, truth: TrueSteps) -> Measure:

@@ -15,16 +15,14 @@ import numpy as np
 
 from vinejax.core.ranges import ZeroToOne
 from vinejax.core.settings import Config, MethodSettings
-from vinejax.core.text import token_text
 from vinejax.core.types import Rollout, RunState
 from vinejax.credit.assign import Credit, before_steps
-from vinejax.credit.positions import positions_of, with_steps_between
-from vinejax.credit.rules import find_rule
 from vinejax.methods.base import Method
 from vinejax.methods.prior import Prior
 from vinejax.methods.stages import solutions
 from vinejax.rl.advantages import token_advantages
 from vinejax.rl.by_role import role_advantages
+from vinejax.rollout.vine import divided
 from vinejax.session.iteration import Iteration, Solutions
 
 
@@ -45,18 +43,13 @@ class Probed(Prior):
 def with_states(it: Iteration, state: RunState) -> Solutions:
     """Solutions with states one token after the ends of steps, of which none is sampled."""
     sampled = solutions(it, state)
-    rule, text_of = find_rule("values.positions", it.cfg), token_text(it.session.tokenizer)
-    episodes = []
-    for episode in sampled.episodes:
-        positions = positions_of(rule, episode, text_of, it.cfg.values)
-        episode = with_steps_between(episode, positions)
+    episodes, _ = divided(sampled.episodes, it.cfg, it.session.tokenizer)
+    placed = []
+    for episode in episodes:
         steps = len(episode.step_ends)
-        episodes.append(
-            dataclasses.replace(
-                episode, is_state=np.ones(steps, bool), value_counts=np.zeros(steps, np.int32)
-            )
-        )
-    return sampled._replace(episodes=episodes)
+        is_state, counts = np.ones(steps, bool), np.zeros(steps, np.int32)
+        placed.append(dataclasses.replace(episode, is_state=is_state, value_counts=counts))
+    return sampled._replace(episodes=placed)
 
 
 def probed(rollout: Rollout, cfg: Config) -> Credit:

@@ -9,12 +9,12 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Rollout, RunState
 from vinejax.credit import probe
 from vinejax.credit.assign import Credit, group_numbers, solution_rewards, state_numbers
-from vinejax.credit.probe import Probe, States
+from vinejax.credit.probe import Prediction, Probe, States
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import MOST_HIDDEN
 from vinejax.methods.stages import State
 from vinejax.model.decoder import Decoder
-from vinejax.rl.by_role import role_baselines
+from vinejax.rl.by_role import role_advantages, role_baselines
 from vinejax.runtime.distributed import is_writer, shared_work
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
@@ -53,23 +53,22 @@ def fresh_probe(model: Decoder) -> Probe:
 def with_prior(rollout: Rollout, kept: Probe, cfg: Config) -> Rollout:
     """The rollout with v before the first token of each step that begins at a state."""
     states = states_of(rollout, cfg, kept)
-    found = probe.chosen(kept, probe.predictions(kept, states))
+    prediction = Prediction(states, probe.predictions(kept, states))
+    found = probe.chosen(kept, prediction.by_strength)
     # One host's, as others may round in another way.
     v = shared_work({0: found.tolist()} if is_writer() else {})[0]
     values = np.zeros(rollout.batch.tokens.shape, np.float32)
     row, last = np.nonzero(state_numbers(rollout.steps))
     values[row, last + 1] = v
     weight = probe.weight_of(kept) if cfg.credit.prior is None else cfg.credit.prior
-    return rollout._replace(values=values, weight=weight)
+    return rollout._replace(values=values, weight=weight, hidden=None, prediction=prediction)
 
 
 def learned(kept: Probe, rollout: Rollout, cfg: Config) -> tuple[Probe, dict[str, float]]:
-    """The probe after the labels of a rollout, and metrics of its values before them."""
-    states, steps = states_of(rollout, cfg, kept), rollout.steps
-    is_sampled = steps.counts > 0
-    of_values = steps.values, steps.rewards, cfg.credit.filter, cfg.ppo.gamma, is_sampled
+    """The probe after the labels of a rollout `with_prior`, and metrics of its values."""
+    (states, found), steps = rollout.prediction, rollout.steps
+    of_values = steps.values, steps.rewards, steps.counts > 0, cfg.credit.filter, cfg.ppo.gamma
     baseline, is_known = (np.asarray(x)[steps.counts >= 0] for x in role_baselines(*of_values))
-    found = probe.predictions(kept, states)
     metrics = probe.metrics(states, probe.chosen(kept, found), rollout.weight)
     return probe.updated(kept, states, found, baseline, is_known), metrics
 
@@ -79,6 +78,9 @@ def states_of(rollout: Rollout, cfg: Config, kept: Probe) -> States:
     assert rollout.hidden is not None, "the probe reads the policy's hidden states"
     episodes, steps = rollout.episodes, rollout.steps
     row, step = np.nonzero(steps.counts >= 0)
+    # With λ = 1 and values of 0 an advantage is the solution's return from the step on.
+    zeros = np.zeros_like(steps.rewards)
+    returns = role_advantages(zeros, steps.rewards, steps.num_steps, 1.0, gamma=cfg.ppo.gamma)
     rewards, groups = solution_rewards(episodes), group_numbers(episodes)
     others = np.bincount(groups)[groups] - 1
     mean = probe.mean_label(kept)
@@ -90,15 +92,7 @@ def states_of(rollout: Rollout, cfg: Config, kept: Probe) -> States:
     return States(
         features=probe.features_of(rollout.hidden, siblings[row], used / cfg.sample.max_tokens),
         problem=problems[row],
-        own=returns_from(steps.rewards, steps.num_steps, cfg.ppo.gamma)[row, step],
+        own=np.asarray(returns)[row, step].astype(np.float64),
         value=steps.values[row, step].astype(np.float64),
         count=steps.counts[row, step],
     )
-
-
-def returns_from(rewards: np.ndarray, num_steps: np.ndarray, gamma: float) -> np.ndarray:
-    """f64[B, C] the solution's discounted return from each step on."""
-    found = np.where(np.arange(rewards.shape[1]) < num_steps[:, None], rewards, 0.0)
-    for c in reversed(range(rewards.shape[1] - 1)):
-        found[:, c] += gamma * found[:, c + 1]
-    return found

@@ -14,7 +14,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from vinejax.core.errors import ConfigError
 from vinejax.core.ranges import Count, Counts
 from vinejax.core.settings import Config, MethodSettings
 from vinejax.core.types import Rollout
@@ -35,12 +34,6 @@ class SPOTreeConfig(MethodSettings):
     segment: Count = 100  # tokens of a segment; those of the last level go on to the end
     normalise: Literal["rloo", "grpo"] = "rloo"  # 'grpo': divided by the std of the siblings
     drop: bool = True  # nodes that do not change the value are not trained on
-
-    def check(self, cfg: Config) -> None:
-        for name in ("lam", "filter"):
-            if value := getattr(cfg.credit, name):
-                rule = f"is not read by method = {cfg.method!r}; leave it out"
-                raise ConfigError(f"credit.{name}", rule, repr(value))
 
     def solutions_per_problem(self, cfg: Config) -> int:
         return math.prod(self.branching)
@@ -91,5 +84,6 @@ METHOD = Method(
     mask="low_probability",
     settings=SPOTreeConfig,
     reads=("credit",),
+    ignores=("credit.lam", "credit.filter"),
     on_trees=True,
 )

@@ -104,14 +104,15 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
     steps, temperature = step_layout(batch, episodes), it.cfg.sample.temperature
 
     def logprobs() -> dict[str, np.ndarray]:
-        params, old, more = session.weights(state.policy.params), None, {}
+        model, params = session.model, session.weights(state.policy.params)
+        old, more = None, {}
         if keeper.reads_hidden(it.cfg):
             number = state_numbers(steps)
-            of_batch = session.model, params, batch, number, temperature, passes
-            old, more["hidden"] = scores_and_hidden(*of_batch)
+            scored = scores_and_hidden(model, params, batch, number, temperature, passes)
+            old, more["hidden"] = scored
         reference = None if is_start else session.load_reference()
-        of_batch = session.model, params, reference, batch, episodes, temperature, passes
-        found = with_logprobs(*of_batch, old)
+        rest = batch, episodes, temperature, passes, old
+        found = with_logprobs(model, params, reference, *rest)
         return {"old_logprobs": found.old_logprobs, "ref_logprobs": found.ref_logprobs, **more}
 
     found = session.journal.once("scores", str(batch.tokens.shape), logprobs)

@@ -28,13 +28,14 @@ def vine(rollout: Rollout, cfg: Config) -> Credit:
     """
     steps, gamma = rollout.steps, cfg.ppo.gamma
     of_values = steps.values, steps.rewards, steps.num_steps
-    by_step = step_advantages(*of_values, gamma)
     prior = None if rollout.values is None else before_steps(rollout.values, steps)
     roles = cfg.credit.lam, cfg.credit.filter
     if any(roles) or prior is not None:
         mixed = steps.counts > 0, prior, rollout.weight
         by_step = role_advantages(*of_values, *roles, gamma, *mixed)
         by_step = jnp.where(steps.counts >= 0, by_step, 0.0)
+    else:
+        by_step = step_advantages(*of_values, gamma)
     if cfg.credit.progress:
         prover = cfg.credit.prover
         progress = step_progress(steps.values, steps.rewards, steps.num_steps, prover)

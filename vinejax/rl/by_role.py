@@ -67,27 +67,12 @@ def role_advantages(
     sampled = is_step if is_sampled is None else is_step & is_sampled
     rewards = step_rewards(rewards, num_steps, values.shape[1])
     values = jnp.where(sampled, jnp.float32(values), 0.0)
-    lam, filter, gamma = (jnp.asarray(x, jnp.float32) for x in (lam, filter, gamma))
     later = _later_values(values, rewards, is_step, sampled, lam, gamma)
-    baseline, is_known = _earlier_values(values, rewards, sampled, filter, gamma)
+    baseline, is_known = role_baselines(values, rewards, sampled, filter, gamma)
     if prior is not None:
         v = jnp.where(is_step, jnp.float32(prior), 0.0)
         baseline = jnp.where(is_known, (1 - weight) * baseline + weight * v, v)
     return jnp.where(is_step, later - baseline, 0.0)
-
-
-@jax.jit
-def role_baselines(
-    values: Real[Array, "B C"],
-    rewards: Real[Array, "B C"],
-    filter: ScalarLike,
-    gamma: ScalarLike,
-    is_sampled: Bool[Array, "B C"],
-) -> tuple[Float32[Array, "B C"], Bool[Array, "B C"]]:
-    """(b_c of `role_advantages` without a learned value, whether it is known)."""
-    values = jnp.where(is_sampled, jnp.float32(values), 0.0)
-    filter, gamma = jnp.asarray(filter, jnp.float32), jnp.asarray(gamma, jnp.float32)
-    return _earlier_values(values, jnp.float32(rewards), is_sampled, filter, gamma)
 
 
 def _later_values(
@@ -95,10 +80,11 @@ def _later_values(
     rewards: Float32[Array, "B C"],
     is_step: Bool[Array, "B C"],
     sampled: Bool[Array, "B C"],
-    lam: Float32[Array, ""],
-    gamma: Float32[Array, ""],
+    lam: ScalarLike,
+    gamma: ScalarLike,
 ) -> Float32[Array, "B C"]:
     """Q_c; 0 past the last step."""
+    lam, gamma = jnp.asarray(lam, jnp.float32), jnp.asarray(gamma, jnp.float32)
 
     def backwards(after: jax.Array, step: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         value, reward, is_step, is_sampled = step
@@ -109,14 +95,16 @@ def _later_values(
     return jax.lax.scan(backwards, jnp.zeros(values.shape[0]), steps, reverse=True)[1].T
 
 
-def _earlier_values(
-    values: Float32[Array, "B C"],
-    rewards: Float32[Array, "B C"],
-    sampled: Bool[Array, "B C"],
-    filter: Float32[Array, ""],
-    gamma: Float32[Array, ""],
+@jax.jit
+def role_baselines(
+    values: Real[Array, "B C"],
+    rewards: Real[Array, "B C"],
+    is_sampled: Bool[Array, "B C"],
+    filter: ScalarLike,
+    gamma: ScalarLike,
 ) -> tuple[Float32[Array, "B C"], Bool[Array, "B C"]]:
-    """b_c, and whether it is known: 0 before the first state that was sampled."""
+    """(b_c of `role_advantages`, whether it is known); 0 before the first state with a value."""
+    filter, gamma = jnp.asarray(filter, jnp.float32), jnp.asarray(gamma, jnp.float32)
     undiscounted = jnp.where(gamma > 0, gamma, 1.0)  # with γ = 0 nothing is carried
 
     def forwards(
@@ -130,5 +118,6 @@ def _earlier_values(
         return (after, is_known), (b, is_known)
 
     first = jnp.zeros(values.shape[0]), jnp.zeros(values.shape[0], bool)
-    _, (b, is_known) = jax.lax.scan(forwards, first, (values.T, rewards.T, sampled.T))
+    steps = jnp.where(is_sampled, jnp.float32(values), 0.0).T, jnp.float32(rewards).T, is_sampled.T
+    _, (b, is_known) = jax.lax.scan(forwards, first, steps)
     return b.T, is_known.T

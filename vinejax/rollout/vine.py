@@ -15,7 +15,7 @@ import numpy as np
 
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
-from vinejax.core.text import token_text
+from vinejax.core.text import Tokenizer, token_text
 from vinejax.core.types import Continuation, Episode, PromptedProblem
 from vinejax.credit.allocation import Seen
 from vinejax.credit.estimate import estimates
@@ -69,9 +69,7 @@ class _Vines:
         cfg, tokenizer = sampler.cfg, sampler.engine.tokenizer
         self._values, self._gamma = cfg.values, cfg.ppo.gamma
         self._allocate = find_rule("values.allocation", cfg)
-        rule, text_of = find_rule("values.positions", cfg), token_text(tokenizer)
-        places = [positions_of(rule, episode, text_of, cfg.values) for episode in episodes]
-        self._episodes = list(map(with_steps_between, episodes, places))
+        self._episodes, places = divided(episodes, cfg, tokenizer)
         # Number of the step that begins at the first state: 0, or 1 if step 0 begins at no state.
         self._first = [
             int(bool(positions) and positions[0] > episode.given)
@@ -151,6 +149,15 @@ class _Vines:
             returns = [own + others for own, others in zip(returns, passed, strict=True)]
         earned = self._earned[i]
         return Seen(returns, earned[self._first[i] :][: len(returns)], earned[-1])
+
+
+def divided(
+    episodes: list[Episode], cfg: Config, tokenizer: Tokenizer
+) -> tuple[list[Episode], list[list[int]]]:
+    """(the episodes with steps between states, the positions of each one's states)."""
+    rule, text_of = find_rule("values.positions", cfg), token_text(tokenizer)
+    places = [positions_of(rule, episode, text_of, cfg.values) for episode in episodes]
+    return list(map(with_steps_between, episodes, places)), places
 
 
 def _find_states(

@@ -62,7 +62,7 @@ def programs_line(done: Compiles) -> str:
 
 
 def end_lines(workdir: epath.Path) -> list[str]:
-    """Of a run that has ended: accuracy at the start and the end, and what can be done next."""
+    """Lines for a run that has ended: accuracy at the start and the end, and the next command."""
     records, parts = read_run(workdir).records, []
     for split, name in SPLITS.items():
         found: list[Any] = [r.values[name] for r in records if name in r.values]
