@@ -18,6 +18,16 @@ from vinejax.tasks.base import BatchGraded, StepRewarded, StepsInTokens, WithGol
 from vinejax.tasks.checked import CheckedTask
 
 PROBLEM = Problem("train/0", "1+1", "2")
+
+
+def without_types(**fields: Any) -> Problem:
+    """A problem as a user builds it without type checks, which the full set has."""
+    problem = Problem("a", "b", "c")
+    for name, value in fields.items():
+        object.__setattr__(problem, name, value)
+    return problem
+
+
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "load": ("train",),
     "prompt": (PROBLEM,),
@@ -58,7 +68,7 @@ def result(name: str, given: Any) -> Any:
 TEXTS = (None, ("a",), b"a", 7, math.nan)
 LISTS = (None, "ab", 7, math.nan, {0: 1, 1: 2}, {0.5, 1.0}, np.array(1.0))
 WRONG = {
-    "load": [*LISTS, [PROBLEM, "b"], [("train/0", "q", "a")], [Problem(0, "", "")]],  # pyright: ignore
+    "load": [*LISTS, [PROBLEM, "b"], [("train/0", "q", "a")], [without_types(id=0)]],
     "prompt": TEXTS,
     "solution": TEXTS,
     "split": [*LISTS, [], [0, 3], [1, 4], [0, 3, 2, 4], [0, 4, 9], [0, 2.5, 4], [0, "2", 4]],
@@ -130,7 +140,11 @@ def test_the_wrong_entry_of_many_is_named():
         ("rewards", [0.0] * 3, "response, not 3 for 2"),
         ("step_rewards", [None, 0], "step, and that of step 0 is None"),
         ("load", [PROBLEM, "b"], "list of Problem, and entry 1 is 'b'"),
-        ("load", [Problem("a", "b", 4)], "the answer of every Problem, and that of entry 0 is 4"),  # pyright: ignore
+        (
+            "load",
+            [without_types(answer=4)],
+            "the answer of every Problem, and that of entry 0 is 4",
+        ),
     ):
         with pytest.raises(UserError, match=f"{about}$"):
             result(name, given)
