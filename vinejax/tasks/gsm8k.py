@@ -14,7 +14,7 @@ from typing import Any
 from vinejax import grading
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
-from vinejax.grading.extract import MARKER
+from vinejax.grading.extract import MARKER, reference_gsm8k
 from vinejax.tasks.base import ReferenceTask, Split
 from vinejax.tasks.load import check_any_left, hold_out, problems_of, read_split
 
@@ -61,29 +61,16 @@ class GSM8K(ReferenceTask):
         return f"\n{CALCULATOR.sub('', problem.answer)}\n"
 
     def answer(self, text: str) -> str | None:
-        _, marker, answer = text.rpartition(MARKER)
-        return answer.strip() if marker else None
+        return reference_gsm8k(text)
 
     def gold(self, problem: Problem) -> str | None:
         return self.answer(problem.answer)
 
-    def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if the right number follows the last '####', else 0.0, as in mode 'strict'."""
-        given = final_answer(response)
-        return float(given is not None and grading.grade(given, self.gold(problem) or ""))
-
-    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
-        """Mode 'strict' takes '72.0', '$72' and '72 clips' for 72; mode 'reference' requires equal
-        text after the last '####', except for commas in the response."""
-        if grader.mode == "reference":
-            verdicts = grader.grade_responses(
-                (response, problem.answer, problem.question) for problem, response in items
-            )
-        else:
-            verdicts = grader.grade_many(
-                (final_answer(response), self.gold(problem) or "") for problem, response in items
-            )
-        return [float(verdict.correct) for verdict in verdicts]
+    def _graded(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
+        """Takes '72.0', '$72' and '72 clips' for 72, where mode 'reference' requires equal text
+        after the last '####', except for commas in the response."""
+        pairs = ((final_answer(response), self.gold(problem) or "") for problem, response in items)
+        return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
 
 
 def final_answer(response: str) -> str | None:
