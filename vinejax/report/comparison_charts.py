@@ -39,7 +39,7 @@ def axis_chart(axis: str, groups: Sequence[GroupCurve]) -> curves.Chart | None:
     }
     title, note = TITLES[axis]
     spec = curves.Spec(title, tuple(marks), note, size=SIZE, x_label=axis)
-    drawn = [curves.draw(curve, marks[curve], frame) for curve in marks]
+    drawn = [curves.draw(c, points, frame, points[-1].y) for c, points in marks.items()]
     summary = "; ".join(
         f"{group.label} {text.three_digits(group.points[0].y)} to"
         f" {text.three_digits(group.points[-1].y)}"
