@@ -62,7 +62,7 @@ def _equal(prediction: str, gold: str) -> bool:
     # Imported here, because mpmath takes time to import and `cheap_strict` does not need it.
     from vinejax.grading.strict.answers import conditions, nodes, reader
     from vinejax.grading.strict.answers.ellipses import write_out_dots
-    from vinejax.grading.strict.matching.answers import same_answer
+    from vinejax.grading.strict.matching import same_answer
 
     def same(x: str, y: str, thousands: bool = True) -> bool:
         """Whether two cleaned answers are equal; `thousands`: `1,000` in `x` is one number."""

@@ -6,8 +6,7 @@
 import re
 
 from vinejax.grading.strict import latex, numbers
-from vinejax.grading.strict.algebra.lexer import Malformed
-from vinejax.grading.strict.algebra.parser import parse_formula
+from vinejax.grading.strict.algebra.parser import Malformed, parse_formula
 from vinejax.grading.strict.algebra.syntax_trees import REALS, Marked, number
 from vinejax.grading.strict.answers import matrices, measures, nodes, real_sets, relations
 from vinejax.grading.strict.answers.nodes import Node
