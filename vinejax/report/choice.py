@@ -24,7 +24,11 @@ def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
     and so on; equal solutions of a problem are last. Up to half of the choice are episodes whose
     continuations were kept, and these are the first of the page.
     """
-    ranked = sorted(episodes, key=_rank, reverse=True)
+    ranked = sorted(
+        episodes,
+        key=lambda e: (rows.certainty_of(e), rows.width_of(e), rows.unfolds(e)),
+        reverse=True,
+    )
     seen: set[str] = set()
     better: Counter[str] = Counter()  # episodes of the problem that were listed before
     rounds: list[tuple[bool, int]] = []
@@ -52,7 +56,3 @@ def count_open(chosen: list[JsonObject], limit: int = 3) -> int:
         return min(limit, len(chosen))
     certain = [e for e in chosen if rows.certainty_of(e) >= CERTAIN and rows.unfolds(e)]
     return min(limit, max(1, len(certain)))
-
-
-def _rank(episode: JsonObject) -> tuple[float, float, bool]:
-    return rows.certainty_of(episode), rows.width_of(episode), rows.unfolds(episode)

@@ -60,7 +60,9 @@ class MATH(ReferenceTask):
 
     def _read(self, source: str, places: dict[str, str]) -> list[Problem]:
         def problem(i: int, row: dict[str, Any]) -> Problem:
-            return Problem(_id(row, f"{source}/{i}"), row["problem"], row["solution"], row)
+            unique = row.get("unique_id")
+            name = unique if isinstance(unique, str) and unique else f"{source}/{i}"
+            return Problem(name, row["problem"], row["solution"], row)
 
         return problems_of(read_split(self.path, source, FIELDS), problem, places)
 
@@ -72,11 +74,6 @@ class MATH(ReferenceTask):
 
     def gold(self, problem: Problem) -> str | None:
         return boxed_answer(problem.answer)
-
-
-def _id(row: dict[str, Any], name: str) -> str:
-    unique = row.get("unique_id")
-    return unique if isinstance(unique, str) and unique else name
 
 
 def divide(train: list[Problem], test: list[Problem]) -> dict[Split, list[Problem]]:
