@@ -53,12 +53,6 @@ class Measure(NamedTuple):
     low: float | None = None
     high: float | None = None
 
-    def times(self, factor: float) -> "Measure":
-        """The same measure in another unit."""
-        if self.low is None or self.high is None:
-            return Measure(factor * self.value)
-        return Measure(factor * self.value, factor * self.low, factor * self.high)
-
 
 class Dot(NamedTuple):
     """A row of a panel. `x`, `low` and `high` are places on its scale in percent.
@@ -303,9 +297,12 @@ def _cell(estimator: Estimator, column: Column) -> Cell:
     measure = estimator.measures.get(column.path)
     if measure is None:
         return Cell("–", "")
-    scaled = measure.times(column.factor)
-    show = text.three_digits if column.is_size else text.three_decimals
-    return Cell(show(scaled.value), _interval(scaled, show))
+
+    def show(value: float) -> str:
+        write = text.three_digits if column.is_size else text.three_decimals
+        return write(column.factor * value)
+
+    return Cell(show(measure.value), _interval(measure, show))
 
 
 def _interval(measure: Measure, show: Callable[[float], str]) -> str:

@@ -185,7 +185,7 @@ class _Parser:
     def exponent(self) -> Tree:
         if self.accept("-"):
             return trees.Negative(self.deeper(self.exponent))
-        tree = self.deeper(self.power if self.peek() != "{" else self.group)
+        tree = self.atom() if self.peek() == "{" else self.deeper(self.power)
         if self.accept("^"):
             return trees.Power(tree, self.deeper(self.exponent))
         return tree
@@ -195,19 +195,10 @@ class _Parser:
             tree = trees.Call("fact", (tree,)) if self.take() == "!" else trees.Marked("pct", tree)
         return tree
 
-    def group(self) -> Tree:
-        """Reads an expression in braces."""
-        self.take("{")
-        outer, self.bars = self.bars, False
-        tree = self.whole()
-        self.bars = outer
-        self.take("}")
-        return tree
-
     def argument(self) -> Tree:
         """Reads an argument of a command such as \\frac: a group, or as in TeX one token."""
         if self.peek() == "{":
-            return self.deeper(self.group)
+            return self.atom()
         if self.kind() == "num" and len(self.peek()) > 1:
             digits = self.peek()
             self.tokens[self.at : self.at + 1] = [("num", digits[0]), ("num", digits[1:])]
