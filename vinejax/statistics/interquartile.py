@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vinejax.statistics.bootstrap import LEVEL, percentile_interval, resampled
+from vinejax.statistics.bootstrap import percentile_interval, resampled
 
 DRAWS = 10_000
 Scores = Sequence[Sequence[float] | np.ndarray]  # per task, the scores of its runs [n]
@@ -39,21 +39,17 @@ def interquartile_mean(scores: Scores) -> float:
     return float(_middle_mean(_as_draws(scores))[0])
 
 
-def iqm_interval(
-    scores: Scores, seed: int = 0, draws: int = DRAWS, level: float = LEVEL
-) -> Estimate:
+def iqm_interval(scores: Scores, seed: int = 0, draws: int = DRAWS) -> Estimate:
     """The interquartile mean with its bootstrap interval. Raises ValueError without scores."""
-    return _interval(_middle_mean, [scores], seed, draws, level)
+    return _interval(_middle_mean, [scores], seed, draws)
 
 
-def iqm_difference(
-    x: Scores, y: Scores, seed: int = 0, draws: int = DRAWS, level: float = LEVEL
-) -> Estimate:
+def iqm_difference(x: Scores, y: Scores) -> Estimate:
     """The difference of interquartile means, x minus y, with its interval.
 
     The runs of x and y are drawn independently. Raises ValueError without scores of either.
     """
-    return _interval(lambda a, b: _middle_mean(a) - _middle_mean(b), [x, y], seed, draws, level)
+    return _interval(lambda a, b: _middle_mean(a) - _middle_mean(b), [x, y])
 
 
 def probability_of_improvement(x: Scores, y: Scores) -> float:
@@ -69,14 +65,12 @@ def probability_of_improvement(x: Scores, y: Scores) -> float:
     return float(_improvement(_as_draws(x), _as_draws(y))[0])
 
 
-def improvement_interval(
-    x: Scores, y: Scores, seed: int = 0, draws: int = DRAWS, level: float = LEVEL
-) -> Estimate:
+def improvement_interval(x: Scores, y: Scores) -> Estimate:
     """The probability of improvement with its interval; x and y are drawn independently.
 
     Raises ValueError like `probability_of_improvement`.
     """
-    return _interval(_improvement, [x, y], seed, draws, level)
+    return _interval(_improvement, [x, y])
 
 
 def _as_draws(scores: Scores) -> Drawn:
@@ -91,14 +85,13 @@ def _as_draws(scores: Scores) -> Drawn:
 def _interval(
     statistic: Callable[..., np.ndarray],
     groups: Sequence[Scores],
-    seed: int,
-    draws: int,
-    level: float,
+    seed: int = 0,
+    draws: int = DRAWS,
 ) -> Estimate:
     """A statistic of groups of scores; runs are drawn group by group, and task by task."""
     rng, given = np.random.default_rng(seed), [_as_draws(scores) for scores in groups]
     drawn = [[runs[0][resampled(rng, runs.size, draws)] for runs in tasks] for tasks in given]
-    ends = percentile_interval(statistic(*drawn), level)
+    ends = percentile_interval(statistic(*drawn))
     return Estimate(float(statistic(*given)[0]), *ends)
 
 
