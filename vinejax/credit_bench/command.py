@@ -215,11 +215,7 @@ def measure_ranking(
     states = choose_states(solutions.episodes, cfg.bench.ranked, cfg.seed, with_last=False)
     sampled = sample_next_steps(sampler, fixed.params, fixed.problems, solutions.episodes, states)
     choices = sampled.choices
-    counts: dict[str, float] = {
-        "tried": sampled.tried,
-        "few": sampled.few,
-        "decided": sampled.decided,
-    }
+    counts = {name: getattr(sampled, name) for name in ("tried", "few", "decided")}
     if not choices:
         return {}, counts
     truth = step_returns(sampler, fixed.params, choices, cfg.bench.truth, "truth")
