@@ -164,12 +164,16 @@ class ReferenceTask(abc.ABC):
     @abc.abstractmethod
     def gold(self, problem: Problem) -> str | None: ...
 
+    def given(self, response: str) -> str | None:
+        """The answer of a response that mode 'strict' compares with `gold`."""
+        return self.answer(response)
+
     def reward(self, problem: Problem, response: str) -> float:
         """1.0 if the response's answer equals the correct answer in mode 'strict', else 0.0."""
         return self.rewards([(problem, response)], shared_grader())[0]
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        """Mode 'strict' compares `answer` with `gold`; mode 'reference' the answers that VinePPO's
+        """Mode 'strict' compares `given` with `gold`; mode 'reference' the answers that VinePPO's
         rules extract from the response and from the data set's whole answer."""
         if grader.mode == "strict":
             return self._graded(items, grader)
@@ -179,7 +183,7 @@ class ReferenceTask(abc.ABC):
         return [float(verdict.correct) for verdict in verdicts]
 
     def _graded(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        pairs = ((self.answer(response), self.gold(problem) or "") for problem, response in items)
+        pairs = ((self.given(response), self.gold(problem) or "") for problem, response in items)
         return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
 
 

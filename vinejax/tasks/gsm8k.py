@@ -8,7 +8,6 @@ are chosen by VineJAX, because VinePPO's code ships its split as a file.
 """
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from vinejax import grading
@@ -66,13 +65,10 @@ class GSM8K(ReferenceTask):
     def gold(self, problem: Problem) -> str | None:
         return self.answer(problem.answer)
 
-    def _graded(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
-        """Takes '72.0', '$72' and '72 clips' for 72, where mode 'reference' requires equal text
-        after the last '####', except for commas in the response."""
-        pairs = ((final_answer(response), self.gold(problem) or "") for problem, response in items)
-        return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
+    def given(self, response: str) -> str | None:
+        """The first line with text after the last '####'; None if there is none.
 
-
-def final_answer(response: str) -> str | None:
-    """The first line with text after the last '####'; None if there is none."""
-    return grading.extract_answer(response, style="gsm8k") if MARKER in response else None
+        Mode 'strict' takes '72.0', '$72' and '72 clips' there for 72, where mode 'reference'
+        requires equal text after the '####', except for commas in the response.
+        """
+        return grading.extract_answer(response, style="gsm8k") if MARKER in response else None
