@@ -166,7 +166,7 @@ class RewardFunction:
         items: Items,
         task: str,
         prompt: Callable[[Problem], str],
-        call: Call,
+        call: Call | None = None,
     ) -> list[float | None]:
         """The function's reward of each item, None where it judges none.
 
@@ -177,7 +177,7 @@ class RewardFunction:
             places = [f", problem {problem.id}" for problem, _ in items]
             scores = [self._score(result) for result in self._results(chosen, places)]
             return self._finite(scores, items)
-        chosen = self.chosen(batch_arguments(items, prompt, call))
+        chosen = self.chosen(batch_arguments(items, prompt, call or Call()))
         (result,) = self._results([chosen], [""])
         with self._failing(""):  # a generator runs only now
             result = list(result) if isinstance(result, Iterator) else result
