@@ -125,8 +125,8 @@ def test_bins_of_the_calibration():
     found = calibration(predicted, np.arange(6.0))
     assert [b.states for b in found] == [2, 0, 0, 0, 0, 0, 0, 2, 0, 2]
     assert found[7].truth == 2.5 and found[9].truth == 4.5
-    wide = calibration(np.array([-1.0, 0.0, 0.9]), np.zeros(3), low=-1.0, high=1.0, bins=2)
-    assert [(b.low, b.high, b.states) for b in wide] == [(-1, 0, 1), (0, 1, 2)]
+    assert [b.low for b in found] == pytest.approx([i / 10 for i in range(10)])
+    assert [b.high for b in found] == pytest.approx([i / 10 for i in range(1, 11)])
 
 
 def test_a_perfect_predictor_is_calibrated_and_few_rollouts_are_not():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from vinejax.grading.extract import extract_answer
 from vinejax.grading.strict import latex
-from vinejax.grading.strict.algebra import evaluate, lexer, parser
+from vinejax.grading.strict.algebra import evaluate, parser
 from vinejax.grading.strict.compare import cheap_strict, equal_strict, readable_strict
 
 # Our own pairs, with the verdict of a mathematician: by topic, and by the kind of answer.
@@ -234,19 +234,19 @@ def test_the_golds_of_data_sets_are_readable() -> None:
 )
 def test_code_is_no_expression(text: str) -> None:
     """The tokens are a whitelist: what is not mathematics is refused before a tree is built."""
-    with pytest.raises(lexer.Malformed):
+    with pytest.raises(parser.Malformed):
         parser.parse_formula(text)
     assert not equal_strict(text, "7")
 
 
 def test_tokens_are_of_the_known_kinds_only() -> None:
     kinds = {
-        kind for kind, _ in lexer.tokenise(latex.clean_answer(r"2\frac{x_1}{3}+\text{ cm}|y|!"))
+        kind for kind, _ in parser.tokenise(latex.clean_answer(r"2\frac{x_1}{3}+\text{ cm}|y|!"))
     }
     assert kinds <= {"num", "cmd", "text", "sym", "op"}
     for bad in ("a.b", "'a\"", "x == 1", "a\\b@", "\x00"):
-        with pytest.raises(lexer.Malformed):
-            lexer.tokenise(bad)
+        with pytest.raises(parser.Malformed):
+            parser.tokenise(bad)
 
 
 @pytest.mark.parametrize(

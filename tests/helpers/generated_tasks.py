@@ -10,9 +10,8 @@ from vinejax.config.load import from_dict
 from vinejax.core.settings import Config, DataConfig
 from vinejax.core.text import decode
 from vinejax.core.types import Problem
-from vinejax.tasks.arithmetic import split_of
 from vinejax.tasks.base import Split, load_task
-from vinejax.tasks.generated import SIZES
+from vinejax.tasks.generated import SIZES, split_of
 from vinejax.tasks.prompts import encode_prompt, encode_response
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

@@ -12,8 +12,7 @@ from helpers.report_cases import Page, compared_run
 
 from vinejax.report.build import build_report
 from vinejax.report.compare.page import compare_runs
-from vinejax.report.comparison import MAX_TEXT, comparison_view
-from vinejax.report.comparison_charts import TITLES
+from vinejax.report.comparison import MAX_TEXT, TITLES, comparison_view
 from vinejax.report.learning_curve import AXES
 
 SECTION = "Comparison: "

@@ -12,8 +12,9 @@ from vinejax.config.load import from_dict
 from vinejax.core.settings import Config, DataConfig
 from vinejax.core.text import decode
 from vinejax.core.types import Problem
-from vinejax.tasks.arithmetic import LARGEST, OPERATIONS, SIZES, TOKENIZER, Arithmetic
+from vinejax.tasks.arithmetic import LARGEST, OPERATIONS, TOKENIZER, Arithmetic
 from vinejax.tasks.base import Split, Task, load_task
+from vinejax.tasks.generated import SIZES
 from vinejax.tasks.prompts import encode_prompt, encode_response
 
 TASK = Arithmetic()

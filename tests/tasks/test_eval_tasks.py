@@ -134,18 +134,10 @@ def test_a_bad_row_is_named(name: str, change: dict, message: str, tmp_path: Pat
 def test_a_response_is_read_as_it_is_written(
     response: str, style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    calls = []
-
-    def grade_response(response: str, gold: str, style: str) -> bool:
-        calls.append((response, gold, style))
-        return len(calls) > 1
-
-    monkeypatch.setattr(vinejax.grading, "grade_response", grade_response)
-    monkeypatch.setattr(vinejax.grading, "extract_answer", lambda text, style: style)
     task = task_of("college_math", write(tmp_path, ROWS["college_math"]))
-    problem = Problem("test/0", "q", "$3$")
-    assert [task.reward(problem, response) for _ in range(2)] == [0.0, 1.0]
-    assert calls == [(response, "$3$", style)] * 2
+    assert task.reward(Problem("test/0", "q", "$3$"), response) == 1.0
+    assert task.reward(Problem("test/0", "q", "$4$"), response) == 0.0
+    monkeypatch.setattr(vinejax.grading, "extract_answer", lambda text, style: style)
     assert task.answer(response) == style
 
 

@@ -223,12 +223,11 @@ class Recorder(Grader):
         return [Verdict(False) for _ in self.asked]
 
 
-@pytest.mark.parametrize("mode", ["strict", "reference"])
-def test_reference_mode_hands_over_the_whole_solution(mode: Any):
-    grader = Recorder(1, mode=mode)
+def test_reference_mode_hands_over_the_whole_solution():
+    grader = Recorder(1, mode="reference")
     with grader:
         assert MATH("x").rewards([(BOXED, "a"), (BOXED, "b")], grader) == [0.0, 0.0]
-    gold = BOXED.answer if mode == "reference" else r"\frac{1}{2}"
+    gold = BOXED.answer
     assert grader.asked == [("a", gold, "Which?"), ("b", gold, "Which?")]
 
 

@@ -2,8 +2,9 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -70,13 +71,10 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     check_rules(method.applied_to(cfg), is_set)
     find_rewards(cfg.reward)
     _check_read(cfg, method, is_set)
-    _check_resets(cfg, method)
-    _check_sampling(cfg)
-    _check_chat(cfg)
-    _check_batches(cfg)
-    _check_model(cfg)
-    _check_adapters(cfg, method)
-    _check_run(cfg)
+    values = dict(flatten(cfg))
+    for is_wrong, field, rule in itertools.chain(_of_training(cfg, method), _of_model(cfg, method)):
+        if is_wrong:
+            raise ConfigError(field, rule, repr(values[field]))
     _check_devices(cfg)
 
 
@@ -140,97 +138,82 @@ def _check_read(cfg: Config, method: Method, is_set: Callable[[str, Any], bool])
                 raise ConfigError(field, f"needs {need.words}; leave it out", repr(values[field]))
 
 
-def _check_resets(cfg: Config, method: Method) -> None:
-    """Refuses resets that the method or a rule cannot have."""
-    reset = cfg.reset
-    is_any = reset.source != "none"
-    is_own = is_any and reset.source != "gold"
-    if is_any and (not method.is_policy_gradient or method.has_own_sampling):
-        rule = f"must be 'none' for method = {cfg.method!r}, which samples in a way of its own"
-        raise ConfigError("reset.source", rule, repr(reset.source))
-    chosen = f"for reset.source = {reset.source!r}, whose solutions are chosen by their reward"
-    if is_own and cfg.values.reuse:
-        raise ConfigError("values.reuse", f"must be False {chosen}", "True")
+Refusal = tuple[object, str, str]  # whether the field is wrong, its dotted name, the rule
 
 
-def _check_sampling(cfg: Config) -> None:
-    if cfg.sample.temperature <= 0:
-        rule = (
-            "must be greater than 0: argmax makes all solutions of a problem, and all continuations"
-            " of a state, equal, so there is nothing to learn from (eval.temperature may be 0)"
-        )
-        raise ConfigError("sample.temperature", rule, repr(cfg.sample.temperature))
+def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
+    """Resets, sampling, chats and batches that are impossible or useless, for this method."""
+    reset, ppo, group = cfg.reset, cfg.ppo, cfg.rollout.per_prompt
+    yield (
+        reset.source != "none" and (not method.is_policy_gradient or method.has_own_sampling),
+        "reset.source",
+        f"must be 'none' for method = {cfg.method!r}, which samples in a way of its own",
+    )
+    yield (
+        reset.source not in ("none", "gold") and cfg.values.reuse,
+        "values.reuse",
+        f"must be False for reset.source = {reset.source!r}, whose solutions are chosen by their "
+        "reward",
+    )
+    yield (
+        cfg.sample.temperature <= 0,
+        "sample.temperature",
+        "must be greater than 0: argmax makes all solutions of a problem, and all continuations"
+        " of a state, equal, so there is nothing to learn from (eval.temperature may be 0)",
+    )
     if "" in cfg.sample.stop:
         raise ConfigError("sample.stop", "holds an empty string, which stops every text at once")
-
-
-def _check_chat(cfg: Config) -> None:
-    """Refuses what only a chat template reads where there is none."""
     for name in ("system", "template_vars"):
-        value = getattr(cfg.data, name)
-        if value and not cfg.data.chat_template:
-            raise ConfigError(f"data.{name}", "needs data.chat_template; leave it out", repr(value))
+        is_idle = getattr(cfg.data, name) and not cfg.data.chat_template
+        yield is_idle, f"data.{name}", "needs data.chat_template; leave it out"
+    is_uneven = ppo.microbatch and ppo.minibatch % ppo.microbatch
+    yield is_uneven, "ppo.microbatch", f"must divide ppo.minibatch = {ppo.minibatch}"
+    is_uneven = ppo.microbatch and cfg.sft.batch % ppo.microbatch
+    yield is_uneven, "sft.batch", f"must be a multiple of ppo.microbatch = {ppo.microbatch}"
+    is_idle = ppo.share_prefixes == "on" and not ppo.packing
+    yield is_idle, "ppo.share_prefixes", "needs ppo.packing; leave it out"
+    yield (
+        cfg.budget.episodes is not None and cfg.budget.episodes < group,
+        "budget.episodes",
+        f"must be at least rollout.per_prompt = {group}: only whole groups are sampled",
+    )
 
 
-def _check_batches(cfg: Config) -> None:
-    ppo = cfg.ppo
-    if ppo.microbatch and ppo.minibatch % ppo.microbatch:
-        rule = f"must divide ppo.minibatch = {ppo.minibatch}"
-        raise ConfigError("ppo.microbatch", rule, repr(ppo.microbatch))
-    if ppo.microbatch and cfg.sft.batch % ppo.microbatch:
-        rule = f"must be a multiple of ppo.microbatch = {ppo.microbatch}"
-        raise ConfigError("sft.batch", rule, repr(cfg.sft.batch))
-    if ppo.share_prefixes == "on" and not ppo.packing:
-        raise ConfigError("ppo.share_prefixes", "needs ppo.packing; leave it out", "'on'")
-    episodes, group = cfg.budget.episodes, cfg.rollout.per_prompt
-    if episodes is not None and episodes < group:
-        rule = f"must be at least rollout.per_prompt = {group}: only whole groups are sampled"
-        raise ConfigError("budget.episodes", rule, repr(episodes))
-
-
-def _check_model(cfg: Config) -> None:
+def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
+    """Sizes of a new model, adapters, a profile and a log that are impossible."""
     model = cfg.model
-    if model.architecture and not Path(model.architecture).expanduser().is_file():
-        raise ConfigError("model.architecture", "no such file", repr(model.architecture))
-    if model.path:
-        return  # the sizes come with the weights
-    if model.num_heads % model.num_kv_heads:
-        rule = f"must divide model.num_heads = {model.num_heads}"
-        raise ConfigError("model.num_kv_heads", rule, repr(model.num_kv_heads))
-    if model.width % (2 * model.num_heads):
-        rule = (
-            f"must be a multiple of 2 * model.num_heads = {2 * model.num_heads}: RoPE turns pairs"
+    is_missing = model.architecture and not Path(model.architecture).expanduser().is_file()
+    yield is_missing, "model.architecture", "no such file"
+    if not model.path:  # else the sizes come with the weights
+        is_uneven = model.num_heads % model.num_kv_heads
+        yield is_uneven, "model.num_kv_heads", f"must divide model.num_heads = {model.num_heads}"
+        yield (
+            model.width % (2 * model.num_heads),
+            "model.width",
+            f"must be a multiple of 2 * model.num_heads = {2 * model.num_heads}: RoPE turns pairs",
         )
-        raise ConfigError("model.width", rule, repr(model.width))
-
-
-def _check_adapters(cfg: Config, method: Method) -> None:
-    """Refuses adapters on what is no projection, and where all weights are needed."""
-    model = cfg.model
-    if not model.lora_rank:
-        return
-    unknown = [name for name in model.lora_targets if name not in PROJECTIONS]
-    if unknown or not model.lora_targets:
-        rule = f"must be some of {', '.join(PROJECTIONS)}"
-        raise ConfigError("model.lora_targets", rule, repr(model.lora_targets))
-    if method.state.has_critic:
-        rule = f"must be 0 for method = {cfg.method!r}, whose critic is trained with all weights"
-        raise ConfigError("model.lora_rank", rule, repr(model.lora_rank))
-    if cfg.offload.reference:
+    if model.lora_rank:
+        is_unknown = not model.lora_targets or set(model.lora_targets) - set(PROJECTIONS)
+        yield is_unknown, "model.lora_targets", f"must be some of {', '.join(PROJECTIONS)}"
+        yield (
+            method.state.has_critic,
+            "model.lora_rank",
+            f"must be 0 for method = {cfg.method!r}, whose critic is trained with all weights",
+        )
         rule = "must be False with model.lora_rank: the reference is a part of the policy"
-        raise ConfigError("offload.reference", rule, "True")
-
-
-def _check_run(cfg: Config) -> None:
-    if cfg.profile:
-        start, colon, stop = cfg.profile.partition(":")
-        whole = colon and start.isdecimal() and stop.isdecimal()
-        if not (whole and int(start) < min(int(stop), cfg.iterations)):
-            rule = "must be 'start:stop' with start < stop and start < iterations, or '': no trace"
-            raise ConfigError("profile", rule, repr(cfg.profile))
-    if cfg.log.wandb and importlib.util.find_spec("wandb") is None:
-        rule = "needs the wandb package: pip install 'vinejax[wandb]', or set log.wandb to ''"
-        raise ConfigError("log.wandb", rule, repr(cfg.log.wandb))
+        yield cfg.offload.reference, "offload.reference", rule
+    start, _, stop = cfg.profile.partition(":")
+    is_range = start.isdecimal() and stop.isdecimal()
+    yield (
+        cfg.profile and not (is_range and int(start) < min(int(stop), cfg.iterations)),
+        "profile",
+        "must be 'start:stop' with start < stop and start < iterations, or '': no trace",
+    )
+    yield (
+        cfg.log.wandb and importlib.util.find_spec("wandb") is None,
+        "log.wandb",
+        "needs the wandb package: pip install 'vinejax[wandb]', or set log.wandb to ''",
+    )
 
 
 def _check_devices(cfg: Config) -> None:

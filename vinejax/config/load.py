@@ -216,18 +216,14 @@ def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
     known = SECTIONS | ({own.section: own} if own and own.section else {})
     shared = {name: value for name, value in fields.items() if name not in known}
     cfg = _dataclass_of(Config, "", shared)
-    if own and own.section:
-        cfg = dataclasses.replace(cfg, own=own())
     for name, kind in known.items():
-        if name not in fields:
-            continue
-        settings = _dataclass_of(kind, f"{name}.", fields[name])
+        settings = _dataclass_of(kind, f"{name}.", fields.get(name, {}))
         if kind is own:
             cfg = dataclasses.replace(cfg, own=settings)
-        for (field, value), (_, unset) in zip(
-            flatten(settings, f"{name}."), flatten(kind(), f"{name}."), strict=True
-        ):
-            if kind is not own and value != unset:
+            continue
+        unset = dict(flatten(kind(), f"{name}."))
+        for field, value in flatten(settings, f"{name}."):
+            if value != unset[field]:
                 raise not_read(field, value, cfg.method)
     return cfg
 

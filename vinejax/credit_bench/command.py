@@ -13,7 +13,6 @@ from rich.console import Console
 from vinejax.core.errors import ConfigError
 from vinejax.core.seeds import row_seed
 from vinejax.core.settings import Config
-from vinejax.core.types import Episode
 from vinejax.credit_bench.estimators import (
     ESTIMATORS,
     RUN,
@@ -23,7 +22,13 @@ from vinejax.credit_bench.estimators import (
     predicted_values,
 )
 from vinejax.credit_bench.measure import Repeats, Solutions, measure_gradients
-from vinejax.credit_bench.next_steps import Choice, sample_next_steps, step_returns, step_values
+from vinejax.credit_bench.next_steps import (
+    Choice,
+    begun,
+    sample_next_steps,
+    step_returns,
+    step_values,
+)
 from vinejax.credit_bench.price import Price, critic_training_seconds, training_seconds
 from vinejax.credit_bench.ranking import ROUNDING, RankingScores, ranking_scores
 from vinejax.credit_bench.reference import sample_reference
@@ -31,9 +36,7 @@ from vinejax.credit_bench.results import Result, as_json, print_result, rows_of
 from vinejax.credit_bench.truth import choose_states, positions_of_states, true_returns
 from vinejax.credit_bench.value_error import ValueScores, truth_of, value_scores
 from vinejax.learner.batch import collate
-from vinejax.learner.packing import passes_for
 from vinejax.methods import find_method
-from vinejax.methods.ppo import critic_values
 from vinejax.report.build import build_report
 from vinejax.rollout.problems import draw
 from vinejax.runtime.checkpoint import Checkpoints
@@ -212,11 +215,7 @@ def measure_ranking(
     states = choose_states(solutions.episodes, cfg.bench.ranked, cfg.seed, with_last=False)
     sampled = sample_next_steps(sampler, fixed.params, fixed.problems, solutions.episodes, states)
     choices = sampled.choices
-    counts: dict[str, float] = {
-        "tried": sampled.tried,
-        "few": sampled.few,
-        "decided": sampled.decided,
-    }
+    counts = {name: getattr(sampled, name) for name in ("tried", "few", "decided")}
     if not choices:
         return {}, counts
     truth = step_returns(sampler, fixed.params, choices, cfg.bench.truth, "truth")
@@ -241,26 +240,9 @@ def measure_ranking(
 
 def critic_after(fixed: Fixed, cfg: Config, choices: Sequence[Choice]) -> list[np.ndarray]:
     """[S] f64[A] a critic's value of the state after each next step."""
-    assert fixed.critic is not None
-    # A critic's value stands before a token: any token after the step will do.
-    following = 0
-    rows = [
-        Episode(
-            problem_id=choice.problem.id,
-            prompt=choice.prompt,
-            response=[*step.tokens, following],
-            logprobs=[0.0] * (len(step.tokens) + 1),
-            text="",
-            finished=False,
-            reward=0.0,
-            step_ends=[len(step.tokens) + 1],
-        )
-        for choice in choices
-        for step in choice.steps
-    ]
-    passes = passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh)
-    batch = collate(rows, cfg.ppo.minibatch)
-    values = critic_values(fixed.session.model, fixed.critic, batch, passes)
+    following = 0  # a critic's value stands before a token: any token after the step will do
+    rows = [begun(choice, [*step.tokens, following]) for choice in choices for step in choice.steps]
+    values = fixed.critic_values(cfg, collate(rows, cfg.ppo.minibatch))
     after = iter([values[i, len(row.tokens) - 1] for i, row in enumerate(rows)])
     return [np.array([next(after) for _ in choice.steps], np.float64) for choice in choices]
 

@@ -19,8 +19,8 @@ from vinejax.credit.assign import group_numbers, solution_rewards, state_numbers
 from vinejax.credit.probe import Probe
 from vinejax.credit_bench.truth import SolutionState, values_at
 from vinejax.learner.batch import step_layout
-from vinejax.learner.packing import passes_for
-from vinejax.learner.score import scores_and_hidden
+from vinejax.learner.packing import Passes, passes_for
+from vinejax.learner.score import scores_and_hidden, with_logprobs
 from vinejax.methods import METHODS, find_method
 from vinejax.methods.ppo import critic_values
 from vinejax.methods.prior import fresh_probe, learned, with_prior
@@ -73,6 +73,21 @@ class Fixed(NamedTuple):
     def sampler(self, cfg: Config, iteration: int) -> Sampler:
         """A sampler with the session's engine and grader, and other settings."""
         return Sampler(self.session.engine, self.session.graded, cfg, iteration)
+
+    def passes(self, cfg: Config) -> Passes:
+        """Forward and backward passes over a batch, as in training."""
+        return passes_for(cfg, cfg.ppo.minibatch, self.session.mesh)
+
+    def scored(self, cfg: Config, episodes: list[Episode], batch: Batch) -> Batch:
+        """The batch of the episodes with log-probabilities by policy and reference model."""
+        session, temperature = self.session, cfg.sample.temperature
+        models = session.model, self.params, session.load_reference()
+        return with_logprobs(*models, batch, episodes, temperature, self.passes(cfg))
+
+    def critic_values(self, cfg: Config, batch: Batch) -> np.ndarray:
+        """f32[B, T] the critic's values before each token."""
+        assert self.critic is not None
+        return critic_values(self.session.model, self.critic, batch, self.passes(cfg))
 
 
 class Estimate(NamedTuple):
@@ -169,9 +184,7 @@ def estimate(
         sampler = fixed.sampler(cfg, repeat)
         rows = fill_values(sampler, fixed.params, fixed.problems, episodes)
     elif method.state.has_critic:
-        assert fixed.critic is not None
-        passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
-        critic = critic_values(session.model, fixed.critic, batch, passes)
+        critic = fixed.critic_values(cfg, batch)
     rollout = Rollout(rows, batch, step_layout(batch, rows), values=critic)
     if cfg.values.prior:
         rollout, kept = _with_probe(fixed, cfg, rollout, kept)
@@ -195,9 +208,8 @@ def _with_probe(
     """The rollout with the probe's values, and the probe after it."""
     model = fixed.session.model
     kept = kept or fresh_probe(model)
-    passes = passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh)
     number, temperature = state_numbers(rollout.steps), cfg.sample.temperature
-    of_batch = model, fixed.params, rollout.batch, number, temperature, passes
+    of_batch = model, fixed.params, rollout.batch, number, temperature, fixed.passes(cfg)
     rollout = rollout._replace(hidden=scores_and_hidden(*of_batch)[1])
     rollout = with_prior(rollout, kept, cfg)
     return rollout, learned(kept, rollout, cfg)[0]

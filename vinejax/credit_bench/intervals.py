@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from vinejax.statistics.bootstrap import LEVEL, percentile_interval, resampled
+from vinejax.statistics.bootstrap import percentile_interval, resampled
 
 # (weights f64[S]: how often each state counts) -> a measure of the states; None if undefined
 Statistic = Callable[[np.ndarray], float | None]
@@ -34,12 +34,10 @@ class Bootstrap:
     different numbers of states here, and a measure need not be a mean.
     """
 
-    def __init__(
-        self, problems: Sequence[str], seed: int = 0, samples: int = 1000, level: float = LEVEL
-    ):
+    def __init__(self, problems: Sequence[str], seed: int = 0, samples: int = 1000):
         """`problems` [S] are the ids of the states' problems."""
         names, self._numbers = np.unique(np.asarray(problems, str), return_inverse=True)
-        self.num_problems, self._level = len(names), level
+        self.num_problems = len(names)
         rows: np.ndarray | list = []
         if len(names) > 1:
             rows = resampled(np.random.default_rng(seed), len(names), samples)
@@ -79,4 +77,4 @@ class Bootstrap:
         defined = [x for x in draws if x is not None]
         if not defined:
             return Measure(value, None, None)
-        return Measure(value, *percentile_interval(defined, self._level))
+        return Measure(value, *percentile_interval(defined))

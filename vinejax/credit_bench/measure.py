@@ -12,15 +12,13 @@ import optax
 
 from vinejax.core.seeds import row_seed
 from vinejax.core.settings import Config
-from vinejax.core.types import Batch, Episode
+from vinejax.core.types import Episode
 from vinejax.credit.probe import Probe
 from vinejax.credit_bench.estimators import EXACT, Estimate, Fixed, estimate, reads_logprobs
 from vinejax.credit_bench.gradients import Measured, inner_products, policy_gradients
 from vinejax.credit_bench.reference import Reference
 from vinejax.credit_bench.worth import TrueSteps, credit_of_steps, joined, true_steps
 from vinejax.learner.batch import collate, step_layout
-from vinejax.learner.packing import passes_for
-from vinejax.learner.score import with_logprobs
 from vinejax.model.decoder import Params
 
 
@@ -68,7 +66,7 @@ def measure_gradients(
     cfg = dataclasses.replace(cfg, seed=row_seed(cfg.seed, 0, "credit bench, solutions"))
     configs = {name: dataclasses.replace(x, seed=cfg.seed) for name, x in configs.items()}
     repeats = {name: Repeats() for name in configs}
-    passes = passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh)
+    passes = fixed.passes(cfg)
     first: list[Episode] = []
     truths: list[TrueSteps] = []
     tokens, seconds, trained = [], [], []
@@ -84,7 +82,7 @@ def measure_gradients(
         first = first or episodes
         batch = collate(episodes, rows=passes.rows)
         if any(map(reads_logprobs, configs.values())):
-            batch = _scored(fixed, cfg, episodes, batch)
+            batch = fixed.scored(cfg, episodes, batch)
         chosen = [name for name in configs if name != EXACT or repeat < cfg.bench.exact]
         estimates = {
             name: estimate(fixed, configs[name], episodes, batch, repeat, repeats[name].kept)
@@ -109,19 +107,6 @@ def measure_gradients(
 def steady(seconds: Sequence[float]) -> float:
     """The median; the first of several is left out, because it includes compiling."""
     return statistics.median(seconds[1:] or seconds)
-
-
-def _scored(fixed: Fixed, cfg: Config, episodes: list[Episode], batch: Batch) -> Batch:
-    """The batch of the episodes with log-probabilities by the policy and the reference model."""
-    return with_logprobs(
-        fixed.session.model,
-        fixed.params,
-        fixed.session.load_reference(),
-        batch,
-        episodes,
-        cfg.sample.temperature,
-        passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh),
-    )
 
 
 def _record(

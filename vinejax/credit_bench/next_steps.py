@@ -100,7 +100,7 @@ def step_returns(
     for choice in choices:
         for step in choice.steps:
             if not step.is_last:
-                episode, used = _begun(choice, step), len(step.tokens)
+                episode, used = begun(choice, step.tokens), len(step.tokens)
                 number = len(after)
                 after.append(State(choice.problem, number, episode, number, 0, used, visits=[]))
                 episodes.append(episode)
@@ -135,15 +135,15 @@ def _next_step(drawn: Drawn, used: int) -> NextStep:
     return NextStep(sample.tokens[:end].tolist(), sample.rewards[first], False)
 
 
-def _begun(choice: Choice, step: NextStep) -> Episode:
-    """The beginning of a solution up to a next step, as an episode that rollouts continue."""
+def begun(choice: Choice, tokens: list[int]) -> Episode:
+    """A solution that begins with the response `tokens`, which are one step."""
     return Episode(
         problem_id=choice.problem.id,
         prompt=choice.prompt,
-        response=step.tokens,
-        logprobs=[0.0] * len(step.tokens),
+        response=tokens,
+        logprobs=[0.0] * len(tokens),
         text="",  # not read: each rollout has a text of its own
         finished=False,
         reward=0.0,
-        step_ends=[len(step.tokens)],
+        step_ends=[len(tokens)],
     )

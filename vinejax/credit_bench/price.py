@@ -17,11 +17,9 @@ from vinejax.core.types import Batch, Episode
 from vinejax.credit_bench.estimators import Fixed
 from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.packing import passes_for
-from vinejax.learner.score import with_logprobs
 from vinejax.learner.update import Objective, fresh_state, update_step
 from vinejax.methods import find_method
-from vinejax.methods.ppo import Targets, critic_objective, critic_values, make_critic_optimizer
+from vinejax.methods.ppo import Targets, critic_objective, make_critic_optimizer
 from vinejax.model.decoder import Params
 
 TIMES = 3  # measurements, after a first one that includes compiling
@@ -45,21 +43,12 @@ def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> floa
     Training is all that follows credit: log-probabilities by the policy and the reference model,
     and `ppo.epochs` of updates. The policy stays as it is.
     """
-    session = fixed.session
 
     def rows() -> Batch:
-        return with_logprobs(
-            session.model,
-            fixed.params,
-            session.load_reference(),
-            collate(episodes, rows=cfg.ppo.minibatch),
-            episodes,
-            cfg.sample.temperature,
-            passes_for(cfg, cfg.ppo.minibatch, session.mesh),
-        )
+        return fixed.scored(cfg, episodes, collate(episodes, rows=cfg.ppo.minibatch))
 
     optimizer = make_optimizer(cfg.optimizer, 1)
-    objective = find_method(cfg.method).objective(session.model, cfg)
+    objective = find_method(cfg.method).objective(fixed.session.model, cfg)
     return _median_seconds(fixed, cfg, fixed.params, (objective, optimizer), rows)
 
 
@@ -72,11 +61,10 @@ def critic_training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) 
     stays as it is.
     """
     assert fixed.critic is not None
-    session, batch = fixed.session, collate(episodes, rows=cfg.ppo.minibatch)
-    passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
-    values = critic_values(session.model, fixed.critic, batch, passes)
+    batch = collate(episodes, rows=cfg.ppo.minibatch)
+    values = fixed.critic_values(cfg, batch)
     optimizer = make_critic_optimizer(cfg, 1)
-    objective = critic_objective(session.model, cfg)
+    objective = critic_objective(fixed.session.model, cfg)
     targets = Targets(values, values)
     return _median_seconds(
         fixed, cfg, fixed.critic, (objective, optimizer), lambda: (batch, targets)

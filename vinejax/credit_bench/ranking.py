@@ -39,7 +39,6 @@ def ranking_scores(
     predicted: Sequence[ArrayLike],
     truth: Sequence[ArrayLike],
     problems: Sequence[str],
-    seed: int = 0,
     margin: float = ROUNDING,
 ) -> RankingScores:
     """Scores of the ranking at S states, with 95% bootstrap intervals over problems.
@@ -59,7 +58,6 @@ def ranking_scores(
     Args:
       predicted, truth: [S][A] values of the next steps.
       problems: [S] ids.
-      seed: the bootstrap's.
       margin: the largest difference of true values that is a tie, at least 0.
 
     Raises ValueError if lengths differ, a state has no next step or a value is not finite.
@@ -75,7 +73,7 @@ def ranking_scores(
             raise ValueError(f"state {s}: predicted {p.tolist()}, true {t.tolist()}")
         top[s], chance[s] = top_score(p, t, margin), top_score(np.zeros(len(t)), t, margin)
         right[s], pairs[s] = ordered_pairs(p, t, margin)
-    bootstrap = Bootstrap(problems, seed)
+    bootstrap = Bootstrap(problems)
     return RankingScores(
         states=len(sizes),
         problems=bootstrap.num_problems,

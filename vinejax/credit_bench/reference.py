@@ -16,7 +16,6 @@ from vinejax.credit_bench.estimators import Fixed
 from vinejax.credit_bench.gradients import inner_products, policy_gradients, reference_error
 from vinejax.credit_bench.truth import with_own_seed
 from vinejax.learner.batch import collate
-from vinejax.learner.packing import passes_for
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
 
@@ -72,7 +71,7 @@ def _sample(fixed: Fixed, cfg: Config, half: int) -> list[Episode]:
 
 def _gradient(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Params:
     """ĝ of the episodes by RLOO, with a leading axis of 1."""
-    passes = passes_for(cfg, cfg.ppo.minibatch, fixed.session.mesh)
+    passes = fixed.passes(cfg)
     advantages = np.asarray(
         group_advantages(solution_rewards(episodes), group_numbers(episodes), "rloo")
     )

@@ -1,6 +1,7 @@
 """The result of the credit bench: one record, as JSON and as tables for the terminal."""
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -121,77 +122,26 @@ def print_result(result: Result, console: Console) -> None:
         f" squared error is {result.reference_error:.4f}; w = {result.price.w:.1f} sampled tokens"
         " per trained token"
     )
-    console.print(_gradient_table(result))
-    console.print(_cost_table(result))
-    if any(row.values for row in result.rows.values()):
-        console.print(_value_table(result))
-    if result.ranking:
-        console.print(_ranking_table(result))
+    valued = {name: row.values for name, row in result.rows.items() if row.values is not None}
+    _print(console, "Error of the policy gradient, and worth of the credit", result.rows, GRADIENTS)
+    _print(console, "Per solution, and the cost of an equal error over RLOO's", result.rows, COSTS)
+    _print(console, "Error of values at states of the solutions", valued, VALUES)
+    _print(console, "Which of the next steps is best", result.ranking, RANKING)
 
 
-def _gradient_table(result: Result) -> Table:
-    table = _table("Error of the policy gradient, and worth of the credit")
-    _columns(table, "estimator", "squared error", "cosine", "squared bias", "worth")
-    for name, row in result.rows.items():
-        bias = "-" if row.gradient.bias is None else f"{row.gradient.bias:.3f}"
-        measures = _shown(row.gradient.error), _shown(row.gradient.cosine), bias
-        table.add_row(name, *measures, _shown(row.worth))
-    return table
-
-
-def _cost_table(result: Result) -> Table:
-    table = _table("Per solution, and the cost of an equal error over RLOO's")
-    _columns(table, "estimator", "tokens", "seconds", "cost in tokens", "cost in seconds")
-    for name, row in result.rows.items():
-        table.add_row(
-            name,
-            f"{row.tokens:.0f}",
-            f"{1000 * row.seconds:.1f} ms",
-            _shown(row.token_cost),
-            _shown(row.second_cost),
-        )
-    return table
-
-
-def _value_table(result: Result) -> Table:
-    table = _table("Error of values at states of the solutions")
-    _columns(table, "estimator", "states", "MAE", "bias", "squared error", "rank correlation")
-    for name, row in result.rows.items():
-        if (scores := row.values) is not None:
-            table.add_row(
-                name,
-                str(scores.states),
-                _shown(scores.mae),
-                _shown(scores.bias),
-                _shown(scores.squared_error),
-                _shown(scores.rank_correlation),
-            )
-    return table
-
-
-def _ranking_table(result: Result) -> Table:
-    table = _table("Which of the next steps is best")
-    _columns(table, "predicted by", "states", "steps", "right", "chance", "pairs in order")
-    for name, scores in result.ranking.items():
-        table.add_row(
-            name,
-            str(scores.states),
-            "-" if scores.alternatives is None else f"{scores.alternatives:.1f}",
-            _shown(scores.top),
-            _shown(scores.chance),
-            _shown(scores.ordered),
-        )
-    return table
-
-
-def _table(title: str) -> Table:
+def _print(
+    console: Console, title: str, rows: Mapping[str, Any], columns: dict[str, Callable[[Any], str]]
+) -> None:
+    """Prints a table whose first column has the names of the rows; nothing without rows."""
     style = {"title_justify": "left", "title_style": "bold", "padding": 0}
-    return Table(title=title, box=box.SIMPLE, **style)  # 80 columns hold it
-
-
-def _columns(table: Table, *names: str) -> None:
-    for name in names:
-        table.add_column(name, justify="right" if table.columns else "left")
+    table = Table(title=title, box=box.SIMPLE, **style)  # 80 columns hold it
+    table.add_column("predicted by" if columns is RANKING else "estimator")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(shown(row) for shown in columns.values()))
+    if rows:
+        console.print(table)
 
 
 def _shown(measure: Measure | None) -> str:
@@ -202,3 +152,32 @@ def _shown(measure: Measure | None) -> str:
         return f"{measure.value:.3g}"
     low, high = ("∞" if end is None else f"{end:.2g}" for end in (measure.low, measure.high))
     return f"{measure.value:.3g}\n[{low}, {high}]"
+
+
+# The columns of the tables after the first.
+GRADIENTS: dict[str, Callable[[Row], str]] = {
+    "squared error": lambda row: _shown(row.gradient.error),
+    "cosine": lambda row: _shown(row.gradient.cosine),
+    "squared bias": lambda row: "-" if row.gradient.bias is None else f"{row.gradient.bias:.3f}",
+    "worth": lambda row: _shown(row.worth),
+}
+COSTS: dict[str, Callable[[Row], str]] = {
+    "tokens": lambda row: f"{row.tokens:.0f}",
+    "seconds": lambda row: f"{1000 * row.seconds:.1f} ms",
+    "cost in tokens": lambda row: _shown(row.token_cost),
+    "cost in seconds": lambda row: _shown(row.second_cost),
+}
+VALUES: dict[str, Callable[[ValueScores], str]] = {
+    "states": lambda x: str(x.states),
+    "MAE": lambda x: _shown(x.mae),
+    "bias": lambda x: _shown(x.bias),
+    "squared error": lambda x: _shown(x.squared_error),
+    "rank correlation": lambda x: _shown(x.rank_correlation),
+}
+RANKING: dict[str, Callable[[RankingScores], str]] = {
+    "states": lambda x: str(x.states),
+    "steps": lambda x: "-" if x.alternatives is None else f"{x.alternatives:.1f}",
+    "right": lambda x: _shown(x.top),
+    "chance": lambda x: _shown(x.chance),
+    "pairs in order": lambda x: _shown(x.ordered),
+}

@@ -84,7 +84,6 @@ def value_scores(
     truth: Truth,
     positions: ArrayLike,
     problems: Sequence[str],
-    seed: int = 0,
 ) -> ValueScores:
     """Errors of predicted values, with 95% bootstrap intervals over problems.
 
@@ -104,7 +103,6 @@ def value_scores(
       truth: the truth for S states.
       positions: [S] share of the solution's tokens before the state, from 0 to below 1.
       problems: [S] ids.
-      seed: the bootstrap's.
 
     Raises ValueError if lengths differ or a position is outside [0, 1).
     """
@@ -117,7 +115,7 @@ def value_scores(
     has_value = np.isfinite(v)
     names = [problem for problem, has in zip(problems, has_value, strict=True) if has]
     v, at, means, variances = (x[has_value] for x in (v, at, truth.means, truth.variances))
-    differences, bootstrap = v - means, Bootstrap(names, seed)
+    differences, bootstrap = v - means, Bootstrap(names)
     return ValueScores(
         states=len(v),
         problems=bootstrap.num_problems,
@@ -132,25 +130,19 @@ def value_scores(
     )
 
 
-def calibration(
-    predicted: np.ndarray,
-    truth: np.ndarray,
-    low: float = 0.0,
-    high: float = 1.0,
-    bins: int = NUM_BINS,
-) -> list[Bin]:
-    """Mean predicted and mean true value, from [S] of both, in `bins` bins of the predicted value.
+def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[Bin]:
+    """Mean predicted and mean true value, from [S] of both, in bins of the predicted value.
 
-    The bins divide [low, high] evenly. Predictions below and above count in the first and the last
-    bin. A prediction is calibrated if E[V | v] = v. The mean of few rollouts is unbiased,
-    E[v | V] = V, and yet not calibrated: high means are on average too high, low means too low.
+    The bins divide [0, 1] evenly. Predictions below and above count in the first and the last bin.
+    A prediction is calibrated if E[V | v] = v. The mean of few rollouts is unbiased, E[v | V] = V,
+    and yet not calibrated: high means are on average too high, low means too low.
     """
     # Rounded, so that 0.7 in float32 falls into the bin that begins at 0.7.
-    scaled = np.round((predicted - low) / (high - low) * bins, 5)
-    numbers = np.clip(np.floor(scaled), 0, bins - 1)
-    edges = np.linspace(low, high, bins + 1).tolist()
+    scaled = np.round(predicted * NUM_BINS, 5)
+    numbers = np.clip(np.floor(scaled), 0, NUM_BINS - 1)
+    edges = np.linspace(0.0, 1.0, NUM_BINS + 1).tolist()
     table = []
-    for b in range(bins):
+    for b in range(NUM_BINS):
         members = numbers == b
         count = int(members.sum())
         mean_prediction = float(predicted[members].mean()) if count else None

@@ -22,6 +22,7 @@ __all__ = [
     "grade",
     "grade_response",
     "readable",
+    "shared_grader",
 ]
 
 
@@ -35,7 +36,7 @@ def grade(prediction: str, gold: str, mode: Mode = "strict", style: Style = "mat
       >>> vinejax.grade(r"\\frac{1}{2}", "0.5")
       True
     """
-    return _shared_grader(mode, style).grade_many([(prediction, gold)])[0].correct
+    return shared_grader(mode, style).grade_many([(prediction, gold)])[0].correct
 
 
 def grade_response(
@@ -52,16 +53,16 @@ def grade_response(
       >>> vinejax.grade_response(r"so it is $\\boxed{(1, 2)}$.", "(1,2)")
       True
     """
-    grader = _shared_grader(mode, style)
+    grader = shared_grader(mode, style)
     return grader.grade_responses([(response, gold, problem)])[0].correct
 
 
 def readable(answer: str, mode: Mode = "strict", style: Style = "math") -> bool:
     """Whether the grader can read `answer`, within 5 seconds: see `Grader.readable_many`."""
-    return _shared_grader(mode, style).readable_many([answer])[0].correct
+    return shared_grader(mode, style).readable_many([answer])[0].correct
 
 
 @functools.cache
-def _shared_grader(mode: Mode, style: Style) -> Grader:
+def shared_grader(mode: Mode = "strict", style: Style = "math") -> Grader:
     """A grader with one worker, which starts when a pair needs it and ends with the interpreter."""
     return Grader(workers=1, mode=mode, style=style)

@@ -77,14 +77,11 @@ def fit_frame(
     inside = [v for v in steps if positions[0] <= v <= positions[-1]]
     if whole:
         inside = [v for v in inside if v == int(v)]
+    label = "{:,.0f}".format if whole else text.tick_label
     return shape._replace(
-        x_ticks=[(shape.x(v), _x_label(v, whole)) for v in inside or positions[:1]],
+        x_ticks=[(shape.x(v), label(v)) for v in inside or positions[:1]],
         y_ticks=[(shape.y(v), text.tick_label(v)) for v in labels],
     )
-
-
-def _x_label(value: float, whole: bool) -> str:
-    return f"{int(value):,}" if whole else text.tick_label(value)
 
 
 def fit_square(values: Sequence[float], size: Size) -> Frame:
@@ -92,10 +89,8 @@ def fit_square(values: Sequence[float], size: Size) -> Frame:
     labels = _round_steps(min(0.0, *values), max(1.0, *values), size.y_ticks)
     ends = labels[0], labels[-1]
     shape = Frame(size, ends, ends, [], [], log=False)
-    return shape._replace(
-        x_ticks=[(shape.x(v), text.tick_label(v)) for v in labels],
-        y_ticks=[(shape.y(v), text.tick_label(v)) for v in labels],
-    )
+    x_ticks, y_ticks = ([(at(v), text.tick_label(v)) for v in labels] for at in (shape.x, shape.y))
+    return shape._replace(x_ticks=x_ticks, y_ticks=y_ticks)
 
 
 class Scale(NamedTuple):

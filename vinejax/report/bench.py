@@ -53,12 +53,6 @@ class Measure(NamedTuple):
     low: float | None = None
     high: float | None = None
 
-    def times(self, factor: float) -> "Measure":
-        """The same measure in another unit."""
-        if self.low is None or self.high is None:
-            return Measure(factor * self.value)
-        return Measure(factor * self.value, factor * self.low, factor * self.high)
-
 
 class Dot(NamedTuple):
     """A row of a panel. `x`, `low` and `high` are places on its scale in percent.
@@ -109,22 +103,8 @@ class Calibration(NamedTuple):
     dots: list[tuple[float, float, float, str]]
 
 
-class Facts(NamedTuple):
-    """The policy and the numbers of the sentences above the figures; '' if unknown."""
-
-    policy: str
-    problems: str
-    per_prompt: str
-    repeats: str  # maximum over estimators
-    fewer: str  # the estimators with fewer repeats, such as 'exact in 4'
-    reward: str
-    reference_solutions: str
-    reference_error: str
-    w: str
-
-
 class BenchView(NamedTuple):
-    facts: Facts
+    facts: dict[str, str]  # see `_facts`
     panels: list[Panel]
     meanings: list[tuple[str, str]]  # (estimator, what it is)
     table: list[TableRow]
@@ -189,6 +169,7 @@ RANKINGS = (
 COSTS = {"second_cost": "in seconds", "token_cost": "in generated tokens"}
 
 REPEATS = "gradient/repeats"
+FACTS = ("problems", "per_prompt", "reward", "reference_solutions", "reference_error", "price/w")
 
 
 def bench_view(record: JsonObject) -> BenchView | None:
@@ -240,26 +221,23 @@ def _estimators(record: JsonObject) -> Iterator[Estimator]:
         )
 
 
-def _facts(record: JsonObject, estimators: Sequence[Estimator]) -> Facts:
-    def shown(path: str) -> str:
-        number = finite_number(_at(record, path))
-        return "" if number is None else text.three_digits(number)
+def _facts(record: JsonObject, estimators: Sequence[Estimator]) -> dict[str, str]:
+    """The policy and the numbers of the sentences above the figures; '' if unknown.
 
+    `repeats` is the maximum over estimators, `fewer` those with fewer, such as 'exact in 4'.
+    """
     policy = record.get("policy")
     repeats = {e.name: m.value for e in estimators if (m := e.measures.get(REPEATS)) is not None}
     maximum = max(repeats.values(), default=None)
+    numbers = {path.rpartition("/")[2]: finite_number(_at(record, path)) for path in FACTS}
     fewer = [f"{name} in {text.three_digits(n)}" for name, n in repeats.items() if n != maximum]
-    return Facts(
-        policy=text.clip(policy, 80).text if isinstance(policy, str) else "",
-        problems=shown("problems"),
-        per_prompt=shown("per_prompt"),
-        repeats="" if maximum is None else text.three_digits(maximum),
-        fewer=", ".join(fewer),
-        reward=shown("reward"),
-        reference_solutions=shown("reference_solutions"),
-        reference_error=shown("reference_error"),
-        w=shown("price/w"),
-    )
+    return {
+        "policy": text.clip(policy, 80).text if isinstance(policy, str) else "",
+        "fewer": ", ".join(fewer),
+    } | {
+        name: "" if number is None else text.three_digits(number)
+        for name, number in (numbers | {"repeats": maximum}).items()
+    }
 
 
 def _error_panel(estimators: Sequence[Estimator]) -> Panel | None:
@@ -319,9 +297,12 @@ def _cell(estimator: Estimator, column: Column) -> Cell:
     measure = estimator.measures.get(column.path)
     if measure is None:
         return Cell("–", "")
-    scaled = measure.times(column.factor)
-    show = text.three_digits if column.is_size else text.three_decimals
-    return Cell(show(scaled.value), _interval(scaled, show))
+
+    def show(value: float) -> str:
+        write = text.three_digits if column.is_size else text.three_decimals
+        return write(column.factor * value)
+
+    return Cell(show(measure.value), _interval(measure, show))
 
 
 def _interval(measure: Measure, show: Callable[[float], str]) -> str:

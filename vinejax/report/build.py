@@ -1,6 +1,8 @@
 """Builds `report.html` from a run's workdir: read, make view models, render, write."""
 
+import base64
 import functools
+import hashlib
 import os
 import pathlib
 from collections.abc import Iterator
@@ -8,6 +10,7 @@ from typing import NamedTuple
 
 import jinja2
 from etils import epath
+from markupsafe import Markup
 
 from vinejax.report import curves, text, timing
 from vinejax.report import vine as vines
@@ -15,11 +18,12 @@ from vinejax.report.along import charts_along
 from vinejax.report.bench import bench_view
 from vinejax.report.comparison import comparison_view
 from vinejax.report.read import COMPARISON, JsonObject, Record, Run, read_run
-from vinejax.report.standing import Script, Standing, script, standing_of
+from vinejax.report.standing import Standing, standing_of
 from vinejax.runtime.display import format_duration
 from vinejax.runtime.workdir import flatten_names, write_atomic
 
 PAGE = "report.html"
+FOLDER = pathlib.Path(__file__).parent
 MAX_BYTES = 4_500_000
 FACTS = (
     ("method", "method"),
@@ -47,6 +51,13 @@ class Score(NamedTuple):
 class Headline(NamedTuple):
     scores: list[Score]
     counts: list[tuple[str, str, str]]  # (label, number, note)
+
+
+class Script(NamedTuple):
+    """An inline script, and the digest by which the page's policy allows this script alone."""
+
+    code: Markup
+    digest: str
 
 
 def build_report(workdir: str | os.PathLike) -> epath.Path:
@@ -102,9 +113,9 @@ def live_script(standing: Standing | None) -> Script | None:
     """The script of a page that reloads itself, None for any other."""
     if standing is None or standing.reload_s is None:
         return None
-    loader = environment().loader
-    assert loader is not None
-    return script(loader.get_source(environment(), "live.html.j2")[0])
+    code = (FOLDER / "live.html.j2").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    return Script(Markup(code), digest)
 
 
 @functools.cache
@@ -114,7 +125,7 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
     Text of a model is shown and never interpreted.
     """
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader([*folders, pathlib.Path(__file__).parent]),
+        loader=jinja2.FileSystemLoader([*folders, FOLDER]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

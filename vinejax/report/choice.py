@@ -14,6 +14,7 @@ from vinejax.report.read import JsonObject
 # In errors of a chance difference (`StepRow.certainty`). Of n steps without any credit the largest
 # is near sqrt(2 ln n): 2.9 for the 64 steps of 16 solutions whose continuations are kept.
 CERTAIN = 3.0
+MAX_OPEN = 3  # solutions of an iteration that the page shows opened
 
 
 def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
@@ -24,7 +25,11 @@ def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
     and so on; equal solutions of a problem are last. Up to half of the choice are episodes whose
     continuations were kept, and these are the first of the page.
     """
-    ranked = sorted(episodes, key=_rank, reverse=True)
+    ranked = sorted(
+        episodes,
+        key=lambda e: (rows.certainty_of(e), rows.width_of(e), rows.unfolds(e)),
+        reverse=True,
+    )
     seen: set[str] = set()
     better: Counter[str] = Counter()  # episodes of the problem that were listed before
     rounds: list[tuple[bool, int]] = []
@@ -42,17 +47,13 @@ def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
     return sorted(chosen, key=rows.unfolds, reverse=True)  # stable: each half stays in order
 
 
-def count_open(chosen: list[JsonObject], limit: int = 3) -> int:
-    """How many of the chosen episodes, from the first on, the page shows opened; at most `limit`.
+def count_open(chosen: list[JsonObject]) -> int:
+    """The number of chosen episodes, from the first on, that the page shows opened.
 
-    Where values have errors, it is the number with certain credit and continuations, but at least
-    one.
+    It is at most MAX_OPEN. Where values have errors, it is the number with certain credit and
+    continuations, but at least one.
     """
     if not any(map(rows.certainty_of, chosen)):
-        return min(limit, len(chosen))
+        return min(MAX_OPEN, len(chosen))
     certain = [e for e in chosen if rows.certainty_of(e) >= CERTAIN and rows.unfolds(e)]
-    return min(limit, max(1, len(certain)))
-
-
-def _rank(episode: JsonObject) -> tuple[float, float, bool]:
-    return rows.certainty_of(episode), rows.width_of(episode), rows.unfolds(episode)
+    return min(MAX_OPEN, max(1, len(certain)))

@@ -19,11 +19,11 @@ A measure is {value, low, high}; low and high are null without an interval, and 
 is null itself. A record that is damaged anywhere is not shown at all.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from vinejax.report import curves, text
-from vinejax.report.comparison_charts import TITLES, GroupCurve, axis_chart, style_of
+from vinejax.report import axes, curves, text
 from vinejax.report.read import JsonObject, finite_number
 
 AT_ENDS = "test"  # stands in the place of an axis
@@ -31,14 +31,14 @@ OTHER_PROBLEMS = "evaluated on other problems"
 EVALUATE = "python -m vinejax.main --mode=eval --config=FILE --workdir=RUN"
 MAX_GROUPS = 40
 MAX_TEXT = 400  # characters of a setting's value
-
-
-class Measure(NamedTuple):
-    """A measure with the ends of its 95% interval, if it has one."""
-
-    value: float
-    low: float | None
-    high: float | None
+STYLES = 8  # classes of the template, `curve-1` to `curve-8`; the ninth group has `curve-1` again
+NOTE = "validation pass@1, 95% intervals"
+TITLES = {
+    "episodes": ("Over policy-gradient episodes", NOTE),
+    "tokens": ("Over generated tokens", f"{NOTE}; continuations included"),
+    "seconds": ("Over seconds", f"{NOTE}; each run's own clock"),
+}
+_signed = functools.partial(text.decimals, places=3, signed=True)
 
 
 class GroupRow(NamedTuple):
@@ -98,7 +98,9 @@ def _view(raw: JsonObject) -> ComparisonView | None:
     if not groups:
         return None
     charts = [
-        axis_chart(axis, [GroupCurve(_label(g), _points(g["curves"][axis])) for g in groups])
+        axis_chart(
+            axis, [GroupCurve(_text(g["label"]), _points(g["curves"][axis])) for g in groups]
+        )
         for axis in TITLES
     ]
     return ComparisonView(
@@ -116,10 +118,10 @@ def _view(raw: JsonObject) -> ComparisonView | None:
 
 
 def _group_row(number: int, group: JsonObject) -> GroupRow:
-    totals = _mapping(group["totals"])
+    totals: Any = group["totals"]
     return GroupRow(
         style=style_of(number),
-        label=_label(group),
+        label=_text(group["label"]),
         validation=_shown(group["validation"], text.three_digits),
         test=_shown(group["test"], text.three_digits),
         totals=[text.three_digits(_number(totals[axis])) for axis in ("iteration", *TITLES)],
@@ -127,7 +129,7 @@ def _group_row(number: int, group: JsonObject) -> GroupRow:
 
 
 def _pair(raw: JsonObject) -> Pair:
-    paired = _shown(raw["paired"], _with_sign) if raw["paired"] is not None else ""
+    paired = _shown(raw["paired"], _signed) if raw["paired"] is not None else ""
     return Pair(
         first=_text(raw["first"]),
         second=_text(raw["second"]),
@@ -144,7 +146,7 @@ def _pair_row(raw: JsonObject) -> PairRow:
         place=place,
         first=_shown(raw["first"], text.three_digits),
         second=_shown(raw["second"], text.three_digits),
-        difference=_shown(raw["difference"], _with_sign),
+        difference=_shown(raw["difference"], _signed),
         improvement=_shown(raw["improvement"], "{:.2f}".format),
     )
 
@@ -160,27 +162,53 @@ def _points(raw: object) -> list[curves.Mark]:
     return points
 
 
+# --- curves
+
+
+class GroupCurve(NamedTuple):
+    """A group's curve on one axis; at least one point."""
+
+    label: str
+    points: list[curves.Mark]
+
+
+def style_of(number: int) -> str:
+    """The class of the group `number`, from 0."""
+    return f"curve-{number % STYLES + 1}"
+
+
+def axis_chart(axis: str, groups: Sequence[GroupCurve]) -> curves.Chart | None:
+    """The chart of an axis; None for an axis on which every run stands still."""
+    positions = sorted({point.x for group in groups for point in group.points})
+    if len(positions) < 2:
+        return None
+    values = [v for group in groups for p in group.points for v in p[1:4] if v is not None]
+    frame = axes.fit_frame(positions, (min(values), max(values)), axes.SIDE, whole=False)
+    marks = {
+        curves.Curve(axis, group.label, style_of(i)): group.points for i, group in enumerate(groups)
+    }
+    title, note = TITLES[axis]
+    spec = curves.Spec(title, tuple(marks), note, size=axes.SIDE, x_label=axis)
+    drawn = [curves.draw(c, points, frame, points[-1].y) for c, points in marks.items()]
+    summary = "; ".join(
+        f"{group.label} {text.three_digits(group.points[0].y)} to"
+        f" {text.three_digits(group.points[-1].y)}"
+        for group in groups
+    )
+    hovers = curves.hovers(spec, marks, curves.column_groups(positions), frame)
+    return curves.Chart(spec, frame, drawn, hovers, summary, is_thinned=False)
+
+
 # --- numbers and texts; ValueError or TypeError for other values
 
 
-def _shown(raw: object, show: Callable[[float], str]) -> str:
+def _shown(raw: Any, show: Callable[[float], str]) -> str:
     """'0.661 [0.630, 0.682]'; without an interval its value alone; an en dash for None."""
     if raw is None:
         return "–"
-    fields = _mapping(raw)
-    ends = [fields["low"], fields["high"]]
-    value = show(_number(fields["value"]))
-    if None in ends:
-        return value
-    low, high = (show(_number(end)) for end in ends)
-    return f"{value} [{low}, {high}]"
-
-
-def _with_sign(value: float) -> str:
-    """Three decimals with a sign, '+0.041' or '−0.002'."""
-    rounded = round(value, 3) + 0.0
-    sign = "−" if rounded < 0 else "+" if rounded > 0 else ""
-    return f"{sign}{abs(rounded):.3f}"
+    value, low, high = (raw[key] for key in ("value", "low", "high"))
+    interval = "" if None in (low, high) else f" [{show(_number(low))}, {show(_number(high))}]"
+    return show(_number(value)) + interval
 
 
 def _number(raw: object) -> float:
@@ -196,17 +224,7 @@ def _text(raw: object) -> str:
     return text.clip(raw, MAX_TEXT).text
 
 
-def _label(group: JsonObject) -> str:
-    return _text(group["label"])
-
-
 def _list(raw: object) -> list:
     if not isinstance(raw, list | tuple):
         raise TypeError("not a list")
     return list(raw)
-
-
-def _mapping(raw: object) -> JsonObject:
-    if not isinstance(raw, dict):
-        raise TypeError("not an object")
-    return raw

@@ -194,7 +194,7 @@ def draw_chart(spec: Spec, records: list[Record]) -> Chart | None:
     columns = column_groups(positions)
     thin = {c: _thin(marks, columns) for c, marks in points.items() if marks}
     frame = axes.fit_frame(positions, _extent(spec, thin), spec.size, spec.log)
-    drawn = [draw(c, thin[c], frame)._replace(last=_last(points[c])) for c in thin]
+    drawn = [draw(c, thin[c], frame, points[c][-1].y) for c in thin]
     summary = "; ".join(
         f"{c.label} {text.three_digits(points[c][0].y)} to {text.three_digits(points[c][-1].y)}"
         for c in thin
@@ -243,11 +243,7 @@ def _extent(spec: Spec, thin: dict[Curve, list[Mark]]) -> tuple[float, float]:
     return min(kept), max(kept)
 
 
-def _last(points: list[Mark]) -> str:
-    return text.three_digits(points[-1].y)
-
-
-def draw(curve: Curve, points: list[Mark], frame: axes.Frame) -> DrawnCurve:
+def draw(curve: Curve, points: list[Mark], frame: axes.Frame, last: float) -> DrawnCurve:
     """The curve through the points, with its band, or whiskers where it is no line."""
     placed = [(frame.x(p.x), frame.y(p.y)) for p in points]
     bounded = [p for p in points if p.low is not None and p.high is not None]
@@ -265,7 +261,7 @@ def draw(curve: Curve, points: list[Mark], frame: axes.Frame) -> DrawnCurve:
         line="" if is_mark else axes.svg_path(placed),
         band=band,
         dots=placed if is_mark or len(points) <= MAX_DOTS else [],
-        last=_last(points),
+        last=text.three_digits(last),
     )
 
 

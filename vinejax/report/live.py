@@ -55,11 +55,14 @@ class LivePage:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        if error is None or self._is_over or not self._is_writer:
+            return
+        self._is_over = True
         if isinstance(error, Stopped):
-            self._end("stopped", f"{error}; {error.kept}" if error.kept else str(error))
-        elif error is not None:
-            why = " ".join(str(error).split())
-            self._end("failed", why or type(error).__name__)
+            why = f"{error}; {error.kept}" if error.kept else str(error)
+            self._try(lambda: self._write("stopped", why))
+        else:
+            self._try(lambda: self._write("failed", _reason(error)))
 
     def renew(self) -> None:
         """Renews the sign of life, and the page if making pages then takes at most `SHARE`."""
@@ -87,11 +90,6 @@ class LivePage:
             self._write("finished")
         return self._workdir / PAGE
 
-    def _end(self, state: State, why: str) -> None:
-        if self._is_writer and not self._is_over:
-            self._is_over = True
-            self._try(lambda: self._write(state, why))
-
     def _write(self, state: State, why: str = "") -> None:
         self._write_status(state, why)
         write_atomic(self._workdir / PAGE, render_page(self._reader.read()))
@@ -111,6 +109,11 @@ class LivePage:
             self._is_failing = False
         except Exception as error:
             if not self._is_failing:
-                reason = " ".join(str(error).split()) or type(error).__name__
-                self._say(f"{os.fspath(self._workdir / PAGE)}: not written ({reason:.300})")
+                file = os.fspath(self._workdir / PAGE)
+                self._say(f"{file}: not written ({_reason(error):.300})")
             self._is_failing = True
+
+
+def _reason(error: BaseException) -> str:
+    """What the error says, in one line, or else its kind."""
+    return " ".join(str(error).split()) or type(error).__name__

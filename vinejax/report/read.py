@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from etils import epath
@@ -65,9 +65,6 @@ class RunReader:
         changes as little as possible when iterations are added.
         """
         workdir, status = self._workdir, read_status(self._workdir)
-        config = _objects(workdir / "config.json")
-        bench = _objects(workdir / "credit" / "bench.json")
-        comparison = _objects(workdir / COMPARISON)
         is_new, lines = self._metrics.read()
         if is_new:
             self._merged.clear()
@@ -77,9 +74,9 @@ class RunReader:
             name=text.printable(workdir.resolve().name),
             records=[Record(*key, values) for key, values in sorted(self._merged.items())],
             episodes=self._read_episodes(steady if is_live else spread),
-            config=config[0] if config else {},
-            bench=bench[0] if bench else {},
-            comparison=comparison[0] if comparison else {},
+            config=_object(workdir / "config.json"),
+            bench=_object(workdir / "credit" / "bench.json"),
+            comparison=_object(workdir / COMPARISON),
             status=status,
         )
 
@@ -115,7 +112,7 @@ class _Lines:
         """
         try:
             if is_remote(self._path):
-                return True, _parsed(self._path.read_bytes())
+                return True, _parsed(self._path.read_bytes().split(b"\n"))
             with open(self._path, "rb") as file:
                 stat = os.fstat(file.fileno())
                 inode, start = self._file or (stat.st_ino, 0)
@@ -127,7 +124,7 @@ class _Lines:
             return True, []
         complete = content.rfind(b"\n") + 1
         self._file = stat.st_ino, (0 if is_new else start) + complete
-        return is_new, _parsed(content)
+        return is_new, _parsed(content.split(b"\n"))
 
 
 def read_episodes(file: epath.Path) -> list[JsonObject]:
@@ -165,18 +162,16 @@ def steady(items: Sequence[int], count: int) -> list[int]:
     return []
 
 
-def _objects(path: epath.Path) -> list[JsonObject]:
-    """The JSON object that a file holds, as a list; empty if it holds none."""
-    try:
-        return _parsed(path.read_bytes(), whole=True)
-    except FileNotFoundError:
-        return []
+def _object(path: epath.Path) -> JsonObject:
+    """The JSON object that a file holds; an empty one if it holds none."""
+    found = _parsed([path.read_bytes()]) if path.exists() else []
+    return found[0] if found else {}
 
 
-def _parsed(content: bytes, whole: bool = False) -> list[JsonObject]:
-    """The JSON objects in the lines of a text, or with `whole` the one object that it is."""
+def _parsed(lines: Iterable[bytes]) -> list[JsonObject]:
+    """The JSON objects in the lines of a text."""
     objects = []
-    for line in [content] if whole else content.split(b"\n"):
+    for line in lines:
         try:
             parsed = json.loads(line.decode("utf-8", errors="replace"))
         except (ValueError, RecursionError):

@@ -106,22 +106,12 @@ def identity_of(episode: JsonObject) -> str:
     return repr((episode.get("problem_id"), episode.get("response"), advantages_of(episode)))
 
 
-def has_step_rewards(episode: JsonObject) -> bool:
-    """Whether some step has a reward of its own that is not 0."""
-    return any(finite_number(step.get("reward")) for step in steps_of(episode))
-
-
 def values_by(episode: JsonObject) -> str:
     """The source of V(s) of an episode: 'continuations', 'critic', or '' if no step has a V(s)."""
     if episode.get("values_by") == "critic":
         return "critic"
     is_valued = any(finite_number(step.get("value")) is not None for step in steps_of(episode))
     return "continuations" if is_valued else ""
-
-
-def total_reward(steps: list[StepRow]) -> float:
-    """The sum of the steps' own rewards, without the outcome reward."""
-    return round(math.fsum(step.reward for step in steps), 9)
 
 
 def _sampled(step: JsonObject) -> Sampled | None:

@@ -1,12 +1,9 @@
-"""The state of a run in words, and the script by which the page of a running run reloads itself."""
+"""The state of a run in words."""
 
-import base64
-import hashlib
 import time
 from typing import NamedTuple
 
 from etils import epath
-from markupsafe import Markup
 
 from vinejax.report import text
 from vinejax.runtime.status import Status, read_status
@@ -39,13 +36,6 @@ def standing_line(workdir: epath.Path) -> str:
     return f"{standing.title}: {standing.words}" if standing else ""
 
 
-class Script(NamedTuple):
-    """An inline script, and the digest by which the page's policy allows this script alone."""
-
-    code: Markup
-    digest: str
-
-
 def standing_of(status: Status | None) -> Standing | None:
     """The state line of a run; None if no process has written a status."""
     if status is None or status.state not in TITLES:
@@ -56,12 +46,6 @@ def standing_of(status: Status | None) -> Standing | None:
         reload_s = min(MAX_RELOAD_S, max(MIN_RELOAD_S, status.patience_s / 20))
     words, title = _words(status), TITLES[state]
     return Standing(state, title, words, status.at, status.patience_s, reload_s)
-
-
-def script(code: str) -> Script:
-    """The script with its digest, as the Content-Security-Policy of the page names it."""
-    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-    return Script(Markup(code), digest)
 
 
 def _words(status: Status) -> str:

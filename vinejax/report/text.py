@@ -54,17 +54,18 @@ def _picture(character: str) -> str:
 
 
 def two_decimals(value: float | None, signed: bool = False) -> str:
-    """A number with two decimals and a true minus sign; an en dash for None."""
-    return _decimals(value, 2, signed)
+    """As `decimals` with two places."""
+    return decimals(value, 2, signed)
 
 
 def three_decimals(value: float | None) -> str:
     """A number with three decimals, or from 1,000 on as `three_digits` shows it."""
     is_large = value is not None and abs(value) >= 1000
-    return three_digits(value) if is_large else _decimals(value, 3, signed=False)
+    return three_digits(value) if is_large else decimals(value, 3)
 
 
-def _decimals(value: float | None, places: int, signed: bool) -> str:
+def decimals(value: float | None, places: int, signed: bool = False) -> str:
+    """A number with so many decimals and a true minus sign; an en dash for None."""
     if value is None:
         return "–"
     rounded = round(value, places) + 0.0  # no negative zero

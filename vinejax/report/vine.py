@@ -7,6 +7,7 @@ Methods without V(s) show steps and advantages alone, without a stem.
 """
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 from vinejax.core.types import CORRECT_REWARD
@@ -237,7 +238,7 @@ def _credit(episodes: list[JsonObject]) -> CreditView:
         values_by=next(filter(None, map(rows.values_by, episodes)), ""),
         has_advantages=any(map(rows.advantages_of, episodes)),
         is_by_step=any(rows.width_of(episode) > 0 for episode in episodes),
-        has_rewards=any(map(rows.has_step_rewards, episodes)),
+        has_rewards=any(finite_number(s.get("reward")) for e in episodes for s in rows.steps_of(e)),
         has_errors=any(map(rows.certainty_of, episodes)),
         unfolds=any(map(rows.unfolds, episodes)),
     )
@@ -272,6 +273,7 @@ def _solution(episode: JsonObject, terms: Terms, name: str, problem: str) -> Sol
     limits = terms.limits
     shown = [_step(c, step, terms) for c, step in enumerate(steps[: limits.steps])]
     advantages = rows.advantages_of(episode)
+    from_steps = round(math.fsum(step.reward for step in steps), 9)
     question, prompt = episode.get("question"), episode.get("prompt")
     return Solution(
         name=name,
@@ -285,7 +287,7 @@ def _solution(episode: JsonObject, terms: Terms, name: str, problem: str) -> Sol
         verdict=verdict_of(reward, episode.get("finished") is False),
         steps=shown,
         hidden_steps=len(steps) - len(shown),
-        step_rewards=text.tick_label(rows.total_reward(steps)) if terms.credit.has_rewards else "",
+        step_rewards=text.tick_label(from_steps) if terms.credit.has_rewards else "",
         low=text.two_decimals(min(advantages, default=None), signed=True),
         high=text.two_decimals(max(advantages, default=None), signed=True),
         end=terms.scale.place(steps[-1].end if steps else reward),

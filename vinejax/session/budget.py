@@ -32,9 +32,9 @@ class Spent:
         return dataclasses.replace(self, seconds=seconds)
 
     def metrics(self) -> dict[str, float]:
-        counts = {name: getattr(self, name) for name in ("prompts", "episodes", "tokens")}
-        named = {f"total/{name}": x for name, x in (counts | {"updates": self.updates}).items()}
-        return named | {f"timing_s/total_{stage}": x for stage, x in self.seconds.items()}
+        names = ("prompts", "episodes", "tokens", "updates")
+        counts = {f"total/{name}": getattr(self, name) for name in names}
+        return counts | {f"timing_s/total_{stage}": x for stage, x in self.seconds.items()}
 
 
 @dataclasses.dataclass(frozen=True)

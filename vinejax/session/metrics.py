@@ -107,12 +107,9 @@ def update_metrics(updates: Sequence[Update]) -> dict[str, Any]:
     """Means over the tokens of all updates; the norm is a mean over the updates made."""
     total = total_sums(updates)
     tokens = max(total.tokens, 1.0)
+    summed = ("loss", "kl", "old_kl", "ratio", "entropy")
     metrics = {
-        "actor/loss": total.loss / tokens,
-        "actor/kl": total.kl / tokens,
-        "actor/old_kl": total.old_kl / tokens,
-        "actor/ratio": total.ratio / tokens,
-        "actor/entropy": total.entropy / tokens,
+        **{f"actor/{name}": getattr(total, name) / tokens for name in summed},
         "actor/grad_norm": mean_norm(updates),
         "actor/skipped_updates": float(len(updates) - num_accepted(updates)),
     }
@@ -133,16 +130,13 @@ def engine_metrics(
     # Episodes that share a state share its continuations.
     drawn = {id(group): len(group) for e in episodes for group in e.continuations}
     seconds = timings["timing_s/rollout"] + timings.get("timing_s/value", 0.0)
+    tokens = (
+        f"{kind}_tokens" for kind in ("decoded", "restarted", "repeated", "useful", "prefill")
+    )
+    counted = [*tokens, "decode_steps", "slot_utilisation", "queued_utilisation"]
     return {
         "values/rollouts": sum(drawn.values()),
-        "rollout/decoded_tokens": stats.decoded_tokens,
-        "rollout/restarted_tokens": stats.restarted_tokens,
-        "rollout/repeated_tokens": stats.repeated_tokens,
-        "rollout/useful_tokens": stats.useful_tokens,
-        "rollout/prefill_tokens": stats.prefill_tokens,
-        "rollout/decode_steps": stats.decode_steps,
-        "rollout/slot_utilisation": stats.slot_utilisation,
-        "rollout/queued_utilisation": stats.queued_utilisation,
+        **{f"rollout/{name}": getattr(stats, name) for name in counted},
         "rollout/cache_gib": stats.cache_bytes / 2**30,
         "rollout/compiles": stats.compiles,
         "timing_s/prefill": stats.prefill_s,

@@ -10,12 +10,12 @@ replacement, independently of other tasks. The tasks themselves are not drawn: a
 other seeds would give on these tasks. The same scores and seed give the same interval.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from vinejax.statistics.bootstrap import LEVEL, percentile_interval, resampled
+from vinejax.statistics.bootstrap import percentile_interval, resampled
 
 DRAWS = 10_000
 Scores = Sequence[Sequence[float] | np.ndarray]  # per task, the scores of its runs [n]
@@ -39,25 +39,17 @@ def interquartile_mean(scores: Scores) -> float:
     return float(_middle_mean(_as_draws(scores))[0])
 
 
-def iqm_interval(
-    scores: Scores, seed: int = 0, draws: int = DRAWS, level: float = LEVEL
-) -> Estimate:
+def iqm_interval(scores: Scores, seed: int = 0, draws: int = DRAWS) -> Estimate:
     """The interquartile mean with its bootstrap interval. Raises ValueError without scores."""
-    value = interquartile_mean(scores)
-    (drawn,) = _draw([scores], seed, draws)
-    return _estimate(value, _middle_mean(drawn), level)
+    return _interval(_middle_mean, [scores], seed, draws)
 
 
-def iqm_difference(
-    x: Scores, y: Scores, seed: int = 0, draws: int = DRAWS, level: float = LEVEL
-) -> Estimate:
+def iqm_difference(x: Scores, y: Scores) -> Estimate:
     """The difference of interquartile means, x minus y, with its interval.
 
     The runs of x and y are drawn independently. Raises ValueError without scores of either.
     """
-    value = interquartile_mean(x) - interquartile_mean(y)
-    drawn_x, drawn_y = _draw([x, y], seed, draws)
-    return _estimate(value, _middle_mean(drawn_x) - _middle_mean(drawn_y), level)
+    return _interval(lambda a, b: _middle_mean(a) - _middle_mean(b), [x, y])
 
 
 def probability_of_improvement(x: Scores, y: Scores) -> float:
@@ -73,16 +65,12 @@ def probability_of_improvement(x: Scores, y: Scores) -> float:
     return float(_improvement(_as_draws(x), _as_draws(y))[0])
 
 
-def improvement_interval(
-    x: Scores, y: Scores, seed: int = 0, draws: int = DRAWS, level: float = LEVEL
-) -> Estimate:
+def improvement_interval(x: Scores, y: Scores) -> Estimate:
     """The probability of improvement with its interval; x and y are drawn independently.
 
     Raises ValueError like `probability_of_improvement`.
     """
-    value = probability_of_improvement(x, y)
-    drawn_x, drawn_y = _draw([x, y], seed, draws)
-    return _estimate(value, _improvement(drawn_x, drawn_y), level)
+    return _interval(_improvement, [x, y])
 
 
 def _as_draws(scores: Scores) -> Drawn:
@@ -94,13 +82,17 @@ def _as_draws(scores: Scores) -> Drawn:
     return [array[None] for array in arrays]
 
 
-def _draw(groups: Sequence[Scores], seed: int, draws: int) -> list[Drawn]:
-    """Runs of every task of every group, drawn with replacement, one task after the other."""
-    rng = np.random.default_rng(seed)
-    return [
-        [runs[0][resampled(rng, runs.size, draws)] for runs in _as_draws(scores)]
-        for scores in groups
-    ]
+def _interval(
+    statistic: Callable[..., np.ndarray],
+    groups: Sequence[Scores],
+    seed: int = 0,
+    draws: int = DRAWS,
+) -> Estimate:
+    """A statistic of groups of scores; runs are drawn group by group, and task by task."""
+    rng, given = np.random.default_rng(seed), [_as_draws(scores) for scores in groups]
+    drawn = [[runs[0][resampled(rng, runs.size, draws)] for runs in tasks] for tasks in given]
+    ends = percentile_interval(statistic(*drawn))
+    return Estimate(float(statistic(*given)[0]), *ends)
 
 
 def _middle_mean(drawn: Drawn) -> np.ndarray:
@@ -120,7 +112,3 @@ def _improvement(x: Drawn, y: Drawn) -> np.ndarray:
         differences = runs_x[:, :, None] - runs_y[:, None, :]
         by_task.append((0.5 + 0.5 * np.sign(differences)).mean(axis=(1, 2)))
     return np.mean(by_task, axis=0)
-
-
-def _estimate(value: float, drawn: np.ndarray, level: float) -> Estimate:
-    return Estimate(value, *percentile_interval(drawn, level))

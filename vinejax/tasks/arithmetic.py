@@ -6,8 +6,7 @@
     11-3=8
     #### 8              the answer
 
-Every problem is generated, nothing is downloaded. A problem's split is a hash of its question, so
-no two splits share a question. The difficulty is the number of operations.
+Nothing is downloaded. The difficulty is the number of operations.
 
 The demonstrations of the supervised warm-up are hasty: before any line but the last they may stop
 showing work and write the answer down. The answer is right, but the model cannot do several
@@ -15,34 +14,21 @@ operations at once, so it often fails when it imitates them. Reinforcement learn
 working line by line pays, and the value of a step shows where a solution gave up.
 """
 
-import hashlib
 import pathlib
 import re
 
 import numpy as np
 
 from vinejax.core.settings import DataConfig
-from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
-from vinejax.tasks.steps import split_steps
+from vinejax.tasks.generated import GeneratedTask, share_of
 
-SIZES = {"train": 6000, "validation": 256, "test": 512}
 OPERATIONS = (2, 3, 4)  # difficulties, in equal shares
 HASTE = 0.5  # chance, before each line, that a demonstration skips the rest of its work
 LARGEST = 20  # every operand and every intermediate result lies in 0 .. LARGEST
 TOKENIZER = pathlib.Path(__file__).parent / "arithmetic_tokenizer"
 
 _ANSWER = re.compile(r"#### (-?\d+)")
-
-
-def _hash(text: str) -> float:
-    """A number in [0, 1), the same for the same text everywhere."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest()) / 2**32
-
-
-def split_of(question: str) -> str:
-    """The split of a question, by its hash: a tenth for validation, a tenth for test."""
-    return {0: "test", 1: "validation"}.get(int(10 * _hash(question)), "train")
 
 
 def _apply(left: int, sign: str, right: int) -> int:
@@ -75,20 +61,22 @@ def worked(question: str) -> str:
     return "\n".join([*lines, f"#### {value}"])
 
 
-class Arithmetic:
+class Arithmetic(GeneratedTask):
     """The task that the module's docstring describes; `tasks/base.py` documents the methods."""
 
     name = "arithmetic"
+    vocabulary = TOKENIZER
 
-    def load(self, split: str) -> list[Problem]:
-        rng = np.random.default_rng(["train", "validation", "test"].index(split))
-        problems: dict[str, Problem] = {}
-        while len(problems) < SIZES[split]:
-            question = generate(rng, OPERATIONS[len(problems) % len(OPERATIONS)])
-            if split_of(question) == split and question not in problems:
-                name = f"{split}/{len(problems)}"
-                problems[question] = Problem(name, question, worked(question))
-        return list(problems.values())
+    def __init__(self) -> None:
+        """Without free steps, whose number `data.free_steps` could set."""
+
+    @property
+    def difficulties(self) -> tuple[int, ...]:
+        return OPERATIONS
+
+    def draw(self, rng: np.random.Generator, difficulty: int) -> tuple[str, str]:
+        question = generate(rng, difficulty)
+        return question, worked(question)
 
     def prompt(self, problem: Problem) -> str:
         return f"{problem.question}="
@@ -97,26 +85,14 @@ class Arithmetic:
         """A demonstration: the worked answer, or a hasty answer without some of the last lines."""
         *lines, answer = problem.answer.split("\n")
         for i in range(len(lines) - 1):
-            if _hash(f"{problem.question} {i}") < HASTE:
+            if share_of(f"{problem.question} {i}") < HASTE:
                 lines = lines[:i]
                 break
         return "".join(f"\n{line}" for line in [*lines, answer])
 
-    def split(self, text: str) -> list[int]:
-        return split_steps(text, style="gsm8k")
-
     def answer(self, text: str) -> str | None:
         answers = _ANSWER.findall(text)
         return answers[-1] if answers else None
-
-    def reward(self, problem: Problem, response: str) -> float:
-        return float(self.answer(response) == self.answer(problem.answer))
-
-    def tokenizer(self) -> Tokenizer:
-        """The shipped character-level tokenizer, for a new model."""
-        from vinejax.model.hf.weights import load_tokenizer
-
-        return load_tokenizer(TOKENIZER)
 
 
 def make(data: DataConfig) -> Arithmetic:

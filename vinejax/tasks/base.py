@@ -12,7 +12,7 @@ from vinejax.core.plugins import failure, find_module, source_of
 from vinejax.core.settings import DataConfig
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
-from vinejax.grading import Grader, grade
+from vinejax.grading import Grader, shared_grader
 from vinejax.grading.extract import Style
 from vinejax.tasks.checked import CheckedTask
 from vinejax.tasks.steps import split_steps
@@ -139,7 +139,7 @@ def shipped_tokenizer(task: Task, remedy: str) -> Tokenizer:
     return task.tokenizer()
 
 
-class ReferenceTask:
+class ReferenceTask(abc.ABC):
     """The base of tasks that follow VinePPO's code: a data path, a prompt and a style of steps."""
 
     name: str
@@ -158,24 +158,41 @@ class ReferenceTask:
     def split(self, text: str) -> list[int]:
         return split_steps(text, self.style)
 
-
-class AnswerTask(ReferenceTask, abc.ABC):
-    """The base of tasks that extract the answer of a response in one way, in all grading modes."""
-
     @abc.abstractmethod
     def answer(self, text: str) -> str | None: ...
 
     @abc.abstractmethod
     def gold(self, problem: Problem) -> str | None: ...
 
+    def given(self, response: str) -> str | None:
+        """The answer of a response that mode 'strict' compares with `gold`."""
+        return self.answer(response)
+
     def reward(self, problem: Problem, response: str) -> float:
         """1.0 if the response's answer equals the correct answer in mode 'strict', else 0.0."""
-        return float(grade(self.answer(response) or "", self.gold(problem) or ""))
+        return self.rewards([(problem, response)], shared_grader())[0]
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
+        """Mode 'strict' compares `given` with `gold`; mode 'reference' the answers that VinePPO's
+        rules extract from the response and from the data set's whole answer."""
+        if grader.mode == "strict":
+            return self._graded(items, grader)
+        verdicts = grader.grade_responses(
+            (response, problem.answer, problem.question) for problem, response in items
+        )
+        return [float(verdict.correct) for verdict in verdicts]
+
+    def _graded(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
+        pairs = ((self.given(response), self.gold(problem) or "") for problem, response in items)
+        return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
+
+
+class AnswerTask(ReferenceTask):
+    """The base of tasks that extract the answer of a response in one way, in all grading modes."""
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
         """The rewards by the mode of the grader; in both modes `answer` extracts the answers."""
-        pairs = ((self.answer(response), self.gold(problem) or "") for problem, response in items)
-        return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
+        return self._graded(items, grader)
 
 
 def load_task(data: DataConfig) -> Task:

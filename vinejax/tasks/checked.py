@@ -42,7 +42,7 @@ class CheckedTask:
             raise UserError(f"{place}: `{name}` is {value!r:.200}; needed is {error}") from None
 
     def _checked(self, name: str, function: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
-        self._obeying(_function, name, function)
+        self._obeying(_kind(Callable, "a function"), name, function)
 
         def checked(*arguments: Any) -> Any:
             where, response = f"task {self._task.name}", ""
@@ -66,22 +66,18 @@ class CheckedTask:
         return checked
 
 
-def _function(found: Any) -> Any:
-    if not callable(found):
-        raise ValueError("a function")
-    return found
+def _kind(kind: Any, what: str) -> Callable[..., Any]:
+    """The rule that a result is of this kind."""
+
+    def rule(found: Any, *_: Any) -> Any:
+        if not isinstance(found, kind):
+            raise ValueError(what)
+        return found
+
+    return rule
 
 
-def _text(found: Any, *_: Any) -> str:
-    if not isinstance(found, str):
-        raise ValueError("a text")
-    return found
-
-
-def _text_or_none(found: Any, *_: Any) -> str | None:
-    if not isinstance(found, str | None):
-        raise ValueError("a text, or None")
-    return found
+_text, _text_or_none = _kind(str, "a text"), _kind(str | None, "a text, or None")
 
 
 def _style(found: Any) -> Any:

@@ -25,9 +25,9 @@ it problems have three or four numbers in equal shares, as in the data set.
 """
 
 import ast
+import operator
 import random
 import re
-from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -43,15 +43,14 @@ LARGEST_BETWEEN = 99  # result of an operation
 OPERATIONS = "+-*/"
 
 _EXPRESSION = re.compile(r"[-+*/() 0-9]{1,128}")  # short enough for Python's parser, however deep
-_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
-
-
-def _apply(left: Fraction, sign: str, right: Fraction) -> Fraction:
-    if sign == "+":
-        return left + right
-    if sign == "-":
-        return left - right
-    return left * right if sign == "*" else left / right
+_OPERATIONS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
 
 
 def evaluate(expression: str) -> tuple[Fraction, list[int]] | None:
@@ -64,7 +63,8 @@ def evaluate(expression: str) -> tuple[Fraction, list[int]] | None:
         return None
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
-        return _value(tree), list(_numbers(tree))
+        numbers = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        return _value(tree), [int(x) for x in numbers]  # pyright: ignore[reportArgumentType]
     except (SyntaxError, ValueError, ZeroDivisionError):
         return None
 
@@ -74,20 +74,13 @@ def _value(tree: ast.expr) -> Fraction:
 
     Raises ValueError for any other expression, ZeroDivisionError for a division by zero.
     """
-    if isinstance(tree, ast.BinOp) and type(tree.op) in _SIGNS:
-        return _apply(_value(tree.left), _SIGNS[type(tree.op)], _value(tree.right))
-    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, (ast.USub, ast.UAdd)):
-        value = _value(tree.operand)
-        return -value if isinstance(tree.op, ast.USub) else value
+    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATIONS:
+        return _OPERATIONS[type(tree.op)](_value(tree.left), _value(tree.right))
+    if isinstance(tree, ast.UnaryOp) and type(tree.op) in _OPERATIONS:
+        return _OPERATIONS[type(tree.op)](_value(tree.operand))
     if isinstance(tree, ast.Constant) and type(tree.value) is int:
         return Fraction(tree.value)
     raise ValueError(f"not a part of an expression: {type(tree).__name__}")
-
-
-def _numbers(tree: ast.expr) -> Iterator[int]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant):
-            yield int(node.value)  # pyright: ignore[reportArgumentType]
 
 
 def solves(question: str, expression: str) -> bool:

@@ -69,10 +69,6 @@ class Evaluation(AnswerTask):
     def gold(self, problem: Problem) -> str | None:
         return problem.answer
 
-    def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if the response's answer equals the correct answer in mode 'strict', else 0.0."""
-        return float(grading.grade_response(response, problem.answer, style=style_of(response)))
-
 
 def style_of(response: str) -> Style:
     """The style that a response's answer is extracted in: GSM8K's for '####' without a box."""

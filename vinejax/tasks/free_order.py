@@ -85,9 +85,6 @@ class FreeOrder(GeneratedTask):
                 values[named] = (values[named] + int(rng.integers(1, 10))) % 10
         return reduction({named: values[named] for named in order})
 
-    def reward(self, problem: Problem, response: str) -> float:
-        return float(self.answer(response) == self.answer(problem.answer))
-
 
 def make(data: DataConfig) -> FreeOrder:
     return FreeOrder(numbers_of_free_steps(data, FREE_STEPS, *RANGE))

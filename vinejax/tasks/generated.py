@@ -1,6 +1,6 @@
 """The base of generated tasks: problems by split, random choices by hash, answers, a tokenizer.
 
-The tasks are `bifurcation`, `free_order` and `countdown`; `arithmetic` has a tokenizer of its own.
+The tasks are `arithmetic`, `bifurcation`, `free_order` and `countdown`.
 """
 
 import hashlib
@@ -13,7 +13,6 @@ from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import DataConfig
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
-from vinejax.tasks.arithmetic import split_of
 from vinejax.tasks.base import Split
 from vinejax.tasks.steps import split_steps
 
@@ -30,10 +29,14 @@ def rng_of(text: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest))
 
 
-def final_answer(text: str) -> str | None:
-    """The rest of the last line after `#### `; None if the last line does not begin so."""
-    match = _ANSWER.search(text)
-    return match[1] if match else None
+def share_of(text: str) -> float:
+    """A number in [0, 1), the same for the same text everywhere."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest()) / 2**32
+
+
+def split_of(question: str) -> str:
+    """The split of a question, by its hash: a tenth for validation, a tenth for test."""
+    return {0: "test", 1: "validation"}.get(int(10 * share_of(question)), "train")
 
 
 def numbers_of_free_steps(
@@ -52,19 +55,25 @@ def numbers_of_free_steps(
 
 
 class GeneratedTask:
-    """The base of generated tasks: a subclass has a `name`, `draw`, `solution` and `reward`.
+    """The base of generated tasks: a subclass has a `name`, `draw`, `prompt` and `solution`.
 
     Every problem is generated. Its split is a hash of its question, so no two splits share a
     question: a tenth of all possible questions is for validation and a tenth for test.
     """
 
     name: str
+    vocabulary = TOKENIZER
 
     def __init__(self, free_steps: tuple[int, ...]):
         """`free_steps` are the numbers of free steps of the problems, in equal shares."""
         self.free_steps = free_steps
 
-    def draw(self, rng: np.random.Generator, free_steps: int) -> tuple[str, str]:
+    @property
+    def difficulties(self) -> tuple[int, ...]:
+        """What `draw` is given, in equal shares."""
+        return self.free_steps
+
+    def draw(self, rng: np.random.Generator, difficulty: int) -> tuple[str, str]:
         """A random question with this number of free steps, and its worked solution."""
         raise NotImplementedError
 
@@ -73,8 +82,8 @@ class GeneratedTask:
         rng = np.random.default_rng(["train", "validation", "test"].index(split))
         problems: dict[str, Problem] = {}
         for _ in range(MAX_DRAWS * SIZES[split]):
-            free_steps = self.free_steps[len(problems) % len(self.free_steps)]
-            question, answer = self.draw(rng, free_steps)
+            difficulty = self.difficulties[len(problems) % len(self.difficulties)]
+            question, answer = self.draw(rng, difficulty)
             if split_of(question) == split and question not in problems:
                 name = f"{split}/{len(problems)}"
                 problems[question] = Problem(name, question, answer)
@@ -88,10 +97,16 @@ class GeneratedTask:
         return split_steps(text, style="gsm8k")
 
     def answer(self, text: str) -> str | None:
-        return final_answer(text)
+        """The rest of the last line after `#### `; None if the last line does not begin so."""
+        match = _ANSWER.search(text)
+        return match[1] if match else None
+
+    def reward(self, problem: Problem, response: str) -> float:
+        """1 for the answer of the worked solution, else 0."""
+        return float(self.answer(response) == self.answer(problem.answer))
 
     def tokenizer(self) -> Tokenizer:
         """The shipped character-level tokenizer, for a new model."""
         from vinejax.model.hf.weights import load_tokenizer
 
-        return load_tokenizer(TOKENIZER)
+        return load_tokenizer(self.vocabulary)

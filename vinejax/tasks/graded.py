@@ -1,6 +1,7 @@
 """A task with the grader of the run: rewards of responses and of steps, and where steps end."""
 
 import dataclasses
+import operator
 import os
 import threading
 import time
@@ -40,15 +41,14 @@ class GradingStats:
 
     def plus(self, more: "GradingStats") -> "GradingStats":
         """The sums of these counts and `more`."""
-        sums = (
-            a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(more), strict=True)
+        return GradingStats(
+            *map(operator.add, dataclasses.astuple(self), dataclasses.astuple(more))
         )
-        return GradingStats(*sums)
 
     def minus(self, earlier: "GradingStats") -> "GradingStats":
         """The counts since `earlier` was taken."""
         now, then = dataclasses.astuple(self), dataclasses.astuple(earlier)
-        return GradingStats(*(a - b for a, b in zip(now, then, strict=True)))
+        return GradingStats(*map(operator.sub, now, then))
 
 
 def default_workers() -> int:
@@ -101,7 +101,8 @@ class GradedTask:
         self._functions = find_rewards(reward) if reward else []
         self.state = TrainerState()  # what reward functions learn of the run
         self._grader = None
-        if isinstance(task, BatchGraded) and self._asks_task:
+        is_asked = not self._functions or any(f.function is None for f in self._functions)
+        if isinstance(task, BatchGraded) and is_asked:
             style = task.style if isinstance(task, WithStyle) else "math"
             workers = cfg.workers or default_workers()
             self._grader = Grader(
@@ -156,26 +157,16 @@ class GradedTask:
                 logged[f"{function.name}/{name}"] = sum(values) / len(values)
         rewards = weighted(self._functions, parts, logged)
         for (problem, _), *judged in zip(items, *parts, strict=True):
-            if all(part is None for part in judged):
-                self._say_unjudged(problem)
+            if all(part is None for part in judged) and not self._said_unjudged:
+                self._said_unjudged = True
+                rule = "no reward function judged a response, whose reward is 0"
+                print(f"warning: task {self.task.name}, problem {problem.id}: {rule}")
         return rewards
-
-    @property
-    def _asks_task(self) -> bool:
-        """Whether the task's own reward counts."""
-        return not self._functions or any(f.function is None for f in self._functions)
 
     def _part(self, function: RewardFunction, items: Items, call: Call) -> Sequence[float | None]:
         if function.function is None:
             return self._own(items)
         return self._timed(function.rewards, items, self.task.name, self.task.prompt, call)
-
-    def _say_unjudged(self, problem: Problem) -> None:
-        """Prints a line for the first response that every reward function left unjudged."""
-        if not self._said_unjudged:
-            rule = "no reward function judged a response, whose reward is 0"
-            print(f"warning: task {self.task.name}, problem {problem.id}: {rule}")
-        self._said_unjudged = True
 
     def check_functions(self, problem: Problem) -> None:
         """Raises UserError for a reward function with a parameter that a problem cannot give."""
@@ -184,12 +175,9 @@ class GradedTask:
                 function.check(problem, self.task.name, self.task.prompt)
 
     def _own(self, items: Items) -> list[float]:
-        return self._timed(self._outcomes, items)
-
-    def _outcomes(self, items: Items) -> list[float]:
         if self._grader and isinstance(self.task, BatchGraded):
-            return self.task.rewards(items, self._grader)
-        return [self.task.reward(*item) for item in items]
+            return self._timed(self.task.rewards, items, self._grader)
+        return self._timed(lambda: [self.task.reward(*item) for item in items])
 
     def step_ends(
         self, tokenizer: Tokenizer, prompt: list[int], response: list[int], text: str

@@ -8,13 +8,12 @@ are chosen by VineJAX, because VinePPO's code ships its split as a file.
 """
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from vinejax import grading
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
-from vinejax.grading.extract import MARKER
+from vinejax.grading.extract import MARKER, reference_gsm8k
 from vinejax.tasks.base import ReferenceTask, Split
 from vinejax.tasks.load import check_any_left, hold_out, problems_of, read_split
 
@@ -61,31 +60,15 @@ class GSM8K(ReferenceTask):
         return f"\n{CALCULATOR.sub('', problem.answer)}\n"
 
     def answer(self, text: str) -> str | None:
-        _, marker, answer = text.rpartition(MARKER)
-        return answer.strip() if marker else None
+        return reference_gsm8k(text)
 
     def gold(self, problem: Problem) -> str | None:
         return self.answer(problem.answer)
 
-    def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if the right number follows the last '####', else 0.0, as in mode 'strict'."""
-        given = final_answer(response)
-        return float(given is not None and grading.grade(given, self.gold(problem) or ""))
+    def given(self, response: str) -> str | None:
+        """The first line with text after the last '####'; None if there is none.
 
-    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
-        """Mode 'strict' takes '72.0', '$72' and '72 clips' for 72; mode 'reference' requires equal
-        text after the last '####', except for commas in the response."""
-        if grader.mode == "reference":
-            verdicts = grader.grade_responses(
-                (response, problem.answer, problem.question) for problem, response in items
-            )
-        else:
-            verdicts = grader.grade_many(
-                (final_answer(response), self.gold(problem) or "") for problem, response in items
-            )
-        return [float(verdict.correct) for verdict in verdicts]
-
-
-def final_answer(response: str) -> str | None:
-    """The first line with text after the last '####'; None if there is none."""
-    return grading.extract_answer(response, style="gsm8k") if MARKER in response else None
+        Mode 'strict' takes '72.0', '$72' and '72 clips' there for 72, where mode 'reference'
+        requires equal text after the '####', except for commas in the response.
+        """
+        return grading.extract_answer(response, style="gsm8k") if MARKER in response else None

@@ -42,7 +42,9 @@ def read_split(
     """
     folder = Path(path).expanduser()
     if not folder.exists():
-        return _read_hub(path, source, fields, config, keep)
+        found = _from_hub(path, "load_dataset", path, config, split=source)
+        numbered = ((i, finite_or_none(dict(row))) for i, row in enumerate(found, start=1))
+        return filled(f"{path} {source}", checked(numbered, fields, f"{path} {source}", keep))
     if not folder.is_dir():
         raise DataError(path, None, f"a file; needed is a folder with {source}.jsonl")
     if not (files := split_files(folder, source, config)):
@@ -99,15 +101,6 @@ def _files_in(folder: Path, source: str) -> list[Path]:
         return [inside]
     files = (file for file in inside.rglob("*") if file.name.endswith(SUFFIXES))
     return sorted(files, key=lambda file: (file.parts[:-1], len(file.name), file.name))
-
-
-def _read_hub(
-    path: str, source: str, fields: tuple[str, ...], config: str | None, keep: Keep | None
-) -> Rows:
-    rows = _from_hub(path, "load_dataset", path, config, split=source)
-    file = f"{path} {source}"
-    numbered = ((i, finite_or_none(dict(row))) for i, row in enumerate(rows, start=1))
-    return filled(file, checked(numbered, fields, file, keep))
 
 
 def _from_hub(path: str, function: str, *arguments: Any, **named: Any) -> Any:

@@ -9,7 +9,6 @@ Differences: the held-out rows are chosen by VineJAX, because VinePPO's code shi
 files; and in mode 'strict' the correct answer is the last box of the solution alone.
 """
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -61,7 +60,9 @@ class MATH(ReferenceTask):
 
     def _read(self, source: str, places: dict[str, str]) -> list[Problem]:
         def problem(i: int, row: dict[str, Any]) -> Problem:
-            return Problem(_id(row, f"{source}/{i}"), row["problem"], row["solution"], row)
+            unique = row.get("unique_id")
+            name = unique if isinstance(unique, str) and unique else f"{source}/{i}"
+            return Problem(name, row["problem"], row["solution"], row)
 
         return problems_of(read_split(self.path, source, FIELDS), problem, places)
 
@@ -73,25 +74,6 @@ class MATH(ReferenceTask):
 
     def gold(self, problem: Problem) -> str | None:
         return boxed_answer(problem.answer)
-
-    def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if the response's answer equals the correct answer in mode 'strict', else 0.0."""
-        return float(grading.grade_response(response, self.gold(problem) or ""))
-
-    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
-        """Mode 'strict' compares with the last boxed answer of the solution; mode 'reference' with
-        the answers that VinePPO's rules extract from the solution."""
-        whole = grader.mode == "reference"
-        verdicts = grader.grade_responses(
-            (response, problem.answer if whole else self.gold(problem) or "", problem.question)
-            for problem, response in items
-        )
-        return [float(verdict.correct) for verdict in verdicts]
-
-
-def _id(row: dict[str, Any], name: str) -> str:
-    unique = row.get("unique_id")
-    return unique if isinstance(unique, str) and unique else name
 
 
 def divide(train: list[Problem], test: list[Problem]) -> dict[Split, list[Problem]]:

@@ -162,7 +162,10 @@ class _Builder(ast.NodeVisitor):
             case ast.Call(ast.Name("Integer"), [ast.Constant(value)]) if type(value) is int:
                 return sympy.Integer(value)
             case ast.Call(ast.Name("factorial" | "factorial2" as name), [argument]):
-                return _factorial(getattr(sympy, name), self.visit(argument))
+                value = self.visit(argument)
+                if value.is_number and not abs(value) <= LARGEST_FACTORIAL:
+                    raise Refused("too large")
+                return getattr(sympy, name)(value)
             case ast.Call(ast.Name(name), [_] | [_, _]) if name in _FUNCTIONS:
                 return _FUNCTIONS[name](*map(self.visit, node.args))
         raise Refused("a call")
@@ -190,9 +193,3 @@ _OPERATORS = {
     ast.Div: operator.truediv,
     ast.Pow: _power,
 }
-
-
-def _factorial(function: Any, argument: Any) -> Any:
-    if argument.is_number and not abs(argument) <= LARGEST_FACTORIAL:
-        raise Refused("too large")
-    return function(argument)

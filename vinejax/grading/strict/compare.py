@@ -55,14 +55,12 @@ def _quick(text: str) -> str:
 def equal_strict(prediction: str, gold: str) -> bool:
     """Whether two answers (bare, in dollar signs or in a box) are equal; never raises."""
     verdict = cheap_strict(prediction, gold)
-    return _equal(prediction, gold) if verdict is None else verdict
-
-
-def _equal(prediction: str, gold: str) -> bool:
+    if verdict is not None:
+        return verdict
     # Imported here, because mpmath takes time to import and `cheap_strict` does not need it.
     from vinejax.grading.strict.answers import conditions, nodes, reader
     from vinejax.grading.strict.answers.ellipses import write_out_dots
-    from vinejax.grading.strict.matching.answers import same_answer
+    from vinejax.grading.strict.matching import same_answer
 
     def same(x: str, y: str, thousands: bool = True) -> bool:
         """Whether two cleaned answers are equal; `thousands`: `1,000` in `x` is one number."""

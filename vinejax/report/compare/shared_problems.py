@@ -66,19 +66,13 @@ def same_problems(folders: Sequence[epath.Path], names: Sequence[str]) -> SamePr
         shared = sorted(problem for problem, count in counts.items() if count > 1)
         if shared:
             shared.sort(key=lambda problem: -_difference(problem, sampled))
-            runs = list(zip(names, sampled, strict=True))
-            chosen = shared[:MAX_PROBLEMS]
-            return SameProblems(iteration, [_sides(problem, iteration, runs) for problem in chosen])
+            problems = []
+            for problem in shared[:MAX_PROBLEMS]:
+                solutions = zip(names, (found.get(problem) for found in sampled), strict=True)
+                sides = [_side(name, found, iteration) for name, found in solutions if found]
+                problems.append(Shared(text.printable(problem), sides))
+            return SameProblems(iteration, problems)
     return None
-
-
-def _sides(problem: str, iteration: int, runs: Sequence[tuple[str, Sampled]]) -> Shared:
-    sides = [
-        _side(name, by_problem[problem], iteration)
-        for name, by_problem in runs
-        if problem in by_problem
-    ]
-    return Shared(text.printable(problem), sides)
 
 
 def _iterations(folder: epath.Path) -> set[int]:

@@ -146,9 +146,14 @@ class Evaluator:
     def call(self, name: str, args: list[Value]) -> Value:
         match name, *args:
             case (("max" | "min"), *_):
-                return self.extreme(name, args)
+                values = [self.to_mp(v) for v in args]
+                if any(getattr(v, "imag", 0) != 0 for v in values):
+                    raise Undefined("no order")
+                return args[values.index(max(values) if name == "max" else min(values))]
             case (("gcd" | "lcm"), *_):
-                return self.divisor_or_multiple(name, args)
+                if any(not isinstance(v, Fraction) or v.denominator != 1 for v in args):
+                    raise Undefined(f"{name} of numbers that are not whole")
+                return _bounded(Fraction(getattr(math, name)(*map(int, args))))
             case "root", radicand, index:
                 if not isinstance(index, Fraction) or index == 0:
                     raise Undefined("a root whose index is 0 or no rational number")
@@ -159,27 +164,12 @@ class Evaluator:
                 return self.factorial(x)
             case "binom", n, k:
                 return self.binomial(n, k)
+            case (("floor" | "ceil"), Fraction() as x):
+                return Fraction(getattr(math, name)(x))
             case (("floor" | "ceil"), x):
-                return self.rounded(name, x)
+                self.check(0, self.mp.mag(x) if x else 0)
+                return Fraction(int(getattr(self.mp, name)(x)))
         return self.transcendental(name, args)
-
-    def divisor_or_multiple(self, name: str, args: list[Value]) -> Fraction:
-        if any(not isinstance(v, Fraction) or v.denominator != 1 for v in args):
-            raise Undefined(f"{name} of numbers that are not whole")
-        return _bounded(Fraction(getattr(math, name)(*map(int, args))))
-
-    def rounded(self, name: str, x: Value) -> Fraction:
-        """The floor or the ceiling of `x`, as `name` says."""
-        if isinstance(x, Fraction):
-            return Fraction(getattr(math, name)(x))
-        self.check(0, self.mp.mag(x) if x else 0)
-        return Fraction(int(getattr(self.mp, name)(x)))
-
-    def extreme(self, name: str, args: list[Value]) -> Value:
-        values = [self.to_mp(v) for v in args]
-        if any(getattr(v, "imag", 0) != 0 for v in values):
-            raise Undefined("no order")
-        return args[values.index(max(values) if name == "max" else min(values))]
 
     def transcendental(self, name: str, args: list[Value]) -> Value:
         x = self.to_mp(args[0])

@@ -1,6 +1,7 @@
 """A recursive descent parser for arithmetic and algebra: cleaned LaTeX or plain text to a tree.
 
-No text is ever run as code: the tokens of `lexer.py` are all that is read, and anything else is
+No text is ever run as code: tokens are split by a whitelist of numbers, single letters, words in
+marks, LaTeX commands and a few operators, and anything else, such as a name of several letters, is
 `Malformed`. The tree is made of the classes in `syntax_trees.py`. Length and depth are bounded
 before anything is built.
 """
@@ -11,12 +12,21 @@ from fractions import Fraction
 
 from vinejax.grading.strict import numbers
 from vinejax.grading.strict.algebra import syntax_trees as trees
-from vinejax.grading.strict.algebra.lexer import MAX_TOKENS, Malformed, tokenise
 from vinejax.grading.strict.algebra.syntax_trees import Tree
 from vinejax.grading.strict.english.words import FUNCTIONS
+from vinejax.grading.strict.marks import CLOSE, OPEN
 
+MAX_TOKENS = 1500
 MAX_DEPTH = 40
 
+_TOKEN = re.compile(
+    r"\s*(?:(?P<rep>\d*\.\d*\\(?:overline|dot)\s*\{?\s*\d+\s*\}?)"
+    r"|(?P<num>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE]\d+(?![\d.]))?)"
+    r"|(?P<cmd>\\[A-Za-z]+)"
+    rf"|{OPEN}(?P<text>[^{CLOSE}]*){CLOSE}"
+    r"|(?P<sym>[A-Za-zα-ωΑ-Ω])"
+    r"|(?P<op>[-+*/^_!%|(){}\[\]',]))\s*"
+)
 _NAMES = {"\\pi": "pi", "\\infty": "inf", "\\Pi": "Pi", "\\imath": "i"}
 _GREEK = set(
     """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi
@@ -28,6 +38,23 @@ _STOP |= {"\\over", "\\choose", ""}  # "" is the end
 _PRODUCT = {"*", "\\cdot", "\\times"}
 _OF_SEVERAL = {"max", "min", "gcd", "lcm"}
 _WRAPPERS = {"\\overline", "\\mathbb", "\\bar", "\\dot", "\\mathrm"}
+
+
+class Malformed(ValueError):
+    """Raised for text that is not a formula of the supported subset, or exceeds the bounds."""
+
+
+def tokenise(text: str) -> list[tuple[str, str]]:
+    """The kind and the text of each token; raises Malformed at the first unknown character."""
+    tokens, at = [], 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if not match or len(tokens) >= MAX_TOKENS:
+            raise Malformed(f"unknown token at {at}" if not match else "too long")
+        kind = str(match.lastgroup)
+        tokens.append((kind, match.group(kind)))
+        at = match.end()
+    return tokens
 
 
 def parse_formula(text: str) -> Tree:
@@ -158,7 +185,7 @@ class _Parser:
     def exponent(self) -> Tree:
         if self.accept("-"):
             return trees.Negative(self.deeper(self.exponent))
-        tree = self.deeper(self.power if self.peek() != "{" else self.group)
+        tree = self.atom() if self.peek() == "{" else self.deeper(self.power)
         if self.accept("^"):
             return trees.Power(tree, self.deeper(self.exponent))
         return tree
@@ -168,19 +195,10 @@ class _Parser:
             tree = trees.Call("fact", (tree,)) if self.take() == "!" else trees.Marked("pct", tree)
         return tree
 
-    def group(self) -> Tree:
-        """Reads an expression in braces."""
-        self.take("{")
-        outer, self.bars = self.bars, False
-        tree = self.whole()
-        self.bars = outer
-        self.take("}")
-        return tree
-
     def argument(self) -> Tree:
         """Reads an argument of a command such as \\frac: a group, or as in TeX one token."""
         if self.peek() == "{":
-            return self.deeper(self.group)
+            return self.atom()
         if self.kind() == "num" and len(self.peek()) > 1:
             digits = self.peek()
             self.tokens[self.at : self.at + 1] = [("num", digits[0]), ("num", digits[1:])]

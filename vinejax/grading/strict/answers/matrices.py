@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from vinejax.grading.strict import latex
 from vinejax.grading.strict.algebra.syntax_trees import Product, Sum, Tree, number
-from vinejax.grading.strict.answers.nodes import Collection, Formula, Matrix, Node
+from vinejax.grading.strict.answers.nodes import Collection, Formula, Matrix, Node, open_lists
 from vinejax.grading.strict.marks import CLOSE, MATRIX, MATRIX_END, OPEN, ROW
 
 MAX_CELLS = 3000
@@ -51,8 +51,7 @@ def read_matrix(s: str, depth: int, read: Read) -> Node | None:
     if sum(map(len, cells)) > MAX_CELLS:
         return None
     if kind == "cases":
-        items = [_read_list(read, " ".join(c), depth) for c in cells]
-        return Collection(s, "list", tuple(item for part in items for item in part))
+        return Collection(s, "list", open_lists([read(" ".join(c), depth) for c in cells]))
     named = _DET.fullmatch(factor)
     factor = _TIMES.sub("", named[1] if named else factor).strip()
     factor = "-1" if factor == "-" else factor
@@ -85,11 +84,6 @@ def _expanded(cells: "Cells") -> Tree:
     return Sum(tuple(Product((number((-1) ** i), first[i], m)) for i, m in enumerate(minors)))
 
 
-def _read_list(read: Read, text: str, depth: int) -> tuple[Node, ...]:
-    node = read(text, depth)
-    return node.items if isinstance(node, Collection) and node.kind == "list" else (node,)
-
-
 def _expression(s: str, depth: int, read: Read) -> Node | None:
     """The matrix that an expression such as `2A + B C^T` stands for; None for other texts."""
     matrices = list(_ONE.finditer(s))
@@ -112,9 +106,13 @@ def _expression(s: str, depth: int, read: Read) -> Node | None:
             return None
         sign = number(-1 if term.group(1) == "-" else 1)
         scaled: Cells = [[Product((sign, scale.tree, cell)) for cell in row] for row in grid]
-        total = scaled if total is None else _sum(total, scaled)
         if total is None:
+            total = scaled
+        elif (len(total), len(total[0])) != (len(scaled), len(scaled[0])):
             return None
+        else:
+            pairs = zip(total, scaled, strict=True)
+            total = [[Sum(pair) for pair in zip(*rows, strict=True)] for rows in pairs]
     if total is None:
         return None
     return Matrix(s, tuple(tuple(Formula("", cell) for cell in row) for row in total))
@@ -150,9 +148,3 @@ def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, 
             for row in result
         ]
     return result, at
-
-
-def _sum(a: Cells, b: Cells) -> Cells | None:
-    if (len(a), len(a[0])) != (len(b), len(b[0])):
-        return None
-    return [[Sum(pair) for pair in zip(*rows, strict=True)] for rows in zip(a, b, strict=True)]

@@ -86,6 +86,17 @@ class Relation(Read):
 Node = Raw | Text | Formula | Based | Ratio | Sequence | Collection | Matrix | Relation
 
 
+def open_lists(members: list[Node]) -> tuple[Node, ...]:
+    """The members, with every list among them replaced by its items."""
+    flat: list[Node] = []
+    for node in members:
+        if isinstance(node, Collection) and node.kind == "list":
+            flat.extend(node.items)
+        else:
+            flat.append(node)
+    return tuple(flat)
+
+
 def source_key(source: str) -> str:
     """A source without spaces and braces that mean nothing: `x ^{2}` becomes `x^2`."""
     bare = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", source).rstrip(".")

@@ -6,8 +6,7 @@
 import re
 
 from vinejax.grading.strict import latex, numbers
-from vinejax.grading.strict.algebra.lexer import Malformed
-from vinejax.grading.strict.algebra.parser import parse_formula
+from vinejax.grading.strict.algebra.parser import Malformed, parse_formula
 from vinejax.grading.strict.algebra.syntax_trees import REALS, Marked, number
 from vinejax.grading.strict.answers import matrices, measures, nodes, real_sets, relations
 from vinejax.grading.strict.answers.nodes import Node
@@ -94,17 +93,6 @@ def _unwrap(s: str) -> str:
     return s
 
 
-def open_lists(members: list[Node]) -> tuple[Node, ...]:
-    """The members, with every list among them replaced by its items."""
-    flat: list[Node] = []
-    for node in members:
-        if isinstance(node, nodes.Collection) and node.kind == "list":
-            flat.extend(node.items)
-        else:
-            flat.append(node)
-    return tuple(flat)
-
-
 def _restated(s: str, depth: int) -> Node | None:
     """The set in `x < 2 : (-\\infty, 2)`, which states it twice; None for other texts."""
     parts = latex.split_outside_brackets(s, _COLON)[0]
@@ -128,7 +116,7 @@ def _list(s: str, depth: int) -> Node | None:
     if {AND, OR} <= set(separators):  # `and` binds closer than `or`
         parts = latex.split_outside_brackets(s, _OR)[0]
         return _joined(s, tuple(_read(p, depth) for p in parts if p.strip()), "or")
-    members = open_lists([_read(p, depth) for p in parts if p.strip()])
+    members = nodes.open_lists([_read(p, depth) for p in parts if p.strip()])
     # Only `and` or `or` before the last item applies to the list; in `1 and 2, 3` it is ignored.
     return _joined(s, members, {AND: "and", OR: "or"}.get(separators[-1], "")) if members else None
 
@@ -167,7 +155,7 @@ def _signs(s: str, depth: int) -> Node | None:
     ]
     if "\\pm" in both[0] or "\\mp" in both[0]:
         return None
-    return nodes.Collection(s, "list", open_lists([_read(p, depth) for p in both]))
+    return nodes.Collection(s, "list", nodes.open_lists([_read(p, depth) for p in both]))
 
 
 def _relation(s: str, depth: int) -> Node | None:
@@ -176,7 +164,7 @@ def _relation(s: str, depth: int) -> Node | None:
         return None
     pieces = latex.split_outside_brackets(s, _CUP)[0]
     if len(pieces) > 1 and all(map(_OPERATOR.search, pieces)):  # x < 1 \\cup x > 2
-        return _joined(s, open_lists([_read(p, depth) for p in pieces]), "or")
+        return _joined(s, nodes.open_lists([_read(p, depth) for p in pieces]), "or")
     ops = [_OPERATORS.get(op, op) for op in operators]
     sides = [_read(p, depth) for p in parts]
     if all(op in (">", ">=") for op in ops):
@@ -226,7 +214,7 @@ def _bracketed(s: str, depth: int) -> Node | None:
         built = re.split(r"\||:", inner, maxsplit=1)
         if len(built) == 2 and not latex.split_outside_brackets(built[0], COMMA)[1]:
             return _read(built[1], depth)
-        items = open_lists([_read(inner, depth)]) if inner.strip() else ()
+        items = nodes.open_lists([_read(inner, depth)]) if inner.strip() else ()
         return nodes.Collection(s, "set", items)
     parts, separators = latex.split_outside_brackets(inner, COMMA)
     if len(parts) > MAX_ITEMS:

@@ -2,8 +2,7 @@
 
 import itertools
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from vinejax.grading.strict.algebra import symbolic
 from vinejax.grading.strict.algebra import syntax_trees as trees
@@ -16,21 +15,12 @@ _BRACKETS = {"<": "()", "<=": "[]"}
 _ONE_BOUND = (("<",), ("<=",))  # |x| < 3 is about x, 1 < |x| < 3 about |x|
 
 
-@dataclass(frozen=True)
-class _Span:
-    """An interval with numeric ends: `low` and `high` are Fractions or infinite."""
+class _Span(NamedTuple):
+    """An interval with numeric ends, Fractions or infinite, in the order of real numbers."""
 
-    low: Any
-    high: Any
+    low: tuple[Any, bool]  # with whether it is open
+    high: tuple[Any, bool]  # with whether it is closed
     interval: Sequence
-
-    @property
-    def open_low(self) -> bool:
-        return self.interval.opening == "("
-
-    @property
-    def open_high(self) -> bool:
-        return self.interval.closing == ")"
 
 
 def as_intervals(node: Node) -> list[Sequence] | None:
@@ -111,7 +101,8 @@ def _of_collection(node: nodes.Collection) -> list[Sequence] | None:
     if all(isinstance(item, nodes.Relation) for item in items):
         at_once = node.joiner == "and" or items != node.items
         return _common(parts) or (None if at_once else union)
-    return union if _are_apart(union) else None
+    spans = _spans(union)  # none may overlap or touch another
+    return union if spans is None or len(_merge(spans)) == len(spans) else None
 
 
 def _points(items: tuple[Node, ...]) -> list[Sequence] | None:
@@ -208,36 +199,31 @@ def _spans(intervals: list[Sequence]) -> list[_Span] | None:
         )
         if low is None or high is None or low > high:
             return None
-        spans.append(_Span(low, high, interval))
+        opening, closing = interval.opening == "(", interval.closing != ")"
+        spans.append(_Span((low, opening), (high, closing), interval))
     return spans
 
 
 def _merge(spans: list[_Span]) -> list[_Span]:
     """The union of spans as disjoint spans from left to right."""
     merged: list[_Span] = []
-    for span in sorted(spans, key=lambda s: (s.low, s.open_low)):
+    for span in sorted(spans, key=lambda s: s.low):
         last = merged[-1] if merged else None
         # Two ends at the same number touch unless both are open.
-        if not last or (span.low, span.open_low and last.open_high) > (last.high, False):
+        if not last or (span.low[0], span.low[1] and not last.high[1]) > (last.high[0], False):
             merged.append(span)
-        elif (span.high, not span.open_high) > (last.high, not last.open_high):
+        elif span.high > last.high:
             low, high = last.interval, span.interval
             joined = _interval(low.opening, low.items[0], high.items[1], high.closing)
             merged[-1] = _Span(last.low, span.high, joined)
     return merged
 
 
-def _are_apart(intervals: list[Sequence]) -> bool:
-    """Whether no two intervals overlap or touch; True also for ends that are not numbers."""
-    spans = _spans(intervals)
-    return spans is None or len(_merge(spans)) == len(spans)
-
-
 def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
     """The intersection of sets; None if there are several and their ends are not numbers."""
     if len(parts) == 1:
         return parts[0]
-    shared = [_Span(-math.inf, math.inf, _ALL)]
+    shared = [_Span((-math.inf, True), (math.inf, False), _ALL)]
     for part in parts:
         spans = _spans(part)
         if spans is None:
@@ -263,10 +249,8 @@ def _difference(base: list[Sequence], removed: list[Sequence]) -> list[Sequence]
 
 def _overlap(a: _Span, b: _Span) -> _Span | None:
     """The intersection of two spans; None if it is empty."""
-    low = max(a, b, key=lambda s: (s.low, s.open_low))
-    high = min(a, b, key=lambda s: (s.high, not s.open_high))
-    if low.low > high.high or low.low == high.high and (low.open_low or high.open_high):
+    low, high = max(a, b, key=lambda s: s.low), min(a, b, key=lambda s: s.high)
+    if low.low[0] > high.high[0] or low.low[0] == high.high[0] and (low.low[1] or not high.high[1]):
         return None
     ends = low.interval.items[0], high.interval.items[1]
-    joined = _interval(low.interval.opening, *ends, high.interval.closing)
-    return _Span(low.low, high.high, joined)
+    return _Span(low.low, high.high, _interval(low.interval.opening, *ends, high.interval.closing))

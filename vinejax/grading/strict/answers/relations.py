@@ -57,8 +57,12 @@ def _only_symbols(tree: Tree) -> bool:
     match tree:
         case trees.Symbol(name):
             return name not in ("pi", "inf")
-        case trees.Product((head, *others)):
-            return all(map(_only_symbols, tree.factors)) or _is_application(head, others)
+        case trees.Product((trees.Symbol(name), *others)) if name[0] in "fghpqPF" and all(
+            isinstance(factor, trees.Number) for factor in others
+        ):  # f(2)
+            return True
+        case trees.Product(factors):
+            return all(map(_only_symbols, factors))
         case trees.Quotient(top, bottom):
             return _only_symbols(top) and _only_symbols(bottom)
         case trees.Power(base, trees.Negative()):  # f^{-1}
@@ -66,12 +70,6 @@ def _only_symbols(tree: Tree) -> bool:
         case trees.Call(name, arguments) if name == "abs" or name in words.FUNCTIONS:
             return all(map(_only_symbols, arguments))
     return False
-
-
-def _is_application(head: Tree, others: list[Tree]) -> bool:
-    """Whether a product is meant as a function of numbers: `f(2)`."""
-    is_function = isinstance(head, trees.Symbol) and head.name[0] in "fghpqPF"
-    return is_function and all(isinstance(factor, trees.Number) for factor in others)
 
 
 def _labels(relation: nodes.Relation) -> set[str]:

@@ -1,16 +1,26 @@
-"""Whether two nodes are the same answer: the rules of mode 'strict', symmetric in both sides."""
+"""Whether two nodes are the same answer: the rules of mode 'strict', symmetric in both sides.
+
+Rules of answers come first, then those of formulas with the words beside them, then pairs of items
+of two lists, in order or in any order.
+"""
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Sequence as Nodes
+from fractions import Fraction
 
 from vinejax.grading.strict import numbers
 from vinejax.grading.strict.algebra import symbolic
+from vinejax.grading.strict.algebra import syntax_trees as trees
 from vinejax.grading.strict.algebra.syntax_trees import Product, Quotient, variables
 from vinejax.grading.strict.answers import measures, nodes, reader, real_sets, relations
-from vinejax.grading.strict.answers.nodes import Node, source_key
+from vinejax.grading.strict.answers.nodes import Collection, Formula, Node, source_key
 from vinejax.grading.strict.english import units, words
-from vinejax.grading.strict.matching import formulas, pairing
+
+# Characters in all pairs of items of two lists; longer lists must match in order. A character costs
+# up to 0.1 ms, and no comparison may take a second.
+MAX_PAIRED = 10_000
 
 
 def same_answer(a: Node, b: Node) -> bool:
@@ -23,13 +33,13 @@ def _same(a: Node, b: Node) -> bool:
     if source_key(a.source) == source_key(b.source) and a.source:
         return True
     x, y = measures.time_of_day(a), measures.time_of_day(b)
-    if x and y and not (isinstance(a, nodes.Formula) and isinstance(b, nodes.Formula)):
+    if x and y and not (isinstance(a, Formula) and isinstance(b, Formula)):
         return measures.same_time(x, y) or (not _is_clock(a, b) and _ratio(a, b))
     if isinstance(a, nodes.Text) or isinstance(b, nodes.Text):
         return _same_text(a, b)
     if isinstance(a, nodes.Relation) or isinstance(b, nodes.Relation):
         return _relation(a, b)
-    if isinstance(a, nodes.Collection) or isinstance(b, nodes.Collection):
+    if isinstance(a, Collection) or isinstance(b, Collection):
         return _collection(a, b)
     if isinstance(a, nodes.Matrix) or isinstance(b, nodes.Matrix):
         return _matrix(a, b) or _matrix(b, a)
@@ -43,20 +53,16 @@ def _same(a: Node, b: Node) -> bool:
         return _ratio(a, b)
     if isinstance(a, nodes.Based) or isinstance(b, nodes.Based):
         return _based(a) == _based(b)
-    if isinstance(a, nodes.Formula) and isinstance(b, nodes.Formula):
-        return formulas.same_formula(a, b)
+    if isinstance(a, Formula) and isinstance(b, Formula):
+        return _same_formula(a, b)
     return _same_text(a, b) if isinstance(a, nodes.Raw) and isinstance(b, nodes.Raw) else False
-
-
-_in_order = functools.partial(pairing.pair_in_order, same=_same)
-_in_any_order = functools.partial(pairing.pair_in_any_order, same=_same)
 
 
 def _based(node: Node) -> tuple[str, int] | None:
     """Digits and base of a number in a base, also of a formula such as `2a_{16}`; else None."""
     if isinstance(node, nodes.Based):
         return node.digits, node.base
-    return numbers.read_based(node.source.upper()) if isinstance(node, nodes.Formula) else None
+    return numbers.read_based(node.source.upper()) if isinstance(node, Formula) else None
 
 
 def _same_choice(a: Node, b: Node) -> bool:
@@ -83,7 +89,7 @@ def _same_text(a: Node, b: Node) -> bool:
 
 
 def _collection(a: Node, b: Node) -> bool:
-    if isinstance(a, nodes.Collection) and isinstance(b, nodes.Collection):
+    if isinstance(a, Collection) and isinstance(b, Collection):
         if _disagree(a, b):
             return False
         if a.kind != b.kind and {a.kind, b.kind} & {"intersection", "difference"}:
@@ -91,7 +97,7 @@ def _collection(a: Node, b: Node) -> bool:
         if a.kind == b.kind == "difference":
             return _intervals(a, b) or _in_order(a.items, b.items)
         if len(a.items) != len(b.items) and _repeats(a) and _repeats(b):
-            return pairing.same_members(a.items, b.items, _same)
+            return _same_members(a.items, b.items)
         if _named(a) != _named(b):
             if _named(a) and _named(b):  # x = 1, y = 2 against a = 1, b = 2
                 return _in_any_order(a.items, b.items)
@@ -101,8 +107,8 @@ def _collection(a: Node, b: Node) -> bool:
         if by_noun is not None:
             return by_noun
         return _in_any_order(_with_shared_name(a), _with_shared_name(b)) or _intervals(a, b)
-    many, other = (a, b) if isinstance(a, nodes.Collection) else (b, a)
-    assert isinstance(many, nodes.Collection)
+    many, other = (a, b) if isinstance(a, Collection) else (b, a)
+    assert isinstance(many, Collection)
     if isinstance(other, nodes.Sequence) and many.kind == "list" and many.joiner != "or":
         brackets = other.opening + other.closing
         ordered = brackets == "()" or (brackets == "[]" and len(other.items) > 2)
@@ -113,25 +119,23 @@ def _collection(a: Node, b: Node) -> bool:
     return _intervals(many, other)
 
 
-def _disagree(a: nodes.Collection, b: nodes.Collection) -> bool:
+def _disagree(a: Collection, b: Collection) -> bool:
     """Whether one list has `and`, the other `or`, and the items are not values of one unknown."""
     if {a.joiner, b.joiner} != {"and", "or"}:
         return False
     for item in (*a.items, *b.items):
         value = relations.named_value(item)
         content = value[1] if value and not _named(a) + _named(b) else item
-        if isinstance(content, nodes.Formula) and variables(content.tree):
+        if isinstance(content, Formula) and variables(content.tree):
             return True
-        if not isinstance(content, nodes.Formula | nodes.Sequence | nodes.Collection):
+        if not isinstance(content, Formula | nodes.Sequence | Collection):
             return True
     return False
 
 
-def _by_noun(a: nodes.Collection, b: nodes.Collection) -> bool | None:
+def _by_noun(a: Collection, b: Collection) -> bool | None:
     """Whether two lists of counts agree, such as 5 boys, 3 girls; None if an item has no noun."""
-    x, y = (
-        {units.nouns(i.unit): i for i in n.items if isinstance(i, nodes.Formula)} for n in (a, b)
-    )
+    x, y = ({units.nouns(i.unit): i for i in n.items if isinstance(i, Formula)} for n in (a, b))
     if not len(x) == len(a.items) == len(b.items) == len(y) or frozenset() in (*x, *y):
         return None
     return (
@@ -139,12 +143,12 @@ def _by_noun(a: nodes.Collection, b: nodes.Collection) -> bool | None:
     )
 
 
-def _repeats(node: nodes.Collection) -> bool:
+def _repeats(node: Collection) -> bool:
     """Whether repeated items count once, as in sets and in lists of points."""
     return node.kind == "set" or all(isinstance(item, nodes.Sequence) for item in node.items)
 
 
-def _named(node: nodes.Collection) -> tuple[str, ...]:
+def _named(node: Collection) -> tuple[str, ...]:
     """The sorted names in `x = 1, y = 2` if they all differ; () for other lists."""
     pairs = [relations.named_value(item) for item in node.items]
     names = [source_key(pair[0].source) for pair in pairs if pair]
@@ -153,12 +157,12 @@ def _named(node: nodes.Collection) -> tuple[str, ...]:
     return tuple(sorted(names)) if len(set(names)) == len(node.items) > 1 else ()
 
 
-def _values(node: nodes.Collection) -> list[Node]:
+def _values(node: Collection) -> list[Node]:
     pairs = [relations.named_value(item) for item in node.items]
     return [pair[1] if pair else item for pair, item in zip(pairs, node.items, strict=True)]
 
 
-def _with_shared_name(node: nodes.Collection) -> Nodes[Node]:
+def _with_shared_name(node: Collection) -> Nodes[Node]:
     """The items of `n = 1, 2, 3` as n = 1, n = 2, n = 3; other lists are unchanged."""
     first, *rest = node.items or (nodes.Raw(""),)
     value = relations.named_value(first)
@@ -199,7 +203,7 @@ def _relation(a: Node, b: Node) -> bool:
 
 def _names_others(name: Node, values: Node) -> bool:
     """Whether the names in `a = 1, b = 2` differ from those in a tuple such as `(x, y)`."""
-    names = _named(values) if isinstance(values, nodes.Collection) else ()
+    names = _named(values) if isinstance(values, Collection) else ()
     if not names or not isinstance(name, nodes.Sequence):
         return False
     return names != tuple(sorted(source_key(item.source) for item in name.items))
@@ -231,7 +235,7 @@ def _ratio(a: Node, b: Node) -> bool:
         products = zip(xs, ys, strict=True)
         return all(symbolic.same_value(Product((x, v)), Product((y, u))) for u, v in products)
     match (a, b) if isinstance(a, nodes.Ratio) else (b, a):
-        case nodes.Ratio(parts=(top, bottom)) as ratio, nodes.Formula(tree=value):
+        case nodes.Ratio(parts=(top, bottom)) as ratio, Formula(tree=value):
             quotient = Quotient(top.tree, bottom.tree)
             return not _is_clock(ratio, ratio) and symbolic.same_value(quotient, value)
     return False
@@ -245,3 +249,117 @@ def _is_clock(a: Node, b: Node) -> bool:
     if any(re.search(r":\s*0\d\b", source) for source in sources):
         return True
     return all(re.fullmatch(r"\d{1,2}\s*:\s*[0-5]\d", source) for source in sources)
+
+
+# --- formulas
+
+
+def _same_formula(a: Formula, b: Formula) -> bool:
+    """Whether two formulas are equal in value, unit and description."""
+    if a.prefix and b.prefix and words.text_key(a.prefix) != words.text_key(b.prefix):
+        return False
+    if not _same_description(a, b):
+        return False
+    x, y = _measure(a), _measure(b)
+    if "radian" in (x, y) and {x, y} <= {"radian", "degree", ""}:  # here a degree mark counts
+        return symbolic.same_value(a.tree, b.tree, counting=frozenset({"deg"}))
+    if x and y and x != y:
+        scales = measures.unit_scale(x), measures.unit_scale(y)
+        if not (scales[0] and scales[1]) or scales[0][0] != scales[1][0]:
+            return False
+        sizes = trees.number(scales[0][1]), trees.number(scales[1][1])
+        return symbolic.same_value(Product((a.tree, sizes[0])), Product((b.tree, sizes[1])))
+    if symbolic.same_value(a.tree, b.tree):
+        return True
+    # 5 m, read as a product, against 5 \text{ m}
+    for formula, other in ((a, b), (b, a)):
+        product = measures.unit_as_factor(formula.tree, formula.unit, other.tree)
+        if product and not other.unit:
+            return symbolic.same_value(product, other.tree)
+    return False
+
+
+def _same_description(a: Formula, b: Formula) -> bool:
+    """False if words other than units tell two formulas apart: `n` even, `n` odd."""
+    if any(isinstance(node.tree, trees.Symbol) and variables(node.tree) for node in (a, b)):
+        return units.nouns(a.unit) == units.nouns(b.unit)  # \triangle ABC: a name in the words
+    return units.same_description(a.unit, b.unit)
+
+
+def _measure(formula: Formula) -> str:
+    """The unit of a formula or ''; a degree mark and a per cent sign count as units."""
+    mark = formula.tree.mark if isinstance(formula.tree, trees.Marked) else ""
+    return units.unit_key(formula.unit) or {"deg": "degree", "pct": "percent"}.get(mark, "")
+
+
+# --- pairs of items
+
+
+def _in_order(a: Nodes[Node], b: Nodes[Node]) -> bool:
+    return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _in_any_order(a: Nodes[Node], b: Nodes[Node]) -> bool:
+    """Whether every item of `a` has a partner of its own in `b`.
+
+    Partners are found by augmenting paths: equality is not transitive (5% is 5 and 0.05), so that
+    the first match may have to give way.
+    """
+    if len(a) != len(b):
+        return False
+    a, b = _unpaired(a, b), _unpaired(b, a)
+    if not _is_affordable(a, b):
+        return _in_order(a, b)
+    equal = functools.cache(lambda i, j: _same(a[i], b[j]))
+    partners: dict[int, int] = {}  # index in b -> index in a
+
+    def place(i: int, tried: set[int]) -> bool:
+        for j in sorted(range(len(b)), key=lambda j: j != i):
+            if j not in tried and equal(i, j):
+                tried.add(j)
+                if j not in partners or place(partners[j], tried):
+                    partners[j] = i
+                    return True
+        return False
+
+    return all(place(i, set()) for i in range(len(a)))
+
+
+def _same_members(a: Nodes[Node], b: Nodes[Node]) -> bool:
+    """Whether every item of each list equals an item of the other list."""
+    if not _is_affordable(a, b):
+        return False
+    found = all(any(_same(x, y) for y in b) for x in a)
+    return found and all(any(_same(y, x) for x in a) for y in b)
+
+
+def _unpaired(a: Nodes[Node], b: Nodes[Node]) -> list[Node]:
+    """The items of `a` that remain when equal texts and plain numbers of both are paired off."""
+    partners = Counter(map(_identity, b))
+    left = []
+    for item in a:
+        identity = _identity(item)
+        if item.source and partners[identity] > 0:
+            partners[identity] -= 1
+        else:
+            left.append(item)
+    return left
+
+
+def _identity(node: Node) -> Fraction | str:
+    value = numbers.read_rational(node.source)
+    return source_key(node.source) if value is None else value
+
+
+def _is_affordable(a: Nodes[Node], b: Nodes[Node]) -> bool:
+    size_a, size_b = (sum(map(_size, items)) for items in (a, b))
+    return len(a) * size_b + len(b) * size_a <= MAX_PAIRED
+
+
+def _size(node: Node) -> int:
+    """The number of characters to compare; for a collection, in all pairs of its items."""
+    if isinstance(node, Collection):
+        return len(node.items) * sum(map(_size, node.items))
+    if isinstance(node, nodes.Sequence):
+        return sum(map(_size, node.items))
+    return len(node.source)
