@@ -7,7 +7,6 @@ from typing import NamedTuple
 import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as Spec
-from jax.tree_util import KeyPath
 
 from vinejax.core.shapes import bucket
 from vinejax.credit.expected import expected_states
@@ -78,11 +77,6 @@ class MemoryParts:
         return parts
 
 
-def weight_shapes(case: Case) -> list[tuple[KeyPath, jax.ShapeDtypeStruct]]:
-    """The path and the shape of every weight."""
-    return jax.tree_util.tree_leaves_with_path(abstract_params(case.model))
-
-
 def local_size(spec: Spec, shape: tuple[int, ...], case: Case) -> int:
     """Elements of a sharded array that lie on one chip."""
     axes = [(entry,) if isinstance(entry, str) else entry or () for entry in spec]
@@ -90,19 +84,19 @@ def local_size(spec: Spec, shape: tuple[int, ...], case: Case) -> int:
     return math.prod(shape) // ways
 
 
-def tree_bytes(case: Case, shapes: list[tuple[KeyPath, jax.ShapeDtypeStruct]], item: int) -> int:
+def tree_bytes(case: Case, shapes: Params, item: int) -> int:
     """Bytes per chip of arrays, split by the table of weights, with `item` bytes per number."""
-    sizes = (local_size(spec_for(path, x.shape, case.mesh), x.shape, case) for path, x in shapes)
+    leaves = jax.tree_util.tree_leaves_with_path(shapes)
+    sizes = (local_size(spec_for(path, x.shape, case.mesh), x.shape, case) for path, x in leaves)
     return item * sum(sizes)
 
 
-def weight_bytes(case: Case, without: str = "") -> int:
-    """Bytes per chip of the sharded weights, except the one called `without`.
+def weight_bytes(case: Case) -> int:
+    """Bytes per chip of the sharded weights.
 
     They are in float32, or, in a run with adapters, which are not counted, in the compute dtype.
     """
-    kept = [(path, x) for path, x in weight_shapes(case) if path[-1].key != without]
-    return tree_bytes(case, kept, stored_item(case))
+    return tree_bytes(case, abstract_params(case.model), stored_item(case))
 
 
 def stored_item(case: Case) -> int:
@@ -119,8 +113,7 @@ def trained_shapes(case: Case) -> Params:
 
 def trained_bytes(case: Case) -> int:
     """Bytes per chip of the trained parameters, in float32."""
-    shapes = jax.tree_util.tree_leaves_with_path(trained_shapes(case))
-    return tree_bytes(case, shapes, FLOAT32)
+    return tree_bytes(case, trained_shapes(case), FLOAT32)
 
 
 def optimizer_bytes(case: Case, shapes: Params) -> int:
@@ -135,14 +128,6 @@ def optimizer_bytes(case: Case, shapes: Params) -> int:
     return sum(jax.tree.leaves(jax.tree.map(local_bytes, state, placed)))
 
 
-def critic_bytes(case: Case) -> int:
-    """Bytes per chip of PPO's critic and its optimizer state (it has no output matrix)."""
-    if not case.method.state.has_critic:
-        return 0
-    shapes = {name: x for name, x in abstract_params(case.model).items() if name != "head"}
-    return weight_bytes(case, without="head") + optimizer_bytes(case, shapes)
-
-
 def decode_copy_bytes(case: Case, int8: bool = False) -> int:
     """Bytes per chip of the decoding copy of the weights, adapters included.
 
@@ -150,7 +135,7 @@ def decode_copy_bytes(case: Case, int8: bool = False) -> int:
     bits.
     """
     repeats = num_kv_heads(case.model, case.mesh) // case.model.cfg.num_kv_heads
-    shapes = weight_shapes(case)
+    shapes = jax.tree_util.tree_leaves_with_path(abstract_params(case.model))
     if case.cfg.model.lora_rank:
         shapes += jax.tree_util.tree_leaves_with_path(trained_shapes(case))
     total = 0
@@ -238,10 +223,11 @@ def fixed_parts(case: Case) -> MemoryParts:
     reference = weights
     if case.cfg.model.lora_rank:  # the reference is the weights below the adapters
         weights, reference = weights + trained, 0
-    optimizer = optimizer_bytes(case, trained_shapes(case))
-    return MemoryParts(
-        weights, optimizer, reference, critic_bytes(case), decode_copy_bytes(case), 0, 0
-    )
+    optimizer, critic = optimizer_bytes(case, trained_shapes(case)), 0
+    if case.method.state.has_critic:  # PPO's has no output matrix
+        shapes = {name: x for name, x in abstract_params(case.model).items() if name != "head"}
+        critic = tree_bytes(case, shapes, stored_item(case)) + optimizer_bytes(case, shapes)
+    return MemoryParts(weights, optimizer, reference, critic, decode_copy_bytes(case), 0, 0)
 
 
 def memory_and_phases(case: Case) -> tuple[MemoryParts, list[PlannedPhase]]:
@@ -266,27 +252,22 @@ def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:
     return phases[-1]
 
 
-class DecodeNames(NamedTuple):
-    """The names of the programs that decode a phase."""
+def decode_name(slots: str, phase: PlannedPhase, phases: list[PlannedPhase]) -> str:
+    """The program that decodes a phase in all slots, 'decode', or in those of its 'drain'.
 
-    all_slots: str
-    drain: str  # decodes the last branches, if these get fewer slots
-
-
-def decode_names(phase: PlannedPhase, phases: list[PlannedPhase]) -> DecodeNames:
-    """'decode' and 'drain' for the main phase; 'decode, rollout' and so on for other phases."""
-    suffix = "" if phase.name == main_phase(phases).name else f", {phase.name}"
-    return DecodeNames(f"decode{suffix}", f"drain{suffix}")
+    The name of a phase that is not the main one follows: 'decode, rollout'.
+    """
+    return slots if phase.name == main_phase(phases).name else f"{slots}, {phase.name}"
 
 
 def decode_programs(phases: list[PlannedPhase]) -> dict[str, PlannedPhase]:
     """Maps the name of each program that decodes to a phase with the program's sizes."""
     programs = {}
     for phase in reversed(phases):
-        names = decode_names(phase, phases)
-        programs[names.all_slots] = phase
+        programs[decode_name("decode", phase, phases)] = phase
         if phase.drain:
-            programs[names.drain] = phase._replace(sizes=phase.drain)
+            drain = phase._replace(sizes=phase.drain)
+            programs[decode_name("drain", phase, phases)] = drain
     return programs
 
 
@@ -301,26 +282,12 @@ def is_decode(program: str) -> bool:
     return program.split(",")[0] in ("decode", "drain")
 
 
-def gathered_ends_bytes(case: Case) -> int:
-    """Bytes per chip of embedding and output matrix: compute dtype, replicated over fsdp."""
-    cfg = case.model.cfg
-    return (1 if cfg.tied_head else 2) * case.item_bytes * cfg.vocab_size * cfg.width // case.tensor
-
-
-def output_bytes(case: Case, tokens: int) -> int:
-    """Bytes per chip of temporaries for log-probabilities of `tokens` tokens and their gradient.
-
-    They are the logits of a chunk twice, and the hidden states' gradient, in float32.
-    """
-    columns = -(-case.model.cfg.vocab_size // case.tensor)
-    return FLOAT32 * tokens * (2 * chunk_columns(tokens, columns) + case.model.cfg.width)
-
-
 def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     """Estimated bytes per chip of temporaries of a program that was not compiled.
 
     Included are gradients, activations saved for the backward pass, the gathered weights of two
-    layers, the embedding and the head, and `output_bytes`. Kernels never write attention's scores.
+    layers, the embedding and the head; and for log-probabilities and their gradient the logits of a
+    chunk twice, and the hidden states' gradient. Kernels never write attention's scores.
     """
     cfg = case.model.cfg
     sizes = phase.sizes
@@ -336,7 +303,10 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     rounded = weight_bytes(case) // stored_item(case) * case.item_bytes
     trained = trained_bytes(case)
     layer = 4 * rounded // cfg.num_layers * case.cfg.mesh.fsdp
-    passed = layer + gathered_ends_bytes(case) + output_bytes(case, tokens)
+    # Embedding and output matrix: compute dtype, replicated over fsdp.
+    ends = (1 if cfg.tied_head else 2) * case.item_bytes * cfg.vocab_size * cfg.width // tensor
+    chunk = chunk_columns(tokens, -(-cfg.vocab_size // tensor))
+    passed = layer + ends + FLOAT32 * tokens * (2 * chunk + cfg.width)
     if program == "score":
         return passed + case.item_bytes * tokens * (4 * cfg.width + inner) // tensor
     kept = cfg.width + (0 if case.model.compute.remat == "full" else inner)
