@@ -24,7 +24,7 @@ from vinejax.engine.collect import Collector, Drawn
 from vinejax.engine.decode import DecodeConfig, Trace
 from vinejax.engine.drain import State, to_drain
 from vinejax.engine.memory import empty_caches, put_on_shards
-from vinejax.engine.repeats import Repeats, Search, SearchConfig, skip_repeats
+from vinejax.engine.repeats import Found, Repeats, Search, SearchConfig, Searched, skip_repeats
 from vinejax.engine.split import Weights
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.trace import HostSteps
@@ -226,23 +226,22 @@ class Phase:
         )  # fmt: skip
         if logprobs is not None:
             self._trunk_logprobs += [(trunk, logprobs, place) for trunk, place in places]
-        trunks = [[entry.load.trunk for entry in of_shard] for of_shard in entries]
-        if hidden is not None and self._repeats.are_left(trunks):
-            self._search(trunks, hidden, on_mesh)
+        if hidden is None:
+            return
 
-    def _search(self, trunks: list[list[int]], hidden: jax.Array, tokens: jax.Array) -> None:
-        """Moves the items of trunks that were just prefilled to where their decoding begins."""
-        config, batch = self._programs.config, self._sizes.batch
-        searched, branches = self._repeats.searched(self._mesh, trunks, batch, self._sizes.queue)
-        # As many logits are computed at a time as in a decode step.
-        settings = SearchConfig(
-            self._model, self._mesh, config.sampling, config.eos_ids, self._sizes.slots
-        )
-        self._queue, found = skip_repeats(
-            settings, self._programs.weights, self._programs.stops, self._queue, hidden, tokens,
-            searched,
-        )  # fmt: skip
-        self._repeats.start(trunks, batch, branches, found)
+        def search(searched: Searched) -> Found:
+            """Moves the items of these trunks to where their decoding begins."""
+            config, programs = self._programs.config, self._programs
+            # As many logits are computed at a time as in a decode step.
+            settings = SearchConfig(
+                self._model, self._mesh, config.sampling, config.eos_ids, self._sizes.slots
+            )
+            arrays = programs.weights, programs.stops, self._queue, hidden, on_mesh, searched
+            self._queue, found = skip_repeats(settings, *arrays)
+            return found
+
+        trunks = [[entry.load.trunk for entry in of_shard] for of_shard in entries]
+        self._repeats.start(self._mesh, trunks, batch, self._sizes.queue, search)
 
     def _copy(self, entries: Entries) -> None:
         source = np.zeros((len(entries), self._sizes.batch), np.int32)

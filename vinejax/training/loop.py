@@ -4,7 +4,6 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable
-from typing import Any
 
 from etils import epath
 
@@ -245,24 +244,16 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
 
     def restored(done: int) -> tuple[RunState, Progress]:
         state, meta = checkpoints.restore(done, fresh)
-        return state, progress_of(meta, done, checkpoints)
+        folder = checkpoints.folder / str(done)
+        try:
+            spent = Spent(**meta["spent"])
+            at = Progress(meta["done"], meta["best_accuracy"], meta["evaluated"], spent)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DamagedError(f"{folder}: is damaged (its meta lacks {error})") from error
+        if at.done != done:
+            raise DamagedError(f"{folder}: is damaged (it was saved as {at.done})")
+        return state, at
 
     state, at = checkpoints.newest(restored) or (fresh, Progress())
     barrier("resume", at.done)
     return parked(cfg, state), at
-
-
-def progress_of(meta: dict[str, Any], done: int, checkpoints: Checkpoints) -> Progress:
-    """The progress that a checkpoint of `done` iterations holds as its meta.
-
-    Raises DamagedError if a part is missing, or it is of another number of iterations.
-    """
-    folder = checkpoints.folder / str(done)
-    try:
-        spent = Spent(**meta["spent"])
-        at = Progress(meta["done"], meta["best_accuracy"], meta["evaluated"], spent)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{folder}: is damaged (its meta lacks {error})") from error
-    if at.done != done:
-        raise DamagedError(f"{folder}: is damaged (it was saved as {at.done})")
-    return at
