@@ -19,9 +19,9 @@ from jax.tree_util import DictKey
 from jaxtyping import Array, Float, Int
 
 from vinejax.core.errors import ConfigError
+from vinejax.model import decoder
 from vinejax.model.decoder import ENDS, HEADS, INT8_SCALE, LORA_A, Decoder, Params
 from vinejax.model.int8 import layer_in_int8
-from vinejax.model.params import cast_matrices, unstack_layers
 from vinejax.model.sharding import ROWS, AnyMesh, check_heads, table_spec, tensor_only
 
 Tree = TypeVar("Tree")
@@ -113,9 +113,9 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params, int8: bool = False)
         x = x.reshape(*x.shape[:-2], -1)
         return x.swapaxes(-1, -2) if path[-1].key == "kernel" else x
 
-    cast = cast_matrices(params, model.compute.dtype)
+    cast = decoder.cast_matrices(params, model.compute.dtype)
     params = jax.tree_util.tree_map_with_path(turned, cast)
-    layers = unstack_layers(params, model.cfg.num_layers)
+    layers = decoder.unstack_layers(params, model.cfg.num_layers)
     weights = {**params, "layers": list(map(layer_in_int8, layers)) if int8 else layers}
 
     def split(x: jax.Array, spec: Spec) -> jax.Array:
