@@ -93,7 +93,7 @@ def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, A
 
 
 @functools.partial(jax.jit, static_argnames=("model", "mesh", "int8"))
-def for_decoding(model: Decoder, mesh: Mesh, params: Params, int8: bool = False) -> Weights:
+def for_decoding(model: Decoder, mesh: AnyMesh, params: Params, int8: bool = False) -> Weights:
     """The decoding copy: matrices in the compute dtype, a list of layers, split by `weight_specs`.
 
     Adapters stay beside their kernels: a change of a kernel by less than half a unit in its last
@@ -122,6 +122,16 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params, int8: bool = False)
         return lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
 
     return jax.tree.map(split, weights, weight_specs(model, mesh, weights))
+
+
+def abstract_weights(model: Decoder, mesh: AnyMesh, params: Params, int8: bool) -> Weights:
+    """The decoding copy as shapes with shardings; nothing is allocated."""
+    shapes = jax.eval_shape(lambda params: for_decoding(model, mesh, params, int8), params)
+
+    def placed(x: jax.ShapeDtypeStruct, spec: Spec) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
+
+    return jax.tree.map(placed, shapes, weight_specs(model, mesh, shapes))
 
 
 def _gives_heads(path: KeyPath) -> bool:

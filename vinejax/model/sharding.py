@@ -164,7 +164,7 @@ def param_shardings(mesh: AnyMesh, params: Params) -> Params:
     )
 
 
-def placed_shapes(mesh: Mesh, shapes: Params, dtype: str | None = None) -> Params:
+def placed_shapes(mesh: AnyMesh, shapes: Params, dtype: str | None = None) -> Params:
     """Shapes of parameters, laid out by the table; in their own dtype if `dtype` is None."""
 
     def placed(x: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:

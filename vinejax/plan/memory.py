@@ -2,11 +2,9 @@
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as Spec
 
 from vinejax.core.shapes import bucket
 from vinejax.credit.expected import expected_states
@@ -20,14 +18,13 @@ from vinejax.engine.memory import (
     phase_bytes,
     sizes_of,
 )
-from vinejax.engine.split import num_kv_heads, vocab_axis
+from vinejax.engine.split import abstract_weights
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import state_shardings
 from vinejax.model.chunked_softmax import chunk_columns
-from vinejax.model.decoder import HEADS, LORA_A
 from vinejax.model.hf.names import abstract_params
-from vinejax.model.lora import abstract_adapters, shape_as_set
-from vinejax.model.sharding import Params, spec_for, tensor_only
+from vinejax.model.lora import abstract_adapters, shape_as_set, with_adapters
+from vinejax.model.sharding import Params, placed_shapes
 from vinejax.plan.case import Case
 from vinejax.session.budget import longest_sequence
 
@@ -77,31 +74,20 @@ class MemoryParts:
         return parts
 
 
-def local_size(spec: Spec, shape: tuple[int, ...], case: Case) -> int:
-    """Elements of a sharded array that lie on one chip."""
-    axes = [(entry,) if isinstance(entry, str) else entry or () for entry in spec]
-    ways = math.prod(case.mesh.shape[name] for names in axes for name in names)
-    return math.prod(shape) // ways
+def bytes_per_chip(shapes: Any) -> int:
+    """Bytes per chip of arrays, given by shapes with shardings."""
+    leaves = jax.tree.leaves(shapes)
+    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
 
 
-def tree_bytes(case: Case, shapes: Params, item: int) -> int:
-    """Bytes per chip of arrays, split by the table of weights, with `item` bytes per number."""
-    leaves = jax.tree_util.tree_leaves_with_path(shapes)
-    sizes = (local_size(spec_for(path, x.shape, case.mesh), x.shape, case) for path, x in leaves)
-    return item * sum(sizes)
-
-
-def weight_bytes(case: Case) -> int:
-    """Bytes per chip of the sharded weights.
+def weight_bytes(case: Case, without: str = "") -> int:
+    """Bytes per chip of the sharded weights, except the one called `without`.
 
     They are in float32, or, in a run with adapters, which are not counted, in the compute dtype.
     """
-    return tree_bytes(case, abstract_params(case.model), stored_item(case))
-
-
-def stored_item(case: Case) -> int:
-    """Bytes of a number in the stored weights."""
-    return case.item_bytes if case.cfg.model.lora_rank else FLOAT32
+    kept = {name: x for name, x in abstract_params(case.model).items() if name != without}
+    dtype = case.model.compute.dtype if case.cfg.model.lora_rank else None
+    return bytes_per_chip(placed_shapes(case.mesh, kept, dtype))
 
 
 def trained_shapes(case: Case) -> Params:
@@ -113,7 +99,7 @@ def trained_shapes(case: Case) -> Params:
 
 def trained_bytes(case: Case) -> int:
     """Bytes per chip of the trained parameters, in float32."""
-    return tree_bytes(case, trained_shapes(case), FLOAT32)
+    return bytes_per_chip(placed_shapes(case.mesh, trained_shapes(case)))
 
 
 def optimizer_bytes(case: Case, shapes: Params) -> int:
@@ -121,11 +107,13 @@ def optimizer_bytes(case: Case, shapes: Params) -> int:
     optimizer = make_optimizer(case.cfg.optimizer, num_updates=1)
     state = jax.eval_shape(optimizer.init, shapes)
     placed = state_shardings(shapes, optimizer, case.mesh).opt_state
-
-    def local_bytes(x: jax.ShapeDtypeStruct, sharding: NamedSharding) -> int:
-        return math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
-
-    return sum(jax.tree.leaves(jax.tree.map(local_bytes, state, placed)))
+    return bytes_per_chip(
+        jax.tree.map(
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            state,
+            placed,
+        )
+    )
 
 
 def decode_copy_bytes(case: Case, int8: bool = False) -> int:
@@ -134,28 +122,10 @@ def decode_copy_bytes(case: Case, int8: bool = False) -> int:
     It is replicated over shards and split over `tensor`, in the compute dtype or with kernels in 8
     bits.
     """
-    repeats = num_kv_heads(case.model, case.mesh) // case.model.cfg.num_kv_heads
-    shapes = jax.tree_util.tree_leaves_with_path(abstract_params(case.model))
+    params = abstract_params(case.model)
     if case.cfg.model.lora_rank:
-        shapes += jax.tree_util.tree_leaves_with_path(trained_shapes(case))
-    total = 0
-    for path, x in shapes:
-        names = [key.key for key in path]
-        spec = tensor_only(spec_for(path, x.shape, case.mesh))
-        if names[0] in ("embed", "head") and vocab_axis(case.model, case.mesh) is None:
-            spec = Spec()
-        size = local_size(spec, x.shape, case)
-        item_bytes = FLOAT32 if names[-1] == "scale" else case.item_bytes
-        num_bytes = size * item_bytes
-        if int8 and names[-1] == "kernel":
-            outputs = slice(2, None) if names[-2] in HEADS else slice(-1, None)
-            axes, shape = (*spec[:1], *spec[outputs]), (*x.shape[:1], *x.shape[outputs])
-            factors = local_size(Spec(*axes), shape, case)  # one for each output
-            num_bytes = size + FLOAT32 * factors
-        if {"k", "v"} & set(names) and repeats > 1 and names[-1] != LORA_A:
-            num_bytes = num_bytes * repeats // case.tensor  # replicated over tensor, and repeated
-        total += num_bytes
-    return total
+        params = with_adapters(params, trained_shapes(case))
+    return bytes_per_chip(abstract_weights(case.model, case.mesh, params, int8))
 
 
 def train_length(case: Case) -> int:
@@ -226,7 +196,7 @@ def fixed_parts(case: Case) -> MemoryParts:
     optimizer, critic = optimizer_bytes(case, trained_shapes(case)), 0
     if case.method.state.has_critic:  # PPO's has no output matrix
         shapes = {name: x for name, x in abstract_params(case.model).items() if name != "head"}
-        critic = tree_bytes(case, shapes, stored_item(case)) + optimizer_bytes(case, shapes)
+        critic = weight_bytes(case, without="head") + optimizer_bytes(case, shapes)
     return MemoryParts(weights, optimizer, reference, critic, decode_copy_bytes(case), 0, 0)
 
 
@@ -300,7 +270,8 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     if program == "prefill":
         return case.item_bytes * sizes.batch * sizes.columns * (4 * cfg.width + inner // tensor)
     tokens = case.pass_rows // case.shards * train_length(case)
-    rounded = weight_bytes(case) // stored_item(case) * case.item_bytes
+    weights = abstract_params(case.model)
+    rounded = bytes_per_chip(placed_shapes(case.mesh, weights, case.model.compute.dtype))
     trained = trained_bytes(case)
     layer = 4 * rounded // cfg.num_layers * case.cfg.mesh.fsdp
     # Embedding and output matrix: compute dtype, replicated over fsdp.

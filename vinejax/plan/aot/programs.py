@@ -135,14 +135,8 @@ class Lowering:
         """The ShapeDtypeStruct of an int32 array whose first axis is split over the shards."""
         return self._shape(shape, jnp.int32, split.SHARDS)
 
-    def _weights(self) -> PyTree:
-        """The shapes and shardings of the decoding copy of the weights."""
-        shapes = jax.eval_shape(
-            lambda params: split.for_decoding(self.model, self.mesh, params, self.phase.int8),
-            self.params,
-        )
-        specs = split.weight_specs(self.model, self.mesh, shapes)
-        return jax.tree.map(lambda x, spec: self._shape(x.shape, x.dtype, spec), shapes, specs)
+    def _weights(self) -> split.Weights:
+        return split.abstract_weights(self.model, self.mesh, self.params, self.phase.int8)
 
     def _caches(self) -> tuple[window.Window, window.Rows, decode.Slots]:
         cache, rows, slots = jax.eval_shape(
