@@ -79,6 +79,7 @@ class Drawn(NamedTuple):
     sample: Sample
 
 
+@dataclasses.dataclass(eq=False)
 class Sampler:
     """Samples solutions, and continuations of their states, in one iteration of a run.
 
@@ -86,11 +87,10 @@ class Sampler:
     and, for continuations, the state, so that a run repeats itself on any number of devices.
     """
 
-    def __init__(self, engine: Engine, graded: GradedTask, cfg: Config, iteration: int):
-        self.engine = engine
-        self.graded = graded
-        self.cfg = cfg
-        self.iteration = iteration
+    engine: Engine
+    graded: GradedTask
+    cfg: Config
+    iteration: int
 
     def solutions(
         self, params: Params, problems: list[PromptedProblem], most_groups: int
