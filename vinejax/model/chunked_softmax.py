@@ -234,7 +234,6 @@ def _over_chunks(
 
 
 def _columns_of(table: jax.Array, first: Column, size: int, output: OutputLayer) -> jax.Array:
-    """The part of the output matrix with a chunk's columns."""
     return lax.dynamic_slice_in_dim(table, first, size, output.vocab_axis)
 
 

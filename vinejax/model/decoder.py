@@ -357,7 +357,6 @@ class Decoder:
         )
 
     def _gathered_layer(self, layer: Params) -> Params:
-        """A layer's weights, gathered over `fsdp`."""
         mesh = self.mesh
         if mesh is None:
             return layer
@@ -398,7 +397,6 @@ class Decoder:
         return logprob_and_entropy(x, table, tokens, output, self.mesh, axis)
 
     def _normalised(self, params: Params, x: jax.Array) -> jax.Array:
-        """The last hidden states after the final norm."""
         norm = RMSNorm(self.cfg.norm_eps, self.cfg.norm_offset)
         return norm.apply({"params": params["norm"]}, x)  # pyright: ignore
 

@@ -140,7 +140,6 @@ def tensor_only(spec: P) -> P:
 
 
 def _names(entry: Axis) -> tuple[str, ...]:
-    """The mesh axes in one entry of a spec."""
     return (entry,) if isinstance(entry, str) else entry or ()
 
 

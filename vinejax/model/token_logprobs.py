@@ -148,7 +148,6 @@ def _gradient(
 
 
 def _flat(x: Float[Array, "B T D"]) -> jax.Array:
-    """The hidden states of all tokens as one matrix."""
     return x.reshape(-1, x.shape[-1])
 
 

@@ -185,7 +185,6 @@ def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
 
 
 def _case(cfg: Config, topology: Topology, row: TopologyConfig) -> Case:
-    """The case of the configuration with this row."""
     meshes = {topology.name: row}
     return open_case(
         dataclasses.replace(cfg, mesh=MeshConfig(), meshes=meshes, topology=topology.name)
