@@ -28,7 +28,11 @@ class Calls(NamedTuple):
     pages: Call
 
 
-Bounds = tuple[Int[Array, " n"], Int[Array, " n"]]  # queries see columns `first` .. `limit` - 1
+class Bounds(NamedTuple):
+    """The columns that queries see, each from `first` to `limit` - 1."""
+
+    first: Int[Array, " n"]
+    limit: Int[Array, " n"]
 
 
 class RaggedAttention:
@@ -68,18 +72,18 @@ class RaggedAttention:
     ) -> Calls:
         queries, lanes = self._step.queries, self._step.lanes
         rows, columns = trunks.shape[0], trunks.shape[2]
-        limit = jnp.where(queries.busy, queries.age + 1, 0)
-        own, shared = jnp.zeros_like(queries.age), jnp.zeros_like(lanes.visible)
+        own = Bounds(jnp.zeros_like(queries.age), jnp.where(queries.busy, queries.age + 1, 0))
+        shared = Bounds(jnp.zeros_like(lanes.visible), lanes.visible)
         if rule.window is not None:
-            own = jnp.maximum(limit - rule.window, 0)
-            shared = jnp.maximum(lanes.position + 1 - rule.window, 0)
+            own = own._replace(first=jnp.maximum(own.limit - rule.window, 0))
+            shared = shared._replace(first=jnp.maximum(lanes.position + 1 - rule.window, 0))
         groups_per_row = _num_groups(lanes.slot.shape[0] // rows, q.shape[2])
         row = jnp.repeat(jnp.arange(rows), groups_per_row)
         sources = jnp.repeat(row[:, None], columns // BLOCK, axis=1)
         num_pages = self._pages.free.shape[0]
         return Calls(
-            self._call(rule, q, (shared, lanes.visible), sources),
-            self._call(rule, q, (own, limit), self._pages.of_slot, num_pages),
+            self._call(rule, q, shared, sources),
+            self._call(rule, q, own, self._pages.of_slot, num_pages),
         )
 
     def _call(
