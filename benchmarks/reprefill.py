@@ -20,8 +20,7 @@ from workload import Run, Workload
 
 from vinejax.core.settings import SampleConfig
 from vinejax.engine.sampling import sample
-from vinejax.model.decoder import Decoder, Params
-from vinejax.model.params import unstack_layers
+from vinejax.model.decoder import Decoder, Params, unstack_layers
 
 
 class Cache(NamedTuple):

@@ -53,7 +53,7 @@ def test_star_import():
 
 def test_an_unknown_name_is_an_attribute_error_that_names_it():
     with pytest.raises(AttributeError, match="module 'vinejax' has no attribute 'Engin'"):
-        vinejax.Engin  # noqa: B018
+        vinejax.Engin  # noqa: B018  # pyright: ignore
     assert not hasattr(vinejax, "__path_of_something__")
 
 

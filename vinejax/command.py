@@ -42,6 +42,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Iterable
+from typing import Any
 
 from absl import app, flags, logging
 from etils import epath
@@ -103,36 +104,33 @@ class ConfigFile(flags.ArgumentParser):
         return fields
 
 
-class OptionalInt(flags.IntegerParser):
+class InWords:
+    """A parser before whose name it stands says in words what it cannot read."""
+
+    words: str
+
+    def parse(self, argument: Any) -> Any:
+        try:
+            return super().parse(argument)  # pyright: ignore[reportAttributeAccessIssue]
+        except ValueError:
+            raise ValueError(f"must be {self.words}") from None
+
+
+class OptionalInt(InWords, flags.IntegerParser):
     """Reads `none` as None, which `from_dict` refuses for integers that must be set."""
 
+    words = "a whole number"
+
     def parse(self, argument: str | int | None) -> int | None:
-        if argument in (None, "none", "None"):
-            return None
-        try:
-            return super().parse(argument)
-        except ValueError:
-            raise ValueError("must be a whole number") from None
+        return None if argument in (None, "none", "None") else super().parse(argument)
 
 
-class Flag(flags.BooleanParser):
-    """Says in words what is neither true nor false."""
-
-    def parse(self, argument: str | int | bool) -> bool:
-        try:
-            return super().parse(argument)
-        except ValueError:
-            raise ValueError("must be true or false") from None
+class Flag(InWords, flags.BooleanParser):
+    words = "true or false"
 
 
-class Number(flags.FloatParser):
-    """Says in words what is no number."""
-
-    def parse(self, argument: str | float) -> float:
-        try:
-            return super().parse(argument)
-        except ValueError:
-            raise ValueError("must be a number") from None
+class Number(InWords, flags.FloatParser):
+    words = "a number"
 
 
 def define_flags() -> None:

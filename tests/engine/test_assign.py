@@ -12,7 +12,7 @@ from vinejax.core.shapes import bucket, doubled, part
 from vinejax.engine.assign import assign, lanes_per_row, window_shape
 from vinejax.engine.layout import CacheLayout
 from vinejax.engine.memory import Demand, Settings, sizes_of
-from vinejax.engine.ring import ring_blocks, ring_layout
+from vinejax.engine.ring import RingStorage, ring_blocks
 from vinejax.model.sharding import make_mesh
 
 
@@ -126,7 +126,7 @@ def test_the_ring_lies_as_the_platform_wants_it():
     """Axes: b slots, k KV heads, s columns, h head width."""
 
     def axes(platform: str, slots: int, shares_heads: bool = True) -> tuple[str, str]:
-        layout = ring_layout(platform, slots, shares_heads)
+        layout = RingStorage(platform, shares_heads).layout(slots)
         return layout.keys.axes, layout.values.axes
 
     assert axes("tpu", 64) == ("skbh", "skbh")  # the column that a step writes is outermost

@@ -105,7 +105,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(
     made = loop.Run._train_iteration
 
     def stopping(self: Any) -> None:
-        if self._at.done == 1:
+        if self.at.done == 1:
             raise Stopped(15)
         made(self)
 

@@ -146,7 +146,7 @@ def _die_after(iterations_done: int) -> Any:
     finish = loop.Run._finish_iteration
 
     def dying(self: loop.Run):
-        if self._at.done == iterations_done:
+        if self.at.done == iterations_done:
             raise Died
         finish(self)
 

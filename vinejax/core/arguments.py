@@ -19,14 +19,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 DTYPES = {"Integer": "int ", "Bool": "bool ", "Real": "real ", "Float32": "float32 ", "Shaped": ""}
 
 
-class Shown:
+class Shown(str):
     """An annotation as `help` prints it."""
 
-    def __init__(self, text: str):
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
+    __repr__ = str.__str__
 
 
 def library(**bounds: tuple[int, str]) -> Callable[[F], F]:

@@ -61,25 +61,25 @@ class Cache(abc.ABC):
         Writing and reading are one call, since a kernel does both at once.
         """
 
-    @abc.abstractmethod
     def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Cache":
         """Frees the columns of slots whose branches have ended; slots have drawn `age` tokens."""
+        return self
 
     @abc.abstractmethod
     def specs(self, slots: int) -> "Cache":
         """A PartitionSpec for each array of the same cache with this many slots per shard."""
 
-    @abc.abstractmethod
     def movable(self) -> "Cache":
-        """The arrays that change when slots are renumbered."""
+        """The arrays that change when slots are renumbered: by default, all."""
+        return self
 
     @abc.abstractmethod
     def take(self, slots: Int[Array, " M"]) -> "Cache":
         """The movable arrays of these slots alone, which are renumbered from 0."""
 
-    @abc.abstractmethod
     def with_moved(self, moved: "Cache") -> "Cache":
         """The cache with its movable arrays replaced."""
+        return moved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,28 +129,29 @@ class Allocator:
 class Storage(abc.ABC):
     """The static part of a cache: hashable, a field of `Sizes`.
 
-    A column is one position of one sequence, in all layers. Numbers are per shard.
+    A column is one position of one sequence, in all layers. Numbers are per shard. By default each
+    slot has the columns of the largest budget, and a step reads all columns.
     """
 
-    read_by_kernel: ClassVar[bool]  # if so, the compiler's count of cycles lacks these reads
+    read_by_kernel: ClassVar[bool] = False  # the compiler's count of cycles lacks such reads
 
     # --- sizes
 
-    @abc.abstractmethod
     def align(self, columns: int) -> int:
         """The smallest possible number of columns of a row, or of a slot, from `columns` on."""
+        return columns
 
-    @abc.abstractmethod
     def slot_bytes(self, slots: int, width: int, column_bytes: int) -> int:
         """Bytes per slot, where memory is divided between rows and this many slots."""
+        return width * column_bytes
 
-    @abc.abstractmethod
     def fitted(self, slots: int, width: int, room: int) -> "Storage":
         """The storage of this many slots where memory has room for `room` columns."""
+        return self
 
-    @abc.abstractmethod
     def columns(self, slots: int, width: int) -> int:
         """Columns of all slots together."""
+        return slots * width
 
     # --- arrays
 
@@ -174,21 +175,21 @@ class Storage(abc.ABC):
 
     # --- planning
 
-    @abc.abstractmethod
     def columns_read(self, seen: float, columns: int) -> float:
         """Columns that a step reads of a sequence that has `columns`, of which it sees `seen`."""
+        return columns
 
-    @abc.abstractmethod
     def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
         """Rows, and slots, that a step reads while `busy` slots are busy."""
+        return sizes.rows, sizes.slots
 
-    @abc.abstractmethod
     def usable_slots(self, sizes: Sizes, mean_tokens: float) -> int:
         """Slots that can be busy at once, if branches have `mean_tokens` tokens on average."""
+        return sizes.slots
 
-    @abc.abstractmethod
     def smallest(self, sizes: Sizes) -> "Storage":
         """The smallest storage with which a phase would still have this many slots."""
+        return self
 
 
 def use_kernel(name: str, platform: str, head_dim: int) -> bool:

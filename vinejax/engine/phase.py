@@ -24,7 +24,7 @@ from vinejax.engine.collect import Collector, Drawn
 from vinejax.engine.decode import DecodeConfig, Trace
 from vinejax.engine.drain import State, to_drain
 from vinejax.engine.memory import empty_caches, put_on_shards
-from vinejax.engine.repeats import Repeats, Search, SearchConfig, skip_repeats
+from vinejax.engine.repeats import Found, Repeats, Search, SearchConfig, Searched, skip_repeats
 from vinejax.engine.split import Weights
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.trace import HostSteps
@@ -64,33 +64,6 @@ class _Started(NamedTuple):
     searches: list[Search]  # for repeats, begun between the previous chunk and this one
     moved: jax.Array | None  # each slot's number in its shard before this chunk, if that changed
     trace: Trace
-
-
-class _RowTable:
-    """What the host knows of the rows of all shards."""
-
-    def __init__(self, shards: int, rows: int):
-        fields = [("trunk", np.int64), ("left", np.int64), ("served_from", np.int64)]
-        self._table = np.zeros((shards, rows), fields)
-        self._table["trunk"] = -1  # the trunk that a row holds
-
-    def free(self, shard: int) -> list[int]:
-        """Rows whose items have all ended."""
-        return np.flatnonzero(self._table["left"][shard] == 0).tolist()
-
-    def holders(self, shard: int, trunk: int) -> list[int]:
-        """Rows that hold a trunk, or are being filled with it."""
-        return np.flatnonzero(self._table["trunk"][shard] == trunk).tolist()
-
-    def enter(self, shard: int, row: int, load: Load, chunk: int) -> None:
-        """Notes that a load enters a row, which can serve it from the chunk of this number on."""
-        self._table[shard, row] = load.trunk, len(load.items), chunk
-
-    def update(self, left: np.ndarray, chunk: int) -> None:
-        """Records for each row how many of its items have not ended, as a chunk's trace reports."""
-        # A chunk that was under way when a row was loaded knows nothing of the load.
-        is_current = self._table["served_from"] <= chunk
-        self._table["left"][is_current] = left.reshape(is_current.shape)[is_current]
 
 
 def make_queue(
@@ -135,7 +108,11 @@ class Phase:
         self._queue = programs.queue
         self._repeats = Repeats(work, order, stats, programs.skips_repeats)
         self._collector = Collector(work, order, slots, chunk, stats, self._repeats.count)
-        self._row_table = _RowTable(len(loads), config.sizes.rows)
+        # Of each row, i64[Z, W]: the trunk that it holds or is being filled with, how many of its
+        # items have not ended, and the number of the first chunk that serves its load.
+        shape = (len(loads), config.sizes.rows)
+        self._row_trunk, self._row_left = np.full(shape, -1), np.zeros(shape, np.int64)
+        self._row_served_from = np.zeros(shape, np.int64)
         self._num_loaded = self._num_chunks = 0
         self._trunk_logprobs: list[tuple[int, jax.Array, int]] = []  # (trunk, batch, index in it)
 
@@ -203,7 +180,7 @@ class Phase:
     def _entries(self, shard: int) -> list[_Entry]:
         """The loads that enter rows now: none until a whole batch, or all that wait, can enter."""
         waiting = self._waiting[shard]
-        free = self._row_table.free(shard)
+        free = np.flatnonzero(self._row_left[shard] == 0).tolist()
         if len(free) < min(self._sizes.batch, len(waiting)):
             return []
         entries = []
@@ -211,12 +188,13 @@ class Phase:
             load = waiting.popleft()
             # Rows that are filled in this call hold nothing yet: `_load` computes their trunk once.
             filling = {entry.row for entry in entries}
-            holders = self._row_table.holders(shard, load.trunk)
+            holders = np.flatnonzero(self._row_trunk[shard] == load.trunk).tolist()
             holders = [row for row in holders if row not in filling]
             row = next((row for row in holders if row in free), free[0])
             free.remove(row)
             entries.append(_Entry(row, load, holders[0] if holders else -1))
-            self._row_table.enter(shard, row, load, self._num_chunks)
+            self._row_trunk[shard, row], self._row_left[shard, row] = load.trunk, len(load.items)
+            self._row_served_from[shard, row] = self._num_chunks
         return entries
 
     def _in_batches(self, entries: Entries, run: Callable[[Entries], None]) -> None:
@@ -248,23 +226,22 @@ class Phase:
         )  # fmt: skip
         if logprobs is not None:
             self._trunk_logprobs += [(trunk, logprobs, place) for trunk, place in places]
-        trunks = [[entry.load.trunk for entry in of_shard] for of_shard in entries]
-        if hidden is not None and self._repeats.are_left(trunks):
-            self._search(trunks, hidden, on_mesh)
+        if hidden is None:
+            return
 
-    def _search(self, trunks: list[list[int]], hidden: jax.Array, tokens: jax.Array) -> None:
-        """Moves the items of trunks that were just prefilled to where their decoding begins."""
-        config, batch = self._programs.config, self._sizes.batch
-        searched, branches = self._repeats.searched(self._mesh, trunks, batch, self._sizes.queue)
-        # As many logits are computed at a time as in a decode step.
-        settings = SearchConfig(
-            self._model, self._mesh, config.sampling, config.eos_ids, self._sizes.slots
-        )
-        self._queue, found = skip_repeats(
-            settings, self._programs.weights, self._programs.stops, self._queue, hidden, tokens,
-            searched,
-        )  # fmt: skip
-        self._repeats.start(trunks, batch, branches, found)
+        def search(searched: Searched) -> Found:
+            """Moves the items of these trunks to where their decoding begins."""
+            config, programs = self._programs.config, self._programs
+            # As many logits are computed at a time as in a decode step.
+            settings = SearchConfig(
+                self._model, self._mesh, config.sampling, config.eos_ids, self._sizes.slots
+            )
+            arrays = programs.weights, programs.stops, self._queue, hidden, on_mesh, searched
+            self._queue, found = skip_repeats(settings, *arrays)
+            return found
+
+        trunks = [[entry.load.trunk for entry in of_shard] for of_shard in entries]
+        self._repeats.start(self._mesh, trunks, batch, self._sizes.queue, search)
 
     def _copy(self, entries: Entries) -> None:
         source = np.zeros((len(entries), self._sizes.batch), np.int32)
@@ -329,7 +306,9 @@ class Phase:
         if moved is not None:
             self._collector.move(moved)
         if any(self._waiting):
-            self._row_table.update(left, started.number)
+            # A chunk that was under way when a row was loaded knows nothing of the load.
+            is_current = self._row_served_from <= started.number
+            self._row_left[is_current] = left.reshape(is_current.shape)[is_current]
         by_shard = HostSteps(*(x.reshape(shards, -1, x.shape[-1]) for x in steps))
         ended = [self._repeats.whole(drawn) for drawn in self._collector.add(by_shard)]
         self._stats.host_s += time.perf_counter() - waited

@@ -12,7 +12,7 @@ one accepted the trunk's token and the other replaced it, rounding would favour 
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -286,27 +286,28 @@ class Repeats:
         self._logprobs: dict[tuple[int, int], np.ndarray] = {}  # by shard and trunk
         self._started: list[Search] = []
 
-    def are_left(self, trunks: list[list[int]]) -> bool:
-        """Whether a shard has items to be searched for its `trunks`."""
-        return any(
-            trunk in items
-            for items, of_shard in zip(self._items, trunks, strict=True)
-            for trunk in of_shard
-        )
-
-    def searched(
-        self, mesh: Mesh, trunks: list[list[int]], batch: int, queue: int
-    ) -> tuple[Searched, list[np.ndarray]]:
-        """The items of these trunks of each shard, which are then no longer left; their branches.
+    def start(
+        self,
+        mesh: Mesh,
+        trunks: list[list[int]],
+        batch: int,
+        queue: int,
+        search: Callable[[Searched], Found],
+    ) -> None:
+        """Starts a search of the items of these trunks of each shard, if there are any left.
 
         `batch` is the number of trunks of a prefill, `queue` the length of a queue.
         """
         shards = len(trunks)
+        if not any(
+            trunk in self._items[shard] for shard in range(shards) for trunk in trunks[shard]
+        ):
+            return
         first, length, place = (
             np.zeros((shards, size), np.int32) for size in (batch, batch, queue)
         )
         item = np.full((shards, queue), queue, np.int32)
-        branches = []
+        branches, places = [], []
         for shard, of_shard in enumerate(trunks):
             end = 0
             for n, trunk in enumerate(of_shard):
@@ -317,20 +318,10 @@ class Repeats:
                 positions = self._position[self._order[shard][items]]
                 length[shard, n] = len(self._work.trunks[trunk])
                 first[shard, n] = positions.min(initial=length[shard, n])
+                places.append((shard, trunk, shard * batch + n))
             branches.append(self._order[shard][item[shard, :end]])
         on_mesh = Searched(*(put_on_shards(mesh, x) for x in (first, length, item, place)))
-        return on_mesh, branches
-
-    def start(
-        self, trunks: list[list[int]], batch: int, branches: list[np.ndarray], found: Found
-    ) -> None:
-        """Notes a search that devices compute."""
-        places = [
-            (shard, trunk, shard * batch + n)
-            for shard, of_shard in enumerate(trunks)
-            for n, trunk in enumerate(of_shard)
-        ]
-        self._started.append(Search(places, branches, found))
+        self._started.append(Search(places, branches, search(on_mesh)))
 
     def take(self) -> list[Search]:
         """The searches that were started since the last call."""

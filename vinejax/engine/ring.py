@@ -47,22 +47,18 @@ class RingStorage(Storage):
     platform: str
     shares_heads: bool  # whether several query heads have the same keys and values
 
-    read_by_kernel = False
-
     def layout(self, slots: int) -> RingLayout:
-        return ring_layout(self.platform, slots, self.shares_heads)
+        """The fastest layout for this many slots per shard.
 
-    def align(self, columns: int) -> int:
-        return columns
-
-    def slot_bytes(self, slots: int, width: int, column_bytes: int) -> int:
-        return width * column_bytes
-
-    def fitted(self, slots: int, width: int, room: int) -> "RingStorage":
-        return self
-
-    def columns(self, slots: int, width: int) -> int:
-        return slots * width
+        On a TPU the columns are outermost, and the slots innermost if their number is a multiple of
+        128; with another order the whole ring would be copied when the loop begins and when it
+        ends. On a CPU keys are faster transposed if query heads share them.
+        """
+        if self.platform == "tpu":
+            layout = CacheLayout("skbh" if slots % 128 else "skhb")
+            return RingLayout(layout, layout)
+        transposed = self.platform == "cpu" and self.shares_heads
+        return RingLayout(CacheLayout("bkhs" if transposed else "bksh"), CacheLayout("bksh"))
 
     def window_layer(self, new: Allocator, sizes: Sizes) -> Separate:
         keys, values = (new.cache(WINDOW, sizes.rows, sizes.columns) for _ in range(2))
@@ -85,18 +81,6 @@ class RingStorage(Storage):
     def drain_columns(self, sizes: Sizes, drain: Sizes) -> int:
         copied = drain.rows if drain.rows < sizes.rows else 0
         return copied * drain.columns + drain.slots * drain.width
-
-    def columns_read(self, seen: float, columns: int) -> float:
-        return columns
-
-    def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
-        return sizes.rows, sizes.slots
-
-    def usable_slots(self, sizes: Sizes, mean_tokens: float) -> int:
-        return sizes.slots
-
-    def smallest(self, sizes: Sizes) -> "RingStorage":
-        return self
 
 
 @jax.tree_util.register_dataclass
@@ -135,9 +119,6 @@ class Ring(Cache):
 
         return attend
 
-    def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Ring":
-        return self
-
     def specs(self, slots: int) -> "Ring":
         layout = self.storage.layout(slots)
 
@@ -148,9 +129,6 @@ class Ring(Cache):
 
         return dataclasses.replace(self, layers=list(map(spec, self.layers)), slots=slots)
 
-    def movable(self) -> "Ring":
-        return self
-
     def take(self, slots: Int[Array, " M"]) -> "Ring":
         old, new = self.layout, self.storage.layout(len(slots))
 
@@ -160,23 +138,6 @@ class Ring(Cache):
             return RingLayer(keys, values)
 
         return dataclasses.replace(self, layers=list(map(taken, self.layers)), slots=len(slots))
-
-    def with_moved(self, moved: Cache) -> Cache:
-        return moved
-
-
-def ring_layout(platform: str, slots: int, shares_heads: bool) -> RingLayout:
-    """The fastest layout for this many slots per shard.
-
-    On a TPU the columns are outermost, and the slots innermost if their number is a multiple of
-    128; with another order the whole ring would be copied when the loop begins and when it ends. On
-    a CPU keys are faster transposed if query heads share them (`shares_heads`).
-    """
-    if platform == "tpu":
-        layout = CacheLayout("skbh" if slots % 128 else "skhb")
-        return RingLayout(layout, layout)
-    transposed = platform == "cpu" and shares_heads
-    return RingLayout(CacheLayout("bkhs" if transposed else "bksh"), CacheLayout("bksh"))
 
 
 def ring_blocks(width: int, platform: str) -> int:

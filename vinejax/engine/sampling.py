@@ -124,7 +124,6 @@ class _Sums(NamedTuple):
 
 
 def _sums(weights: Float[Array, "B V"], axis: str | None, form: Form) -> _Sums:
-    """The sums that `inverse_cdf` goes through."""
     B, V = weights.shape
     rows = math.gcd(form.rows, B)
     blocks = jnp.pad(weights, ((0, 0), (0, -V % BLOCK))).reshape(B // rows, rows, -1, BLOCK)

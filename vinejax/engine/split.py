@@ -19,9 +19,9 @@ from jax.tree_util import DictKey
 from jaxtyping import Array, Float, Int
 
 from vinejax.core.errors import ConfigError
+from vinejax.model import decoder
 from vinejax.model.decoder import ENDS, HEADS, INT8_SCALE, LORA_A, Decoder, Params
 from vinejax.model.int8 import layer_in_int8
-from vinejax.model.params import cast_matrices, unstack_layers
 from vinejax.model.sharding import ROWS, AnyMesh, check_heads, table_spec, tensor_only
 
 Tree = TypeVar("Tree")
@@ -93,7 +93,7 @@ def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, A
 
 
 @functools.partial(jax.jit, static_argnames=("model", "mesh", "int8"))
-def for_decoding(model: Decoder, mesh: Mesh, params: Params, int8: bool = False) -> Weights:
+def for_decoding(model: Decoder, mesh: AnyMesh, params: Params, int8: bool = False) -> Weights:
     """The decoding copy: matrices in the compute dtype, a list of layers, split by `weight_specs`.
 
     Adapters stay beside their kernels: a change of a kernel by less than half a unit in its last
@@ -113,15 +113,25 @@ def for_decoding(model: Decoder, mesh: Mesh, params: Params, int8: bool = False)
         x = x.reshape(*x.shape[:-2], -1)
         return x.swapaxes(-1, -2) if path[-1].key == "kernel" else x
 
-    cast = cast_matrices(params, model.compute.dtype)
+    cast = decoder.cast_matrices(params, model.compute.dtype)
     params = jax.tree_util.tree_map_with_path(turned, cast)
-    layers = unstack_layers(params, model.cfg.num_layers)
+    layers = decoder.unstack_layers(params, model.cfg.num_layers)
     weights = {**params, "layers": list(map(layer_in_int8, layers)) if int8 else layers}
 
     def split(x: jax.Array, spec: Spec) -> jax.Array:
         return lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
 
     return jax.tree.map(split, weights, weight_specs(model, mesh, weights))
+
+
+def abstract_weights(model: Decoder, mesh: AnyMesh, params: Params, int8: bool) -> Weights:
+    """The decoding copy as shapes with shardings; nothing is allocated."""
+    shapes = jax.eval_shape(lambda params: for_decoding(model, mesh, params, int8), params)
+
+    def placed(x: jax.ShapeDtypeStruct, spec: Spec) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
+
+    return jax.tree.map(placed, shapes, weight_specs(model, mesh, shapes))
 
 
 def _gives_heads(path: KeyPath) -> bool:

@@ -89,7 +89,10 @@ def prefill(
         rows = _serve(rows, entering)
         logprobs, hidden = None, x if keeps_hidden else None
         if temperature is not None:
-            logprobs = _own_logprobs(part, axis, weights, x, tokens, temperature or 1.0)
+            # As `learner/score.py` defines them.
+            scale = temperature or 1.0
+            logprobs, _ = part.logprobs_of(weights, x[:, :-1], tokens[:, 1:], scale, axis)
+            logprobs = jnp.pad(logprobs, ((0, 0), (1, 0)))
         return Prefilled(window, rows, logprobs, hidden)
 
     in_specs = (split.weight_specs(model, mesh, weights), WINDOW.spec, SHARDS, SHARDS, SHARDS)
@@ -124,15 +127,6 @@ def _trunk_kv(
         x, kv = model.block(layer, x, positions, attend, i)
         trunk_kv.append(kv)
     return trunk_kv, x
-
-
-def _own_logprobs(
-    model: Decoder, axis: str | None, weights: Weights, x: jax.Array, ids: jax.Array, scale: float
-) -> Float[Array, "B T"]:
-    """The trunks' log-probabilities as `learner/score.py` defines them; `scale` is the
-    temperature."""
-    logprobs, _ = model.logprobs_of(weights, x[:, :-1], ids[:, 1:], scale, axis)
-    return jnp.pad(logprobs, ((0, 0), (1, 0)))
 
 
 @functools.partial(jax.jit, static_argnames="mesh", donate_argnames=("window", "rows"))

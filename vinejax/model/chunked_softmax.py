@@ -129,8 +129,9 @@ def chunked_softmax(
     # Finite: the difference of two infinite maxima would not be a number.
     nothing = _Sums(zeros + jnp.finfo(jnp.float32).min, zeros, zeros, zeros)
     sums = _over_chunks(vocab, _chunk(tokens, vocab, output), step, nothing)
-    if axis is not None:
-        sums = _join_over(axis, sums)
+    if axis is not None:  # the columns of all devices along it
+        top = lax.pmax(sums.top, axis)
+        sums = lax.psum(sums.relative_to(top), axis)._replace(top=top)
     log_total = jnp.log(sums.total)
     normaliser = sums.top + log_total
     entropy = log_total - sums.weighted / sums.total
@@ -215,12 +216,6 @@ def _join(a: _Sums, b: _Sums) -> _Sums:
     return jax.tree.map(jnp.add, *parts)._replace(top=top)
 
 
-def _join_over(axis: str, part: _Sums) -> _Sums:
-    """The sums over the columns of all devices along an axis of the mesh."""
-    top = lax.pmax(part.top, axis)
-    return lax.psum(part.relative_to(top), axis)._replace(top=top)
-
-
 # --- chunks of columns
 
 
@@ -239,7 +234,6 @@ def _over_chunks(
 
 
 def _columns_of(table: jax.Array, first: Column, size: int, output: OutputLayer) -> jax.Array:
-    """The part of the output matrix with a chunk's columns."""
     return lax.dynamic_slice_in_dim(table, first, size, output.vocab_axis)
 
 

@@ -102,7 +102,7 @@ class Compute:
 
     dtype: str = "float32"  # matrix products' dtype; norms, RoPE, softmax and logits are float32
     attention: str = "auto"  # over whole sequences: a kind of `attention.choose_kind`, or 'auto'
-    remat: str = "none"  # the results computed again in the backward pass: a key of `remat.REMAT`
+    remat: str = "none"  # the results computed again in the backward pass: a key of `decoder.REMAT`
     # Columns of the output matrix whose logits exist at once where log-probabilities are computed;
     # None: `chunked_softmax.chunk_columns`.
     vocab_chunk: int | None = None

@@ -44,8 +44,6 @@ from vinejax.model.attention import softcap
 from vinejax.model.chunked_softmax import OutputLayer
 from vinejax.model.config import Compute, DecoderConfig, LayerFacts, compute_as_set
 from vinejax.model.embedding import embedding_lookup
-from vinejax.model.params import cast_matrices
-from vinejax.model.remat import GATHERED_WEIGHT, REMAT
 from vinejax.model.rope import BY_LENGTH, rotate
 from vinejax.model.sharding import BY_COLUMN, BY_POSITION, ROWS, WHOLE, Params, constrain
 from vinejax.model.token_logprobs import logprob_and_entropy
@@ -60,6 +58,33 @@ SUMMED = ("out", "down")  # projections that sum over heads, and over feed-forwa
 LORA_A, LORA_B = "lora_a", "lora_b"  # the factors of a projection's adapter: see model/lora.py
 INT8_SCALE = "int8_scale"  # factors on the outputs of a kernel in 8 bits: model/int8.py
 ENDS = ("embed", "head")  # the weights outside the layers that are split over a mesh
+# Checkpoint name of gathered weights, which are never saved for the backward pass.
+GATHERED_WEIGHT = "weight"
+# Maps `model.remat` to the policy that says which results of a layer's forward pass are saved for
+# the backward pass; others are computed again.
+REMAT = {
+    "none": jax.checkpoint_policies.save_anything_except_these_names(GATHERED_WEIGHT),
+    # Products with weights, and what an attention kernel needs; not the scores of 'xla'.
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(attention.SAVED),
+    ),
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+def cast_matrices(params: Params, dtype: str) -> Params:
+    """Cast matrices and biases; norms stay float32: cheap to compute, costly to round."""
+
+    def cast(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
+        return x if path[-1].key == "scale" else x.astype(dtype)
+
+    return jax.tree_util.tree_map_with_path(cast, params)
+
+
+def unstack_layers(params: Params, num_layers: int) -> list[Params]:
+    """The stacked layers as a list: decoding loops over it, since a scan would copy its caches."""
+    return [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(num_layers)]
 
 
 class RMSNorm(nn.Module):
@@ -332,7 +357,6 @@ class Decoder:
         )
 
     def _gathered_layer(self, layer: Params) -> Params:
-        """A layer's weights, gathered over `fsdp`."""
         mesh = self.mesh
         if mesh is None:
             return layer
@@ -373,7 +397,6 @@ class Decoder:
         return logprob_and_entropy(x, table, tokens, output, self.mesh, axis)
 
     def _normalised(self, params: Params, x: jax.Array) -> jax.Array:
-        """The last hidden states after the final norm."""
         norm = RMSNorm(self.cfg.norm_eps, self.cfg.norm_offset)
         return norm.apply({"params": params["norm"]}, x)  # pyright: ignore
 

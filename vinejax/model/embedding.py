@@ -13,22 +13,15 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from vinejax.model.sharding import (
-    ROWS,
-    constrain,
-    num_shards,
-    on_shards,
-    spec_for,
-    sum_over_rows,
-    tensor_only,
-)
+from vinejax.model import sharding
+from vinejax.model.sharding import ROWS, constrain, tensor_only
 
 
 def embedding_lookup(
     table: Float[Array, "V D"], tokens: Int[Array, "*shape"], mesh: Mesh | None
 ) -> Float[Array, "*shape D"]:
     """table[tokens]; on a mesh rows of tokens [B, T] are split over `data` and `fsdp`."""
-    if mesh is None or mesh.size == 1 or tokens.shape[0] % num_shards(mesh):
+    if mesh is None or mesh.size == 1 or tokens.shape[0] % sharding.num_shards(mesh):
         return table[tokens]
     return _lookup(table, tokens, mesh)
 
@@ -48,12 +41,12 @@ def _lookup(table: jax.Array, tokens: jax.Array, mesh: Mesh) -> jax.Array:
 
     in_specs = (used, P(ROWS, None))
     out_specs = P(ROWS, "tensor" if by_position else None, None)
-    lookup = on_shards(mesh, lookup_part, in_specs, out_specs)
+    lookup = sharding.on_shards(mesh, lookup_part, in_specs, out_specs)
     return lookup(constrain(table, mesh, *used), tokens)
 
 
 def _spec(table: jax.Array, mesh: Mesh) -> P:
-    return spec_for((jax.tree_util.DictKey("embed"),), table.shape, mesh)
+    return sharding.spec_for((jax.tree_util.DictKey("embed"),), table.shape, mesh)
 
 
 def _row_of_part(tokens: jax.Array, size: int, is_split: bool) -> tuple[jax.Array, jax.Array]:
@@ -75,10 +68,10 @@ def _lookup_gradient(
     def gradient_part(g: jax.Array, tokens: jax.Array) -> jax.Array:
         row, is_mine = _row_of_part(tokens, size, is_split)
         part = jnp.zeros((size, D)).at[jnp.where(is_mine, row, size)].add(g, mode="drop")
-        return sum_over_rows(part.astype(g.dtype), spec)
+        return sharding.sum_over_rows(part.astype(g.dtype), spec)
 
     in_specs = (P(ROWS, None, None), P(ROWS, None))
-    gradient = on_shards(mesh, gradient_part, in_specs, spec)
+    gradient = sharding.on_shards(mesh, gradient_part, in_specs, spec)
     # libtpu 0.0.42 would move this sum out of a loop over microbatches, and fail in doing so
     # (while_loop_all_reduce_code_motion).
     return lax.optimization_barrier(gradient(g, tokens).astype(table.dtype)), None

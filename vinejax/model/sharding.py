@@ -27,50 +27,37 @@ WHOLE = (ROWS, None, None)  # [B, T, D] where a matrix product needs all positio
 BY_POSITION = (ROWS, "tensor", None)  # [B, T, D] elsewhere, to save memory
 BY_COLUMN = (ROWS, None, "tensor")  # [B, T, F] and [B, T, V]
 
-# Last names in the path of a weight -> spec. The layers' weights carry a leading axis L.
+# Last names in the path of weights -> their spec. The layers' weights carry a leading axis L.
 # `fsdp` stays off the last axis where possible: if it splits that axis into parts of 128 numbers,
 # the TPU's compiler (libtpu 0.0.42) adds up whole gradients on every chip, not their parts. It also
 # does so, whichever axis is split, when `fsdp` alone takes all chips of a slice.
-PARAM_SPECS = {
+_SPECS = {
     "embed": P(("tensor", "fsdp"), None),  # [V, D]
     "head": P("fsdp", "tensor"),  # [D, V]
     "norm/scale": P(None),  # [D]
-    "attention_norm/scale": P(None, None),  # [L, D]
-    "post_attention_norm/scale": P(None, None),  # [L, D]
-    "mlp_norm/scale": P(None, None),  # [L, D]
-    "post_mlp_norm/scale": P(None, None),  # [L, D]
-    "q_norm/scale": P(None, None),  # [L, H]
-    "k_norm/scale": P(None, None),  # [L, H]
-    "q/kernel": P(None, "fsdp", "tensor", None),  # [L, D, N, H]
-    "k/kernel": P(None, "fsdp", "tensor", None),  # [L, D, K, H]
-    "v/kernel": P(None, "fsdp", "tensor", None),  # [L, D, K, H]
+    "attention_norm post_attention_norm mlp_norm post_mlp_norm/scale": P(None, None),  # [L, D]
+    "q_norm k_norm/scale": P(None, None),  # [L, H]
+    "q k v/kernel": P(None, "fsdp", "tensor", None),  # [L, D, N, H], of k and v [L, D, K, H]
     "out/kernel": P(None, "tensor", None, "fsdp"),  # [L, N, H, D]
-    "gate/kernel": P(None, "fsdp", "tensor"),  # [L, D, F]
-    "up/kernel": P(None, "fsdp", "tensor"),  # [L, D, F]
+    "gate up/kernel": P(None, "fsdp", "tensor"),  # [L, D, F]
     "down/kernel": P(None, ("tensor", "fsdp"), None),  # [L, F, D]
-    "q/bias": P(None, "tensor", None),  # [L, N, H]
-    "k/bias": P(None, "tensor", None),  # [L, K, H]
-    "v/bias": P(None, "tensor", None),  # [L, K, H]
-    "out/bias": P(None, None),  # [L, D]
-    "gate/bias": P(None, "tensor"),  # [L, F]
-    "up/bias": P(None, "tensor"),  # [L, F]
-    "down/bias": P(None, None),  # [L, D]
-    "q/lora_a": P(None, "fsdp", None),  # [L, D, rank]
-    "k/lora_a": P(None, "fsdp", None),
-    "v/lora_a": P(None, "fsdp", None),
+    "q k v/bias": P(None, "tensor", None),  # [L, N, H], of k and v [L, K, H]
+    "out down/bias": P(None, None),  # [L, D]
+    "gate up/bias": P(None, "tensor"),  # [L, F]
+    "q k v gate up/lora_a": P(None, "fsdp", None),  # [L, D, rank]
     "out/lora_a": P(None, "tensor", None, None),  # [L, N, H, rank]
-    "gate/lora_a": P(None, "fsdp", None),
-    "up/lora_a": P(None, "fsdp", None),
     "down/lora_a": P(None, ("tensor", "fsdp"), None),  # [L, F, rank]
-    "q/lora_b": P(None, None, "tensor", None),  # [L, rank, N, H]
-    "k/lora_b": P(None, None, "tensor", None),  # [L, rank, K, H]
-    "v/lora_b": P(None, None, "tensor", None),
+    "q k v/lora_b": P(None, None, "tensor", None),  # [L, rank, N, H], of k and v [L, rank, K, H]
     "out/lora_b": P(None, None, "fsdp"),  # [L, rank, D]
-    "gate/lora_b": P(None, None, "tensor"),  # [L, rank, F]
-    "up/lora_b": P(None, None, "tensor"),
+    "gate up/lora_b": P(None, None, "tensor"),  # [L, rank, F]
     "down/lora_b": P(None, None, None),  # [L, rank, D]
     "head/kernel": P(None),  # [D], a critic's
     "head/bias": P(),  # [], a critic's
+}
+PARAM_SPECS = {
+    f"{module}/{kind}".rstrip("/"): P(*spec)
+    for modules, _, kind, spec in ((*names.partition("/"), spec) for names, spec in _SPECS.items())
+    for module in modules.split()
 }
 
 
@@ -153,7 +140,6 @@ def tensor_only(spec: P) -> P:
 
 
 def _names(entry: Axis) -> tuple[str, ...]:
-    """The mesh axes in one entry of a spec."""
     return (entry,) if isinstance(entry, str) else entry or ()
 
 
@@ -177,7 +163,7 @@ def param_shardings(mesh: AnyMesh, params: Params) -> Params:
     )
 
 
-def placed_shapes(mesh: Mesh, shapes: Params, dtype: str | None = None) -> Params:
+def placed_shapes(mesh: AnyMesh, shapes: Params, dtype: str | None = None) -> Params:
     """Shapes of parameters, laid out by the table; in their own dtype if `dtype` is None."""
 
     def placed(x: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:

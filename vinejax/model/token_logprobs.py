@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
+from vinejax.model import sharding
 from vinejax.model.chunked_softmax import (
     OutputLayer,
     Saved,
@@ -22,18 +23,7 @@ from vinejax.model.chunked_softmax import (
     chunked_gradient,
     chunked_softmax,
 )
-from vinejax.model.sharding import (
-    BY_POSITION,
-    ROWS,
-    WHOLE,
-    constrain,
-    drop_uneven_axes,
-    num_shards,
-    on_shards,
-    spec_for,
-    sum_over_rows,
-    tensor_only,
-)
+from vinejax.model.sharding import ROWS, constrain, tensor_only
 
 PerToken = Float[Array, "B T"]
 
@@ -81,12 +71,12 @@ def _layout(
 
     None leaves the layout to the compiler.
     """
-    if mesh is None or mesh.size == 1 or x.shape[0] % num_shards(mesh):
+    if mesh is None or mesh.size == 1 or x.shape[0] % sharding.num_shards(mesh):
         return None
-    spec = spec_for((jax.tree_util.DictKey(output.name),), table.shape, mesh)
-    by_position = drop_uneven_axes(P(*BY_POSITION), x.shape, mesh)
+    spec = sharding.spec_for((jax.tree_util.DictKey(output.name),), table.shape, mesh)
+    by_position = sharding.drop_uneven_axes(P(*sharding.BY_POSITION), x.shape, mesh)
     axis = None if tensor_only(spec)[output.vocab_axis] is None else "tensor"
-    used = by_position if axis is None else P(*WHOLE)
+    used = by_position if axis is None else P(*sharding.WHOLE)
     is_even = x.shape[1] % mesh.shape["tensor"] == 0
     return _Layout(used, P(*used[:2]), spec, axis, by_position, is_even)
 
@@ -110,7 +100,8 @@ def _forward(
         softmax = local(x, table, tokens)
     else:
         used = tensor_only(layout.table)
-        forward = on_shards(mesh, local, (layout.x, used, layout.per_token), layout.per_token)
+        in_specs = (layout.x, used, layout.per_token)
+        forward = sharding.on_shards(mesh, local, in_specs, layout.per_token)
         softmax = forward(x, constrain(table, mesh, *used), tokens)
         softmax = Softmax(*(constrain(y, mesh, ROWS, None) for y in softmax))
     saved = Saved(x, table, tokens, softmax.entropy, softmax.normaliser)
@@ -145,11 +136,11 @@ def _gradient(
             by_x = lax.psum_scatter(by_x, axis, scatter_dimension=1, tiled=True)
         else:
             by_x = lax.psum(by_x, axis)
-        return by_x, sum_over_rows(by_table, layout.table)
+        return by_x, sharding.sum_over_rows(by_table, layout.table)
 
     used = tensor_only(layout.table)
     in_specs = (layout.x, used, *[layout.per_token] * 5)
-    gradient = on_shards(mesh, summed, in_specs, (layout.by_x, layout.table))
+    gradient = sharding.on_shards(mesh, summed, in_specs, (layout.by_x, layout.table))
     saved = saved._replace(table=constrain(saved.table, mesh, *used))
     by_x, by_table = gradient(*saved, *gradients)
     # As in `embedding.py`: libtpu would move the sum out of the loop over microbatches.
@@ -157,7 +148,6 @@ def _gradient(
 
 
 def _flat(x: Float[Array, "B T D"]) -> jax.Array:
-    """The hidden states of all tokens as one matrix."""
     return x.reshape(-1, x.shape[-1])
 
 

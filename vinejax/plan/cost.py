@@ -7,11 +7,11 @@ once and is not used.
 """
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from vinejax.engine.memory import cache_bytes
 from vinejax.learner.packing import passes_for
+from vinejax.model.lora import kernel_shapes
 from vinejax.plan import memory
 from vinejax.plan.case import Case
 from vinejax.plan.memory import FLOAT32, PlannedPhase
@@ -37,21 +37,15 @@ class Cost(NamedTuple):
         return Cost(self.flops + other.flops, self.bytes + other.bytes)
 
 
-def token_products(case: Case) -> Iterator[tuple[int, int, int]]:
-    """Inputs, outputs and count of each matrix product of one token; not the output matrix."""
-    cfg = case.model.cfg
-    heads, kv_heads = cfg.num_heads * cfg.head_dim, cfg.num_kv_heads * cfg.head_dim
-    yield cfg.width, heads, cfg.num_layers
-    yield cfg.width, kv_heads, 2 * cfg.num_layers
-    yield heads, cfg.width, cfg.num_layers
-    yield cfg.width, cfg.ffn, 2 * cfg.num_layers
-    yield cfg.ffn, cfg.width, cfg.num_layers
+def token_products(case: Case) -> list[tuple[int, int]]:
+    """Inputs and outputs of each matrix product of one token in a layer."""
+    return [(math.prod(x), math.prod(y)) for x, y in kernel_shapes(case.model).values()]
 
 
 def num_multiplied(case: Case, with_head: bool) -> int:
     """Number of weights that a token is multiplied with, in all layers."""
     cfg = case.model.cfg
-    layers = sum(a * b * count for a, b, count in token_products(case))
+    layers = cfg.num_layers * sum(a * b for a, b in token_products(case))
     return layers + (cfg.width * cfg.vocab_size if with_head else 0)
 
 
@@ -66,7 +60,8 @@ def forward_pass(case: Case, rows: float, length: int) -> Cost:
     """A pass of `rows` sequences per shard through the layers, without reading the weights."""
     tokens = rows * length
     flops = 2 * num_multiplied(case, with_head=False) + attention_flops(case, length / 2)
-    moved = case.item_bytes * sum((a + b) * count for a, b, count in token_products(case))
+    moved = case.item_bytes * sum(a + b for a, b in token_products(case))
+    moved *= case.model.cfg.num_layers
     return Cost(tokens * flops / case.tensor, tokens * moved / case.tensor)
 
 

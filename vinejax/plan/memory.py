@@ -2,12 +2,9 @@
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as Spec
-from jax.tree_util import KeyPath
 
 from vinejax.core.shapes import bucket
 from vinejax.credit.expected import expected_states
@@ -21,14 +18,13 @@ from vinejax.engine.memory import (
     phase_bytes,
     sizes_of,
 )
-from vinejax.engine.split import num_kv_heads, vocab_axis
+from vinejax.engine.split import abstract_weights
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import state_shardings
 from vinejax.model.chunked_softmax import chunk_columns
-from vinejax.model.decoder import HEADS, LORA_A
 from vinejax.model.hf.names import abstract_params
-from vinejax.model.lora import abstract_adapters, shape_as_set
-from vinejax.model.sharding import Params, spec_for, tensor_only
+from vinejax.model.lora import abstract_adapters, shape_as_set, with_adapters
+from vinejax.model.sharding import Params, placed_shapes
 from vinejax.plan.case import Case
 from vinejax.session.budget import longest_sequence
 
@@ -78,22 +74,10 @@ class MemoryParts:
         return parts
 
 
-def weight_shapes(case: Case) -> list[tuple[KeyPath, jax.ShapeDtypeStruct]]:
-    """The path and the shape of every weight."""
-    return jax.tree_util.tree_leaves_with_path(abstract_params(case.model))
-
-
-def local_size(spec: Spec, shape: tuple[int, ...], case: Case) -> int:
-    """Elements of a sharded array that lie on one chip."""
-    axes = [(entry,) if isinstance(entry, str) else entry or () for entry in spec]
-    ways = math.prod(case.mesh.shape[name] for names in axes for name in names)
-    return math.prod(shape) // ways
-
-
-def tree_bytes(case: Case, shapes: list[tuple[KeyPath, jax.ShapeDtypeStruct]], item: int) -> int:
-    """Bytes per chip of arrays, split by the table of weights, with `item` bytes per number."""
-    sizes = (local_size(spec_for(path, x.shape, case.mesh), x.shape, case) for path, x in shapes)
-    return item * sum(sizes)
+def bytes_per_chip(shapes: Any) -> int:
+    """Bytes per chip of arrays, given by shapes with shardings."""
+    leaves = jax.tree.leaves(shapes)
+    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
 
 
 def weight_bytes(case: Case, without: str = "") -> int:
@@ -101,13 +85,9 @@ def weight_bytes(case: Case, without: str = "") -> int:
 
     They are in float32, or, in a run with adapters, which are not counted, in the compute dtype.
     """
-    kept = [(path, x) for path, x in weight_shapes(case) if path[-1].key != without]
-    return tree_bytes(case, kept, stored_item(case))
-
-
-def stored_item(case: Case) -> int:
-    """Bytes of a number in the stored weights."""
-    return case.item_bytes if case.cfg.model.lora_rank else FLOAT32
+    kept = {name: x for name, x in abstract_params(case.model).items() if name != without}
+    dtype = case.model.compute.dtype if case.cfg.model.lora_rank else None
+    return bytes_per_chip(placed_shapes(case.mesh, kept, dtype))
 
 
 def trained_shapes(case: Case) -> Params:
@@ -119,8 +99,7 @@ def trained_shapes(case: Case) -> Params:
 
 def trained_bytes(case: Case) -> int:
     """Bytes per chip of the trained parameters, in float32."""
-    shapes = jax.tree_util.tree_leaves_with_path(trained_shapes(case))
-    return tree_bytes(case, shapes, FLOAT32)
+    return bytes_per_chip(placed_shapes(case.mesh, trained_shapes(case)))
 
 
 def optimizer_bytes(case: Case, shapes: Params) -> int:
@@ -128,19 +107,13 @@ def optimizer_bytes(case: Case, shapes: Params) -> int:
     optimizer = make_optimizer(case.cfg.optimizer, num_updates=1)
     state = jax.eval_shape(optimizer.init, shapes)
     placed = state_shardings(shapes, optimizer, case.mesh).opt_state
-
-    def local_bytes(x: jax.ShapeDtypeStruct, sharding: NamedSharding) -> int:
-        return math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
-
-    return sum(jax.tree.leaves(jax.tree.map(local_bytes, state, placed)))
-
-
-def critic_bytes(case: Case) -> int:
-    """Bytes per chip of PPO's critic and its optimizer state (it has no output matrix)."""
-    if not case.method.state.has_critic:
-        return 0
-    shapes = {name: x for name, x in abstract_params(case.model).items() if name != "head"}
-    return weight_bytes(case, without="head") + optimizer_bytes(case, shapes)
+    return bytes_per_chip(
+        jax.tree.map(
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            state,
+            placed,
+        )
+    )
 
 
 def decode_copy_bytes(case: Case, int8: bool = False) -> int:
@@ -149,28 +122,10 @@ def decode_copy_bytes(case: Case, int8: bool = False) -> int:
     It is replicated over shards and split over `tensor`, in the compute dtype or with kernels in 8
     bits.
     """
-    repeats = num_kv_heads(case.model, case.mesh) // case.model.cfg.num_kv_heads
-    shapes = weight_shapes(case)
+    params = abstract_params(case.model)
     if case.cfg.model.lora_rank:
-        shapes += jax.tree_util.tree_leaves_with_path(trained_shapes(case))
-    total = 0
-    for path, x in shapes:
-        names = [key.key for key in path]
-        spec = tensor_only(spec_for(path, x.shape, case.mesh))
-        if names[0] in ("embed", "head") and vocab_axis(case.model, case.mesh) is None:
-            spec = Spec()
-        size = local_size(spec, x.shape, case)
-        item_bytes = FLOAT32 if names[-1] == "scale" else case.item_bytes
-        num_bytes = size * item_bytes
-        if int8 and names[-1] == "kernel":
-            outputs = slice(2, None) if names[-2] in HEADS else slice(-1, None)
-            axes, shape = (*spec[:1], *spec[outputs]), (*x.shape[:1], *x.shape[outputs])
-            factors = local_size(Spec(*axes), shape, case)  # one for each output
-            num_bytes = size + FLOAT32 * factors
-        if {"k", "v"} & set(names) and repeats > 1 and names[-1] != LORA_A:
-            num_bytes = num_bytes * repeats // case.tensor  # replicated over tensor, and repeated
-        total += num_bytes
-    return total
+        params = with_adapters(params, trained_shapes(case))
+    return bytes_per_chip(abstract_weights(case.model, case.mesh, params, int8))
 
 
 def train_length(case: Case) -> int:
@@ -238,10 +193,11 @@ def fixed_parts(case: Case) -> MemoryParts:
     reference = weights
     if case.cfg.model.lora_rank:  # the reference is the weights below the adapters
         weights, reference = weights + trained, 0
-    optimizer = optimizer_bytes(case, trained_shapes(case))
-    return MemoryParts(
-        weights, optimizer, reference, critic_bytes(case), decode_copy_bytes(case), 0, 0
-    )
+    optimizer, critic = optimizer_bytes(case, trained_shapes(case)), 0
+    if case.method.state.has_critic:  # PPO's has no output matrix
+        shapes = {name: x for name, x in abstract_params(case.model).items() if name != "head"}
+        critic = weight_bytes(case, without="head") + optimizer_bytes(case, shapes)
+    return MemoryParts(weights, optimizer, reference, critic, decode_copy_bytes(case), 0, 0)
 
 
 def memory_and_phases(case: Case) -> tuple[MemoryParts, list[PlannedPhase]]:
@@ -266,27 +222,22 @@ def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:
     return phases[-1]
 
 
-class DecodeNames(NamedTuple):
-    """The names of the programs that decode a phase."""
+def decode_name(slots: str, phase: PlannedPhase, phases: list[PlannedPhase]) -> str:
+    """The program that decodes a phase in all slots, 'decode', or in those of its 'drain'.
 
-    all_slots: str
-    drain: str  # decodes the last branches, if these get fewer slots
-
-
-def decode_names(phase: PlannedPhase, phases: list[PlannedPhase]) -> DecodeNames:
-    """'decode' and 'drain' for the main phase; 'decode, rollout' and so on for other phases."""
-    suffix = "" if phase.name == main_phase(phases).name else f", {phase.name}"
-    return DecodeNames(f"decode{suffix}", f"drain{suffix}")
+    The name of a phase that is not the main one follows: 'decode, rollout'.
+    """
+    return slots if phase.name == main_phase(phases).name else f"{slots}, {phase.name}"
 
 
 def decode_programs(phases: list[PlannedPhase]) -> dict[str, PlannedPhase]:
     """Maps the name of each program that decodes to a phase with the program's sizes."""
     programs = {}
     for phase in reversed(phases):
-        names = decode_names(phase, phases)
-        programs[names.all_slots] = phase
+        programs[decode_name("decode", phase, phases)] = phase
         if phase.drain:
-            programs[names.drain] = phase._replace(sizes=phase.drain)
+            drain = phase._replace(sizes=phase.drain)
+            programs[decode_name("drain", phase, phases)] = drain
     return programs
 
 
@@ -301,26 +252,12 @@ def is_decode(program: str) -> bool:
     return program.split(",")[0] in ("decode", "drain")
 
 
-def gathered_ends_bytes(case: Case) -> int:
-    """Bytes per chip of embedding and output matrix: compute dtype, replicated over fsdp."""
-    cfg = case.model.cfg
-    return (1 if cfg.tied_head else 2) * case.item_bytes * cfg.vocab_size * cfg.width // case.tensor
-
-
-def output_bytes(case: Case, tokens: int) -> int:
-    """Bytes per chip of temporaries for log-probabilities of `tokens` tokens and their gradient.
-
-    They are the logits of a chunk twice, and the hidden states' gradient, in float32.
-    """
-    columns = -(-case.model.cfg.vocab_size // case.tensor)
-    return FLOAT32 * tokens * (2 * chunk_columns(tokens, columns) + case.model.cfg.width)
-
-
 def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     """Estimated bytes per chip of temporaries of a program that was not compiled.
 
     Included are gradients, activations saved for the backward pass, the gathered weights of two
-    layers, the embedding and the head, and `output_bytes`. Kernels never write attention's scores.
+    layers, the embedding and the head; and for log-probabilities and their gradient the logits of a
+    chunk twice, and the hidden states' gradient. Kernels never write attention's scores.
     """
     cfg = case.model.cfg
     sizes = phase.sizes
@@ -333,10 +270,14 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     if program == "prefill":
         return case.item_bytes * sizes.batch * sizes.columns * (4 * cfg.width + inner // tensor)
     tokens = case.pass_rows // case.shards * train_length(case)
-    rounded = weight_bytes(case) // stored_item(case) * case.item_bytes
+    weights = abstract_params(case.model)
+    rounded = bytes_per_chip(placed_shapes(case.mesh, weights, case.model.compute.dtype))
     trained = trained_bytes(case)
     layer = 4 * rounded // cfg.num_layers * case.cfg.mesh.fsdp
-    passed = layer + gathered_ends_bytes(case) + output_bytes(case, tokens)
+    # Embedding and output matrix: compute dtype, replicated over fsdp.
+    ends = (1 if cfg.tied_head else 2) * case.item_bytes * cfg.vocab_size * cfg.width // tensor
+    chunk = chunk_columns(tokens, -(-cfg.vocab_size // tensor))
+    passed = layer + ends + FLOAT32 * tokens * (2 * chunk + cfg.width)
     if program == "score":
         return passed + case.item_bytes * tokens * (4 * cfg.width + inner) // tensor
     kept = cfg.width + (0 if case.model.compute.remat == "full" else inner)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import Config, MeshConfig, TopologyConfig
-from vinejax.engine.cache import Sizes
 from vinejax.engine.memory import phase_bytes
 from vinejax.plan.case import Case, model_sizes, open_case
 from vinejax.plan.cost import planned_passes
@@ -186,7 +185,6 @@ def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
 
 
 def _case(cfg: Config, topology: Topology, row: TopologyConfig) -> Case:
-    """The case of the configuration with this row."""
     meshes = {topology.name: row}
     return open_case(
         dataclasses.replace(cfg, mesh=MeshConfig(), meshes=meshes, topology=topology.name)
@@ -218,7 +216,11 @@ def _decoding_bytes(case: Case, fixed: MemoryParts, slots: int, may_cut: bool) -
     sizes = main_phase(phases).sizes
     if sizes.slots != slots or not (may_cut or sizes.rows == main_phase(endless).sizes.rows):
         return max(resident, case.limit)
-    caches = max(phase_bytes(case.model, case.mesh, _smallest(phase.sizes)) for phase in phases)
+    caches = 0
+    for phase in phases:
+        fewest = phase.sizes.storage.smallest(phase.sizes)  # pages, with which slots are as many
+        smallest = dataclasses.replace(phase.sizes, storage=fewest)
+        caches = max(caches, phase_bytes(case.model, case.mesh, smallest))
     return resident + math.ceil(caches / UNIT) * UNIT + _spare(case, phases)
 
 
@@ -238,11 +240,6 @@ def _pool_gib(case: Case, fixed: MemoryParts, limit: float) -> float | None:
     caches = max(phase_bytes(case.model, case.mesh, phase.sizes) for phase in phases)
     room = limit - resident - _spare(case, phases)
     return None if caches <= room else int(room // UNIT) * UNIT / GIB
-
-
-def _smallest(sizes: Sizes) -> Sizes:
-    """The sizes with the smallest storage that still allows as many slots: the fewest pages."""
-    return dataclasses.replace(sizes, storage=sizes.storage.smallest(sizes))
 
 
 def _with_room(case: Case, memory_gib: float) -> Case:

@@ -61,16 +61,8 @@ class ResetSampler(Sampler):
         # The numbers continue those of the problem's solutions from the prompt: seeds differ.
         numbers = range(self.cfg.rollout.per_prompt, 2 * self.cfg.rollout.per_prompt)
         starts = [
-            Start(
-                solution.problem,
-                solution.prompt,
-                solution.response[:length],
-                [
-                    row_seed(self.cfg.seed, self.iteration, solution.problem.id, number)
-                    for number in numbers
-                ],
-            )
-            for solution, length in zip(known, lengths, strict=True)
+            Start(problem, prompt, response[:length], self.seeds(problem, numbers))
+            for (problem, prompt, response, _), length in zip(known, lengths, strict=True)
         ]
         return episodes + (self.episodes(params, starts) if starts else [])
 
@@ -144,7 +136,13 @@ class ResetSampler(Sampler):
                     probes[i] = probe
             if not probes:
                 break
-            starts = [self._probe_start(known[i], length) for i, length in probes.items()]
+            starts = []
+            for i, length in probes.items():
+                problem, prompt, response, _ = known[i]
+                # The mean of `reset.k` continuations is the pass rate at this length.
+                place = (self.iteration, f"reset edge {problem.id}", length, 0)
+                seeds = [row_seed(self.cfg.seed, *place, k) for k in range(reset.k)]
+                starts.append(Start(problem, prompt, response[:length], seeds))
             rewards = self.grown_from(
                 params, starts, self.cfg.sample.max_tokens, self.cfg.reward.truncated
             ).rewards
@@ -154,14 +152,6 @@ class ResetSampler(Sampler):
             edge(rates[i], len(solution.response), reset.target, solution.is_right)
             for i, solution in enumerate(known)
         ]
-
-    def _probe_start(self, solution: Known, length: int) -> Start:
-        """The start of the `reset.k` continuations whose mean is the pass rate at this length."""
-        place = (f"reset edge {solution.problem.id}", length, 0)
-        seeds = [
-            row_seed(self.cfg.seed, self.iteration, *place, k) for k in range(self.cfg.reset.k)
-        ]
-        return Start(solution.problem, solution.prompt, solution.response[:length], seeds)
 
 
 def known_solutions(

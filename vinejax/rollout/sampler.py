@@ -8,7 +8,7 @@ whole responses, each by the host that detokenises it.
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,6 +79,7 @@ class Drawn(NamedTuple):
     sample: Sample
 
 
+@dataclasses.dataclass(eq=False)
 class Sampler:
     """Samples solutions, and continuations of their states, in one iteration of a run.
 
@@ -86,11 +87,10 @@ class Sampler:
     and, for continuations, the state, so that a run repeats itself on any number of devices.
     """
 
-    def __init__(self, engine: Engine, graded: GradedTask, cfg: Config, iteration: int):
-        self.engine = engine
-        self.graded = graded
-        self.cfg = cfg
-        self.iteration = iteration
+    engine: Engine
+    graded: GradedTask
+    cfg: Config
+    iteration: int
 
     def solutions(
         self, params: Params, problems: list[PromptedProblem], most_groups: int
@@ -176,18 +176,12 @@ class Sampler:
 
     def prompt_starts(self, problems: list[PromptedProblem], per_problem: int) -> list[Start]:
         """The prompts' ends, with `per_problem` seeds each."""
-        return [
-            Start(
-                problem,
-                prompt,
-                [],
-                [
-                    row_seed(self.cfg.seed, self.iteration, problem.id, i)
-                    for i in range(per_problem)
-                ],
-            )
-            for problem, prompt in problems
-        ]
+        numbers = range(per_problem)
+        return [Start(*pair, given=[], seeds=self.seeds(pair[0], numbers)) for pair in problems]
+
+    def seeds(self, problem: Problem, numbers: Iterable[int]) -> list[int]:
+        """The seeds of a problem's solutions of these numbers."""
+        return [row_seed(self.cfg.seed, self.iteration, problem.id, i) for i in numbers]
 
     def grown_from(
         self,

@@ -99,7 +99,6 @@ class _Forest:
         return min(self._cfg.sample.max_tokens, self._engine.model.cfg.context - len(prompt))
 
     def _path(self, n: int, shoot: Shoot, grown: Grown, wave: int) -> Path:
-        """The path that a branch drew."""
         prompt, before = self._problems[n][1], self._before(n, shoot)
         text = response_text(self._engine.tokenizer, prompt, before)
         tokens = before + grown.tokens

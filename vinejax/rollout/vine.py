@@ -76,7 +76,10 @@ class _Vines:
             for positions, episode in zip(places, episodes, strict=True)
         ]
         self._earned = [np.cumsum([0.0, *episode.rewards]).tolist() for episode in self._episodes]
-        places = [self._first_states(places[i], episode) for i, episode in enumerate(episodes)]
+        if (most := cfg.values.max_states) is not None:
+            # The end of what is given, if it is a state, and the first so many others.
+            pairs = zip(places, episodes, strict=True)
+            places = [x[: most + (x[:1] == [episode.given])] for x, episode in pairs]
         self.states, self._visits = _find_states(problems, self._episodes, places, cfg)
         self._passing = None
         if cfg.values.reuse:
@@ -134,12 +137,6 @@ class _Vines:
                 )
             )
         return filled
-
-    def _first_states(self, positions: list[int], episode: Episode) -> list[int]:
-        """The end of what is given, if it is a state, and the first `max_states` others."""
-        if (most := self._values.max_states) is None:
-            return positions
-        return positions[: most + (positions[:1] == [episode.given])]
 
     def _seen(self, i: int) -> Seen:
         """The returns at the states of episode i: of their own continuations, then of others."""

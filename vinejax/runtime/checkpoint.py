@@ -7,6 +7,7 @@ is ignored. Checksums of its files follow (`checksums.py`), and are compared bef
 restored. Every process of a run makes every call.
 """
 
+import contextlib
 import gc
 import logging
 import os
@@ -38,7 +39,7 @@ class DamagedError(WorkdirError):
     """A checkpoint that is not as it was saved, so that an earlier one may be used instead."""
 
 
-class Checkpoints:
+class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     """The checkpoints `<folder>/<iteration>/`, of which the newest `keep` stay.
 
     A context manager; leaving it waits for the save in progress. A thread waits for each save and
@@ -70,9 +71,6 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(self.folder, options=options)
         except OSError as error:
             raise WorkdirError(f"{self.folder}: cannot be used ({_brief(error)})") from error
-
-    def __enter__(self) -> "Checkpoints":
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -19,7 +19,7 @@ TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # what flock says of a lock that anot
 MOMENT_S = 0.05  # far longer than `is_locked` takes
 
 
-class WorkdirLock:
+class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
     """The right to train in a workdir, held until the context manager exits or the process ends.
 
     The operating system keeps the lock (flock) and releases it when the process dies, however it
@@ -37,9 +37,6 @@ class WorkdirLock:
         self._workdir = workdir
         self._is_wanted = is_wanted and not is_remote(workdir)
         self._file: int | None = None
-
-    def __enter__(self) -> "WorkdirLock":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

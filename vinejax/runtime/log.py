@@ -187,8 +187,7 @@ class _MetricsFile:
             def is_stale(other: str, x: int) -> bool:
                 return other == stage and (x >= at if in_order else x == at)
 
-            self._drop(is_stale)
-            self._earlier = {point for point in self._earlier if not is_stale(*point)}
+            self._earlier -= self._drop(is_stale)
         text = json.dumps(_strict(line), allow_nan=False) + "\n"
         if is_remote(self._path):
             before = self._path.read_text() if self._path.exists() else ""

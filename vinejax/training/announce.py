@@ -20,7 +20,8 @@ EXPORT = "next: the same command with --mode=export makes a Hugging Face folder 
 def head_line(session: Session, params: Params) -> str:
     """The method, the task, the model and its size, the devices, and where the run is written."""
     cfg = session.cfg
-    trained, of_model = (num_numbers(x) for x in (params, session.start))
+    trees = params, session.start
+    trained, of_model = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in trees)
     devices = jax.devices()
     kind = devices[0].device_kind if devices[0].platform != "cpu" else "CPU"
     model = f"{cfg.model.path or 'a new model'}, {of_model:,} parameters"
@@ -30,11 +31,6 @@ def head_line(session: Session, params: Params) -> str:
         f"{cfg.method} on {cfg.data.task}: {model}, {len(devices)} x {kind}; "
         f"{os.fspath(session.workdir)}"
     )
-
-
-def num_numbers(tree: Params) -> int:
-    """The size of all arrays of a tree together."""
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def start_line(cfg: Config, done: int) -> str:

@@ -8,7 +8,6 @@ from etils import epath
 
 from vinejax.core.settings import Config
 from vinejax.core.types import TrainState
-from vinejax.model.decoder import Params
 from vinejax.runtime.checkpoint import find_policy, restore_policy
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
@@ -39,7 +38,12 @@ def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
     """
     with open_session(cfg, path, splits=("test",)) as session:
         workdir = session.workdir
-        params, source = best_params(session)
+        checkpoint = find_policy(workdir, "best")
+        if checkpoint is None:
+            params, source = session.load_reference(), "the start"
+        else:
+            trained, source = restore_policy(workdir / checkpoint[0], session.fresh_params())
+            params = session.weights(trained)
         if is_writer() and not (workdir / "checkpoints").exists():
             print(f"{workdir}: holds no run; evaluates the start")
         solved = solve(session, params, "test")
@@ -69,12 +73,3 @@ def _write_evaluation(workdir: epath.Path, solved: Solved, record: dict[str, Any
     for name, value in record.items():
         if isinstance(value, float):
             print(f"  {name:<{width}} {value:.4f}")
-
-
-def best_params(session: Session) -> tuple[Params, str]:
-    """(the weights that `find_policy` calls the best, where they come from)."""
-    checkpoint = find_policy(session.workdir, "best")
-    if checkpoint is None:
-        return session.load_reference(), "the start"
-    trained, source = restore_policy(session.workdir / checkpoint[0], session.fresh_params())
-    return session.weights(trained), source

@@ -4,7 +4,6 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable
-from typing import Any
 
 from etils import epath
 
@@ -76,7 +75,7 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
             log.message(head_line(session, state.policy.params))
             log.message(start_line(cfg, at.done))
             with LivePage(workdir, cfg.iterations, at.done, log.message, is_writer()) as page:
-                run = Run(session, log, checkpoints, best, page, (state, at))
+                run = Run(session, log, checkpoints, best, page, state, at)
                 try:
                     run.to_the_end(profile)
                 except Stopped as stop:
@@ -92,34 +91,27 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
     return workdir
 
 
+@dataclasses.dataclass(eq=False)
 class Run:
     """A run between two starts: its iterations, evaluations and checkpoints, in order."""
 
-    def __init__(
-        self,
-        session: Session,
-        log: RunLog,
-        checkpoints: Checkpoints,
-        best: Checkpoints,
-        page: LivePage,
-        start: tuple[RunState, Progress],
-    ):
-        """`start` is what `resume` returns."""
-        self._session = session
-        self._cfg: Config = session.cfg
-        self._log = log
-        self._checkpoints = checkpoints
-        self._best = best
-        self._page = page
-        self._state, self._at = start
-        self._health = Health(session.workdir, log)
-        self._spare: RunState | None = None  # a copy of the state while an iteration consumes it
-        self._is_first = True  # no iteration of this process has ended
+    session: Session
+    log: RunLog
+    checkpoints: Checkpoints
+    best: Checkpoints
+    page: LivePage
+    state: RunState
+    at: Progress
+    spare: RunState | None = None  # a copy of the state while an iteration consumes it
+    is_first: bool = True  # no iteration of this process has ended
+
+    def __post_init__(self):
+        self.health = Health(self.session.workdir, self.log)
 
     def to_the_end(self, profile: Callable[[int], None]) -> None:
         """Trains; `profile` is called with the number of each iteration before it."""
-        cfg, at = self._cfg, self._at
-        self._page.renew()
+        cfg, at = self.session.cfg, self.at
+        self.page.renew()
         if at.done == 0:
             self._evaluate("test")
             at.best_accuracy = self._evaluate("validation")
@@ -127,57 +119,59 @@ class Run:
             self._finish_iteration()
             if is_over(cfg, at):
                 break
-            self._page.renew()
+            self.page.renew()
             profile(at.done)
             self._train_iteration()
         if at.done > 0:
             self._evaluate("test")
         self._wait()
-        self._session.journal.clear()
+        self.session.journal.clear()
 
     def keep(self) -> str:
         """Saves the last finished iteration; returns what the next start begins with, in words."""
-        done = self._at.done
+        done = self.at.done
         if done == 0:
-            kept = ", and reads what finished stages gave" if self._session.journal else ""
+            kept = ", and reads what finished stages gave" if self.session.journal else ""
             return f"no iteration was finished; the same command begins again{kept}"
-        self._save(self._spare or self._state)
+        self._save(self.spare or self.state)
         self._wait()
         return f"checkpoints/{done} is saved; the same command resumes there"
 
     def remedy(self) -> str:
         """What to do about weights that have diverged."""
-        rate = f"lower optimizer.learning_rate, which is {self._cfg.optimizer.learning_rate:g}"
-        if self._best.latest() is None:
+        rate = (
+            f"lower optimizer.learning_rate, which is {self.session.cfg.optimizer.learning_rate:g}"
+        )
+        if self.best.latest() is None:
             return rate
-        return f"{rate}; model.path={self._session.workdir} starts from the best policy until here"
+        return f"{rate}; model.path={self.session.workdir} starts from the best policy until here"
 
     def _train_iteration(self) -> None:
-        cfg, at = self._cfg, self._at
+        cfg, at = self.session.cfg, self.at
         method = find_method(cfg.method)
-        iteration = Iteration(self._session, self._log, at.done, at.spent)
-        if not self._checkpoints.has(at.done) and at.done > 0:
-            self._spare = copied(self._state)
-        self._session.journal.forget(self._checkpoints.sealed)
+        iteration = Iteration(self.session, self.log, at.done, at.spent)
+        if not self.checkpoints.has(at.done) and at.done > 0:
+            self.spare = copied(self.state)
+        self.session.journal.forget(self.checkpoints.sealed)
         self._go_to(str(at.done))
         # `policy_gradient` in methods/base.py, unless the method's METHOD names another function.
-        state = method.iteration(method, iteration, self._state)
+        state = method.iteration(method, iteration, self.state)
         at.spent = iteration.record(int(state.policy.step))
         at.done += 1
-        self._page.done = at.done
-        if given := self._session.journal.given:
+        self.page.done = at.done
+        if given := self.session.journal.given:
             rule = "results of stages were finished by an earlier process, and not computed again"
-            self._log.message(f"iteration {at.done}: {given} {rule}")
-        self._state, self._spare = parked(cfg, state), None
-        if self._is_first:
-            self._log.message(programs_line(compiles()))
-        self._is_first = False
-        self._checkpoints.raise_failure()
-        self._health.look(iteration)
+            self.log.message(f"iteration {at.done}: {given} {rule}")
+        self.state, self.spare = parked(cfg, state), None
+        if self.is_first:
+            self.log.message(programs_line(compiles()))
+        self.is_first = False
+        self.checkpoints.raise_failure()
+        self.health.look(iteration)
 
     def _finish_iteration(self) -> None:
         """Validates and saves, if due; after a stop in between the next start does it."""
-        cfg, at = self._cfg, self._at
+        cfg, at = self.session.cfg, self.at
         if at.done == 0:
             return
         if is_due(cfg.eval.every, cfg, at) and at.evaluated < at.done:
@@ -185,27 +179,27 @@ class Run:
             at.evaluated = at.done
             if accuracy > at.best_accuracy:
                 at.best_accuracy = accuracy
-                self._best.save_params(at.done, self._state.policy.params, {"pass_at_1": accuracy})
+                self.best.save_params(at.done, self.state.policy.params, {"pass_at_1": accuracy})
         if is_due(cfg.checkpoint.every, cfg, at):
-            self._save(self._state)
+            self._save(self.state)
 
     def _evaluate(self, split: Split) -> float:
-        self._go_to(f"{self._at.done}.{split}")
-        return evaluate(self._session, self._state.policy, split, self._at.done, self._log)
+        self._go_to(f"{self.at.done}.{split}")
+        return evaluate(self.session, self.state.policy, split, self.at.done, self.log)
 
     def _go_to(self, place: str) -> None:
         """Opens the journal at a place of the run, see `Journal.open`."""
-        session = self._session
+        session = self.session
         if session.journal:
-            session.journal.open(place, fingerprint(self._state.policy.params, session.mesh))
+            session.journal.open(place, fingerprint(self.state.policy.params, session.mesh))
 
     def _save(self, state: RunState) -> None:
-        self._checkpoints.save(self._at.done, state, dataclasses.asdict(self._at))
+        self.checkpoints.save(self.at.done, state, dataclasses.asdict(self.at))
 
     def _wait(self) -> None:
         """Waits for saves in progress, during which no signal but a second Ctrl-C ends the run."""
-        self._checkpoints.wait()
-        self._best.wait()
+        self.checkpoints.wait()
+        self.best.wait()
 
 
 def is_over(cfg: Config, at: Progress) -> bool:
@@ -245,24 +239,16 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
 
     def restored(done: int) -> tuple[RunState, Progress]:
         state, meta = checkpoints.restore(done, fresh)
-        return state, progress_of(meta, done, checkpoints)
+        folder = checkpoints.folder / str(done)
+        try:
+            spent = Spent(**meta["spent"])
+            at = Progress(meta["done"], meta["best_accuracy"], meta["evaluated"], spent)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DamagedError(f"{folder}: is damaged (its meta lacks {error})") from error
+        if at.done != done:
+            raise DamagedError(f"{folder}: is damaged (it was saved as {at.done})")
+        return state, at
 
     state, at = checkpoints.newest(restored) or (fresh, Progress())
     barrier("resume", at.done)
     return parked(cfg, state), at
-
-
-def progress_of(meta: dict[str, Any], done: int, checkpoints: Checkpoints) -> Progress:
-    """The progress that a checkpoint of `done` iterations holds as its meta.
-
-    Raises DamagedError if a part is missing, or it is of another number of iterations.
-    """
-    folder = checkpoints.folder / str(done)
-    try:
-        spent = Spent(**meta["spent"])
-        at = Progress(meta["done"], meta["best_accuracy"], meta["evaluated"], spent)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{folder}: is damaged (its meta lacks {error})") from error
-    if at.done != done:
-        raise DamagedError(f"{folder}: is damaged (it was saved as {at.done})")
-    return at

@@ -95,7 +95,6 @@ def _start_folder(run: epath.Path) -> str:
 
 
 def _settings_of(run: epath.Path) -> ModelConfig:
-    """The section `model` of a run's configuration."""
     try:
         recorded: dict[str, Any] = _read(run / "config.json")["config"]["model"]
         recorded["lora_targets"] = tuple(recorded["lora_targets"])  # JSON has no tuples

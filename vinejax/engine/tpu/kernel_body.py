@@ -4,6 +4,7 @@ Each step of the grid goes in order through its items, the live blocks of its ow
 next block is copied from HBM. Scratch arrays lie in VMEM and SMEM.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -114,12 +115,7 @@ def current_place(grid: Grid, items: Items) -> Place:
     )
 
 
-def start(transfer: Any) -> None:
-    transfer.start()
-
-
-def wait(transfer: Any) -> None:
-    transfer.wait()
+start, wait = operator.methodcaller("start"), operator.methodcaller("wait")  # of a copy
 
 
 def copy_block(

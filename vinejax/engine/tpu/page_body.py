@@ -10,20 +10,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from vinejax.engine.tpu.kernel_body import (
-    Items,
-    Ref,
-    Scratch,
-    attend,
-    copy_block,
-    current_place,
-    for_each_item,
-    group_rows,
-    head_lanes,
-    pack_results,
-    start_core,
-    unpack_queries,
-)
+from vinejax.engine.tpu import kernel_body as kernel
+from vinejax.engine.tpu.kernel_body import Items, Ref, Scratch, head_lanes
 from vinejax.engine.tpu.schedule import BLOCK, Grid, part_shape
 from vinejax.model.attention import AttentionRule
 
@@ -71,29 +59,29 @@ def page_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> Non
     """One step of the grid. A block's source is a page, which holds no other block."""
     items, ref = Items(*refs[:6]), Arguments(*refs[6:14])
     scratch, columns = Scratch(*refs[14:22]), Columns(*refs[22:])
-    place = current_place(grid, items)
+    place = kernel.current_place(grid, items)
 
     def copy(i: jax.Array, act: Callable[[Any], None]) -> None:
-        copy_block(items, scratch, ref.pool, i, 0, act)
+        kernel.copy_block(items, scratch, ref.pool, i, 0, act)
 
     def compute(i: jax.Array) -> None:
         group = items.group[i] - place.first_group
         is_last = items.is_last(i)
         pl.when(items.is_first(i))(lambda: _begin(scratch, columns, group, head_dim))
         pl.when(is_last)(lambda: _write(items, scratch, columns, ref.written, i, group))
-        attend(items, scratch, ref.seen, i, group, head_dim, rule)
+        kernel.attend(items, scratch, ref.seen, i, group, head_dim, rule)
         pl.when(is_last)(lambda: _store(scratch, group, head_dim))
 
     @pl.when(place.is_first)
     def _():
         columns.num_written[0] = 0
 
-    start_core(place, scratch, copy)
-    unpack_queries(ref.q, scratch, head_dim)
+    kernel.start_core(place, scratch, copy)
+    kernel.unpack_queries(ref.q, scratch, head_dim)
     _unpack_columns(ref, scratch, columns, head_dim)
     scratch.result[...] = jnp.zeros_like(scratch.result)  # groups without items keep 0
-    for_each_item(place, copy, compute)
-    pack_results(ref.result, scratch)
+    kernel.for_each_item(place, copy, compute)
+    kernel.pack_results(ref.result, scratch)
     pl.when(place.is_last)(lambda: _finish_writes(columns, ref.written))
 
 
@@ -101,7 +89,7 @@ def _unpack_columns(ref: Arguments, scratch: Scratch, columns: Columns, head_dim
     """Puts new columns and starts into arrays by group, in float32."""
     k, v = ref.k[...].astype(jnp.float32), ref.v[...].astype(jnp.float32)
     for group in range(columns.new.shape[0]):
-        columns.starts[group] = ref.start[group_rows(group, scratch)]
+        columns.starts[group] = ref.start[kernel.group_rows(group, scratch)]
         for head in range(columns.new.shape[1]):
             lanes = head_lanes(head, head_dim)
             both = [x[group : group + 1, lanes] for x in (k, v)]

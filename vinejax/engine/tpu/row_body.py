@@ -8,20 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from vinejax.engine.tpu.kernel_body import (
-    EMPTY,
-    Items,
-    Ref,
-    Scratch,
-    attend,
-    copy_block,
-    current_place,
-    for_each_item,
-    head_lanes,
-    pack_results,
-    start_core,
-    unpack_queries,
-)
+from vinejax.engine.tpu import kernel_body as kernel
+from vinejax.engine.tpu.kernel_body import Items, Ref, Scratch, head_lanes
 from vinejax.engine.tpu.schedule import BLOCK, Grid, part_shape
 from vinejax.model.attention import AttentionRule
 
@@ -38,23 +26,23 @@ class Arguments(NamedTuple):
 def row_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None:
     """One step of the grid. A block's source is a row, where block n begins at column n * BLOCK."""
     items, ref, scratch = Items(*refs[:6]), Arguments(*refs[6:10]), Scratch(*refs[10:])
-    place = current_place(grid, items)
+    place = kernel.current_place(grid, items)
 
     def copy(i: jax.Array, act: Callable[[Any], None]) -> None:
         first = pl.multiple_of(items.block[i] * BLOCK, BLOCK)
-        copy_block(items, scratch, ref.cache, i, first, act)
+        kernel.copy_block(items, scratch, ref.cache, i, first, act)
 
     def compute(i: jax.Array) -> None:
         group = items.group[i] - place.first_group
         pl.when(items.is_first(i))(lambda: _begin(scratch))
-        attend(items, scratch, ref.seen, i, group, head_dim, rule)
+        kernel.attend(items, scratch, ref.seen, i, group, head_dim, rule)
         pl.when(items.is_last(i))(lambda: _store(scratch, group, head_dim))
 
-    start_core(place, scratch, copy)
-    unpack_queries(ref.q, scratch, head_dim)
+    kernel.start_core(place, scratch, copy)
+    kernel.unpack_queries(ref.q, scratch, head_dim)
     _clear_results(scratch, head_dim)
-    for_each_item(place, copy, compute)
-    pack_results(ref.result, scratch)
+    kernel.for_each_item(place, copy, compute)
+    kernel.pack_results(ref.result, scratch)
 
 
 def _clear_results(scratch: Scratch, head_dim: int) -> None:
@@ -62,13 +50,13 @@ def _clear_results(scratch: Scratch, head_dim: int) -> None:
     heads = scratch.acc.shape[0]
     zeros = jnp.zeros(scratch.result.shape, jnp.float32)
     head = lax.broadcasted_iota(jnp.int32, zeros.shape, 2) - part_shape(heads, head_dim).stats
-    scratch.result[...] = jnp.where((head >= 0) & (head < heads), EMPTY, zeros)
+    scratch.result[...] = jnp.where((head >= 0) & (head < heads), kernel.EMPTY, zeros)
 
 
 def _begin(scratch: Scratch) -> None:
     """Resets the running softmax for a new group; it covers no columns yet."""
     scratch.acc[...] = jnp.zeros_like(scratch.acc)
-    scratch.top[...] = jnp.full_like(scratch.top, EMPTY)
+    scratch.top[...] = jnp.full_like(scratch.top, kernel.EMPTY)
     scratch.total[...] = jnp.zeros_like(scratch.total)
 
 

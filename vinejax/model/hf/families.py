@@ -231,7 +231,6 @@ def config_json(cfg: DecoderConfig, dtype: str) -> dict[str, Any]:
 
 
 def _window_json(cfg: DecoderConfig, family: Family) -> dict[str, Any]:
-    """The fields of config.json that describe the windows."""
     if family.windows == "none":
         return {}
     size = next((window for window in cfg.windows if window), None)

@@ -62,15 +62,10 @@ def by_path(params: Params) -> dict[Path, Any]:
     return {tuple(key.key for key in path): leaf for path, leaf in leaves}
 
 
+@functools.lru_cache(maxsize=16)  # a plan asks for them many times
 def abstract_params(model: Decoder) -> Params:
-    """The parameters as float32 shapes; nothing is allocated."""
-    return jax.tree.map(lambda x: x, _shapes(dataclasses.replace(model, mesh=None)))
-
-
-@functools.lru_cache(maxsize=16)
-def _shapes(model: Decoder) -> Params:
-    """The shapes of `abstract_params`, cached: a plan asks for them many times."""
-    return jax.eval_shape(lambda: model.init(jax.random.key(0)))
+    """The parameters as float32 shapes, not to be changed; nothing is allocated."""
+    return jax.eval_shape(lambda: dataclasses.replace(model, mesh=None).init(jax.random.key(0)))
 
 
 def param_sources(model: Decoder) -> dict[Path, Source]:

@@ -211,7 +211,6 @@ def put_in_place(folder: epath.Path, temporary: TemporaryFiles) -> None:
 
 
 def _write_file(file: epath.Path, tensors: list[NewTensor]) -> None:
-    """Write one safetensors file."""
     codes = {dtype: code for code, dtype in DTYPES.items()}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0

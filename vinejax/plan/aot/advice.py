@@ -18,26 +18,24 @@ def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> l
     Each text states the memory that the change frees per chip; a larger slice comes last. `phase`
     is None if not even one slot fits.
     """
-    over = program.total - case.limit
-    options = _offload_options(case, program)
-    if phase:
-        options += _size_options(case, phase, program)
-    options = [(freed, text) for freed, text in options if freed > MIN_SHARE * case.limit]
-    options.sort(key=lambda option: (option[0] < over, -option[0] if option[0] < over else 0))
-    lines = [f"{text} frees {freed / GIB:.2f} GiB" for freed, text in options]
-    return [*lines, _larger_slice(case, program)]
-
-
-def _offload_options(case: Case, program: PlannedProgram) -> list[tuple[float, str]]:
-    """Bytes freed and the change, for each array that can wait in the hosts' memory."""
+    over, parts = program.total - case.limit, program.parts
     stage, _ = stage_of(program.name)
-    parts = program.parts
     options = []
     if parts.get("optimizer") and stage == "rollout":
         options.append((parts["optimizer"], "offload.optimizer = True"))
     if parts.get("reference") and stage != "score":
         options.append((parts["reference"], "offload.reference = True"))
-    return options
+    if phase:
+        options += _size_options(case, phase, program)
+    options = [(freed, text) for freed, text in options if freed > MIN_SHARE * case.limit]
+    options.sort(key=lambda option: (option[0] < over, -option[0] if option[0] < over else 0))
+    lines = [f"{text} frees {freed / GIB:.2f} GiB" for freed, text in options]
+    # All memory split over the chips of a slice.
+    chips = math.ceil(case.topology.chips * program.total / case.limit)
+    offered = sorted(math.prod(shape) for shape in KINDS[case.topology.kind].shapes)
+    larger = next((size for size in offered if size >= chips), chips)
+    where = "with the new ones on fsdp (or tensor, for rollouts)"
+    return [*lines, f"a slice of {larger} chips or more, {where}"]
 
 
 def _size_options(
@@ -90,12 +88,3 @@ def _field_name(case: Case, name: str, section: str) -> str:
     row = case.cfg.meshes.get(case.topology.name)
     in_row = row is not None and getattr(row, name) is not None
     return f"meshes[{case.topology.name!r}].{name}" if in_row else f"{section}.{name}"
-
-
-def _larger_slice(case: Case, program: PlannedProgram) -> str:
-    """The size of a slice that suffices if all memory is split over its chips."""
-    chips = math.ceil(case.topology.chips * program.total / case.limit)
-    shapes = KINDS[case.topology.kind].shapes
-    sizes = sorted(math.prod(shape) for shape in shapes)
-    larger = next((size for size in sizes if size >= chips), chips)
-    return f"a slice of {larger} chips or more, with the new ones on fsdp (or tensor, for rollouts)"

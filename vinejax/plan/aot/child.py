@@ -58,11 +58,16 @@ def compile_request(request: dict[str, Any]) -> dict[str, Any]:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         return compile_error(str(error))
+    compile_s = time.perf_counter() - traced
+    program = hlo.parse_hlo(compiled.as_text())
     return {
         "trace_s": traced - start,
-        "compile_s": time.perf_counter() - traced,
+        "compile_s": compile_s,
         "memory": memory_stats(compiled),
-        **program_facts(compiled.as_text()),
+        "collectives": [x._asdict() for x in hlo.collectives(program)],
+        "copies": hlo.large_copies(program, LARGE),
+        "loop_cycles": hlo.loop_cycles(program),
+        "kernels": hlo.count_kernels(program),
     }
 
 
@@ -84,17 +89,6 @@ def memory_stats(compiled: Any) -> dict[str, int]:
     # The peak that the CPU's compiler reports leaves the arguments out.
     peak = stats.peak_memory_in_bytes
     return memory | {"peak": peak if peak >= memory["argument"] else total}
-
-
-def program_facts(text: str | None) -> dict[str, Any]:
-    """Collectives, copies, kernels and cycles of a compiled program, from its text."""
-    program = hlo.parse_hlo(text)
-    return {
-        "collectives": [x._asdict() for x in hlo.collectives(program)],
-        "copies": hlo.large_copies(program, LARGE),
-        "loop_cycles": hlo.loop_cycles(program),
-        "kernels": hlo.count_kernels(program),
-    }
 
 
 def main(argv: list[str]) -> None:

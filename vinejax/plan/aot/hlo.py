@@ -165,17 +165,13 @@ def _collective(kind: str, step: Step) -> Collective:
     elif step.computation.startswith("all-reduce-scatter"):  # a fusion of an all-reduce and a slice
         kind = "reduce-scatter"
     source = re.search(r'op_name="([^"]*)"', x.rest)
-    sent = step.count * size * share_sent(kind, group)
+    share = 1.0  # bytes that a device sends per byte of the array, by the best algorithm known
+    if kind != "collective-permute":
+        share = (2 if kind == "all-reduce" else 1) * (group - 1) / group
+    sent = step.count * size * share
     name = source[1] if source else ""
     rings = int(match[1]) if (match := _RINGS.search(x.rest)) else 0
     return Collective(kind, shape, group, step.count, sent, step.unknown, name, step.branch, rings)
-
-
-def share_sent(kind: str, group: int) -> float:
-    """Bytes that a device sends per byte of the array, by the best algorithm known."""
-    if kind == "collective-permute":
-        return 1.0
-    return (2 if kind == "all-reduce" else 1) * (group - 1) / group
 
 
 def group_size(rest: str) -> int:

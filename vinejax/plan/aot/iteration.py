@@ -14,7 +14,7 @@ from vinejax.plan.cost import (
     planned_passes,
     prefill_cost,
 )
-from vinejax.plan.memory import PlannedPhase, decode_names, main_phase
+from vinejax.plan.memory import PlannedPhase, decode_name, main_phase
 from vinejax.plan.roofline import PlannedProgram, least_seconds, program_seconds
 
 KERNEL_SPEED = 0.8  # assumed share of the memory's peak at which a kernel reads
@@ -42,21 +42,6 @@ class Times(NamedTuple):
         return max(self.lower_bounds, key=self.lower_bounds.__getitem__)
 
 
-def step_estimate(case: Case, phase: PlannedPhase, decode: PlannedProgram) -> float:
-    """Estimated seconds of a decode step; 0: unknown.
-
-    The sum of the compiler's cycles, the reads of kernels and the transfers of collectives, which
-    do not overlap: the next product waits for a collective's sum. The compiler's cycles include
-    neither kernels, which are assumed to read at KERNEL_SPEED of the peak, nor collectives.
-    """
-    chip, cycles = case.topology.chip, decode.compiled.get("loop_cycles", 0.0)
-    if not cycles or not chip.clock_ghz:
-        return 0.0
-    read = columns_bytes(case, phase) if phase.sizes.storage.read_by_kernel else 0.0
-    kernels = read / (KERNEL_SPEED * chip.hbm_gb_s * 1e9)
-    return cycles / (chip.clock_ghz * 1e9) + kernels + decode.sending_seconds(chip)
-
-
 def iteration_stages(
     case: Case, phases: list[PlannedPhase], programs: dict[str, PlannedProgram]
 ) -> list[Stage]:
@@ -74,19 +59,17 @@ def iteration_stages(
         size = phase.sizes.batch * phase.sizes.columns / (main.sizes.batch * main.sizes.columns)
         sending = programs["prefill"].sending_seconds(case.topology.chip) * size
         prefill = Times(least_seconds(case, prefill_cost(case, phase), sending))
-        names = decode_names(phase, phases)
-        step = _step(case, phase, programs[names.all_slots])
+        step = _step(case, phase, programs[decode_name("decode", phase, phases)])
         phase_times = {**times, "prefill": prefill, "decode": step}
         if phase.drain:
-            drain = phase._replace(sizes=phase.drain)
-            phase_times["drain"] = _step(case, drain, programs[names.drain])
+            program = programs[decode_name("drain", phase, phases)]
+            phase_times["drain"] = _step(case, phase._replace(sizes=phase.drain), program)
         stages.append(_stage(phase.name, calls, phase_times))
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
     # Log-probabilities by the policy and the reference model; what the method's state scores, a
     # critic's values for instance, takes as long.
-    has_third = case.method.state.scores
-    passes = 3.0 if has_third else 2.0
+    passes = 3.0 if case.method.state.scores else 2.0
     scored = {"score": passes * planned_passes(case, episodes).used}
     updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
     updated = {name: updates for name in ("train_step", "critic_step") if name in programs}
@@ -94,10 +77,21 @@ def iteration_stages(
 
 
 def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> Times:
-    """The times of a decode step in the sizes of a phase."""
-    sending = program.sending_seconds(case.topology.chip)
+    """The times of a decode step in the sizes of a phase.
+
+    The estimate is the sum of the compiler's cycles, the reads of kernels and the transfers of
+    collectives, which do not overlap: the next product waits for a collective's sum. The compiler's
+    cycles include neither kernels, which are assumed to read at KERNEL_SPEED of the peak, nor
+    collectives.
+    """
+    chip, cycles = case.topology.chip, program.compiled.get("loop_cycles", 0.0)
+    sending = program.sending_seconds(chip)
     lower_bounds = least_seconds(case, decode_cost(case, phase), sending)
-    return Times(lower_bounds, step_estimate(case, phase, program))
+    if not cycles or not chip.clock_ghz:
+        return Times(lower_bounds)
+    read = columns_bytes(case, phase) if phase.sizes.storage.read_by_kernel else 0.0
+    kernels = read / (KERNEL_SPEED * chip.hbm_gb_s * 1e9)
+    return Times(lower_bounds, cycles / (chip.clock_ghz * 1e9) + kernels + sending)
 
 
 def _stage(name: str, calls: dict[str, float], times: dict[str, Times]) -> Stage:

@@ -56,16 +56,13 @@ class Lowering:
     def lower(self, name: str) -> Lowered:
         """The lowered program called `name`, for the phase. Raises KeyError for an unknown name."""
         return {
-            "decode copy": self._decode_copy,
+            "decode copy": lambda: split.for_decoding.lower(self.model, self.mesh, self.params),
             "prefill": self._prefill,
             "decode": self._decode,
             "score": self._score,
             "train_step": self._train_step,
             "critic_step": self._critic_step,
         }["decode" if is_decode(name) else name]()
-
-    def _decode_copy(self) -> Lowered:
-        return split.for_decoding.lower(self.model, self.mesh, self.params)
 
     def _prefill(self) -> Lowered:
         places = num_shards(self.mesh) * self.phase.sizes.batch
@@ -131,12 +128,6 @@ class Lowering:
 
     # --- arguments
 
-    def _placed(self, shapes: PyTree, shardings: PyTree) -> PyTree:
-        def place(x: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-        return jax.tree.map(place, shapes, shardings)
-
     def _shape(self, shape: tuple[int, ...], dtype: DTypeLike, spec: Spec) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(self.mesh, spec))
 
@@ -144,14 +135,8 @@ class Lowering:
         """The ShapeDtypeStruct of an int32 array whose first axis is split over the shards."""
         return self._shape(shape, jnp.int32, split.SHARDS)
 
-    def _weights(self) -> PyTree:
-        """The shapes and shardings of the decoding copy of the weights."""
-        shapes = jax.eval_shape(
-            lambda params: split.for_decoding(self.model, self.mesh, params, self.phase.int8),
-            self.params,
-        )
-        specs = split.weight_specs(self.model, self.mesh, shapes)
-        return jax.tree.map(lambda x, spec: self._shape(x.shape, x.dtype, spec), shapes, specs)
+    def _weights(self) -> split.Weights:
+        return split.abstract_weights(self.model, self.mesh, self.params, self.phase.int8)
 
     def _caches(self) -> tuple[window.Window, window.Rows, decode.Slots]:
         cache, rows, slots = jax.eval_shape(
@@ -176,4 +161,5 @@ class Lowering:
     def _state(self, params: PyTree, optimizer: optax.GradientTransformation) -> TrainState:
         step = cast(jax.Array, jax.ShapeDtypeStruct((), jnp.int32))
         shapes = TrainState(step, params, jax.eval_shape(optimizer.init, params))
-        return self._placed(shapes, state_shardings(params, optimizer, self.mesh))
+        shardings = state_shardings(params, optimizer, self.mesh)
+        return jax.tree.map(lambda x, at: self._shape(x.shape, x.dtype, at.spec), shapes, shardings)
