@@ -21,10 +21,10 @@ def expected_states(cfg: Config, steps: int, tokens: float) -> Expected:
     """For a solution of `tokens` tokens in `steps` steps of equal length.
 
     Positions that depend on the text, other than every n tokens, are taken to be as many as the
-    steps. An allocation of a user's is taken to be uniform, and 'worth' to explore all; bisection is taken for solutions with
-    one step that decides: the first state and log2 of the states have K = `values.k`. Samples that
-    pass through a state, and so need not be drawn, are known for the first state alone: the
-    problem's other solutions, where `values.waves` says that they count.
+    steps. An allocation of a user's is taken to be uniform, and 'worth' to explore all. Bisection
+    is taken for solutions with one step that decides: the first state and log2 of the states have
+    K = `values.k`. Samples that pass through a state, and so need not be drawn, are known for the
+    first state alone: the problem's other solutions, where `values.waves` says that they count.
     """
     values, rules = cfg.values, chosen_rules(cfg)
     if rules["values.positions"] == "tokens":
