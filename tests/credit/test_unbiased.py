@@ -88,9 +88,10 @@ PRIORS = {
 }
 
 
+@pytest.mark.parametrize("allocation", ["uniform", "helpers.chain_cases.every_second"])
 @pytest.mark.parametrize("prior", PRIORS)
-def test_a_learned_value_may_be_wrong(prior: str):
-    cfg = config(k=1, credit={"lam": 0.7, "filter": 0.3})
+def test_a_learned_value_may_be_wrong(prior: str, allocation: str):
+    cfg = config(k=1, allocation=allocation, credit={"lam": 0.7, "filter": 0.3})
     found = measure(CHAIN, cfg, 1250, 4, 3, prior=PRIORS[prior])
     assert found.in_errors[1] < 4
 

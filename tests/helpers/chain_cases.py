@@ -17,8 +17,10 @@ from helpers.vine_cases import FakeEngine, Task, credit_by_step, rewards_of
 from vinejax.core.settings import Config
 from vinejax.core.types import Continuation, Episode, Problem
 from vinejax.credit.samples import Sample
+from vinejax.credit.worth import at_every
 from vinejax.rollout.sampler import Drawn, Sampler, State
 
+every_second = at_every(2, 2)  # an allocation rule
 Draw = Callable[[list[State]], list[Sample]]  # a continuation of each state
 NUM_LETTERS = 4
 START = 4  # what stands before the first letter

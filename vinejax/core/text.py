@@ -116,14 +116,15 @@ def cut_at_stop(
     if start is None:
         return Cut(len(ids), text, 0, False)
     low, high = 1, len(ids)  # the least number of tokens whose text has a stop string: low .. high
+    middle = high - 1  # first, as a sampled continuation mostly ends with its stop string
     while low < high:
-        middle = (low + high) // 2
         part = continuation_text(tokenizer, prefix, prefix_text, ids[:middle])
         start_in_part = first(part)
         if start_in_part is None:
             low = middle + 1
         else:
             high, start, text = middle, start_in_part, part
+        middle = (low + high) // 2
     return Cut(low, text[: max(start, 0)], max(-start, 0), True)
 
 

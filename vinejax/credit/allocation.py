@@ -2,9 +2,10 @@
 
 A rule takes (number of the wave from 0, Seen, ValuesConfig) and gives the new continuations at each
 state of one solution, or None once it wants no more. Every wave is one call of the engine.
-`bisection.py` has one more rule.
+`bisection.py` and `worth.py` have one more each.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from vinejax.core.settings import ValuesConfig
@@ -22,6 +23,9 @@ class Seen(NamedTuple):
         if c == len(self.returns):
             return [self.total]
         return [self.earned[c] + x for x in self.returns[c]]
+
+
+AllocationRule = Callable[[int, Seen, ValuesConfig], list[int] | None]
 
 
 def uniform(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:

@@ -125,10 +125,13 @@ def _first_tokens(steps: StepLayout) -> tuple[np.ndarray, np.ndarray]:
 
 def means_of_steps(advantages: np.ndarray, steps: StepLayout) -> np.ndarray:
     """f32[B, C] the mean advantage of each step's tokens, 0 past the last step."""
+    counts = sums_of_steps(np.ones(advantages.shape), steps)
+    return (sums_of_steps(advantages, steps) / np.maximum(counts, 1)).astype(np.float32)
+
+
+def sums_of_steps(x: np.ndarray, steps: StepLayout) -> np.ndarray:
+    """f64[B, C] the sum of f[B, T] over the tokens of each step."""
     totals = np.zeros(steps.rewards.shape)
-    counts = np.zeros(steps.rewards.shape)
     row, token = np.nonzero(steps.step_ids >= 0)
-    place = (row, steps.step_ids[row, token])
-    np.add.at(totals, place, advantages[row, token])
-    np.add.at(counts, place, 1)
-    return (totals / np.maximum(counts, 1)).astype(np.float32)
+    np.add.at(totals, (row, steps.step_ids[row, token]), x[row, token])
+    return totals

@@ -12,14 +12,14 @@ are the trainer's, here the sampler's.
 """
 
 from vinejax.methods.base import Method
-from vinejax.methods.prior import Prior
 from vinejax.methods.stages import monte_carlo
 from vinejax.methods.vineppo import vine
+from vinejax.methods.worth import Priced
 
 METHOD = Method(
     vine,
     values=monte_carlo,
-    state=Prior(),
+    state=Priced(),
     whiten="iteration",
     positions="low_probability",
     mask="low_probability",

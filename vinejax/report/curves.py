@@ -153,6 +153,11 @@ def _mean_and_max(title: str, key: str, largest: str, note: str, log: bool = Fal
 
 _HEALTH = (
     _single("Mean step value", "values/mean", "V(s) over the states of an iteration", top=1.0),
+    Spec(
+        "Does step credit pay?",
+        (Curve("credit/gain", "gain"), Curve("credit/price", "price", "pass-1")),
+        "gain over the credit of outcomes per token, above 1 it pays; price in tokens of those",
+    ),
     _single("Critic's value", "critic/value", "V(s), mean over tokens"),
     _single("Critic's error", "critic/error", "squared, of value to return"),
     _single("Step rewards", "reward/steps", "sum over a solution, mean"),

@@ -10,6 +10,7 @@ An episode is one trunk, its states are positions on it, so a value costs no pre
 import dataclasses
 import itertools
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.core.text import Tokenizer, token_text
 from vinejax.core.types import Continuation, Episode, PromptedProblem
-from vinejax.credit.allocation import Seen
+from vinejax.credit.allocation import AllocationRule, Seen
 from vinejax.credit.estimate import estimates
 from vinejax.credit.positions import positions_of, with_steps_between
 from vinejax.credit.rules import find_rule
@@ -33,14 +34,18 @@ def fill_values(
     params: Params,
     problems: list[PromptedProblem],
     episodes: list[Episode],
+    allocation: Callable[[int], AllocationRule] | None = None,
 ) -> list[Episode]:
     """The episodes with values; their steps lie between states.
 
-    Where the engine scores as the learner does, they are `scored` by the prefill of their trunks.
+    `allocation` gives the rule of the i-th episode; by default all have `values.allocation`. Where
+    the engine scores as the learner does, episodes are `scored` by the prefill of their trunks.
 
     Raises ConfigError, as `find_rule` says, for a user's rule, and if its waves do not end.
     """
-    vines = _Vines(sampler, problems, episodes)
+    rule = find_rule("values.allocation", sampler.cfg)
+    rules = [allocation(i) if allocation else rule for i in range(len(episodes))]
+    vines = _Vines(sampler, problems, episodes, rules)
     logprobs: list[np.ndarray] = []
     can_score = sampler.cfg.values.dtype == "model" and sampler.engine.scores_as_learner
     for wave in itertools.count():
@@ -65,10 +70,17 @@ def fill_values(
 class _Vines:
     """The states of an iteration's episodes, and the returns that were seen at each."""
 
-    def __init__(self, sampler: Sampler, problems: list[PromptedProblem], episodes: list[Episode]):
+    def __init__(
+        self,
+        sampler: Sampler,
+        problems: list[PromptedProblem],
+        episodes: list[Episode],
+        rules: Sequence[AllocationRule],
+    ):
+        """`rules` has the allocation of each episode."""
         cfg, tokenizer = sampler.cfg, sampler.engine.tokenizer
         self._values, self._gamma = cfg.values, cfg.ppo.gamma
-        self._allocate = find_rule("values.allocation", cfg)
+        self._rules = rules
         self._episodes, places = divided(episodes, cfg, tokenizer)
         # Number of the step that begins at the first state: 0, or 1 if step 0 begins at no state.
         self._first = [
@@ -94,7 +106,7 @@ class _Vines:
         """New continuations of each of `states`; None: there are no more waves."""
         counts, is_over = [0] * len(self.states), True
         for i, visited in enumerate(self._visits):
-            requests = self._allocate(wave, self._seen(i), self._values)
+            requests = self._rules[i](wave, self._seen(i), self._values)
             if requests is None:
                 continue
             is_over = False

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import optax
 
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem, TrainState
+from vinejax.credit.allocation import AllocationRule
 from vinejax.credit.assign import Credit
 from vinejax.learner.batch import minibatch_rows
 from vinejax.learner.update import Objective, Update, num_accepted, train_on
@@ -46,6 +47,8 @@ class Iteration:
         self.metrics: dict[str, Any] = {}
         self.is_fruitless = False  # updates were tried, and none was made
         self.batch: Any = None  # of the updates, for inspection if none was made
+        # The method's own allocation for the i-th solution; None: `values.allocation` for all.
+        self.allocation: Callable[[int], AllocationRule] | None = None
         self._engine_before = session.engine.stats.mark()
         self._graded_before = session.graded.stats
         session.graded.state = TrainerState(number, self.cfg.iterations)
