@@ -15,7 +15,17 @@ from vinejax.methods import METHODS, find_method
 from vinejax.methods.base import Method
 from vinejax.tasks.rewards import TASK, find_rewards
 
+# Which tokens are trained on is a choice of every policy gradient's, whatever gives its credit.
+OF_CREDIT = ("credit.mask", "credit.mask_above", "credit.mask_share")
 DEFAULTS = dict(flatten(Config()))  # of the fields that all methods share, by dotted name
+
+OF_LOSS = {  # fields that one of `ppo.loss` reads
+    "dual_clip": "clip",
+    "gspo_clip": "gspo",
+    "cispo_clip": "cispo",
+    "gmpo_clip": "gmpo",
+    "sapo_tau": "sapo",
+}
 
 
 class Need(NamedTuple):
@@ -42,6 +52,35 @@ NEEDS = (
     ),
     Need(
         ("model.lora_alpha", "model.lora_targets"), lambda c: c.model.lora_rank, "model.lora_rank"
+    ),
+    Need(
+        ("ppo.clip", "ppo.clip_high"),
+        lambda c: c.ppo.loss in ("clip", "method"),
+        "ppo.loss = 'clip'",
+    ),
+    *(
+        Need((f"ppo.{field}",), lambda c, loss=loss: c.ppo.loss == loss, f"ppo.loss = {loss!r}")
+        for field, loss in OF_LOSS.items()
+    ),
+    Need(
+        ("ppo.correction_min", "ppo.correction_max"),
+        lambda c: c.ppo.correction != "none",
+        "ppo.correction other than 'none'",
+    ),
+    Need(
+        ("entropy.covariance_share",),
+        lambda c: c.entropy.covariance != "none",
+        "entropy.covariance = 'clip' or 'kl'",
+    ),
+    Need(
+        ("entropy.covariance_min", "entropy.covariance_max"),
+        lambda c: c.entropy.covariance == "clip",
+        "entropy.covariance = 'clip'",
+    ),
+    Need(
+        ("entropy.covariance_penalty",),
+        lambda c: c.entropy.covariance == "kl",
+        "entropy.covariance = 'kl'",
     ),
     Need(("ppo.shift_mean",), lambda c: c.ppo.whiten != "none", "ppo.whiten other than 'none'"),
     Need(
@@ -74,6 +113,7 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     _check_sampling(cfg)
     _check_chat(cfg)
     _check_batches(cfg)
+    _check_loss(cfg, method)
     _check_model(cfg)
     _check_adapters(cfg, method)
     _check_run(cfg)
@@ -109,7 +149,8 @@ def _check_method(
     shared = {section for record in METHODS.values() for section in record.reads}
     for name, value in flatten(cfg):
         section = name.partition(".")[0]
-        if section in shared and section not in method.reads and is_set(name, value):
+        reads_it = section in method.reads or (name in OF_CREDIT and method.is_policy_gradient)
+        if section in shared and not reads_it and is_set(name, value):
             raise not_read(name, value, cfg.method)
         if {section, name} & set(method.ignores) and value != DEFAULTS[name]:
             rule = f"is not read by method = {cfg.method!r}; leave it out"
@@ -186,6 +227,20 @@ def _check_batches(cfg: Config) -> None:
     if episodes is not None and episodes < group:
         rule = f"must be at least rollout.per_prompt = {group}: only whole groups are sampled"
         raise ConfigError("budget.episodes", rule, repr(episodes))
+
+
+def _check_loss(cfg: Config, method: Method) -> None:
+    """Refuses a loss beside a method's own, and bounds that leave nothing between them."""
+    ppo, entropy = cfg.ppo, cfg.entropy
+    if ppo.loss != "method" and method.applied_to(Config()).ppo.loss == "method":
+        rule = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"
+        raise ConfigError("ppo.loss", rule, repr(ppo.loss))
+    if ppo.correction_min and ppo.correction_max and ppo.correction_min >= ppo.correction_max:
+        rule = f"must be less than ppo.correction_max = {ppo.correction_max}"
+        raise ConfigError("ppo.correction_min", rule, repr(ppo.correction_min))
+    if entropy.covariance_min >= entropy.covariance_max:
+        rule = f"must be less than entropy.covariance_max = {entropy.covariance_max}"
+        raise ConfigError("entropy.covariance_min", rule, repr(entropy.covariance_min))
 
 
 def _check_model(cfg: Config) -> None:

@@ -26,7 +26,11 @@ POSITIONS = {
 # Wave, Seen, ValuesConfig -> new continuations at each state; None: no more are wanted.
 ALLOCATIONS = {"uniform": allocation.uniform, "bisection": bisection.bisection}
 # Episode, CreditConfig -> whether each response token is trained on.
-MASKS = {"none": mask.all_tokens, "low_probability": mask.low_probability}
+MASKS = {
+    "none": mask.all_tokens,
+    "low_probability": mask.low_probability,
+    "top_entropy": mask.all_tokens,  # then `mask.top_entropy` over all episodes
+}
 
 # The fields that only some of our rules read: (field, the field that names the rule, the rules).
 READ_BY = (
@@ -35,6 +39,7 @@ READ_BY = (
     ("values.threshold", "values.allocation", ("bisection",)),
     ("values.waves", "values.allocation", ("uniform",)),
     ("credit.mask_above", "credit.mask", ("low_probability",)),
+    ("credit.mask_share", "credit.mask", ("top_entropy",)),
 )
 
 
