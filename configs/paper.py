@@ -91,6 +91,7 @@ def get_config(run=""):
     cfg.rollout.slots = 512
     if method not in ("dpo_positive", "restem", "sft"):  # which have losses of their own
         cfg.ppo.whiten = "minibatch"
+        cfg.ppo.correction = "none"
         cfg.kl.reduction = "sequence"
     cfg.eval.every = 40
     if method != "sft":  # which does not read `optimizer`

@@ -86,7 +86,7 @@ def test_the_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch):
 def test_signatures_are_readable():
     signatures = {name: str(inspect.signature(getattr(vinejax, name))) for name in FUNCTIONS}
     assert signatures["mc_values"] == "(returns: [B, C, M], counts: int [B, C]) -> float32 [B, C]"
-    assert signatures["ppo_clip"].endswith("clip: number | (number, number)) -> float32 [...]")
+    assert signatures["ppo_clip"].endswith("dual_clip: number = None) -> float32 [...]")
     assert (
         "rewards: [B] | [B, C], num_steps: int [B], gamma: number = 1.0"
         in (signatures["step_advantages"])

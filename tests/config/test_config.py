@@ -287,6 +287,27 @@ def test_every_number_and_choice_is_checked():
         ({"model__lora_alpha": 8.0}, "model.lora_alpha", "needs model.lora_rank; leave it out"),
         ({"method": "restem", "ppo__clip": 0.1}, "ppo.clip", "is not read by method = 'restem'"),
         ({"method": "sft", "kl__coef": 0.1}, "kl.coef", "is not read by method = 'sft'"),
+        ({"ppo__loss": "gspo", "ppo__clip": 0.1}, "ppo.clip", "needs ppo.loss = 'clip'; leave it"),
+        ({"ppo__gspo_clip": (0.1, 0.1)}, "ppo.gspo_clip", "needs ppo.loss = 'gspo'; leave it out"),
+        ({"method": "opmd", "ppo__dual_clip": 3.0}, "ppo.dual_clip", "needs ppo.loss = 'clip'"),
+        ({"method": "opmd", "ppo__loss": "sapo"}, "ppo.loss", "which has a loss of its own"),
+        ({"method": "dpo_positive", "ppo__loss": "sapo"}, "ppo.loss", "is not read by method"),
+        ({"method": "sft", "ppo__correction": "none"}, "ppo.correction", "is not read by method"),
+        ({"method": "restem", "entropy__coef": 0.1}, "entropy.coef", "is not read by method"),
+        (
+            {"ppo__correction": "none", "ppo__correction_max": 2.0},
+            *("ppo.correction_max", "needs ppo.correction other than 'none'; leave it out"),
+        ),
+        ({"ppo__correction_min": 3.0}, "ppo.correction_min", "less than ppo.correction_max = 3.0"),
+        (
+            {"entropy__covariance": "kl", "entropy__covariance_max": 2.0},
+            *("entropy.covariance_max", "needs entropy.covariance = 'clip'; leave it out"),
+        ),
+        (
+            {"entropy__covariance": "clip", "entropy__covariance_min": 9.0},
+            *("entropy.covariance_min", "less than entropy.covariance_max = 5.0"),
+        ),
+        ({"credit__mask_share": 0.1}, "credit.mask_share", "credit.mask = 'top_entropy' alone"),
         ({"profile": "9:12", "iterations": 9}, "profile", "start < iterations"),
         (
             {"reward__functions": ("math.sqrt",), "grader__mode": "reference"},

@@ -14,7 +14,7 @@ from helpers.applied import applied, assign_credit
 from vinejax.core.settings import Config, CreditConfig
 from vinejax.core.types import Batch, Episode, Rollout
 from vinejax.credit.assign import trained_tokens
-from vinejax.credit.mask import all_tokens, low_probability
+from vinejax.credit.mask import all_tokens, low_probability, top_entropy
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.policy import PolicyObjective, clipped, token_weights
 from vinejax.learner.score import score
@@ -69,6 +69,20 @@ def test_rules_by_hand():
     for rule in (all_tokens, low_probability):
         assert rule(empty, CreditConfig()).shape == (0,)
         assert rule(empty, CreditConfig()).dtype == bool
+
+
+def test_tokens_of_highest_entropy_are_those_of_the_whole_iteration():
+    entropy = np.random.default_rng(1).uniform(0, 2, (8, 32)).astype(np.float32)
+    cfg = cases.config(method="grpo", values={"k": 9, "max_states": None},
+                       credit={"mask": "top_entropy", "mask_share": 0.25})  # fmt: skip
+    given = rollout()._replace(entropy=entropy)
+    found = trained_tokens(given, applied(cfg))
+    of_tokens = np.sort(entropy[given.batch.mask])
+    assert found.sum() == -(-of_tokens.size // 4)
+    np.testing.assert_array_equal(entropy[found].min(), of_tokens[-found.sum()])
+    assert not (found & ~given.batch.mask).any()
+    empty = np.zeros((2, 3), bool)
+    assert not top_entropy(np.ones((2, 3)), empty, CreditConfig()).any()
 
 
 def test_only_response_tokens_are_trained_on():

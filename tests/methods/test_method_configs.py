@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from helpers.paths import CONFIGS, REPO
 
-from vinejax.config.checks import check_config
+from vinejax.config.checks import OF_CREDIT, check_config
 from vinejax.config.load import SECTIONS, Fields, default, fields_set, from_dict, from_file
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, flatten
@@ -212,7 +212,7 @@ OWN_FIELDS = [
     for method, record in METHODS.items()
     for section, kind in sections_of(record).items()
     for field in dataclasses.fields(kind)
-    if f"{section}.{field.name}" not in {field for field, _, _ in READ_BY}
+    if f"{section}.{field.name}" not in {field for field, _, _ in READ_BY} | {*OF_CREDIT}
 ]
 
 

@@ -44,6 +44,35 @@ def run(method: str, start: str, workdir: Path, **sections: Any) -> list[dict[st
 SLOW = [m for m in METHODS if m not in ("restem", "dapo")]
 
 
+def test_an_iteration_with_another_loss_and_everything_beside_it(start: str, tmp_path: Path):
+    """Two runs with the same samples; the figures of the likeliest tokens move nothing."""
+    ppo = {"minibatch": 8, "microbatch": 4, "loss": "gspo", "off_policy_mask": 0.01}
+    entropy = {"coef": 0.01, "covariance": "clip", "covariance_min": -1.0}
+    sections = {"ppo": ppo, "credit": {"mask": "top_entropy"}}
+    (_, _, plain, *_) = run("grpo", start, tmp_path / "plain", **sections, entropy=entropy)
+    watched = entropy | {"likeliest": 4}
+    (_, _, line, *_) = run("grpo", start, tmp_path / "watched", **sections, entropy=watched)
+    assert all(math.isfinite(x) for name, x in line.items() if name != "stage")
+    mass, part = line.pop("actor/top_mass"), line.pop("actor/top_entropy")
+    assert 0.2 < mass < 1 and 0 < part <= line["actor/entropy"] * 2
+    assert cases.without_clock([line]) == cases.without_clock([plain])
+    assert line["rollout/weight"] == pytest.approx(1, abs=1e-4) and line["rollout/masked"] == 0
+    assert 0 <= line["rollout/kl"] < 1e-9 and line["actor/covariance_tokens"] == 1
+    assert 0 <= line["actor/off_policy"] <= 1
+
+
+@pytest.mark.slow
+def test_the_sampler_of_a_deep_model_in_bfloat16_is_a_little_off(tmp_path: Path):
+    """Engine and learner round at other points; weights correct for what is left over."""
+    model = {"path": "", "num_layers": 8, "compute_dtype": "bfloat16"}
+    lines = run("grpo", "", tmp_path, model=model, sft={"steps": 1})
+    line = next(line for line in lines if line["stage"] == "train")
+    found = {name: line[f"rollout/{name}"] for name in ("kl", "weight", "masked")}
+    print(found)
+    assert 1e-7 < found["kl"] < 1e-3
+    assert 0.5 < found["weight"] < 1.5 and found["weight"] != 1 and found["masked"] < 0.1
+
+
 @pytest.mark.parametrize(
     "method",
     [pytest.param(m, marks=[pytest.mark.slow] if m in SLOW else []) for m in METHODS],

@@ -16,7 +16,17 @@ from vinejax.methods import METHODS, find_method
 from vinejax.methods.base import Method
 from vinejax.tasks.rewards import TASK, find_rewards
 
+# Which tokens are trained on is a choice of every policy gradient's, whatever gives its credit.
+OF_CREDIT = ("credit.mask", "credit.mask_above", "credit.mask_share")
 DEFAULTS = dict(flatten(Config()))  # of the fields that all methods share, by dotted name
+
+OF_LOSS = {  # fields that one of `ppo.loss` reads
+    "dual_clip": "clip",
+    "gspo_clip": "gspo",
+    "cispo_clip": "cispo",
+    "gmpo_clip": "gmpo",
+    "sapo_tau": "sapo",
+}
 
 
 class Need(NamedTuple):
@@ -43,6 +53,35 @@ NEEDS = (
     ),
     Need(
         ("model.lora_alpha", "model.lora_targets"), lambda c: c.model.lora_rank, "model.lora_rank"
+    ),
+    Need(
+        ("ppo.clip", "ppo.clip_high"),
+        lambda c: c.ppo.loss in ("clip", "method"),
+        "ppo.loss = 'clip'",
+    ),
+    *(
+        Need((f"ppo.{field}",), lambda c, loss=loss: c.ppo.loss == loss, f"ppo.loss = {loss!r}")
+        for field, loss in OF_LOSS.items()
+    ),
+    Need(
+        ("ppo.correction_min", "ppo.correction_max"),
+        lambda c: c.ppo.correction != "none",
+        "ppo.correction other than 'none'",
+    ),
+    Need(
+        ("entropy.covariance_share",),
+        lambda c: c.entropy.covariance != "none",
+        "entropy.covariance = 'clip' or 'kl'",
+    ),
+    Need(
+        ("entropy.covariance_min", "entropy.covariance_max"),
+        lambda c: c.entropy.covariance == "clip",
+        "entropy.covariance = 'clip'",
+    ),
+    Need(
+        ("entropy.covariance_penalty",),
+        lambda c: c.entropy.covariance == "kl",
+        "entropy.covariance = 'kl'",
     ),
     Need(("ppo.shift_mean",), lambda c: c.ppo.whiten != "none", "ppo.whiten other than 'none'"),
     Need(
@@ -72,7 +111,8 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     find_rewards(cfg.reward)
     _check_read(cfg, method, is_set)
     values = dict(flatten(cfg))
-    for is_wrong, field, rule in itertools.chain(_of_training(cfg, method), _of_model(cfg, method)):
+    wrong = _of_training(cfg, method), _of_loss(cfg, method), _of_model(cfg, method)
+    for is_wrong, field, rule in itertools.chain(*wrong):
         if is_wrong:
             raise ConfigError(field, rule, repr(values[field]))
     _check_devices(cfg)
@@ -107,7 +147,8 @@ def _check_method(
     shared = {section for record in METHODS.values() for section in record.reads}
     for name, value in flatten(cfg):
         section = name.partition(".")[0]
-        if section in shared and section not in method.reads and is_set(name, value):
+        reads_it = section in method.reads or (name in OF_CREDIT and method.is_policy_gradient)
+        if section in shared and not reads_it and is_set(name, value):
             raise not_read(name, value, cfg.method)
         if {section, name} & set(method.ignores) and value != DEFAULTS[name]:
             rule = f"is not read by method = {cfg.method!r}; leave it out"
@@ -176,6 +217,22 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
         cfg.budget.episodes is not None and cfg.budget.episodes < group,
         "budget.episodes",
         f"must be at least rollout.per_prompt = {group}: only whole groups are sampled",
+    )
+
+
+def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
+    """A loss beside a method's own, and bounds that leave nothing between them."""
+    ppo, entropy = cfg.ppo, cfg.entropy
+    has_own = ppo.loss != "method" and method.applied_to(Config()).ppo.loss == "method"
+    rule = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"
+    yield has_own, "ppo.loss", rule
+    low, high = ppo.correction_min, ppo.correction_max
+    rule = f"must be less than ppo.correction_max = {high}"
+    yield low and high and low >= high, "ppo.correction_min", rule
+    yield (
+        entropy.covariance_min >= entropy.covariance_max,
+        "entropy.covariance_min",
+        f"must be less than entropy.covariance_max = {entropy.covariance_max}",
     )
 
 

@@ -260,14 +260,17 @@ def _no_such_field(name: str) -> ConfigError:
 
 
 def _nearest(name: str) -> str:
-    """The valid name most like `name`; `clip` means `ppo.clip`, so the last part counts twice."""
+    """The valid name that `name` goes on from, or is most like.
+
+    `clip` means `ppo.clip`, so the last part counts twice.
+    """
     leaf = name.rpartition(".")[2]
 
     def likeness(known: str) -> float:
         whole = difflib.SequenceMatcher(None, name, known).ratio()
         return whole + difflib.SequenceMatcher(None, leaf, known.rpartition(".")[2]).ratio()
 
-    return max(FIELD_NAMES, key=likeness)
+    return max(FIELD_NAMES, key=lambda known: (name.startswith(f"{known}."), likeness(known)))
 
 
 def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:

@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any, ClassVar, Literal, TypeVar
 
 from vinejax.core.ranges import (
+    AboveOne,
     BelowOne,
     Count,
     Heartbeat,
@@ -15,6 +16,7 @@ from vinejax.core.ranges import (
     MeshSize,
     Module,
     NotNegative,
+    Pair,
     Port,
     Positive,
     Seed,
@@ -158,6 +160,8 @@ class ValuesConfig:
 class CreditConfig:
     mask: str = "method"  # which tokens are trained on: a name of credit/rules.py, or a dotted path
     mask_above: ZeroToOne = 0.9  # mask 'low_probability': tokens at least as likely are left out
+    # mask 'top_entropy': share of an iteration's tokens, those of highest entropy, that are kept
+    mask_share: TopP = 0.2
     lam: ZeroToOne = 0.0  # λ: a step leads to an average over its later values; 0: to the next
     filter: ZeroToOne = 0.0  # w: its baseline is an average over earlier values; 0: of its state
     prior: ZeroToOne | None = None  # μ: weight of `values.prior` in it; None: measured
@@ -197,11 +201,43 @@ class PPOConfig:
     # What the policy loss is a mean over; 'method' is the method's own.
     reduction: Literal["method", "token", "sequence", "budget"] = "method"
     max_ratio: MaxRatio = 10.0  # an update with a greater mean probability ratio is skipped
+    # The policy loss; 'method': the method's own, for most of them 'clip'. See docs/methods.md.
+    loss: Literal["method", "clip", "gspo", "cispo", "gmpo", "sapo"] = "method"
+    # Loss 'clip': the largest ratio that counts where the advantage is negative; None: any.
+    dual_clip: AboveOne | None = None
+    gspo_clip: Pair = (3e-4, 4e-4)  # below and above 1, of a solution's mean ratio
+    cispo_clip: Pair = (1.0, 4.0)  # below and above 1, of a token's weight
+    gmpo_clip: Pair = (0.4, 0.4)  # below and above 0, of a token's log-ratio
+    sapo_tau: Pair = (1.0, 1.05)  # sharpness of the gate for positive advantages, and for others
+    # Weight of the policy loss by learner / sampler, the ratio of a token or a whole solution:
+    # outside its bounds it is the nearer bound or 0.
+    correction: Literal[
+        "none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"
+    ] = "sequence_mask"
+    correction_min: Positive | None = None  # None: no bound
+    correction_max: Positive | None = 3.0  # None: no bound
+    # Wrong solutions count only while mean log(sampler / policy) is at most this; None: always.
+    off_policy_mask: Positive | None = None
 
     @property
     def pass_rows(self) -> int:
         """Rows of a pass over all devices if rows are not packed."""
         return self.microbatch or self.minibatch
+
+
+@dataclasses.dataclass(frozen=True)
+class EntropyConfig:
+    """What keeps the policy's entropy up, and figures that warn before it falls."""
+
+    coef: NotNegative = 0.0  # of the mean entropy of a token, subtracted from the loss
+    # The tokens that lower the entropy most, by the covariance of log-probability and advantage:
+    # 'clip' leaves some of them out of the policy loss, 'kl' penalises their change.
+    covariance: Literal["none", "clip", "kl"] = "none"
+    covariance_share: TopP = 2e-4  # of an iteration's tokens
+    covariance_min: float = 1.0  # 'clip': tokens are drawn from those between these bounds
+    covariance_max: float = 5.0  # 'clip'
+    covariance_penalty: Positive = 1.0  # 'kl': weight of |log-ratio|
+    likeliest: Whole = 0  # tokens in actor/top_mass and actor/top_entropy; 0: not measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -392,6 +428,7 @@ class Config:
     grader: GraderConfig = GraderConfig()
     ppo: PPOConfig = PPOConfig()
     kl: KLConfig = KLConfig()
+    entropy: EntropyConfig = EntropyConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     sft: SFTConfig = SFTConfig()
     budget: BudgetConfig = BudgetConfig()

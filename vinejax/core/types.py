@@ -117,6 +117,10 @@ class Batch(NamedTuple):
     ref_logprobs: Array  # f32[B, T] by the reference model
     # i32[B, T] of packed rows that share prefixes: one past the last place that sees each token.
     seen_until: Array | None = None
+    # What an update reads besides, each only where it is configured (learner/corrections.py):
+    weights: Array | None = None  # f32[B, T] factor of a token's policy loss; None: 1
+    penalties: Array | None = None  # f32[B, T] of |log-ratio| to `old_logprobs`; None: 0
+    sampler_logprobs: Array | None = None  # f32[B, T] with which the engine drew the tokens
 
 
 class StepLayout(NamedTuple):
@@ -145,6 +149,7 @@ class Rollout(NamedTuple):
     prediction: Any = None  # the probe's `Prediction` of all states, if the method has one
     weight: float = 1.0  # μ of `values`, where they are mixed into a baseline
     roles: tuple[float, float] | None = None  # λ and w; None: those of the configuration
+    entropy: np.ndarray | None = None  # f32[B, T] the policy's before each token, if it was asked
 
 
 class TrainState(NamedTuple):

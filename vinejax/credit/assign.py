@@ -10,6 +10,7 @@ import numpy as np
 
 from vinejax.core.settings import Config
 from vinejax.core.types import Array, Episode, Rollout, StepLayout
+from vinejax.credit.mask import top_entropy
 from vinejax.credit.rules import find_rule
 from vinejax.rl.advantages import group_advantages
 from vinejax.rl.masked import whiten
@@ -49,6 +50,9 @@ def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
     rule = find_rule("credit.mask", cfg)
     for row, episode in enumerate(rollout.episodes):
         mask[row, mask[row]] = rule(episode, cfg.credit)[episode.given :]
+    if cfg.credit.mask == "top_entropy":
+        assert rollout.entropy is not None, "the scoring pass keeps it for this mask"
+        mask = top_entropy(rollout.entropy, mask, cfg.credit)
     return mask
 
 

@@ -1,7 +1,8 @@
 """Mask rules: which tokens of a response are trained on.
 
 A rule takes (Episode, CreditConfig) and gives a bool for each response token. What it leaves out
-has no loss and no KL, and does not count in means over tokens or in whitening.
+has no loss and no KL, and does not count in means over tokens or in whitening. `top_entropy` is the
+rule that compares all tokens of an iteration, and takes their entropies.
 """
 
 import numpy as np
@@ -23,3 +24,17 @@ def low_probability(episode: Episode, credit: CreditConfig) -> np.ndarray:
     Source: SPO-chain, https://arxiv.org/abs/2505.23564.
     """
     return np.exp(np.array(episode.logprobs, np.float32)) < credit.mask_above
+
+
+def top_entropy(entropy: np.ndarray, mask: np.ndarray, credit: CreditConfig) -> np.ndarray:
+    """bool[B, T] the share `credit.mask_share` of the mask's tokens with the highest entropy.
+
+        M_t = [H_t ≥ the (1 - mask_share)-quantile of H]    H the old policy's, before each token
+
+    Source: https://arxiv.org/abs/2506.01939; TRL 1.16.0, `GRPOTrainer.get_high_entropy_mask`. Both
+    divide the loss by the number of all tokens, which makes it `mask_share` times as large, and
+    take the quantile of a batch under the current policy.
+    """
+    if not mask.any():
+        return mask
+    return mask & (entropy >= np.quantile(entropy[mask], 1 - credit.mask_share))

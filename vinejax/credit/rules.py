@@ -30,7 +30,11 @@ ALLOCATIONS = {
     "worth": worth.everywhere,  # of solutions that are explored; methods/worth.py has the others'
 }
 # Episode, CreditConfig -> whether each response token is trained on.
-MASKS = {"none": mask.all_tokens, "low_probability": mask.low_probability}
+MASKS = {
+    "none": mask.all_tokens,
+    "low_probability": mask.low_probability,
+    "top_entropy": mask.all_tokens,  # then `mask.top_entropy` over all episodes
+}
 
 # The fields that only some of our rules read: (field, the field that names the rule, the rules).
 READ_BY = (
@@ -42,6 +46,7 @@ READ_BY = (
     ("values.price", "values.allocation", ("worth",)),
     ("values.explore", "values.allocation", ("worth",)),
     ("credit.mask_above", "credit.mask", ("low_probability",)),
+    ("credit.mask_share", "credit.mask", ("top_entropy",)),
 )
 
 

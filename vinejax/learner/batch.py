@@ -1,7 +1,7 @@
 """Ragged episodes to rectangular batches, once per iteration; batches to minibatches.
 
 A batch is in host memory, the same on every host, and compiled programs take it whole and lay it
-out over the devices (`learner/update.py`): 29 bytes per token of its rows, some megabytes.
+out over the devices (`learner/update.py`): 29 to 45 bytes per token of its rows, some megabytes.
 Log-probabilities and values are fetched as soon as they are computed.
 """
 
@@ -51,6 +51,16 @@ def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int 
     advantages, old_logprobs, ref_logprobs = (np.zeros(shape, np.float32) for _ in range(3))
     arrays = (advantages, old_logprobs, ref_logprobs)
     return Batch(tokens, segment_ids, positions, mask, *arrays)
+
+
+def in_rows(
+    shape: tuple[int, ...], episodes: list[Episode], values: Sequence[Sequence[float]]
+) -> np.ndarray:
+    """f32[B, T] numbers of each episode's response tokens in its row of a batch, 0 elsewhere."""
+    rows = np.zeros(shape, np.float32)
+    for row, (episode, numbers) in enumerate(zip(episodes, values, strict=True)):
+        rows[row, len(episode.prompt) : len(episode.tokens)] = numbers
+    return rows
 
 
 def minibatch_rows(num_rows: int, count: int, minibatch: int) -> int:

@@ -13,6 +13,7 @@ from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import Loss, Objective
 from vinejax.model.decoder import Params
 from vinejax.rl import losses
+from vinejax.rl.corrections import on_policy
 from vinejax.rl.masked import whiten
 from vinejax.rl.segments import count_segments, part_of_segment, segment_totals
 
@@ -24,7 +25,7 @@ class PolicyLoss(NamedTuple):
     """The result of a method's loss function."""
 
     loss: Float[Array, "B T"]  # read on response tokens alone
-    # Tokens whose loss is the clipped term, so that they have no gradient. None: the loss has no
+    # Tokens whose ratio is clipped; but for CISPO they have no gradient. None: the loss has no
     # probability ratio, so that nothing is clipped and `ppo.max_ratio` does not apply.
     clipped: Bool[Array, "B T"] | None = None
 
@@ -41,7 +42,7 @@ class SumsByEighth(NamedTuple):
 class PolicySums(NamedTuple):
     """Sums over the minibatch's response tokens."""
 
-    loss: Float[Array, ""]  # without KL
+    loss: Float[Array, ""]  # without KL and the bonus for entropy
     kl: Float[Array, ""]  # k3 to the reference model
     old_kl: Float[Array, ""]  # k3 to the policy that sampled
     ratio: Float[Array, ""]
@@ -49,13 +50,14 @@ class PolicySums(NamedTuple):
     tokens: Float[Array, ""]
     clipped: Float[Array, ""] | None  # None: the loss has no ratio
     by_eighth: SumsByEighth
+    left_out: Float[Array, ""] | None = None  # by `off_policy_mask`; None: there is none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyObjective(Objective):
     """The loss of a policy-gradient method.
 
-        Σ_t w_t·L_t + kl_coef·Σ_t v_t·k3_t    w = token_weights(mask, reduction)
+        Σ_t w_t·L_t + kl_coef·Σ_t v_t·k3_t - entropy_coef·mean_t H_t    w: `token_weights`
 
     `kl_reduction` 'policy' is v = w; 'token' is a mean over tokens; 'sequence', as in VinePPO's
     code, is a sum over each response, then the mean over responses.
@@ -66,7 +68,10 @@ class PolicyObjective(Objective):
     reduction: str = "token"
     whiten: str = "none"  # 'minibatch': the advantages are whitened here
     shift_mean: bool = True
-    clip: tuple[float, float] = (0.2, 0.2)  # (low, high)
+    clip: tuple[float, float] = (0.2, 0.2)  # (low, high), or what the loss has in their place
+    dual_clip: float | None = None
+    off_policy_mask: float | None = None  # see `rl.corrections.on_policy`
+    entropy_coef: float = 0.0
     max_ratio: float = 10.0
     kl_coef: float = 0.0
     kl_reduction: str = "policy"
@@ -91,7 +96,8 @@ class PolicyObjective(Objective):
             else:  # a mean over tokens, or a sum over each response, needs no weights
                 count = sequences if self.kl_reduction == "sequence" else tokens
                 kl = self.kl_coef * sums.kl / count
-            return jnp.sum(weights * policy) + kl, sums
+            bonus = self.entropy_coef * sums.entropy / tokens if self.entropy_coef else 0.0
+            return jnp.sum(weights * policy) + kl - bonus, sums
 
         return (rows, weights), loss
 
@@ -108,6 +114,7 @@ class PolicyObjective(Objective):
         with jax.named_scope("policy_loss"):
             batch = batch._replace(advantages=advantages, old_logprobs=old, ref_logprobs=ref)
             policy, clipped = self.loss(logprobs, batch, self)
+            policy, left_out = self._corrected(policy, logprobs, batch)
         with jax.named_scope("kl"):
             k3 = jnp.clip(losses.kl(logprobs, ref, kind="k3"), 0.0, K3_MAX)
         ratio, ones = losses.probability_ratio(logprobs, old), jnp.ones_like(logprobs)
@@ -132,8 +139,24 @@ class PolicyObjective(Objective):
             tokens=total(ones),
             clipped=None if clipped is None else total(clipped),
             by_eighth=by_eighth,
+            left_out=None if left_out is None else total(left_out),
         )
         return policy, k3, sums
+
+    def _corrected(
+        self, policy: Float[Array, "B T"], logprobs: Float[Array, "B T"], batch: Batch
+    ) -> tuple[Float[Array, "B T"], Bool[Array, "B T"] | None]:
+        """(the policy loss as `Batch` corrects it, tokens left out by `off_policy_mask`)."""
+        if batch.penalties is not None:
+            penalties = jnp.where(batch.mask, batch.penalties, 0.0)
+            policy += penalties * jnp.abs(logprobs - batch.old_logprobs)
+        if batch.weights is not None:
+            policy *= jnp.where(batch.mask, batch.weights, 0.0)
+        if self.off_policy_mask is None:
+            return policy, None
+        rest = batch.sampler_logprobs, batch.advantages, batch.mask
+        kept = on_policy(logprobs, *rest, self.off_policy_mask, batch.segment_ids)
+        return jnp.where(kept, policy, 0.0), ~kept
 
     def accepts(self, sums: PolicySums) -> jax.Array | bool:
         """Whether the mean probability ratio, if the loss has one, is at most `max_ratio`."""
@@ -179,4 +202,5 @@ def token_weights(
 def clipped(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """PPO's clipped loss, that of most methods: see `rl.losses.ppo_clip`."""
     arguments = (logprobs, batch.old_logprobs, batch.advantages, objective.clip)
+    arguments += (objective.dual_clip,)
     return PolicyLoss(losses.ppo_clip(*arguments), losses.is_clipped(*arguments))

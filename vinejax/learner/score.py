@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Float32, Int
 
 from vinejax.core.shapes import doubled
 from vinejax.core.types import Batch, Episode
-from vinejax.learner.batch import strided
+from vinejax.learner.batch import in_rows, strided
 from vinejax.learner.packing import Packing, Passes, packing_for
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
@@ -135,6 +135,49 @@ def scores_and_hidden(
     return _rows_of(logprobs, packing, rows), hidden
 
 
+class Spread(NamedTuple):
+    """Log-probabilities of tokens, and figures of the distributions they were drawn from."""
+
+    logprobs: Any  # f32[B, T] 0 off the response, as the others
+    entropy: Any  # f32[B, T]
+    top_mass: Any  # f32[B, T] probability of the likeliest tokens together
+    top_entropy: Any  # f32[B, T] -Σ p·log p over these
+
+
+@functools.partial(jax.jit, static_argnames=("model", "temperature", "likeliest"))
+def score_with_spread(
+    model: Decoder, params: Params, batch: Batch, temperature: float, likeliest: int
+) -> Spread:
+    """`score`, with the entropy and the `likeliest` tokens' mass and part of it.
+
+    Source of the last two: https://arxiv.org/abs/2410.11677, warnings of over-optimisation.
+    """
+    where = batch.tokens, batch.positions, batch.segment_ids
+    x, _ = model.hidden(params, *where, seen_until=batch.seen_until)
+    following = jnp.roll(batch.tokens, -1, axis=1)
+    found = model.logprobs_of(params, x, following, temperature or 1.0)
+    found += model.likeliest_of(params, x, likeliest, temperature or 1.0)
+    moved = (jnp.where(batch.mask, shifted(y, batch.positions), 0.0) for y in found)
+    return Spread(*(replicate(y, model.mesh) for y in moved))
+
+
+def scores_and_spread(
+    model: Decoder,
+    params: Params,
+    batch: Batch,
+    temperature: float,
+    passes: Passes,
+    likeliest: int,
+) -> Spread:
+    """f32[B, T] each on the host: `score_with_spread` of the whole batch."""
+    program = functools.partial(
+        score_with_spread, model, params, temperature=temperature, likeliest=likeliest
+    )
+    packing, parts = _passed(program, batch, passes, model.mesh)
+    rows = batch.tokens.shape[0]
+    return Spread(*(_rows_of(x, packing, rows) for x in zip(*parts, strict=True)))
+
+
 def in_passes(
     program: Callable[[Batch], jax.Array], batch: Batch, passes: Passes, mesh: Mesh | None
 ) -> np.ndarray:
@@ -169,12 +212,10 @@ def _rows_of(parts: Sequence[np.ndarray], packing: Packing | None, rows: int) ->
 
 def prefill_scores(batch: Batch, episodes: list[Episode]) -> np.ndarray | None:
     """f32[B, T] the policy's by the engine's prefill of the episodes; None if it gave none."""
-    scores = np.zeros(batch.tokens.shape, np.float32)
-    for row, episode in enumerate(episodes):
-        if episode.scored is None:
-            return None
-        scores[row, len(episode.prompt) : len(episode.tokens)] = episode.scored
-    return scores
+    scored = [episode.scored for episode in episodes if episode.scored is not None]
+    if len(scored) < len(episodes):
+        return None
+    return in_rows(batch.tokens.shape, episodes, scored)
 
 
 def with_logprobs(

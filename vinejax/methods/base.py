@@ -17,6 +17,7 @@ from vinejax.core.types import Batch, Episode, Rollout, RunState
 from vinejax.credit.assign import Credit, assigned
 from vinejax.learner.packing import passes_for
 from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped
+from vinejax.learner.policy_losses import LOSSES
 from vinejax.methods.stages import State, monte_carlo, no_values, scored, solutions, update
 from vinejax.model.decoder import Decoder
 from vinejax.runtime.distributed import barrier
@@ -24,7 +25,9 @@ from vinejax.session.iteration import Iteration, Solutions
 
 # Fields of the clipped loss, which methods of ours with another loss and iteration do not read.
 OF_CLIPPED = ("kl", "ppo.clip", "ppo.clip_high", "ppo.epochs", "ppo.gamma", "ppo.whiten")
-OF_CLIPPED += ("ppo.shift_mean", "ppo.reduction", "ppo.max_ratio")
+OF_CLIPPED += ("ppo.shift_mean", "ppo.reduction", "ppo.max_ratio", "ppo.loss", "ppo.dual_clip")
+OF_CLIPPED += ("ppo.correction", "ppo.correction_min", "ppo.correction_max")
+OF_CLIPPED += ("ppo.off_policy_mask", "entropy")
 
 
 def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunState:
@@ -67,7 +70,8 @@ class Method:
     sample: Callable[[Iteration, RunState], Solutions] = solutions
     # Stage 2: the episodes, with values of their states if the method samples any.
     values: Callable[[Iteration, RunState, Solutions], list[Episode]] = no_values
-    # Stage 4: (log-probabilities [B, T], batch, objective) -> loss per token.
+    # Stage 4: (log-probabilities [B, T], batch, objective) -> loss per token. `ppo.loss` replaces
+    # the clipped one alone.
     loss: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss] = clipped
     state: State = State()  # what is kept between iterations
     iteration: Callable[["Method", Iteration, RunState], RunState] = policy_gradient
@@ -119,12 +123,15 @@ class Method:
             return own if field == "method" else field
 
         ppo, values, credit = cfg.ppo, cfg.values, cfg.credit
+        loss = chosen(ppo.loss, "clip" if self.loss is clipped else "method")
+        reduction = LOSSES[loss].reduction if loss == ppo.loss != "method" else None
         return dataclasses.replace(
             self.completed(cfg),
             ppo=dataclasses.replace(
                 ppo,
                 whiten=chosen(ppo.whiten, self.whiten),
-                reduction=chosen(ppo.reduction, self.reduction),
+                loss=loss,
+                reduction=chosen(ppo.reduction, reduction or self.reduction),
                 clip_high=ppo.clip_high or self.clip_high or ppo.clip,
             ),
             values=dataclasses.replace(
@@ -157,17 +164,22 @@ class Method:
         """The loss of an update, for a configuration that the method was applied to."""
         ppo = cfg.ppo
         passes = passes_for(cfg, ppo.minibatch, model.mesh)
+        named = LOSSES["clip" if ppo.loss == "method" else ppo.loss]
+        low, high = named.bounds(ppo)
         return PolicyObjective(
             model=model,
             microbatch=passes.rows,
             packed=passes.packed,
             shared=passes.shared,
             temperature=cfg.sample.temperature,
-            loss=self.loss,
+            loss=self.loss if ppo.loss == "method" else named.function,
             reduction=ppo.reduction,
             whiten=ppo.whiten,
             shift_mean=ppo.shift_mean,
-            clip=(ppo.clip, ppo.clip_high or ppo.clip),
+            clip=(low, high),
+            dual_clip=ppo.dual_clip,
+            off_policy_mask=ppo.off_policy_mask,
+            entropy_coef=cfg.entropy.coef,
             max_ratio=ppo.max_ratio,
             kl_coef=0.0 if self.kl_in_reward else cfg.kl.coef,
             kl_reduction=cfg.kl.reduction,

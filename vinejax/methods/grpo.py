@@ -2,7 +2,8 @@
 
     A = (r - mean r) / (std r + 1e-8)    for all tokens of the solution
 
-Source: https://arxiv.org/abs/2402.03300, section 4.1.
+Source: https://arxiv.org/abs/2402.03300, section 4.1, whose mean is over tokens of a solution, then
+over solutions (`ppo.reduction='sequence'`); here over tokens.
 """
 
 from vinejax.core.settings import Config

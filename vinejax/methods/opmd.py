@@ -1,6 +1,7 @@
 """Online policy mirror descent: rewards less the group's mean, and a squared log-ratio.
 
-The loss is `rl.losses.opmd`. Source: https://arxiv.org/abs/2501.12599.
+The loss is `rl.losses.opmd`. Source: https://arxiv.org/abs/2501.12599, whose loss is a mean over
+solutions of sums over tokens; here over tokens, the same up to a factor per minibatch.
 """
 
 import dataclasses

@@ -1,7 +1,8 @@
 """RestEM: fine-tuning, each time from the supervised start, on the policy's own correct solutions.
 
 Source: https://arxiv.org/abs/2312.06585, and in VinePPO's code `trainers/restem_trainer.py` and
-`episode_generators/math_restem_episode_generator.py`.
+`episode_generators/math_restem_episode_generator.py`, which trains all epochs before it evaluates,
+to the same policy.
 """
 
 import dataclasses

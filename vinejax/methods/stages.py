@@ -14,10 +14,16 @@ from vinejax.core.shapes import part
 from vinejax.core.types import Episode, Rollout, RunState
 from vinejax.credit.assign import Credit, state_numbers
 from vinejax.learner.batch import collate, minibatches, step_layout
+from vinejax.learner.corrections import with_corrections
 from vinejax.learner.optimizer import learning_rate, make_optimizer
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.policy import PolicyObjective
-from vinejax.learner.score import scores_and_hidden, with_logprobs
+from vinejax.learner.score import (
+    prefill_scores,
+    scores_and_hidden,
+    scores_and_spread,
+    with_logprobs,
+)
 from vinejax.learner.update import train_on
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.offload import to_device
@@ -52,6 +58,10 @@ class State:
 
     def reads_hidden(self, cfg: Config) -> bool:
         """Whether `valued` and `learn` read `Rollout.hidden`."""
+        return False
+
+    def reads_entropy(self, cfg: Config) -> bool:
+        """Whether the method's credit reads `Rollout.entropy`; the mask 'top_entropy' does."""
         return False
 
     def valued(self, it: Iteration, kept: Any, rollout: Rollout, passes: Passes) -> Rollout:
@@ -102,7 +112,8 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
     rows = it.num_minibatches(episodes) * it.minibatch_rows(episodes)
     batch = collate(episodes, rows, longest)
     is_start = int(state.policy.step) == 0  # the reference model's weights, to the bit
-    steps, temperature = step_layout(batch, episodes), it.cfg.sample.temperature
+    cfg, steps, temperature = it.cfg, step_layout(batch, episodes), it.cfg.sample.temperature
+    reads_entropy = cfg.credit.mask == "top_entropy" or keeper.reads_entropy(cfg)
 
     def logprobs() -> dict[str, np.ndarray]:
         model, params = session.model, session.weights(state.policy.params)
@@ -111,14 +122,25 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
             number = state_numbers(steps)
             scored = scores_and_hidden(model, params, batch, number, temperature, passes)
             old, more["hidden"] = scored
+        if reads_entropy or cfg.entropy.likeliest:
+            count = max(cfg.entropy.likeliest, 1)
+            spread = scores_and_spread(model, params, batch, temperature, passes, count)
+            if old is None and (old := prefill_scores(batch, episodes)) is None:
+                old = spread.logprobs
+            more |= {"entropy": spread.entropy, "top_mass": spread.top_mass}
+            more |= {"top_entropy": spread.top_entropy}
         reference = None if is_start else session.load_reference()
         rest = batch, episodes, temperature, passes, old
         found = with_logprobs(model, params, reference, *rest)
         return {"old_logprobs": found.old_logprobs, "ref_logprobs": found.ref_logprobs, **more}
 
     found = session.journal.once("scores", str(batch.tokens.shape), logprobs)
-    hidden = found.pop("hidden", None)
-    rollout = Rollout(episodes, batch._replace(**found), steps, hidden=hidden)
+    hidden, entropy = found.pop("hidden", None), found.pop("entropy", None)
+    for name in ("top_mass", "top_entropy"):
+        per_token = found.pop(name, None)
+        if per_token is not None and cfg.entropy.likeliest:
+            it.metrics[f"actor/{name}"] = float(np.mean(per_token[batch.mask]))
+    rollout = Rollout(episodes, batch._replace(**found), steps, hidden=hidden, entropy=entropy)
     it.metrics |= metrics.logprob_diff(episodes, rollout.batch)
     it.metrics["actor/rows"] = len(episodes)
     return keeper.valued(it, state.kept, rollout, passes)
@@ -144,6 +166,8 @@ def update(
     policy = to_device(state.policy)
     optimizer = make_optimizer(cfg.optimizer, total)
     batch = rollout.batch._replace(advantages=credit.advantages, mask=credit.mask)
+    batch, found = with_corrections(batch, rollout.batch.mask, rollout.episodes, cfg, it.number)
+    it.metrics |= found
     stream = minibatches_of(it, rollout, batch)
     policy, updates = train_on(objective, optimizer, policy, stream, session.base)
     it.count_made(updates, batch)

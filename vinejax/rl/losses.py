@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int, Real, ScalarLike
 
 from vinejax.core.arguments import library
-from vinejax.rl.segments import segment_totals
+from vinejax.rl.segments import masked_segment_totals
 
 EXP_LIMIT = 40.0  # nats; float32 also holds the square of e^40, as in a gradient's norm
 
@@ -48,26 +48,28 @@ def ppo_clip(
     old_logprobs: Real[Array, "*shape"],
     advantages: Real[Array, "*shape"],
     clip: ScalarLike | Sequence[ScalarLike],
+    dual_clip: ScalarLike | None = None,
 ) -> Float32[Array, "*shape"]:
     """Clipped policy loss of every token, to be minimised.
 
         L = max(-A·ρ, -A·clip(ρ, 1 - ε_low, 1 + ε_high))    ρ: `probability_ratio`
 
     At ρ = 1 its gradient is that of REINFORCE, -A·∇logπ; a token that has moved past the clip in
-    the direction of its advantage has gradient 0.
+    the direction of its advantage has gradient 0. With `dual_clip` L is at most -A·c where A < 0.
 
     Args:
       logprobs: [B, T], log-probability of each token under the current policy, in nats.
       old_logprobs: [B, T], the same under the policy that sampled it.
       advantages: [B, T].
       clip: ε, or the pair (ε_low, ε_high).
+      dual_clip: c, greater than 1; None: no bound.
 
     Returns:
       float32 [B, T].
 
     Source: https://arxiv.org/abs/1707.06347, equation 7; VinePPO's code,
     `trainers/ppo_trainer.py:892-921`, which has one ε of 0.2. The pair is the "clip-higher" of
-    https://arxiv.org/abs/2503.14476.
+    https://arxiv.org/abs/2503.14476, c the dual clip of https://arxiv.org/abs/1912.09729.
 
     Example:
       >>> vinejax.ppo_clip([[0.0, 1.0]], [[0.0, 0.0]], advantages=[[2.0, 2.0]], clip=0.25)
@@ -77,7 +79,10 @@ def ppo_clip(
     advantages = jnp.float32(advantages)
     ratio = probability_ratio(logprobs, old_logprobs)
     clipped_ratio = jnp.clip(ratio, 1 - low, 1 + high)
-    return jnp.maximum(-advantages * ratio, -advantages * clipped_ratio)
+    loss = jnp.maximum(-advantages * ratio, -advantages * clipped_ratio)
+    if dual_clip is None:
+        return loss
+    return jnp.where(advantages < 0, jnp.minimum(loss, -advantages * dual_clip), loss)
 
 
 @jax.jit
@@ -86,10 +91,11 @@ def is_clipped(
     old_logprobs: Real[Array, "*shape"],
     advantages: Real[Array, "*shape"],
     clip: ScalarLike | Sequence[ScalarLike],
+    dual_clip: ScalarLike | None = None,
 ) -> Bool[Array, "*shape"]:
     """Tokens for which `ppo_clip` takes the clipped term, so that they have no gradient.
 
-        A > 0 and ρ > 1 + ε_high,  or  A < 0 and ρ < 1 - ε_low
+        A > 0 and ρ > 1 + ε_high,  or  A < 0 and (ρ < 1 - ε_low or ρ > c)
 
     A token whose ratio has moved against its advantage keeps its whole gradient, and a token with
     advantage 0 has no gradient anyway: neither is clipped.
@@ -101,7 +107,10 @@ def is_clipped(
     low, high = jnp.broadcast_to(jnp.float32(clip), 2)
     ratio = probability_ratio(logprobs, old_logprobs)
     advantages = jnp.float32(advantages)
-    return ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
+    outside = ratio < 1 - low
+    if dual_clip is not None:
+        outside |= ratio > dual_clip
+    return ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & outside)
 
 
 @jax.jit
@@ -157,11 +166,7 @@ def opmd(
     """
     logprobs = jnp.where(mask, jnp.float32(logprobs), 0.0)
     moved = logprobs - jnp.where(mask, jnp.float32(old_logprobs), 0.0)
-    if segment_ids is None:
-        totals = jnp.sum(moved, axis=1, keepdims=True)
-    else:
-        totals = segment_totals(moved, segment_ids)
-    shares = moved * totals
+    shares = moved * masked_segment_totals(moved, mask, segment_ids)
     return jnp.where(mask, reinforce(logprobs, advantages) + 0.5 * tau * shares, 0.0)
 
 

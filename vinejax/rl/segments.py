@@ -7,7 +7,7 @@ other segment of the row has its id.
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Int, Shaped
+from jaxtyping import Array, Bool, Float32, Int, Shaped
 
 
 @jax.jit(static_argnames="reverse")
@@ -35,6 +35,30 @@ def segment_totals(x: Shaped[Array, "B T"], segment_ids: Int[Array, "B T"]) -> S
     """Σ x over the segment of each position, in the dtype of `x`."""
     onwards = running_sums(x, segment_ids, reverse=True)
     return running_sums(x, segment_ids) + onwards - x
+
+
+@jax.jit
+def masked_segment_totals(
+    x: Shaped[Array, "B T"],
+    mask: Bool[Array, "B T"],
+    segment_ids: Int[Array, "B T"] | None = None,
+) -> Float32[Array, "B T"]:
+    """Σ x over the True positions of the segment of each position; None: a row is one segment."""
+    x = jnp.where(mask, jnp.float32(x), 0.0)
+    if segment_ids is None:
+        return jnp.broadcast_to(jnp.sum(x, axis=1, keepdims=True), x.shape)
+    return segment_totals(x, segment_ids)
+
+
+@jax.jit
+def masked_segment_means(
+    x: Shaped[Array, "B T"],
+    mask: Bool[Array, "B T"],
+    segment_ids: Int[Array, "B T"] | None = None,
+) -> Float32[Array, "B T"]:
+    """`masked_segment_totals` over the number of these positions; 0 where there is none."""
+    count = masked_segment_totals(mask, mask, segment_ids)
+    return masked_segment_totals(x, mask, segment_ids) / jnp.maximum(count, 1.0)
 
 
 @jax.jit

@@ -83,11 +83,13 @@ def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> di
 
 
 def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
-    """|sampler - scorer| over response tokens: 0 but for rounding, or something is wrong."""
+    """|sampler - learner| over response tokens, and the KL of the two: 0 but for rounding."""
     sampled = np.concatenate([np.asarray(e.logprobs[e.given :], np.float32) for e in episodes])
     scored = np.asarray(batch.old_logprobs)[np.asarray(batch.mask)]
-    difference = np.abs(sampled - scored) if sampled.size else np.zeros(1)
+    moved = scored - sampled if sampled.size else np.zeros(1)
+    difference = np.abs(moved)
     metrics = {
+        "rollout/kl": np.mean(np.expm1(moved) - moved),  # k3
         "rollout/logprob_diff/mean": difference.mean(),
         "rollout/logprob_diff/max": difference.max(),
     }
@@ -115,6 +117,8 @@ def update_metrics(updates: Sequence[Update]) -> dict[str, Any]:
     }
     if total.clipped is not None:
         metrics["actor/clip_frac"] = total.clipped / tokens
+    if total.left_out is not None:
+        metrics["actor/off_policy"] = total.left_out / tokens
     eighths = total.by_eighth
     metrics |= by_eighth("entropy", eighths.entropy, eighths.tokens)
     metrics |= by_eighth("ratio", eighths.ratio, eighths.tokens)

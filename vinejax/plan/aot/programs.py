@@ -112,6 +112,8 @@ class Lowering:
             objective = vineppo.METHOD.objective(self.model, plain)
         optimizer = make_optimizer(cfg.optimizer, UPDATES)
         state, batch = self._state(self.trained, optimizer), self._batch(cfg.ppo.minibatch)
+        if cfg.ppo.correction != "none":
+            batch = batch._replace(weights=batch.advantages)
         return update_step.lower(objective, optimizer, state, batch, self.base)
 
     def _critic_step(self) -> Lowered:

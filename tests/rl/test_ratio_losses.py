@@ -1,0 +1,115 @@
+"""GSPO, CISPO, GMPO, SAPO and the dual clip against the authors' numbers and plain loops."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vinejax.learner.policy import token_weights
+from vinejax.rl import ratio_losses as losses
+from vinejax.rl.losses import is_clipped, ppo_clip
+
+MASK = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool)
+OLD = np.array([[-1, -0.5, -2, 0], [-0.25, -1.5, -1, -0.75]], np.float32)
+NOW = OLD + np.array([[0.1, -0.2, 0.4, 0], [-0.3, 0.05, 0.2, -0.6]], np.float32)
+GOOD_AND_BAD = np.array([[1.5] * 4, [-0.5] * 4], np.float32)
+
+# verl 0.9.1's functions (core_algos.py) on these arrays, with its own mean: loss and gradient.
+VERL: dict[str, tuple[Callable[[Any], jax.Array], str, float, list[list[float]]]] = {
+    "gspo": (
+        lambda x: losses.gspo(x, OLD, GOOD_AND_BAD, MASK, (0.05, 0.15)),
+        *("sequence", -0.591378),
+        [[-0.276293, -0.276293, -0.276293, 0.0], [0.0, 0.0, 0.0, 0.0]],
+    ),
+    "gmpo": (
+        lambda x: losses.gmpo(x, OLD, GOOD_AND_BAD, MASK, (0.4, 0.2)),
+        *("sequence", -0.552022),
+        [[-0.258474, -0.258474, 0.0, 0.0], [0.05585, 0.05585, 0.05585, 0.0]],
+    ),
+    "cispo": (
+        lambda x: losses.cispo(x, OLD, GOOD_AND_BAD, (1.0, 0.3)),
+        *("token", 0.520963),
+        [[-0.236822, -0.175442, -0.278571, 0.0], [0.052916, 0.075091, 0.087243, 0.039201]],
+    ),
+    "sapo": (
+        lambda x: losses.sapo(x, OLD, GOOD_AND_BAD, (1.0, 1.05)),
+        *("sequence", -1.152224),
+        [[-0.27553, -0.20301, -0.351281, 0.0], [0.045454, 0.065657, 0.075316, 0.032446]],
+    ),
+    "dual clip": (
+        lambda x: ppo_clip(x, OLD, GOOD_AND_BAD, (0.2, 0.3), 1.1),
+        *("token", -0.422888),
+        [[-0.236822, -0.175442, 0.0, 0.0], [0.0, 0.075091, 0.0, 0.0]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VERL)
+def test_the_authors_vectors(name: str):
+    loss, reduction, expected, gradient = VERL[name]
+    ids = jnp.ones(MASK.shape, jnp.int32)
+    weights = token_weights(jnp.asarray(MASK), ids, reduction)
+
+    def total(x: jax.Array) -> jax.Array:
+        return jnp.sum(weights * jnp.where(MASK, loss(x), 0.0))
+
+    found, grad = jax.value_and_grad(total)(NOW)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    np.testing.assert_allclose(grad, gradient, atol=2e-6)
+
+
+def test_step_credit_keeps_each_tokens_own_advantage():
+    """With one factor per solution; a loss of whole solutions would average the advantages."""
+    advantages = np.array([[3.0, -1.0, 0.5, 9.0], [0.0, 2.0, -2.0, 1.0]], np.float32)
+    mean = [math.exp(np.mean((NOW - OLD)[row][MASK[row]])) for row in range(2)]
+    factor = np.repeat(np.array(mean)[:, None], 4, 1)
+    gspo = jax.grad(lambda x: losses.gspo(x, OLD, advantages, MASK, (9.0, 9.0)).sum())(NOW)
+    np.testing.assert_allclose(gspo[MASK], (-advantages * factor)[MASK], rtol=1e-5)
+    gmpo = jax.grad(lambda x: losses.gmpo(x, OLD, advantages, MASK, (9.0, 9.0)).sum())(NOW)
+    np.testing.assert_allclose(gmpo[MASK], (-advantages * factor)[MASK], rtol=1e-5)
+
+
+def test_solutions_of_one_row_are_as_in_rows_of_their_own():
+    ids = np.where(MASK, [[1], [2]], 3).reshape(1, -1)
+    one_row = [x.reshape(1, -1) for x in (NOW, OLD, GOOD_AND_BAD, MASK)]
+    for loss in (losses.gspo, losses.gmpo):
+        apart = np.asarray(loss(NOW, OLD, GOOD_AND_BAD, MASK, (0.05, 0.3)))
+        found = np.asarray(loss(*one_row, (0.05, 0.3), ids)).reshape(MASK.shape)
+        np.testing.assert_allclose(found[MASK], apart[MASK], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gspo", "cispo", "gmpo", "sapo"])
+def test_at_the_policy_that_sampled_the_gradient_is_reinforce(name: str):
+    bounds = {"cispo": (1.0, 4.0), "sapo": (1.0, 1.05)}.get(name, (0.1, 0.1))
+    rest = (MASK, bounds) if name in ("gspo", "gmpo") else (bounds,)
+    loss = getattr(losses, name)
+    grad = jax.grad(lambda x: loss(x, OLD, GOOD_AND_BAD, *rest)[MASK].sum())(OLD)
+    np.testing.assert_allclose(grad[MASK], -GOOD_AND_BAD[MASK], rtol=1e-6)
+
+
+def test_a_dual_clipped_token_has_no_gradient():
+    ratios = np.log(np.array([[0.5, 1.0, 1.5, 4.0]], np.float32))
+    bad, old = np.full((1, 4), -2.0, np.float32), np.zeros((1, 4))
+    grad = jax.grad(lambda x: ppo_clip(x, old, bad, 0.2, 3.0).sum())(ratios)
+    np.testing.assert_allclose(grad, [[0.0, 2.0, 3.0, 0.0]], rtol=1e-6)
+    clipped = is_clipped(ratios, old, bad, 0.2, 3.0)
+    np.testing.assert_array_equal(clipped, [[True, False, False, True]])
+    np.testing.assert_array_equal(is_clipped(ratios, old, -bad, 0.2, 3.0), ratios > np.log(1.2))
+    plain = ppo_clip(ratios, old, -bad, 0.2)
+    np.testing.assert_array_equal(ppo_clip(ratios, old, -bad, 0.2, 3.0), plain)
+
+
+@pytest.mark.parametrize("name", ["gspo", "cispo", "gmpo", "sapo"])
+def test_ratios_beyond_float32_leave_finite_gradients(name: str):
+    far = np.array([[-1e4, 1e4, 100.0, -100.0]], np.float32)
+    old, mask = np.zeros((1, 4), np.float32), np.ones((1, 4), bool)
+    bounds = {"cispo": (1.0, 4.0), "sapo": (1.0, 1.05)}.get(name, (0.1, 0.1))
+    rest = (mask, bounds) if name in ("gspo", "gmpo") else (bounds,)
+    for advantage in (1.0, -1.0, 0.0):
+        advantages = np.full((1, 4), advantage, np.float32)
+        grad = jax.grad(lambda x, a=advantages: getattr(losses, name)(x, old, a, *rest).sum())(far)
+        assert np.isfinite(grad).all()

@@ -1,0 +1,62 @@
+"""The policy losses that `ppo.loss` names, as an objective takes them, with their own settings."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from vinejax.core.settings import PPOConfig
+from vinejax.core.types import Batch
+from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped
+from vinejax.rl import ratio_losses as losses
+from vinejax.rl.losses import is_clipped, probability_ratio
+
+
+class NamedLoss(NamedTuple):
+    """A loss for any policy gradient."""
+
+    function: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss]
+    bounds: Callable[[PPOConfig], tuple[float, ...]]  # its two numbers, `PolicyObjective.clip`
+    reduction: str | None = None  # its authors' mean; None: the method's
+
+
+def gspo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+    """See `rl.ratio_losses.gspo`; a solution is clipped as a whole."""
+    old, advantages, mask = batch.old_logprobs, batch.advantages, batch.mask
+    rest = advantages, mask, objective.clip, batch.segment_ids
+    mean = losses.shared_mean(logprobs - old, mask, batch.segment_ids)
+    outside = is_clipped(mean, jnp.zeros_like(mean), advantages, objective.clip)
+    return PolicyLoss(losses.gspo(logprobs, old, *rest), outside)
+
+
+def cispo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+    """See `rl.ratio_losses.cispo`."""
+    (low, high), old = objective.clip, batch.old_logprobs
+    ratio = probability_ratio(logprobs, old)
+    loss = losses.cispo(logprobs, old, batch.advantages, objective.clip)
+    return PolicyLoss(loss, (ratio < 1 - low) | (ratio > 1 + high))
+
+
+def gmpo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+    """See `rl.ratio_losses.gmpo`."""
+    (low, high), old, advantages = objective.clip, batch.old_logprobs, batch.advantages
+    rest = batch.mask, objective.clip, batch.segment_ids
+    moved = logprobs - old
+    outside = ((advantages > 0) & (moved > high)) | ((advantages < 0) & (moved < -low))
+    return PolicyLoss(losses.gmpo(logprobs, old, advantages, *rest), outside)
+
+
+def sapo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+    """See `rl.ratio_losses.sapo`; nothing is clipped."""
+    loss = losses.sapo(logprobs, batch.old_logprobs, batch.advantages, objective.clip)
+    return PolicyLoss(loss, jnp.zeros_like(batch.mask))
+
+
+LOSSES = {
+    "clip": NamedLoss(clipped, lambda ppo: (ppo.clip, ppo.clip_high or ppo.clip)),
+    "gspo": NamedLoss(gspo, lambda ppo: ppo.gspo_clip, "sequence"),
+    "cispo": NamedLoss(cispo, lambda ppo: ppo.cispo_clip, "token"),
+    "gmpo": NamedLoss(gmpo, lambda ppo: ppo.gmpo_clip, "sequence"),
+    "sapo": NamedLoss(sapo, lambda ppo: ppo.sapo_tau, "sequence"),
+}

@@ -1,0 +1,102 @@
+"""Policy losses that treat the probability ratio in another way than PPO's clip.
+
+They are per token, to be minimised, with `clip` and arrays as in `rl.losses.ppo_clip`. GSPO and
+GMPO are published as losses of whole solutions, with one advantage each. Here every token has its
+own advantage times the solution's factor, and the gradient of its own log-probability; where a
+solution has one advantage, the mean over its tokens has the published value and gradient.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float32, Int, Real, ScalarLike
+
+from vinejax.rl.losses import ppo_clip, probability_ratio, reinforce
+from vinejax.rl.segments import masked_segment_means
+
+PerToken = Real[Array, "B T"]
+Bounds = Sequence[ScalarLike]
+
+
+@jax.jit
+def shared_mean(
+    x: PerToken, mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"] | None = None
+) -> Float32[Array, "B T"]:
+    """Mean of x over the tokens of a solution, at each of them with the gradient of its own x."""
+    x = jnp.where(mask, jnp.float32(x), 0.0)
+    return x + lax.stop_gradient(masked_segment_means(x, mask, segment_ids) - x)
+
+
+@jax.jit
+def gspo(
+    logprobs: PerToken,
+    old_logprobs: PerToken,
+    advantages: PerToken,
+    mask: Bool[Array, "B T"],
+    clip: Bounds,
+    segment_ids: Int[Array, "B T"] | None = None,
+) -> Float32[Array, "B T"]:
+    """Group sequence policy optimisation: one ratio per solution, per token of it.
+
+        L_t = max(-A_t·s, -A_t·clip(s, 1 - ε_low, 1 + ε_high))    s = (π(y) / π_old(y))^(1/|y|)
+
+    Source: GSPO-token, https://arxiv.org/abs/2507.18071, section 4.3.
+    """
+    moved = shared_mean(jnp.float32(logprobs) - jnp.float32(old_logprobs), mask, segment_ids)
+    return ppo_clip(moved, jnp.zeros_like(moved), advantages, clip)
+
+
+@jax.jit
+def cispo(
+    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: Bounds
+) -> Float32[Array, "B T"]:
+    """REINFORCE weighted by the clipped ratio: every token keeps a gradient.
+
+        L_t = -sg[clip(ρ_t, 1 - ε_low, 1 + ε_high)]·A_t·logπ_t    sg: no gradient
+
+    Source: MiniMax-M1, https://arxiv.org/abs/2506.13585, section 3.1.
+    """
+    low, high = jnp.float32(clip)
+    ratio = probability_ratio(logprobs, old_logprobs)
+    weight = lax.stop_gradient(jnp.clip(ratio, 1 - low, 1 + high))
+    return reinforce(logprobs, weight * advantages)
+
+
+@jax.jit
+def gmpo(
+    logprobs: PerToken,
+    old_logprobs: PerToken,
+    advantages: PerToken,
+    mask: Bool[Array, "B T"],
+    clip: Bounds,
+    segment_ids: Int[Array, "B T"] | None = None,
+) -> Float32[Array, "B T"]:
+    """Geometric-mean policy optimisation: the mean of clipped log-ratios, per token of a solution.
+
+        L_t = -A_t·exp(mean_u m_u)    m_u = min(d_u, ε_high) where A_u ≥ 0, max(d_u, -ε_low) else
+
+    d is the log-ratio. Source: https://arxiv.org/abs/2507.20673.
+    """
+    low, high = jnp.float32(clip)
+    moved = jnp.float32(logprobs) - jnp.float32(old_logprobs)
+    kept = jnp.where(advantages < 0, jnp.maximum(moved, -low), jnp.minimum(moved, high))
+    mean = shared_mean(kept, mask, segment_ids)
+    return -jnp.float32(advantages) * probability_ratio(mean, jnp.zeros_like(mean))
+
+
+@jax.jit
+def sapo(
+    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, tau: Bounds
+) -> Float32[Array, "B T"]:
+    """Soft adaptive policy optimisation: a smooth gate in the place of the clip.
+
+        L_t = -A_t·4/τ·σ(τ·(ρ_t - 1))    τ = `tau`[0] where A_t > 0, `tau`[1] elsewhere
+
+    At ρ = 1 the gradient is that of REINFORCE. Source: https://arxiv.org/abs/2511.20347.
+    """
+    advantages = jnp.float32(advantages)
+    tau_t = jnp.where(advantages > 0, *jnp.float32(tau))
+    gate = jax.nn.sigmoid(tau_t * (probability_ratio(logprobs, old_logprobs) - 1))
+    return -advantages * gate * 4 / tau_t
