@@ -204,7 +204,8 @@ def test_a_group_of_one_is_enough_where_nothing_is_compared():
 def sections_of(record: Method) -> dict[str, Any]:
     """The sections that the method reads and others do not."""
     own = {record.settings.section: record.settings} if record.settings.section else {}
-    return own | {name: type(getattr(Config(), name)) for name in record.reads}
+    sections = [name for name in record.reads if "." not in name]
+    return own | {name: type(getattr(Config(), name)) for name in sections}
 
 
 OWN_FIELDS = [

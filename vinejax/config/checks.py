@@ -49,6 +49,17 @@ NEEDS = (
         lambda c: not c.reward.functions or TASK in c.reward.functions,
         f"{TASK!r} in reward.functions",
     ),
+    Need(
+        ("rollout.flat",),
+        lambda c: c.rollout.per_prompt > 1 or c.rollout.flat == "keep",
+        "rollout.per_prompt of at least 2",
+    ),
+    Need(("rollout.rounds",), lambda c: c.rollout.flat == "resample", "rollout.flat = 'resample'"),
+    Need(("rollout.levels",), lambda c: c.rollout.curriculum, "rollout.curriculum"),
+    Need(("kl.reduction",), lambda c: c.kl.place == "loss", "kl.place = 'loss'"),
+    Need(("kl.target", "kl.renew", "kl.soup"), lambda c: c.kl.coef, "kl.coef above 0"),
+    Need(("kl.soup",), lambda c: c.model.path, "model.path"),
+    Need(("kl.horizon",), lambda c: c.kl.target, "kl.target"),
     Need(("log.wandb_name", "log.wandb_group"), lambda c: c.log.wandb, "log.wandb"),
 )
 
@@ -109,9 +120,10 @@ def _check_method(
     shared = {section for record in METHODS.values() for section in record.reads}
     for name, value in flatten(cfg):
         section = name.partition(".")[0]
-        if section in shared and section not in method.reads and is_set(name, value):
+        names = {section, name}
+        if names & shared and not names & set(method.reads) and is_set(name, value):
             raise not_read(name, value, cfg.method)
-        if {section, name} & set(method.ignores) and value != DEFAULTS[name]:
+        if names & set(method.ignores) and value != DEFAULTS[name]:
             rule = f"is not read by method = {cfg.method!r}; leave it out"
             raise ConfigError(name, rule, repr(value))
     for name in given:
@@ -147,6 +159,9 @@ def _check_resets(cfg: Config, method: Method) -> None:
     is_own = is_any and reset.source != "gold"
     if is_any and (not method.is_policy_gradient or method.has_own_sampling):
         rule = f"must be 'none' for method = {cfg.method!r}, which samples in a way of its own"
+        raise ConfigError("reset.source", rule, repr(reset.source))
+    if is_any and method.applied_to(cfg).rollout.flat == "resample":
+        rule = "must be 'none' with rollout.flat = 'resample', which samples from prompts alone"
         raise ConfigError("reset.source", rule, repr(reset.source))
     chosen = f"for reset.source = {reset.source!r}, whose solutions are chosen by their reward"
     if is_own and cfg.values.reuse:
@@ -216,6 +231,9 @@ def _check_adapters(cfg: Config, method: Method) -> None:
     if method.state.has_critic:
         rule = f"must be 0 for method = {cfg.method!r}, whose critic is trained with all weights"
         raise ConfigError("model.lora_rank", rule, repr(model.lora_rank))
+    if cfg.kl.soup:
+        rule = "must be '' with model.lora_rank, where the reference has the start's weights"
+        raise ConfigError("kl.soup", rule, repr(cfg.kl.soup))
     if cfg.offload.reference:
         rule = "must be False with model.lora_rank: the reference is a part of the policy"
         raise ConfigError("offload.reference", rule, "True")

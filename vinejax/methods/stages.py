@@ -19,6 +19,8 @@ from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.policy import PolicyObjective
 from vinejax.learner.score import scores_and_hidden, with_logprobs
 from vinejax.learner.update import train_on
+from vinejax.options.adaptive_kl import with_coefficient
+from vinejax.options.reference import reference_of
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.offload import to_device
 from vinejax.session import metrics
@@ -100,7 +102,6 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
         longest = part([most], max(len(episode.tokens) for episode in episodes))
     rows = it.num_minibatches(episodes) * it.minibatch_rows(episodes)
     batch = collate(episodes, rows, longest)
-    is_start = int(state.policy.step) == 0  # the reference model's weights, to the bit
     steps, temperature = step_layout(batch, episodes), it.cfg.sample.temperature
 
     def logprobs() -> dict[str, np.ndarray]:
@@ -110,7 +111,7 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
             number = state_numbers(steps)
             scored = scores_and_hidden(model, params, batch, number, temperature, passes)
             old, more["hidden"] = scored
-        reference = None if is_start else session.load_reference()
+        reference = reference_of(session, state)  # None: the policy's weights, to the bit
         rest = batch, episodes, temperature, passes, old
         found = with_logprobs(model, params, reference, *rest)
         return {"old_logprobs": found.old_logprobs, "ref_logprobs": found.ref_logprobs, **more}
@@ -143,7 +144,8 @@ def update(
     policy = to_device(state.policy)
     optimizer = make_optimizer(cfg.optimizer, total)
     batch = rollout.batch._replace(advantages=credit.advantages, mask=credit.mask)
-    stream = minibatches_of(it, rollout, batch)
+    objective, rows = with_coefficient(objective, batch, rollout.kl_coef)
+    stream = minibatches_of(it, rollout, rows)
     policy, updates = train_on(objective, optimizer, policy, stream, session.base)
     it.count_made(updates, batch)
     if updates:
