@@ -169,8 +169,8 @@ def test_hyperparameters_of_the_paper():
         ({"method": "dpo_positive", "dpo": {"beta": -0.1}}, "dpo.beta", "greater than 0"),
         ({"method": "ppo", "critic": {"lam": 1.5}}, "critic.lam", "from 0 to 1"),
         ({"method": "ppo", "critic": {"clip": 0.0}}, "critic.clip", "greater than 0"),
-        ({"method": "dapo", "dapo": {"rounds": 0}}, "dapo.rounds", "at least 1"),
-        ({"method": "dapo", "dapo": {"overlong": 1.0}}, "dapo.overlong", "less than 1"),
+        ({"method": "dapo", "rollout": {"rounds": 0}}, "rollout.rounds", "at least 1"),
+        ({"method": "dapo", "reward": {"overlong": 1.0}}, "reward.overlong", "less than 1"),
         ({"method": "asymre", "asymre": {"shift": 2.0}}, "asymre.shift", "from -1 to 1"),
         ({"method": "single_stream"}, "rollout.per_prompt", "must be 1 for method"),
         (
@@ -240,7 +240,7 @@ def test_settings_of_another_method_are_refused():
 
 
 def test_a_methods_own_settings_are_always_there():
-    assert from_dict({"method": "dapo"}) == from_dict({"method": "dapo", "dapo": {}})
+    assert from_dict({"method": "ppo"}) == from_dict({"method": "ppo", "critic": {}})
     for fields, message in (
         ({"own": 3}, "^own: no such field"),
         ({"method": "ppo", "critic": {"section": "x"}}, "^critic.section: no such field"),
