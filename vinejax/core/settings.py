@@ -227,7 +227,9 @@ class KLConfig:
     reduction: Literal["policy", "token", "sequence"] = "policy"
     # KL per response, in nats, towards which `coef` is changed; None: `coef` stays as it is.
     target: Positive | None = None
-    horizon: Positive = 10_000.0  # with `target`: responses; fewer change `coef` faster
+    horizon: Positive = (
+        10_000.0  # with `target`: responses in which `coef` changes by a fifth, at most
+    )
     renew: Whole = 0  # the reference becomes the policy every so many iterations; 0: never
     # A Hugging Face folder, or hub name: the reference is the mean of its weights and the start's.
     soup: str = ""

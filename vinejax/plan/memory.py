@@ -238,6 +238,8 @@ def fixed_parts(case: Case) -> MemoryParts:
     reference = weights
     if case.cfg.model.lora_rank:  # the reference is the weights below the adapters
         weights, reference = weights + trained, 0
+    if case.cfg.kl.renew or case.cfg.kl.soup:  # kept beside the start's weights
+        reference += trained
     optimizer = optimizer_bytes(case, trained_shapes(case))
     return MemoryParts(
         weights, optimizer, reference, critic_bytes(case), decode_copy_bytes(case), 0, 0
