@@ -1,8 +1,6 @@
 """The KL's coefficient follows a target; the KL in the reward."""
 
 import dataclasses
-from types import SimpleNamespace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +9,7 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers import rl_oracles as oracle
-from helpers.applied import applied, policy_objective
+from helpers.applied import applied, policy_objective, stand_in
 
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import rewards_with_kl, token_rewards
@@ -19,6 +17,8 @@ from vinejax.learner.batch import step_layout
 from vinejax.learner.update import gradients
 from vinejax.options.adaptive_kl import AdaptiveKL, adapted, with_coefficient
 from vinejax.runtime.compiles import num_compiles
+from vinejax.session.iteration import Iteration
+from vinejax.session.session import Session
 
 grads_of = jax.jit(gradients, static_argnames="objective")
 
@@ -43,8 +43,8 @@ def test_the_coefficient_follows_the_target():
     assert adapted(0.2, 0.0, 6.0, 0.1) == pytest.approx(0.2 * 0.98)
     cfg = applied(methods.config("grpo", kl={"coef": 0.2, "target": 2.0, "horizon": 80.0}))
     option = AdaptiveKL()
-    it: Any = SimpleNamespace(cfg=cfg, metrics={})
-    kept = option.fresh(it)
+    it = stand_in(Iteration, cfg=cfg, metrics={})
+    kept = option.fresh(stand_in(Session, cfg=cfg))
     batch = methods.batch()
     near = batch._replace(ref_logprobs=batch.old_logprobs - jnp.float32(0.35))  # off it too
     after, found = option.scored(it, kept, rollout()._replace(batch=near))

@@ -1,16 +1,16 @@
 """Problems drawn by their pass rates: CLPO's levels, and what a draw counts."""
 
 from collections import Counter
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
+from helpers.applied import stand_in
 
 from vinejax.core.types import Problem
 from vinejax.options.curriculum import EASY, HARD, MEDIUM, NEVER, Curriculum, counted, level_of
 from vinejax.rollout.problems import draw
+from vinejax.session.iteration import Iteration
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -44,10 +44,10 @@ def test_pass_rates_are_those_of_the_last_draw():
 
 def test_weights_of_a_draw():
     cfg = methods.config("grpo", rollout={"curriculum": (1.0, 2.0, 0.5)})
-    it: Any = SimpleNamespace(cfg=cfg, metrics={}, weights=None)
+    it = stand_in(Iteration, cfg=cfg, metrics={}, weights=None)
     rates = np.array([0.2, NEVER, 0.9, 0.5], np.float32)
     assert Curriculum().begin(it, rates, {}) is rates
-    assert it.weights.tolist() == [1.0, 2.0, 0.5, 2.0]
+    assert it.weights is not None and it.weights.tolist() == [1.0, 2.0, 0.5, 2.0]
     assert it.metrics == {f"curriculum/{x}": 0.25 for x in ("hard", "medium", "easy")}
     problems = [(Problem(name, "", ""), [0]) for name in NAMES]
     first = Counter(draw(problems, 1, 0, n, it.weights)[0][0].id for n in range(2000))

@@ -1,7 +1,6 @@
 """Another reference than the start: the mean of two folders, and the policy of n iterations ago."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,11 +8,13 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
+from helpers.applied import stand_in
 from helpers.paths import CONFIGS
 
 from vinejax.core.errors import UserError
 from vinejax.model.hf.weights import save_pretrained
 from vinejax.options.reference import Reference, copied, mean
+from vinejax.session.iteration import Iteration
 from vinejax.training.startup import open_session
 
 
@@ -35,7 +36,7 @@ def test_the_policy_becomes_the_reference(every: int, renewed: list[int]):
     kept: Any = {"w": jnp.float32(-1)}
     seen = []
     for number in range(5):
-        it: Any = SimpleNamespace(cfg=cfg, number=number)
+        it = stand_in(Iteration, cfg=cfg, number=number)
         after = Reference().begin(it, kept, {"w": jnp.float32(number)})
         if after is not kept:
             assert float(after["w"]) == number

@@ -1,17 +1,16 @@
 """Groups of solutions whose rewards are all equal: kept, dropped, or sampled again."""
 
 import dataclasses
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
-from helpers.applied import applied
+from helpers.applied import applied, stand_in
 
 from vinejax.core.types import Episode, Problem, PromptedProblem
 from vinejax.options.spread import resampled, with_spread
-from vinejax.session.iteration import Solutions
+from vinejax.session.iteration import Iteration, Solutions
 
 PROBLEMS: list[PromptedProblem] = [(Problem(f"p{i}", "", ""), [0]) for i in range(10)]
 
@@ -57,9 +56,9 @@ def test_groups_are_sampled_again(with_spread: str, rounds: int, kept: str, samp
         assert group[0].problem_id == group[1].problem_id
 
 
-def iteration(**rollout: Any) -> Any:
+def iteration(**rollout: Any) -> Iteration:
     cfg = applied(methods.config("grpo", rollout=rollout))
-    return SimpleNamespace(cfg=cfg, metrics={}, can_draw=True)
+    return stand_in(Iteration, cfg=cfg, metrics={}, can_draw=True)
 
 
 def test_groups_are_dropped_or_kept():

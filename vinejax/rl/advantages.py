@@ -200,13 +200,18 @@ def group_advantages(
     if scale not in ("group", "batch", "none"):
         raise ValueError(f"unknown scale {scale!r}: use 'group', 'batch' or 'none'")
     if scale != "none":
-        counted = same if scale == "group" else jnp.ones_like(same)
-        # Deviations from the mean of those that count, each from its own copy of that mean.
-        deviations = rewards - masked_mean(rewards, counted, axis=1)
-        freedom = jnp.maximum(counted.sum(axis=1) - ddof, 1)
-        variance = masked_sum(deviations**2, counted, axis=1) / freedom
+        variance = _variance(rewards, same if scale == "group" else jnp.ones_like(same), ddof)
         advantages = advantages / (jnp.sqrt(jnp.where(is_flat, 1.0, variance)) + eps)
     return jnp.where(is_flat, 0.0, advantages)
+
+
+def _variance(
+    rewards: Float32[Array, "B"], counted: Bool[Array, "B B"], ddof: int
+) -> Float32[Array, "B"]:
+    """Variance over the rewards that count in each row, each less its own copy of their mean."""
+    deviations = rewards - masked_mean(rewards, counted, axis=1)
+    freedom = jnp.maximum(counted.sum(axis=1) - ddof, 1)
+    return masked_sum(deviations**2, counted, axis=1) / freedom
 
 
 def overlong_penalty(
