@@ -72,7 +72,9 @@ def rewards_with_kl(rollout: Rollout, cfg: Config) -> np.ndarray:
 def kl_in_reward(rollout: Rollout, cfg: Config) -> np.ndarray | None:
     """f32[B, T] what `kl.place` 'reward' takes from tokens' rewards; None for 'loss'.
 
-    coef·log(π_old / π_ref)    0 off the response
+        coef·log(π_old / π_ref)
+
+    It is 0 off the response.
     """
     if cfg.kl.place != "reward":
         return None

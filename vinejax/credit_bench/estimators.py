@@ -59,10 +59,10 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "spo_chain": {"method": "spo_chain"},
     EXACT: {},
 }
-# Sections that only some methods read; an estimator begins with their defaults.
-# Options of a run that estimators do not have: the reference gradient is of rewards alone.
-OF_RUN = ("rollout.flat", "rollout.rounds", "reward.overlong", "ppo.mask_truncated")
+# Sections and fields that only some methods read, and options of a run's own, as the reference
+# gradient is of rewards alone: an estimator begins with their defaults.
 SHARED = {name for method in METHODS.values() for name in method.reads}
+SHARED |= {"rollout.flat", "rollout.rounds", "reward.overlong", "ppo.mask_truncated"}
 
 
 class Fixed(NamedTuple):
@@ -125,7 +125,6 @@ def _plain(cfg: Config) -> Config:
     """The run's configuration with method 'vineppo' and default rules."""
     defaults = Config()
     plain = {name: x for name, x in flatten(defaults) if {name, name.partition(".")[0]} & SHARED}
-    plain |= {name: x for name, x in flatten(defaults) if name in OF_RUN}
     cfg = dataclasses.replace(cfg, method="vineppo", own=None, reset=defaults.reset)
     return _with_fields(cfg, plain)
 
