@@ -21,6 +21,7 @@ ROOMS = [
     "training",  # the loop, and what a run needs before and after it
     "config",  # configuration files to settings, and what is refused
     "methods",  # one module per method, and the four stages that they share
+    "options",  # what any method may be given besides
     "session",  # a run's fixed parts, and the context of one iteration
     "report",  # what a run wrote, for people
     "statistics",  # accuracies and their intervals

@@ -250,6 +250,8 @@ def test_every_number_and_choice_is_checked():
         "values.dedup",
         "values.reuse",
         "ppo.shift_mean",
+        "ppo.mask_truncated",
+        "kl.soup",
         "ppo.packing",
         "reward.truncated",
         "data.task",

@@ -11,7 +11,7 @@ from vinejax.config import default
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "vineppo": {"values": {"k": 9, "allocation": "bisection", "reuse": True}},
     "ppo": {},
-    "dapo": {"dapo": {"rounds": 2}},
+    "dapo": {"rollout": {"rounds": 2}},
     "single_stream": {"rollout": {"prompts": 12, "per_prompt": 1}},
 }
 SECTIONS: dict[str, dict[str, Any]] = {

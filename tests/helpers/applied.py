@@ -5,7 +5,8 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+from unittest import mock
 
 import pytest
 
@@ -29,6 +30,7 @@ TREES = {
     "treerl": (treerl.surprising_tokens, False),
     "tree_grpo": (tree_grpo.random_steps, False),
 }
+Kind = TypeVar("Kind")
 MANY = 2**62  # groups of solutions: no bound
 
 
@@ -41,6 +43,15 @@ def run_instead(patch: pytest.MonkeyPatch, stand_in: Callable[..., Any]) -> Call
 
     patch.setattr(loop, "find_method", found)
     return policy_gradient
+
+
+def stand_in(kind: type[Kind], **fields: Any) -> Kind:
+    """An object that passes for a `kind`, with these attributes alone."""
+    found: Any = mock.Mock(spec_set=[*dir(kind), *fields])
+    found.__class__ = kind
+    for name, value in fields.items():
+        setattr(found, name, value)
+    return found
 
 
 def applied(cfg: Config) -> Config:

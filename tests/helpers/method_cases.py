@@ -38,7 +38,7 @@ def _programs() -> list[str]:
     kinds: dict[tuple[object, ...], str] = {}
     for name, method in METHODS.items():
         high = method.clip_high or 0.2
-        loss = (method.loss, method.reduction, high, method.kl_in_reward)
+        loss = (method.loss, method.reduction, high, method.kl_place)
         kinds.setdefault(loss if method.credit else (name,), name)
     return [*kinds.values(), "critic"]
 

@@ -98,44 +98,6 @@ def test_group_methods_equal_the_loops():
         np.testing.assert_allclose(found.advantages, expected, atol=1e-6)
 
 
-def test_dapo_shapes_the_rewards_of_long_responses():
-    cfg = methods.config("dapo", sample={"max_tokens": 12}, dapo={"overlong": 0.5})
-    found = methods.credit(cfg)
-    lengths = np.array([r for _, r in methods.LENGTHS])
-    penalty = np.clip((12 - 6 - lengths) / 6, -1, 0)
-    assert penalty.min() < -0.5 and (penalty == 0).any()
-    rewards = np.array(methods.REWARDS) + 0.5 * penalty
-    expected = oracle.group_advantages(rewards, np.arange(8) // 4, "grpo")
-    np.testing.assert_allclose(found.advantages, spread(expected), atol=1e-5)
-    assert objective_of(cfg).clip == (0.2, 0.28)
-
-
-def test_dapo_penalises_by_half_of_what_lies_between_right_and_wrong():
-    """As where a wrong solution has -1, a right one 1, and the penalty goes to -1: the advantages
-    are the same, but for the 1e-8 beside the standard deviation."""
-    cfg = methods.config("dapo", sample={"max_tokens": 12}, dapo={"overlong": 0.5})
-    rewards = np.array([1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0])
-    solutions = [
-        dataclasses.replace(episode, reward=float(reward))
-        for episode, reward in zip(methods.episodes(), rewards, strict=True)
-    ]
-    lengths = np.array([r for _, r in methods.LENGTHS])
-    published = 2 * rewards - 1 + np.clip((12 - 6 - lengths) / 6, -1, 0)
-    expected = oracle.group_advantages(published, np.arange(8) // 4, "grpo")
-    found = methods.credit(cfg, solutions=solutions)
-    np.testing.assert_allclose(found.advantages, spread(expected), atol=1e-5)
-
-
-def test_dapo_learns_nothing_from_a_group_that_differs_in_length_alone():
-    cfg = methods.config("dapo", sample={"max_tokens": 12}, dapo={"overlong": 0.5})
-    solutions = [
-        dataclasses.replace(episode, reward=1.0 if i < 4 else episode.reward)
-        for i, episode in enumerate(methods.episodes())
-    ]
-    found = np.asarray(methods.credit(cfg, solutions=solutions).advantages)
-    assert not found[:4].any() and found[4:].any()
-
-
 def test_reinforce_pp_pays_the_kl_from_the_reward():
     cfg = methods.config("reinforce++", kl={"coef": 0.1}, ppo={"whiten": "none"})
     batch = methods.batch()
@@ -175,7 +137,7 @@ def test_a_group_of_equal_rewards_gives_nothing():
     equal = [cases.episode(e.prompt, e.response, problem_id="p", reward=0.3)
              for e in methods.episodes()]  # fmt: skip
     for method in ("grpo", "rloo", "dr_grpo", "opmd", "dapo"):
-        cfg = methods.config(method, dapo={"overlong": 0.0} if method == "dapo" else {})
+        cfg = methods.config(method)
         credit = methods.credit(cfg, solutions=equal)
         assert not np.asarray(credit.advantages).any() and not np.asarray(credit.by_step).any()
         objective = objective_of(methods.config(method, kl={"coef": 0.0}))

@@ -1,4 +1,4 @@
-"""What PPO, DAPO, RestEM and DPO-Positive need beyond the loop, and what a run has used."""
+"""What PPO, RestEM and DPO-Positive need beyond the loop, and what a run has used."""
 
 import dataclasses
 import math
@@ -22,9 +22,8 @@ from vinejax.learner.packing import Passes
 from vinejax.learner.score import score, scores_of
 from vinejax.learner.update import gradients, update_step
 from vinejax.methods import dpo_positive, restem
-from vinejax.methods.dapo import sample_with_spread
 from vinejax.methods.ppo import CriticObjective, Targets, critic_metrics, critic_values
-from vinejax.rl.advantages import group_advantages, overlong_penalty
+from vinejax.rl.advantages import group_advantages
 from vinejax.rl.losses import dpo_positive as dpo_loss
 from vinejax.rl.losses import opmd, reinforce
 from vinejax.rollout.problems import chunks, draw
@@ -64,14 +63,6 @@ def test_reinforce_and_opmd_equal_the_loops():
         moved = (logprobs - old)[b][at].sum()
         whole = -(advantages * logprobs)[b][at].sum() + 0.35 * moved**2
         np.testing.assert_allclose(found[b].sum(), whole, rtol=1e-4, atol=1e-6)
-
-
-def test_overlong_penalty():
-    lengths = np.array([0, 80, 90, 99, 100])
-    np.testing.assert_allclose(
-        overlong_penalty(lengths, 100, 20), [0, 0, -0.5, -0.95, -1], atol=1e-6
-    )
-    assert not np.asarray(overlong_penalty(lengths, 100, 0)).any()
 
 
 def test_group_means_and_sample_deviations():
@@ -202,7 +193,7 @@ def test_dpo_learns_to_order_its_pairs():
     assert last["dpo/ordered"] > 0.9
 
 
-# --- problems, and DAPO's groups with spread
+# --- problems
 
 
 PROBLEMS = [(Problem(f"p{i}", "", ""), [0]) for i in range(10)]
@@ -214,47 +205,6 @@ def test_drawing():
     assert drawn == draw(PROBLEMS, None, 0, 1)[:4] and drawn != draw(PROBLEMS, 4, 0, 2)
     assert sorted(p.id for p, _ in draw(PROBLEMS, None, 0, 1)) == [p.id for p, _ in PROBLEMS]
     assert [len(x) for x in chunks(PROBLEMS, 4)] == [4, 4, 2]
-
-
-@pytest.mark.parametrize(
-    ("with_spread", "rounds", "kept", "sampled"),
-    [
-        ("0123456789", 4, "0123", 4),  # enough at once
-        ("03456789", 4, "0345", 8),  # a second round
-        ("9", 2, "0129", 8),  # the bound: flat groups fill up
-        ("", 9, "0123", 10),  # the end of the problems
-    ],
-)
-def test_groups_with_spread(with_spread: str, rounds: int, kept: str, sampled: int):
-    calls = []
-
-    def sample(problems: list[Any]) -> list[Episode]:
-        calls.append(len(problems))
-        return [
-            solution(p.id, float(k and p.id[1] in with_spread)) for p, _ in problems for k in (0, 1)
-        ]
-
-    if with_spread == "9":
-        kept = "0123"  # problem 9 is in no round
-    episodes, everything = sample_with_spread(sample, PROBLEMS, 4, rounds)
-    assert sorted({e.problem_id for e in episodes}) == [f"p{x}" for x in kept]
-    assert len(episodes) == 8 and len(everything) == 2 * sampled == 2 * sum(calls)
-    for group in (episodes[i : i + 2] for i in range(0, 8, 2)):
-        assert group[0].problem_id == group[1].problem_id
-
-
-def test_spread_is_of_outcome_and_steps_together():
-    """Groups of equal outcomes whose steps were paid differently teach something."""
-
-    def sample(problems: list[Any]) -> list[Episode]:
-        return [
-            dataclasses.replace(solution(p.id, 1.0), step_rewards=[0.5 * k * (p.id == "p5")])
-            for p, _ in problems
-            for k in (0, 1)
-        ]
-
-    episodes, sampled = sample_with_spread(sample, PROBLEMS[4:8], 2, rounds=2)
-    assert episodes[0].problem_id == "p5" and len(sampled) == 8
 
 
 # --- what a run has used

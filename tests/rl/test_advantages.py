@@ -207,6 +207,23 @@ def test_group_gradients_are_finite(kind):
 def test_unknown_group_kind_names_the_allowed_ones():
     with pytest.raises(ValueError, match="'best'.*'grpo'.*'rloo'"):
         group_advantages(np.ones(2), np.zeros(2, int), "best")
+    with pytest.raises(ValueError, match="unknown scale 'all': use 'group', 'batch' or 'none'"):
+        group_advantages(np.ones(2), np.zeros(2, int), scale="all")
+
+
+def test_scales_of_group_advantages():
+    """TRL's `scale_rewards`: the group's mean is subtracted whatever the differences are over."""
+    rewards, ids = np.array([1.0, 0.0, 0.0, 3.0, 1.0, 1.0]), np.array([0, 0, 0, 1, 1, 1])
+    std = {"group": np.repeat([rewards[:3].std(ddof=1), rewards[3:].std(ddof=1)], 3),
+           "batch": rewards.std(ddof=1), "none": 1 - 1e-4}  # fmt: skip
+    less = rewards - np.repeat([rewards[:3].mean(), rewards[3:].mean()], 3)
+    for scale, found in std.items():
+        for kind in ("grpo", "mean", "rloo"):
+            expected = less / (found + 1e-4) * (1.5 if kind == "rloo" else 1.0)
+            advantages = group_advantages(rewards, ids, kind, ddof=1, eps=1e-4, scale=scale)
+            np.testing.assert_allclose(advantages, expected, rtol=1e-5)
+    flat = group_advantages(np.array([1.0, 1.0, 3.0, 0.0]), ids[1:5], "mean", scale="batch")
+    assert not np.asarray(flat)[:2].any()
 
 
 # --- gae ---

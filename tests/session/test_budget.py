@@ -92,9 +92,11 @@ def test_a_budget_below_one_group_is_refused(method: str):
 
 
 def test_dapo_is_counted_with_one_round_an_iteration():
-    fields = {"method": "dapo", "iterations": 3, "rollout": {"prompts": 4, "per_prompt": 8}}
+    fields: dict[str, Any] = {"method": "dapo", "iterations": 3}
+    fields["rollout"] = {"prompts": 4, "per_prompt": 8}
     for rounds in (1, 4):
-        cfg = from_dict(fields | {"dapo": {"rounds": rounds}, "budget": {"prompts": 8}})
+        rollout = fields["rollout"] | {"rounds": rounds}
+        cfg = from_dict(fields | {"rollout": rollout, "budget": {"prompts": 8}})
         assert num_updates(cfg) == 2 * 1 * 2  # iterations, minibatches, epochs
 
 

@@ -21,7 +21,7 @@ from vinejax.training.warmup import warm_up
 SMALL: dict[str, Any] = {
     "restem": {"restem": {"problems": 8, "epochs": 2, "eval_every": 2}},
     "dpo_positive": {"dpo": {"problems": 8, "epochs": 1, "pairs": 4}},
-    "dapo": {"dapo": {"rounds": 2}},
+    "dapo": {"rollout": {"rounds": 2}},
     "spo_tree": {"spo_tree": {"branching": (3, 2), "segment": 4}},
     "treepo": {"treepo": {"segment": 8}},
     "single_stream": {"rollout": {"prompts": 12, "per_prompt": 1}},

@@ -21,7 +21,7 @@ MOST_STARTS = 60
 CASES: dict[str, dict[str, Any]] = {
     "vineppo": {"values": {"k": 3, "allocation": "bisection", "reuse": True, "max_states": None}},
     "ppo": {"checkpoint": {"every": 1}},
-    "dapo": {"dapo": {"rounds": 2}},
+    "dapo": {"rollout": {"rounds": 2}},
     "single_stream": {"rollout": {"prompts": 12, "per_prompt": 1}},
     "spo_tree": {"spo_tree": {"branching": (3, 2), "segment": 4}},
     "restem": {"restem": {"problems": 8, "epochs": 2, "eval_every": 2}},

@@ -89,6 +89,17 @@ NEEDS = (
         lambda c: not c.reward.functions or TASK in c.reward.functions,
         f"{TASK!r} in reward.functions",
     ),
+    Need(
+        ("rollout.flat",),
+        lambda c: c.rollout.per_prompt > 1 or c.rollout.flat == "keep",
+        "rollout.per_prompt of at least 2",
+    ),
+    Need(("rollout.rounds",), lambda c: c.rollout.flat == "resample", "rollout.flat = 'resample'"),
+    Need(("rollout.levels",), lambda c: c.rollout.curriculum, "rollout.curriculum"),
+    Need(("kl.reduction",), lambda c: c.kl.place == "loss", "kl.place = 'loss'"),
+    Need(("kl.target", "kl.renew", "kl.soup"), lambda c: c.kl.coef, "kl.coef above 0"),
+    Need(("kl.soup",), lambda c: c.model.path, "model.path"),
+    Need(("kl.horizon",), lambda c: c.kl.target, "kl.target"),
     Need(("log.wandb_name", "log.wandb_group"), lambda c: c.log.wandb, "log.wandb"),
 )
 
@@ -147,10 +158,11 @@ def _check_method(
     shared = {section for record in METHODS.values() for section in record.reads}
     for name, value in flatten(cfg):
         section = name.partition(".")[0]
-        reads_it = section in method.reads or (name in OF_CREDIT and method.is_policy_gradient)
-        if section in shared and not reads_it and is_set(name, value):
+        names = {section, name}
+        reads_it = names & set(method.reads) or (name in OF_CREDIT and method.is_policy_gradient)
+        if names & shared and not reads_it and is_set(name, value):
             raise not_read(name, value, cfg.method)
-        if {section, name} & set(method.ignores) and value != DEFAULTS[name]:
+        if names & set(method.ignores) and value != DEFAULTS[name]:
             rule = f"is not read by method = {cfg.method!r}; leave it out"
             raise ConfigError(name, rule, repr(value))
     for name in given:
@@ -189,6 +201,11 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
         reset.source != "none" and (not method.is_policy_gradient or method.has_own_sampling),
         "reset.source",
         f"must be 'none' for method = {cfg.method!r}, which samples in a way of its own",
+    )
+    yield (
+        reset.source != "none" and method.applied_to(cfg).rollout.flat == "resample",
+        "reset.source",
+        "must be 'none' with rollout.flat = 'resample', which samples from prompts alone",
     )
     yield (
         reset.source not in ("none", "gold") and cfg.values.reuse,
@@ -257,6 +274,8 @@ def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
             "model.lora_rank",
             f"must be 0 for method = {cfg.method!r}, whose critic is trained with all weights",
         )
+        rule = "must be '' with model.lora_rank, where the reference has the start's weights"
+        yield cfg.kl.soup, "kl.soup", rule
         rule = "must be False with model.lora_rank: the reference is a part of the policy"
         yield cfg.offload.reference, "offload.reference", rule
     start, _, stop = cfg.profile.partition(":")

@@ -230,11 +230,9 @@ def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
 
 def not_read(field: str, value: Any, method: str) -> ConfigError:
     """The refusal of a field of a section that this method does not read."""
-    section = field.partition(".")[0]
+    names = {field, field.partition(".")[0]}
     owners = [
-        name
-        for name, record in METHODS.items()
-        if section in (record.settings.section, *record.reads)
+        name for name, record in METHODS.items() if names & {record.settings.section, *record.reads}
     ]
     rule = f"is read by method = {' or '.join(map(repr, owners))} alone, and this run has"
     return ConfigError(field, f"{rule} {method!r}; leave it out", repr(value))

@@ -12,6 +12,8 @@ from vinejax.core.ranges import (
     BelowOne,
     Count,
     Heartbeat,
+    Levels,
+    LevelWeights,
     MaxRatio,
     MeshSize,
     Module,
@@ -58,6 +60,11 @@ class RewardConfig:
     # each is a metric, reward/<name>. (): the task's own alone. See tasks/rewards.py.
     functions: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()  # one per function; (): all 1
+    # Last part of sample.max_tokens, over which a response loses up to 0.5; None: the method's.
+    overlong: BelowOne | None = None
+    # Whose standard deviation a solution's reward, less that of its group, is divided by: of its
+    # group's rewards, of all rewards of the iteration, or none's.
+    scale: Literal["method", "group", "batch", "none"] = "method"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +125,13 @@ class SampleConfig:
 class RolloutConfig:
     prompts: Count = 64  # problems per iteration
     per_prompt: Count = 8  # solutions per problem
+    # Groups of solutions whose rewards are all equal: kept; dropped before they are valued; or
+    # dropped, and further problems sampled until `prompts` groups are kept, or `rounds` are over.
+    flat: Literal["method", "keep", "drop", "resample"] = "method"
+    rounds: Count = 4  # flat 'resample': rounds of sampling per iteration, at most
+    # Weights in the draw of hard, medium and easy problems, such as (1, 2, 0.5); (): all alike.
+    curriculum: LevelWeights = ()
+    levels: Levels = (0.3, 0.7)  # highest pass rates, when last drawn, of hard and medium problems
     slots: Count = 256  # branches decoded at once, over all devices
     memory_gib: Positive | None = None  # for keys and values per device; None: part of free memory
     # Of decoding. kernel: for TPUs, reads only columns that are in use; auto: it where it can be.
@@ -218,6 +232,7 @@ class PPOConfig:
     correction_max: Positive | None = 3.0  # None: no bound
     # Wrong solutions count only while mean log(sampler / policy) is at most this; None: always.
     off_policy_mask: Positive | None = None
+    mask_truncated: bool = False  # responses that ran out of tokens are left out of the loss
 
     @property
     def pass_rows(self) -> int:
@@ -243,9 +258,19 @@ class EntropyConfig:
 @dataclasses.dataclass(frozen=True)
 class KLConfig:
     coef: NotNegative = 1e-4
+    # A term of the loss (k3), or subtracted from the rewards of tokens (k1).
+    place: Literal["method", "loss", "reward"] = "method"
     # 'policy': the mean of the policy loss; 'token': mean over tokens; 'sequence': a sum over each
     # response, then the mean over responses (VinePPO's code).
     reduction: Literal["policy", "token", "sequence"] = "policy"
+    # KL per response, in nats, towards which `coef` is changed; None: `coef` stays as it is.
+    target: Positive | None = None
+    horizon: Positive = (
+        10_000.0  # with `target`: responses in which `coef` changes by a fifth, at most
+    )
+    renew: Whole = 0  # the reference becomes the policy every so many iterations; 0: never
+    # A Hugging Face folder, or hub name: the reference is the mean of its weights and the start's.
+    soup: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -76,6 +76,7 @@ class Episode:
     step_ends: list[int]  # [C] index of the response token after each step
     step_rewards: list[float] | None = None  # [C] the steps' own, of tasks that reward steps
     reward_parts: dict[str, float] | None = None  # by `reward.functions`; None: there are none
+    penalty: float | None = None  # for its length; None: its rewards are not penalised
     given: int = 0  # leading response tokens from elsewhere, or from another row: not trained on
     nodes: list[int] | None = None  # of the tree that it is a leaf of; the last C are the steps
     scored: list[float] | None = None  # the response's log-probs by the prefill of its trunk
@@ -91,11 +92,16 @@ class Episode:
         return self.prompt + self.response
 
     @property
+    def outcome(self) -> float:
+        """The outcome's reward less the penalty: what the policy learns from."""
+        return self.reward - (self.penalty or 0.0)
+
+    @property
     def rewards(self) -> list[float]:
-        """[C] the reward of each step: its own, and in the last also the outcome's."""
+        """[C] the reward of each step: its own, and in the last also `outcome`."""
         rewards = list(self.step_rewards or [0.0] * len(self.step_ends))
         if rewards:
-            rewards[-1] += self.reward
+            rewards[-1] += self.outcome
         return rewards
 
 
@@ -150,6 +156,7 @@ class Rollout(NamedTuple):
     weight: float = 1.0  # μ of `values`, where they are mixed into a baseline
     roles: tuple[float, float] | None = None  # λ and w; None: those of the configuration
     entropy: np.ndarray | None = None  # f32[B, T] the policy's before each token, if it was asked
+    kl_coef: float | None = None  # in this iteration, if it changes; None: `kl.coef`
 
 
 class TrainState(NamedTuple):
@@ -161,7 +168,8 @@ class TrainState(NamedTuple):
 
 
 class RunState(NamedTuple):
-    """Everything that a run changes: the policy, and what its method keeps between iterations."""
+    """Everything that a run changes: the policy, and what is kept between iterations."""
 
     policy: TrainState
-    kept: Any = None  # see `methods.stages.State`
+    kept: Any = None  # by the method: see `methods.stages.State`
+    options: Any = None  # dict by their names, or None: see `options.option.Option`

@@ -13,6 +13,7 @@ from vinejax.core.types import Array, Episode, Rollout, StepLayout
 from vinejax.credit.mask import top_entropy
 from vinejax.credit.rules import find_rule
 from vinejax.rl.advantages import group_advantages
+from vinejax.rl.losses import kl
 from vinejax.rl.masked import whiten
 
 
@@ -45,11 +46,16 @@ def assigned(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
 
 
 def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
-    """bool[B, T] the response tokens that the configured mask rule leaves in."""
+    """bool[B, T] the response tokens that the configured mask rule leaves in.
+
+    With `ppo.mask_truncated` it leaves out responses that the token budget cut.
+    """
     mask = np.array(rollout.batch.mask)
     rule = find_rule("credit.mask", cfg)
     for row, episode in enumerate(rollout.episodes):
         mask[row, mask[row]] = rule(episode, cfg.credit)[episode.given :]
+        if cfg.ppo.mask_truncated and not episode.finished:
+            mask[row] = False
     if cfg.credit.mask == "top_entropy":
         assert rollout.entropy is not None, "the scoring pass keeps it for this mask"
         mask = top_entropy(rollout.entropy, mask, cfg.credit)
@@ -58,29 +64,61 @@ def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
 
 def solution_rewards(episodes: list[Episode]) -> np.ndarray:
     """f32[episodes] the reward of each whole solution, the rewards of its steps included."""
-    return np.array([sum(e.rewards) if e.rewards else e.reward for e in episodes], np.float32)
+    return np.array([sum(e.rewards) if e.rewards else e.outcome for e in episodes], np.float32)
+
+
+def rewards_with_kl(rollout: Rollout, cfg: Config) -> np.ndarray:
+    """f32[episodes] `solution_rewards`, less the KL of all tokens if it is in the reward."""
+    rewards, paid = solution_rewards(rollout.episodes), kl_in_reward(rollout, cfg)
+    return rewards if paid is None else rewards - paid.sum(axis=1)[: len(rewards)]
+
+
+def kl_in_reward(rollout: Rollout, cfg: Config) -> np.ndarray | None:
+    """f32[B, T] what `kl.place` 'reward' takes from tokens' rewards; None for 'loss'.
+
+        coef·log(π_old / π_ref)
+
+    It is 0 off the response.
+    """
+    if cfg.kl.place != "reward":
+        return None
+    batch, coef = rollout.batch, rollout.kl_coef
+    estimate = np.asarray(kl(batch.old_logprobs, batch.ref_logprobs, kind="k1"))
+    coef = np.float32(cfg.kl.coef if coef is None else coef)
+    return np.where(batch.mask, coef * estimate, np.float32(0))
+
+
+def has_spread(episodes: list[Episode]) -> np.ndarray:
+    """bool[episodes] whether the rewards of the episode's group are not all equal."""
+    rewards, groups = solution_rewards(episodes), group_numbers(episodes)
+    spread = np.array([np.ptp(rewards[groups == g]) > 0 for g in range(groups.max() + 1)])
+    return spread[groups]
 
 
 def group_numbers(episodes: list[Episode]) -> np.ndarray:
     """i32[episodes] the number of each episode's group, in the order in which they first come.
 
-    A group is the solutions of one problem that began with the same given tokens.
+    A group is the solutions of one problem that began with the same given tokens, or the leaves of
+    its trees.
     """
-    starts = [(e.problem_id, *e.response[: e.given]) for e in episodes]
+    starts = [(e.problem_id, *(e.response[: e.given] if e.nodes is None else ())) for e in episodes]
     numbers = {start: i for i, start in enumerate(dict.fromkeys(starts))}
     return np.array([numbers[start] for start in starts], np.int32)
 
 
-def against_group(rollout: Rollout, kind: str, rewards: np.ndarray | None = None) -> Credit:
+def against_group(rollout: Rollout, kind: str, cfg: Config) -> Credit:
     """Each solution compared with the others of its problem; its tokens have one advantage.
 
-    `kind` is that of `rl.advantages.group_advantages`; `rewards`, f32[episodes], are the solutions'
-    own by default.
+    `kind` is that of `rl.advantages.group_advantages`, which `reward.scale` divides.
     """
-    if rewards is None:
-        rewards = solution_rewards(rollout.episodes)
-    advantages = group_advantages(rewards, group_numbers(rollout.episodes), kind)
+    rewards, groups = rewards_with_kl(rollout, cfg), group_numbers(rollout.episodes)
+    advantages = group_advantages(rewards, groups, kind, scale=scale_of(cfg))
     return per_solution(rollout, np.asarray(advantages))
+
+
+def scale_of(cfg: Config) -> str | None:
+    """`reward.scale` for `group_advantages`; None, that of the kind, where no method chose it."""
+    return None if cfg.reward.scale == "method" else cfg.reward.scale
 
 
 def per_solution(rollout: Rollout, advantages: Array) -> Credit:
@@ -91,13 +129,14 @@ def per_solution(rollout: Rollout, advantages: Array) -> Credit:
     return Credit(np.where(mask, by_row[:, None], np.float32(0)))
 
 
-def token_rewards(steps: StepLayout) -> np.ndarray:
-    """f32[B, T] the reward of a step at its last token, 0 at all other tokens."""
+def token_rewards(rollout: Rollout, cfg: Config) -> np.ndarray:
+    """f32[B, T] the reward of a step at its last token, less the KL if it is in the reward."""
+    steps, paid = rollout.steps, kl_in_reward(rollout, cfg)
     rewards = np.zeros(steps.step_ids.shape, np.float32)
     after = np.pad(steps.step_ids, ((0, 0), (0, 1)), constant_values=-1)[:, 1:]
     row, token = np.nonzero((steps.step_ids >= 0) & (steps.step_ids != after))
     rewards[row, token] = steps.rewards[row, steps.step_ids[row, token]]
-    return rewards
+    return rewards if paid is None else rewards - paid
 
 
 def state_numbers(steps: StepLayout) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from vinejax.config.checks import check_config
 from vinejax.core.errors import ConfigError, nearest_hint
-from vinejax.core.settings import Config
+from vinejax.core.settings import Config, flatten
 from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout
 from vinejax.credit.assign import group_numbers, solution_rewards, state_numbers
 from vinejax.credit.probe import Probe
@@ -26,6 +26,7 @@ from vinejax.methods.ppo import critic_values
 from vinejax.methods.prior import fresh_probe, learned, with_prior
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
+from vinejax.rollout.overlong import penalised
 from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.vine import fill_values
 from vinejax.session.session import Session
@@ -58,8 +59,10 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "spo_chain": {"method": "spo_chain"},
     EXACT: {},
 }
-# Sections that only some methods read; an estimator begins with their defaults.
-SHARED_SECTIONS = {section for method in METHODS.values() for section in method.reads}
+# Sections and fields that only some methods read, and options of a run's own, as the reference
+# gradient is of rewards alone: an estimator begins with their defaults.
+SHARED = {name for method in METHODS.values() for name in method.reads}
+SHARED |= {"rollout.flat", "rollout.rounds", "reward.overlong", "ppo.mask_truncated"}
 
 
 class Fixed(NamedTuple):
@@ -122,7 +125,7 @@ def estimator_config(cfg: Config, name: str) -> Config:
         and not (method.state.has_critic or config.values.prior),
         f"{label} samples trees": method.on_trees,
         f"{label} has values of its own": method.has_own_values,
-        f"{label} takes the KL from its rewards": method.kl_in_reward,
+        f"{label} takes the KL from its rewards": method.applied_to(config).kl.place == "reward",
         "reset.source lets solutions begin elsewhere": config.reset.source != "none",
     }
     for reason, holds in reasons.items():
@@ -136,8 +139,9 @@ def estimator_config(cfg: Config, name: str) -> Config:
 def _plain(cfg: Config) -> Config:
     """The run's configuration with method 'vineppo' and default rules."""
     defaults = Config()
-    sections = {name: getattr(defaults, name) for name in SHARED_SECTIONS}
-    return dataclasses.replace(cfg, method="vineppo", own=None, reset=defaults.reset, **sections)
+    plain = {name: x for name, x in flatten(defaults) if {name, name.partition(".")[0]} & SHARED}
+    cfg = dataclasses.replace(cfg, method="vineppo", own=None, reset=defaults.reset)
+    return _with_fields(cfg, plain)
 
 
 def _with_fields(cfg: Config, fields: dict[str, Any]) -> Config:
@@ -177,6 +181,7 @@ def estimate(
     `reads_logprobs`. Advantages are not whitened. `kept` is the probe after earlier repeats.
     """
     session, method = fixed.session, find_method(cfg.method)
+    episodes = penalised(episodes, cfg)
     rows, critic = episodes, None
     before = session.engine.stats.decoded_tokens
     start = time.perf_counter()

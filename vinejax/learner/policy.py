@@ -73,7 +73,7 @@ class PolicyObjective(Objective):
     off_policy_mask: float | None = None  # see `rl.corrections.on_policy`
     entropy_coef: float = 0.0
     max_ratio: float = 10.0
-    kl_coef: float = 0.0
+    kl_coef: float | jax.Array = 0.0  # an array while a program is traced, if it changes
     kl_reduction: str = "policy"
     max_tokens: int = 1  # of the reduction 'budget'
     own: Any = None  # the method's own settings, for its loss; hashable

@@ -14,9 +14,9 @@ import numpy as np
 from vinejax.core.ranges import Shift
 from vinejax.core.settings import Config, MethodSettings
 from vinejax.core.types import Batch, Rollout
-from vinejax.credit.assign import Credit, group_numbers, per_solution, solution_rewards
+from vinejax.credit.assign import Credit, group_numbers, per_solution, rewards_with_kl
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_TOKENS, Method
 from vinejax.rl import losses
 from vinejax.rl.advantages import group_advantages
 
@@ -30,7 +30,7 @@ class AsymREConfig(MethodSettings):
 
 def less_shifted_mean(rollout: Rollout, cfg: Config) -> Credit:
     """r - (mean of the problem's solutions + shift)."""
-    rewards = solution_rewards(rollout.episodes)
+    rewards = rewards_with_kl(rollout, cfg)
     advantages = group_advantages(rewards, group_numbers(rollout.episodes), "mean")
     return per_solution(rollout, np.asarray(advantages) - np.float32(AsymREConfig.of(cfg).shift))
 
@@ -40,4 +40,6 @@ def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
     return PolicyLoss(losses.reinforce(logprobs, batch.advantages))
 
 
-METHOD = Method(less_shifted_mean, loss=loss, settings=AsymREConfig, needs_groups=True)
+METHOD = Method(
+    less_shifted_mean, loss=loss, settings=AsymREConfig, needs_groups=True, reads=OF_TOKENS
+)

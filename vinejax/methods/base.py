@@ -10,24 +10,33 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from vinejax import options
 from vinejax.core.errors import ConfigError
 from vinejax.core.plugins import place_of, result_of
 from vinejax.core.settings import Config, MethodSettings
-from vinejax.core.types import Batch, Episode, Rollout, RunState
+from vinejax.core.types import Batch, Episode, Rollout, RunState, TrainState
 from vinejax.credit.assign import Credit, assigned
 from vinejax.learner.packing import passes_for
 from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped
 from vinejax.learner.policy_losses import LOSSES
 from vinejax.methods.stages import State, monte_carlo, no_values, scored, solutions, update
 from vinejax.model.decoder import Decoder
+from vinejax.options.spread import with_spread
+from vinejax.rollout.overlong import penalised
 from vinejax.runtime.distributed import barrier
 from vinejax.session.iteration import Iteration, Solutions
+from vinejax.session.session import Session
 
 # Fields of the clipped loss, which methods of ours with another loss and iteration do not read.
 OF_CLIPPED = ("kl", "ppo.clip", "ppo.clip_high", "ppo.epochs", "ppo.gamma", "ppo.whiten")
 OF_CLIPPED += ("ppo.shift_mean", "ppo.reduction", "ppo.max_ratio", "ppo.loss", "ppo.dual_clip")
 OF_CLIPPED += ("ppo.correction", "ppo.correction_min", "ppo.correction_max")
-OF_CLIPPED += ("ppo.off_policy_mask", "entropy")
+OF_CLIPPED += ("ppo.off_policy_mask", "entropy", "ppo.mask_truncated")
+OF_CLIPPED += ("rollout.flat", "rollout.curriculum", "reward.overlong")
+# Options of rewards that a method reads if its credit does: `credit.assign.rewards_with_kl`,
+# `token_rewards` and `against_group`.
+OF_TOKENS = ("kl.place",)
+OF_GROUPS = ("kl.place", "reward.scale")
 
 
 def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunState:
@@ -38,13 +47,20 @@ def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunStat
     """
     session = it.session
     with it.log.stage("rollout"):  # 1. sample
-        state = method.state.begin(it, state)
-        sampled = method.sample(it, state)
+        state = options.begin(it, method.state.begin(it, state))
+        sampled = with_spread(it, lambda: method.sample(it, state))
+        state = options.sampled(it, state, sampled.sampled)
+        sampled = sampled._replace(episodes=penalised(sampled.episodes, it.cfg))
+    if not sampled.episodes:  # all groups were left out
+        session.engine.release()
+        it.record_sampling(sampled)
+        return state
     with it.log.stage("value"):  # 2. value
         episodes = method.values(it, state, sampled)
         session.engine.release()
     with it.log.stage("score"):  # 3. credit
         rollout = scored(it, state, episodes, method.state)
+        state, rollout = options.scored(it, state, rollout)
         credit = method.assign(rollout, it.cfg)
     with it.log.stage("train"):  # 4. update
         barrier("train", [(episode.tokens, episode.rewards) for episode in episodes])
@@ -83,12 +99,15 @@ class Method:
     positions: str = "steps"  # `values.positions`, where states are: see credit/rules.py
     allocation: str = "uniform"  # `values.allocation`, how many continuations each has
     mask: str = "none"  # `credit.mask`, which tokens are trained on
+    flat: str = "keep"  # `rollout.flat`, what becomes of groups whose rewards are all equal
+    overlong: float = 0.0  # `reward.overlong` where it is None
+    scale: str = "method"  # `reward.scale`; 'method': by the kind of `against_group`
+    kl_place: str = "loss"  # `kl.place`
     # What holds for the configuration:
-    kl_in_reward: bool = False  # the credit has subtracted the KL: the loss does not add it again
     needs_groups: bool = False  # a solution is compared with the others of its problem
     on_trees: bool = False  # the credit is of nodes of trees that `sample` draws
     single_rows: bool = True  # a row of a batch holds one sequence where rows are not packed
-    reads: tuple[str, ...] = ()  # sections that it reads and most methods do not
+    reads: tuple[str, ...] = ()  # sections and fields that it reads and most methods do not
     ignores: tuple[str, ...] = ()  # sections and fields that other methods read, and not this one
 
     @property
@@ -122,7 +141,8 @@ class Method:
         def chosen(field: str, own: str) -> str:
             return own if field == "method" else field
 
-        ppo, values, credit = cfg.ppo, cfg.values, cfg.credit
+        ppo, values, credit, reward = cfg.ppo, cfg.values, cfg.credit, cfg.reward
+        overlong = self.overlong if reward.overlong is None else reward.overlong
         loss = chosen(ppo.loss, "clip" if self.loss is clipped else "method")
         reduction = LOSSES[loss].reduction if loss == ppo.loss != "method" else None
         return dataclasses.replace(
@@ -140,7 +160,20 @@ class Method:
                 allocation=chosen(values.allocation, self.allocation),
             ),
             credit=dataclasses.replace(credit, mask=chosen(credit.mask, self.mask)),
+            rollout=dataclasses.replace(cfg.rollout, flat=chosen(cfg.rollout.flat, self.flat)),
+            reward=dataclasses.replace(
+                reward, overlong=overlong, scale=chosen(reward.scale, self.scale)
+            ),
+            kl=dataclasses.replace(cfg.kl, place=chosen(cfg.kl.place, self.kl_place)),
         )
+
+    def check_start(self, cfg: Config, model: Decoder) -> None:
+        """Refuses what does not fit the model that was loaded, before anything is written."""
+        options.check_start(cfg, model)
+
+    def begun(self, session: Session, policy: TrainState) -> RunState:
+        """The state of a run before the first iteration."""
+        return RunState(policy, self.state.fresh(session), options.fresh(session))
 
     def assign(self, rollout: Rollout, cfg: Config) -> Credit:
         """The credit of a rollout, whitened over the iteration if `ppo.whiten` says so.
@@ -181,7 +214,7 @@ class Method:
             off_policy_mask=ppo.off_policy_mask,
             entropy_coef=cfg.entropy.coef,
             max_ratio=ppo.max_ratio,
-            kl_coef=0.0 if self.kl_in_reward else cfg.kl.coef,
+            kl_coef=0.0 if cfg.kl.place == "reward" else cfg.kl.coef,
             kl_reduction=cfg.kl.reduction,
             max_tokens=cfg.sample.max_tokens,
             own=cfg.own,

@@ -9,12 +9,12 @@ over solutions (`ppo.reduction='sequence'`); here over tokens.
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, against_group
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_GROUPS, Method
 
 
 def standardised(rollout: Rollout, cfg: Config) -> Credit:
     """(r - mean) / standard deviation of the problem's solutions."""
-    return against_group(rollout, "grpo")
+    return against_group(rollout, "grpo", cfg)
 
 
-METHOD = Method(standardised, needs_groups=True)
+METHOD = Method(standardised, scale="group", needs_groups=True, reads=OF_GROUPS)

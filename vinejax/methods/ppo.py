@@ -36,7 +36,7 @@ from vinejax.learner.update import (
     total_sums,
     train_on,
 )
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_TOKENS, Method
 from vinejax.methods.stages import State, minibatches_of
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.fingerprint import fingerprint
@@ -228,11 +228,13 @@ class Critic(State):
 def estimated(rollout: Rollout, cfg: Config) -> Credit:
     """Generalised advantage estimates on the critic's values, and the returns it learns."""
     assert rollout.values is not None, "PPO's credit needs the critic's values"
-    rewards = token_rewards(rollout.steps)
+    rewards = token_rewards(rollout, cfg)
     mask, lam = rollout.batch.mask, CriticConfig.of(cfg).lam
     advantages, returns = gae(rewards, rollout.values, mask, cfg.ppo.gamma, lam)
     values = before_steps(rollout.values, rollout.steps)
     return Credit(advantages, returns=np.asarray(returns), values=values)
 
 
-METHOD = Method(estimated, whiten="iteration", state=Critic(), settings=CriticConfig)
+METHOD = Method(
+    estimated, whiten="iteration", state=Critic(), settings=CriticConfig, reads=OF_TOKENS
+)

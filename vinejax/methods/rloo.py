@@ -8,12 +8,12 @@ Source: https://arxiv.org/abs/2402.14740.
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, against_group
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_GROUPS, Method
 
 
 def leave_one_out(rollout: Rollout, cfg: Config) -> Credit:
     """r - mean of the problem's other solutions."""
-    return against_group(rollout, "rloo")
+    return against_group(rollout, "rloo", cfg)
 
 
-METHOD = Method(leave_one_out, needs_groups=True)
+METHOD = Method(leave_one_out, scale="none", needs_groups=True, reads=OF_GROUPS)

@@ -25,6 +25,8 @@ from vinejax.learner.score import (
     with_logprobs,
 )
 from vinejax.learner.update import train_on
+from vinejax.options.adaptive_kl import with_coefficient
+from vinejax.options.reference import reference_of
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.offload import to_device
 from vinejax.session import metrics
@@ -111,7 +113,6 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
         longest = part([most], max(len(episode.tokens) for episode in episodes))
     rows = it.num_minibatches(episodes) * it.minibatch_rows(episodes)
     batch = collate(episodes, rows, longest)
-    is_start = int(state.policy.step) == 0  # the reference model's weights, to the bit
     cfg, steps, temperature = it.cfg, step_layout(batch, episodes), it.cfg.sample.temperature
     reads_entropy = cfg.credit.mask == "top_entropy" or keeper.reads_entropy(cfg)
 
@@ -129,7 +130,7 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
                 old = spread.logprobs
             more |= {"entropy": spread.entropy, "top_mass": spread.top_mass}
             more |= {"top_entropy": spread.top_entropy}
-        reference = None if is_start else session.load_reference()
+        reference = reference_of(session, state)  # None: the policy's weights, to the bit
         rest = batch, episodes, temperature, passes, old
         found = with_logprobs(model, params, reference, *rest)
         return {"old_logprobs": found.old_logprobs, "ref_logprobs": found.ref_logprobs, **more}
@@ -168,7 +169,8 @@ def update(
     batch = rollout.batch._replace(advantages=credit.advantages, mask=credit.mask)
     batch, found = with_corrections(batch, rollout.batch.mask, rollout.episodes, cfg, it.number)
     it.metrics |= found
-    stream = minibatches_of(it, rollout, batch)
+    objective, rows = with_coefficient(objective, batch, rollout.kl_coef)
+    stream = minibatches_of(it, rollout, rows)
     policy, updates = train_on(objective, optimizer, policy, stream, session.base)
     it.count_made(updates, batch)
     if updates:

@@ -15,8 +15,8 @@ import numpy as np
 
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
-from vinejax.credit.assign import Credit, group_numbers, solution_rewards
-from vinejax.methods.base import Method
+from vinejax.credit.assign import Credit, group_numbers, rewards_with_kl, scale_of
+from vinejax.methods.base import OF_GROUPS, Method
 from vinejax.rl.advantages import group_advantages
 from vinejax.rl.shared_starts import fork_differences
 
@@ -24,12 +24,14 @@ from vinejax.rl.shared_starts import fork_differences
 def prefix_differences(rollout: Rollout, cfg: Config) -> Credit:
     """(r - mean r + V(s_{t+1}) - V(s_t)) / (std r + 1e-8) of token t, by token prefixes."""
     episodes, mask = rollout.episodes, rollout.batch.mask
-    rewards, groups = solution_rewards(episodes), group_numbers(episodes)
-    outcomes = np.asarray(group_advantages(rewards, groups, "grpo"))
+    rewards, groups = rewards_with_kl(rollout, cfg), group_numbers(episodes)
+    by = scale_of(cfg) or "group"
+    outcomes = np.asarray(group_advantages(rewards, groups, "grpo", scale=by))
     advantages = np.zeros(mask.shape, np.float32)
     for group in range(groups.max() + 1):
         rows = np.flatnonzero(groups == group)
-        scale = rewards[rows].std() + 1e-8
+        scaled = rewards[rows] if by == "group" else rewards
+        scale = 1.0 if by == "none" else scaled.std() + 1e-8
         responses = [episodes[row].response for row in rows]
         differences = fork_differences(responses, rewards[rows].tolist())
         for row, of_tokens in zip(rows, differences, strict=True):
@@ -38,4 +40,4 @@ def prefix_differences(rollout: Rollout, cfg: Config) -> Credit:
     return Credit(advantages)
 
 
-METHOD = Method(prefix_differences, needs_groups=True)
+METHOD = Method(prefix_differences, scale="group", needs_groups=True, reads=OF_GROUPS)

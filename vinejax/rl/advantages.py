@@ -16,6 +16,7 @@ code" is McGill-NLP/VinePPO at efe7228, with paths from `src/treetune/`.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float32, Integer, Real, ScalarLike, Shaped
 
 from vinejax.core.arguments import library
@@ -142,13 +143,14 @@ def token_advantages(
 
 
 @library()
-@jax.jit(static_argnames=("kind", "ddof"))
+@jax.jit(static_argnames=("kind", "ddof", "scale"))
 def group_advantages(
     rewards: Shaped[Array, "B"],
     group_ids: Integer[Array, "B"],
     kind: str = "grpo",
     ddof: int = 0,
     eps: ScalarLike = 1e-8,
+    scale: str | None = None,
 ) -> Float32[Array, "B"]:
     """Advantage of every solution over the other solutions of its group (those of one problem).
 
@@ -156,22 +158,27 @@ def group_advantages(
         mean:  A_i = r_i - mean r
         rloo:  A_i = r_i - mean_{j≠i} r_j
 
+    With `scale` the differences of any kind are divided by std r + ε, or by none.
+
     Args:
       rewards: [B] of any real dtype.
       group_ids: int [B], equal for the members of a group: any 32-bit integers, in any order.
       kind: 'grpo', 'mean' or 'rloo'.
-      ddof: 0 for the population's std, 1 for the sample's (TRL's); 'grpo' only.
-      eps: ε, TRL's is 1e-4; 'grpo' only.
+      ddof: 0 for the population's std, 1 for the sample's (TRL's).
+      eps: ε, TRL's is 1e-4.
+      scale: 'group' for the group's std, 'batch' for that of all B rewards, or 'none'; None is
+        'group' for 'grpo', else 'none'.
 
     Returns:
       float32 [B], exactly 0 in groups whose rewards are all equal and in groups of one.
 
     Raises:
-      ValueError: for any other `kind`.
+      ValueError: for any other `kind` or `scale`.
 
     Source: GRPO, https://arxiv.org/abs/2402.03300, section 4.1.2; RLOO,
-    https://arxiv.org/abs/2402.14740; 'mean' is that of Dr. GRPO, https://arxiv.org/abs/2503.20783.
-    VinePPO's code has none of them; the paper compares with the first two.
+    https://arxiv.org/abs/2402.14740; 'mean' is that of Dr. GRPO, https://arxiv.org/abs/2503.20783;
+    `scale` is TRL's `scale_rewards`. VinePPO's code has none of them; the paper compares with the
+    first two.
 
     Example:
       >>> rewards, problems = [1.0, 0.0, 0.0, 1.0, 1.0], [7, 7, 7, 8, 8]
@@ -184,23 +191,32 @@ def group_advantages(
     is_flat = jnp.all(~same | (rewards[:, None] == rewards), axis=1)
     if kind in ("grpo", "mean"):
         advantages = rewards - masked_mean(rewards, same, axis=1)
-        if kind == "grpo":
-            # The deviations of the group's members, each from its own copy of the group's mean.
-            freedom = jnp.maximum(same.sum(axis=1) - ddof, 1)
-            variance = masked_sum(advantages**2, same, axis=1) / freedom
-            advantages = advantages / (jnp.sqrt(jnp.where(is_flat, 1.0, variance)) + eps)
     elif kind == "rloo":
         others = same & ~jnp.eye(len(rewards), dtype=bool)
         advantages = rewards - masked_mean(rewards, others, axis=1)
     else:
         raise ValueError(f"unknown kind {kind!r}: use 'grpo', 'mean' or 'rloo'")
+    scale = scale or ("group" if kind == "grpo" else "none")
+    if scale not in ("group", "batch", "none"):
+        raise ValueError(f"unknown scale {scale!r}: use 'group', 'batch' or 'none'")
+    if scale != "none":
+        variance = _variance(rewards, same if scale == "group" else jnp.ones_like(same), ddof)
+        advantages = advantages / (jnp.sqrt(jnp.where(is_flat, 1.0, variance)) + eps)
     return jnp.where(is_flat, 0.0, advantages)
 
 
-@jax.jit
-def overlong_penalty(
-    lengths: Integer[Array, "B"], max_tokens: ScalarLike, buffer: ScalarLike
+def _variance(
+    rewards: Float32[Array, "B"], counted: Bool[Array, "B B"], ddof: int
 ) -> Float32[Array, "B"]:
+    """Variance over the rewards that count in each row, each less its own copy of their mean."""
+    deviations = rewards - masked_mean(rewards, counted, axis=1)
+    freedom = jnp.maximum(counted.sum(axis=1) - ddof, 1)
+    return masked_sum(deviations**2, counted, axis=1) / freedom
+
+
+def overlong_penalty(
+    lengths: Integer[np.ndarray, "B"], max_tokens: int, buffer: float
+) -> Float32[np.ndarray, "B"]:
     """Penalty on a solution's reward, from 0 to -1, for coming near the token budget.
 
         P = clip((L - b - n) / b, -1, 0)    L = max_tokens, b = buffer, n = length
@@ -211,13 +227,15 @@ def overlong_penalty(
       buffer: b, its last part, in tokens; 0 gives no penalty.
 
     Returns:
-      float32 [B].
+      float32 [B]. It is computed on the host: the number of solutions compiles nothing.
 
     Source: https://arxiv.org/abs/2503.14476, equation 13 ("soft overlong punishment").
     """
-    buffer = jnp.asarray(buffer, jnp.float32)
-    over = (jnp.float32(max_tokens) - buffer - lengths) / jnp.maximum(buffer, 1e-9)
-    return jnp.where(buffer > 0, jnp.clip(over, -1.0, 0.0), 0.0)
+    if buffer == 0:
+        return np.zeros(len(lengths), np.float32)
+    last = np.float32(buffer)
+    over = (np.float32(max_tokens) - last - lengths.astype(np.float32)) / last
+    return np.clip(over, np.float32(-1), np.float32(0))
 
 
 @library()

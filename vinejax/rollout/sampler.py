@@ -21,6 +21,7 @@ from vinejax.credit.samples import Sample
 from vinejax.engine.branches import Branch, Grown, Stream
 from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params
+from vinejax.rollout.overlong import penalties
 from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.rewards import Reward
@@ -129,7 +130,8 @@ class Sampler:
 
         With `values.budget` 'left' a continuation may have the tokens that the trajectory had left
         at the state, so that value and policy share a horizon; with 'fresh' the whole budget, as in
-        VinePPO's code.
+        VinePPO's code. A continuation pays for its length, with what is before it, if its episode
+        does (`overlong.penalised`).
 
         Returns f32[tokens] of each episode if `scored`, its log-probabilities by the prefill of its
         trunk; else an empty list.
@@ -157,6 +159,7 @@ class Sampler:
         steps: dict[int, tuple[list[int], list[float] | None]] = {}
         if with_steps or self.graded.has_steps or cfg.ppo.gamma != 1:
             steps = shared_work({i: self.split(solution) for i, solution in solutions.items()})
+        lost = penalties([s.used + len(g.tokens) for s, g in zip(wanted, grown, strict=True)], cfg)
         for i, state in enumerate(wanted):
             ends, step_rewards = steps.get(i, ([], None))
             sample = Sample(
@@ -164,7 +167,8 @@ class Sampler:
                 start=state.used,
                 ends=ends,
                 rewards=step_rewards or [0.0] * len(ends),
-                outcome=rewards[i].total if i in rewards else cfg.reward.truncated or 0.0,
+                outcome=(rewards[i].total if i in rewards else cfg.reward.truncated or 0.0)
+                - (lost[i] if state.episode.penalty is not None else 0.0),
             )
             total = sample.return_from(state.used, cfg.ppo.gamma)
             state.drawn.append(Drawn(Continuation(grown[i].text, total, grown[i].finish), sample))

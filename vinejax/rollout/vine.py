@@ -206,5 +206,5 @@ def _whole(episode: Episode, with_steps: bool) -> Sample:
         start=episode.given,
         ends=ends,
         rewards=(episode.step_rewards or [0.0] * len(ends)) if with_steps else [],
-        outcome=episode.reward,
+        outcome=episode.outcome,
     )

@@ -1,10 +1,10 @@
 """Checkpoints: one folder per iteration, written in the background, found again on resume.
 
 A checkpoint of a run has three items, `params`, `optimizer` (the optimizer state and the step) and
-`meta` (JSON), so that inference loads the weights alone; `kept` has what the method keeps between
-iterations, if it does. Orbax writes into a temporary folder and renames it, so an interrupted save
-is ignored. Checksums of its files follow (`checksums.py`), and are compared before anything is
-restored. Every process of a run makes every call.
+`meta` (JSON), so that inference loads the weights alone; `kept` and `options` have what the method
+and its options keep between iterations, if they do. Orbax writes into a temporary folder and
+renames it, so an interrupted save is ignored. Checksums of its files follow (`checksums.py`), and
+are compared before anything is restored. Every process of a run makes every call.
 """
 
 import contextlib
@@ -110,8 +110,12 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         kept = None
         if like.kept is not None:
             kept = type(like.kept)(**{name: items["kept"][name] for name in like.kept._fields})
-            self._check_shapes(iteration, kept, like.kept)
-        return RunState(policy, kept), items["meta"]
+            self._check_shapes(iteration, kept._asdict(), like.kept._asdict())
+        options = None
+        if like.options is not None:
+            options = {name: items["options"][name] for name in like.options}
+            self._check_shapes(iteration, options, like.options)
+        return RunState(policy, kept, options), items["meta"]
 
     def meta(self, iteration: int) -> dict[str, Any]:
         """The meta of a checkpoint, without reading any array."""
@@ -266,9 +270,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             print(f"vinejax: {folder}: {rule}; it is used as it is", file=sys.stderr)
         return has_checksums
 
-    def _check_shapes(self, iteration: int, kept: Any, like: Any) -> None:
+    def _check_shapes(self, iteration: int, kept: dict[str, Any], like: dict[str, Any]) -> None:
         """Raises WorkdirError unless the shapes are equal: Orbax does not compare NumPy arrays."""
-        for name, saved, wanted in zip(kept._fields, kept, like, strict=True):
+        for name, wanted in like.items():
+            saved = kept[name]
             if isinstance(wanted, np.ndarray) and saved.shape != wanted.shape:
                 folder = self.folder / str(iteration)
                 rule = f"keeps {name} of shape {saved.shape}, and this data needs {wanted.shape}"
@@ -325,6 +330,8 @@ def _trees(state: RunState) -> dict[str, Any]:
     }
     if state.kept is not None:
         trees["kept"] = state.kept._asdict()
+    if state.options is not None:
+        trees["options"] = state.options
     return trees
 
 

@@ -45,6 +45,8 @@ class Iteration:
         self.number = number
         self.spent = spent
         self.metrics: dict[str, Any] = {}
+        self.weights: np.ndarray | None = None  # of the train problems, where `draw` has none
+        self.drawn = 0  # problems that `draw` has given in this iteration
         self.is_fruitless = False  # updates were tried, and none was made
         self.batch: Any = None  # of the updates, for inspection if none was made
         # The method's own allocation for the i-th solution; None: `values.allocation` for all.
@@ -65,9 +67,21 @@ class Iteration:
         return self.session.sampler(self.number)
 
     def draw(self, count: int | None, weights: np.ndarray | None = None) -> list[PromptedProblem]:
-        """`count` train problems (None: all), drawn by `weights` if given, within the budget."""
-        problems = draw(self.session.problems["train"], count, self.cfg.seed, self.number, weights)
-        return problems[: self.left.prompts]
+        """`count` train problems (None: all), drawn by `weights` if given, within the budget.
+
+        Another call in the same iteration gives further problems.
+        """
+        weights = self.weights if weights is None else weights
+        first, last = self.drawn, None if count is None else self.drawn + count
+        problems = draw(self.session.problems["train"], last, self.cfg.seed, self.number, weights)
+        problems = problems[first:][: self.left.prompts]
+        self.drawn += len(problems)
+        return problems
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether `draw` has further problems."""
+        return self.drawn < len(self.session.problems["train"]) and self.left.prompts > 0
 
     def sample(self, params: Params, problems: list[PromptedProblem]) -> list[Episode]:
         """Graded solutions of the problems, which count as spent."""

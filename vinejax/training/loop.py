@@ -235,7 +235,7 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
     """
     cfg = session.cfg
     policy = fresh_state(session.fresh_params(), make_optimizer(cfg.optimizer, 1), session.mesh)
-    fresh = RunState(policy, find_method(cfg.method).state.fresh(session))
+    fresh = find_method(cfg.method).begun(session, policy)
 
     def restored(done: int) -> tuple[RunState, Progress]:
         state, meta = checkpoints.restore(done, fresh)

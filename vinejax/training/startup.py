@@ -84,6 +84,7 @@ def open_session(
         as_set = cfg
         cfg = method.applied_to(fitted(cfg, method, mesh, say=trains and is_writer()))
         model, start, tokenizer = load_start(as_set, task, workdir, mesh, lock)
+        method.check_start(cfg, model)
         cfg = with_sharing(cfg, model, platform_of(mesh))
         if method.single_rows:
             model = with_single_rows(model, cfg)

@@ -1,0 +1,116 @@
+"""The KL's coefficient follows a target; the KL in the reward."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import loop_cases as cases
+from helpers import method_cases as methods
+from helpers import rl_oracles as oracle
+from helpers.applied import applied, policy_objective, stand_in
+
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import rewards_with_kl, token_rewards
+from vinejax.learner.batch import step_layout
+from vinejax.learner.update import gradients
+from vinejax.options.adaptive_kl import AdaptiveKL, adapted, with_coefficient
+from vinejax.runtime.compiles import num_compiles
+from vinejax.session.iteration import Iteration
+from vinejax.session.session import Session
+
+grads_of = jax.jit(gradients, static_argnames="objective")
+
+
+def rollout(**fields) -> Rollout:
+    batch, solutions = methods.batch(), methods.episodes()
+    return Rollout(solutions, batch, step_layout(batch, solutions), **fields)
+
+
+def moved() -> np.ndarray:
+    """f64[8, T] log(π_old / π_ref), 0 off the response."""
+    batch = methods.batch()
+    difference = np.asarray(batch.old_logprobs, np.float64) - np.asarray(batch.ref_logprobs)
+    return np.where(batch.mask, difference, 0)
+
+
+def test_the_coefficient_follows_the_target():
+    """As in the paper, with K_β = n / horizon; the error is cut at a fifth."""
+    assert adapted(0.2, 6.0, 6.0, 0.1) == 0.2
+    assert adapted(0.2, 6.6, 6.0, 0.1) == pytest.approx(0.2 * (1 + 0.1 * 0.1))
+    assert adapted(0.2, 60.0, 6.0, 0.1) == pytest.approx(0.2 * 1.02)
+    assert adapted(0.2, 0.0, 6.0, 0.1) == pytest.approx(0.2 * 0.98)
+    cfg = applied(methods.config("grpo", kl={"coef": 0.2, "target": 2.0, "horizon": 80.0}))
+    option = AdaptiveKL()
+    it = stand_in(Iteration, cfg=cfg, metrics={})
+    kept = option.fresh(stand_in(Session, cfg=cfg))
+    batch = methods.batch()
+    near = batch._replace(ref_logprobs=batch.old_logprobs - jnp.float32(0.35))  # off it too
+    after, found = option.scored(it, kept, rollout()._replace(batch=near))
+    measured = 0.35 * sum(r for _, r in methods.LENGTHS) / 8
+    error = measured / 2.0 - 1
+    assert 0.01 < error < 0.2, "the case is cut: nothing is compared"
+    assert found.kl_coef == 0.2 and it.metrics["kl/coef"] == 0.2
+    assert it.metrics["kl/response"] == pytest.approx(measured, rel=1e-5)
+    assert float(after) == pytest.approx(0.2 * (1 + error * 0.1), rel=1e-6)
+
+
+def test_a_coefficient_of_the_rows_is_that_of_the_objective():
+    """In the same program for all coefficients, packed or not, in microbatches."""
+    cfg = methods.config("grpo", kl={"coef": 0.3}, ppo={"microbatch": 4})
+    batch = jax.device_get(methods.batch())
+    batch = batch._replace(advantages=np.where(batch.mask, np.float32(0.5), 0))
+    for packed in (False, True):
+        plain = dataclasses.replace(policy_objective(cases.model(), cfg), packed=packed)
+        before = None
+        for coef in (0.3, 0.7):
+            expected, _ = grads_of(
+                dataclasses.replace(plain, kl_coef=coef), cases.params(), plain.pack(batch)
+            )
+            objective, rows = with_coefficient(plain, batch, coef)
+            params, rows = cases.params(), objective.pack(rows)
+            count = num_compiles()
+            found, _ = grads_of(objective, params, rows)
+            assert before is None or num_compiles() == count
+            cases.assert_close(found, expected, cases.ROUNDING)
+            if before is not None:
+                with pytest.raises(AssertionError):
+                    cases.assert_close(found, before, cases.ROUNDING)
+            before = found
+
+
+def test_without_a_target_the_objective_stays():
+    cfg, batch = methods.config("grpo"), methods.batch()
+    objective = policy_objective(cases.model(), cfg)
+    assert with_coefficient(objective, batch, None) == (objective, batch)
+    inside = policy_objective(cases.model(), methods.config("grpo", kl={"place": "reward"}))
+    assert inside.kl_coef == 0 and with_coefficient(inside, batch, 0.5) == (inside, batch)
+
+
+@pytest.mark.parametrize("method", ["grpo", "rloo", "dr_grpo", "opmd", "tempo", "asymre"])
+def test_kl_in_the_reward_of_a_solution(method: str):
+    """TRL's RLOO: r - coef·Σ_t k1_t, before solutions are compared."""
+    cfg = applied(methods.config(method, kl={"place": "reward", "coef": 0.3}))
+    expected = np.array(methods.REWARDS) - 0.3 * moved().sum(axis=1)
+    np.testing.assert_allclose(rewards_with_kl(rollout(), cfg), expected, atol=1e-5)
+    double = rewards_with_kl(rollout(kl_coef=0.6), cfg)  # an adaptive one
+    np.testing.assert_allclose(double, expected - 0.3 * moved().sum(axis=1), atol=1e-5)
+    advantages = np.asarray(methods.credit(cfg).advantages)
+    mask = np.asarray(methods.batch().mask)
+    first = advantages[np.arange(8), mask.argmax(axis=1)]
+    groups = np.arange(8) // 4
+    if method in ("grpo", "rloo"):
+        by_group = oracle.group_advantages(expected, groups, method)
+        np.testing.assert_allclose(first, by_group, atol=1e-5)
+    elif method != "tempo":
+        mean = np.repeat([expected[:4].mean(), expected[4:].mean()], 4)
+        shift = 0.1 if method == "asymre" else 0.0
+        np.testing.assert_allclose(first, expected - mean + shift, atol=1e-5)
+
+
+def test_kl_in_the_rewards_of_tokens():
+    cfg = applied(methods.config("ppo", kl={"place": "reward", "coef": 0.3}))
+    plain = applied(methods.config("ppo"))
+    found = token_rewards(rollout(), plain) - token_rewards(rollout(), cfg)
+    np.testing.assert_allclose(found, 0.3 * moved(), atol=1e-6)

@@ -1,0 +1,98 @@
+"""The fields of options: defaults by method, and what is refused, in one line each."""
+
+from typing import Any
+
+import pytest
+
+from vinejax.config.checks import check_config
+from vinejax.config.load import default, fields_set, from_dict
+from vinejax.core.errors import ConfigError
+from vinejax.methods import METHODS
+
+ONE = {"per_prompt": 1}
+LORA = {"lora_rank": 4, "path": "x"}
+
+
+def test_every_field_has_the_methods_own_choice():
+    """The choices of DAPO and REINFORCE++ are their records'; those of others are plain."""
+    for name, record in METHODS.items():
+        cfg = record.applied_to(from_dict({"method": name}))
+        found = cfg.rollout.flat, cfg.reward.overlong, cfg.kl.place
+        of_dapo, of_kl = ("resample", 0.2, "loss"), ("keep", 0.0, "reward")
+        plain = ("keep", 0.0, "loss")
+        assert found == {"dapo": of_dapo, "reinforce++": of_kl}.get(name, plain), name
+        assert (cfg.reward.scale == "method") == ("reward.scale" not in record.reads)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"rollout": {"flat": "some"}}, "rollout.flat", "'keep' or 'drop' or 'resample'"),
+        ({"rollout": ONE | {"flat": "drop"}}, "rollout.flat", "needs rollout.per_prompt of"),
+        ({"rollout": {"rounds": 2}}, "rollout.rounds", "needs rollout.flat = 'resample'"),
+        ({"rollout": {"levels": (0.2, 0.5)}}, "rollout.levels", "needs rollout.curriculum"),
+        ({"rollout": {"levels": (0.5, 0.2)}}, "rollout.levels", "two pass rates"),
+        ({"rollout": {"curriculum": (1.0, 2.0)}}, "rollout.curriculum", "three numbers above 0"),
+        ({"rollout": {"curriculum": (1.0, 2.0, 0.0)}}, "rollout.curriculum", "above 0"),
+        ({"reward": {"overlong": 1.0}}, "reward.overlong", "less than 1"),
+        ({"reward": {"scale": "batch"}}, "reward.scale", "and this run has 'vineppo'"),
+        ({"kl": {"place": "reward"}}, "kl.place", "and this run has 'vineppo'"),
+        ({"method": "treepo", "reward": {"scale": "none"}}, "reward.scale", "has 'treepo'"),
+        ({"method": "ppo", "reward": {"scale": "none"}}, "reward.scale", "has 'ppo'"),
+        ({"method": "asymre", "reward": {"scale": "group"}}, "reward.scale", "has 'asymre'"),
+        (
+            {"method": "reinforce++", "kl": {"reduction": "sequence"}},
+            "kl.reduction",
+            "needs kl.place = 'loss'",
+        ),
+        ({"kl": {"coef": 0.0, "target": 1.0}}, "kl.target", "needs kl.coef above 0"),
+        ({"kl": {"coef": 0.0, "renew": 5}}, "kl.renew", "needs kl.coef above 0"),
+        ({"kl": {"horizon": 5.0}}, "kl.horizon", "needs kl.target"),
+        ({"kl": {"target": 0.0}}, "kl.target", "greater than 0"),
+        ({"kl": {"renew": -1}}, "kl.renew", "not be negative"),
+        ({"kl": {"soup": "x"}}, "kl.soup", "needs model.path"),
+        ({"kl": {"soup": "x"}, "model": LORA}, "kl.soup", "must be '' with model.lora_rank"),
+        (
+            {"rollout": {"flat": "resample"}, "reset": {"source": "gold"}},
+            "reset.source",
+            "must be 'none' with rollout.flat = 'resample'",
+        ),
+        ({"method": "dapo", "dapo": {"overlong": 0.1}}, "dapo", "no such field"),
+    ],
+)
+def test_what_is_refused(fields: dict[str, Any], field: str, message: str):
+    with pytest.raises(ConfigError) as error:
+        check_config(from_dict(fields))
+    assert error.value.field == field
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+OPTIONS: dict[str, Any] = {
+    "rollout.flat": "drop",
+    "rollout.curriculum": (1.0, 2.0, 0.5),
+    "reward.overlong": 0.1,
+    "reward.scale": "batch",
+    "ppo.mask_truncated": True,
+    "kl.place": "reward",
+    "kl.target": 1.0,
+    "kl.renew": 3,
+}
+
+
+@pytest.mark.parametrize("method", ["single_stream", "restem", "dpo_positive", "sft"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_methods_that_cannot_have_an_option_refuse_it(method: str, name: str):
+    fields: Any = default()
+    fields.method = method
+    fields.rollout.per_prompt = 1 if method == "single_stream" else 8
+    section, _, leaf = name.partition(".")
+    with fields.unlocked():
+        fields[section][leaf] = OPTIONS[name]
+    reads = method == "single_stream" and name in {"ppo.mask_truncated", "kl.target", "kl.renew"}
+    if reads:
+        check_config(from_dict(fields), fields_set(fields))
+        return
+    with pytest.raises(ConfigError) as error:
+        check_config(from_dict(fields), fields_set(fields))
+    assert error.value.field == name and "\n" not in str(error.value)
+    assert repr(method) in str(error.value)

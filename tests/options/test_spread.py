@@ -1,0 +1,98 @@
+"""Groups of solutions whose rewards are all equal: kept, dropped, or sampled again."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from helpers import loop_cases as cases
+from helpers import method_cases as methods
+from helpers.applied import applied, stand_in
+
+from vinejax.core.types import Episode, Problem, PromptedProblem
+from vinejax.options.spread import resampled, with_spread
+from vinejax.session.iteration import Iteration, Solutions
+
+PROBLEMS: list[PromptedProblem] = [(Problem(f"p{i}", "", ""), [0]) for i in range(10)]
+
+
+def solution(problem: str, reward: float, **fields: Any) -> Episode:
+    return cases.episode([0, 5], [7, 8, 1], problem_id=problem, reward=reward, **fields)
+
+
+class Draws:
+    """Samples two solutions of each of the next problems; those named have unequal rewards."""
+
+    def __init__(self, with_spread: str, size: int = 4):
+        self.left, self.size, self.calls = list(PROBLEMS), size, 0
+        self.with_spread = with_spread
+
+    def __call__(self) -> Solutions:
+        chosen, self.left = self.left[: self.size], self.left[self.size :]
+        self.calls += 1
+        episodes = [
+            solution(p.id, float(k and p.id[1] in self.with_spread))
+            for p, _ in chosen
+            for k in (0, 1)
+        ]
+        return Solutions(chosen, episodes, episodes)
+
+
+@pytest.mark.parametrize(
+    ("with_spread", "rounds", "kept", "sampled"),
+    [
+        ("0123456789", 4, "0123", 4),  # enough at once
+        ("03456789", 4, "0345", 8),  # a second round
+        ("9", 2, "0123", 8),  # the bound, before problem 9: groups without spread fill up
+        ("", 9, "0123", 10),  # the end of the problems
+    ],
+)
+def test_groups_are_sampled_again(with_spread: str, rounds: int, kept: str, sampled: int):
+    draws = Draws(with_spread)
+    found = resampled(draws, rounds, lambda: bool(draws.left))
+    assert sorted({e.problem_id for e in found.episodes}) == [f"p{x}" for x in kept]
+    assert len(found.episodes) == 8 and len(found.sampled) == 2 * sampled
+    assert [p.id for p, _ in found.problems] == [f"p{i}" for i in range(sampled)]
+    for group in (found.episodes[i : i + 2] for i in range(0, 8, 2)):
+        assert group[0].problem_id == group[1].problem_id
+
+
+def iteration(**rollout: Any) -> Iteration:
+    cfg = applied(methods.config("grpo", rollout=rollout))
+    return stand_in(Iteration, cfg=cfg, metrics={}, can_draw=True)
+
+
+def test_groups_are_dropped_or_kept():
+    it, draws = iteration(flat="drop"), Draws("13")
+    found = with_spread(it, draws)
+    assert draws.calls == 1 and [e.problem_id for e in found.episodes] == ["p1", "p1", "p3", "p3"]
+    assert len(found.sampled) == 8 and it.metrics == {"rollout/discarded": 4}
+    assert not with_spread(iteration(flat="drop"), Draws("")).episodes
+    it = iteration()
+    assert len(with_spread(it, Draws("13")).episodes) == 8 and not it.metrics
+
+
+def test_spread_is_of_outcome_and_steps_together():
+    """Groups of equal outcomes whose steps were paid differently teach something."""
+
+    def sample() -> Solutions:
+        episodes = [
+            solution(f"p{i}", 1.0, step_rewards=[0.5 * k * (i == 5)])
+            for i in (4, 5)
+            for k in (0, 1)
+        ]
+        return Solutions(PROBLEMS[4:6], episodes, episodes)
+
+    found = with_spread(iteration(flat="drop"), sample)
+    assert {e.problem_id for e in found.episodes} == {"p5"}
+
+
+def test_leaves_of_a_tree_are_one_group_whatever_is_given():
+    leaves = [
+        dataclasses.replace(solution("p0", float(i == 0)), nodes=[0, i + 1], given=i)
+        for i in (0, 1, 2)
+    ]
+    found = with_spread(iteration(flat="drop"), lambda: Solutions(PROBLEMS[:1], leaves, leaves))
+    assert found.episodes == leaves
+    resets = [dataclasses.replace(leaf, nodes=None) for leaf in leaves]
+    found = with_spread(iteration(flat="drop"), lambda: Solutions(PROBLEMS[:1], resets, resets))
+    assert not found.episodes  # three groups of one

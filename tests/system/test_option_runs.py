@@ -1,0 +1,151 @@
+"""Options through the loop: runs that are interrupted end as if they had not been."""
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from helpers import loop_cases as cases
+from helpers import method_cases as methods
+from helpers.paths import CONFIGS
+
+from vinejax import library
+from vinejax.options.curriculum import NEVER
+from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.training import loop
+from vinejax.training.startup import open_session
+from vinejax.training.warmup import warm_up
+
+pytestmark = pytest.mark.slow
+
+# All options that keep something, and those without that a run can have beside them.
+TOGETHER: dict[str, Any] = {
+    "rollout": {"curriculum": (1.0, 4.0, 0.5), "flat": "drop"},
+    "reward": {"overlong": 0.5, "scale": "batch"},
+    "ppo": {"mask_truncated": True},
+    "kl": {"coef": 0.1, "target": 0.05, "horizon": 24.0, "renew": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A start that is sometimes right."""
+    return str(warm_up(cases.config(sft={"steps": 25}), tmp_path_factory.mktemp("start")))
+
+
+def config(method: str, start: str, **sections: Any) -> Any:
+    fields = {"iterations": 4, "model": {"path": start}, "eval": {"every": 0, "samples": 2}}
+    return methods.config(method, **fields | sections)
+
+
+def trained(workdir: Path) -> list[dict[str, Any]]:
+    lines = cases.without_clock(cases.read_lines(workdir / "metrics.jsonl"))
+    return [line for line in lines if line["stage"] == "train"]
+
+
+def state_of(cfg: Any, workdir: Path) -> tuple[Any, loop.Progress]:
+    with open_session(cfg, workdir) as session:
+        with Checkpoints(workdir / "checkpoints", keep=4) as checkpoints:
+            return loop.resume(session, checkpoints)
+
+
+def kinds(tree: Any) -> set[str]:
+    return {str(x.sharding.memory_kind) for x in jax.tree.leaves(tree)}
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_what_options_keep_is_saved_and_restored(offload: bool, start: str, tmp_path: Path):
+    """A run that was interrupted after three of four iterations ends as one that was not."""
+    own = {"offload": {"reference": offload, "optimizer": offload}, "checkpoint": {"keep": 4}}
+    cfg = config("grpo", start, **TOGETHER | own)
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    loop.train(cfg, whole)
+    shutil.copytree(whole, half)
+    for folder in ("checkpoints/4", "best"):
+        shutil.rmtree(half / folder, ignore_errors=True)
+    first, progress = state_of(cfg, half)
+    assert progress.done == 3 and set(first.options) == {"curriculum", "adaptive_kl", "reference"}
+    assert float(first.options["adaptive_kl"]) != 0.1
+    assert (first.options["curriculum"] != NEVER).sum() >= 8
+    loop.train(cfg, half)
+    assert trained(half)[-1] == trained(whole)[-1]
+    found, expected = state_of(cfg, half)[0], state_of(cfg, whole)[0]
+    cases.assert_equal(found, expected)
+    # The reference is the policy after two iterations.
+    cases.assert_equal(expected.options["reference"], policy_after(2, cfg, whole))
+    lines = trained(whole)
+    assert len({line["kl/coef"] for line in lines}) == 4
+    assert [line["curriculum/hard"] > 0 for line in lines[:1]] == [False]
+    if offload:
+        plain = config("grpo", start, **TOGETHER | {"checkpoint": {"keep": 4}})
+        loop.train(plain, tmp_path / "plain")
+        assert trained(tmp_path / "plain") == lines
+
+
+def policy_after(done: int, cfg: Any, workdir: Path) -> Any:
+    with open_session(cfg, workdir) as session:
+        with Checkpoints(workdir / "checkpoints", keep=4) as checkpoints:
+            return checkpoints.restore_params(done, session.fresh_params())[0]
+
+
+def test_adapters_have_a_renewed_reference(start: str, tmp_path: Path):
+    model = {"path": start, "lora_rank": 2}
+    kl = {"coef": 0.1, "renew": 1}
+    lines = []
+    for name, section in (("renewed", kl), ("plain", kl | {"renew": 0})):
+        cfg = config("grpo", start, model=model, kl=section, iterations=3)
+        loop.train(cfg, tmp_path / name)
+        lines.append(trained(tmp_path / name))
+    renewed, plain = ([line["actor/kl"] for line in run] for run in lines)
+    assert renewed[0] == plain[0] and renewed[2] < plain[2]
+
+
+def test_all_groups_left_out(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An iteration without a group to learn from makes no update, and is recorded."""
+    monkeypatch.setattr(cases.FewProblems, "reward", lambda *_: 0.0)
+    cfg = config("vineppo", start, rollout={"flat": "drop"}, iterations=2)
+    loop.train(cfg, tmp_path)
+    for line in trained(tmp_path):
+        assert line["total/updates"] == line["step"] == 0
+        assert line["rollout/discarded"] == 12 and line["frac_reward_zero_std"] == 1
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "vineppo": {
+        "rollout.flat": "resample",
+        "rollout.curriculum": (1.0, 2.0, 0.5),
+        "reward.overlong": 0.5,
+        "ppo.mask_truncated": True,
+        "kl.target": 0.02,
+        "kl.renew": 2,
+    },
+    "grpo": {
+        "rollout.flat": "drop",
+        "reward.overlong": 0.5,
+        "reward.scale": "batch",
+        "kl.place": "reward",
+        "kl.soup": str(CONFIGS / "tiny_start"),
+    },
+    "ppo": {"kl.place": "reward", "kl.target": 0.02, "rollout.curriculum": (1.0, 2.0, 0.5)},
+    "treepo": {"rollout.flat": "resample", "reward.overlong": 0.5, "kl.renew": 1},
+}
+
+
+@pytest.mark.parametrize("method", RUNS)
+def test_options_train_the_tiny_task(method: str, tmp_path: Path):
+    name = "tiny.py" if method == "vineppo" else f"tiny_{method}.py"
+    sizes = {"iterations": 3, "rollout.prompts": 8, "eval.every": 0, "eval.problems": 16}
+    sizes |= {"kl.coef": 0.1}
+    library.train(CONFIGS / name, sizes | RUNS[method], workdir=tmp_path)
+    lines = trained(tmp_path)
+    assert len(lines) == 3 and lines[-1]["total/updates"] > 0
+    for line in lines:
+        assert all(math.isfinite(x) for x in line.values() if not isinstance(x, str))
+    if "rollout.flat" in RUNS[method]:
+        assert sum(line["rollout/discarded"] for line in lines) > 0
+    if "kl.target" in RUNS[method]:
+        assert np.ptp([line["kl/coef"] for line in lines]) > 0
