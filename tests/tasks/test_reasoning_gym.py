@@ -259,7 +259,10 @@ def test_what_is_missing_or_not_read_is_one_line(package: None, monkeypatch: pyt
     with pytest.raises(ConfigError, match="grader.unreadable.*has no `gold`"):
         check_grader(task_of(), GraderConfig(unreadable="keep"))
     check_grader(task_of(), GraderConfig(workers=1, timeout_s=1.0))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    here = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "reasoning_gym" else here(name)
+    )
     with pytest.raises(ConfigError, match=r"reasoning-gym: pip install 'vinejax\[tasks\]'"):
         task_of()
 

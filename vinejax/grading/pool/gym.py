@@ -6,7 +6,6 @@ object, crosses as a pickle in base64; only the workers of a grader open it.
 """
 
 import base64
-import contextlib
 import difflib
 import functools
 import importlib
@@ -15,7 +14,6 @@ import math
 import os
 import pickle
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 PACKAGE = "reasoning_gym"
@@ -46,21 +44,23 @@ def data_set(spec: str) -> Any:
 
 
 def score(answer: str, packed: str) -> float:
-    """The score of an answer from 0 to 1 by the rule of its data set.
+    """The score of an answer from 0 to 1 by the rule of its data set, 0 if the rule fails on it.
 
     `packed` is (spec of the data set, entry). Call it only in a process that can be killed, after
-    `guard`. A scorer that fails gives 0, as
-    those that check an answer's form by failing do.
+    `guard`.
     """
+    global _is_scoring
     spec, entry = pickle.loads(base64.b64decode(packed))
     scorer = data_set(spec)
-    with _scoring():
-        try:
-            value = float(scorer.score_answer(answer, entry))
-        except MemoryError:
-            raise
-        except Exception:
-            return 0.0
+    _is_scoring = True
+    try:
+        value = float(scorer.score_answer(answer, entry))
+    except MemoryError:
+        raise
+    except Exception:  # some check the form of an answer by failing
+        return 0.0
+    finally:
+        _is_scoring = False
     return min(max(value, 0.0), 1.0) if math.isfinite(value) else 0.0
 
 
@@ -80,13 +80,3 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
     writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
     if writes or event.startswith(HARMFUL):
         raise PermissionError(event)
-
-
-@contextlib.contextmanager
-def _scoring() -> Iterator[None]:
-    global _is_scoring
-    _is_scoring = True
-    try:
-        yield
-    finally:
-        _is_scoring = False

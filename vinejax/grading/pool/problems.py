@@ -27,17 +27,14 @@ def main() -> None:
     asked = json.loads(sys.stdin.read())
     try:
         found = entries_of(asked["path"], asked["size"], asked["seed"])
-    except (ValueError, TypeError, AssertionError, OSError) as error:
+    except Exception as error:  # of the package, or of the YAML file
         found = " ".join(f"{type(error).__name__}: {error}".split())
     json.dump(found, replies)
     replies.close()
 
 
 def entries_of(path: str, size: int, seed: int) -> list[dict[str, Any]]:
-    """`size` entries of a data set, or of the composite of a YAML file.
-
-    Raises ValueError, TypeError, AssertionError or OSError for one that is not to be had.
-    """
+    """`size` entries of a data set, or of the composite of a YAML file, as `_row` makes them."""
     name, config = path, {}
     if path.endswith((".yaml", ".yml")):
         name, config = "composite", _composite(path)
