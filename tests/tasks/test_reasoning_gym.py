@@ -75,8 +75,6 @@ class Composite:
         self.parts = [DATASETS[x.name](**part) for x, part in zip(datasets, parts)]
     def __getitem__(self, i):
         return self.parts[i % len(self.parts)][i]
-    def score_answer(self, answer, entry):
-        return self.parts[0].score_answer(answer, entry)
 
 DATASETS = {"numbers": Numbers, "unsolved": Unsolved, "composite": Composite}
 
@@ -218,10 +216,10 @@ def test_a_composite_is_scored_with_its_settings(package: None, tmp_path: Path):
     parts = "- {name: numbers, weight: 2, config: {modulo: 50}}\n- {name: unsolved}\n"
     file.write_text(f"datasets:\n{parts}")
     task = task_of(os.fspath(file), size=20)
-    problems = task.load("train")
-    assert {problem.columns["data_set"] for problem in problems} == {"numbers", "unsolved"}
+    of_set = {problem.columns["data_set"]: problem for problem in task.load("train")}
     with Grader(workers=1) as grader:
-        assert task.rewards([(problems[0], "#### tuned")], grader) == [0.5]
+        items = [(of_set[name], "#### tuned") for name in ("numbers", "unsolved")]
+        assert task.rewards(items, grader) == [0.5, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ HARMFUL = ("os.", "subprocess.", "socket.", "shutil.", "ctypes.", "pty.", "signa
 _is_scoring = False
 
 
-@functools.lru_cache(maxsize=8)
+@functools.cache
 def data_set(spec: str) -> Any:
     """The data set of a JSON list: name, config, size and seed.
 

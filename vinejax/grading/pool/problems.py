@@ -39,8 +39,9 @@ def entries_of(path: str, size: int, seed: int) -> list[dict[str, Any]]:
     if path.endswith((".yaml", ".yml")):
         name, config = "composite", _composite(path)
     entries = data_set(json.dumps([name, config, size, seed]))
-    scorer = json.dumps([name, config, 1, 0])
-    return [_row(entries[i], scorer) for i in range(size)]
+    parts = config.get("datasets", [{"name": name}])
+    scorers = {x["name"]: json.dumps([x["name"], x.get("config", {}), 1, 0]) for x in parts}
+    return [_row(entries[i], scorers) for i in range(size)]
 
 
 def _composite(file: str) -> dict[str, Any]:
@@ -55,19 +56,19 @@ def _composite(file: str) -> dict[str, Any]:
     return config
 
 
-def _row(entry: dict[str, Any], scorer: str) -> dict[str, Any]:
-    metadata = entry["metadata"]
-    answer = entry["answer"]
+def _row(entry: dict[str, Any], scorers: dict[str, str]) -> dict[str, Any]:
+    metadata, answer = entry["metadata"], entry["answer"]
+    name = metadata["source_dataset"]
     if answer is None:
         examples = [metadata[name] for name in EXAMPLES if name in metadata]
         answer = next((x if isinstance(x, str) else json.dumps(x) for x in examples), "")
-    packed = base64.b64encode(pickle.dumps((scorer, entry))).decode("ascii")
+    packed = base64.b64encode(pickle.dumps((scorers[name], entry))).decode("ascii")
     plain = json.loads(json.dumps(metadata, default=str, skipkeys=True))
     return {
         "question": entry["question"],
         "answer": str(answer),
         "metadata": plain,
-        "data_set": metadata.get("source_dataset", ""),
+        "data_set": name,
         "entry": packed,
     }
 
