@@ -35,6 +35,9 @@ setuptools.setup(
         "cuda12": ["jax[cuda12]"],
         "cuda13": ["jax[cuda13]"],
         "gcs": ["gcsfs"],
+        # The task reasoning_gym; a model that is a GGUF file, such as that of benchmarks/real.
+        "tasks": ["reasoning-gym>=0.1.25"],
+        "real": ["torch>=2.4", "gguf>=0.10", "accelerate>=1.0", "reasoning-gym>=0.1.25"],
         # Makes the fixtures of the tests on models, and runs those that load what we save, or that
         # call TRL's reward functions.
         "oracle": ["torch>=2.4", "trl>=1.16", "math-verify>=0.9"],

@@ -47,7 +47,9 @@ class DataConfig:
     answer: str = "answer"
     solution: str = ""  # worked solutions, for supervised training and resets; "": there are none
     subset: str = ""  # configuration of a data set of the hub, such as 'main'; "": its only one
-    template: str = "{question}\n"  # the prompt, or with `chat_template` the user's message
+    # Tasks `table` and `reasoning_gym`: the prompt, or with `chat_template` the user's message.
+    template: str = "{question}\n"
+    size: Count | None = None  # train problems that `reasoning_gym` draws; None: 5,000
     # Length of a problem: the free lines of bifurcation, the sub-expressions beyond one of
     # free_order, the numbers beyond two of countdown. None: the task's own mixture.
     free_steps: Whole | None = None

@@ -132,6 +132,21 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
     return _last_number(text) or judged or (_undressed(text) if words == 1 else None)
 
 
+def marked_answer(text: str) -> str | None:
+    """The last answer that a response marks as such, however many lines it has, or None.
+
+    Of what follows `</think>` it is the last `<answer>`, unless a box follows that, else the last
+    box and the boxes joined to it, else the text after the last `####`. Never raises.
+    """
+    text = after_thinking(text)
+    tagged = _tagged(text)
+    boxed = last_boxes(_BACKSLASHES.sub("", tagged or text))
+    if boxed is None and not tagged:
+        _, marker, rest = text.rpartition(MARKER)
+        return rest.strip() if marker else None
+    return (tagged if boxed is None else boxed).strip()
+
+
 def after_thinking(text: str) -> str:
     """The text after the last `</think>` or the like; '' if thinking starts and does not end."""
     tags = [*_THINKING.finditer(text)] if "<" in text or "◁" in text else []

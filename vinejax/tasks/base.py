@@ -123,13 +123,28 @@ class WithFreeSteps(Protocol):
 
 @runtime_checkable
 class WithColumns(Protocol):
-    """A task that reads some of the fields `COLUMN_FIELDS` of `data`; every other refuses them."""
+    """A task that reads some of the fields `FIELDS` of `data`; every other task refuses them."""
 
     reads: tuple[str, ...]
 
 
+@runtime_checkable
+class OwnRules(Protocol):
+    """A `BatchGraded` task whose data set brings its rules, so that nothing reads `grader.mode`."""
+
+    own_rules: bool
+
+
 # Fields of `data` that only a task `WithColumns` can read; its `reads` names the ones it does read.
 COLUMN_FIELDS = ("question", "answer", "solution", "subset", "template")
+FIELDS = (*COLUMN_FIELDS, "size")
+
+
+def check_template(template: str) -> None:
+    """Raises ConfigError for a `data.template` without a place for the question."""
+    if "{question}" not in template:
+        rule = "must hold {question}, where the question of a row is put"
+        raise ConfigError("data.template", rule, repr(template))
 
 
 def shipped_tokenizer(task: Task, remedy: str) -> Tokenizer:
@@ -201,7 +216,7 @@ def load_task(data: DataConfig) -> Task:
     A task of a user's own is a `CheckedTask`, and UserError is raised as it does. Raises
     ConfigError if the module does not exist or fails, with file and line, if its `make`
     gives no task, or if a field is set that the task does not read: `data.free_steps`, one of
-    `COLUMN_FIELDS` or, for a task of the package, `data.path`.
+    `FIELDS` or, for a task of the package, `data.path`.
     """
     name = data.task
     try:
@@ -226,10 +241,11 @@ def load_task(data: DataConfig) -> Task:
         rule = f"task {task.name} has no free steps to count; leave it out"
         raise ConfigError("data.free_steps", rule, repr(data.free_steps))
     reads = task.reads if isinstance(task, WithColumns) else ()
-    for field in COLUMN_FIELDS:
+    for field in FIELDS:
         value = getattr(data, field)
         if value != getattr(DataConfig(), field) and field not in reads:
-            rule = f"task {task.name} does not read it; leave it out, or take vinejax.tasks.table"
+            other = "table" if field in COLUMN_FIELDS else "reasoning_gym"
+            rule = f"task {task.name} does not read it; leave it out, or take vinejax.tasks.{other}"
             raise ConfigError(f"data.{field}", rule, repr(value))
     if data.path and is_ours and not hasattr(task, "path"):
         rule = f"task {task.name} makes its problems itself and reads no data; leave it out"

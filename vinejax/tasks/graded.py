@@ -15,7 +15,15 @@ from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
 from vinejax.runtime.distributed import shared_work
-from vinejax.tasks.base import BatchGraded, StepRewarded, StepsInTokens, Task, WithGold, WithStyle
+from vinejax.tasks.base import (
+    BatchGraded,
+    OwnRules,
+    StepRewarded,
+    StepsInTokens,
+    Task,
+    WithGold,
+    WithStyle,
+)
 from vinejax.tasks.rewards import (
     Call,
     Items,
@@ -72,6 +80,9 @@ def check_grader(task: Task, cfg: GraderConfig) -> None:
         lacks = "" if isinstance(task, BatchGraded) else "rewards"
         if name == "unreadable" and not isinstance(task, WithGold):
             lacks = lacks or "gold"
+        if name == "mode" and isinstance(task, OwnRules) and value != GraderConfig().mode:
+            rule = f"task {task.name} scores by its own rules; leave it out"
+            raise ConfigError("grader.mode", rule, repr(value))
         if lacks and value != getattr(GraderConfig(), name):
             rule = f"task {task.name} has no `{lacks}`, so nothing reads it; leave it out"
             raise ConfigError(f"grader.{name}", rule, repr(value))

@@ -17,7 +17,7 @@ from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.answers import bare_answer
-from vinejax.tasks.base import COLUMN_FIELDS, AnswerTask, Split
+from vinejax.tasks.base import COLUMN_FIELDS, AnswerTask, Split, check_template
 from vinejax.tasks.evaluation import style_of
 from vinejax.tasks.files import Rows, is_file, read_file
 from vinejax.tasks.load import has_split, problems_of, read_split
@@ -33,9 +33,7 @@ def make(data: DataConfig) -> "Table":
     for field in ("question", "answer"):
         if not getattr(data, field):
             raise ConfigError(f"data.{field}", "name the column", "''")
-    if "{question}" not in data.template:
-        rule = "must hold {question}, where the question of a row is put"
-        raise ConfigError("data.template", rule, repr(data.template))
+    check_template(data.template)
     return Table(data)
 
 

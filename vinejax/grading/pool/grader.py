@@ -35,6 +35,8 @@ ALARM_SLACK_S = 10.0  # a worker ends itself this long after the pool should hav
 class Verdict:
     """`correct` is False unless the comparison finished ('ok') and found the answers equal.
 
+    `score` is 1 for a correct answer, else its partial credit: 0, but by rules of `score_many`.
+
     Example:
       >>> vinejax.Verdict(correct=True)
       Verdict(correct=True, status='ok')
@@ -42,6 +44,11 @@ class Verdict:
 
     correct: bool
     status: Literal["ok", "timeout", "error"] = "ok"
+    partial: float = dataclasses.field(default=0.0, repr=False)
+
+    @property
+    def score(self) -> float:
+        return 1.0 if self.correct else self.partial
 
 
 @dataclasses.dataclass
@@ -92,7 +99,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         self.grace_s, self.recycle, self.cache = grace_s, recycle, cache
         self.stats = GraderStats()
         alarm_s = timeout_s + grace_s + ALARM_SLACK_S
-        self._settings = {"modes": [mode], "memory_mb": memory_mb, "alarm_s": alarm_s}
+        self._settings = {"memory_mb": memory_mb, "alarm_s": alarm_s}
         self._verdicts: OrderedDict[Job, Verdict] = OrderedDict()
         self._lock = threading.Lock()
         self._failed_starts = 0
@@ -139,6 +146,17 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
     def grade_responses(self, items: Iterable[tuple[str, str, str]]) -> list[Verdict]:
         """The verdicts on (response, gold, problem), in order, by the rules of `grade_response`."""
         return self._grade([self._response_job(*item) for item in items])
+
+    def score_many(self, items: Iterable[tuple[str | None, str]]) -> list[float]:
+        """The scores of answers, from 0 to 1, by the rules of their data sets, in order.
+
+        An item is an answer and its entry, packed as `gym.score` takes it. Of an answer that is
+        None, that takes too long or on which the rule fails, the score is 0.
+        """
+        jobs: list[Job | bool] = [
+            False if answer is None else ("score", answer, entry) for answer, entry in items
+        ]
+        return [verdict.score for verdict in self._grade(jobs)]
 
     def _job(self, prediction: str | None, gold: str) -> Job | bool:
         """The job of comparing a pair, or its verdict where comparing strings is enough."""
@@ -216,7 +234,8 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
             self._lose(worker, "error")
         busy = sum(worker.job is not None for worker in self._live)
         while len(self._live) < min(self.workers, busy + len(pending)):
-            self._live.append(WorkerProcess(self._settings))
+            kinds = sorted({job[0] for job in pending})
+            self._live.append(WorkerProcess({**self._settings, "kinds": kinds}))
             self.stats.started += 1
         for worker in self._live:
             if pending and worker.ready and worker.job is None:
@@ -259,7 +278,8 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         if worker.graded >= self.recycle:
             self._lose(worker, "error")  # it holds no job that the error could be about
         status = "error" if "error" in reply else "ok"
-        return [(job, Verdict(reply.get("correct", False), status))]
+        score = reply.get("score", 0.0)
+        return [(job, Verdict(score >= 1, status, score if score < 1 else 0.0))]
 
     def _lose(
         self, worker: WorkerProcess, status: Literal["timeout", "error"]

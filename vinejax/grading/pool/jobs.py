@@ -1,18 +1,21 @@
 """Comparison jobs and their verdicts: a cheap verdict in any process, a full verdict in a worker.
 
-A job is (mode, prediction, gold); `gold` is the data set's answer. In mode 'strict' both are
-strings, in mode 'reference' tuples of strings: the answers that VinePPO's rules extract from each
-side. A prediction of None asks whether `gold`, a string, can be read.
+A job is (kind, prediction, gold); `gold` is the data set's answer. The kind is a mode: in 'strict'
+both are strings, in 'reference' tuples of strings, the answers that VinePPO's rules extract from
+each side. A prediction of None asks whether `gold`, a string, can be read. Or it is 'score', of an
+answer by the rule of a data set, of which `gold` is the entry (`gym.py`).
 """
 
 from typing import Any, Literal
 
+from vinejax.grading.pool import gym
 from vinejax.grading.reference import compare as reference
 from vinejax.grading.strict.compare import cheap_strict, equal_strict, readable_strict
 
 Mode = Literal["strict", "reference"]
 Answer = str | tuple[str, ...]
-Job = tuple[Mode, Answer | None, Answer]
+Kind = Mode | Literal["score"]
+Job = tuple[Kind, Answer | None, Answer]
 
 # Ten times the longest answer of any data set here; a job must also fit into a pipe at once.
 LONGEST_ANSWER = 5000
@@ -20,9 +23,11 @@ LONGEST_ANSWER = 5000
 
 def cheap_verdict(job: Job) -> bool | None:
     """The verdict if it takes no time (equal strings, plain numbers, easy rules); else None."""
-    mode, prediction, gold = job
+    kind, prediction, gold = job
+    if kind == "score":
+        return False if characters_of(prediction) > LONGEST_ANSWER else None
     if prediction is None:
-        return _cheap_readable(mode, str(gold))
+        return _cheap_readable(kind, str(gold))
     if isinstance(prediction, str) and isinstance(gold, str):
         prediction, gold = prediction.strip(), gold.strip()
     if prediction == gold:
@@ -47,10 +52,15 @@ def _cheap_readable(mode: Mode, gold: str) -> bool | None:
     return True if cheap_strict(gold, "0") is not None else None  # a number
 
 
-def full_verdict(mode: Mode, prediction: Any, gold: Any) -> bool:
-    """The verdict, however long it takes. Call it only in a process that can be killed."""
+def full_verdict(kind: Kind, prediction: Any, gold: Any) -> float:
+    """The verdict, or the score from 0 to 1, however long it takes.
+
+    Call it only in a process that can be killed.
+    """
+    if kind == "score":
+        return gym.score(prediction, gold)
     if prediction is None:
-        return reference.readable_reference(gold) if mode == "reference" else readable_strict(gold)
-    if mode == "reference":
+        return reference.readable_reference(gold) if kind == "reference" else readable_strict(gold)
+    if kind == "reference":
         return reference.equal_reference(list(prediction), list(gold))
     return equal_strict(prediction, gold)

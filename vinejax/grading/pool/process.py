@@ -5,9 +5,9 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
+from vinejax.grading.pool.environment import child_environment
 from vinejax.grading.pool.jobs import Job
 
 MODULE = "vinejax.grading.pool.worker"
@@ -22,14 +22,12 @@ class WorkerProcess:
     """
 
     def __init__(self, settings: dict[str, Any]):
-        root = str(Path(__file__).resolve().parents[3])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
             # -P: a sympy.py in the user's folder is not sympy.
             [sys.executable, "-P", "-m", MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env=child_environment(),
         )
         assert self.process.stdin and self.process.stdout
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
@@ -46,9 +44,9 @@ class WorkerProcess:
 
     def give(self, job: Job, timeout_s: float) -> None:
         """Sends a job; its time limit begins now, because an idle worker reads at once."""
-        mode, prediction, gold = self.job = job
+        kind, prediction, gold = self.job = job
         self.deadline = time.monotonic() + timeout_s
-        self._write({"mode": mode, "prediction": prediction, "gold": gold})
+        self._write({"kind": kind, "prediction": prediction, "gold": gold})
 
     def _write(self, message: dict[str, Any]) -> None:
         # Lone surrogates, which a model can write, are kept as they are; json.loads takes them.

@@ -1,8 +1,8 @@
 """The process that compares answers: `python -m vinejax.grading.pool.worker`, run by the pool.
 
 It reads and writes one JSON object per line. The first line that it reads is the settings, the
-first that it writes says that everything is imported. Then it reads jobs of `jobs.py` as {"mode",
-"prediction", "gold"} and writes {"correct"} or {"error"}. It imports neither jax nor transformers.
+first that it writes says that everything is imported. Then it reads jobs of `jobs.py` as {"kind",
+"prediction", "gold"} and writes {"score"} or {"error"}. It imports neither jax nor transformers.
 The pool kills a worker that takes too long; if the pool has died by then, an alarm ends the worker.
 """
 
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from vinejax.grading.pool import gym
 from vinejax.grading.pool.jobs import full_verdict
 
 # Compared before a worker is ready, so that the limit of the first real pair pays for no import.
@@ -40,22 +41,25 @@ def main() -> None:
 
 
 def start(settings: dict[str, Any]) -> None:
-    """Sets the limits, and compares one pair in each mode to import the libraries of the mode."""
+    """Sets the limits, and imports what jobs of each kind need, mostly by comparing one pair."""
     limit = settings["memory_mb"] * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     logging.disable(logging.CRITICAL)
-    for mode in settings["modes"]:
-        full_verdict(mode, *WARM_UP[mode])
+    for kind in settings["kinds"]:
+        if kind == "score":
+            gym.guard()
+        else:
+            full_verdict(kind, *WARM_UP[kind])
 
 
-def serve(jobs: BinaryIO, replies: BinaryIO, compare: Callable[..., bool], alarm_s: float) -> None:
+def serve(jobs: BinaryIO, replies: BinaryIO, compare: Callable[..., float], alarm_s: float) -> None:
     """Answers jobs one by one, an exception as an error; lack of memory ends the process."""
     for line in jobs:
         job = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, alarm_s)
         try:
-            reply = {"correct": bool(compare(job["mode"], job["prediction"], job["gold"]))}
+            reply = {"score": float(compare(job["kind"], job["prediction"], job["gold"]))}
         except MemoryError:
             # The heap may be in any state. The pool counts an error and starts another worker.
             os._exit(1)

@@ -1,4 +1,4 @@
-"""Find a model: a folder, a folder in an object store, or a name on the Hugging Face hub."""
+"""Find a model: a folder, also in an object store, a GGUF file, or a name on the hub."""
 
 import contextlib
 import os
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from etils import epath
 
 from vinejax.core.errors import ModelError
+from vinejax.model.hf.gguf import SUFFIX, converted
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # 'gpt2', 'deepseek-ai/deepseek-math-7b-base'
 # Only safetensors are downloaded; Mistral's consolidated* hold the same weights once more.
@@ -20,6 +21,7 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 def find_folder(path: epath.PathLike) -> epath.Path:
     """The folder of a model, `~` for the home folder; other names are looked up on the hub.
 
+    That of a GGUF file is made of it (`converted`).
     A model from the hub is downloaded once per host into huggingface_hub's cache, which is safe
     between processes and respects HF_HUB_OFFLINE. Raises ModelError if there is no such model.
     """
@@ -31,6 +33,8 @@ def find_folder(path: epath.PathLike) -> epath.Path:
             return folder
     except ImportError as error:  # the client library for gs:// is missing
         raise ModelError(f"{path}: {error}") from None
+    if folder.suffix == SUFFIX and folder.is_file():
+        return converted(folder)
     name = os.fspath(path)
     if folder.exists() or not HUB_NAME.fullmatch(name) or name.startswith("."):
         raise ModelError(f"{path}: no such model folder")

@@ -1,0 +1,145 @@
+"""GGUF files as models: a tiny one, converted by transformers, and what is said without it."""
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import tokenizers
+from etils import epath
+from helpers import tokenizer_cases
+from transformers import PreTrainedTokenizerFast
+
+from vinejax.core.errors import ModelError
+from vinejax.model.decoder import Decoder, DecoderConfig
+from vinejax.model.hf import gguf
+from vinejax.model.hf.hub import find_folder
+from vinejax.model.hf.tensors import find_tensors
+from vinejax.model.hf.weights import load_pretrained, save_pretrained
+
+HEADS, KV_HEADS, WIDTH = 4, 2, 32
+NAMES = {  # of llama.cpp
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "vinejax" / "gguf"
+
+
+def write_gguf(file: Path, folder: Path, tokenizer: Any) -> None:
+    """A Llama's folder as llama.cpp's converter writes it, in float32."""
+    from gguf import GGUFWriter  # pyright: ignore[reportMissingImports]
+
+    writer = GGUFWriter(file, "llama")
+    writer.add_name("tiny")
+    writer.add_context_length(64)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(48)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(len(tokenizer))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+    special = tokenizer.eos_token_id
+    writer.add_token_types([3 if i == special else 1 for i in range(len(tokenizer))])
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_eos_token_id(special)
+    for name, tensor in find_tensors(epath.Path(folder)).items():
+        parts = name.removesuffix(".weight").split(".")
+        layer = f"blk.{parts[2]}." if parts[1] == "layers" else ""
+        stem = ".".join(parts[3:]) if layer else ".".join(parts)
+        value = tensor.rows(0, tensor.shape[0])
+        heads = {"attn_q": HEADS, "attn_k": KV_HEADS}.get(NAMES[stem])
+        if heads:  # RoPE of neighbouring, not of distant columns
+            halves = value.reshape(heads, 2, len(value) // heads // 2, WIDTH)
+            value = halves.swapaxes(1, 2).reshape(value.shape)
+        writer.add_tensor(f"{layer}{NAMES[stem]}.weight", np.ascontiguousarray(value))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.slow
+def test_a_gguf_file_is_the_model_that_it_was_made_of(tmp_path: Path, cache: Path):
+    for package in gguf.NEEDED:
+        pytest.importorskip(package, reason="needs vinejax[real]")
+    text = tokenizer_cases.load("byte_level").backend_tokenizer.to_str()
+    eos_token = "<|endoftext|>"  # which transformers adds where a file lacks it
+    backend = tokenizers.Tokenizer.from_str(text.replace("<eos>", eos_token))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=eos_token)
+    eos: Any = tokenizer.eos_token_id
+    cfg = DecoderConfig(
+        vocab_size=len(tokenizer), num_layers=2, width=WIDTH, num_heads=HEADS,
+        num_kv_heads=KV_HEADS, head_dim=WIDTH // HEADS, ffn=48, context=64, eos_ids=(eos,),
+        tied_head=True,
+    )  # fmt: skip
+    model = Decoder(cfg)
+    params = model.init(jax.random.key(1))
+    save_pretrained(tmp_path / "folder", model, params, tokenizer)
+    file = tmp_path / "tiny.gguf"
+    write_gguf(file, tmp_path / "folder", tokenizer)
+    found, read, spelled = load_pretrained(file)
+    assert (found.cfg.num_kv_heads, found.cfg.context, found.cfg.eos_ids) == (2, 64, (eos,))
+    jax.tree.map(np.testing.assert_array_equal, read, params)
+    assert spelled.get_vocab() == tokenizer.get_vocab()
+    # A GGUF file names the pattern that splits a text before merges; transformers takes GPT-2's.
+    text = "this is 7+8=15"
+    assert spelled.encode(text, add_special_tokens=False) == tokenizer.encode(text)
+    (made,) = cache.iterdir()
+    assert str(find_folder(file)) == str(made)  # once
+    file.write_bytes(b"GGUF and no more")
+    with pytest.raises(ModelError, match="tiny.gguf: transformers cannot read it: ") as error:
+        find_folder(file)
+    assert "\n" not in str(error.value)
+    assert list(cache.iterdir()) == [made]  # nothing unfinished is left
+
+
+def test_without_its_reader_one_line_says_what_to_install(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    here = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in gguf.NEEDED else here(name)
+    )
+    line = r"a GGUF file needs gguf, accelerate, torch: pip install 'vinejax\[real\]', or name"
+    with pytest.raises(ModelError, match=line):
+        load_pretrained(file)
+    assert not cache.exists()
+
+
+def test_a_file_is_converted_once_and_again_when_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    script = "import os, sys; os.mkdir(sys.argv[3]); print(*sys.argv[1:3])"
+    monkeypatch.setattr(gguf, "CONVERT", script)
+    monkeypatch.setattr(gguf, "NEEDED", ())
+    first = find_folder(file)
+    assert first.is_dir() and find_folder(file) == first and first.name.startswith("model-")
+    os.utime(file, ns=(0, 0))
+    assert find_folder(file) != first

@@ -1,0 +1,65 @@
+"""GGUF files, as llama.cpp has them: transformers makes a Hugging Face folder of one.
+
+It runs in a process of its own, as it loads torch. Weights of few bits become float32: training
+starts from the rounded weights. Of a tokenizer transformers does not read `tokenizer.ggml.pre`, the
+pattern that splits texts, and takes GPT-2's; of SmolLM2's that changes spaces before digits alone.
+"""
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+
+from etils import epath
+
+from vinejax.core.errors import ModelError
+
+SUFFIX = ".gguf"
+NEEDED = ("gguf", "accelerate", "torch")  # beside transformers
+CONVERT = """
+import sys, transformers as t
+folder, file, out = sys.argv[1:]
+model = t.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype="float32")
+model.hf_quantizer = None  # transformers saves no model that it thinks is quantized
+vars(model.config).pop("quantization_config", None)
+model.save_pretrained(out)
+t.AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(out)
+"""
+
+
+def converted(file: epath.Path) -> epath.Path:
+    """The Hugging Face folder of a GGUF file, in the user's cache folder; made at the first call.
+
+    A file that has changed gets another folder. Raises ModelError as `convert` does.
+    """
+    stat = os.stat(file)
+    made_from = f"{os.path.realpath(file)} {stat.st_size} {stat.st_mtime_ns}"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    key = hashlib.blake2b(made_from.encode(), digest_size=8).hexdigest()
+    folder = epath.Path(base) / "vinejax" / "gguf" / f"{file.stem}-{key}"
+    if not folder.exists():
+        convert(file, folder)
+    return folder
+
+
+def convert(file: epath.Path, folder: epath.Path) -> None:
+    """Writes the model and the tokenizer of a GGUF file to a new folder, in float32.
+
+    Raises ModelError if packages are missing, or if transformers cannot read the file.
+    """
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        rule = f"a GGUF file needs {', '.join(missing)}: pip install 'vinejax[real]'"
+        raise ModelError(f"{file}: {rule}, or name a folder with safetensors")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as unfinished:
+        out = os.path.join(unfinished, "model")
+        arguments = [os.path.dirname(os.path.abspath(file)), file.name, out]
+        done = subprocess.run(
+            [sys.executable, "-c", CONVERT, *arguments], capture_output=True, text=True
+        )
+        if done.returncode:
+            reason = done.stderr.strip().rpartition("\n")[2]
+            raise ModelError(f"{file}: transformers cannot read it: {reason}")
+        os.rename(out, folder)

@@ -1,0 +1,139 @@
+r"""Problems that the package reasoning-gym generates, scored by the rules of their data sets.
+
+`data.path` names a data set of it, such as 'gsm_symbolic', or a YAML file of a composite in
+reasoning-gym's form: `datasets`, a list of `name`, `weight` and `config`. `data.size` is the number
+of problems drawn for training; the held-out splits have a tenth each, at most 500. Every split has
+seeds of its own, and a question is in one split only.
+
+The answer of a response stands between <answer> tags, in \boxed{} or after ####. Its score, from 0
+to 1, is the reward, partial credit included: 1.0 counts as correct.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from vinejax import grading
+from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
+from vinejax.grading.extract import MARKER, marked_answer
+from vinejax.grading.pool.environment import child_environment
+from vinejax.grading.pool.gym import PACKAGE
+from vinejax.runtime.distributed import is_writer
+from vinejax.tasks.base import ReferenceTask, Split, check_template
+
+TRAIN = 5000  # problems drawn, if `data.size` does not say
+MOST_HELD_OUT = 500
+SEED_STEP = 10**8  # between splits; a data set adds the number of a problem to its seed
+# A question that two splits drew is in the first of them here, so `data.size` changes no test.
+ORDER: tuple[Split, ...] = ("test", "validation", "train")
+WORKED = "answer_cot"  # a worked solution in the metadata; its last line is the answer
+
+
+def make(data: DataConfig) -> "ReasoningGym":
+    if importlib.util.find_spec(PACKAGE) is None:
+        rule = "needs the package reasoning-gym: pip install 'vinejax[tasks]'"
+        raise ConfigError("data.task", rule, repr(data.task))
+    if not data.path:
+        raise ConfigError("data.path", "name a data set, such as 'gsm_symbolic'", "''")
+    check_template(data.template)
+    return ReasoningGym(data)
+
+
+def generate(path: str, size: int, seed: int) -> list[dict[str, Any]]:
+    """`size` entries of a data set, or of the composite that a YAML file describes.
+
+    Each has `question`, `answer` ('' where there are many right ones and none is known),
+    `metadata` as JSON, `data_set`, and `entry`, which `Grader.score_many` takes. Raises ConfigError
+    if there is no such data set.
+    """
+    made = subprocess.run(
+        [sys.executable, "-P", "-m", "vinejax.grading.pool.problems"],
+        input=json.dumps({"path": path, "size": size, "seed": seed}).encode(),
+        stdout=subprocess.PIPE,
+        env={**child_environment(), "PYTHONHASHSEED": "0"},
+    )
+    if made.returncode:
+        raise ConfigError("data.path", "reasoning-gym failed, as said above", repr(path))
+    found = json.loads(made.stdout)
+    if isinstance(found, str):
+        raise ConfigError("data.path", found, repr(path))
+    return found
+
+
+class ReasoningGym(ReferenceTask):
+    """Data sets of reasoning-gym as a task; `tasks/base.py` documents its methods."""
+
+    name = "reasoning_gym"
+    style = "gsm8k"
+    reads = ("template", "size")
+    own_rules = True
+
+    def __init__(self, data: DataConfig):
+        super().__init__(data.path)
+        self._data = data
+        self._drawn: dict[Split, list[Problem]] = {}
+
+    def load(self, split: Split) -> list[Problem]:
+        """Problems named after their draw, 'train/17'; `columns` has metadata and `entry`."""
+        earlier = ORDER[: ORDER.index(split)]
+        seen = {problem.question for other in earlier for problem in self._draw(other)}
+        problems = []
+        for problem in self._draw(split):
+            if problem.question not in seen:
+                problems.append(problem)
+                seen.add(problem.question)
+        place, drawn = f"{self.path} {split}", len(self._draw(split))
+        if not problems:
+            raise DataError(place, None, "all questions are in another split, too; take fewer")
+        if len(problems) < drawn and is_writer():
+            repeated = drawn - len(problems)
+            print(f"{place}: {repeated:,} of {drawn:,} questions repeat others and are left out")
+        return problems
+
+    def _draw(self, split: Split) -> list[Problem]:
+        if split not in self._drawn:
+            size = self._data.size or TRAIN
+            size = size if split == "train" else min(MOST_HELD_OUT, max(1, size // 10))
+            rows = generate(self.path, size, SEED_STEP * ORDER.index(split))
+            self._drawn[split] = [
+                Problem(f"{split}/{i}", row["question"], row["answer"], row)
+                for i, row in enumerate(rows)
+            ]
+        return self._drawn[split]
+
+    def prompt(self, problem: Problem) -> str:
+        return self._data.template.replace("{question}", problem.question)
+
+    def solution(self, problem: Problem) -> str:
+        r"""The worked solution, where there is one, and the answer in the form that is asked for.
+
+        The form is that of `data.template` or `data.system`: <answer>, \boxed{}, or else ####.
+        """
+        if not problem.answer:
+            message = f"no right answer is known; {problem.columns['data_set']} has no solutions"
+            raise DataError(f"{self.path} {problem.id}", None, message)
+        worked, _, _ = problem.columns["metadata"].get(WORKED, "").rpartition(MARKER)
+        asked = self._data.template + self._data.system
+        if "<answer>" in asked:
+            return f"{worked}<answer>{problem.answer}</answer>"
+        if "\\boxed" in asked:
+            return f"{worked}\\boxed{{{problem.answer}}}"
+        return f"{worked}{MARKER} {problem.answer}"
+
+    def answer(self, text: str) -> str | None:
+        return marked_answer(text)
+
+    def reward(self, problem: Problem, response: str) -> float:
+        """The score of the response's answer, in a process of its own."""
+        with grading.Grader(workers=1) as grader:
+            return self.rewards([(problem, response)], grader)[0]
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
+        return grader.score_many(
+            (self.answer(response), problem.columns["entry"]) for problem, response in items
+        )
