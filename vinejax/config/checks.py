@@ -13,6 +13,7 @@ from vinejax.core.settings import PROJECTIONS, Config, GraderConfig, MethodSetti
 from vinejax.credit.rules import check_rules
 from vinejax.methods import METHODS, find_method
 from vinejax.methods.base import Method
+from vinejax.methods.judged import PROBE, find_prior
 from vinejax.tasks.rewards import TASK, find_rewards
 
 DEFAULTS = dict(flatten(Config()))  # of the fields that all methods share, by dotted name
@@ -49,6 +50,11 @@ NEEDS = (
         lambda c: not c.reward.functions or TASK in c.reward.functions,
         f"{TASK!r} in reward.functions",
     ),
+    Need(
+        ("values.prior_timeout_s",),
+        lambda c: c.values.prior not in ("", PROBE),
+        "a function as values.prior",
+    ),
     Need(("log.wandb_name", "log.wandb_group"), lambda c: c.log.wandb, "log.wandb"),
 )
 
@@ -69,6 +75,7 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     _check_method(cfg, method, is_set, given)
     check_rules(method.applied_to(cfg), is_set)
     find_rewards(cfg.reward)
+    find_prior(cfg.values)
     _check_read(cfg, method, is_set)
     _check_resets(cfg, method)
     _check_sampling(cfg)
