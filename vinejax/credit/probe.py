@@ -115,6 +115,13 @@ def mean_label(probe: Probe) -> float:
     return float(probe.moments.cross[0] / count) if count > 0 else 0.5
 
 
+def read_out(probe: Probe) -> tuple[np.ndarray, float, float]:
+    """(f64[R] w, b, c) of v = h·w + b + c·p, by all labels; m is taken to be their mean."""
+    weights, m = chosen(probe, _solve(probe.moments)), mean_label(probe)
+    of_h, of_product = np.split(weights[NUM_PLAIN:], 2)
+    return of_h + m * of_product, float(weights[0] + m * weights[1]), float(weights[2])
+
+
 def updated(
     probe: Probe,
     states: States,

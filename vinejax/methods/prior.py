@@ -5,9 +5,13 @@ is the probe's (`credit/probe.py`), or that of a function of the user's (`credit
 modules with the same functions.
 """
 
+import dataclasses
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from vinejax.core.settings import Config
@@ -23,10 +27,11 @@ from vinejax.credit.assign import (
 from vinejax.credit.platt import Scaling
 from vinejax.credit.probe import Prediction, Probe, States
 from vinejax.learner.packing import Passes
-from vinejax.learner.score import MOST_HIDDEN
+from vinejax.learner.score import MOST_HIDDEN, num_tapped, projection
 from vinejax.methods.judged import find_prior, judged
 from vinejax.methods.stages import State
-from vinejax.model.decoder import Decoder
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.hf.weights import RewardModel
 from vinejax.rl.by_role import role_advantages, role_baselines
 from vinejax.runtime.distributed import is_writer, shared_work
 from vinejax.session.iteration import Iteration
@@ -56,6 +61,29 @@ class Prior(State):
         kept, metrics = learned(state.kept, rollout, it.cfg)
         it.metrics |= metrics
         return state._replace(kept=kept)
+
+    def reward_model(
+        self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
+    ) -> RewardModel | None:
+        """The policy's layers up to the hidden states that the probe reads, and the probe."""
+        if not self.reads_hidden(cfg):
+            return None
+        kept = Probe(**restore(fresh_prior(model, cfg)._asdict()))
+        kernel, bias, of_share = probe.read_out(kept)
+        if len(kernel) < model.cfg.width:
+            kernel = np.asarray(projection(model.cfg.width), np.float64) @ kernel
+        count = num_tapped(model)
+        layers = jax.tree.map(lambda x: x[:count], params["layers"])
+        # The probe's states have mean square 1 and no scale.
+        scale = jnp.full_like(params["norm"]["scale"], 1.0 - model.cfg.norm_offset)
+        shape = {"num_layers": count, "windows": model.cfg.windows[:count]}
+        return RewardModel(
+            dataclasses.replace(model, cfg=dataclasses.replace(model.cfg, **shape)),
+            {"embed": params["embed"], "layers": layers, "norm": {"scale": scale}},
+            kernel,
+            bias,
+            of_share / cfg.sample.max_tokens,
+        )
 
 
 def fresh_prior(model: Decoder, cfg: Config) -> Probe | Scaling:
