@@ -5,8 +5,17 @@
 Any problem, solution and grader will do; here the shipped arithmetic model and a solution with a
 slip in its second line. A step's value is the share of fresh continuations, sampled after it, that
 still reach the right answer, so V falls at the slip and its advantage is negative.
+
+    python examples/score_steps.py runs/NAME/reward_model
+
+Without continuations, by the reward model that `--mode=export` writes of a run with a critic or a
+probe; this needs torch. `success` may be a learned value of another run, too: with
+REWARD_MODEL=FOLDER in the environment, `--config.values.prior=examples.score_steps.success`.
 """
 
+import functools
+import json
+import os
 import sys
 from pathlib import Path
 
@@ -47,8 +56,47 @@ def score_steps(folder: str, prompt: str, solution: str, answer: str, k: int = K
     return steps, np.asarray(values)[0], np.asarray(advantages)[0]
 
 
+@functools.cache
+def reward_model(folder: str):
+    """(tokenizer, model) of a folder, in transformers."""
+    from transformers import AutoModelForTokenClassification, PreTrainedTokenizerFast
+
+    model = AutoModelForTokenClassification.from_pretrained(folder)
+    return PreTrainedTokenizerFast.from_pretrained(folder), model.float().eval()
+
+
+def success(prompts, completions) -> list[float]:
+    """The chance of success after each prompt with the completion so far, by REWARD_MODEL."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    tokenizer, model = reward_model(os.environ["REWARD_MODEL"])
+    found = []
+    for prompt, completion in zip(prompts, completions, strict=True):
+        ids = tokenizer(str(prompt))["input_ids"]
+        response = tokenizer(str(completion), add_special_tokens=False)["input_ids"]
+        with torch.no_grad():
+            value = model(torch.tensor([ids + response])).logits[0, -1, 0].item()
+        # What the model had learned of the length of the response so far.
+        value += model.config.value_per_token * len(response)
+        found.append(min(max(value, 0.0), 1.0))
+    return found
+
+
+def is_reward_model(folder: str) -> bool:
+    file = Path(folder) / "config.json"
+    return file.exists() and "value_per_token" in json.loads(file.read_text())
+
+
 def main() -> None:
     folder = sys.argv[1] if len(sys.argv) > 1 else str(MODEL)
+    if is_reward_model(folder):
+        os.environ["REWARD_MODEL"] = folder
+        ends = vinejax.split_steps(SOLUTION, style="gsm8k")
+        chances = success([PROMPT] * len(ends), [SOLUTION[:end] for end in ends])
+        print(f"{PROMPT}\n\n  success after")
+        for start, end, chance in zip([0, *ends], ends, chances, strict=False):
+            print(f"  {chance:13.2f}  {SOLUTION[start:end].strip()!r}")
+        return
     steps, values, advantages = score_steps(folder, PROMPT, SOLUTION, ANSWER)
     print(f"{PROMPT}\n\n  V before  advantage  step")
     for step, value, advantage in zip(steps, values, advantages, strict=True):

@@ -14,6 +14,7 @@ from vinejax.core.settings import PROJECTIONS, Config, GraderConfig, MethodSetti
 from vinejax.credit.rules import check_rules
 from vinejax.methods import METHODS, find_method
 from vinejax.methods.base import Method
+from vinejax.methods.judged import PROBE, find_prior
 from vinejax.tasks.rewards import TASK, find_rewards
 
 # Which tokens are trained on is a choice of every policy gradient's, whatever gives its credit.
@@ -100,6 +101,11 @@ NEEDS = (
     Need(("kl.target", "kl.renew", "kl.soup"), lambda c: c.kl.coef, "kl.coef above 0"),
     Need(("kl.soup",), lambda c: c.model.path, "model.path"),
     Need(("kl.horizon",), lambda c: c.kl.target, "kl.target"),
+    Need(
+        ("values.prior_timeout_s",),
+        lambda c: c.values.prior not in ("", PROBE),
+        "a function as values.prior",
+    ),
     Need(("log.wandb_name", "log.wandb_group"), lambda c: c.log.wandb, "log.wandb"),
 )
 
@@ -120,6 +126,7 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     _check_method(cfg, method, is_set, given)
     check_rules(method.applied_to(cfg), is_set)
     find_rewards(cfg.reward)
+    find_prior(cfg.values)
     _check_read(cfg, method, is_set)
     values = dict(flatten(cfg))
     wrong = _of_training(cfg, method), _of_loss(cfg, method), _of_model(cfg, method)

@@ -151,6 +151,14 @@ def state_numbers(steps: StepLayout) -> np.ndarray:
     return numbers
 
 
+def state_places(rollout: Rollout) -> np.ndarray:
+    """i64[S, 3] row, step and response tokens before it, of states as `state_numbers` counts."""
+    starts = [[e.given, *e.step_ends] for e in rollout.episodes]
+    row, step = np.nonzero(rollout.steps.counts >= 0)
+    used = [starts[i][c] for i, c in zip(row, step, strict=True)]
+    return np.stack([row, step, np.array(used, np.int64)], axis=1)
+
+
 def before_steps(values: np.ndarray, steps: StepLayout) -> np.ndarray:
     """f32[B, C] the value before the first token of each step, from values [B, T] before tokens."""
     by_step = np.zeros(steps.rewards.shape, np.float32)

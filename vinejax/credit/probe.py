@@ -83,7 +83,7 @@ def predictions(probe: Probe, states: States) -> np.ndarray:
     """f64[strengths, S] v of all states by every α; 0 while there are no labels of others."""
     _, number = np.unique(states.problem, return_inverse=True)
     fold = number % FOLDS
-    label, weight = _labels(states)
+    label, weight = labels(states)
     parts = [
         _moments(states.features[fold == i], label[fold == i], weight[fold == i])
         for i in range(fold.max(initial=-1) + 1)
@@ -115,6 +115,13 @@ def mean_label(probe: Probe) -> float:
     return float(probe.moments.cross[0] / count) if count > 0 else 0.5
 
 
+def read_out(probe: Probe) -> tuple[np.ndarray, float, float]:
+    """(f64[R] w, b, c) of v = h·w + b + c·p, by all labels; m is taken to be their mean."""
+    weights, m = chosen(probe, _solve(probe.moments)), mean_label(probe)
+    of_h, of_product = np.split(weights[NUM_PLAIN:], 2)
+    return of_h + m * of_product, float(weights[0] + m * weights[1]), float(weights[2])
+
+
 def updated(
     probe: Probe,
     states: States,
@@ -123,7 +130,7 @@ def updated(
     is_known: np.ndarray,
 ) -> Probe:
     """The probe after an iteration; its baselines without v were f[S] `baseline`, if known."""
-    label, weight = _labels(states)
+    label, weight = labels(states)
     moments = _moments(states.features, label, weight).plus(probe.moments, KEPT)
     v, own = chosen(probe, predicted), states.own
     apart = np.where(is_known, v - baseline, 0.0)
@@ -149,7 +156,7 @@ def metrics(states: States, v: np.ndarray, weight: float) -> dict[str, float]:
     return found
 
 
-def _labels(states: States) -> tuple[np.ndarray, np.ndarray]:
+def labels(states: States) -> tuple[np.ndarray, np.ndarray]:
     """f64[S] mean of all returns known at each state, and their number."""
     weight = states.count + 1.0
     others = np.where(states.count > 0, states.value, 0.0)

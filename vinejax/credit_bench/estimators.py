@@ -16,6 +16,7 @@ from vinejax.core.errors import ConfigError, nearest_hint
 from vinejax.core.settings import Config, flatten
 from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout
 from vinejax.credit.assign import group_numbers, solution_rewards, state_numbers
+from vinejax.credit.platt import Scaling
 from vinejax.credit.probe import Probe
 from vinejax.credit_bench.truth import SolutionState, values_at
 from vinejax.learner.batch import step_layout
@@ -23,7 +24,7 @@ from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.score import scores_and_hidden, with_logprobs
 from vinejax.methods import METHODS, find_method
 from vinejax.methods.ppo import critic_values
-from vinejax.methods.prior import fresh_probe, learned, with_prior
+from vinejax.methods.prior import fresh_prior, learned, with_prior
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
 from vinejax.rollout.overlong import penalised
@@ -101,7 +102,7 @@ class Estimate(NamedTuple):
     critic: np.ndarray | None  # f32[B, T] a critic's values before each token
     tokens: int  # decoded for the credit, beyond the solutions
     seconds: float  # spent on the credit
-    kept: Probe | None = None  # the probe after these solutions, if it has one
+    kept: Probe | Scaling | None = None  # of a learned value after these solutions, if it has one
 
 
 def estimator_config(cfg: Config, name: str) -> Config:
@@ -173,12 +174,13 @@ def estimate(
     episodes: list[Episode],
     batch: Batch,
     repeat: int,
-    kept: Probe | None = None,
+    kept: Probe | Scaling | None = None,
 ) -> Estimate:
     """The credit that the estimator of `cfg` gives to the solutions of a batch.
 
     `batch` holds `episodes` in this order, with log-probabilities where the estimator
-    `reads_logprobs`. Advantages are not whitened. `kept` is the probe after earlier repeats.
+    `reads_logprobs`. Advantages are not whitened. `kept` is of a learned value after earlier
+    repeats.
     """
     session, method = fixed.session, find_method(cfg.method)
     episodes = penalised(episodes, cfg)
@@ -192,7 +194,7 @@ def estimate(
         critic = fixed.critic_values(cfg, batch)
     rollout = Rollout(rows, batch, step_layout(batch, rows), values=critic)
     if cfg.values.prior:
-        rollout, kept = _with_probe(fixed, cfg, rollout, kept)
+        rollout, kept = _with_prior(fixed, cfg, rollout, kept)
     seconds = time.perf_counter() - start
     plain = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, whiten="none"))
     credit = method.assign(rollout, plain)
@@ -207,16 +209,17 @@ def estimate(
     )
 
 
-def _with_probe(
-    fixed: Fixed, cfg: Config, rollout: Rollout, kept: Probe | None
-) -> tuple[Rollout, Probe]:
-    """The rollout with the probe's values, and the probe after it."""
-    model = fixed.session.model
-    kept = kept or fresh_probe(model)
-    number, temperature = state_numbers(rollout.steps), cfg.sample.temperature
-    of_batch = model, fixed.params, rollout.batch, number, temperature, fixed.passes(cfg)
-    rollout = rollout._replace(hidden=scores_and_hidden(*of_batch)[1])
-    rollout = with_prior(rollout, kept, cfg)
+def _with_prior(
+    fixed: Fixed, cfg: Config, rollout: Rollout, kept: Probe | Scaling | None
+) -> tuple[Rollout, Probe | Scaling]:
+    """The rollout with learned values, and what is kept of these after it."""
+    session, state = fixed.session, find_method(cfg.method).state
+    kept = kept or fresh_prior(session.model, cfg)
+    if state.reads_hidden(cfg):
+        number, temperature = state_numbers(rollout.steps), cfg.sample.temperature
+        of_batch = session.model, fixed.params, rollout.batch, number, temperature
+        rollout = rollout._replace(hidden=scores_and_hidden(*of_batch, fixed.passes(cfg))[1])
+    rollout = with_prior(session, rollout, kept, cfg)
     return rollout, learned(kept, rollout, cfg)[0]
 
 

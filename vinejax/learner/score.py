@@ -79,12 +79,17 @@ def score_with_hidden(
 
     They are those after half of the layers: the last ones are made for the next token.
     """
-    logprobs, _, x = _scored(model, params, batch, temperature, (model.cfg.num_layers + 1) // 2)
+    logprobs, _, x = _scored(model, params, batch, temperature, num_tapped(model))
     (places,) = jnp.nonzero(number.reshape(-1), size=most, fill_value=number.size)
     chosen = narrowed(x.reshape(-1, x.shape[-1]).at[places].get(mode="fill", fill_value=0))
     numbers = number.reshape(-1).at[places].get(mode="fill", fill_value=0)
     logprobs = jnp.where(batch.mask, logprobs, 0.0)
     return jax.tree.map(lambda x: replicate(x, model.mesh), (logprobs, Hidden(numbers, chosen)))
+
+
+def num_tapped(model: Decoder) -> int:
+    """The number of layers after which hidden states are taken."""
+    return (model.cfg.num_layers + 1) // 2
 
 
 def narrowed(hidden: Float[Array, "S D"]) -> Float32[Array, "S R"]:
@@ -94,10 +99,12 @@ def narrowed(hidden: Float[Array, "S D"]) -> Float32[Array, "S R"]:
     """
     hidden, width = jnp.float32(hidden), hidden.shape[-1]
     hidden *= jax.lax.rsqrt(jnp.mean(hidden**2, axis=-1, keepdims=True) + 1e-6)
-    if width <= MOST_HIDDEN:
-        return hidden
-    shape = width, MOST_HIDDEN
-    return hidden @ (jax.random.normal(jax.random.key(0), shape) * width**-0.5)
+    return hidden if width <= MOST_HIDDEN else hidden @ projection(width)
+
+
+def projection(width: int) -> Float32[Array, "D R"]:
+    """The matrix of `narrowed`."""
+    return jax.random.normal(jax.random.key(0), (width, MOST_HIDDEN)) * width**-0.5
 
 
 def scores_of(

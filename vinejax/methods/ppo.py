@@ -11,7 +11,8 @@ and `trainers/ppo_trainer.py:1003-1017`.
 
 import dataclasses
 import functools
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,9 +41,11 @@ from vinejax.methods.base import OF_TOKENS, Method
 from vinejax.methods.stages import State, minibatches_of
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.fingerprint import fingerprint
-from vinejax.model.sharding import replicate
+from vinejax.model.hf.weights import RewardModel
+from vinejax.model.sharding import make_mesh, placed_shapes, replicate
 from vinejax.rl.advantages import gae
 from vinejax.rl.losses import value_clip
+from vinejax.runtime.host_arrays import whole_array
 from vinejax.runtime.offload import to_device
 from vinejax.session.budget import num_updates, num_updates_alone
 from vinejax.session.iteration import Iteration
@@ -220,6 +223,16 @@ class Critic(State):
         if updates:
             it.metrics |= critic_metrics(updates)
         return state._replace(kept=critic)
+
+    def reward_model(
+        self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
+    ) -> RewardModel:
+        """The critic."""
+        mesh = model.mesh or make_mesh(cfg.mesh)
+        like = jax.eval_shape(lambda start: fresh_critic(model, start, cfg.seed, mesh), params)
+        critic = restore({"params": placed_shapes(mesh, like)})["params"]
+        head = jax.tree.map(whole_array, critic["head"])
+        return RewardModel(model, critic["backbone"], head["kernel"], float(head["bias"]))
 
     def iterations_alone(self, cfg: Config) -> int:
         return CriticConfig.of(cfg).warmup_iterations

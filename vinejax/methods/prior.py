@@ -1,19 +1,37 @@
 """A learned value that is mixed into the baselines of VinePPO: `values.prior`.
 
-The state of `vineppo` and `spo_chain`. Without a prior it keeps nothing and adds nothing.
+The state of `vineppo` and `spo_chain`. Without a prior it keeps nothing and adds nothing. The value
+is the probe's (`credit/probe.py`), or that of a function of the user's (`credit/platt.py`): two
+modules with the same functions.
 """
 
+import dataclasses
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout, RunState
-from vinejax.credit import probe
-from vinejax.credit.assign import Credit, group_numbers, solution_rewards, state_numbers
+from vinejax.credit import platt, probe
+from vinejax.credit.assign import (
+    Credit,
+    group_numbers,
+    solution_rewards,
+    state_numbers,
+    state_places,
+)
+from vinejax.credit.platt import Scaling
 from vinejax.credit.probe import Prediction, Probe, States
 from vinejax.learner.packing import Passes
-from vinejax.learner.score import MOST_HIDDEN
+from vinejax.learner.score import MOST_HIDDEN, num_tapped, projection
+from vinejax.methods.judged import find_prior, judged
 from vinejax.methods.stages import State
-from vinejax.model.decoder import Decoder
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.hf.weights import RewardModel
 from vinejax.rl.by_role import role_advantages, role_baselines
 from vinejax.runtime.distributed import is_writer, shared_work
 from vinejax.session.iteration import Iteration
@@ -21,21 +39,21 @@ from vinejax.session.session import Session
 
 
 class Prior(State):
-    """The probe of a run with `values.prior` = 'probe': credit/probe.py."""
+    """The probe of a run with `values.prior` = 'probe', or the scaling of a function's numbers."""
 
     def keeps(self, cfg: Config) -> bool:
-        return cfg.values.prior == "probe"
+        return bool(cfg.values.prior)
 
     def reads_hidden(self, cfg: Config) -> bool:
-        return self.keeps(cfg)
+        return self.keeps(cfg) and find_prior(cfg.values) is None
 
-    def fresh(self, session: Session) -> Probe | None:
-        return fresh_probe(session.model) if self.keeps(session.cfg) else None
+    def fresh(self, session: Session) -> Probe | Scaling | None:
+        return fresh_prior(session.model, session.cfg) if self.keeps(session.cfg) else None
 
     def valued(
-        self, it: Iteration, kept: Probe | None, rollout: Rollout, passes: Passes
+        self, it: Iteration, kept: Probe | Scaling | None, rollout: Rollout, passes: Passes
     ) -> Rollout:
-        return rollout if kept is None else with_prior(rollout, kept, it.cfg)
+        return rollout if kept is None else with_prior(it.session, rollout, kept, it.cfg)
 
     def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
         if state.kept is None:
@@ -44,53 +62,94 @@ class Prior(State):
         it.metrics |= metrics
         return state._replace(kept=kept)
 
+    def reward_model(
+        self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
+    ) -> RewardModel | None:
+        """The policy's layers up to the hidden states that the probe reads, and the probe."""
+        if not self.reads_hidden(cfg):
+            return None
+        kept = Probe(**restore(fresh_prior(model, cfg)._asdict()))
+        kernel, bias, of_share = probe.read_out(kept)
+        if len(kernel) < model.cfg.width:
+            kernel = np.asarray(projection(model.cfg.width), np.float64) @ kernel
+        count = num_tapped(model)
+        layers = jax.tree.map(lambda x: x[:count], params["layers"])
+        # The probe's states have mean square 1 and no scale.
+        scale = jnp.full_like(params["norm"]["scale"], 1.0 - model.cfg.norm_offset)
+        shape = {"num_layers": count, "windows": model.cfg.windows[:count]}
+        return RewardModel(
+            dataclasses.replace(model, cfg=dataclasses.replace(model.cfg, **shape)),
+            {"embed": params["embed"], "layers": layers, "norm": {"scale": scale}},
+            kernel,
+            bias,
+            of_share / cfg.sample.max_tokens,
+        )
 
-def fresh_probe(model: Decoder) -> Probe:
-    """The probe of a model before the first iteration."""
+
+def fresh_prior(model: Decoder, cfg: Config) -> Probe | Scaling:
+    """What is kept of a learned value before the first iteration."""
+    if find_prior(cfg.values):
+        return platt.fresh_scaling()
     return probe.fresh_probe(min(model.cfg.width, MOST_HIDDEN))
 
 
-def with_prior(rollout: Rollout, kept: Probe, cfg: Config) -> Rollout:
-    """The rollout with v before the first token of each step that begins at a state."""
-    states = states_of(rollout, cfg, kept)
-    prediction = Prediction(states, probe.predictions(kept, states))
-    found = probe.chosen(kept, prediction.by_strength)
+def with_prior(session: Session, rollout: Rollout, kept: Probe | Scaling, cfg: Config) -> Rollout:
+    """The rollout with v before the first token of each step that begins at a state.
+
+    Raises as `judged` does.
+    """
+    if isinstance(kept, Probe):
+        features = probe_features(rollout, kept, cfg)
+    else:
+        features = platt.logits(judged(session, rollout, cfg))
+    rule, states = _rule(kept), states_of(rollout, cfg, features)
+    prediction = Prediction(states, rule.predictions(kept, states))
+    found = rule.chosen(kept, prediction.by_strength)
     # One host's, as others may round in another way.
     v = shared_work({0: found.tolist()} if is_writer() else {})[0]
     values = np.zeros(rollout.batch.tokens.shape, np.float32)
     row, last = np.nonzero(state_numbers(rollout.steps))
     values[row, last + 1] = v
-    weight = probe.weight_of(kept) if cfg.credit.prior is None else cfg.credit.prior
+    weight = rule.weight_of(kept) if cfg.credit.prior is None else cfg.credit.prior
     return rollout._replace(values=values, weight=weight, hidden=None, prediction=prediction)
 
 
-def learned(kept: Probe, rollout: Rollout, cfg: Config) -> tuple[Probe, dict[str, float]]:
-    """The probe after the labels of a rollout `with_prior`, and metrics of its values."""
-    (states, found), steps = rollout.prediction, rollout.steps
+def learned(
+    kept: Probe | Scaling, rollout: Rollout, cfg: Config
+) -> tuple[Probe | Scaling, dict[str, float]]:
+    """What is kept after the labels of a rollout `with_prior`, and metrics of its values."""
+    (states, found), steps, rule = rollout.prediction, rollout.steps, _rule(kept)
     of_values = steps.values, steps.rewards, steps.counts > 0, cfg.credit.filter, cfg.ppo.gamma
     baseline, is_known = (np.asarray(x)[steps.counts >= 0] for x in role_baselines(*of_values))
-    metrics = probe.metrics(states, probe.chosen(kept, found), rollout.weight)
-    return probe.updated(kept, states, found, baseline, is_known), metrics
+    metrics = probe.metrics(states, rule.chosen(kept, found), rollout.weight)
+    return rule.updated(kept, states, found, baseline, is_known), metrics
 
 
-def states_of(rollout: Rollout, cfg: Config, kept: Probe) -> States:
-    """The states of a rollout with `hidden`, in the order of `state_numbers`."""
+def _rule(kept: Any) -> ModuleType:
+    return probe if isinstance(kept, Probe) else platt
+
+
+def probe_features(rollout: Rollout, kept: Probe, cfg: Config) -> np.ndarray:
+    """f64[S, P] φ of the states of a rollout with `hidden`."""
     assert rollout.hidden is not None, "the probe reads the policy's hidden states"
+    row, _, used = state_places(rollout).T
+    rewards, groups = solution_rewards(rollout.episodes), group_numbers(rollout.episodes)
+    others = np.bincount(groups)[groups] - 1
+    siblings = (np.bincount(groups, rewards)[groups] - rewards) / np.maximum(others, 1)
+    siblings = np.where(others > 0, siblings, probe.mean_label(kept))
+    return probe.features_of(rollout.hidden, siblings[row], used / cfg.sample.max_tokens)
+
+
+def states_of(rollout: Rollout, cfg: Config, features: np.ndarray) -> States:
+    """The states of a rollout with their features, in the order of `state_numbers`."""
     episodes, steps = rollout.episodes, rollout.steps
-    row, step = np.nonzero(steps.counts >= 0)
+    row, step, _ = state_places(rollout).T
     # With λ = 1 and values of 0 an advantage is the solution's return from the step on.
     zeros = np.zeros_like(steps.rewards)
     returns = role_advantages(zeros, steps.rewards, steps.num_steps, 1.0, gamma=cfg.ppo.gamma)
-    rewards, groups = solution_rewards(episodes), group_numbers(episodes)
-    others = np.bincount(groups)[groups] - 1
-    mean = probe.mean_label(kept)
-    siblings = (np.bincount(groups, rewards)[groups] - rewards) / np.maximum(others, 1)
-    siblings = np.where(others > 0, siblings, mean)
-    starts = [np.array([e.given, *e.step_ends][:-1]) for e in episodes]
-    used = np.array([starts[i][c] for i, c in zip(row, step, strict=True)])
     problems = np.unique([e.problem_id for e in episodes], return_inverse=True)[1]
     return States(
-        features=probe.features_of(rollout.hidden, siblings[row], used / cfg.sample.max_tokens),
+        features=features,
         problem=problems[row],
         own=np.asarray(returns)[row, step].astype(np.float64),
         value=steps.values[row, step].astype(np.float64),

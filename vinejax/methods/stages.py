@@ -4,7 +4,7 @@
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +25,8 @@ from vinejax.learner.score import (
     with_logprobs,
 )
 from vinejax.learner.update import train_on
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.hf.weights import RewardModel
 from vinejax.options.adaptive_kl import with_coefficient
 from vinejax.options.reference import reference_of
 from vinejax.rollout.vine import fill_values
@@ -73,6 +75,16 @@ class State:
     def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
         """The state after the rollout, before the policy's updates."""
         return state
+
+    def reward_model(
+        self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
+    ) -> RewardModel | None:
+        """What is kept as a reward model, beside the policy's `params`; None if it is none.
+
+        `restore` gives the parts of what a checkpoint keeps that a dict, of the names of the
+        NamedTuple's fields, has arrays or shapes for.
+        """
+        return None
 
     def iterations_alone(self, cfg: Config) -> int:
         """First iterations of the run in which `learn` trains and the policy does not."""

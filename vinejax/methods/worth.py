@@ -4,6 +4,7 @@ The state of `vineppo` and `spo_chain`: `credit/worth.py` has the rule. With ano
 is that of a learned value alone.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ from vinejax.credit.assign import (
 from vinejax.credit.worth import Choice, Explored, Worth
 from vinejax.learner.packing import Passes
 from vinejax.methods.prior import Prior
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.hf.weights import RewardModel
 from vinejax.rl.by_role import role_advantages
 from vinejax.runtime.distributed import is_writer, shared_work
 from vinejax.session.iteration import Iteration
@@ -66,7 +69,7 @@ class Priced(Prior):
         return rollout._replace(roles=(chosen.lam, chosen.filter), weight=chosen.weight)
 
     def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
-        it.metrics |= measured(rollout, credit, it.cfg.values.price)
+        it.metrics |= measured(rollout, credit, it.cfg)
         if not chooses(it.cfg):
             return super().learn(it, state, rollout, credit)
         of_prior = super().learn(it, state._replace(kept=state.kept.prior), rollout, credit)
@@ -78,13 +81,22 @@ class Priced(Prior):
             kept = Worth(*map(np.array, shared_work({0: found} if found else {})[0]))
         return of_prior._replace(kept=Kept(of_prior.kept, kept))
 
+    def reward_model(
+        self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
+    ) -> RewardModel | None:
+        if chooses(cfg):
+            return super().reward_model(
+                cfg, model, params, lambda like: restore({"prior": like})["prior"]
+            )
+        return super().reward_model(cfg, model, params, restore)
+
 
 def chooses(cfg: Config) -> bool:
     """Whether K is chosen by worth and price."""
     return cfg.values.allocation == "worth"
 
 
-def measured(rollout: Rollout, credit: Credit, price: float) -> dict[str, float]:
+def measured(rollout: Rollout, credit: Credit, cfg: Config) -> dict[str, float]:
     """The price of a rollout's credit, and its gain over the credit of outcomes.
 
         gain = Σ n·(return - b)² / (Σ n·Â² · price)
@@ -94,7 +106,7 @@ def measured(rollout: Rollout, credit: Credit, price: float) -> dict[str, float]
     """
     steps = rollout.steps
     if rollout.values is None:
-        outcome = means_of_steps(against_group(rollout, "rloo").advantages, steps)
+        outcome = means_of_steps(against_group(rollout, "rloo", cfg).advantages, steps)
     else:
         of_outcome = before_steps(rollout.values, steps), steps.rewards, steps.num_steps, 1.0
         outcome = np.asarray(role_advantages(*of_outcome))
@@ -102,7 +114,7 @@ def measured(rollout: Rollout, credit: Credit, price: float) -> dict[str, float]
     for i, episode in enumerate(rollout.episodes):
         drawn[i, : len(episode.continuations)] = [len(x) for x in episode.continuations]
     tokens = tokens_left(steps)
-    paid = worth.price_of(price, np.sum(drawn * tokens) / np.sum(tokens[:, 0]))
+    paid = worth.price_of(cfg.values.price, np.sum(drawn * tokens) / np.sum(tokens[:, 0]))
     n = surprise(rollout)
     square = np.sum(n * np.asarray(credit.by_step) ** 2) * paid
     gain = {"credit/gain": np.sum(n * outcome**2) / square} if square > 0 else {}

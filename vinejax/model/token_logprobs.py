@@ -109,7 +109,7 @@ def likeliest(
     if layout is None or mesh is None:
         return local(x, table)
     used = tensor_only(layout.table)
-    forward = on_shards(mesh, local, (layout.x, used), layout.per_token)
+    forward = sharding.on_shards(mesh, local, (layout.x, used), layout.per_token)
     mass, entropy = forward(x, constrain(table, mesh, *used))
     return constrain(mass, mesh, ROWS, None), constrain(entropy, mesh, ROWS, None)
 

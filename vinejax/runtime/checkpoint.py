@@ -126,6 +126,15 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         items = self._restore(iteration, {"params": like})
         return items["params"], items["meta"]
 
+    def restore_kept(self, iteration: int, like: dict[str, Any]) -> dict[str, Any]:
+        """The parts of what the method keeps that `like` has, read without the others."""
+        self._compare(iteration, ["kept"])
+        like = jax.tree.map(_abstract, like)
+        each = ocp.checkpoint_utils.construct_restore_args(like)
+        args = Args.PyTreeRestore(like, restore_args=each, partial_restore=True)
+        with ocp.PyTreeCheckpointer() as reader:
+            return reader.restore(self.folder / str(iteration) / "kept", args=args)
+
     def newest(self, restore: Callable[[int], Found]) -> Found | None:
         """What `restore` gives for the newest checkpoint that is not damaged, None without any.
 

@@ -24,7 +24,8 @@ from vinejax.grading.extract import MARKER, marked_answer
 from vinejax.grading.pool.environment import child_environment
 from vinejax.grading.pool.gym import PACKAGE
 from vinejax.runtime.distributed import is_writer
-from vinejax.tasks.base import ReferenceTask, Split, check_template
+from vinejax.tasks.base import Split, check_template
+from vinejax.tasks.steps import split_steps
 
 TRAIN = 5000  # problems drawn, if `data.size` does not say
 MOST_HELD_OUT = 500
@@ -65,16 +66,15 @@ def generate(path: str, size: int, seed: int) -> list[dict[str, Any]]:
     return found
 
 
-class ReasoningGym(ReferenceTask):
+class ReasoningGym:
     """Data sets of reasoning-gym as a task; `tasks/base.py` documents its methods."""
 
     name = "reasoning_gym"
-    style = "gsm8k"
     reads = ("template", "size")
     own_rules = True
 
     def __init__(self, data: DataConfig):
-        super().__init__(data.path)
+        self.path = data.path
         self._data = data
         self._drawn: dict[Split, list[Problem]] = {}
 
@@ -124,6 +124,9 @@ class ReasoningGym(ReferenceTask):
         if "\\boxed" in asked:
             return f"{worked}\\boxed{{{problem.answer}}}"
         return f"{worked}{MARKER} {problem.answer}"
+
+    def split(self, text: str) -> list[int]:
+        return split_steps(text, "gsm8k")
 
     def answer(self, text: str) -> str | None:
         return marked_answer(text)

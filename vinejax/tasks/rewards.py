@@ -132,12 +132,13 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class RewardFunction:
-    """A function that `reward.functions` names; None stands for the task's own reward."""
+    """A function that `field` names; None stands for the task's own reward."""
 
     name: str
     path: str
     weight: float
     function: Callable[..., Any] | None
+    field: str = "reward.functions"
 
     @functools.cached_property  # asked for with every response
     def parameters(self) -> list[inspect.Parameter]:
@@ -155,7 +156,7 @@ class RewardFunction:
         for parameter in named:
             if parameter.default is parameter.empty and parameter.name not in offered:
                 rule = f"takes {parameter.name!r}, which is none of {', '.join(offered)}"
-                raise self._misfit(rule)
+                raise self.misfit(rule)
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters):
             return offered
         names = {parameter.name for parameter in named}
@@ -167,34 +168,38 @@ class RewardFunction:
         task: str,
         prompt: Callable[[Problem], str],
         call: Call | None = None,
+        names: Sequence[str] = (),
     ) -> list[float | None]:
         """The function's reward of each item, None where it judges none.
 
-        Raises UserError, with file and line, if it fails or gives anything else.
+        `names` are those of the items in messages; by default their problems'. Raises UserError,
+        with file and line, if it fails or gives anything else.
         """
+        place = f" on {names[0]} to {names[-1]}" if names else ""
+        names = names or [f"problem {problem.id}" for problem, _ in items]
         if not self.is_batched:
             chosen = [self.chosen(arguments(p, text, task)) for p, text in items]
-            places = [f", problem {problem.id}" for problem, _ in items]
+            places = [f", {name}" for name in names]
             scores = [self._score(result) for result in self._results(chosen, places)]
-            return self._finite(scores, items)
+            return self._finite(scores, names)
         chosen = self.chosen(batch_arguments(items, prompt, call or Call()))
-        (result,) = self._results([chosen], [""])
-        with self._failing(""):  # a generator runs only now
+        (result,) = self._results([chosen], [place])
+        with self._failing(place):  # a generator runs only now
             result = list(result) if isinstance(result, Iterator) else result
         rewards = listed(result)
         if rewards is None or len(rewards) != len(items):
             count = f"{result!r:.200} as" if rewards is None else len(rewards)
-            rule = f"gave {count} rewards for {len(items)} completions; needed is a list of as many"
-            raise self._misfit(rule)
-        return self._finite(rewards, items)
+            rule = f"gave {count} rewards for {len(items)} completions"
+            raise self.misfit(f"{rule}{place}; needed is a list of as many")
+        return self._finite(rewards, names)
 
-    def _finite(self, rewards: list[Any], items: Items) -> list[float | None]:
-        """The rewards as numbers; UserError, with the problem, for one that is neither nor None."""
+    def _finite(self, rewards: list[Any], names: Sequence[str]) -> list[float | None]:
+        """The rewards as numbers; UserError, with the name, for one that is neither nor None."""
         numbers = [None if x is None else finite_number(x) for x in rewards]
-        for reward, number, (problem, _) in zip(rewards, numbers, items, strict=True):
+        for reward, number, name in zip(rewards, numbers, names, strict=True):
             if reward is not None and number is None:
-                rule = f"gave {reward!r:.200} for problem {problem.id}"
-                raise self._misfit(f"{rule}; needed is a finite number, or None")
+                rule = f"gave {reward!r:.200} for {name}; needed is a finite number, or None"
+                raise self.misfit(rule)
         return numbers
 
     def check(self, problem: Problem, task: str, prompt: Callable[[Problem], str]) -> None:
@@ -234,7 +239,7 @@ class RewardFunction:
         if not isinstance(result, dict):
             return result
         if "score" not in result:
-            raise self._misfit(f"gave {result!r:.200}, a dict without 'score'")
+            raise self.misfit(f"gave {result!r:.200}, a dict without 'score'")
         return result["score"]
 
     @contextlib.contextmanager
@@ -246,15 +251,16 @@ class RewardFunction:
             raise
         except Exception as error:
             reason = failure(error, source_of(self.path.rpartition(".")[0]))
-            raise self._error(f"failed{place}: {reason}") from error
+            raise self.error(f"failed{place}: {reason}") from error
 
-    def _misfit(self, rule: str) -> UserError:
+    def misfit(self, rule: str) -> UserError:
         """An error of what the function is or gives, with the line where it is defined."""
         assert self.function is not None
-        return self._error(f"{rule} ({place_of(self.function)})")
+        return self.error(f"{rule} ({place_of(self.function)})")
 
-    def _error(self, rule: str) -> UserError:
-        return UserError(f"reward.functions: {self.path} {rule}")
+    def error(self, rule: str) -> UserError:
+        """An error of the function."""
+        return UserError(f"{self.field}: {self.path} {rule}")
 
 
 @functools.cache
@@ -325,16 +331,22 @@ def find_rewards(cfg: RewardConfig) -> list[RewardFunction]:
 
 
 def _function(path: str) -> Callable[..., Any] | None:
-    if path == TASK:
-        return None
+    return None if path == TASK else function_at("reward.functions", path, TASK)
+
+
+def function_at(field: str, path: str, other: str) -> Callable[..., Any]:
+    """The function of a dotted path, which `field` names; it may also be `other`, which is ours.
+
+    Raises ConfigError for a path without a function, or whose module fails, with its line.
+    """
     try:
         function = find_function(path)
     except Exception as error:
         reason = failure(error, source_of(path.rpartition(".")[0]))
-        raise ConfigError("reward.functions", reason, repr(path)) from error
+        raise ConfigError(field, reason, repr(path)) from error
     if function is None or isinstance(function, types.ModuleType):
-        rule = f"no such function; name one as 'my_rewards.accuracy', or {TASK!r}"
-        raise ConfigError("reward.functions", rule, repr(path))
+        rule = f"no such function; name one as 'my_rewards.accuracy', or {other!r}"
+        raise ConfigError(field, rule, repr(path))
     return function
 
 

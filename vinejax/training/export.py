@@ -1,21 +1,23 @@
-"""`--mode=export`: the policy of a run as a Hugging Face folder."""
+"""`--mode=export`: the policy of a run as a Hugging Face folder, and its value as another."""
 
+import functools
 import os
 
 from etils import epath
 
 from vinejax.core.errors import WorkdirError
 from vinejax.core.settings import Config
+from vinejax.methods import find_method
 from vinejax.model.hf.peft import save_adapters
-from vinejax.model.hf.weights import save_pretrained
+from vinejax.model.hf.weights import save_pretrained, save_reward_model
 from vinejax.model.sharding import make_mesh
-from vinejax.runtime.checkpoint import find_trained
+from vinejax.runtime.checkpoint import Checkpoints, find_policy, find_trained
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.workdir import check_workdir
 from vinejax.training.start_weights import WARM_UP, load_trained
 
-FOLDER, ADAPTERS = "export", "adapters"  # of the workdir
+FOLDER, ADAPTERS, REWARD_MODEL = "export", "adapters", "reward_model"  # of the workdir
 
 
 def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> epath.Path:
@@ -24,7 +26,9 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
     `policy` 'best' is the checkpoint with the best validation accuracy, or the newest where none
     was better than the start; 'last' is the newest. Architecture and tokenizer are those that the
     run started from. Adapters are merged into the weights, and are also written by themselves, for
-    PEFT, to `<workdir>/adapters`. Returns the folder; raises WorkdirError without a checkpoint.
+    PEFT, to `<workdir>/adapters`. The newest checkpoint's critic, or probe, is written to
+    `<workdir>/reward_model`, see `save_reward_model`. Returns the folder of the policy; raises
+    WorkdirError without a checkpoint.
     """
     workdir, cfg = check_workdir(cfg, path), on_devices(cfg)
     checkpoint = find_trained(workdir, policy)
@@ -39,5 +43,24 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
         save_adapters(written[1], trained.model, trained.adapters, trained.settings, start)
     if is_writer():
         print(f"{trained.source} is now in {' and '.join(map(str, written))}")
+    source = _export_reward_model(cfg, workdir)
+    if source and is_writer():
+        print(f"the values of {source} are now in {workdir / REWARD_MODEL}")
     barrier("the end")
     return workdir / FOLDER
+
+
+def _export_reward_model(cfg: Config, workdir: epath.Path) -> str | None:
+    """Writes the newest checkpoint's critic or probe; returns its name, None if it has neither."""
+    state, newest = find_method(cfg.method).state, find_policy(workdir, "last")
+    if newest is None or not (state.has_critic or state.reads_hidden(cfg)):
+        return None
+    name, iteration = newest
+    trained = load_trained(workdir, workdir / name, make_mesh(cfg.mesh))
+    with Checkpoints(workdir / name, keep=1) as checkpoints:
+        restore = functools.partial(checkpoints.restore_kept, iteration)
+        scorer = state.reward_model(cfg, trained.model, trained.params, restore)
+    if scorer is None:
+        return None
+    save_reward_model(workdir / REWARD_MODEL, scorer, trained.tokenizer)
+    return trained.source

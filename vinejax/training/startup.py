@@ -21,6 +21,7 @@ from vinejax.engine.cache import use_kernel
 from vinejax.learner.packing import with_sharing, with_single_rows
 from vinejax.methods import find_method, sft
 from vinejax.methods.base import Method
+from vinejax.methods.judged import find_prior
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
@@ -194,6 +195,8 @@ def prompted_problems(
     for split in splits:
         problems, too_long = _short_prompts(cfg, graded.task, tokenizer, split)
         graded.check_functions(problems[0][0])
+        if prior := find_prior(cfg.values):
+            prior.check(problems[0][0], graded.task.name, graded.task.prompt)
         golds = _unreadable(graded, [problem for problem, _ in problems])
         leave_out = split == "train" and cfg.grader.unreadable == "drop"
         if golds and is_writer():

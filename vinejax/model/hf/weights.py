@@ -10,7 +10,7 @@ import json
 import math
 import os
 import tempfile
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ from vinejax.runtime.host_arrays import whole_array
 DTYPES = ("float32", "bfloat16", "float16")
 GENERATION = "generation_config.json"
 MAX_SHARD_BYTES = 5 * 10**9
+NOT_A_CLASSIFIER = ("gemma3_text",)  # families without a class for labels of tokens
 NOT_A_WEIGHT = "rotary_emb.inv_freq"  # a buffer in early Llama checkpoints
 
 
@@ -256,6 +257,19 @@ def save_pretrained(
     _check_params(model, params)
     config = config_json(model.cfg, jnp.dtype(dtype or params["embed"].dtype).name)
     new_tensors = _new_tensors(model, params, dtype)
+    generation = model.generation_config
+    _write_folder(folder, config, new_tensors, generation, tokenizer, max_shard_bytes)
+
+
+def _write_folder(
+    folder: epath.Path,
+    config: dict[str, Any],
+    new_tensors: list[NewTensor],
+    generation_config: str,
+    tokenizer: Tokenizer,
+    max_shard_bytes: int,
+) -> None:
+    """Writes config.json, weights, tokenizer and, if there is a text for it, generation_config."""
     if jax.process_index() > 0:
         for tensor in new_tensors:
             tensor.make()  # takes part in the gathering
@@ -263,13 +277,53 @@ def save_pretrained(
     folder.mkdir(parents=True, exist_ok=True)
     temporary = tensors.write_temporary(folder, new_tensors, max_shard_bytes)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    if model.generation_config:
-        (folder / GENERATION).write_text(model.generation_config)
+    if generation_config:
+        (folder / GENERATION).write_text(generation_config)
     else:
         (folder / GENERATION).unlink(missing_ok=True)
     _save_tokenizer(folder, tokenizer)
     # Last, so that a folder with weights is complete.
     tensors.put_in_place(folder, temporary)
+
+
+class RewardModel(NamedTuple):
+    """A model that gives one number per token, for the text up to there: V = norm(x)·kernel + bias.
+
+    x are its last hidden states.
+    """
+
+    model: Decoder
+    params: Params
+    kernel: np.ndarray  # f[D]
+    bias: float
+    # Added to V for each token of the response so far, if the model was trained to look at these.
+    per_token: float = 0.0
+
+
+def save_reward_model(path: epath.PathLike, scorer: RewardModel, tokenizer: Tokenizer) -> None:
+    """Writes a folder that transformers' AutoModelForTokenClassification loads, with one label.
+
+    `per_token` is the field `value_per_token` of its config.json. Every process makes the call.
+    Raises as `save_pretrained` does, and ModelError for a family that has no such class.
+    """
+    if scorer.model.cfg.family in NOT_A_CLASSIFIER:
+        raise ModelError(
+            f"{path}: transformers has no {scorer.model.cfg.family} that labels tokens"
+        )
+    # The class has no output matrix; neither has a model whose embedding would be that.
+    cfg = dataclasses.replace(scorer.model.cfg, tied_head=True)
+    model = Decoder(cfg, scorer.model.mesh)
+    _check_params(model, scorer.params)
+    config = config_json(cfg, scorer.params["embed"].dtype.name)
+    (name,) = config["architectures"]
+    config["architectures"] = [name.replace("ForCausalLM", "ForTokenClassification")]
+    config |= {"id2label": {"0": "value"}, "label2id": {"value": 0}}
+    config["value_per_token"] = scorer.per_token
+    new_tensors = _new_tensors(model, scorer.params, None)
+    for name, x in {"weight": scorer.kernel[None], "bias": np.array([scorer.bias])}.items():
+        x = x.astype(np.float32)
+        new_tensors.append(NewTensor(f"score.{name}", x.dtype, x.shape, lambda x=x: x))
+    _write_folder(epath.Path(path), config, new_tensors, "", tokenizer, MAX_SHARD_BYTES)
 
 
 def _check_params(model: Decoder, params: Params) -> None:
