@@ -61,16 +61,6 @@ def test_trunks_pass_through_a_window(settings, at_once, whole, tiny):
     assert engine.stats.prefill_tokens == sum(len(TRUNKS[t]) for t in used), "each trunk once"
 
 
-def test_the_first_branches_are_what_whole_forward_passes_give(whole, tiny):
-    for branch, budget, found in list(zip(BRANCHES, BUDGETS, whole, strict=True))[:30]:
-        prefix = TRUNKS[branch.trunk][: branch.position]
-        tokens, logprobs, finish = oracle.continue_slowly(
-            tiny, SampleConfig(), prefix, branch.seed, eos_ids=[1], max_tokens=budget
-        )
-        assert (found.tokens, found.finish) == (tokens, finish)
-        np.testing.assert_allclose(found.logprobs, logprobs, atol=1e-4)
-
-
 @pytest.mark.slow
 def test_memory_is_kept_to(whole, tiny):
     """With room for ever less: fewer rows, then fewer slots, the same tokens; then an error."""
