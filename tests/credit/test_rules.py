@@ -275,8 +275,11 @@ def test_a_discount_needs_a_value_of_each_step(fields: dict[str, Any]):
     check({"ppo": {"gamma": 0.9}, "values": {"max_states": 3, "reuse": True}})
 
 
-def test_a_method_without_rules_refuses_them():
-    for fields in ({"values": {"positions": "tokens"}}, {"credit": {"mask": "low_probability"}}):
+def test_a_method_without_states_refuses_their_rules():
+    """Which tokens are trained on is for every policy gradient to choose."""
+    check({"method": "grpo", "credit": {"mask": "low_probability"}})
+    refused({"method": "sft", "credit": {"mask": "low_probability"}}, "credit.mask")
+    for fields in ({"values": {"positions": "tokens"}}, {"credit": {"lam": 0.5}}):
         ((section, values),) = fields.items()
         message = refused({"method": "grpo"} | fields, f"{section}.{next(iter(values))}")
         assert "'vineppo' or 'spo_chain' " in message and "this run has 'grpo'" in message

@@ -50,7 +50,7 @@ def with_corrections(
 
 
 def _lowering(batch: Batch, entropy: EntropyConfig, rng: np.random.Generator) -> np.ndarray:
-    """bool[B, T] the tokens that `entropy.covariance` treats: `share` of all, at least one.
+    """bool[B, T] the tokens that `entropy.covariance` treats, `covariance_share` of all or one.
 
     'kl': those of largest covariance; 'clip': drawn from those with one between the bounds.
 
