@@ -155,12 +155,12 @@ def test_hyperparameters_of_the_paper():
         (
             {"method": "ppo", "values": {"k": 3}},
             "values.k",
-            "or 'spo_chain' alone",
+            "or 'direct' alone",
         ),
         (
             {"method": "grpo", "values": {"max_states": 2}},
             "values.max_states",
-            "or 'spo_chain' alone",
+            "or 'direct' alone",
         ),
         ({"critic": {"lam": 0.95}}, "critic.lam", "'ppo' alone, and this run has 'vineppo'"),
         ({"method": "rloo", "critic": {"clip": 0.1}}, "critic.clip", "'ppo' alone"),

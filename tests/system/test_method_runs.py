@@ -21,6 +21,7 @@ from vinejax.training.warmup import warm_up
 SMALL: dict[str, Any] = {
     "restem": {"restem": {"problems": 8, "epochs": 2, "eval_every": 2}},
     "dpo_positive": {"dpo": {"problems": 8, "epochs": 1, "pairs": 4}},
+    "inpo": {"inpo": {"problems": 8, "epochs": 1, "pairs": 4}},
     "dapo": {"dapo": {"rounds": 2}},
     "spo_tree": {"spo_tree": {"branching": (3, 2), "segment": 4}},
     "treepo": {"treepo": {"segment": 8}},
@@ -57,7 +58,7 @@ def test_one_iteration(method: str, start: str, tmp_path: Path):
     if method == "sft":
         assert line["total/episodes"] == line["total/tokens"] == 0 and line["sft/loss"] > 0
     else:
-        sampled = {"restem": 8, "dpo_positive": 8, "single_stream": 12}.get(method, 4)
+        sampled = {"restem": 8, "dpo_positive": 8, "inpo": 8, "single_stream": 12}.get(method, 4)
         prompts = line["total/prompts"]
         assert prompts == sampled or (method == "dapo" and prompts in (4, 8))
         assert line["total/episodes"] == (1 if method == "single_stream" else 3) * prompts

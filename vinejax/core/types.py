@@ -117,6 +117,7 @@ class Batch(NamedTuple):
     ref_logprobs: Array  # f32[B, T] by the reference model
     # i32[B, T] of packed rows that share prefixes: one past the last place that sees each token.
     seen_until: Array | None = None
+    own: Array | None = None  # [B, T] numbers that a method's credit has for its loss
 
 
 class StepLayout(NamedTuple):

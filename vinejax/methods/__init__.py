@@ -11,10 +11,14 @@ from vinejax.core.settings import Config, MethodSettings
 from vinejax.methods import (
     asymre,
     dapo,
+    direct,
     dpo_positive,
     dr_grpo,
+    drpo,
     grpo,
+    inpo,
     opmd,
+    p3o,
     ppo,
     ppo_probe,
     reinforce_pp,
@@ -28,6 +32,8 @@ from vinejax.methods import (
     tree_grpo,
     treepo,
     treerl,
+    trpa,
+    unlikely,
     vineppo,
 )
 from vinejax.methods.base import Method
@@ -50,8 +56,14 @@ METHODS: dict[str, Method] = {
     "opmd": opmd.METHOD,
     "asymre": asymre.METHOD,
     "single_stream": single_stream.METHOD,
+    "unlikely": unlikely.METHOD,
+    "drpo": drpo.METHOD,
+    "trpa": trpa.METHOD,
+    "p3o": p3o.METHOD,
+    "direct": direct.METHOD,
     "restem": restem.METHOD,
     "dpo_positive": dpo_positive.METHOD,
+    "inpo": inpo.METHOD,
     "sft": sft.METHOD,
 }
 

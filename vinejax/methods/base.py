@@ -25,6 +25,8 @@ from vinejax.session.iteration import Iteration, Solutions
 # Fields of the clipped loss, which methods of ours with another loss and iteration do not read.
 OF_CLIPPED = ("kl", "ppo.clip", "ppo.clip_high", "ppo.epochs", "ppo.gamma", "ppo.whiten")
 OF_CLIPPED += ("ppo.shift_mean", "ppo.reduction", "ppo.max_ratio")
+# Fields of a probability ratio, which policy gradients with a loss without one do not read.
+OF_RATIO = ("ppo.clip", "ppo.clip_high", "ppo.max_ratio")
 
 
 def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunState:

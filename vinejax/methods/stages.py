@@ -142,7 +142,8 @@ def update(
         return state
     policy = to_device(state.policy)
     optimizer = make_optimizer(cfg.optimizer, total)
-    batch = rollout.batch._replace(advantages=credit.advantages, mask=credit.mask)
+    given = {"advantages": credit.advantages, "mask": credit.mask, "own": credit.own}
+    batch = rollout.batch._replace(**given)
     stream = minibatches_of(it, rollout, batch)
     policy, updates = train_on(objective, optimizer, policy, stream, session.base)
     it.count_made(updates, batch)
