@@ -125,7 +125,8 @@ def credit(
     """
     rows = batch() if rows is None else rows
     solutions = episodes() if solutions is None else solutions
-    rollout = Rollout(solutions, rows, step_layout(rows, solutions), of_critic)
+    entropy = np.where(rows.mask, 2.0 + np.asarray(values()), 0.0)
+    rollout = Rollout(solutions, rows, step_layout(rows, solutions), of_critic, entropy=entropy)
     return assign_credit(rollout, cfg, policy_objective(cases.model(), cfg).whiten)
 
 

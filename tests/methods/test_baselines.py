@@ -211,7 +211,9 @@ def test_the_step_of_a_game_by_hand():
     ref, old = np.array([0.3, 0.1], np.float32), np.array([0.7, 0.2], np.float32)
     chosen, rejected = np.array([1.0, 0.2], np.float32) - inpo.anchor(own, ref, old)
     np.testing.assert_allclose(chosen - rejected, 0.4, atol=1e-6)
-    np.testing.assert_allclose(inpo.loss(jnp.asarray(chosen), jnp.asarray(rejected), own), 0.36, atol=1e-6)
+    np.testing.assert_allclose(
+        inpo.loss(jnp.asarray(chosen), jnp.asarray(rejected), own), 0.36, atol=1e-6
+    )
 
 
 # --- problems, and DAPO's groups with spread

@@ -64,6 +64,15 @@ def score(model: Decoder, params: Params, batch: Batch, temperature: float) -> F
     return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
 
 
+@functools.partial(jax.jit, static_argnames=("model", "temperature"))
+def score_with_entropy(
+    model: Decoder, params: Params, batch: Batch, temperature: float
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
+    """`score`, and the entropy before each token, 0 off the response."""
+    found = token_logprobs(model, params, batch, temperature)
+    return jax.tree.map(lambda x: replicate(jnp.where(batch.mask, x, 0.0), model.mesh), found)
+
+
 class Hidden(NamedTuple):
     """Hidden states of numbered tokens of a pass."""
 
@@ -133,6 +142,18 @@ def scores_and_hidden(
     for numbers, states in found:
         hidden[numbers[numbers > 0] - 1] = states[numbers > 0]
     return _rows_of(logprobs, packing, rows), hidden
+
+
+def scores_and_entropy(
+    model: Decoder, params: Params, batch: Batch, temperature: float, passes: Passes
+) -> tuple[np.ndarray, np.ndarray]:
+    """f32[B, T] each on the host: `score_with_entropy` of the whole batch."""
+    program = functools.partial(score_with_entropy, model, params, temperature=temperature)
+    packing, parts = _passed(program, batch, passes, model.mesh)
+    logprobs, entropy = (
+        _rows_of(x, packing, batch.tokens.shape[0]) for x in zip(*parts, strict=True)
+    )
+    return logprobs, entropy
 
 
 def in_passes(

@@ -10,12 +10,14 @@ from vinejax.core.plugins import failure, find_module, source_of
 from vinejax.core.settings import Config, MethodSettings
 from vinejax.methods import (
     asymre,
+    d3s,
     dapo,
     direct,
     dpo_positive,
     dr_grpo,
     drpo,
     grpo,
+    hapo,
     inpo,
     opmd,
     p3o,
@@ -60,6 +62,8 @@ METHODS: dict[str, Method] = {
     "drpo": drpo.METHOD,
     "trpa": trpa.METHOD,
     "p3o": p3o.METHOD,
+    "hapo": hapo.METHOD,
+    "d3s": d3s.METHOD,
     "direct": direct.METHOD,
     "restem": restem.METHOD,
     "dpo_positive": dpo_positive.METHOD,

@@ -17,7 +17,7 @@ from vinejax.learner.batch import collate, minibatches, step_layout
 from vinejax.learner.optimizer import learning_rate, make_optimizer
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.policy import PolicyObjective
-from vinejax.learner.score import scores_and_hidden, with_logprobs
+from vinejax.learner.score import scores_and_entropy, scores_and_hidden, with_logprobs
 from vinejax.learner.update import train_on
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.offload import to_device
@@ -52,6 +52,10 @@ class State:
 
     def reads_hidden(self, cfg: Config) -> bool:
         """Whether `valued` and `learn` read `Rollout.hidden`."""
+        return False
+
+    def reads_entropy(self, cfg: Config) -> bool:
+        """Whether the method's credit reads `Rollout.entropy`."""
         return False
 
     def valued(self, it: Iteration, kept: Any, rollout: Rollout, passes: Passes) -> Rollout:
@@ -110,14 +114,17 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
             number = state_numbers(steps)
             scored = scores_and_hidden(model, params, batch, number, temperature, passes)
             old, more["hidden"] = scored
+        if keeper.reads_entropy(it.cfg):
+            old, more["entropy"] = scores_and_entropy(model, params, batch, temperature, passes)
         reference = None if is_start else session.load_reference()
         rest = batch, episodes, temperature, passes, old
         found = with_logprobs(model, params, reference, *rest)
         return {"old_logprobs": found.old_logprobs, "ref_logprobs": found.ref_logprobs, **more}
 
     found = session.journal.once("scores", str(batch.tokens.shape), logprobs)
-    hidden = found.pop("hidden", None)
-    rollout = Rollout(episodes, batch._replace(**found), steps, hidden=hidden)
+    hidden, entropy = found.pop("hidden", None), found.pop("entropy", None)
+    batch = batch._replace(**found)
+    rollout = Rollout(episodes, batch, steps, hidden=hidden, entropy=entropy, number=it.number)
     it.metrics |= metrics.logprob_diff(episodes, rollout.batch)
     it.metrics["actor/rows"] = len(episodes)
     return keeper.valued(it, state.kept, rollout, passes)
