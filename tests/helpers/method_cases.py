@@ -82,6 +82,7 @@ def episodes() -> list[Episode]:
                 # Two solutions each share the first node, if they have two.
                 nodes=[[i % 4 // 2, 10 + i], [20 + i]][n < 2],
                 values=rng.uniform(0, 1, len(ends)).astype(np.float32),
+                reward_parts={"judge": [1.0, -1.0, 0.0][i % 3]},
             )
         )
     return found
@@ -125,7 +126,7 @@ def credit(
     """
     rows = batch() if rows is None else rows
     solutions = episodes() if solutions is None else solutions
-    entropy = np.where(rows.mask, 2.0 + np.asarray(values()), 0.0)
+    entropy = np.where(rows.mask, 2.0 + values()[: len(rows.mask)], 0.0)
     rollout = Rollout(solutions, rows, step_layout(rows, solutions), of_critic, entropy=entropy)
     return assign_credit(rollout, cfg, policy_objective(cases.model(), cfg).whiten)
 

@@ -1,6 +1,6 @@
 """AsymRE: REINFORCE on any data, with a baseline below or above the group's mean.
 
-    A = r - (mean r + `asymre.shift`)    loss: -A·log π
+    A = r - (mean r + `asymre.shift`)    loss: -A·logπ
 
 Source: https://arxiv.org/abs/2506.20520.
 """

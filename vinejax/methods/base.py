@@ -84,6 +84,8 @@ class Method:
     # What holds for the configuration:
     kl_in_reward: bool = False  # the credit has subtracted the KL: the loss does not add it again
     needs_groups: bool = False  # a solution is compared with the others of its problem
+    reads_logprobs: bool = False  # the credit reads log-probabilities of the batch
+    measured: bool = True  # `--mode=credit` has all that the credit reads
     on_trees: bool = False  # the credit is of nodes of trees that `sample` draws
     single_rows: bool = True  # a row of a batch holds one sequence where rows are not packed
     reads: tuple[str, ...] = ()  # sections that it reads and most methods do not

@@ -1,15 +1,13 @@
 """D3S: GRPO on the solutions whose advantages vary most, and there on few, uncertain tokens.
 
     A = (r - mean r) / (std r + 1e-8)
-    solutions: the share `d3s.solutions` of all with the largest Var(A), lowest and highest
-    tokens: the share `d3s.tokens` of theirs with the largest |A|·H
+    trained on: a share of solutions, of the largest Var(A); a share of their tokens, by |A|·H
 
-Both shares rise in a line to 1 over the first `d3s.until` of the run. What is left out has no loss.
+`d3s.solutions` and `d3s.tokens` rise in a line to 1 over the first `d3s.until` of the run.
 
 Source: https://arxiv.org/abs/2509.22115 (read in another's account).
 
-Departs: H of the policy that sampled. The objective is not the mean reward while shares are below
-1, there as here.
+Departs: H of π_old.
 """
 
 import dataclasses
@@ -50,4 +48,6 @@ def sampled_down(rollout: Rollout, cfg: Config) -> Credit:
     return credit._replace(mask=uncertain_tokens(advantages, rollout.entropy, mask, tokens))
 
 
-METHOD = Method(sampled_down, state=Entropies(), settings=D3SConfig, needs_groups=True)
+METHOD = Method(
+    sampled_down, state=Entropies(), settings=D3SConfig, needs_groups=True, measured=False
+)

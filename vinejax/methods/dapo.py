@@ -1,8 +1,13 @@
 """DAPO: GRPO on groups with spread alone, a higher upper clip, and a penalty on overlong solutions.
 
-The published penalty goes from 0 to -1, with rewards of -1 and 1 for wrong and right solutions.
-Rewards here are 0 and 1, half as far apart, so the penalty is halved. Rounds of sampling are
-bounded. Source: https://arxiv.org/abs/2503.14476, section 3.
+    A: `grpo`'s, of r less up to ½ over the last `dapo.overlong` of `sample.max_tokens`
+
+Up to `dapo.rounds` rounds of `rollout.prompts` problems are sampled, until that many groups have
+unequal rewards; then others fill up. All samples count in totals and in `reward/mean`.
+
+Source: https://arxiv.org/abs/2503.14476, section 3.
+
+Departs: half the penalty, as rewards are 0 and 1, there -1 and 1; bounded rounds.
 """
 
 import dataclasses

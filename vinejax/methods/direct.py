@@ -6,9 +6,8 @@ VinePPO without ratio and clip. A step with A_c = 0 is held where it was.
 
 Source: https://arxiv.org/abs/2412.18279.
 
-Departs: values are Monte Carlo estimates for the policy, renewed per iteration, there those of a
-critic fitted to estimates for π_ref, once; a mean over tokens, not steps, the same up to a factor
-per minibatch.
+Departs: V of the policy by Monte Carlo in every iteration, there by a critic of π_ref, once; a mean
+over tokens, there over steps.
 """
 
 import dataclasses

@@ -1,7 +1,9 @@
 """DPO-Positive: learning from pairs of a right and a wrong solution of the same problem.
 
-    loss of a pair: -log σ(β·z)    z = (w - l) - (w_ref - l_ref) - λ·max(0, w_ref - w)
-    w, l: log-probabilities of the right and the wrong solution
+    loss of a pair: -logσ(β·z)    z = (w - l) - (w_ref - l_ref) - λ·max(0, w_ref - w)
+    w, l: log-probability of the right, the wrong solution
+
+At most `dpo.pairs` per problem; λ is `dpo.penalty`.
 
 Source: https://arxiv.org/abs/2402.13228, and VinePPO's code, `trainers/dpo_positive_trainer.py`.
 """

@@ -1,15 +1,15 @@
 """DRPO: right solutions share their gradient by length, wrong ones by likelihood.
 
-    A = n·w,  loss: -A·logπ, a mean over tokens, then over solutions; n solutions of the problem
-    right: w_i = e^((1 - l_i) / Λ) / Σ right    l_i: tokens / `sample.max_tokens`
-    wrong: w_i = -e^(s_i / τ) / Σ wrong    s_i: mean log-probability of its tokens
+    A = n·w    loss: -A·logπ, mean per solution    n: solutions of the problem
+    right: w = e^((1 - l) / Λ) / Σ of the right    l: tokens / `sample.max_tokens`
+    wrong: w = -e^(s / τ) / Σ of the wrong    s: mean log-probability of its tokens
 
 A short right solution gains the most, and no right one is pushed down for its length.
 
 Source: https://arxiv.org/abs/2510.04474; Optimization-AI/DRPO at 405f702.
 
-Departs: s of the policy that sampled, exact in an iteration's first update; `kl.coef` for its
-bound on the KL to that policy.
+Departs: s of π_old, exact in an iteration's first update; `kl.coef`, there a bound on the KL to
+π_old.
 """
 
 import dataclasses
@@ -54,5 +54,6 @@ METHOD = Method(
     settings=DRPOConfig,
     reduction="sequence",
     needs_groups=True,
+    reads_logprobs=True,
     ignores=OF_RATIO,
 )

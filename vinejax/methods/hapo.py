@@ -1,15 +1,13 @@
 """HAPO: clip bounds and advantages by the entropy before a token.
 
-    A = (r - mean r) / (std r + 1e-6)    mean and std over all tokens of the problem's solutions
-    h̃ = log H against its 0.8-quantile, scaled to [-1, 1]
-    A' = A·(1 + h̃) where h̃ > 0 and π/π_old has left [1 - ε/2, 1 + ε_high/2], or h̃ ≤ 0 and has not
-    clip at 1 - ε·(1 - h̃) where h̃ ≤ 0, at 1 + ε_high·(1 + h̃) where h̃ > 0
+    A = (r - mean r) / (std r + 1e-6) over tokens    h̃: log H less its 0.8-quantile, in [-1, 1]
+    A·(1 + h̃) where h̃ > 0 and π/π_old has left [1 - ε/2, 1 + ε_high/2], or h̃ ≤ 0 and has not
+    clip: ε·(1 - h̃) where h̃ ≤ 0, ε_high·(1 + h̃) where h̃ > 0
 
-Source: https://arxiv.org/abs/2509.16591 (v2), equations 5 to 13.
+Source: https://arxiv.org/abs/2509.16591 (v2), equations 5 to 13; starriver030515/HAPO.
 
-Departs: the loss alone, as a temperature per token would change what is sampled; H of the policy
-that sampled, over the iteration. starriver030515/HAPO loses the sign of h̃ for low entropies, widens
-the band with the clip, has a dual clip of 3, and takes GRPO's advantages where one exceeds 5.
+Departs: the loss alone; H of π_old. Its code loses the sign of low h̃, widens the band with the
+clip, has a dual clip of 3 and GRPO's A where one exceeds 5.
 """
 
 import dataclasses
@@ -68,4 +66,5 @@ METHOD = Method(
     clip_high=0.28,
     settings=HAPOConfig,
     needs_groups=True,
+    measured=False,
 )

@@ -1,12 +1,11 @@
 """INPO: a step of a game for preferences between right and wrong solutions.
 
     loss of a pair: (h - 1 / (2η))²    h = Δπ - (τ/η)·Δπ_ref - (1 - τ/η)·Δπ_old
-    Δ: log-probability of the right solution less that of the wrong one
+    Δ: of log-probabilities, right less wrong
 
 Source: https://arxiv.org/abs/2407.00617, equation 7.
 
-Departs: a verifier says which of two is better, there a model of preferences; η and τ are in units
-of a whole solution's log-probability, as there.
+Departs: rewards say which of two is better, there a model of preferences.
 """
 
 import dataclasses

@@ -1,6 +1,10 @@
 """Online policy mirror descent: rewards less the group's mean, and a squared log-ratio.
 
-The loss is `rl.losses.opmd`. Source: https://arxiv.org/abs/2501.12599.
+    A = r - mean r    loss of a solution: -A·logπ + τ/2·(logπ(y) - logπ_old(y))²
+
+Source: https://arxiv.org/abs/2501.12599; `rl.losses.opmd`.
+
+Departs: a token mean, not one over solutions: a factor per minibatch.
 """
 
 import dataclasses

@@ -1,12 +1,12 @@
 """P3O: half the difference of two solutions' rewards, with one clipped ratio per solution.
 
-    A_i = mean over the problem's other solutions j of (r_i - r_j) / 2
-    loss of a solution: max(-A·ρ, -A·clip(ρ, 1 - ε, 1 + ε_high))    ρ = π(y) / π_old(y)
+    A_i = mean over other solutions j of (r_i - r_j) / 2
+    loss of a solution: clipped with ρ = π(y) / π_old(y)
 
 Source: https://arxiv.org/abs/2310.00212, sections 4.1 and 4.2.
 
-Departs: all pairs of `rollout.per_prompt` solutions, not one; the separate clip (P3O-V1), as the
-joint one needs both solutions of a pair in one loss; the KL in the loss, not in the reward.
+Departs: all pairs, there one per problem; the separate clip (P3O-V1), as the joint one needs a pair
+in one loss; KL in the loss.
 """
 
 import jax

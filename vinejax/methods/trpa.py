@@ -1,16 +1,15 @@
 """TRPA: a preference loss over all pairs of a problem's solutions whose levels differ.
 
-    A = -N·∂L/∂ℓ,  loss: -A·logπ, a mean over tokens, then over the N solutions
-    L = mean of -log σ(β·a_i·(ℓ_i - ℓ_j)) over pairs, i preferred    ℓ: mean of log(π/π_ref)
+    A = -N·∂L/∂ℓ    loss: -A·logπ, mean per solution    N: solutions
+    L = mean of -logσ(β·a_i·(ℓ_i - ℓ_j)) over pairs, i preferred    ℓ: mean of log(π/π_ref)
     a_i = `trpa.anisotropy` where i is right, else 1
 
 Levels: right, then finished solutions by their reward, then those that were cut off.
 
 Source: https://arxiv.org/abs/2504.04524; XueruiSu/Trust-Region-Preference-Approximation at f372585.
 
-Departs: ℓ of the policy that sampled, exact in an iteration's first update; pairs of the
-iteration, not of a microbatch; `kl.coef` in place of a KL to the policy that sampled; nothing is
-learnt where there is no pair.
+Departs: ℓ of π_old, exact in an iteration's first update; pairs of an iteration, there of a
+microbatch; `kl.coef`, there a KL to π_old; no pair, no loss.
 """
 
 import dataclasses
@@ -58,5 +57,6 @@ METHOD = Method(
     settings=TRPAConfig,
     reduction="sequence",
     needs_groups=True,
+    reads_logprobs=True,
     ignores=OF_RATIO,
 )

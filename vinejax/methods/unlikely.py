@@ -1,14 +1,13 @@
 """Unlikeliness reward: GRPO in which the likelier of a problem's right solutions earn less.
 
     A = (r' - mean r') / (std r' + 1e-6)    r'_i = r_i·(1 - β·k_i / n)    std of the sample
-    k_i: solutions of the problem's n with a lower mean log-probability per token
+    k_i: solutions of the n with a lower mean log-probability
 
 GRPO sharpens what is likely already; here rare right solutions gain the most, for pass@k.
 
 Source: https://arxiv.org/abs/2506.02355; AndreHe02/rewarding-unlikely-release at ca1cff0.
 
-Departs: two epochs, 32 solutions and a KL of 0.1 there; `ppo.epochs`, `rollout.per_prompt`,
-`kl.coef` here.
+Departs: two epochs, 32 solutions, KL 0.1 there.
 """
 
 import dataclasses
@@ -48,4 +47,4 @@ def less_for_likely(rollout: Rollout, cfg: Config) -> Credit:
     return per_solution(rollout, np.asarray(advantages))
 
 
-METHOD = Method(less_for_likely, settings=UnlikelyConfig, needs_groups=True)
+METHOD = Method(less_for_likely, settings=UnlikelyConfig, needs_groups=True, reads_logprobs=True)
