@@ -11,7 +11,9 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.applied import TREES
+from helpers.paths import CONFIGS
 
+import vinejax
 from vinejax.methods import METHODS
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.training import loop
@@ -75,6 +77,25 @@ def test_one_iteration(method: str, start: str, tmp_path: Path):
     with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
         assert checkpoints.latest() == 1
     assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+CONFIGS_THAT_TRAIN = ["unlikely", "drpo", "trpa", "p3o", "hapo", "d3s", "direct", "inpo", "brpo"]
+CONFIGS_THAT_TRAIN += ["pairwise", "open_rs", "scaf_grpo"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS_THAT_TRAIN)
+def test_its_config_trains_for_five_iterations(name: str, tmp_path: Path):
+    fields = {"iterations": 5, "rollout.prompts": 8, "eval.every": 0, "eval.samples": 1}
+    fields |= {"eval.problems": 8}
+    fields |= {"direct": {"values.k": 3}, "inpo": {"inpo.problems": 16}}.get(name, {})
+    vinejax.train(CONFIGS / f"tiny_{name}.py", fields, workdir=tmp_path / "run")
+    lines = cases.read_lines(tmp_path / "run/metrics.jsonl")
+    trained = [line for line in lines if line["stage"] == "train"]
+    assert len(trained) == 5 and trained[-1]["total/updates"] >= 5
+    for line in trained:
+        assert all(math.isfinite(x) for key, x in line.items() if key != "stage")
+        assert line["actor/grad_norm"] > 0 and not line.get("actor/skipped_updates")
 
 
 def state_of(

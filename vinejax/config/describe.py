@@ -108,5 +108,10 @@ def _comments(kind: type) -> dict[str, str]:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    indents = {"initial_indent": indent, "subsequent_indent": indent}
-    return textwrap.wrap(text, WIDTH, break_on_hyphens=False, **indents)
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )

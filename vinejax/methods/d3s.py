@@ -1,7 +1,7 @@
 """D3S: GRPO on the solutions whose advantages vary most, and there on few, uncertain tokens.
 
     A = (r - mean r) / (std r + 1e-8)
-    trained on: a share of solutions, of the largest Var(A); a share of their tokens, by |A|·H
+    trained on: a share of solutions by Var(A), of their tokens by |A|·H
 
 `d3s.solutions` and `d3s.tokens` rise in a line to 1 over the first `d3s.until` of the run.
 

@@ -6,8 +6,8 @@
 
 Source: https://arxiv.org/abs/2508.17445; multimodal-art-projection/TreePO at f055523.
 
-Departs: no filter of groups, overlong penalty, dual clip of 10 or division by probability; refills
-at random places, there from sorted copies; leftover branches to the first path, there the last.
+Departs: no filter of groups, overlong penalty, dual clip or division by probability; refills at
+random places, there sorted; leftover branches to the first path, there the last.
 """
 
 import dataclasses

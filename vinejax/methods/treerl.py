@@ -5,8 +5,8 @@
 
 Source: https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea; `rl.tree_values.treerl_rewards`.
 
-Departs: all leaves, there 16 of 30; `ppo.reduction` for its mean per response; ε_high 0.26 there;
-the task's reward for over-long or repeating text, there -1; no fork at a first chain's first token.
+Departs: all leaves, there 16 of 30; token mean, there per response; ε_high 0.26 and -1 for
+over-long or repeating text there; no fork at a first chain's first token.
 """
 
 import dataclasses
