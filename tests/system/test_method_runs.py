@@ -87,7 +87,7 @@ CONFIGS_THAT_TRAIN += ["pairwise", "open_rs", "scaf_grpo"]
 @pytest.mark.parametrize("name", CONFIGS_THAT_TRAIN)
 def test_its_config_trains_for_five_iterations(name: str, tmp_path: Path):
     fields = {"iterations": 5, "rollout.prompts": 8, "eval.every": 0, "eval.samples": 1}
-    fields |= {"eval.problems": 8}
+    fields |= {"eval.problems": 4, "rollout.slots": 64, "log.vines": 4}
     fields |= {"direct": {"values.k": 3}, "inpo": {"inpo.problems": 16}}.get(name, {})
     vinejax.train(CONFIGS / f"tiny_{name}.py", fields, workdir=tmp_path / "run")
     lines = cases.read_lines(tmp_path / "run/metrics.jsonl")

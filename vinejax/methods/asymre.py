@@ -16,7 +16,7 @@ from vinejax.core.settings import Config, MethodSettings
 from vinejax.core.types import Batch, Rollout
 from vinejax.credit.assign import Credit, group_numbers, per_solution, solution_rewards
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_RATIO, Method
 from vinejax.rl import losses
 from vinejax.rl.advantages import group_advantages
 
@@ -40,4 +40,6 @@ def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
     return PolicyLoss(losses.reinforce(logprobs, batch.advantages))
 
 
-METHOD = Method(less_shifted_mean, loss=loss, settings=AsymREConfig, needs_groups=True)
+METHOD = Method(
+    less_shifted_mean, loss=loss, settings=AsymREConfig, needs_groups=True, ignores=OF_RATIO
+)

@@ -16,7 +16,7 @@ from vinejax.core.ranges import NotNegative
 from vinejax.core.settings import MethodSettings
 from vinejax.core.types import Batch
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_RATIO, Method
 from vinejax.methods.dr_grpo import less_mean
 from vinejax.rl import losses
 
@@ -35,4 +35,4 @@ def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
     return PolicyLoss(losses.opmd(*arguments, segment_ids=batch.segment_ids))
 
 
-METHOD = Method(less_mean, loss=loss, settings=OPMDConfig, needs_groups=True)
+METHOD = Method(less_mean, loss=loss, settings=OPMDConfig, needs_groups=True, ignores=OF_RATIO)
