@@ -21,8 +21,8 @@ from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.score import score
 from vinejax.learner.update import Objective, gradients
-from vinejax.methods import METHODS
-from vinejax.methods.dpo_positive import DPOConfig, PairObjective, collate_pairs
+from vinejax.methods import METHODS, dpo_positive, inpo
+from vinejax.methods.pairs import PairObjective, collate_pairs
 from vinejax.methods.ppo import CriticObjective, Targets, fresh_critic
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import make_mesh, param_shardings
@@ -44,6 +44,10 @@ def _programs() -> list[str]:
 
 
 PROGRAMS = _programs()
+PAIRS: dict[str, Any] = {
+    "dpo_positive": (dpo_positive.loss, dpo_positive.DPOConfig()),
+    "inpo": (inpo.loss, inpo.INPOConfig(eta=0.5)),
+}
 LENGTHS = [(4, 9), (2, 3), (4, 6), (5, 7), (3, 10), (2, 3), (4, 1), (6, 8)]
 REWARDS = [1.0, 0.0, 0.0, 1.0, 0.25, 0.0, 0.0, 0.0]  # two groups of four
 
@@ -78,6 +82,7 @@ def episodes() -> list[Episode]:
                 # Two solutions each share the first node, if they have two.
                 nodes=[[i % 4 // 2, 10 + i], [20 + i]][n < 2],
                 values=rng.uniform(0, 1, len(ends)).astype(np.float32),
+                reward_parts={"judge": [1.0, -1.0, 0.0][i % 3]},
             )
         )
     return found
@@ -121,7 +126,8 @@ def credit(
     """
     rows = batch() if rows is None else rows
     solutions = episodes() if solutions is None else solutions
-    rollout = Rollout(solutions, rows, step_layout(rows, solutions), of_critic)
+    entropy = np.where(rows.mask, 2.0 + values()[: len(rows.mask)], 0.0)
+    rollout = Rollout(solutions, rows, step_layout(rows, solutions), of_critic, entropy=entropy)
     return assign_credit(rollout, cfg, policy_objective(cases.model(), cfg).whiten)
 
 
@@ -175,13 +181,12 @@ def gradient_and_sums(
         rows = (batch(), Targets(values() + 0.1, given.returns))
         objective = CriticObjective(model=model, microbatch=microbatch, clip=0.2)
         return result(objective, place(critic_params()), rows)
-    if method == "dpo_positive":
-        pairs = pairs_of(batch())
-        dpo = DPOConfig()
+    if method in PAIRS:
+        loss, own = PAIRS[method]
         objective = PairObjective(
-            model=model, microbatch=microbatch, temperature=0.8, beta=dpo.beta, penalty=dpo.penalty
+            model=model, microbatch=microbatch, temperature=0.8, loss=loss, own=own
         )
-        return result(objective, params, pairs)
+        return result(objective, params, pairs_of(batch()))
     if method in ("restem", "sft"):
         reduction = "sequence" if method == "restem" else "token"
         objective = Likelihood(
@@ -190,7 +195,9 @@ def gradient_and_sums(
         return result(objective, params, batch())
     fields = {"opmd": {"tau": 0.1}} if method == "opmd" else {}
     cfg = config(method, ppo={"minibatch": 8, "microbatch": microbatch}, kl={"coef": 0.1}, **fields)
-    rows = batch()._replace(advantages=credit(cfg, values()).advantages)
+    given = credit(cfg, values())
+    own = None if given.own is None else jnp.asarray(given.own)
+    rows = batch()._replace(advantages=given.advantages, own=own)
     # Its whitening is done: without it methods share a program.
     objective = dataclasses.replace(policy_objective(model, cfg), whiten="none")
     return result(objective, params, rows)

@@ -19,7 +19,8 @@ from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.score import score
 from vinejax.learner.update import Objective, update_step
-from vinejax.methods.dpo_positive import PairObjective
+from vinejax.methods.dpo_positive import DPOConfig, loss
+from vinejax.methods.pairs import PairObjective
 from vinejax.methods.ppo import CriticObjective, Targets, fresh_critic
 from vinejax.model.config import Compute
 from vinejax.model.decoder import Decoder
@@ -63,7 +64,9 @@ def lowered_sft(model: Decoder) -> Lowered:
 
 
 def lowered_dpo(model: Decoder) -> Lowered:
-    objective = PairObjective(model=model, microbatch=B, temperature=0.6, beta=0.1, penalty=50.0)
+    objective = PairObjective(
+        model=model, microbatch=B, temperature=0.6, loss=loss, own=DPOConfig()
+    )
     return lowered_update(objective, rows(2 * B))
 
 

@@ -18,7 +18,8 @@ from vinejax.learner.packing import Packing, Passes, first_fit, pack_rows, passe
 from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import gradients
-from vinejax.methods.dpo_positive import PairObjective
+from vinejax.methods.dpo_positive import DPOConfig, loss
+from vinejax.methods.pairs import PairObjective
 from vinejax.methods.ppo import critic_values
 from vinejax.model.sharding import make_mesh
 from vinejax.rl.losses import dpo_positive
@@ -219,7 +220,12 @@ def test_pairs_equal_those_of_single_rows():
     arguments = (moved.astype(np.float32), np.roll(moved, 3).astype(np.float32), zero, zero)
     expected = np.asarray(dpo_positive(*arguments, 0.1, 5.0))
     objective = PairObjective(
-        model=cases.model(), microbatch=2, packed=True, temperature=0.8, beta=0.1, penalty=5.0
+        model=cases.model(),
+        microbatch=2,
+        packed=True,
+        temperature=0.8,
+        loss=loss,
+        own=DPOConfig(penalty=5.0),
     )
     pairs = methods.pairs_of(rows)
     for batch in (pairs, objective.pack(pairs)):

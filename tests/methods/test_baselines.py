@@ -21,7 +21,7 @@ from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import score, scores_of
 from vinejax.learner.update import gradients, update_step
-from vinejax.methods import dpo_positive, restem
+from vinejax.methods import dpo_positive, inpo, pairs, restem
 from vinejax.methods.ppo import CriticObjective, Targets, critic_metrics, critic_values
 from vinejax.rl.advantages import group_advantages
 from vinejax.rl.losses import dpo_positive as dpo_loss
@@ -159,38 +159,52 @@ def test_pairs_are_right_with_wrong_of_one_problem():
     episodes = [solution(p, r, [3 + i, 1]) for i, (p, r) in enumerate(
         [("a", 1.0), ("a", 0.0), ("a", 0.9), ("a", 1.5), ("b", 1.0), ("b", 1.0), ("c", 0.0)]
     )]  # fmt: skip
-    pairs = dpo_positive.make_pairs(episodes, 64, seed=0)
-    places = {(episodes.index(w), episodes.index(x)) for w, x in pairs}
-    assert places == {(0, 1), (0, 2), (3, 1), (3, 2)} and len(pairs) == 4
-    some = [dpo_positive.make_pairs(episodes, 2, seed) for seed in range(8)]
+    made = pairs.make_pairs(episodes, 64, seed=0)
+    places = {(episodes.index(w), episodes.index(x)) for w, x in made}
+    assert places == {(0, 1), (0, 2), (3, 1), (3, 2)} and len(made) == 4
+    some = [pairs.make_pairs(episodes, 2, seed) for seed in range(8)]
     assert {len(x) for x in some} == {2}
-    drawn = {(episodes.index(w), episodes.index(x)) for pairs in some for w, x in pairs}
+    drawn = {(episodes.index(w), episodes.index(x)) for few in some for w, x in few}
     assert drawn == places
-    assert dpo_positive.make_pairs(episodes, 2, 3) == dpo_positive.make_pairs(episodes, 2, 3)
+    assert pairs.make_pairs(episodes, 2, 3) == pairs.make_pairs(episodes, 2, 3)
 
 
 @pytest.mark.slow
 def test_dpo_learns_to_order_its_pairs():
     episodes = [solution("a", float(i % 2), [3 + i, 4, 1][: 2 + i % 2]) for i in range(6)]
-    pairs = dpo_positive.make_pairs(episodes, 64, seed=0)
+    made = pairs.make_pairs(episodes, 64, seed=0)
     model, cfg = cases.model(), methods.config("dpo_positive", dpo={"beta": 0.3})
     reference = cases.params()
-    batch = dpo_positive.collate_pairs(pairs, rows=12, longest=20)
+    batch = pairs.collate_pairs(made, rows=12, longest=20)
     assert batch.tokens.shape == (12, 32)
     batch = batch._replace(ref_logprobs=scores_of(model, reference, batch, 0.8, Passes(4)))
     state, metrics = state_of(cases.params()), []
     own = dpo_positive.DPOConfig.of(cfg)
-    objective = dpo_positive.PairObjective(
-        model=model, microbatch=4, temperature=0.8, beta=own.beta, penalty=own.penalty
+    objective = pairs.PairObjective(
+        model=model, microbatch=4, temperature=0.8, loss=dpo_positive.loss, own=own
     )
     for _ in range(8):
         state, update = update_step(objective, SGD, state, batch)
         assert update.sums.pairs == 9
-        metrics.append(dpo_positive.pair_metrics(jax.device_get([update])))
+        metrics.append(pairs.pair_metrics(jax.device_get([update])))
     first, last = metrics[0], metrics[-1]
     np.testing.assert_allclose(first["dpo/loss"], math.log(2), rtol=1e-5)  # the start is its own
     assert abs(first["dpo/margin"]) < 1e-5 and last["dpo/loss"] < first["dpo/loss"] - 0.01
     assert last["dpo/ordered"] > 0.9
+
+
+# --- INPO
+
+
+def test_the_step_of_a_game_by_hand():
+    """Its anchor makes of three differences, 0.8, 0.2 and 0.5, the one that is drawn to 1 / 2η."""
+    own = inpo.INPOConfig(eta=0.5)
+    ref, old = np.array([0.3, 0.1], np.float32), np.array([0.7, 0.2], np.float32)
+    chosen, rejected = np.array([1.0, 0.2], np.float32) - inpo.anchor(own, ref, old)
+    np.testing.assert_allclose(chosen - rejected, 0.4, atol=1e-6)
+    np.testing.assert_allclose(
+        inpo.loss(jnp.asarray(chosen), jnp.asarray(rejected), own), 0.36, atol=1e-6
+    )
 
 
 # --- problems

@@ -155,12 +155,12 @@ def test_hyperparameters_of_the_paper():
         (
             {"method": "ppo", "values": {"k": 3}},
             "values.k",
-            "or 'spo_chain' alone",
+            "or 'direct' alone",
         ),
         (
             {"method": "grpo", "values": {"max_states": 2}},
             "values.max_states",
-            "or 'spo_chain' alone",
+            "or 'direct' alone",
         ),
         ({"critic": {"lam": 0.95}}, "critic.lam", "'ppo' alone, and this run has 'vineppo'"),
         ({"method": "rloo", "critic": {"clip": 0.1}}, "critic.clip", "'ppo' alone"),
@@ -171,6 +171,12 @@ def test_hyperparameters_of_the_paper():
         ({"method": "ppo", "critic": {"clip": 0.0}}, "critic.clip", "greater than 0"),
         ({"method": "dapo", "rollout": {"rounds": 0}}, "rollout.rounds", "at least 1"),
         ({"method": "dapo", "reward": {"overlong": 1.0}}, "reward.overlong", "less than 1"),
+        ({"method": "drpo", "ppo": {"clip": 0.1}}, "ppo.clip", "is not read by method = 'drpo'"),
+        ({"method": "opmd", "ppo": {"max_ratio": 5.0}}, "ppo.max_ratio", "is not read by method"),
+        ({"method": "inpo", "kl": {"coef": 0.1}}, "kl.coef", "is not read by method = 'inpo'"),
+        ({"method": "d3s", "d3s": {"tokens": 0.0}}, "d3s.tokens", "over 0 and at most 1"),
+        ({"method": "brpo", "judge": {"function": "x"}}, "judge.function", "no module 'x'"),
+        ({"judge": {"batch": 2}}, "judge.batch", "'brpo' or 'pairwise' alone"),
         ({"method": "asymre", "asymre": {"shift": 2.0}}, "asymre.shift", "from -1 to 1"),
         ({"method": "single_stream"}, "rollout.per_prompt", "must be 1 for method"),
         (

@@ -16,10 +16,12 @@ from vinejax.config.checks import check_config
 from vinejax.config.load import fields_set, from_dict, override
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import as_tree
+from vinejax.credit.assign import Credit
+from vinejax.learner.batch import collate
 from vinejax.methods import find_method
 from vinejax.training.loop import train
 
-NAME = "mymethods.fading"
+NAME = "mymethods.degrpo"
 K = {"k": 9, "max_states": None}  # as the default configuration has them
 
 
@@ -27,10 +29,10 @@ K = {"k": 9, "max_states": None}  # as the default configuration has them
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     page = (REPO / "docs" / "methods.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert "Save as mymethods/fading.py" in source and f"method={NAME}" in source
+    assert "Save as mymethods/degrpo.py" in source and f"method={NAME}" in source
     folder = tmp_path / "mymethods"
     folder.mkdir()
-    (folder / "fading.py").write_text(source, encoding="utf-8")
+    (folder / "degrpo.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     for name in (NAME, "mymethods"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -41,15 +43,42 @@ def test_the_example_is_short(source: str):
     assert source.count("\n") <= 55
 
 
-def test_its_advantages_fade(source: str):
-    cfg = cases.config(method=NAME, values=K)
+def loss_of(credit: Credit, tokens: np.ndarray) -> float:
+    """The token mean of advantages times these numbers, one per response token in order."""
+    mask = np.asarray(methods.batch().mask)
+    return float(np.sum(np.asarray(credit.advantages)[mask] * tokens) / mask.sum())
+
+
+def test_first_tokens_count_apart(source: str):
+    """α·(mean over first tokens of A·x) + mean over the others, for any x."""
+    first_ids = [episode.response[0] for episode in methods.episodes()]
+    cfg = cases.config(method=NAME, values=K, degrpo={"alpha": 0.001, "short": first_ids[0]})
     check_config(cfg)
-    fading = np.asarray(methods.credit(cfg).advantages)
-    plain = np.asarray(methods.credit(methods.config("rloo")).advantages)
-    for row, (prompt, length) in enumerate(methods.LENGTHS):
-        expected = plain[row, prompt : prompt + length] * (1 - np.arange(length) / length)
-        np.testing.assert_allclose(fading[row, prompt : prompt + length], expected, rtol=1e-6)
-    assert np.abs(fading).max() > 0.1
+    right = np.array(methods.REWARDS) >= 1
+    is_short = np.array(first_ids) == first_ids[0]
+    rewards = np.where(right, np.where(is_short, 1.0, 0.5), -1.0)
+    assert sorted(set(rewards)) == [-1.0, 0.5, 1.0]
+    advantages = rewards - np.repeat([rewards[:4].mean(), rewards[4:].mean()], 4)
+    x = np.random.default_rng(0).normal(size=sum(n for _, n in methods.LENGTHS))
+    parts = np.split(x, np.cumsum([n for _, n in methods.LENGTHS])[:-1])
+    first = [a * part[0] for a, part in zip(advantages, parts, strict=True)]
+    others = [a * y for a, part in zip(advantages, parts, strict=True) for y in part[1:]]
+    expected = 0.001 * np.mean(first) + np.mean(others)
+    np.testing.assert_allclose(loss_of(methods.credit(cfg), x), expected, rtol=1e-5)
+
+
+def test_the_mean_of_first_and_the_mean_of_other_tokens_by_hand(source: str):
+    """Two solutions of 3 and 4 tokens whose advantages are 1 and -1."""
+    solutions = [
+        cases.episode([1, 3], [5, 6, 7], reward=1.0, problem_id="p"),
+        cases.episode([1, 3], [9, 6, 7, 8], reward=0.0, problem_id="p"),
+    ]
+    rows = collate(solutions, 2)
+    cfg = cases.config(method=NAME, values=K, degrpo={"short": 5})
+    found = np.asarray(methods.credit(cfg, rows=rows, solutions=solutions).advantages)
+    x = np.zeros(rows.mask.shape)
+    x[rows.mask] = [-0.7, 0.2, 0.4, -0.3, 0.1, 0.3, -0.5]  # the second's with the sign turned
+    np.testing.assert_allclose((found * x).sum() / 7, 0.1398, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -80,28 +109,21 @@ METHOD = Method(credit)
 def test_its_settings_are_fields_of_the_configuration(source: str):
     fields = default()
     fields.method = NAME
-    fields.fading.strength = 0.25
-    override(fields, {"fading.easiest": 0.5})
+    fields.degrpo.alpha = 0.25
+    override(fields, {"degrpo.long": 0.75})
     cfg = from_dict(fields)
     check_config(cfg, fields_set(fields))
-    assert {"fading.strength", "fading.easiest"} <= fields_set(fields)
-    assert as_tree(cfg)["fading"] == {"strength": 0.25, "easiest": 0.5}
-    half = np.asarray(
-        methods.credit(cases.config(method=NAME, fading={"strength": 0.5})).advantages
-    )
-    plain = np.asarray(methods.credit(methods.config("rloo")).advantages)
-    prompt, length = methods.LENGTHS[0]
-    expected = plain[0, prompt : prompt + length] * (1 - 0.5 * np.arange(length) / length)
-    np.testing.assert_allclose(half[0, prompt : prompt + length], expected, rtol=1e-6)
+    assert {"degrpo.alpha", "degrpo.long"} <= fields_set(fields)
+    assert as_tree(cfg)["degrpo"] == {"alpha": 0.25, "short": 0, "long": 0.75}
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"fading": {"strength": 2.0}}, "fading.strength = 2.0: must be from 0 to 1"),
-        ({"fading": {"strong": 2.0}}, "fading.strong: no such field"),
-        ({"fading": {"strength": "much"}}, "fading.strength = 'much': must be of type float"),
-        ({"fading": {"strength": 0.5}, "method": "rloo"}, "fading: no such field"),
+        ({"degrpo": {"long": 2.0}}, "degrpo.long = 2.0: must be from 0 to 1"),
+        ({"degrpo": {"longer": 2.0}}, "degrpo.longer: no such field"),
+        ({"degrpo": {"long": "much"}}, "degrpo.long = 'much': must be of type float"),
+        ({"degrpo": {"long": 0.5}, "method": "rloo"}, "degrpo: no such field"),
     ],
 )
 def test_what_is_wrong_with_its_settings_is_one_line(source: str, fields: dict, message: str):
@@ -137,7 +159,7 @@ def test_a_section_of_another_method_is_refused(source: str):
         ("mymethods.none", "no such module"),
         ("no_such.module", "no such module"),
         ("vinejax.core.seeds", "the module has no METHOD"),
-        ("mymethods.fad ing", "must be 'vineppo' or"),
+        ("mymethods.de grpo", "must be 'vineppo' or"),
     ],
 )
 def test_what_names_no_method_is_one_line(source: str, name: str, message: str):

@@ -79,10 +79,11 @@ def test_all_that_a_run_can_have():
     assert RUN not in chosen_estimators(on_trees, False)
 
 
-def test_a_users_method_alone_may_read_log_probabilities():
+def test_what_may_read_log_probabilities():
     cfg = cases.config()
     assert not any(map(reads_logprobs, chosen_estimators(cfg, True).values()))
-    assert reads_logprobs(dataclasses.replace(cfg, method="mymethods.fading"))
+    for method in ("mymethods.fading", "unlikely", "trpa"):
+        assert reads_logprobs(dataclasses.replace(cfg, method=method))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +94,11 @@ def test_a_users_method_alone_may_read_log_probabilities():
             RUN,
             {"method": "treerl", "values": {"k": 9, "max_states": None}},
             "samples trees",
+        ),
+        (
+            RUN,
+            {"method": "brpo", "values": {"k": 9, "max_states": None}},
+            "reads entropies, or a judge's word",
         ),
         (RUN, {"method": "sft", "values": {"k": 9, "max_states": None}}, "has no advantages"),
         (RUN, {"reset": {"source": "gold"}}, "begin elsewhere"),

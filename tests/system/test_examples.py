@@ -86,3 +86,19 @@ def test_the_shipped_start_sees_the_slip():
 def test_the_algorithm_on_one_page_learns():
     before, after = load("vineppo")["train"](iterations=5)
     assert 0.3 < before < 0.45 and after > before + 0.2
+
+
+def test_the_rewards_of_open_rs():
+    """The paper's curve, where a wrong answer loses less for being long, and the form."""
+    rewards = load("rewards/open_rs")
+    curve = {0: 1.0, 250: 0.926777, 500: 0.75, 1000: 0.5, 2000: 0.5}
+    for length, expected in curve.items():
+        right, wrong = ("x" * max(length - len(end), 0) + end for end in ("\n#### 7", "\n#### 8"))
+        if length:
+            assert len(right) == length
+            assert rewards["cosine"](right, "7") == pytest.approx(expected, abs=2e-6)
+            assert rewards["cosine"](wrong, "7") == pytest.approx(-expected, abs=2e-6)
+    assert rewards["cosine"]("", "7") == pytest.approx(-1.0)
+    assert [rewards["form"](x) for x in ("a\n</think>\nb", "a</think>b", "\n</think>\n" * 2)] == [
+        *(1.0, 0.0, 0.0)
+    ]

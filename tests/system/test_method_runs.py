@@ -11,7 +11,9 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.applied import TREES
+from helpers.paths import CONFIGS
 
+import vinejax
 from vinejax.methods import METHODS
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.training import loop
@@ -21,6 +23,7 @@ from vinejax.training.warmup import warm_up
 SMALL: dict[str, Any] = {
     "restem": {"restem": {"problems": 8, "epochs": 2, "eval_every": 2}},
     "dpo_positive": {"dpo": {"problems": 8, "epochs": 1, "pairs": 4}},
+    "inpo": {"inpo": {"problems": 8, "epochs": 1, "pairs": 4}},
     "dapo": {"rollout": {"rounds": 2}},
     "spo_tree": {"spo_tree": {"branching": (3, 2), "segment": 4}},
     "treepo": {"treepo": {"segment": 8}},
@@ -86,7 +89,7 @@ def test_one_iteration(method: str, start: str, tmp_path: Path):
     if method == "sft":
         assert line["total/episodes"] == line["total/tokens"] == 0 and line["sft/loss"] > 0
     else:
-        sampled = {"restem": 8, "dpo_positive": 8, "single_stream": 12}.get(method, 4)
+        sampled = {"restem": 8, "dpo_positive": 8, "inpo": 8, "single_stream": 12}.get(method, 4)
         prompts = line["total/prompts"]
         assert prompts == sampled or (method == "dapo" and prompts in (4, 8))
         assert line["total/episodes"] == (1 if method == "single_stream" else 3) * prompts
@@ -103,6 +106,25 @@ def test_one_iteration(method: str, start: str, tmp_path: Path):
     with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
         assert checkpoints.latest() == 1
     assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+CONFIGS_THAT_TRAIN = ["unlikely", "drpo", "trpa", "p3o", "hapo", "d3s", "direct", "inpo", "brpo"]
+CONFIGS_THAT_TRAIN += ["pairwise", "open_rs", "scaf_grpo"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS_THAT_TRAIN)
+def test_its_config_trains_for_five_iterations(name: str, tmp_path: Path):
+    fields = {"iterations": 5, "rollout.prompts": 8, "eval.every": 0, "eval.samples": 1}
+    fields |= {"eval.problems": 4, "rollout.slots": 64, "log.vines": 4}
+    fields |= {"direct": {"values.k": 3}, "inpo": {"inpo.problems": 16}}.get(name, {})
+    vinejax.train(CONFIGS / f"tiny_{name}.py", fields, workdir=tmp_path / "run")
+    lines = cases.read_lines(tmp_path / "run/metrics.jsonl")
+    trained = [line for line in lines if line["stage"] == "train"]
+    assert len(trained) == 5 and trained[-1]["total/updates"] >= 5
+    for line in trained:
+        assert all(math.isfinite(x) for key, x in line.items() if key != "stage")
+        assert line["actor/grad_norm"] > 0 and not line.get("actor/skipped_updates")
 
 
 def state_of(

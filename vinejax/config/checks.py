@@ -14,7 +14,7 @@ from vinejax.core.settings import PROJECTIONS, Config, GraderConfig, MethodSetti
 from vinejax.credit.rules import check_rules
 from vinejax.methods import METHODS, find_method
 from vinejax.methods.base import Method
-from vinejax.methods.judged import PROBE, find_prior
+from vinejax.methods.prior_function import PROBE, find_prior
 from vinejax.tasks.rewards import TASK, find_rewards
 
 # Which tokens are trained on is a choice of every policy gradient's, whatever gives its credit.

@@ -11,6 +11,7 @@ from vinejax.config.load import SECTIONS, check_name
 from vinejax.core.ranges import Rule
 from vinejax.core.settings import Config, flatten
 from vinejax.methods import find_method
+from vinejax.methods.about import help_lines
 
 WIDTH = 100
 INDENT = "    "
@@ -32,7 +33,12 @@ def describe(name: str) -> str:
         lines = [*_wrapped(" ".join(about.split()), ""), ""]
         return "\n".join(lines + _fields(sections[name], f"{name}.")).strip()
     check_name(name)
-    return "\n".join(_fields(sections.get(section, Config), section and f"{section}.", leaf))
+    lines = _fields(sections.get(section, Config), section and f"{section}.", leaf)
+    if name == "method":
+        for line in help_lines():
+            indent = line[: len(line) - len(line.lstrip())]
+            lines += _wrapped(line.strip(), INDENT + indent)
+    return "\n".join(lines)
 
 
 def print_config(cfg: Config, workdir: str) -> None:
@@ -102,4 +108,10 @@ def _comments(kind: type) -> dict[str, str]:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )

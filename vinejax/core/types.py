@@ -127,6 +127,7 @@ class Batch(NamedTuple):
     weights: Array | None = None  # f32[B, T] factor of a token's policy loss; None: 1
     penalties: Array | None = None  # f32[B, T] of |log-ratio| to `old_logprobs`; None: 0
     sampler_logprobs: Array | None = None  # f32[B, T] with which the engine drew the tokens
+    own: Array | None = None  # [B, T] numbers that a method's credit has for its loss
 
 
 class StepLayout(NamedTuple):
@@ -157,6 +158,7 @@ class Rollout(NamedTuple):
     roles: tuple[float, float] | None = None  # λ and w; None: those of the configuration
     entropy: np.ndarray | None = None  # f32[B, T] the policy's before each token, if it was asked
     kl_coef: float | None = None  # in this iteration, if it changes; None: `kl.coef`
+    number: int = 0  # of the iteration, for schedules
 
 
 class TrainState(NamedTuple):

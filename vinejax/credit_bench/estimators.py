@@ -127,6 +127,7 @@ def estimator_config(cfg: Config, name: str) -> Config:
         f"{label} samples trees": method.on_trees,
         f"{label} has values of its own": method.has_own_values,
         f"{label} takes the KL from its rewards": method.applied_to(config).kl.place == "reward",
+        f"{label} reads entropies, or a judge's word": not method.measured,
         "reset.source lets solutions begin elsewhere": config.reset.source != "none",
     }
     for reason, holds in reasons.items():
@@ -162,10 +163,9 @@ def needs_critic(cfg: Config) -> bool:
 def reads_logprobs(cfg: Config) -> bool:
     """Whether the configured method's credit may read log-probabilities of the batch.
 
-    A user's method may. The METHODS that read them have the KL in their rewards, and are not
-    measured.
+    A user's method may.
     """
-    return cfg.method not in METHODS
+    return cfg.method not in METHODS or METHODS[cfg.method].reads_logprobs
 
 
 def estimate(

@@ -13,6 +13,7 @@ import optax
 from vinejax.core.seeds import row_seed
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode
+from vinejax.credit.platt import Scaling
 from vinejax.credit.probe import Probe
 from vinejax.credit_bench.estimators import EXACT, Estimate, Fixed, estimate, reads_logprobs
 from vinejax.credit_bench.gradients import Measured, inner_products, policy_gradients
@@ -32,7 +33,7 @@ class Repeats:
     along: list[float] = dataclasses.field(default_factory=list)  # [R] ĝ·(g₁ + g₂)/2
     first: Estimate | None = None  # from the first repeat
     total: Params | None = None  # Σ_r ĝ_r
-    kept: Probe | None = None  # the probe after the last repeat, if the estimator has one
+    kept: Probe | Scaling | None = None  # of a learned value after the last repeat, if it has one
     # [S] of the steps of solutions with true advantages, one repeat after the other
     credit: list[np.ndarray] = dataclasses.field(default_factory=list)
 

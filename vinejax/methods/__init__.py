@@ -4,22 +4,32 @@
 """
 
 import dataclasses
+from types import ModuleType
 
 from vinejax.core.errors import ConfigError, nearest_hint
 from vinejax.core.plugins import failure, find_module, source_of
 from vinejax.core.settings import Config, MethodSettings
 from vinejax.methods import (
     asymre,
+    brpo,
+    d3s,
     dapo,
+    direct,
     dpo_positive,
     dr_grpo,
+    drpo,
     grpo,
+    hapo,
+    inpo,
     opmd,
+    p3o,
+    pairwise,
     ppo,
     ppo_probe,
     reinforce_pp,
     restem,
     rloo,
+    scaf_grpo,
     sft,
     single_stream,
     spo_chain,
@@ -28,32 +38,46 @@ from vinejax.methods import (
     tree_grpo,
     treepo,
     treerl,
+    trpa,
+    unlikely,
     vineppo,
 )
 from vinejax.methods.base import Method
 
-METHODS: dict[str, Method] = {
-    "vineppo": vineppo.METHOD,
-    "ppo": ppo.METHOD,
-    "ppo_probe": ppo_probe.METHOD,
-    "spo_chain": spo_chain.METHOD,
-    "spo_tree": spo_tree.METHOD,
-    "treepo": treepo.METHOD,
-    "treerl": treerl.METHOD,
-    "tree_grpo": tree_grpo.METHOD,
-    "tempo": tempo.METHOD,
-    "grpo": grpo.METHOD,
-    "rloo": rloo.METHOD,
-    "dr_grpo": dr_grpo.METHOD,
-    "dapo": dapo.METHOD,
-    "reinforce++": reinforce_pp.METHOD,
-    "opmd": opmd.METHOD,
-    "asymre": asymre.METHOD,
-    "single_stream": single_stream.METHOD,
-    "restem": restem.METHOD,
-    "dpo_positive": dpo_positive.METHOD,
-    "sft": sft.METHOD,
+MODULES: dict[str, ModuleType] = {
+    "vineppo": vineppo,
+    "ppo": ppo,
+    "ppo_probe": ppo_probe,
+    "spo_chain": spo_chain,
+    "direct": direct,
+    "spo_tree": spo_tree,
+    "treepo": treepo,
+    "treerl": treerl,
+    "tree_grpo": tree_grpo,
+    "tempo": tempo,
+    "grpo": grpo,
+    "rloo": rloo,
+    "dr_grpo": dr_grpo,
+    "dapo": dapo,
+    "scaf_grpo": scaf_grpo,
+    "reinforce++": reinforce_pp,
+    "unlikely": unlikely,
+    "drpo": drpo,
+    "trpa": trpa,
+    "p3o": p3o,
+    "hapo": hapo,
+    "d3s": d3s,
+    "opmd": opmd,
+    "asymre": asymre,
+    "single_stream": single_stream,
+    "brpo": brpo,
+    "pairwise": pairwise,
+    "restem": restem,
+    "dpo_positive": dpo_positive,
+    "inpo": inpo,
+    "sft": sft,
 }
+METHODS: dict[str, Method] = {name: module.METHOD for name, module in MODULES.items()}
 
 
 def find_method(name: str) -> Method:

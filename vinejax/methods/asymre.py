@@ -1,6 +1,6 @@
 """AsymRE: REINFORCE on any data, with a baseline below or above the group's mean.
 
-    A = r - (mean r + `asymre.shift`)    loss: -A·log π
+    A = r - (mean r + `asymre.shift`)    loss: -A·logπ
 
 Source: https://arxiv.org/abs/2506.20520.
 """
@@ -16,7 +16,7 @@ from vinejax.core.settings import Config, MethodSettings
 from vinejax.core.types import Batch, Rollout
 from vinejax.credit.assign import Credit, group_numbers, per_solution, rewards_with_kl
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
-from vinejax.methods.base import OF_TOKENS, Method
+from vinejax.methods.base import OF_RATIO, OF_TOKENS, Method
 from vinejax.rl import losses
 from vinejax.rl.advantages import group_advantages
 
@@ -41,5 +41,10 @@ def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
 
 
 METHOD = Method(
-    less_shifted_mean, loss=loss, settings=AsymREConfig, needs_groups=True, reads=OF_TOKENS
+    less_shifted_mean,
+    loss=loss,
+    settings=AsymREConfig,
+    needs_groups=True,
+    reads=OF_TOKENS,
+    ignores=OF_RATIO,
 )

@@ -33,6 +33,8 @@ OF_CLIPPED += ("ppo.shift_mean", "ppo.reduction", "ppo.max_ratio", "ppo.loss", "
 OF_CLIPPED += ("ppo.correction", "ppo.correction_min", "ppo.correction_max")
 OF_CLIPPED += ("ppo.off_policy_mask", "entropy", "ppo.mask_truncated")
 OF_CLIPPED += ("rollout.flat", "rollout.curriculum", "reward.overlong")
+# Fields of a probability ratio, which policy gradients with a loss without one do not read.
+OF_RATIO = ("ppo.clip", "ppo.clip_high", "ppo.max_ratio")
 # Options of rewards that a method reads if its credit does: `credit.assign.rewards_with_kl`,
 # `token_rewards` and `against_group`.
 OF_TOKENS = ("kl.place",)
@@ -105,6 +107,8 @@ class Method:
     kl_place: str = "loss"  # `kl.place`
     # What holds for the configuration:
     needs_groups: bool = False  # a solution is compared with the others of its problem
+    reads_logprobs: bool = False  # the credit reads log-probabilities of the batch
+    measured: bool = True  # `--mode=credit` has all that the credit reads
     on_trees: bool = False  # the credit is of nodes of trees that `sample` draws
     single_rows: bool = True  # a row of a batch holds one sequence where rows are not packed
     reads: tuple[str, ...] = ()  # sections and fields that it reads and most methods do not

@@ -1,213 +1,36 @@
 """DPO-Positive: learning from pairs of a right and a wrong solution of the same problem.
 
-Source: https://arxiv.org/abs/2402.13228, and in VinePPO's code `trainers/dpo_positive_trainer.py`
-and `episode_generators/math_dpo_positive_episode_generator.py`.
+    loss of a pair: -logσ(β·z)    z = (w - l) - (w_ref - l_ref) - λ·max(0, w_ref - w)
+    w, l: log-probability of the right, the wrong solution
+
+At most `dpo.pairs` per problem; λ is `dpo.penalty`.
+
+Source: https://arxiv.org/abs/2402.13228, and VinePPO's code, `trainers/dpo_positive_trainer.py`.
 """
 
 import dataclasses
-import itertools
-import math
-from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
-from vinejax.core.ranges import Count, NotNegative, Positive
-from vinejax.core.seeds import host_rng
-from vinejax.core.settings import MethodSettings
-from vinejax.core.types import Batch, Episode, RunState, is_correct
-from vinejax.learner.batch import collate_groups, shuffled
-from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.packing import passes_for
-from vinejax.learner.score import scores_of, token_logprobs
-from vinejax.learner.update import (
-    Loss,
-    Objective,
-    Update,
-    continued,
-    fresh_state,
-    mean_norm,
-    total_sums,
-)
-from vinejax.methods.base import OF_CLIPPED, Method
-from vinejax.model.decoder import Params
+from vinejax.core.ranges import NotNegative, Positive
+from vinejax.methods.pairs import PairConfig, pair_method
 from vinejax.rl.losses import dpo_positive
-from vinejax.rl.segments import segment_totals
-from vinejax.session.iteration import Iteration, Solutions
-
-Pair = tuple[Episode, Episode]  # (chosen, rejected)
 
 
 @dataclasses.dataclass(frozen=True)
-class DPOConfig(MethodSettings):
-    """Solutions per problem: `rollout.per_prompt`."""
-
+class DPOConfig(PairConfig):
     section: ClassVar[str] = "dpo"
 
-    problems: Count | None = None  # sampled per iteration; None: the whole train split
-    pairs: Count = 64  # per problem, at most; an update takes ppo.minibatch of them
     beta: Positive = 0.1
     penalty: NotNegative = 50.0  # λ: on a correct solution less likely than it was at the start
-    epochs: Count = 3
 
 
-def dpo_positive_iteration(method: Method, it: Iteration, state: RunState) -> RunState:
-    """Sample, pair right with wrong solutions, learn to prefer the right."""
-    cfg, session, own = it.cfg, it.session, DPOConfig.of(it.cfg)
-    params = session.weights(state.policy.params)
-    problems, episodes = it.sample_train(params, own.problems)
-    it.record_sampling(Solutions(problems, it.shown(episodes), episodes))
-    pairs = make_pairs(episodes, own.pairs, cfg.seed)
-    it.metrics["dpo/pairs"] = len(pairs)
-    if not pairs:
-        return state
-    size, packed, _ = passes_for(cfg, cfg.ppo.minibatch, session.mesh)  # pairs share no tokens
-    objective = PairObjective(
-        model=session.model,
-        microbatch=size,
-        packed=packed,
-        temperature=cfg.sample.temperature,
-        beta=own.beta,
-        penalty=own.penalty,
-    )
-    total = own.epochs * math.ceil(len(pairs) / cfg.ppo.minibatch)
-    optimizer = make_optimizer(cfg.optimizer, total)
-    policy = fresh_state(state.policy.params, optimizer, session.mesh)
-    with it.log.stage("score"):
-        reference = _reference_scores(it, pairs)
-    batches = _pair_batches(it, pairs, reference)
-    policy, updates = it.train(objective, optimizer, policy, batches, total)
-    it.metrics |= pair_metrics(updates)
-    return RunState(continued(state.policy, policy))
+def loss(chosen: jax.Array, rejected: jax.Array, own: DPOConfig) -> jax.Array:
+    """The loss of each pair, f32[pairs], from log-ratios to the reference model in nats."""
+    zero = jnp.zeros_like(chosen)
+    return dpo_positive(chosen, rejected, zero, zero, own.beta, own.penalty)
 
 
-def _reference_scores(it: Iteration, pairs: list[Pair]) -> list[np.ndarray]:
-    """f32[T] of each pair, the reference model's log-probabilities as `collate_pairs` lays it out.
-
-    They are computed before all updates: between two updates the host would wait for both.
-    """
-    cfg, session, found = it.cfg, it.session, []
-    reference = session.load_reference()
-    size, longest = cfg.ppo.minibatch, longest_pair(pairs)
-    passes = passes_for(cfg, size, session.mesh)._replace(shared=False)
-    for start in range(0, len(pairs), size):
-        chosen = pairs[start : start + size]
-        batch = collate_pairs(chosen, size, longest)
-        scores = scores_of(session.model, reference, batch, cfg.sample.temperature, passes)
-        found += list(scores[: len(chosen)])
-    return found
-
-
-def _pair_batches(it: Iteration, pairs: list[Pair], reference: list[np.ndarray]) -> Iterator[Batch]:
-    """The minibatches of all epochs, with the reference model's log-probabilities."""
-    cfg, size, longest = it.cfg, it.cfg.ppo.minibatch, longest_pair(pairs)
-    for epoch in range(DPOConfig.of(cfg).epochs):
-        for chosen in shuffled([*range(len(pairs))], size, cfg.seed, it.number, epoch):
-            batch = collate_pairs([pairs[i] for i in chosen], size, longest)
-            batch.ref_logprobs[: len(chosen)] = [reference[i] for i in chosen]
-            yield batch
-
-
-class PairSums(NamedTuple):
-    """Sums of the loss and its terms over the minibatch's pairs."""
-
-    loss: Float[Array, ""]
-    margin: Float[Array, ""]  # log-ratio to the reference model, chosen less rejected, in nats
-    ordered: Float[Array, ""]  # pairs with a positive margin
-    pairs: Float[Array, ""]
-
-
-def make_pairs(episodes: list[Episode], per_problem: int, seed: int) -> list[Pair]:
-    """Up to `per_problem` pairs of a right and a wrong solution of each problem that has both."""
-    groups: dict[str, tuple[list[Episode], list[Episode]]] = {}
-    for episode in episodes:
-        right, wrong = groups.setdefault(episode.problem_id, ([], []))
-        (right if is_correct(episode.reward) else wrong).append(episode)
-    pairs = []
-    for name, (right, wrong) in groups.items():
-        all_pairs = list(itertools.product(right, wrong))
-        rng = host_rng(seed, 0, f"pairs/{name}")
-        pairs += [all_pairs[i] for i in rng.permutation(len(all_pairs))[:per_problem]]
-    return pairs
-
-
-def longest_pair(pairs: list[Pair]) -> int:
-    """Tokens of the longest pair, both solutions together."""
-    return max(len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in pairs)
-
-
-def collate_pairs(pairs: list[Pair], rows: int, longest: int) -> Batch:
-    """A pair in each of `rows` rows: segment 1 is the chosen solution, segment 2 the rejected one.
-
-    One shape for all pairs of up to `longest` tokens together; further rows are empty.
-    """
-    return collate_groups(pairs, rows, longest)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PairObjective(Objective):
-    """DPO-Positive's loss, a mean over the minibatch's pairs.
-
-    In each row, a segment with an odd id is a chosen solution, and the segment after it, with the
-    next id, the rejected solution of the same pair.
-    """
-
-    temperature: float
-    beta: float
-    penalty: float
-
-    def loss_over(self, rows: Batch) -> tuple[Batch, Loss]:
-        """`rows` must have the log-probabilities of the reference model."""
-        count = jnp.maximum(_ends_chosen(rows.segment_ids).sum(), 1)
-
-        def loss(params: Params, batch: Batch) -> tuple[jax.Array, PairSums]:
-            logprobs, _ = token_logprobs(self.model, params, batch, self.temperature)
-            # Differences to the reference model are summed: the difference of two sums over a
-            # solution would lose digits in float32, and the penalty would multiply the error.
-            moved = jnp.where(batch.mask, logprobs - batch.ref_logprobs, 0.0)
-            totals = segment_totals(moved, batch.segment_ids)
-            # A pair is read where its chosen solution ends: the next position has its rejected one.
-            chosen, rejected = totals[:, :-1].reshape(-1), totals[:, 1:].reshape(-1)
-            margin, zero = chosen - rejected, jnp.zeros_like(chosen)
-            terms = PairSums(
-                loss=dpo_positive(chosen, rejected, zero, zero, self.beta, self.penalty),
-                margin=margin,
-                ordered=margin > 0,
-                pairs=jnp.ones_like(margin),
-            )
-            is_pair = _ends_chosen(batch.segment_ids).reshape(-1)
-            sums = jax.tree.map(lambda x: jnp.sum(jnp.where(is_pair, x, 0.0)), terms)
-            return sums.loss / count, sums
-
-        return rows, loss
-
-
-def _ends_chosen(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T-1"]:
-    """Whether a position is the last of a chosen solution. (The last of a row never is.)"""
-    here, following = segment_ids[:, :-1], segment_ids[:, 1:]
-    return (here % 2 == 1) & (following == here + 1)
-
-
-def pair_metrics(updates: list[Update]) -> dict[str, float]:
-    """Means over the pairs of all updates; `grad_norm` is the mean over the applied updates."""
-    total = jax.tree.map(float, total_sums(updates))
-    pairs = max(total.pairs, 1.0)
-    return {
-        "dpo/loss": total.loss / pairs,
-        "dpo/margin": total.margin / pairs,
-        "dpo/ordered": total.ordered / pairs,
-        "actor/grad_norm": mean_norm(updates),
-    }
-
-
-METHOD = Method(
-    None,
-    iteration=dpo_positive_iteration,
-    settings=DPOConfig,
-    needs_groups=True,
-    single_rows=False,
-    ignores=OF_CLIPPED,
-)
+METHOD = pair_method(loss, DPOConfig)

@@ -1,9 +1,10 @@
 """GRPO: a solution's reward, standardised among the solutions of its problem.
 
-    A = (r - mean r) / (std r + 1e-8)    for all tokens of the solution
+    A = (r - mean r) / (std r + 1e-8)
 
-Source: https://arxiv.org/abs/2402.03300, section 4.1, whose mean is over tokens of a solution, then
-over solutions (`ppo.reduction='sequence'`); here over tokens.
+Source: https://arxiv.org/abs/2402.03300, section 4.1.
+
+Departs: `ppo.reduction` 'sequence' is the paper's mean.
 """
 
 from vinejax.core.settings import Config

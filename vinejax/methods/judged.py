@@ -1,125 +1,81 @@
-"""Learned values by a function of a user's: `values.prior` is its dotted path.
+"""Shared by methods whose rewards a judge gives, which compares two responses: tasks/judges.py.
 
-The function is called as reward functions are (`tasks/rewards.py`), with arguments by name, for
-solutions that are cut at a state: `prompts`, and as `completions` the response up to the state, or
-`response` for a function of one. It gives the chance of success from there, from 0 to 1: a process
-or outcome reward model, a judge. It must judge each text by itself: others can be of the same
-solution, and later. A process asks once for equal texts, and the first host asks for all.
+Sampling is that of other methods. What a solution earned from the judge is `reward_parts["judge"]`,
+and so the metric `reward/judge` and a column of the report; the task's own reward stays beside it.
 """
 
-import sys
-import threading
-import traceback
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
-from vinejax.core.plugins import place_of, source_of
-from vinejax.core.settings import Config, ValuesConfig
-from vinejax.core.text import response_text
-from vinejax.core.types import Problem, Rollout
-from vinejax.credit.assign import state_places
-from vinejax.runtime.distributed import is_writer, shared_work
-from vinejax.runtime.stopping import Watch
-from vinejax.session.session import Session
-from vinejax.tasks.graded import BackgroundGrading
-from vinejax.tasks.rewards import Call, RewardFunction, function_at
+from vinejax.core.ranges import Count, Positive
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Rollout, RunState
+from vinejax.methods.stages import solutions
+from vinejax.runtime.distributed import is_mine, shared_work
+from vinejax.session.iteration import Iteration, Solutions
+from vinejax.tasks.answers import bare_answer
+from vinejax.tasks.judges import Pair, check_judge, compared
 
-FIELD, PROBE = "values.prior", "probe"
-
-
-class Cut(NamedTuple):
-    """A solution up to a state."""
-
-    problem: Problem
-    ids: list[int]  # of the response up to the state
-    text: str  # of these
-    name: str  # of the state, in messages
+# (iteration, solutions) -> for each solution the (first, second) that the judge compares for it
+Opponents = Callable[[Iteration, Solutions], list[list[tuple[str, str]]]]
+# chance that the first of each of these is better -> what the episode earned
+Earned = Callable[[list[float]], float]
 
 
-def find_prior(values: ValuesConfig) -> RewardFunction | None:
-    """The function that `values.prior` names; None without one.
+@dataclasses.dataclass(frozen=True)
+class JudgeConfig(MethodSettings):
+    section: ClassVar[str] = "judge"
 
-    Raises ConfigError for a path without a function, or whose module fails, with its line.
-    """
-    path = values.prior
-    if path in ("", PROBE):
-        return None
-    return RewardFunction(FIELD, path, 1.0, function_at(FIELD, path, PROBE), FIELD)
+    # Dotted path of a function that compares two responses; the default looks at the last word.
+    function: str = "vinejax.tasks.judges.last_word"
+    batch: Count = 256  # pairs of one call, which has a process of its own
+    timeout_s: Positive = 600.0  # of one call; then it is killed, and its pairs are draws
 
-
-def judged(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
-    """f64[S] the function's number for each state, in the order of `state_numbers`.
-
-    Raises UserError, in a line with function and states, if it fails, takes more than
-    `values.prior_timeout_s` for a batch, or gives anything but numbers from 0 to 1. A run that was
-    interrupted is given what the function had said.
-    """
-    states = list(_cut(session, rollout))
-
-    def compute() -> dict[str, np.ndarray]:
-        firsts: dict[tuple[str, str], int] = {}  # of equal texts
-        place = [firsts.setdefault((x.problem.id, x.text), i) for i, x in enumerate(states)]
-        different, watch = sorted(firsts.values()), Watch()
-        numbers: dict[int, float] = {}
-        for start in range(0, len(different), BackgroundGrading.BATCH):
-            batch = different[start : start + BackgroundGrading.BATCH]
-            found = asked(cfg.values, session, [states[i] for i in batch]) if is_writer() else []
-            numbers |= shared_work(dict(zip(batch, found, strict=False)))
-            watch.look()
-        return {"numbers": np.array([numbers[i] for i in place])}
-
-    return session.journal.once("prior", str(len(states)), compute)["numbers"]
+    def check(self, cfg: Config) -> None:
+        check_judge(self.function)
 
 
-def asked(values: ValuesConfig, session: Session, batch: Sequence[Cut]) -> list[float]:
-    """The function's numbers for a batch of cut solutions; raises as `judged` does."""
-    prior, task = find_prior(values), session.task
-    assert prior is not None
-    call, names = Call([cut.ids for cut in batch], session.graded.state), [x.name for x in batch]
-    items = [(cut.problem, cut.text) for cut in batch]
-    found = _within(values.prior_timeout_s, prior, items, task.name, task.prompt, call, names)
-    for number, name in zip(found, names, strict=True):
-        if number is None or not 0 <= number <= 1:
-            raise prior.misfit(f"gave {number!r} for {name}; needed is a number from 0 to 1")
-    return found
+def judged(opponents: Opponents, earned: Earned) -> Callable[..., Solutions]:
+    """The first stage of a method: solutions, each compared with its opponents by the judge."""
+
+    def sample(it: Iteration, state: RunState) -> Solutions:
+        sampled = solutions(it, state)
+        against = opponents(it, sampled)
+        problems = {problem.id: problem for problem, _ in sampled.problems}
+        pairs, owners = [], []
+        for i, (episode, texts) in enumerate(zip(sampled.episodes, against, strict=True)):
+            problem = problems[episode.problem_id]
+            owners += [i] * len(texts)
+            pairs += [Pair(problem.question, bare_answer(problem.answer), *both) for both in texts]
+        found = it.session.journal.once("judge", str(len(pairs)), lambda: chances_of(it, pairs))
+        it.metrics |= {"judge/pairs": len(pairs), "judge/timeouts": float(found["drawn"].mean())}
+        by_episode: list[list[float]] = [[] for _ in sampled.episodes]
+        for i, chance in zip(owners, found["chances"].tolist(), strict=True):
+            by_episode[i].append(chance)
+        episodes = [
+            dataclasses.replace(e, reward_parts={**(e.reward_parts or {}), "judge": earned(x)})
+            for e, x in zip(sampled.episodes, by_episode, strict=True)
+        ]
+        return Solutions(sampled.problems, episodes, episodes)
+
+    return sample
 
 
-def _within(seconds: float, prior: RewardFunction, *arguments: Any) -> list[Any]:
-    """`prior.rewards` by a thread, which ends with the process where it hangs.
-
-    Raises what it raises, and after so many seconds UserError with the line where it is.
-    """
-    found: list[list[Any]] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            found.append(prior.rewards(*arguments))
-        except BaseException as error:  # raised below, in the run's own thread
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="prior", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if found:
-        return found[0]
-    file, names = source_of(prior.path.rpartition(".")[0]), arguments[-1]
-    lines = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
-    line = next((f"{file}:{x.lineno}" for x in reversed(lines) if x.filename == file), "")
-    rule = f"took more than values.prior_timeout_s = {seconds:g} on {names[0]} to {names[-1]}"
-    raise prior.error(f"{rule}: it is at {line or place_of(prior.function or run)}")
+def chances_of(it: Iteration, pairs: list[Pair]) -> dict[str, np.ndarray]:
+    """The judge's chances, of which each host asks about its own; ½ where time ran out."""
+    own, mine = JudgeConfig.of(it.cfg), [i for i in range(len(pairs)) if is_mine(i)]
+    found = compared(own.function, [pairs[i] for i in mine], own.batch, own.timeout_s)
+    by_pair = shared_work(dict(zip(mine, found, strict=True)))
+    chances = [by_pair[i] for i in range(len(pairs))]
+    return {
+        "chances": np.array([0.5 if x is None else x for x in chances]),
+        "drawn": np.array([x is None for x in chances]),
+    }
 
 
-def _cut(session: Session, rollout: Rollout) -> Iterator[Cut]:
-    """The solutions of a rollout up to their states, in the order of `state_numbers`."""
-    problems = {problem.id: problem for problem, _ in session.problems["train"]}
-    for row, step, used in state_places(rollout).tolist():
-        episode = rollout.episodes[row]
-        ids = episode.response[:used]
-        text = response_text(session.tokenizer, episode.prompt, ids)
-        name = f"problem {episode.problem_id}, step {step}"
-        yield Cut(problems[episode.problem_id], ids, text, name)
+def judgements(rollout: Rollout) -> np.ndarray:
+    """f32[episodes] what the judge gave each solution."""
+    return np.array([(e.reward_parts or {})["judge"] for e in rollout.episodes], np.float32)

@@ -1,7 +1,10 @@
 """Online policy mirror descent: rewards less the group's mean, and a squared log-ratio.
 
-The loss is `rl.losses.opmd`. Source: https://arxiv.org/abs/2501.12599, whose loss is a mean over
-solutions of sums over tokens; here over tokens, the same up to a factor per minibatch.
+    A = r - mean r    loss of a solution: -A·logπ + τ/2·(logπ(y) - logπ_old(y))²
+
+Source: https://arxiv.org/abs/2501.12599; `rl.losses.opmd`.
+
+Departs: a token mean, not one over solutions: a factor per minibatch.
 """
 
 import dataclasses
@@ -13,7 +16,7 @@ from vinejax.core.ranges import NotNegative
 from vinejax.core.settings import MethodSettings
 from vinejax.core.types import Batch
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
-from vinejax.methods.base import OF_GROUPS, Method
+from vinejax.methods.base import OF_GROUPS, OF_RATIO, Method
 from vinejax.methods.dr_grpo import less_mean
 from vinejax.rl import losses
 
@@ -39,4 +42,5 @@ METHOD = Method(
     settings=OPMDConfig,
     needs_groups=True,
     reads=OF_GROUPS,
+    ignores=OF_RATIO,
 )

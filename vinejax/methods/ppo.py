@@ -1,12 +1,14 @@
 """PPO: generalised advantage estimates on the values of a critic.
 
-    A_t = Σ_{i ≥ t} (γλ)^(i - t)·(r_i + γ·V_{i+1} - V_i)
+    A_t = Σ_{i≥t} (γλ)^(i-t)·(r_i + γ·V_{i+1} - V_i)
 
-The critic is a second model, started as a copy of the policy, that predicts the return. It has a
-backbone of its own and a linear head on the last hidden state, after the final norm, with its own
-optimizer. The value before token t is read at the token before it. Source:
-https://arxiv.org/abs/1707.06347, and in VinePPO's code `models/pretrained_with_value_head.py:23-88`
-and `trainers/ppo_trainer.py:1003-1017`.
+The critic is a second model, a copy of the start with a linear head on the last hidden state, after
+the final norm, from N(0, 1/(width + 1)), with an optimizer of its own. The value before token t is
+read at the token before it. Its loss is ½·max((V - G)², (clip(V, V_old ± `critic.clip`) - G)²), a
+mean over tokens. The first `critic.warmup_iterations` train the critic alone.
+
+Source: https://arxiv.org/abs/1707.06347, and VinePPO's code `models/pretrained_with_value_head.py`
+(23-88) and `trainers/ppo_trainer.py` (1003-1017).
 """
 
 import dataclasses

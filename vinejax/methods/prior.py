@@ -28,7 +28,7 @@ from vinejax.credit.platt import Scaling
 from vinejax.credit.probe import Prediction, Probe, States
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import MOST_HIDDEN, num_tapped, projection
-from vinejax.methods.judged import find_prior, judged
+from vinejax.methods.prior_function import find_prior, judged
 from vinejax.methods.stages import State
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.weights import RewardModel

@@ -1,6 +1,8 @@
 """REINFORCE++: the discounted reward still to come, less the KL to the reference model.
 
-    A_t = Σ_{i ≥ t} γ^(i - t)·(r_i - kl.coef·log(π_old / π_ref)_i)    whitened over the iteration
+    A_t = Σ_{i≥t} γ^(i-t)·(r_i - `kl.coef`·log(π_old/π_ref)_i)
+
+The KL is in the reward alone.
 
 Source: https://arxiv.org/abs/2501.03262.
 """

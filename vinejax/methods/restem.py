@@ -1,8 +1,16 @@
 """RestEM: fine-tuning, each time from the supervised start, on the policy's own correct solutions.
 
-Source: https://arxiv.org/abs/2312.06585, and in VinePPO's code `trainers/restem_trainer.py` and
-`episode_generators/math_restem_episode_generator.py`, which trains all epochs before it evaluates,
-to the same policy.
+    loss of a solution: -logπ, mean over its tokens
+
+`rollout.per_prompt` solutions of every problem, or of `restem.problems`, are sampled, and the first
+`restem.keep` right ones of each kept, for at most `restem.epochs`; the first validation (every
+`restem.eval_every` updates) that is no better than the last ends the iteration with the policy
+before it.
+
+Source: https://arxiv.org/abs/2312.06585, and VinePPO's code, `trainers/restem_trainer.py` and
+`episode_generators/math_restem_episode_generator.py`.
+
+Departs: stops early; VinePPO's code trains on and picks the same policy.
 """
 
 import dataclasses

@@ -1,8 +1,10 @@
 """RLOO: a solution's reward less the mean of the problem's other solutions.
 
-    A = r - mean of the others' r    for all tokens of the solution
+    A = r - mean of the others' r
 
 Source: https://arxiv.org/abs/2402.14740.
+
+Departs: ratios of tokens; TRL clips those of solutions.
 """
 
 from vinejax.core.settings import Config

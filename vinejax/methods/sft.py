@@ -1,7 +1,10 @@
 """Supervised fine-tuning on the data set's worked solutions: an iteration is an epoch.
 
-The loss is `learner/likelihood.py`'s, on the response alone, EOS included. `--mode=sft` and the
-start of a run without `model.path` use the same pieces (`training/warmup.py`).
+    loss: -logπ
+
+The loss is `learner/likelihood.py`'s, on the response alone, EOS included. `--mode=sft`, for
+`sft.steps`, and the start of a run without `model.path` use the same pieces (`training/warmup.py`).
+The rate is `sft.learning_rate`; nothing of `optimizer` is read.
 """
 
 import dataclasses

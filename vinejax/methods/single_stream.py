@@ -1,14 +1,21 @@
 """Single-stream policy optimization: one solution per problem, against the problem's tracked value.
 
-    a_i = r_i - v_i    A_i = (a_i - mean a) / (std a + 1e-8) over the iteration's solutions
+    A_i = (a_i - mean a) / (std a + 1e-8) over the iteration    a_i = r_i - v
+    v = α / (α + β), then α ← ρ·α + r, β ← ρ·β + 1 - r
 
-v is the problem's value by its earlier solutions. The tracker has every train problem's α and β,
-and its last response with the log-probabilities that it was sampled with, so that the drift of the
-policy on a problem is known when it is drawn again. That takes 12 + 8·`sample.max_tokens` bytes per
-problem, on every host and in a checkpoint.
+Problems are drawn with weights √(v·(1 - v)) + `single_stream.explore`. ρ = clip(2^(-D / 0.06),
+0.875, 0.96), D the mean |log π_now - log π_then| over the tokens of the problem's last response.
+At the start α + β is `start_count` and v is ½, or (S + ½) / (n + 1) from n = `start_samples`
+solutions with rewards S, which count as tokens alone.
 
-Source: https://arxiv.org/abs/2509.13232; `rl/value_tracker.py` has the equations and says where
-they depart.
+The tracker has every train problem's α and β, and its last response with the log-probabilities that
+it was sampled with. That takes 12 + 8·`sample.max_tokens` bytes per problem, on every host and in
+every checkpoint.
+
+Source: https://arxiv.org/abs/2509.13232; `rl/value_tracker.py` has the equations.
+
+Departs: D between the policies that sampled, as in the paper, its code's after updates; α = β = 4,
+there ½; `ppo.max_ratio` for a clip at ratio 10.
 """
 
 import dataclasses

@@ -1,10 +1,10 @@
 """SPO-tree: solutions are leaves of a tree of segments; a segment is worth what it adds to V.
 
-    A(node) = V(node) - V(parent)    V(node): mean of the children's values, a leaf's is its reward
+    A(node) = V(node) - V(parent)    V: mean of the children's, of a leaf its r
 
-Source: https://arxiv.org/abs/2505.23564; equations in `rl/tree_values.py`. Departures from the
-authors' code: it replays nodes of earlier iterations, and has a KL summed over each sequence
-(`kl.reduction`), one epoch (`ppo.epochs`) and whitening per minibatch (`ppo.whiten`).
+Source: https://arxiv.org/abs/2505.23564; equations in `rl/tree_values.py`.
+
+Departs: no replay of earlier nodes; KL, epochs and whitening as `spo_chain` says.
 """
 
 import dataclasses

@@ -153,7 +153,8 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
         per_token = found.pop(name, None)
         if per_token is not None and cfg.entropy.likeliest:
             it.metrics[f"actor/{name}"] = float(np.mean(per_token[batch.mask]))
-    rollout = Rollout(episodes, batch._replace(**found), steps, hidden=hidden, entropy=entropy)
+    batch = batch._replace(**found)
+    rollout = Rollout(episodes, batch, steps, hidden=hidden, entropy=entropy, number=it.number)
     it.metrics |= metrics.logprob_diff(episodes, rollout.batch)
     it.metrics["actor/rows"] = len(episodes)
     return keeper.valued(it, state.kept, rollout, passes)
@@ -178,7 +179,8 @@ def update(
         return state
     policy = to_device(state.policy)
     optimizer = make_optimizer(cfg.optimizer, total)
-    batch = rollout.batch._replace(advantages=credit.advantages, mask=credit.mask)
+    given = {"advantages": credit.advantages, "mask": credit.mask, "own": credit.own}
+    batch = rollout.batch._replace(**given)
     batch, found = with_corrections(batch, rollout.batch.mask, rollout.episodes, cfg, it.number)
     it.metrics |= found
     objective, rows = with_coefficient(objective, batch, rollout.kl_coef)

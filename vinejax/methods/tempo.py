@@ -1,14 +1,14 @@
 """TEMPO: GRPO's advantage, plus the change of V at every fork of a problem's solutions.
 
     A_t = (r - mean r + V(s_{t+1}) - V(s_t)) / (std r + 1e-8)
+    V(s): mean r of the solutions that begin with s
 
-V(s) is the mean reward of the problem's solutions that begin with the tokens before s;
-`rl/shared_starts.py` has the differences.
+`rl/shared_starts.py` has the differences. Nothing more is sampled.
 
 Source: https://arxiv.org/abs/2509.18314; fatebreaker/tempo at 0a1c273, verl with this advantage.
-Departures from that code: its std is that of the sample, plus 1e-6, so that A is smaller there by
-√((n - 1) / n) in groups of n; its upper clip is 0.28 (`ppo.clip_high`); its KL of 0 is that of
-configs/tiny_tempo.py, not a default.
+
+Departs: std of the population, there of the sample + 1e-6: A is √(n/(n - 1)) larger here; ε_high
+0.28 there.
 """
 
 import numpy as np

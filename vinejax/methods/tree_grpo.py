@@ -1,8 +1,11 @@
 """Tree-GRPO: a leaf's reward, standardised in its tree and among all leaves of the problem.
 
-`rl.shared_starts.two_level_advantages` has the equation. Source: https://arxiv.org/abs/2509.21240,
-whose steps are the turns of an agent; AMAP-ML/Tree-GRPO at 90b1709, which also clips negative
-advantages at a ratio of 3, and has a `kl.coef` of 0.001.
+    A = z(r in its tree) + z(r in the problem)    z = (r - mean) / (std + 1e-6)
+
+Source: https://arxiv.org/abs/2509.21240, whose steps are the turns of an agent; AMAP-ML/Tree-GRPO
+at 90b1709; `rl.shared_starts.two_level_advantages`.
+
+Departs: no dual clip of 3; `kl.coef` for 0.001.
 """
 
 import dataclasses

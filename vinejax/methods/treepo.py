@@ -1,10 +1,13 @@
 """TreePO: a leaf's reward against those of the leaves that share its first nodes.
 
-Averaged over all depths: `rl.shared_starts.ancestor_advantages`.
+    A = mean over depths d of r - mean r of those that share the first d nodes
 
-Source: https://arxiv.org/abs/2508.17445; multimodal-art-projection/TreePO at f055523. Departures
-from its released script, which leaves groups without spread out, penalises overlong solutions and
-clips a second time at a ratio of 10: none of these. Departures of growth: `fixed_width`.
+`rl.shared_starts.ancestor_advantages` has the weightings.
+
+Source: https://arxiv.org/abs/2508.17445; multimodal-art-projection/TreePO at f055523.
+
+Departs: no filter of groups, overlong penalty, dual clip or division by probability; refills at
+random places, there sorted; leftover branches to the first path, there the last.
 """
 
 import dataclasses

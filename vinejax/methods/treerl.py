@@ -1,9 +1,12 @@
 """TreeRL: trees that fork at surprising tokens; a node earns its value and its gain.
 
-`rl.tree_values.treerl_rewards` has the equation. Source: https://arxiv.org/abs/2506.11902;
-THUDM/TreeRL at f0edbea. Departures from that code: it trains on 16 of 30 leaves, here on all; its
-loss is a mean over a response, then over responses (`ppo.reduction`); its upper clip is 0.26
-(`ppo.clip_high`); it gives -1 for text that is too long or repeats itself, here the task's reward.
+    A = V(node) + δ    δ = V(node) - V(parent), or the parent's δ where that is 0
+    V = Σ (r - mean of the others' r) / (N·√N) over the node's N solutions
+
+Source: https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea; `rl.tree_values.treerl_rewards`.
+
+Departs: all leaves, there 16 of 30; token mean, there per response; ε_high 0.26 and -1 for
+over-long or repeating text there; no fork at a first chain's first token.
 """
 
 import dataclasses

@@ -1,10 +1,12 @@
 """VinePPO: step advantages from Monte Carlo values of every intermediate step.
 
-    A_c = r_c + γ·V(s_{c+1}) - V(s_c)    for each token of step c, V(s_C) = 0
-    V(s) = mean return of `values.k` fresh continuations of the policy from s
+    A_c = r_c + γ·V(s_{c+1}) - V(s_c)    V(s): mean return of `values.k` continuations
 
-Source: Kazemnejad et al., ICML 2025, https://arxiv.org/abs/2410.01679; docs/methods.md says how
-defaults differ from the authors' code.
+V(s_C) = 0.
+
+Source: Kazemnejad et al., ICML 2025, https://arxiv.org/abs/2410.01679.
+
+Departs: [this table](engine.md#departures-from-vineppos-code).
 """
 
 import jax.numpy as jnp

@@ -21,7 +21,7 @@ from vinejax.engine.cache import use_kernel
 from vinejax.learner.packing import with_sharing, with_single_rows
 from vinejax.methods import find_method, sft
 from vinejax.methods.base import Method
-from vinejax.methods.judged import find_prior
+from vinejax.methods.prior_function import find_prior
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained

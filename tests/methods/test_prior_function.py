@@ -20,8 +20,8 @@ from vinejax.core.types import Problem, Rollout
 from vinejax.credit import platt
 from vinejax.credit.platt import Scaling
 from vinejax.learner.batch import collate, step_layout
-from vinejax.methods.judged import find_prior, judged
 from vinejax.methods.prior import fresh_prior, learned, with_prior
+from vinejax.methods.prior_function import find_prior, judged
 from vinejax.runtime.journal import Journal
 
 

@@ -1,0 +1,96 @@
+"""What the methods' docstrings say, for `--help method` and the table of docs/methods.md.
+
+A docstring is a title, an indented equation, prose, and paragraphs that begin with 'Source:' and
+'Departs:'; what a method needs, and where it departs from the defaults, is in its record.
+"""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from vinejax.core.settings import Config
+from vinejax.methods import MODULES
+from vinejax.methods.base import Method
+
+HEAD = "| `method` | needs | equation | departs from its source |\n|---|---|---|---|\n"
+
+
+class About(NamedTuple):
+    """What there is to say of a method, each a single line; '' where there is nothing."""
+
+    title: str
+    needs: str
+    equation: str
+    source: str
+    departs: str
+
+
+def about(name: str) -> About:
+    """What a method of the package is."""
+    module = MODULES[name]
+    paragraphs = inspect.cleandoc(module.__doc__ or "").split("\n\n")
+
+    def labelled(label: str) -> str:
+        found = [x for x in paragraphs if x.startswith(label)]
+        return " ".join(found[0].removeprefix(label).split()) if found else ""
+
+    lines = [x for text in paragraphs if text.startswith("    ") for x in text.splitlines()]
+    equation = "; ".join(re.sub(" {3,}", "; ", line.strip()) for line in lines)
+    return About(
+        title=" ".join(paragraphs[0].split()),
+        needs=", ".join(needs_of(module.METHOD)),
+        equation=equation,
+        source=labelled("Source:"),
+        departs=labelled("Departs:"),
+    )
+
+
+def needs_of(method: Method) -> list[str]:
+    """What a method takes beside one solution per problem and its reward, and its own defaults."""
+    sections = {method.settings.section, *method.reads}
+    needs = {
+        "groups": method.needs_groups,
+        "trees": method.on_trees,
+        "continuations": method.has_continuations,
+        "critic": method.state.has_critic,
+        "judge": "judge" in sections,
+        "entropies": method.state.reads_entropy(Config()),
+        "whitened": method.whiten == "iteration",
+        f"ε_high {method.clip_high}": method.clip_high is not None,
+    }
+    return [need for need, holds in needs.items() if holds]
+
+
+def help_lines() -> list[str]:
+    """A paragraph per method: its name and title, its equation, and what it needs."""
+    lines = []
+    for name in MODULES:
+        title, needs, equation, _, _ = about(name)
+        lines += [f"{name}: {title}", f"    {equation}"]
+        lines += [f"    needs {needs}"] if needs else []
+    return lines
+
+
+def table(configs: Path) -> str:
+    """The table of docs/methods.md; names link to the methods' files in the folder `configs`."""
+    files = {_method_of(path): path for path in sorted(configs.glob("tiny*.py"), reverse=True)}
+    rows = []
+    for name in MODULES:
+        _, needs, equation, source, departs = about(name)
+        link = f"[{name}](../configs/{files[name].name})"
+        papers = re.findall(r"https://arxiv.org/abs/([\d.]+\d)", source)
+        if papers:
+            link += f" [{papers[0]}](https://arxiv.org/abs/{papers[0]})"
+        cells = [link, needs, equation, departs.rstrip(".")]
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
+    return HEAD + "".join(rows)
+
+
+def _method_of(path: Path) -> str:
+    """The method that a config file sets; the first of its names in order wins, by `table`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "cfg.method":
+            return ast.literal_eval(node.value)
+    return Config().method

@@ -1,0 +1,59 @@
+"""D3S: GRPO on the solutions whose advantages vary most, and there on few, uncertain tokens.
+
+    A = (r - mean r) / (std r + 1e-8)
+    trained on: a share of solutions by Var(A), of their tokens by |A|·H
+
+`d3s.solutions` and `d3s.tokens` rise in a line to 1 over the first `d3s.until` of the run.
+
+Source: https://arxiv.org/abs/2509.22115 (read in another's account).
+
+Departs: H of π_old.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from vinejax.core.ranges import Share, ZeroToOne
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit, against_group
+from vinejax.methods.base import OF_GROUPS, Method
+from vinejax.methods.hapo import Entropies
+from vinejax.rl.entropy_weights import extremes, uncertain_tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class D3SConfig(MethodSettings):
+    section: ClassVar[str] = "d3s"
+
+    solutions: Share = 0.5  # of an iteration's solutions, at the start of the run
+    tokens: Share = 0.2  # of their tokens, at the start of the run
+    until: ZeroToOne = 1.0  # part of the run after which all are trained on; 0: from the start
+
+
+def sampled_down(rollout: Rollout, cfg: Config) -> Credit:
+    """GRPO's advantages, on what is kept alone."""
+    assert rollout.entropy is not None, "the scoring pass keeps it for this method"
+    own, credit = D3SConfig.of(cfg), against_group(rollout, "grpo", cfg)
+    advantages, mask = np.asarray(credit.advantages), np.array(rollout.batch.mask)
+    done = min(rollout.number / max(own.until * cfg.iterations, 1e-9), 1.0)
+    solutions, tokens = (share + (1 - share) * done for share in (own.solutions, own.tokens))
+    number = len(rollout.episodes)
+    by_row = np.where(mask, advantages, 0.0)[:number].sum(axis=1) / np.maximum(
+        mask[:number].sum(axis=1), 1
+    )
+    mask[:number] &= extremes(by_row, int(np.ceil(solutions * number)))[:, None]
+    return credit._replace(mask=uncertain_tokens(advantages, rollout.entropy, mask, tokens))
+
+
+METHOD = Method(
+    sampled_down,
+    state=Entropies(),
+    settings=D3SConfig,
+    scale="group",
+    needs_groups=True,
+    measured=False,
+    reads=OF_GROUPS,
+)

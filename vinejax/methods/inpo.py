@@ -1,0 +1,39 @@
+"""INPO: a step of a game for preferences between right and wrong solutions.
+
+    loss of a pair: (h - 1 / (2η))²    h = Δπ - (τ/η)·Δπ_ref - (1 - τ/η)·Δπ_old
+    Δ: of log-probabilities, right less wrong
+
+Source: https://arxiv.org/abs/2407.00617, equation 7.
+
+Departs: rewards say which of two is better, there a model of preferences.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import numpy as np
+
+from vinejax.core.ranges import Positive, ZeroToOne
+from vinejax.methods.pairs import PairConfig, pair_method
+
+
+@dataclasses.dataclass(frozen=True)
+class INPOConfig(PairConfig):
+    section: ClassVar[str] = "inpo"
+
+    eta: Positive = 0.0075  # η: h is drawn to 1 / (2η) nats
+    ratio: ZeroToOne = 1 / 3  # τ/η: the reference model's part of the anchor
+
+
+def anchor(own: INPOConfig, ref: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """(τ/η)·logπ_ref + (1 - τ/η)·logπ_old per token, so that h is one difference to it."""
+    return np.float32(own.ratio) * ref + np.float32(1 - own.ratio) * old
+
+
+def loss(chosen: jax.Array, rejected: jax.Array, own: INPOConfig) -> jax.Array:
+    """The loss of each pair, f32[pairs], from log-ratios to the anchor in nats."""
+    return (chosen - rejected - 0.5 / own.eta) ** 2
+
+
+METHOD = pair_method(loss, INPOConfig, anchor)

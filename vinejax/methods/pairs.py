@@ -1,0 +1,226 @@
+"""Learning from pairs of a right and a wrong solution of the same problem: DPO-Positive, INPO.
+
+A margin is measured from an anchor: log-probabilities of the reference model, or of a mixture of it
+with the policy that sampled.
+
+Source of the pairing: VinePPO's code, `trainers/dpo_positive_trainer.py` and
+`episode_generators/math_dpo_positive_episode_generator.py`.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from vinejax.core.ranges import Count
+from vinejax.core.seeds import host_rng
+from vinejax.core.settings import MethodSettings
+from vinejax.core.types import Batch, Episode, RunState, is_correct
+from vinejax.learner.batch import collate_groups, shuffled
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.packing import passes_for
+from vinejax.learner.score import scores_of, token_logprobs
+from vinejax.learner.update import (
+    Loss,
+    Objective,
+    Update,
+    continued,
+    fresh_state,
+    mean_norm,
+    total_sums,
+)
+from vinejax.methods.base import OF_CLIPPED, Method
+from vinejax.model.decoder import Params
+from vinejax.rl.segments import segment_totals
+from vinejax.session.iteration import Iteration, Solutions
+
+Pair = tuple[Episode, Episode]  # (chosen, rejected)
+# (log-ratio of each chosen solution to the anchor, the same of each rejected one, the method's
+# settings) -> loss of each pair
+PairLoss = Callable[[jax.Array, jax.Array, Any], jax.Array]
+# (the method's settings, the reference model's log-probabilities, the sampling policy's) -> anchor
+Anchor = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class PairConfig(MethodSettings):
+    """Solutions per problem: `rollout.per_prompt`."""
+
+    problems: Count | None = None  # sampled per iteration; None: the whole train split
+    pairs: Count = 64  # per problem, at most; an update takes ppo.minibatch of them
+    epochs: Count = 3
+
+
+def pair_method(loss: PairLoss, settings: type[PairConfig], anchor: Anchor | None = None) -> Method:
+    """The method with this loss of pairs; `anchor` is None for the reference model.
+
+    Each iteration samples, pairs right with wrong solutions, and learns to prefer the right.
+    """
+    return Method(
+        None,
+        iteration=functools.partial(learn_from_pairs, loss, anchor),
+        settings=settings,
+        needs_groups=True,
+        single_rows=False,
+        ignores=OF_CLIPPED,
+    )
+
+
+def learn_from_pairs(
+    loss: PairLoss, anchor: Anchor | None, method: Method, it: Iteration, state: RunState
+) -> RunState:
+    """Sample, pair right with wrong solutions, learn to prefer the right."""
+    cfg, session, own = it.cfg, it.session, it.cfg.own
+    params = session.weights(state.policy.params)
+    problems, episodes = it.sample_train(params, own.problems)
+    it.record_sampling(Solutions(problems, it.shown(episodes), episodes))
+    pairs = make_pairs(episodes, own.pairs, cfg.seed)
+    it.metrics["dpo/pairs"] = len(pairs)
+    if not pairs:
+        return state
+    size, packed, _ = passes_for(cfg, cfg.ppo.minibatch, session.mesh)  # pairs share no tokens
+    objective = PairObjective(
+        model=session.model,
+        microbatch=size,
+        packed=packed,
+        temperature=cfg.sample.temperature,
+        loss=loss,
+        own=own,
+    )
+    total = own.epochs * math.ceil(len(pairs) / cfg.ppo.minibatch)
+    optimizer = make_optimizer(cfg.optimizer, total)
+    policy = fresh_state(state.policy.params, optimizer, session.mesh)
+    with it.log.stage("score"):
+        anchors = _scores(it, pairs, session.load_reference())
+        if anchor is not None:
+            old = _scores(it, pairs, params)
+            anchors = [anchor(own, *scores) for scores in zip(anchors, old, strict=True)]
+    batches = _pair_batches(it, pairs, anchors)
+    policy, updates = it.train(objective, optimizer, policy, batches, total)
+    it.metrics |= pair_metrics(updates)
+    return RunState(continued(state.policy, policy))
+
+
+def _scores(it: Iteration, pairs: list[Pair], params: Params) -> list[np.ndarray]:
+    """f32[T] of each pair, log-probabilities by these weights as `collate_pairs` lays it out.
+
+    They are computed before all updates: between two updates the host would wait for both.
+    """
+    cfg, session, found = it.cfg, it.session, []
+    size, longest = cfg.ppo.minibatch, longest_pair(pairs)
+    passes = passes_for(cfg, size, session.mesh)._replace(shared=False)
+    for start in range(0, len(pairs), size):
+        chosen = pairs[start : start + size]
+        batch = collate_pairs(chosen, size, longest)
+        scores = scores_of(session.model, params, batch, cfg.sample.temperature, passes)
+        found += list(scores[: len(chosen)])
+    return found
+
+
+def _pair_batches(it: Iteration, pairs: list[Pair], anchors: list[np.ndarray]) -> Iterator[Batch]:
+    """The minibatches of all epochs, with the log-probabilities that margins start from."""
+    cfg, size, longest = it.cfg, it.cfg.ppo.minibatch, longest_pair(pairs)
+    for epoch in range(cfg.own.epochs):
+        for chosen in shuffled([*range(len(pairs))], size, cfg.seed, it.number, epoch):
+            batch = collate_pairs([pairs[i] for i in chosen], size, longest)
+            batch.ref_logprobs[: len(chosen)] = [anchors[i] for i in chosen]
+            yield batch
+
+
+class PairSums(NamedTuple):
+    """Sums of the loss and its terms over the minibatch's pairs."""
+
+    loss: Float[Array, ""]
+    margin: Float[Array, ""]  # log-ratio to the anchor, chosen less rejected, in nats
+    ordered: Float[Array, ""]  # pairs with a positive margin
+    pairs: Float[Array, ""]
+
+
+def make_pairs(episodes: list[Episode], per_problem: int, seed: int) -> list[Pair]:
+    """Up to `per_problem` pairs of a right and a wrong solution of each problem that has both."""
+    groups: dict[str, tuple[list[Episode], list[Episode]]] = {}
+    for episode in episodes:
+        right, wrong = groups.setdefault(episode.problem_id, ([], []))
+        (right if is_correct(episode.reward) else wrong).append(episode)
+    pairs = []
+    for name, (right, wrong) in groups.items():
+        all_pairs = list(itertools.product(right, wrong))
+        rng = host_rng(seed, 0, f"pairs/{name}")
+        pairs += [all_pairs[i] for i in rng.permutation(len(all_pairs))[:per_problem]]
+    return pairs
+
+
+def longest_pair(pairs: list[Pair]) -> int:
+    """Tokens of the longest pair, both solutions together."""
+    return max(len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in pairs)
+
+
+def collate_pairs(pairs: list[Pair], rows: int, longest: int) -> Batch:
+    """A pair in each of `rows` rows: segment 1 is the chosen solution, segment 2 the rejected one.
+
+    One shape for all pairs of up to `longest` tokens together; further rows are empty.
+    """
+    return collate_groups(pairs, rows, longest)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairObjective(Objective):
+    """A loss of pairs, a mean over the minibatch's.
+
+    In each row, a segment with an odd id is a chosen solution, and the segment after it, with the
+    next id, the rejected solution of the same pair.
+    """
+
+    temperature: float
+    loss: PairLoss
+    own: Any  # the method's settings; hashable
+
+    def loss_over(self, rows: Batch) -> tuple[Batch, Loss]:
+        """`rows` must have the anchor's log-probabilities, as those of the reference model."""
+        count = jnp.maximum(_ends_chosen(rows.segment_ids).sum(), 1)
+
+        def loss(params: Params, batch: Batch) -> tuple[jax.Array, PairSums]:
+            logprobs, _ = token_logprobs(self.model, params, batch, self.temperature)
+            # Differences to the anchor are summed: the difference of two sums over a
+            # solution would lose digits in float32, and the penalty would multiply the error.
+            moved = jnp.where(batch.mask, logprobs - batch.ref_logprobs, 0.0)
+            totals = segment_totals(moved, batch.segment_ids)
+            # A pair is read where its chosen solution ends: the next position has its rejected one.
+            chosen, rejected = totals[:, :-1].reshape(-1), totals[:, 1:].reshape(-1)
+            margin = chosen - rejected
+            terms = PairSums(
+                loss=self.loss(chosen, rejected, self.own),
+                margin=margin,
+                ordered=margin > 0,
+                pairs=jnp.ones_like(margin),
+            )
+            is_pair = _ends_chosen(batch.segment_ids).reshape(-1)
+            sums = jax.tree.map(lambda x: jnp.sum(jnp.where(is_pair, x, 0.0)), terms)
+            return sums.loss / count, sums
+
+        return rows, loss
+
+
+def _ends_chosen(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T-1"]:
+    """Whether a position is the last of a chosen solution. (The last of a row never is.)"""
+    here, following = segment_ids[:, :-1], segment_ids[:, 1:]
+    return (here % 2 == 1) & (following == here + 1)
+
+
+def pair_metrics(updates: list[Update]) -> dict[str, float]:
+    """Means over the pairs of all updates; `grad_norm` is the mean over the applied updates."""
+    total = jax.tree.map(float, total_sums(updates))
+    pairs = max(total.pairs, 1.0)
+    return {
+        "dpo/loss": total.loss / pairs,
+        "dpo/margin": total.margin / pairs,
+        "dpo/ordered": total.ordered / pairs,
+        "actor/grad_norm": mean_norm(updates),
+    }

@@ -1,0 +1,125 @@
+"""Learned values by a function of a user's: `values.prior` is its dotted path.
+
+The function is called as reward functions are (`tasks/rewards.py`), with arguments by name, for
+solutions that are cut at a state: `prompts`, and as `completions` the response up to the state, or
+`response` for a function of one. It gives the chance of success from there, from 0 to 1: a process
+or outcome reward model, a judge. It must judge each text by itself: others can be of the same
+solution, and later. A process asks once for equal texts, and the first host asks for all.
+"""
+
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vinejax.core.plugins import place_of, source_of
+from vinejax.core.settings import Config, ValuesConfig
+from vinejax.core.text import response_text
+from vinejax.core.types import Problem, Rollout
+from vinejax.credit.assign import state_places
+from vinejax.runtime.distributed import is_writer, shared_work
+from vinejax.runtime.stopping import Watch
+from vinejax.session.session import Session
+from vinejax.tasks.graded import BackgroundGrading
+from vinejax.tasks.rewards import Call, RewardFunction, function_at
+
+FIELD, PROBE = "values.prior", "probe"
+
+
+class Cut(NamedTuple):
+    """A solution up to a state."""
+
+    problem: Problem
+    ids: list[int]  # of the response up to the state
+    text: str  # of these
+    name: str  # of the state, in messages
+
+
+def find_prior(values: ValuesConfig) -> RewardFunction | None:
+    """The function that `values.prior` names; None without one.
+
+    Raises ConfigError for a path without a function, or whose module fails, with its line.
+    """
+    path = values.prior
+    if path in ("", PROBE):
+        return None
+    return RewardFunction(FIELD, path, 1.0, function_at(FIELD, path, PROBE), FIELD)
+
+
+def judged(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
+    """f64[S] the function's number for each state, in the order of `state_numbers`.
+
+    Raises UserError, in a line with function and states, if it fails, takes more than
+    `values.prior_timeout_s` for a batch, or gives anything but numbers from 0 to 1. A run that was
+    interrupted is given what the function had said.
+    """
+    states = list(_cut(session, rollout))
+
+    def compute() -> dict[str, np.ndarray]:
+        firsts: dict[tuple[str, str], int] = {}  # of equal texts
+        place = [firsts.setdefault((x.problem.id, x.text), i) for i, x in enumerate(states)]
+        different, watch = sorted(firsts.values()), Watch()
+        numbers: dict[int, float] = {}
+        for start in range(0, len(different), BackgroundGrading.BATCH):
+            batch = different[start : start + BackgroundGrading.BATCH]
+            found = asked(cfg.values, session, [states[i] for i in batch]) if is_writer() else []
+            numbers |= shared_work(dict(zip(batch, found, strict=False)))
+            watch.look()
+        return {"numbers": np.array([numbers[i] for i in place])}
+
+    return session.journal.once("prior", str(len(states)), compute)["numbers"]
+
+
+def asked(values: ValuesConfig, session: Session, batch: Sequence[Cut]) -> list[float]:
+    """The function's numbers for a batch of cut solutions; raises as `judged` does."""
+    prior, task = find_prior(values), session.task
+    assert prior is not None
+    call, names = Call([cut.ids for cut in batch], session.graded.state), [x.name for x in batch]
+    items = [(cut.problem, cut.text) for cut in batch]
+    found = _within(values.prior_timeout_s, prior, items, task.name, task.prompt, call, names)
+    for number, name in zip(found, names, strict=True):
+        if number is None or not 0 <= number <= 1:
+            raise prior.misfit(f"gave {number!r} for {name}; needed is a number from 0 to 1")
+    return found
+
+
+def _within(seconds: float, prior: RewardFunction, *arguments: Any) -> list[Any]:
+    """`prior.rewards` by a thread, which ends with the process where it hangs.
+
+    Raises what it raises, and after so many seconds UserError with the line where it is.
+    """
+    found: list[list[Any]] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(prior.rewards(*arguments))
+        except BaseException as error:  # raised below, in the run's own thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="prior", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if found:
+        return found[0]
+    file, names = source_of(prior.path.rpartition(".")[0]), arguments[-1]
+    lines = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
+    line = next((f"{file}:{x.lineno}" for x in reversed(lines) if x.filename == file), "")
+    rule = f"took more than values.prior_timeout_s = {seconds:g} on {names[0]} to {names[-1]}"
+    raise prior.error(f"{rule}: it is at {line or place_of(prior.function or run)}")
+
+
+def _cut(session: Session, rollout: Rollout) -> Iterator[Cut]:
+    """The solutions of a rollout up to their states, in the order of `state_numbers`."""
+    problems = {problem.id: problem for problem, _ in session.problems["train"]}
+    for row, step, used in state_places(rollout).tolist():
+        episode = rollout.episodes[row]
+        ids = episode.response[:used]
+        text = response_text(session.tokenizer, episode.prompt, ids)
+        name = f"problem {episode.problem_id}, step {step}"
+        yield Cut(problems[episode.problem_id], ids, text, name)

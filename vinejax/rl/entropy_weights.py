@@ -1,0 +1,122 @@
+"""What the entropy before a token decides: whether it counts, how much, and how far it may move."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float32, Real
+
+from vinejax.rl.losses import probability_ratio
+
+LEAST = 1e-8  # nats: a certain token's entropy is taken for this, as its logarithm is needed
+
+
+def relative_entropy(entropy: np.ndarray, mask: np.ndarray, quantile: float) -> np.ndarray:
+    """The entropy of every token against the others', from -1 to 1.
+
+        h = (log H - Q(log H)) / σ    σ² = mean (log H - Q)²
+        h̃ = h / max h where h > 0,  h / |min h| elsewhere
+
+    Args:
+      entropy: f32[B, T], H before each token, in nats.
+      mask: bool [B, T], the tokens that are compared.
+      quantile: Q is this quantile of their log H.
+
+    Returns:
+      float32 [B, T], 0 off the mask.
+
+    Source: HAPO, https://arxiv.org/abs/2509.16591 (v2), equations 5 to 13. The released code
+    divides by min h itself, which is negative: low entropies, too, get h̃ ≥ 0 there.
+    """
+    found = np.zeros(mask.shape, np.float32)
+    if not mask.any():
+        return found
+    logs = np.log(np.maximum(entropy[mask].astype(np.float64), LEAST))
+    away = logs - np.quantile(logs, quantile, method="nearest")  # σ would cancel below
+    highest, lowest = max(away.max(), LEAST), max(-away.min(), LEAST)
+    found[mask] = np.where(away > 0, away / highest, away / lowest)
+    return found
+
+
+@jax.jit
+def entropy_clip(
+    logprobs: Real[Array, "*shape"],
+    old_logprobs: Real[Array, "*shape"],
+    advantages: Real[Array, "*shape"],
+    relative: Real[Array, "*shape"],
+    clip: tuple[Real[Array, ""] | float, Real[Array, ""] | float],
+) -> tuple[Float32[Array, "*shape"], Bool[Array, "*shape"]]:
+    """The clipped loss with bounds and advantages by entropy, and where the clipped term is taken.
+
+        L = max(-A'·ρ, -A'·clip(ρ, 1 - ε_low', 1 + ε_high'))
+        ε_low' = ε_low·(1 - h̃) where h̃ ≤ 0    ε_high' = ε_high·(1 + h̃) where h̃ > 0
+        A' = A·(1 + h̃) where h̃ > 0 and ρ has left [1 - ε_low/2, 1 + ε_high/2],
+             or h̃ ≤ 0 and ρ has not; else A
+
+    A token of high entropy may rise further, one of low entropy fall further.
+
+    Args and shapes: as `losses.ppo_clip`; relative: h̃, of `relative_entropy`.
+
+    Source: HAPO, https://arxiv.org/abs/2509.16591 (v2), equations 5 to 13.
+    """
+    low, high = clip
+    h, advantages = jnp.float32(relative), jnp.float32(advantages)
+    ratio = probability_ratio(logprobs, old_logprobs)
+    is_inside = (ratio >= 1 - low / 2) & (ratio <= 1 + high / 2)
+    advantages = jnp.where((h > 0) != is_inside, advantages * (1 + h), advantages)
+    low, high = low * jnp.where(h > 0, 1.0, 1 - h), high * jnp.where(h > 0, 1 + h, 1.0)
+    clipped = (advantages > 0) & (ratio > 1 + high) | (advantages < 0) & (ratio < 1 - low)
+    bounded = jnp.clip(ratio, 1 - low, 1 + high)
+    return jnp.maximum(-advantages * ratio, -advantages * bounded), clipped
+
+
+def token_group_advantages(
+    rewards: np.ndarray, lengths: np.ndarray, groups: np.ndarray
+) -> np.ndarray:
+    """Advantage of each solution over its group, in which a solution counts by its tokens.
+
+        A_i = (r_i - mean r) / (std r + 1e-6)    mean and std over all tokens of the group
+
+    Args:
+      rewards, lengths, groups: [B], each solution's reward, number of tokens and group.
+
+    Returns:
+      float32 [B], exactly 0 in groups whose rewards are all equal.
+
+    Source: HAPO, starriver030515/HAPO, `core_algos.compute_hapo_outcome_advantage`.
+    """
+    advantages = np.zeros(len(rewards), np.float32)
+    for group in np.unique(groups):
+        at = np.flatnonzero(groups == group)
+        r, n = rewards[at].astype(np.float64), np.maximum(lengths[at], 1)
+        if np.ptp(r) > 0:
+            mean = np.average(r, weights=n)
+            advantages[at] = (r - mean) / (np.average((r - mean) ** 2, weights=n) ** 0.5 + 1e-6)
+    return advantages
+
+
+def extremes(advantages: np.ndarray, keep: int) -> np.ndarray:
+    """bool[B] the `keep` advantages with the largest variance.
+
+    They are the k lowest and keep - k highest for some k. Source: D3S,
+    https://arxiv.org/abs/2509.22115.
+    """
+    order = np.argsort(advantages, kind="stable")
+    candidates = [np.r_[order[:low], order[len(order) - (keep - low) :]] for low in range(keep + 1)]
+    chosen = np.zeros(len(order), bool)
+    chosen[max(candidates, key=lambda at: np.var(advantages[at]))] = True
+    return chosen
+
+
+def uncertain_tokens(
+    advantages: np.ndarray, entropy: np.ndarray, mask: np.ndarray, share: float
+) -> np.ndarray:
+    """bool[B, T] the share of the mask's tokens, rounded up, with the largest |A|·H.
+
+    Source: D3S, https://arxiv.org/abs/2509.22115.
+    """
+    places = np.flatnonzero(mask)
+    scores = (np.abs(advantages) * entropy).reshape(-1)[places]
+    chosen = np.zeros(mask.shape, bool)
+    best = np.argsort(-scores, kind="stable")[: int(np.ceil(share * len(places)))]
+    chosen.reshape(-1)[places[best]] = True
+    return chosen

@@ -1,0 +1,72 @@
+"""Losses of whole solutions or steps, each as parts per token that add up to it or average to it.
+
+As in `losses.py`, nothing is averaged here. Rows may hold several solutions (packing).
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float32, Int, Real, ScalarLike
+
+from vinejax.rl.losses import is_clipped, ppo_clip
+from vinejax.rl.segments import segment_totals
+
+
+@jax.jit
+def advantage_regression(
+    logprobs: Real[Array, "B T"],
+    old_logprobs: Real[Array, "B T"],
+    advantages: Real[Array, "B T"],
+    mask: Bool[Array, "B T"],
+    beta: ScalarLike,
+    segment_ids: Int[Array, "B T"],
+) -> Float32[Array, "B T"]:
+    """Squared distance of each step's log-ratio from its advantage.
+
+        Σ_{t∈c} L_t = ½·(d_c - A_c / β)²    d_c = Σ_{t∈c} (logπ_t - logπ_old_t)
+
+    Args:
+      logprobs: [B, T], log-probability of each token under the current policy, in nats.
+      old_logprobs: [B, T], the same under the policy that sampled it.
+      advantages: [B, T], of the step at each of its tokens.
+      mask: bool [B, T], the tokens of solutions.
+      beta: β, advantage per nat; the smaller, the further the policy is to move.
+      segment_ids: int [B, T], the step of its row that each token belongs to, as `rl.segments` has
+        segments.
+
+    Returns:
+      float32 [B, T], 0 off the mask: d_t·(½·d_c - A_c / β) and an equal part of ½·(A_c / β)².
+
+    Source: Direct Advantage Policy Optimization, https://arxiv.org/abs/2412.18279.
+    """
+    moved = jnp.where(mask, jnp.float32(logprobs) - jnp.float32(old_logprobs), 0.0)
+    target = jnp.where(mask, jnp.float32(advantages) / beta, 0.0)
+    tokens = jnp.maximum(segment_totals(mask.astype(jnp.int32), segment_ids), 1)
+    total = segment_totals(moved, segment_ids)
+    return moved * (0.5 * total - target) + jnp.where(mask, 0.5 * target**2 / tokens, 0.0)
+
+
+@jax.jit
+def sequence_clip(
+    logprobs: Real[Array, "B T"],
+    old_logprobs: Real[Array, "B T"],
+    advantages: Real[Array, "B T"],
+    mask: Bool[Array, "B T"],
+    clip: tuple[ScalarLike, ScalarLike],
+    segment_ids: Int[Array, "B T"],
+) -> tuple[Float32[Array, "B T"], Bool[Array, "B T"]]:
+    """The clipped loss of whole solutions, and where the clipped term is taken.
+
+        L = max(-A·ρ, -A·clip(ρ, 1 - ε_low, 1 + ε_high))    ρ = π(y) / π_old(y), not per token
+
+    Args and shapes: as `losses.ppo_clip`, with the tokens of solutions and, as `rl.segments` has
+    them, the solution of its row that each token belongs to.
+
+    Returns:
+      (float32, bool), [B, T]: the solution's at each of its tokens.
+
+    Source: the separate clip of P3O, https://arxiv.org/abs/2310.00212, section 4.2.
+    """
+    moved = jnp.where(mask, jnp.float32(logprobs) - jnp.float32(old_logprobs), 0.0)
+    total = segment_totals(moved, segment_ids)
+    arguments = (total, jnp.zeros_like(total), advantages, clip)
+    return ppo_clip(*arguments), is_clipped(*arguments)
