@@ -1,5 +1,6 @@
 """The command `vinejax`: says at once that it starts, then does what `command.py` describes."""
 
+import os
 import sys
 
 
@@ -9,6 +10,9 @@ def run() -> None:
         sys.path.insert(0, "")
     if sys.stdout.isatty() and not {"-h", "--help", "--version"} & set(sys.argv):
         print("vinejax starts: importing jax", flush=True)
+    # NumPy's small systems (the probe's) take milliseconds on one core; on cores that are busy
+    # OpenBLAS's threads wait for one another, which was measured to take 35 s an iteration.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from vinejax import command
     except KeyboardInterrupt:

@@ -1,5 +1,6 @@
 """Token log-probabilities: one function that shifts, against a loop over logits."""
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -14,6 +15,7 @@ from vinejax.learner.score import (
     MOST_HIDDEN,
     narrowed,
     score,
+    score_with_hidden,
     scores_and_hidden,
     scores_of,
     token_logprobs,
@@ -131,6 +133,21 @@ def test_hidden_states_of_numbered_tokens(passes: Passes):
     alone = np.stack([x[place] for place in places])
     alone /= np.sqrt((alone**2).mean(axis=-1, keepdims=True) + 1e-6)
     np.testing.assert_allclose(hidden, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_hidden_states_need_no_second_forward_pass(monkeypatch: pytest.MonkeyPatch):
+    """What they add to the scoring pass, by the compiler's count of operations."""
+    params, batch = cases.params(), collate(cases.random_episodes(LENGTHS), rows=4)
+    # The body of a loop is counted once, so the loop over the layers is written out.
+    written_out = functools.partial(jax.lax.scan, unroll=True)
+    monkeypatch.setattr("vinejax.model.decoder.lax.scan", written_out)
+    of_batch = cases.model(), params, batch
+    temperature = 0.7  # of no other test, whose trace would be used again
+    alone = score.lower(*of_batch, temperature).cost_analysis()
+    number = np.zeros(batch.tokens.shape, np.int32)
+    both = score_with_hidden.lower(*of_batch, number, temperature, 16).cost_analysis()
+    assert alone is not None and both is not None
+    assert 1 <= both["flops"] / alone["flops"] < 1.02
 
 
 def test_wide_hidden_states_are_projected():
