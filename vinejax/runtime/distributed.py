@@ -20,13 +20,6 @@ import urllib.request
 from pathlib import Path
 from typing import Any, NoReturn
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
-
 from vinejax.core.errors import UserError
 from vinejax.core.settings import DistributedConfig
 
@@ -74,6 +67,8 @@ def initialize(cfg: DistributedConfig) -> None:
     hosts = num_hosts()
     if hosts == 1:
         return
+    import jax
+
     named = _named_hosts(hosts, cfg.port)
     if named.get("process_id"):
         _wait_for(named["coordinator_address"], cfg.timeout_s)
@@ -111,6 +106,8 @@ def check_hosts() -> None:
 
     Raises UserError if not: unconnected processes would each be the first and write the files.
     """
+    import jax
+
     hosts, connected = num_hosts(), jax.process_count()
     if hosts != connected:
         raise UserError(
@@ -132,16 +129,22 @@ def leave(status: int, at_once: bool = False) -> NoReturn:
 
 def is_writer() -> bool:
     """Whether this host writes the files and the screen."""
+    import jax
+
     return jax.process_index() == 0
 
 
 def process_place() -> tuple[int, int]:
     """(number of this process, number of all)."""
+    import jax
+
     return jax.process_index(), jax.process_count()
 
 
 def is_mine(i: int) -> bool:
     """Whether this host works on item `i` of a list that all hosts have."""
+    import jax
+
     return i % jax.process_count() == jax.process_index()
 
 
@@ -150,14 +153,18 @@ def exchange(value: object) -> list[Any]:
 
     All hosts make the same calls in the same order.
     """
+    import jax
+    import numpy as np
+    from jax.experimental.multihost_utils import process_allgather
+
     if jax.process_count() == 1:
         return [value]
     encoded = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    sizes = multihost_utils.process_allgather(np.int32(encoded.size))
+    sizes = process_allgather(np.int32(encoded.size))
     # Padded to a power of 2, so that few programs are compiled.
     padded = np.zeros(1 << int(sizes.max() - 1).bit_length(), np.uint8)
     padded[: encoded.size] = encoded
-    rows = multihost_utils.process_allgather(padded)
+    rows = process_allgather(padded)
     return [json.loads(row[:n].tobytes()) for row, n in zip(rows, sizes, strict=True)]
 
 
@@ -166,6 +173,9 @@ def start_maximum(number: int) -> Any:
 
     All hosts make the same calls. Reading the result waits for it.
     """
+    import jax
+    import numpy as np
+
     mine, of_hosts, maximum = _maximum_program()
     part = jax.device_put(np.array([number], np.int32), mine)
     shape = (jax.process_count(),)
@@ -175,6 +185,12 @@ def start_maximum(number: int) -> Any:
 @functools.cache
 def _maximum_program() -> tuple[Any, Any, Any]:
     """(a device of this host, a sharding with one number per host, the program)."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
     first = {device.process_index: device for device in reversed(jax.devices())}
     mesh = Mesh(np.array([first[i] for i in range(jax.process_count())]), ("hosts",))
     maximum = jax.jit(jnp.max, out_shardings=NamedSharding(mesh, P()))
@@ -192,11 +208,14 @@ def barrier(name: str, facts: object = None) -> None:
 
     Raises RuntimeError if a host called it with another name or other facts.
     """
+    import jax
+    from jax.experimental.multihost_utils import sync_global_devices
+
     if jax.process_count() == 1:
         return
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     try:
-        multihost_utils.sync_global_devices(f"{name} {digest}")
+        sync_global_devices(f"{name} {digest}")
     except AssertionError as error:
         raise RuntimeError(
             f"{name}: the hosts differ in what they are about to do; they need the same code, "
