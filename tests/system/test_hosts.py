@@ -154,6 +154,23 @@ def test_several_processes_do_what_one_does(alone, config, tmp_path):
 
 
 @pytest.mark.slow
+def test_what_options_keep_is_alike_on_all_hosts(config, tmp_path):
+    """A renewed reference in hosts' memory, an adaptive KL and a curriculum, of two processes that
+    are started twice and of one."""
+    fields: dict[str, object] = {"kl__coef": 0.1, "kl__target": 0.05, "kl__horizon": 16}
+    fields |= {"kl__renew": 1, "offload__reference": True, "rollout__curriculum": "(1.0, 2.0, 0.5)"}
+    workdir, alone = tmp_path / "two", tmp_path / "one"
+    run(2, 2, config, workdir, **fields)
+    run(2, 2, config, workdir, iterations=3, **fields)
+    run(1, 4, config, alone, iterations=3, **fields)
+    mine, theirs = records_of(workdir), records_of(alone)
+    for iteration in range(3):
+        assert episodes_of(workdir, iteration) == episodes_of(alone, iteration)
+        assert_same_record(mine["train", iteration], theirs["train", iteration])
+    assert len({theirs["train", i]["kl/coef"] for i in range(3)}) == 3
+
+
+@pytest.mark.slow
 def test_what_is_compared_has_something_to_differ_in(alone):
     """Rewards that differ, updates that move the policy, texts that a stop string ended, waves."""
     records = records_of(alone)
