@@ -32,6 +32,8 @@ FILES = {
     **{name: f"tiny_{name}.py" for name in ("asymre", "restem", "dpo_positive", "sft")},
     **{name: f"tiny_{name}.py" for name in ("spo_chain", "spo_tree", "treepo", "treerl")},
     **{name: f"tiny_{name}.py" for name in ("tree_grpo", "tempo", "single_stream")},
+    **{name: f"tiny_{name}.py" for name in ("unlikely", "drpo", "trpa", "p3o", "hapo", "d3s")},
+    **{name: f"tiny_{name}.py" for name in ("direct", "inpo", "brpo", "pairwise", "scaf_grpo")},
 }
 STAGES = {"eval": "validation", "test": "test"}
 
