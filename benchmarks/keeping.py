@@ -96,7 +96,7 @@ class Contender:
         state, at = loop.resume(session, checkpoints)
         log = RunLog(session.workdir, cfg.log, cfg.iterations, True, resumed_at=0)
         page = stack.enter_context(LivePage(session.workdir, NEVER, 0, print, is_writer=False))
-        self._run = loop.Run(session, log, checkpoints, best, page, (state, at))
+        self._run = loop.Run(session, log, checkpoints, best, page, state, at)
 
     def turn(self, clock: Clock) -> Turn:
         start, keeping, compiles = time.monotonic(), clock.seconds, num_compiles()

@@ -26,7 +26,8 @@ from vinejax.learner.packing import passes_for
 from vinejax.learner.policy import PolicyObjective, PolicySums, SumsByEighth
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import Update
-from vinejax.methods import dpo_positive, find_method, restem, stages
+from vinejax.methods import find_method, restem, stages
+from vinejax.methods import pairs as of_pairs
 from vinejax.methods.ppo import CriticObjective, CriticSums
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.stopping import deferred
@@ -143,7 +144,8 @@ def test_policy_and_critic(events: list[Event], method: str):
     objective = policy_objective(cases.model(), cfg)
     values = np.zeros(batch.tokens.shape, np.float32) if method == "ppo" else None
     rollout = Rollout(episodes, batch, step_layout(batch, episodes), values)
-    credit = Credit(batch.advantages, batch.mask, returns=values)
+    by_step = np.zeros(rollout.steps.rewards.shape)
+    credit = Credit(batch.advantages, batch.mask, by_step, returns=values)
     state = RunState(state_of(), state_of() if method == "ppo" else None)
     state = find_method(method).state.learn(it, state, rollout, credit)
     stages.update(it, state, objective, rollout, credit, alone=0)
@@ -205,9 +207,9 @@ def test_reference_scores_of_pairs_are_those_of_each_minibatch():
     chosen, rejected = cases.random_episodes(lengths), cases.random_episodes(lengths, seed=1)
     pairs = list(zip(chosen, rejected, strict=True))
     it = fake_iteration(cfg)
-    reference = dpo_positive._reference_scores(it, pairs)
-    batches = list(dpo_positive._pair_batches(it, pairs, reference))
-    assert len(batches) == 4 and dpo_positive.longest_pair(pairs) <= batches[0].tokens.shape[1]
+    reference = of_pairs._scores(it, pairs, it.session.load_reference())
+    batches = list(of_pairs._pair_batches(it, pairs, reference))
+    assert len(batches) == 4 and of_pairs.longest_pair(pairs) <= batches[0].tokens.shape[1]
     passes = passes_for(cfg, cfg.ppo.minibatch, None)
     for batch in batches:
         expected = scores_of(cases.model(), cases.params(), batch, 0.8, passes)

@@ -101,11 +101,6 @@ NEEDS = (
     Need(("kl.target", "kl.renew", "kl.soup"), lambda c: c.kl.coef, "kl.coef above 0"),
     Need(("kl.soup",), lambda c: c.model.path, "model.path"),
     Need(("kl.horizon",), lambda c: c.kl.target, "kl.target"),
-    Need(
-        ("values.prior_timeout_s",),
-        lambda c: c.values.prior not in ("", PROBE),
-        "a function as values.prior",
-    ),
     Need(("log.wandb_name", "log.wandb_group"), lambda c: c.log.wandb, "log.wandb"),
 )
 
@@ -231,6 +226,9 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
     for name in ("system", "template_vars"):
         is_idle = getattr(cfg.data, name) and not cfg.data.chat_template
         yield is_idle, f"data.{name}", "needs data.chat_template; leave it out"
+    timeout, is_ours = "values.prior_timeout_s", cfg.values.prior in ("", PROBE)
+    is_idle = is_ours and cfg.values.prior_timeout_s != DEFAULTS[timeout]
+    yield is_idle, timeout, "needs a function as values.prior; leave it out"
     is_uneven = ppo.microbatch and ppo.minibatch % ppo.microbatch
     yield is_uneven, "ppo.microbatch", f"must divide ppo.minibatch = {ppo.minibatch}"
     is_uneven = ppo.microbatch and cfg.sft.batch % ppo.microbatch
