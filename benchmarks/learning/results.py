@@ -30,8 +30,8 @@ HEAD = """# Results
 Does step credit pay? VinePPO's variants and baselines on tasks with known credit, each with the
 learning rate and KL coefficient that one shared sweep found for it. Made by
 `python benchmarks/learning/results.py` from `results.jsonl` and `seconds.jsonl` beside it; with
-`--rest` it prints the other tables: equal tokens, means over tasks, settings tried besides, all
-trials of the sweep, seconds of an iteration, commits, commands and hours.
+`--rest` it prints the other tables: equal tokens, dose and response, means over tasks, settings
+tried besides, all trials of the sweep, seconds of an iteration, commits, commands and hours.
 [How to run it](../benchmarks/README.md#learning).
 """
 
@@ -48,9 +48,7 @@ def page(found: Outcomes, findings: str, figures: list[str]) -> str:
         if name in by_task:
             lines += [_figure(name, f"Validation accuracy on {by_task[name]}, over three axes"), ""]
     lines += sections.equal_episodes(found)
-    lines += sections.other_rates(found)
     lines += sections.equal_cost(found, "seconds", "seconds")
-    lines += sections.dose_response(found)
     if "dose" in figures:
         lines += [_figure("dose", "Gain in test accuracy against the number of free steps"), ""]
     lines += sections.what_was_run(found)
@@ -62,6 +60,8 @@ def rest(found: Outcomes) -> str:
     if not found.used:
         return ""
     lines = sections.over_tasks(found)
+    lines += sections.other_rates(found)
+    lines += sections.dose_response(found)
     lines += sections.equal_cost(found, "tokens", "generated tokens")
     lines += sections.tries(found)
     lines += sections.sweep(found)

@@ -281,7 +281,7 @@ def test_the_page_and_the_rest_have_the_known_numbers(learning, small, measured)
     assert f"{line} 0 | 36,000 |" in other  # none below the start
     assert "| vineppo | 3 | 52.0% (51.0 to 53.0) | 0.50 (" in control
     assert "At equal episodes 1.00 (1.00 to 1.00), 3 seeds." in episodes
-    given = other.split("the baselines with the settings of vineppo")[1]
+    given = rest.split("the baselines with the settings of vineppo")[1]
     assert "with rate 4e-4, KL 1e-2, which" in given
     assert "| grpo | 3 | 52.0% (51.0 to 53.0) | 1.00 (1.00 to 1.00) | 0 |" in given
     # 16 s of both: at the end. In tokens GRPO's longest run ends at 16,000 of VinePPO's 36,000.
@@ -296,7 +296,7 @@ def test_the_page_and_the_rest_have_the_known_numbers(learning, small, measured)
     assert "; 70.0% ± 0.0 |" in rest and "; 80.0% ± 0.0** |" in rest
     named = learning.results.placeholders(learning.results.measured(small, measured[0]))
     assert named["bifurcation.vineppo.sweep.4e-4"] == "70.0% ± 0.0"
-    assert "| 0 | 51.5% (51.0 to 52.0) |" in page and "| 0.0 (" not in text
+    assert "| 0 | 51.5% (51.0 to 52.0) |" in rest and "| 0.0 (" not in text
     assert "| 12 | 66.5% (66.0 to 67.0) | 51.5% (51.0 to 52.0) | 51.5%" in text
     assert "+15.0 (+14.0 to +16.0)" in text
     assert "| `ppo.epochs=1` | 3 | 40 of 0.200 s | 80 of 0.100 s | 67.0% (66.0 to 68.0) |" in text
