@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import types
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from etils import epath
 from helpers import loop_cases as loops
 from helpers import priors
 from helpers import vine_cases as cases
+from helpers.applied import stand_in
 
 from vinejax.config.checks import check_config
 from vinejax.core.errors import ConfigError, UserError
@@ -23,6 +23,7 @@ from vinejax.learner.batch import collate, step_layout
 from vinejax.methods.prior import fresh_prior, learned, with_prior
 from vinejax.methods.prior_function import find_prior, judged
 from vinejax.runtime.journal import Journal
+from vinejax.session.session import Session
 
 
 def place(prior: str) -> str:
@@ -36,7 +37,8 @@ def config(prior: str, **values: Any) -> Config:
 
 
 def a_session(journal: Journal | None = None) -> Any:
-    return types.SimpleNamespace(
+    return stand_in(
+        Session,
         task=cases.Task(),
         graded=cases.rewards_of(cases.Task()),
         tokenizer=loops.tokenizer(),

@@ -76,7 +76,7 @@ REMAT = {
 def cast_matrices(params: Params, dtype: str) -> Params:
     """Cast matrices and biases; norms stay float32: cheap to compute, costly to round."""
 
-    def cast(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
+    def cast(path: tuple[Any, ...], x: Any) -> Any:
         return x if path[-1].key == "scale" else x.astype(dtype)
 
     return jax.tree_util.tree_map_with_path(cast, params)
