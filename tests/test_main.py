@@ -224,6 +224,16 @@ def test_help_names_the_options_and_ends_well(folder: pathlib.Path):
     assert max(map(len, done.stdout.splitlines())) <= 100
 
 
+def test_a_reader_that_has_gone_is_no_error(folder: pathlib.Path):
+    """As in `vinejax --help | head -1`."""
+    read, write = os.pipe()
+    os.close(read)
+    asked = [sys.executable, "-m", "vinejax.main", "--help"]
+    done = subprocess.run(asked, cwd=folder, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_help_on_a_field_has_its_type_default_and_meaning(folder: pathlib.Path):
     status, out, _ = command(folder, "--help", "values.k")
     assert (status, out) == (

@@ -38,6 +38,7 @@ import errno
 import importlib
 import os
 import re
+import signal
 import sys
 import textwrap
 import traceback
@@ -253,6 +254,9 @@ def run() -> None:
     except KeyboardInterrupt:  # before signals are taken
         print("vinejax: interrupted; the same command does it again", file=sys.stderr)
         distributed.leave(130)
+    except BrokenPipeError:  # who read the output has gone, as in `vinejax --help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        distributed.leave(128 + signal.SIGPIPE)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in REMEDIES:
             where, rule = error.filename or "a file of the workdir", REMEDIES[error.errno]
