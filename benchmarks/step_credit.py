@@ -36,10 +36,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict, from_file
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem
+from vinejax.credit.rules import check_rules
 from vinejax.engine.branches import Branches, MaxTokens, Stream, Trunks
 from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params
@@ -149,9 +149,9 @@ class Counter(Engine):
 
 
 def with_values(cfg: Config, fields: dict[str, Any]) -> Config:
-    """The configuration with these fields of `values.*`, checked."""
+    """The configuration with these fields of `values.*`; the rules are checked."""
     changed = dataclasses.replace(cfg, values=dataclasses.replace(cfg.values, **fields))
-    check_config(changed)
+    check_rules(changed, lambda field, value: False)
     return changed
 
 
