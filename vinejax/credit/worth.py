@@ -171,11 +171,6 @@ def is_explored(seed: int, iteration: int, i: int, share: float) -> bool:
     return bool(row_seed(seed, iteration, "explored", i) < share * 2.0**64)
 
 
-def everywhere(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
-    """The allocation of explored solutions."""
-    return None if wave else [EXPLORED] * len(seen.returns)
-
-
 def at_every(count: int, stride: int) -> AllocationRule:
     """The allocation of `count` continuations at every `stride`-th state."""
 
@@ -185,6 +180,9 @@ def at_every(count: int, stride: int) -> AllocationRule:
         return [0 if c % stride else count for c in range(len(seen.returns))]
 
     return allocate
+
+
+everywhere = at_every(EXPLORED, 1)  # the allocation of explored solutions
 
 
 def two_returns(episodes: list[Episode], is_state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
