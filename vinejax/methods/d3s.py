@@ -20,6 +20,7 @@ from vinejax.core.settings import Config, MethodSettings
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, against_group
 from vinejax.methods.base import OF_GROUPS, Method
+from vinejax.methods.groups import token_means
 from vinejax.methods.hapo import Entropies
 from vinejax.rl.entropy_weights import extremes, uncertain_tokens
 
@@ -41,10 +42,8 @@ def sampled_down(rollout: Rollout, cfg: Config) -> Credit:
     done = min(rollout.number / max(own.until * cfg.iterations, 1e-9), 1.0)
     solutions, tokens = (share + (1 - share) * done for share in (own.solutions, own.tokens))
     number = len(rollout.episodes)
-    by_row = np.where(mask, advantages, 0.0)[:number].sum(axis=1) / np.maximum(
-        mask[:number].sum(axis=1), 1
-    )
-    mask[:number] &= extremes(by_row, int(np.ceil(solutions * number)))[:, None]
+    by_solution = token_means(rollout, advantages)
+    mask[:number] &= extremes(by_solution, int(np.ceil(solutions * number)))[:, None]
     return credit._replace(mask=uncertain_tokens(advantages, rollout.entropy, mask, tokens))
 
 
