@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 from etils import epath
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, AxisType
 
 from vinejax.config.sizes import with_fitting_minibatch
 from vinejax.core.errors import ConfigError
@@ -40,7 +40,9 @@ class Case:
     def mesh(self) -> AbstractMesh:
         """The mesh without devices, for its axis sizes."""
         mesh = self.cfg.mesh
-        return AbstractMesh((mesh.data, mesh.fsdp, mesh.tensor), AXES)
+        return AbstractMesh(
+            (mesh.data, mesh.fsdp, mesh.tensor), AXES, axis_types=(AxisType.Auto,) * len(AXES)
+        )
 
     @property
     def shards(self) -> int:
