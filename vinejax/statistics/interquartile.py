@@ -5,19 +5,23 @@ Statistical Precipice" (arXiv 2108.13264), and of their library, rliable. Scores
 task, a sequence with one array per task; tasks may have different numbers of runs, where rliable
 expects one matrix. tests/statistics/test_statistics.py compares with numbers of rliable itself.
 
-Intervals are percentiles of a stratified bootstrap: a draw takes n of the n runs of each task, with
-replacement, independently of other tasks. The tasks themselves are not drawn: an interval says what
-other seeds would give on these tasks. The same scores and seed give the same interval.
+Intervals of means are percentiles of a stratified bootstrap: a draw takes n of the n runs of each
+task, with replacement, independently of other tasks. The tasks themselves are not drawn: an
+interval says what other seeds would give on these tasks. The same scores and seed give the same
+interval.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import root_scalar
 
 from vinejax.statistics.bootstrap import percentile_interval, resampled
 
 DRAWS = 10_000
+Z = 1.959964  # of a normal distribution, 97.5% lie below
 Scores = Sequence[Sequence[float] | np.ndarray]  # per task, the scores of its runs [n]
 Drawn = list[np.ndarray]  # per task, [draws, n]
 
@@ -62,15 +66,51 @@ def probability_of_improvement(x: Scores, y: Scores) -> float:
     largest value; rliable's `probability_of_improvement`. Raises ValueError unless x and y have
     the same number of tasks, each with scores.
     """
-    return float(_improvement(_as_draws(x), _as_draws(y))[0])
+    owns, others = _as_draws(x), _as_draws(y)
+    if len(owns) != len(others):
+        raise ValueError(f"x has {len(x)} tasks, y {len(y)}")
+    by_task = []
+    for (own,), (other,) in zip(owns, others, strict=True):
+        by_task.append((0.5 + 0.5 * np.sign(own[:, None] - other)).mean())
+    return float(np.mean(by_task))
 
 
 def improvement_interval(x: Scores, y: Scores) -> Estimate:
-    """The probability of improvement with its interval; x and y are drawn independently.
+    """The probability of improvement with its interval, which has a width where all runs agree.
 
-    Raises ValueError like `probability_of_improvement`.
+    Of one task the interval is Newcombe's: all θ within 1.96 standard errors of the estimate, where
+    the squared error is that of θ and not of the estimate,
+
+        θ (1 - θ) / (N K) · (1 + ((N + K) / 2 - 1) · ((1 - θ) / (2 - θ) + θ / (1 + θ)))
+
+    The ends for the mean over tasks lie as far from it as the root of the summed squared distances
+    of the tasks' ends, over their number (Zou and Donner 2008). Source: Newcombe 2006, "Confidence
+    intervals for an effect size measure based on the Mann-Whitney statistic", part 2, method 5.
+    rliable takes percentiles of a bootstrap, which are a point where all runs of x are above all of
+    y. Raises ValueError like `probability_of_improvement`.
     """
-    return _interval(_improvement, [x, y])
+    value = probability_of_improvement(x, y)
+    below, above = [], []
+    for own, other in zip(x, y, strict=True):
+        theta = probability_of_improvement([own], [other])
+        low, high = _newcombe(theta, len(own), len(other))
+        below.append(theta - low)
+        above.append(high - theta)
+    return Estimate(value, value - math.hypot(*below) / len(x), value + math.hypot(*above) / len(x))
+
+
+def _newcombe(theta: float, n: int, k: int) -> tuple[float, float]:
+    """The interval of one task with n and k runs."""
+
+    def excess(other: float) -> float:
+        spread = (1 - other) / (2 - other) + other / (1 + other)
+        variance = other * (1 - other) / (n * k) * (1 + ((n + k) / 2 - 1) * spread)
+        return (theta - other) ** 2 - Z**2 * variance
+
+    # `excess` is negative beside theta and not at 0 or 1, where theta may be and is a root.
+    low = 0.0 if theta == 0 else root_scalar(excess, bracket=(0.0, theta - 1e-9)).root
+    high = 1.0 if theta == 1 else root_scalar(excess, bracket=(theta + 1e-9, 1.0)).root
+    return low, high
 
 
 def _as_draws(scores: Scores) -> Drawn:
@@ -101,14 +141,3 @@ def _middle_mean(drawn: Drawn) -> np.ndarray:
     count = pooled.shape[1]
     cut = count // 4
     return pooled[:, cut : count - cut].mean(axis=1)
-
-
-def _improvement(x: Drawn, y: Drawn) -> np.ndarray:
-    """The probability of improvement of every draw, f64[draws]."""
-    if len(x) != len(y):
-        raise ValueError(f"x has {len(x)} tasks, y {len(y)}")
-    by_task = []
-    for runs_x, runs_y in zip(x, y, strict=True):
-        differences = runs_x[:, :, None] - runs_y[:, None, :]
-        by_task.append((0.5 + 0.5 * np.sign(differences)).mean(axis=(1, 2)))
-    return np.mean(by_task, axis=0)
