@@ -18,8 +18,9 @@ from pathlib import Path
 from vinejax.config import from_file
 
 
-def get_config(task="math"):
-    cfg = from_file(__file__, f"paper.py:deepseek,{task},vineppo")
+def get_config(run="math,vineppo"):
+    task, _, method = run.partition(",")
+    cfg = from_file(__file__, f"paper.py:deepseek,{task},{method or 'vineppo'}")
     cfg.model.architecture = str(Path(__file__).parent / "models" / "deepseek_math_7b.json")
     cfg.model.remat = "full"  # where a row below does not say 'dots'
     cfg.mesh.fsdp = 1  # the rows below set it

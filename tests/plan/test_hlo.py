@@ -138,8 +138,20 @@ ENTRY %main (x: f32[512,1024]) -> f32[512,1024] {
     assert hlo.large_copies(hlo.parse_hlo(text), 2**20) == {"f32[512,1024]": 2**21}
 
 
-def test_cycles_are_those_of_a_turn_of_the_loop_that_the_data_decides():
-    assert hlo.loop_cycles(hlo.parse_hlo(TPU)) == 700 + 30 * 10
+def test_cycles_of_a_call_of_branches_and_of_a_trip():
+    """A loop whose trip count is unknown counts once and by itself, others by their trip count."""
+    outer = """
+ENTRY %outer (x: f32[2]) -> f32[2] {
+  %first = f32[2]{0} fusion(%x), calls=%piece.9, backend_config={"estimated_cycles":"5"}
+  %chosen = f32[2]{0} conditional(%p, %x, %x), branch_computations={%taken, %other}
+}
+
+%taken (x: f32[2]) -> f32[2] {
+  %second = f32[2]{0} fusion(%x), calls=%piece.8, backend_config={"estimated_cycles":"7"}
+}
+"""
+    assert hlo.cycles(hlo.parse_hlo(TPU)) == hlo.Cycles(0, 0, 700 + 30 * 10)
+    assert hlo.cycles(hlo.parse_hlo(outer)) == hlo.Cycles(5, 7, 0)
 
 
 def test_a_count_that_the_compiler_gives():

@@ -25,6 +25,7 @@ from vinejax.plan.cost import (
     attention_flops,
     calls_per_phase,
     decode_cost,
+    most_of,
     num_multiplied,
     planned_passes,
     program_costs,
@@ -113,10 +114,11 @@ def test_operations(tmp_path: Path):
     # 4 slots a shard; a quarter of 32 tokens and half a trunk of 64 are seen.
     flops = 4 * (2 * (2 * a_layer + 320) + attention_flops(case, 16 + 8 + 5)) / 2
     assert decode_cost(case, values).flops == flops
-    # 16 sequences of 64 tokens over 4 shards, 3 passes through the layers, or 4 with all computed
-    # again; products with the output matrix are always computed again.
-    tokens = 16 * 64 / 4
-    layers = tokens * (2 * 2 * a_layer + attention_flops(case, 32)) / 2
+    # 16 sequences of 48 tokens, half of the longest prompt and the longest response, over 4 shards;
+    # 3 passes through the layers, or 4 with all computed again; products with the output matrix are
+    # always computed again.
+    tokens = 16 * 48 / 4
+    layers = tokens * (2 * 2 * a_layer + attention_flops(case, 24)) / 2
     output = tokens * 2 * 320 / 2
     assert update_cost(case).flops == 3 * layers + 4 * output
     full = small(tmp_path, fields={"model.remat": "full", "ppo.packing": False})
@@ -129,8 +131,11 @@ def test_packed_rows_make_fewer_passes(tmp_path: Path):
     assert case.pass_rows == plain.pass_rows == 8
     assert planned_passes(case, 16) == (1, 2) and planned_passes(case, 64) == (4, 8)
     assert planned_passes(plain, 16) == (2, 2) and planned_passes(plain, 64) == (8, 8)
-    assert update_cost(case).flops == update_cost(plain).flops / 2
-    assert update_cost(case).bytes > update_cost(plain).bytes / 2  # AdamW's are the same
+    fields = {"plan.prompt_tokens": 32, "plan.tokens": 8}  # both have rows of 64
+    longest = small(tmp_path, fields=fields | {"ppo.packing": False})
+    assert update_cost(case).flops == update_cost(longest).flops / 2
+    assert update_cost(case).bytes > update_cost(longest).bytes / 2  # AdamW's are the same
+    assert update_cost(plain).flops < update_cost(longest).flops  # rows of 48
     for fields in ({"plan.tokens": 48}, {"plan.prompt_tokens": 56}):
         assert planned_passes(small(tmp_path, fields=fields), 16).used == 2
 
@@ -157,13 +162,15 @@ def test_branches_of_an_iteration(tmp_path: Path):
     # long as what is left: 1, 3/4, 1/2 and 1/4 of 8 tokens.
     assert (values.trunks, values.branches) == (32, (32 * 4 - 24) * 9)
     assert values.tokens == 8 * 2.5 / 4
-    # Each of 4 shards fills its 4 slots again until no branch waits; then the last ones end, with
-    # 4, 3, 2 and 1 of them under way.
-    ends = 1 / 4 + 1 / 3 + 1 / 2 + 1
+    # Each of 4 shards fills its 4 slots again until no branch waits; then the last 16 end.
+    ends = sum(1 / n for n in range(1, 17))
+    waiting = 104 * 9 / 4 - 4
+    behind = 5 * waiting**0.5 / 4 * most_of(4)  # the shard with the longest branches
     steps = calls_per_phase(case, values)["decode"]
-    assert steps == pytest.approx((104 * 9 / 4 - 4) * 5 / 4 + 5 * ends)
+    assert steps == pytest.approx(waiting * 5 / 4 + 5 * ends + behind)
+    waiting = 32 / 4 - 4
     steps = calls_per_phase(case, rollout)["decode"]
-    assert steps == pytest.approx((32 / 4 - 4) * 8 / 4 + 8 * ends)
+    assert steps == pytest.approx(waiting * 8 / 4 + 8 * ends + 8 * waiting / (2 * 4**2))
     _, (_, first) = memory_and_phases(
         small(tmp_path, fields={"values.max_states": 0, "values.dedup": False})
     )
@@ -210,8 +217,9 @@ def test_each_wave_prefills_and_waits_for_its_longest_branch(tmp_path: Path):
     assert waves.branches == (32 * 4 - 24) * 9
     calls = calls_per_phase(case, waves)
     assert calls["prefill"] == 4 * math.ceil(32 / 4 / waves.sizes.batch)
-    ends = 1 / 4 + 1 / 3 + 1 / 2 + 1
-    assert calls["decode"] == pytest.approx((104 * 9 / 4 - 4 * 4) * 5 / 4 + 4 * 5 * ends)
+    ends, waiting = sum(1 / n for n in range(1, 17)), 104 * 9 / 16 - 4
+    behind = 5 * waiting / (2 * 4**2)
+    assert calls["decode"] == pytest.approx(4 * (waiting * 5 / 4 + 5 * ends + behind))
 
 
 def test_room_for_keys_and_values(tmp_path: Path):

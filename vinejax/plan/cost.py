@@ -7,8 +7,11 @@ once and is not used.
 """
 
 import math
+from statistics import NormalDist
 from typing import NamedTuple
 
+from vinejax.core.shapes import bucket
+from vinejax.engine.drain import SHARE
 from vinejax.engine.memory import cache_bytes
 from vinejax.learner.packing import passes_for
 from vinejax.model.lora import kernel_shapes
@@ -79,11 +82,16 @@ def rounded_weights(case: Case) -> float:
     return case.item_bytes * num_multiplied(case, with_head=True) / case.tensor
 
 
+def prefill_columns(phase: PlannedPhase) -> int:
+    """Columns of a prefill: a batch has trunks of like lengths, here of the mean's."""
+    return min(bucket(math.ceil(phase.mean_trunk)), phase.sizes.columns)
+
+
 def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
     """The cost of one prefill of a batch of trunks."""
-    sizes = phase.sizes
-    kv = sizes.batch * cache_bytes(case.model, case.mesh, sizes.columns)
-    cost = forward_pass(case, sizes.batch, sizes.columns)
+    sizes, columns = phase.sizes, prefill_columns(phase)
+    kv = sizes.batch * cache_bytes(case.model, case.mesh, columns)
+    cost = forward_pass(case, sizes.batch, columns)
     return cost.plus(Cost(0, kv + memory.decode_copy_bytes(case, phase.int8)))
 
 
@@ -135,14 +143,14 @@ def planned_passes(case: Case, sequences: int) -> PlannedPasses:
     rows, unpacked = sequences, math.ceil(sequences / passes.rows)
     if passes.packed:
         mean = memory.mean_prompt_tokens(case) + memory.mean_tokens(case)
-        packed = math.ceil(sequences * mean / (PACKED * memory.train_length(case)))
+        packed = math.ceil(sequences * mean / (PACKED * memory.usual_length(case)))
         rows = min(rows, packed)
     return PlannedPasses(math.ceil(rows / passes.rows), unpacked)
 
 
 def score_cost(case: Case) -> Cost:
     """The cost of one pass that computes log-probabilities."""
-    rows, length = case.pass_rows / case.shards, memory.train_length(case)
+    rows, length = case.pass_rows / case.shards, memory.usual_length(case)
     cost = forward_pass(case, rows, length).plus(output_pass(case, rows, length))
     return cost.plus(Cost(0, memory.weight_bytes(case) + 2 * rounded_weights(case)))
 
@@ -155,7 +163,7 @@ def update_cost(case: Case) -> Cost:
     state, in float32.
     """
     again = AGAIN if case.cfg.model.remat == "full" else 0
-    rows, length = case.pass_rows / case.shards, memory.train_length(case)
+    rows, length = case.pass_rows / case.shards, memory.usual_length(case)
     layers = forward_pass(case, rows, length).times(FORWARD + BACKWARD + again)
     output = output_pass(case, rows, length).times(FORWARD + BACKWARD + AGAIN)
     gathered = Cost(0, 2 * (2 + again) * rounded_weights(case))
@@ -188,7 +196,7 @@ class DecodeSteps(NamedTuple):
     in_all_slots: float
     in_drain: float
     branches: float  # branches of the wave on the shard
-    drained: int  # branches among them that end in the drain
+    drained: float  # branches among them that end in the drain
 
 
 def usable_slots(phase: PlannedPhase) -> int:
@@ -199,17 +207,32 @@ def usable_slots(phase: PlannedPhase) -> int:
 def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
     """The steps of each wave of a phase, in all slots and, if it has a drain, in the drain's slots.
 
-    Tokens that are decoded again, after a branch gave its pages to a longer one, are not counted.
+    Shards step together: until the one with the most branches left moves to the drain, and on until
+    the last of all branches ends. Lengths are taken as exponential, and the steps that a shard has
+    more than the mean until the drain as normal. Tokens that are decoded again, after a branch gave
+    its pages to a longer one, are not counted.
     """
-    branches = phase.branches / (case.shards * phase.waves)
+    branches, mean = phase.branches / (case.shards * phase.waves), phase.tokens
     busy = min(usable_slots(phase), math.ceil(branches))
     last = min(phase.drain.slots, busy) if phase.drain else 0
     # All slots are busy while branches wait; then no slot takes another branch.
-    filled = max(branches - busy, 0) * phase.tokens / busy
-    max_steps = case.cfg.sample.max_tokens
-    emptying = min(steps_until(phase.tokens, busy, last), max_steps)
-    draining = min(steps_until(phase.tokens, last, 0), max_steps - emptying)
-    return DecodeSteps(filled + emptying, draining, branches, last)
+    waiting = max(branches - busy, 0)
+    filled, spread = waiting * mean / busy, mean * math.sqrt(waiting) / busy
+    ends = mean * math.sqrt(sum(1 / n**2 for n in range(last + 1, busy + 1)))
+    behind = math.hypot(spread, ends) * most_of(case.shards)
+    until_drain = steps_until(mean, busy, last) + behind
+    # The mean of the largest of many sums of a normal and an exponential number; of few shards
+    # whose sums of lengths differ much, that of the normal ones counts.
+    until_end = min(steps_until(mean, case.shards * busy, 0), case.cfg.sample.max_tokens)
+    until_end += min(spread**2 / (2 * mean), spread * most_of(case.shards))
+    emptying = min(until_drain, until_end) if last else until_end
+    drained = last * math.exp(-behind / mean)  # the other shards have gone on meanwhile
+    return DecodeSteps(filled + emptying, until_end - emptying, branches, drained)
+
+
+def most_of(count: int) -> float:
+    """The mean of the largest of so many standard normal numbers, by Blom's approximation."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 def busy_slots(case: Case, phase: PlannedPhase) -> float:
@@ -219,7 +242,11 @@ def busy_slots(case: Case, phase: PlannedPhase) -> float:
     """
     if phase.sizes == phase.drain:
         drained = min(phase.sizes.slots, phase.branches / (case.shards * phase.waves))
-        steps, tokens = steps_until(phase.tokens, math.ceil(drained), 0), drained * phase.tokens
+        steps = steps_until(phase.tokens, case.shards * math.ceil(drained), 0)
+        steps = min(steps, case.cfg.sample.max_tokens)
+        # All but the slowest shard began to drain before it did.
+        drained *= math.exp(-most_of(case.shards) * math.sqrt((1 - 1 / SHARE) / drained))
+        tokens = drained * phase.tokens
     else:
         steps, _, branches, drained = decode_steps(case, phase)
         tokens = (branches - drained) * phase.tokens

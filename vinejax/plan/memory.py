@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from vinejax.core.shapes import bucket
+from vinejax.core.shapes import bucket, part
 from vinejax.credit.expected import expected_states
 from vinejax.engine.cache import Sizes
 from vinejax.engine.drain import drain_sizes
@@ -131,6 +131,14 @@ def decode_copy_bytes(case: Case, int8: bool = False) -> int:
 def train_length(case: Case) -> int:
     """T of the training batches: the longest sequence, rounded up to a bucket."""
     return bucket(longest_sequence(case.cfg, case.model.cfg.context), least=32)
+
+
+def usual_length(case: Case) -> int:
+    """T of the training batches of most iterations: a prompt has its mean length, and some solution
+    `sample.max_tokens`."""
+    most = longest_sequence(case.cfg, case.model.cfg.context)
+    usual = min(math.ceil(mean_prompt_tokens(case)) + case.cfg.sample.max_tokens, most)
+    return part([most], usual) if case.cfg.ppo.packing else bucket(usual, least=32)
 
 
 def kv_room(case: Case, resident: int) -> int:

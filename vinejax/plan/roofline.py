@@ -6,7 +6,7 @@ they overlapped perfectly. It serves to compare changes.
 
 from typing import Any, NamedTuple
 
-from vinejax.plan.aot.hlo import Collective
+from vinejax.plan.aot.hlo import Collective, Cycles
 from vinejax.plan.case import Case
 from vinejax.plan.cost import Cost, planned_passes
 from vinejax.plan.memory import (
@@ -68,6 +68,15 @@ class PlannedProgram(NamedTuple):
             x._replace(count=x.count * share, sent=x.sent * share) if x.in_branch else x
             for x in every
         ]
+
+    @property
+    def cycles(self) -> float:
+        """The compiler's cycles of a call, or for decoding of a step; 0 if it gives none.
+
+        Skipped passes count by `taken`.
+        """
+        cycles = Cycles(**self.compiled.get("cycles", {"always": 0, "branches": 0, "trip": 0}))
+        return cycles.trip if is_decode(self.name) else cycles.always + self.taken * cycles.branches
 
     @property
     def sent(self) -> float:

@@ -66,7 +66,7 @@ def compile_request(request: dict[str, Any]) -> dict[str, Any]:
         "memory": memory_stats(compiled),
         "collectives": [x._asdict() for x in hlo.collectives(program)],
         "copies": hlo.large_copies(program, LARGE),
-        "loop_cycles": hlo.loop_cycles(program),
+        "cycles": hlo.cycles(program)._asdict(),
         "kernels": hlo.count_kernels(program),
     }
 

@@ -220,16 +220,31 @@ def _is_move(copy: Instruction, computation: list[Instruction]) -> bool:
     return copy.op == "copy" and len(shapes) == 2 and len(layouts) == 1
 
 
-def loop_cycles(program: Program) -> float:
-    """The TPU compiler's estimate of the cycles of one trip of the loops of unknown trip count.
-
-    It leaves out waits for memory, collectives and the bodies of Pallas kernels.
+class Cycles(NamedTuple):
+    """The TPU compiler's estimate of a program's cycles, without waits for memory, collectives and
+    the bodies of Pallas kernels.
     """
-    total = 0.0
-    for _, x, count, unknown, fused, _ in walk_instructions(program):
-        if unknown and not fused and (cycles := _CYCLES.search(x.rest)):
-            total += count * int(cycles[1])
-    return total
+
+    always: float  # of a call, outside the two below
+    branches: float  # of a call, in branches of conditions
+    trip: float  # of one trip of the loops whose trip count is unknown
+
+
+def cycles(program: Program) -> Cycles:
+    """Adds up the cycles of all instructions; bodies of loops as often as their trip counts say."""
+    always = branches = trip = 0.0
+    for step in walk_instructions(program):
+        found = _CYCLES.search(step.instruction.rest)
+        if found is None or step.fused:
+            continue
+        count = step.count * int(found[1])
+        if step.unknown:
+            trip += count
+        elif step.branch:
+            branches += count
+        else:
+            always += count
+    return Cycles(always, branches, trip)
 
 
 def count_kernels(program: Program) -> int:

@@ -1,7 +1,8 @@
 """The stages of an iteration: calls of each program, a lower bound of their time, and an estimate.
 
 The bound assumes that a program reads at the memory's peak and does nothing else meanwhile. The
-estimate, which is never less, takes the compiler's cycles for decode steps where they are known.
+estimate, which is never less, takes the compiler's cycles where they are known: from the one if
+collectives hide behind the products of a pass to the one if nothing does.
 """
 
 from typing import NamedTuple
@@ -12,12 +13,20 @@ from vinejax.plan.cost import (
     columns_bytes,
     decode_cost,
     planned_passes,
+    prefill_columns,
     prefill_cost,
 )
-from vinejax.plan.memory import PlannedPhase, decode_name, main_phase
+from vinejax.plan.memory import (
+    PlannedPhase,
+    decode_name,
+    main_phase,
+    train_length,
+    usual_length,
+)
 from vinejax.plan.roofline import PlannedProgram, least_seconds, program_seconds
 
 KERNEL_SPEED = 0.8  # assumed share of the memory's peak at which a kernel reads
+LATENCY_S = 10e-6  # assumed, of a collective
 
 
 class Stage(NamedTuple):
@@ -27,7 +36,8 @@ class Stage(NamedTuple):
     calls: dict[str, float]  # program -> calls; for decoding, steps
     seconds: float  # lower bound
     bound: str  # the largest of BOUNDS for the program that takes most of the time
-    estimate: float  # seconds, with decode steps by the compiler's cycles where they are known
+    estimate: float  # seconds, by the compiler's cycles where they are known
+    one_by_one: float  # the same if no collective hides behind a pass's products
 
 
 class Times(NamedTuple):
@@ -35,6 +45,7 @@ class Times(NamedTuple):
 
     lower_bounds: dict[str, float]  # one for each of BOUNDS; the largest counts
     estimate: float = 0.0  # by the compiler; 0: unknown
+    one_by_one: float = 0.0
 
     @property
     def bound(self) -> str:
@@ -47,18 +58,21 @@ def iteration_stages(
 ) -> list[Stage]:
     """The stages of one iteration.
 
-    Only the main phase's prefill is compiled; other prefills are taken to send as much per token.
+    Only the main phase's prefill is compiled, for the longest trunks, and scoring and updates for
+    the longest rows: others are taken to compute, and prefills to send, as much per token.
     """
-    times = {name: Times(program_seconds(case, x)) for name, x in programs.items()}
+    usual = usual_length(case) / train_length(case)
+    times = {name: _call(case, x, program_seconds(case, x), usual) for name, x in programs.items()}
     main = main_phase(phases)
     stages = []
     for i, phase in enumerate(phases):
         calls = calls_per_phase(case, phase)
         if i == 0 or phase.int8:  # otherwise the phase uses the copy of the one before
             calls = {"decode copy": 1.0, **calls}
-        size = phase.sizes.batch * phase.sizes.columns / (main.sizes.batch * main.sizes.columns)
+        size = phase.sizes.batch * prefill_columns(phase) / (main.sizes.batch * main.sizes.columns)
         sending = programs["prefill"].sending_seconds(case.topology.chip) * size
-        prefill = Times(least_seconds(case, prefill_cost(case, phase), sending))
+        least = least_seconds(case, prefill_cost(case, phase), sending)
+        prefill = _call(case, programs["prefill"], least, size)
         step = _step(case, phase, programs[decode_name("decode", phase, phases)])
         phase_times = {**times, "prefill": prefill, "decode": step}
         if phase.drain:
@@ -76,6 +90,16 @@ def iteration_stages(
     return [*stages, _stage("score", scored, times), _stage("train", updated, times)]
 
 
+def _call(
+    case: Case, program: PlannedProgram, lower_bounds: dict[str, float], size: float
+) -> Times:
+    """The times of a call with `size` times the tokens that the program was compiled for."""
+    if not (seconds := _computing(case, program) * size):
+        return Times(lower_bounds)
+    sending = lower_bounds["interconnect"] + _latency(program)
+    return Times(lower_bounds, max(seconds, sending), seconds + sending)
+
+
 def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> Times:
     """The times of a decode step in the sizes of a phase.
 
@@ -84,19 +108,34 @@ def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> Times:
     cycles include neither kernels, which are assumed to read at KERNEL_SPEED of the peak, nor
     collectives.
     """
-    chip, cycles = case.topology.chip, program.compiled.get("loop_cycles", 0.0)
+    chip, seconds = case.topology.chip, _computing(case, program)
     sending = program.sending_seconds(chip)
     lower_bounds = least_seconds(case, decode_cost(case, phase), sending)
-    if not cycles or not chip.clock_ghz:
+    if not seconds:
         return Times(lower_bounds)
     read = columns_bytes(case, phase) if phase.sizes.storage.read_by_kernel else 0.0
     kernels = read / (KERNEL_SPEED * chip.hbm_gb_s * 1e9)
-    return Times(lower_bounds, cycles / (chip.clock_ghz * 1e9) + kernels + sending)
+    step = seconds + kernels + sending + _latency(program)
+    return Times(lower_bounds, step, step)
+
+
+def _computing(case: Case, program: PlannedProgram) -> float:
+    """Seconds of the compiler's cycles of a call or decode step; 0 if they are not known."""
+    clock_ghz = case.topology.chip.clock_ghz
+    return program.cycles / (clock_ghz * 1e9) if clock_ghz else 0.0
+
+
+def _latency(program: PlannedProgram) -> float:
+    return LATENCY_S * sum(x.count for x in program.collectives)
 
 
 def _stage(name: str, calls: dict[str, float], times: dict[str, Times]) -> Stage:
     """A stage by the number of calls of each program and the `times` of one call."""
     totals = {x: count * max(times[x].lower_bounds.values()) for x, count in calls.items()}
     longest = max(totals, key=totals.__getitem__)
-    estimates = (max(totals[x], count * times[x].estimate) for x, count in calls.items())
-    return Stage(name, calls, sum(totals.values()), times[longest].bound, sum(estimates))
+    estimate, one_by_one = (
+        sum(max(totals[x], count * getattr(times[x], kind)) for x, count in calls.items())
+        for kind in ("estimate", "one_by_one")
+    )
+    bound = times[longest].bound
+    return Stage(name, calls, sum(totals.values()), bound, estimate, one_by_one)

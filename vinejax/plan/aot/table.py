@@ -10,7 +10,7 @@ from rich.table import Table
 from vinejax.plan.aot.hlo import totals_by_kind
 from vinejax.plan.aot.iteration import Stage
 from vinejax.plan.case import Case
-from vinejax.plan.memory import PlannedPhase
+from vinejax.plan.memory import PlannedPhase, mean_tokens
 from vinejax.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, program_seconds
 from vinejax.runtime.workdir import package_versions
 
@@ -58,6 +58,8 @@ def print_plan(plan: Plan, console: Console) -> None:
     if plan.stages:
         console.print(program_table(plan))
         console.print(iteration_table(plan))
+    for line in price_lines(plan):
+        console.print(line, highlight=False)
     for note in plan.notes:
         console.print(note, highlight=False)
     for program in plan.programs:
@@ -112,13 +114,44 @@ def iteration_table(plan: Plan) -> Table:
     table = _table("Seconds of an iteration", "", "at least", "estimate", "bound", "calls")
     for stage in plan.stages:
         calls = ", ".join(f"{count:.0f} {name}" for name, count in stage.calls.items())
-        times = f"{stage.seconds:.1f}", f"{stage.estimate:.1f}"
-        table.add_row(stage.name, *times, stage.bound, calls)
+        table.add_row(stage.name, f"{stage.seconds:.1f}", _range([stage]), stage.bound, calls)
     table.add_section()
     seconds = sum(stage.seconds for stage in plan.stages)
-    estimate = sum(stage.estimate for stage in plan.stages)
-    table.add_row("total", f"{seconds:.1f}", f"{estimate:.1f}")
+    table.add_row("total", f"{seconds:.1f}", _range(plan.stages))
     return table
+
+
+def _range(stages: list[Stage]) -> str:
+    """The estimate of stages together: '1.5 to 2.9', or one number if both ends are."""
+    ends = sum(x.estimate for x in stages), sum(x.one_by_one for x in stages)
+    low, high = (f"{end:.1f}" for end in ends)
+    return low if low == high else f"{low} to {high}"
+
+
+def price_lines(plan: Plan) -> list[str]:
+    """What values cost beside the rest of an iteration, and a sampled token beside a trained one.
+
+    Empty without a stage of values.
+    """
+    case, stages = plan.case, {stage.name: stage for stage in plan.stages}
+    if "values" not in stages:
+        return []
+    total, values = (
+        [sum(getattr(x, kind) for x in among) for kind in ("estimate", "one_by_one")]
+        for among in (plan.stages, [stages["values"]])
+    )
+    ratios = [whole / (whole - part) for whole, part in zip(total, values, strict=True)]
+    low, high = sorted(f"{ratio:.2f}" for ratio in ratios)
+    ratio = low if low == high else f"{low} to {high}"
+    phase = next(phase for phase in plan.phases if phase.name == "values")
+    sampled = stages["values"].estimate / (phase.branches * phase.tokens)
+    episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
+    trained = stages["score"].estimate + stages["train"].estimate
+    price = sampled / (trained / (episodes * mean_tokens(case)))
+    return [
+        f"An iteration takes {ratio} times what it would take without values.",
+        f"A sampled token takes {price:.2g} of the time of a trained one (values.price).",
+    ]
 
 
 def _phase_as_json(phase: PlannedPhase) -> dict[str, Any]:
