@@ -1,4 +1,4 @@
-"""The two files of measurements, one JSON object per line.
+"""The two files of measurements of an experiment, one JSON object per line.
 
 `results.jsonl`, a line per run:
   part          'sweep', 'comparison', 'rates', 'dose' or 'tries'
@@ -27,6 +27,16 @@ from typing import Any
 Record = dict[str, Any]
 
 NAMED_BY = ("part", "task", "config", "variant", "seed", "overrides")
+
+
+FOLDER = Path(__file__).parent
+
+
+def folder_of(experiment: str) -> Path:
+    """Where the two files of an experiment lie; those of 'quick' are not kept with the code."""
+    return {"full": FOLDER, "quick": Path("runs/learning_quick")}.get(
+        experiment, FOLDER / experiment
+    )
 
 
 def key_of(record: Record) -> str:

@@ -1,7 +1,8 @@
 """Makes docs/results.md and its figures from the two files of measurements.
 
-    python benchmarks/learning/results.py [--measurements=FOLDER] [--docs=FOLDER] [--quick]
+    python benchmarks/learning/results.py
     python benchmarks/learning/results.py --rest     # prints the tables that the page leaves out
+    python benchmarks/learning/results.py --experiment=cheap   # prints all tables of another one
 
 The same files give the same bytes, figures included (with one version of matplotlib). What people
 wrote about the results is taken from `findings.md.j2` beside the measurements; a number in it is a
@@ -17,8 +18,8 @@ from pathlib import Path
 import sections
 from figures import write_figures
 from outcomes import Outcomes, at_equal, at_the_end, chosen_trial, outcomes, sweep_trials
-from records import read_lines
-from variants import BASELINES, FULL, QUICK, TASKS, Experiment
+from records import folder_of, read_lines
+from variants import BASELINES, EXPERIMENTS, TASKS, Experiment
 
 from vinejax.statistics.interquartile import iqm_interval
 
@@ -156,20 +157,17 @@ def write_results(experiment: Experiment, measurements: Path, docs: Path) -> Pat
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--measurements", type=Path, help="folder of the two files")
-    parser.add_argument("--docs", type=Path, help="folder of the page")
-    parser.add_argument("--quick", action="store_true", help="of run.py --quick")
+    parser.add_argument("--experiment", choices=EXPERIMENTS, default="full", help="in variants.py")
     parser.add_argument("--rest", action="store_true", help="print what the page leaves out")
     options = parser.parse_args()
-    quick = Path("runs/learning_quick")
-    measurements = options.measurements or (quick if options.quick else FOLDER)
-    docs = options.docs or (quick if options.quick else FOLDER.parents[1] / "docs")
-    experiment = QUICK if options.quick else FULL
+    experiment, folder = EXPERIMENTS[options.experiment], folder_of(options.experiment)
     try:
-        if options.rest:
-            print(rest(measured(experiment, measurements)), end="")
+        if options.experiment != "full":
+            print(page(found := measured(experiment, folder), "", []) + "\n" + rest(found), end="")
+        elif options.rest:
+            print(rest(measured(experiment, folder)), end="")
         else:
-            print(write_results(experiment, measurements, docs))
+            print(write_results(experiment, folder, FOLDER.parents[1] / "docs"))
     except ValueError as error:
         sys.exit(f"results.py: error: {error}")
 

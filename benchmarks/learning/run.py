@@ -3,7 +3,8 @@
     python benchmarks/learning/run.py --list                  # the plan, and its hours
     python benchmarks/learning/run.py --part=seconds          # alone on a quiet machine
     python benchmarks/learning/run.py --minutes=20 --jobs=2   # the next slice of the rest
-    python benchmarks/learning/run.py --quick                 # the same code in five minutes
+    python benchmarks/learning/run.py --experiment=cheap      # another table of runs
+    python benchmarks/learning/run.py --experiment=quick      # the same code in five minutes
 
 Each run is an ordinary training run in a process of its own, bound to one core: the models are so
 small that a second core makes none of them faster. A run adds one line to `results.jsonl` when it
@@ -31,8 +32,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from planning import PARTS, Planned, missing, plan
-from records import Record, append_line, read_lines
-from variants import FULL, LONGER, QUICK, TASKS, Experiment
+from records import Record, append_line, folder_of, read_lines
+from variants import EXPERIMENTS, LONGER, TASKS, Experiment
 
 from vinejax.runtime.workdir import PACKAGES, package_versions
 
@@ -268,7 +269,7 @@ def only_one(folder: Path) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few runs, in runs/learning_quick")
+    parser.add_argument("--experiment", choices=EXPERIMENTS, default="full", help="in variants.py")
     parser.add_argument("--part", choices=PARTS, help="one part of the plan; default: all")
     parser.add_argument("--task", choices=TASKS, help="one task of the plan; default: all")
     parser.add_argument("--minutes", type=float, default=20.0, help="after which the slice ends")
@@ -277,8 +278,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder of the two files of measurements")
     parser.add_argument("--cache", default="runs/learning_cache", help="of compiled programs")
     options = parser.parse_args()
-    experiment = QUICK if options.quick else FULL
-    folder = options.out or (Path("runs/learning_quick") if options.quick else FOLDER)
+    experiment = EXPERIMENTS[options.experiment]
+    folder = options.out or folder_of(options.experiment)
     files = Files.under(folder)
     if options.list:
         print(listing(experiment, files.read()))

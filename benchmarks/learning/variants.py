@@ -32,6 +32,9 @@ TASKS = {
     "free_order": Task("free_order.py", 3e-4, 24),
 }
 
+# States after the first token of their step, and the probe's values (docs/credit.md).
+PROBE: Fields = {"method": "vineppo", "values.positions": "after", "values.prior": "probe"}
+
 VARIANTS: dict[str, Fields] = {
     "vineppo": {"method": "vineppo", "values.k": 9},
     "recommended": {
@@ -51,6 +54,13 @@ VARIANTS: dict[str, Fields] = {
     "ppo": {"method": "ppo", "critic.learning_rate": 1e-3},
     "grpo": {"method": "grpo"},
     "rloo": {"method": "rloo"},
+    # Of `CHEAP`:
+    "by_role": {**PROBE, "credit.lam": 0.7, "credit.filter": 0.3, "values.k": 1},
+    "worth": {**PROBE, "values.allocation": "worth"},
+    "ppo_probe": {"method": "ppo_probe"},
+    "rloo_whitened": {"method": "rloo", "ppo.whiten": "iteration"},
+    # Four times the solutions an iteration, the same number of updates.
+    "grpo_64": {"method": "grpo", "rollout.prompts": 16, "ppo.minibatch": 64},
 }
 
 
@@ -65,6 +75,7 @@ LONGER = {
     "grpo_seconds": Longer("grpo", "vineppo"),
     "rloo_seconds": Longer("rloo", "vineppo"),
     "grpo_seconds_bisection": Longer("grpo", "bisection"),
+    "grpo_seconds_by_role": Longer("grpo", "by_role"),
 }
 
 BASELINES = ("grpo", "rloo")  # variants that all others are compared with
@@ -94,12 +105,17 @@ class Experiment:
     """
 
     tasks: tuple[str, ...] = tuple(TASKS)
-    variants: tuple[str, ...] = tuple(VARIANTS)
-    longer: tuple[str, ...] = tuple(LONGER)
+    variants: tuple[str, ...] = (
+        *("vineppo", "recommended", "bisection", "spo_chain", "ppo", "grpo", "rloo"),
+    )
+    longer: tuple[str, ...] = ("grpo_seconds", "rloo_seconds", "grpo_seconds_bisection")
     trials: tuple[Trial, ...] = (
         *(Trial(factor, 1e-4) for factor in (0.5, 1.0, 1.5, 2.0)),
         Trial(1.0, 1e-2),
     )
+    # Of the rate, at the first trial's KL coefficient: tried in turn for a variant whose best trial
+    # has the highest rate so far, so that its optimum lies within what was tried.
+    higher: tuple[float, ...] = ()
     sweep_seeds: tuple[int, ...] = (1001, 1002, 1003, 1004)
     seeds: tuple[int, ...] = tuple(range(21, 31))
     # The baselines of one task once more, with the seeds of the comparison and the settings that
@@ -125,8 +141,26 @@ class Experiment:
     evaluations: int = 8  # of the validation split during a run, beside that of the start
     test_problems: int = 256  # of the last policy, `eval.samples` solutions each
 
+    @property
+    def every_trial(self) -> tuple[Trial, ...]:
+        """The trials, and those that only some variants get."""
+        return *self.trials, *(Trial(factor, self.trials[0].kl_coef) for factor in self.higher)
+
 
 FULL = Experiment()
+# One continuation per state and fewer, beside as many seconds and as many updates of GRPO.
+CHEAP = Experiment(
+    tasks=("bifurcation",),
+    variants=(
+        *("recommended", "by_role", "worth", "ppo_probe"),
+        *("grpo", "grpo_64", "rloo", "rloo_whitened"),
+    ),
+    longer=("grpo_seconds_by_role",),
+    higher=(3.0, 4.0, 6.0),
+    rates_task=None,
+    doses=(),
+    tries=(),
+)
 # The same code within five minutes: too few seeds and trials for any claim.
 QUICK = Experiment(
     tasks=("arithmetic",),
@@ -143,6 +177,8 @@ QUICK = Experiment(
     evaluations=5,
     test_problems=128,
 )
+
+EXPERIMENTS = {"full": FULL, "cheap": CHEAP, "quick": QUICK}
 
 # Of every run: 16 solutions an iteration, one update an epoch; evaluation samples as training does.
 SIZES: Fields = {

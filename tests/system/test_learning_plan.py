@@ -1,6 +1,7 @@
 """benchmarks/learning: the plan of runs, slices that stop and go on, and the page of results."""
 
 import argparse
+import dataclasses
 import hashlib
 import importlib
 import json
@@ -152,6 +153,25 @@ def test_baselines_also_run_with_the_settings_of_another_variant(learning, small
         assert overrides == chosen["comparison"][key] | settings != chosen["comparison"][key]
 
 
+def test_a_higher_rate_follows_while_the_highest_is_the_best(learning, small):
+    """Of VinePPO the second of three more is not better; of the others the best is lower."""
+    experiment = dataclasses.replace(small, higher=(3.0, 4.0, 6.0))
+
+    def rising(run: Any) -> float:
+        rate = run.overrides["optimizer.learning_rate"] / 4e-4
+        if run.variant != "vineppo":
+            return 0.3
+        return min(rate, 3.5) / 10 if run.overrides["kl.coef"] == 1e-4 else 0.0
+
+    records = recorded(learning.planning.plan, experiment, rising)
+    for variant, factors in (("vineppo", [3.0, 4.0, 6.0]), ("grpo", [])):
+        trials, best = learning.planning.swept(experiment, "bifurcation", variant, records)
+        assert [trial.rate_factor for trial in trials[len(small.trials) :]] == factors
+        assert best.rate_factor == (4.0 if variant == "vineppo" else 0.5)
+        few = [record for record in records if record["overrides"]["kl.coef"] != 1e-2]
+        assert learning.planning.swept(experiment, "bifurcation", variant, few)[1] is None
+
+
 def test_the_score_of_a_trial_is_of_the_second_half(learning):
     curve = {"iteration": [0, 10, 20, 30, 40], "accuracy": [0.9, 0.9, 0.2, 0.4, 0.6]}
     assert learning.planning.score({"iterations": 40, "curve": curve}) == pytest.approx(0.4)
@@ -258,11 +278,12 @@ def test_the_recommended_settings_are_everywhere_the_same(learning):
 
 def test_every_planned_configuration_is_valid(learning):
     """Each variant of each task, as the child process makes it."""
-    planned = learning.planning.plan(learning.variants.FULL, [])
+    experiments = learning.variants.FULL, learning.variants.CHEAP
+    planned = [run for x in experiments for run in learning.planning.plan(x, [])]
     of_seconds = [run for run in planned if run.part == "seconds"]
     for run in of_seconds:
         cfg = learning.one_run.config_of(run._asdict(), "")
-        episodes = run.variant.partition("/episodes_")[2] or 16
+        episodes = run.variant.partition("/episodes_")[2] or (64 if "64" in run.variant else 16)
         assert (cfg.seed, cfg.rollout.prompts * cfg.rollout.per_prompt) == (run.seed, int(episodes))
         assert cfg.ppo.minibatch == int(episodes)  # one update an epoch
         assert cfg.method == run.overrides["method"]
@@ -276,14 +297,14 @@ def test_the_page_and_the_rest_have_the_known_numbers(learning, small, measured)
     text = page + rest
     control, other = episodes.split("### bifurcation")
     # Seeds 1 to 3 add 1, 2 and 3 percent; no score is left out of three, their mean is 2.
-    line = "| vineppo | 3 | 72.0% (71.0 to 73.0) | 1.00 (1.00 to 1.00) | 1.00 (1.00 to 1.00) |"
+    line = "| vineppo | 3 | 72.0% (71.0 to 73.0) | 1.00 (0.50 to 1.00) | 1.00 (0.50 to 1.00) |"
     assert line in other
     assert f"{line} 0 | 36,000 |" in other  # none below the start
     assert "| vineppo | 3 | 52.0% (51.0 to 53.0) | 0.50 (" in control
-    assert "At equal episodes 1.00 (1.00 to 1.00), 3 seeds." in episodes
+    assert "At equal episodes 1.00 (0.50 to 1.00), 3 seeds." in episodes
     given = rest.split("the baselines with the settings of vineppo")[1]
     assert "with rate 4e-4, KL 1e-2, which" in given
-    assert "| grpo | 3 | 52.0% (51.0 to 53.0) | 1.00 (1.00 to 1.00) | 0 |" in given
+    assert "| grpo | 3 | 52.0% (51.0 to 53.0) | 1.00 (0.50 to 1.00) | 0 |" in given
     # 16 s of both: at the end. In tokens GRPO's longest run ends at 16,000 of VinePPO's 36,000.
     vineppo = next(x for x in seconds.split("### bifurcation")[1].splitlines() if "| vineppo" in x)
     assert vineppo.startswith("| vineppo | 16 | 72.0% (71.0 to 73.0), 100% of vineppo | 52.0% (")
