@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from helpers import turn_cases as cases
+from helpers.tokenizer_cases import load
 
 from vinejax.config.environments import check_environment
 from vinejax.core.errors import ConfigError, UserError
@@ -14,6 +15,7 @@ from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.base import load_task
 from vinejax.tasks.doors import MOVES, Doors, DoorsTask
 from vinejax.tasks.environment import Observation, TurnTask
+from vinejax.tasks.prompts import ChatTurns, encode_prompt, encode_within
 
 RELEASED = threading.Event()
 
@@ -195,3 +197,65 @@ def test_an_episode_of_the_doors_is_what_the_docstring_says():
     assert found.done and sum("!" in x for x in seen) == 1
     (door,) = [x for x in seen if "!" in x]
     assert found.reward == float(door[-1] == "1")
+
+
+PLAIN = (
+    "{% for m in messages %}{% if m.role == 'user' %}\n[Q]{{ m.content | trim }}\n[A]"
+    "{% else %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["byte_level", "gpt2", "gpt_neox_20b", "minimind_6400", "mistral_7b_v1"]
+)
+@pytest.mark.parametrize("ended", [True, False], ids=["by EOS", "by a stop string"])
+def test_turns_have_the_markup_of_the_chat_template(
+    name: str, ended: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """The ids of both sides, each encoded alone, spell what the template writes."""
+    tokenizer = load(name)
+    if tokenizer.chat_template is None:
+        monkeypatch.setattr(tokenizer, "chat_template", PLAIN)
+    chat = ChatTurns.of(tokenizer, DataConfig(chat_template=True))
+    ids = encode_prompt(tokenizer, "How many?", True)
+    said = [*encode_within(tokenizer, "Ask (it): 2"), *[tokenizer.eos_token_id] * ended]
+    observed = encode_within(tokenizer, chat.around("It is 2.", said[-1]))
+    messages = [("user", "How many?"), ("assistant", "Ask (it): 2"), ("user", "It is 2.")]
+    expected = tokenizer.apply_chat_template(
+        [{"role": role, "content": text} for role, text in messages],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+
+    def spelled(ids: list[int]) -> str:
+        text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text.replace(" ", "")  # SentencePiece decodes a space after a special token
+
+    assert spelled(ids + said + observed) == str(expected).replace(" ", "")
+
+
+def test_a_template_without_a_place_for_turns_is_refused(monkeypatch: pytest.MonkeyPatch):
+    tokenizer = load("gpt2")
+    last = "{{ messages[0].content }}{{ messages[-1].content }}"
+    monkeypatch.setattr(tokenizer, "chat_template", last)
+    with pytest.raises(
+        ConfigError, match=r"^data.chat_template = True: .* leaves out an assistant"
+    ):
+        ChatTurns.of(tokenizer, DataConfig(chat_template=True))
+
+
+def test_a_chat_with_an_environment(monkeypatch: pytest.MonkeyPatch):
+    tokenizer = cases.tokenizer()
+    template = PLAIN.replace("[Q]", "q:").replace("[A]", "a:")
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    cfg = cases.config(data={"chat_template": True}, env={"observed": 60})
+    for episode in cases.sampled(cfg):
+        text = tokenizer.decode(episode.tokens, skip_special_tokens=False)
+        _, *rest = text.split("q:")
+        assert (
+            first == "<bos>" * text.startswith("<bos>") and len(rest) == len(episode.turns) == MOVES
+        )
+        for said, turn in zip(rest, episode.turns, strict=True):
+            answer = said.partition("\na:")[2]
+            assert answer.removesuffix("<eos>") == turn.action
+            assert answer.endswith("<eos>") == (turn is not episode.turns[-1])
