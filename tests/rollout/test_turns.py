@@ -9,6 +9,7 @@ from helpers import turn_cases as cases
 from helpers.applied import assign_credit
 
 from vinejax.core.types import Episode, Rollout, Turn
+from vinejax.credit.assign import token_estimates
 from vinejax.learner.batch import collate, step_layout
 from vinejax.rollout.vine import divided
 from vinejax.tasks.doors import Doors, DoorsTask
@@ -161,3 +162,31 @@ def test_masks_positions_and_credit_of_an_episode_by_hand():
     np.testing.assert_allclose(np.asarray(credit.by_step)[0, :3], [-0.25, 0.5, 0.25])
     expected = [-0.25, -0.25, 0, 0, 0, 0.5, 0, 0.25, 0.25]
     np.testing.assert_allclose(credit.advantages[0, 2:11], expected)
+
+
+@pytest.mark.parametrize("lam", [1.0, 0.5])
+def test_token_estimates_pass_over_observations(lam: float):
+    """As of the same tokens without what lies between them."""
+    cfg = cases.config(ppo={"gamma": 0.9})
+    episodes = cases.sampled(cfg)
+    bare = [
+        dataclasses.replace(
+            e,
+            response=np.array(e.response)[e.is_drawn].tolist(),
+            logprobs=[-1.0] * e.length,
+            step_ends=np.cumsum(e.is_drawn)[np.array(e.step_ends) - 1].tolist(),
+            turns=(),
+        )
+        for e in episodes
+    ]
+    found = []
+    for rows in (episodes, bare):
+        batch = collate(rows, len(rows), longest=96)
+        rollout = Rollout(rows, batch, step_layout(batch, rows))
+        values = np.zeros(batch.mask.shape, np.float32)
+        values[batch.mask] = np.arange(batch.mask.sum()) % 7 / 7
+        advantages, returns = token_estimates(rollout, cfg, values, lam)
+        assert (np.asarray(advantages)[~batch.mask] == 0).all()
+        found.append([np.asarray(advantages)[batch.mask], np.asarray(returns)[batch.mask]])
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+    assert np.abs(found[0]).max() > 0.1

@@ -54,7 +54,7 @@ class FaultyTask(TurnTask):
     "fault, words",
     [
         (lambda env: 1 // 0, "`step` failed: .*{file}:[0-9]+: ZeroDivisionError"),
-        (lambda env: RELEASED.wait(60), "`step` has not returned after 0 s; raise env.timeout_s"),
+        (lambda env: RELEASED.wait(60), "`step` has not returned within env.timeout_s = 0.2 s"),
         (lambda env: "text", "{file}:[0-9]+: `step` gave 'text'; needed is an Observation"),
         (lambda env: Observation(b"x"), "needed is an Observation: a text"),  # pyright: ignore
         (lambda env: Observation("x", float("nan")), "a finite number and a bool"),
@@ -252,9 +252,7 @@ def test_a_chat_with_an_environment(monkeypatch: pytest.MonkeyPatch):
     for episode in cases.sampled(cfg):
         text = tokenizer.decode(episode.tokens, skip_special_tokens=False)
         _, *rest = text.split("q:")
-        assert (
-            first == "<bos>" * text.startswith("<bos>") and len(rest) == len(episode.turns) == MOVES
-        )
+        assert len(rest) == len(episode.turns) == MOVES
         for said, turn in zip(rest, episode.turns, strict=True):
             answer = said.partition("\na:")[2]
             assert answer.removesuffix("<eos>") == turn.action

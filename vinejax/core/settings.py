@@ -148,7 +148,7 @@ class EnvConfig:
     max_turns: Count | None = None  # of an episode; None: the task's
     turn_tokens: Count | None = None  # of a turn; None: all that the episode has left
     observed: Whole = 0  # tokens of an episode's observations, beside `sample.max_tokens`
-    timeout_s: Positive = 60.0  # wall-clock time of one call; one that takes longer ends the run
+    timeout_s: Positive = 60.0  # wall-clock time of `reset` and `step`; a longer one ends the run
     workers: Count = 1  # environments that are stepped at once, by threads
     check_every: Count = 16  # of so many continuations one is checked by repeating its actions
 

@@ -6,7 +6,6 @@ the environment alone.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -23,6 +22,7 @@ class Observation(NamedTuple):
     done: bool = False  # the episode ends
 
 
+@runtime_checkable
 class TextEnv(Protocol):
     """One episode: a function of (problem, seed, actions), and of nothing else.
 
@@ -84,10 +84,10 @@ class Begun(NamedTuple):
 
 
 class Environment:
-    """An episode's environment whose results are checked as they enter, in a limited time.
+    """An episode's environment whose results are checked as they enter.
 
-    A call raises UserError, one line with the problem and the turn, if the environment's fails,
-    takes more than `timeout_s` seconds, or gives something of another kind.
+    A call raises UserError, one line with the problem and the turn, if the environment's fails or
+    gives something of another kind, or if `reset` or `step` takes more than `timeout_s` seconds.
     """
 
     def __init__(self, task: Any, begun: Begun, timeout_s: float, env: Any = None, turn: int = 0):
@@ -103,7 +103,7 @@ class Environment:
 
     def reset(self) -> str:
         """The first text, of a new environment."""
-        text = self._call("reset", self._env.reset, *self._begun)
+        text = self._in_time("reset", *self._begun)
         if not isinstance(text, str):
             raise self._wrong("reset", self._env.reset, text, "a text")
         return text
@@ -111,7 +111,7 @@ class Environment:
     def step(self, action: str) -> Observation:
         """What the environment answers."""
         self._turn += 1
-        found = self._call("step", self._env.step, action)
+        found = self._in_time("step", action)
         rule = "an Observation: a text, a finite number and a bool"
         fields = list(found) if isinstance(found, tuple) and len(found) == 3 else [None] * 3
         text, reward, done = fields[0], finite_number(fields[1]), fields[2]
@@ -160,30 +160,35 @@ class Environment:
         return UserError(f"{self._where}: {place}: `{name}` gave {found!r:.200}; needed is {rule}")
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's result, computed on a thread of its own: one that hangs can be left."""
+        """The function's result; UserError if it fails."""
+        try:
+            return function(*arguments)
+        except UserError:
+            raise
+        except Exception as error:
+            reason = failure(error, source_of(getattr(function, "__module__", "") or ""))
+            raise UserError(f"{self._where}: `{name}` failed: {reason}") from error
+
+    def _in_time(self, name: str, *arguments: Any) -> Any:
+        """The result of a method, called on a thread of its own: one that hangs can be left."""
         results: list[Any] = []
+        errors: list[UserError] = []
 
         def run() -> None:
             try:
-                results.append((function(*arguments), None))
-            except Exception as error:
-                results.append((None, error))
+                results.append(self._call(name, getattr(self._env, name), *arguments))
+            except UserError as error:
+                errors.append(error)
 
         thread = threading.Thread(target=run, name=f"environment {name}", daemon=True)
-        start = time.monotonic()
         thread.start()
         thread.join(self._timeout_s)
-        if not results:
-            seconds = time.monotonic() - start
-            rule = f"`{name}` has not returned after {seconds:.0f} s; raise env.timeout_s"
-            raise UserError(f"{self._where}: {rule}, or mend the environment")
-        found, error = results[0]
-        if isinstance(error, UserError):
+        for error in errors:
             raise error
-        if error is not None:
-            reason = failure(error, source_of(getattr(function, "__module__", "") or ""))
-            raise UserError(f"{self._where}: `{name}` failed: {reason}") from error
-        return found
+        if not results:
+            rule = f"`{name}` has not returned within env.timeout_s = {self._timeout_s:g} s"
+            raise UserError(f"{self._where}: {rule}; raise it, or mend the environment")
+        return results[0]
 
 
 def begun_anew(task: Any, begun: Begun, timeout_s: float) -> tuple[Environment, str]:
