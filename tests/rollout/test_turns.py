@@ -73,11 +73,16 @@ def same(a: list[Episode], b: list[Episode]) -> bool:
     )
 
 
-@pytest.mark.parametrize("task", [DoorsTask(), WithoutFork()], ids=["fork", "replay"])
-def test_values_equal_enumeration_where_noise_is_kept(task: Any):
+@pytest.mark.parametrize(
+    "task, values",
+    [(DoorsTask(), {}), (WithoutFork(), {}), (DoorsTask(), {"reuse": True})],
+    ids=["fork", "replay", "reuse"],
+)
+def test_values_equal_enumeration_where_noise_is_kept(task: Any, values: dict[str, Any]):
     """The value of a state is the sum over all actions in a copy of its environment."""
     k = 300
-    cfg = cases.config(values={"k": k, "dedup": False}, rollout={"prompts": 3, "per_prompt": 1})
+    values = {"k": k, "dedup": False} | values
+    cfg = cases.config(values=values, rollout={"prompts": 3, "per_prompt": 1})
     spread = check(cases.valued(cfg, task=task), k, cases.enumerated, cfg)
     assert spread > 0.2
 
