@@ -41,7 +41,7 @@ def check_sizes(cfg: Config, method: Method) -> None:
         count = math.ceil(solutions * len(states.positions) * states.continuations)
         _check_samples("values.k", cfg.values.k, count, "continuations", cfg)
     _check_samples("eval.samples", cfg.eval.samples, cfg.eval.samples, "answers per problem", cfg)
-    length = cfg.data.max_prompt_tokens + cfg.sample.max_tokens
+    length = cfg.data.max_prompt_tokens + cfg.sample.max_tokens + cfg.env.observed
     _check_rows("sft.batch", cfg.sft.batch, length, not cfg.model.path)
     _check_rows("ppo.minibatch", cfg.ppo.minibatch, length, not method.is_policy_gradient)
 

@@ -142,6 +142,18 @@ class RolloutConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class EnvConfig:
+    """Tasks with an environment (tasks/environment.py); `sample.max_tokens` is of an episode."""
+
+    max_turns: Count | None = None  # of an episode; None: the task's
+    turn_tokens: Count | None = None  # of a turn; None: all that the episode has left
+    observed: Whole = 0  # tokens of an episode's observations, beside `sample.max_tokens`
+    timeout_s: Positive = 60.0  # wall-clock time of `reset` and `step`; a longer one ends the run
+    workers: Count = 1  # environments that are stepped at once, by threads
+    check_every: Count = 16  # of so many continuations one is checked by repeating its actions
+
+
+@dataclasses.dataclass(frozen=True)
 class ValuesConfig:
     """Monte Carlo values: where the states are, what is sampled at each, and what is a value.
 
@@ -170,6 +182,8 @@ class ValuesConfig:
     prior_timeout_s: Positive = 600.0  # wall-clock time of that function for at most 64 states
     budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again
     dedup: bool = True  # equal token prefixes of a problem share one estimate
+    # A continuation's environment meets the noise that its trajectory's met, or draws its own.
+    env_noise: Literal["kept", "fresh"] = "kept"
     dtype: Literal["model", "int8"] = "model"  # of the layers' kernels while values are sampled
 
 
@@ -449,6 +463,7 @@ class Config:
     model: ModelConfig = ModelConfig()
     sample: SampleConfig = SampleConfig()
     rollout: RolloutConfig = RolloutConfig()
+    env: EnvConfig = EnvConfig()
     values: ValuesConfig = ValuesConfig()
     credit: CreditConfig = CreditConfig()
     reset: ResetConfig = ResetConfig()

@@ -53,6 +53,17 @@ class Continuation:
     finish: str  # 'eos' | 'stop' | 'length'
 
 
+class Turn(NamedTuple):
+    """A turn of an episode in an environment: what the policy said, and the answer."""
+
+    drawn: int  # response tokens up to the policy's last one of the turn
+    end: int  # and up to the end of the observation, where the next turn begins
+    action: str
+    observation: str  # without the markup of a chat
+    reward: float
+    key: str | None  # of the environment's state after it
+
+
 @dataclasses.dataclass(frozen=True)
 class Episode:
     """One sampled solution. Token ids are the sampled ones: they are never decoded and re-encoded.
@@ -60,7 +71,8 @@ class Episode:
     States are s_0 (the prompt's end), s_1, ..., s_C: s_c is the prompt and the first
     `step_ends[c - 1]` response tokens. s_C is terminal and has no entry in `values`. The first
     `given` response tokens of an episode that began in mid-solution have log-probability 0: its s_0
-    is after these, and no step ends there or before.
+    is after these, and no step ends there or before. The observations of an environment are tokens
+    of the response, with log-probability 0, and belong to the step before them.
 
     `Sampler` fills all fields down to `given`, `step_rewards` for tasks that reward steps.
     `fill_values` adds the others, for methods with Monte Carlo values.
@@ -78,6 +90,7 @@ class Episode:
     reward_parts: dict[str, float] | None = None  # by `reward.functions`; None: there are none
     penalty: float | None = None  # for its length; None: its rewards are not penalised
     given: int = 0  # leading response tokens from elsewhere, or from another row: not trained on
+    turns: tuple[Turn, ...] = ()  # those that have ended, of tasks with an environment
     nodes: list[int] | None = None  # of the tree that it is a leaf of; the last C are the steps
     scored: list[float] | None = None  # the response's log-probs by the prefill of its trunk
     values: np.ndarray | None = None  # f32[C] V(s_0) .. V(s_{C-1})
@@ -90,6 +103,19 @@ class Episode:
     @property
     def tokens(self) -> list[int]:
         return self.prompt + self.response
+
+    @property
+    def is_drawn(self) -> np.ndarray:
+        """bool[T] the response tokens that the policy drew: neither given nor observed."""
+        drawn = np.arange(len(self.response)) >= self.given
+        for turn in self.turns:
+            drawn[turn.drawn : turn.end] = False
+        return drawn
+
+    @property
+    def length(self) -> int:
+        """The response's tokens without those of observations: what `sample.max_tokens` bounds."""
+        return len(self.response) - sum(turn.end - turn.drawn for turn in self.turns)
 
     @property
     def outcome(self) -> float:
@@ -117,7 +143,7 @@ class Batch(NamedTuple):
     tokens: Array  # i32[B, T]
     segment_ids: Array  # i32[B, T] 0 is padding; equal ids attend to each other
     positions: Array  # i32[B, T] within the segment
-    mask: Array  # bool[B, T] response tokens
+    mask: Array  # bool[B, T] response tokens that the policy drew
     advantages: Array  # f32[B, T]
     old_logprobs: Array  # f32[B, T] log-probabilities, in nats, by the policy that sampled
     ref_logprobs: Array  # f32[B, T] by the reference model
@@ -133,7 +159,7 @@ class Batch(NamedTuple):
 class StepLayout(NamedTuple):
     """Where the steps of episodes lie in the rows of their batch, with rewards and values."""
 
-    step_ids: np.ndarray  # i32[B, T] the step of each response token, -1 elsewhere
+    step_ids: np.ndarray  # i32[B, T] the step of each token that the policy drew, -1 elsewhere
     num_steps: np.ndarray  # i32[B]
     rewards: np.ndarray  # f32[B, C]
     values: np.ndarray  # f32[B, C] Monte Carlo values, 0 where there are none

@@ -12,7 +12,7 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Array, Episode, Rollout, StepLayout
 from vinejax.credit.mask import top_entropy
 from vinejax.credit.rules import find_rule
-from vinejax.rl.advantages import group_advantages
+from vinejax.rl.advantages import gae, group_advantages
 from vinejax.rl.losses import kl
 from vinejax.rl.masked import whiten
 
@@ -54,7 +54,7 @@ def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
     mask = np.array(rollout.batch.mask)
     rule = find_rule("credit.mask", cfg)
     for row, episode in enumerate(rollout.episodes):
-        mask[row, mask[row]] = rule(episode, cfg.credit)[episode.given :]
+        mask[row, mask[row]] = rule(episode, cfg.credit)[episode.is_drawn]
         if cfg.ppo.mask_truncated and not episode.finished:
             mask[row] = False
     if cfg.credit.mask == "top_entropy":
@@ -134,10 +134,29 @@ def token_rewards(rollout: Rollout, cfg: Config) -> np.ndarray:
     """f32[B, T] the reward of a step at its last token, less the KL if it is in the reward."""
     steps, paid = rollout.steps, kl_in_reward(rollout, cfg)
     rewards = np.zeros(steps.step_ids.shape, np.float32)
-    after = np.pad(steps.step_ids, ((0, 0), (0, 1)), constant_values=-1)[:, 1:]
-    row, token = np.nonzero((steps.step_ids >= 0) & (steps.step_ids != after))
+    row, token = _last_tokens(steps)
     rewards[row, token] = steps.rewards[row, steps.step_ids[row, token]]
     return rewards if paid is None else rewards - paid
+
+
+def token_estimates(
+    rollout: Rollout, cfg: Config, values: np.ndarray, lam: float
+) -> tuple[Array, Array]:
+    """(advantages, returns), f32[B, T]: `rl.advantages.gae` of `token_rewards`.
+
+    Time goes from one token that the policy drew to the next, over observations between them.
+    """
+    given = token_rewards(rollout, cfg), values, np.asarray(rollout.batch.mask)
+    if not any(episode.turns for episode in rollout.episodes):
+        return gae(*given, cfg.ppo.gamma, lam)
+    order = np.argsort(~given[2], axis=1, kind="stable")
+    drawn = (np.take_along_axis(np.asarray(x), order, axis=1) for x in given)
+    advantages, returns = gae(*drawn, cfg.ppo.gamma, lam)
+    back = np.argsort(order, axis=1)
+    return (
+        np.take_along_axis(np.asarray(advantages), back, axis=1),
+        np.take_along_axis(np.asarray(returns), back, axis=1),
+    )
 
 
 def state_numbers(steps: StepLayout) -> np.ndarray:
@@ -170,8 +189,20 @@ def before_steps(values: np.ndarray, steps: StepLayout) -> np.ndarray:
 
 def _first_tokens(steps: StepLayout) -> tuple[np.ndarray, np.ndarray]:
     """(i64[steps] row, i64[steps] index in it) of the first token of every step, in order."""
-    before = np.pad(steps.step_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    # Between tokens of a step there may be observations.
+    so_far = np.maximum.accumulate(steps.step_ids, axis=1)
+    before = np.pad(so_far, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     row, token = np.nonzero((steps.step_ids >= 0) & (steps.step_ids != before))
+    return row, token
+
+
+def _last_tokens(steps: StepLayout) -> tuple[np.ndarray, np.ndarray]:
+    """As `_first_tokens`, of the last token of every step."""
+    none = steps.rewards.shape[1]
+    ids = np.where(steps.step_ids < 0, none, steps.step_ids)
+    following = np.minimum.accumulate(ids[:, ::-1], axis=1)[:, ::-1]
+    after = np.pad(following, ((0, 0), (0, 1)), constant_values=none)[:, 1:]
+    row, token = np.nonzero((steps.step_ids >= 0) & (ids != after))
     return row, token
 
 

@@ -25,6 +25,11 @@ def step_starts(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list
     return [0, *episode.step_ends][:-1]
 
 
+def turn_starts(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
+    """The prompt's end, and after each observation that the policy answers."""
+    return [0, *(turn.end for turn in episode.turns if turn.end < len(episode.response))]
+
+
 def after_step_starts(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
     """The prompt's end, and after the first token of each later step.
 
@@ -95,7 +100,8 @@ def positions_of(
     """The positions of a rule, checked and thinned by `values.merge` and `values.spread`.
 
     In an episode that began in mid-solution the end of what was given takes the place of the
-    prompt's end, and positions before it are left out.
+    prompt's end, and positions before it are left out. So are positions before a token of an
+    observation, which is no decision.
 
     Both fields keep the prompt's end, if the rule gave it. Of the others `merge` k keeps every
     k-th, and `spread` n at most n, evenly spaced in the list of these N others: the numbers
@@ -104,6 +110,9 @@ def positions_of(
     """
     given = episode.given
     positions = list(rule(episode, text_of, values)) if len(episode.response) > given else []
+    if episode.turns:
+        is_drawn = episode.is_drawn
+        positions = [position for position in positions if is_drawn[position]]
     start = [given] if positions[:1] == [0] or given in positions else []
     return start + thinned([position for position in positions if position > given], values)
 

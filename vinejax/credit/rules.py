@@ -17,6 +17,7 @@ from vinejax.credit import allocation, bisection, mask, positions, worth
 # Episode, token id -> text, ValuesConfig -> response tokens before each state.
 POSITIONS = {
     "steps": positions.step_starts,
+    "turns": positions.turn_starts,
     "after": positions.after_step_starts,
     "blank_lines": positions.blank_lines,
     "thinking_blank_lines": positions.thinking_blank_lines,

@@ -44,6 +44,8 @@ from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.offload import to_device
 from vinejax.runtime.workdir import write_atomic
 from vinejax.session.session import Session
+from vinejax.tasks.base import load_task
+from vinejax.tasks.environment import MultiTurn
 from vinejax.training.loop import resume
 from vinejax.training.startup import open_session
 
@@ -62,6 +64,9 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
     if cfg.model.lora_rank:
         rule = "must be 0: gradients are by all weights; measure the run's policy as model.path"
         raise ConfigError("model.lora_rank", rule, repr(cfg.model.lora_rank))
+    if isinstance(load_task(cfg.data), MultiTurn):
+        rule = "its solutions have several turns, which --mode=credit does not measure"
+        raise ConfigError("data.task", rule, repr(cfg.data.task))
     has_critic = needs_critic(cfg) and (epath.Path(path) / "checkpoints").exists()
     chosen_estimators(cfg, has_critic)
     check_sizes(cfg)

@@ -46,7 +46,7 @@ def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int 
             tokens[row, start:end] = episode.tokens
             segment_ids[row, start:end] = number
             positions[row, start:end] = np.arange(n)
-            mask[row, start + len(episode.prompt) + episode.given : end] = True
+            mask[row, start + len(episode.prompt) : end] = episode.is_drawn
             start = end
     advantages, old_logprobs, ref_logprobs = (np.zeros(shape, np.float32) for _ in range(3))
     arrays = (advantages, old_logprobs, ref_logprobs)
@@ -91,7 +91,9 @@ def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
             counts[row, :steps] = np.where(episode.is_state, episode.value_counts, -1)
         start = len(episode.prompt) + episode.given
         lengths = np.diff([episode.given, *episode.step_ends])
-        step_ids[row, start : len(episode.tokens)] = np.repeat(np.arange(steps), lengths)
+        of_tokens = np.repeat(np.arange(steps), lengths)
+        is_drawn = episode.is_drawn[episode.given :]
+        step_ids[row, start : len(episode.tokens)] = np.where(is_drawn, of_tokens, -1)
     return StepLayout(step_ids, num_steps, rewards, values, counts)
 
 

@@ -39,7 +39,7 @@ def by_length(rollout: Rollout, cfg: Config) -> Credit:
     """The weights above, times the size of the group."""
     own, episodes = DRPOConfig.of(cfg), rollout.episodes
     right = np.array([is_correct(episode.reward) for episode in episodes])
-    lengths = np.array([len(episode.response) for episode in episodes]) / cfg.sample.max_tokens
+    lengths = np.array([episode.length for episode in episodes]) / cfg.sample.max_tokens
     logprobs = token_means(rollout, rollout.batch.old_logprobs)
     advantages = np.zeros(len(episodes))
     for group in members_of(episodes):

@@ -44,7 +44,7 @@ def over_tokens(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages A above, and h̃ for the loss."""
     assert rollout.entropy is not None, "the scoring pass keeps it for this method"
     episodes = rollout.episodes
-    lengths = np.array([len(episode.response) - episode.given for episode in episodes])
+    lengths = np.array([episode.is_drawn.sum() for episode in episodes])
     advantages = token_group_advantages(
         solution_rewards(episodes), lengths, group_numbers(episodes)
     )

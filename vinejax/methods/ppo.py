@@ -26,7 +26,7 @@ from jaxtyping import Float
 from vinejax.core.ranges import Positive, Whole, ZeroToOne
 from vinejax.core.settings import Config, MethodSettings
 from vinejax.core.types import Array, Batch, Rollout, RunState, TrainState
-from vinejax.credit.assign import Credit, before_steps, token_rewards
+from vinejax.credit.assign import Credit, before_steps, token_estimates
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.score import in_passes, shifted
@@ -45,7 +45,6 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.fingerprint import fingerprint
 from vinejax.model.hf.weights import RewardModel
 from vinejax.model.sharding import make_mesh, placed_shapes, replicate
-from vinejax.rl.advantages import gae
 from vinejax.rl.losses import value_clip
 from vinejax.runtime.host_arrays import whole_array
 from vinejax.runtime.offload import to_device
@@ -243,9 +242,8 @@ class Critic(State):
 def estimated(rollout: Rollout, cfg: Config) -> Credit:
     """Generalised advantage estimates on the critic's values, and the returns it learns."""
     assert rollout.values is not None, "PPO's credit needs the critic's values"
-    rewards = token_rewards(rollout, cfg)
-    mask, lam = rollout.batch.mask, CriticConfig.of(cfg).lam
-    advantages, returns = gae(rewards, rollout.values, mask, cfg.ppo.gamma, lam)
+    lam = CriticConfig.of(cfg).lam
+    advantages, returns = token_estimates(rollout, cfg, rollout.values, lam)
     values = before_steps(rollout.values, rollout.steps)
     return Credit(advantages, returns=np.asarray(returns), values=values)
 

@@ -11,16 +11,14 @@ import numpy as np
 
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
-from vinejax.credit.assign import Credit, token_rewards
+from vinejax.credit.assign import Credit, token_estimates
 from vinejax.methods.base import OF_TOKENS, Method
-from vinejax.rl.advantages import gae
 
 
 def return_to_go(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above, before whitening."""
-    batch = rollout.batch
-    rewards = token_rewards(rollout, cfg)
-    advantages, _ = gae(rewards, np.zeros_like(rewards), batch.mask, cfg.ppo.gamma, 1.0)
+    no_values = np.zeros(rollout.batch.mask.shape, np.float32)
+    advantages, _ = token_estimates(rollout, cfg, no_values, 1.0)
     return Credit(advantages)
 
 

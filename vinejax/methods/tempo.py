@@ -35,7 +35,7 @@ def prefix_differences(rollout: Rollout, cfg: Config) -> Credit:
         responses = [episodes[row].response for row in rows]
         differences = fork_differences(responses, rewards[rows].tolist())
         for row, of_tokens in zip(rows, differences, strict=True):
-            drawn = np.array(of_tokens[episodes[row].given :], np.float32)
+            drawn = np.array(of_tokens, np.float32)[episodes[row].is_drawn]
             advantages[row, mask[row]] = outcomes[row] + drawn / scale
     return Credit(advantages)
 

@@ -74,9 +74,18 @@ def _steps(
     rewards = episode.step_rewards or [None] * num_steps
     prompt_text = decode(tokenizer, episode.prompt)
     so_far = _given(tokenizer, episode)
-    steps = []
+
+    def text_until(end: int) -> str:
+        return continuation_text(tokenizer, episode.prompt, prompt_text, episode.response[:end])
+
+    steps, start = [], 0
     for c, end in enumerate(episode.step_ends):
-        text = continuation_text(tokenizer, episode.prompt, prompt_text, episode.response[:end])
+        text = text_until(end)
+        observed = [
+            [len(text_until(place)) - len(so_far) for place in (turn.drawn, turn.end)]
+            for turn in episode.turns
+            if start < turn.end <= end and turn.drawn < turn.end
+        ]
         continuations = episode.continuations[c] if with_texts and counts[c] else ()
         step = {
             "text": text[len(so_far) :],
@@ -90,7 +99,8 @@ def _steps(
             "continuations": [
                 {"text": x.text, "reward": x.reward, "finish": x.finish} for x in continuations
             ],
+            **({"observed": observed} if episode.turns else {}),
         }
         steps.append(step)
-        so_far = text
+        so_far, start = text, end
     return steps

@@ -79,6 +79,15 @@ def continuations_of(step: JsonObject) -> list[JsonObject]:
     return _objects(step.get("continuations"))
 
 
+def range_of(value: object) -> tuple[int, int] | None:
+    """Two whole numbers that do not fall, as the row of a step has them; None for all else."""
+    if not isinstance(value, list) or len(value) != 2:
+        return None
+    first, end = value
+    is_range = isinstance(first, int) and isinstance(end, int) and 0 <= first <= end
+    return (first, end) if is_range else None
+
+
 def advantages_of(episode: JsonObject) -> list[float]:
     """The advantages of an episode's steps, without those that are missing."""
     advantages = (finite_number(step.get("advantage")) for step in steps_of(episode))

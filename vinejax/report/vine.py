@@ -62,6 +62,13 @@ class Leaf(NamedTuple):
     finish: str
 
 
+class Part(NamedTuple):
+    """What one of two said in a step: 'policy' or 'environment'."""
+
+    by: str
+    text: text.Clipped
+
+
 @dataclasses.dataclass(frozen=True)
 class Step:
     """One reasoning step, and the state before it: V(s), its continuations and its node.
@@ -71,6 +78,7 @@ class Step:
 
     number: int
     text: text.Clipped
+    parts: list[Part]  # of the text, where the task has turns
     value: str
     reward: str  # the step's own reward; '' if no step on the page has one
     is_filled: bool  # V(s) follows from other states, without a sample at this one
@@ -306,6 +314,7 @@ def _step(index: int, step: rows.StepRow, terms: Terms) -> Step:
     return Step(
         number=index + 1,
         text=text.trimmed(text.clip(step.raw.get("text"), limits.step_characters)),
+        parts=_parts(step.raw, limits.step_characters),
         value=text.two_decimals(step.value),
         reward=text.tick_label(step.reward) if credit.has_rewards else "",
         is_filled=credit.values_by == "continuations" and not count,
@@ -321,6 +330,21 @@ def _step(index: int, step: rows.StepRow, terms: Terms) -> Step:
         leaves=[_leaf(c, terms) for c in continuations[: limits.continuations]],
         hidden_leaves=max(0, len(continuations) - limits.continuations),
     )
+
+
+def _parts(raw: JsonObject, limit: int) -> list[Part]:
+    """Who said what in a step; [] for a row of a task without turns."""
+    whole, observed = str(raw.get("text")), raw.get("observed")
+    if not isinstance(observed, list):
+        return []
+    parts, start = [], 0
+    for place in [*observed, [len(whole), len(whole)]]:
+        first, end = rows.range_of(place) or (start, start)
+        for by, piece in (("policy", whole[start:first]), ("environment", whole[first:end])):
+            if piece:
+                parts.append(Part(by, text.trimmed(text.clip(piece, limit))))
+        start = end
+    return parts
 
 
 def _leaf(raw: JsonObject, terms: Terms) -> Leaf:

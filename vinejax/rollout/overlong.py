@@ -33,7 +33,7 @@ def penalised(episodes: list[Episode], cfg: Config) -> list[Episode]:
     """
     if not cfg.reward.overlong or not episodes:
         return episodes
-    lost = penalties([len(episode.response) for episode in episodes], cfg)
+    lost = penalties([episode.length for episode in episodes], cfg)
     pays = [True] * len(episodes)
     if cfg.rollout.flat != "keep":
         pays = has_spread(episodes).tolist()

@@ -99,7 +99,7 @@ class _Vines:
             self._passing = Passing(ids, responses, places, cfg.ppo.gamma)
             for i, episode in enumerate(episodes):
                 own = {(i, c) for c in range(len(places[i]))}
-                sample = _whole(episode, sampler.graded.has_steps or cfg.ppo.gamma != 1)
+                sample = _whole(episode, episode.step_rewards is not None or cfg.ppo.gamma != 1)
                 self._passing.add(episode.problem_id, sample, own, own=i)
 
     def wanted(self, wave: int) -> list[int] | None:

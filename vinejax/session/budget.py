@@ -83,7 +83,8 @@ def num_updates_alone(cfg: Config, alone: int) -> int:
 
 def longest_sequence(cfg: Config, context: int) -> int:
     """The most tokens of a prompt with its response: the sum of the limits, at most the context."""
-    return min(cfg.data.max_prompt_tokens + cfg.sample.max_tokens, context)
+    response = cfg.sample.max_tokens + cfg.env.observed
+    return min(cfg.data.max_prompt_tokens + response, context)
 
 
 def _iterations(cfg: Config) -> tuple[int, int]:

@@ -8,7 +8,6 @@ import numpy as np
 from vinejax.core.types import PromptedProblem
 from vinejax.engine.branches import Grown
 from vinejax.model.decoder import Params
-from vinejax.rollout.sampler import Sampler
 from vinejax.session.metrics import part_means
 from vinejax.session.session import Session
 from vinejax.statistics.accuracy import accuracy_metrics, pass_at_1
@@ -33,7 +32,7 @@ def solve(session: Session, params: Params, split: Split) -> Solved:
     """
     cfg, engine = session.cfg, session.evaluator
     problems = session.problems[split][: cfg.eval.problems]
-    sampler = Sampler(engine, session.graded, cfg, SAME_DRAWS)
+    sampler = session.sampler_of(engine, cfg, SAME_DRAWS)
     sampled = sampler.responses(params, problems, cfg.eval.samples)
     engine.release()
     return Solved(problems, *sampled)

@@ -22,7 +22,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
     from_prompt = [e for e in episodes if not e.given or e.nodes is not None]
     episodes = from_prompt or episodes
     rewards = np.array([episode.reward for episode in episodes])
-    lengths = np.array([len(episode.response) for episode in episodes])
+    lengths = np.array([episode.length for episode in episodes])
     by_problem: dict[str, set[float]] = {}
     for episode in episodes:
         by_problem.setdefault(episode.problem_id, set()).add(episode.reward)
@@ -35,6 +35,8 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
         "response_length/clip_ratio": np.mean([not e.finished for e in episodes]),
         "steps/mean": np.mean([len(e.nodes or e.step_ends) for e in episodes]),
     }
+    if any(episode.turns for episode in episodes):
+        metrics["turns/mean"] = np.mean([len(episode.turns) for episode in episodes])
     step_totals = [sum(e.step_rewards) for e in episodes if e.step_rewards is not None]
     if step_totals:
         metrics["reward/steps"] = np.mean(step_totals)
@@ -84,7 +86,7 @@ def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> di
 
 def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
     """|sampler - learner| over response tokens, and the KL of the two: 0 but for rounding."""
-    sampled = np.concatenate([np.asarray(e.logprobs[e.given :], np.float32) for e in episodes])
+    sampled = np.concatenate([np.asarray(e.logprobs, np.float32)[e.is_drawn] for e in episodes])
     scored = np.asarray(batch.old_logprobs)[np.asarray(batch.mask)]
     moved = scored - sampled if sampled.size else np.zeros(1)
     difference = np.abs(moved)
@@ -93,7 +95,7 @@ def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
         "rollout/logprob_diff/mean": difference.mean(),
         "rollout/logprob_diff/max": difference.max(),
     }
-    lengths = [len(episode.logprobs) - episode.given for episode in episodes]
+    lengths = [int(episode.is_drawn.sum()) for episode in episodes]
     eighth = np.concatenate([np.arange(n) * EIGHTHS // max(n, 1) for n in lengths])
     tokens = np.bincount(eighth, minlength=EIGHTHS)
     total = np.bincount(eighth, weights=difference[: eighth.size], minlength=EIGHTHS)

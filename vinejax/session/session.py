@@ -15,11 +15,13 @@ from vinejax.model.lora import fresh_adapters, shape_as_set, with_adapters
 from vinejax.rollout.journaled import JournaledEngine
 from vinejax.rollout.reset_sampling import ResetSampler
 from vinejax.rollout.sampler import Sampler
+from vinejax.rollout.turns import TurnSampler
 from vinejax.runtime.journal import Journal
 from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.offload import to_device
 from vinejax.session.budget import longest_sequence
 from vinejax.tasks.base import Split, Task
+from vinejax.tasks.environment import MultiTurn
 from vinejax.tasks.graded import GradedTask
 
 
@@ -86,11 +88,19 @@ class Session:
 
     def sampler(self, iteration: int) -> Sampler:
         """Solutions and continuations of an iteration, with resets if the run has any."""
-        kind = Sampler if self.cfg.reset.source == "none" else ResetSampler
-        return kind(self.engine, self.graded, self.cfg, iteration)
+        if self.cfg.reset.source != "none":
+            return ResetSampler(self.engine, self.graded, self.cfg, iteration)
+        return self.sampler_of(self.engine, self.cfg, iteration)
+
+    def sampler_of(self, engine: Engine, cfg: Config, iteration: int) -> Sampler:
+        """Solutions and continuations by an engine and settings, without resets."""
+        kind = TurnSampler if isinstance(self.task, MultiTurn) else Sampler
+        return kind(engine, self.graded, cfg, iteration)
 
     def _make_engine(self, sample: SampleConfig) -> Engine:
         rollout = self.cfg.rollout
+        if isinstance(self.task, MultiTurn):
+            sample = dataclasses.replace(sample, stop=sample.stop + self.task.ends_turn)
         longest = longest_sequence(self.cfg, self.model.cfg.context)
         return JournaledEngine(
             self.journal,

@@ -100,6 +100,22 @@ def _whole_numbers(found: Any, *_: Any) -> list[int]:
         raise ValueError("a list of whole numbers") from None
 
 
+def _count(found: Any) -> int:
+    try:
+        count = operator.index(found)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise ValueError("a whole number of at least 1")
+    return count
+
+
+def _environment(found: Any) -> Any:
+    if not hasattr(found, "reset") or not hasattr(found, "step"):
+        raise ValueError("an environment with reset(problem, seed) and step(action)")
+    return found
+
+
 def _problems(found: Any, *_: Any) -> list[Problem]:
     problems = listed(found)
     if problems is None:
@@ -178,6 +194,8 @@ ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "name": _text,
     "style": _style,
     "reads": _names,
+    "max_turns": _count,
+    "ends_turn": _names,
     "free_steps": lambda found: tuple(_whole_numbers(found)),
 }
 RESULTS: dict[str, Callable[..., Any]] = {
@@ -192,4 +210,5 @@ RESULTS: dict[str, Callable[..., Any]] = {
     "step_rewards": _step_rewards,
     "step_ends": _ends,
     "tokenizer": _tokenizer,
+    "env": _environment,
 }

@@ -1,20 +1,22 @@
 """Texts to token ids: prompts, worked responses, and the problems of a split.
 
-Sampled responses are never encoded: their ids are used as they were sampled.
+Sampled responses are never encoded: their ids are used as they were sampled. In tasks of several
+turns what an environment says is encoded once, with the markup of a chat if there is a template.
 """
 
 import ast
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from vinejax.core.errors import ConfigError, DataError, ModelError
 from vinejax.core.settings import DataConfig
-from vinejax.core.text import Tokenizer
+from vinejax.core.text import Tokenizer, special_tokens
 from vinejax.core.types import Problem
 from vinejax.runtime.clock import CLOCK
 from vinejax.tasks.base import Split, Task
+from vinejax.tasks.environment import MultiTurn
 
 # A response is encoded after one of these texts. One of them keeps its tokens whatever follows:
 # a letter does not merge with a newline, space or digit, nor a newline with a letter.
@@ -133,24 +135,65 @@ def template_variables(tokenizer: Tokenizer, data: DataConfig) -> dict[str, Any]
 
 
 def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a response that follows a prompt: no BOS, EOS at the end.
+    """Ids of a response that follows a prompt: those of `encode_within`, and EOS at the end.
 
-    SentencePiece puts a space before every text it encodes, which inside a sequence is one space
-    too many. So the text is encoded with an anchor in front, whose tokens are then removed;
-    decode(prompt + ids) is decode(prompt) + text. Unlike VinePPO's code, which encodes prompt and
-    response as one text, no token spans the boundary between them, where generation starts. If
-    no anchor keeps its tokens, the text is encoded alone, which is right for byte-level BPE.
+    Unlike VinePPO's code, which encodes prompt and response as one text, no token spans the
+    boundary between them, where generation starts.
 
     Raises ModelError if the tokenizer has no EOS token.
     """
     eos: Any = tokenizer.eos_token_id
     if eos is None:
         raise ModelError("the tokenizer has no EOS token, so no response could ever end")
+    return [*encode_within(tokenizer, text), eos]
+
+
+def encode_within(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Ids of a text inside a sequence: no BOS.
+
+    SentencePiece puts a space before every text it encodes, which inside a sequence is one space
+    too many. So the text is encoded with an anchor in front, whose tokens are then removed;
+    decode(before + ids) is decode(before) + text. If no anchor keeps its tokens, the text is
+    encoded alone, which is right for byte-level BPE.
+    """
     for anchor in ANCHORS:
         before, both = _encode(tokenizer, anchor), _encode(tokenizer, anchor + text)
         if both[: len(before)] == before:
-            return [*both[len(before) :], eos]
-    return [*_encode(tokenizer, text), eos]
+            return both[len(before) :]
+    return _encode(tokenizer, text)
+
+
+class ChatTurns(NamedTuple):
+    """What a chat template puts around a user's message that follows an assistant's turn."""
+
+    before: str  # from the end of the assistant's text
+    after: str  # up to where the assistant goes on
+    variables: Mapping[str, Any]  # of the template
+    special: Mapping[int, str]  # texts of special tokens
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, data: DataConfig) -> "ChatTurns":
+        """Those of the tokenizer's template; ConfigError if it has no place for such a message."""
+        variables = template_variables(tokenizer, data)
+        said, observed = "vinejaxSaid", "vinejaxObserved"
+        chat = [("user", "vinejaxAsked"), ("assistant", said), ("user", observed)]
+        _, found, rest = _render(tokenizer, chat, variables).partition(said)
+        before, follows, after = rest.partition(observed)
+        if not found or not follows:
+            rule = "the tokenizer's chat template leaves out an assistant's earlier message"
+            raise ConfigError("data.chat_template", rule, "True")
+        special = {i: text for text, i in special_tokens(tokenizer).items()}
+        return cls(before, after, variables, special)
+
+    def around(self, text: str, last: int) -> str:
+        """The text with its markup, after a turn that ended with the token `last`.
+
+        What ends a turn in the template is left out if the turn has ended with it.
+        """
+        ended, before = self.special.get(last), self.before
+        if ended and before.lstrip().startswith(ended):
+            before = before.lstrip().removeprefix(ended)
+        return before + text + self.after
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -173,6 +216,8 @@ def load_problems(
     """
     limit, as_chat = data.max_prompt_tokens, data.chat_template
     variables = template_variables(tokenizer, data)
+    if as_chat and isinstance(task, MultiTurn):
+        ChatTurns.of(tokenizer, data)
     problems = task.load(split)
     if not problems:
         raise DataError(f"{task.name} {split}", None, "the task gave no problems")

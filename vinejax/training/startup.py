@@ -8,6 +8,7 @@ from typing import Any
 from etils import epath
 from jax.sharding import Mesh
 
+from vinejax.config.environments import check_environment
 from vinejax.config.sizes import (
     check_answers,
     check_sizes,
@@ -84,6 +85,7 @@ def open_session(
         check_sizes(cfg, method)
         as_set = cfg
         cfg = method.applied_to(fitted(cfg, method, mesh, say=trains and is_writer()))
+        check_environment(cfg, method, task)
         model, start, tokenizer = load_start(as_set, task, workdir, mesh, lock)
         method.check_start(cfg, model)
         cfg = with_sharing(cfg, model, platform_of(mesh))

@@ -1,0 +1,121 @@
+"""Episodes in the doors' environment by an engine whose policy is known, for tests on turns."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from helpers import loop_cases
+from helpers.applied import applied
+from vinejax.core.seeds import row_seed
+from vinejax.core.settings import Config, GraderConfig, SampleConfig
+from vinejax.core.types import Episode, Problem, PromptedProblem
+from vinejax.engine.branches import Growing, Grown, Stream
+from vinejax.engine.engine import Engine
+from vinejax.rollout.turns import TurnSampler
+from vinejax.rollout.vine import fill_values
+from vinejax.tasks.doors import LEAN, Doors, DoorsTask
+from vinejax.tasks.graded import GradedTask
+from vinejax.tasks.prompts import encode_prompt
+
+BOS, EOS = 0, 1  # of the character tokenizer
+Say = Callable[[str, np.random.Generator], str]  # the text so far -> what the policy says next
+
+
+@functools.cache
+def tokenizer() -> Any:
+    return DoorsTask().tokenizer()
+
+
+def problems(count: int = 2) -> list[PromptedProblem]:
+    """Problems of the doors; their prompts are only looked at for their length."""
+    found = DoorsTask().load("train")[:count]
+    return [(x, encode_prompt(tokenizer(), x.question, False)) for x in found]
+
+
+def lean(text: str, rng: np.random.Generator) -> str:
+    """The demonstrations' policy."""
+    return "<>"[int(rng.random() < LEAN)] + "\n"
+
+
+def config(**sections: Any) -> Config:
+    fields: dict[str, Any] = {
+        "data": {"task": "vinejax.tasks.doors", "max_prompt_tokens": 16},
+        "sample": {"max_tokens": 24},
+        "env": {"observed": 30},
+        "rollout": {"prompts": 2, "per_prompt": 3},
+        "values": {"k": 4, "positions": "turns", "max_states": None},
+    }
+    for name, value in sections.items():
+        fields[name] = fields.get(name, {}) | value
+    return applied(loop_cases.config(**fields))
+
+
+class PolicyEngine(Engine):
+    """Draws each turn by `say(text, generator)`; a draw depends on seed and place alone.
+
+    What is said ends with its first newline, or where the branch's budget or `turn` ends it.
+    """
+
+    def __init__(self, say: Say = lean, backwards: bool = False, context: int = 96):
+        self.tokenizer, self.say, self.backwards = tokenizer(), say, backwards
+        self.sample_config = SampleConfig(max_tokens=24, stop=("\n",))
+        model = loop_cases.model()
+        self.model = dataclasses.replace(model, cfg=dataclasses.replace(model.cfg, context=context))
+
+    @property
+    def scores_as_learner(self) -> bool:
+        return False
+
+    def stream(self, params, trunks, branches, max_tokens=None, scored=False, int8=False) -> Stream:
+        return Stream(functools.partial(self._scripted, trunks, branches, max_tokens))
+
+    def _scripted(self, trunks: Any, branches: Any, budgets: Any) -> Growing:
+        numbers = range(len(branches))
+        for i in reversed(numbers) if self.backwards else numbers:
+            branch = branches[i]
+            before = trunks[branch.trunk][: branch.position]
+            assert len(before) == branch.position < self.model.cfg.context and budgets[i] > 0
+            rng = np.random.default_rng([branch.seed, branch.position])
+            said = self.say(self.tokenizer.decode(before[1:]), rng)
+            ids = self.tokenizer.encode(said, add_special_tokens=False)
+            room = self.model.cfg.context - branch.position
+            ids = ids[: min(budgets[i], room)]
+            text, stop, _ = said[: len(ids)].partition("\n")
+            ids = ids[: len(text) + len(stop)]
+            yield i, Grown(ids, [-1.0] * len(ids), text, "stop" if stop else "length")
+        return []
+
+
+def sampler(engine: PolicyEngine, cfg: Config, task: Any = None, iteration: int = 0) -> TurnSampler:
+    return TurnSampler(engine, GradedTask(task or DoorsTask(), GraderConfig()), cfg, iteration)
+
+
+def sampled(cfg: Config, engine: PolicyEngine | None = None, task: Any = None) -> list[Episode]:
+    found = problems(cfg.rollout.prompts)
+    return sampler(engine or PolicyEngine(), cfg, task).solutions({}, found, len(found))
+
+
+def valued(cfg: Config, engine: PolicyEngine | None = None, task: Any = None) -> list[Episode]:
+    engine = engine or PolicyEngine()
+    episodes = sampled(cfg, engine, task)
+    return fill_values(sampler(engine, cfg, task), {}, problems(cfg.rollout.prompts), episodes)
+
+
+def environment(cfg: Config, problem: Problem, iteration: int = 0) -> Doors:
+    """The environment that the solutions of a problem meet, reset."""
+    env = Doors()
+    env.reset(problem, row_seed(cfg.seed, iteration, f"environment {problem.id}") % 2**32)
+    return env
+
+
+def enumerated(env: Doors) -> float:
+    """V of the demonstrations' policy where the noise to come is known: a sum over all actions."""
+    total = 0.0
+    for arm, chance in ((">", LEAN), ("<", 1 - LEAN)):
+        copy = env.fork()
+        found = copy.step(f"{arm}\n")
+        total += chance * (found.reward if found.done else enumerated(copy))
+    return total

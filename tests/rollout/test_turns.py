@@ -1,0 +1,197 @@
+"""Episodes of several turns: tokens, masks, budgets, values of turns, and forks."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import turn_cases as cases
+from helpers.applied import assign_credit
+
+from vinejax.core.types import Episode, Rollout, Turn
+from vinejax.credit.assign import token_estimates
+from vinejax.learner.batch import collate, step_layout
+from vinejax.rollout.vine import divided
+from vinejax.tasks.doors import Doors, DoorsTask
+from vinejax.tasks.environment import Observation
+
+
+class WithoutFork(DoorsTask):
+    """Its environments are copied by replay."""
+
+    def env(self) -> Any:
+        class Plain:
+            def __init__(self) -> None:
+                self.inner = Doors()
+
+            def reset(self, problem: Any, seed: int) -> str:
+                return self.inner.reset(problem, seed)
+
+            def step(self, action: str) -> Observation:
+                return self.inner.step(action)
+
+        return Plain()
+
+
+def test_an_episode_is_what_both_said_in_turn():
+    cfg = cases.config()
+    for episode in cases.sampled(cfg):
+        problem = next(p for p, _ in cases.problems() if p.id == episode.problem_id)
+        env = cases.environment(cfg, problem)
+        text = cases.tokenizer().decode(episode.prompt[1:])
+        assert text == f"{problem.question}\n{env.seen}"
+        said = ""
+        for turn in episode.turns:
+            found = env.step(turn.action)
+            assert (turn.observation, turn.reward) == found[:2]
+            said += turn.action + found.text
+        assert said == episode.text == cases.tokenizer().decode(episode.response)
+        assert found.done and episode.finished and episode.reward == found.reward
+        drawn = [x for x, own in zip(episode.response, episode.is_drawn, strict=True) if own]
+        assert cases.tokenizer().decode(drawn) == "".join(turn.action for turn in episode.turns)
+        assert episode.logprobs == np.where(episode.is_drawn, -1.0, 0.0).tolist()
+        assert episode.step_ends == [turn.end for turn in episode.turns]
+        assert episode.length == len(drawn) == 2 * len(episode.turns)
+
+
+def test_order_and_iteration_of_waves_change_nothing_but_the_seed_does():
+    cfg = cases.config()
+    first = cases.valued(cfg)
+    assert same(first, cases.valued(cfg, cases.PolicyEngine(backwards=True)))
+    assert same(
+        first, cases.valued(dataclasses.replace(cfg, env=dataclasses.replace(cfg.env, workers=3)))
+    )
+    assert not same(first, cases.valued(dataclasses.replace(cfg, seed=7)))
+    without = cases.valued(cfg, task=WithoutFork())
+    assert [e.continuations for e in without] == [e.continuations for e in first]
+
+
+def same(a: list[Episode], b: list[Episode]) -> bool:
+    return all(
+        (x.tokens, x.turns, x.continuations) == (y.tokens, y.turns, y.continuations)
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "task, values",
+    [(DoorsTask(), {}), (WithoutFork(), {}), (DoorsTask(), {"reuse": True})],
+    ids=["fork", "replay", "reuse"],
+)
+def test_values_equal_enumeration_where_noise_is_kept(task: Any, values: dict[str, Any]):
+    """The value of a state is the sum over all actions in a copy of its environment."""
+    k = 300
+    values = {"k": k, "dedup": False} | values
+    cfg = cases.config(values=values, rollout={"prompts": 3, "per_prompt": 1})
+    spread = check(cases.valued(cfg, task=task), k, cases.enumerated, cfg)
+    assert spread > 0.2
+
+
+def test_values_equal_their_mean_over_noise_where_it_is_fresh():
+    k = 300
+    values = {"k": k, "dedup": False, "env_noise": "fresh"}
+    cfg = cases.config(values=values, rollout={"prompts": 3, "per_prompt": 1})
+    assert check(cases.valued(cfg), k, Doors.value, cfg) > 0.2
+
+
+def check(episodes: list[Episode], k: int, exact: Any, cfg: Any) -> float:
+    """Each value is within 4 standard errors of the exact one; the standard deviation of these."""
+    expected = []
+    for episode in episodes:
+        problem = next(p for p, _ in cases.problems(3) if p.id == episode.problem_id)
+        env = cases.environment(cfg, problem)
+        assert episode.values is not None and len(episode.values) == len(episode.turns)
+        for value, turn in zip(episode.values, episode.turns, strict=True):
+            v = exact(env)
+            expected.append(v)
+            assert abs(value - v) <= 4 * np.sqrt(v * (1 - v) / k) + 1e-6
+            env.step(turn.action)
+    return float(np.std(expected))
+
+
+def test_credit_is_of_turns_and_nothing_is_trained_on_observations():
+    cfg = cases.config()
+    episodes = cases.valued(cfg)
+    batch = collate(episodes, len(episodes))
+    steps = step_layout(batch, episodes)
+    credit = assign_credit(Rollout(episodes, batch, steps), cfg, "none")
+    assert credit.mask is not None
+    for row, episode in enumerate(episodes):
+        start = len(episode.prompt)
+        of_row = slice(start, start + len(episode.response))
+        assert (batch.mask[row, of_row] == episode.is_drawn).all()
+        assert batch.mask[row].sum() == credit.mask[row].sum() == episode.length
+        assert (steps.step_ids[row, of_row] >= 0).tolist() == episode.is_drawn.tolist()
+        assert (credit.advantages[row][~credit.mask[row]] == 0).all()
+        assert episode.values is not None
+        v = [*episode.values, 0.0]
+        rewards = episode.rewards
+        by_hand = [r + b - a for r, a, b in zip(rewards, v[:-1], v[1:], strict=True)]
+        by_step = np.asarray(credit.by_step)[row, : len(by_hand)]
+        np.testing.assert_allclose(by_step, by_hand, atol=1e-6)
+
+
+def test_masks_positions_and_credit_of_an_episode_by_hand():
+    """own tokens, then an observation of 3 tokens; one token, then one of 1; two tokens."""
+    own = [1, 1, 0, 0, 0, 1, 0, 1, 1]
+    turns = (
+        Turn(2, 5, "a", "b", 0.0, None),
+        Turn(6, 7, "c", "d", 0.0, None),
+        Turn(9, 9, "e", "", 1.0, None),
+    )
+    episode = Episode(
+        problem_id="x",
+        prompt=[1, 2],
+        response=[10, 11, 12, 13, 14, 15, 16, 17, 18],
+        logprobs=[0.0] * 9,
+        text="",
+        finished=True,
+        reward=1.0,
+        step_ends=[5, 7, 9],
+        step_rewards=[0.0, 0.0, 0.0],
+        turns=turns,
+        values=np.array([0.5, 0.25, 0.75], np.float32),
+        is_state=np.ones(3, bool),
+        value_counts=np.ones(3, np.int32),
+    )
+    assert episode.is_drawn.astype(int).tolist() == own and episode.length == 5
+    cfg = cases.config()
+    for rule, expected in (("turns", [0, 5, 7]), ("tokens", [0, 1, 5, 7, 8]), ("after", [0, 8])):
+        values = dataclasses.replace(cfg.values, positions=rule, every=1)
+        with_rule = dataclasses.replace(cfg, values=values)
+        _, (places,) = divided([episode], with_rule, cases.tokenizer())
+        assert places == expected
+    batch = collate([episode], 1)
+    rollout = Rollout([episode], batch, step_layout(batch, [episode]))
+    credit = assign_credit(rollout, cfg, "none")
+    np.testing.assert_allclose(np.asarray(credit.by_step)[0, :3], [-0.25, 0.5, 0.25])
+    expected = [-0.25, -0.25, 0, 0, 0, 0.5, 0, 0.25, 0.25]
+    np.testing.assert_allclose(credit.advantages[0, 2:11], expected)
+
+
+@pytest.mark.parametrize("lam", [1.0, 0.5])
+def test_token_estimates_pass_over_observations(lam: float):
+    """As of the same tokens without what lies between them."""
+    cfg = cases.config(ppo={"gamma": 0.9})
+    episodes = cases.sampled(cfg)
+    bare = [
+        dataclasses.replace(
+            e,
+            response=np.array(e.response)[e.is_drawn].tolist(),
+            logprobs=[-1.0] * e.length,
+            step_ends=np.cumsum(e.is_drawn)[np.array(e.step_ends) - 1].tolist(),
+            turns=(),
+        )
+        for e in episodes
+    ]
+    found = []
+    for rows in (episodes, bare):
+        batch = collate(rows, len(rows), longest=96)
+        rollout = Rollout(rows, batch, step_layout(batch, rows))
+        values = np.zeros(batch.mask.shape, np.float32)
+        values[batch.mask] = np.arange(batch.mask.sum()) % 7 / 7
+        advantages, returns = token_estimates(rollout, cfg, values, lam)
+        assert (np.asarray(advantages)[~batch.mask] == 0).all()
+        found.append([np.asarray(advantages)[batch.mask], np.asarray(returns)[batch.mask]])
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+    assert np.abs(found[0]).max() > 0.1

@@ -1,0 +1,88 @@
+"""A run in an environment: the engine's tokens are the learner's, and what its files say."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import loop_cases as cases
+
+from vinejax.core.settings import Config
+from vinejax.learner import update
+from vinejax.tasks.doors import DoorsTask
+from vinejax.training.loop import train
+
+
+def config(**sections: Any) -> Config:
+    """One iteration of a model that has learned to say arms."""
+    fields: dict[str, Any] = {
+        "iterations": 1,
+        "data": {"task": "vinejax.tasks.doors", "max_prompt_tokens": 12},
+        "sample": {"max_tokens": 12, "temperature": 1.0},
+        "env": {"observed": 16, "turn_tokens": 3},
+        "values": {"k": 2, "positions": "turns", "max_states": None},
+        "sft": {"steps": 150, "batch": 12, "learning_rate": 1e-2},
+        "eval": {"every": 0, "samples": 1, "problems": 4},
+    }
+    return cases.config(**fields | sections)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(train(config(), tmp_path_factory.mktemp("doors")))
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    return cases.read_lines(run / "episodes" / "0.jsonl")
+
+
+def line_of(run: Path) -> dict[str, Any]:
+    (line,) = [x for x in cases.read_lines(run / "metrics.jsonl") if x["stage"] == "train"]
+    return line
+
+
+def test_the_learner_scores_the_tokens_that_the_engine_drew(run: Path):
+    line, rows = line_of(run), rows_of(run)
+    assert line["rollout/logprob_diff/max"] < 1e-3
+    assert line["turns/mean"] > 2 and line["values/rollouts"] > len(rows)
+    assert line["actor/grad_norm"] > 0
+
+
+def test_the_rows_say_who_said_what(run: Path):
+    tokenizer = DoorsTask().tokenizer()
+    lengths = []
+    for row in rows_of(run):
+        assert "".join(step["text"] for step in row["steps"]) == row["response"]
+        length = 0
+        for step in row["steps"]:
+            text, observed = step["text"], step["observed"]
+            for first, end in observed:
+                assert text[first:end].strip("ab!") in ("0\n", "1\n")
+                text = text[:first] + text[end:]
+            length += len(tokenizer.encode(text, add_special_tokens=False))
+        assert len(row["steps"]) >= 2 and row["steps"][0]["observed"]
+        lengths.append(length)
+    assert max(lengths) <= 12
+    assert np.mean(lengths) == pytest.approx(line_of(run)["response_length/mean"], abs=1)
+    page = (run / "report.html").read_text("utf-8")
+    assert '<small>environment</small><span class="words environment">' in page
+
+
+def test_a_run_that_was_interrupted_samples_the_same_episodes(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """With other slots, so that branches end in another order."""
+    cfg = config(model={"path": str(run / "warmup")})
+    cfg = dataclasses.replace(cfg, rollout=dataclasses.replace(cfg.rollout, slots=8))
+    with monkeypatch.context() as patch:
+        patch.setattr(update, "update_step", None)  # fails once episodes have their values
+        with pytest.raises(TypeError):
+            train(cfg, tmp_path)
+    assert list((tmp_path / "journal" / "0").glob("wave.*.npz"))
+    train(cfg, tmp_path)
+    assert without_rounding(rows_of(tmp_path)) == without_rounding(rows_of(run))
+
+
+def without_rounding(rows: list[dict[str, Any]]) -> list[Any]:
+    return [(row["response"], [s["continuations"] for s in row["steps"]]) for row in rows]

@@ -1,0 +1,259 @@
+"""Environments that fail: one line names the problem, the turn and the fault; doors' own rules."""
+
+import threading
+from typing import Any
+
+import pytest
+from helpers import turn_cases as cases
+from helpers.tokenizer_cases import load
+
+from vinejax.config.environments import check_environment
+from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.settings import DataConfig
+from vinejax.methods import find_method
+from vinejax.tasks.arithmetic import Arithmetic
+from vinejax.tasks.base import load_task
+from vinejax.tasks.doors import MOVES, Doors, DoorsTask
+from vinejax.tasks.environment import Observation, TurnTask
+from vinejax.tasks.prompts import ChatTurns, encode_prompt, encode_within
+
+RELEASED = threading.Event()
+
+
+class Faulty:
+    """Answers twice, then does what `fault` says."""
+
+    def __init__(self, fault: Any):
+        self.fault, self.turn = fault, 0
+
+    def reset(self, problem: Any, seed: int) -> str:
+        return "\n"
+
+    def step(self, action: str) -> Any:
+        self.turn += 1
+        return Observation(f"{self.turn}\n") if self.turn < 3 else self.fault(self)
+
+
+class FaultyTask(TurnTask):
+    name, ends_turn, max_turns = "faulty", ("\n",), 5
+
+    def __init__(self, fault: Any):
+        self.fault = fault
+
+    def env(self) -> Any:
+        return Faulty(self.fault)
+
+    def load(self, split: str) -> Any:
+        return [problem for problem, _ in cases.problems()]
+
+    def prompt(self, problem: Any) -> str:
+        return problem.question
+
+
+@pytest.mark.parametrize(
+    "fault, words",
+    [
+        (lambda env: 1 // 0, "`step` failed: .*{file}:[0-9]+: ZeroDivisionError"),
+        (lambda env: RELEASED.wait(60), "`step` has not returned within env.timeout_s = 0.2 s"),
+        (lambda env: "text", "{file}:[0-9]+: `step` gave 'text'; needed is an Observation"),
+        (lambda env: Observation(b"x"), "needed is an Observation: a text"),  # pyright: ignore
+        (lambda env: Observation("x", float("nan")), "a finite number and a bool"),
+        (lambda env: Observation("x", 0.0, "no"), "needed is an Observation"),  # pyright: ignore
+        (lambda env: None, "`step` gave None; needed is an Observation"),
+    ],
+)
+def test_a_fault_is_one_line_with_problem_and_turn(fault: Any, words: str):
+    cfg = cases.config(env={"timeout_s": 0.2})
+    expected = r"^task faulty, problem train/\w+, turn 3: .*" + words.format(
+        file="test_environment.py"
+    )
+    with pytest.raises(UserError, match=expected) as raised:
+        cases.sampled(cfg, task=FaultyTask(fault))
+    assert "\n" not in str(raised.value).strip()
+
+
+@pytest.mark.parametrize(
+    "text", ["1" * 60, "1" * 2**21], ids=["more than env.observed", "a huge one"]
+)
+def test_an_answer_that_does_not_fit_ends_the_episode(text: str):
+    for episode in cases.sampled(cases.config(), task=FaultyTask(lambda env: Observation(text))):
+        assert len(episode.turns) == 3 and not episode.finished and episode.reward == 0.0
+        assert episode.turns[-1].drawn == episode.turns[-1].end == len(episode.response)
+
+
+def test_an_environment_that_answers_otherwise_when_repeated_ends_the_run():
+    counter = iter(range(1000))
+    task = FaultyTask(lambda env: Observation(f"{next(counter)}\n"))
+    with pytest.raises(UserError, match=r"turn 3: the environment answered .* and now"):
+        cases.valued(cases.config(), task=task)
+
+
+def test_a_fork_that_shares_its_state_is_found():
+    class Shared(Doors):
+        def fork(self, seed: int | None = None) -> Any:
+            fork = Doors.fork(self, seed)
+            fork.log = self.log  # pyright: ignore
+            return fork
+
+        def reset(self, problem: Any, seed: int) -> str:
+            self.log: list[str] = []
+            return super().reset(problem, seed)
+
+        def step(self, action: str) -> Observation:
+            self.log.append(action)
+            found = super().step(action)
+            return found if found.done else found._replace(text=f"{len(self.log)}\n")
+
+        def key(self) -> Any:
+            return None
+
+    class Task(DoorsTask):
+        def env(self) -> Doors:
+            return Shared()
+
+    with pytest.raises(UserError, match=r"the environment answered .* and now"):
+        cases.valued(cases.config(env={"check_every": 1}), task=Task())
+
+
+@pytest.mark.parametrize(
+    "limits, turns, drawn",
+    [
+        ({"env": {"max_turns": 2}}, 2, 4),
+        ({"sample": {"max_tokens": 5}}, 2, 5),
+        ({"sample": {"max_tokens": 6}}, 3, 6),
+    ],
+)
+def test_an_episode_out_of_turns_or_tokens_is_cut(limits: Any, turns: int, drawn: int):
+    cfg = cases.config(**limits, reward={"truncated": -0.5})
+    for episode in cases.sampled(cfg):
+        assert (len(episode.turns), episode.length) == (turns, drawn)
+        assert not episode.finished and episode.reward == -0.5
+        assert sum(episode.rewards) == -0.5
+
+
+def test_the_context_bounds_an_episode():
+    engine = cases.PolicyEngine(context=18)
+    for episode in cases.sampled(cases.config(), engine):
+        assert not episode.finished and len(episode.tokens) <= 18
+
+
+def test_a_turn_that_its_own_budget_cuts_is_an_action():
+    cfg = cases.config(env={"turn_tokens": 3})
+    engine = cases.PolicyEngine(lambda text, rng: "xyzzy\n")
+    for episode in cases.sampled(cfg, engine):
+        assert [turn.action for turn in episode.turns] == ["xyz"] * (MOVES + 2)
+        assert len({turn.observation for turn in episode.turns}) == 1  # the door's rule
+        assert not episode.finished
+
+
+def test_settings_and_tasks_that_do_not_fit_are_refused():
+    cfg = cases.config()
+    vineppo = find_method("vineppo")
+    check_environment(cfg, vineppo, DoorsTask())
+    for task, fields, method, field in [
+        (Arithmetic(), {}, "vineppo", "env.observed"),
+        (DoorsTask(), {"env": {"observed": 0}}, "vineppo", "env.observed"),
+        (DoorsTask(), {}, "treerl", "method"),
+        (DoorsTask(), {"reset": {"source": "gold"}}, "vineppo", "reset.source"),
+        (DoorsTask(), {"reward": {"functions": ("task",)}}, "vineppo", "reward.functions"),
+        (FaultyTask(None), {"values": {"env_noise": "fresh"}}, "vineppo", "values.env_noise"),
+    ]:
+        with pytest.raises(ConfigError, match=f"^{field}( = |: )") as raised:
+            check_environment(cases.config(**fields), find_method(method), task)
+        assert task.name in str(raised.value)
+    plain: Any = {"env": {"observed": 0}, "values": {"positions": "turns"}}
+    with pytest.raises(ConfigError, match=r"^values.positions = 'turns': task arithmetic has no"):
+        check_environment(cases.config(**plain), vineppo, Arithmetic())
+
+
+def test_the_doors_task_has_three_splits_and_half_of_its_demonstrations_are_right():
+    task = load_task(DataConfig(task="vinejax.tasks.doors"))
+    problems = {split: task.load(split) for split in ("train", "validation", "test")}
+    assert all(len(found) > 150 for found in problems.values())
+    right = []
+    for problem in problems["train"][:600]:
+        env = Doors()
+        text = task.solution(problem)
+        lines = text.strip("\n").split("\n")
+        assert len(lines) == 2 * MOVES
+        (door,) = [line for line in lines[::2] if "!" in line]
+        arm = lines[lines.index(door) + 1]
+        right.append(arm == "<>"[int(door[-1])])
+        assert env.value() == 0.5
+    assert 0.4 < sum(right) / len(right) < 0.6
+
+
+def test_an_episode_of_the_doors_is_what_the_docstring_says():
+    env = Doors(seed=3)
+    problem = cases.problems(1)[0][0]
+    text, seen = env.reset(problem, 3), []
+    for _ in range(MOVES):
+        seen.append(text.strip())
+        key, copy = env.key(), env.fork()
+        assert env.step("no arm\n") == Observation(f"{seen[-1]}\n") and env.key() == key
+        found = env.step(">\n")
+        assert copy.step(">\n") == found and copy.key() == env.key()
+        text = found.text
+    assert found.done and sum("!" in x for x in seen) == 1
+    (door,) = [x for x in seen if "!" in x]
+    assert found.reward == float(door[-1] == "1")
+
+
+PLAIN = (
+    "{% for m in messages %}{% if m.role == 'user' %}\n[Q]{{ m.content | trim }}\n[A]"
+    "{% else %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["byte_level", "gpt2", "gpt_neox_20b", "minimind_6400", "mistral_7b_v1"]
+)
+@pytest.mark.parametrize("ended", [True, False], ids=["by EOS", "by a stop string"])
+def test_turns_have_the_markup_of_the_chat_template(
+    name: str, ended: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """The ids of both sides, each encoded alone, spell what the template writes."""
+    tokenizer = load(name)
+    if tokenizer.chat_template is None:
+        monkeypatch.setattr(tokenizer, "chat_template", PLAIN)
+    chat = ChatTurns.of(tokenizer, DataConfig(chat_template=True))
+    ids = encode_prompt(tokenizer, "How many?", True)
+    said = [*encode_within(tokenizer, "Ask (it): 2"), *[tokenizer.eos_token_id] * ended]
+    observed = encode_within(tokenizer, chat.around("It is 2.", said[-1]))
+    messages = [("user", "How many?"), ("assistant", "Ask (it): 2"), ("user", "It is 2.")]
+    expected = tokenizer.apply_chat_template(
+        [{"role": role, "content": text} for role, text in messages],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+
+    def spelled(ids: list[int]) -> str:
+        text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text.replace(" ", "")  # SentencePiece decodes a space after a special token
+
+    assert spelled(ids + said + observed) == str(expected).replace(" ", "")
+
+
+def test_a_template_without_a_place_for_turns_is_refused(monkeypatch: pytest.MonkeyPatch):
+    tokenizer = load("gpt2")
+    last = "{{ messages[0].content }}{{ messages[-1].content }}"
+    monkeypatch.setattr(tokenizer, "chat_template", last)
+    with pytest.raises(
+        ConfigError, match=r"^data.chat_template = True: .* leaves out an assistant"
+    ):
+        ChatTurns.of(tokenizer, DataConfig(chat_template=True))
+
+
+def test_a_chat_with_an_environment(monkeypatch: pytest.MonkeyPatch):
+    tokenizer = cases.tokenizer()
+    template = PLAIN.replace("[Q]", "q:").replace("[A]", "a:")
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    cfg = cases.config(data={"chat_template": True}, env={"observed": 60})
+    for episode in cases.sampled(cfg):
+        text = tokenizer.decode(episode.tokens, skip_special_tokens=False)
+        _, *rest = text.split("q:")
+        assert len(rest) == len(episode.turns) == MOVES
+        for said, turn in zip(rest, episode.turns, strict=True):
+            answer = said.partition("\na:")[2]
+            assert answer.removesuffix("<eos>") == turn.action
+            assert answer.endswith("<eos>") == (turn is not episode.turns[-1])

@@ -1,0 +1,47 @@
+"""What a configuration and a task with an environment, or without one, ask of each other."""
+
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config, EnvConfig, flatten
+from vinejax.methods.base import Method
+from vinejax.tasks.base import StepRewarded, Task
+from vinejax.tasks.environment import MultiTurn
+
+
+def check_environment(cfg: Config, method: Method, task: Task) -> None:
+    """Refuses settings of environments for a task without one, and what a multi-turn task cannot.
+
+    `cfg` is a configuration that its method was applied to. Raises ConfigError.
+    """
+    if not isinstance(task, MultiTurn):
+        _check_without(cfg, task)
+        return
+    if isinstance(task, StepRewarded):
+        rule = "its environment gives the rewards of turns: leave out `step_rewards` or `env`"
+        raise ConfigError("data.task", rule, repr(cfg.data.task))
+    if method.has_own_sampling:
+        rule = f"samples in a way of its own, and task {task.name} has turns; take another"
+        raise ConfigError("method", rule, repr(cfg.method))
+    if cfg.reset.source != "none":
+        rule = f"must be 'none' for task {task.name}, whose episodes begin with their environment"
+        raise ConfigError("reset.source", rule, repr(cfg.reset.source))
+    if cfg.reward.functions:
+        rule = f"must be () for task {task.name}, whose environment gives the rewards"
+        raise ConfigError("reward.functions", rule, repr(cfg.reward.functions))
+    if not cfg.env.observed:
+        rule = f"must be at least 1 for task {task.name}: what its environment says takes tokens"
+        raise ConfigError("env.observed", rule, "0")
+    if cfg.values.env_noise == "fresh" and getattr(task.env(), "fork", None) is None:
+        rule = f"needs `fork(seed)`, which the environment of task {task.name} lacks"
+        raise ConfigError("values.env_noise", rule, "'fresh'")
+
+
+def _check_without(cfg: Config, task: Task) -> None:
+    set_fields = dict(flatten(cfg.env, "env.")) | {"values.env_noise": cfg.values.env_noise}
+    defaults = dict(flatten(EnvConfig(), "env.")) | {"values.env_noise": "kept"}
+    for name, value in set_fields.items():
+        if value != defaults[name]:
+            rule = f"task {task.name} has no environment; leave it out"
+            raise ConfigError(name, rule, repr(value))
+    if cfg.values.positions == "turns":
+        rule = f"task {task.name} has no turns; leave it out"
+        raise ConfigError("values.positions", rule, "'turns'")
