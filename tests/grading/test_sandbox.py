@@ -62,9 +62,11 @@ def aimed(folder: Path) -> Iterator[dict[str, Any]]:
     ):
         receiver.bind(("127.0.0.1", 0))
         ports = {"tcp": server.getsockname()[1], "udp": receiver.getsockname()[1]}
-        yield {"secret": str(secret), "target": str(target), "victim": victim.pid, **ports}
-        is_alive = victim.poll() is None
-        victim.kill()
+        try:
+            yield {"secret": str(secret), "target": str(target), "victim": victim.pid, **ports}
+            is_alive = victim.poll() is None
+        finally:
+            victim.kill()
         for waiting in (server.accept, lambda: receiver.recv(1)):
             server.setblocking(False)
             receiver.setblocking(False)

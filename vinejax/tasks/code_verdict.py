@@ -63,7 +63,7 @@ def run_tests(answer: str, code: str, sandbox: Sandbox, all_of_them: bool) -> Re
 
 
 def _printed(
-    tests: Sequence[tuple[str, str]], code: str, sandbox: Sandbox, all_of_them: bool
+    tests: Sequence[Sequence[str]], code: str, sandbox: Sandbox, all_of_them: bool
 ) -> Result:
     result = Result(0, len(tests))
     for given, expected in tests:
