@@ -35,7 +35,7 @@ pselect6 270 72, ppoll 271 73, set_robust_list 273 99, dup3 292 24, pipe2 293 59
 getrandom 318 278, membarrier 324 283, statx 332 291, rseq 334 293, faccessat2 439 439
 """
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-WRITES |= os.O_TMPFILE & ~os.O_DIRECTORY
+WRITES |= 0o20000000  # the part of O_TMPFILE that O_DIRECTORY lacks
 THREADS = (0x3D0F00, 0x7D0F00)  # flags of clone for a thread, by glibc and by musl
 # Allowed by an argument: numbers, the argument's index, and the values that it may have.
 EQUAL = {
