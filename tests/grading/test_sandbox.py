@@ -223,6 +223,25 @@ def test_a_child_that_dies_or_hangs_costs_one_program(monkeypatch: pytest.Monkey
     assert descendants() <= before
 
 
+@kernel_only
+def test_nothing_outlives_a_killed_run():
+    source = (
+        "from vinejax.core.settings import CodeConfig\n"
+        "from vinejax.grading.sandbox.sandbox import Sandbox\n"
+        "Sandbox(CodeConfig(), 1, timeout_s=600).run('import time; time.sleep(600)')"
+    )
+    before = descendants()
+    with subprocess.Popen([sys.executable, "-c", source]) as run:
+        while len(mine := descendants() - before) < 3:  # the run, its child, the program
+            assert run.poll() is None
+            time.sleep(0.05)
+        run.kill()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in mine):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_values_pass_as_json():
     values = [
         *(None, True, 3, -2.5, "a\ud800", [1, [2]], (1, (2,)), {1, 2}, {1: "a", (2,): [3]}),

@@ -58,7 +58,7 @@ def main():
             message = runner.read(requests, int(runner.read(requests, runner.HEADER)))
         except EOFError:
             return
-        send(replies, run(message, limit_s, rules, library))
+        send(replies, run(message, limit_s, requests, rules, library))
 
 
 def readable(library):
@@ -78,7 +78,7 @@ def send(replies, reply):
     runner.write(replies, b"%010d" % len(data) + data)
 
 
-def run(message, limit_s, rules, library):
+def run(message, limit_s, requests, rules, library):
     """Runs a message in a process of its own; {'status', 'out', 'err'}.
 
     `status` is 'ok', 'timeout', 'threads', or 'exit N', negative for a signal. No process of it is
@@ -92,7 +92,7 @@ def run(message, limit_s, rules, library):
     if not process:
         be_solution(files, rules, library)
     watched = os.pidfd_open(process)
-    status = watch(process, watched, time.monotonic() + limit_s)
+    status = watch(process, watched, requests, time.monotonic() + limit_s)
     _, code = os.waitpid(process, 0)
     exit_code = os.waitstatus_to_exitcode(code)
     if status == "ok" and exit_code:
@@ -103,12 +103,18 @@ def run(message, limit_s, rules, library):
     return {"status": status, "out": out, "err": err[-2000:]}
 
 
-def watch(process, watched, deadline):
-    """Waits until the process ends, its time is over or it has too many threads; then kills it."""
+def watch(process, watched, requests, deadline):
+    """Waits until the process ends, its time is over or it has too many threads; then kills it.
+
+    Ends this process, and with it that one, if the pool has died.
+    """
     poll = select.poll()
     poll.register(watched, select.POLLIN)
+    poll.register(requests, 0)  # of which POLLHUP is told
     status = "ok"
-    while not poll.poll(1000 * POLL_S):
+    while not (ready := dict(poll.poll(1000 * POLL_S))).get(watched):
+        if ready:
+            os._exit(1)
         try:
             threads = os.stat(f"/proc/{process}/task").st_nlink - 2
         except OSError:
