@@ -37,7 +37,7 @@ def refusal() -> str:
     try:
         with Sandbox(KERNEL, 1) as sandbox:
             sandbox.run("")
-    except pool.Refused as reason:
+    except ConfigError as reason:
         return str(reason)
     return ""
 

@@ -62,7 +62,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         """The outcome of a program with this standard input.
 
         With `calls`, (function, arguments as `runner.encode` gives them), the program is a module,
-        and `out` has a line of JSON per call.
+        and `out` has a line of JSON per call. Raises ConfigError if the sandbox cannot be had.
         """
         limits = {
             "RLIMIT_AS": self.memory_mb * 2**20,
@@ -74,7 +74,10 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         job = {"source": source, "limits": limits, "calls": calls}
         data = json.dumps(job).encode()
         message = b"%010d" % len(data) + data + stdin.encode("utf-8", "replace")
-        return self._way.run(message, self.timeout_s)
+        try:
+            return self._way.run(message, self.timeout_s)
+        except Refused as reason:
+            raise self._refused(f"cannot be used here: {reason}") from None
 
     def run_all(self, function: Callable[[A], B], items: Iterable[A]) -> list[B]:
         """The results of a function that calls `run`, on all items, in order."""
@@ -87,10 +90,9 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         """
         if self.kind == "none":
             return
-        try:
-            found = first_success(self.run, self.memory_mb, is_kernel=self.kind == "kernel")
-        except Refused as reason:
-            found = f"cannot be used here: {reason}"
-        if found:
-            needs = "; it needs Linux 5.13 with Landlock" if self.kind == "kernel" else ""
-            raise ConfigError("code.sandbox", f"{found}{needs}; {REMEDY}", repr(self.kind))
+        if found := first_success(self.run, self.memory_mb, is_kernel=self.kind == "kernel"):
+            raise self._refused(found)
+
+    def _refused(self, reason: str) -> ConfigError:
+        needs = "; it needs Linux 5.13 with Landlock" if self.kind == "kernel" else ""
+        return ConfigError("code.sandbox", f"{reason}{needs}; {REMEDY}", repr(self.kind))
