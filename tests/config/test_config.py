@@ -267,7 +267,13 @@ def test_every_number_and_choice_is_checked():
         "offload.optimizer",
     }
     anything |= {f"data.{name}" for name in COLUMN_FIELDS}  # the task checks them
-    anything |= {"values.backup", "spo_tree.drop", "checkpoint.journal", "rollout.skip_repeats"}
+    anything |= {
+        "code.partial",
+        "values.backup",
+        "spo_tree.drop",
+        "checkpoint.journal",
+        "rollout.skip_repeats",
+    }
     for name, value in flatten(Config()):
         if name in anything:
             continue

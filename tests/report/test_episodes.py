@@ -11,7 +11,7 @@ from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.vine_cases import PROBLEM, RIGHT, WRONG, alternate, episode, fill
 
-from vinejax.core.types import Batch, Episode
+from vinejax.core.types import Batch, Episode, Problem
 from vinejax.methods import ppo
 from vinejax.report.episode_rows import episode_rows
 from vinejax.training import loop
@@ -98,3 +98,17 @@ def test_ppo_writes_the_values_that_its_advantages_came_from(
             # At λ = γ = 1 a token's is the reward less V; the step's is their mean.
             expected = row["reward"] - np.arange(a, b).mean() / 64
             assert step["advantage"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_failed_test_of_a_program_is_kept_with_its_continuations():
+    failed = {"input": "1", "expected": "2", "got": "3"}
+    right, wrong = episode(RIGHT), episode(WRONG)
+    asked = []
+
+    def failure(problem: Problem, response: str) -> dict[str, str] | None:
+        asked.append((problem, response))
+        return failed if response == wrong.text else None
+
+    rows = rows_of([right, wrong, wrong], vines=2, failure=failure)
+    assert [row.get("failed_test") for row in rows] == [None, failed, None]
+    assert asked == [(PROBLEM[0], right.text), (PROBLEM[0], wrong.text)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.fake_run import sample_episode, sample_metrics, write_run
-from helpers.report_cases import Page, write
+from helpers.report_cases import Page, row, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -219,3 +219,25 @@ def test_fixed_numbers_carry_their_sign():
     assert [text.two_decimals(v, signed=True) for v in (0.226, -0.5, -0.001, None)] == [
         *("+0.23", "−0.50", "0.00", "–")
     ]
+
+
+def test_a_failed_test_of_a_program_is_shown(tmp_path: pathlib.Path):
+    failed = {"input": "1 2", "expected": "3", "got": HOSTILE}
+    steps = [{"text": "print(4)"}]
+    rows = [row(steps, reward=0.0, failed_test=failed), row(steps, problem_id="o", failed_test=7)]
+    source = write(tmp_path, episodes={0: rows})
+    page = Page(source).text
+    assert f"Failed test: input1 2 Failed test: expected3 Failed test: got{HOSTILE}" in page
+    assert page.count("Failed test") == 3
+    assert "<script" not in source
+
+
+def test_a_run_without_a_sandbox_says_so_first(tmp_path: pathlib.Path):
+    for kind, is_said in (("none", True), ("kernel", False)):
+        folder = tmp_path / kind
+        folder.mkdir()
+        page = Page(write(folder, config={"config": {"code": {"sandbox": kind}}})).text
+        words = "No sandbox code.sandbox = 'none': the model's programs ran with all rights"
+        assert (words in page) == is_said
+        if is_said:
+            assert page.index(words) < page.index("VineJAX training report")

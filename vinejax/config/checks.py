@@ -90,6 +90,8 @@ NEEDS = (
         lambda c: not c.reward.functions or TASK in c.reward.functions,
         f"{TASK!r} in reward.functions",
     ),
+    Need(("code.command",), lambda c: c.code.sandbox == "command", "code.sandbox = 'command'"),
+    Need(("code.url",), lambda c: c.code.sandbox == "http", "code.sandbox = 'http'"),
     Need(
         ("rollout.flat",),
         lambda c: c.rollout.per_prompt > 1 or c.rollout.flat == "keep",
@@ -259,7 +261,7 @@ def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Sizes of a new model, adapters, a profile and a log that are impossible."""
+    """Sizes of a new model, adapters, a profile, a log and a sandbox that are impossible."""
     model = cfg.model
     is_missing = model.architecture and not Path(model.architecture).expanduser().is_file()
     yield is_missing, "model.architecture", "no such file"
@@ -290,6 +292,10 @@ def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
         "profile",
         "must be 'start:stop' with start < stop and start < iterations, or '': no trace",
     )
+    code, rule = cfg.code, "names what starts an interpreter in the sandbox 'command'"
+    yield code.sandbox == "command" and not code.command, "code.command", rule
+    rule = "names the address of the sandbox 'http', which ends in /run_code"
+    yield code.sandbox == "http" and not code.url, "code.url", rule
     yield (
         cfg.log.wandb and importlib.util.find_spec("wandb") is None,
         "log.wandb",

@@ -81,6 +81,19 @@ class GraderConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class CodeConfig:
+    """Task `code`, whose answers are programs; grader.* limits them. See docs/tasks.md."""
+
+    # Where they run: confined by the kernel, by `command`, by a service, or not confined at all.
+    sandbox: Literal["kernel", "command", "http", "none"] = "kernel"
+    # Sandbox 'command': what starts an interpreter in it, ('bwrap', '--unshare-all', 'python3')
+    command: tuple[str, ...] = ()
+    url: str = ""  # sandbox 'http': SandboxFusion's, such as 'http://127.0.0.1:8080/run_code'
+    partial: bool = False  # the reward is the share of tests that pass; else 1 for all, or 0
+    steps: Literal["lines", "blocks"] = "lines"  # of code; 'blocks': what blank lines separate
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelConfig:
     # A Hugging Face folder, a hub name, or the workdir of a run, whose best policy it then is;
     # "": a new model of the sizes below, warmed up by sft.
@@ -469,6 +482,7 @@ class Config:
     reset: ResetConfig = ResetConfig()
     reward: RewardConfig = RewardConfig()
     grader: GraderConfig = GraderConfig()
+    code: CodeConfig = CodeConfig()
     ppo: PPOConfig = PPOConfig()
     kl: KLConfig = KLConfig()
     entropy: EntropyConfig = EntropyConfig()

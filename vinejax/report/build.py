@@ -82,6 +82,7 @@ def render_page(run: Run) -> str:
         "run": run,
         "standing": standing,
         "script": live_script(standing),
+        "is_unconfined": dict(_printable(run.config.get("config"))).get("code.sandbox") == "none",
         "facts": header_facts(run.config),
         "settings": resolved_settings(run.config),
         "headline": headline(run.records, time),

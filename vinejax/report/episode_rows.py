@@ -1,12 +1,12 @@
 """Episodes as the rows of episodes/<iteration>.jsonl: text, steps, values, advantages, reward."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from vinejax.core.text import Tokenizer, continuation_text, decode, response_text
-from vinejax.core.types import Episode, PromptedProblem
+from vinejax.core.types import Episode, Problem, PromptedProblem
 
 
 def episode_rows(
@@ -17,8 +17,11 @@ def episode_rows(
     iteration: int,
     vines: int,
     critic_values: np.ndarray | None = None,
+    failure: Callable[[Problem, str], dict[str, str] | None] = lambda problem, response: None,
 ) -> Iterator[dict[str, Any]]:
     """One row per episode; the first `vines` rows have the texts of their continuations.
+
+    These have also what `failure` gives, the test that a program failed.
 
     `step_advantages` and `critic_values` (V of the state before each step) are f32[B, C], one row
     per episode; None if the method has none. docs/metrics.md lists the fields.
@@ -32,6 +35,7 @@ def episode_rows(
             values = critic_values[i]
             values_by = "critic"
         advantages = None if step_advantages is None else step_advantages[i]
+        failed = failure(problem, episode.text) if i < vines else None
         yield {
             "iteration": iteration,
             "problem_id": problem.id,
@@ -43,6 +47,7 @@ def episode_rows(
             "finished": episode.finished,
             "reward": episode.reward,
             **({"rewards": episode.reward_parts} if episode.reward_parts else {}),
+            **({"failed_test": failed} if failed else {}),
             "values_by": values_by,
             "steps": _steps(tokenizer, episode, values, advantages, with_texts=i < vines),
         }

@@ -71,6 +71,12 @@ def read_steps(episode: JsonObject) -> list[StepRow]:
     ]
 
 
+def failed_test_of(episode: JsonObject) -> list[tuple[str, object]]:
+    """Input, expected and got of the test that a program failed; [] if the row has none."""
+    failed = episode.get("failed_test")
+    return list(failed.items()) if isinstance(failed, dict) else []
+
+
 def steps_of(episode: JsonObject) -> list[JsonObject]:
     return _objects(episode.get("steps"))
 

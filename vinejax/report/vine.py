@@ -116,6 +116,7 @@ class Solution(NamedTuple):
     given: text.Clipped  # the given start of the response, which is not trained on
     response: text.Clipped
     verdict: VerdictView
+    failed_test: list[tuple[str, text.Clipped]]  # its parts with their names, of a program
     steps: list[Step]
     hidden_steps: int
     step_rewards: str  # the sum of the steps' own rewards; '' if no step on the page has one
@@ -293,6 +294,10 @@ def _solution(episode: JsonObject, terms: Terms, name: str, problem: str) -> Sol
         given=text.clip(episode.get("given"), limits.step_characters),
         response=text.clip(None if steps else episode.get("response"), limits.step_characters),
         verdict=verdict_of(reward, episode.get("finished") is False),
+        failed_test=[
+            (name, text.clip(part, limits.step_characters))
+            for name, part in rows.failed_test_of(episode)
+        ],
         steps=shown,
         hidden_steps=len(steps) - len(shown),
         step_rewards=text.tick_label(from_steps) if terms.credit.has_rewards else "",

@@ -172,6 +172,7 @@ class Iteration:
             self.number,
             self.cfg.log.vines,
             values,
+            session.graded.failure,
         )
         self.log.episodes(self.number, rows)
         stats = session.engine.stats.minus(self._engine_before)

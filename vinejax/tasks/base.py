@@ -9,7 +9,7 @@ from typing import Literal, Protocol, cast, runtime_checkable
 
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import failure, find_module, source_of
-from vinejax.core.settings import DataConfig
+from vinejax.core.settings import CodeConfig, DataConfig, GraderConfig
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
 from vinejax.grading import Grader, shared_grader
@@ -126,6 +126,19 @@ class WithColumns(Protocol):
     """A task that reads some of the fields `FIELDS` of `data`; every other task refuses them."""
 
     reads: tuple[str, ...]
+
+
+@runtime_checkable
+class RunsCode(Protocol):
+    """A task whose answers are programs; every other task refuses the section `code`."""
+
+    def configure_code(self, code: CodeConfig, grader: GraderConfig) -> None:
+        """Takes the settings of a run. Raises ConfigError if the sandbox is none."""
+        ...
+
+    def failure(self, problem: Problem, response: str) -> dict[str, str] | None:
+        """'input', 'expected' and 'got' of the first test that a response fails, for people."""
+        ...
 
 
 @runtime_checkable

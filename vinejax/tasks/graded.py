@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import GraderConfig, RewardConfig, flatten
+from vinejax.core.settings import CodeConfig, GraderConfig, RewardConfig, flatten
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
@@ -18,6 +18,7 @@ from vinejax.runtime.distributed import shared_work
 from vinejax.tasks.base import (
     BatchGraded,
     OwnRules,
+    RunsCode,
     StepRewarded,
     StepsInTokens,
     Task,
@@ -86,6 +87,17 @@ def check_grader(task: Task, cfg: GraderConfig) -> None:
         if lacks and value != getattr(GraderConfig(), name):
             rule = f"task {task.name} has no `{lacks}`, so nothing reads it; leave it out"
             raise ConfigError(f"grader.{name}", rule, repr(value))
+
+
+def configure_code(task: Task, code: CodeConfig, grader: GraderConfig) -> None:
+    """Gives a task that is `RunsCode` its settings. Raises ConfigError if they do not suit it."""
+    if isinstance(task, RunsCode):
+        task.configure_code(code, grader)
+        return
+    for name, value in flatten(code):
+        if value != getattr(CodeConfig(), name):
+            rule = f"task {task.name} runs no code; leave it out, or take vinejax.tasks.code"
+            raise ConfigError(f"code.{name}", rule, repr(value))
 
 
 class GradedTask:
@@ -211,16 +223,24 @@ class GradedTask:
         assert isinstance(self.task, StepRewarded)
         return list(self._timed(self.task.step_rewards, problem, steps))
 
+    def failure(self, problem: Problem, response: str) -> dict[str, str] | None:
+        """The first test that a response fails, if the task is `RunsCode` and its reward counts."""
+        if not self._grader or not isinstance(self.task, RunsCode):
+            return None
+        return self._timed(self.task.failure, problem, response)
+
     def unreadable(self, problems: Sequence[Problem]) -> dict[str, str | None]:
         """The correct answers, by problem id, that are None or that the grader cannot read.
 
         Empty for a task that is not both `BatchGraded` and `WithGold`, or whose own reward does not
-        count.
+        count. The grader reads no answer of a task that has `OwnRules`.
         """
         task = self.task
         if not self._grader or not isinstance(task, WithGold):
             return {}
         golds = {problem.id: task.gold(problem) for problem in problems}
+        if isinstance(task, OwnRules):
+            return {name: None for name, gold in golds.items() if gold is None}
         # The grader cannot read an empty answer.
         verdicts = self._grader.readable_many([gold or "" for gold in golds.values()])
         pairs = zip(golds.items(), verdicts, strict=True)

@@ -38,7 +38,7 @@ from vinejax.runtime.offload import to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
 from vinejax.session.session import Session
 from vinejax.tasks.base import Split, Task, load_task
-from vinejax.tasks.graded import GradedTask, check_grader
+from vinejax.tasks.graded import GradedTask, check_grader, configure_code
 from vinejax.tasks.prompts import load_problems
 from vinejax.tasks.spelling import warn_unspelled
 from vinejax.training.start_weights import load_weights
@@ -71,6 +71,7 @@ def open_session(
     cfg = method.completed(cfg)
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
     check_grader(task, cfg.grader)
+    configure_code(task, cfg.code, cfg.grader)
     cfg = on_devices(cfg)
     use_compile_cache(cfg.compile_cache, workdir)
     journal = Journal(workdir / FOLDER if trains and cfg.checkpoint.journal else None)

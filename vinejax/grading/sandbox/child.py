@@ -1,0 +1,150 @@
+"""The process that forks a confined process per solution: `python -s -S -B child.py`, by its path.
+
+It has the standard library and no other package, so that nothing else is in the memory that a
+solution inherits. Standard input gives frames: ten digits of a time limit in milliseconds, ten
+digits of a length, and a message for `runner.py`. Each is answered by a frame of ten digits and a
+JSON object. The first frame that it writes says that it is ready, or why it cannot confine.
+"""
+
+import importlib
+import json
+import os
+import platform
+import random
+import select
+import signal
+import sys
+import sysconfig
+import time
+import traceback
+
+import kernel  # pyright: ignore[reportMissingImports]
+import runner  # pyright: ignore[reportMissingImports]
+
+OUTPUT = 4 * 2**20  # bytes of standard output, and of standard error
+MOST_THREADS = 64
+POLL_S = 0.02
+# Imported before the fork: what solutions use, and what needs libraries from outside the folder of
+# the standard library.
+WARM = """array ast bisect collections copy ctypes dataclasses datetime decimal enum fractions
+functools hashlib heapq itertools math numbers operator queue random re statistics string
+threading time typing bz2 lzma zlib sqlite3 unicodedata uuid"""
+
+
+def main():
+    """Serves frames until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pool
+    requests, replies = os.dup(0), os.dup(1)
+    for descriptor in (0, 1, 2):
+        os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+    os.closerange(replies + 1, replies + 16)
+    try:
+        for name in WARM.split():
+            try:
+                importlib.import_module(name)
+            except ImportError:
+                pass  # this interpreter was built without it
+        library = sysconfig.get_path("stdlib")
+        sys.path[:] = [path for path in sys.path if path.startswith(library)]
+        rules = kernel.ruleset(*readable(library))
+        kernel.seccomp_filter(platform.machine())  # once, before every fork
+    except OSError as error:
+        send(replies, {"fatal": f"{error.strerror or error}"})
+        return
+    send(replies, {"ready": True})
+    while True:
+        try:
+            limit_s = int(runner.read(requests, runner.HEADER)) / 1000
+            message = runner.read(requests, int(runner.read(requests, runner.HEADER)))
+        except EOFError:
+            return
+        send(replies, run(message, limit_s, requests, rules, library))
+
+
+def readable(library):
+    """(files, folders, folders that are only listed): the standard library without packages."""
+    inside = [
+        entry.path
+        for entry in os.scandir(library)
+        if entry.name not in ("site-packages", "dist-packages")
+    ]
+    folders = [path for path in inside if os.path.isdir(path)]
+    return [path for path in inside if os.path.isfile(path)], folders, [library]
+
+
+def send(replies, reply):
+    """Writes a frame."""
+    data = json.dumps(reply).encode()
+    runner.write(replies, b"%010d" % len(data) + data)
+
+
+def run(message, limit_s, requests, rules, library):
+    """Runs a message in a process of its own; {'status', 'out', 'err'}.
+
+    `status` is 'ok', 'timeout', 'threads', or 'exit N', negative for a signal. No process of it is
+    left.
+    """
+    files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
+    with open(files[0], "wb", closefd=False) as stdin:
+        stdin.write(message)
+    os.lseek(files[0], 0, os.SEEK_SET)
+    process = os.fork()
+    if not process:
+        be_solution(files, rules, library)
+    watched = os.pidfd_open(process)
+    status = watch(process, watched, requests, time.monotonic() + limit_s)
+    _, code = os.waitpid(process, 0)
+    exit_code = os.waitstatus_to_exitcode(code)
+    if status == "ok" and exit_code:
+        status = f"exit {exit_code}"
+    out, err = [os.pread(file, OUTPUT, 0).decode("utf-8", "replace") for file in files[1:]]
+    for descriptor in (watched, *files):
+        os.close(descriptor)
+    return {"status": status, "out": out, "err": err[-2000:]}
+
+
+def watch(process, watched, requests, deadline):
+    """Waits until the process ends, its time is over or it has too many threads; then kills it.
+
+    Ends this process, and with it that one, if the pool has died.
+    """
+    poll = select.poll()
+    poll.register(watched, select.POLLIN)
+    poll.register(requests, 0)  # of which POLLHUP is told
+    status = "ok"
+    while not (ready := dict(poll.poll(1000 * POLL_S))).get(watched):
+        if ready:
+            os._exit(1)
+        try:
+            threads = os.stat(f"/proc/{process}/task").st_nlink - 2
+        except OSError:
+            threads = 0
+        if time.monotonic() > deadline or threads > MOST_THREADS:
+            status = "threads" if threads > MOST_THREADS else "timeout"
+            os.kill(process, signal.SIGKILL)
+    return status
+
+
+def be_solution(files, rules, library):
+    """Never returns: the forked process, which confines itself and runs the message."""
+    status = 1
+    try:
+        os.setsid()
+        for descriptor, file in enumerate(files):
+            os.dup2(file, descriptor)
+        kernel.confine(rules, library)
+        os.closerange(3, 64)
+        os.environ.clear()
+        random.seed(0)  # the same verdict when a run is repeated
+        runner.main()
+        status = 0
+    except SystemExit as ended:
+        code = ended.code
+        status = code if isinstance(code, int) else 0 if code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    runner.finish(status)
+
+
+if __name__ == "__main__":
+    main()

