@@ -88,9 +88,10 @@ def run(message, limit_s, requests, rules, library):
     with open(files[0], "wb", closefd=False) as stdin:
         stdin.write(message)
     os.lseek(files[0], 0, os.SEEK_SET)
+    parent = os.getpid()
     process = os.fork()
     if not process:
-        be_solution(files, rules, library)
+        be_solution(files, parent, rules, library)
     watched = os.pidfd_open(process)
     status = watch(process, watched, requests, time.monotonic() + limit_s)
     _, code = os.waitpid(process, 0)
@@ -125,7 +126,7 @@ def watch(process, watched, requests, deadline):
     return status
 
 
-def be_solution(files, rules, library):
+def be_solution(files, parent, rules, library):
     """Never returns: the forked process, which confines itself and runs the message."""
     status = 1
     try:
@@ -133,6 +134,8 @@ def be_solution(files, rules, library):
         for descriptor, file in enumerate(files):
             os.dup2(file, descriptor)
         kernel.confine(rules, library)
+        if os.getppid() != parent:  # it died before this process was tied to it
+            os._exit(1)
         os.closerange(3, 64)
         os.environ.clear()
         random.seed(0)  # the same verdict when a run is repeated
