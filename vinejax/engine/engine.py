@@ -268,7 +268,10 @@ class Engine:
             for n, i in enumerate(others):
                 loads[n % shards].append(Load(i, [], 0))
         num_items = max(sum(len(load.items) for load in of_shard) for of_shard in loads)
-        return loads, dataclasses.replace(sizes, queue=queue_size(num_items))
+        # A row with one branch reads with one lane; other numbers of lanes follow from the limits.
+        is_single = all(len(load.items) <= 1 for of_shard in loads for load in of_shard)
+        lanes = 1 if is_single else sizes.lanes
+        return loads, dataclasses.replace(sizes, queue=queue_size(num_items), lanes=lanes)
 
     def _decoding(self, params: Params, int8: bool = False) -> split.Weights:
         """The decoding copy of the weights, made once for all phases with the same arrays.

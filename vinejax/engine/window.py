@@ -86,13 +86,8 @@ def prefill(
         entering: Entering,
     ) -> Prefilled:
         trunk_kv, x = _trunk_kv(part, axis, platform_of(mesh), weights, tokens, lengths)
-        length = tokens.shape[1]
-
-        def write(old: jax.Array, new: jax.Array) -> jax.Array:
-            return old.at[entering.row, :, :length].set(new.transpose(0, 2, 1, 3), mode="drop")
-
-        new = [type(old).of(*kv) for old, kv in zip(window.layers, trunk_kv, strict=True)]
-        window = jax.tree.map(write, window, Window(new))
+        layers = zip(window.layers, trunk_kv, strict=True)
+        window = Window([old.with_rows(entering.row, *kv) for old, kv in layers])
         rows = _serve(rows, entering)
         logprobs, hidden = None, x if keeps_hidden else None
         if temperature is not None:
@@ -127,14 +122,14 @@ def room_for_tokens(platform: str, batch: int, length: int) -> int:
     return whole * 9 // 16 if platform == "cpu" and batch >= 8 else whole
 
 
-class _Joined(NamedTuple):
+class _Flat(NamedTuple):
     """Trunks one after the other, without their padding: P places for the tokens of B trunks."""
 
     source: Int[Array, " P"]  # each place's token among the B * T
     place: Int[Array, "B T"]  # the inverse; P where there is none
 
     @classmethod
-    def of(cls, lengths: Int[Array, " B"], T: int, P: int) -> "_Joined":
+    def of(cls, lengths: Int[Array, " B"], T: int, P: int) -> "_Flat":
         ends = jnp.cumsum(lengths)
         first, column = ends - lengths, jnp.arange(T)
         place = jnp.where(column < lengths[:, None], first[:, None] + column, P)
@@ -142,10 +137,10 @@ class _Joined(NamedTuple):
         source = jnp.minimum(row * T + jnp.arange(P) - first[row], len(lengths) * T - 1)
         return cls(source, place)
 
-    def join(self, x: Shaped[Array, "B T *rest"]) -> Shaped[Array, "1 P *rest"]:
+    def without_padding(self, x: Shaped[Array, "B T *rest"]) -> Shaped[Array, "1 P *rest"]:
         return x.reshape(-1, *x.shape[2:])[self.source][None]
 
-    def part(self, x: Shaped[Array, "1 P *rest"]) -> Shaped[Array, "B T *rest"]:
+    def padded(self, x: Shaped[Array, "1 P *rest"]) -> Shaped[Array, "B T *rest"]:
         return jnp.take(x[0], self.place, axis=0, mode="fill", fill_value=0)
 
 
@@ -160,16 +155,16 @@ def _trunk_kv(
     """Each layer's keys and values [B, T, K, H], and the final hidden states [B, T, D]."""
     B, T = tokens.shape
     room = room_for_tokens(platform, B, T)
-    joined = None if room == B * T else _Joined.of(lengths, T, room)
+    flat = None if room == B * T else _Flat.of(lengths, T, room)
 
-    def join(x: jax.Array) -> jax.Array:
-        return x if joined is None else joined.join(x)
+    def without_padding(x: jax.Array) -> jax.Array:
+        return x if flat is None else flat.without_padding(x)
 
-    def part(x: jax.Array) -> jax.Array:
-        return x if joined is None else joined.part(x)
+    def padded(x: jax.Array) -> jax.Array:
+        return x if flat is None else flat.padded(x)
 
-    positions = join(jnp.broadcast_to(jnp.arange(T), (B, T)))
-    x = split.embed(model, weights, join(tokens), axis)
+    positions = without_padding(jnp.broadcast_to(jnp.arange(T), (B, T)))
+    x = split.embed(model, weights, without_padding(tokens), axis)
     trunk_kv = []
     for i, layer in enumerate(weights["layers"]):
         rule = model.cfg.rule(i)
@@ -177,12 +172,15 @@ def _trunk_kv(
         @jax.named_scope("attention")
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, rule: attention.AttentionRule = rule):
             name = model.compute.attention
-            q, k, v = part(q), part(k), part(v)
-            return join(attention.causal_attention(name, platform, q, k, v, rule)), (k, v)
+            q, k, v = padded(q), padded(k), padded(v)
+            return without_padding(attention.causal_attention(name, platform, q, k, v, rule)), (
+                k,
+                v,
+            )
 
         x, kv = model.block(layer, x, positions, attend, i)
         trunk_kv.append(kv)
-    return trunk_kv, part(x)
+    return trunk_kv, padded(x)
 
 
 @functools.partial(jax.jit, static_argnames="mesh", donate_argnames=("window", "rows"))
