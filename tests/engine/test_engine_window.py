@@ -15,7 +15,7 @@ from vinejax.core.settings import SampleConfig
 from vinejax.core.shapes import bucket
 from vinejax.core.types import Batch
 from vinejax.engine import finish, window
-from vinejax.engine.branches import Branch, Grown
+from vinejax.engine.branches import Branch, Grown, work_of
 from vinejax.engine.engine import Engine
 from vinejax.engine.memory import cache_bytes
 from vinejax.engine.stats import EngineStats
@@ -224,6 +224,16 @@ def test_a_prefill_computes_less_padding(tiny, monkeypatch):
         called.clear()
     for joined, alone in zip(*scored, strict=True):
         np.testing.assert_allclose(joined, alone, atol=1e-5)
+
+
+def test_a_row_has_one_lane_where_no_trunk_has_two_branches(tiny):
+    ends = [Branch(n, len(trunk), n) for n, trunk in enumerate(TRUNKS)]
+    engine = engine_of(tiny, slots=8, window_rows=4)
+    for branches, lanes in ((ends, 1), (ends + ends[:1], 4)):
+        work = work_of(TRUNKS, branches, 4, tiny.decoder.cfg, False)
+        assert engine._assign(work, False, 1 << 30)[1].lanes == lanes
+    both = engine.grow(tiny.params, TRUNKS, ends + ends[:1], 4)
+    assert_same(engine.grow(tiny.params, TRUNKS, ends, 4), both[:-1])
 
 
 def test_trunks_are_scored_by_their_prefill(tiny):

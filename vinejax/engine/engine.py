@@ -268,9 +268,9 @@ class Engine:
             for n, i in enumerate(others):
                 loads[n % shards].append(Load(i, [], 0))
         num_items = max(sum(len(load.items) for load in of_shard) for of_shard in loads)
-        # A row with one branch reads with one lane; other numbers of lanes follow from the limits.
+        # XLA computes empty lanes too, and a row with one branch needs no second.
         is_single = all(len(load.items) <= 1 for of_shard in loads for load in of_shard)
-        lanes = 1 if is_single else sizes.lanes
+        lanes = 1 if is_single and not sizes.storage.read_by_kernel else sizes.lanes
         return loads, dataclasses.replace(sizes, queue=queue_size(num_items), lanes=lanes)
 
     def _decoding(self, params: Params, int8: bool = False) -> split.Weights:
