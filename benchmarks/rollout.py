@@ -3,6 +3,7 @@
     python benchmarks/rollout.py [--model=1m|10m] [--vocab=512|32k] [--contenders=ours,host,...]
     python benchmarks/rollout.py --scaling     # time and memory at K and at 2 K
     python benchmarks/rollout.py --items       # utilisation at unknown lengths, and the drain
+    python benchmarks/rollout.py --solutions --model=135m --vocab=49k --devices=1  # seconds of CPUs
     python benchmarks/rollout.py --device --model=rho1b --vocab=32k --slots=256    # on a GPU
 
 On a CPU ours has a virtual device a core (`--devices`), as its mesh would have on an accelerator;
@@ -38,6 +39,7 @@ from workload import (
     Run,
     Workload,
     make_workload,
+    solutions,
 )
 
 from vinejax.engine import drain
@@ -177,12 +179,23 @@ def items_a_slot(
     return lines
 
 
+def seconds_of_solutions(work: Workload, repeats: int) -> list[str]:
+    """Processor time of ours for one text on each prompt."""
+    rounds = timed_rounds({"ours": CONTENDERS["ours"](work)}, repeats)
+    taken = statistics.median(rounds.cpu_seconds["ours"])
+    return [
+        f"{rounds.first['ours'].prefill_tokens:,} tokens of prompts: {taken:.1f} seconds of the "
+        f"processor, {work.useful_tokens / taken:.0f} written tokens a second"
+    ]
+
+
 def parse(arguments: list[str]) -> argparse.Namespace:
     whole = Lengths()
     parser = argparse.ArgumentParser(description="Speed of drawing continuations.")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--scaling", action="store_true", help="time and memory at K and 2 K")
     mode.add_argument("--items", action="store_true", help="utilisation at unknown lengths")
+    mode.add_argument("--solutions", action="store_true", help="64 tokens on each of 64 prompts")
     mode.add_argument("--device", action="store_true", help="share of the bandwidth limit")
     parser.add_argument("--model", choices=SHAPES, default="10m")
     parser.add_argument("--vocab", choices=VOCABULARIES, default="512")
@@ -218,6 +231,8 @@ def main(arguments: list[str]) -> None:
         return make_workload(args.model, VOCABULARIES[args.vocab], of_k, args.slots, dtype)
 
     work, rows = make(args.k), []
+    if args.solutions:
+        work = solutions(work, prompts=64, tokens=64)
     print(
         f"{args.model}, vocabulary {args.vocab}, {args.slots} slots, {len(work.branches)} branches "
         f"on {len(work.trunks)} trunks, {work.useful_tokens:,} tokens, {jax.device_count()} "
@@ -228,6 +243,8 @@ def main(arguments: list[str]) -> None:
         lines = scaling(make, args.k, args.repeats)
     elif args.items:
         lines = items_a_slot(make, lengths, args.slots, [8, 16, 32], args.repeats)
+    elif args.solutions:
+        lines = seconds_of_solutions(work, args.repeats)
     elif args.device:
         lines = measure_device(work, args.repeats, args.copy_mib * 2**20)
     else:

@@ -7,7 +7,10 @@ EOS. They are geometric with a mean of a quarter of the cap, drawn once from a s
 
 import dataclasses
 import functools
+import itertools
+import json
 import os
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,11 +30,13 @@ SHAPES: dict[str, dict[str, int]] = {
     "10m": dict(num_layers=6, width=384, num_heads=6, num_kv_heads=2, head_dim=64, ffn=1024),
     "25m": dict(num_layers=8, width=512, num_heads=8, num_kv_heads=4, head_dim=64, ffn=1536),
     "100m": dict(num_layers=12, width=768, num_heads=12, num_kv_heads=4, head_dim=64, ffn=2816),
+    "135m": dict(num_layers=30, width=576, num_heads=9, num_kv_heads=3, head_dim=64, ffn=1536),
     # Rho-1B, which the paper trains, is TinyLlama's shape.
     "rho1b": dict(num_layers=22, width=2048, num_heads=32, num_kv_heads=4, head_dim=64, ffn=5632),
 }
 ROPE_THETA = 1e6  # tunix 0.1.7 computes its Llama with this one, whatever the config says
-VOCABULARIES = {"512": 512, "32k": 32000}
+VOCABULARIES = {"512": 512, "32k": 32000, "49k": 49152}
+GSM8K_LENGTHS = Path(__file__).parent / "gsm8k_lengths.json"  # (prompt, solution), by prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,3 +136,14 @@ def make_workload(
     sampling = SampleConfig(temperature=0.6, top_p=0.9, max_tokens=lengths.cap)
     tokenizer = make_tokenizer(vocab_size)
     return Workload(model, params, tokenizer, sampling, slots, trunks, branches, budgets)
+
+
+def solutions(work: Workload, prompts: int, tokens: int) -> Workload:
+    """The work of writing one text of `tokens` on each prompt; lengths are GSM8K's first ones."""
+    pairs = json.loads(GSM8K_LENGTHS.read_text())
+    lengths = [length for length, _ in itertools.groupby(length for length, _ in pairs)][:prompts]
+    rng = np.random.default_rng(0)
+    trunks = [rng.integers(0, work.model.cfg.vocab_size, length).tolist() for length in lengths]
+    branches = [Branch(n, length, seed=n) for n, length in enumerate(lengths)]
+    budgets = [tokens] * len(lengths)
+    return dataclasses.replace(work, trunks=trunks, branches=branches, budgets=budgets)

@@ -17,7 +17,6 @@ def get_config():
     cfg.data.path = "tests/data/gsm8k"
     cfg.data.max_prompt_tokens = 256
     cfg.model.path = "tests/data/stories260K/hf"
-    cfg.model.compute_dtype = "float32"
     cfg.sample.temperature = 0.6
     cfg.sample.top_p = 0.9
     cfg.sample.max_tokens = 96

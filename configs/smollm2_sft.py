@@ -6,7 +6,7 @@
 
 An iteration is an epoch over 400 problems of gsm_symbolic with their solutions, 70,372 tokens; the
 same command again goes on after the last whole one. It takes 6 GiB: passes have one row of 408
-tokens, which holds two or three solutions. float32, as bfloat16 is slower on CPUs.
+tokens, which holds two or three solutions.
 """
 
 from vinejax.config import default
@@ -15,7 +15,6 @@ from vinejax.config import default
 def get_config():
     cfg = default()
     cfg.model.path = "models/smollm2"
-    cfg.model.compute_dtype = "float32"
     cfg.data.task = "vinejax.tasks.reasoning_gym"
     cfg.data.path = "gsm_symbolic"
     cfg.data.size = 400

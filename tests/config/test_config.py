@@ -164,7 +164,7 @@ def test_check_name():
         ("profile", ["3", "3:", "a:b", "5:5", "-1:2", "1:2:3"], ["", "0:1", "10:12"]),
         ("data.task", [""], ["my.module"]),
         ("data.max_prompt_tokens", [0], [1]),
-        ("model.compute_dtype", ["float16"], ["float32", "bfloat16"]),
+        ("model.compute_dtype", ["float16"], ["auto", "float32", "bfloat16"]),
         ("model.num_layers", [0], [1]),
         ("model.num_kv_heads", [3, 0], [1, 2, 4]),
         ("model.width", [100, 0], [8, 64]),

@@ -28,7 +28,8 @@ def random_work(seed: int, trunks: int, branches: int) -> tuple[list[int], list[
 @pytest.mark.parametrize("trunks", [1, 3, 40])
 def test_every_branch_is_served_once(shards, trunks):
     trunk_of, budgets = random_work(trunks, trunks, 300)
-    loads = assign(trunk_of, budgets, shards, rows=4)
+    lengths = random.Random(0).choices(range(1, 200), k=trunks)
+    loads = assign(lengths, trunk_of, budgets, shards, rows=4)
     served = [i for own in loads for load in own for i in load.items]
     assert sorted(served) == [i for i, budget in enumerate(budgets) if budget]
     for own in loads:
@@ -41,6 +42,8 @@ def test_every_branch_is_served_once(shards, trunks):
             )
             assert load.first == first
             first += len(load.items)
+        keys = [(load.work.bit_length(), lengths[load.trunk]) for load in own]
+        assert keys == sorted(keys, reverse=True), "the most work, then the longest trunk"
     totals = [sum(load.work for load in own) for own in loads]
     # The largest load first: no shard is above the mean by more than one load.
     assert max(totals) - sum(totals) / shards <= max(load.work for own in loads for load in own)
@@ -48,7 +51,7 @@ def test_every_branch_is_served_once(shards, trunks):
 
 def test_a_trunk_with_most_of_the_work_gets_several_rows_at_once():
     trunk_of, budgets = [0] * 900 + list(range(1, 11)) * 10, [10] * 1000
-    (loads,) = assign(trunk_of, budgets, shards=1, rows=8)
+    (loads,) = assign([5] * 11, trunk_of, budgets, shards=1, rows=8)
     parts = [load for load in loads if load.trunk == 0]
     assert len(parts) == 7 and loads[:7] == parts, "first, and no more than there are rows"
     works = [load.work for load in parts]

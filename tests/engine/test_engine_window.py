@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,8 @@ from helpers.model_oracles import Model, assert_same, random_model
 from vinejax.core.settings import SampleConfig
 from vinejax.core.shapes import bucket
 from vinejax.core.types import Batch
-from vinejax.engine import finish
-from vinejax.engine.branches import Branch, Grown
+from vinejax.engine import finish, window
+from vinejax.engine.branches import Branch, Grown, work_of
 from vinejax.engine.engine import Engine
 from vinejax.engine.memory import cache_bytes
 from vinejax.engine.stats import EngineStats
@@ -195,6 +196,44 @@ def test_of_several_hosts_each_gets_what_it_reads_first(whole, tiny, monkeypatch
     assert sorted(numbers) == list(range(len(BRANCHES)))
     assert [i % 2 for i in numbers] == sorted(i % 2 for i in numbers)
     assert_same([grown for _, grown in sorted(pairs)], whole)
+
+
+def test_a_prefill_computes_less_padding(tiny, monkeypatch):
+    """Of 25 trunks in batches of 8, which are scored as in batches of one."""
+    called = []
+
+    def noted(*args: Any) -> Any:
+        called.append(args)
+        return window.prefill(*args)
+
+    monkeypatch.setattr("vinejax.engine.phase.prefill", noted)
+    scored = []
+    for rows, batch in ((32, 8), (3, 1)):
+        engine = engine_of(tiny, window_rows=rows)
+        stream = engine.stream(tiny.params, TRUNKS, BRANCHES, BUDGETS, scored=True)
+        stream.in_order()
+        scored.append(stream.trunk_logprobs)
+        assert {args[6].shape[0] for args in called} == {batch}
+        rooms = [window.room_for_tokens("cpu", *args[6].shape) for args in called]
+        tokens = [int(args[7].sum()) for args in called]
+        assert all(0 < n <= room for n, room in zip(tokens, rooms, strict=True))
+        assert sum(tokens) == sum(map(len, TRUNKS))
+        if batch == 8:
+            assert sum(rooms) < 0.6 * 32 * 48, "of four batches with padding"
+            assert window.room_for_tokens("tpu", batch, 48) == 8 * 48
+        called.clear()
+    for joined, alone in zip(*scored, strict=True):
+        np.testing.assert_allclose(joined, alone, atol=1e-5)
+
+
+def test_a_row_has_one_lane_where_no_trunk_has_two_branches(tiny):
+    ends = [Branch(n, len(trunk), n) for n, trunk in enumerate(TRUNKS)]
+    engine = engine_of(tiny, slots=8, window_rows=4)
+    for branches, lanes in ((ends, 1), (ends + ends[:1], 4)):
+        work = work_of(TRUNKS, branches, 4, tiny.decoder.cfg, False)
+        assert engine._assign(work, False, 1 << 30)[1].lanes == lanes
+    both = engine.grow(tiny.params, TRUNKS, ends + ends[:1], 4)
+    assert_same(engine.grow(tiny.params, TRUNKS, ends, 4), both[:-1])
 
 
 def test_trunks_are_scored_by_their_prefill(tiny):

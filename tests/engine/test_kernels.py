@@ -13,7 +13,7 @@ from vinejax.core.errors import ConfigError
 from vinejax.engine import cache
 from vinejax.engine import shared_attention as attention
 from vinejax.engine.cache import use_kernel
-from vinejax.engine.layout import WINDOW, Joined
+from vinejax.engine.layout import WINDOW, Joined, Separate
 from vinejax.engine.ring import RingLayout, ring_part
 from vinejax.engine.shared_attention import Queries
 from vinejax.engine.tpu import ragged, schedule
@@ -120,7 +120,7 @@ def by_xla(step: Step, rule: AttentionRule) -> jax.Array:
     keys, values = turned[..., :H], turned[..., H:]
     own = ring_part(step.q, [keys], [values], jnp.int32(now), age, rule, LAYOUT)
     trunk_keys, trunk_values = step.trunks[..., :H], step.trunks[..., H:]
-    trunk = attention.trunk_part(step.q, trunk_keys, trunk_values, step.lanes, rule)
+    trunk = attention.trunk_part(step.q, Separate(trunk_keys, trunk_values), step.lanes, rule)
     return attention.merge(trunk, own)
 
 

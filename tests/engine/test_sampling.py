@@ -88,6 +88,31 @@ def test_tokens_are_the_same_in_every_form(form, rows):
             np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 0), (0.9, 0), (1.0, 3), (0.8, 4)])
+def test_tokens_are_the_same_in_blocks_of_sequences(top_p, top_k):
+    """Also with ties, and with a row that has one token, or none that is finite."""
+    rng = np.random.default_rng(7)
+    logits = rng.normal(size=(24, 700)).astype(np.float32) * 3
+    logits[:8] = np.round(logits[:8])
+    logits[8, 1:] = -np.inf
+    logits[9] = np.nan
+    u = jnp.asarray(rng.random(24), jnp.float32)
+    for temperature in (0.0, 0.8):
+        args = (jnp.asarray(logits), u, temperature, top_p, top_k, None)
+        expected = jitted_sample(*args, PLAIN)
+        found = jitted_sample(*args, PLAIN._replace(cached=4 * 700))
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-6, atol=1e-6)
+
+
+def test_blocks_of_sequences_fit_the_cache_of_a_cpu_alone():
+    """A tiny vocabulary is not divided, and a large one as far as its sequences can be."""
+    sizes = {(64, 512): 64, (64, 49_152): 4, (20, 49_152): 4, (33, 49_152): 1, (64, 2**20): 1}
+    for (rows, vocab), size in sizes.items():
+        assert FORMS["cpu"].sequences(rows, vocab) == size
+        assert FORMS["gpu"].sequences(rows, vocab) == FORMS["tpu"].sequences(rows, vocab) == rows
+
+
 def test_threshold_by_count():
     probs = np.stack([random_probs(50, seed) for seed in range(4)])
     for k in (1, 2, 49, 50):

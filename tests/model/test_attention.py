@@ -294,6 +294,14 @@ def test_what_can_be_had_is_not_refused():
         assert compute_as_set(settings, TINY, platform) == Compute("bfloat16", name)
 
 
+def test_the_dtype_by_itself_is_float32_on_cpus_and_bfloat16_elsewhere():
+    for platform, dtype in (("cpu", "float32"), ("gpu", "bfloat16"), ("tpu", "bfloat16")):
+        assert compute_as_set(ModelConfig(), TINY, platform).dtype == dtype
+        for asked in ("float32", "bfloat16"):
+            settings = ModelConfig(compute_dtype=asked)
+            assert compute_as_set(settings, TINY, platform).dtype == asked
+
+
 def test_the_platform_is_the_meshs():
     own = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
     assert platform_of(own) == jax.devices()[0].platform

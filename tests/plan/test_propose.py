@@ -92,8 +92,19 @@ def test_a_small_chip_has_a_small_microbatch_and_pool(tmp_path: Path):
     large = propose_row(config("rho1b_math"), parse_topology("h200:1"))
     assert row.memory_gib and not large.memory_gib
     assert row.microbatch and large.microbatch and row.microbatch < large.microbatch
-    plain = propose_row(config("rho1b_math"), parse_topology("cpu:8"))
+    in_bfloat16 = config("rho1b_math", **{"model.compute_dtype": "bfloat16"})
+    plain = propose_row(in_bfloat16, parse_topology("cpu:8"))
     assert (row.remat, plain.remat) == ("dots", "full")
+
+
+def test_a_plan_is_in_the_dtype_of_the_absent_devices():
+    """float32 by itself on CPUs, in which Rho-1B does not fit 4 GiB."""
+    for name, dtype in (("cpu:8", "float32"), ("v6e:1x1", "bfloat16"), ("h200:1", "bfloat16")):
+        rows = {name: TopologyConfig(data=parse_topology(name).devices)}
+        cfg = dataclasses.replace(config("rho1b_math"), meshes=rows, topology=name)
+        assert open_case(cfg).model.compute.dtype == dtype
+    with pytest.raises(ConfigError, match="takes 3.6 GiB"):
+        propose_row(config("rho1b_math"), parse_topology("cpu:8"))
 
 
 @pytest.mark.parametrize(

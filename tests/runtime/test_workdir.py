@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 from etils import epath
@@ -18,7 +19,7 @@ from vinejax.config.load import from_dict
 from vinejax.core.errors import WorkdirError
 from vinejax.core.settings import Config, TopologyConfig, flatten
 from vinejax.model.hf.hub import find_folder
-from vinejax.runtime import contents, workdir
+from vinejax.runtime import contents, devices, workdir
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
 
@@ -149,6 +150,24 @@ def test_a_folder_may_be_named_in_another_way(
     for folder in ("other", "nowhere", ""):
         with pytest.raises(WorkdirError, match="path was "):
             open_workdir(cfg(folder), tmp_path / "run")
+
+
+def test_a_run_goes_on_in_the_dtype_that_it_began_with(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """By itself it is another one on an accelerator; what was the default once can be named."""
+    default, named = Config(), from_dict({"model": {"compute_dtype": "bfloat16"}})
+    open_workdir(devices.with_dtype(default), tmp_path / "new")
+    check_workdir(from_dict({"model": {"compute_dtype": "float32"}}), tmp_path / "new")
+    open_workdir(devices.with_dtype(named), tmp_path / "old")
+    with pytest.raises(WorkdirError, match='dtype was "bfloat16" and is now "float32"; set'):
+        check_workdir(devices.with_dtype(default), tmp_path / "old")
+    check_workdir(devices.with_dtype(named), tmp_path / "old")
+    monkeypatch.setattr(devices, "found_devices", lambda: [mock.Mock(platform="tpu")])
+    check_workdir(devices.with_dtype(default), tmp_path / "old")
+    with pytest.raises(WorkdirError, match='dtype was "float32" and is now "bfloat16"; set'):
+        check_workdir(devices.with_dtype(default), tmp_path / "new")
+    check_workdir(default, tmp_path / "new")  # to read it
 
 
 def test_without_resume_a_run_is_refused(tmp_path: pathlib.Path):

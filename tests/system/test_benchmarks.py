@@ -95,6 +95,14 @@ def test_lengths_are_long_tailed(rollout):
     )
 
 
+def test_solutions_are_one_text_on_each_prompt(rollout):
+    some = rollout.make_workload("tiny", 512, rollout.Lengths(trajectories=1), slots=8)
+    work = rollout.solutions(some, prompts=12, tokens=5)
+    assert list(map(len, work.trunks))[:6] == [71, 30, 60, 36, 123, 57]
+    assert [work.prefix(i) for i in range(12)] == work.trunks
+    assert work.useful_tokens == 12 * 5 and work.model is some.model
+
+
 def test_disagreement_is_an_error(rollout):
     def run(odd: list[int], tokens: list[int], logprobs: list[float]) -> Any:
         """200 branches of two tokens, those in `odd` as given."""

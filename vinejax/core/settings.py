@@ -101,8 +101,9 @@ class ModelConfig:
     # The model's config.json, for `--mode=plan`, which then needs no weights. When weights are
     # loaded, it is compared with theirs. "": not given.
     architecture: str = ""
-    # Precision of matrix products. Weights, norms, RoPE and logits are always float32.
-    compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    # Precision of matrix products; auto: float32 on CPUs, where bfloat16 is slower, and bfloat16
+    # elsewhere. Weights, norms, RoPE and logits are always float32.
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"  # splash: TPUs, cudnn: GPUs
     # Results computed again in the backward pass: none, all but matrix products, or all.
     remat: Literal["none", "dots", "full"] = "none"
@@ -117,6 +118,12 @@ class ModelConfig:
     num_kv_heads: Count = 4
     ffn: Count = 512
     context: Count = 256
+
+    def dtype_on(self, platform: str) -> str:
+        """`compute_dtype`, with 'auto' as it is on a platform ('tpu', 'gpu' or 'cpu')."""
+        if self.compute_dtype != "auto":
+            return self.compute_dtype
+        return "float32" if platform == "cpu" else "bfloat16"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,9 +49,12 @@ def lanes_per_row(slots: int, rows: int, min_lanes: int = 1) -> int:
 
 
 def assign(
-    trunk_of: Sequence[int], budgets: Sequence[int], shards: int, rows: int
+    lengths: Sequence[int], trunk_of: Sequence[int], budgets: Sequence[int], shards: int, rows: int
 ) -> list[list[Load]]:
-    """The loads of each shard, the largest first; branches without a budget are left out.
+    """The loads of each shard; branches without a budget are left out.
+
+    Those with the most work come first, to a factor of 2, and among these the longest trunks, so
+    that trunks which are prefilled together need little padding; `lengths` are in tokens.
 
     Work is the sum of budgets. A trunk with at least twice (with several shards 1.5 times) the mean
     work of all rows is divided into several loads, and every shard gets about the same work, so
@@ -73,10 +76,18 @@ def assign(
             items_of_part = items[part::parts]
             loads.append(Load(trunk, items_of_part, sum(budgets[i] for i in items_of_part)))
     by_shard: list[list[Load]] = [[] for _ in range(shards)]
-    totals, counts = [0] * shards, [0] * shards
+    totals = [0] * shards
     for load in sorted(loads, key=lambda load: -load.work):
         shard = totals.index(min(totals))
-        by_shard[shard].append(dataclasses.replace(load, first=counts[shard]))
+        by_shard[shard].append(load)
         totals[shard] += load.work
-        counts[shard] += len(load.items)
-    return by_shard
+    return [_in_order(of_shard, lengths) for of_shard in by_shard]
+
+
+def _in_order(loads: list[Load], lengths: Sequence[int]) -> list[Load]:
+    """A shard's loads in the order in which they enter its window and its queue."""
+    first, ordered = 0, []
+    for load in sorted(loads, key=lambda x: (-x.work.bit_length(), -lengths[x.trunk])):
+        ordered.append(dataclasses.replace(load, first=first))
+        first += len(load.items)
+    return ordered

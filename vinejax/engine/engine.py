@@ -259,15 +259,19 @@ class Engine:
         sizes, taken = sizes_of(self.model, self.mesh, platform, memory, settings, demand)
         self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
         shards = num_shards(self.mesh)
+        lengths = [len(trunk) for trunk in work.trunks]
         trunk_of = [branch.trunk for branch in work.branches]
-        loads = assign(trunk_of, work.budgets, shards, sizes.rows)
+        loads = assign(lengths, trunk_of, work.budgets, shards, sizes.rows)
         if scored:
             with_branches = {load.trunk for of_shard in loads for load in of_shard}
-            for i in range(len(work.trunks)):
-                if i not in with_branches:
-                    loads[i % shards].append(Load(i, [], 0))
+            others = sorted(set(range(len(lengths))) - with_branches, key=lambda i: -lengths[i])
+            for n, i in enumerate(others):
+                loads[n % shards].append(Load(i, [], 0))
         num_items = max(sum(len(load.items) for load in of_shard) for of_shard in loads)
-        return loads, dataclasses.replace(sizes, queue=queue_size(num_items))
+        # XLA computes empty lanes too, and a row with one branch needs no second.
+        is_single = all(len(load.items) <= 1 for of_shard in loads for load in of_shard)
+        lanes = 1 if is_single and not sizes.storage.read_by_kernel else sizes.lanes
+        return loads, dataclasses.replace(sizes, queue=queue_size(num_items), lanes=lanes)
 
     def _decoding(self, params: Params, int8: bool = False) -> split.Weights:
         """The decoding copy of the weights, made once for all phases with the same arrays.

@@ -41,6 +41,14 @@ class CacheLayout:
         """The cache of these sequences alone, in their order."""
         return jnp.take(cache, sequences, axis=self.axes.index("b"))
 
+    def write(
+        self, cache: jax.Array, sequences: Int[Array, " B"], x: Float[Array, "B T K H"]
+    ) -> jax.Array:
+        """The cache with the first T columns of these sequences replaced, if it has them."""
+        places = {"b": sequences, "s": slice(x.shape[1])}
+        index = tuple(places.get(axis, slice(None)) for axis in self.axes)
+        return cache.at[index].set(jnp.einsum(f"bskh->{self.axes}", x), mode="drop")
+
     def to(self, layout: "CacheLayout", cache: jax.Array) -> jax.Array:
         """A cache of this layout in another one."""
         return jnp.einsum(f"{self.axes}->{layout.axes}", cache)
@@ -58,15 +66,19 @@ class CacheLayout:
 WINDOW = CacheLayout("bksh")
 
 
-class Separate(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Separate:
     """A layer's keys and values in arrays of their own, as XLA reads them."""
 
-    keys: jax.Array  # [W, K, S, H]
+    keys: jax.Array  # in `layout`
     values: jax.Array  # [W, K, S, H]
+    layout: CacheLayout = dataclasses.field(default=WINDOW, metadata=dict(static=True))
 
-    @classmethod
-    def of(cls, keys: jax.Array, values: jax.Array) -> "Separate":
-        return cls(keys, values)
+    def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "Separate":
+        """With new keys and values [B, T, K, H] in these rows; those past the last are dropped."""
+        keys, values = self.layout.write(self.keys, rows, k), WINDOW.write(self.values, rows, v)
+        return dataclasses.replace(self, keys=keys, values=values)
 
 
 class Joined(NamedTuple):
@@ -74,6 +86,6 @@ class Joined(NamedTuple):
 
     kv: jax.Array  # [W, K, S, 2 * H], in a pool [P, K, BLOCK, 2 * H]
 
-    @classmethod
-    def of(cls, keys: jax.Array, values: jax.Array) -> "Joined":
-        return cls(jnp.concatenate([keys, values], axis=-1))
+    def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "Joined":
+        """As `Separate.with_rows`."""
+        return Joined(WINDOW.write(self.kv, rows, jnp.concatenate([k, v], axis=-1)))

@@ -28,7 +28,8 @@ from vinejax.engine.repeats import Found, Repeats, Search, SearchConfig, Searche
 from vinejax.engine.split import Weights
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.trace import HostSteps
-from vinejax.engine.window import Entering, Rows, copy_rows, prefill
+from vinejax.engine.window import Entering, Rows, copy_rows, prefill, room_for_tokens
+from vinejax.model.sharding import platform_of
 from vinejax.runtime.stopping import Watch
 
 HALVINGS = 2  # a prefill's arrays have all, a half or a quarter of the window's columns
@@ -174,7 +175,7 @@ class Phase:
             computed.append(list(first.values()))
             copied.append(again)
         self._in_batches(resident, self._copy)
-        self._in_batches(computed, self._prefill)
+        self._prefill_all(computed)
         self._in_batches(copied, self._copy)
 
     def _entries(self, shard: int) -> list[_Entry]:
@@ -206,23 +207,42 @@ class Phase:
     def _tokens_of(self, entry: _Entry) -> list[int]:
         return self._work.trunks[entry.load.trunk]
 
-    def _prefill(self, entries: Entries) -> None:
+    def _prefill_all(self, computed: Entries) -> None:
+        """Computes the trunks of each shard, the longest first, as many at a time as fit."""
+        batch, platform = self._sizes.batch, platform_of(self._mesh)
+        lengths = [[len(self._tokens_of(entry)) for entry in of_shard] for of_shard in computed]
+        done = [0] * len(computed)
+        while any(start < len(of_shard) for start, of_shard in zip(done, lengths, strict=True)):
+            left = [of_shard[start:] for start, of_shard in zip(done, lengths, strict=True)]
+            longest = max(of_shard[0] for of_shard in left if of_shard)
+            length = part([self._sizes.columns], longest, halvings=HALVINGS)
+            room = room_for_tokens(platform, batch, length)
+            # Of each shard the most trunks, at most a batch, whose tokens fit.
+            ends = [
+                start + int(np.searchsorted(np.cumsum(of_shard[:batch]), room, side="right"))
+                for start, of_shard in zip(done, left, strict=True)
+            ]
+            spans = zip(computed, done, ends, strict=True)
+            self._prefill([of_shard[start:end] for of_shard, start, end in spans], length)
+            done = ends
+
+    def _prefill(self, entries: Entries, length: int) -> None:
         shards, batch = len(entries), self._sizes.batch
-        longest = max(len(self._tokens_of(entry)) for of_shard in entries for entry in of_shard)
-        length = part([self._sizes.columns], longest, halvings=HALVINGS)
         tokens = np.zeros((shards, batch, length), np.int32)
+        lengths = np.zeros((shards, batch), np.int32)
         places = []
         for shard, of_shard in enumerate(entries):
             for place, entry in enumerate(of_shard):
                 ids = self._tokens_of(entry)
                 tokens[shard, place, : len(ids)] = ids
+                lengths[shard, place] = len(ids)
                 self._stats.prefill_tokens += len(ids)
                 places.append((entry.load.trunk, shard * batch + place))
         temperature, weights = self._programs.temperature, self._programs.weights
         on_mesh, entering = put_on_shards(self._mesh, tokens), self._entering(entries)
         self._window, self._rows, logprobs, hidden = prefill(
             self._model, self._mesh, temperature, weights, self._window, self._rows, on_mesh,
-            entering, self._repeats.are_possible,
+            put_on_shards(self._mesh, lengths), entering, self._repeats.are_possible,
         )  # fmt: skip
         if logprobs is not None:
             self._trunk_logprobs += [(trunk, logprobs, place) for trunk, place in places]

@@ -31,6 +31,7 @@ from vinejax.engine.memory import put_on_shards
 from vinejax.engine.sampling import (
     FORMS,
     Draws,
+    by_blocks,
     draws_of,
     is_drawn,
     kept_probs,
@@ -149,12 +150,15 @@ def _own_draws(
     (asked,) = jnp.nonzero(is_asked.reshape(-1), size=padded, fill_value=B * T)
     flat, own = hidden.reshape(B * T, -1), tokens.reshape(-1)
 
+    def of_block(logits: jax.Array, own: jax.Array) -> tuple[Draws, jax.Array]:
+        logprobs = log_softmax(logits / cfg.temperature, axis)
+        kept = kept_probs(jnp.exp(logprobs), cfg.top_p, cfg.top_k, axis, form)
+        return draws_of(kept, own, axis, form), take_token(logprobs, own, axis)
+
     def some(i: jax.Array, found: tuple[Draws, jax.Array]) -> tuple[Draws, jax.Array]:
         places = lax.dynamic_slice_in_dim(asked, i * size, size)
         logits = model.logits(weights, flat[places - 1])
-        logprobs = log_softmax(logits / cfg.temperature, axis)
-        kept = kept_probs(jnp.exp(logprobs), cfg.top_p, cfg.top_k, axis, form)
-        made = draws_of(kept, own[places], axis, form), take_token(logprobs, own[places], axis)
+        made = by_blocks(form, of_block, logits, own[places])
         return jax.tree.map(lambda x, new: x.at[places].set(new, mode="drop"), found, made)
 
     zeros, steps = jnp.zeros(B * T), jnp.zeros((B * T, 3))

@@ -57,12 +57,17 @@ class RingStorage(Storage):
         if self.platform == "tpu":
             layout = CacheLayout("skbh" if slots % 128 else "skhb")
             return RingLayout(layout, layout)
-        transposed = self.platform == "cpu" and self.shares_heads
-        return RingLayout(CacheLayout("bkhs" if transposed else "bksh"), CacheLayout("bksh"))
+        return RingLayout(self.window_keys, WINDOW)
+
+    @property
+    def window_keys(self) -> CacheLayout:
+        """The layout of a window's keys: as for a ring's, but on TPUs."""
+        return CacheLayout("bkhs") if self.platform == "cpu" and self.shares_heads else WINDOW
 
     def window_layer(self, new: Allocator, sizes: Sizes) -> Separate:
-        keys, values = (new.cache(WINDOW, sizes.rows, sizes.columns) for _ in range(2))
-        return Separate(keys, values)
+        layouts = self.window_keys, WINDOW
+        keys, values = (new.cache(layout, sizes.rows, sizes.columns) for layout in layouts)
+        return Separate(keys, values, self.window_keys)
 
     def empty(self, new: Allocator, sizes: Sizes) -> "Ring":
         num_blocks = ring_blocks(sizes.width, self.platform)
@@ -112,7 +117,7 @@ class Ring(Cache):
             keys = write_column(own.keys, step.number, k, layout.keys)
             values = write_column(own.values, step.number, v, layout.values)
             mixed = merge(
-                trunk_part(q, trunks.keys, trunks.values, step.lanes, rule),
+                trunk_part(q, trunks, step.lanes, rule),
                 ring_part(q, keys, values, step.number, queries.age, rule, layout),
             )
             return mixed, RingLayer(keys, values)

@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vinejax.engine.layout import WINDOW, CacheLayout
+from vinejax.engine.layout import WINDOW, CacheLayout, Separate
 from vinejax.model.attention import AttentionRule
 
 Part = tuple[jax.Array, jax.Array, jax.Array]
 HeadQueries = Float[Array, "B K G H"]
-TrunkCache = Float[Array, "W K S H"]
 
 
 class Queries(NamedTuple):
@@ -69,25 +68,24 @@ def softmax_part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: j
 
 
 @jax.named_scope("trunk")
-def trunk_part(
-    q: HeadQueries, keys: TrunkCache, values: TrunkCache, lanes: Lanes, rule: AttentionRule
-) -> Part:
+def trunk_part(q: HeadQueries, trunks: Separate, lanes: Lanes, rule: AttentionRule) -> Part:
     """Attention over the columns of its trunk that each slot may see.
 
     The queries of all slots on a row are one matrix product, so the row is read once for all of
     them. Only queries and results are gathered: they are small, keys and values are not.
     """
     K, G, H = q.shape[1:]
-    W, S = keys.shape[0], keys.shape[2]
+    W, _, S, _ = trunks.values.shape
     in_lanes = jnp.take(q, lanes.slot, axis=0, mode="fill", fill_value=0)
     in_lanes = in_lanes.reshape(W, -1, K, G, H).transpose(0, 2, 1, 3, 4).reshape(W, K, -1, H)
-    products = WINDOW.products(in_lanes, keys)  # [W, K, E * G, S]
+    products = trunks.layout.products(in_lanes, trunks.keys)  # [W, K, E * G, S]
     column, visible, position = jnp.arange(S), lanes.visible[:, None], lanes.position[:, None]
     seen = column < visible
     if rule.window is not None:
         seen &= column > position - rule.window
     seen = jnp.repeat(seen.reshape(W, -1, S), G, axis=1)[:, None]
-    part = softmax_part(jnp.where(seen, rule.scores(products), -jnp.inf), WINDOW, values)
+    scores = jnp.where(seen, rule.scores(products), -jnp.inf)
+    part = softmax_part(scores, WINDOW, trunks.values)
 
     def of_slots(x: jax.Array) -> jax.Array:
         x = x.reshape(W, K, -1, G, x.shape[-1]).transpose(0, 2, 1, 3, 4)

@@ -119,7 +119,7 @@ def compute_as_set(settings: ModelConfig, cfg: DecoderConfig, platform: str) -> 
 
     Raises ConfigError for an attention that the model or the platform cannot have.
     """
-    name, dtype = settings.attention, settings.compute_dtype
+    name, dtype = settings.attention, settings.dtype_on(platform)
     reason = why_impossible(name, cfg.rule(), cfg.head_dim, dtype)
     for wanted, kernel in KERNELS.items():
         if kernel == name and wanted != platform:

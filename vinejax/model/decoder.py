@@ -224,7 +224,7 @@ class Decoder:
 
         Raises ConfigError for an attention that the model or its mesh cannot have.
         """
-        platform = "cpu" if self.mesh is None else sharding.platform_of(self.mesh)
+        platform = jax.default_backend() if self.mesh is None else sharding.platform_of(self.mesh)
         return dataclasses.replace(self, compute=compute_as_set(settings, self.cfg, platform))
 
     def init(self, key: jax.Array) -> Params:

@@ -54,6 +54,16 @@ def host_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def with_dtype(cfg: Config) -> Config:
+    """The configuration with the compute dtype that these devices have in the place of 'auto'.
+
+    So it is recorded, as a run that went on on devices of another kind would change it. Raises
+    UserError if there are no devices.
+    """
+    dtype = cfg.model.dtype_on(found_devices()[0].platform)
+    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, compute_dtype=dtype))
+
+
 def on_devices(cfg: Config) -> Config:
     """The configuration with the mesh and the other values of the row for the devices found.
 

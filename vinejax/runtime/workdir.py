@@ -173,6 +173,8 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
     for name, value in flatten_names(as_tree(cfg)).items():
         if name in FREE_FIELDS or name.startswith(FREE_GROUPS) or recorded[name] == value:
             continue
+        if name == "model.compute_dtype" and "auto" in (recorded[name], value):
+            continue  # not for training (`with_dtype`): the run may have trained on other devices
         if name in PATHS and _is_same_folder(recorded[name], value):
             continue
         changes.append(f"{name} was {json.dumps(recorded[name])} and is now {json.dumps(value)}")

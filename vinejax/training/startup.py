@@ -30,7 +30,7 @@ from vinejax.model.sharding import check_rows, make_mesh, num_shards, platform_o
 from vinejax.rollout.journaled import JournaledTask
 from vinejax.runtime.clock import CLOCK
 from vinejax.runtime.compile_cache import use_compile_cache
-from vinejax.runtime.devices import on_devices
+from vinejax.runtime.devices import on_devices, with_dtype
 from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
 from vinejax.runtime.journal import FOLDER, Journal
 from vinejax.runtime.lock import WorkdirLock
@@ -69,6 +69,7 @@ def open_session(
     """
     method = find_method(cfg.method)
     cfg = method.completed(cfg)
+    cfg = with_dtype(cfg) if trains else cfg
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
     check_grader(task, cfg.grader)
     configure_code(task, cfg.code, cfg.grader)
@@ -125,7 +126,7 @@ def load_start(
     Raises ConfigError when its context has no room for the prompts or responses of `cfg`, or if it
     is not of `model.architecture`.
     """
-    dtype = cfg.model.compute_dtype if cfg.model.lora_rank else "float32"
+    dtype = cfg.model.dtype_on(platform_of(mesh)) if cfg.model.lora_rank else "float32"
     if cfg.model.path:
         model, start, tokenizer = load_weights(cfg.model.path, mesh, dtype)
     else:

@@ -26,7 +26,7 @@ from vinejax.model.hf.weights import save_pretrained
 from vinejax.model.sharding import check_heads, make_mesh, param_shardings
 from vinejax.runtime.clock import CLOCK
 from vinejax.runtime.compile_cache import use_compile_cache
-from vinejax.runtime.devices import on_devices
+from vinejax.runtime.devices import on_devices, with_dtype
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.log import RunLog
@@ -113,6 +113,7 @@ def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
     WorkdirError if another process trains in the workdir, or if a run that started from
     `model.path` is there.
     """
+    cfg = with_dtype(cfg)
     workdir, task, cfg = check_workdir(cfg, path), load_task(cfg.data), on_devices(cfg)
     if cfg.model.path and read_status(workdir) is not None:
         rule = "holds a run that began without supervised training; choose another --workdir"

@@ -78,9 +78,11 @@ class Lowering:
         keeps_hidden = (  # if continuations skip tokens that repeat their trunk
             self.phase.name == "values" and cfg.rollout.skip_repeats and cfg.sample.temperature > 0
         )
+        lengths = self._numbers(places)
         return window.prefill.lower(
-            self.model, self.mesh, temperature, weights, cache, rows, tokens, entering, keeps_hidden
-        )
+            self.model, self.mesh, temperature, weights, cache, rows, tokens, lengths, entering,
+            keeps_hidden,
+        )  # fmt: skip
 
     def _decode(self) -> Lowered:
         cfg = self.case.cfg.sample
