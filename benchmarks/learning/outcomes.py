@@ -184,7 +184,7 @@ def sweep_trials(found: Outcomes, task: str, variant: str) -> dict[Trial, Tried]
     """Every trial of which a run is recorded."""
     group = found.find("sweep", TASKS[task].config, variant)
     tried: dict[Trial, Tried] = {}
-    for trial in found.experiment.trials:
+    for trial in found.experiment.every_trial:
         rate = float(f"{TASKS[task].learning_rate * trial.rate_factor:.6g}")
         runs = [
             run

@@ -52,7 +52,7 @@ def plan(experiment: Experiment, records: list[Record]) -> list[Planned]:
     }
     return [
         *_seconds_runs(experiment),
-        *_sweep_runs(experiment),
+        *_sweep_runs(experiment, records),
         *_comparison_runs(experiment, best, seconds),
         *_rates_runs(experiment, best),
         *_dose_runs(experiment, best),
@@ -75,19 +75,35 @@ def missing(planned: list[Planned], records: list[Record]) -> list[Planned]:
 def best_trial(
     experiment: Experiment, task: str, variant: str, records: list[Record]
 ) -> Trial | None:
-    """The trial of the sweep with the highest `score`; the first of equals.
+    """The trial of the sweep with the highest `score`; None if a run is still missing."""
+    return swept(experiment, task, variant, records)[1]
 
-    The score of a trial is the mean over the seeds of the sweep. None if a run is still missing.
+
+def swept(
+    experiment: Experiment, task: str, variant: str, records: list[Record]
+) -> tuple[tuple[Trial, ...], Trial | None]:
+    """The trials that a variant gets as far as is known, and the best once none is missing.
+
+    The score of a trial is the mean over the seeds of the sweep. While the highest rate is the
+    best, a higher one follows, as long as the experiment has one.
     """
     by_key = {key_of(record): record for record in records if record["part"] == "sweep"}
-    scores = []
-    for trial in experiment.trials:
+
+    def mean_score(trial: Trial) -> float | None:
         runs = _trial_runs(experiment, task, variant, trial)
         found = [by_key[run.key] for run in runs if run.key in by_key]
-        if len(found) < len(runs):
-            return None
-        scores.append(statistics.fmean(score(record) for record in found))
-    return experiment.trials[scores.index(max(scores))]
+        return statistics.fmean(map(score, found)) if len(found) == len(runs) else None
+
+    trials = experiment.trials
+    for more in (*experiment.every_trial[len(trials) :], None):
+        scores = [mean_score(trial) for trial in trials]
+        if None in scores:
+            return trials, None
+        best = max(zip(trials, scores, strict=True), key=lambda pair: pair[1] or 0.0)[0]
+        if more is None or best.rate_factor < max(trial.rate_factor for trial in trials):
+            return trials, best
+        trials = (*trials, more)
+    raise AssertionError("the last of the loop returns")
 
 
 def score(record: Record) -> float:
@@ -128,11 +144,13 @@ def _trial_runs(experiment: Experiment, task: str, variant: str, trial: Trial) -
     ]
 
 
-def _sweep_runs(experiment: Experiment) -> Iterator[Planned]:
+def _sweep_runs(experiment: Experiment, records: list[Record]) -> Iterator[Planned]:
     for task in experiment.tasks:
-        for trial in experiment.trials:
+        trials = {name: swept(experiment, task, name, records)[0] for name in experiment.variants}
+        for trial in experiment.every_trial:
             for variant in experiment.variants:
-                yield from _trial_runs(experiment, task, variant, trial)
+                if trial in trials[variant]:
+                    yield from _trial_runs(experiment, task, variant, trial)
 
 
 def _seconds_runs(experiment: Experiment) -> Iterator[Planned]:

@@ -342,12 +342,12 @@ def sweep(found: Outcomes) -> list[str]:
     ]
     for task in found.experiment.tasks:
         rate = TASKS[task].learning_rate
-        header = ["variant", *(_trial_title(trial, rate) for trial in found.experiment.trials)]
+        header = ["variant", *(_trial_title(trial, rate) for trial in found.experiment.every_trial)]
         rows = []
         for variant in found.experiment.variants:
             trials, best = sweep_trials(found, task, variant), chosen_trial(found, task, variant)
             cells = []
-            for trial in found.experiment.trials:
+            for trial in found.experiment.every_trial:
                 cell = NONE
                 if trial in trials:
                     cell = f"{trials[trial].score:.1%}; {test_of_trial(trials[trial])}"
