@@ -45,7 +45,7 @@ VARIANTS: dict[str, Fields] = {
         "values.reuse": True,
         "values.backup": True,
     },
-    "by_role": {**BY_ROLE, "values.k": 1, "values.spread": 8},
+    "by_role": {**BY_ROLE, "values.k": 1},
     "worth": {**PROBE, "values.allocation": "worth"},
     "ppo_probe": {"method": "ppo_probe"},
     "ppo": {"method": "ppo", "critic.learning_rate": 1e-3},
