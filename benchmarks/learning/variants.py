@@ -65,8 +65,6 @@ class Longer(NamedTuple):
 LONGER = {
     "grpo_seconds": Longer("grpo", "recommended"),
     "grpo_seconds_by_role": Longer("grpo", "by_role"),
-    "grpo_seconds_worth": Longer("grpo", "worth"),
-    "rloo_seconds_by_role": Longer("rloo", "by_role"),
 }
 
 BASELINES = ("grpo", "rloo")  # variants that all others are compared with
@@ -119,7 +117,7 @@ class Experiment:
     dose_seeds: tuple[int, ...] = tuple(range(21, 26))
     # At equal seconds, one variant against one baseline, with their settings of the sweep but for
     # those of a try.
-    tries: tuple[str, ...] = tuple(TRIES)
+    tries: tuple[str, ...] = ()  # of TRIES
     try_task: str = "bifurcation"
     try_variant: str = "by_role"
     try_baseline: str = "grpo"
