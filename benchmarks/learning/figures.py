@@ -34,14 +34,15 @@ from vinejax.statistics.interquartile import Estimate  # noqa: E402
 STYLES: dict[str, tuple[str, str, str]] = {
     "vineppo": ("#0b3d24", "-", "o"),
     "recommended": ("#2b7a4b", "-", "D"),
-    "bisection": ("#54a377", "-.", "^"),
-    "spo_chain": ("#3b6fb5", ":", "v"),
+    "by_role": ("#54a377", "-.", "^"),
+    "worth": ("#3b6fb5", ":", "v"),
+    "ppo_probe": ("#5a5a9e", "--", "s"),
     "ppo": ("#8c6bb1", "--", "P"),
     "grpo": ("#b0580f", "-", "x"),
     "rloo": ("#d98d3d", "--", "+"),
+    "rloo_whitened": ("#e0b07a", "-.", "*"),
     "grpo_seconds": ("#b0580f", ":", "x"),
-    "rloo_seconds": ("#d98d3d", ":", "+"),
-    "grpo_seconds_bisection": ("#b0580f", "-.", "1"),
+    "grpo_seconds_by_role": ("#b0580f", "-.", "1"),
 }
 GAP = 0.022  # between neighbouring intervals, as a share of a panel's width
 UNITS = {"episodes": "policy-gradient episodes", "tokens": "generated tokens", "seconds": "seconds"}

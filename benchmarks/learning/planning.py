@@ -94,16 +94,15 @@ def swept(
         found = [by_key[run.key] for run in runs if run.key in by_key]
         return statistics.fmean(map(score, found)) if len(found) == len(runs) else None
 
-    trials = experiment.trials
-    for more in (*experiment.every_trial[len(trials) :], None):
+    trials, higher = experiment.trials, list(experiment.every_trial[len(experiment.trials) :])
+    while True:
         scores = [mean_score(trial) for trial in trials]
         if None in scores:
             return trials, None
         best = max(zip(trials, scores, strict=True), key=lambda pair: pair[1] or 0.0)[0]
-        if more is None or best.rate_factor < max(trial.rate_factor for trial in trials):
+        if not higher or best.rate_factor < max(trial.rate_factor for trial in trials):
             return trials, best
-        trials = (*trials, more)
-    raise AssertionError("the last of the loop returns")
+        trials = (*trials, higher.pop(0))
 
 
 def score(record: Record) -> float:

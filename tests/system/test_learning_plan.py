@@ -1,6 +1,7 @@
 """benchmarks/learning: the plan of runs, slices that stop and go on, and the page of results."""
 
 import argparse
+import dataclasses
 import hashlib
 import importlib
 import json
@@ -21,7 +22,7 @@ from vinejax.credit_bench.estimators import ESTIMATORS
 
 LEARNING = REPO / "benchmarks" / "learning"
 MODULES = ("variants", "records", "planning", "outcomes", "sections", "results", "run", "one_run")
-GAINS = {"vineppo": 0.7, "bisection": 0.65, "grpo": 0.5, "rloo": 0.5}
+GAINS = {"vineppo": 0.7, "recommended": 0.65, "grpo": 0.5, "rloo": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +38,25 @@ def learning() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def small(learning) -> Any:
     """An experiment of few seeds and variants, with all parts."""
+    longer = {
+        "grpo_seconds": learning.variants.Longer("grpo", "vineppo"),
+        "rloo_seconds": learning.variants.Longer("rloo", "vineppo"),
+        "grpo_seconds_recommended": learning.variants.Longer("grpo", "recommended"),
+    }
+    learning.variants.LONGER.update(longer)
+    styles = importlib.import_module("figures").STYLES
+    styles |= {name: styles["grpo_seconds"] for name in longer}
     return learning.variants.Experiment(
+        longer=tuple(longer),
+        higher=(),
         tasks=("arithmetic", "bifurcation"),
-        variants=("vineppo", "bisection", "grpo", "rloo"),
+        variants=("vineppo", "recommended", "grpo", "rloo"),
         seeds=(1, 2, 3),
         doses=(0, 12),
+        dose_variants=("recommended", "grpo", "rloo"),
         dose_seeds=(1, 2),
         tries=("epochs_1",),
-        try_variant="bisection",
+        try_variant="recommended",
         try_seeds=(1, 2, 3),
         iterations=40,
         evaluations=10,
@@ -112,17 +124,17 @@ def test_the_comparison_has_the_settings_that_the_sweep_found(learning, small, r
         if run.task == "bifurcation":
             assert run.overrides["optimizer.learning_rate"] == 4e-4
             assert run.overrides["kl.coef"] == 1e-2
-    # 0.4 s an iteration of VinePPO, 0.2 s of bisection, 0.1 s of GRPO.
+    # 0.4 s an iteration of VinePPO, 0.2 s of recommended, 0.1 s of GRPO.
     iterations = {run.variant: run.overrides["iterations"] for run in chosen}
     assert (iterations["grpo"], iterations["vineppo"]) == (40, 40)
     assert iterations["grpo_seconds"] == iterations["rloo_seconds"] == 160
-    assert iterations["grpo_seconds_bisection"] == 80
+    assert iterations["grpo_seconds_recommended"] == 80
     # A try's baseline lasts as long as its variant; all but the try is as in the comparison.
     tried = {run.variant: run for run in planning.plan(small, records) if run.part == "tries"}
     lengths = {name: run.overrides["iterations"] for name, run in tried.items()}
-    assert lengths == {"bisection/epochs_1": 40, "grpo/epochs_1": 80}
-    plain = next(x for x in chosen if (x.task, x.variant) == ("bifurcation", "bisection"))
-    assert tried["bisection/epochs_1"].overrides == plain.overrides | {"ppo.epochs": 1}
+    assert lengths == {"recommended/epochs_1": 40, "grpo/epochs_1": 80}
+    plain = next(x for x in chosen if (x.task, x.variant) == ("bifurcation", "recommended"))
+    assert tried["recommended/epochs_1"].overrides == plain.overrides | {"ppo.epochs": 1}
     # Without one run of a sweep, its comparison and doses are not known.
     lacking = [r for r in records if not (r["part"] == "sweep" and r["variant"] == "rloo")]
     unknown = {run.variant for run in planning.plan(small, lacking) if run.overrides is None}
@@ -150,6 +162,25 @@ def test_baselines_also_run_with_the_settings_of_another_variant(learning, small
     settings = {"optimizer.learning_rate": 2e-4, "kl.coef": 1e-4}
     for key, overrides in chosen["rates"].items():
         assert overrides == chosen["comparison"][key] | settings != chosen["comparison"][key]
+
+
+def test_a_higher_rate_follows_while_the_highest_is_the_best(learning, small):
+    """Of VinePPO the second of three more is not better; of the others the best is lower."""
+    experiment = dataclasses.replace(small, higher=(3.0, 4.0, 6.0))
+
+    def rising(run: Any) -> float:
+        rate = run.overrides["optimizer.learning_rate"] / 4e-4
+        if run.variant != "vineppo":
+            return 0.3
+        return min(rate, 3.5) / 10 if run.overrides["kl.coef"] == 1e-4 else 0.0
+
+    records = recorded(learning.planning.plan, experiment, rising)
+    for variant, factors in (("vineppo", [3.0, 4.0, 6.0]), ("grpo", [])):
+        trials, best = learning.planning.swept(experiment, "bifurcation", variant, records)
+        assert [trial.rate_factor for trial in trials[len(small.trials) :]] == factors
+        assert best.rate_factor == (4.0 if variant == "vineppo" else 0.5)
+        few = [record for record in records if record["overrides"]["kl.coef"] != 1e-2]
+        assert learning.planning.swept(experiment, "bifurcation", variant, few)[1] is None
 
 
 def test_the_score_of_a_trial_is_of_the_second_half(learning):
@@ -205,8 +236,8 @@ def test_a_slice_does_what_is_left_and_a_failed_run_leaves_nothing(
     assert "no memory" in capsys.readouterr().err
     records = first.files.read()
     parts = [(record["part"], record["variant"]) for record in records]
-    assert parts[:2] == [("seconds", "bisection"), ("seconds", "grpo")]
-    done = [("sweep", "bisection")] * 2 + [("comparison", "bisection")] * 3
+    assert parts[:2] == [("seconds", "by_role"), ("seconds", "grpo")]
+    done = [("sweep", "by_role")] * 2 + [("comparison", "by_role")] * 3
     assert sorted(parts[2:]) == sorted(done)
     for record in records:
         assert {"commit", "command", "machine", "date", "clock_s"} <= record.keys()
@@ -233,7 +264,7 @@ def test_the_time_of_a_run_is_that_of_the_runs_most_like_it(learning, small, rec
     assert expected("grpo", []) == learning.run.GUESS_S
     assert expected("vineppo", known) == 90.0
     assert expected("grpo_seconds", known) == 20.0 * 160 / 40
-    assert expected("bisection", known[:1]) == known[0]["clock_s"]
+    assert expected("recommended", known[:1]) == known[0]["clock_s"]
     one = {run.variant: run for run in planned if run.part == "tries"}
     assert expected("grpo/epochs_1", known) == 20.0 * 80 / 40
 
@@ -300,7 +331,7 @@ def test_the_page_and_the_rest_have_the_known_numbers(learning, small, measured)
     assert "| 12 | 66.5% (66.0 to 67.0) | 51.5% (51.0 to 52.0) | 51.5%" in text
     assert "+15.0 (+14.0 to +16.0)" in text
     assert "| `ppo.epochs=1` | 3 | 40 of 0.200 s | 80 of 0.100 s | 67.0% (66.0 to 68.0) |" in text
-    assert "| bisection | 3 |" in other and "**" in rest
+    assert "| recommended | 3 |" in other and "**" in rest
     assert f"`{'c' * 40}`" in text and "Test CPU, 2 cores, 8 GiB" in text
 
 
