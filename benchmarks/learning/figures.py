@@ -39,6 +39,7 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "ppo_probe": ("#5a5a9e", "--", "s"),
     "ppo": ("#8c6bb1", "--", "P"),
     "grpo": ("#b0580f", "-", "x"),
+    "grpo_64": ("#7a3b05", "--", "d"),
     "rloo": ("#d98d3d", "--", "+"),
     "rloo_whitened": ("#e0b07a", "-.", "*"),
     "grpo_seconds": ("#b0580f", ":", "x"),

@@ -50,6 +50,8 @@ VARIANTS: dict[str, Fields] = {
     "ppo_probe": {"method": "ppo_probe"},
     "ppo": {"method": "ppo", "critic.learning_rate": 1e-3},
     "grpo": {"method": "grpo"},
+    # Four times the solutions an iteration, the same number of updates.
+    "grpo_64": {"method": "grpo", "rollout.prompts": 16, "ppo.minibatch": 64},
     "rloo": {"method": "rloo"},
     "rloo_whitened": {"method": "rloo", "ppo.whiten": "iteration"},
 }
