@@ -257,7 +257,7 @@ def kept_probs(
     return kept
 
 
-def by_blocks(form: Form, run: Callable[..., Tree], *arrays: Shaped[Array, "B *rest"]) -> Tree:
+def by_blocks(form: Form, run: Callable[..., Tree], *arrays: Shaped[Array, "B ..."]) -> Tree:
     """`run` of arrays per sequence, the first of them [B, V], a block of sequences at a time.
 
     Results have one entry per sequence, too.
