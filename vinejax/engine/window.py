@@ -173,10 +173,8 @@ def _trunk_kv(
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, rule: attention.AttentionRule = rule):
             name = model.compute.attention
             q, k, v = padded(q), padded(k), padded(v)
-            return without_padding(attention.causal_attention(name, platform, q, k, v, rule)), (
-                k,
-                v,
-            )
+            mixed = attention.causal_attention(name, platform, q, k, v, rule)
+            return without_padding(mixed), (k, v)
 
         x, kv = model.block(layer, x, positions, attend, i)
         trunk_kv.append(kv)
