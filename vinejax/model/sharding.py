@@ -22,6 +22,7 @@ Axis = str | tuple[str, ...] | None  # the mesh axes that split one axis of an a
 Axes = Sequence[Axis]  # one entry per axis of an array, as in a PartitionSpec
 AnyMesh = Mesh | AbstractMesh  # for functions that only need the sizes of the axes
 AXES = ("data", "fsdp", "tensor")
+AUTO = (AxisType.Auto,) * len(AXES)  # newer versions of jax have another default
 ROWS = ("data", "fsdp")  # the axes that split sequences
 WHOLE = (ROWS, None, None)  # [B, T, D] where a matrix product needs all positions
 BY_POSITION = (ROWS, "tensor", None)  # [B, T, D] elsewhere, to save memory
@@ -89,7 +90,7 @@ def mesh_over(sizes: tuple[int, ...], devices: list[Any]) -> Mesh:
     Unlike `jax.make_mesh` it may cut a side of the slice in two, as for 16 x 4 on v6e:8x8.
     """
     device_grid = create_device_mesh(sizes, devices, allow_split_physical_axes=True)
-    return Mesh(device_grid, AXES, axis_types=(AxisType.Auto,) * 3)
+    return Mesh(device_grid, AXES, axis_types=AUTO)
 
 
 def with_auto_axes(mesh: Mesh) -> Mesh:
@@ -102,7 +103,7 @@ def with_auto_axes(mesh: Mesh) -> Mesh:
             f"mesh has the axes {mesh.axis_names}, wanted are {AXES}, some of size 1: "
             f"jax.make_mesh((1, 1, {mesh.size}), {AXES})"
         )
-    return Mesh(mesh.devices, AXES, axis_types=(AxisType.Auto,) * 3)
+    return Mesh(mesh.devices, AXES, axis_types=AUTO)
 
 
 def platform_of(mesh: Mesh) -> str:

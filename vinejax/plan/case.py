@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 from etils import epath
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh
 
 from vinejax.config.sizes import with_fitting_minibatch
 from vinejax.core.errors import ConfigError
@@ -18,7 +18,7 @@ from vinejax.methods.base import Method
 from vinejax.model.config import DecoderConfig, compute_as_set
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import read_architecture
-from vinejax.model.sharding import AXES, check_heads, check_rows
+from vinejax.model.sharding import AUTO, AXES, check_heads, check_rows
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.topology import Topology, parse_topology
 from vinejax.tasks.base import load_task, shipped_tokenizer
@@ -40,9 +40,7 @@ class Case:
     def mesh(self) -> AbstractMesh:
         """The mesh without devices, for its axis sizes."""
         mesh = self.cfg.mesh
-        return AbstractMesh(
-            (mesh.data, mesh.fsdp, mesh.tensor), AXES, axis_types=(AxisType.Auto,) * len(AXES)
-        )
+        return AbstractMesh((mesh.data, mesh.fsdp, mesh.tensor), AXES, axis_types=AUTO)
 
     @property
     def shards(self) -> int:

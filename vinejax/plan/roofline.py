@@ -75,7 +75,7 @@ class PlannedProgram(NamedTuple):
 
         Skipped passes count by `taken`.
         """
-        cycles = Cycles(**self.compiled.get("cycles", {"always": 0, "branches": 0, "trip": 0}))
+        cycles = Cycles(**self.compiled.get("cycles", {}))
         return cycles.trip if is_decode(self.name) else cycles.always + self.taken * cycles.branches
 
     @property

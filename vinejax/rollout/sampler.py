@@ -143,10 +143,7 @@ class Sampler:
         for state, count in zip(states, counts, strict=True):
             used = state.used if cfg.values.budget == "left" else 0
             for k in range(len(state.drawn), len(state.drawn) + count):
-                # State 0 of `row_seed` is the solution itself: s_0 must not replay it.
-                place = (state.problem.id, state.rollout, state.step + 1, k)
-                seed = row_seed(cfg.seed, self.iteration, *place)
-                start = len(state.episode.prompt)
+                seed, start = self.seed_after(state, k), len(state.episode.prompt)
                 wanted.append(state)
                 branches.append(Branch(state.trunk, state.position, seed, start))
                 budgets.append(cfg.sample.max_tokens - used)
@@ -186,6 +183,12 @@ class Sampler:
     def seeds(self, problem: Problem, numbers: Iterable[int]) -> list[int]:
         """The seeds of a problem's solutions of these numbers."""
         return [row_seed(self.cfg.seed, self.iteration, problem.id, i) for i in numbers]
+
+    def seed_after(self, state: State, k: int) -> int:
+        """The seed of a state's continuation number k."""
+        # State 0 of `row_seed` is the solution itself: s_0 must not replay it.
+        place = (state.problem.id, state.rollout, state.step + 1, k)
+        return row_seed(self.cfg.seed, self.iteration, *place)
 
     def grown_from(
         self,

@@ -133,9 +133,7 @@ class TurnSampler(Sampler):
         environments = self._restored(states, counts)
         plays = []
         for i, (state, k) in enumerate(_numbered(states, counts)):
-            # State 0 of `row_seed` is the solution itself: s_0 must not replay it.
-            place = (state.problem.id, state.rollout, state.step + 1, k)
-            plays.append(self._continued(state, row_seed(cfg.seed, self.iteration, *place)))
+            plays.append(self._continued(state, self.seed_after(state, k)))
             plays[i].environment = environments.get(i)
         places = Places([episode.tokens for episode in episodes], [s.trunk for s in wanted])
         logprobs = self._play(params, plays, places, scored, cfg.values.dtype == "int8")

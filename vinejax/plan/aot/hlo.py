@@ -225,9 +225,9 @@ class Cycles(NamedTuple):
     the bodies of Pallas kernels.
     """
 
-    always: float  # of a call, outside the two below
-    branches: float  # of a call, in branches of conditions
-    trip: float  # of one trip of the loops whose trip count is unknown
+    always: float = 0.0  # of a call, outside the two below
+    branches: float = 0.0  # of a call, in branches of conditions
+    trip: float = 0.0  # of one trip of the loops whose trip count is unknown
 
 
 def cycles(program: Program) -> Cycles:
