@@ -9,13 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
 from helpers import loop_cases as cases
 from helpers.model_oracles import Model, random_model
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
+from vinejax.core.errors import ModelError
 from vinejax.core.settings import PROJECTIONS, ModelConfig
 from vinejax.model.decoder import Decoder, Params, apply
-from vinejax.model.hf.peft import save_adapters
+from vinejax.model.hf.peft import read_adapters, save_adapters
 from vinejax.model.hf.weights import save_pretrained
 from vinejax.model.lora import (
     Shape,
@@ -165,6 +167,72 @@ def test_peft_makes_of_the_folder_what_merging_makes(family: str, targets: Any, 
     assert found.keys() == expected.keys()
     for name, weight in expected.items():
         np.testing.assert_allclose(found[name], weight, rtol=1e-5, atol=1e-6, err_msg=name)
+    again = read_adapters(epath.Path(tmp_path / "adapters"), model)
+    for one, other in zip(
+        jax.tree.leaves(merging(with_adapters(params, again), 1.0)),
+        jax.tree.leaves(combined),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def adapter_folder(folder: Path, weights: dict[str, np.ndarray], **fields: Any) -> epath.Path:
+    """A folder as PEFT writes one."""
+    folder.mkdir()
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 6.0, "base_model_name_or_path": "base"}
+    (folder / "adapter_config.json").write_text(json.dumps(config | fields))
+    names = {f"base_model.model.model.layers.{name}.weight": x for name, x in weights.items()}
+    save_file(names, folder / "adapter_model.safetensors")
+    return epath.Path(folder)
+
+
+def test_layers_may_have_ranks_and_scales_of_their_own_or_no_adapter(tiny: Model, tmp_path: Path):
+    rng, width = np.random.default_rng(0), tiny.decoder.cfg.width
+    ffn = tiny.decoder.cfg.ffn
+
+    def drawn(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape).astype(np.float32)
+
+    weights = {
+        "0.mlp.up_proj.lora_A": drawn(2, width),
+        "0.mlp.up_proj.lora_B": drawn(ffn, 2),
+        "1.mlp.up_proj.lora_A": drawn(4, width),
+        "1.mlp.up_proj.lora_B": drawn(ffn, 4),
+    }
+    fields = {"use_rslora": True, "alpha_pattern": {r"layers\.1\.mlp\.up_proj": 10.0}}
+    folder = adapter_folder(tmp_path / "adapters", weights, **fields)
+    adapters = read_adapters(folder, tiny.decoder)
+    found = merging(with_adapters(tiny.params, adapters), 1.0)["layers"]["up"]["kernel"]
+    change = np.asarray(found) - np.asarray(tiny.params["layers"]["up"]["kernel"])
+    for layer, scale in enumerate([6 / 2**0.5, 10 / 4**0.5]):
+        a, b = (weights[f"{layer}.mlp.up_proj.lora_{factor}"] for factor in "AB")
+        np.testing.assert_allclose(change[layer], scale * (b @ a).T, rtol=1e-4, atol=1e-5)
+    assert not change[2:].any()
+    assert set(adapters["layers"]) == {"up"}
+
+
+A, B = "0.mlp.up_proj.lora_A", "0.mlp.up_proj.lora_B"
+REFUSED = [
+    ({}, {"use_dora": True}, "adapter_config.json: use_dora = True is not supported"),
+    ({}, {"peft_type": "IA3"}, "adapter_config.json: peft_type = 'IA3' is not supported"),
+    ({}, {"modules_to_save": ["lm_head"]}, "modules_to_save .* is not supported"),
+    ({}, {"lora_alpha": 0}, "lora_alpha = 0 must be a positive number"),
+    ({B: None}, {}, "mlp.up_proj.lora_B.weight is missing"),
+    ({B: (5, 2)}, {}, r"mlp.up_proj has factors \(2, .*\) and \(5, 2\), the projection is"),
+    ({"9.mlp.up_proj.lora_A": (2, 2)}, {}, "layers.9.mlp.up_proj.lora_A.weight is no adapter"),
+    ({"0.mlp.norm.lora_A": (2, 2)}, {}, "mlp.norm.lora_A.weight is no adapter of a projection"),
+]
+
+
+@pytest.mark.parametrize(("changed", "fields", "words"), REFUSED)
+def test_adapters_that_cannot_be_added_are_refused_in_one_line(
+    changed: dict[str, Any], fields: dict[str, Any], words: str, tiny: Model, tmp_path: Path
+):
+    cfg = tiny.decoder.cfg
+    shapes = {A: (2, cfg.width), B: (cfg.ffn, 2)} | changed
+    weights = {name: np.ones(shape, np.float32) for name, shape in shapes.items() if shape}
+    with pytest.raises(ModelError, match=words):
+        read_adapters(adapter_folder(tmp_path / "adapters", weights, **fields), tiny.decoder)
 
 
 @pytest.mark.slow

@@ -81,6 +81,10 @@ def test_an_export_is_the_merged_policy_and_a_start(run: Path, start: str, tmp_p
     other = cases.config(model={"path": str(run)})
     with open_session(other, tmp_path / "new") as session:
         cases.assert_equal(session.start, expected)
+    # What PEFT reads is a start, too.
+    with open_session(cases.config(model={"path": str(run / "adapters")}), tmp_path / "peft") as of:
+        for one, other in zip(jax.tree.leaves(of.start), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
     # adapters on adapters: those below are merged
     again = config(str(run))
     with open_session(again, tmp_path / "again") as session:

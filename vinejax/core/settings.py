@@ -95,8 +95,9 @@ class CodeConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    # A Hugging Face folder, a hub name, or the workdir of a run, whose best policy it then is;
-    # "": a new model of the sizes below, warmed up by sft.
+    # A Hugging Face folder, a hub name, PEFT's folder of adapters (added to their model), or the
+    # workdir of a run, whose best policy it then is. "": a new model of the sizes below, warmed up
+    # by sft.
     path: str = ""
     # The model's config.json, for `--mode=plan`, which then needs no weights. When weights are
     # loaded, it is compared with theirs. "": not given.

@@ -1,7 +1,8 @@
-"""The weights that a policy starts from: those of a Hugging Face folder, or of another run.
+"""The weights that a policy starts from: of a Hugging Face folder, of a run, or of adapters.
 
 `model.path` may name the workdir of a run. Then the weights are those of its policy that validation
-chose, and architecture and tokenizer those of the folder that the run itself started from.
+chose, and architecture and tokenizer those of the folder that the run itself started from. It may
+name a folder of PEFT's with adapters, which are added to the model that they were trained on.
 """
 
 import dataclasses
@@ -9,6 +10,7 @@ import json
 import os
 from typing import Any, NamedTuple
 
+import jax
 from etils import epath
 from jax.sharding import Mesh
 
@@ -18,9 +20,10 @@ from vinejax.core.text import Tokenizer
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.hub import find_folder
 from vinejax.model.hf.names import abstract_params
+from vinejax.model.hf.peft import base_of, read_adapters
 from vinejax.model.hf.weights import load_model, load_pretrained
 from vinejax.model.lora import abstract_adapters, merged, shape_as_set, with_adapters
-from vinejax.model.sharding import check_heads, placed_shapes
+from vinejax.model.sharding import check_heads, param_shardings, placed_shapes
 from vinejax.runtime.checkpoint import find_trained, restore_policy
 from vinejax.runtime.distributed import is_writer
 from vinejax.runtime.workdir import resolved_folder
@@ -33,11 +36,17 @@ def load_weights(
 ) -> tuple[Decoder, Params, Tokenizer]:
     """Model, parameters and tokenizer of `model.path`; a line says which checkpoint they are from.
 
-    Raises ModelError for a run without a checkpoint, and what `load_pretrained` and
-    `restore_policy` raise.
+    Raises ModelError for a run without a checkpoint, and what `load_pretrained`, `read_adapters`
+    and `restore_policy` raise.
     """
     if (run := _run_at(path)) is None:
-        return load_pretrained(find_folder(path), dtype, mesh)
+        folder = find_folder(path)
+        if (base := base_of(folder)) is None:
+            return load_pretrained(folder, dtype, mesh)
+        model, params, tokenizer = load_weights(base, mesh, dtype)
+        adapters = read_adapters(folder, model)
+        adapters = jax.device_put(adapters, param_shardings(mesh, adapters))
+        return model, merged(with_adapters(params, adapters), scale=1.0), tokenizer
     checkpoint = find_trained(run, "best")
     if checkpoint is None:
         raise ModelError(f"{path}: a run without a checkpoint; name the model that it started from")
@@ -82,12 +91,15 @@ def load_trained(
 
 
 def model_folder(path: str) -> str:
-    """The Hugging Face folder, or hub name, of `model.path`; for a run, of what it started from.
+    """The Hugging Face folder of `model.path`; for a run or adapters, of what they started from.
 
     Raises ModelError for a run whose record is damaged.
     """
-    run = _run_at(path)
-    return os.fspath(find_folder(path) if run is None else _start_folder(run))
+    if (run := _run_at(path)) is not None:
+        return _start_folder(run)
+    folder = find_folder(path)
+    base = base_of(folder)
+    return os.fspath(folder) if base is None else model_folder(base)
 
 
 def _start_folder(run: epath.Path) -> str:

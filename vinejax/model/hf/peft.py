@@ -2,22 +2,119 @@
 
 A torch Linear that holds several projections (Phi-3's) gets one adapter whose rank is the sum of
 theirs and whose B has a block for each. Its alpha grows in proportion, so that alpha / rank stays.
+One that is read becomes an adapter of each of these projections, with their rows of B.
 """
 
 import json
+import math
 import os
+import re
+from collections.abc import Callable, Container
 
 import jax
 import numpy as np
 from etils import epath
 from safetensors.numpy import save
 
+from vinejax.core.errors import ModelError
 from vinejax.core.settings import ModelConfig
 from vinejax.model.decoder import LORA_A, LORA_B, Decoder, Params
+from vinejax.model.hf.fields import FieldReader
 from vinejax.model.hf.names import Source, param_sources
+from vinejax.model.hf.tensors import StoredTensor, read_header, read_json
+from vinejax.model.lora import kernel_shapes
 from vinejax.runtime.host_arrays import whole_array
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+# Of adapter_config.json: how adapters were begun, trained and chosen, which their weights show.
+HARMLESS = frozenset(
+    """
+    task_type base_model_name_or_path target_modules exclude_modules rank_pattern r inference_mode
+    revision init_lora_weights layers_to_transform layers_pattern auto_mapping peft_version
+    loftq_config eva_config corda_config lora_ga_config megatron_config megatron_core
+    ensure_weight_tying
+    """.split()
+)
+
+
+def base_of(folder: epath.Path) -> str | None:
+    """The model that the adapters in a folder are added to; None: it holds no adapters.
+
+    Raises ModelError if they name none.
+    """
+    if not (folder / CONFIG).exists():
+        return None
+    base = read_json(folder / CONFIG).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise ModelError(f"{folder / CONFIG}: base_model_name_or_path names no model")
+    return base
+
+
+def read_adapters(folder: epath.Path, model: Decoder) -> Params:
+    """The adapters in a folder of PEFT's, for the model that they were trained on; on the host.
+
+    {layers {target {lora_a, lora_b}}} in float32, as in `lora.py`. A kernel becomes W + A B: PEFT's
+    scale, alpha / rank or with `use_rslora` alpha / sqrt(rank), is in B. Layers without an adapter
+    have zeros. Raises ModelError for missing, misshapen or unsupported content.
+    """
+    scale_of, file = _scales(folder), folder / WEIGHTS
+    if not file.exists():
+        raise ModelError(f"{folder}: holds no {WEIGHTS}; save the adapters as safetensors")
+    stored = {tensor.name: tensor for tensor in read_header(file)}
+    left, shapes, layers = set(stored), kernel_shapes(model), {}
+    for part, source in _sources(model, shapes).items():
+        inputs, outputs = shapes[part]
+        factors = []
+        for layer in range(model.cfg.num_layers):
+            module = _module(source).format(layer)
+            names = [f"base_model.model.{module}.lora_{factor}.weight" for factor in "AB"]
+            left -= {*names}
+            if not any(name in stored for name in names):
+                factors.append((np.zeros((0, math.prod(inputs))), np.zeros((source.shape[0], 0))))
+                continue
+            a, b = (_matrix(stored, name, file) for name in names)
+            if a.shape[1:] != (math.prod(inputs),) or b.shape != (source.shape[0], len(a)):
+                rule = f"has factors {a.shape} and {b.shape}, the projection is {source.shape}"
+                raise ModelError(f"{file}: {module} {rule}")
+            factors.append((a, scale_of(module, len(a)) * b))
+        if rank := max(len(a) for a, _ in factors):
+            rows = slice(source.start, source.start + math.prod(outputs))
+            of_a = [np.pad(a, ((0, rank - len(a)), (0, 0))).T for a, _ in factors]
+            of_b = [np.pad(b, ((0, 0), (0, rank - b.shape[1])))[rows].T for _, b in factors]
+            layers[part] = {
+                LORA_A: np.stack(of_a).reshape(-1, *inputs, rank).astype(np.float32),
+                LORA_B: np.stack(of_b).reshape(-1, rank, *outputs).astype(np.float32),
+            }
+    if left:
+        rule = "is no adapter of a projection of the model (q, k, v, out, gate, up, down)"
+        raise ModelError(f"{file}: tensor {min(left)} {rule}")
+    return {"layers": layers}
+
+
+def _scales(folder: epath.Path) -> Callable[[str, int], float]:
+    """The factor of A B, of a module and its rank; ModelError for what it cannot express."""
+    fields = FieldReader(os.fspath(folder / CONFIG), read_json(folder / CONFIG))
+    for field, known in (("peft_type", "LORA"), ("bias", "none"), ("fan_in_fan_out", False)):
+        if fields.get(field, known) != known:
+            fields.fail(field, f"is not supported, {known!r} is")
+    alpha, of_modules = fields.number("lora_alpha"), fields.get("alpha_pattern", {})
+    is_root = fields.flag("use_rslora")
+    fields.refuse_the_rest(HARMLESS)
+
+    def scale(module: str, rank: int) -> float:
+        # As PEFT finds them: the first pattern that the end of the name matches.
+        found = (x for key, x in of_modules.items() if re.fullmatch(rf"(.*\.)?({key})", module))
+        return next(found, alpha) / (rank**0.5 if is_root else rank)
+
+    return scale
+
+
+def _matrix(stored: dict[str, StoredTensor], name: str, file: epath.Path) -> np.ndarray:
+    """A factor as it is stored, in float32; ModelError if there is none."""
+    if name not in stored or len(stored[name].shape) != 2:
+        raise ModelError(f"{file}: tensor {name} is missing, or is no matrix")
+    tensor = stored[name]
+    return tensor.rows(0, tensor.shape[0]).astype(np.float32)
 
 
 def save_adapters(
@@ -63,15 +160,24 @@ def save_adapters(
 def _members(model: Decoder, layers: Params) -> dict[str, tuple[int, dict[str, int]]]:
     """Maps a torch module, {} for the layer, to its rows and the first row of each projection."""
     modules: dict[str, tuple[int, dict[str, int]]] = {}
-    sources: dict[str, Source] = {
+    sources = _sources(model, layers)
+    for part, source in sorted(sources.items(), key=lambda pair: pair[1].start):
+        modules.setdefault(_module(source), (source.shape[0], {}))[1][part] = source.start
+    return modules
+
+
+def _sources(model: Decoder, projections: Container[str]) -> dict[str, Source]:
+    """Where the kernel of each projection is in a checkpoint of the model's family."""
+    return {
         path[1]: source
         for path, source in param_sources(model).items()
-        if path[0] == "layers" and path[-1] == "kernel" and path[1] in layers
+        if path[0] == "layers" and path[-1] == "kernel" and path[1] in projections
     }
-    for part, source in sorted(sources.items(), key=lambda pair: pair[1].start):
-        name, _ = os.path.splitext(source.name)  # without '.weight'
-        modules.setdefault(name, (source.shape[0], {}))[1][part] = source.start
-    return modules
+
+
+def _module(source: Source) -> str:
+    """The torch module of a kernel, {} for the layer."""
+    return source.name.removesuffix(".weight")
 
 
 def _matrices(adapter: Params, layer: int) -> tuple[np.ndarray, np.ndarray]:
