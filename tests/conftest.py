@@ -1,4 +1,4 @@
-"""How tests are chosen and begun: jax's environment, --smoke and --full, the checks of types."""
+"""How tests are chosen and begun: jax's environment, --smoke, --full and --types."""
 
 from helpers import compiling
 
@@ -53,11 +53,12 @@ LONGEST = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--smoke", action="store_true", help="only a file or two per room, a minute")
-    parser.addoption("--full", action="store_true", help="the slow tests too; types are checked")
+    parser.addoption("--full", action="store_true", help="the slow tests too")
+    parser.addoption("--types", action="store_true", help="types and shapes of calls are checked")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--full"):
+    if config.getoption("--types"):
         install_import_hook("vinejax", TYPE_CHECKER)
     if config.getoption("--smoke"):
         config.args[:] = [str(TESTS / file) for file in SMOKE]
