@@ -21,7 +21,7 @@ from vinejax.engine.trace import HostSteps
 
 SLOTS = (4096, 12288, 32768)
 MOST_BRANCHES = 1 << 20
-NO_WORK = Work([], [], [], 0)  # it is read only where logits are not finite
+NO_WORK = Work([], [], [], 0, [])  # it is read only where logits are not finite
 
 
 def chunks(slots: int, chunk: int, mean: int, count: int) -> Iterator[HostSteps]:
@@ -56,8 +56,7 @@ def main() -> None:
     for slots in SLOTS:
         for mean in (0, args.mean):
             order = [[*range(MOST_BRANCHES)]]
-            none = np.zeros(len(NO_WORK.branches), np.int64)
-            collector = Collector(NO_WORK, order, slots, args.chunk, EngineStats(), none)
+            collector = Collector(NO_WORK, order, slots, args.chunk, EngineStats(), lambda _: 0)
             times, ended = [], 0
             for steps in chunks(slots, args.chunk, mean, args.repeats):
                 start = time.process_time()

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import jax
 import numpy as np
-from helpers import model_oracles
+from helpers import fed_cases, model_oracles
 import vinejax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from vinejax.core.settings import MeshConfig, SampleConfig
@@ -53,6 +53,19 @@ def check(name, sizes, int8=False, settings=None, **fields):
     assert 0.3 < stats.slot_utilisation <= 1
     print("same", name, sizes)
     return stats
+
+
+def check_fed(sizes):
+    # Continuations that are fed enter all shards; as two calls on one device.
+    model, params, _ = model_oracles.random_model()
+    mesh = make_mesh(MeshConfig(*sizes))
+    placed = jax.device_put(params, param_shardings(mesh, params))
+    sampling = SampleConfig(temperature=0.8)
+    expected = fed_cases.two_calls(Engine(model, sampling, tokenizer, slots=8), params)
+    engine = Engine(model, sampling, tokenizer, mesh, slots=16, chunk=3)
+    fed_cases.assert_same(fed_cases.one_stream(engine, placed), expected)
+    assert engine.stats.calls == 1
+    print("fed", sizes)
 
 
 def check_pages(sizes):
@@ -111,6 +124,8 @@ with tempfile.TemporaryDirectory() as folder:
     model, params, _ = model_oracles.random_model()
     vinejax.save_pretrained(folder, model, params, tokenizer)
     check_given_meshes(folder)
+for sizes in ((4, 2, 1), (2, 1, 2)):
+    check_fed(sizes)
 drain.MIN_SLOTS, moved = 4, []
 phase.to_drain = lambda *args: moved.append(args) or drain.to_drain(*args)
 for sizes in ((2, 2, 1), (1, 2, 2)):  # 4 slots of a shard, then 1; 8, then 2

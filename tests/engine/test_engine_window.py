@@ -231,7 +231,7 @@ def test_a_row_has_one_lane_where_no_trunk_has_two_branches(tiny):
     engine = engine_of(tiny, slots=8, window_rows=4)
     for branches, lanes in ((ends, 1), (ends + ends[:1], 4)):
         work = work_of(TRUNKS, branches, 4, tiny.decoder.cfg, False)
-        assert engine._assign(work, False, 1 << 30)[1].lanes == lanes
+        assert engine._assign(work, 1 << 30)[1].lanes == lanes
     both = engine.grow(tiny.params, TRUNKS, ends + ends[:1], 4)
     assert_same(engine.grow(tiny.params, TRUNKS, ends, 4), both[:-1])
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import fed_cases
 from helpers.model_oracles import SAMPLED_MODELS, Model, assert_same, random_model
 
 from vinejax.core.errors import RoomError
@@ -238,3 +239,15 @@ def test_what_holds_a_row_and_a_slot_has_one_of_each(tiny: Model, attention: str
             sizes = least(columns, width, more)
             assert sizes.slots >= 1 <= sizes.rows
             assert attention == "xla" or pages_in(sizes) >= width // BLOCK
+
+
+def test_a_stream_that_is_fed_takes_pages(tiny: Model, monkeypatch: pytest.MonkeyPatch):
+    for module in (kernel_body, page_body, paged, pages, ragged, row_body, schedule):
+        monkeypatch.setattr(module, "BLOCK", 8)
+    mesh = mesh_over((1, 1, 1), jax.devices()[:1])
+    memory = arrays.cache_bytes(tiny.decoder, mesh, 4 * 48 + 12 * 8) / 2**30
+    given = tiny.decoder, SampleConfig(temperature=0.9), tiny.tokenizer, None, 8, 4, 3
+    expected = fed_cases.two_calls(Engine(*given), tiny.params)
+    engine = Engine(*given, memory_gib=memory, attention="kernel")
+    assert engine.reads_by_kernel
+    fed_cases.assert_same(fed_cases.one_stream(engine, tiny.params), expected)

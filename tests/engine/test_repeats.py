@@ -286,8 +286,8 @@ def test_the_number_of_a_token_counts_the_repeat():
     shape = (1, 1, 2)
     item, ended = np.zeros(shape, np.int32), np.array([[[GOING, NOT_FINITE]]], np.int32)
     steps = HostSteps(item, item, item.astype(np.float32), ended)
-    work = Work([[3, 4]], [Branch(0, 1, 1)], [9], 1)
-    collector = Collector(work, [[0]], 1, 2, EngineStats(), np.array([5]))
+    work = Work([[3, 4]], [Branch(0, 1, 1)], [9], 1, [False])
+    collector = Collector(work, [[0]], 1, 2, EngineStats(), lambda branch: 5)
     with pytest.raises(DivergedError, match="the logits of its token 7 are not finite"):
         list(collector.add(steps))
 

@@ -30,6 +30,8 @@ ALLOCATIONS = {
     "bisection": bisection.bisection,
     "worth": worth.everywhere,  # of solutions that are explored; methods/worth.py has the others'
 }
+# Allocations whose first wave reads of a solution only how many states it has.
+BLIND = ("uniform", "worth")
 # Episode, CreditConfig -> whether each response token is trained on.
 MASKS = {
     "none": mask.all_tokens,

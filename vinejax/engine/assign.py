@@ -5,6 +5,7 @@ A load is a trunk with some of its branches, which one row of one shard's window
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from vinejax.core.shapes import bucket
 
@@ -48,10 +49,27 @@ def lanes_per_row(slots: int, rows: int, min_lanes: int = 1) -> int:
     return min(slots, max(lanes, min_lanes))
 
 
+class Begun(NamedTuple):
+    """What a phase has already when further work is assigned to its shards."""
+
+    items: Sequence[int]  # of each shard's queue
+    work: Sequence[int]  # that each shard has left: the sum of budgets
+    total: int  # work of the whole phase
+
+
 def assign(
-    lengths: Sequence[int], trunk_of: Sequence[int], budgets: Sequence[int], shards: int, rows: int
+    lengths: Sequence[int],
+    trunk_of: Sequence[int],
+    budgets: Sequence[int],
+    shards: int,
+    rows: int,
+    scored: Sequence[int] = (),
+    begun: Begun | None = None,
 ) -> list[list[Load]]:
     """The loads of each shard; branches without a budget are left out.
+
+    Trunks of `scored` without a branch have loads of no items. `begun`: the loads join those of a
+    phase that runs.
 
     Those with the most work come first, to a factor of 2, and among these the longest trunks, so
     that trunks which are prefilled together need little padding; `lengths` are in tokens.
@@ -64,7 +82,8 @@ def assign(
     for i, trunk in enumerate(trunk_of):
         if budgets[i] > 0:
             by_trunk.setdefault(trunk, []).append(i)
-    share = sum(budgets[i] for items in by_trunk.values() for i in items) / (shards * rows)
+    begun = begun or Begun([0] * shards, [0] * shards, sum(n for n in budgets if n > 0))
+    share = begun.total / (shards * rows)
     loads = []
     for trunk, items in by_trunk.items():
         items.sort(key=lambda i: -budgets[i])
@@ -76,17 +95,23 @@ def assign(
             items_of_part = items[part::parts]
             loads.append(Load(trunk, items_of_part, sum(budgets[i] for i in items_of_part)))
     by_shard: list[list[Load]] = [[] for _ in range(shards)]
-    totals = [0] * shards
+    totals = [*begun.work]
     for load in sorted(loads, key=lambda load: -load.work):
         shard = totals.index(min(totals))
         by_shard[shard].append(load)
         totals[shard] += load.work
-    return [_in_order(of_shard, lengths) for of_shard in by_shard]
+    ordered = [
+        _in_order(of_shard, lengths, first)
+        for of_shard, first in zip(by_shard, begun.items, strict=True)
+    ]
+    for n, i in enumerate(sorted(set(scored) - by_trunk.keys(), key=lambda i: -lengths[i])):
+        ordered[n % shards].append(Load(i, [], 0))
+    return ordered
 
 
-def _in_order(loads: list[Load], lengths: Sequence[int]) -> list[Load]:
-    """A shard's loads in the order in which they enter its window and its queue."""
-    first, ordered = 0, []
+def _in_order(loads: list[Load], lengths: Sequence[int], first: int) -> list[Load]:
+    """A shard's loads in the order in which they enter its window and, from `first`, its queue."""
+    ordered = []
     for load in sorted(loads, key=lambda x: (-x.work.bit_length(), -lengths[x.trunk])):
         ordered.append(dataclasses.replace(load, first=first))
         first += len(load.items)

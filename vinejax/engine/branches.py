@@ -48,6 +48,35 @@ class Grown:
     overlap: int = 0  # characters of the stop string that the response had before the branch
 
 
+class Fed(NamedTuple):
+    """Trunks and branches that enter a stream while it runs.
+
+    In `branches` trunks are numbered from 0, as in a call of their own. In the stream's pairs and
+    in its `trunk_logprobs` they are numbered on, after all that it was given before.
+    """
+
+    trunks: Trunks
+    branches: Branches
+    max_tokens: MaxTokens = None
+    scored: bool | Sequence[bool] = False  # or of each trunk
+
+
+@dataclasses.dataclass(frozen=True)
+class Feed:
+    """How work is added to a stream while it runs, and at most how much.
+
+    `more` is called after each chunk of decode steps, once the branches that ended in it were
+    handed out. It gives what enters the queue, perhaps nothing, or None when nothing will come any
+    more. With nothing under way it must give a branch or None. The bounds fix the shapes of the
+    stream's phase; what does not fit it waits for a following phase.
+    """
+
+    more: Callable[[], Fed | None]
+    trunks: int
+    branches: int
+    longest: int  # tokens of a trunk
+
+
 # Yields pairs (number of a branch, its continuation); returns `Stream.trunk_logprobs`.
 Growing = Generator[tuple[int, Grown], None, list[np.ndarray]]
 
@@ -61,8 +90,8 @@ class Stream:
 
     def __init__(self, grow: Callable[[], Growing]):
         self._grow = grow
-        # Of a `scored` stream, once the loop has ended: f32[length] per trunk, the
-        # log-probabilities of its own tokens, with 0 for the first.
+        # Once the loop has ended, if any trunk was `scored`: f32[length] per trunk, the
+        # log-probabilities of its own tokens, with 0 for the first; f32[0] if it was not scored.
         self.trunk_logprobs: list[np.ndarray] = []
 
     def __iter__(self) -> Iterator[tuple[int, Grown]]:
@@ -74,17 +103,31 @@ class Stream:
         return [by_branch[i] for i in range(len(by_branch))]
 
 
-class Work(NamedTuple):
+@dataclasses.dataclass
+class Work:
     """Checked branches, with their trunks and budgets."""
 
     trunks: list[list[int]]  # each cut after the last token that is needed
-    branches: Sequence[Branch]
+    branches: list[Branch]
     budgets: list[int]  # the most tokens that each branch may draw
     longest: int  # the most tokens of a trunk that must be computed
+    scored: list[bool]  # whether the log-probabilities of a trunk's own tokens are wanted
 
     def within(self, columns: int) -> "Work":
-        """The work with trunks cut after `columns` tokens, which is at least `longest`."""
-        return self._replace(trunks=[trunk[:columns] for trunk in self.trunks])
+        """A copy with trunks cut after `columns` tokens, which is at least `longest`."""
+        trunks = [trunk[:columns] for trunk in self.trunks]
+        return Work(trunks, [*self.branches], [*self.budgets], self.longest, [*self.scored])
+
+    def add(self, more: "Work") -> "Work":
+        """Adds further work, numbered on; returns it with its trunks' new numbers."""
+        first = len(self.trunks)
+        branches = [dataclasses.replace(b, trunk=first + b.trunk) for b in more.branches]
+        self.trunks += more.trunks
+        self.branches += branches
+        self.budgets += more.budgets
+        self.scored += more.scored
+        self.longest = max(self.longest, more.longest)
+        return dataclasses.replace(more, branches=branches)
 
 
 def as_lists(trunks: Trunks) -> list[list[int]]:
@@ -154,20 +197,22 @@ def work_of(
     branches: Branches,
     max_tokens: MaxTokens,
     cfg: DecoderConfig,
-    scored: bool,
+    scored: bool | Sequence[bool],
     reach: int = 0,
 ) -> Work:
     """The branches with their budgets, and the tokens of each trunk that are needed.
 
-    These are all tokens if `scored`, else those before its last branch. `reach` tokens after each
-    branch of several tokens, which may repeat them, are kept but need not be computed.
+    These are all tokens of a trunk that is `scored`, else those before its last branch. `reach`
+    tokens after each branch of several tokens, which may repeat them, are kept but need not be
+    computed.
 
     Raises ValueError for trunks and branches that do not fit the model of `cfg`.
     """
     lists = as_lists(trunks)
     check_branches(lists, branches, cfg)
     budgets = budgets_of(branches, max_tokens, cfg.context)
-    needed = [len(trunk) if scored else 0 for trunk in lists]
+    is_scored = np.broadcast_to(np.array(scored, bool), len(lists)).tolist()
+    needed = [len(trunk) if whole else 0 for trunk, whole in zip(lists, is_scored, strict=True)]
     lengths = [*needed]
     for branch, budget in zip(branches, budgets, strict=True):
         position, i = branch.position, branch.trunk
@@ -175,4 +220,4 @@ def work_of(
             needed[i] = max(needed[i], position)
             lengths[i] = max(lengths[i], position + reach if budget > 1 else position)
     trimmed = [trunk[:length] for trunk, length in zip(lists, lengths, strict=True)]
-    return Work(trimmed, tuple(branches), budgets, max(needed, default=0))
+    return Work(trimmed, [*branches], budgets, max(needed, default=0), is_scored)

@@ -4,7 +4,7 @@ The host reads it while the devices decode the next chunk, and must take less ti
 benchmarks/collect.py measures it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ class Drawn(NamedTuple):
 class Collector:
     """Follows the branches of a phase: `order` has the branches of each shard's queue.
 
-    `repeated` is the number of tokens of each branch that precede its decoded ones.
+    `repeated` gives the number of tokens of a branch that precede its decoded ones.
     """
 
     def __init__(
@@ -38,15 +38,24 @@ class Collector:
         slots: int,
         chunk: int,
         stats: EngineStats,
-        repeated: np.ndarray,
+        repeated: Callable[[int], int],
     ):
         self._work, self._stats, self._repeated = work, stats, repeated
-        self.not_ended = np.array([len(of_shard) for of_shard in order])  # branches, i64[Z]
-        # The shards' queues one after the other, and where each begins.
-        self._branches = np.array([i for of_shard in order for i in of_shard], np.int64)
-        self._first = np.cumsum(self.not_ended) - self.not_ended
+        self._order: list[list[int]] = [[] for _ in order]
+        self.not_ended = np.zeros(len(order), np.int64)  # branches of each shard
+        self.add_branches(order)
         self._traces = Traces(len(order), slots, chunk)
         self._decoded = self._drawn = 0  # tokens in all steps, and of branches that have ended
+
+    def add_branches(self, order: list[list[int]]) -> None:
+        """Follows further branches, which come next in each shard's queue."""
+        for of_shard, more in zip(self._order, order, strict=True):
+            of_shard += more
+        self.not_ended += [len(more) for more in order]
+        # The shards' queues one after the other, and where each begins.
+        lengths = np.array([len(of_shard) for of_shard in self._order])
+        self._branches = np.array([i for of_shard in self._order for i in of_shard], np.int64)
+        self._first = np.cumsum(lengths) - lengths
 
     def move(self, slots: np.ndarray) -> None:
         """From the next chunk on, slot i of a shard has the branch of slot `slots[shard, i]`."""
@@ -62,7 +71,7 @@ class Collector:
         if len(diverged := np.flatnonzero(ended.outcome == NOT_FINITE)):
             n = int(diverged[0])
             branch = branches[n]
-            number = self._repeated[branch] + len(ended.tokens[n])
+            number = self._repeated(branch) + len(ended.tokens[n])
             raise DivergedError(
                 f"branch {branch} on trunk {self._work.branches[branch].trunk}: the logits of its "
                 f"token {number} are not finite; the weights have diverged"

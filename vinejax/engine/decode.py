@@ -66,7 +66,8 @@ class Inputs(NamedTuple):
     window: Window
     queue: Queue
     stops: jax.Array  # i32[A, V] the automaton of the stop strings (`stop.py`); A = 0 without any
-    trunks_wait: jax.Array | np.ndarray  # bool[] whether loads wait for a row, on any shard
+    # bool[] whether loads wait for a row, on any shard, or may yet be fed
+    trunks_wait: jax.Array | np.ndarray
 
 
 class Slots(NamedTuple):

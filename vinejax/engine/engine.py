@@ -10,7 +10,7 @@ and `decode.py` hold the programs that the devices run. docs/engine.md explains 
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +26,8 @@ from vinejax.engine.assign import Load, assign
 from vinejax.engine.branches import (
     Branch,
     Branches,
+    Fed,
+    Feed,
     Growing,
     Grown,
     MaxTokens,
@@ -40,6 +42,7 @@ from vinejax.engine.collect import Drawn
 from vinejax.engine.decode import LENGTH, DecodeConfig
 from vinejax.engine.drain import drain_sizes
 from vinejax.engine.finish import Reader
+from vinejax.engine.intake import Intake
 from vinejax.engine.memory import (
     Demand,
     Settings,
@@ -48,7 +51,8 @@ from vinejax.engine.memory import (
     queue_size,
     sizes_of,
 )
-from vinejax.engine.phase import Phase, Programs, make_queue
+from vinejax.engine.phase import Phase, Programs
+from vinejax.engine.queues import make_queue
 from vinejax.engine.repeats import REACH
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.stop import first_states, stop_table
@@ -160,6 +164,7 @@ class Engine:
         max_tokens: MaxTokens = None,
         scored: bool = False,
         int8: bool = False,
+        feed: Feed | None = None,
     ) -> Stream:
         """Pairs (i, Grown) as branches end, while the devices go on with the others.
 
@@ -168,21 +173,30 @@ class Engine:
         `scored` the stream has the log-probabilities of all trunks' own tokens once the loop has
         ended: of the full softmax at the sampling temperature, as `learner.score.score` gives them.
         With `int8` the layers' kernels are rounded to 8 bits (model/int8.py): texts, and all
-        log-probabilities, are those of another policy, close to the model's.
+        log-probabilities, are those of another policy, close to the model's. With a `feed` further
+        trunks and branches enter while the stream runs, on one host only.
 
         All hosts must make the call and run the loop to its end. Each gets every pair once: those
         that it detokenises (`is_mine`) as they end, the others at the end of their phase.
 
-        Raises at the call, before anything is computed: ValueError naming a bad branch or trunk.
-        Raises in the loop: RoomError for too little memory, before its first step; DivergedError, a
-        FloatingPointError, naming a trunk whose logits are not finite.
+        Raises at the call, before anything is computed: ValueError naming a bad branch or trunk, or
+        for a feed on several hosts. Raises in the loop: ValueError for what is fed; RoomError for
+        too little memory, before its first step; DivergedError, a FloatingPointError, naming a
+        trunk whose logits are not finite.
         """
         check_params(params)
+        if feed is not None and distributed.process_place()[1] > 1:
+            raise ValueError("a stream can be fed on one host only: branches end in another order")
+        work = self._checked(Fed(trunks, branches, max_tokens, scored))
+        return Stream(functools.partial(self._grow, params, work, int8, feed))
+
+    def _checked(self, fed: Fed) -> Work:
+        """The work of a call, or of what is fed later; raises ValueError as `stream` says."""
+        trunks, branches, max_tokens, scored = fed
         if max_tokens is None:
             max_tokens = self.sample_config.max_tokens
         reach = REACH if self.skips_repeats else 0
-        work = work_of(trunks, branches, max_tokens, self.model.cfg, scored, reach)
-        return Stream(functools.partial(self._grow, params, work, scored, int8))
+        return work_of(trunks, branches, max_tokens, self.model.cfg, scored, reach)
 
     def grow(
         self, params: Params, trunks: Trunks, branches: Branches, max_tokens: MaxTokens = None
@@ -195,34 +209,55 @@ class Engine:
         """Whether trunks are scored as by the learner: in float32, without sums over `tensor`."""
         return self.model.compute.dtype == "float32" and self.mesh.shape["tensor"] == 1
 
+    @property
+    def reads_by_kernel(self) -> bool:
+        """Whether decoding reads only columns that are in use."""
+        return use_kernel(self.attention, platform_of(self.mesh), self.model.cfg.head_dim)
+
     def release(self) -> None:
         """Give up the copy of the weights that decoding keeps between two calls."""
         self._copy = None
 
-    def _grow(self, params: Params, work: Work, scored: bool, int8: bool) -> Growing:
-        for i, budget in enumerate(work.budgets):
-            if budget <= 0:
-                yield i, Grown([], [], "", "length")
-        if not any(work.trunks):
-            return []
-        self.stats.calls += 1
-        compiles = num_compiles()
+    def _grow(self, params: Params, given: Work, int8: bool, feed: Feed | None) -> Growing:
+        intake, first = Intake(feed, self._checked), 0
+        logprobs: list[np.ndarray] = []
+        self.stats.calls += any(given.trunks)
+        work, compiles = given, num_compiles()
         try:
-            reader = Reader(self.tokenizer, self.sample_config.stop, work, self.stats)
-            phase = self._phase(params, work, scored, int8)
-            cut_short = yield from reader.read(phase.run())
-            logprobs = phase.trunk_logprobs()
-            del phase  # and its caches, before others are made
-            while cut_short:
-                cut_short = yield from reader.read(self._go_on(params, work, cut_short, int8))
+            while work is not None:
+                for i, budget in enumerate(work.budgets, start=first):
+                    if budget <= 0:
+                        yield i, Grown([], [], "", "length")
+                found = yield from self._run(params, work, int8, intake, first)
+                first, logprobs = first + found[0], logprobs + found[1]
+                work = intake.rest()
         finally:
             self.stats.compiles += num_compiles() - compiles
-        return [logprobs[i] for i in range(len(work.trunks))] if scored else []
+        return logprobs if any(map(len, logprobs)) else []
 
-    def _phase(self, params: Params, work: Work, scored: bool, int8: bool) -> Phase:
+    def _run(
+        self, params: Params, work: Work, int8: bool, intake: Intake, first: int
+    ) -> Generator[tuple[int, Grown], None, tuple[int, list[np.ndarray]]]:
+        """The branches of a phase, numbered from `first`, and of those that were cut short in it.
+
+        Returns their number and f32[length] per trunk, as `Stream.trunk_logprobs`.
+        """
+        if not any(work.trunks):
+            return len(work.branches), [np.zeros(0, np.float32)] * len(work.trunks)
+        phase = self._phase(params, work, int8, intake)
+        work = phase.work  # grows with what is fed
+        reader = Reader(self.tokenizer, self.sample_config.stop, work, self.stats, first)
+        cut_short = yield from reader.read(phase.run())
+        logprobs = phase.trunk_logprobs()
+        del phase  # and its caches, before others are made
+        while cut_short:
+            cut_short = yield from reader.read(self._go_on(params, work, cut_short, int8))
+        return len(work.branches), logprobs
+
+    def _phase(self, params: Params, work: Work, int8: bool, intake: Intake) -> Phase:
         """A phase for this work: its caches are allocated, but nothing is computed yet."""
         memory = self._memory(params)
-        loads, sizes = self._assign(work, scored, memory)
+        loads, sizes = self._assign(work, memory, intake.feed)
         work = work.within(sizes.columns)
         distributed.barrier("grow", (work, sizes))
         table, stops = self._automaton
@@ -230,17 +265,20 @@ class Engine:
         programs = Programs(
             config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
             drain=drain_sizes(self.model, self.mesh, memory, sizes),
-            temperature=self.sample_config.temperature if scored else None,
+            temperature=self.sample_config.temperature,
             skips_repeats=self.skips_repeats,
             weights=self._decoding(params, int8),
             queue=make_queue(self.mesh, work, match, loads, sizes.queue),
             stops=stops,
+            table=table,
         )
-        return Phase(programs, work, loads, self.stats)
+        return Phase(programs, work, loads, self.stats, intake)
 
-    def _assign(self, work: Work, scored: bool, memory: int) -> tuple[list[list[Load]], Sizes]:
+    def _assign(
+        self, work: Work, memory: int, feed: Feed | None = None
+    ) -> tuple[list[list[Load]], Sizes]:
         """The shards' loads and the shapes of the phase, within `memory` bytes per device."""
-        is_inside = any(branch.response is not None for branch in work.branches)
+        is_inside = feed or any(branch.response is not None for branch in work.branches)
         settings = Settings(
             slots=self.slots,
             window_rows=self.window_rows,
@@ -256,17 +294,16 @@ class Engine:
             budget=max(work.budgets, default=1),
         )
         platform = platform_of(self.mesh)
-        sizes, taken = sizes_of(self.model, self.mesh, platform, memory, settings, demand)
+        given = self.model, self.mesh, platform, memory, settings, demand
+        sizes, taken = sizes_of(*given, feed)
         self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
         shards = num_shards(self.mesh)
         lengths = [len(trunk) for trunk in work.trunks]
         trunk_of = [branch.trunk for branch in work.branches]
-        loads = assign(lengths, trunk_of, work.budgets, shards, sizes.rows)
-        if scored:
-            with_branches = {load.trunk for of_shard in loads for load in of_shard}
-            others = sorted(set(range(len(lengths))) - with_branches, key=lambda i: -lengths[i])
-            for n, i in enumerate(others):
-                loads[n % shards].append(Load(i, [], 0))
+        scored = np.flatnonzero(work.scored).tolist()
+        loads = assign(lengths, trunk_of, work.budgets, shards, sizes.rows, scored)
+        if feed is not None:
+            return loads, sizes
         num_items = max(sum(len(load.items) for load in of_shard) for of_shard in loads)
         # XLA computes empty lanes too, and a row with one branch needs no second.
         is_single = all(len(load.items) <= 1 for of_shard in loads for load in of_shard)
@@ -324,7 +361,7 @@ class Engine:
                 yield drawn._replace(ended=LENGTH)
         if any(left):
             rest = work_of(trunks, resumed, left, self.model.cfg, scored=False)
-            for more in self._phase(params, rest, False, int8).run():
+            for more in self._phase(params, rest, int8, Intake(None, self._checked)).run():
                 i, tokens, logprobs, _ = cut_short[more.branch]
                 tokens = np.concatenate([tokens, more.tokens])
                 yield Drawn(i, tokens, np.concatenate([logprobs, more.logprobs]), more.ended)

@@ -14,8 +14,17 @@ from vinejax.runtime.distributed import is_mine, shared_work
 class Reader:
     """Detokenises the branches of a call as they end; each host reads those that are its own."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], work: Work, stats: EngineStats):
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: tuple[str, ...],
+        work: Work,
+        stats: EngineStats,
+        first: int = 0,
+    ):
+        """`first` is the number of the work's first branch among those of the call."""
         self._tokenizer, self._stop, self._work, self._stats = tokenizer, stop, work, stats
+        self._first = first
         self._texts: dict[tuple[int, int], str] = {}
 
     def read(self, drawn: Iterable[Drawn]) -> Generator[tuple[int, Grown], None, list[Drawn]]:
@@ -31,13 +40,13 @@ class Reader:
             if is_mine(ended.branch):
                 cut = cuts[ended.branch] = self._cut(ended)
                 if cut is not None:
-                    yield ended.branch, self._grown(ended, cut)
+                    yield self._first + ended.branch, self._grown(ended, cut)
         cut_short = []
         for i, cut in sorted(shared_work(cuts).items()):
             if cut is None:
                 cut_short.append(by_branch[i])
             elif i not in cuts:
-                yield i, self._grown(by_branch[i], Cut(*cut))
+                yield self._first + i, self._grown(by_branch[i], Cut(*cut))
         return cut_short
 
     def _cut(self, drawn: Drawn) -> Cut | None:

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as Spec
 from vinejax.core.errors import RoomError
 from vinejax.core.shapes import bucket, doubled, part
 from vinejax.engine.assign import lanes_per_row, window_shape
+from vinejax.engine.branches import Feed
 from vinejax.engine.cache import Allocator, Sizes, Storage, use_kernel
 from vinejax.engine.decode import Slots
 from vinejax.engine.ring import RingStorage
@@ -108,21 +109,33 @@ def storage_for(model: Decoder, platform: str, attention: str) -> Storage:
 
 
 def sizes_of(
-    model: Decoder, mesh: AnyMesh, platform: str, memory: int, settings: Settings, demand: Demand
+    model: Decoder,
+    mesh: AnyMesh,
+    platform: str,
+    memory: int,
+    settings: Settings,
+    demand: Demand,
+    feed: Feed | None = None,
 ) -> tuple[Sizes, int]:
     """The shapes of a phase, within `memory` bytes per device, and the bytes that its caches take.
 
     A phase of few branches has fewer slots, as idle ones would cost what busy ones do. Branches are
-    assumed to be divided evenly over the shards. Raises RoomError where `fit_memory` does, and
-    ConfigError where `use_kernel` does.
+    assumed to be divided evenly over the shards. With a `feed` there are rows and a queue for the
+    most that may be fed besides, as both are decoded at once. Raises RoomError where `fit_memory`
+    does, and ConfigError where `use_kernel` does.
     """
     storage = storage_for(model, platform, settings.attention)
     shards = num_shards(mesh)
-    trunks_per_shard = max(-(-demand.trunks // shards), 1)
-    branches_per_shard = -(-demand.branches // shards)
-    slots = min(-(-settings.slots // shards), doubled(branches_per_shard, least=MIN_SLOTS))
-    wanted, lanes = window_shape(slots, trunks_per_shard, branches_per_shard)
-    columns = storage.align(part(settings.limits, demand.longest))
+    kinds = [demand] if feed is None else [demand, feed]
+    trunks = [max(-(-kind.trunks // shards), 1) for kind in kinds]
+    branches = [-(-kind.branches // shards) for kind in kinds]
+    slots = min(-(-settings.slots // shards), doubled(sum(branches), least=MIN_SLOTS))
+    shapes = [window_shape(slots, *kind) for kind in zip(trunks, branches, strict=True)]
+    wanted, lanes = shapes[0]
+    if feed is not None:
+        wanted = min(bucket(sum(rows for rows, _ in shapes)), 2 * slots)
+        lanes = max(lanes for _, lanes in shapes)
+    columns = storage.align(part(settings.limits, max(kind.longest for kind in kinds)))
     width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
     chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
     width = storage.align(width)
@@ -136,7 +149,7 @@ def sizes_of(
         lanes=min(slots, max(lanes, lanes_per_row(slots, rows))),
         columns=columns,
         width=width,
-        queue=queue_size(branches_per_shard),
+        queue=queue_size(sum(branches)),
         batch=min(max(rows // 4, 1), MAX_BATCH),
         chunk=chunk,
         storage=storage.fitted(slots, width, room),

@@ -12,21 +12,23 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from vinejax.core.errors import DivergedError
 from vinejax.core.shapes import part
 from vinejax.engine import decode
-from vinejax.engine.assign import Load
+from vinejax.engine.assign import Begun, Load, assign
 from vinejax.engine.branches import Work
 from vinejax.engine.cache import Sizes
 from vinejax.engine.collect import Collector, Drawn
 from vinejax.engine.decode import DecodeConfig, Trace
 from vinejax.engine.drain import State, to_drain
+from vinejax.engine.intake import Intake
 from vinejax.engine.memory import empty_caches, put_on_shards
+from vinejax.engine.queues import longer_queue
 from vinejax.engine.repeats import Found, Repeats, Search, SearchConfig, Searched, skip_repeats
 from vinejax.engine.split import Weights
 from vinejax.engine.stats import EngineStats
+from vinejax.engine.stop import first_states
 from vinejax.engine.trace import HostSteps
 from vinejax.engine.window import Entering, Rows, copy_rows, prefill, room_for_tokens
 from vinejax.model.sharding import platform_of
@@ -40,11 +42,12 @@ class Programs(NamedTuple):
 
     config: DecodeConfig
     drain: Sizes | None  # shapes for the last branches (`drain.py`)
-    temperature: float | None  # for the trunks' log-probabilities; None: not computed
+    temperature: float  # for the log-probabilities of trunks that are scored
     skips_repeats: bool  # see `repeats.py`
     weights: Weights
     queue: decode.Queue
     stops: jax.Array
+    table: np.ndarray  # `stops` on the host
 
 
 class _Entry(NamedTuple):
@@ -67,35 +70,23 @@ class _Started(NamedTuple):
     trace: Trace
 
 
-def make_queue(
-    mesh: Mesh, work: Work, match: list[int], loads: list[list[Load]], size: int
-) -> decode.Queue:
-    """The shards' branches on the mesh, in the order of their loads, padded to `size` per shard.
-
-    `match` has the state of the automaton at the start of each branch; `size` is `Sizes.queue`.
-    """
-    shape = (len(loads), size)
-    fields = {name: np.ones(shape, np.int32) for name in ("position", "token", "budget", "match")}
-    seed = np.zeros((*shape, 2), np.uint32)
-    for shard, loads_of_shard in enumerate(loads):
-        for q, i in enumerate(i for load in loads_of_shard for i in load.items):
-            branch = work.branches[i]
-            fields["position"][shard, q] = branch.position
-            fields["token"][shard, q] = work.trunks[branch.trunk][branch.position - 1]
-            fields["budget"][shard, q] = work.budgets[i]
-            fields["match"][shard, q] = match[i]
-            seed[shard, q] = branch.seed >> 32, branch.seed & 0xFFFFFFFF
-    before = np.cumsum(fields["budget"], axis=1, dtype=np.int32) - fields["budget"]
-    fields |= {"seed": seed, "before": before}
-    return decode.Queue(**{name: put_on_shards(mesh, x) for name, x in fields.items()})
-
-
 class Phase:
-    """The decoding of all branches of `loads`, which has a list of loads per shard."""
+    """The decoding of all branches of `loads`, which has a list of loads per shard.
 
-    def __init__(self, programs: Programs, work: Work, loads: list[list[Load]], stats: EngineStats):
+    What `intake` gives while it runs is added to `work` and to the queue, if they have room.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        work: Work,
+        loads: list[list[Load]],
+        stats: EngineStats,
+        intake: Intake,
+    ):
         config = programs.config
-        self._programs, self._work, self._stats = programs, work, stats
+        self.work = work
+        self._programs, self._stats, self._intake = programs, stats, intake
         self._model, self._mesh, self._sizes = config.model, config.mesh, config.sizes
         self._drain = programs.drain  # set to None when the phase moves to the drain
         # The shards move together, so with several of them no chunk ends early for the drain.
@@ -108,7 +99,11 @@ class Phase:
         slots, chunk = config.sizes.slots, config.sizes.chunk
         self._queue = programs.queue
         self._repeats = Repeats(work, order, stats, programs.skips_repeats)
-        self._collector = Collector(work, order, slots, chunk, stats, self._repeats.count)
+        repeated = self._repeats.repeated
+        self._collector = Collector(work, order, slots, chunk, stats, repeated)
+        # Of each shard's queue: its items, and the sum of their budgets.
+        self._queued = np.array([len(of_shard) for of_shard in order])
+        self._budgets = np.array([sum(load.work for load in of_shard) for of_shard in loads])
         # Of each row, i64[Z, W]: the trunk that it holds or is being filled with, how many of its
         # items have not ended, and the number of the first chunk that serves its load.
         shape = (len(loads), config.sizes.rows)
@@ -137,17 +132,20 @@ class Phase:
                 self._load()  # before the caller reads and grades what ended
                 handed_out = time.perf_counter()
                 yield from ended
+                if self._intake.is_open:
+                    yield from self._admit()
+                    self._load()
                 self._stats.host_s += time.perf_counter() - handed_out
             previous = started
 
-    def trunk_logprobs(self) -> dict[int, np.ndarray]:
-        """f32[length] per trunk that was computed, if the programs have a temperature.
+    def trunk_logprobs(self) -> list[np.ndarray]:
+        """f32[length] per trunk; f32[0] if it was not to be scored.
 
         Raises DivergedError naming a trunk where they are not finite.
         """
-        by_trunk = {}
+        by_trunk = [np.zeros(0, np.float32)] * len(self.work.trunks)
         for trunk, batch, place in self._trunk_logprobs:
-            length = len(self._work.trunks[trunk])
+            length = len(self.work.trunks[trunk])
             logprobs = np.asarray(jax.device_get(batch))[place][:length]
             if not np.isfinite(logprobs).all():
                 raise DivergedError(
@@ -156,6 +154,51 @@ class Phase:
                 )
             by_trunk[trunk] = logprobs
         return by_trunk
+
+    # --- work that is fed ---
+
+    def _admit(self) -> Iterator[Drawn]:
+        """Adds what the caller feeds to the queue, or leaves it to a following phase.
+
+        Gives the branches without a budget, which have ended.
+        """
+        given = self._intake.take()
+        if given is None:
+            return
+        shards, sizes = len(self._waiting), self._sizes
+        more = given.within(sizes.columns)
+        lengths = [len(trunk) for trunk in more.trunks]
+        trunk_of = [branch.trunk for branch in more.branches]
+        scored = np.flatnonzero(more.scored).tolist()
+        left = self._collector.not_ended * max(self.work.budgets)
+        begun = Begun(self._queued.tolist(), left.tolist(), self._expected_work)
+        loads = assign(lengths, trunk_of, more.budgets, shards, sizes.rows, scored, begun)
+        order = [[i for load in of_shard for i in load.items] for of_shard in loads]
+        queued = self._queued + [len(of_shard) for of_shard in order]
+        fits = more.longest <= sizes.columns and max(more.budgets, default=0) <= sizes.width
+        if self._intake.holds or not fits or queued.max() >= sizes.queue:
+            self._intake.hold(given)
+            return
+        match = first_states(self._programs.table, more)
+        self._queue = longer_queue(self._mesh, self._queue, more, match, loads, self._budgets)
+        trunk, branch = len(self.work.trunks), len(self.work.branches)
+        self.work.add(more)
+        numbered = [[branch + i for i in of_shard] for of_shard in order]
+        self._repeats.add_branches(numbered)
+        self._collector.add_branches(numbered)
+        for waiting, of_shard in zip(self._waiting, loads, strict=True):
+            waiting += [dataclasses.replace(load, trunk=trunk + load.trunk) for load in of_shard]
+        self._queued = queued
+        self._budgets += [sum(load.work for load in of_shard) for of_shard in loads]
+        for i, budget in enumerate(more.budgets, start=branch):
+            if budget <= 0:
+                yield Drawn(i, np.zeros(0, np.int32), np.zeros(0, np.float32), decode.LENGTH)
+
+    @property
+    def _expected_work(self) -> int:
+        """The most work that the phase may be given: it decides which trunks are divided."""
+        assert self._intake.feed is not None
+        return (len(self.work.branches) + self._intake.feed.branches) * max(self.work.budgets)
 
     # --- trunks into rows ---
 
@@ -205,7 +248,7 @@ class Phase:
             run([of_shard[start : start + size] for of_shard in entries])
 
     def _tokens_of(self, entry: _Entry) -> list[int]:
-        return self._work.trunks[entry.load.trunk]
+        return self.work.trunks[entry.load.trunk]
 
     def _prefill_all(self, computed: Entries) -> None:
         """Computes the trunks of each shard, the longest first, as many at a time as fit."""
@@ -238,14 +281,19 @@ class Phase:
                 lengths[shard, place] = len(ids)
                 self._stats.prefill_tokens += len(ids)
                 places.append((entry.load.trunk, shard * batch + place))
-        temperature, weights = self._programs.temperature, self._programs.weights
+        entered = [entry.load.trunk for of_shard in entries for entry in of_shard]
+        is_scored = any(self.work.scored[trunk] for trunk in entered)
+        keeps_hidden = any(self._repeats.are_possible[trunk] for trunk in entered)
+        temperature = self._programs.temperature if is_scored else None
+        weights = self._programs.weights
         on_mesh, entering = put_on_shards(self._mesh, tokens), self._entering(entries)
         self._window, self._rows, logprobs, hidden = prefill(
             self._model, self._mesh, temperature, weights, self._window, self._rows, on_mesh,
-            put_on_shards(self._mesh, lengths), entering, self._repeats.are_possible,
+            put_on_shards(self._mesh, lengths), entering, keeps_hidden,
         )  # fmt: skip
         if logprobs is not None:
-            self._trunk_logprobs += [(trunk, logprobs, place) for trunk, place in places]
+            scored = [(trunk, logprobs, at) for trunk, at in places if self.work.scored[trunk]]
+            self._trunk_logprobs += scored
         if hidden is None:
             return
 
@@ -292,7 +340,7 @@ class Phase:
         """Starts the next chunk, in the drain if few enough branches are left."""
         moved = self._move_to_drain()
         # A NumPy value counts as the same on every host; a jax array is this host's own.
-        trunks_wait = np.array(any(self._waiting))
+        trunks_wait = np.array(any(self._waiting) or self._intake.is_open)
         programs, slots, rows = self._programs, self._slots, self._rows
         inputs = decode.Inputs(
             programs.weights, self._window, self._queue, programs.stops, trunks_wait
@@ -304,7 +352,9 @@ class Phase:
     def _move_to_drain(self) -> jax.Array | None:
         """Moves the branches that are left to the drain, once its slots can hold them."""
         drain = self._drain
-        if drain is None or any(self._waiting) or self._collector.not_ended.max() > drain.slots:
+        if drain is None or any(self._waiting) or self._intake.is_open:
+            return None
+        if self._collector.not_ended.max() > drain.slots:
             return None
         state = State(self._window, self._rows, self._slots)
         state, moved = to_drain(self._mesh, self._sizes, drain, state)
@@ -325,7 +375,7 @@ class Phase:
         shards = len(self._waiting)
         if moved is not None:
             self._collector.move(moved)
-        if any(self._waiting):
+        if any(self._waiting) or self._intake.is_open:
             # A chunk that was under way when a row was loaded knows nothing of the load.
             is_current = self._row_served_from <= started.number
             self._row_left[is_current] = left.reshape(is_current.shape)[is_current]

@@ -271,24 +271,40 @@ class Repeats:
     def __init__(
         self, work: Work, order: Sequence[Sequence[int]], stats: EngineStats, is_wanted: bool
     ):
-        self._work, self._stats = work, stats
-        self._order = [np.array(of_shard, np.int64) for of_shard in order]
+        self._work, self._stats, self._is_wanted = work, stats, is_wanted
+        self._order = [np.zeros(0, np.int64) for _ in order]
         # Of each branch: tokens that need no decoding; the last of them, its log-probability, and
-        # how the branch ended with it.
-        self.count, self._token, self._ended = np.zeros((3, len(work.branches)), np.int64)
-        self._logprob = np.zeros(len(work.branches), np.float32)
-        self._position = np.array([branch.position for branch in work.branches], np.int64)
-        self._shard = np.zeros(len(work.branches), np.int64)
+        # how the branch ended with it; its position and its shard.
+        self.count, self._token, self._ended, self._position, self._shard = np.zeros(
+            (5, 0), np.int64
+        )
+        self._logprob = np.zeros(0, np.float32)
         self._items: list[dict[int, list[int]]] = [{} for _ in order]  # by trunk, not searched yet
+        # Of each trunk, whether it came together with one that branches may repeat.
+        self.are_possible: list[bool] = []
+        self.add_branches(order)
+        self._logprobs: dict[tuple[int, int], np.ndarray] = {}  # by shard and trunk
+        self._started: list[Search] = []
+
+    def add_branches(self, order: Sequence[Sequence[int]]) -> None:
+        """Takes the work's new branches and trunks; `order` continues each shard's queue."""
+        work, zeros = self._work, np.zeros(len(self._work.branches) - len(self.count), np.int64)
+        position = np.array([b.position for b in work.branches[len(self.count) :]], np.int64)
+        self._position = np.concatenate([self._position, position])
+        for name in ("count", "_token", "_ended", "_shard", "_logprob"):
+            old = getattr(self, name)
+            setattr(self, name, np.concatenate([old, zeros.astype(old.dtype)]))
+        found = False
         for shard, of_shard in enumerate(order):
-            for item, i in enumerate(of_shard if is_wanted else ()):
+            first = len(self._order[shard])
+            self._order[shard] = np.append(self._order[shard], np.array(of_shard, np.int64))
+            for item, i in enumerate(of_shard if self._is_wanted else (), start=first):
                 self._shard[i] = shard
                 trunk = work.branches[i].trunk
                 if self._position[i] < len(work.trunks[trunk]) and work.budgets[i] > 1:
                     self._items[shard].setdefault(trunk, []).append(item)
-        self.are_possible = any(self._items)
-        self._logprobs: dict[tuple[int, int], np.ndarray] = {}  # by shard and trunk
-        self._started: list[Search] = []
+                    found = True
+        self.are_possible += [found] * (len(work.trunks) - len(self.are_possible))
 
     def start(
         self,
@@ -326,6 +342,10 @@ class Repeats:
             branches.append(self._order[shard][item[shard, :end]])
         on_mesh = Searched(*(put_on_shards(mesh, x) for x in (first, length, item, place)))
         self._started.append(Search(places, branches, search(on_mesh)))
+
+    def repeated(self, branch: int) -> int:
+        """Tokens of a branch that need no decoding."""
+        return int(self.count[branch])
 
     def take(self) -> list[Search]:
         """The searches that were started since the last call."""

@@ -3,18 +3,29 @@
 import dataclasses
 import functools
 import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from vinejax.core.settings import GraderConfig, RewardConfig, SampleConfig
+from vinejax.core.errors import WorkdirError
+from vinejax.core.settings import GraderConfig, RewardConfig
 from vinejax.core.types import Problem
-from vinejax.engine.branches import Branches, Growing, Grown, MaxTokens, Stream, Trunks
+from vinejax.engine.branches import (
+    Branches,
+    Fed,
+    Feed,
+    Growing,
+    Grown,
+    MaxTokens,
+    Stream,
+    Trunks,
+)
 from vinejax.engine.engine import Engine
 from vinejax.engine.stats import EngineStats
 from vinejax.model.decoder import Params
 from vinejax.runtime.distributed import exchange, is_writer
-from vinejax.runtime.journal import Entry, Journal, Kept
+from vinejax.runtime.journal import FOLDER, Entry, Journal, Kept
 from vinejax.tasks.base import Task
 from vinejax.tasks.graded import BackgroundGrading, GradedTask, GradingStats
 from vinejax.tasks.rewards import Reward
@@ -40,30 +51,72 @@ class JournaledEngine(Engine):
         max_tokens: MaxTokens = None,
         scored: bool = False,
         int8: bool = False,
+        feed: Feed | None = None,
     ) -> Stream:
         """As `Engine.stream`."""
-        computed = super().stream(params, trunks, branches, max_tokens, scored, int8)
+        fed = _Fed(feed) if self._journal and feed else None
+        noted = feed if fed is None else fed.noted()
+        computed = super().stream(params, trunks, branches, max_tokens, scored, int8, noted)
         if not self._journal:
             return computed
-        settings = (self.sample_config, scored, int8)
+        settings = (self.sample_config, scored, int8, *([] if feed is None else ["fed"]))
         key = _digest(trunks, branches, max_tokens, settings)
-        return Stream(functools.partial(self._read_or_kept, key, computed))
+        return Stream(functools.partial(self._read_or_kept, key, computed, fed))
 
-    def _read_or_kept(self, key: str, computed: Stream) -> Growing:
+    def _read_or_kept(self, key: str, computed: Stream, fed: "_Fed | None") -> Growing:
         entry = self._journal.entry("wave", key)
         if entry.kept is not None:
             grown, logprobs, counts = _unpacked(entry.kept)
             self.stats.add(counts)
-            yield from enumerate(grown)
+            yield from (
+                enumerate(grown) if fed is None else fed.again(entry.kept.facts["fed"], grown)
+            )
             return logprobs
         before = dataclasses.replace(self.stats)
         by_branch: dict[int, Grown] = {}
+        if fed is not None:
+            fed.events.clear()
         for i, grown in computed:
             by_branch[i] = grown
+            if fed is not None:
+                fed.events.append(i)
             yield i, grown
         in_order = [by_branch[i] for i in range(len(by_branch))]
-        _keep(entry, in_order, computed.trunk_logprobs, self.stats.minus(before))
+        counts = self.stats.minus(before)
+        _keep(entry, in_order, computed.trunk_logprobs, counts, [] if fed is None else fed.events)
         return computed.trunk_logprobs
+
+
+class _Fed:
+    """What was fed to a stream: its events are numbers of branches that were handed out, in order,
+    and between them the digests of what the caller gave when it was asked for more."""
+
+    def __init__(self, feed: Feed):
+        self._feed = feed
+        self.events: list[int | str] = []
+
+    def noted(self) -> Feed:
+        """The feed, with events of its own."""
+        return dataclasses.replace(self._feed, more=self._more)
+
+    def _more(self) -> Fed | None:
+        fed = self._feed.more()
+        self.events.append("" if fed is None else _digest(*fed[:3], fed.scored))
+        return fed
+
+    def again(self, events: list[int | str], grown: list[Grown]) -> Iterator[tuple[int, Grown]]:
+        """The pairs of an earlier process in their order; the caller has to feed what it fed then.
+
+        Raises WorkdirError if it does not.
+        """
+        for event in events:
+            if isinstance(event, int):
+                yield event, grown[event]
+                continue
+            self._more()
+            if self.events[-1] != event:
+                rule = "was fed other branches than those of this run; remove it, and start again"
+                raise WorkdirError(f"{FOLDER}: a stream in the journal {rule}")
 
 
 class JournaledTask(GradedTask):
@@ -102,9 +155,15 @@ class _JournaledGrading(BackgroundGrading):
         self._entry = entry
         self._before = graded.stats
 
-    def add(self, i: int, problem: Problem, response: str, ids: list[int]) -> None:
+    def add(self, i: int, problem: Problem, response: str, ids: list[int], kind: str = "") -> None:
         if self._entry.kept is None:
-            super().add(i, problem, response, ids)
+            super().add(i, problem, response, ids, kind)
+
+    def of(self, numbers: Sequence[int]) -> dict[int, Reward]:
+        if self._entry.kept is None:
+            return super().of(numbers)
+        kept = dict(self._entry.kept.facts[0])
+        return {i: Reward(*kept[i]) for i in numbers if i in kept}
 
     def rewards(self) -> dict[int, Reward]:
         if self._entry.kept is not None:
@@ -123,9 +182,9 @@ def _digest(
     trunks: Trunks,
     branches: Branches,
     max_tokens: MaxTokens,
-    settings: tuple[SampleConfig, bool, bool],
+    settings: object,
 ) -> str:
-    """Identifies a call of the engine by its arguments, but the weights, and its settings."""
+    """Identifies a call of the engine, or what is fed to one, by all but the weights."""
     places = [(b.trunk, b.position, -1 if b.response is None else b.response) for b in branches]
     parts = (
         *_joined(trunks, np.int32),
@@ -141,14 +200,18 @@ def _digest(
 
 
 def _keep(
-    entry: Entry, grown: list[Grown], trunk_logprobs: list[np.ndarray], counts: EngineStats
+    entry: Entry,
+    grown: list[Grown],
+    trunk_logprobs: list[np.ndarray],
+    counts: EngineStats,
+    fed: list[int | str],
 ) -> None:
     tokens, lengths = _joined([one.tokens for one in grown], np.int32)
     logprobs, _ = _joined([one.logprobs for one in grown], np.float32)
     of_trunks, trunk_lengths = _joined(trunk_logprobs, np.float32)
     texts = [(one.text, one.finish, one.overlap) for one in grown]
     entry.keep(
-        {"texts": texts, "counts": dataclasses.asdict(counts)},
+        {"texts": texts, "counts": dataclasses.asdict(counts), "fed": fed},
         tokens=tokens,
         logprobs=logprobs,
         lengths=lengths,

@@ -27,6 +27,9 @@ from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.rewards import Reward
 from vinejax.tasks.steps import step_ends
 
+Steps = tuple[list[int], list[float] | None]  # step ends; the steps' own rewards, if any
+Texts = dict[int, str]  # of the beginnings of responses, by their lists, which branches share
+
 
 class Solution(NamedTuple):
     """A whole response to a problem."""
@@ -44,6 +47,18 @@ class Start(NamedTuple):
     prompt: list[int]
     given: list[int]  # the first tokens of a known response
     seeds: list[int]  # one per solution
+
+
+Beginning = tuple[Problem, list[int], list[int]]  # problem, prompt, response before a branch
+
+
+class Asked(NamedTuple):
+    """Branches for the engine, and what each of them continues."""
+
+    trunks: list[list[int]]
+    branches: list[Branch]
+    budgets: list[int] | None  # None: the engine's own
+    beginnings: list[Beginning]
 
 
 class Responses(NamedTuple):
@@ -137,30 +152,56 @@ class Sampler:
         trunk; else an empty list.
         """
         cfg = self.cfg
-        wanted: list[State] = []
-        branches: list[Branch] = []
-        budgets: list[int] = []
+        asked = self.after_states(episodes, states, counts)
+        int8 = cfg.values.dtype == "int8"
+        stream = self.engine.stream(params, *asked[:3], scored, int8)
+        grown, rewards, solutions = self._graded(stream, asked.beginnings, cfg.reward.truncated)
+        steps: dict[int, Steps] = {}
+        if with_steps or self.splits_continuations:
+            steps = shared_work({i: self.split(solution) for i, solution in solutions.items()})
+        self.add_drawn(states, counts, grown, rewards, steps)
+        return stream.trunk_logprobs
+
+    def after_states(
+        self, episodes: list[Episode], states: list[State], counts: list[int]
+    ) -> Asked:
+        """The branches of `counts[s]` further continuations of each state."""
+        asked = Asked([episode.tokens for episode in episodes], [], [], [])
+        assert asked.budgets is not None
         for state, count in zip(states, counts, strict=True):
-            used = state.used if cfg.values.budget == "left" else 0
+            before = state.episode.response[: state.used]
+            used = state.used if self.cfg.values.budget == "left" else 0
             for k in range(len(state.drawn), len(state.drawn) + count):
                 seed, start = self.seed_after(state, k), len(state.episode.prompt)
-                wanted.append(state)
-                branches.append(Branch(state.trunk, state.position, seed, start))
-                budgets.append(cfg.sample.max_tokens - used)
-        trunks = [episode.tokens for episode in episodes]
-        int8 = cfg.values.dtype == "int8"
-        stream = self.engine.stream(params, trunks, branches, budgets, scored, int8)
-        befores = {id(state): state.episode.response[: state.used] for state in states}
-        beginnings = [(state.problem, state.episode.prompt, befores[id(state)]) for state in wanted]
-        grown, rewards, solutions = self._graded(stream, beginnings, cfg.reward.truncated)
-        steps: dict[int, tuple[list[int], list[float] | None]] = {}
-        if with_steps or self.graded.has_steps or cfg.ppo.gamma != 1:
-            steps = shared_work({i: self.split(solution) for i, solution in solutions.items()})
+                asked.branches.append(Branch(state.trunk, state.position, seed, start))
+                asked.budgets.append(self.cfg.sample.max_tokens - used)
+                asked.beginnings.append((state.problem, state.episode.prompt, before))
+        return asked
+
+    @property
+    def splits_continuations(self) -> bool:
+        """Whether the returns of continuations depend on their steps."""
+        return self.graded.has_steps or self.cfg.ppo.gamma != 1
+
+    def add_drawn(
+        self,
+        states: list[State],
+        counts: list[int],
+        grown: list[Grown],
+        rewards: dict[int, Reward],
+        steps: dict[int, Steps],
+    ) -> None:
+        """Adds what the branches of `after_states` have drawn to `states[s].drawn`.
+
+        `rewards` and `steps` are by the number of the branch.
+        """
+        cfg = self.cfg
+        wanted = [s for s, count in zip(states, counts, strict=True) for _ in range(count)]
         lost = penalties([s.used + len(g.tokens) for s, g in zip(wanted, grown, strict=True)], cfg)
         for i, state in enumerate(wanted):
             ends, step_rewards = steps.get(i, ([], None))
             sample = Sample(
-                tokens=np.array(befores[id(state)] + grown[i].tokens, np.int32),
+                tokens=np.array(state.episode.response[: state.used] + grown[i].tokens, np.int32),
                 start=state.used,
                 ends=ends,
                 rewards=step_rewards or [0.0] * len(ends),
@@ -169,7 +210,6 @@ class Sampler:
             )
             total = sample.return_from(state.used, cfg.ppo.gamma)
             state.drawn.append(Drawn(Continuation(grown[i].text, total, grown[i].finish), sample))
-        return stream.trunk_logprobs
 
     def metrics(self, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Metrics of the way in which these episodes were sampled."""
@@ -202,19 +242,9 @@ class Sampler:
         All starts have n seeds. A response has at most `max_tokens` tokens, the given ones
         included; None: the engine's own maximum holds for the drawn tokens alone.
         """
-        trunks = [start.prompt + start.given for start in starts]
-        wanted = [i for i, start in enumerate(starts) for _ in start.seeds]
-        seeds = [seed for start in starts for seed in start.seeds]
-        branches = [
-            Branch(i, len(trunks[i]), seed, len(starts[i].prompt))
-            for i, seed in zip(wanted, seeds, strict=True)
-        ]
-        budgets = None
-        if max_tokens is not None:
-            budgets = [max_tokens - len(starts[i].given) for i in wanted]
-        stream = self.engine.stream(params, trunks, branches, budgets)
-        beginnings = [(starts[i].problem, starts[i].prompt, starts[i].given) for i in wanted]
-        grown, rewards, _ = self._graded(stream, beginnings, truncated)
+        asked = after_starts(starts, max_tokens)
+        stream = self.engine.stream(params, *asked[:3])
+        grown, rewards, _ = self._graded(stream, asked.beginnings, truncated)
         size = len(starts[0].seeds) if starts else 0
         rows = [slice(i * size, (i + 1) * size) for i in range(len(starts))]
         nothing = Reward(truncated or 0.0)
@@ -249,31 +279,20 @@ class Sampler:
             }
         )
         parts = list(itertools.chain.from_iterable(responses.parts))
+        rewards = responses.rewards.ravel().tolist()
         return [
-            Episode(
-                problem_id=solution.problem.id,
-                prompt=solution.prompt,
-                response=solution.response,
-                logprobs=[0.0] * given + grown.logprobs,
-                text=solution.text,
-                finished=grown.finish != "length",
-                reward=float(responses.rewards.flat[i]),
-                step_ends=steps[i][0],
-                step_rewards=steps[i][1],
-                reward_parts=parts[i],
-                given=given,
-            )
+            episode_of(solution, given, grown, steps[i], rewards[i], parts[i])
             for i, (solution, given, grown) in enumerate(drawn)
         ]
 
-    def split(self, solution: Solution) -> tuple[list[int], list[float] | None]:
+    def split(self, solution: Solution) -> Steps:
         """The step ends of a solution, and its steps' own rewards: see `split_solution`."""
         return split_solution(self.graded, self.engine.tokenizer, solution)
 
     def _graded(
         self,
         stream: Stream,
-        beginnings: Sequence[tuple[Problem, list[int], list[int]]],
+        beginnings: Sequence[Beginning],
         truncated: float | None,
     ) -> tuple[list[Grown], dict[int, Reward], dict[int, Solution]]:
         """Runs a stream to its end; each response is graded while the devices go on with others.
@@ -284,24 +303,65 @@ class Sampler:
         Returns the drawn tokens in order, the rewards of those that were graded, on all hosts, and
         the solutions that this host detokenised.
         """
-        texts: dict[int, str] = {}  # by the list of tokens, which many branches share
-        for _, prompt, before in beginnings:
-            if id(before) not in texts:
-                texts[id(before)] = response_text(self.engine.tokenizer, prompt, before)
+        texts: Texts = {}
         grown: dict[int, Grown] = {}
         solutions: dict[int, Solution] = {}
         with self.graded.background() as background:
             for i, response in stream:
                 grown[i] = response
                 if is_mine(i):
-                    problem, prompt, before = beginnings[i]
-                    text = whole_text(texts[id(before)], response)
-                    ids = before + response.tokens
-                    solutions[i] = Solution(problem, prompt, ids, text)
+                    solution = solutions[i] = self.whole(beginnings[i], response, texts)
                     if truncated is None or response.finish != "length":
-                        background.add(i, problem, text, ids)
+                        background.add(i, solution.problem, solution.text, solution.response)
             rewards = background.rewards()
         return [grown[i] for i in range(len(beginnings))], rewards, solutions
+
+    def whole(self, beginning: Beginning, grown: Grown, texts: Texts) -> Solution:
+        """The whole response that a branch ends; `texts` keeps those of what comes before."""
+        problem, prompt, before = beginning
+        if id(before) not in texts:
+            texts[id(before)] = response_text(self.engine.tokenizer, prompt, before)
+        text = whole_text(texts[id(before)], grown)
+        return Solution(problem, prompt, before + grown.tokens, text)
+
+
+def after_starts(starts: list[Start], max_tokens: int | None) -> Asked:
+    """A branch for each seed of each start; budgets as in `Sampler.grown_from`."""
+    trunks = [start.prompt + start.given for start in starts]
+    wanted = [(i, seed) for i, start in enumerate(starts) for seed in start.seeds]
+    budgets = None
+    if max_tokens is not None:
+        budgets = [max_tokens - len(starts[i].given) for i, _ in wanted]
+    return Asked(
+        trunks,
+        [Branch(i, len(trunks[i]), seed, len(starts[i].prompt)) for i, seed in wanted],
+        budgets,
+        [(starts[i].problem, starts[i].prompt, starts[i].given) for i, _ in wanted],
+    )
+
+
+def episode_of(
+    solution: Solution,
+    given: int,
+    grown: Grown,
+    steps: Steps,
+    reward: float,
+    parts: dict[str, float] | None,
+) -> Episode:
+    """The episode of a solution whose first `given` tokens were given; `parts` are the reward's."""
+    return Episode(
+        problem_id=solution.problem.id,
+        prompt=solution.prompt,
+        response=solution.response,
+        logprobs=[0.0] * given + grown.logprobs,
+        text=solution.text,
+        finished=grown.finish != "length",
+        reward=float(np.float32(reward)),
+        step_ends=steps[0],
+        step_rewards=steps[1],
+        reward_parts=parts,
+        given=given,
+    )
 
 
 def whole_text(before: str, grown: Grown) -> str:
@@ -309,9 +369,7 @@ def whole_text(before: str, grown: Grown) -> str:
     return before[: len(before) - grown.overlap] + grown.text
 
 
-def split_solution(
-    graded: GradedTask, tokenizer: Tokenizer, solution: Solution
-) -> tuple[list[int], list[float] | None]:
+def split_solution(graded: GradedTask, tokenizer: Tokenizer, solution: Solution) -> Steps:
     """([C] step ends, [C] the steps' own rewards, None if the task has none) of a solution.
 
     A step's end is the index of the response token after it. Steps that end inside the same token
@@ -338,9 +396,7 @@ def split_solution(
     return ends, list(totals.values())
 
 
-def _steps_after(
-    given: int, ends: list[int], rewards: list[float] | None
-) -> tuple[list[int], list[float] | None]:
+def _steps_after(given: int, ends: list[int], rewards: list[float] | None) -> Steps:
     """The ends and rewards of the steps that end after the first `given` response tokens."""
     first = bisect.bisect_right(ends, given)
     return ends[first:], None if rewards is None else rewards[first:]

@@ -9,17 +9,17 @@ An episode is one trunk, its states are positions on it, so a value costs no pre
 
 import dataclasses
 import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.core.text import Tokenizer, token_text
-from vinejax.core.types import Continuation, Episode, PromptedProblem
+from vinejax.core.types import Continuation, Episode, Problem, PromptedProblem
 from vinejax.credit.allocation import AllocationRule, Seen
-from vinejax.credit.estimate import estimates
+from vinejax.credit.estimate import Estimate, Returns, estimates
 from vinejax.credit.positions import positions_of, with_steps_between
 from vinejax.credit.rules import find_rule
 from vinejax.credit.samples import Passing, Sample
@@ -27,6 +27,15 @@ from vinejax.model.decoder import Params
 from vinejax.rollout.sampler import Sampler, State
 
 MOST_WAVES = 1000
+
+
+class Visited(NamedTuple):
+    """What is known of an episode's S states once all was sampled: see `estimates`."""
+
+    returns: Sequence[Returns]  # [S]
+    first: int
+    rewards: list[float]  # [C]
+    backed_up: list[float] | None  # [S]
 
 
 def fill_values(
@@ -45,54 +54,61 @@ def fill_values(
     """
     rule = find_rule("values.allocation", sampler.cfg)
     rules = [allocation(i) if allocation else rule for i in range(len(episodes))]
-    vines = _Vines(sampler, problems, episodes, rules)
+    by_id = {problem.id: problem for problem, _ in problems}
+    rows: dict[str, list[int]] = {}
+    for i, episode in enumerate(episodes):
+        rows.setdefault(episode.problem_id, []).append(i)
+    vines = [
+        Vines(sampler, by_id[name], [episodes[i] for i in own], [rules[i] for i in own], own)
+        for name, own in rows.items()
+    ]
+    states = [state for of_problem in vines for state in of_problem.states]
     logprobs: list[np.ndarray] = []
-    can_score = sampler.cfg.values.dtype == "model" and sampler.engine.scores_as_learner
     for wave in itertools.count():
-        counts = vines.wanted(wave)
-        if counts is None:
+        found = [of_problem.wanted(wave) for of_problem in vines]
+        if all(counts is None for counts in found):
             break
-        if wave == MOST_WAVES:
-            rule = f"wants more than {MOST_WAVES} waves; a rule gives None once it wants no more"
-            raise ConfigError("values.allocation", rule, repr(sampler.cfg.values.allocation))
-        scored = wave == 0 and can_score
-        logprobs += sampler.continuations(params, episodes, vines.states, counts, scored)
-        vines.count_new(counts)
-    filled = vines.filled()
-    if logprobs:
-        filled = [
-            dataclasses.replace(episode, scored=of_trunk[len(episode.prompt) :].tolist())
-            for episode, of_trunk in zip(filled, logprobs, strict=True)
-        ]
-    return filled
+        counts = [x or [0] * len(v.states) for v, x in zip(vines, found, strict=True)]
+        scored = wave == 0 and can_score(sampler)
+        every = [count for of_problem in counts for count in of_problem]
+        logprobs += sampler.continuations(params, episodes, states, every, scored)
+        for of_problem, new in zip(vines, counts, strict=True):
+            of_problem.count_new(new)
+    return filled(vines, logprobs, sampler.cfg.ppo.gamma)
 
 
-class _Vines:
-    """The states of an iteration's episodes, and the returns that were seen at each."""
+def can_score(sampler: Sampler) -> bool:
+    """Whether the prefill of an episode's trunk scores it as the learner does."""
+    return sampler.cfg.values.dtype == "model" and sampler.engine.scores_as_learner
+
+
+class Vines:
+    """The states of a problem's episodes, and the returns that were seen at each."""
 
     def __init__(
         self,
         sampler: Sampler,
-        problems: list[PromptedProblem],
+        problem: Problem,
         episodes: list[Episode],
         rules: Sequence[AllocationRule],
+        numbers: Sequence[int],
     ):
-        """`rules` has the allocation of each episode."""
+        """`rules` has the allocation of each episode, `numbers` its trunk among those of a call."""
         cfg, tokenizer = sampler.cfg, sampler.engine.tokenizer
-        self._values, self._gamma = cfg.values, cfg.ppo.gamma
-        self._rules = rules
-        self._episodes, places = divided(episodes, cfg, tokenizer)
+        self._values = cfg.values
+        self._rules, self.numbers, self._is_over = rules, numbers, False
+        self.episodes, places = divided(episodes, cfg, tokenizer)
         # Number of the step that begins at the first state: 0, or 1 if step 0 begins at no state.
         self._first = [
             int(bool(positions) and positions[0] > episode.given)
             for positions, episode in zip(places, episodes, strict=True)
         ]
-        self._earned = [np.cumsum([0.0, *episode.rewards]).tolist() for episode in self._episodes]
+        self._earned = [np.cumsum([0.0, *episode.rewards]).tolist() for episode in self.episodes]
         if (most := cfg.values.max_states) is not None:
             # The end of what is given, if it is a state, and the first so many others.
             pairs = zip(places, episodes, strict=True)
             places = [x[: most + (x[:1] == [episode.given])] for x, episode in pairs]
-        self.states, self._visits = _find_states(problems, self._episodes, places, cfg)
+        self.states, self._visits = _find_states(problem, self.episodes, places, numbers, cfg)
         self._passing = None
         if cfg.values.reuse:
             ids, responses = zip(*((e.problem_id, e.response) for e in episodes), strict=True)
@@ -103,7 +119,12 @@ class _Vines:
                 self._passing.add(episode.problem_id, sample, own, own=i)
 
     def wanted(self, wave: int) -> list[int] | None:
-        """New continuations of each of `states`; None: there are no more waves."""
+        """New continuations of each of `states`; None: there are no more waves.
+
+        Raises ConfigError if there is no end of them.
+        """
+        if self._is_over:
+            return None
         counts, is_over = [0] * len(self.states), True
         for i, visited in enumerate(self._visits):
             requests = self._rules[i](wave, self._seen(i), self._values)
@@ -112,6 +133,10 @@ class _Vines:
             is_over = False
             for s, count in zip(visited, requests, strict=True):
                 counts[s] = max(counts[s], count)
+        self._is_over = is_over
+        if wave == MOST_WAVES and not is_over:
+            rule = f"wants more than {MOST_WAVES} waves; a rule gives None once it wants no more"
+            raise ConfigError("values.allocation", rule, repr(self._values.allocation))
         return None if is_over else counts
 
     def count_new(self, counts: list[int]) -> None:
@@ -122,17 +147,21 @@ class _Vines:
             for drawn in state.drawn[len(state.drawn) - count :]:
                 self._passing.add(state.problem.id, drawn.sample, counted=state.visits)
 
-    def filled(self) -> list[Episode]:
-        """The episodes with their values, and the continuations of the states that they visit."""
-        groups = [tuple(drawn.continuation for drawn in state.drawn) for state in self.states]
-        returns = [self._seen(i).returns for i in range(len(self._episodes))]
-        rewards = [episode.rewards for episode in self._episodes]
-        means = None
+    def seen(self) -> list[Visited]:
+        """What `estimates` takes of each episode."""
+        means: Sequence[list[float] | None] = [None] * len(self.episodes)
         if self._passing is not None and self._values.backup:
             means = self._passing.backed_up()
-        made = estimates(returns, self._first, rewards, self._gamma, means)
+        return [
+            Visited(self._seen(i).returns, self._first[i], episode.rewards, means[i])
+            for i, episode in enumerate(self.episodes)
+        ]
+
+    def filled(self, made: Sequence[Estimate]) -> list[Episode]:
+        """The episodes with these values, and the continuations of the states that they visit."""
+        groups = [tuple(drawn.continuation for drawn in state.drawn) for state in self.states]
         filled = []
-        for i, (episode, estimate) in enumerate(zip(self._episodes, made, strict=True)):
+        for i, (episode, estimate) in enumerate(zip(self.episodes, made, strict=True)):
             continuations: list[tuple[Continuation, ...]] = [()] * len(episode.step_ends)
             for c, s in enumerate(self._visits[i], start=self._first[i]):
                 continuations[c] = groups[s]
@@ -160,6 +189,35 @@ class _Vines:
         return Seen(returns, earned[self._first[i] :][: len(returns)], earned[-1])
 
 
+def filled(vines: Sequence[Vines], logprobs: Sequence[np.ndarray], gamma: float) -> list[Episode]:
+    """The episodes of all problems with their values, in the order of their numbers.
+
+    `logprobs` are those of their trunks, by number, if they were scored. Values are estimated for
+    all problems at once: errors share the variance within states.
+    """
+    visited = [of_one for of_problem in vines for of_one in of_problem.seen()]
+    backed_up = [of_one.backed_up for of_one in visited]
+    made = estimates(
+        [of_one.returns for of_one in visited],
+        [of_one.first for of_one in visited],
+        [of_one.rewards for of_one in visited],
+        gamma,
+        None if None in backed_up else [x for x in backed_up if x is not None],
+    )
+    found: dict[int, Episode] = {}
+    start = 0
+    for of_problem in vines:
+        end = start + len(of_problem.numbers)
+        found |= zip(of_problem.numbers, of_problem.filled(made[start:end]), strict=True)
+        start = end
+    if len(logprobs):
+        found = {
+            i: dataclasses.replace(episode, scored=logprobs[i][len(episode.prompt) :].tolist())
+            for i, episode in found.items()
+        }
+    return [found[i] for i in range(len(found))]
+
+
 def divided(
     episodes: list[Episode], cfg: Config, tokenizer: Tokenizer
 ) -> tuple[list[Episode], list[list[int]]]:
@@ -170,29 +228,28 @@ def divided(
 
 
 def _find_states(
-    problems: list[PromptedProblem], episodes: list[Episode], places: list[list[int]], cfg: Config
+    problem: Problem,
+    episodes: list[Episode],
+    places: list[list[int]],
+    numbers: Sequence[int],
+    cfg: Config,
 ) -> tuple[list[State], list[list[int]]]:
     """(the states to sample from, for each episode the numbers of its states among them).
 
-    Equal token prefixes of a problem are one state (`values.dedup`): its solutions share s_0.
+    Equal token prefixes are one state (`values.dedup`): its solutions share s_0.
     """
-    by_id = {problem.id: problem for problem, _ in problems}
-    rollouts: Counter[str] = Counter()
     states: list[State] = []
     known: dict[tuple[object, ...], int] = {}
     visits: list[list[int]] = []
     for i, episode in enumerate(episodes):
         visits.append([])
-        rollout = rollouts[episode.problem_id]
-        rollouts[episode.problem_id] += 1
         for c, used in enumerate(places[i]):
-            prefix = (episode.problem_id, *episode.prompt, *episode.response[:used])
+            prefix = (*episode.prompt, *episode.response[:used])
             key = prefix if cfg.values.dedup else (i, c)
             if key not in known:
                 known[key] = len(states)
                 step = episode.step_ends.index(used) + 1 if used > episode.given else 0
-                problem = by_id[episode.problem_id]
-                states.append(State(problem, i, episode, rollout, step, used, visits=[]))
+                states.append(State(problem, numbers[i], episode, i, step, used, visits=[]))
             states[known[key]].visits.append((i, c))
             visits[-1].append(known[key])
     return states, visits

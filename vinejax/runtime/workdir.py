@@ -29,6 +29,7 @@ FREE_FIELDS = {
     *("model.attention", "model.remat", "model.architecture"),
     *("rollout.slots", "rollout.memory_gib", "rollout.attention"),
     "rollout.skip_repeats",
+    "rollout.one_stream",
     *("ppo.microbatch", "ppo.packing", "ppo.share_prefixes"),
     *("grader.workers", "grader.timeout_s", "grader.memory_mb"),
 }

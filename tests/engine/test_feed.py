@@ -1,0 +1,138 @@
+"""A stream that is fed while it runs draws what a call of its own would."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from etils import epath
+from helpers import fed_cases as cases
+from helpers.model_oracles import Model
+
+from vinejax.core.errors import WorkdirError
+from vinejax.core.settings import SampleConfig
+from vinejax.engine import phase
+from vinejax.engine.branches import Branch, Fed, Feed
+from vinejax.engine.engine import Engine
+from vinejax.engine.intake import Intake
+from vinejax.rollout.journaled import JournaledEngine
+from vinejax.runtime import distributed
+from vinejax.runtime.journal import Journal
+
+SAMPLING = SampleConfig(temperature=0.9, top_p=0.95)
+
+
+def engine_of(tiny: Model, sampling: SampleConfig = SAMPLING, **settings: Any) -> Engine:
+    settings = {"slots": 8, "chunk": 3} | settings
+    return Engine(tiny.decoder, sampling, tiny.tokenizer, **settings)
+
+
+@pytest.fixture(scope="module")
+def expected(tiny: Model) -> cases.Texts:
+    return cases.two_calls(engine_of(tiny), tiny.params)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"skip_repeats": False}, {"window_rows": 2}],
+    ids=["repeats", "decoded", "two rows"],
+)
+def test_tokens_are_those_of_two_calls(tiny: Model, expected: cases.Texts, settings: Any):
+    engine = engine_of(tiny, **settings)
+    cases.assert_same(cases.one_stream(engine, tiny.params), expected)
+    assert engine.stats.calls == 1
+
+
+@pytest.mark.parametrize("bounds", [{"longest": 20}, {"branches": 0}], ids=["columns", "queue"])
+def test_what_does_not_fit_waits_for_a_following_phase(
+    tiny: Model, expected: cases.Texts, bounds: dict[str, int], monkeypatch: pytest.MonkeyPatch
+):
+    held = []
+    hold = Intake.hold
+    monkeypatch.setattr(Intake, "hold", lambda self, work: held.append(work) or hold(self, work))
+    if "branches" in bounds:
+        monkeypatch.setattr("vinejax.engine.repeats.ITEMS", 2)
+        monkeypatch.setattr("vinejax.engine.memory.queue_size", lambda count: count // 2 * 2 + 10)
+    cases.assert_same(cases.one_stream(engine_of(tiny), tiny.params, **bounds), expected)
+    assert held
+
+
+def test_branches_that_were_cut_short_go_on_before_their_continuations(
+    tiny: Model, monkeypatch: pytest.MonkeyPatch
+):
+    """Their texts lack the stop string that ended them, so that they end in a further phase."""
+    sampling = SampleConfig(temperature=0.9, stop=("1",))
+    ids = tiny.tokenizer.encode("23", add_special_tokens=False)
+    monkeypatch.setattr(
+        "vinejax.engine.engine.token_text", lambda _: lambda i: "1" if i in ids else "x"
+    )
+    oracle = cases.two_calls(engine_of(tiny, sampling), tiny.params)
+    engine = engine_of(tiny, sampling)
+    going, go_on = [], engine._go_on
+
+    def counted(*args: Any):
+        going.append(args)
+        return go_on(*args)
+
+    engine._go_on = counted  # pyright: ignore
+    cases.assert_same(cases.one_stream(engine, tiny.params), oracle)
+    assert going
+
+
+def test_the_last_branches_drain_once_nothing_more_comes(
+    tiny: Model, expected: cases.Texts, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vinejax.engine.drain.MIN_SLOTS", 4)
+    moved, to_drain = [], phase.to_drain
+
+    def counted(*args: Any):
+        moved.append(args)
+        return to_drain(*args)
+
+    monkeypatch.setattr(phase, "to_drain", counted)
+    cases.assert_same(cases.one_stream(engine_of(tiny), tiny.params), expected)
+    assert len(moved) == 1
+
+
+def test_a_feed_that_neither_gives_nor_ends_is_refused(tiny: Model):
+    feed = Feed(lambda: Fed([], []), 1, 1, 20)
+    with pytest.raises(ValueError, match="None ends a feed"):
+        dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))
+
+
+def test_what_is_fed_is_checked(tiny: Model):
+    feed = Feed(lambda: Fed([[3]], [Branch(0, 2, 1)]), 1, 1, 20)
+    with pytest.raises(ValueError, match="branch 0: position 2"):
+        dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))
+
+
+def test_several_hosts_are_refused(tiny: Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(distributed, "process_place", lambda: (0, 2))
+    feed = Feed(lambda: None, 1, 1, 20)
+    with pytest.raises(ValueError, match="one host"):
+        engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, feed=feed)
+
+
+def journaled(tiny: Model, folder: Path) -> JournaledEngine:
+    journal = Journal(epath.Path(folder))
+    journal.open("0", "w")
+    return JournaledEngine(journal, tiny.decoder, SAMPLING, tiny.tokenizer, slots=8, chunk=3)
+
+
+def test_a_finished_stream_is_read(
+    tiny: Model, expected: cases.Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    first = journaled(tiny, tmp_path)
+    cases.assert_same(cases.one_stream(first, tiny.params), expected)
+    second = journaled(tiny, tmp_path)
+    monkeypatch.setattr(Engine, "_run", None)  # nothing is computed
+    cases.assert_same(cases.one_stream(second, tiny.params), expected)
+    assert first.stats == second.stats
+
+
+def test_another_feed_than_that_of_the_journal_is_refused(
+    tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cases.one_stream(journaled(tiny, tmp_path), tiny.params)
+    monkeypatch.setattr(cases, "STEPS", 4)
+    with pytest.raises(WorkdirError, match="was fed other branches"):
+        cases.one_stream(journaled(tiny, tmp_path), tiny.params)

@@ -1,0 +1,139 @@
+"""Solutions and values in one stream are those of two phases, one after the other."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import loop_cases as cases
+from helpers.applied import applied, fill_values, sample_episodes, sampler
+from helpers.model_oracles import Model
+
+from vinejax.core.settings import Config, GraderConfig
+from vinejax.core.types import Episode, Problem, PromptedProblem
+from vinejax.credit.worth import at_every
+from vinejax.engine.engine import Engine
+from vinejax.rollout import one_stream
+from vinejax.rollout.overlong import penalised
+from vinejax.rollout.sampler import Sampler
+from vinejax.rollout.vine import fill_values as filled_by
+from vinejax.tasks.graded import GradedTask
+
+
+class Task(cases.FewProblems):
+    """Rewards depend on all of the text."""
+
+    def reward(self, problem: Problem, response: str) -> float:
+        return len(response) % 4 / 4
+
+    def split(self, text: str) -> list[int]:
+        return [0, *range(5, len(text), 5), len(text)]
+
+
+class Stepped(Task):
+    def step_rewards(self, problem: Problem, steps: list[str]) -> list[float]:
+        return [0.1 * len(step) - 0.3 * step.count("=") for step in steps]
+
+
+def problems() -> list[PromptedProblem]:
+    found = Task().load("train")[:3]
+    return [(x, [cases.BOS, *cases.encode(f"{x.question}=")]) for x in found]
+
+
+def config(values: dict[str, Any], **sections: Any) -> Config:
+    values = {"k": 2, "max_states": None} | values
+    return cases.config(values=values, sample={"max_tokens": 24, "temperature": 1.0}, **sections)
+
+
+def engine_of(tiny: Model, cfg: Config) -> Engine:
+    limits = cfg.data.max_prompt_tokens, cfg.data.max_prompt_tokens + cfg.sample.max_tokens
+    sampling = cfg.sample
+    return Engine(tiny.decoder, sampling, tiny.tokenizer, slots=8, chunk=4, limits=limits)
+
+
+def assert_same(found: list[Episode], expected: list[Episode]) -> None:
+    """Equal in all that is not rounded; log-probabilities but for rounding."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        for field in dataclasses.fields(Episode):
+            mine, oracle = getattr(one, field.name), getattr(other, field.name)
+            if field.name in ("logprobs", "scored") and oracle is not None:
+                np.testing.assert_allclose(mine, oracle, atol=1e-4)
+            elif isinstance(oracle, np.ndarray):
+                np.testing.assert_array_equal(mine, oracle, err_msg=field.name)
+            else:
+                assert mine == oracle, field.name
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "few": ({"max_states": 1, "dedup": False, "budget": "fresh"}, {}),
+    "reuse": ({"reuse": True, "backup": True, "spread": 3}, {"reward": {"overlong": 0.5}}),
+    "waves": ({"reuse": True, "waves": 2}, {"reward": {"truncated": -0.5}}),
+    "bisection": ({"allocation": "bisection"}, {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_episodes_are_those_of_two_phases(tiny: Model, name: str):
+    values, sections = CASES[name]
+    cfg = config(values, **sections)
+    check(tiny, cfg, Task())
+
+
+def test_step_rewards_with_a_discount(tiny: Model):
+    check(tiny, config({"max_states": 2}, ppo={"gamma": 0.9}), Stepped())
+
+
+def check(tiny: Model, cfg: Config, task: Task) -> None:
+    engine, chosen = engine_of(tiny, cfg), problems()
+    graded = GradedTask(task, GraderConfig())
+    found = one_stream.sample_valued(sampler(engine, graded, cfg, 3), tiny.params, chosen)
+    assert engine.stats.calls == 1
+    tokens, useful = engine.stats.decoded_tokens, engine.stats.useful_tokens
+
+    oracle = engine_of(tiny, cfg)
+    solutions = sample_episodes(oracle, tiny.params, graded, chosen, cfg, 3)
+    assert_same(found.sampled, solutions)
+    solutions = penalised(solutions, cfg)
+    expected = fill_values(oracle, tiny.params, graded, chosen, solutions, cfg, 3)
+    assert_same(found.episodes, expected)
+    assert found.waves == oracle.stats.calls - 1
+    assert (tokens, useful) == (oracle.stats.decoded_tokens, oracle.stats.useful_tokens)
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (0, 3)])
+def test_solutions_with_allocations_of_their_own(tiny: Model, counts: tuple[int, int]):
+    """Of 'worth': where no state is sampled, the stream ends with the solutions."""
+    cfg = dataclasses.replace(config({}), values=dataclasses.replace(config({}).values, k=9))
+
+    def allocation(i: int):
+        return at_every(counts[i % 2], 2)
+
+    engine, chosen = engine_of(tiny, cfg), problems()
+    one = sampler(engine, GradedTask(Task(), GraderConfig()), cfg, 3)
+    found = one_stream.sample_valued(one, tiny.params, chosen, allocation)
+    solutions = one.solutions(tiny.params, chosen, 99)
+    expected = filled_by(one, tiny.params, chosen, solutions, allocation)
+    assert_same(found.episodes, expected)
+    assert found.waves == int(any(counts))
+
+
+def test_where_two_phases_are_needed(tiny: Model, monkeypatch: pytest.MonkeyPatch):
+    def has(cfg: Config, kind: type[Sampler] = Sampler) -> bool:
+        graded = GradedTask(Task(), GraderConfig())
+        return one_stream.has_one_stream(kind(engine_of(tiny, cfg), graded, applied(cfg), 0))
+
+    class Other(Sampler):
+        pass
+
+    on = {"one_stream": "on"}
+    assert has(config({}, rollout=on))
+    assert not has(config({}))  # by XLA
+    assert not has(config({}, rollout=on), Other)
+    assert not has(config({"dtype": "int8"}, rollout=on))
+    assert not has(config({}, rollout=on | {"flat": "drop"}))
+    monkeypatch.setattr(Engine, "reads_by_kernel", True)
+    assert has(config({})) and not has(config({}, rollout={"one_stream": "off"}))
+    monkeypatch.setattr(one_stream, "process_place", lambda: (0, 2))
+    assert not has(config({}, rollout=on))

@@ -1,0 +1,240 @@
+"""Solutions and the continuations of their states in one stream of the engine.
+
+In two phases the devices drain twice: the longest solution ends alone before the first continuation
+begins. Here the unit is the problem. When its solutions have ended, its continuations enter the
+queue of the running phase, and when those of a wave have ended, the next wave's. A draw depends on
+its seed and place alone, so tokens, values and metrics are those of `Sampler.solutions` and
+`vine.fill_values`, one after the other.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Episode, PromptedProblem
+from vinejax.credit.allocation import AllocationRule
+from vinejax.credit.rules import BLIND, POSITIONS, find_rule
+from vinejax.engine.branches import Fed, Feed, Grown, Stream
+from vinejax.model.decoder import Params
+from vinejax.rollout.overlong import penalised
+from vinejax.rollout.sampler import Asked, Sampler, Solution, Steps, Texts, after_starts, episode_of
+from vinejax.rollout.vine import Vines, can_score, filled
+from vinejax.runtime.distributed import process_place
+from vinejax.tasks.graded import BackgroundGrading
+from vinejax.tasks.rewards import Reward
+
+USUAL_STATES = 16  # of a solution, where no setting bounds them: for the length of the queue
+
+
+class Valued(NamedTuple):
+    """The solutions of an iteration."""
+
+    sampled: list[Episode]  # as `Sampler.solutions` gives them
+    episodes: list[Episode]  # as `vine.fill_values` does
+    waves: int  # of continuations: the most of any problem
+
+
+def has_one_stream(sampler: Sampler) -> bool:
+    """Whether an iteration's values may be sampled beside its solutions.
+
+    Not where groups of solutions are left out before they are valued, solutions begin elsewhere
+    than at the prompt, values have weights of another precision, or several hosts, which see
+    branches end in another order, would have to agree on what enters.
+    """
+    cfg = sampler.cfg
+    is_plain = type(sampler) is Sampler and cfg.rollout.flat == "keep"
+    is_one = cfg.values.dtype == "model" and process_place()[1] == 1
+    chosen = cfg.rollout.one_stream
+    is_wanted = chosen == "on" or (chosen == "auto" and sampler.engine.reads_by_kernel)
+    return is_wanted and is_plain and is_one
+
+
+def sample_valued(
+    sampler: Sampler,
+    params: Params,
+    problems: list[PromptedProblem],
+    allocation: Callable[[int], AllocationRule] | None = None,
+) -> Valued:
+    """Graded solutions with values; `allocation` is as for `fill_values`, and so are errors."""
+    with sampler.graded.background() as background:
+        growth = _Growth(sampler, problems, allocation, background)
+        stream = growth.stream(params)
+        for i, grown in stream:
+            growth.take(i, grown)
+        return growth.valued(background.rewards(), stream.trunk_logprobs)
+
+
+class _Wave(NamedTuple):
+    """Continuations of a problem's states that were asked for together."""
+
+    first: int  # number of its first branch
+    counts: list[int]  # per state
+
+
+class _Growth:
+    """The branches of a stream, by number, and how far each problem has come."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        problems: list[PromptedProblem],
+        allocation: Callable[[int], AllocationRule] | None,
+        background: BackgroundGrading,
+    ):
+        cfg = sampler.cfg
+        self._sampler, self._problems, self._background = sampler, problems, background
+        self._size = cfg.rollout.per_prompt
+        rule = find_rule("values.allocation", cfg)
+        count = len(problems) * self._size
+        self._rules = [allocation(i) if allocation else rule for i in range(count)]
+        # Whether states, or how many continuations they have, depend on rewards or earlier waves.
+        is_blind = cfg.values.allocation in BLIND and cfg.values.positions in POSITIONS
+        self._waits = cfg.values.waves > 1 or not is_blind
+        self._scores = can_score(sampler)
+        # Of each branch: its problem, what it continues, what it drew, its response and steps.
+        self._problem_of: list[int] = []
+        self._asked = after_starts(
+            sampler.prompt_starts(problems, self._size), cfg.sample.max_tokens
+        )
+        self._beginnings = self._asked.beginnings
+        self._grown: dict[int, Grown] = {}
+        self._solutions: dict[int, Solution] = {}
+        self._steps: dict[int, Steps] = {}
+        self._texts: Texts = {}
+        # Of each problem: branches under way, its states, and the waves of their continuations.
+        self._left = [self._size] * len(problems)
+        self._ended: list[int] = []  # problems that go on next
+        self._vines: list[Vines | None] = [None] * len(problems)
+        self._waves: list[list[_Wave]] = [[] for _ in problems]
+        self._trunk_of: list[int | None] = [None] * len(problems)  # of scored episodes, by trunk
+
+    def stream(self, params: Params) -> Stream:
+        """All branches, those of states as they are asked for."""
+        cfg, asked = self._sampler.cfg, self._asked
+        self._problem_of += [p for p in range(len(self._problems)) for _ in range(self._size)]
+        count, most = len(asked.branches), cfg.data.max_prompt_tokens + cfg.sample.max_tokens
+        context = self._sampler.engine.model.cfg.context
+        feed = Feed(
+            self.more,
+            trunks=count,
+            branches=count * most_states(cfg) * cfg.values.k,  # for 'worth' its default, the most
+            longest=min(most, context),
+        )
+        return self._sampler.engine.stream(params, *asked[:3], feed=feed)
+
+    def take(self, i: int, grown: Grown) -> None:
+        """Takes a branch that has ended: it is split here, and graded in the background."""
+        sampler, problem = self._sampler, self._problem_of[i]
+        is_solution = i < len(self._rules)
+        solution = sampler.whole(self._beginnings[i], grown, self._texts)
+        self._grown[i], self._solutions[i] = grown, solution
+        if is_solution or sampler.splits_continuations:
+            self._steps[i] = sampler.split(solution)
+        if sampler.cfg.reward.truncated is None or grown.finish != "length":
+            kind = "solutions" if is_solution else "continuations"
+            given = solution.problem, solution.text, solution.response, kind
+            self._background.add(i, *given)
+        self._left[problem] -= 1
+        if not self._left[problem]:
+            self._ended.append(problem)
+
+    def more(self) -> Fed | None:
+        """The next continuations of the problems whose branches have all ended."""
+        fed, scored = Asked([], [], [], []), []
+        ended, self._ended = self._ended, []
+        for problem in ended:
+            self._go_on(problem, fed, scored)
+        is_over = not fed.trunks and not any(self._left)
+        return None if is_over else Fed(*fed[:3], scored)
+
+    def _go_on(self, problem: int, fed: Asked, scored: list[bool]) -> None:
+        """Adds a problem's next wave with branches to what is fed, if there is one."""
+        vines, waves = self._vines[problem], self._waves[problem]
+        if vines is None:
+            rewards = self._background.of(self._numbers(problem)) if self._waits else {}
+            vines = self._begun(problem, rewards)
+        elif self._waits:
+            last = range(waves[-1].first, waves[-1].first + sum(waves[-1].counts))
+            self._add(vines, waves[-1], self._background.of(last))
+        while (counts := vines.wanted(len(waves))) is not None:
+            scores = self._scores and not waves
+            waves.append(_Wave(len(self._problem_of), counts))
+            asked = self._sampler.after_states(vines.episodes, vines.states, counts)
+            if asked.branches or scores:
+                self._feed(problem, asked, fed)
+                scored += [scores] * len(asked.trunks)
+                self._trunk_of += vines.numbers if scores else [None] * len(asked.trunks)
+            if asked.branches:
+                return
+
+    def _feed(self, problem: int, asked: Asked, fed: Asked) -> None:
+        """Adds branches on a problem's episodes, whose numbers are those among all, to `fed`."""
+        moved = len(fed.trunks) - self._numbers(problem)[0]
+        branches = [dataclasses.replace(b, trunk=b.trunk + moved) for b in asked.branches]
+        for whole, part in zip(fed, asked._replace(branches=branches), strict=True):
+            whole += part  # pyright: ignore
+        self._problem_of += [problem] * len(branches)
+        self._beginnings += asked.beginnings
+        self._left[problem] += len(branches)
+
+    def valued(self, rewards: dict[int, Reward], logprobs: list[np.ndarray]) -> Valued:
+        """The episodes, given the rewards of all branches and f32[length] of each trunk."""
+        if not self._waits:
+            for problem, waves in enumerate(self._waves):
+                vines = self._begun(problem, rewards)
+                for n, wave in enumerate(waves):
+                    assert vines.wanted(n) == wave.counts
+                    self._add(vines, wave, rewards)
+        sampled = [self._episode(i, rewards) for i in range(len(self._rules))]
+        by_episode = {i: logprobs[n] for n, i in enumerate(self._trunk_of) if i is not None}
+        of_trunks = [by_episode[i] for i in range(len(by_episode))]
+        vines = [found for found in self._vines if found is not None]
+        gamma = self._sampler.cfg.ppo.gamma
+        return Valued(sampled, filled(vines, of_trunks, gamma), self._num_waves)
+
+    @property
+    def _num_waves(self) -> int:
+        """The waves for which two phases would call the engine."""
+        is_drawn = [
+            any(sum(wave.counts) for wave in of_all)
+            for of_all in itertools.zip_longest(*self._waves, fillvalue=_Wave(0, []))
+        ]
+        return sum(is_drawn) or int(self._scores and bool(is_drawn))
+
+    def _numbers(self, problem: int) -> range:
+        """The numbers of a problem's solutions, as branches and as episodes."""
+        return range(problem * self._size, (problem + 1) * self._size)
+
+    def _begun(self, problem: int, rewards: dict[int, Reward]) -> Vines:
+        """The states of a problem whose solutions have ended; without their rewards these are 0."""
+        numbers = self._numbers(problem)
+        episodes = penalised([self._episode(i, rewards) for i in numbers], self._sampler.cfg)
+        rules = [self._rules[i] for i in numbers]
+        vines = Vines(self._sampler, self._problems[problem][0], episodes, rules, numbers)
+        self._vines[problem] = vines
+        return vines
+
+    def _episode(self, i: int, rewards: dict[int, Reward]) -> Episode:
+        reward = rewards.get(i, Reward(self._sampler.cfg.reward.truncated or 0.0))
+        given = self._solutions[i], 0, self._grown[i], self._steps[i]
+        return episode_of(*given, reward.total, reward.parts)
+
+    def _add(self, vines: Vines, wave: _Wave, rewards: dict[int, Reward]) -> None:
+        """Adds the continuations of a wave, which have ended and were graded."""
+        numbers = range(wave.first, wave.first + sum(wave.counts))
+        grown = [self._grown[i] for i in numbers]
+        found = {n: rewards[i] for n, i in enumerate(numbers) if i in rewards}
+        steps = {n: self._steps[i] for n, i in enumerate(numbers) if i in self._steps}
+        self._sampler.add_drawn(vines.states, wave.counts, grown, found, steps)
+        vines.count_new(wave.counts)
+
+
+def most_states(cfg: Config) -> int:
+    """The most states of a solution, or where nothing bounds them a usual number."""
+    values = cfg.values
+    bounds = [n + 1 for n in (values.max_states, values.spread) if n is not None]
+    return min(bounds, default=USUAL_STATES)
