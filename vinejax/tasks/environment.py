@@ -33,6 +33,8 @@ class TextEnv(Protocol):
     - `fork(seed=None)`: an independent copy, its generator included; with a seed, one whose later
       noise is drawn anew. Without `fork` a copy is made by repeating the actions.
     - `key()`: a text or None; states with equal keys are equal.
+    - `recall(turn)`: a new environment gets the state after a recorded turn, so that the action is
+      not repeated.
     - `close()`: called once the episode has ended.
     """
 
@@ -142,7 +144,12 @@ class Environment:
 
     def replay(self, turns: Iterable[Turn]) -> None:
         """Takes the actions of these turns again; UserError unless it answers as it did then."""
+        recall = getattr(self._env, "recall", None)
         for turn in turns:
+            if recall is not None:
+                self._turn += 1
+                self._call("recall", recall, turn)
+                continue
             found = *self.step(turn.action)[:2], self.key()
             then = turn.observation, turn.reward, turn.key
             if found != then:
