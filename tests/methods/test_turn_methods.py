@@ -1,16 +1,18 @@
 """Methods with credit of turns: published numbers, loops in NumPy, turns without a key."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
+from helpers import rl_oracles as oracle
 from helpers.applied import assign_credit
 
 from vinejax.core.types import Episode, Rollout, Turn
 from vinejax.learner.batch import collate, step_layout
 from vinejax.methods.moves import moves_of
-from vinejax.rl.turns import against_equals, returns_to_go
+from vinejax.rl.turns import action_estimates, against_equals, returns_to_go, shared_back
 
 
 def episode(states: str, rewards: list[float], has_keys: bool = True, **fields: Any) -> Episode:
@@ -127,3 +129,62 @@ def test_the_moves_of_an_episode_that_was_cut_in_a_turn():
     assert moves_of(one) == [(6, 0.75, ("", False)), (9, -1.0, ("seen", False))]
     plain = cases.episode([0], [4, 5, 6], reward=1.0, step_ends=[1, 3])
     assert moves_of(plain) == [(3, 1.0, ("", False))]
+
+
+POAD = {
+    "values": [[0.4, 0.5], [0.6, 0.8]],
+    "rewards": [0.0, 1.0],
+    "advantages": [[0.537755, 0.460795], [0.39, 0.2]],
+}
+
+
+def test_poad_gives_the_numbers_of_its_authors_code():
+    """Two actions of two tokens, with γ 0.99 and λ 0.95."""
+    one = episode("ab", POAD["rewards"])
+    batch = collate([one], rows=1)
+    drawn = np.asarray(batch.mask)
+    values = np.full(drawn.shape, np.nan, np.float32)
+    values[drawn] = np.ravel(POAD["values"])
+    cfg = cases.config(method="poad", critic={"lam": 0.95}, ppo={"gamma": 0.99, "whiten": "none"})
+    rollout = Rollout([one], batch, step_layout(batch, [one]), values)
+    found = assign_credit(rollout, cfg)
+    expected = np.ravel(POAD["advantages"])
+    np.testing.assert_allclose(np.asarray(found.advantages)[drawn], expected, atol=1e-6)
+    assert found.returns is not None
+    returns = np.asarray(found.returns)
+    np.testing.assert_allclose(returns[drawn], expected + np.ravel(POAD["values"]), atol=1e-6)
+    assert not np.asarray(found.advantages)[~drawn].any() and not returns[~drawn].any()
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
+def test_actions_of_one_token_and_no_discount_are_generalised_advantage_estimates(lam: float):
+    rng = np.random.default_rng(0)
+    rewards, values = rng.normal(size=(2, 4, 9)).astype(np.float32)
+    mask = np.arange(9) < np.array([9, 1, 0, 5])[:, None]
+    tokens = np.where(mask, np.arange(9), -1)
+    for gamma, actions in ((0.9, tokens), (1.0, np.minimum(tokens, 3))):
+        found = action_estimates(rewards, values, actions, gamma, lam)
+        expected = oracle.gae(rewards, values, mask, gamma, lam)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_turn_credit_shares_a_reward_with_the_turns_before_it():
+    progress = np.diff([0.2, 0.2, 0.8, 0.6])
+    shared = shared_back(progress, 0.5)
+    np.testing.assert_allclose(shared, [0.171429, 0.342857, -0.114286], atol=1e-6)
+    np.testing.assert_allclose(shared_back(progress, 0.0), progress)
+    np.testing.assert_allclose(shared_back([0, 0, 3.0], 1.0), [1, 1, 1])
+    episodes = [
+        episode("abc", [*progress[:2], progress[2] + 1.0], reward=1.0),
+        episode("ab", [0.25, 0.0], reward=0.0),
+    ]
+    own = progress.tolist(), [0.25, 0.0]
+    episodes = [
+        dataclasses.replace(e, step_rewards=list(r)) for e, r in zip(episodes, own, strict=True)
+    ]
+    for gamma in (0.0, 0.5):
+        sections: dict[str, Any] = {"turn_credit": {"weight": 2.0, "gamma": gamma}}
+        found = by_turn(episodes, "turn_credit", **sections)
+        for sign, rewards, given in zip((1, -1), own, found, strict=True):
+            np.testing.assert_allclose(given, sign + 2 * shared_back(rewards, gamma), rtol=1e-5)

@@ -25,6 +25,7 @@ from vinejax.methods import (
     opmd,
     p3o,
     pairwise,
+    poad,
     ppo,
     ppo_probe,
     reinforce_pp,
@@ -40,6 +41,7 @@ from vinejax.methods import (
     treepo,
     treerl,
     trpa,
+    turn_credit,
     unlikely,
     vineppo,
 )
@@ -48,6 +50,7 @@ from vinejax.methods.base import Method
 MODULES: dict[str, ModuleType] = {
     "vineppo": vineppo,
     "ppo": ppo,
+    "poad": poad,
     "ppo_probe": ppo_probe,
     "spo_chain": spo_chain,
     "direct": direct,
@@ -58,6 +61,7 @@ MODULES: dict[str, ModuleType] = {
     "tempo": tempo,
     "grpo": grpo,
     "gigpo": gigpo,
+    "turn_credit": turn_credit,
     "rloo": rloo,
     "dr_grpo": dr_grpo,
     "dapo": dapo,
