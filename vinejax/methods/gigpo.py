@@ -1,14 +1,14 @@
 """GiGPO: a turn earns what its episode and what its return add to others from the same state.
 
-    A = z(r in the problem) + ω·z(G in the turns from the same state)    G_t = r_t + γ·G_{t+1}
-    z = (x - mean) / (std + 1e-6), std of the sample; `gigpo.norm` 'mean': x - mean
+    A = z(r in the problem) + ω·z(G in turns from one state)    G_t = r_t + γ·G_{t+1}
+    z = (x - mean) / (std of the sample + 1e-6) or, with `gigpo.norm` 'mean', x - mean
 
 A state is the environment's key, or else what it said last, among the solutions of a problem. γ is
 `ppo.gamma`. Without turns an episode is one turn.
 
 Source: https://arxiv.org/abs/2505.10978; langfengQ/verl-agent, `gigpo/core_gigpo.py`.
 
-Departs: keys, there equal observations; a start that recurs is another state; γ is 0.95 there.
+Departs: γ is 0.95 there; a start that recurs is another state.
 """
 
 import dataclasses

@@ -1,7 +1,6 @@
 """POAD: PPO on tokens, in which only actions take time; an action is a step, such as a turn.
 
-    A_t = δ_t + γ_t·λ·A_{t+1}    δ_t = r_t + γ_t·V_{t+1} - V_t
-    γ_t = γ at an action's last token, 1 at its others
+    A: `ppo`'s, with γ at an action's last token and 1 at its others
 
 PPO's γ discounts per token, so long actions count less. With γ = 1 both are the same.
 

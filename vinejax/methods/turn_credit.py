@@ -7,7 +7,7 @@ own.
 
 Source: PrimeIntellect-ai/prime-rl, pull request 3282; w = 0.2 and γ = 0: NVIDIA-NeMo/RL, 3543.
 
-Departs: c beside GRPO's advantage, in prime-rl of a state's scores and alone.
+Departs: in prime-rl c alone.
 """
 
 import dataclasses
