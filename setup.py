@@ -37,6 +37,11 @@ setuptools.setup(
         "gcs": ["gcsfs"],
         # The task reasoning_gym; a model that is a GGUF file, such as that of benchmarks/real.
         "tasks": ["reasoning-gym>=0.1.25"],
+        # Environments of other libraries, a task each.
+        "textarena": ["textarena>=0.7.4"],
+        "gymnasium": ["gymnasium>=1.0"],
+        "gem": ["gem-llm>=0.1.0"],
+        "openenv": ["openenv-core>=0.3.0"],
         "real": ["torch>=2.4", "gguf>=0.10", "accelerate>=1.0", "reasoning-gym>=0.1.25"],
         # Makes the fixtures of the tests on models, and runs those that load what we save, or that
         # call TRL's reward functions.

@@ -34,6 +34,7 @@ FILES = {
     **{name: f"tiny_{name}.py" for name in ("tree_grpo", "tempo", "single_stream")},
     **{name: f"tiny_{name}.py" for name in ("unlikely", "drpo", "trpa", "p3o", "hapo", "d3s")},
     **{name: f"tiny_{name}.py" for name in ("direct", "inpo", "brpo", "pairwise", "scaf_grpo")},
+    **{name: f"tiny_{name}.py" for name in ("gigpo", "poad", "turn_credit")},
 }
 STAGES = {"eval": "validation", "test": "test"}
 

@@ -76,7 +76,11 @@ def test_fields_and_a_config_of_ones_own(tmp_path: Path, trained: list[tuple[Con
         ("few.py", {"ppo": 1}, r"^ppo: is a group of fields"),
         ("few.py", {"iterations": "many"}, r"^iterations = 'many': must be of type int"),
         ("few.py", {"iterations": -1}, r"^iterations = -1: must not be negative"),
-        ("few.py", {"critic.lam": 1.0}, r"^critic\.lam = 1\.0: is read by method = 'ppo' alone"),
+        (
+            "few.py",
+            {"critic.lam": 1.0},
+            r"^critic\.lam = 1\.0: is read by method = 'ppo' or 'poad'",
+        ),
         (default(), {}, r"^workdir: name the folder of the run"),
         (Config(), {"iterations": 1}, r"^iterations: a Config takes no overrides"),
     ],

@@ -29,10 +29,11 @@ def tokenizer() -> Any:
     return DoorsTask().tokenizer()
 
 
-def problems(count: int = 2) -> list[PromptedProblem]:
-    """Problems of the doors; their prompts are only looked at for their length."""
-    found = DoorsTask().load("train")[:count]
-    return [(x, encode_prompt(tokenizer(), x.question, False)) for x in found]
+def problems(count: int = 2, task: Any = None) -> list[PromptedProblem]:
+    """Problems, of the doors; their prompts are only looked at for their length."""
+    task = task or DoorsTask()
+    found = task.load("train")[:count]
+    return [(x, encode_prompt(tokenizer(), task.prompt(x), False)) for x in found]
 
 
 def lean(text: str, rng: np.random.Generator) -> str:
@@ -94,14 +95,15 @@ def sampler(engine: PolicyEngine, cfg: Config, task: Any = None, iteration: int 
 
 
 def sampled(cfg: Config, engine: PolicyEngine | None = None, task: Any = None) -> list[Episode]:
-    found = problems(cfg.rollout.prompts)
+    found = problems(cfg.rollout.prompts, task)
     return sampler(engine or PolicyEngine(), cfg, task).solutions({}, found, len(found))
 
 
 def valued(cfg: Config, engine: PolicyEngine | None = None, task: Any = None) -> list[Episode]:
     engine = engine or PolicyEngine()
     episodes = sampled(cfg, engine, task)
-    return fill_values(sampler(engine, cfg, task), {}, problems(cfg.rollout.prompts), episodes)
+    found = problems(cfg.rollout.prompts, task)
+    return fill_values(sampler(engine, cfg, task), {}, found, episodes)
 
 
 def environment(cfg: Config, problem: Problem, iteration: int = 0) -> Doors:

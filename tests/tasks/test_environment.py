@@ -57,8 +57,9 @@ class FaultyTask(TurnTask):
         (lambda env: RELEASED.wait(60), "`step` has not returned within env.timeout_s = 0.2 s"),
         (lambda env: "text", "{file}:[0-9]+: `step` gave 'text'; needed is an Observation"),
         (lambda env: Observation(b"x"), "needed is an Observation: a text"),  # pyright: ignore
-        (lambda env: Observation("x", float("nan")), "a finite number and a bool"),
+        (lambda env: Observation("x", float("nan")), "a finite number and bools"),
         (lambda env: Observation("x", 0.0, "no"), "needed is an Observation"),  # pyright: ignore
+        (lambda env: Observation("x", 0.0, False, 2), "needed is an Obs"),  # pyright: ignore
         (lambda env: None, "`step` gave None; needed is an Observation"),
     ],
 )
@@ -79,6 +80,15 @@ def test_an_answer_that_does_not_fit_ends_the_episode(text: str):
     for episode in cases.sampled(cases.config(), task=FaultyTask(lambda env: Observation(text))):
         assert len(episode.turns) == 3 and not episode.finished and episode.reward == 0.0
         assert episode.turns[-1].drawn == episode.turns[-1].end == len(episode.response)
+
+
+def test_an_environment_may_cut_its_episode():
+    """The outcome is that of an episode out of turns; the action's reward is its step's."""
+    task = FaultyTask(lambda env: Observation("more\n", 0.2, truncated=True))
+    for episode in cases.valued(cases.config(reward={"truncated": -0.5}), task=task):
+        assert not episode.finished and episode.reward == -0.5
+        assert episode.step_rewards == [0, 0, 0.2]
+        assert episode.turns[-1].end == len(episode.response)
 
 
 def test_an_environment_that_answers_otherwise_when_repeated_ends_the_run():

@@ -38,6 +38,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
 
 @pytest.fixture
 def expand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    example("reverse", tmp_path, monkeypatch)
     return example("expand", tmp_path, monkeypatch)
 
 

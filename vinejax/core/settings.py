@@ -82,7 +82,7 @@ class GraderConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CodeConfig:
-    """Task `code`, whose answers are programs; grader.* limits them. See docs/tasks.md."""
+    """Tasks `code` and `python_tool`, which run programs; grader.* limits them: docs/tasks.md."""
 
     # Where they run: confined by the kernel, by `command`, by a service, or not confined at all.
     sandbox: Literal["kernel", "command", "http", "none"] = "kernel"

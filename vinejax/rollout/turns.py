@@ -321,8 +321,8 @@ class TurnSampler(Sampler):
                     logprobs = stream.trunk_logprobs
                 answers = shared_work({i: future.result() for i, future in acting.items()})
                 for i, action in actions.items():
-                    text, reward, done, key = answers[i]
-                    self._answered(live[i], action, Observation(text, reward, done), key)
+                    *answer, key = answers[i]
+                    self._answered(live[i], action, Observation(*answer), key)
                 for play in live:
                     if play.finish and play.environment is not None:
                         play.environment.close()
@@ -386,7 +386,9 @@ class TurnSampler(Sampler):
         play.turns_left -= 1
         if answer.done:
             play.finish = "stop"
-        elif min(play.turns_left, play.tokens_left) <= 0 or len(answer.text) > MOST_CHARACTERS:
+        elif answer.truncated or min(play.turns_left, play.tokens_left) <= 0:
+            play.finish = "length"
+        elif len(answer.text) > MOST_CHARACTERS:
             play.finish = "length"
         else:
             ids = self._observed(answer.text, play.response[-1])

@@ -5,6 +5,7 @@ has `load`, `prompt` and `answer` as any other; `TurnTask` has the rest. The rew
 the environment alone.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -20,6 +21,7 @@ class Observation(NamedTuple):
     text: str  # what the policy reads next; not read once `done`
     reward: float = 0.0  # of the action
     done: bool = False  # the episode ends
+    truncated: bool = False  # the episode is cut, as one that is out of turns
 
 
 @runtime_checkable
@@ -31,6 +33,8 @@ class TextEnv(Protocol):
     - `fork(seed=None)`: an independent copy, its generator included; with a seed, one whose later
       noise is drawn anew. Without `fork` a copy is made by repeating the actions.
     - `key()`: a text or None; states with equal keys are equal.
+    - `recall(turn)`: a new environment gets the state after a recorded turn, so that the action is
+      not repeated.
     - `close()`: called once the episode has ended.
     """
 
@@ -112,12 +116,14 @@ class Environment:
         """What the environment answers."""
         self._turn += 1
         found = self._in_time("step", action)
-        rule = "an Observation: a text, a finite number and a bool"
-        fields = list(found) if isinstance(found, tuple) and len(found) == 3 else [None] * 3
-        text, reward, done = fields[0], finite_number(fields[1]), fields[2]
-        if not isinstance(text, str) or reward is None or done not in (True, False):
+        rule = "an Observation: a text, a finite number and bools"
+        is_one = isinstance(found, tuple) and 1 <= len(found) <= 4
+        given = Observation(*found) if is_one else Observation("", math.nan)
+        reward, ends = finite_number(given.reward), (given.done, given.truncated)
+        is_bool = all(end in (True, False) for end in ends)
+        if not isinstance(given.text, str) or reward is None or not is_bool:
             raise self._wrong("step", self._env.step, found, rule)
-        return Observation(text, reward, bool(done))
+        return Observation(given.text, reward, *map(bool, ends))
 
     def key(self) -> str | None:
         """The key of the state; None if the environment has none."""
@@ -138,7 +144,12 @@ class Environment:
 
     def replay(self, turns: Iterable[Turn]) -> None:
         """Takes the actions of these turns again; UserError unless it answers as it did then."""
+        recall = getattr(self._env, "recall", None)
         for turn in turns:
+            if recall is not None:
+                self._turn += 1
+                self._call("recall", recall, turn)
+                continue
             found = *self.step(turn.action)[:2], self.key()
             then = turn.observation, turn.reward, turn.key
             if found != then:

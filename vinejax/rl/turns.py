@@ -1,0 +1,112 @@
+"""Credit of turns from the rewards of an environment."""
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+Numbers = Sequence[float] | np.ndarray
+
+
+def returns_to_go(rewards: Numbers, gamma: float) -> np.ndarray:
+    """Discounted returns of one episode.
+
+        G_t = r_t + γ·G_{t+1}
+
+    Args:
+      rewards: [n] of its turns.
+      gamma: γ.
+
+    Returns:
+      float64 [n].
+    """
+    returns = np.zeros(len(rewards))
+    after = 0.0
+    for t in reversed(range(len(rewards))):
+        returns[t] = after = rewards[t] + gamma * after
+    return returns
+
+
+def against_equals(
+    values: Numbers, groups: Sequence[Hashable], has_std: bool = True, eps: float = 1e-6
+) -> np.ndarray:
+    """Each value compared with those of its group.
+
+        (x - mean x) / (std x + ε)    std of the sample, or no divisor
+
+    Args:
+      values: [n] of any real dtype.
+      groups: [n], equal for the members of a group, in any order.
+      has_std: whether the differences are divided.
+      eps: ε.
+
+    Returns:
+      float64 [n], exactly 0 in groups whose values are all equal and in groups of one.
+
+    Source: GiGPO, https://arxiv.org/abs/2505.10978, equations 3 and 6.
+    """
+    found = np.zeros(len(values))
+    members: dict[Hashable, list[int]] = {}
+    for i, group in enumerate(groups):
+        members.setdefault(group, []).append(i)
+    for places in members.values():
+        x = np.asarray(values, np.float64)[places]
+        if np.ptp(x) > 0:
+            found[places] = (x - x.mean()) / (x.std(ddof=1) + eps if has_std else 1.0)
+    return found
+
+
+def action_estimates(
+    rewards: np.ndarray, values: np.ndarray, actions: np.ndarray, gamma: float, lam: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Generalised advantage estimates of tokens, in which only actions take time.
+
+        δ_t = r_t + γ_t·V_{t+1} - V_t    A_t = δ_t + γ_t·λ·A_{t+1}    return_t = A_t + V_t
+
+    γ_t is γ at an action's last token, and 1 at its others.
+
+    Args:
+      rewards: [B, T] for taking token t.
+      values: [B, T] of the state before token t.
+      actions: int [B, T], the action of each token, -1 for a token of none, which is passed over.
+      gamma: γ.
+      lam: λ.
+
+    Returns:
+      (advantages, returns), float32 [B, T], 0 where there is no action.
+
+    Source: POAD, https://arxiv.org/abs/2405.15821; its code, `batch_process_tppo`.
+    """
+    advantages, returns = np.zeros(rewards.shape, np.float32), np.zeros(rewards.shape, np.float32)
+    value, advantage = np.zeros(len(rewards)), np.zeros(len(rewards))
+    following = np.full(len(rewards), -1)
+    for t in reversed(range(rewards.shape[1])):
+        is_own = actions[:, t] >= 0
+        discount = np.where(following == actions[:, t], 1.0, gamma)
+        delta = rewards[:, t] + discount * value - values[:, t]
+        advantage = np.where(is_own, delta + discount * lam * advantage, advantage)
+        value = np.where(is_own, values[:, t], value)
+        following = np.where(is_own, actions[:, t], following)
+        advantages[:, t] = np.where(is_own, advantage, 0.0)
+        returns[:, t] = np.where(is_own, advantage + value, 0.0)
+    return advantages, returns
+
+
+def shared_back(rewards: Numbers, gamma: float) -> np.ndarray:
+    """Rewards of turns, each shared with the turns before it.
+
+        c_t = Σ_{i≥t} r_i·γ^(i-t) / Σ_{j≤i} γ^(i-j)
+
+    Args:
+      rewards: [n] of an episode's turns.
+      gamma: γ; 0: a turn keeps its reward, 1: all up to it share alike.
+
+    Returns:
+      float64 [n], with the sum of the rewards.
+
+    Source: PrimeIntellect-ai/prime-rl, pull request 3282.
+    """
+    shared = np.zeros(len(rewards))
+    for i, reward in enumerate(rewards):
+        weights = np.power(float(gamma), np.arange(i, -1, -1))
+        shared[: i + 1] += reward * weights / weights.sum()
+    return shared

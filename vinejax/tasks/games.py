@@ -1,0 +1,192 @@
+"""The base of tasks whose environments are those of another library.
+
+`data.path` names an environment. Every problem is a seed of it: `data.size` for training, a tenth
+as many for each held-out split, at most 500. The prompt is `data.template`, then what the
+environment says first.
+
+A problem's seed makes its start, such as the cards or the board, and the seed of the iteration the
+noise after it. Libraries that draw from the global generators of Python and NumPy have them to
+themselves: each call begins with their states as the episode's last call left them, and ends with
+those that all others left. Calls wait for one another.
+
+A call that raises ends its episode as one that is out of turns, with `reward.truncated`; each such
+error is printed once.
+"""
+
+import contextlib
+import copy
+import importlib.util
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.plugins import failure
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem
+from vinejax.tasks.base import Split
+from vinejax.tasks.environment import Begun, Environment, Observation, TurnTask
+
+TRAIN = 5000  # problems, if `data.size` does not say
+MOST_HELD_OUT = 500
+SEED_STEP = 10**8  # between the seeds of splits
+ORDER: tuple[Split, ...] = ("test", "validation", "train")
+# Said to a game at the start of a run, to see whether a copy of it goes on as a repetition does.
+SAID = ("[1]", "[0 1]", "1", "[up]", "[1 2 3 4]")
+START_S = 60.0  # that a call of this may take
+
+_LOCK = threading.RLock()  # of the global generators
+_told: set[str] = set()
+
+
+class Game:
+    """An episode in an environment of another library; a subclass has `begin` and `act`.
+
+    All of its state is in its attributes, so a copy of them is a copy of the episode.
+    """
+
+    def __init__(self, name: str, copies: bool = True):
+        """`copies`: whether a copy is as good as a repetition; else there is no `fork`."""
+        self.name = name
+        self.fork = self._copied if copies else None
+        self._states: Any = None  # of the generators
+        self._is_over = False
+
+    def begin(self, seed: int) -> str:
+        """Starts the episode of a seed; its first text."""
+        raise NotImplementedError
+
+    def act(self, action: str) -> Observation:
+        """Takes an action."""
+        raise NotImplementedError
+
+    def draw_anew(self, seed: int) -> None:
+        """Seeds the noise to come, of an environment that has generators of its own, too."""
+        random.seed(seed)
+        np.random.seed(seed)
+
+    def reset(self, problem: Problem, seed: int) -> str:
+        def begun() -> str:
+            self.draw_anew(problem.columns["seed"])
+            text = self.begin(problem.columns["seed"])
+            self.draw_anew(seed)
+            return text
+
+        return self._called(begun) or ""
+
+    def step(self, action: str) -> Observation:
+        cut = Observation("", truncated=True)
+        return cut if self._is_over else self._called(lambda: self.act(action)) or cut
+
+    def start(self, seed: int) -> str:
+        """The first text of a seed; an error is passed on."""
+        with self._own_generators():
+            self.draw_anew(seed)
+            return self.begin(seed)
+
+    def _copied(self, seed: int | None = None) -> "Game":
+        """A copy, whose noise to come is drawn anew if there is a seed."""
+        with self._own_generators():
+            twin = copy.deepcopy(self)
+        if seed is not None:
+            with twin._own_generators():
+                twin.draw_anew(seed)
+        return twin
+
+    def _called(self, function: Callable[[], Any]) -> Any:
+        """The function's result; None if it raised."""
+        try:
+            with self._own_generators():
+                return function()
+        except Exception as error:
+            self._is_over = True
+            said = f"{self.name}: {failure(error, None)}".splitlines()[0]
+            if said not in _told:
+                _told.add(said)
+                print(f"{said}; the episode ends with reward.truncated")
+            return None
+
+    @contextlib.contextmanager
+    def _own_generators(self) -> Iterator[None]:
+        with _LOCK:
+            outer = _states()
+            if self._states is not None:
+                _set_states(self._states)
+            try:
+                yield
+            finally:
+                self._states = _states()
+                _set_states(outer)
+
+
+class GameTask(TurnTask):
+    """Seeds of one environment as a task. A subclass has the names and `game`."""
+
+    package: str  # that is imported
+    extra: str  # of setup.py, that installs it
+    example: str  # of `data.path`
+    game: type[Game]
+    max_turns = 100
+    reads = ("size", "template")
+
+    def __init__(self, data: DataConfig):
+        """Raises ConfigError without the package, or if the environment cannot be started."""
+        self.name = self.extra
+        self.path = data.path
+        self._data = data
+        need(self.package, self.extra, data)
+        if not data.path:
+            raise ConfigError("data.path", f"name an environment, such as {self.example!r}", "''")
+        self._copies = True
+        try:
+            self.env().start(0)
+        except Exception as error:
+            rule = f"{self.package} does not start it: {failure(error, None)}".splitlines()[0]
+            raise ConfigError("data.path", rule, repr(data.path)) from error
+        self._copies = self._agree()
+
+    def env(self) -> Game:
+        return self.game(self.path, self._copies)
+
+    def load(self, split: Split) -> list[Problem]:
+        size = self._data.size or TRAIN
+        size = size if split == "train" else min(MOST_HELD_OUT, max(1, size // 10))
+        first = SEED_STEP * ORDER.index(split)
+        return [Problem(f"{split}/{i}", self.path, "", {"seed": first + i}) for i in range(size)]
+
+    def prompt(self, problem: Problem) -> str:
+        return self._data.template.replace("{question}", problem.question)
+
+    def _agree(self) -> bool:
+        """Whether a copy of an episode goes on as the episode does, and as one that is repeated."""
+        begun = Begun(Problem("start", self.path, "", {"seed": 0}), 1)
+        games = [Environment(self, begun, START_S) for _ in range(2)]
+        for game in games:
+            game.reset()
+            for text in SAID[:2]:
+                game.step(text)
+        try:
+            games.append(games[0].fork())
+        except UserError:  # it cannot be copied
+            return False
+        answers = [[game.step(text) for text in SAID] for game in games]
+        return answers[0] == answers[1] == answers[2]
+
+
+def need(package: str, extra: str, data: DataConfig) -> None:
+    """Raises ConfigError where the package of an extra is not installed."""
+    if importlib.util.find_spec(package) is None:
+        rule = f"needs the package {package}: pip install 'vinejax[{extra}]'"
+        raise ConfigError("data.task", rule, repr(data.task))
+
+
+def _states() -> Any:
+    return random.getstate(), np.random.get_state()
+
+
+def _set_states(states: Any) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
