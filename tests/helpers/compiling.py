@@ -44,7 +44,6 @@ BUDGETS: dict[str, int] = {
     "rl/test_against_trl.py": 70,
     "runtime/test_checkpoint.py": 150,
     "system/test_method_runs.py": 80,
-    "system/test_turns_run.py": 90,
     "test_public.py": 90,
     "training/test_train.py": 80,
 }

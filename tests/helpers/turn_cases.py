@@ -12,7 +12,7 @@ from helpers.applied import applied
 from vinejax.core.seeds import row_seed
 from vinejax.core.settings import Config, GraderConfig, SampleConfig
 from vinejax.core.types import Episode, Problem, PromptedProblem
-from vinejax.engine.branches import Growing, Grown, Stream
+from vinejax.engine.branches import Branch, Fed, Feed, Growing, Grown, Stream
 from vinejax.engine.engine import Engine
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import fill_values
@@ -63,6 +63,7 @@ class PolicyEngine(Engine):
     def __init__(self, say: Say = lean, backwards: bool = False, context: int = 96):
         self.tokenizer, self.say, self.backwards = tokenizer(), say, backwards
         self.sample_config = SampleConfig(max_tokens=24, stop=("\n",))
+        self.calls: list[list[int]] = []  # the seeds of each call's branches
         model = loop_cases.model()
         self.model = dataclasses.replace(model, cfg=dataclasses.replace(model.cfg, context=context))
 
@@ -70,24 +71,36 @@ class PolicyEngine(Engine):
     def scores_as_learner(self) -> bool:
         return False
 
-    def stream(self, params, trunks, branches, max_tokens=None, scored=False, int8=False) -> Stream:
-        return Stream(functools.partial(self._scripted, trunks, branches, max_tokens))
+    def stream(
+        self, params, trunks, branches, max_tokens=None, scored=False, int8=False, feed=None
+    ) -> Stream:
+        self.calls.append([branch.seed for branch in branches])
+        return Stream(functools.partial(self._scripted, Fed(trunks, branches, max_tokens), feed))
 
-    def _scripted(self, trunks: Any, branches: Any, budgets: Any) -> Growing:
-        numbers = range(len(branches))
-        for i in reversed(numbers) if self.backwards else numbers:
-            branch = branches[i]
-            before = trunks[branch.trunk][: branch.position]
-            assert len(before) == branch.position < self.model.cfg.context and budgets[i] > 0
-            rng = np.random.default_rng([branch.seed, branch.position])
-            said = self.say(self.tokenizer.decode(before[1:]), rng)
-            ids = self.tokenizer.encode(said, add_special_tokens=False)
-            room = self.model.cfg.context - branch.position
-            ids = ids[: min(budgets[i], room)]
-            text, stop, _ = said[: len(ids)].partition("\n")
-            ids = ids[: len(text) + len(stop)]
-            yield i, Grown(ids, [-1.0] * len(ids), text, "stop" if stop else "length")
+    def _scripted(self, fed: Fed | None, feed: Feed | None) -> Growing:
+        """One branch after the other; what is fed after each comes last, or first if backwards."""
+        waiting: list[tuple[int, list[int], Branch, int]] = []
+        count = 0
+        while fed is not None:
+            for branch, budget in zip(fed.branches, fed.max_tokens, strict=True):
+                waiting.append((count, fed.trunks[branch.trunk], branch, budget))
+                count += 1
+            if waiting:
+                i, *rest = waiting.pop(-1 if self.backwards else 0)
+                yield i, self._drawn(*rest)
+            fed = feed.more() if feed else Fed([], [], []) if waiting else None
         return []
+
+    def _drawn(self, trunk: list[int], branch: Branch, budget: int) -> Grown:
+        before = trunk[: branch.position]
+        assert len(before) == branch.position < self.model.cfg.context and budget > 0
+        rng = np.random.default_rng([branch.seed, branch.position])
+        said = self.say(self.tokenizer.decode(before[1:]), rng)
+        ids = self.tokenizer.encode(said, add_special_tokens=False)
+        ids = ids[: min(budget, self.model.cfg.context - branch.position)]
+        text, stop, _ = said[: len(ids)].partition("\n")
+        ids = ids[: len(text) + len(stop)]
+        return Grown(ids, [-1.0] * len(ids), text, "stop" if stop else "length")
 
 
 def sampler(engine: PolicyEngine, cfg: Config, task: Any = None, iteration: int = 0) -> TurnSampler:

@@ -11,6 +11,7 @@ from helpers.applied import assign_credit
 from vinejax.core.types import Episode, Rollout, Turn
 from vinejax.credit.assign import token_estimates
 from vinejax.learner.batch import collate, step_layout
+from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import divided
 from vinejax.tasks.doors import Doors, DoorsTask
 from vinejax.tasks.environment import Observation
@@ -54,7 +55,7 @@ def test_an_episode_is_what_both_said_in_turn():
         assert episode.length == len(drawn) == 2 * len(episode.turns)
 
 
-def test_order_and_iteration_of_waves_change_nothing_but_the_seed_does():
+def test_order_and_waves_change_nothing_but_the_seed_does(monkeypatch: pytest.MonkeyPatch):
     cfg = cases.config()
     first = cases.valued(cfg)
     assert same(first, cases.valued(cfg, cases.PolicyEngine(backwards=True)))
@@ -64,6 +65,11 @@ def test_order_and_iteration_of_waves_change_nothing_but_the_seed_does():
     assert not same(first, cases.valued(dataclasses.replace(cfg, seed=7)))
     without = cases.valued(cfg, task=WithoutFork())
     assert [e.continuations for e in without] == [e.continuations for e in first]
+    # On several hosts turns come in waves, to each host in an order of its own.
+    monkeypatch.setattr(TurnSampler, "_feed", lambda self, turns: None)
+    hosts = [cases.PolicyEngine(), cases.PolicyEngine(backwards=True)]
+    assert all(same(first, cases.valued(cfg, engine)) for engine in hosts)
+    assert hosts[0].calls == hosts[1].calls and len(hosts[0].calls) > 4
 
 
 def same(a: list[Episode], b: list[Episode]) -> bool:

@@ -46,6 +46,7 @@ def test_the_learner_scores_the_tokens_that_the_engine_drew(run: Path):
     line, rows = line_of(run), rows_of(run)
     assert line["rollout/logprob_diff/max"] < 1e-3
     assert line["turns/mean"] > 2 and line["values/rollouts"] > len(rows)
+    assert line["values/waves"] == 1  # all turns are one stream of the engine
     assert line["actor/grad_norm"] > 0
 
 

@@ -75,6 +75,7 @@ class Feed:
     trunks: int
     branches: int
     longest: int  # tokens of a trunk
+    at_once: int | None = None  # branches that are under way together; None: all
 
 
 # Yields pairs (number of a branch, its continuation); returns `Stream.trunk_logprobs`.

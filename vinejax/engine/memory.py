@@ -129,7 +129,8 @@ def sizes_of(
     kinds = [demand] if feed is None else [demand, feed]
     trunks = [max(-(-kind.trunks // shards), 1) for kind in kinds]
     branches = [-(-kind.branches // shards) for kind in kinds]
-    slots = min(-(-settings.slots // shards), doubled(sum(branches), least=MIN_SLOTS))
+    at_once = sum(branches) if feed is None or feed.at_once is None else -(-feed.at_once // shards)
+    slots = min(-(-settings.slots // shards), doubled(at_once, least=MIN_SLOTS))
     shapes = [window_shape(slots, *kind) for kind in zip(trunks, branches, strict=True)]
     wanted, lanes = shapes[0]
     if feed is not None:

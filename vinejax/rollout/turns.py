@@ -1,10 +1,10 @@
 """Solutions and continuations of several turns: episodes in the environments of a task.
 
-Episodes are sampled in waves. In a wave every live episode is a branch of the engine, which ends
-with its turn; its environment is stepped on the host while the devices go on with others, and its
-answer is put after the turn. An episode that goes on is a branch of the next wave, with the same
-seed: a draw depends on the seed and the place in the sequence alone, so an episode is a function of
-(seeds, environment), whatever the order, the slots or the hosts.
+An episode is one stream of branches, a turn each. When a turn has ended, its environment is stepped
+on the host while the devices go on with others, its answer is put after the turn, and the next turn
+enters the stream with the same seed. A draw depends on the seed and the place in the sequence
+alone, so an episode is a function of (seeds, environment), whatever the order, the slots or the
+hosts.
 
 The tokens that were drawn stay as they are. A prompt and each observation are encoded once.
 
@@ -12,12 +12,13 @@ A continuation of a state has the environment as it was when the state's turn be
 taking the recorded actions again, once per solution if the environment has `fork`, else once per
 continuation; what it answers must be what it answered then.
 
-Limits: a wave waits for its longest turn, and prefills the trunks of all its branches.
+Limits: every turn prefills its whole trunk. On several hosts, which see turns end in another order,
+turns come in waves: the next ones enter when all have ended.
 """
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -28,11 +29,11 @@ from vinejax.core.seeds import row_seed
 from vinejax.core.text import continuation_text, decode, response_text
 from vinejax.core.types import Continuation, Episode, Problem, PromptedProblem, Turn
 from vinejax.credit.samples import Sample
-from vinejax.engine.branches import Branch, Grown, Stream
+from vinejax.engine.branches import Branch, Fed, Feed, Grown, Stream
 from vinejax.model.decoder import Params
 from vinejax.rollout.overlong import penalties
 from vinejax.rollout.sampler import Drawn, Responses, Sampler, State, whole_text
-from vinejax.runtime.distributed import is_mine, shared_work
+from vinejax.runtime.distributed import is_mine, process_place, shared_work
 from vinejax.tasks.environment import Begun, Environment, MultiTurn, Observation, begun_anew
 from vinejax.tasks.prompts import LONGEST_TOKEN, ChatTurns, encode_prompt, encode_within
 
@@ -67,10 +68,62 @@ class Play:
 
 
 class Places(NamedTuple):
-    """Trunks of a wave, and for each branch the number of its trunk."""
+    """Trunks, and for each branch the number of its trunk."""
 
     trunks: list[list[int]]
     of_branches: list[int]
+
+
+class _Turns:
+    """Episodes while they are sampled: the turns that are drawn, and those that are answered."""
+
+    def __init__(self, sampler: "TurnSampler", plays: list[Play], executor: ThreadPoolExecutor):
+        self.plays = plays
+        self._sampler, self._executor = sampler, executor
+        self._of_branches: list[int] = []  # the number of each branch's play
+        # Of plays whose turn was drawn and is not answered: the action, and the environment's step.
+        self._actions: dict[int, str] = {}
+        self._acting: dict[int, Future[list[Any]]] = {}
+
+    def entering(self, numbers: Iterable[int], places: Places | None = None) -> Fed:
+        """The next turns of these plays, which enter the stream."""
+        entering = [*numbers]
+        self._of_branches += entering
+        return self._sampler.branches_of([self.plays[i] for i in entering], places)
+
+    def read(self, stream: Stream, count: int) -> None:
+        """Takes the turns of a stream, which begins with the last `count` that entered."""
+        first = len(self._of_branches) - count
+        for branch, grown in stream:
+            i = self._of_branches[first + branch]
+            action = self._sampler.said(self.plays[i], grown)
+            if action is None:
+                self._close(i)
+                continue
+            self._actions[i] = action
+            if (environment := self.plays[i].environment) is not None:
+                self._acting[i] = self._executor.submit(_acted, environment, action)
+
+    def more(self) -> Fed | None:
+        """The turns after those that were drawn; None once all episodes are over.
+
+        It waits for the environments, so that the clock decides nothing.
+        """
+        answers = shared_work({i: future.result() for i, future in self._acting.items()})
+        actions, self._actions, self._acting = self._actions, {}, {}
+        for i, action in actions.items():
+            *answer, key = answers[i]
+            self._sampler.answered(self.plays[i], action, Observation(*answer), key)
+            if self.plays[i].finish:
+                self._close(i)
+        if all(play.finish for play in self.plays):
+            return None
+        # In one order on all hosts, to which turns come in orders of their own.
+        return self.entering(i for i in sorted(actions) if not self.plays[i].finish)
+
+    def _close(self, i: int) -> None:
+        if (environment := self.plays[i].environment) is not None:
+            environment.close()
 
 
 class TurnSampler(Sampler):
@@ -299,48 +352,37 @@ class TurnSampler(Sampler):
         scored: bool = False,
         int8: bool = False,
     ) -> list[np.ndarray]:
-        """Plays all episodes to their ends, in waves; the first wave has its branches at `places`.
+        """Plays all episodes to their ends; their first branches lie at `places`.
 
         Returns the log-probabilities of the trunks of `places` if `scored`.
         """
         logprobs: list[np.ndarray] = []
-        live = plays
-        executor = ThreadPoolExecutor(self.cfg.env.workers, "environments")
-        try:
-            while live:
-                stream = self._stream(params, live, places, scored, int8)
-                actions: dict[int, str] = {}
-                acting: dict[int, Future[list[Any]]] = {}
-                for i, grown in stream:
-                    action = self._said(live[i], grown)
-                    if action is not None:
-                        actions[i] = action
-                        if (environment := live[i].environment) is not None:
-                            acting[i] = executor.submit(_acted, environment, action)
-                if scored:
-                    logprobs = stream.trunk_logprobs
-                answers = shared_work({i: future.result() for i, future in acting.items()})
-                for i, action in actions.items():
-                    *answer, key = answers[i]
-                    self._answered(live[i], action, Observation(*answer), key)
-                for play in live:
-                    if play.finish and play.environment is not None:
-                        play.environment.close()
-                live = [play for play in live if not play.finish]
-                places, scored = None, False
-        finally:
-            executor.shutdown(wait=True, cancel_futures=True)
-        return logprobs
+        with ThreadPoolExecutor(self.cfg.env.workers, "environments") as executor:
+            turns = _Turns(self, plays, executor)
+            fed: Fed | None = turns.entering(range(len(plays)), places)
+            count = len(fed.trunks)
+            try:
+                while fed is not None:
+                    given = fed.trunks, fed.branches, fed.max_tokens, scored and not logprobs, int8
+                    stream = self.engine.stream(params, *given, self._feed(turns))
+                    turns.read(stream, len(fed.branches))
+                    logprobs = logprobs or stream.trunk_logprobs
+                    fed = turns.more()
+            finally:
+                executor.shutdown(wait=True, cancel_futures=True)
+        return logprobs[:count]
 
-    def _stream(
-        self,
-        params: Params,
-        plays: list[Play],
-        places: Places | None,
-        scored: bool,
-        int8: bool,
-    ) -> Stream:
-        """The rest of each play's turn."""
+    def _feed(self, turns: "_Turns") -> Feed | None:
+        """How later turns enter a stream; None on several hosts, where they come in waves."""
+        if process_place()[1] > 1:
+            return None
+        cfg, count = self.cfg, len(turns.plays)
+        longest = cfg.data.max_prompt_tokens + cfg.sample.max_tokens + cfg.env.observed
+        longest, later = min(longest, self.engine.model.cfg.context), count * self._max_turns
+        return Feed(turns.more, trunks=later, branches=later, longest=longest, at_once=count)
+
+    def branches_of(self, plays: Sequence[Play], places: Places | None) -> Fed:
+        """The rest of each play's turn, on its tokens or at `places`."""
         trunks, of_branches = places or _places(plays)
         branches = []
         for play, trunk in zip(plays, of_branches, strict=True):
@@ -348,8 +390,7 @@ class TurnSampler(Sampler):
             is_inside = play.response or places  # else it begins at a prompt's end
             place = trunk, len(play.tokens), play.seed, first if is_inside else None
             branches.append(Branch(*place))
-        budgets = [self._budget(play) for play in plays]
-        return self.engine.stream(params, trunks, branches, budgets, scored, int8)
+        return Fed(trunks, branches, [self._budget(play) for play in plays])
 
     def _budget(self, play: Play) -> int:
         """The most tokens of the rest of a turn."""
@@ -362,7 +403,7 @@ class TurnSampler(Sampler):
         """The tokens that the model's context has left."""
         return self.engine.model.cfg.context - len(play.prompt) - len(play.response)
 
-    def _said(self, play: Play, grown: Grown) -> str | None:
+    def said(self, play: Play, grown: Grown) -> str | None:
         """Adds what was drawn; the action, or None if the episode has run out of tokens in it."""
         play.said = whole_text(play.said, grown)
         play.response = play.response + grown.tokens
@@ -380,7 +421,7 @@ class TurnSampler(Sampler):
         stops = sorted(self.engine.sample_config.stop, key=len)
         return next((x for s in stops if whole.startswith(x := play.said + s)), play.said)
 
-    def _answered(self, play: Play, action: str, answer: Observation, key: str | None) -> None:
+    def answered(self, play: Play, action: str, answer: Observation, key: str | None) -> None:
         """Ends a turn with what the environment answered."""
         drawn = len(play.response)
         play.turns_left -= 1
