@@ -12,7 +12,7 @@ from helpers.applied import applied
 from vinejax.core.seeds import row_seed
 from vinejax.core.settings import Config, GraderConfig, SampleConfig
 from vinejax.core.types import Episode, Problem, PromptedProblem
-from vinejax.engine.branches import Branch, Fed, Feed, Growing, Grown, Stream
+from vinejax.engine.branches import Branch, Fed, Feed, Growing, Grown, Stream, as_lists
 from vinejax.engine.engine import Engine
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import fill_values
@@ -82,12 +82,13 @@ class PolicyEngine(Engine):
         waiting: list[tuple[int, list[int], Branch, int]] = []
         count = 0
         while fed is not None:
-            for branch, budget in zip(fed.branches, fed.max_tokens, strict=True):
-                waiting.append((count, fed.trunks[branch.trunk], branch, budget))
+            trunks, budgets = as_lists(fed.trunks), np.array(fed.max_tokens).tolist()
+            for branch, budget in zip(fed.branches, budgets, strict=True):
+                waiting.append((count, trunks[branch.trunk], branch, budget))
                 count += 1
             if waiting:
-                i, *rest = waiting.pop(-1 if self.backwards else 0)
-                yield i, self._drawn(*rest)
+                i, trunk, branch, budget = waiting.pop(-1 if self.backwards else 0)
+                yield i, self._drawn(trunk, branch, budget)
             fed = feed.more() if feed else Fed([], [], []) if waiting else None
         return []
 

@@ -180,6 +180,11 @@ def adapter_folder(folder: Path, weights: dict[str, np.ndarray], **fields: Any) 
     """A folder as PEFT writes one."""
     folder.mkdir()
     config = {"peft_type": "LORA", "r": 8, "lora_alpha": 6.0, "base_model_name_or_path": "base"}
+    # What PEFT 0.18 writes besides.
+    config |= {"bias": "none", "fan_in_fan_out": False, "init_lora_weights": True}
+    config |= {"lora_bias": False, "lora_dropout": 0.05, "megatron_core": "megatron.core"}
+    config |= {"qalora_group_size": 16, "use_qalora": False, "use_dora": False, "loftq_config": {}}
+    config |= {"target_modules": ["up_proj"], "task_type": "CAUSAL_LM", "peft_version": "0.18.1"}
     (folder / "adapter_config.json").write_text(json.dumps(config | fields))
     names = {f"base_model.model.model.layers.{name}.weight": x for name, x in weights.items()}
     save_file(names, folder / "adapter_model.safetensors")
@@ -216,6 +221,7 @@ REFUSED = [
     ({}, {"use_dora": True}, "adapter_config.json: use_dora = True is not supported"),
     ({}, {"peft_type": "IA3"}, "adapter_config.json: peft_type = 'IA3' is not supported"),
     ({}, {"modules_to_save": ["lm_head"]}, "modules_to_save .* is not supported"),
+    ({}, {"init_lora_weights": "pissa"}, "init_lora_weights = 'pissa' changes the base"),
     ({}, {"lora_alpha": 0}, "lora_alpha = 0 must be a positive number"),
     ({B: None}, {}, "mlp.up_proj.lora_B.weight is missing"),
     ({B: (5, 2)}, {}, r"mlp.up_proj has factors \(2, .*\) and \(5, 2\), the projection is"),

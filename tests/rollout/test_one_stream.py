@@ -102,13 +102,17 @@ def check(tiny: Model, cfg: Config, task: Task) -> None:
     assert (tokens, useful) == (oracle.stats.decoded_tokens, oracle.stats.useful_tokens)
 
 
-@pytest.mark.parametrize("counts", [(0, 0), (0, 3)])
-def test_solutions_with_allocations_of_their_own(tiny: Model, counts: tuple[int, int]):
+@pytest.mark.parametrize(
+    ("counts", "by_problem"), [((0, 0), False), ((0, 3), False), ((0, 3), True)]
+)
+def test_solutions_with_allocations_of_their_own(
+    tiny: Model, counts: tuple[int, int], by_problem: bool
+):
     """Of 'worth': where no state is sampled, the stream ends with the solutions."""
     cfg = dataclasses.replace(config({}), values=dataclasses.replace(config({}).values, k=9))
 
     def allocation(i: int):
-        return at_every(counts[i % 2], 2)
+        return at_every(counts[i // (cfg.rollout.per_prompt if by_problem else 1) % 2], 2)
 
     engine, chosen = engine_of(tiny, cfg), problems()
     one = sampler(engine, GradedTask(Task(), GraderConfig()), cfg, 3)

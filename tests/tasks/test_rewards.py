@@ -306,16 +306,18 @@ def test_the_tasks_own_reward_is_one_of_them_or_is_not_asked():
 
 
 def test_parts_go_through_the_journal(tmp_path: Path):
-    def run() -> dict[int, Reward]:
+    def run(what: str = "parts", most: int = 2) -> dict[int, Reward]:
         journal = Journal(epath.Path(tmp_path / "journal"))
         journal.open("3", "w")
         chosen = RewardConfig(functions=("my_rewards.accuracy",))
         task = JournaledTask(journal, GSM8K("x"), GraderConfig(), chosen)
-        with task.background() as background:
-            for i, item in enumerate(ITEMS):
+        with task.background(what) as background:
+            for i, item in enumerate(ITEMS[:most]):
                 background.add(i, *item, [1])
             return background.rewards()
 
+    alone = run("one stream", most=1)  # of an earlier process, which graded other responses
+    assert list(alone) == [0]
     first = run()
     assert first == {0: Reward(1.0, {"accuracy": 1.0}), 1: Reward(0.0, {"accuracy": 0.0})}
     sys.modules["my_rewards"].accuracy = None  # pyright: ignore[reportAttributeAccessIssue]

@@ -76,6 +76,7 @@ class Feed:
     branches: int
     longest: int  # tokens of a trunk
     at_once: int | None = None  # branches that are under way together; None: all
+    repeats: bool = True  # after the same branches `more` gives the same in another process
 
 
 # Yields pairs (number of a branch, its continuation); returns `Stream.trunk_logprobs`.

@@ -170,7 +170,7 @@ class Phase:
         lengths = [len(trunk) for trunk in more.trunks]
         trunk_of = [branch.trunk for branch in more.branches]
         scored = np.flatnonzero(more.scored).tolist()
-        left = self._collector.not_ended * max(self.work.budgets)
+        left = self._collector.not_ended * self._longest_budget
         begun = Begun(self._queued.tolist(), left.tolist(), self._expected_work)
         loads = assign(lengths, trunk_of, more.budgets, shards, sizes.rows, scored, begun)
         order = [[i for load in of_shard for i in load.items] for of_shard in loads]
@@ -198,7 +198,11 @@ class Phase:
     def _expected_work(self) -> int:
         """The most work that the phase may be given: it decides which trunks are divided."""
         assert self._intake.feed is not None
-        return (len(self.work.branches) + self._intake.feed.branches) * max(self.work.budgets)
+        return (len(self.work.branches) + self._intake.feed.branches) * self._longest_budget
+
+    @property
+    def _longest_budget(self) -> int:
+        return max([1, *self.work.budgets])
 
     # --- trunks into rows ---
 

@@ -27,6 +27,7 @@ from vinejax.core.ranges import Positive, Whole, ZeroToOne
 from vinejax.core.settings import Config, MethodSettings
 from vinejax.core.types import Array, Batch, Rollout, RunState, TrainState
 from vinejax.credit.assign import Credit, before_steps, token_estimates
+from vinejax.learner.batch import digest_of
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.score import in_passes, shifted
@@ -199,7 +200,7 @@ class Critic(State):
         """With V before each response token."""
         session, batch = it.session, rollout.batch
         critic = to_device(kept.params)
-        key = str(batch.tokens.shape)
+        key = digest_of(batch)
         if session.journal:
             key += f" {fingerprint(critic, session.mesh)}"
 

@@ -13,7 +13,7 @@ from vinejax.core.settings import Config
 from vinejax.core.shapes import part
 from vinejax.core.types import Episode, Rollout, RunState
 from vinejax.credit.assign import Credit, state_numbers
-from vinejax.learner.batch import collate, minibatches, step_layout
+from vinejax.learner.batch import collate, digest_of, minibatches, step_layout
 from vinejax.learner.corrections import with_corrections
 from vinejax.learner.optimizer import learning_rate, make_optimizer
 from vinejax.learner.packing import Passes, passes_for
@@ -159,7 +159,7 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
         found = with_logprobs(model, params, reference, *rest)
         return {"old_logprobs": found.old_logprobs, "ref_logprobs": found.ref_logprobs, **more}
 
-    found = session.journal.once("scores", str(batch.tokens.shape), logprobs)
+    found = session.journal.once("scores", digest_of(batch), logprobs)
     hidden, entropy = found.pop("hidden", None), found.pop("entropy", None)
     for name in ("top_mass", "top_entropy"):
         per_token = found.pop(name, None)

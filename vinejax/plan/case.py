@@ -18,6 +18,7 @@ from vinejax.methods.base import Method
 from vinejax.model.config import DecoderConfig, compute_as_set
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import read_architecture
+from vinejax.model.hf.peft import base_of
 from vinejax.model.sharding import AUTO, AXES, check_heads, check_rows
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.topology import Topology, parse_topology
@@ -122,8 +123,10 @@ def model_sizes(cfg: Config) -> DecoderConfig:
         return read_architecture(cfg.model.architecture)
     if cfg.model.path:
         folder = epath.Path(os.path.expanduser(cfg.model.path))
+        while folder.is_dir() and (base := base_of(folder)):
+            folder = epath.Path(os.path.expanduser(base))
         if folder.is_dir():  # the workdir of a run has the sizes of the model that it started from
-            folder = epath.Path(model_folder(cfg.model.path))
+            folder = epath.Path(model_folder(os.fspath(folder)))
         file = folder / "config.json"
         if not file.exists():
             rule = "is no folder with a config.json; name a copy of one in model.architecture"

@@ -35,7 +35,7 @@ class JournaledEngine(Engine):
     """An `Engine` that looks into a journal first; each call of `stream` or `grow` is an entry.
 
     A call that is read gives its pairs in the branches' order, and adds to `stats` what it added
-    when it was computed.
+    when it was computed. A stream whose feed does not repeat is none.
     """
 
     def __init__(self, journal: Journal, *args: Any, **settings: Any):
@@ -54,10 +54,11 @@ class JournaledEngine(Engine):
         feed: Feed | None = None,
     ) -> Stream:
         """As `Engine.stream`."""
-        fed = _Fed(feed) if self._journal and feed else None
+        is_kept = bool(self._journal) and (feed is None or feed.repeats)
+        fed = _Fed(feed) if is_kept and feed else None
         noted = feed if fed is None else fed.noted()
         computed = super().stream(params, trunks, branches, max_tokens, scored, int8, noted)
-        if not self._journal:
+        if not is_kept:
             return computed
         settings = (self.sample_config, scored, int8, *([] if feed is None else ["fed"]))
         key = _digest(trunks, branches, max_tokens, settings)
@@ -136,10 +137,10 @@ class JournaledTask(GradedTask):
     def stats(self) -> GradingStats:
         return super().stats.plus(self._read)
 
-    def background(self) -> BackgroundGrading:
+    def background(self, what: str = "parts") -> BackgroundGrading:
         if not self._journal:
-            return super().background()
-        return _JournaledGrading(self, self._journal.entry("rewards", "parts"))
+            return super().background(what)
+        return _JournaledGrading(self, self._journal.entry("rewards", what))
 
     def count_read(self, stats: GradingStats) -> None:
         """Counts a grading that an earlier process of the run has computed."""

@@ -60,7 +60,7 @@ def sample_valued(
     allocation: Callable[[int], AllocationRule] | None = None,
 ) -> Valued:
     """Graded solutions with values; `allocation` is as for `fill_values`, and so are errors."""
-    with sampler.graded.background() as background:
+    with sampler.graded.background("one stream") as background:
         growth = _Growth(sampler, problems, allocation, background)
         stream = growth.stream(params)
         for i, grown in stream:
@@ -160,16 +160,19 @@ class _Growth:
         elif self._waits:
             last = range(waves[-1].first, waves[-1].first + sum(waves[-1].counts))
             self._add(vines, waves[-1], self._background.of(last))
-        while (counts := vines.wanted(len(waves))) is not None:
-            scores = self._scores and not waves
-            waves.append(_Wave(len(self._problem_of), counts))
-            asked = self._sampler.after_states(vines.episodes, vines.states, counts)
+        scores = self._scores and not waves  # with the first wave, and where there is none
+        while (counts := vines.wanted(len(waves))) is not None or scores:
+            if counts is not None:
+                waves.append(_Wave(len(self._problem_of), counts))
+            given = vines.episodes, vines.states, counts or [0] * len(vines.states)
+            asked = self._sampler.after_states(*given)
             if asked.branches or scores:
                 self._feed(problem, asked, fed)
                 scored += [scores] * len(asked.trunks)
                 self._trunk_of += vines.numbers if scores else [None] * len(asked.trunks)
-            if asked.branches:
+            if asked.branches or counts is None:
                 return
+            scores = False
 
     def _feed(self, problem: int, asked: Asked, fed: Asked) -> None:
         """Adds branches on a problem's episodes, whose numbers are those among all, to `fed`."""
@@ -191,7 +194,8 @@ class _Growth:
                     self._add(vines, wave, rewards)
         sampled = [self._episode(i, rewards) for i in range(len(self._rules))]
         by_episode = {i: logprobs[n] for n, i in enumerate(self._trunk_of) if i is not None}
-        of_trunks = [by_episode[i] for i in range(len(by_episode))]
+        is_scored = any(self._waves)  # as in two phases: not where no rule wants a wave
+        of_trunks = [by_episode[i] for i in range(len(by_episode))] if is_scored else []
         vines = [found for found in self._vines if found is not None]
         gamma = self._sampler.cfg.ppo.gamma
         return Valued(sampled, filled(vines, of_trunks, gamma), self._num_waves)

@@ -376,10 +376,12 @@ class TurnSampler(Sampler):
         """How later turns enter a stream; None on several hosts, where they come in waves."""
         if process_place()[1] > 1:
             return None
-        cfg, count = self.cfg, len(turns.plays)
-        longest = cfg.data.max_prompt_tokens + cfg.sample.max_tokens + cfg.env.observed
-        longest, later = min(longest, self.engine.model.cfg.context), count * self._max_turns
-        return Feed(turns.more, trunks=later, branches=later, longest=longest, at_once=count)
+        count, prompt = len(turns.plays), self.cfg.data.max_prompt_tokens
+        rest = [len(p.response) + p.tokens_left + p.observed_left for p in turns.plays]
+        longest = min(prompt + max(rest), self.engine.model.cfg.context)
+        later = count * self._max_turns
+        # An environment may answer otherwise in another process: a program that prints the time.
+        return Feed(turns.more, later, later, longest, at_once=count, repeats=False)
 
     def branches_of(self, plays: Sequence[Play], places: Places | None) -> Fed:
         """The rest of each play's turn, on its tokens or at `places`."""

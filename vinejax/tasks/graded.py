@@ -153,8 +153,11 @@ class GradedTask:
         stats = self._grader.stats
         return GradingStats(stats.pairs, stats.timeouts, stats.errors, self._seconds)
 
-    def background(self) -> "BackgroundGrading":
-        """A grading of responses as they come, while the caller goes on sampling."""
+    def background(self, what: str = "parts") -> "BackgroundGrading":
+        """A grading of responses as they come, while the caller goes on sampling.
+
+        A journal tells gradings with other numbers of responses apart by `what`.
+        """
         return BackgroundGrading(self)
 
     def __call__(self, items: Sequence[tuple[Problem, str]]) -> list[float]:

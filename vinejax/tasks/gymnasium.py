@@ -61,7 +61,7 @@ class Gym(Stepped):
     def act(self, action: str) -> Observation:
         if not hasattr(self._actions, "n"):
             return self.answered(self._game.step(action))
-        numbers = [int(number) for number in re.findall(r"-?\d{1,9}", action)]
+        numbers = [int(number) for number in re.findall(r"-?\d+", action) if len(number) < 10]
         if not numbers or not self._actions.contains(numbers[-1]):
             return Observation(f"\n{self._needed}")
         return self.answered(self._game.step(numbers[-1]))

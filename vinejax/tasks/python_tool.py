@@ -88,7 +88,7 @@ class PythonTool(Table):
         self._code, self._limits = CodeConfig(), GraderConfig()
         self._sandbox: Sandbox | None = None
         self._grader: Grader | None = None
-        self._lock = threading.Lock()
+        self._lock, self._grading = threading.Lock(), threading.Lock()
 
     def configure_code(self, code: CodeConfig, grader: GraderConfig) -> None:
         """Takes the settings of a run.
@@ -130,7 +130,7 @@ class PythonTool(Table):
 
     def graded(self, problem: Problem, text: str) -> float:
         """The reward of a last turn, by the mode of the run."""
-        with self._lock:
+        with self._grading:  # a grader takes one call at a time
             if self._grader is None:
                 cfg = self._limits
                 limits = {"timeout_s": cfg.timeout_s, "memory_mb": cfg.memory_mb}

@@ -30,23 +30,24 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 HARMLESS = frozenset(
     """
     task_type base_model_name_or_path target_modules exclude_modules rank_pattern r inference_mode
-    revision init_lora_weights layers_to_transform layers_pattern auto_mapping peft_version
-    loftq_config eva_config corda_config lora_ga_config megatron_config megatron_core
-    ensure_weight_tying
+    revision layers_to_transform layers_pattern auto_mapping peft_version eva_config megatron_config
+    megatron_core ensure_weight_tying qalora_group_size
     """.split()
 )
+# Of `init_lora_weights`: the base is as it was. Others, such as 'pissa', take something off it.
+KEEPING = (True, False, "gaussian", "eva", "orthogonal")
 
 
 def base_of(folder: epath.Path) -> str | None:
     """The model that the adapters in a folder are added to; None: it holds no adapters.
 
-    Raises ModelError if they name none.
+    A folder with a config.json is a model. Raises ModelError if adapters name none, or themselves.
     """
-    if not (folder / CONFIG).exists():
+    if not (folder / CONFIG).exists() or (folder / "config.json").exists():
         return None
     base = read_json(folder / CONFIG).get("base_model_name_or_path")
-    if not isinstance(base, str) or not base:
-        raise ModelError(f"{folder / CONFIG}: base_model_name_or_path names no model")
+    if not isinstance(base, str) or not base or epath.Path(base) == folder:
+        raise ModelError(f"{folder / CONFIG}: base_model_name_or_path names no other model")
     return base
 
 
@@ -97,6 +98,8 @@ def _scales(folder: epath.Path) -> Callable[[str, int], float]:
     for field, known in (("peft_type", "LORA"), ("bias", "none"), ("fan_in_fan_out", False)):
         if fields.get(field, known) != known:
             fields.fail(field, f"is not supported, {known!r} is")
+    if fields.get("init_lora_weights", True) not in KEEPING:
+        fields.fail("init_lora_weights", "changes the base: convert the adapters to plain ones")
     alpha, of_modules = fields.number("lora_alpha"), fields.get("alpha_pattern", {})
     is_root = fields.flag("use_rslora")
     fields.refuse_the_rest(HARMLESS)
@@ -121,6 +124,8 @@ def save_adapters(
     path: epath.PathLike, model: Decoder, adapters: Params, settings: ModelConfig, base: str
 ) -> None:
     """Writes adapters that `peft.PeftModel.from_pretrained` puts on the model `base`; float32.
+
+    PEFT needs a `base` that is a model, and not adapters or a run, which `load_weights` reads.
 
     Every process of a run must make the call; the first one writes.
     """
