@@ -23,7 +23,8 @@ from vinejax.tasks.base import Split
 from vinejax.tasks.prompts import adds_bos, encode_prompt, encode_response, load_problems
 
 WITH_BOS = ("sentencepiece", "mistral_7b_v1", "stories260K")  # put in front by the tokenizer
-SHIPPED = sorted(REPO.glob("vinejax/tasks/*_tokenizer")) + sorted(REPO.glob("configs/*_start"))
+STARTS = [path.parent for path in sorted(REPO.glob("configs/*_start/tokenizer.json"))]
+SHIPPED = sorted(REPO.glob("vinejax/tasks/*_tokenizer")) + STARTS
 PROMPTS = ["[MATH_TASK] Problem:\nHow many 🍎?\n\nSolution:", "Q:", "她有", "x\n"]
 
 
