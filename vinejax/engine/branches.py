@@ -120,16 +120,14 @@ class Work:
         trunks = [trunk[:columns] for trunk in self.trunks]
         return Work(trunks, [*self.branches], [*self.budgets], self.longest, [*self.scored])
 
-    def add(self, more: "Work") -> "Work":
-        """Adds further work, numbered on; returns it with its trunks' new numbers."""
+    def add(self, more: "Work") -> None:
+        """Adds further work, whose trunks and branches are numbered on."""
         first = len(self.trunks)
-        branches = [dataclasses.replace(b, trunk=first + b.trunk) for b in more.branches]
+        self.branches += [dataclasses.replace(b, trunk=first + b.trunk) for b in more.branches]
         self.trunks += more.trunks
-        self.branches += branches
         self.budgets += more.budgets
         self.scored += more.scored
         self.longest = max(self.longest, more.longest)
-        return dataclasses.replace(more, branches=branches)
 
 
 def as_lists(trunks: Trunks) -> list[list[int]]:

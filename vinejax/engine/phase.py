@@ -104,6 +104,7 @@ class Phase:
         # Of each shard's queue: its items, and the sum of their budgets.
         self._queued = np.array([len(of_shard) for of_shard in order])
         self._budgets = np.array([sum(load.work for load in of_shard) for of_shard in loads])
+        self._longest_budget = max([1, *work.budgets])
         # Of each row, i64[Z, W]: the trunk that it holds or is being filled with, how many of its
         # items have not ended, and the number of the first chunk that serves its load.
         shape = (len(loads), config.sizes.rows)
@@ -183,6 +184,7 @@ class Phase:
         self._queue = longer_queue(self._mesh, self._queue, more, match, loads, self._budgets)
         trunk, branch = len(self.work.trunks), len(self.work.branches)
         self.work.add(more)
+        self._longest_budget = max([self._longest_budget, *more.budgets])
         numbered = [[branch + i for i in of_shard] for of_shard in order]
         self._repeats.add_branches(numbered)
         self._collector.add_branches(numbered)
@@ -199,10 +201,6 @@ class Phase:
         """The most work that the phase may be given: it decides which trunks are divided."""
         assert self._intake.feed is not None
         return (len(self.work.branches) + self._intake.feed.branches) * self._longest_budget
-
-    @property
-    def _longest_budget(self) -> int:
-        return max([1, *self.work.budgets])
 
     # --- trunks into rows ---
 

@@ -56,7 +56,7 @@ def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int 
 
 def digest_of(batch: Batch) -> str:
     """The shape and a digest of the tokens: names in a journal what was computed of them."""
-    digest = hashlib.blake2b(np.ascontiguousarray(batch.tokens).tobytes(), digest_size=8)
+    digest = hashlib.blake2b(np.asarray(batch.tokens).tobytes(), digest_size=8)
     return f"{batch.tokens.shape} {digest.hexdigest()}"
 
 

@@ -3,6 +3,7 @@
 import abc
 import difflib
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Sequence
 from typing import Literal, Protocol, cast, runtime_checkable
@@ -158,6 +159,14 @@ def check_template(template: str) -> None:
     if "{question}" not in template:
         rule = "must hold {question}, where the question of a row is put"
         raise ConfigError("data.template", rule, repr(template))
+
+
+def check_package(package: str, extra: str, data: DataConfig) -> None:
+    """Raises ConfigError where a task's package, which `extra` of setup.py installs, is missing."""
+    if importlib.util.find_spec(package) is None:
+        name = package.replace("_", "-")
+        rule = f"needs the package {name}: pip install 'vinejax[{extra}]'"
+        raise ConfigError("data.task", rule, repr(data.task))
 
 
 def shipped_tokenizer(task: Task, remedy: str) -> Tokenizer:

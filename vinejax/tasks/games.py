@@ -15,7 +15,6 @@ error is printed once.
 
 import contextlib
 import copy
-import importlib.util
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -27,13 +26,10 @@ from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import failure
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
-from vinejax.tasks.base import Split
+from vinejax.tasks.base import Split, check_package
 from vinejax.tasks.environment import Begun, Environment, Observation, TurnTask
+from vinejax.tasks.splits import seeds_of
 
-TRAIN = 5000  # problems, if `data.size` does not say
-MOST_HELD_OUT = 500
-SEED_STEP = 10**8  # between the seeds of splits
-ORDER: tuple[Split, ...] = ("test", "validation", "train")
 # Said to a game at the start of a run, to see whether a copy of it goes on as a repetition does.
 SAID = ("[1]", "[0 1]", "1", "[up]", "[1 2 3 4]")
 START_S = 60.0  # that a call of this may take
@@ -137,7 +133,7 @@ class GameTask(TurnTask):
         self.name = self.extra
         self.path = data.path
         self._data = data
-        need(self.package, self.extra, data)
+        check_package(self.package, self.extra, data)
         if not data.path:
             raise ConfigError("data.path", f"name an environment, such as {self.example!r}", "''")
         self._copies = True
@@ -152,10 +148,8 @@ class GameTask(TurnTask):
         return self.game(self.path, self._copies)
 
     def load(self, split: Split) -> list[Problem]:
-        size = self._data.size or TRAIN
-        size = size if split == "train" else min(MOST_HELD_OUT, max(1, size // 10))
-        first = SEED_STEP * ORDER.index(split)
-        return [Problem(f"{split}/{i}", self.path, "", {"seed": first + i}) for i in range(size)]
+        seeds = enumerate(seeds_of(split, self._data.size))
+        return [Problem(f"{split}/{i}", self.path, "", {"seed": seed}) for i, seed in seeds]
 
     def prompt(self, problem: Problem) -> str:
         return self._data.template.replace("{question}", problem.question)
@@ -174,13 +168,6 @@ class GameTask(TurnTask):
             return False
         answers = [[game.step(text) for text in SAID] for game in games]
         return answers[0] == answers[1] == answers[2]
-
-
-def need(package: str, extra: str, data: DataConfig) -> None:
-    """Raises ConfigError where the package of an extra is not installed."""
-    if importlib.util.find_spec(package) is None:
-        rule = f"needs the package {package}: pip install 'vinejax[{extra}]'"
-        raise ConfigError("data.task", rule, repr(data.task))
 
 
 def _states() -> Any:

@@ -9,7 +9,6 @@ The answer of a response stands between <answer> tags, in \boxed{} or after ####
 to 1, is the reward, partial credit included: 1.0 counts as correct.
 """
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -24,21 +23,15 @@ from vinejax.grading.extract import MARKER, marked_answer
 from vinejax.grading.pool.environment import child_environment
 from vinejax.grading.pool.gym import PACKAGE
 from vinejax.runtime.distributed import is_writer
-from vinejax.tasks.base import Split, check_template
+from vinejax.tasks.base import Split, check_package, check_template
+from vinejax.tasks.splits import ORDER, seeds_of
 from vinejax.tasks.steps import split_steps
 
-TRAIN = 5000  # problems drawn, if `data.size` does not say
-MOST_HELD_OUT = 500
-SEED_STEP = 10**8  # between splits; a data set adds the number of a problem to its seed
-# A question that two splits drew is in the first of them here, so `data.size` changes no test.
-ORDER: tuple[Split, ...] = ("test", "validation", "train")
 WORKED = "answer_cot"  # a worked solution in the metadata; its last line is the answer
 
 
 def make(data: DataConfig) -> "ReasoningGym":
-    if importlib.util.find_spec(PACKAGE) is None:
-        rule = "needs the package reasoning-gym: pip install 'vinejax[tasks]'"
-        raise ConfigError("data.task", rule, repr(data.task))
+    check_package(PACKAGE, "tasks", data)
     if not data.path:
         raise ConfigError("data.path", "name a data set, such as 'gsm_symbolic'", "''")
     check_template(data.template)
@@ -97,9 +90,9 @@ class ReasoningGym:
 
     def _draw(self, split: Split) -> list[Problem]:
         if split not in self._drawn:
-            size = self._data.size or TRAIN
-            size = size if split == "train" else min(MOST_HELD_OUT, max(1, size // 10))
-            rows = generate(self.path, size, SEED_STEP * ORDER.index(split))
+            # A data set adds the number of a problem to its seed.
+            seeds = seeds_of(split, self._data.size)
+            rows = generate(self.path, len(seeds), seeds.start)
             self._drawn[split] = [
                 Problem(f"{split}/{i}", row["question"], row["answer"], row)
                 for i, row in enumerate(rows)

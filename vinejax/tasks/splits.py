@@ -1,4 +1,4 @@
-"""Train, validation and test splits of data that lack validation or test."""
+"""Train, validation and test splits of data that lack validation or test, and of drawn problems."""
 
 from collections.abc import Callable, Hashable
 from functools import cached_property
@@ -12,6 +12,22 @@ from vinejax.tasks.load import hash_shuffled
 
 PORTION = 1 / 20  # share of the train rows that become a split which the data lacks
 MAX_HELD_OUT = 500  # rows of such a split
+DRAWN = 5000  # problems for training that are made of seeds, if `data.size` does not say
+SEED_STEP = 10**8  # between the seeds of splits
+# A question that two splits drew is in the first of them here, so `data.size` changes no test.
+ORDER: tuple[Split, ...] = ("test", "validation", "train")
+
+
+def seeds_of(split: Split, size: int | None) -> range:
+    """The seeds of a split's problems, where each problem is made of one.
+
+    There are `size` for training, and a tenth as many, at most 500, for each held-out split. Splits
+    share no seed.
+    """
+    count, first = size or DRAWN, SEED_STEP * ORDER.index(split)
+    if split != "train":
+        count = min(MAX_HELD_OUT, max(1, count // 10))
+    return range(first, first + count)
 
 
 class HeldOut:
