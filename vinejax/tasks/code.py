@@ -19,11 +19,10 @@ from vinejax import grading
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import CodeConfig, DataConfig, GraderConfig
 from vinejax.core.types import Problem
-from vinejax.grading.sandbox.sandbox import Sandbox
 from vinejax.tasks.base import COLUMN_FIELDS, check_template
+from vinejax.tasks.code_sandbox import CodeSandbox
 from vinejax.tasks.code_tests import readable, tests_of
 from vinejax.tasks.code_verdict import Failure, Result, run_tests
-from vinejax.tasks.graded import default_workers
 from vinejax.tasks.steps import split_steps
 from vinejax.tasks.table import Chat, RowTask, chat_of, column
 
@@ -60,17 +59,15 @@ class Code(RowTask):
     def __init__(self, data: DataConfig):
         super().__init__(data)
         self.path = _published() if data.path == PACKAGE else data.path
-        self._cfg, self._grader = CodeConfig(), GraderConfig()
+        self._sandbox = CodeSandbox()
         # A block that the prompt opens is code from the response's first character on.
         self._begins_inside = len(FENCE.findall(data.template)) % 2 == 1
-        self._sandbox: Sandbox | None = None
         self._results: OrderedDict[tuple[str, str], Result] = OrderedDict()
         self._lock = threading.Lock()
 
     def configure_code(self, code: CodeConfig, grader: GraderConfig) -> None:
         """Takes the settings of a run. Raises ConfigError if the sandbox fails a probe."""
-        self._cfg, self._grader = code, grader
-        self._box().check()
+        self._sandbox.configure(code, grader)
 
     def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
         """The question, and the JSON of the tests."""
@@ -94,7 +91,7 @@ class Code(RowTask):
             lines = _shifted(split_steps(text[start:end], "lines"), start)
             # The fences belong to the first and to the last line of code.
             lines = [x for x in lines if block.inner[0] <= x < block.inner[1] - 1 or x == end]
-            if self._cfg.steps == "blocks":
+            if self._sandbox.code.steps == "blocks":
                 lines = [x for x in lines if x == end or BLANK_LINE.match(text, x)]
             bounds += lines
             done = end
@@ -121,7 +118,8 @@ class Code(RowTask):
         """The rewards of (problem, response), `grader.workers` programs at a time."""
         jobs = [(problem, self.answer(response)) for problem, response in items]
         new = {(problem.id, code): problem for problem, code in jobs if code}
-        results = self._box().run_all(self._result, [(p, code) for (_, code), p in new.items()])
+        to_run = [(problem, code) for (_, code), problem in new.items()]
+        results = self._sandbox.get().run_all(self._result, to_run)
         known = dict(zip(new, results, strict=True))
         grader.stats.pairs += len(items)
         grader.stats.timeouts += sum(result.status == "timeout" for result in results)
@@ -136,18 +134,10 @@ class Code(RowTask):
         code = self.answer(response)
         return self._result((problem, code)).failure if code else None
 
-    def _box(self) -> Sandbox:
-        cfg = self._grader
-        with self._lock:
-            if self._sandbox is None:
-                workers = cfg.workers or default_workers()
-                self._sandbox = Sandbox(self._cfg, workers, cfg.timeout_s, cfg.memory_mb)
-            return self._sandbox
-
     def _reward(self, result: Result | None) -> float:
         if result is None:
             return 0.0
-        if self._cfg.partial:
+        if self._sandbox.code.partial:
             return result.passed / result.total
         return float(result.passed == result.total)
 
@@ -159,7 +149,7 @@ class Code(RowTask):
                 return found
         if not readable(problem.answer):
             return Result(0, 1)
-        result = run_tests(problem.answer, code, self._box(), self._cfg.partial)
+        result = run_tests(problem.answer, code, self._sandbox.get(), self._sandbox.code.partial)
         if result.status == "lost":
             return result
         with self._lock:

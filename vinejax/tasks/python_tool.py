@@ -26,9 +26,8 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import CodeConfig, DataConfig, GraderConfig
 from vinejax.core.types import Problem, Turn
 from vinejax.grading import Grader
-from vinejax.grading.sandbox.sandbox import Sandbox
+from vinejax.tasks.code_sandbox import CodeSandbox
 from vinejax.tasks.environment import Observation
-from vinejax.tasks.graded import default_workers
 from vinejax.tasks.table import Table
 from vinejax.tasks.table import make as make_table
 
@@ -85,10 +84,9 @@ class PythonTool(Table):
 
     def __init__(self, data: DataConfig):
         super().__init__(data)
-        self._code, self._limits = CodeConfig(), GraderConfig()
-        self._sandbox: Sandbox | None = None
+        self._sandbox = CodeSandbox()
         self._grader: Grader | None = None
-        self._lock, self._grading = threading.Lock(), threading.Lock()
+        self._grading = threading.Lock()
 
     def configure_code(self, code: CodeConfig, grader: GraderConfig) -> None:
         """Takes the settings of a run.
@@ -100,8 +98,7 @@ class PythonTool(Table):
             if value != getattr(CodeConfig(), field):
                 rule = f"task {self.name} has no tests and no steps of code; leave it out"
                 raise ConfigError(f"code.{field}", rule, repr(value))
-        self._code, self._limits = code, grader
-        self._box().check()
+        self._sandbox.configure(code, grader)
 
     def env(self) -> Tool:
         return Tool(self)
@@ -117,7 +114,8 @@ class PythonTool(Table):
     def run(self, source: str) -> str:
         """What a program prints, or why it failed."""
         fenced = FENCED.match(source)
-        found = self._box().run(PROGRAM.format(source=fenced[1] if fenced else source.strip()))
+        program = PROGRAM.format(source=fenced[1] if fenced else source.strip())
+        found = self._sandbox.get().run(program)
         output = found.out.rstrip("\n")
         if len(output) > MOST:
             output = f"{output[:MOST]} ..."
@@ -125,25 +123,17 @@ class PythonTool(Table):
             return output
         reason = (found.err.strip().splitlines() or [found.status])[-1]
         if found.status == "timeout":
-            reason = f"it took more than {self._limits.timeout_s:g} seconds"
+            reason = f"it took more than {self._sandbox.limits.timeout_s:g} seconds"
         return f"{output}\n{reason:.{MOST}}".lstrip("\n")
 
     def graded(self, problem: Problem, text: str) -> float:
         """The reward of a last turn, by the mode of the run."""
         with self._grading:  # a grader takes one call at a time
             if self._grader is None:
-                cfg = self._limits
+                cfg = self._sandbox.limits
                 limits = {"timeout_s": cfg.timeout_s, "memory_mb": cfg.memory_mb}
                 self._grader = Grader(workers=1, mode=cfg.mode, **limits)
             return self.rewards([(problem, text)], self._grader)[0]
-
-    def _box(self) -> Sandbox:
-        cfg = self._limits
-        with self._lock:
-            if self._sandbox is None:
-                workers = cfg.workers or default_workers()
-                self._sandbox = Sandbox(self._code, workers, cfg.timeout_s, cfg.memory_mb)
-            return self._sandbox
 
 
 def make(data: DataConfig) -> PythonTool:
