@@ -132,19 +132,20 @@ def test_arpo_branches_as_its_authors_code(
 ):
     assert arpo.score(u, now, first, 0.5) == pytest.approx(expected)
     growth = arpo.growth(cases.config(method="arpo", values=PLAIN))
-    drawn: Any = Draws(u)
+    drawn = Draws(u)
     assert growth.branches(Place([first, 0.9, now], 2, 1), drawn) == branches
     assert growth.begins([]) == 2 and growth.begins([[now]]) == 3  # of 3
 
 
-class Draws:
+class Draws(np.random.Generator):
     """A generator that draws this number."""
 
     def __init__(self, u: float):
+        super().__init__(np.random.PCG64(0))
         self.u = u
 
-    def random(self, count: int) -> list[float]:
-        return [self.u] * count
+    def random(self, size: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        return np.full(size, self.u)
 
 
 PLAIN = {"k": 9, "max_states": None, "positions": "method"}
@@ -161,9 +162,9 @@ def test_aepo_divides_the_budget_and_avoids_branches_in_a_row():
     place, drawn = Place([0.2, 0.6], 2, 0), Draws(0.4)
     scores = [aepo.score(0.4, 0.4, streak, AEPOConfig(**own)) for streak in range(5)]
     assert scores == pytest.approx([0.6, 0.45, 0.3, 0.15, 0.0])
-    found = [growth.branches(place._replace(streak=s), drawn) for s in range(3)]  # pyright: ignore
+    found = [growth.branches(place._replace(streak=s), drawn) for s in range(3)]
     assert found == [2, 0, 0]
-    assert growth.branches(place._replace(solutions=1), drawn) == 0  # pyright: ignore
+    assert growth.branches(place._replace(solutions=1), drawn) == 0
 
 
 @pytest.mark.parametrize(("name", "growth"), [("arpo", arpo.growth), ("aepo", aepo.growth)])

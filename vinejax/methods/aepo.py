@@ -70,7 +70,7 @@ def growth(cfg: Config) -> TurnGrowth:
             return 0
         rise = place.entropies[-1] - place.entropies[0]
         scores = [score(u, rise, place.streak, own) for u in rng.random(own.branches)]
-        return sum(x >= own.threshold for x in scores)
+        return sum(bool(x >= own.threshold) for x in scores)
 
     return TurnGrowth(begins, branches, own.tokens)
 

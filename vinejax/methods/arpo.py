@@ -42,7 +42,7 @@ def growth(cfg: Config) -> TurnGrowth:
     def branches(place: Place, rng: np.random.Generator) -> int:
         last, first = place.entropies[-1], place.entropies[0]
         scores = [score(u, last, first, own.weight) for u in rng.random(own.branches)]
-        return sum(x <= own.threshold for x in scores)
+        return sum(bool(x <= own.threshold) for x in scores)
 
     def begins(entropies: object) -> int:
         return wanted if entropies else math.ceil(own.initial * wanted)
