@@ -42,6 +42,7 @@ setuptools.setup(
         "gymnasium": ["gymnasium>=1.0"],
         "gem": ["gem-llm>=0.1.0"],
         "openenv": ["openenv-core>=0.3.0"],
+        "verifiers": ["verifiers>=0.4.0"],
         "real": ["torch>=2.4", "gguf>=0.10", "accelerate>=1.0", "reasoning-gym>=0.1.25"],
         # Makes the fixtures of the tests on models, and runs those that load what we save, or that
         # call TRL's reward functions.

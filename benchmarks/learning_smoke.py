@@ -34,7 +34,9 @@ FILES = {
     **{name: f"tiny_{name}.py" for name in ("tree_grpo", "tempo", "single_stream")},
     **{name: f"tiny_{name}.py" for name in ("unlikely", "drpo", "trpa", "p3o", "hapo", "d3s")},
     **{name: f"tiny_{name}.py" for name in ("direct", "inpo", "brpo", "pairwise", "scaf_grpo")},
-    **{name: f"tiny_{name}.py" for name in ("gigpo", "poad", "turn_credit")},
+    **{
+        name: f"tiny_{name}.py" for name in ("gigpo", "poad", "turn_credit", "salt", "arpo", "aepo")
+    },
 }
 STAGES = {"eval": "validation", "test": "test"}
 

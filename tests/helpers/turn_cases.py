@@ -17,11 +17,29 @@ from vinejax.engine.engine import Engine
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import fill_values
 from vinejax.tasks.doors import LEAN, Doors, DoorsTask
+from vinejax.tasks.environment import Observation
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import encode_prompt
 
 BOS, EOS = 0, 1  # of the character tokenizer
 Say = Callable[[str, np.random.Generator], str]  # the text so far -> what the policy says next
+
+
+class WithoutFork(DoorsTask):
+    """Its environments are copied by replay."""
+
+    def env(self) -> Any:
+        class Plain:
+            def __init__(self) -> None:
+                self.inner = Doors()
+
+            def reset(self, problem: Any, seed: int) -> str:
+                return self.inner.reset(problem, seed)
+
+            def step(self, action: str) -> Observation:
+                return self.inner.step(action)
+
+        return Plain()
 
 
 @functools.cache
@@ -50,7 +68,7 @@ def config(**sections: Any) -> Config:
         "values": {"k": 4, "positions": "turns", "max_states": None},
     }
     for name, value in sections.items():
-        fields[name] = fields.get(name, {}) | value
+        fields[name] = fields.get(name, {}) | value if isinstance(value, dict) else value
     return applied(loop_cases.config(**fields))
 
 

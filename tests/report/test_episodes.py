@@ -11,7 +11,7 @@ from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.vine_cases import PROBLEM, RIGHT, WRONG, alternate, episode, fill
 
-from vinejax.core.types import Batch, Episode, Problem
+from vinejax.core.types import Batch, Episode, Problem, Turn
 from vinejax.methods import ppo
 from vinejax.report.episode_rows import episode_rows
 from vinejax.training import loop
@@ -112,3 +112,17 @@ def test_the_failed_test_of_a_program_is_kept_with_its_continuations():
     rows = rows_of([right, wrong, wrong], vines=2, failure=failure)
     assert [row.get("failed_test") for row in rows] == [None, failed, None]
     assert asked == [(PROBLEM[0], right.text), (PROBLEM[0], wrong.text)]
+
+
+def test_what_the_environment_said_in_the_end_is_kept():
+    """It is no token of the response; an answer in the middle is read."""
+    one = episode(RIGHT)
+    n = len(one.response)
+    turns = [Turn(1, 2, "a", "read", 0.0, None), Turn(n, n, "b", "y" * 9000, 0.0, None)]
+    both = dataclasses.replace(one, turns=tuple(turns), step_ends=[2, n])
+    cut = dataclasses.replace(one, turns=(turns[0],), step_ends=[2, n])
+    rows = rows_of([both, cut])
+    assert [[step.get("unread") for step in row["steps"]] for row in rows] == [
+        [None, "y" * 4000],
+        [None, None],
+    ]

@@ -232,6 +232,20 @@ def test_a_failed_test_of_a_program_is_shown(tmp_path: pathlib.Path):
     assert "<script" not in source
 
 
+def test_who_said_what_in_an_episode_is_shown(tmp_path: pathlib.Path):
+    steps = [
+        {"text": "go\nwall\n", "observed": [[3, 8]], "value": 0.25, "value_after": 0.5},
+        {"text": "stop\n", "observed": [], "unread": HOSTILE, "value": 0.5, "value_after": 0.0},
+    ]
+    source = write(tmp_path, episodes={0: [row(steps, answer="", values_by="critic")]})
+    page = Page(source).text
+    first, second = page.index("V 0.25"), page.index("V 0.50")
+    said = page.index("policygo"), page.index("environmentwall"), page.index("policystop")
+    assert first < said[0] < said[1] < second < said[2]
+    assert said[2] < page.index(f"environment, unread{HOSTILE}")
+    assert "Gold answer" not in page
+
+
 def test_a_run_without_a_sandbox_says_so_first(tmp_path: pathlib.Path):
     for kind, is_said in (("none", True), ("kernel", False)):
         folder = tmp_path / kind

@@ -10,6 +10,7 @@ from vinejax.rl.entropy_weights import (
     extremes,
     relative_entropy,
     token_group_advantages,
+    uncertain_advantages,
     uncertain_tokens,
 )
 
@@ -104,3 +105,18 @@ def test_the_uncertain_tokens_of_the_largest_advantages():
     assert uncertain_tokens(a, entropy, mask, 0.5).tolist() == [[False, False], [True, True]]
     assert uncertain_tokens(a, entropy, mask, 1.0).tolist() == mask.tolist()
     assert not uncertain_tokens(a, entropy, np.zeros((2, 2), bool), 0.5).any()
+
+
+# --- AEPO
+
+
+def test_advantages_grow_with_entropy():
+    """Entropies 1, 2, 3 of the mask's tokens: -1, 0 and 1 standard deviations of the sample."""
+    entropy = np.array([[1, 9, 2], [3, 9, 9]], np.float32)
+    mask = np.array([[1, 0, 1], [1, 0, 0]], bool)
+    advantages = np.array([[2, 2, 2], [-5, -5, -5]], np.float32)
+    found = uncertain_advantages(advantages, entropy, mask, 0.2)
+    np.testing.assert_allclose(found, [[1.6, 0, 2], [-6, 0, 0]], rtol=1e-6)
+    same = uncertain_advantages(advantages, np.ones((2, 3), np.float32), mask, 0.2)
+    assert (same == np.where(mask, advantages, 0)).all()
+    assert not uncertain_advantages(advantages, entropy, np.zeros((2, 3), bool), 0.2).any()

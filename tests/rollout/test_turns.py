@@ -14,24 +14,6 @@ from vinejax.learner.batch import collate, step_layout
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import divided
 from vinejax.tasks.doors import Doors, DoorsTask
-from vinejax.tasks.environment import Observation
-
-
-class WithoutFork(DoorsTask):
-    """Its environments are copied by replay."""
-
-    def env(self) -> Any:
-        class Plain:
-            def __init__(self) -> None:
-                self.inner = Doors()
-
-            def reset(self, problem: Any, seed: int) -> str:
-                return self.inner.reset(problem, seed)
-
-            def step(self, action: str) -> Observation:
-                return self.inner.step(action)
-
-        return Plain()
 
 
 def test_an_episode_is_what_both_said_in_turn():
@@ -63,7 +45,7 @@ def test_order_and_waves_change_nothing_but_the_seed_does(monkeypatch: pytest.Mo
         first, cases.valued(dataclasses.replace(cfg, env=dataclasses.replace(cfg.env, workers=3)))
     )
     assert not same(first, cases.valued(dataclasses.replace(cfg, seed=7)))
-    without = cases.valued(cfg, task=WithoutFork())
+    without = cases.valued(cfg, task=cases.WithoutFork())
     assert [e.continuations for e in without] == [e.continuations for e in first]
     # On several hosts turns come in waves, to each host in an order of its own.
     monkeypatch.setattr(TurnSampler, "_feed", lambda self, turns: None)
@@ -81,7 +63,7 @@ def same(a: list[Episode], b: list[Episode]) -> bool:
 
 @pytest.mark.parametrize(
     "task, values",
-    [(DoorsTask(), {}), (WithoutFork(), {}), (DoorsTask(), {"reuse": True})],
+    [(DoorsTask(), {}), (cases.WithoutFork(), {}), (DoorsTask(), {"reuse": True})],
     ids=["fork", "replay", "reuse"],
 )
 def test_values_equal_enumeration_where_noise_is_kept(task: Any, values: dict[str, Any]):

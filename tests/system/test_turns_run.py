@@ -86,5 +86,25 @@ def test_a_run_that_was_interrupted_samples_the_same_episodes(
     assert without_rounding(rows_of(tmp_path)) == without_rounding(rows_of(run))
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("salt", marks=pytest.mark.slow),
+        pytest.param("arpo", marks=pytest.mark.slow),
+        "aepo",
+    ],
+)
+def test_methods_for_turns(method: str, run: Path, tmp_path: Path):
+    """All solutions are sampled, and those that branch off others save tokens."""
+    values = {"k": 9, "max_states": None}
+    cfg = config(method=method, model={"path": str(run / "warmup")}, values=values)
+    train(cfg, tmp_path)
+    line, rows = line_of(tmp_path), rows_of(tmp_path)
+    assert line["total/episodes"] == len(rows) == cfg.rollout.prompts * cfg.rollout.per_prompt
+    assert line["actor/grad_norm"] > 0 and line["rollout/logprob_diff/max"] < 1e-3
+    drawn = line["response_length/mean"] * len(rows)
+    assert (line["total/tokens"] < drawn - 3) == (method != "salt")
+
+
 def without_rounding(rows: list[dict[str, Any]]) -> list[Any]:
     return [(row["response"], [s["continuations"] for s in row["steps"]]) for row in rows]

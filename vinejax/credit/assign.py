@@ -112,9 +112,13 @@ def against_group(rollout: Rollout, kind: str, cfg: Config) -> Credit:
 
     `kind` is that of `rl.advantages.group_advantages`, which `reward.scale` divides.
     """
+    return per_solution(rollout, compared(rollout, kind, cfg))
+
+
+def compared(rollout: Rollout, kind: str, cfg: Config) -> np.ndarray:
+    """f32[episodes] the advantages of `against_group`."""
     rewards, groups = rewards_with_kl(rollout, cfg), group_numbers(rollout.episodes)
-    advantages = group_advantages(rewards, groups, kind, scale=scale_of(cfg))
-    return per_solution(rollout, np.asarray(advantages))
+    return np.asarray(group_advantages(rewards, groups, kind, scale=scale_of(cfg)))
 
 
 def scale_of(cfg: Config) -> str | None:

@@ -10,6 +10,8 @@ from vinejax.core.errors import ConfigError, nearest_hint
 from vinejax.core.plugins import failure, find_module, source_of
 from vinejax.core.settings import Config, MethodSettings
 from vinejax.methods import (
+    aepo,
+    arpo,
     asymre,
     brpo,
     d3s,
@@ -31,6 +33,7 @@ from vinejax.methods import (
     reinforce_pp,
     restem,
     rloo,
+    salt,
     scaf_grpo,
     sft,
     single_stream,
@@ -62,6 +65,9 @@ MODULES: dict[str, ModuleType] = {
     "grpo": grpo,
     "gigpo": gigpo,
     "turn_credit": turn_credit,
+    "salt": salt,
+    "arpo": arpo,
+    "aepo": aepo,
     "rloo": rloo,
     "dr_grpo": dr_grpo,
     "dapo": dapo,

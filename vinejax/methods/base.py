@@ -111,7 +111,8 @@ class Method:
     needs_groups: bool = False  # a solution is compared with the others of its problem
     reads_logprobs: bool = False  # the credit reads log-probabilities of the batch
     measured: bool = True  # `--mode=credit` has all that the credit reads
-    on_trees: bool = False  # the credit is of nodes of trees that `sample` draws
+    on_trees: bool = False  # `sample` draws trees
+    in_turns: bool = False  # `sample` is for environments, too
     single_rows: bool = True  # a row of a batch holds one sequence where rows are not packed
     reads: tuple[str, ...] = ()  # sections and fields that it reads and most methods do not
     ignores: tuple[str, ...] = ()  # sections and fields that other methods read, and not this one

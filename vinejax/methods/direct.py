@@ -6,8 +6,7 @@ VinePPO without ratio and clip. A step with A_c = 0 is held where it was.
 
 Source: https://arxiv.org/abs/2412.18279.
 
-Departs: V of the policy by Monte Carlo in every iteration, there by a critic of π_ref, once; a mean
-over tokens, there over steps.
+Departs: V of π by Monte Carlo, there of π_ref by a critic; a mean over tokens, there over steps.
 """
 
 import dataclasses

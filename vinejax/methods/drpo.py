@@ -8,7 +8,7 @@ A short right solution gains the most, and no right one is pushed down for its l
 
 Source: https://arxiv.org/abs/2510.04474; Optimization-AI/DRPO at 405f702.
 
-Departs: s of π_old, exact in an iteration's first update; `kl.coef`, there a bound on the KL to
+Departs: s of π_old; `kl.coef`, there a bound on the KL to
 π_old.
 """
 

@@ -6,8 +6,8 @@
 
 Source: https://arxiv.org/abs/2509.16591 (v2), equations 5 to 13; starriver030515/HAPO.
 
-Departs: the loss alone; H of π_old. Its code loses the sign of low h̃, widens the band with the
-clip, has a dual clip of 3 and GRPO's A where one exceeds 5.
+Departs: the loss alone; H of π_old. Its code loses the sign of low h̃, has a dual clip of 3 and
+GRPO's A where one exceeds 5.
 """
 
 import dataclasses

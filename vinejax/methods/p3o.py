@@ -5,8 +5,7 @@
 
 Source: https://arxiv.org/abs/2310.00212, sections 4.1 and 4.2.
 
-Departs: all pairs, there one per problem; the separate clip (P3O-V1), as the joint one needs a pair
-in one loss; KL in the loss.
+Departs: all pairs, there one per problem; the separate clip (P3O-V1); KL in the loss.
 """
 
 import jax

@@ -14,8 +14,8 @@ every checkpoint.
 
 Source: https://arxiv.org/abs/2509.13232; `rl/value_tracker.py` has the equations.
 
-Departs: D between the policies that sampled, as in the paper, its code's after updates; α = β = 4,
-there ½; `ppo.max_ratio` for a clip at ratio 10.
+Departs: D between the policies that sampled, its code's after updates; α = β = 4, there ½;
+`ppo.max_ratio` for a clip at ratio 10.
 """
 
 import dataclasses

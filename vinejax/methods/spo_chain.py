@@ -4,8 +4,8 @@
 
 Source: https://arxiv.org/abs/2505.23564; AIFrameResearch/SPO at b9fc6a2.
 
-Departs: its KL is summed over a sequence (`kl.reduction`), its whitening per minibatch
-(`ppo.whiten`), its budget fresh (`values.budget`), its probabilities the trainer's.
+Departs: KL summed over a sequence (`kl.reduction`), whitening per minibatch (`ppo.whiten`), budget
+fresh (`values.budget`), probabilities the trainer's.
 """
 
 from vinejax.methods.base import Method

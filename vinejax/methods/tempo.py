@@ -7,8 +7,7 @@
 
 Source: https://arxiv.org/abs/2509.18314; fatebreaker/tempo at 0a1c273, verl with this advantage.
 
-Departs: std of the population, there of the sample + 1e-6: A is √(n/(n - 1)) larger here; ε_high
-0.28 there.
+Departs: std of the population, there of the sample + 1e-6; ε_high 0.28 there.
 """
 
 import numpy as np

@@ -7,7 +7,7 @@
 Source: https://arxiv.org/abs/2508.17445; multimodal-art-projection/TreePO at f055523.
 
 Departs: no filter of groups, overlong penalty, dual clip or division by probability; refills at
-random places, there sorted; leftover branches to the first path, there the last.
+random places.
 """
 
 import dataclasses

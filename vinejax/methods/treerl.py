@@ -6,7 +6,7 @@
 Source: https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea; `rl.tree_values.treerl_rewards`.
 
 Departs: all leaves, there 16 of 30; token mean, there per response; ε_high 0.26 and -1 for
-over-long or repeating text there; no fork at a first chain's first token.
+over-long or repeating text there.
 """
 
 import dataclasses

@@ -8,8 +8,7 @@ Levels: right, then finished solutions by their reward, then those that were cut
 
 Source: https://arxiv.org/abs/2504.04524; XueruiSu/Trust-Region-Preference-Approximation at f372585.
 
-Departs: ℓ of π_old, exact in an iteration's first update; pairs of an iteration, there of a
-microbatch; `kl.coef`, there a KL to π_old; no pair, no loss.
+Departs: ℓ of π_old; pairs of an iteration, there of a microbatch; `kl.coef`, there a KL to π_old.
 """
 
 import dataclasses

@@ -8,6 +8,8 @@ import numpy as np
 from vinejax.core.text import Tokenizer, continuation_text, decode, response_text
 from vinejax.core.types import Episode, Problem, PromptedProblem
 
+MOST_UNREAD = 4000  # characters of an answer that the policy did not read
+
 
 def episode_rows(
     tokenizer: Tokenizer,
@@ -91,6 +93,11 @@ def _steps(
             for turn in episode.turns
             if start < turn.end <= end and turn.drawn < turn.end
         ]
+        unread = [
+            turn.observation[:MOST_UNREAD]
+            for turn in episode.turns
+            if start < turn.drawn == turn.end == end and turn.observation
+        ]
         continuations = episode.continuations[c] if with_texts and counts[c] else ()
         step = {
             "text": text[len(so_far) :],
@@ -105,6 +112,7 @@ def _steps(
                 {"text": x.text, "reward": x.reward, "finish": x.finish} for x in continuations
             ],
             **({"observed": observed} if episode.turns else {}),
+            **({"unread": unread[0]} if unread else {}),
         }
         steps.append(step)
         so_far, start = text, end

@@ -63,7 +63,7 @@ class Leaf(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one of two said in a step: 'policy' or 'environment'."""
+    """What one of two said in a step: 'policy' or 'environment', or 'environment unread'."""
 
     by: str
     text: text.Clipped
@@ -349,6 +349,8 @@ def _parts(raw: JsonObject, limit: int) -> list[Part]:
             if piece:
                 parts.append(Part(by, text.trimmed(text.clip(piece, limit))))
         start = end
+    if unread := raw.get("unread"):
+        parts.append(Part("environment unread", text.trimmed(text.clip(unread, limit))))
     return parts
 
 

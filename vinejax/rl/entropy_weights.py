@@ -94,6 +94,31 @@ def token_group_advantages(
     return advantages
 
 
+def uncertain_advantages(
+    advantages: np.ndarray, entropy: np.ndarray, mask: np.ndarray, weight: float
+) -> np.ndarray:
+    """Advantages that grow with the entropy before their tokens.
+
+        A·(1 + α·(H - mean H) / std H)    std of the sample, or 1 where it is 0
+
+    Args:
+      advantages, entropy: [B, T].
+      mask: bool [B, T], the tokens over which mean and std are taken.
+      weight: α.
+
+    Returns:
+      float32 [B, T], 0 off the mask.
+
+    Source: AEPO, https://arxiv.org/abs/2510.14545; its code's policy loss.
+    """
+    found = np.zeros(mask.shape, np.float32)
+    h = entropy[mask].astype(np.float64)
+    std = h.std(ddof=1) if len(h) > 1 else 0.0
+    if len(h):
+        found[mask] = advantages[mask] * (1 + weight * (h - h.mean()) / (std or 1.0))
+    return found
+
+
 def extremes(advantages: np.ndarray, keep: int) -> np.ndarray:
     """bool[B] the `keep` advantages with the largest variance.
 

@@ -65,6 +65,26 @@ def cispo(
 
 
 @jax.jit
+def clip_with_gradient(
+    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: Bounds
+) -> Float32[Array, "B T"]:
+    """The clipped loss, whose upper bound has a gradient.
+
+        L_t = max(-A_t·ρ_t, -A_t·clip(ρ_t, 1 - ε_low, (1 + ε_high)·ρ_t / sg[ρ_t]))
+
+    A token that has risen past the bound goes on as one that is at it; the loss has PPO's value.
+
+    Source: AEPO, https://arxiv.org/abs/2510.14545; its code's policy loss.
+    """
+    low, high = jnp.float32(clip)
+    advantages = jnp.float32(advantages)
+    ratio = probability_ratio(logprobs, old_logprobs)
+    bound = (1 + high) * jnp.exp(logprobs - lax.stop_gradient(jnp.float32(logprobs)))
+    bounded = jnp.where(ratio > 1 + high, bound, jnp.maximum(ratio, 1 - low))
+    return jnp.maximum(-advantages * ratio, -advantages * bounded)
+
+
+@jax.jit
 def gmpo(
     logprobs: PerToken,
     old_logprobs: PerToken,

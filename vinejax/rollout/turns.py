@@ -74,11 +74,12 @@ class Places(NamedTuple):
     of_branches: list[int]
 
 
-class _Turns:
+class Turns:
     """Episodes while they are sampled: the turns that are drawn, and those that are answered."""
 
     def __init__(self, sampler: "TurnSampler", plays: list[Play], executor: ThreadPoolExecutor):
         self.plays = plays
+        self.most = len(plays)  # there will ever be
         self._sampler, self._executor = sampler, executor
         self._of_branches: list[int] = []  # the number of each branch's play
         # Of plays whose turn was drawn and is not answered: the action, and the environment's step.
@@ -116,10 +117,13 @@ class _Turns:
             self._sampler.answered(self.plays[i], action, Observation(*answer), key)
             if self.plays[i].finish:
                 self._close(i)
-        if all(play.finish for play in self.plays):
-            return None
         # In one order on all hosts, to which turns come in orders of their own.
-        return self.entering(i for i in sorted(actions) if not self.plays[i].finish)
+        going_on = self.next_after([i for i in sorted(actions) if not self.plays[i].finish])
+        return None if all(play.finish for play in self.plays) else self.entering(going_on)
+
+    def next_after(self, going_on: list[int]) -> list[int]:
+        """The plays that enter next, after these whose turn was answered."""
+        return going_on
 
     def _close(self, i: int) -> None:
         if (environment := self.plays[i].environment) is not None:
@@ -143,9 +147,10 @@ class TurnSampler(Sampler):
         self, params: Params, problems: list[PromptedProblem], most_groups: int
     ) -> list[Episode]:
         """Episodes with a step per step of the task's `split` within turns, without values."""
-        plays = self._begun(problems, self.cfg.rollout.per_prompt)
+        numbers = range(self.cfg.rollout.per_prompt)
+        plays = self.begun([(problem, numbers) for problem, _ in problems])
         self._play(params, plays)
-        return [self._episode(play) for play in plays]
+        return [self.episode(play) for play in plays]
 
     def responses(
         self,
@@ -159,7 +164,7 @@ class TurnSampler(Sampler):
         An episode that ran out of tokens or turns gets the reward `truncated`, and that of its last
         action if that is None.
         """
-        plays = self._begun(problems, per_problem)
+        plays = self.begun([(problem, range(per_problem)) for problem, _ in problems])
         self._play(params, plays)
         tokenizer = self.engine.tokenizer
         grown = [
@@ -208,24 +213,37 @@ class TurnSampler(Sampler):
             state.drawn.append(Drawn(Continuation(text, total, play.finish), sample))
         return logprobs
 
-    def _begun(self, problems: list[PromptedProblem], per_problem: int) -> list[Play]:
-        """Episodes at their start, `per_problem` of each problem."""
+    def begun(self, wanted: Iterable[tuple[Problem, Iterable[int]]]) -> list[Play]:
+        """Episodes at their start: solutions of these numbers of each problem."""
         left = self.cfg.sample.max_tokens, self.cfg.env.observed, self._max_turns
         plays, firsts = [], {}
-        for problem, _ in problems:
-            for seed in self.seeds(problem, range(per_problem)):
+        for problem, numbers in wanted:
+            for seed in self.seeds(problem, numbers):
                 i, environment = len(plays), None
                 if is_mine(i):
                     begin = self._begin(problem)
                     environment, firsts[i] = begun_anew(self.task, begin, self._timeout_s)
                 plays.append(Play(problem, [], seed, *left, environment))
         firsts = shared_work(firsts)
+        first_of: dict[str, int] = {}
         for i, play in enumerate(plays):
-            first = i - i % per_problem
+            first = first_of.setdefault(play.problem.id, i)
             if firsts[i] != firsts[first]:
                 raise self._other_first(play.problem, firsts[first], firsts[i])
             play.prompt = plays[first].prompt or self._prompt(play.problem, firsts[i])
         return plays
+
+    def copied(self, play: Play) -> Environment | None:
+        """The environment of an episode, once more; None on other hosts."""
+        if play.environment is None or play.environment.forks:
+            return play.environment and play.environment.fork()
+        environment, _ = begun_anew(self.task, self._begin(play.problem), self._timeout_s)
+        environment.replay(play.turns)
+        return environment
+
+    def turns_of(self, plays: list[Play], executor: ThreadPoolExecutor) -> Turns:
+        """How these episodes are played."""
+        return Turns(self, plays, executor)
 
     def _other_first(self, problem: Problem, first: str, other: str) -> UserError:
         rule = f"the environment began with {first!r:.200}, and then with {other!r:.200}"
@@ -358,7 +376,7 @@ class TurnSampler(Sampler):
         """
         logprobs: list[np.ndarray] = []
         with ThreadPoolExecutor(self.cfg.env.workers, "environments") as executor:
-            turns = _Turns(self, plays, executor)
+            turns = self.turns_of(plays, executor)
             fed: Fed | None = turns.entering(range(len(plays)), places)
             count = len(fed.trunks)
             try:
@@ -372,11 +390,11 @@ class TurnSampler(Sampler):
                 executor.shutdown(wait=True, cancel_futures=True)
         return logprobs[:count]
 
-    def _feed(self, turns: "_Turns") -> Feed | None:
+    def _feed(self, turns: "Turns") -> Feed | None:
         """How later turns enter a stream; None on several hosts, where they come in waves."""
         if process_place()[1] > 1:
             return None
-        count, prompt = len(turns.plays), self.cfg.data.max_prompt_tokens
+        count, prompt = turns.most, self.cfg.data.max_prompt_tokens
         rest = [len(p.response) + p.tokens_left + p.observed_left for p in turns.plays]
         longest = min(prompt + max(rest), self.engine.model.cfg.context)
         later = count * self._max_turns
@@ -450,7 +468,7 @@ class TurnSampler(Sampler):
         tokenizer, chat = self.engine.tokenizer, self._chat
         return encode_within(tokenizer, chat.around(text, last) if chat else text)
 
-    def _episode(self, play: Play) -> Episode:
+    def episode(self, play: Play) -> Episode:
         ends, rewards = self._steps(play, self.cfg.reward.truncated)
         return Episode(
             problem_id=play.problem.id,

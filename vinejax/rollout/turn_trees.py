@@ -1,0 +1,139 @@
+"""Solutions of several turns that begin within others, after what an environment answered.
+
+Turns come in waves: a wave is a turn of every episode that is under way. After it a rule, which
+knows how uncertain the policy was in the turns so far, says from which episodes others branch off.
+These have all that was said before, with its log-probabilities, and a copy of the environment.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.core.seeds import host_rng
+from vinejax.core.types import Episode, PromptedProblem
+from vinejax.engine.branches import Fed
+from vinejax.model.decoder import Params
+from vinejax.rollout.turns import Play, Turns, TurnSampler
+
+
+class Place(NamedTuple):
+    """Where an episode may be branched from: after its last turn was answered."""
+
+    entropies: list[float]  # of its turns so far: see `entropies`
+    solutions: int  # of the problem, that have begun
+    streak: int  # last waves in a row after which any of the problem's branched
+
+
+class TurnGrowth(NamedTuple):
+    """A method's rule of growth. Both numbers are cut to what a problem's solutions still lack."""
+
+    # (entropies of the turns of a problem's solutions, which are all over) -> those that begin
+    begins: Callable[[Sequence[list[float]]], int]
+    branches: Callable[[Place, np.random.Generator], int]  # that begin there
+    tokens: int  # first ones of a turn, whose entropy is estimated
+
+
+def entropies(play: Play, tokens: int, vocabulary: int) -> list[float]:
+    """The mean of -log π over the first tokens of each ended turn, as a share of log V.
+
+    It estimates the mean entropy of π before these tokens without bias.
+    """
+    found, start = [], 0
+    for turn in play.turns:
+        first = play.logprobs[start : min(turn.drawn, start + tokens)]
+        found.append(-sum(first) / max(len(first), 1) / math.log(vocabulary))
+        start = turn.end
+    return found
+
+
+@dataclasses.dataclass(eq=False)
+class BranchingSampler(TurnSampler):
+    """A sampler whose solutions, `rollout.per_prompt` of each problem, may branch off others."""
+
+    growth: TurnGrowth
+
+    def solutions(
+        self, params: Params, problems: list[PromptedProblem], most_groups: int
+    ) -> list[Episode]:
+        """As `TurnSampler.solutions`; a problem's are in the order in which they began."""
+        wanted = self.cfg.rollout.per_prompt
+        first = range(min(self.growth.begins([]), wanted))
+        plays = self.begun([(problem, first) for problem, _ in problems])
+        self._play(params, plays)
+        numbers = {problem.id: i for i, (problem, _) in enumerate(problems)}
+        plays.sort(key=lambda play: numbers[play.problem.id])
+        return [self.episode(play) for play in plays]
+
+    def turns_of(self, plays: list[Play], executor: ThreadPoolExecutor) -> Turns:
+        return _Waves(self, plays, executor)
+
+
+class _Waves(Turns):
+    """Episodes while they are sampled, wave by wave."""
+
+    def __init__(self, sampler: BranchingSampler, plays: list[Play], executor: ThreadPoolExecutor):
+        super().__init__(sampler, plays, executor)
+        self._brancher, self._waves = sampler, 0
+        self._wave: list[int] = [*range(len(plays))]  # the plays whose turns are drawn
+        self._of_problems: dict[str, list[int]] = {}  # the plays of each problem
+        for i, play in enumerate(plays):
+            self._of_problems.setdefault(play.problem.id, []).append(i)
+        self._streaks = dict.fromkeys(self._of_problems, 0)
+        self.most = sampler.cfg.rollout.per_prompt * len(self._of_problems)
+
+    def more(self) -> Fed | None:
+        """As `Turns.more`, and nothing while turns of the wave are drawn."""
+        if any(not (i in self._actions or self.plays[i].finish) for i in self._wave):
+            return Fed([], [], [])
+        return super().more()
+
+    def next_after(self, going_on: list[int]) -> list[int]:
+        """The wave after that of these plays, with the plays that begin."""
+        self._wave = [*going_on]
+        for name, numbers in self._of_problems.items():
+            active = [i for i in numbers if i in going_on]
+            if active:
+                self._branch(name, active)
+            else:
+                self._begin(numbers)
+        self._waves += 1
+        return self._wave
+
+    def _branch(self, name: str, active: list[int]) -> None:
+        """Adds what branches off a problem's plays that go on."""
+        sampler, numbers, before = self._brancher, self._of_problems[name], len(self.plays)
+        rng = host_rng(sampler.cfg.seed, sampler.iteration, f"branch {name}", self._waves)
+        for i in active:
+            place = Place(self._entropies(i), len(numbers), self._streaks[name])
+            wanted = sampler.growth.branches(place, rng)
+            for _ in range(min(wanted, self._lack(numbers))):
+                play = self.plays[i]
+                (seed,) = sampler.seeds(play.problem, [len(numbers)])
+                new = dataclasses.replace(play, seed=seed, turns=[*play.turns])
+                new.environment = sampler.copied(play)
+                self._add([new], numbers)
+        self._streaks[name] = self._streaks[name] + 1 if len(self.plays) > before else 0
+
+    def _begin(self, numbers: list[int]) -> None:
+        """Adds solutions from the prompt of a problem whose plays are all over."""
+        if lack := self._lack(numbers):
+            wanted = self._brancher.growth.begins([self._entropies(i) for i in numbers])
+            new = range(len(numbers), len(numbers) + min(max(wanted, 1), lack))
+            self._add(self._brancher.begun([(self.plays[numbers[0]].problem, new)]), numbers)
+
+    def _add(self, plays: list[Play], numbers: list[int]) -> None:
+        new = range(len(self.plays), len(self.plays) + len(plays))
+        self.plays += plays
+        numbers += new
+        self._wave += new
+
+    def _lack(self, numbers: list[int]) -> int:
+        return self._brancher.cfg.rollout.per_prompt - len(numbers)
+
+    def _entropies(self, i: int) -> list[float]:
+        vocabulary = self._brancher.engine.model.cfg.vocab_size
+        return entropies(self.plays[i], self._brancher.growth.tokens, vocabulary)
