@@ -9,7 +9,7 @@ its seed and place alone, so tokens, values and metrics are those of `Sampler.so
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -155,8 +155,9 @@ class _Growth:
         """Adds a problem's next wave with branches to what is fed, if there is one."""
         vines, waves = self._vines[problem], self._waves[problem]
         if vines is None:
-            rewards = self._background.of(self._numbers(problem)) if self._waits else {}
-            vines = self._begun(problem, rewards)
+            vines = self._begun(problem)
+            if self._waits:
+                self._reward(vines, self._background.of(vines.numbers))
         elif self._waits:
             last = range(waves[-1].first, waves[-1].first + sum(waves[-1].counts))
             self._add(vines, waves[-1], self._background.of(last))
@@ -186,19 +187,18 @@ class _Growth:
 
     def valued(self, rewards: dict[int, Reward], logprobs: list[np.ndarray]) -> Valued:
         """The episodes, given the rewards of all branches and f32[length] of each trunk."""
+        every = [found for found in self._vines if found is not None]
         if not self._waits:
-            for problem, waves in enumerate(self._waves):
-                vines = self._begun(problem, rewards)
-                for n, wave in enumerate(waves):
-                    assert vines.wanted(n) == wave.counts
+            for vines, waves in zip(every, self._waves, strict=True):
+                self._reward(vines, rewards)
+                for wave in waves:
                     self._add(vines, wave, rewards)
         sampled = [self._episode(i, rewards) for i in range(len(self._rules))]
         by_episode = {i: logprobs[n] for n, i in enumerate(self._trunk_of) if i is not None}
         is_scored = any(self._waves)  # as in two phases: not where no rule wants a wave
         of_trunks = [by_episode[i] for i in range(len(by_episode))] if is_scored else []
-        vines = [found for found in self._vines if found is not None]
         gamma = self._sampler.cfg.ppo.gamma
-        return Valued(sampled, filled(vines, of_trunks, gamma), self._num_waves)
+        return Valued(sampled, filled(every, of_trunks, gamma), self._num_waves)
 
     @property
     def _num_waves(self) -> int:
@@ -213,14 +213,20 @@ class _Growth:
         """The numbers of a problem's solutions, as branches and as episodes."""
         return range(problem * self._size, (problem + 1) * self._size)
 
-    def _begun(self, problem: int, rewards: dict[int, Reward]) -> Vines:
-        """The states of a problem whose solutions have ended; without their rewards these are 0."""
+    def _begun(self, problem: int) -> Vines:
+        """The states of a problem whose solutions have ended."""
         numbers = self._numbers(problem)
-        episodes = penalised([self._episode(i, rewards) for i in numbers], self._sampler.cfg)
         rules = [self._rules[i] for i in numbers]
+        episodes = self._episodes(numbers, {})
         vines = Vines(self._sampler, self._problems[problem][0], episodes, rules, numbers)
         self._vines[problem] = vines
         return vines
+
+    def _reward(self, vines: Vines, rewards: dict[int, Reward]) -> None:
+        vines.take_rewards(self._episodes(vines.numbers, rewards))
+
+    def _episodes(self, numbers: Sequence[int], rewards: dict[int, Reward]) -> list[Episode]:
+        return penalised([self._episode(i, rewards) for i in numbers], self._sampler.cfg)
 
     def _episode(self, i: int, rewards: dict[int, Reward]) -> Episode:
         reward = rewards.get(i, Reward(self._sampler.cfg.reward.truncated or 0.0))
