@@ -38,19 +38,34 @@ class Valued(NamedTuple):
     waves: int  # of continuations: the most of any problem
 
 
+def obstacle(cfg: Config) -> str | None:
+    """What two phases are needed for, in a configuration that its method was applied to, in words.
+
+    Where groups of solutions are left out before they are valued, solutions begin elsewhere than at
+    the prompt, or values have weights of another precision. None: nothing in it.
+    """
+    needed = (
+        ("rollout.flat", cfg.rollout.flat, "keep"),
+        ("reset.source", cfg.reset.source, "none"),
+        ("values.dtype", cfg.values.dtype, "model"),
+    )
+    for name, has, need in needed:
+        if has != need:
+            return f"needs {name} = {need!r}, and this run has {has!r}"
+    return None
+
+
 def has_one_stream(sampler: Sampler) -> bool:
     """Whether an iteration's values may be sampled beside its solutions.
 
-    Not where groups of solutions are left out before they are valued, solutions begin elsewhere
-    than at the prompt, values have weights of another precision, or several hosts, which see
-    branches end in another order, would have to agree on what enters.
+    Not with an `obstacle`, nor where several hosts, which see branches end in another order, would
+    have to agree on what enters.
     """
     cfg = sampler.cfg
-    is_plain = type(sampler) is Sampler and cfg.rollout.flat == "keep"
-    is_one = cfg.values.dtype == "model" and process_place()[1] == 1
     chosen = cfg.rollout.one_stream
     is_wanted = chosen == "on" or (chosen == "auto" and sampler.engine.reads_by_kernel)
-    return is_wanted and is_plain and is_one
+    is_plain = type(sampler) is Sampler and obstacle(cfg) is None
+    return is_wanted and is_plain and process_place()[1] == 1
 
 
 def sample_valued(
