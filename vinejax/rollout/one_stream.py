@@ -75,7 +75,7 @@ def sample_valued(
     allocation: Callable[[int], AllocationRule] | None = None,
 ) -> Valued:
     """Graded solutions with values; `allocation` is as for `fill_values`, and so are errors."""
-    with sampler.graded.background("one stream") as background:
+    with sampler.graded.background() as background:
         growth = _Growth(sampler, problems, allocation, background)
         stream = growth.stream(params)
         for i, grown in stream:
