@@ -149,7 +149,7 @@ class _Growth:
         self._grown[i], self._solutions[i] = grown, solution
         if is_solution or sampler.splits_continuations:
             self._steps[i] = sampler.split(solution)
-        if sampler.cfg.reward.truncated is None or grown.finish != "length":
+        if grown.finish != "length":
             kind = "solutions" if is_solution else "continuations"
             given = solution.problem, solution.text, solution.response, kind
             self._background.add(i, *given)
@@ -244,7 +244,7 @@ class _Growth:
         return penalised([self._episode(i, rewards) for i in numbers], self._sampler.cfg)
 
     def _episode(self, i: int, rewards: dict[int, Reward]) -> Episode:
-        reward = rewards.get(i, Reward(self._sampler.cfg.reward.truncated or 0.0))
+        reward = rewards.get(i, Reward(self._sampler.cfg.reward.truncated))
         given = self._solutions[i], 0, self._grown[i], self._steps[i]
         return episode_of(*given, reward.total, reward.parts)
 
