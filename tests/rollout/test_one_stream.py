@@ -2,6 +2,7 @@
 
 import dataclasses
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,10 +14,9 @@ from vinejax.core.settings import Config, GraderConfig
 from vinejax.core.types import Episode, Problem, PromptedProblem
 from vinejax.credit.worth import at_every
 from vinejax.engine.engine import Engine
-from vinejax.rollout import one_stream
+from vinejax.rollout import one_stream, vine
 from vinejax.rollout.overlong import penalised
 from vinejax.rollout.sampler import Sampler
-from vinejax.rollout.vine import fill_values as filled_by
 from vinejax.tasks.graded import GradedTask
 
 
@@ -88,7 +88,9 @@ def test_step_rewards_with_a_discount(tiny: Model):
 def check(tiny: Model, cfg: Config, task: Task) -> None:
     engine, chosen = engine_of(tiny, cfg), problems()
     graded = GradedTask(task, GraderConfig())
-    found = one_stream.sample_valued(sampler(engine, graded, cfg, 3), tiny.params, chosen)
+    with mock.patch.object(vine, "divided", wraps=vine.divided) as dividing:
+        found = one_stream.sample_valued(sampler(engine, graded, cfg, 3), tiny.params, chosen)
+    assert dividing.call_count == len(chosen)  # the states of a problem are found once
     assert engine.stats.calls == 1
     tokens, useful = engine.stats.decoded_tokens, engine.stats.useful_tokens
 
@@ -118,7 +120,7 @@ def test_solutions_with_allocations_of_their_own(
     one = sampler(engine, GradedTask(Task(), GraderConfig()), cfg, 3)
     found = one_stream.sample_valued(one, tiny.params, chosen, allocation)
     solutions = one.solutions(tiny.params, chosen, 99)
-    expected = filled_by(one, tiny.params, chosen, solutions, allocation)
+    expected = vine.fill_values(one, tiny.params, chosen, solutions, allocation)
     assert_same(found.episodes, expected)
     assert found.waves == int(any(counts))
 

@@ -165,6 +165,7 @@ def test_settings_and_tasks_that_do_not_fit_are_refused():
         (DoorsTask(), {"env": {"observed": 0}}, "vineppo", "env.observed"),
         (DoorsTask(), {}, "treerl", "method"),
         (DoorsTask(), {"reset": {"source": "gold"}}, "vineppo", "reset.source"),
+        (DoorsTask(), {"rollout": {"one_stream": "on"}}, "vineppo", "rollout.one_stream"),
         (DoorsTask(), {"reward": {"functions": ("task",)}}, "vineppo", "reward.functions"),
         (FaultyTask(None), {"values": {"env_noise": "fresh"}}, "vineppo", "values.env_noise"),
     ]:

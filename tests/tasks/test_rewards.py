@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -306,20 +307,24 @@ def test_the_tasks_own_reward_is_one_of_them_or_is_not_asked():
 
 
 def test_parts_go_through_the_journal(tmp_path: Path):
-    def run(what: str = "parts", most: int = 2) -> dict[int, Reward]:
+    def run(items: Sequence[tuple[Problem, str]] = ITEMS[:2]) -> dict[int, Reward]:
         journal = Journal(epath.Path(tmp_path / "journal"))
         journal.open("3", "w")
         chosen = RewardConfig(functions=("my_rewards.accuracy",))
         task = JournaledTask(journal, GSM8K("x"), GraderConfig(), chosen)
-        with task.background(what) as background:
-            for i, item in enumerate(ITEMS[:most]):
+        with task.background() as background:
+            for i, item in enumerate(items):
                 background.add(i, *item, [1])
-            return background.rewards()
+            by_number = background.of(range(len(items)))
+            assert background.rewards() == by_number
+            return by_number
 
-    alone = run("one stream", most=1)  # of an earlier process, which graded other responses
-    assert list(alone) == [0]
+    right, wrong = Reward(1.0, {"accuracy": 1.0}), Reward(0.0, {"accuracy": 0.0})
+    # Of earlier processes, whose settings gave other responses.
+    assert run(ITEMS[:1]) == {0: right}
+    assert run([ITEMS[1], ITEMS[1]]) == {0: wrong, 1: wrong}
     first = run()
-    assert first == {0: Reward(1.0, {"accuracy": 1.0}), 1: Reward(0.0, {"accuracy": 0.0})}
+    assert first == {0: right, 1: wrong}
     sys.modules["my_rewards"].accuracy = None  # pyright: ignore[reportAttributeAccessIssue]
     assert run() == first
 

@@ -37,5 +37,5 @@ def test_the_beginning_says_where():
     cfg = Config(iterations=7)
     slow = "; programs are compiled when they are first needed"
     assert start_line(cfg, 0) == f"begins: 7 iterations{slow}"
-    assert start_line(cfg, 9) == "ended after iteration 9; a larger iterations=7 would go on"
+    assert start_line(cfg, 9) == "ended after iteration 9; with iterations above 9 it would go on"
     assert start_line(cfg, 5) == f"resumes after iteration 5 of 7, from checkpoints/5{slow}"

@@ -350,7 +350,9 @@ def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path, capsys: Any):
     workdir = tmp_path / "copy"
     shutil.copytree(run.workdir, workdir)
     loop.train(cases.config(), workdir)
-    assert "ended after iteration 3; a larger iterations=3 would go on" in capsys.readouterr().out
+    assert (
+        "ended after iteration 3; with iterations above 3 it would go on" in capsys.readouterr().out
+    )
     before, after = (
         cases.without_clock(cases.read_lines(where / "metrics.jsonl"))
         for where in (run.workdir, workdir)

@@ -193,7 +193,7 @@ def override(fields: Fields, values: Mapping[str, Any]) -> None:
         try:
             section[leaf] = value
         except TypeError:
-            kind = type(section[leaf]).__name__
+            kind = section.get_ref(leaf).get_type().__name__
             raise ConfigError(name, f"must be of type {kind}", repr(value)) from None
 
 

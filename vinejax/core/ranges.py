@@ -37,7 +37,6 @@ Positive = Annotated[float, Rule("must be greater than 0", lambda x: x > 0)]
 ZeroToOne = Annotated[float, Rule("must be from 0 to 1", lambda x: 0 <= x <= 1)]
 BelowOne = Annotated[float, Rule("must be at least 0 and less than 1", lambda x: 0 <= x < 1)]
 Share = Annotated[float, Rule("must be over 0 and at most 1", lambda x: 0 < x <= 1)]
-TopP = Annotated[float, Rule("must be over 0 and at most 1", lambda x: 0 < x <= 1)]
 AboveOne = Annotated[float, Rule("must be greater than 1", lambda x: x > 1)]
 Pair = Annotated[
     tuple[float, ...],

@@ -22,8 +22,8 @@ from vinejax.core.ranges import (
     Port,
     Positive,
     Seed,
+    Share,
     TokenIds,
-    TopP,
     Variables,
     Whole,
     ZeroToOne,
@@ -135,7 +135,7 @@ class SampleConfig:
     """
 
     temperature: float = 1.0  # 0: argmax, with log-probabilities at temperature 1
-    top_p: TopP = 1.0
+    top_p: Share = 1.0
     top_k: Whole = 0  # 0: off
     max_tokens: Count = 1024
     stop: tuple[str, ...] = ()  # texts; a special token such as '<|im_end|>' is one, too
@@ -217,7 +217,7 @@ class CreditConfig:
     mask: str = "method"  # which tokens are trained on: a name of credit/rules.py, or a dotted path
     mask_above: ZeroToOne = 0.9  # mask 'low_probability': tokens at least as likely are left out
     # mask 'top_entropy': share of an iteration's tokens, those of highest entropy, that are kept
-    mask_share: TopP = 0.2
+    mask_share: Share = 0.2
     lam: ZeroToOne = 0.0  # λ: a step leads to an average over its later values; 0: to the next
     filter: ZeroToOne = 0.0  # w: its baseline is an average over earlier values; 0: of its state
     prior: ZeroToOne | None = None  # μ: weight of `values.prior` in it; None: measured
@@ -290,7 +290,7 @@ class EntropyConfig:
     # The tokens that lower the entropy most, by the covariance of log-probability and advantage:
     # 'clip' leaves some of them out of the policy loss, 'kl' penalises their change.
     covariance: Literal["none", "clip", "kl"] = "none"
-    covariance_share: TopP = 2e-4  # of an iteration's tokens
+    covariance_share: Share = 2e-4  # of an iteration's tokens
     covariance_min: float = 1.0  # 'clip': tokens are drawn from those between these bounds
     covariance_max: float = 5.0  # 'clip'
     covariance_penalty: Positive = 1.0  # 'kl': weight of |log-ratio|
@@ -402,7 +402,7 @@ class EvalConfig:
     every: Whole = 10  # iterations; 0: only before the first and after the last
     samples: Count = 16  # per problem: pass@1 is their mean, pass@k and maj@k use them all
     temperature: NotNegative = 0.35
-    top_p: TopP = 0.9
+    top_p: Share = 0.9
     problems: Count | None = None  # the first so many of a split; None: all
 
 

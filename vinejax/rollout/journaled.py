@@ -24,7 +24,7 @@ from vinejax.engine.branches import (
 from vinejax.engine.engine import Engine
 from vinejax.engine.stats import EngineStats
 from vinejax.model.decoder import Params
-from vinejax.runtime.distributed import exchange, is_writer
+from vinejax.runtime.distributed import exchange, is_writer, shared_work
 from vinejax.runtime.journal import FOLDER, Entry, Journal, Kept
 from vinejax.tasks.base import Task
 from vinejax.tasks.graded import BackgroundGrading, GradedTask, GradingStats
@@ -137,10 +137,10 @@ class JournaledTask(GradedTask):
     def stats(self) -> GradingStats:
         return super().stats.plus(self._read)
 
-    def background(self, what: str = "parts") -> BackgroundGrading:
+    def background(self) -> BackgroundGrading:
         if not self._journal:
-            return super().background(what)
-        return _JournaledGrading(self, self._journal.entry("rewards", what))
+            return super().background()
+        return _JournaledGrading(self, self._journal.entry("rewards", "by response"))
 
     def count_read(self, stats: GradingStats) -> None:
         """Counts a grading that an earlier process of the run has computed."""
@@ -148,35 +148,47 @@ class JournaledTask(GradedTask):
 
 
 class _JournaledGrading(BackgroundGrading):
-    """A background grading that is read from an entry, or written to it."""
+    """A background grading that is read from an entry, or written to it.
+
+    A reward is read for an equal response alone. Others may have its number if a setting that may
+    change between two starts, as those of `eval` and `budget`, changes what is sampled.
+    """
 
     def __init__(self, graded: JournaledTask, entry: Entry):
         super().__init__(graded)
-        self._task = graded
-        self._entry = entry
-        self._before = graded.stats
+        self._task, self._entry, self._before = graded, entry, graded.stats
+        rows, self._stats = entry.kept.facts if entry.kept else ([], ())
+        self._kept: dict[int, tuple[str, Any]] = {i: (name, x) for i, name, x in rows}
+        self._names: dict[int, str] = {}  # of all responses of this host, by their contents
+        self._read: dict[int, Reward] = {}
 
     def add(self, i: int, problem: Problem, response: str, ids: list[int], kind: str = "") -> None:
-        if self._entry.kept is None:
+        content = repr((problem.id, response, ids)).encode()
+        name = self._names[i] = hashlib.blake2b(content, digest_size=8).hexdigest()
+        known, reward = self._kept.get(i, ("", ()))
+        if known == name:
+            self._read[i] = Reward(*reward)
+        else:
             super().add(i, problem, response, ids, kind)
 
     def of(self, numbers: Sequence[int]) -> dict[int, Reward]:
-        if self._entry.kept is None:
-            return super().of(numbers)
-        kept = dict(self._entry.kept.facts[0])
-        return {i: Reward(*kept[i]) for i in numbers if i in kept}
+        return super().of(numbers) | {i: self._read[i] for i in numbers if i in self._read}
 
     def rewards(self) -> dict[int, Reward]:
-        if self._entry.kept is not None:
-            pairs, stats = self._entry.kept.facts
+        graded = super().rewards()
+        mine = {i: (name, self._read.get(i)) for i, name in self._names.items()}
+        rows: list[tuple[int, str, Any]] = [
+            (i, name, graded.get(i, read)) for i, (name, read) in shared_work(mine).items()
+        ]
+        if self._entry.kept is not None and not graded:
             if is_writer():
-                self._task.count_read(GradingStats(*stats))
-            return {i: Reward(*reward) for i, reward in pairs}
-        rewards = super().rewards()
-        by_host = exchange(dataclasses.astuple(self._task.stats.minus(self._before)))
-        stats = functools.reduce(GradingStats.plus, (GradingStats(*counts) for counts in by_host))
-        self._entry.keep([list(rewards.items()), dataclasses.astuple(stats)])
-        return rewards
+                self._task.count_read(GradingStats(*self._stats))
+        else:
+            by_host = exchange(dataclasses.astuple(self._task.stats.minus(self._before)))
+            of_hosts = (GradingStats(*counts) for counts in by_host)
+            stats = functools.reduce(GradingStats.plus, of_hosts)
+            self._entry.keep([rows, dataclasses.astuple(stats)])
+        return {i: Reward(*reward) for i, _, reward in rows}
 
 
 def _digest(

@@ -9,7 +9,7 @@ its seed and place alone, so tokens, values and metrics are those of `Sampler.so
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,19 +38,34 @@ class Valued(NamedTuple):
     waves: int  # of continuations: the most of any problem
 
 
+def obstacle(cfg: Config) -> str | None:
+    """What two phases are needed for, in a configuration that its method was applied to, in words.
+
+    Where groups of solutions are left out before they are valued, solutions begin elsewhere than at
+    the prompt, or values have weights of another precision. None: nothing in it.
+    """
+    needed = (
+        ("rollout.flat", cfg.rollout.flat, "keep"),
+        ("reset.source", cfg.reset.source, "none"),
+        ("values.dtype", cfg.values.dtype, "model"),
+    )
+    for name, has, need in needed:
+        if has != need:
+            return f"needs {name} = {need!r}, and this run has {has!r}"
+    return None
+
+
 def has_one_stream(sampler: Sampler) -> bool:
     """Whether an iteration's values may be sampled beside its solutions.
 
-    Not where groups of solutions are left out before they are valued, solutions begin elsewhere
-    than at the prompt, values have weights of another precision, or several hosts, which see
-    branches end in another order, would have to agree on what enters.
+    Not with an `obstacle`, nor where several hosts, which see branches end in another order, would
+    have to agree on what enters.
     """
     cfg = sampler.cfg
-    is_plain = type(sampler) is Sampler and cfg.rollout.flat == "keep"
-    is_one = cfg.values.dtype == "model" and process_place()[1] == 1
     chosen = cfg.rollout.one_stream
     is_wanted = chosen == "on" or (chosen == "auto" and sampler.engine.reads_by_kernel)
-    return is_wanted and is_plain and is_one
+    is_plain = type(sampler) is Sampler and obstacle(cfg) is None
+    return is_wanted and is_plain and process_place()[1] == 1
 
 
 def sample_valued(
@@ -60,7 +75,7 @@ def sample_valued(
     allocation: Callable[[int], AllocationRule] | None = None,
 ) -> Valued:
     """Graded solutions with values; `allocation` is as for `fill_values`, and so are errors."""
-    with sampler.graded.background("one stream") as background:
+    with sampler.graded.background() as background:
         growth = _Growth(sampler, problems, allocation, background)
         stream = growth.stream(params)
         for i, grown in stream:
@@ -134,7 +149,7 @@ class _Growth:
         self._grown[i], self._solutions[i] = grown, solution
         if is_solution or sampler.splits_continuations:
             self._steps[i] = sampler.split(solution)
-        if sampler.cfg.reward.truncated is None or grown.finish != "length":
+        if grown.finish != "length":
             kind = "solutions" if is_solution else "continuations"
             given = solution.problem, solution.text, solution.response, kind
             self._background.add(i, *given)
@@ -155,8 +170,9 @@ class _Growth:
         """Adds a problem's next wave with branches to what is fed, if there is one."""
         vines, waves = self._vines[problem], self._waves[problem]
         if vines is None:
-            rewards = self._background.of(self._numbers(problem)) if self._waits else {}
-            vines = self._begun(problem, rewards)
+            vines = self._begun(problem)
+            if self._waits:
+                self._reward(vines, self._background.of(vines.numbers))
         elif self._waits:
             last = range(waves[-1].first, waves[-1].first + sum(waves[-1].counts))
             self._add(vines, waves[-1], self._background.of(last))
@@ -186,19 +202,18 @@ class _Growth:
 
     def valued(self, rewards: dict[int, Reward], logprobs: list[np.ndarray]) -> Valued:
         """The episodes, given the rewards of all branches and f32[length] of each trunk."""
+        every = [found for found in self._vines if found is not None]
         if not self._waits:
-            for problem, waves in enumerate(self._waves):
-                vines = self._begun(problem, rewards)
-                for n, wave in enumerate(waves):
-                    assert vines.wanted(n) == wave.counts
+            for vines, waves in zip(every, self._waves, strict=True):
+                self._reward(vines, rewards)
+                for wave in waves:
                     self._add(vines, wave, rewards)
         sampled = [self._episode(i, rewards) for i in range(len(self._rules))]
         by_episode = {i: logprobs[n] for n, i in enumerate(self._trunk_of) if i is not None}
         is_scored = any(self._waves)  # as in two phases: not where no rule wants a wave
         of_trunks = [by_episode[i] for i in range(len(by_episode))] if is_scored else []
-        vines = [found for found in self._vines if found is not None]
         gamma = self._sampler.cfg.ppo.gamma
-        return Valued(sampled, filled(vines, of_trunks, gamma), self._num_waves)
+        return Valued(sampled, filled(every, of_trunks, gamma), self._num_waves)
 
     @property
     def _num_waves(self) -> int:
@@ -213,17 +228,23 @@ class _Growth:
         """The numbers of a problem's solutions, as branches and as episodes."""
         return range(problem * self._size, (problem + 1) * self._size)
 
-    def _begun(self, problem: int, rewards: dict[int, Reward]) -> Vines:
-        """The states of a problem whose solutions have ended; without their rewards these are 0."""
+    def _begun(self, problem: int) -> Vines:
+        """The states of a problem whose solutions have ended."""
         numbers = self._numbers(problem)
-        episodes = penalised([self._episode(i, rewards) for i in numbers], self._sampler.cfg)
         rules = [self._rules[i] for i in numbers]
+        episodes = self._episodes(numbers, {})
         vines = Vines(self._sampler, self._problems[problem][0], episodes, rules, numbers)
         self._vines[problem] = vines
         return vines
 
+    def _reward(self, vines: Vines, rewards: dict[int, Reward]) -> None:
+        vines.take_rewards(self._episodes(vines.numbers, rewards))
+
+    def _episodes(self, numbers: Sequence[int], rewards: dict[int, Reward]) -> list[Episode]:
+        return penalised([self._episode(i, rewards) for i in numbers], self._sampler.cfg)
+
     def _episode(self, i: int, rewards: dict[int, Reward]) -> Episode:
-        reward = rewards.get(i, Reward(self._sampler.cfg.reward.truncated or 0.0))
+        reward = rewards.get(i, Reward(self._sampler.cfg.reward.truncated))
         given = self._solutions[i], 0, self._grown[i], self._steps[i]
         return episode_of(*given, reward.total, reward.parts)
 

@@ -122,13 +122,12 @@ class Sampler:
         params: Params,
         problems: list[PromptedProblem],
         per_problem: int,
-        truncated: float | None = None,
     ) -> Responses:
         """`per_problem` responses to each problem, with the engine's own maximum of tokens.
 
-        A response that the budget cut gets the reward `truncated`, and is graded if that is None.
+        A response that the budget cut is graded, too.
         """
-        return self.grown_from(params, self.prompt_starts(problems, per_problem), None, truncated)
+        return self.grown_from(params, self.prompt_starts(problems, per_problem), None, None)
 
     def continuations(
         self,
@@ -205,7 +204,7 @@ class Sampler:
                 start=state.used,
                 ends=ends,
                 rewards=step_rewards or [0.0] * len(ends),
-                outcome=(rewards[i].total if i in rewards else cfg.reward.truncated or 0.0)
+                outcome=(rewards[i].total if i in rewards else cfg.reward.truncated)
                 - (lost[i] if state.episode.penalty is not None else 0.0),
             )
             total = sample.return_from(state.used, cfg.ppo.gamma)

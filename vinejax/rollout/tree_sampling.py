@@ -129,14 +129,13 @@ class _Forest:
     def episodes(self, once: bool) -> list[Episode]:
         """The leaves of all trees as graded episodes."""
         all_leaves = [(n, leaf) for n, paths in enumerate(self.paths) for leaf in leaves(paths)]
-        truncated = self._cfg.reward.truncated
         with self._sampler.graded.background() as background:
             for i, (n, leaf) in enumerate(all_leaves):
                 path = self.paths[n][leaf.number]
-                if is_mine(i) and (path.finished or truncated is None):
+                if is_mine(i) and path.finished:
                     background.add(i, self._problems[n][0], path.text, path.tokens)
             rewards = background.rewards()
-        nothing = Reward(truncated or 0.0)
+        nothing = Reward(self._cfg.reward.truncated)
         reached: list[set[int]] = [set() for _ in self.paths]
         episodes = []
         for i, (n, leaf) in enumerate(all_leaves):

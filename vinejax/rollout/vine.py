@@ -62,6 +62,8 @@ def fill_values(
         Vines(sampler, by_id[name], [episodes[i] for i in own], [rules[i] for i in own], own)
         for name, own in rows.items()
     ]
+    for of_problem in vines:
+        of_problem.take_rewards([episodes[i] for i in of_problem.numbers])
     states = [state for of_problem in vines for state in of_problem.states]
     logprobs: list[np.ndarray] = []
     for wave in itertools.count():
@@ -95,7 +97,7 @@ class Vines:
     ):
         """`rules` has the allocation of each episode, `numbers` its trunk among those of a call."""
         cfg, tokenizer = sampler.cfg, sampler.engine.tokenizer
-        self._values = cfg.values
+        self._values, self._gamma = cfg.values, cfg.ppo.gamma
         self._rules, self.numbers, self._is_over = rules, numbers, False
         self.episodes, places = divided(episodes, cfg, tokenizer)
         # Number of the step that begins at the first state: 0, or 1 if step 0 begins at no state.
@@ -103,20 +105,33 @@ class Vines:
             int(bool(positions) and positions[0] > episode.given)
             for positions, episode in zip(places, episodes, strict=True)
         ]
-        self._earned = [np.cumsum([0.0, *episode.rewards]).tolist() for episode in self.episodes]
         if (most := cfg.values.max_states) is not None:
             # The end of what is given, if it is a state, and the first so many others.
             pairs = zip(places, episodes, strict=True)
             places = [x[: most + (x[:1] == [episode.given])] for x, episode in pairs]
+        self._places = places
         self.states, self._visits = _find_states(problem, self.episodes, places, numbers, cfg)
+        self._earned = [[0.0] * (len(episode.step_ends) + 1) for episode in self.episodes]
         self._passing = None
-        if cfg.values.reuse:
-            ids, responses = zip(*((e.problem_id, e.response) for e in episodes), strict=True)
-            self._passing = Passing(ids, responses, places, cfg.ppo.gamma)
-            for i, episode in enumerate(episodes):
-                own = {(i, c) for c in range(len(places[i]))}
-                sample = _whole(episode, episode.step_rewards is not None or cfg.ppo.gamma != 1)
-                self._passing.add(episode.problem_id, sample, own, own=i)
+
+    def take_rewards(self, episodes: list[Episode]) -> None:
+        """Takes the rewards of the episodes, once and before any continuation is counted.
+
+        Blind rules (credit/rules.py) need none to say what they want.
+        """
+        self.episodes = [
+            dataclasses.replace(x, reward=given.reward, reward_parts=given.reward_parts)
+            for x, given in zip(self.episodes, episodes, strict=True)
+        ]
+        self._earned = [np.cumsum([0.0, *episode.rewards]).tolist() for episode in self.episodes]
+        if not self._values.reuse:
+            return
+        ids, responses = zip(*((e.problem_id, e.response) for e in episodes), strict=True)
+        self._passing = Passing(ids, responses, self._places, self._gamma)
+        for i, episode in enumerate(episodes):
+            own = {(i, c) for c in range(len(self._places[i]))}
+            sample = _whole(episode, episode.step_rewards is not None or self._gamma != 1)
+            self._passing.add(episode.problem_id, sample, own, own=i)
 
     def wanted(self, wave: int) -> list[int] | None:
         """New continuations of each of `states`; None: there are no more waves.

@@ -28,10 +28,10 @@ FREE_FIELDS = {
     *("iterations", "resume", "profile", "topology", "compile_cache"),
     *("model.attention", "model.remat", "model.architecture"),
     *("rollout.slots", "rollout.memory_gib", "rollout.attention"),
-    "rollout.skip_repeats",
-    "rollout.one_stream",
+    *("rollout.skip_repeats", "rollout.one_stream"),
     *("ppo.microbatch", "ppo.packing", "ppo.share_prefixes"),
     *("grader.workers", "grader.timeout_s", "grader.memory_mb"),
+    *("env.timeout_s", "env.workers", "env.check_every", "values.prior_timeout_s", "code.url"),
 }
 FREE_GROUPS = ("log.", "eval.", "bench.", "checkpoint.", "budget.")
 FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")

@@ -153,11 +153,8 @@ class GradedTask:
         stats = self._grader.stats
         return GradingStats(stats.pairs, stats.timeouts, stats.errors, self._seconds)
 
-    def background(self, what: str = "parts") -> "BackgroundGrading":
-        """A grading of responses as they come, while the caller goes on sampling.
-
-        A journal tells gradings with other numbers of responses apart by `what`.
-        """
+    def background(self) -> "BackgroundGrading":
+        """A grading of responses as they come, while the caller goes on sampling."""
         return BackgroundGrading(self)
 
     def __call__(self, items: Sequence[tuple[Problem, str]]) -> list[float]:

@@ -39,7 +39,7 @@ def start_line(cfg: Config, done: int) -> str:
     if done == 0:
         return f"begins: {cfg.iterations} iterations; {slow}"
     if done >= cfg.iterations:
-        return f"ended after iteration {done}; a larger iterations={cfg.iterations} would go on"
+        return f"ended after iteration {done}; with iterations above {done} it would go on"
     return f"resumes after iteration {done} of {cfg.iterations}, from checkpoints/{done}; {slow}"
 
 

@@ -31,7 +31,7 @@ from vinejax.rollout.journaled import JournaledTask
 from vinejax.runtime.clock import CLOCK
 from vinejax.runtime.compile_cache import use_compile_cache
 from vinejax.runtime.devices import on_devices, with_dtype
-from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
+from vinejax.runtime.distributed import barrier, is_mine, is_writer, process_place, shared_work
 from vinejax.runtime.journal import FOLDER, Journal
 from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.offload import to_host
@@ -88,6 +88,9 @@ def open_session(
         as_set = cfg
         cfg = method.applied_to(fitted(cfg, method, mesh, say=trains and is_writer()))
         check_environment(cfg, method, task)
+        if trains and cfg.rollout.one_stream == "on" and (hosts := process_place()[1]) > 1:
+            rule = f"needs one host, and this run has {hosts}; leave it out"
+            raise ConfigError("rollout.one_stream", rule, "'on'")
         model, start, tokenizer = load_start(as_set, task, workdir, mesh, lock)
         method.check_start(cfg, model)
         cfg = with_sharing(cfg, model, platform_of(mesh))
