@@ -8,7 +8,7 @@ import sys
 import tempfile
 import jax
 import numpy as np
-from helpers import fed_cases, model_oracles
+from helpers import fed_cases, kept_cases, model_oracles
 import vinejax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from vinejax.core.settings import MeshConfig, SampleConfig
@@ -66,6 +66,21 @@ def check_fed(sizes):
     fed_cases.assert_same(fed_cases.one_stream(engine, placed), expected)
     assert engine.stats.calls == 1
     print("fed", sizes)
+
+
+def check_kept(sizes):
+    # Turns go on in the shard that has their beginning; as on one device, computed whole.
+    model, params, _ = model_oracles.random_model()
+    mesh = make_mesh(MeshConfig(*sizes))
+    placed = jax.device_put(params, param_shardings(mesh, params))
+    given = kept_cases.PROMPTS, kept_cases.solutions()
+    one = Engine(model, SampleConfig(temperature=0.8), tokenizer, slots=8)
+    expected = kept_cases.played(one, params, *given, keeps=False)
+    engine = Engine(model, SampleConfig(temperature=0.8), tokenizer, mesh, slots=16, chunk=3)
+    found = kept_cases.played(engine, placed, *given)
+    kept_cases.assert_same(found, expected)
+    assert engine.stats.prefill_tokens < sum(map(len, found.tokens))
+    print("kept", sizes)
 
 
 def check_pages(sizes):
@@ -126,6 +141,7 @@ with tempfile.TemporaryDirectory() as folder:
     check_given_meshes(folder)
 for sizes in ((4, 2, 1), (2, 1, 2)):
     check_fed(sizes)
+check_kept((2, 1, 2))
 drain.MIN_SLOTS, moved = 4, []
 phase.to_drain = lambda *args: moved.append(args) or drain.to_drain(*args)
 for sizes in ((2, 2, 1), (1, 2, 2)):  # 4 slots of a shard, then 1; 8, then 2

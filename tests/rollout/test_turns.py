@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 from helpers import turn_cases as cases
 from helpers.applied import assign_credit
+from helpers.model_oracles import random_model
 
+from vinejax.core.settings import SampleConfig
 from vinejax.core.types import Episode, Rollout, Turn
 from vinejax.credit.assign import token_estimates
+from vinejax.engine.engine import Engine
+from vinejax.engine.keeping import KeepingPhase
+from vinejax.engine.phase import Phase
 from vinejax.learner.batch import collate, step_layout
 from vinejax.rollout.turns import TurnSampler
-from vinejax.rollout.vine import divided
+from vinejax.rollout.vine import divided, fill_values
 from vinejax.tasks.doors import Doors, DoorsTask
 
 
@@ -183,3 +188,25 @@ def test_token_estimates_pass_over_observations(lam: float):
         found.append([np.asarray(advantages)[batch.mask], np.asarray(returns)[batch.mask]])
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
     assert np.abs(found[0]).max() > 0.1
+
+
+def test_keys_that_are_kept_change_no_episode(monkeypatch: pytest.MonkeyPatch):
+    """Doors, by a model: solutions, and continuations of their states."""
+    cfg = cases.config(env={"turn_tokens": 3}, rollout={"prompts": 2, "per_prompt": 4})
+    tokenizer = cases.tokenizer()
+    model = random_model(tokenizer=tokenizer, vocab_size=len(tokenizer))
+    found, made, counts = cases.problems(2), [], []
+    for kind in (KeepingPhase, Phase):
+        monkeypatch.setattr("vinejax.engine.engine.KeepingPhase", kind)
+        sampling = SampleConfig(max_tokens=24, stop=("\n",))
+        engine = Engine(model.decoder, sampling, model.tokenizer, slots=8)
+        sampler = cases.sampler(engine, cfg)
+        episodes = sampler.solutions(model.params, found, 2)
+        counts.append(engine.stats.prefill_tokens)
+        made.append(fill_values(sampler, model.params, found, episodes))
+        counts.append(engine.stats.prefill_tokens)
+    assert same(*made)
+    for kept, whole in zip(*made, strict=True):
+        np.testing.assert_allclose(kept.logprobs, whole.logprobs, atol=1e-4)
+    assert counts[0] <= sum(len(e.tokens) for e in made[0])
+    assert counts[0] < counts[2] / 2 and counts[1] < counts[3] / 2

@@ -4,7 +4,7 @@ A load is a trunk with some of its branches, which one row of one shard's window
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from vinejax.core.shapes import bucket
@@ -55,6 +55,7 @@ class Begun(NamedTuple):
     items: Sequence[int]  # of each shard's queue
     work: Sequence[int]  # that each shard has left: the sum of budgets
     total: int  # work of the whole phase
+    shard_of: Mapping[int, int]  # of trunks that are bound to a shard
 
 
 def assign(
@@ -82,7 +83,7 @@ def assign(
     for i, trunk in enumerate(trunk_of):
         if budgets[i] > 0:
             by_trunk.setdefault(trunk, []).append(i)
-    begun = begun or Begun([0] * shards, [0] * shards, sum(n for n in budgets if n > 0))
+    begun = begun or Begun([0] * shards, [0] * shards, sum(n for n in budgets if n > 0), {})
     share = begun.total / (shards * rows)
     loads = []
     for trunk, items in by_trunk.items():
@@ -97,7 +98,7 @@ def assign(
     by_shard: list[list[Load]] = [[] for _ in range(shards)]
     totals = [*begun.work]
     for load in sorted(loads, key=lambda load: -load.work):
-        shard = totals.index(min(totals))
+        shard = begun.shard_of.get(load.trunk, totals.index(min(totals)))
         by_shard[shard].append(load)
         totals[shard] += load.work
     ordered = [

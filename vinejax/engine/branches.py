@@ -77,6 +77,7 @@ class Feed:
     longest: int  # tokens of a trunk
     at_once: int | None = None  # branches that are under way together; None: all
     repeats: bool = True  # after the same branches `more` gives the same in another process
+    keeps: bool = False  # rows keep their columns for trunks that begin alike: see `keeping.py`
 
 
 # Yields pairs (number of a branch, its continuation); returns `Stream.trunk_logprobs`.

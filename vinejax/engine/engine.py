@@ -43,6 +43,7 @@ from vinejax.engine.decode import LENGTH, DecodeConfig
 from vinejax.engine.drain import drain_sizes
 from vinejax.engine.finish import Reader
 from vinejax.engine.intake import Intake
+from vinejax.engine.keeping import KeepingPhase
 from vinejax.engine.memory import (
     Demand,
     Settings,
@@ -272,7 +273,8 @@ class Engine:
             stops=stops,
             table=table,
         )
-        return Phase(programs, work, loads, self.stats, intake)
+        kind = KeepingPhase if intake.keeps else Phase
+        return kind(programs, work, loads, self.stats, intake)
 
     def _assign(
         self, work: Work, memory: int, feed: Feed | None = None

@@ -49,6 +49,10 @@ class CacheLayout:
         index = tuple(places.get(axis, slice(None)) for axis in self.axes)
         return cache.at[index].set(jnp.einsum(f"bskh->{self.axes}", x), mode="drop")
 
+    def read(self, cache: jax.Array, sequences: Int[Array, " B"]) -> Float[Array, "B S K H"]:
+        """All columns of these sequences."""
+        return jnp.einsum(f"{self.axes}->bskh", self.take(cache, sequences))
+
     def to(self, layout: "CacheLayout", cache: jax.Array) -> jax.Array:
         """A cache of this layout in another one."""
         return jnp.einsum(f"{self.axes}->{layout.axes}", cache)
@@ -80,6 +84,10 @@ class Separate:
         keys, values = self.layout.write(self.keys, rows, k), WINDOW.write(self.values, rows, v)
         return dataclasses.replace(self, keys=keys, values=values)
 
+    def of_rows(self, rows: Int[Array, " B"]) -> tuple[jax.Array, jax.Array]:
+        """The keys and values [B, S, K, H] of these rows."""
+        return self.layout.read(self.keys, rows), WINDOW.read(self.values, rows)
+
 
 class Joined(NamedTuple):
     """A layer's keys and values side by side in one array, as the kernels read them."""
@@ -89,3 +97,8 @@ class Joined(NamedTuple):
     def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "Joined":
         """As `Separate.with_rows`."""
         return Joined(WINDOW.write(self.kv, rows, jnp.concatenate([k, v], axis=-1)))
+
+    def of_rows(self, rows: Int[Array, " B"]) -> tuple[jax.Array, jax.Array]:
+        """As `Separate.of_rows`."""
+        k, v = jnp.split(WINDOW.read(self.kv, rows), 2, axis=-1)
+        return k, v

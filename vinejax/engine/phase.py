@@ -50,7 +50,7 @@ class Programs(NamedTuple):
     table: np.ndarray  # `stops` on the host
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """A load on its way into a row."""
 
     row: int
@@ -58,7 +58,7 @@ class _Entry(NamedTuple):
     source: int = -1  # the row that holds its trunk already; -1: the trunk has to be computed
 
 
-Entries = list[list[_Entry]]  # per shard
+Entries = list[list[Entry]]  # per shard
 
 
 class _Started(NamedTuple):
@@ -75,6 +75,8 @@ class Phase:
 
     What `intake` gives while it runs is added to `work` and to the queue, if they have room.
     """
+
+    _loads_early = True  # before what ended is handed out, while the devices decode
 
     def __init__(
         self,
@@ -130,7 +132,8 @@ class Phase:
             started = self._decode()
             if previous is not None:
                 ended = self._collect(previous)
-                self._load()  # before the caller reads and grades what ended
+                if self._loads_early:
+                    self._load()  # before the caller reads and grades what ended
                 handed_out = time.perf_counter()
                 yield from ended
                 if self._intake.is_open:
@@ -172,7 +175,8 @@ class Phase:
         trunk_of = [branch.trunk for branch in more.branches]
         scored = np.flatnonzero(more.scored).tolist()
         left = self._collector.not_ended * self._longest_budget
-        begun = Begun(self._queued.tolist(), left.tolist(), self._expected_work)
+        bound = self._shard_of(more)
+        begun = Begun(self._queued.tolist(), left.tolist(), self._expected_work, bound)
         loads = assign(lengths, trunk_of, more.budgets, shards, sizes.rows, scored, begun)
         order = [[i for load in of_shard for i in load.items] for of_shard in loads]
         queued = self._queued + [len(of_shard) for of_shard in order]
@@ -188,8 +192,9 @@ class Phase:
         numbered = [[branch + i for i in of_shard] for of_shard in order]
         self._repeats.add_branches(numbered)
         self._collector.add_branches(numbered)
-        for waiting, of_shard in zip(self._waiting, loads, strict=True):
-            waiting += [dataclasses.replace(load, trunk=trunk + load.trunk) for load in of_shard]
+        for shard, of_shard in enumerate(loads):
+            numbered = [dataclasses.replace(load, trunk=trunk + load.trunk) for load in of_shard]
+            self._wait(shard, numbered)
         self._queued = queued
         self._budgets += [sum(load.work for load in of_shard) for of_shard in loads]
         for i, budget in enumerate(more.budgets, start=branch):
@@ -202,14 +207,26 @@ class Phase:
         assert self._intake.feed is not None
         return (len(self.work.branches) + self._intake.feed.branches) * self._longest_budget
 
+    def _shard_of(self, more: Work) -> dict[int, int]:
+        """The shards to which trunks of further work are bound."""
+        return {}
+
+    def _wait(self, shard: int, loads: list[Load]) -> None:
+        """Takes fed loads, which wait for a row of this shard."""
+        self._waiting[shard] += loads
+
     # --- trunks into rows ---
 
     def _load(self) -> None:
-        """Moves waiting loads into free rows: copies resident trunks, then prefills the others."""
+        """Moves waiting loads into free rows."""
+        self._fill([self._entries(shard) for shard in range(len(self._waiting))])
+
+    def _fill(self, all_entries: Entries) -> None:
+        """Copies resident trunks into their rows, then prefills the others."""
         resident, computed, copied = [], [], []
-        for entries in [self._entries(shard) for shard in range(len(self._waiting))]:
+        for entries in all_entries:
             resident.append([entry for entry in entries if entry.source >= 0])
-            first: dict[int, _Entry] = {}
+            first: dict[int, Entry] = {}
             again = []
             others = [entry for entry in entries if entry.source < 0]
             for entry in sorted(others, key=lambda entry: -len(self._tokens_of(entry))):
@@ -223,7 +240,7 @@ class Phase:
         self._prefill_all(computed)
         self._in_batches(copied, self._copy)
 
-    def _entries(self, shard: int) -> list[_Entry]:
+    def _entries(self, shard: int) -> list[Entry]:
         """The loads that enter rows now: none until a whole batch, or all that wait, can enter."""
         waiting = self._waiting[shard]
         free = np.flatnonzero(self._row_left[shard] == 0).tolist()
@@ -236,12 +253,20 @@ class Phase:
             filling = {entry.row for entry in entries}
             holders = np.flatnonzero(self._row_trunk[shard] == load.trunk).tolist()
             holders = [row for row in holders if row not in filling]
-            row = next((row for row in holders if row in free), free[0])
+            row = self._row_for(shard, load, free, holders)
             free.remove(row)
-            entries.append(_Entry(row, load, holders[0] if holders else -1))
-            self._row_trunk[shard, row], self._row_left[shard, row] = load.trunk, len(load.items)
-            self._row_served_from[shard, row] = self._num_chunks
+            entries.append(Entry(row, load, holders[0] if holders else -1))
+            self._take(shard, row, load)
         return entries
+
+    def _row_for(self, shard: int, load: Load, free: list[int], holders: list[int]) -> int:
+        """The free row that a load enters; `holders` have its trunk."""
+        return next((row for row in holders if row in free), free[0])
+
+    def _take(self, shard: int, row: int, load: Load) -> None:
+        """Gives a row to a load, which enters it before the next chunk."""
+        self._row_trunk[shard, row], self._row_left[shard, row] = load.trunk, len(load.items)
+        self._row_served_from[shard, row] = self._num_chunks
 
     def _in_batches(self, entries: Entries, run: Callable[[Entries], None]) -> None:
         """Calls `run` with successive batches of each shard's entries."""
@@ -249,27 +274,29 @@ class Phase:
         for start in range(0, max(map(len, entries)), size):
             run([of_shard[start : start + size] for of_shard in entries])
 
-    def _tokens_of(self, entry: _Entry) -> list[int]:
+    def _tokens_of(self, entry: Entry) -> list[int]:
         return self.work.trunks[entry.load.trunk]
 
     def _prefill_all(self, computed: Entries) -> None:
         """Computes the trunks of each shard, the longest first, as many at a time as fit."""
-        batch, platform = self._sizes.batch, platform_of(self._mesh)
         lengths = [[len(self._tokens_of(entry)) for entry in of_shard] for of_shard in computed]
         done = [0] * len(computed)
         while any(start < len(of_shard) for start, of_shard in zip(done, lengths, strict=True)):
             left = [of_shard[start:] for start, of_shard in zip(done, lengths, strict=True)]
             longest = max(of_shard[0] for of_shard in left if of_shard)
             length = part([self._sizes.columns], longest, halvings=HALVINGS)
-            room = room_for_tokens(platform, batch, length)
-            # Of each shard the most trunks, at most a batch, whose tokens fit.
-            ends = [
-                start + int(np.searchsorted(np.cumsum(of_shard[:batch]), room, side="right"))
-                for start, of_shard in zip(done, left, strict=True)
-            ]
+            counts = self._num_fitting(left, length)
+            ends = [start + count for start, count in zip(done, counts, strict=True)]
             spans = zip(computed, done, ends, strict=True)
             self._prefill([of_shard[start:end] for of_shard, start, end in spans], length)
             done = ends
+
+    def _num_fitting(self, lengths: list[list[int]], length: int) -> list[int]:
+        """Of each shard the most trunks whose tokens fit a prefill of arrays of this length."""
+        batch = self._sizes.batch
+        room = room_for_tokens(platform_of(self._mesh), batch, length)
+        fits = [np.cumsum(of_shard[:batch]) <= room for of_shard in lengths]
+        return [int(fitting.sum()) for fitting in fits]
 
     def _prefill(self, entries: Entries, length: int) -> None:
         shards, batch = len(entries), self._sizes.batch

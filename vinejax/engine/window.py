@@ -42,6 +42,27 @@ class Entering(NamedTuple):
     serves: Rows  # the items that these rows then serve; fields have B entries
 
 
+class Known(NamedTuple):
+    """Columns that rows have already of trunks that are computed: their first ones."""
+
+    row: jax.Array  # i32[B] that has them; it may be another than the one that the trunk enters
+    columns: jax.Array  # i32[B]
+
+    def joined(
+        self, layer: Separate | Joined, lengths: Int[Array, " B"], k: jax.Array, v: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Keys and values [B, S, K, H]: of the rows, with new ones [B, T, K, H] after them."""
+        T, old = k.shape[1], layer.of_rows(self.row)
+        trunk, last = jnp.arange(k.shape[0])[:, None], old[0].shape[1]
+        places = jnp.where(jnp.arange(T) < lengths[:, None], self.positions(T), last)
+        new = [x.at[trunk, places].set(n, mode="drop") for x, n in zip(old, (k, v), strict=True)]
+        return new[0], new[1]
+
+    def positions(self, T: int) -> Int[Array, "B T"]:
+        """Those of T new tokens."""
+        return self.columns[:, None] + jnp.arange(T)
+
+
 class Prefilled(NamedTuple):
     """The results of a prefill of B trunks."""
 
@@ -67,13 +88,15 @@ def prefill(
     lengths: Int[Array, " B"],
     entering: Entering,
     keeps_hidden: bool = False,
+    known: Known | None = None,
 ) -> Prefilled:
     """Compute B trunks and write them into the rows that they enter.
 
     `lengths`: of the trunks, 0 where the batch is padded; on each shard they sum up to
     `room_for_tokens` at most. With a `temperature` also returns the log-probabilities of the
     trunks' own tokens: entry t is that of tokens[:, t], entry 0 is 0. `keeps_hidden`: also the
-    final hidden states. Padding is on the right.
+    final hidden states. Padding is on the right. With `known` columns the tokens are those after
+    them, attend to them too, and the whole rows are written; not with the other two.
     """
     part, axis = split.own_part(model, mesh), split.vocab_axis(model, mesh)
 
@@ -84,8 +107,10 @@ def prefill(
         tokens: jax.Array,
         lengths: jax.Array,
         entering: Entering,
+        known: Known | None,
     ) -> Prefilled:
-        trunk_kv, x = _trunk_kv(part, axis, platform_of(mesh), weights, tokens, lengths)
+        given = weights, tokens, lengths, known and (window, known)
+        trunk_kv, x = _trunk_kv(part, axis, platform_of(mesh), *given)
         layers = zip(window.layers, trunk_kv, strict=True)
         window = Window([old.with_rows(entering.row, *kv) for old, kv in layers])
         rows = _serve(rows, entering)
@@ -97,10 +122,10 @@ def prefill(
             logprobs = jnp.pad(logprobs, ((0, 0), (1, 0)))
         return Prefilled(window, rows, logprobs, hidden)
 
-    in_specs = (split.weight_specs(model, mesh, weights), WINDOW.spec, *[SHARDS] * 4)
+    in_specs = (split.weight_specs(model, mesh, weights), WINDOW.spec, *[SHARDS] * 5)
     out_specs = Prefilled(WINDOW.spec, SHARDS, SHARDS, SHARDS)  # pyright: ignore
     run = on_shards(mesh, one_shard, in_specs, out_specs)
-    made = run(weights, window, rows, tokens, lengths, entering)
+    made = run(weights, window, rows, tokens, lengths, entering, known)
     return made._replace(logprobs=split.readable(mesh, made.logprobs))
 
 
@@ -151,8 +176,12 @@ def _trunk_kv(
     weights: Weights,
     tokens: Int[Array, "B T"],
     lengths: Int[Array, " B"],
+    begun: tuple[Window, Known] | None,
 ) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
-    """Each layer's keys and values [B, T, K, H], and the final hidden states [B, T, D]."""
+    """Each layer's keys and values [B, T, K, H], and the final hidden states [B, T, D].
+
+    Of trunks that have `begun` keys and values are those of all S columns.
+    """
     B, T = tokens.shape
     room = room_for_tokens(platform, B, T)
     flat = None if room == B * T else _Flat.of(lengths, T, room)
@@ -163,20 +192,25 @@ def _trunk_kv(
     def padded(x: jax.Array) -> jax.Array:
         return x if flat is None else flat.padded(x)
 
-    positions = without_padding(jnp.broadcast_to(jnp.arange(T), (B, T)))
+    positions = jnp.broadcast_to(jnp.arange(T), (B, T)) if begun is None else begun[1].positions(T)
+    flat_positions = without_padding(positions)
     x = split.embed(model, weights, without_padding(tokens), axis)
     trunk_kv = []
     for i, layer in enumerate(weights["layers"]):
-        rule = model.cfg.rule(i)
 
         @jax.named_scope("attention")
-        def attend(q: jax.Array, k: jax.Array, v: jax.Array, rule: attention.AttentionRule = rule):
-            name = model.compute.attention
+        def attend(q: jax.Array, k: jax.Array, v: jax.Array, i: int = i):
+            name, rule = model.compute.attention, model.cfg.rule(i)
             q, k, v = padded(q), padded(k), padded(v)
-            mixed = attention.causal_attention(name, platform, q, k, v, rule)
+            if begun is None:
+                mixed = attention.causal_attention(name, platform, q, k, v, rule)
+            else:
+                k, v = begun[1].joined(begun[0].layers[i], lengths, k, v)
+                seen = attention.seen_from(positions, k.shape[1], rule.window)
+                mixed = attention.attend_to_all(q, k, v, seen, rule)
             return without_padding(mixed), (k, v)
 
-        x, kv = model.block(layer, x, positions, attend, i)
+        x, kv = model.block(layer, x, flat_positions, attend, i)
         trunk_kv.append(kv)
     return trunk_kv, padded(x)
 

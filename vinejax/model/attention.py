@@ -58,7 +58,14 @@ def softcap(x: jax.Array, cap: float | None) -> jax.Array:
 
 def causal_mask(length: int, window: ArrayLike | None) -> Bool[Array, "T S"]:
     """Whether query t sees position s: itself and positions before it, within its window."""
-    distance = jnp.arange(length)[:, None] - jnp.arange(length)
+    return seen_from(jnp.arange(length), length, window)
+
+
+def seen_from(
+    positions: Int[Array, "*B T"], length: int, window: ArrayLike | None
+) -> Bool[Array, "*B T S"]:
+    """Of a causal mask the rows of queries at these positions, over positions 0 .. length - 1."""
+    distance = positions[..., None] - jnp.arange(length)
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
@@ -108,19 +115,19 @@ def self_attention(q: Queries, k: Keys, v: Keys, visible: Mask, rule: AttentionR
     def block(start: int) -> Queries:
         end = min(start + size, T)
         seen = visible[:, start:end, :end]
-        return _attend_to_all(q[:, start:end], k[:, :end], v[:, :end], seen, rule)
+        return attend_to_all(q[:, start:end], k[:, :end], v[:, :end], seen, rule)
 
     return jnp.concatenate([block(start) for start in range(0, T, size)], axis=1)
 
 
-def _attend_to_all(
+def attend_to_all(
     q: Queries,
     k: Float[Array, "B S K H"],
     v: Float[Array, "B S K H"],
     visible: Mask,
     rule: AttentionRule,
 ) -> Queries:
-    """`self_attention` for a block of queries, with the scores of all pairs."""
+    """`self_attention` for some of the queries, with the scores of all pairs."""
     B, T, N, H = q.shape
     K = k.shape[2]
     # All queries of a KV head are the rows of one matrix, with B and K in front: in other orders

@@ -12,8 +12,9 @@ A continuation of a state has the environment as it was when the state's turn be
 taking the recorded actions again, once per solution if the environment has `fork`, else once per
 continuation; what it answers must be what it answered then.
 
-Limits: every turn prefills its whole trunk. On several hosts, which see turns end in another order,
-turns come in waves: the next ones enter when all have ended.
+On one host a turn prefills what came after the one before it (`engine/keeping.py`). On several,
+which see turns end in another order, turns come in waves: the next ones enter when all have ended,
+and prefill their whole trunks.
 """
 
 import dataclasses
@@ -399,7 +400,7 @@ class TurnSampler(Sampler):
         longest = min(prompt + max(rest), self.engine.model.cfg.context)
         later = count * self._max_turns
         # An environment may answer otherwise in another process: a program that prints the time.
-        return Feed(turns.more, later, later, longest, at_once=count, repeats=False)
+        return Feed(turns.more, later, later, longest, at_once=count, repeats=False, keeps=True)
 
     def branches_of(self, plays: Sequence[Play], places: Places | None) -> Fed:
         """The rest of each play's turn, on its tokens or at `places`."""

@@ -1,0 +1,56 @@
+"""Turns that go on in rows of those before them draw what they do on trunks computed whole."""
+
+from typing import Any
+
+import pytest
+from helpers import kept_cases as cases
+from helpers.model_oracles import SAMPLED_MODELS, Model, random_model
+
+from vinejax.core.settings import SampleConfig
+from vinejax.engine.engine import Engine
+
+TRUNKS = [prompt + cases.answer(prompt) * 3 for prompt in cases.PROMPTS]
+
+
+def engine_of(tiny: Model, **settings: Any) -> Engine:
+    sampling = SampleConfig(temperature=0.9, top_p=0.95)
+    return Engine(tiny.decoder, sampling, tiny.tokenizer, **({"slots": 8, "chunk": 3} | settings))
+
+
+@pytest.fixture(scope="module")
+def of_solutions(tiny: Model) -> cases.Played:
+    """Episodes of prompts, whose trunks are computed whole."""
+    engine = engine_of(tiny)
+    made = cases.played(engine, tiny.params, cases.PROMPTS, cases.solutions(), keeps=False)
+    assert max(map(len, made.tokens)) > 80
+    assert engine.stats.prefill_tokens > 4 * sum(map(len, made.tokens))
+    return made
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"window_rows": 3}, {"attention": "kernel"}],
+    ids=["rows for all", "three rows", "kernel"],
+)
+def test_each_token_is_prefilled_once(tiny: Model, of_solutions: cases.Played, settings: Any):
+    engine = engine_of(tiny, **settings)
+    found = cases.played(engine, tiny.params, cases.PROMPTS, cases.solutions())
+    cases.assert_same(found, of_solutions)
+    assert engine.stats.prefill_tokens < sum(map(len, found.tokens))
+
+
+@pytest.mark.parametrize("rows", [None, 3], ids=["rows for all", "three rows"])
+def test_continuations_go_on_from_what_their_trunks_have(tiny: Model, rows: int | None):
+    """Trunks are scored, and branches may repeat them: these are computed whole, and once.
+
+    In the first layer a query sees 6 positions.
+    """
+    model = random_model(tokenizer=tiny.tokenizer, **SAMPLED_MODELS["window"][0])
+    starts, counts, made = cases.states(TRUNKS), [], []
+    for keeps in (False, True):
+        engine = engine_of(model, window_rows=rows)
+        made.append(cases.played(engine, model.params, TRUNKS, starts, keeps, scored=True))
+        counts.append(engine.stats.prefill_tokens)
+        assert engine.stats.repeated_tokens
+    cases.assert_same(made[1], made[0])
+    assert counts[1] < sum(map(len, made[1].tokens)) < counts[0] / 3

@@ -1,0 +1,104 @@
+"""Episodes of many turns by an engine, fed to one stream or each turn in a call of its own."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vinejax.engine.branches import Branch, Fed, Feed
+from vinejax.engine.engine import Engine
+
+PROMPTS = [np.random.default_rng(n).integers(2, 20, n).tolist() for n in (5, 9, 14, 3)]
+TURNS = 9
+DRAWN = 3  # tokens of a turn, at most
+LONGEST = 96
+
+
+class Start(NamedTuple):
+    """Where an episode begins: after `position` tokens of a trunk."""
+
+    trunk: int
+    position: int
+    seed: int
+
+
+class Played(NamedTuple):
+    """What was drawn and answered in all episodes."""
+
+    tokens: list[list[int]]
+    logprobs: list[list[float]]  # of what was drawn
+
+
+def solutions(each: int = 3) -> list[Start]:
+    """Some episodes after each prompt."""
+    return [
+        Start(p, len(prompt), p << 32 | n) for p, prompt in enumerate(PROMPTS) for n in range(each)
+    ]
+
+
+def states(trunks: list[list[int]]) -> list[Start]:
+    """Continuations within the trunks, three after the same tokens, and at their ends."""
+    places = [(t, n) for t, trunk in enumerate(trunks) for n in (len(trunk) // 2, len(trunk))]
+    return [Start(t, n, t << 40 | n << 8 | k) for t, n in places for k in range(3)]
+
+
+def answer(tokens: list[int]) -> list[int]:
+    """What the environment says: a function of all tokens before, once longer than a part."""
+    rng = np.random.default_rng(tokens)
+    return rng.integers(2, 20, 18 if sum(tokens) % 7 == 0 else 1 + sum(tokens) % 3).tolist()
+
+
+def played(
+    engine: Engine,
+    params: Any,
+    trunks: list[list[int]],
+    starts: list[Start],
+    keeps: bool | None = True,
+    scored: bool = False,
+) -> Played:
+    """Episodes to their ends; `keeps` None: turns come in waves, each in a call of its own."""
+    episodes = [[*trunks[start.trunk][: start.position]] for start in starts]
+    logprobs: list[list[float]] = [[] for _ in starts]
+    left = [TURNS for _ in starts]
+    of_branches, ended = [*range(len(starts))], []
+    longest = max([len(trunk) for trunk in trunks])
+
+    def take(i: int, grown: Any) -> None:
+        tokens = episodes[i] + grown.tokens
+        tokens += answer(tokens)
+        left[i] -= 1
+        episodes[i], logprobs[i] = tokens, logprobs[i] + grown.logprobs
+        if len(tokens) + DRAWN > LONGEST:
+            left[i] = 0
+        ended.append(i)
+
+    def more() -> Fed | None:
+        going = sorted(i for i in ended if left[i])
+        ended.clear()
+        of_branches.extend(going)
+        if not any(left):
+            return None
+        numbers: dict[tuple[int, ...], int] = {}  # equal trunks once
+        places = [numbers.setdefault(tuple(episodes[i]), len(numbers)) for i in going]
+        branches = [
+            Branch(place, len(episodes[i]), starts[i].seed)
+            for i, place in zip(going, places, strict=True)
+        ]
+        return Fed([*map(list, numbers)], branches, DRAWN)
+
+    first = [Branch(s.trunk, s.position, s.seed) for s in starts]
+    fed: Fed | None = Fed(trunks, first, DRAWN, scored)
+    many = len(starts) * TURNS
+    feed = Feed(more, many, many, max(LONGEST, longest), len(starts), keeps=bool(keeps))
+    while fed is not None:
+        begun = len(of_branches) - len(fed.branches)
+        for branch, grown in engine.stream(params, *fed, feed=None if keeps is None else feed):
+            take(of_branches[begun + branch], grown)
+        fed = more()
+    return Played(episodes, logprobs)
+
+
+def assert_same(found: Played, expected: Played) -> None:
+    """Equal tokens; log-probabilities but for rounding."""
+    assert found.tokens == expected.tokens
+    for mine, other in zip(found.logprobs, expected.logprobs, strict=True):
+        np.testing.assert_allclose(mine, other, atol=1e-4)

@@ -1,0 +1,187 @@
+"""A phase whose rows keep their columns for the trunks that go on from them: those of turns.
+
+After a turn its trunk comes again, with what was drawn and answered at its end. Tokens tell which
+row has most of a trunk, whatever it was loaded for, and only the rest is computed. A trunk that
+goes on from all of a free row enters that row at once, before other loads can. So the tokens that
+an episode computes are linear in its length, however many rows there are.
+
+Computed whole, with the same tokens, are trunks of which no row has half: they had to wait, say,
+and what they go on from was overwritten. So are trunks that are scored, or that branches may repeat
+(`repeats.py`).
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.core.shapes import doubled
+from vinejax.engine.assign import Load
+from vinejax.engine.branches import Work
+from vinejax.engine.intake import Intake
+from vinejax.engine.memory import put_on_shards
+from vinejax.engine.phase import Entries, Entry, Phase, Programs
+from vinejax.engine.stats import EngineStats
+from vinejax.engine.window import Known, prefill
+
+PARTS = 8  # of a row, which are computed at a time: one program for rests of all lengths
+MOST = 128  # tokens of such a part: all its queries attend to a whole row
+
+
+class _Rest(NamedTuple):
+    """A trunk on its way into a row, of which row `source` has the first `columns`."""
+
+    entry: Entry
+    source: int
+    columns: int
+
+
+class KeepingPhase(Phase):
+    """A phase that computes of a trunk what no row of its shard has."""
+
+    def __init__(
+        self,
+        programs: Programs,
+        work: Work,
+        loads: list[list[Load]],
+        stats: EngineStats,
+        intake: Intake,
+    ):
+        super().__init__(programs, work, loads, stats, intake)
+        sizes, shards = self._sizes, len(loads)
+        self._length = min(doubled(sizes.columns // PARTS, least=8), MOST)
+        # i32[Z, W, S] the tokens whose columns a row has, then -1
+        self._held = np.full((shards, sizes.rows, sizes.columns), -1, np.int32)
+        self._num_held = np.zeros((shards, sizes.rows), np.int64)  # their number
+        self._claimed: Entries = [[] for _ in loads]  # loads that have their row already
+        self._home: list[dict[int, int]] = [{} for _ in loads]  # by trunk: the row that had most
+
+    # --- loads and their rows ---
+
+    @property
+    def _loads_early(self) -> bool:
+        """Not while turns may go on in the rows of those that have just ended."""
+        return not self._intake.is_open
+
+    def _shard_of(self, more: Work) -> dict[int, int]:
+        """Trunks are bound to the shard that has most of them."""
+        if len(self._held) == 1:
+            return {}
+        bound = {}
+        for i, ids in enumerate(more.trunks):
+            most = [self._common(shard, ids).max() for shard in range(len(self._held))]
+            if max(most):
+                bound[i] = int(np.argmax(most))
+        return bound
+
+    def _wait(self, shard: int, loads: list[Load]) -> None:
+        for load in loads:
+            if not self._is_whole(load.trunk):
+                columns = self._common(shard, self.work.trunks[load.trunk])
+                is_free, is_all = self._row_left[shard] == 0, columns == self._num_held[shard]
+                goes_on = np.where(is_free & is_all, columns, 0)
+                if goes_on.any():
+                    row = self._home[shard][load.trunk] = int(goes_on.argmax())
+                    self._take(shard, row, load)
+                    self._claimed[shard].append(Entry(row, load))
+                    continue
+                self._home[shard][load.trunk] = int(columns.argmax())
+            self._waiting[shard].append(load)
+
+    def _entries(self, shard: int) -> list[Entry]:
+        """Also the loads that have a row already; first those whose row has become free.
+
+        Those that enter where their beginning is come last: others may have to copy it before.
+        """
+        claimed, self._claimed[shard] = self._claimed[shard], []
+        free = set(np.flatnonzero(self._row_left[shard] == 0).tolist())
+        home: dict[int, int] = self._home[shard]
+        ready, others = [], []
+        for load in self._waiting[shard]:
+            row = home.get(load.trunk, -1)
+            (ready if row in free else others).append(load)
+            free.discard(row)
+        self._waiting[shard] = deque(ready + others)
+        entries = [*super()._entries(shard), *claimed]
+        return sorted(entries, key=lambda x: x.row == home.get(x.load.trunk))
+
+    def _row_for(self, shard: int, load: Load, free: list[int], holders: list[int]) -> int:
+        row = self._home[shard].get(load.trunk, -1)
+        return row if row in free else super()._row_for(shard, load, free, holders)
+
+    # --- the rest of trunks ---
+
+    def _is_whole(self, trunk: int) -> bool:
+        """Whether all of a trunk must be computed, whatever rows have."""
+        return self.work.scored[trunk] or self._repeats.are_possible[trunk]
+
+    def _common(self, shard: int, ids: list[int]) -> np.ndarray:
+        """i64[W]: how many first tokens of a trunk each row has."""
+        is_other = self._held[shard, :, : len(ids)] != np.array(ids, np.int32)
+        return np.where(is_other.any(axis=1), is_other.argmax(axis=1), len(ids))
+
+    def _fill(self, all_entries: Entries) -> None:
+        """Computes the rests of trunks before rows with their beginnings are filled anew."""
+        rests: list[list[_Rest]] = []
+        others: Entries = []
+        for shard, entries in enumerate(all_entries):
+            found = [self._rest(shard, entry) for entry in entries]
+            rests.append([rest for rest in found if rest is not None])
+            others.append([x for x, rest in zip(entries, found, strict=True) if rest is None])
+            for entry in entries:
+                ids = self._tokens_of(entry)
+                self._held[shard, entry.row, : len(ids)] = ids
+                self._num_held[shard, entry.row] = len(ids)
+        while any(rests):
+            self._compute_all(rests)
+            rests = [[rest for x in of_shard if (rest := self._after(x))] for of_shard in rests]
+        super()._fill(others)
+
+    def _rest(self, shard: int, entry: Entry) -> _Rest | None:
+        """What is to be computed of a trunk; None if that is all of it, or nothing."""
+        ids, rest = self._tokens_of(entry), None
+        if entry.source < 0 and not self._is_whole(entry.load.trunk):
+            columns = self._common(shard, ids)
+            source = int(columns.argmax())
+            # The last token has to be computed in any case: no program computes none.
+            most = min(int(columns[source]), len(ids) - 1)
+            rest = _Rest(entry, source, most) if 2 * most >= len(ids) else None
+        self._held[shard, entry.row] = -1  # of which no later entry can be copied
+        return rest
+
+    def _after(self, rest: _Rest) -> _Rest | None:
+        """What is left of a trunk once the next part has been computed."""
+        columns = rest.columns + self._length
+        is_over = columns >= len(self._tokens_of(rest.entry))
+        return None if is_over else _Rest(rest.entry, rest.entry.row, columns)
+
+    def _part(self, rest: _Rest) -> list[int]:
+        return self._tokens_of(rest.entry)[rest.columns :][: self._length]
+
+    def _compute_all(self, rests: list[list[_Rest]]) -> None:
+        """Computes the next part of each, in their order, as many at a time as fit."""
+        while any(rests):
+            lengths = [[len(self._part(rest)) for rest in of_shard] for of_shard in rests]
+            counts = self._num_fitting(lengths, self._length)
+            pairs = [*zip(rests, counts, strict=True)]
+            self._compute([of_shard[:count] for of_shard, count in pairs])
+            rests = [of_shard[count:] for of_shard, count in pairs]
+
+    def _compute(self, rests: list[list[_Rest]]) -> None:
+        shards, batch = len(rests), self._sizes.batch
+        tokens = np.zeros((shards, batch, self._length), np.int32)
+        lengths, source, columns = np.zeros((3, shards, batch), np.int32)
+        for shard, of_shard in enumerate(rests):
+            for place, rest in enumerate(of_shard):
+                ids = self._part(rest)
+                tokens[shard, place, : len(ids)] = ids
+                lengths[shard, place] = len(ids)
+                source[shard, place], columns[shard, place] = rest.source, rest.columns
+                self._stats.prefill_tokens += len(ids)
+        entering = self._entering([[rest.entry for rest in of_shard] for of_shard in rests])
+        given = tokens, lengths, source, columns
+        tokens, lengths, *known = (put_on_shards(self._mesh, x) for x in given)
+        self._window, self._rows, *_ = prefill(
+            self._model, self._mesh, None, self._programs.weights, self._window, self._rows,
+            tokens, lengths, entering, known=Known(*known),
+        )  # fmt: skip
