@@ -1,5 +1,7 @@
 """How tests are chosen and begun: jax's environment, --smoke, --full and --types."""
 
+import gc
+
 from helpers import compiling
 
 compiling.set_environment()  # before jax is imported
@@ -90,3 +92,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
     items.sort(key=place_of)
+    gc.freeze()  # else every full collection looks through what was imported and collected

@@ -1,10 +1,13 @@
 """The command line: what it refuses, how it says so, and what it hands on."""
 
+import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Protocol
 
 import pytest
 from helpers.paths import CONFIGS
@@ -48,6 +51,29 @@ for name, function, mode in [
 """
 GRPO = CONFIGS / "tiny_grpo.py"
 RUN = "\nfrom vinejax import main\nmain.run()\n"
+# Imports what the command does at its start, once, and forks for each line of its standard input.
+# A mode's own modules are not among them: the child imports those, or fakes.
+FORKS = """
+import gc, json, os, sys
+from vinejax import command
+assert not {module for module, _ in command.MODES.values()} - {"vinejax.config.describe"} & set(
+    sys.modules
+)
+gc.freeze()  # else a child ends by looking through all objects
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+folder, files, program, arguments = json.loads(line)
+os.chdir(folder)
+for number, file in enumerate(files):
+    os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+sys.argv[1:] = arguments
+exec(program, {"__name__": "__main__"})
+"""
 
 
 @pytest.fixture
@@ -56,16 +82,34 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def command(folder: pathlib.Path, *arguments: str, setup: str = FAKES) -> tuple[int, str, str]:
-    """Status, standard output and standard error of the program with `setup` run before it."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", setup + RUN, *arguments],
-        cwd=folder,
-        capture_output=True,
+@pytest.fixture(scope="module")
+def forks() -> Iterator[subprocess.Popen]:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", FORKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-    )
-    return done.returncode, done.stdout, done.stderr
+    ) as process:
+        yield process
+
+
+class Command(Protocol):
+    def __call__(self, *arguments: str, setup: str = FAKES) -> tuple[int, str, str]: ...
+
+
+@pytest.fixture
+def command(forks: subprocess.Popen, folder: pathlib.Path) -> Command:
+    """Runs the program in `folder`, with `setup` before it: status, standard output and error."""
+
+    def run(*arguments: str, setup: str = FAKES) -> tuple[int, str, str]:
+        out, err = folder.with_suffix(".out"), folder.with_suffix(".err")
+        request = str(folder), [os.devnull, str(out), str(err)], setup + RUN, arguments
+        assert forks.stdin and forks.stdout
+        print(json.dumps(request), file=forks.stdin, flush=True)
+        return int(forks.stdout.readline()), out.read_text(), err.read_text()
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -82,8 +126,8 @@ def command(folder: pathlib.Path, *arguments: str, setup: str = FAKES) -> tuple[
         (["--config.sample.stop=('a','b')"], "train runs/mine 5 2 0.2 100 True ('a', 'b')"),
     ],
 )
-def test_dispatch(folder: pathlib.Path, arguments: list[str], output: str):
-    status, out, err = command(folder, "--config=mine.py", *arguments)
+def test_dispatch(command: Command, arguments: list[str], output: str):
+    status, out, err = command("--config=mine.py", *arguments)
     assert (status, out.strip(), err) == (0, output, "")
 
 
@@ -99,29 +143,27 @@ sys.modules["vinejax.plan.propose"].with_row_for_devices = with_row_for_devices
 
 @pytest.mark.parametrize(("mode", "iterations"), [("train", "101"), ("eval", "101")])
 def test_a_table_of_meshes_may_get_a_row_for_the_devices(
-    folder: pathlib.Path, mode: str, iterations: str
+    folder: pathlib.Path, command: Command, mode: str, iterations: str
 ):
     text = CONFIG.replace(
         "return config", "config.meshes['v5e:2x4'] = dict(fsdp=8)\n    return config"
     )
     (folder / "table.py").write_text(text)
-    status, out, err = command(
-        folder, "--config=table.py", f"--mode={mode}", setup=FAKES + PROPOSED
-    )
+    status, out, err = command("--config=table.py", f"--mode={mode}", setup=FAKES + PROPOSED)
     assert (status, out.split()[:3], err) == (0, [mode, "runs/table", iterations], "")
 
 
-def test_argument_of_the_config_file(folder: pathlib.Path):
-    status, out, _ = command(folder, "--config=mine.py:large")
+def test_argument_of_the_config_file(command: Command):
+    status, out, _ = command("--config=mine.py:large")
     assert (status, out.split()[1], out.split()[3]) == (0, "runs/mine_large", "9")
 
 
-def test_each_run_of_the_paper_has_a_workdir(folder: pathlib.Path):
+def test_each_run_of_the_paper_has_a_workdir(command: Command):
     for name, workdir in (
         ("paper.py:rho,gsm8k,dpo_positive", "runs/paper_rho_gsm8k_dpo_positive"),
         ("paper.py:rho,math,ppo", "runs/paper_rho_math_ppo"),
     ):
-        status, out, err = command(folder, f"--config={CONFIGS / name}", "--config.iterations=7")
+        status, out, err = command(f"--config={CONFIGS / name}", "--config.iterations=7")
         assert (status, out.split()[:3], err) == (0, ["train", workdir, "7"], "")
 
 
@@ -155,8 +197,10 @@ def test_each_run_of_the_paper_has_a_workdir(folder: pathlib.Path):
         (["--config=mine.py", "--flagfile=nope"], "flagfile"),
     ],
 )
-def test_mistakes_are_one_line(folder: pathlib.Path, arguments: list[str], message: str):
-    status, out, err = command(folder, *arguments, setup="")  # the modules are the real ones
+def test_mistakes_are_one_line(
+    folder: pathlib.Path, command: Command, arguments: list[str], message: str
+):
+    status, out, err = command(*arguments, setup="")  # the modules are the real ones
     assert (status, out) == (2, "")
     assert err.count("\n") == 1 and err.startswith("vinejax: error: ")
     assert re.search(message, err)
@@ -185,18 +229,20 @@ def test_mistakes_are_one_line(folder: pathlib.Path, arguments: list[str], messa
         (CONFIG.replace("config.iterations", "config.iteration"), "nearest one is iterations"),
     ],
 )
-def test_broken_config_files_are_one_line(folder: pathlib.Path, text: str, message: str):
+def test_broken_config_files_are_one_line(
+    folder: pathlib.Path, command: Command, text: str, message: str
+):
     (folder / "bad.py").write_text(text)
-    status, out, err = command(folder, "--config=bad.py")
+    status, out, err = command("--config=bad.py")
     assert (status, out) == (2, "")
     assert err.count("\n") == 1 and message in err
 
 
-def test_errors_for_people_and_bugs_differ(folder: pathlib.Path):
+def test_errors_for_people_and_bugs_differ(command: Command):
     def outcome(statement: str) -> tuple[int, str, str]:
         fail = f"def fail(cfg, workdir):\n    {statement}\n"
         fail += "sys.modules['vinejax.training.loop'].train = fail\n"
-        return command(folder, "--config=mine.py", setup=FAKES + fail)
+        return command("--config=mine.py", setup=FAKES + fail)
 
     mistake = outcome(
         "from vinejax.core import errors; raise errors.DataError('a.jsonl', 3, 'bad')"
@@ -234,14 +280,14 @@ def test_a_reader_that_has_gone_is_no_error(folder: pathlib.Path):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_help_on_a_field_has_its_type_default_and_meaning(folder: pathlib.Path):
-    status, out, _ = command(folder, "--help", "values.k")
+def test_help_on_a_field_has_its_type_default_and_meaning(command: Command):
+    status, out, _ = command("--help", "values.k")
     assert (status, out) == (
         0,
         "values.k = 9\n    int, must be at least 1\n    continuations per state\n",
     )
-    assert command(folder, "--config=mine.py", "--help=values.k")[1] == out
-    section = command(folder, "--help", "dpo")[1]
+    assert command("--config=mine.py", "--help=values.k")[1] == out
+    section = command("--help", "dpo")[1]
     assert {f"dpo.{name} = " for name in ("pairs", "beta")} <= set(
         re.findall(r"dpo.\w+ = ", section)
     )
@@ -253,8 +299,8 @@ def test_every_field_can_be_described():
         assert first.startswith(f"{name} = ") and kind.startswith("    ") and "<" not in kind, name
 
 
-def test_mode_config_prints_what_the_run_would_use(folder: pathlib.Path):
-    status, out, err = command(folder, "--config=mine.py", "--mode=config", "--config.ppo.clip=0.1")
+def test_mode_config_prints_what_the_run_would_use(folder: pathlib.Path, command: Command):
+    status, out, err = command("--config=mine.py", "--mode=config", "--config.ppo.clip=0.1")
     lines = out.splitlines()
     assert (status, err) == (0, "") and len(lines) > 100
     assert "ppo.clip = 0.1  # default 0.2" in lines and "ppo.gamma = 1.0" in lines
@@ -273,7 +319,7 @@ def test_version(folder: pathlib.Path, program: list[str]):
     assert (done.returncode, done.stdout, done.stderr) == (0, f"vinejax {__version__}\n", "")
 
 
-def test_a_report_is_made_anew_for_one_run(folder: pathlib.Path):
+def test_a_report_is_made_anew_for_one_run(folder: pathlib.Path, command: Command):
     (folder / "run").mkdir()
     fake = """
 import sys, types
@@ -282,21 +328,21 @@ module.build_report = lambda run: run + "/report.html"
 sys.modules["vinejax.report.standing"] = standing = types.ModuleType("standing")
 standing.standing_line = lambda run: f"Finished: {run.name}"
 """
-    status, _, err = command(folder, "--mode=report", "run", setup=fake)
+    status, _, err = command("--mode=report", "run", setup=fake)
     assert status == 2 and "--mode=report needs the workdir of one run, not run" in err
     (folder / "run" / "config.json").write_text("{}")
-    assert command(folder, "--mode=report", "run", setup=fake) == (
+    assert command("--mode=report", "run", setup=fake) == (
         0,
         "report: run/report.html\nFinished: run\n",
         "",
     )
-    assert command(folder, "--mode=report", setup=fake)[0] == 2
-    assert command(folder, "--mode=report", "run", "--config=mine.py", setup=fake)[0] == 2
+    assert command("--mode=report", setup=fake)[0] == 2
+    assert command("--mode=report", "run", "--config=mine.py", setup=fake)[0] == 2
 
 
-def test_a_figure_needs_a_run_and_a_name(folder: pathlib.Path):
+def test_a_figure_needs_a_run_and_a_name(folder: pathlib.Path, command: Command):
     (folder / "run/episodes").mkdir(parents=True)
-    status, _, err = command(folder, "--mode=vine", "run")
+    status, _, err = command("--mode=vine", "run")
     assert status == 2 and "--mode=vine needs a workdir and the name of a solution" in err
-    status, _, err = command(folder, "--mode=vine", "run", "s0-3")
+    status, _, err = command("--mode=vine", "run", "s0-3")
     assert status == 2 and err.startswith("vinejax: error: s0-3: no line 3 (from 0) in ")

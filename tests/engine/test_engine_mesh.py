@@ -127,13 +127,12 @@ def check_given_meshes(folder):
 
 for sizes in ((2, 4, 1), (2, 2, 2), (1, 1, 4)):
     check("gqa", sizes)
-check("mqa, tied head", (1, 2, 2), num_kv_heads=1, tied_head=True)
-# Neither of the heads' number and the places' divides the other.
-check("3 KV heads on 2 places", (1, 1, 2), num_heads=6, num_kv_heads=3, qkv_bias=True)
-check("odd vocabulary", (2, 1, 4), vocab_size=21)
-biases = dict(qkv_bias=True, out_bias=True, mlp_bias=True)
 windows = dict(windows=(5, None), attention_softcap=3.0, logit_softcap=4.0)
-check("biases and windows", (2, 1, 2), num_kv_heads=4, **biases, **windows)
+check("mqa, tied head, windows", (1, 2, 2), num_kv_heads=1, tied_head=True, **windows)
+# Neither of the heads' number and the places' divides the other; nor do places the vocabulary.
+biases = dict(qkv_bias=True, out_bias=True, mlp_bias=True)
+odd = dict(num_heads=6, num_kv_heads=3, vocab_size=21)
+check("3 KV heads on 2 places, odd vocabulary, biases", (2, 1, 2), **odd, **biases)
 check("int8", (2, 2, 2), int8=True, num_kv_heads=1, **biases)
 with tempfile.TemporaryDirectory() as folder:
     model, params, _ = model_oracles.random_model()

@@ -140,8 +140,7 @@ def test_a_step_is_that_of_xla(rule: AttentionRule):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [PLAIN, NARROW], ids=["plain", "narrow"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("rule", "dtype"), [(PLAIN, "float32"), (NARROW, "bfloat16")])
 @pytest.mark.parametrize(
     ("per_head", "head_dim", "rows", "lanes", "cores"),
     [(1, 64, 4, 24, 2), (8, 64, 4, 3, 1), (8, 128, 12, 1, 2), (3, 256, 3, 8, 1), (1, 24, 2, 6, 1)],

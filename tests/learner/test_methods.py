@@ -23,24 +23,15 @@ from vinejax.model.sharding import make_mesh
 # --- what must not change a gradient
 
 
-@pytest.mark.slow  # VinePPO's is in test_step.py too
-@pytest.mark.parametrize(
-    "method",
-    methods.PROGRAMS,
-)
-def test_microbatches_change_nothing(method):
-    whole = methods.gradient(method, None)
-    for size in (4, 2, 1) if method == "vineppo" else (2,):
-        cases.assert_close(methods.gradient(method, size), whole, cases.ROUNDING)
-
-
-@pytest.mark.slow
+@pytest.mark.slow  # VinePPO's microbatches are in test_step.py too
 @pytest.mark.parametrize("method", methods.PROGRAMS)
-def test_chunks_of_the_vocabulary_change_nothing(method):
-    """The gradient is that of log-probabilities from all logits at once."""
+def test_microbatches_and_chunks_of_the_vocabulary_change_nothing(method):
+    """The gradient is that of one pass with log-probabilities from all logits at once."""
     by_chunks = dataclasses.replace(cases.model(), compute=Compute(vocab_chunk=7))
     expected = methods.gradient(method, None, model=whole(cases.model()))
-    cases.assert_close(methods.gradient(method, None, model=by_chunks), expected, cases.ROUNDING)
+    for size in (None, 4, 2, 1) if method == "vineppo" else (2,):
+        found = methods.gradient(method, size, model=by_chunks)
+        cases.assert_close(found, expected, cases.ROUNDING)
 
 
 DEVICES = """

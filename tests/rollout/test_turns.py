@@ -1,13 +1,17 @@
 """Episodes of several turns: tokens, masks, budgets, values of turns, and forks."""
 
 import dataclasses
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import hosts
 from helpers import turn_cases as cases
 from helpers.applied import assign_credit
 from helpers.model_oracles import random_model
+from helpers.paths import TESTS
 
 from vinejax.core.settings import SampleConfig
 from vinejax.core.types import Episode, Rollout, Turn
@@ -54,9 +58,36 @@ def test_order_and_waves_change_nothing_but_the_seed_does(monkeypatch: pytest.Mo
     assert [e.continuations for e in without] == [e.continuations for e in first]
     # On several hosts turns come in waves, to each host in an order of its own.
     monkeypatch.setattr(TurnSampler, "_feed", lambda self, turns: None)
-    hosts = [cases.PolicyEngine(), cases.PolicyEngine(backwards=True)]
-    assert all(same(first, cases.valued(cfg, engine)) for engine in hosts)
-    assert hosts[0].calls == hosts[1].calls and len(hosts[0].calls) > 4
+    engines = [cases.PolicyEngine(), cases.PolicyEngine(backwards=True)]
+    assert all(same(first, cases.valued(cfg, engine)) for engine in engines)
+    assert engines[0].calls == engines[1].calls and len(engines[0].calls) > 4
+
+
+HOST = """
+import jax
+from helpers import turn_cases as cases
+from vinejax.core.settings import DistributedConfig
+from vinejax.runtime import distributed
+
+distributed.initialize(DistributedConfig())
+assert jax.process_count() == 3
+engine = cases.PolicyEngine(backwards=jax.process_index() == 1)
+print([(x.tokens, x.turns, x.continuations) for x in cases.valued(cases.config(), engine)])
+assert len(engine.calls) > 4
+"""
+
+
+@pytest.mark.slow
+def test_three_hosts_have_the_episodes_of_one():
+    """Each steps a third of the environments; turns come to each in an order of its own."""
+    command = [sys.executable, "-c", HOST]
+    started = [
+        subprocess.Popen(command, cwd=TESTS, env=environment, stdout=subprocess.PIPE, text=True)
+        for environment in hosts.environments(3)
+    ]
+    printed = [process.communicate(timeout=300)[0].splitlines()[-1] for process in started]
+    alone = [(x.tokens, x.turns, x.continuations) for x in cases.valued(cases.config())]
+    assert printed == [str(alone)] * 3 and not any(process.returncode for process in started)
 
 
 def same(a: list[Episode], b: list[Episode]) -> bool:
