@@ -14,7 +14,8 @@ TRUNKS = [prompt + cases.answer(prompt) * 3 for prompt in cases.PROMPTS]
 
 def engine_of(tiny: Model, **settings: Any) -> Engine:
     sampling = SampleConfig(temperature=0.9, top_p=0.95)
-    return Engine(tiny.decoder, sampling, tiny.tokenizer, **({"slots": 8, "chunk": 3} | settings))
+    settings = {"slots": 8, "chunk": 3, **settings}
+    return Engine(tiny.decoder, sampling, tiny.tokenizer, **settings)
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,8 @@ def played(
     feed = Feed(more, many, many, max(LONGEST, longest), len(starts), keeps=bool(keeps))
     while fed is not None:
         begun = len(of_branches) - len(fed.branches)
-        for branch, grown in engine.stream(params, *fed, feed=None if keeps is None else feed):
+        given = fed.trunks, fed.branches, fed.max_tokens, bool(fed.scored)
+        for branch, grown in engine.stream(params, *given, feed=None if keeps is None else feed):
             take(of_branches[begun + branch], grown)
         fed = more()
     return Played(episodes, logprobs)

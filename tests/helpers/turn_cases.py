@@ -122,7 +122,7 @@ class PolicyEngine(Engine):
         return Grown(ids, [-1.0] * len(ids), text, "stop" if stop else "length")
 
 
-def sampler(engine: PolicyEngine, cfg: Config, task: Any = None, iteration: int = 0) -> TurnSampler:
+def sampler(engine: Any, cfg: Config, task: Any = None, iteration: int = 0) -> TurnSampler:
     return TurnSampler(engine, GradedTask(task or DoorsTask(), GraderConfig()), cfg, iteration)
 
 

@@ -118,10 +118,7 @@ class Sampler:
         return self.episodes(params, self.prompt_starts(problems, self.cfg.rollout.per_prompt))
 
     def responses(
-        self,
-        params: Params,
-        problems: list[PromptedProblem],
-        per_problem: int,
+        self, params: Params, problems: list[PromptedProblem], per_problem: int
     ) -> Responses:
         """`per_problem` responses to each problem, with the engine's own maximum of tokens.
 

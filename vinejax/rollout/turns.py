@@ -154,16 +154,11 @@ class TurnSampler(Sampler):
         return [self.episode(play) for play in plays]
 
     def responses(
-        self,
-        params: Params,
-        problems: list[PromptedProblem],
-        per_problem: int,
-        truncated: float | None = None,
+        self, params: Params, problems: list[PromptedProblem], per_problem: int
     ) -> Responses:
         """`per_problem` episodes of each problem; texts have what both sides said.
 
-        An episode that ran out of tokens or turns gets the reward `truncated`, and that of its last
-        action if that is None.
+        An episode that ran out of tokens or turns has the reward of its last action.
         """
         plays = self.begun([(problem, range(per_problem)) for problem, _ in problems])
         self._play(params, plays)
@@ -172,7 +167,7 @@ class TurnSampler(Sampler):
             Grown(p.response, p.logprobs, response_text(tokenizer, p.prompt, p.response), p.finish)
             for p in plays
         ]
-        totals = np.array([outcome(play, truncated) for play in plays], np.float32)
+        totals = np.array([outcome(play, None) for play in plays], np.float32)
         rows = [slice(i, i + per_problem) for i in range(0, len(plays), per_problem)]
         parts: list[list[dict[str, float] | None]] = [[None] * per_problem for _ in problems]
         return Responses([grown[row] for row in rows], totals.reshape(-1, per_problem), parts)
