@@ -103,6 +103,12 @@ class KeepingPhase(Phase):
             free.discard(row)
         self._waiting[shard] = deque(ready + others)
         entries = [*super()._entries(shard), *claimed]
+        # A row that is filled in this call is none to copy a whole trunk from: see `_fill`.
+        filled = {entry.row for entry in entries}
+        entries = [
+            x._replace(source=-1) if x.source != x.row and x.source in filled else x
+            for x in entries
+        ]
         return sorted(entries, key=lambda x: x.row == home.get(x.load.trunk))
 
     def _row_for(self, shard: int, load: Load, free: list[int], holders: list[int]) -> int:
