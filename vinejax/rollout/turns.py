@@ -233,6 +233,10 @@ class TurnSampler(Sampler):
         """The environment of an episode, once more; None on other hosts."""
         if play.environment is None or play.environment.forks:
             return play.environment and play.environment.fork()
+        return self._repeated(play)
+
+    def _repeated(self, play: Play) -> Environment:
+        """A new environment after all ended turns of an episode, whose answers must be the same."""
         environment, _ = begun_anew(self.task, self._begin(play.problem), self._timeout_s)
         environment.replay(play.turns)
         return environment
@@ -353,10 +357,7 @@ class TurnSampler(Sampler):
             return
         for play in plays[:: self.cfg.env.check_every]:
             if play.environment is not None:
-                begin = self._begin(play.problem)
-                environment, _ = begun_anew(self.task, begin, self._timeout_s)
-                environment.replay(play.turns)
-                environment.close()
+                self._repeated(play).close()
 
     def _play(
         self,
