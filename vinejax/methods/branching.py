@@ -29,7 +29,7 @@ def branching_solutions(growth: Callable[[Config], TurnGrowth]) -> Callable[...,
         plain = it.sampler
         if not isinstance(plain, TurnSampler):
             return solutions(it, state)
-        problems = it.draw(min(it.cfg.rollout.prompts, it.left.prompts))
+        problems = it.draw(it.cfg.rollout.prompts)
         given = plain.engine, plain.graded, plain.cfg, plain.iteration, growth(it.cfg)
         params = it.session.weights(state.policy.params)
         episodes = BranchingSampler(*given).solutions(params, problems, it.left.groups)

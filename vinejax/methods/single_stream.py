@@ -136,7 +136,7 @@ def problem_weights(tracker: ValueTracker, cfg: Config) -> np.ndarray:
 def weighted_draw(it: Iteration, state: RunState) -> Solutions:
     """Solutions of problems that are drawn by the uncertainty of their values."""
     weights = problem_weights(state.kept, it.cfg)
-    problems = it.draw(min(it.cfg.rollout.prompts, it.left.prompts), weights)
+    problems = it.draw(it.cfg.rollout.prompts, weights)
     episodes = it.sample(it.session.weights(state.policy.params), problems)
     return Solutions(problems, episodes, episodes)
 

@@ -97,7 +97,7 @@ def solutions(it: Iteration, state: RunState) -> Solutions:
 
     In one stream the continuations of `monte_carlo` are sampled beside them.
     """
-    problems = it.draw(min(it.cfg.rollout.prompts, it.left.prompts))
+    problems = it.draw(it.cfg.rollout.prompts)
     params = it.session.weights(state.policy.params)
     if it.one_stream:
         episodes, it.valued, waves = sample_valued(it.sampler, params, problems, it.allocation)

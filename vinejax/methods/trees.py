@@ -19,7 +19,7 @@ def tree_solutions(growth: Growth, once: bool = False) -> Callable[..., Solution
     """
 
     def sample(it: Iteration, state: RunState) -> Solutions:
-        problems = it.draw(min(it.cfg.rollout.prompts, it.left.prompts))
+        problems = it.draw(it.cfg.rollout.prompts)
         params = it.session.weights(state.policy.params)
         episodes = sample_trees(it.sampler, params, problems, growth, once)
         it.count(problems, len(problems) * it.cfg.rollout.per_prompt)
