@@ -38,7 +38,7 @@ SIXTEEN = 16
 
 
 @dataclasses.dataclass
-class Countdown:
+class Digits:
     """Says 24 digits that depend on all actions, 15 times."""
 
     said: str = ""
@@ -54,7 +54,7 @@ class Countdown:
         digits = f"{int(self.said, 16)}"[:24]
         return Observation(f"\n{digits}\n", float(digits > "5"), self.turns == SIXTEEN)
 
-    def fork(self, seed: int | None = None) -> "Countdown":
+    def fork(self, seed: int | None = None) -> "Digits":
         return dataclasses.replace(self)
 
 
@@ -64,7 +64,7 @@ class SixteenTurns(DoorsTask):
     max_turns = SIXTEEN
 
     def env(self) -> Any:
-        return Countdown()
+        return Digits()
 
 
 class Whole(TurnSampler):

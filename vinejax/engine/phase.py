@@ -292,7 +292,7 @@ class Phase:
             done = ends
 
     def _num_fitting(self, lengths: list[list[int]], length: int) -> list[int]:
-        """Of each shard the most trunks whose tokens fit a prefill of arrays of this length."""
+        """How many of each shard's first trunks fit a prefill of arrays of this length."""
         batch = self._sizes.batch
         room = room_for_tokens(platform_of(self._mesh), batch, length)
         fits = [np.cumsum(of_shard[:batch]) <= room for of_shard in lengths]

@@ -64,7 +64,7 @@ def causal_mask(length: int, window: ArrayLike | None) -> Bool[Array, "T S"]:
 def seen_from(
     positions: Int[Array, "*B T"], length: int, window: ArrayLike | None
 ) -> Bool[Array, "*B T S"]:
-    """Of a causal mask the rows of queries at these positions, over positions 0 .. length - 1."""
+    """The rows of a causal mask over positions 0 .. length - 1, for queries at these positions."""
     distance = positions[..., None] - jnp.arange(length)
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
