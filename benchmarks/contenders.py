@@ -73,7 +73,10 @@ def _run_batches(work: Workload, generate: Callable[[list[list[int]], int], np.n
 
 
 def transformers_generate(work: Workload) -> Callable[[], Run]:
-    """`generate` with its defaults (growing cache, sdpa attention), padding on the left."""
+    """`generate` with its defaults (growing cache, sdpa attention), padding on the left.
+
+    On a GPU where JAX has one, in the dtype of the work.
+    """
     if importlib.util.find_spec("torch") is None:
         raise NotInstalled("torch")
     import torch  # pyright: ignore[reportMissingImports]
@@ -81,10 +84,12 @@ def transformers_generate(work: Workload) -> Callable[[], Run]:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    device = "cuda" if jax.default_backend() == "gpu" else "cpu"
 
     with tempfile.TemporaryDirectory() as folder:
         vinejax.save_pretrained(folder, work.model, work.params, work.tokenizer)
-        llama = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        dtype = getattr(torch, work.model.compute.dtype)
+        llama = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
     sampling = work.sampling
     # top_k=0: its default of 50 would cut the nucleus.
     draw = dict(do_sample=True, temperature=sampling.temperature, top_p=sampling.top_p, top_k=0)
@@ -92,15 +97,17 @@ def transformers_generate(work: Workload) -> Callable[[], Run]:
 
     def generate(prefixes: list[list[int]], longest: int) -> np.ndarray:
         columns = max(map(len, prefixes))
-        ids = torch.zeros((len(prefixes), columns), dtype=torch.long)
+        ids = torch.zeros((len(prefixes), columns), dtype=torch.long)  # made on the host
         mask = torch.zeros_like(ids)
         for row, prefix in enumerate(prefixes):
             ids[row, columns - len(prefix) :] = torch.tensor(prefix)
             mask[row, columns - len(prefix) :] = 1
         settings = GenerationConfig(max_new_tokens=longest, pad_token_id=0, **how)
         with torch.inference_mode():
-            out = llama.generate(input_ids=ids, attention_mask=mask, generation_config=settings)
-        return out[:, columns:].numpy()
+            out = llama.generate(
+                input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=settings
+            )
+        return out[:, columns:].cpu().numpy()
 
     return functools.partial(_run_batches, work, generate)
 

@@ -34,6 +34,7 @@ LIMITS = {
     "machine": 60.0,
     "correctness": 100.0,
     "sampling": 90.0,
+    "generate": 80.0,
     "training": 70.0,
     "start": 110.0,
     "price": 70.0,
@@ -89,6 +90,7 @@ def environment(device: str, folder: Path) -> dict[str, str]:
     }
     if device == "gpu":
         own["JAX_PLATFORMS"] = "cuda,cpu"  # the second for the comparison with the CPU
+        own["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.6"  # torch, too, needs some
         own["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     else:
         own["JAX_PLATFORMS"] = "cpu"

@@ -20,11 +20,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from bandwidth import bytes_needed, copy_bandwidth
-from contenders import ours
+from contenders import ours, transformers_generate
 from etils import epath
 from gpu_correctness import batch_of, compared, objective_of, with_advantages
 from runs import timed_rounds
-from workload import SHAPES, Lengths, make_workload
+from workload import (
+    SHAPES,
+    VOCABULARIES,
+    Lengths,
+    NotInstalled,
+    make_workload,
+    solutions,
+)
 
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict, from_file
@@ -59,6 +66,8 @@ class Sizes:
     checked_lengths: Lengths
     lengths: Lengths
     slots: tuple[int, ...]
+    generated: str  # shape of the model that is sampled beside transformers
+    prompts: tuple[int, ...]  # of one batch of it
     rows: tuple[int, ...]  # of an update
     repeats: int
     copy_bytes: int  # of the array whose copy gives the bandwidth
@@ -81,6 +90,8 @@ FULL = Sizes(
     checked_lengths=Lengths(trajectories=8, k=1, prompt=32, trajectory=96, cap=64),
     lengths=Lengths(k=64),
     slots=(64, 256, 1024),
+    generated="135m",
+    prompts=(16, 64, 256),
     rows=(16, 64, 256),
     repeats=3,
     copy_bytes=2**30,
@@ -105,6 +116,8 @@ TINY = Sizes(
     checked_lengths=Lengths(trajectories=2, k=1, prompt=8, trajectory=32, cap=16),
     lengths=Lengths(trajectories=2, k=1, prompt=8, trajectory=32, cap=16),
     slots=(8,),
+    generated="tiny",
+    prompts=(4,),
     rows=(4,),
     repeats=1,
     copy_bytes=2**20,
@@ -190,6 +203,25 @@ def rates(name: str, tokens: int, seconds: Sequence[float]) -> Figure:
         "unit": "tokens/s",
         "rounds": len(seconds),
     }
+
+
+def generate(given: Given) -> Iterator[Figure]:
+    """64 tokens on each prompt of a batch, beside transformers' `generate` if torch is there."""
+    sizes, tokens = given.sizes, 64
+    for prompts in sizes.prompts:
+        work = make_workload(
+            sizes.generated, VOCABULARIES["49k"], Lengths(), prompts, sizes.dtype
+        )
+        work = solutions(work, prompts, tokens)
+        ready = {"ours": ours(work, devices=1)}
+        try:
+            ready["transformers"] = transformers_generate(work)
+        except NotInstalled:
+            pass
+        seconds = timed_rounds(ready, sizes.repeats).seconds
+        for name, taken in seconds.items():
+            more = {"by": name, "prompts": prompts, "dtype": sizes.dtype}
+            yield rates("generate", prompts * tokens, taken) | more
 
 
 def training(given: Given) -> Iterator[Figure]:
@@ -371,6 +403,7 @@ PARTS: dict[str, Callable[[Given], Iterator[Figure]]] = {
     "machine": machine,
     "correctness": correctness,
     "sampling": sampling,
+    "generate": generate,
     "training": training,
     "start": start,
     "price": price,

@@ -150,7 +150,6 @@ class Experiment:
 FULL = Experiment()
 # One continuation per state and fewer, beside as many seconds and as many updates of GRPO.
 CHEAP = Experiment(
-    tasks=("bifurcation",),
     variants=(
         *("recommended", "by_role", "worth", "ppo_probe"),
         *("grpo", "grpo_64", "rloo", "rloo_whitened"),
