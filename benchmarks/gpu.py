@@ -90,7 +90,10 @@ def environment(device: str, folder: Path) -> dict[str, str]:
     }
     if device == "gpu":
         own["JAX_PLATFORMS"] = "cuda,cpu"  # the second for the comparison with the CPU
-        own["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.6"  # torch, too, needs some
+        own["XLA_PYTHON_CLIENT_MEM_FRACTION"] = os.environ.get(
+            "XLA_PYTHON_CLIENT_MEM_FRACTION",
+            "0.6",  # torch, too, needs some
+        )
         own["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     else:
         own["JAX_PLATFORMS"] = "cpu"

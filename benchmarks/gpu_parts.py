@@ -209,9 +209,7 @@ def generate(given: Given) -> Iterator[Figure]:
     """64 tokens on each prompt of a batch, beside transformers' `generate` if torch is there."""
     sizes, tokens = given.sizes, 64
     for prompts in sizes.prompts:
-        work = make_workload(
-            sizes.generated, VOCABULARIES["49k"], Lengths(), prompts, sizes.dtype
-        )
+        work = make_workload(sizes.generated, VOCABULARIES["49k"], Lengths(), prompts, sizes.dtype)
         work = solutions(work, prompts, tokens)
         ready = {"ours": ours(work, devices=1)}
         try:
