@@ -36,9 +36,9 @@ LIMITS = {
     "sampling": 90.0,
     "generate": 80.0,
     "training": 70.0,
-    "start": 110.0,
-    "price": 70.0,
-    "credit": 140.0,
+    "start": 90.0,
+    "price": 60.0,
+    "credit": 100.0,
 }
 PARTS_FILE = Path(__file__).parent / "gpu_parts.py"
 NEEDS_START = ("price", "credit")

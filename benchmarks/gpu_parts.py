@@ -91,7 +91,7 @@ FULL = Sizes(
     lengths=Lengths(k=64),
     slots=(64, 256, 1024),
     generated="135m",
-    prompts=(16, 64, 256),
+    prompts=(16, 256),
     rows=(16, 64, 256),
     repeats=3,
     copy_bytes=2**30,
