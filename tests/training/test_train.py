@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -183,6 +184,17 @@ def test_seen_shapes_compile_nothing(run):
 
 def best_of(workdir: Path) -> list[str]:
     return sorted(path.name for path in (workdir / "best").iterdir())
+
+
+def test_the_best_policy_is_written_before_the_checkpoint_that_counts_it():
+    calls: list[str] = []
+    stub: Any = SimpleNamespace(
+        best=SimpleNamespace(wait=lambda: calls.append("best is written")),
+        checkpoints=SimpleNamespace(save=lambda *given: calls.append("checkpoint")),
+        at=loop.Progress(),
+    )
+    loop.Run._save(stub, None)  # pyright: ignore[reportArgumentType]
+    assert calls == ["best is written", "checkpoint"]
 
 
 def test_the_best_policy_is_kept(run):

@@ -194,6 +194,8 @@ class Run:
             session.journal.open(place, fingerprint(self.state.policy.params, session.mesh))
 
     def _save(self, state: RunState) -> None:
+        # First, since a checkpoint counts its evaluation as done: the next start makes no `best/`.
+        self.best.wait()
         self.checkpoints.save(self.at.done, state, dataclasses.asdict(self.at))
 
     def _wait(self) -> None:
