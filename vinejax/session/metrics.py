@@ -74,7 +74,7 @@ def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> di
     )
     is_sampled = steps("value_counts") > 0
     if not is_sampled.any():
-        return {"values/mean": 0.0}
+        return {}
     return {
         "values/mean": steps("values")[is_sampled].mean(),
         "values/error": before[is_sampled].mean(),
