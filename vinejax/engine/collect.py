@@ -52,10 +52,6 @@ class Collector:
         for of_shard, more in zip(self._order, order, strict=True):
             of_shard += more
         self.not_ended += [len(more) for more in order]
-        # The shards' queues one after the other, and where each begins.
-        lengths = np.array([len(of_shard) for of_shard in self._order])
-        self._branches = np.array([i for of_shard in self._order for i in of_shard], np.int64)
-        self._first = np.cumsum(lengths) - lengths
 
     def move(self, slots: np.ndarray) -> None:
         """From the next chunk on, slot i of a shard has the branch of slot `slots[shard, i]`."""
@@ -67,7 +63,8 @@ class Collector:
         Raises DivergedError naming a branch and its trunk where logits were not finite.
         """
         ended = self._traces.add(steps, self._count(steps))
-        branches = self._branches[self._first[ended.shard] + ended.item].tolist()
+        places = zip(ended.shard.tolist(), ended.item.tolist(), strict=True)
+        branches = [self._order[shard][item] for shard, item in places]
         if len(diverged := np.flatnonzero(ended.outcome == NOT_FINITE)):
             n = int(diverged[0])
             branch = branches[n]
