@@ -82,7 +82,7 @@ BASELINES = ("grpo", "rloo")  # variants that all others are compared with
 
 # What is tried besides, at equal seconds: fields that one variant and its baseline both get.
 TRIES: dict[str, Fields] = {
-    "rate_half": {"optimizer.learning_rate": 2e-4},
+    "rate_half": {"optimizer.learning_rate": 2e-4},  # of bifurcation's
     "rate_double": {"optimizer.learning_rate": 8e-4},
     "epochs_1": {"ppo.epochs": 1},
     "epochs_4": {"ppo.epochs": 4},
@@ -158,7 +158,8 @@ CHEAP = Experiment(
     higher=(3.0, 4.0, 6.0),
     rates_task=None,
     doses=(),
-    tries=(),
+    try_task="free_order",
+    try_variant="by_role",
 )
 # The same code within five minutes: too few seeds and trials for any claim.
 QUICK = Experiment(
