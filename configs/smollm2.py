@@ -16,7 +16,8 @@ Iterations of 256 solutions on an H200 that six runs shared, three of each metho
 (GRPO: 2.5), when all was compiled (--config.rollout.prompts=32 --config.rollout.slots=256
 --config.ppo.minibatch=64 --config.ppo.microbatch=16 --config.eval.samples=2). With a learning rate
 of 2e-4, 112 updates of GRPO moved neither the policy (KL 0.005) nor its accuracy (validation, three
-seeds, 45.5% to 45.8% after 20 iterations), so the rate here is higher.
+seeds, 45.5% to 45.8% after 20 iterations); at temperature 0.8 all eight solutions of 58% of the
+problems earned the same. So the rate and the temperature here are higher.
 
 Hardware: two CPU cores, 8 GiB; or a GPU. Reproduces: nothing; no long run was made.
 """
@@ -34,7 +35,7 @@ def get_config(method="vineppo"):
     cfg.rollout.per_prompt = 8
     cfg.rollout.slots = 64
     cfg.sample.max_tokens = 192
-    cfg.sample.temperature = 0.8
+    cfg.sample.temperature = 1.0
     cfg.ppo.minibatch = 32
     cfg.ppo.epochs = 1
     cfg.optimizer.learning_rate = 5e-4
