@@ -42,6 +42,12 @@ def learning_rate(cfg: OptimizerConfig, num_updates: int) -> Callable[[ArrayLike
     return schedule
 
 
+@functools.partial(jax.jit, static_argnames=("cfg", "num_updates"))
+def rate_of_last(cfg: OptimizerConfig, num_updates: int, step: jax.Array) -> jax.Array:
+    """The rate, f32[], of the update that made `step`, i32[]; in one program for all operations."""
+    return learning_rate(cfg, num_updates)(step - 1)
+
+
 @functools.cache  # equal settings, the same object: a step compiled with it is found again
 def make_optimizer(cfg: OptimizerConfig, num_updates: int) -> optax.GradientTransformation:
     """Clipping by the global norm, then AdamW or Adafactor; norms and biases do not decay."""

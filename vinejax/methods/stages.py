@@ -15,7 +15,7 @@ from vinejax.core.types import Episode, Rollout, RunState
 from vinejax.credit.assign import Credit, state_numbers
 from vinejax.learner.batch import collate, digest_of, minibatches, step_layout
 from vinejax.learner.corrections import with_corrections
-from vinejax.learner.optimizer import learning_rate, make_optimizer
+from vinejax.learner.optimizer import make_optimizer, rate_of_last
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.policy import PolicyObjective
 from vinejax.learner.score import (
@@ -201,7 +201,7 @@ def update(
     it.count_made(updates, batch)
     if updates:
         it.metrics |= metrics.update_metrics(updates)
-        it.metrics["actor/lr"] = float(learning_rate(cfg.optimizer, total)(policy.step - 1))
+        it.metrics["actor/lr"] = float(rate_of_last(cfg.optimizer, total, policy.step))
     it.spent = it.spent.plus(updates=len(updates))
     return state._replace(policy=policy)
 
