@@ -111,11 +111,31 @@ def test_values_equal_enumeration_where_noise_is_kept(task: Any, values: dict[st
     assert spread > 0.2
 
 
-def test_values_equal_their_mean_over_noise_where_it_is_fresh():
+class Veiled(Doors):
+    """Says 0 for each bit, so that equal tokens are several states."""
+
+    @property
+    def seen(self) -> str:
+        return f"{super().seen[:-2]}0\n"
+
+    def key(self) -> str:
+        return f"{super().key()}{self.bit}"
+
+
+class VeiledTask(DoorsTask):
+    def env(self) -> Doors:
+        return Veiled()
+
+
+@pytest.mark.parametrize("task, reuse", [(DoorsTask(), False), (VeiledTask(), True)])
+def test_values_equal_their_mean_over_noise_where_it_is_fresh(task: Any, reuse: bool):
+    """Continuations count at other states if tokens and key are equal."""
     k = 300
-    values = {"k": k, "dedup": False, "env_noise": "fresh"}
+    values = {"k": k, "dedup": False, "env_noise": "fresh", "reuse": reuse}
     cfg = cases.config(values=values, rollout={"prompts": 3, "per_prompt": 1})
-    assert check(cases.valued(cfg), k, Doors.value, cfg) > 0.2
+    episodes = cases.valued(cfg, task=task)
+    assert check(episodes, k, Doors.value, cfg) > 0.2
+    assert [e.reused is not None and e.reused.sum() > 100 for e in episodes] == [reuse] * 3
 
 
 def check(episodes: list[Episode], k: int, exact: Any, cfg: Any) -> float:

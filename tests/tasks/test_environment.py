@@ -156,9 +156,16 @@ def test_a_turn_that_its_own_budget_cuts_is_an_action():
         assert not episode.finished
 
 
+class Keyless(DoorsTask):
+    def env(self) -> Any:
+        env: Any = Doors()
+        env.key = None
+        return env
+
+
 def test_settings_and_tasks_that_do_not_fit_are_refused():
     cfg = cases.config()
-    vineppo = find_method("vineppo")
+    vineppo, anew = find_method("vineppo"), {"env_noise": "fresh"}
     check_environment(cfg, vineppo, DoorsTask())
     for task, fields, method, field in [
         (Arithmetic(), {}, "vineppo", "env.observed"),
@@ -167,7 +174,8 @@ def test_settings_and_tasks_that_do_not_fit_are_refused():
         (DoorsTask(), {"reset": {"source": "gold"}}, "vineppo", "reset.source"),
         (DoorsTask(), {"rollout": {"one_stream": "on"}}, "vineppo", "rollout.one_stream"),
         (DoorsTask(), {"reward": {"functions": ("task",)}}, "vineppo", "reward.functions"),
-        (FaultyTask(None), {"values": {"env_noise": "fresh"}}, "vineppo", "values.env_noise"),
+        (FaultyTask(None), {"values": anew}, "vineppo", "values.env_noise"),
+        (Keyless(), {"values": anew | {"reuse": True}}, "vineppo", "values.env_noise"),
     ]:
         with pytest.raises(ConfigError, match=f"^{field}( = |: )") as raised:
             check_environment(cases.config(**fields), find_method(method), task)
