@@ -74,20 +74,27 @@ assert jax.process_count() == 3
 engine = cases.PolicyEngine(backwards=jax.process_index() == 1)
 print([(x.tokens, x.turns, x.continuations) for x in cases.valued(cases.config(), engine)])
 assert len(engine.calls) > 4
+engine = cases.Unsure(backwards=jax.process_index() == 2)
+print([x.tokens for of_problem in cases.grown(cases.rule(2), engine) for x in of_problem])
 """
 
 
 @pytest.mark.slow
 def test_three_hosts_have_the_episodes_of_one():
-    """Each steps a third of the environments; turns come to each in an order of its own."""
+    """Each steps a third of the environments; turns come to each in an order of its own.
+
+    Solutions that branch off others (`turn_trees.py`) do so from environments of all hosts.
+    """
     command = [sys.executable, "-c", HOST]
     started = [
         subprocess.Popen(command, cwd=TESTS, env=environment, stdout=subprocess.PIPE, text=True)
         for environment in hosts.environments(3)
     ]
-    printed = [process.communicate(timeout=300)[0].splitlines()[-1] for process in started]
+    printed = [process.communicate(timeout=300)[0].splitlines()[-2:] for process in started]
     alone = [(x.tokens, x.turns, x.continuations) for x in cases.valued(cases.config())]
-    assert printed == [str(alone)] * 3 and not any(process.returncode for process in started)
+    branched = [x.tokens for of_problem in cases.grown(cases.rule(2)) for x in of_problem]
+    assert printed == [[str(alone), str(branched)]] * 3
+    assert not any(process.returncode for process in started)
 
 
 def same(a: list[Episode], b: list[Episode]) -> bool:
