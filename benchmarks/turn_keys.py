@@ -159,7 +159,8 @@ def main() -> None:
     cfg = config_of({"rollout.prompts": 4, "values.k": 3})
     print("\n".join(compare_keys("doors", model, params, DoorsTask(), cfg)), flush=True)
     fields = {"sample.max_tokens": 256, "env.turn_tokens": 16, "env.observed": 448}
-    fields |= {"rollout.prompts": 2, "values.k": 2, "values.max_states": 4}
+    fields |= {"rollout.prompts": 2, "rollout.per_prompt": 4, "values.k": 1}
+    fields |= {"values.max_states": 2}
     task = SixteenTurns()
     lengths = Lengths(trajectory=16 + 256, cap=448)
     model, params = make_model("1m", len(task.tokenizer()), lengths, "float32")

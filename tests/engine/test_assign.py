@@ -10,6 +10,7 @@ from helpers import loop_cases
 from vinejax.core.settings import MeshConfig
 from vinejax.core.shapes import bucket, doubled, part
 from vinejax.engine.assign import assign, lanes_per_row, window_shape
+from vinejax.engine.branches import Feed
 from vinejax.engine.layout import CacheLayout
 from vinejax.engine.memory import Demand, Settings, sizes_of
 from vinejax.engine.ring import RingStorage, ring_blocks
@@ -115,6 +116,18 @@ def test_phases_of_a_run_have_few_sizes():
     with_limits = {shapes((300, 556), n, m) for n in lengths for m in budgets}
     without = {shapes((), n, m) for n in lengths for m in budgets}
     assert len(with_limits) <= 8 < 60 < len(without)
+
+
+def test_fed_branches_that_are_bounded_have_a_row_each():
+    """One lane on each then, as XLA computes empty ones too; else few, on rows for all slots."""
+    model, mesh = loop_cases.model(), make_mesh(MeshConfig())
+    for trunks, branches, lanes in ((8, 40, 1), (1, 64, 1), (16, 128, 1), (16, 2000, 8)):
+        feed = Feed(lambda: None, 16 * branches, 16 * branches, 300, at_once=branches)
+        demand = Demand(trunks, branches, 300, 16)
+        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, Settings(128), demand, feed)
+        assert sizes.lanes == lanes
+        assert sizes.slots >= min(branches, 128) and sizes.rows >= min(branches, 256)
+        assert sizes.lanes * trunks >= 128 or lanes == 1
 
 
 def test_the_ring_is_cut_into_equal_blocks():

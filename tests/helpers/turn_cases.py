@@ -14,6 +14,7 @@ from vinejax.core.settings import Config, GraderConfig, SampleConfig
 from vinejax.core.types import Episode, Problem, PromptedProblem
 from vinejax.engine.branches import Branch, Fed, Feed, Growing, Grown, Stream, as_lists
 from vinejax.engine.engine import Engine
+from vinejax.rollout.turn_trees import BranchingSampler, TurnGrowth
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import fill_values
 from vinejax.tasks.doors import LEAN, Doors, DoorsTask
@@ -153,3 +154,29 @@ def enumerated(env: Doors) -> float:
         found = copy.step(f"{arm}\n")
         total += chance * (found.reward if found.done else enumerated(copy))
     return total
+
+
+class Unsure(PolicyEngine):
+    """Is as unsure of a turn as the turn's seed says."""
+
+    def _drawn(self, trunk: list[int], branch: Branch, budget: int) -> Grown:
+        grown = super()._drawn(trunk, branch, budget)
+        rng = np.random.default_rng([branch.seed, branch.position, 1])
+        return dataclasses.replace(grown, logprobs=(-rng.random(len(grown.tokens))).tolist())
+
+
+def grown(
+    growth: TurnGrowth, engine: Any = None, task: Any = None, per_prompt: int = 6
+) -> list[list[Episode]]:
+    """The solutions of each problem, which may branch off others."""
+    cfg = config(rollout={"prompts": 2, "per_prompt": per_prompt}, env={"workers": 2})
+    graded = GradedTask(task or DoorsTask(), cfg.grader)
+    branching = BranchingSampler(engine or Unsure(), graded, cfg, 0, growth)
+    found = problems(2)
+    episodes = branching.solutions({}, found, 2)
+    assert [e.problem_id for e in episodes] == [p.id for p, _ in found for _ in range(per_prompt)]
+    return [episodes[:per_prompt], episodes[per_prompt:]]
+
+
+def rule(first: int, branches: Any = lambda place, rng: int(rng.random() < 0.5)) -> TurnGrowth:
+    return TurnGrowth(lambda entropies: 9 if entropies else first, branches, 20)

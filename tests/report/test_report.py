@@ -201,6 +201,7 @@ def test_spread_keeps_both_ends():
 )
 def test_axis_holds_any_data(values: list[float], positions: list[int]):
     frame = axes.fit_frame(sorted(positions), (min(values), max(values)), axes.SMALL)
+    assert len({label for _, label in frame.y_ticks}) == len(frame.y_ticks)
     assert all(frame.top - 0.1 <= frame.y(v) <= frame.bottom + 0.1 for v in values)
     assert all(frame.left <= frame.x(p) <= frame.right for p in positions)
     assert frame.x_ticks and len(frame.y_ticks) >= 2

@@ -141,7 +141,9 @@ def test_ends_of_the_axis_are_numbers_to_read():
 
 @pytest.mark.parametrize(("method", "has_k"), [("vineppo", True), ("ppo", False)])
 def test_header_names_the_method_and_k_where_it_is_used(method: str, has_k: bool):
-    found = header_facts({"config": {"method": method, "values": {"k": 9}}})
+    config = {"method": method, "values": {"k": 9}, "model": {"path": ""}}
+    found = header_facts({"config": config})
+    assert "model" not in dict(found)
     assert (
         found[0] == ("method", method) and (("continuations per state (K)", "9") in found) == has_k
     )

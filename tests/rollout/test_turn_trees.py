@@ -9,41 +9,10 @@ import pytest
 from helpers import turn_cases as cases
 
 from vinejax.core.types import Episode, Turn
-from vinejax.engine.branches import Branch, Grown
 from vinejax.methods import aepo, arpo
 from vinejax.methods.aepo import AEPOConfig
-from vinejax.rollout.turn_trees import BranchingSampler, Place, TurnGrowth, entropies
+from vinejax.rollout.turn_trees import Place, entropies
 from vinejax.rollout.turns import Play, TurnSampler
-from vinejax.tasks.doors import DoorsTask
-from vinejax.tasks.graded import GradedTask
-
-
-class Unsure(cases.PolicyEngine):
-    """Is as unsure of a turn as the turn's seed says."""
-
-    def _drawn(self, trunk: list[int], branch: Branch, budget: int) -> Grown:
-        grown = super()._drawn(trunk, branch, budget)
-        rng = np.random.default_rng([branch.seed, branch.position, 1])
-        return dataclasses.replace(grown, logprobs=(-rng.random(len(grown.tokens))).tolist())
-
-
-def grown(
-    growth: TurnGrowth, engine: Any = None, task: Any = None, per_prompt: int = 6
-) -> list[list[Episode]]:
-    """The solutions of each problem."""
-    cfg = cases.config(rollout={"prompts": 2, "per_prompt": per_prompt}, env={"workers": 2})
-    graded = GradedTask(task or DoorsTask(), cfg.grader)
-    sampler = BranchingSampler(engine or Unsure(), graded, cfg, 0, growth)
-    problems = cases.problems(2)
-    episodes = sampler.solutions({}, problems, 2)
-    assert [e.problem_id for e in episodes] == [
-        p.id for p, _ in problems for _ in range(per_prompt)
-    ]
-    return [episodes[:per_prompt], episodes[per_prompt:]]
-
-
-def rule(first: int, branches: Any = lambda place, rng: int(rng.random() < 0.5)) -> TurnGrowth:
-    return TurnGrowth(lambda entropies: 9 if entropies else first, branches, 20)
 
 
 def shared(one: Episode, other: Episode) -> int:
@@ -53,7 +22,7 @@ def shared(one: Episode, other: Episode) -> int:
 
 
 def test_branches_have_all_that_was_said_before_and_a_copy_of_the_environment():
-    found = grown(rule(2))
+    found = cases.grown(cases.rule(2))
     cfg = cases.config()
     for (problem, _), episodes in zip(cases.problems(2), found, strict=True):
         parents = 0
@@ -74,11 +43,11 @@ def test_branches_have_all_that_was_said_before_and_a_copy_of_the_environment():
 
 
 def test_fork_and_replay_order_and_hosts_change_nothing(monkeypatch: pytest.MonkeyPatch):
-    first = grown(rule(2))
-    assert grown(rule(2), Unsure(backwards=True)) == first
-    assert grown(rule(2), task=cases.WithoutFork()) == without_keys(first)
+    first = cases.grown(cases.rule(2))
+    assert cases.grown(cases.rule(2), cases.Unsure(backwards=True)) == first
+    assert cases.grown(cases.rule(2), task=cases.WithoutFork()) == without_keys(first)
     monkeypatch.setattr(TurnSampler, "_feed", lambda self, turns: None)
-    assert grown(rule(2), Unsure(backwards=True)) == first
+    assert cases.grown(cases.rule(2), cases.Unsure(backwards=True)) == first
 
 
 def without_keys(found: list[list[Episode]]) -> list[list[Episode]]:
@@ -90,10 +59,10 @@ def without_keys(found: list[list[Episode]]) -> list[list[Episode]]:
 
 def test_where_solutions_begin():
     """One begins at the prompt, all others branch off it; or they begin there once it is over."""
-    for episodes in grown(rule(1, lambda place, rng: 9)):
+    for episodes in cases.grown(cases.rule(1, lambda place, rng: 9)):
         assert all(episode.turns[0] == episodes[0].turns[0] for episode in episodes)
-    plain = cases.sampled(cases.config(rollout={"prompts": 2, "per_prompt": 6}), Unsure())
-    assert [e for x in grown(rule(1, lambda place, rng: 0)) for e in x] == plain
+    plain = cases.sampled(cases.config(rollout={"prompts": 2, "per_prompt": 6}), cases.Unsure())
+    assert [e for x in cases.grown(cases.rule(1, lambda place, rng: 0)) for e in x] == plain
 
 
 def test_what_the_rule_is_told():
@@ -104,7 +73,7 @@ def test_what_the_rule_is_told():
         seen.append(place)
         return int(len(place.entropies) < 3)
 
-    episodes, _ = grown(rule(1, branches), per_prompt=3)
+    episodes, _ = cases.grown(cases.rule(1, branches), per_prompt=3)
     mine = seen[: len(seen) // 2] if seen[0].solutions == 1 else []
     by_length = [(len(p.entropies), p.solutions, p.streak) for p in seen if len(p.entropies) < 4]
     assert by_length[:2] == [(1, 1, 0)] * 2  # a wave of both problems
@@ -170,7 +139,7 @@ def test_aepo_divides_the_budget_and_avoids_branches_in_a_row():
 @pytest.mark.parametrize(("name", "growth"), [("arpo", arpo.growth), ("aepo", aepo.growth)])
 def test_some_solutions_of_the_methods_branch_off(name: str, growth: Any):
     cfg = cases.config(method=name, values=PLAIN, rollout={"per_prompt": 6})
-    found = grown(growth(cfg))
+    found = cases.grown(growth(cfg))
     firsts = [[e.logprobs[: e.turns[0].drawn] for e in episodes] for episodes in found]
     assert any(rows.count(row) > 1 for rows in firsts for row in rows)
     assert all(len({tuple(e.response) for e in episodes}) > 2 for episodes in found)

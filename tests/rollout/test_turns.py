@@ -74,20 +74,27 @@ assert jax.process_count() == 3
 engine = cases.PolicyEngine(backwards=jax.process_index() == 1)
 print([(x.tokens, x.turns, x.continuations) for x in cases.valued(cases.config(), engine)])
 assert len(engine.calls) > 4
+engine = cases.Unsure(backwards=jax.process_index() == 2)
+print([x.tokens for of_problem in cases.grown(cases.rule(2), engine) for x in of_problem])
 """
 
 
 @pytest.mark.slow
 def test_three_hosts_have_the_episodes_of_one():
-    """Each steps a third of the environments; turns come to each in an order of its own."""
+    """Each steps a third of the environments; turns come to each in an order of its own.
+
+    Solutions that branch off others (`turn_trees.py`) do so from environments of all hosts.
+    """
     command = [sys.executable, "-c", HOST]
     started = [
         subprocess.Popen(command, cwd=TESTS, env=environment, stdout=subprocess.PIPE, text=True)
         for environment in hosts.environments(3)
     ]
-    printed = [process.communicate(timeout=300)[0].splitlines()[-1] for process in started]
+    printed = [process.communicate(timeout=300)[0].splitlines()[-2:] for process in started]
     alone = [(x.tokens, x.turns, x.continuations) for x in cases.valued(cases.config())]
-    assert printed == [str(alone)] * 3 and not any(process.returncode for process in started)
+    branched = [x.tokens for of_problem in cases.grown(cases.rule(2)) for x in of_problem]
+    assert printed == [[str(alone), str(branched)]] * 3
+    assert not any(process.returncode for process in started)
 
 
 def same(a: list[Episode], b: list[Episode]) -> bool:
@@ -111,11 +118,31 @@ def test_values_equal_enumeration_where_noise_is_kept(task: Any, values: dict[st
     assert spread > 0.2
 
 
-def test_values_equal_their_mean_over_noise_where_it_is_fresh():
+class Veiled(Doors):
+    """Says 0 for each bit, so that equal tokens are several states."""
+
+    @property
+    def seen(self) -> str:
+        return f"{super().seen[:-2]}0\n"
+
+    def key(self) -> str:
+        return f"{super().key()}{self.bit}"
+
+
+class VeiledTask(DoorsTask):
+    def env(self) -> Doors:
+        return Veiled()
+
+
+@pytest.mark.parametrize("task, reuse", [(DoorsTask(), False), (VeiledTask(), True)])
+def test_values_equal_their_mean_over_noise_where_it_is_fresh(task: Any, reuse: bool):
+    """Continuations count at other states if tokens and key are equal."""
     k = 300
-    values = {"k": k, "dedup": False, "env_noise": "fresh"}
+    values = {"k": k, "dedup": False, "env_noise": "fresh", "reuse": reuse}
     cfg = cases.config(values=values, rollout={"prompts": 3, "per_prompt": 1})
-    assert check(cases.valued(cfg), k, Doors.value, cfg) > 0.2
+    episodes = cases.valued(cfg, task=task)
+    assert check(episodes, k, Doors.value, cfg) > 0.2
+    assert [e.reused is not None and e.reused.sum() > 100 for e in episodes] == [reuse] * 3
 
 
 def check(episodes: list[Episode], k: int, exact: Any, cfg: Any) -> float:

@@ -127,6 +127,8 @@ def test_metrics_cover_powers_of_two_and_n(n: int, ks: list[int]):
     measures = {f"pass_at_{k}" for k in ks} | {f"maj_at_{n}"}
     names = {name + end for name in measures for end in ("", "_low", "_high")}
     assert metrics == dict.fromkeys(names, 1.0)
+    without = accuracy_metrics(np.ones((2, n)), [[None] * n] * 2)
+    assert names - without.keys() == {f"maj_at_{n}{end}" for end in ("", "_low", "_high")}
 
 
 def test_metrics_refuse_shapes_that_do_not_fit():

@@ -67,6 +67,7 @@ def test_the_rows_say_who_said_what(run: Path):
     assert max(lengths) <= 12
     assert np.mean(lengths) == pytest.approx(line_of(run)["response_length/mean"], abs=1)
     page = (run / "report.html").read_text("utf-8")
+    assert "<details open><summary>Prompt as sent" in page and "maj@" not in page
     assert '<small>environment</small><span class="words environment">' in page
 
 

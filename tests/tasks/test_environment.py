@@ -3,6 +3,7 @@
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import turn_cases as cases
 from helpers.tokenizer_cases import load
@@ -10,6 +11,7 @@ from helpers.tokenizer_cases import load
 from vinejax.config.environments import check_environment
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import DataConfig
+from vinejax.engine.branches import Branch, Grown
 from vinejax.methods import find_method
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.base import load_task
@@ -156,9 +158,16 @@ def test_a_turn_that_its_own_budget_cuts_is_an_action():
         assert not episode.finished
 
 
+class Keyless(DoorsTask):
+    def env(self) -> Any:
+        env: Any = Doors()
+        env.key = None
+        return env
+
+
 def test_settings_and_tasks_that_do_not_fit_are_refused():
     cfg = cases.config()
-    vineppo = find_method("vineppo")
+    vineppo, anew = find_method("vineppo"), {"env_noise": "fresh"}
     check_environment(cfg, vineppo, DoorsTask())
     for task, fields, method, field in [
         (Arithmetic(), {}, "vineppo", "env.observed"),
@@ -167,7 +176,8 @@ def test_settings_and_tasks_that_do_not_fit_are_refused():
         (DoorsTask(), {"reset": {"source": "gold"}}, "vineppo", "reset.source"),
         (DoorsTask(), {"rollout": {"one_stream": "on"}}, "vineppo", "rollout.one_stream"),
         (DoorsTask(), {"reward": {"functions": ("task",)}}, "vineppo", "reward.functions"),
-        (FaultyTask(None), {"values": {"env_noise": "fresh"}}, "vineppo", "values.env_noise"),
+        (FaultyTask(None), {"values": anew}, "vineppo", "values.env_noise"),
+        (Keyless(), {"values": anew | {"reuse": True}}, "vineppo", "values.env_noise"),
     ]:
         with pytest.raises(ConfigError, match=f"^{field}( = |: )") as raised:
             check_environment(cases.config(**fields), find_method(method), task)
@@ -216,9 +226,10 @@ PLAIN = (
 )
 
 
-@pytest.mark.parametrize(
-    "name", ["byte_level", "gpt2", "gpt_neox_20b", "minimind_6400", "mistral_7b_v1"]
-)
+TOKENIZERS = ("byte_level", "gpt2", "gpt_neox_20b", "minimind_6400", "mistral_7b_v1")
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("ended", [True, False], ids=["by EOS", "by a stop string"])
 def test_turns_have_the_markup_of_the_chat_template(
     name: str, ended: bool, monkeypatch: pytest.MonkeyPatch
@@ -243,6 +254,46 @@ def test_turns_have_the_markup_of_the_chat_template(
         return text.replace(" ", "")  # SentencePiece decodes a space after a special token
 
     assert spelled(ids + said + observed) == str(expected).replace(" ", "")
+
+
+class AnyIds(cases.PolicyEngine):
+    """Draws turns of three of the first ids, short pieces that one longer one may spell."""
+
+    def __init__(self, tokenizer: Any):
+        super().__init__(context=500)
+        self.tokenizer = tokenizer
+        self.turns: dict[int, list[list[int]]] = {}  # by seed
+
+    def _drawn(self, trunk: list[int], branch: Branch, budget: int) -> Grown:
+        rng = np.random.default_rng([branch.seed, branch.position])
+        special = self.tokenizer.all_special_ids
+        usual = [i for i in range(300) if i not in special]
+        ids = rng.choice(usual, size=min(budget, 3)).tolist()
+        self.turns.setdefault(branch.seed, []).append(ids)
+        return Grown(ids, [-1.0] * len(ids), self.tokenizer.decode(ids), "length")
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_ids_are_those_that_were_drawn_and_answered(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Nothing is encoded again: other ids spell the same text."""
+    tokenizer = load(name)
+    if tokenizer.chat_template is None:
+        monkeypatch.setattr(tokenizer, "chat_template", PLAIN)
+    data = {"chat_template": True, "max_prompt_tokens": 100}
+    cfg = cases.config(data=data, env={"turn_tokens": 3, "observed": 200})
+    engine, again = AnyIds(tokenizer), 0
+    chat = ChatTurns.of(tokenizer, cfg.data)
+    episodes = cases.sampled(cfg, engine)
+    for episode, turns in zip(episodes, engine.turns.values(), strict=True):
+        expected: list[int] = []
+        for ids, turn in zip(turns, episode.turns, strict=True):
+            expected += ids
+            if turn is not episode.turns[-1]:
+                around = chat.around(turn.observation, ids[-1])
+                expected += encode_within(tokenizer, around)
+            again += tokenizer.encode(turn.action, add_special_tokens=False) != ids
+        assert episode.response == expected and len(turns) == MOVES + 2
+    assert again > len(episodes)
 
 
 def test_a_template_without_a_place_for_turns_is_refused(monkeypatch: pytest.MonkeyPatch):

@@ -33,9 +33,11 @@ def check_environment(cfg: Config, method: Method, task: Task) -> None:
     if cfg.rollout.one_stream == "on":
         rule = f"task {task.name} has turns, whose values are sampled after them; leave it out"
         raise ConfigError("rollout.one_stream", rule, "'on'")
-    if cfg.values.env_noise == "fresh" and getattr(task.env(), "fork", None) is None:
-        rule = f"needs `fork(seed)`, which the environment of task {task.name} lacks"
-        raise ConfigError("values.env_noise", rule, "'fresh'")
+    if cfg.values.env_noise == "fresh":
+        for name in ("fork", "key") if cfg.values.reuse else ("fork",):
+            if getattr(task.env(), name, None) is None:
+                rule = f"needs `{name}`, which the environment of task {task.name} lacks"
+                raise ConfigError("values.env_noise", rule, "'fresh'")
 
 
 def _check_without(cfg: Config, task: Task) -> None:

@@ -22,7 +22,7 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import SampleConfig
 from vinejax.core.text import Tokenizer, set_shown, special_tokens, token_text
 from vinejax.engine import split
-from vinejax.engine.assign import Load, assign
+from vinejax.engine.assign import Begun, Load, assign
 from vinejax.engine.branches import (
     Branch,
     Branches,
@@ -303,7 +303,9 @@ class Engine:
         lengths = [len(trunk) for trunk in work.trunks]
         trunk_of = [branch.trunk for branch in work.branches]
         scored = np.flatnonzero(work.scored).tolist()
-        loads = assign(lengths, trunk_of, work.budgets, shards, sizes.rows, scored)
+        has_own_rows = feed is not None and feed.at_once is not None and sizes.lanes == 1
+        begun = Begun([0] * shards, [0] * shards, 1, {}) if has_own_rows else None
+        loads = assign(lengths, trunk_of, work.budgets, shards, sizes.rows, scored, begun)
         if feed is not None:
             return loads, sizes
         num_items = max(sum(len(load.items) for load in of_shard) for of_shard in loads)

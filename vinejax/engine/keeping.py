@@ -63,6 +63,11 @@ class KeepingPhase(Phase):
         """Not while turns may go on in the rows of those that have just ended."""
         return not self._intake.is_open
 
+    @property
+    def _expected_work(self) -> int:
+        """So little that every branch gets a row: trunks that are equal now go different ways."""
+        return 1
+
     def _shard_of(self, more: Work) -> dict[int, int]:
         """Trunks are bound to the shard that has most of them."""
         if len(self._held) == 1:
@@ -128,12 +133,17 @@ class KeepingPhase(Phase):
 
     def _fill(self, all_entries: Entries) -> None:
         """Computes the rests of trunks before rows with their beginnings are filled anew."""
-        rests: list[list[_Rest]] = []
-        others: Entries = []
+        rests: list[list[_Rest]] = [[] for _ in all_entries]
+        others: Entries = [[] for _ in all_entries]
         for shard, entries in enumerate(all_entries):
-            found = [self._rest(shard, entry) for entry in entries]
-            rests.append([rest for rest in found if rest is not None])
-            others.append([x for x, rest in zip(entries, found, strict=True) if rest is None])
+            computed: dict[int, int] = {}  # by trunk: the row in which its rest is computed
+            for entry, rest in [(entry, self._rest(shard, entry)) for entry in entries]:
+                if rest is None:
+                    others[shard].append(entry)
+                elif computed.setdefault(entry.load.trunk, entry.row) == entry.row:
+                    rests[shard].append(rest)
+                else:
+                    others[shard].append(entry._replace(source=computed[entry.load.trunk]))
             for entry in entries:
                 ids = self._tokens_of(entry)
                 self._held[shard, entry.row, : len(ids)] = ids

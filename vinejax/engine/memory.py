@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as Spec
 
 from vinejax.core.errors import RoomError
 from vinejax.core.shapes import bucket, doubled, part
-from vinejax.engine.assign import lanes_per_row, window_shape
+from vinejax.engine.assign import SHARED_BY, lanes_per_row, window_shape
 from vinejax.engine.branches import Feed
 from vinejax.engine.cache import Allocator, Sizes, Storage, use_kernel
 from vinejax.engine.decode import Slots
@@ -129,7 +129,10 @@ def sizes_of(
     kinds = [demand] if feed is None else [demand, feed]
     trunks = [max(-(-kind.trunks // shards), 1) for kind in kinds]
     branches = [-(-kind.branches // shards) for kind in kinds]
-    at_once = sum(branches) if feed is None or feed.at_once is None else -(-feed.at_once // shards)
+    at_once, bound = sum(branches), feed and feed.at_once
+    queue = queue_size(at_once)
+    if bound is not None:  # a branch has a row of its own, if it can
+        at_once = trunks[1] = branches[1] = -(-bound // shards)
     slots = min(-(-settings.slots // shards), doubled(at_once, least=MIN_SLOTS))
     shapes = [window_shape(slots, *kind) for kind in zip(trunks, branches, strict=True)]
     wanted, lanes = shapes[0]
@@ -143,14 +146,17 @@ def sizes_of(
     slots, rows = fit_memory(
         model, mesh, memory, slots, settings.window_rows or wanted, columns, width, storage
     )
+    lanes = min(slots, max(lanes, lanes_per_row(slots, rows)))
+    if bound is not None and not storage.read_by_kernel:  # XLA computes empty lanes too
+        lanes = 1 if at_once <= rows else min(lanes, SHARED_BY)
     room = memory // cache_bytes(model, mesh, 1) - rows * columns
     sizes = Sizes(
         slots=slots,
         rows=rows,
-        lanes=min(slots, max(lanes, lanes_per_row(slots, rows))),
+        lanes=lanes,
         columns=columns,
         width=width,
-        queue=queue_size(sum(branches)),
+        queue=queue,
         batch=min(max(rows // 4, 1), MAX_BATCH),
         chunk=chunk,
         storage=storage.fitted(slots, width, room),

@@ -80,7 +80,7 @@ def fit_frame(
     label = "{:,.0f}".format if whole else text.tick_label
     return shape._replace(
         x_ticks=[(shape.x(v), label(v)) for v in inside or positions[:1]],
-        y_ticks=[(shape.y(v), text.tick_label(v)) for v in labels],
+        y_ticks=[*zip(map(shape.y, labels), text.tick_labels(labels), strict=True)],
     )
 
 

@@ -176,7 +176,7 @@ def header_facts(config: JsonObject) -> list[tuple[str, str]]:
     is_chosen = flat.get("values.allocation") == "worth"  # anew in each iteration
     if is_chosen or flat.get("method", "vineppo") != "vineppo":
         flat.pop("values.k", None)
-    facts = [(label, flat[name]) for name, label in FACTS if name in flat]
+    facts = [(label, flat[name]) for name, label in FACTS if flat.get(name)]
     if "git revision" in flat:
         facts.append(("git", flat["git revision"][:10]))
     return facts

@@ -181,6 +181,7 @@ _HEALTH = (
         log=True,
     ),
     _mean_and_max("Response length", "response_length", "longest", "tokens"),
+    _single("Turns", "turns/mean", "ended ones of an episode, mean"),
     _single("Cut responses", "response_length/clip_ratio", "share that reached the token budget"),
     _single("Continuations", "values/rollouts", "sampled for the values of an iteration"),
     _single("Throughput", "perf/tokens_per_s", "per second"),

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import NamedTuple
 
 MAX_BLANK = 40  # characters shown of a blank text
@@ -93,3 +94,11 @@ def tick_label(value: float | None) -> str:
     if "e" in label:
         return label.replace(".0e", "e")
     return label.rstrip("0").rstrip(".") if "." in label else label
+
+
+def tick_labels(values: Sequence[float]) -> list[str]:
+    """The labels of an axis: those of `tick_label`, or as many digits as tell them apart."""
+    labels = [tick_label(value) for value in values]
+    if len(set(labels)) == len(labels):
+        return labels
+    return [f"{value:.12g}".replace("-", "−") for value in values]

@@ -202,6 +202,7 @@ class TurnSampler(Sampler):
                 rewards=rewards,
                 outcome=outcome(play, cfg.reward.truncated)
                 - (penalty if state.episode.penalty is not None else 0.0),
+                turns=tuple(play.turns),
             )
             total = sample.return_from(state.used, cfg.ppo.gamma)
             before = response_text(self.engine.tokenizer, play.prompt, play.response[: state.used])

@@ -104,7 +104,7 @@ def paired_interval(
 def accuracy_metrics(
     rewards: ArrayLike, answers: Sequence[Sequence[str | None]], seed: int = 0
 ) -> dict[str, float]:
-    """pass_at_k for every power of two below n and for n, and maj_at_n.
+    """pass_at_k for every power of two below n and for n, and maj_at_n if anything gives an answer.
 
     Each comes with the ends of its 95% bootstrap interval, as `<name>_low` and `<name>_high`.
     Rewards are [P, n], extracted answers [P][n], None where a response gives none; the bootstrap
@@ -118,8 +118,9 @@ def accuracy_metrics(
     per_problem: dict[str, np.ndarray | list[float]] = {"pass_at_1": correct.mean(axis=1)}
     for k in [2**i for i in range(1, n.bit_length()) if 2**i < n] + [n] * (n > 1):
         per_problem[f"pass_at_{k}"] = [pass_at_k(n, int(count), k) for count in counts]
-    votes = [maj_at_k(row, list(texts)) for row, texts in zip(correct, answers, strict=True)]
-    per_problem[f"maj_at_{n}"] = votes
+    if any(answer is not None for texts in answers for answer in texts):
+        votes = [maj_at_k(row, list(texts)) for row, texts in zip(correct, answers, strict=True)]
+        per_problem[f"maj_at_{n}"] = votes
     metrics = {}
     for name, scores in per_problem.items():
         low, high = bootstrap_interval(scores, seed)

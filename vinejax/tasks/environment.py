@@ -32,7 +32,8 @@ class TextEnv(Protocol):
 
     - `fork(seed=None)`: an independent copy, its generator included; with a seed, one whose later
       noise is drawn anew. Without `fork` a copy is made by repeating the actions.
-    - `key()`: a text or None; states with equal keys are equal.
+    - `key()`: a text or None; states with equal keys are equal. `values.reuse` with fresh noise
+      needs it.
     - `recall(turn)`: a new environment gets the state after a recorded turn, so that the action is
       not repeated.
     - `close()`: called once the episode has ended.
