@@ -22,7 +22,7 @@ from vinejax.engine.phase import Phase
 from vinejax.learner.batch import collate, step_layout
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import divided, fill_values
-from vinejax.tasks.doors import Doors, DoorsTask
+from vinejax.tasks.doors import LEAN, Doors, DoorsTask
 
 
 def test_an_episode_is_what_both_said_in_turn():
@@ -158,6 +158,56 @@ def check(episodes: list[Episode], k: int, exact: Any, cfg: Any) -> float:
             assert abs(value - v) <= 4 * np.sqrt(v * (1 - v) / k) + 1e-6
             env.step(turn.action)
     return float(np.std(expected))
+
+
+@pytest.mark.parametrize("task", [DoorsTask(), cases.WithoutFork()], ids=["fork", "replay"])
+def test_the_gradient_of_an_episode_has_the_error_that_is_computed(task: Any):
+    """Of log-odds of `>` with noise kept: no bias, and the squared error that K explains."""
+    k, per_prompt = 3, 40
+    cfg = cases.config(
+        values={"k": k, "dedup": False}, rollout={"prompts": 3, "per_prompt": per_prompt}
+    )
+    known = {p.id: gradient(cases.environment(cfg, p), k) for p, _ in cases.problems(3)}
+    errors = []
+    assert all(exact == pytest.approx(0.21) for exact, _ in known.values())
+    for episode in cases.valued(cfg, task=task):
+        assert episode.values is not None
+        scores = np.array([SCORES[turn.action[0]] for turn in episode.turns])
+        advantages = np.diff([*episode.values, episode.reward])
+        errors.append(scores @ advantages - known[episode.problem_id][0])
+    squares, expected = np.square(errors), np.mean([square for _, square in known.values()])
+    for found, mean, size in ((np.array(errors), 0.0, 0.21), (squares, expected, expected)):
+        deviation = np.std(found) / np.sqrt(len(found))
+        assert abs(np.mean(found) - mean) < 4 * deviation < size, "4 standard errors"
+
+
+SCORES = {">": 1 - LEAN, "<": -LEAN}  # d log pi(arm) / d log-odds
+
+
+def gradient(env: Doors, k: int) -> tuple[float, float]:
+    """The exact gradient of V(env), and E|g - exact|^2 of an episode's with K continuations.
+
+    Values' errors e_t are independent: g's is the sum of e_t (score_(t-1) - score_t).
+    """
+    paths: list[tuple[float, float, float]] = []  # chance, gradient by exact values, variance
+
+    def walk(env: Doors, chance: float, made: float, variance: float, before: float) -> None:
+        v = cases.enumerated(env)
+        for arm, score in SCORES.items():
+            after = env.fork()
+            found = after.step(f"{arm}\n")
+            gained = made + score * ((found.reward if found.done else cases.enumerated(after)) - v)
+            more = variance + v * (1 - v) / k * (before - score) ** 2
+            likely = chance * (LEAN if arm == ">" else 1 - LEAN)
+            if found.done:
+                paths.append((likely, gained, more))
+            else:
+                walk(after, likely, gained, more, score)
+
+    walk(env, 1.0, 0.0, 0.0, 0.0)
+    chances, gradients, variances = np.array(paths).T
+    exact = chances @ gradients
+    return exact, chances @ ((gradients - exact) ** 2 + variances)
 
 
 def test_credit_is_of_turns_and_nothing_is_trained_on_observations():
