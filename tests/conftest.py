@@ -42,15 +42,21 @@ COMPILING = ("engine", "learner", "model", "rollout", "system")
 
 # Files whose tests take minutes, to be begun first: else one of them is left at the end, alone.
 LONGEST = (
-    "system/test_learning.py",
     "system/test_hosts.py",
-    "learner/test_methods.py",
-    "plan/test_aot.py",
-    "engine/test_engine_window.py",
-    "credit/test_unbiased.py",
     "system/test_method_runs.py",
+    "plan/test_aot.py",
+    "system/test_learning.py",
+    "learner/test_methods.py",
     "engine/test_engine_mesh.py",
+    "system/test_examples.py",
+    "system/test_stages.py",
+    "system/test_notebook.py",
+    "engine/test_repeats.py",
+    "engine/test_engine_window.py",
     "credit/test_meshes.py",
+    "system/test_option_runs.py",
+    "system/test_faults.py",
+    "credit_bench/test_bench_exact.py",
     "learner/test_train_mesh.py",
     "model/test_attention.py",
 )
