@@ -14,8 +14,11 @@ from helpers.applied import policy_objective
 from helpers.whole_logits import whole
 
 from vinejax.core.settings import Config, MeshConfig
+from vinejax.core.types import Rollout
+from vinejax.learner.batch import step_layout
 from vinejax.learner.policy import PolicyObjective, clipped, token_weights
 from vinejax.learner.score import token_logprobs
+from vinejax.methods import METHODS
 from vinejax.methods.ppo import fresh_critic, token_values
 from vinejax.model.config import Compute
 from vinejax.model.sharding import make_mesh
@@ -108,6 +111,22 @@ def test_reinforce_pp_pays_the_kl_from_the_reward():
     whitened = methods.credit(methods.config("reinforce++", kl=cfg.kl.__dict__))
     expected = oracle.whiten(expected, np.asarray(batch.mask))
     np.testing.assert_allclose(whitened.advantages, expected, atol=1e-5)
+
+
+def test_d3s_trains_on_more_solutions_and_tokens_as_the_run_goes_on():
+    rows, solutions, credit = methods.batch(), methods.episodes(), METHODS["d3s"].credit
+    assert credit is not None
+    entropy = np.where(rows.mask, methods.values(), 0.0)
+    rollout = Rollout(solutions, rows, step_layout(rows, solutions), None, entropy=entropy)
+
+    def trained(number: int, **own: float) -> np.ndarray:
+        cfg = methods.config("d3s", iterations=4, d3s=own)
+        return np.asarray(credit(rollout._replace(number=number), cfg).mask)
+
+    by_solution = [trained(n, solutions=0.5, tokens=1.0).any(axis=1).sum() for n in (0, 2, 4)]
+    assert by_solution == [4, 6, 8]
+    by_token = [trained(n, solutions=1.0, tokens=0.2).sum() for n in (0, 2, 4)]
+    assert by_token[0] < by_token[1] < by_token[2] == np.sum(rows.mask)
 
 
 @pytest.mark.parametrize("lam", [1.0, 0.95])
