@@ -1,4 +1,4 @@
-"""How tests are chosen and begun: jax's environment, --smoke, --full and --types."""
+"""How tests are chosen and begun: jax's environment, --smoke, --full, --first, --types."""
 
 import gc
 
@@ -37,17 +37,26 @@ SMOKE = (
     "plan/test_advice.py",
 )
 
+# Rooms whose tests compile programs, most of them one or more a case.
+COMPILING = ("engine", "learner", "model", "rollout", "system")
+
 # Files whose tests take minutes, to be begun first: else one of them is left at the end, alone.
 LONGEST = (
-    "system/test_learning.py",
     "system/test_hosts.py",
-    "learner/test_methods.py",
-    "plan/test_aot.py",
-    "engine/test_engine_window.py",
-    "credit/test_unbiased.py",
     "system/test_method_runs.py",
+    "plan/test_aot.py",
+    "system/test_learning.py",
+    "learner/test_methods.py",
     "engine/test_engine_mesh.py",
+    "system/test_examples.py",
+    "system/test_stages.py",
+    "system/test_notebook.py",
+    "engine/test_repeats.py",
+    "engine/test_engine_window.py",
     "credit/test_meshes.py",
+    "system/test_option_runs.py",
+    "system/test_faults.py",
+    "credit_bench/test_bench_exact.py",
     "learner/test_train_mesh.py",
     "model/test_attention.py",
 )
@@ -56,6 +65,7 @@ LONGEST = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--smoke", action="store_true", help="only a file or two per room, a minute")
     parser.addoption("--full", action="store_true", help="the slow tests too")
+    parser.addoption("--first", action="store_true", help="one case of tests that compile programs")
     parser.addoption("--types", action="store_true", help="types and shapes of calls are checked")
 
 
@@ -86,10 +96,22 @@ def place_of(item: pytest.Item) -> int:
     return places[0] if places else len(LONGEST)
 
 
+def first_cases(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The items, of tests in `COMPILING` the first case alone."""
+    first: dict[str, pytest.Item] = {}
+    for item in items:
+        compiles = item.path.parent.name in COMPILING
+        first.setdefault(item.nodeid.partition("[")[0] if compiles else item.nodeid, item)
+    return list(first.values())
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kept = items
     if is_fast_set(config):
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
-    items.sort(key=place_of)
+        kept = [item for item in items if not item.get_closest_marker("slow")]
+    if config.getoption("--first"):
+        kept = first_cases(kept)
+    left = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in left])
+    items[:] = sorted(kept, key=place_of)
     gc.freeze()  # else every full collection looks through what was imported and collected

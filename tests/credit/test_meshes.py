@@ -21,22 +21,19 @@ from vinejax.tasks.graded import GradedTask
 
 RULES = (
     {},
-    {"positions": "blank_lines"},
     {"positions": "tokens", "every": 6, "merge": 2},
     {"positions": "low_probability", "every": 2},
     {"reuse": True, "spread": 2, "backup": True},
-    {"reuse": True, "waves": 3},
     {"allocation": "bisection", "positions": "tokens", "every": 2, "reuse": True},
 )
 TREES = {
     "spo_tree": {"branching": (2, 2), "segment": 6},
     "treepo": {"segment": 8},
     "treerl": {},
-    "tree_grpo": {},
 }
 folder = str(REPO / "configs" / "tiny_start")
 model, params, tokenizer = load_pretrained(folder)
-mesh = make_mesh(MeshConfig(2, 2, 2))
+mesh = make_mesh(MeshConfig(1, 2, 2))
 placed = jax.device_put(params, param_shardings(mesh, params))
 task = Arithmetic()
 problems = [

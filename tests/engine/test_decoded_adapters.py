@@ -47,7 +47,10 @@ def grow(model: Model, params: Params, **settings: Any) -> list[Any]:
     return engine.stream(params, TRUNKS, BRANCHES, 12, **call).in_order()
 
 
-@pytest.mark.parametrize("fields", [{}, dict(num_kv_heads=1, qkv_bias=True, tied_head=True)])
+OTHER = dict(num_kv_heads=1, qkv_bias=True, tied_head=True)
+
+
+@pytest.mark.parametrize("fields", [{}, pytest.param(OTHER, marks=pytest.mark.slow)])
 def test_the_sampler_is_the_model_with_its_adapters(fields: dict[str, Any], tiny: Model):
     model = random_model(tokenizer=tiny.tokenizer, **fields)
     policy = with_adapters(model.params, adapters_of(model))

@@ -38,7 +38,8 @@ def check_same(model: Model, sampling: SampleConfig, **settings: Any) -> None:
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["window", pytest.param("mqa", marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_pages.py compares the kernel in an engine, test_kernels.py by itself
+@pytest.mark.parametrize("name", ["window", "mqa"])
 def test_tokens_are_those_of_xla(name: str, tiny: Model):
     """In float32, with slots that are used again, and fewer rows than trunks."""
     fields, sampling = CASES[name]

@@ -50,7 +50,7 @@ def whole(tiny: Model) -> list[Grown]:
     [
         (dict(window_rows=1, chunk=2), 1),
         (dict(window_rows=3, slots=6, chunk=5), 3),
-        (dict(window_rows=8, slots=16), 8),
+        pytest.param(dict(window_rows=8, slots=16), 8, marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -56,6 +56,7 @@ def test_what_does_not_fit_waits_for_a_following_phase(
     assert held
 
 
+@pytest.mark.slow  # test_stop.py has branches that go on, without a feed
 def test_branches_that_were_cut_short_go_on_before_their_continuations(
     tiny: Model, monkeypatch: pytest.MonkeyPatch
 ):

@@ -30,7 +30,11 @@ def of_solutions(tiny: Model) -> cases.Played:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"window_rows": 3}, {"attention": "kernel"}],
+    [
+        {},
+        {"window_rows": 3},
+        pytest.param({"attention": "kernel"}, marks=pytest.mark.slow),
+    ],
     ids=["rows for all", "three rows", "kernel"],
 )
 def test_each_token_is_prefilled_once(tiny: Model, of_solutions: cases.Played, settings: Any):
@@ -40,7 +44,11 @@ def test_each_token_is_prefilled_once(tiny: Model, of_solutions: cases.Played, s
     assert engine.stats.prefill_tokens < sum(map(len, found.tokens))
 
 
-@pytest.mark.parametrize("rows", [None, 3], ids=["rows for all", "three rows"])
+@pytest.mark.parametrize(
+    "rows",
+    [None, pytest.param(3, marks=pytest.mark.slow)],
+    ids=["rows for all", "three rows"],
+)
 def test_continuations_go_on_from_what_their_trunks_have(tiny: Model, rows: int | None):
     """Trunks are scored, and branches may repeat them: these are computed whole, and once.
 

@@ -241,6 +241,7 @@ def test_what_holds_a_row_and_a_slot_has_one_of_each(tiny: Model, attention: str
             assert attention == "xla" or pages_in(sizes) >= width // BLOCK
 
 
+@pytest.mark.slow  # test_feed.py has streams without pages
 def test_a_stream_that_is_fed_takes_pages(tiny: Model, monkeypatch: pytest.MonkeyPatch):
     for module in (kernel_body, page_body, paged, pages, ragged, row_body, schedule):
         monkeypatch.setattr(module, "BLOCK", 8)

@@ -14,8 +14,11 @@ from helpers.applied import policy_objective
 from helpers.whole_logits import whole
 
 from vinejax.core.settings import Config, MeshConfig
+from vinejax.core.types import Rollout
+from vinejax.learner.batch import step_layout
 from vinejax.learner.policy import PolicyObjective, clipped, token_weights
 from vinejax.learner.score import token_logprobs
+from vinejax.methods import METHODS
 from vinejax.methods.ppo import fresh_critic, token_values
 from vinejax.model.config import Compute
 from vinejax.model.sharding import make_mesh
@@ -24,42 +27,46 @@ from vinejax.model.sharding import make_mesh
 
 
 @pytest.mark.slow  # VinePPO's microbatches are in test_step.py too
-@pytest.mark.parametrize("method", methods.PROGRAMS)
-def test_microbatches_and_chunks_of_the_vocabulary_change_nothing(method):
+def test_microbatches_and_chunks_of_the_vocabulary_change_nothing():
     """The gradient is that of one pass with log-probabilities from all logits at once."""
     by_chunks = dataclasses.replace(cases.model(), compute=Compute(vocab_chunk=7))
-    expected = methods.gradient(method, None, model=whole(cases.model()))
-    for size in (None, 4, 2, 1) if method == "vineppo" else (2,):
-        found = methods.gradient(method, size, model=by_chunks)
+    expected = methods.gradient("vineppo", None, model=whole(cases.model()))
+    for size in (None, 1):
+        found = methods.gradient("vineppo", size, model=by_chunks)
         cases.assert_close(found, expected, cases.ROUNDING)
 
 
 DEVICES = """
+import dataclasses
 import jax
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
+from helpers.whole_logits import whole
+from vinejax.model.config import Compute
 from vinejax.model.sharding import mesh_over
 
 assert jax.device_count() == 8
 OWN_LOSS = ("critic", "dpo_positive", "restem")
+by_chunks = dataclasses.replace(cases.model(), compute=Compute(vocab_chunk=7))
 for method in methods.PROGRAMS:
-    alone = methods.gradient(method, None)
-    meshes = [(2, 2, 2) if method in OWN_LOSS else (1, 8, 1)]
+    expected = methods.gradient(method, None, model=whole(cases.model()))
+    divided = [((2, 2, 2), 4) if method in OWN_LOSS else ((1, 2, 1), 2)]
     if method == "vineppo":
-        meshes += [(1, 2, 1), (2, 2, 2)]
-    for sizes in meshes:
+        divided += [((1, 8, 1), None), ((2, 2, 2), 4)]
+    for sizes, microbatch in divided:
         n = sizes[0] * sizes[1] * sizes[2]
         mesh = mesh_over(sizes, jax.devices()[:n])  # rows, weights and gradients in parts
-        found = methods.gradient(method, None, mesh)
+        found = methods.gradient(method, microbatch, mesh, by_chunks)
         parts = {len(x.sharding.device_set) for x in jax.tree.leaves(found)}
         assert parts == {n}, parts
-        cases.assert_close(found, alone, cases.ROUNDING)
+        cases.assert_close(found, expected, cases.ROUNDING)
     print(method)
 """
 
 
 @pytest.mark.slow
-def test_devices_change_nothing():
+def test_devices_microbatches_and_chunks_change_no_method():
+    """As above, of each method over a mesh, several passes of rows and parts of the vocabulary."""
     assert eight_devices.printed("-c", DEVICES) == methods.PROGRAMS
 
 
@@ -104,6 +111,22 @@ def test_reinforce_pp_pays_the_kl_from_the_reward():
     whitened = methods.credit(methods.config("reinforce++", kl=cfg.kl.__dict__))
     expected = oracle.whiten(expected, np.asarray(batch.mask))
     np.testing.assert_allclose(whitened.advantages, expected, atol=1e-5)
+
+
+def test_d3s_trains_on_more_solutions_and_tokens_as_the_run_goes_on():
+    rows, solutions, credit = methods.batch(), methods.episodes(), METHODS["d3s"].credit
+    assert credit is not None
+    entropy = np.where(rows.mask, methods.values(), 0.0)
+    rollout = Rollout(solutions, rows, step_layout(rows, solutions), None, entropy=entropy)
+
+    def trained(number: int, **own: float) -> np.ndarray:
+        cfg = methods.config("d3s", iterations=4, d3s=own)
+        return np.asarray(credit(rollout._replace(number=number), cfg).mask)
+
+    by_solution = [trained(n, solutions=0.5, tokens=1.0).any(axis=1).sum() for n in (0, 2, 4)]
+    assert by_solution == [4, 6, 8]
+    by_token = [trained(n, solutions=1.0, tokens=0.2).sum() for n in (0, 2, 4)]
+    assert by_token[0] < by_token[1] < by_token[2] == np.sum(rows.mask)
 
 
 @pytest.mark.parametrize("lam", [1.0, 0.95])

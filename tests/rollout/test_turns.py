@@ -111,7 +111,7 @@ def same(a: list[Episode], b: list[Episode]) -> bool:
 )
 def test_values_equal_enumeration_where_noise_is_kept(task: Any, values: dict[str, Any]):
     """The value of a state is the sum over all actions in a copy of its environment."""
-    k = 300
+    k = 150
     values = {"k": k, "dedup": False} | values
     cfg = cases.config(values=values, rollout={"prompts": 3, "per_prompt": 1})
     spread = check(cases.valued(cfg, task=task), k, cases.enumerated, cfg)
@@ -137,12 +137,12 @@ class VeiledTask(DoorsTask):
 @pytest.mark.parametrize("task, reuse", [(DoorsTask(), False), (VeiledTask(), True)])
 def test_values_equal_their_mean_over_noise_where_it_is_fresh(task: Any, reuse: bool):
     """Continuations count at other states if tokens and key are equal."""
-    k = 300
+    k = 150
     values = {"k": k, "dedup": False, "env_noise": "fresh", "reuse": reuse}
     cfg = cases.config(values=values, rollout={"prompts": 3, "per_prompt": 1})
     episodes = cases.valued(cfg, task=task)
     assert check(episodes, k, Doors.value, cfg) > 0.2
-    assert [e.reused is not None and e.reused.sum() > 100 for e in episodes] == [reuse] * 3
+    assert [e.reused is not None and e.reused.sum() > 50 for e in episodes] == [reuse] * 3
 
 
 def check(episodes: list[Episode], k: int, exact: Any, cfg: Any) -> float:
@@ -298,6 +298,7 @@ def test_token_estimates_pass_over_observations(lam: float):
     assert np.abs(found[0]).max() > 0.1
 
 
+@pytest.mark.slow  # engine/test_keeping.py has their tokens, by the same engine
 def test_keys_that_are_kept_change_no_episode(monkeypatch: pytest.MonkeyPatch):
     """Doors, by a model: solutions, and continuations of their states."""
     cfg = cases.config(env={"turn_tokens": 3}, rollout={"prompts": 2, "per_prompt": 4})

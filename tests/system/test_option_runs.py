@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
-from helpers.paths import CONFIGS
 
-from vinejax import library
 from vinejax.options.curriculum import NEVER
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.training import loop
@@ -114,38 +112,44 @@ def test_all_groups_left_out(start: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
+# Options that no run above has, beside one another and other methods.
 RUNS: dict[str, dict[str, Any]] = {
     "vineppo": {
-        "rollout.flat": "resample",
-        "rollout.curriculum": (1.0, 2.0, 0.5),
-        "reward.overlong": 0.5,
-        "ppo.mask_truncated": True,
-        "kl.target": 0.02,
-        "kl.renew": 2,
+        "rollout": {"flat": "resample", "curriculum": (1.0, 2.0, 0.5)},
+        "reward": {"overlong": 0.5},
+        "ppo": {"mask_truncated": True},
+        "kl": {"target": 0.02, "renew": 2},
     },
     "grpo": {
-        "rollout.flat": "drop",
-        "reward.overlong": 0.5,
-        "reward.scale": "batch",
-        "kl.place": "reward",
-        "kl.soup": str(CONFIGS / "tiny_start"),
+        "rollout": {"flat": "drop"},
+        "reward": {"overlong": 0.5, "scale": "batch"},
+        "kl": {"place": "reward", "soup": "start"},
     },
-    "ppo": {"kl.place": "reward", "kl.target": 0.02, "rollout.curriculum": (1.0, 2.0, 0.5)},
-    "treepo": {"rollout.flat": "resample", "reward.overlong": 0.5, "kl.renew": 1},
+    "ppo": {
+        "rollout": {"curriculum": (1.0, 2.0, 0.5)},
+        "kl": {"place": "reward", "target": 0.02},
+    },
+    "treepo": {
+        "rollout": {"flat": "resample"},
+        "reward": {"overlong": 0.5},
+        "kl": {"renew": 1},
+        "treepo": {"segment": 8},
+    },
 }
 
 
 @pytest.mark.parametrize("method", RUNS)
-def test_options_train_the_tiny_task(method: str, tmp_path: Path):
-    name = "tiny.py" if method == "vineppo" else f"tiny_{method}.py"
-    sizes = {"iterations": 3, "rollout.prompts": 8, "eval.every": 0, "eval.problems": 16}
-    sizes |= {"kl.coef": 0.1}
-    library.train(CONFIGS / name, sizes | RUNS[method], workdir=tmp_path)
+def test_options_train_together(method: str, start: str, tmp_path: Path):
+    sections = dict(RUNS[method])
+    kl = {"coef": 0.1, **sections.pop("kl")}
+    if "soup" in kl:
+        kl["soup"] = start
+    loop.train(config(method, start, iterations=3, kl=kl, **sections), tmp_path)
     lines = trained(tmp_path)
     assert len(lines) == 3 and lines[-1]["total/updates"] > 0
     for line in lines:
         assert all(math.isfinite(x) for x in line.values() if not isinstance(x, str))
-    if "rollout.flat" in RUNS[method]:
+    if "flat" in sections["rollout"]:
         assert sum(line["rollout/discarded"] for line in lines) > 0
-    if "kl.target" in RUNS[method]:
+    if "target" in kl:
         assert np.ptp([line["kl/coef"] for line in lines]) > 0
