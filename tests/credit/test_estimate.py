@@ -51,6 +51,13 @@ def test_the_default_values_are_those_of_mc_values_bit_for_bit():
         assert values_of(one).dtype == np.float32 and (values_of(one) == np.float32(6 / 9)).all()
 
 
+def test_a_state_between_two_counts_what_was_earned_before_it():
+    """V + rewards: 0.5 before step 1 and 0.75 before step 3, so 0.625 before step 2."""
+    (found,) = estimates([[[1.0, 0.0], [], [0.5]]], [0], [[0.25, 0.0, 1.0]], 1.0)
+    np.testing.assert_allclose(found.values, [0.5, 0.375, 0.5])
+    assert found.counts.tolist() == [2, 0, 1]
+
+
 def test_standard_errors_by_hand():
     found = standard_errors([[0.0, 1.0], [1.0, 1.0, 1.0], [], [0.5]])
     typical = (2 * 0.25) / 6  # squared deviations of all returns, over their number

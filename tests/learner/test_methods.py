@@ -15,7 +15,7 @@ from helpers.whole_logits import whole
 
 from vinejax.core.settings import Config, MeshConfig
 from vinejax.core.types import Rollout
-from vinejax.learner.batch import step_layout
+from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.policy import PolicyObjective, clipped, token_weights
 from vinejax.learner.score import token_logprobs
 from vinejax.methods import METHODS
@@ -111,6 +111,22 @@ def test_reinforce_pp_pays_the_kl_from_the_reward():
     whitened = methods.credit(methods.config("reinforce++", kl=cfg.kl.__dict__))
     expected = oracle.whiten(expected, np.asarray(batch.mask))
     np.testing.assert_allclose(whitened.advantages, expected, atol=1e-5)
+
+
+def test_drpo_weighs_a_group_by_length_and_likelihood():
+    """The coefficients of 100, 300, 200 and 400 tokens of 500, times four solutions."""
+    lengths, means = (1, 3, 2, 4), [-0.2, -0.4, -0.3, -0.9]
+    solutions = [cases.episode([1], [3] * n, reward=float(n % 2)) for n in lengths]
+    rows = collate(solutions, rows=4)
+    old = np.where(rows.mask, np.array(means)[:, None], 0.0)
+    rollout = Rollout(
+        solutions, rows._replace(old_logprobs=old), step_layout(rows, solutions), None
+    )
+    credit = METHODS["drpo"].credit
+    assert credit is not None
+    found = credit(rollout, methods.config("drpo", sample={"max_tokens": 5})).advantages
+    expected = 4 * np.array([0.982014, 0.017986, -0.645656, -0.354344])
+    np.testing.assert_allclose(found, rows.mask * expected[:, None], atol=1e-5)
 
 
 def test_d3s_trains_on_more_solutions_and_tokens_as_the_run_goes_on():
