@@ -89,7 +89,8 @@ def transformers_generate(work: Workload) -> Callable[[], Run]:
     with tempfile.TemporaryDirectory() as folder:
         vinejax.save_pretrained(folder, work.model, work.params, work.tokenizer)
         dtype = getattr(torch, work.model.compute.dtype)
-        llama = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
+        llama: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        llama = llama.to(device)
     sampling = work.sampling
     # top_k=0: its default of 50 would cut the nucleus.
     draw = dict(do_sample=True, temperature=sampling.temperature, top_p=sampling.top_p, top_k=0)
