@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from etils import epath
@@ -17,6 +18,7 @@ from helpers import loop_cases as cases
 from helpers.applied import run_instead
 
 from vinejax.core.errors import DivergedError
+from vinejax.core.types import RunState, TrainState
 from vinejax.learner import update
 from vinejax.methods import base
 from vinejax.methods.base import policy_gradient
@@ -193,7 +195,7 @@ def test_the_best_policy_is_written_before_the_checkpoint_that_counts_it():
         checkpoints=SimpleNamespace(save=lambda *given: calls.append("checkpoint")),
         at=loop.Progress(),
     )
-    loop.Run._save(stub, None)  # pyright: ignore[reportArgumentType]
+    loop.Run._save(stub, RunState(TrainState(jnp.int32(0), {}, ())))
     assert calls == ["best is written", "checkpoint"]
 
 
