@@ -178,7 +178,7 @@ def test_the_parts_run_on_a_cpu(gpu, tmp_path):
     """
     parts = importlib.import_module("gpu_parts")
     given = parts.Given(parts.TINY, tmp_path, 3600.0)
-    names = ("correctness", "sampling", "training", "start", "price")
+    names = ("correctness", "sampling", "generate", "training", "start", "price")
     figures = {name: list(map(gpu.checked, parts.PARTS[name](given))) for name in names}
     assert all({"name", "value", "unit"} <= f.keys() for own in figures.values() for f in own)
     assert json.loads(json.dumps(figures)) == figures
@@ -188,7 +188,7 @@ def test_the_parts_run_on_a_cpu(gpu, tmp_path):
     assert [f["round"] for f in losses] == [1, 2], "two rounds, of two small steps"
     last = {name: {f["name"]: f["value"] for f in own} for name, own in figures.items()}
     for part, name in (
-        *(("sampling", "sampling"), ("training", "training")),
+        *(("sampling", "sampling"), ("generate", "generate"), ("training", "training")),
         *(("price", "w"), ("start", "reward of the start")),
     ):
         assert last[part][name] > 0 and math.isfinite(last[part][name])

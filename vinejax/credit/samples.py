@@ -9,8 +9,8 @@ whether a state exists is decided before it, too (`values.spread` looks ahead). 
 samples, so their errors are correlated, and V(s_{c+1}) - V(s_c) has less variance.
 
 In an environment the tokens do not tell the state where noise is drawn anew: the environment's keys
-must be equal, too. Equal keys alone do not do: the policy reads what was said before. This needs
-one horizon for all that pass (`values.budget` 'left'). No paper describes it.
+must be equal, too. Equal keys alone are not enough: the policy reads what was said before. This
+needs one horizon for all that pass (`values.budget` 'left'). No paper describes it.
 """
 
 import dataclasses

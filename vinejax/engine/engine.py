@@ -304,6 +304,7 @@ class Engine:
         trunk_of = [branch.trunk for branch in work.branches]
         scored = np.flatnonzero(work.scored).tolist()
         has_own_rows = feed is not None and feed.at_once is not None and sizes.lanes == 1
+        # So little work that equal trunks get a row each: as `KeepingPhase._expected_work`.
         begun = Begun([0] * shards, [0] * shards, 1, {}) if has_own_rows else None
         loads = assign(lengths, trunk_of, work.budgets, shards, sizes.rows, scored, begun)
         if feed is not None:

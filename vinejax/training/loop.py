@@ -194,7 +194,8 @@ class Run:
             session.journal.open(place, fingerprint(self.state.policy.params, session.mesh))
 
     def _save(self, state: RunState) -> None:
-        # First, since a checkpoint counts its evaluation as done: the next start makes no `best/`.
+        # The checkpoint counts the evaluation as done: after a kill before `best/` is written, no
+        # later start would write it.
         self.best.wait()
         self.checkpoints.save(self.at.done, state, dataclasses.asdict(self.at))
 
