@@ -34,7 +34,6 @@
 --version   the version
 """
 
-import errno
 import importlib
 import os
 import re
@@ -64,6 +63,7 @@ from vinejax.config.load import (
 from vinejax.core.errors import UserError
 from vinejax.methods import METHODS
 from vinejax.runtime import distributed, stopping
+from vinejax.runtime.remedies import remedy
 
 # Imported by name when a mode runs, so that it loads only what it needs.
 MODES = {
@@ -79,10 +79,6 @@ MODES = {
     "vine": ("vinejax.report.figure", "export_vine"),
 }
 OF_WORKDIRS = ("compare", "report", "vine")  # modes whose arguments are workdirs
-# What a user can do about an error of the file system; room is that of a disk or a quota.
-MAKE_ROOM, PERMIT = "make room, and the same command goes on", "let this user read and write it"
-REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), MAKE_ROOM)
-REMEDIES |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), PERMIT)
 FLAGS = flags.FLAGS
 
 
@@ -258,9 +254,8 @@ def run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         distributed.leave(128 + signal.SIGPIPE)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in REMEDIES:
-            where, rule = error.filename or "a file of the workdir", REMEDIES[error.errno]
-            print(f"vinejax: error: {where}: {error.strerror}; {rule}", file=sys.stderr)
+        if line := remedy(error):
+            print("vinejax: error:", line, file=sys.stderr)
             distributed.leave(2)
         traceback.print_exc()
         distributed.leave(1)

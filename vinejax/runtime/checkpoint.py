@@ -27,6 +27,7 @@ from vinejax.core.errors import WorkdirError
 from vinejax.core.types import RunState, TrainState
 from vinejax.runtime.checksums import find_damage, read_checksums, write_checksums
 from vinejax.runtime.distributed import exchange, is_writer, process_place
+from vinejax.runtime.remedies import MAKE_ROOM
 
 Args = ocp.args
 Found = TypeVar("Found")
@@ -201,8 +202,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     def _unwritable(self, error: Exception) -> WorkdirError:
         full = next((words for words in NO_ROOM if words in str(error)), None)
         if full:
-            rule = "make room, and the same command goes on"
-            return WorkdirError(f"{self.folder}: cannot be written ({full}); {rule}")
+            return WorkdirError(f"{self.folder}: cannot be written ({full}); {MAKE_ROOM}")
         return WorkdirError(f"{self.folder}: cannot be written ({_brief(error)})")
 
     def _finish(self) -> None:

@@ -20,6 +20,7 @@ from etils import epath
 
 from vinejax.core.errors import WorkdirError
 from vinejax.runtime.distributed import exchange, is_writer
+from vinejax.runtime.remedies import MAKE_ROOM
 from vinejax.runtime.workdir import write_atomic
 
 FOLDER = "journal"  # of the workdir
@@ -118,8 +119,7 @@ class Entry:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._file, content)
         except OSError as error:
-            rule = "make room, and the same command goes on"
-            raise WorkdirError(f"{self._file}: cannot be written ({error}); {rule}") from error
+            raise WorkdirError(f"{self._file}: cannot be written ({error}); {MAKE_ROOM}") from error
 
 
 def _encode(key: str, kept: Kept) -> bytes:
