@@ -15,7 +15,6 @@ from vinejax.engine.branches import Branch, Fed, Feed
 from vinejax.engine.engine import Engine
 from vinejax.engine.intake import Intake
 from vinejax.rollout.journaled import JournaledEngine
-from vinejax.runtime import distributed
 from vinejax.runtime.journal import Journal
 
 SAMPLING = SampleConfig(temperature=0.9, top_p=0.95)
@@ -104,13 +103,6 @@ def test_what_is_fed_is_checked(tiny: Model):
     feed = Feed(lambda: Fed([[3]], [Branch(0, 2, 1)]), 1, 1, 20)
     with pytest.raises(ValueError, match="branch 0: position 2"):
         dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))
-
-
-def test_several_hosts_are_refused(tiny: Model, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(distributed, "process_place", lambda: (0, 2))
-    feed = Feed(lambda: None, 1, 1, 20)
-    with pytest.raises(ValueError, match="one host"):
-        engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, feed=feed)
 
 
 def journaled(tiny: Model, folder: Path) -> JournaledEngine:

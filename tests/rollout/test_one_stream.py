@@ -1,22 +1,31 @@
 """Solutions and values in one stream are those of two phases, one after the other."""
 
 import dataclasses
+import subprocess
+import sys
 from typing import Any
 from unittest import mock
 
+import jax
 import numpy as np
 import pytest
+from helpers import hosts
 from helpers import loop_cases as cases
 from helpers.applied import applied, fill_values, sample_episodes, sampler
-from helpers.model_oracles import Model
+from helpers.model_oracles import Model, random_model
+from helpers.paths import TESTS
+from jax.sharding import Mesh
 
-from vinejax.core.settings import Config, GraderConfig
+from vinejax.core.settings import Config, DistributedConfig, GraderConfig, MeshConfig
 from vinejax.core.types import Episode, Problem, PromptedProblem
 from vinejax.credit.worth import at_every
 from vinejax.engine.engine import Engine
+from vinejax.model.sharding import make_mesh, with_auto_axes
 from vinejax.rollout import one_stream, vine
 from vinejax.rollout.overlong import penalised
 from vinejax.rollout.sampler import Sampler
+from vinejax.runtime import distributed
+from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.graded import GradedTask
 
 
@@ -45,10 +54,10 @@ def config(values: dict[str, Any], **sections: Any) -> Config:
     return cases.config(values=values, sample={"max_tokens": 24, "temperature": 1.0}, **sections)
 
 
-def engine_of(tiny: Model, cfg: Config) -> Engine:
+def engine_of(tiny: Model, cfg: Config, mesh: Mesh | None = None) -> Engine:
     limits = cfg.data.max_prompt_tokens, cfg.data.max_prompt_tokens + cfg.sample.max_tokens
     sampling = cfg.sample
-    return Engine(tiny.decoder, sampling, tiny.tokenizer, slots=8, chunk=4, limits=limits)
+    return Engine(tiny.decoder, sampling, tiny.tokenizer, mesh, slots=8, chunk=4, limits=limits)
 
 
 def assert_same(found: list[Episode], expected: list[Episode]) -> None:
@@ -65,6 +74,7 @@ def assert_same(found: list[Episode], expected: list[Episode]) -> None:
                 assert mine == oracle, field.name
 
 
+SHARED = {"reuse": True, "backup": True}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
     "few": ({"max_states": 1, "dedup": False, "budget": "fresh"}, {}),
@@ -126,8 +136,8 @@ def test_solutions_with_allocations_of_their_own(
 
 
 def test_where_two_phases_are_needed(tiny: Model, monkeypatch: pytest.MonkeyPatch):
-    def has(cfg: Config, kind: type[Sampler] = Sampler) -> bool:
-        graded = GradedTask(Task(), GraderConfig())
+    def has(cfg: Config, kind: type[Sampler] = Sampler, task: Task | None = None) -> bool:
+        graded = GradedTask(task or Task(), GraderConfig())
         return one_stream.has_one_stream(kind(engine_of(tiny, cfg), graded, applied(cfg), 0))
 
     class Other(Sampler):
@@ -142,4 +152,54 @@ def test_where_two_phases_are_needed(tiny: Model, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Engine, "reads_by_kernel", True)
     assert has(config({})) and not has(config({}, rollout={"one_stream": "off"}))
     monkeypatch.setattr(one_stream, "process_place", lambda: (0, 2))
-    assert not has(config({}, rollout=on))
+    assert has(config({}, rollout=on))
+    assert not has(config({"reuse": True, "waves": 2}, rollout=on))
+    assert not has(config({"allocation": "bisection"}, rollout=on))
+    assert not has(config({}, rollout=on), task=Stepped())
+
+
+class Counted(Task):
+    graded = 0
+
+    def reward(self, problem: Problem, response: str) -> float:
+        self.graded += 1
+        return super().reward(problem, response)
+
+
+def on_hosts() -> None:
+    """What each of two hosts does: it prints all episodes, and how many responses it graded."""
+    distributed.initialize(DistributedConfig())
+    assert jax.process_count() == 2
+    tokenizer = Arithmetic().tokenizer()
+    model = random_model(tokenizer=tokenizer, vocab_size=len(tokenizer))
+    cfg, task = config(SHARED), Counted()
+    engine = engine_of(model, cfg, with_auto_axes(make_mesh(MeshConfig(data=2))))
+    params = jax.tree.map(np.asarray, model.params)
+    of_host = sampler(engine, GradedTask(task, GraderConfig()), cfg, 3)
+    valued = one_stream.sample_valued(of_host, params, problems())
+    assert engine.stats.calls == 1
+    print(facts(valued.episodes), task.graded, sep="\n")
+
+
+def facts(episodes: list[Episode]) -> str:
+    return repr(
+        [(x.tokens, x.reward, x.step_ends, np.asarray(x.values).tolist()) for x in episodes]
+    )
+
+
+@pytest.mark.slow
+def test_two_hosts_have_the_episodes_of_one(tiny: Model):
+    """Each reads all responses, and grades half of them."""
+    command = [sys.executable, "-c", "from rollout import test_one_stream as x; x.on_hosts()"]
+    started = [
+        subprocess.Popen(command, cwd=TESTS, env=environment, stdout=subprocess.PIPE, text=True)
+        for environment in hosts.environments(2)
+    ]
+    printed = [process.communicate(timeout=300)[0].splitlines()[-2:] for process in started]
+    cfg, chosen, task = config(SHARED), problems(), Counted()
+    engine, graded = engine_of(tiny, cfg), GradedTask(task, GraderConfig())
+    solutions = sample_episodes(engine, tiny.params, graded, chosen, cfg, 3)
+    expected = fill_values(engine, tiny.params, graded, chosen, solutions, cfg, 3)
+    assert [found for found, _ in printed] == [facts(expected)] * 2
+    counts = [int(count) for _, count in printed]
+    assert min(counts) > 0 and sum(counts) == task.graded

@@ -83,11 +83,13 @@ def test_a_data_path_that_no_task_reads_is_refused(tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
-def test_one_stream_needs_one_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_stream_that_waits_for_rewards_needs_one_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(startup, "process_place", lambda: (0, 2))
-    cfg = cases.config(rollout={"one_stream": "on"})
+    cfg = cases.config(rollout={"one_stream": "on"}, values={"allocation": "bisection"})
     message = refusal(ConfigError, cfg, tmp_path / "run")
-    assert message.startswith("rollout.one_stream = 'on': needs one host, and this run has 2")
+    assert message.startswith("rollout.one_stream = 'on': needs one host where states depend on")
     assert not (tmp_path / "run").exists()
 
 

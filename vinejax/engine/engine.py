@@ -175,19 +175,18 @@ class Engine:
         ended: of the full softmax at the sampling temperature, as `learner.score.score` gives them.
         With `int8` the layers' kernels are rounded to 8 bits (model/int8.py): texts, and all
         log-probabilities, are those of another policy, close to the model's. With a `feed` further
-        trunks and branches enter while the stream runs, on one host only.
+        trunks and branches enter while the stream runs.
 
         All hosts must make the call and run the loop to its end. Each gets every pair once: those
-        that it detokenises (`is_mine`) as they end, the others at the end of their phase.
+        that it detokenises (`is_mine`) as they end, the others at the end of their phase. With a
+        `feed` each detokenises all, and gets the same pairs in the same order as the others; what
+        it feeds must depend on nothing else.
 
-        Raises at the call, before anything is computed: ValueError naming a bad branch or trunk, or
-        for a feed on several hosts. Raises in the loop: ValueError for what is fed; RoomError for
-        too little memory, before its first step; DivergedError, a FloatingPointError, naming a
-        trunk whose logits are not finite.
+        Raises at the call, before anything is computed: ValueError naming a bad branch or trunk.
+        Raises in the loop: ValueError for what is fed; RoomError for too little memory, before its
+        first step; DivergedError, a FloatingPointError, naming a trunk whose logits are not finite.
         """
         check_params(params)
-        if feed is not None and distributed.process_place()[1] > 1:
-            raise ValueError("a stream can be fed on one host only: branches end in another order")
         work = self._checked(Fed(trunks, branches, max_tokens, scored))
         return Stream(functools.partial(self._grow, params, work, int8, feed))
 
@@ -247,7 +246,8 @@ class Engine:
             return len(work.branches), [np.zeros(0, np.float32)] * len(work.trunks)
         phase = self._phase(params, work, int8, intake)
         work = phase.work  # grows with what is fed
-        reader = Reader(self.tokenizer, self.sample_config.stop, work, self.stats, first)
+        stop, is_fed = self.sample_config.stop, intake.feed is not None
+        reader = Reader(self.tokenizer, stop, work, self.stats, first, reads_all=is_fed)
         cut_short = yield from reader.read(phase.run())
         logprobs = phase.trunk_logprobs()
         del phase  # and its caches, before others are made

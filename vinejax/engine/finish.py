@@ -12,7 +12,10 @@ from vinejax.runtime.distributed import is_mine, shared_work
 
 
 class Reader:
-    """Detokenises the branches of a call as they end; each host reads those that are its own."""
+    """Detokenises the branches of a call as they end; each host reads those that are its own.
+
+    What is fed depends on what ended, and all hosts have to feed the same: then each reads all.
+    """
 
     def __init__(
         self,
@@ -21,10 +24,11 @@ class Reader:
         work: Work,
         stats: EngineStats,
         first: int = 0,
+        reads_all: bool = False,
     ):
         """`first` is the number of the work's first branch among those of the call."""
         self._tokenizer, self._stop, self._work, self._stats = tokenizer, stop, work, stats
-        self._first = first
+        self._first, self._reads_all = first, reads_all
         self._texts: dict[tuple[int, int], str] = {}
 
     def read(self, drawn: Iterable[Drawn]) -> Generator[tuple[int, Grown], None, list[Drawn]]:
@@ -37,12 +41,13 @@ class Reader:
         cuts: dict[int, Any] = {}  # of this host's own branches; None: cut short
         for ended in drawn:
             by_branch[ended.branch] = ended
-            if is_mine(ended.branch):
+            if self._reads_all or is_mine(ended.branch):
                 cut = cuts[ended.branch] = self._cut(ended)
                 if cut is not None:
                     yield self._first + ended.branch, self._grown(ended, cut)
         cut_short = []
-        for i, cut in sorted(shared_work(cuts).items()):
+        of_all = cuts if self._reads_all else shared_work(cuts)
+        for i, cut in sorted(of_all.items()):
             if cut is None:
                 cut_short.append(by_branch[i])
             elif i not in cuts:

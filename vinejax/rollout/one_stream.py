@@ -5,6 +5,9 @@ begins. Here the unit is the problem. When its solutions have ended, its continu
 queue of the running phase, and when those of a wave have ended, the next wave's. A draw depends on
 its seed and place alone, so tokens, values and metrics are those of `Sampler.solutions` and
 `vine.fill_values`, one after the other.
+
+On several hosts each reads and splits all responses, and so all feed the same at the same chunk;
+they are graded by one each. Rewards come at the end, so what depends on them needs one host.
 """
 
 import dataclasses
@@ -23,7 +26,7 @@ from vinejax.model.decoder import Params
 from vinejax.rollout.overlong import penalised
 from vinejax.rollout.sampler import Asked, Sampler, Solution, Steps, Texts, after_starts, episode_of
 from vinejax.rollout.vine import Vines, can_score, filled
-from vinejax.runtime.distributed import process_place
+from vinejax.runtime.distributed import is_mine, process_place
 from vinejax.tasks.graded import BackgroundGrading
 from vinejax.tasks.rewards import Reward
 
@@ -55,17 +58,27 @@ def obstacle(cfg: Config) -> str | None:
     return None
 
 
-def has_one_stream(sampler: Sampler) -> bool:
-    """Whether an iteration's values may be sampled beside its solutions.
+def obstacle_on_hosts(cfg: Config, has_steps: bool) -> str | None:
+    """What needs one host, in words. None: nothing. `has_steps`: the task rewards steps."""
+    if waits_for_rewards(cfg):
+        return "needs one host where states depend on rewards, which come at the end"
+    return "needs one host where steps have rewards of their own" if has_steps else None
 
-    Not with an `obstacle`, nor where several hosts, which see branches end in another order, would
-    have to agree on what enters.
-    """
+
+def waits_for_rewards(cfg: Config) -> bool:
+    """Whether states, or how many continuations they have, depend on rewards or earlier waves."""
+    is_blind = cfg.values.allocation in BLIND and cfg.values.positions in POSITIONS
+    return cfg.values.waves > 1 or not is_blind
+
+
+def has_one_stream(sampler: Sampler) -> bool:
+    """Whether an iteration's values may be sampled beside its solutions: no obstacle is known."""
     cfg = sampler.cfg
     chosen = cfg.rollout.one_stream
     is_wanted = chosen == "on" or (chosen == "auto" and sampler.engine.reads_by_kernel)
-    is_plain = type(sampler) is Sampler and obstacle(cfg) is None
-    return is_wanted and is_plain and process_place()[1] == 1
+    if not is_wanted or type(sampler) is not Sampler or obstacle(cfg) is not None:
+        return False
+    return process_place()[1] == 1 or obstacle_on_hosts(cfg, sampler.graded.has_steps) is None
 
 
 def sample_valued(
@@ -106,9 +119,7 @@ class _Growth:
         rule = find_rule("values.allocation", cfg)
         count = len(problems) * self._size
         self._rules = [allocation(i) if allocation else rule for i in range(count)]
-        # Whether states, or how many continuations they have, depend on rewards or earlier waves.
-        is_blind = cfg.values.allocation in BLIND and cfg.values.positions in POSITIONS
-        self._waits = cfg.values.waves > 1 or not is_blind
+        self._waits = waits_for_rewards(cfg)
         self._scores = can_score(sampler)
         # Of each branch: its problem, what it continues, what it drew, its response and steps.
         self._problem_of: list[int] = []
@@ -142,14 +153,14 @@ class _Growth:
         return self._sampler.engine.stream(params, *asked[:3], feed=feed)
 
     def take(self, i: int, grown: Grown) -> None:
-        """Takes a branch that has ended: it is split here, and graded in the background."""
+        """Takes a branch that has ended: split here, graded in the background by one host."""
         sampler, problem = self._sampler, self._problem_of[i]
         is_solution = i < len(self._rules)
         solution = sampler.whole(self._beginnings[i], grown, self._texts)
         self._grown[i], self._solutions[i] = grown, solution
         if is_solution or sampler.splits_continuations:
             self._steps[i] = sampler.split(solution)
-        if grown.finish != "length":
+        if grown.finish != "length" and is_mine(i):
             kind = "solutions" if is_solution else "continuations"
             given = solution.problem, solution.text, solution.response, kind
             self._background.add(i, *given)
