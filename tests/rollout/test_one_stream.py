@@ -150,7 +150,9 @@ def test_where_two_phases_are_needed(tiny: Model, monkeypatch: pytest.MonkeyPatc
     assert not has(config({"dtype": "int8"}, rollout=on))
     assert not has(config({}, rollout=on | {"flat": "drop"}))
     monkeypatch.setattr(Engine, "reads_by_kernel", True)
-    assert has(config({})) and not has(config({}, rollout={"one_stream": "off"}))
+    assert has(config({}, rollout={"prompts": 4, "per_prompt": 2}))
+    assert not has(config({}, rollout={"prompts": 3, "per_prompt": 2}))  # in 6 of 8 slots
+    assert not has(config({}, rollout={"one_stream": "off"}))
     monkeypatch.setattr(one_stream, "process_place", lambda: (0, 2))
     assert has(config({}, rollout=on))
     assert not has(config({"reuse": True, "waves": 2}, rollout=on))
