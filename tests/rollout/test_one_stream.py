@@ -150,8 +150,8 @@ def test_where_two_phases_are_needed(tiny: Model, monkeypatch: pytest.MonkeyPatc
     assert not has(config({"dtype": "int8"}, rollout=on))
     assert not has(config({}, rollout=on | {"flat": "drop"}))
     monkeypatch.setattr(Engine, "reads_by_kernel", True)
-    assert has(config({}, rollout={"prompts": 4, "per_prompt": 2}))
-    assert not has(config({}, rollout={"prompts": 3, "per_prompt": 2}))  # in 6 of 8 slots
+    assert has(config({}, rollout={"prompts": 4, "per_prompt": 2, "slots": 8}))
+    assert not has(config({}, rollout={"prompts": 3, "per_prompt": 2, "slots": 8}))  # in six slots
     assert not has(config({}, rollout={"one_stream": "off"}))
     monkeypatch.setattr(one_stream, "process_place", lambda: (0, 2))
     assert has(config({}, rollout=on))

@@ -240,6 +240,8 @@ def busy_slots(case: Case, phase: PlannedPhase) -> float:
 
     If the phase has the sizes of its drain, the average is over the drain.
     """
+    if phase.busy is not None:
+        return phase.busy[phase.sizes == phase.drain]
     if phase.sizes == phase.drain:
         drained = min(phase.sizes.slots, phase.branches / (case.shards * phase.waves))
         steps = steps_until(phase.tokens, case.shards * math.ceil(drained), 0)

@@ -44,6 +44,9 @@ class PlannedPhase(NamedTuple):
     waves: int = 1  # calls, one after the other
     int8: bool = False  # the layers' kernels are in 8 bits
     drain: Sizes | None = None  # for the last branches of each wave, if they get fewer slots
+    busy: tuple[float, float] | None = (
+        None  # slots of a shard, before and in the drain: `stream.py`
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,6 +58,17 @@ def obstacle(cfg: Config) -> str | None:
     return None
 
 
+def wanted(cfg: Config, by_kernel: bool) -> bool:
+    """Whether `rollout.one_stream` asks for one stream; `by_kernel`: a kernel reads the columns.
+
+    By default where it pays. XLA would read the columns of the longest trunk for solutions, too;
+    and solutions that fill only some of the slots decode in fewer, where a step takes less time.
+    """
+    if cfg.rollout.one_stream == "auto":
+        return by_kernel and cfg.rollout.prompts * cfg.rollout.per_prompt >= cfg.rollout.slots
+    return cfg.rollout.one_stream == "on"
+
+
 def obstacle_on_hosts(cfg: Config, has_steps: bool) -> str | None:
     """What needs one host, in words. None: nothing. `has_steps`: the task rewards steps."""
     if waits_for_rewards(cfg):
@@ -72,17 +83,9 @@ def waits_for_rewards(cfg: Config) -> bool:
 
 
 def has_one_stream(sampler: Sampler) -> bool:
-    """Whether an iteration's values are sampled beside its solutions: nothing is in the way.
-
-    By default where that pays. XLA would read the columns of the longest trunk for solutions, too;
-    and solutions that fill only some of the slots decode in fewer, where a step takes less time.
-    """
-    cfg, engine = sampler.cfg, sampler.engine
-    chosen = cfg.rollout.one_stream
-    solutions = cfg.rollout.prompts * cfg.rollout.per_prompt
-    pays = engine.reads_by_kernel and solutions >= engine.slots
-    is_wanted = chosen == "on" or (chosen == "auto" and pays)
-    if not is_wanted or type(sampler) is not Sampler or obstacle(cfg) is not None:
+    """Whether an iteration's values are sampled beside its solutions: nothing is in the way."""
+    cfg, is_plain = sampler.cfg, type(sampler) is Sampler
+    if not (wanted(cfg, sampler.engine.reads_by_kernel) and is_plain and obstacle(cfg) is None):
         return False
     return process_place()[1] == 1 or obstacle_on_hosts(cfg, sampler.graded.has_steps) is None
 

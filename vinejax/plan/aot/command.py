@@ -26,6 +26,7 @@ from vinejax.plan.memory import (
 )
 from vinejax.plan.propose import row_text, with_proposed_row
 from vinejax.plan.roofline import TEMPORARIES, PlannedProgram, plan_program
+from vinejax.plan.stream import has_stream
 from vinejax.runtime.topology import parse_topology
 from vinejax.runtime.workdir import write_atomic
 
@@ -42,6 +43,10 @@ SAMPLES_FIRST = (
 PACKED_ROWS = (
     "Packed rows: an update makes {used} of {all} passes, by plan.prompt_tokens and plan.tokens; "
     "its memory is that of any pass."
+)
+ONE_STREAM = (
+    "Solutions and values are one stream: the row of values has its calls, and its seconds less "
+    "those of solutions alone."
 )
 PROPOSED = "`meshes` has no row for {name}. Planned was this one, by arithmetic:\n    {row}"
 NOT_COMPILED = "Not compiled: weights and caches alone exceed the chip's memory."
@@ -135,6 +140,8 @@ def finished_plan(
     if case.cfg.ppo.packing:
         passes = planned_passes(case, case.cfg.ppo.minibatch)
         notes = [*notes, PACKED_ROWS.format(used=passes.used, all=passes.all)]
+    if has_stream(case, phases):
+        notes = [*notes, ONE_STREAM]
     if case.method.credit is None:
         notes = [*notes, SAMPLES_FIRST.format(method=case.cfg.method)]
     return Plan(case, phases, programs, stages, changes, notes)

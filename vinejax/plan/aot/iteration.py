@@ -24,6 +24,7 @@ from vinejax.plan.memory import (
     usual_length,
 )
 from vinejax.plan.roofline import PlannedProgram, least_seconds, program_seconds
+from vinejax.plan.stream import has_stream, stream_steps
 
 KERNEL_SPEED = 0.8  # assumed share of the memory's peak at which a kernel reads
 LATENCY_S = 10e-6  # assumed, of a collective
@@ -63,22 +64,14 @@ def iteration_stages(
     """
     usual = usual_length(case) / train_length(case)
     times = {name: _call(case, x, program_seconds(case, x), usual) for name, x in programs.items()}
-    main = main_phase(phases)
-    stages = []
+    stages: list[Stage] = []
     for i, phase in enumerate(phases):
         calls = calls_per_phase(case, phase)
         if i == 0 or phase.int8:  # otherwise the phase uses the copy of the one before
             calls = {"decode copy": 1.0, **calls}
-        size = phase.sizes.batch * prefill_columns(phase) / (main.sizes.batch * main.sizes.columns)
-        sending = programs["prefill"].sending_seconds(case.topology.chip) * size
-        least = least_seconds(case, prefill_cost(case, phase), sending)
-        prefill = _call(case, programs["prefill"], least, size)
-        step = _step(case, phase, programs[decode_name("decode", phase, phases)])
-        phase_times = {**times, "prefill": prefill, "decode": step}
-        if phase.drain:
-            program = programs[decode_name("drain", phase, phases)]
-            phase_times["drain"] = _step(case, phase._replace(sizes=phase.drain), program)
-        stages.append(_stage(phase.name, calls, phase_times))
+        stages.append(_engine_stage(case, phase, phases, programs, calls, times))
+    if has_stream(case, phases):
+        stages[1] = _beside(case, phases, programs, times, stages[0])
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
     # Log-probabilities by the policy and the reference model; what the method's state scores, a
@@ -88,6 +81,52 @@ def iteration_stages(
     updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
     updated = {name: updates for name in ("train_step", "critic_step") if name in programs}
     return [*stages, _stage("score", scored, times), _stage("train", updated, times)]
+
+
+def _engine_stage(
+    case: Case,
+    phase: PlannedPhase,
+    phases: list[PlannedPhase],
+    programs: dict[str, PlannedProgram],
+    calls: dict[str, float],
+    times: dict[str, Times],
+) -> Stage:
+    """A phase of the engine with these calls; `times` has those of the copy of the weights."""
+    main = main_phase(phases)
+    size = phase.sizes.batch * prefill_columns(phase) / (main.sizes.batch * main.sizes.columns)
+    sending = programs["prefill"].sending_seconds(case.topology.chip) * size
+    least = least_seconds(case, prefill_cost(case, phase), sending)
+    prefill = _call(case, programs["prefill"], least, size)
+    step = _step(case, phase, programs[decode_name("decode", phase, phases)])
+    phase_times = {**times, "prefill": prefill, "decode": step}
+    if phase.drain:
+        program = programs[decode_name("drain", phase, phases)]
+        phase_times["drain"] = _step(case, phase._replace(sizes=phase.drain), program)
+    return _stage(phase.name, calls, phase_times)
+
+
+def _beside(
+    case: Case,
+    phases: list[PlannedPhase],
+    programs: dict[str, PlannedProgram],
+    times: dict[str, Times],
+    alone: Stage,
+) -> Stage:
+    """The stage of values in one stream: its calls, and its seconds less those of solutions alone.
+
+    Every feed is a prefill at least, and a step reads trunks as long as those of values.
+    """
+    solutions, values = phases
+    steps, of_values = stream_steps(case, solutions, values), calls_per_phase(case, values)
+    tokens = sum(phase.branches * phase.tokens for phase in phases)
+    mean = tokens / (solutions.branches + values.branches)
+    stream = values._replace(tokens=mean, busy=(steps.busy, steps.busy_in_drain))
+    prefills = calls_per_phase(case, solutions)["prefill"] + max(of_values["prefill"], steps.feeds)
+    calls = {"decode copy": 1.0, "prefill": prefills, "decode": steps.in_all_slots}
+    calls |= {"drain": steps.in_drain} if values.drain else {}
+    whole = _engine_stage(case, stream, phases, programs, calls, times)
+    less = {x: getattr(whole, x) - getattr(alone, x) for x in ("seconds", "estimate", "one_by_one")}
+    return whole._replace(**less)
 
 
 def _call(

@@ -1,0 +1,112 @@
+"""Plans of solutions and values in one stream."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import plan_cases
+from helpers.plan_cases import small
+
+from vinejax.plan.aot.iteration import iteration_stages
+from vinejax.plan.cost import decode_cost, prefill_cost, program_costs
+from vinejax.plan.memory import memory_and_phases, program_phase
+from vinejax.plan.roofline import least_seconds, plan_program
+from vinejax.plan.stream import StreamSteps, has_stream, simulated, stream_steps
+
+
+@pytest.fixture(autouse=True)
+def heads_for_the_kernel(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(plan_cases.SMALL, "head_dim", 64)
+
+
+def step_by_step(
+    solutions: np.ndarray, values: np.ndarray, shards: int, slots: int, drain: int, chunk: int
+) -> StreamSteps:
+    """The oracle: every token of every branch."""
+    each = solutions.shape[1]
+    of_shards: list[list[list[int]]] = [[] for _ in range(shards)]  # [tokens left, problem]
+    for i, tokens in enumerate(solutions.ravel()):
+        of_shards[i * shards // solutions.size].append([int(tokens), i // each])
+    left, due, fed = [each] * len(solutions), {}, set()
+    step = drained_at = worked = before = 0
+    while any(of_shards) or len(fed) < len(solutions):
+        for problem in sorted(p for p, at in due.items() if at == step and p not in fed):
+            fed.add(problem)
+            for lengths in values[problem]:
+                place = int(np.argmin([len(branches) for branches in of_shards]))
+                of_shards[place] += [[int(tokens), -1] for tokens in lengths]
+        if not drained_at and len(fed) == len(solutions) and max(map(len, of_shards)) <= drain:
+            drained_at, before = step, worked
+        for branches in of_shards:
+            for branch in branches[:slots]:
+                branch[0] -= 1
+                worked += 1
+        step += 1
+        for branches in of_shards:
+            for _, problem in [branch for branch in branches if not branch[0]]:
+                if problem >= 0:
+                    left[problem] -= 1
+                    if not left[problem]:
+                        due[problem] = (step // (chunk // 2) + 2) * (chunk // 2)
+            branches[:] = [branch for branch in branches if branch[0]]
+    if not drained_at:
+        drained_at, before = step, worked
+    busy = before / shards / drained_at, (worked - before) / shards / max(step - drained_at, 1)
+    return StreamSteps(drained_at, step - drained_at, *busy, len(set(due.values())))
+
+
+@pytest.mark.parametrize(
+    ("shards", "slots", "drain"), [(1, 3, 0), (2, 4, 1), (3, 2, 2), (2, 50, 5)]
+)
+def test_a_stream_has_the_steps_of_its_tokens(shards: int, slots: int, drain: int):
+    rng = np.random.default_rng(shards)
+    solutions, values = rng.integers(1, 40, (4, 3)), rng.integers(1, 30, (4, 3, 2))
+    given = solutions, values, shards, slots, drain, 8
+    np.testing.assert_allclose(simulated(*given), step_by_step(*given))
+
+
+def test_it_is_planned_where_it_runs(tmp_path: Path):
+    def has(topology: str = "v5e:2x4", **fields: Any) -> bool:
+        named = {name.replace("__", "."): value for name, value in fields.items()}
+        case = small(tmp_path, topology, named)
+        return has_stream(case, memory_and_phases(case)[1])
+
+    assert has()  # 32 solutions in 16 slots, by the kernel
+    assert not has(rollout__slots=64)
+    assert not has(rollout__attention="xla")
+    assert not has(rollout__one_stream="off") and has(rollout__slots=64, rollout__one_stream="on")
+    assert not has(method="grpo") and not has(values__dtype="int8")
+    waits = {"values__waves": 2, "values__reuse": True}
+    assert has(**waits)
+    assert not has("v4:2x2x2", **waits) and has("v4:2x2x2")  # two hosts
+
+
+def test_values_take_what_solutions_alone_do_not(tmp_path: Path):
+    """Calls of the whole stream, each at the cost that its program has."""
+    fields = {"rollout.slots": 4 * 128, "rollout.prompts": 400}
+    case = small(tmp_path, "v5e:2x4", fields)
+    held, phases = memory_and_phases(case)
+    programs = {
+        name: plan_program(case, held, program_phase(name, phases), name, cost, {})
+        for name, cost in program_costs(case, phases).items()
+    }
+    alone, values = iteration_stages(case, phases, programs)[:2]
+    steps = stream_steps(case, *phases)
+    assert values.calls["decode"] == steps.in_all_slots and values.calls["drain"] == steps.in_drain
+    assert values.calls["prefill"] >= steps.feeds > 1
+    tokens = sum(phase.branches * phase.tokens for phase in phases)
+    mean = tokens / sum(phase.branches for phase in phases)
+    stream = phases[1]._replace(tokens=mean, busy=(steps.busy, steps.busy_in_drain))
+    costs = program_costs(case, phases) | {
+        "prefill": prefill_cost(case, stream),
+        "decode": decode_cost(case, stream),
+        "drain": decode_cost(case, stream._replace(sizes=stream.drain)),
+    }
+    whole = sum(
+        count * max(least_seconds(case, costs[name], 0).values())
+        for name, count in values.calls.items()
+    )
+    assert values.seconds == pytest.approx(whole - alone.seconds) and values.seconds > 0
+    fields |= {"rollout.one_stream": "off"}
+    assert iteration_stages(small(tmp_path, "v5e:2x4", fields), phases, programs)[0] == alone

@@ -1,0 +1,113 @@
+"""Solutions and their continuations in one stream: its decode steps, by simulation.
+
+Lengths are exponential, as in `cost.decode_steps`. A problem's continuations enter when the last of
+its solutions has ended, each solution's where the fewest branches are; waves enter together.
+"""
+
+import heapq
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.plan.case import Case
+from vinejax.plan.cost import usable_slots
+from vinejax.plan.memory import PlannedPhase
+from vinejax.rollout.one_stream import obstacle, obstacle_on_hosts, wanted
+from vinejax.tasks.base import StepRewarded, load_task
+
+DRAWS = 8  # simulations, whose means are taken
+NONE = -1  # no problem
+
+
+class StreamSteps(NamedTuple):
+    """Decode steps of a stream; all shards wait for the slowest."""
+
+    in_all_slots: float
+    in_drain: float  # after the last continuation began, in the drain's slots
+    busy: float  # slots of a shard, on average over the steps in all slots
+    busy_in_drain: float
+    feeds: float  # chunks after which continuations enter
+
+
+def has_stream(case: Case, phases: list[PlannedPhase]) -> bool:
+    """Whether a run of this case would have one stream: as `one_stream.has_one_stream`."""
+    cfg = case.cfg
+    by_kernel = phases[-1].sizes.storage.read_by_kernel
+    if not (case.method.has_plain_values and wanted(cfg, by_kernel) and obstacle(cfg) is None):
+        return False
+    has_steps = isinstance(load_task(cfg.data), StepRewarded)
+    return case.topology.hosts == 1 or obstacle_on_hosts(cfg, has_steps) is None
+
+
+def stream_steps(case: Case, solutions: PlannedPhase, values: PlannedPhase) -> StreamSteps:
+    """The mean over `DRAWS` simulations with the slots of the phase of values."""
+    cfg, rng = case.cfg, np.random.default_rng(0)
+    problems, each, most = cfg.rollout.prompts, cfg.rollout.per_prompt, cfg.sample.max_tokens
+    count = round(values.branches / (problems * each))
+    slots, drain = usable_slots(values), values.drain.slots if values.drain else 0
+    found = []
+    for _ in range(DRAWS):
+        first = rng.exponential(solutions.tokens, (problems, each))
+        after = rng.exponential(values.tokens, (problems, each, count))
+        lengths = np.ceil(np.minimum(first, most)), np.ceil(np.minimum(after, most))
+        found.append(simulated(*lengths, case.shards, slots, drain, values.sizes.chunk))
+    return StreamSteps(*np.mean(found, axis=0).tolist())
+
+
+def simulated(
+    solutions: np.ndarray, values: np.ndarray, shards: int, slots: int, drain: int, chunk: int
+) -> StreamSteps:
+    """A stream of solutions of [P, N] tokens, and [P, N, K] of continuations of each.
+
+    While it is fed a chunk has half of `chunk` steps, and what ended in one is known after the
+    next.
+    """
+    problems, each = solutions.shape
+    waiting: list[deque[tuple[float, int]]] = [deque() for _ in range(shards)]  # (tokens, problem)
+    busy, under_way, left = np.zeros(shards, int), np.zeros(shards, int), [each] * problems
+    # (step, shard, problem): a branch ends; or, with a number after all shards', a problem is fed.
+    events: list[tuple[float, int, int]] = []
+    spans: list[tuple[float, float]] = []  # of every branch: the steps at which it begins and ends
+    half, fed, feeds, drained_at = max(chunk // 2, 1), 0, set(), 0.0
+
+    def add(shard: int, lengths: np.ndarray, problem: int) -> None:
+        waiting[shard] += [(tokens, problem) for tokens in lengths.tolist()]
+        under_way[shard] += len(lengths)
+
+    def begin(shard: int, now: float) -> None:
+        while waiting[shard] and busy[shard] < slots:
+            tokens, problem = waiting[shard].popleft()
+            heapq.heappush(events, (now + tokens, shard, problem))
+            spans.append((now, now + tokens))
+            busy[shard] += 1
+
+    for i, tokens in enumerate(solutions.ravel()):
+        add(i * shards // solutions.size, np.array([tokens]), i // each)
+    for shard in range(shards):
+        begin(shard, 0.0)
+    while events:
+        now, shard, problem = heapq.heappop(events)
+        if shard == shards:
+            fed += 1
+            feeds.add(now)
+            for lengths in values[problem]:
+                add(place := int(under_way.argmin()), lengths, NONE)
+                begin(place, now)
+        else:
+            busy[shard] -= 1
+            under_way[shard] -= 1
+            begin(shard, now)
+            if problem != NONE:
+                left[problem] -= 1
+                if not left[problem]:
+                    heapq.heappush(events, ((now // half + 2) * half, shards, problem))
+        if not drained_at and fed == problems and under_way.max() <= drain:
+            drained_at = now
+    begins, ends = np.array(spans).T
+    before = (np.minimum(ends, drained_at) - np.minimum(begins, drained_at)).sum() / shards
+    after = (ends - begins).sum() / shards - before
+    in_drain = ends.max() - drained_at
+    return StreamSteps(
+        drained_at, in_drain, before / drained_at, after / max(in_drain, 1.0), len(feeds)
+    )
