@@ -64,8 +64,8 @@ class RewardConfig:
     weights: tuple[float, ...] = ()  # one per function; (): all 1
     # Last part of sample.max_tokens, over which a response loses up to 0.5; None: the method's.
     overlong: BelowOne | None = None
-    # Whose standard deviation a solution's reward, less that of its group, is divided by: of its
-    # group's rewards, of all rewards of the iteration, or none's.
+    # What divides a solution's reward less the mean of its group: the standard deviation of the
+    # group's rewards, that of all rewards of the iteration ('batch'), or nothing.
     scale: Literal["method", "group", "batch", "none"] = "method"
 
 

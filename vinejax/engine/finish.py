@@ -34,7 +34,7 @@ class Reader:
         in order, the same on every host.
         """
         by_branch: dict[int, Drawn] = {}
-        cuts: dict[int, Any] = {}  # of this host's own branches; None: cut short
+        cuts: dict[int, Any] = {}  # `Cut` of each of this host's own branches; None: cut short
         for ended in drawn:
             by_branch[ended.branch] = ended
             if is_mine(ended.branch):

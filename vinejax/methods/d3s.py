@@ -29,7 +29,7 @@ class D3SConfig(MethodSettings, section="d3s"):
 
 
 def sampled_down(rollout: Rollout, cfg: Config) -> Credit:
-    """GRPO's advantages, on what is kept alone."""
+    """GRPO's advantages, for the chosen tokens of the chosen solutions alone."""
     assert rollout.entropy is not None, "the scoring pass keeps it for this method"
     own, credit = D3SConfig.of(cfg), against_group(rollout, "grpo", cfg)
     advantages, mask = np.asarray(credit.advantages), np.array(rollout.batch.mask)
