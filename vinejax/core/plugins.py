@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import math
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Set
 from types import ModuleType
@@ -41,6 +42,15 @@ def find_function(path: str) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
+def function_of(field: str, path: str) -> Callable[..., Any] | None:
+    """As `find_function`; ConfigError for `field`, with file and line, where the module fails."""
+    try:
+        return find_function(path)
+    except Exception as error:
+        reason = failure(error, source_of(path.rpartition(".")[0]))
+        raise ConfigError(field, reason, repr(path)) from error
+
+
 def absence_of(path: str) -> str:
     """Why `find_function` finds nothing at this dotted path, in words; its module can be imported.
 
@@ -61,6 +71,30 @@ def place_of(function: Callable[..., Any]) -> str:
         return f"{code.co_filename}:{code.co_firstlineno}"
     module = getattr(function, "__module__", None) or type(function).__module__
     return source_of(module) or repr(function)
+
+
+def called_within(
+    seconds: float, name: str, function: Callable[..., Any], *arguments: Any
+) -> tuple[list[Any], threading.Thread]:
+    """([the result] or, once so many seconds have passed, [], the thread `name` of the call).
+
+    The call is on a thread of its own, which can be left where it hangs. Raises what it raises.
+    """
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function(*arguments))
+        except BaseException as error:  # raised below, in the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    return results, thread
 
 
 def result_of(field: str, path: str, function: Callable[..., Any], *arguments: Any) -> Any:

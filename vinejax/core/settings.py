@@ -5,7 +5,7 @@ from a config file; `config/checks.py` applies the rules below, and those that r
 """
 
 import dataclasses
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 from vinejax.core.ranges import (
     AboveOne,
@@ -64,8 +64,8 @@ class RewardConfig:
     weights: tuple[float, ...] = ()  # one per function; (): all 1
     # Last part of sample.max_tokens, over which a response loses up to 0.5; None: the method's.
     overlong: BelowOne | None = None
-    # Whose standard deviation a solution's reward, less that of its group, is divided by: of its
-    # group's rewards, of all rewards of the iteration, or none's.
+    # What divides a solution's reward less the mean of its group: the standard deviation of the
+    # group's rewards, that of all rewards of the iteration ('batch'), or nothing.
     scale: Literal["method", "group", "batch", "none"] = "method"
 
 
@@ -315,14 +315,21 @@ class KLConfig:
     soup: str = ""
 
 
+@dataclass_transform(frozen_default=True)
 @dataclasses.dataclass(frozen=True)
 class MethodSettings:
-    """A method's own settings: a frozen dataclass in the method's module derives from this class.
+    """A method's own settings: `class CriticConfig(MethodSettings, section="critic")` with fields.
 
-    `section` is their name in configuration files and on the command line: `critic.lam`.
+    A subclass with a `section` is made a frozen dataclass; the section is the settings' name in
+    configuration files and on the command line: `critic.lam`.
     """
 
     section: ClassVar[str] = ""
+
+    def __init_subclass__(cls, section: str = "") -> None:
+        if section:
+            cls.section = section
+            dataclasses.dataclass(frozen=True)(cls)
 
     @classmethod
     def of(cls: type[Own], cfg: "Config") -> Own:

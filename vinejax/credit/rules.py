@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vinejax.core.errors import ConfigError, nearest_hint
-from vinejax.core.plugins import absence_of, failure, find_function, place_of, result_of, source_of
+from vinejax.core.plugins import absence_of, function_of, place_of, result_of
 from vinejax.core.settings import Config, CreditConfig
 from vinejax.core.types import Episode
 from vinejax.credit import allocation, bisection, mask, positions, worth
@@ -93,11 +93,7 @@ def check_rule(field: str, name: str) -> Callable[..., Any] | None:
     rule = f"must be {known}, or a function's dotted path"
     if "." not in name:
         raise ConfigError(field, rule + nearest_hint(name, ours), repr(name))
-    try:
-        function = find_function(name)
-    except Exception as error:
-        reason = failure(error, source_of(name.rpartition(".")[0]))
-        raise ConfigError(field, reason, repr(name)) from error
+    function = function_of(field, name)
     if function is None:
         raise ConfigError(field, f"{absence_of(name)}; it {rule}", repr(name))
     arguments, _ = RESULTS[field]

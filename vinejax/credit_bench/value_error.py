@@ -152,7 +152,7 @@ def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[Bin]:
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> Statistic:
-    """Spearman's rank correlation of [S] and [S], as a function of how often each state counts.
+    """Spearman's rank correlation of `a` and `b`, [S] each; states have weights, [S] too.
 
         ρ = Σ (x - x̄)(y - ȳ) / √(Σ (x - x̄)² · Σ (y - ȳ)²)    x, y: ranks of a and b; equal
                                                             values have the mean of theirs

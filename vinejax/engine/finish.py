@@ -38,7 +38,7 @@ class Reader:
         in order, the same on every host.
         """
         by_branch: dict[int, Drawn] = {}
-        cuts: dict[int, Any] = {}  # of this host's own branches; None: cut short
+        cuts: dict[int, Any] = {}  # `Cut` of each of this host's own branches; None: cut short
         for ended in drawn:
             by_branch[ended.branch] = ended
             if self._reads_all or is_mine(ended.branch):

@@ -154,7 +154,10 @@ class KeepingPhase(Phase):
         super()._fill(others)
 
     def _rest(self, shard: int, entry: Entry) -> _Rest | None:
-        """What is to be computed of a trunk; None if that is all of it, or nothing."""
+        """The end of a trunk that has to be computed, where a row holds its beginning.
+
+        None where the whole trunk has to be computed, or nothing of it.
+        """
         ids, rest = self._tokens_of(entry), None
         if entry.source < 0 and not self._is_whole(entry.load.trunk):
             columns = self._common(shard, ids)

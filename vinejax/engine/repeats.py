@@ -280,7 +280,7 @@ class Repeats:
         )
         self._logprob = np.zeros(0, np.float32)
         self._items: list[dict[int, list[int]]] = [{} for _ in order]  # by trunk, not searched yet
-        # Of each trunk, whether it came together with one that branches may repeat.
+        # For each trunk, whether some branch that came with it may repeat its own trunk's tokens.
         self.are_possible: list[bool] = []
         self.add_branches(order)
         self._logprobs: dict[tuple[int, int], np.ndarray] = {}  # by shard and trunk

@@ -74,8 +74,8 @@ def _letter_table(stop: tuple[str, ...], letters: dict[str, int]) -> np.ndarray:
 def first_states(table: np.ndarray, work: Work) -> list[int]:
     """The automaton's state at the start of each branch, after its response so far.
 
-    When that response was sampled, the automaton went through the same states. After a stop string
-    that ends before the branch it starts again in state 0.
+    These are the states that it went through while that response was sampled. Where a stop string
+    has ended before the branch begins, it starts again in state 0.
     """
     ends: dict[tuple[int, int], int] = {}  # (trunk, response) -> the last position of a branch
     for b, budget in zip(work.branches, work.budgets, strict=True):

@@ -82,7 +82,7 @@ class Traces:
         items, outcomes = steps.item.ravel()[ends], steps.ended.ravel()[ends]
         tokens, logprobs = gathered(self._tokens), gathered(self._logprobs)
         ended = Ended(slot // slots, items, outcomes, tokens, logprobs)
-        # The begins are in order, so that the last in a slot counts.
+        # Several branches may begin in a slot: they are in order, and the last one stays.
         slot = begins // chunk
         self._begin.ravel()[slot] = before[slot // slots] + begins % chunk
         shard, last = np.arange(len(taken)), np.maximum(taken - 1, 0)

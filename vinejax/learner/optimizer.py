@@ -127,5 +127,5 @@ def _is_matrix(params: optax.Params) -> optax.Params:
 
 
 def _by_name(params: optax.Params, rule: Callable[[str], bool]) -> optax.Params:
-    """`rule` of the last name in the path of each parameter."""
+    """A tree like `params` with `rule(name)` for each parameter, by the last name of its path."""
     return jax.tree_util.tree_map_with_path(lambda path, _: rule(path[-1].key), params)

@@ -12,10 +12,8 @@ Source: https://arxiv.org/abs/2510.14545; its code, RUC-NLPIR/ARPO, `verl_aepo_e
 Departs: H as in `arpo`, H_t of π_old; no dual clip of 3.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 import jax
 import numpy as np
@@ -34,10 +32,7 @@ from vinejax.rl.ratio_losses import clip_with_gradient
 from vinejax.rollout.turn_trees import Place, TurnGrowth
 
 
-@dataclasses.dataclass(frozen=True)
-class AEPOConfig(BranchingConfig):
-    section: ClassVar[str] = "aepo"
-
+class AEPOConfig(BranchingConfig, section="aepo"):
     weight: NotNegative = 0.2  # w, of the rise of the entropy
     beta: NotNegative = 0.5  # β, of the difference that divides the budget
     penalty: ZeroToOne = 0.05  # c, of branches wave after wave

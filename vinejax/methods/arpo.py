@@ -12,7 +12,6 @@ Departs: H: mean -logπ of first tokens over log V, there a sum over the ten lik
 
 import dataclasses
 import math
-from typing import ClassVar
 
 import numpy as np
 
@@ -23,10 +22,7 @@ from vinejax.methods.branching import BranchingConfig, branching_solutions
 from vinejax.rollout.turn_trees import Place, TurnGrowth
 
 
-@dataclasses.dataclass(frozen=True)
-class ARPOConfig(BranchingConfig):
-    section: ClassVar[str] = "arpo"
-
+class ARPOConfig(BranchingConfig, section="arpo"):
     initial: Share = 0.5  # of the solutions, those that begin at the prompt
 
 

@@ -5,9 +5,6 @@
 Source: https://arxiv.org/abs/2506.20520.
 """
 
-import dataclasses
-from typing import ClassVar
-
 import jax
 import numpy as np
 
@@ -21,10 +18,7 @@ from vinejax.rl import losses
 from vinejax.rl.advantages import group_advantages
 
 
-@dataclasses.dataclass(frozen=True)
-class AsymREConfig(MethodSettings):
-    section: ClassVar[str] = "asymre"
-
+class AsymREConfig(MethodSettings, section="asymre"):
     shift: Shift = -0.1  # added to the group's mean to make the baseline
 
 

@@ -10,9 +10,6 @@ Source: https://arxiv.org/abs/2509.22115 (read in another's account).
 Departs: H of π_old.
 """
 
-import dataclasses
-from typing import ClassVar
-
 import numpy as np
 
 from vinejax.core.ranges import Share, ZeroToOne
@@ -25,17 +22,14 @@ from vinejax.methods.hapo import Entropies
 from vinejax.rl.entropy_weights import extremes, uncertain_tokens
 
 
-@dataclasses.dataclass(frozen=True)
-class D3SConfig(MethodSettings):
-    section: ClassVar[str] = "d3s"
-
+class D3SConfig(MethodSettings, section="d3s"):
     solutions: Share = 0.5  # of an iteration's solutions, at the start of the run
     tokens: Share = 0.2  # of their tokens, at the start of the run
     until: ZeroToOne = 1.0  # part of the run after which all are trained on; 0: from the start
 
 
 def sampled_down(rollout: Rollout, cfg: Config) -> Credit:
-    """GRPO's advantages, on what is kept alone."""
+    """GRPO's advantages, for the chosen tokens of the chosen solutions alone."""
     assert rollout.entropy is not None, "the scoring pass keeps it for this method"
     own, credit = D3SConfig.of(cfg), against_group(rollout, "grpo", cfg)
     advantages, mask = np.asarray(credit.advantages), np.array(rollout.batch.mask)

@@ -9,9 +9,6 @@ Source: https://arxiv.org/abs/2412.18279.
 Departs: V of π by Monte Carlo, there of π_ref by a critic; a mean over tokens, there over steps.
 """
 
-import dataclasses
-from typing import ClassVar
-
 import jax
 
 from vinejax.core.ranges import Positive
@@ -28,10 +25,7 @@ from vinejax.rl.sequence_losses import advantage_regression
 MOST_STEPS = 2**16  # of a solution: segment and step together are one number
 
 
-@dataclasses.dataclass(frozen=True)
-class DirectConfig(MethodSettings):
-    section: ClassVar[str] = "direct"
-
+class DirectConfig(MethodSettings, section="direct"):
     beta: Positive = 1.0  # advantage per nat: the smaller, the further a step is to move
 
 

@@ -8,9 +8,6 @@ At most `dpo.pairs` per problem; λ is `dpo.penalty`.
 Source: https://arxiv.org/abs/2402.13228, and VinePPO's code, `trainers/dpo_positive_trainer.py`.
 """
 
-import dataclasses
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
@@ -19,10 +16,7 @@ from vinejax.methods.pairs import PairConfig, pair_method
 from vinejax.rl.losses import dpo_positive
 
 
-@dataclasses.dataclass(frozen=True)
-class DPOConfig(PairConfig):
-    section: ClassVar[str] = "dpo"
-
+class DPOConfig(PairConfig, section="dpo"):
     beta: Positive = 0.1
     penalty: NotNegative = 50.0  # λ: on a correct solution less likely than it was at the start
 

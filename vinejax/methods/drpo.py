@@ -12,9 +12,6 @@ Departs: s of π_old; `kl.coef`, there a bound on the KL to
 π_old.
 """
 
-import dataclasses
-from typing import ClassVar
-
 import numpy as np
 
 from vinejax.core.ranges import Positive
@@ -27,10 +24,7 @@ from vinejax.methods.groups import members_of, token_means
 from vinejax.rl.group_weights import decoupled_weights
 
 
-@dataclasses.dataclass(frozen=True)
-class DRPOConfig(MethodSettings):
-    section: ClassVar[str] = "drpo"
-
+class DRPOConfig(MethodSettings, section="drpo"):
     lam: Positive = 0.1  # Λ: the smaller, the more goes to the shortest right solution
     tau: Positive = 1.0  # τ: the smaller, the more goes to the likeliest wrong one, in nats
 

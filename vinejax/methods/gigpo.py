@@ -11,8 +11,7 @@ Source: https://arxiv.org/abs/2505.10978; langfengQ/verl-agent, `gigpo/core_gigp
 Departs: γ is 0.95 there; a start that recurs is another state.
 """
 
-import dataclasses
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -25,10 +24,7 @@ from vinejax.methods.moves import moves_of, per_move
 from vinejax.rl.turns import against_equals, returns_to_go
 
 
-@dataclasses.dataclass(frozen=True)
-class GiGPOConfig(MethodSettings):
-    section: ClassVar[str] = "gigpo"
-
+class GiGPOConfig(MethodSettings, section="gigpo"):
     omega: NotNegative = 1.0  # ω, of the turn's part
     norm: Literal["std", "mean"] = "std"  # 'mean': nothing divides
 

@@ -10,9 +10,6 @@ Departs: the loss alone; H of π_old. Its code loses the sign of low h̃, has a 
 GRPO's A where one exceeds 5.
 """
 
-import dataclasses
-from typing import ClassVar
-
 import jax
 import numpy as np
 
@@ -26,10 +23,7 @@ from vinejax.methods.stages import State
 from vinejax.rl.entropy_weights import entropy_clip, relative_entropy, token_group_advantages
 
 
-@dataclasses.dataclass(frozen=True)
-class HAPOConfig(MethodSettings):
-    section: ClassVar[str] = "hapo"
-
+class HAPOConfig(MethodSettings, section="hapo"):
     quantile: ZeroToOne = 0.8  # of log H, above which a token's entropy is high
 
 

@@ -8,9 +8,6 @@ Source: https://arxiv.org/abs/2407.00617, equation 7.
 Departs: rewards say which of two is better, there a model of preferences.
 """
 
-import dataclasses
-from typing import ClassVar
-
 import jax
 import numpy as np
 
@@ -18,10 +15,7 @@ from vinejax.core.ranges import Positive, ZeroToOne
 from vinejax.methods.pairs import PairConfig, pair_method
 
 
-@dataclasses.dataclass(frozen=True)
-class INPOConfig(PairConfig):
-    section: ClassVar[str] = "inpo"
-
+class INPOConfig(PairConfig, section="inpo"):
     eta: Positive = 0.0075  # η: h is drawn to 1 / (2η) nats
     ratio: ZeroToOne = 1 / 3  # τ/η: the reference model's part of the anchor
 

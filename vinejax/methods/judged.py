@@ -6,7 +6,6 @@ and so the metric `reward/judge` and a column of the report; the task's own rewa
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,10 +24,7 @@ Opponents = Callable[[Iteration, Solutions], list[list[tuple[str, str]]]]
 Earned = Callable[[list[float]], float]
 
 
-@dataclasses.dataclass(frozen=True)
-class JudgeConfig(MethodSettings):
-    section: ClassVar[str] = "judge"
-
+class JudgeConfig(MethodSettings, section="judge"):
     # Dotted path of a function that compares two responses; the default looks at the last word.
     function: str = "vinejax.tasks.judges.last_word"
     batch: Count = 256  # pairs of one call, which has a process of its own

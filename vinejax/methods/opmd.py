@@ -7,9 +7,6 @@ Source: https://arxiv.org/abs/2501.12599; `rl.losses.opmd`.
 Departs: a token mean, not one over solutions: a factor per minibatch.
 """
 
-import dataclasses
-from typing import ClassVar
-
 import jax
 
 from vinejax.core.ranges import NotNegative
@@ -21,10 +18,7 @@ from vinejax.methods.dr_grpo import less_mean
 from vinejax.rl import losses
 
 
-@dataclasses.dataclass(frozen=True)
-class OPMDConfig(MethodSettings):
-    section: ClassVar[str] = "opmd"
-
+class OPMDConfig(MethodSettings, section="opmd"):
     tau: NotNegative = 1.0  # weight of the squared log-ratio of a solution
 
 

@@ -14,7 +14,7 @@ Source: https://arxiv.org/abs/1707.06347, and VinePPO's code `models/pretrained_
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,10 +54,7 @@ from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
 
 
-@dataclasses.dataclass(frozen=True)
-class CriticConfig(MethodSettings):
-    section: ClassVar[str] = "critic"
-
+class CriticConfig(MethodSettings, section="critic"):
     lam: ZeroToOne = 1.0  # λ of the generalised advantage estimates; 1: return minus value
     clip: Positive = 0.2  # a value moves no further from the old one in the loss
     learning_rate: Positive = 1e-6

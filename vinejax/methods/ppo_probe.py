@@ -12,7 +12,6 @@ Source: ours; the λ-return is that of https://arxiv.org/abs/1506.02438.
 """
 
 import dataclasses
-from typing import ClassVar
 
 import numpy as np
 
@@ -29,10 +28,7 @@ from vinejax.rollout.vine import divided
 from vinejax.session.iteration import Iteration, Solutions
 
 
-@dataclasses.dataclass(frozen=True)
-class ProbeConfig(MethodSettings):
-    section: ClassVar[str] = "probe"
-
+class ProbeConfig(MethodSettings, section="probe"):
     lam: ZeroToOne = 1.0  # λ: a step leads to an average over its later values; 1: to the return
 
 

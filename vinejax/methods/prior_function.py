@@ -8,14 +8,13 @@ solution, and later. A process asks once for equal texts, and the first host ask
 """
 
 import sys
-import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vinejax.core.plugins import place_of, source_of
+from vinejax.core.plugins import called_within, place_of, source_of
 from vinejax.core.settings import Config, ValuesConfig
 from vinejax.core.text import response_text
 from vinejax.core.types import Problem, Rollout
@@ -91,27 +90,14 @@ def _within(seconds: float, prior: RewardFunction, *arguments: Any) -> list[Any]
 
     Raises what it raises, and after so many seconds UserError with the line where it is.
     """
-    found: list[list[Any]] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            found.append(prior.rewards(*arguments))
-        except BaseException as error:  # raised below, in the run's own thread
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="prior", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
+    found, thread = called_within(seconds, "prior", prior.rewards, *arguments)
     if found:
         return found[0]
     file, names = source_of(prior.path.rpartition(".")[0]), arguments[-1]
     lines = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
     line = next((f"{file}:{x.lineno}" for x in reversed(lines) if x.filename == file), "")
     rule = f"took more than values.prior_timeout_s = {seconds:g} on {names[0]} to {names[-1]}"
-    raise prior.error(f"{rule}: it is at {line or place_of(prior.function or run)}")
+    raise prior.error(f"{rule}: it is at {line or place_of(prior.function or prior.rewards)}")
 
 
 def _cut(session: Session, rollout: Rollout) -> Iterator[Cut]:

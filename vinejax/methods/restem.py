@@ -13,11 +13,9 @@ Source: https://arxiv.org/abs/2312.06585, and VinePPO's code, `trainers/restem_t
 Departs: stops early; VinePPO's code trains on and picks the same policy.
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -39,11 +37,8 @@ from vinejax.session.evaluation import accuracy_of
 from vinejax.session.iteration import Iteration, Solutions
 
 
-@dataclasses.dataclass(frozen=True)
-class RestEMConfig(MethodSettings):
+class RestEMConfig(MethodSettings, section="restem"):
     """Solutions per problem: `rollout.per_prompt`."""
-
-    section: ClassVar[str] = "restem"
 
     problems: Count | None = None  # sampled per iteration; None: the whole train split
     keep: Count = 10  # correct solutions per problem, at most

@@ -14,7 +14,6 @@ Departs: std of the population, there of the sample; from the start, there after
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 from vinejax.core.errors import DataError
 from vinejax.core.plugins import listed
@@ -32,10 +31,7 @@ from vinejax.tasks.base import Task
 from vinejax.tasks.prompts import encode_prompt, template_variables
 
 
-@dataclasses.dataclass(frozen=True)
-class ScafConfig(MethodSettings):
-    section: ClassVar[str] = "scaf"
-
+class ScafConfig(MethodSettings, section="scaf"):
     column: str = ""  # of the data, with the hints of a problem; "": the data's solution
     text: str = "\nHint: {hint}\n"  # what follows the question of a problem with a hint
     after: Whole = 0  # iterations before hints are tried

@@ -20,7 +20,7 @@ Departs: D between the policies that sampled, its code's after updates; α = β 
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,10 +54,7 @@ from vinejax.session.session import Session
 BEFORE_THE_FIRST = -1
 
 
-@dataclasses.dataclass(frozen=True)
-class SingleStreamConfig(MethodSettings):
-    section: ClassVar[str] = "single_stream"
-
+class SingleStreamConfig(MethodSettings, section="single_stream"):
     start_count: Positive = 8.0  # pseudo-counts behind a problem's first value
     start_samples: Whole = 0  # solutions per problem behind that value; 0: the value is 0.5
     explore: Positive = 0.05  # added to √(v(1 - v)), the weight of a problem in the draw

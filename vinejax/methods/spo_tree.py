@@ -7,10 +7,9 @@ Source: https://arxiv.org/abs/2505.23564; equations in `rl/tree_values.py`.
 Departs: no replay of earlier nodes; KL, epochs and whitening as `spo_chain` says.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -24,11 +23,8 @@ from vinejax.rl.tree_values import edge_advantages, edge_progress, is_informativ
 from vinejax.rollout.tree_paths import Path, Shoot, open_ends
 
 
-@dataclasses.dataclass(frozen=True)
-class SPOTreeConfig(MethodSettings):
+class SPOTreeConfig(MethodSettings, section="spo_tree"):
     """The solutions of a problem: at most the product of `branching`."""
-
-    section: ClassVar[str] = "spo_tree"
 
     branching: Counts = (6, 6, 6)  # branches at the prompt, and at each segment's end
     segment: Count = 100  # tokens of a segment; those of the last level go on to the end

@@ -8,9 +8,7 @@ at 90b1709; `rl.shared_starts.two_level_advantages`.
 Departs: no dual clip of 3; `kl.coef` for 0.001.
 """
 
-import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
@@ -24,11 +22,8 @@ from vinejax.rl.shared_starts import two_level_advantages
 from vinejax.rollout.tree_paths import Path, Shoot, trees
 
 
-@dataclasses.dataclass(frozen=True)
-class TreeGRPOConfig(MethodSettings):
+class TreeGRPOConfig(MethodSettings, section="tree_grpo"):
     """There are `rollout.per_prompt` trees per problem."""
-
-    section: ClassVar[str] = "tree_grpo"
 
     forks: Count = 2  # step ends of a tree that are branched from, per round
     branches: Count = 3  # from each

@@ -10,9 +10,8 @@ Departs: no filter of groups, overlong penalty, dual clip or division by probabi
 random places.
 """
 
-import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -26,11 +25,8 @@ from vinejax.rl.shared_starts import ancestor_advantages
 from vinejax.rollout.tree_paths import Path, Shoot, open_ends
 
 
-@dataclasses.dataclass(frozen=True)
-class TreePOConfig(MethodSettings):
+class TreePOConfig(MethodSettings, section="treepo"):
     """There are `rollout.per_prompt` solutions per problem."""
-
-    section: ClassVar[str] = "treepo"
 
     segment: Count = 512  # tokens between two places where a solution may branch
     divisor: Count = 2  # branches at the end of an open path while solutions are missing

@@ -9,9 +9,7 @@ Departs: all leaves, there 16 of 30; token mean, there per response; ε_high 0.2
 over-long or repeating text there.
 """
 
-import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,11 +23,8 @@ from vinejax.rl.tree_values import treerl_rewards
 from vinejax.rollout.tree_paths import Path, Shoot, trees
 
 
-@dataclasses.dataclass(frozen=True)
-class TreeRLConfig(MethodSettings):
+class TreeRLConfig(MethodSettings, section="treerl"):
     """There are `rollout.per_prompt` trees per problem."""
-
-    section: ClassVar[str] = "treerl"
 
     forks: Count = 2  # least likely tokens of a tree that are drawn again, per round
     branches: Count = 2  # draws of each

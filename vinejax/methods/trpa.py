@@ -11,9 +11,6 @@ Source: https://arxiv.org/abs/2504.04524; XueruiSu/Trust-Region-Preference-Appro
 Departs: ℓ of π_old; pairs of an iteration, there of a microbatch; `kl.coef`, there a KL to π_old.
 """
 
-import dataclasses
-from typing import ClassVar
-
 import numpy as np
 
 from vinejax.core.ranges import Positive
@@ -26,10 +23,7 @@ from vinejax.methods.groups import token_means
 from vinejax.rl.group_weights import preference_weights
 
 
-@dataclasses.dataclass(frozen=True)
-class TRPAConfig(MethodSettings):
-    section: ClassVar[str] = "trpa"
-
+class TRPAConfig(MethodSettings, section="trpa"):
     beta: Positive = 0.1  # β: preference per nat of mean log-ratio
     anisotropy: Positive = 2.5  # factor of β in pairs whose better solution is right
 

@@ -10,9 +10,6 @@ Source: PrimeIntellect-ai/prime-rl, pull request 3282; w = 0.2 and γ = 0: NVIDI
 Departs: in prime-rl c alone.
 """
 
-import dataclasses
-from typing import ClassVar
-
 from vinejax.core.ranges import NotNegative, ZeroToOne
 from vinejax.core.settings import Config, MethodSettings
 from vinejax.core.types import Rollout
@@ -22,10 +19,7 @@ from vinejax.methods.moves import moves_of, per_move
 from vinejax.rl.turns import shared_back
 
 
-@dataclasses.dataclass(frozen=True)
-class TurnCreditConfig(MethodSettings):
-    section: ClassVar[str] = "turn_credit"
-
+class TurnCreditConfig(MethodSettings, section="turn_credit"):
     weight: NotNegative = 0.2  # w, of the turn's part
     gamma: ZeroToOne = 0.0  # γ; 1: all turns up to a reward share it alike
 

@@ -10,9 +10,6 @@ Source: https://arxiv.org/abs/2506.02355; AndreHe02/rewarding-unlikely-release a
 Departs: two epochs, 32 solutions, KL 0.1 there.
 """
 
-import dataclasses
-from typing import ClassVar
-
 import numpy as np
 
 from vinejax.core.ranges import BelowOne
@@ -25,10 +22,7 @@ from vinejax.rl.advantages import group_advantages
 from vinejax.rl.group_weights import unlikely_rewards
 
 
-@dataclasses.dataclass(frozen=True)
-class UnlikelyConfig(MethodSettings):
-    section: ClassVar[str] = "unlikely"
-
+class UnlikelyConfig(MethodSettings, section="unlikely"):
     beta: BelowOne = 0.25  # part of its reward that the likeliest solution of many loses
 
 

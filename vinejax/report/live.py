@@ -1,5 +1,6 @@
 """The page of a running run: written again as iterations end, and when the run ends."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ MIN_PATIENCE_S = 60.0
 FIRST_PATIENCE_S = 1800.0  # until the first iteration, which compiles, has ended
 
 
-class LivePage:
+class LivePage(contextlib.AbstractContextManager["LivePage"]):
     """Writes `report.html` and `status.json` of a run; a context manager around its loop.
 
     Where the loop ends with an exception, the page says so: a stop by a signal, or the error.
@@ -50,9 +51,6 @@ class LivePage:
         self._is_first = True
         self._is_over = False
         self._is_failing = False
-
-    def __enter__(self) -> "LivePage":
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         if error is None or self._is_over or not self._is_writer:

@@ -104,7 +104,9 @@ class Turns:
                 continue
             self._actions[i] = action
             if (environment := self.plays[i].environment) is not None:
-                self._acting[i] = self._executor.submit(_acted, environment, action)
+                self._acting[i] = self._executor.submit(
+                    lambda env, said: [*env.step(said), env.key()], environment, action
+                )
 
     def more(self) -> Fed | None:
         """The turns after those that were drawn; None once all episodes are over.
@@ -514,10 +516,6 @@ def _is_outcome_the_last(play: Play, truncated: float | None) -> bool:
     """Whether the outcome's reward is that of the last action, which then is none of a step's."""
     is_over = play.finish != "length" or truncated is None
     return is_over and bool(play.turns) and play.start == len(play.response)
-
-
-def _acted(environment: Environment, action: str) -> list[Any]:
-    return [*environment.step(action), environment.key()]
 
 
 def _places(plays: Sequence[Play]) -> Places:

@@ -1,5 +1,6 @@
 """A run's fixed parts, which training and evaluation both need: task, problems, model, mesh."""
 
+import contextlib
 import dataclasses
 import functools
 
@@ -26,7 +27,7 @@ from vinejax.tasks.graded import GradedTask
 
 
 @dataclasses.dataclass(frozen=True)
-class Session:
+class Session(contextlib.AbstractContextManager["Session"]):
     """A run's fixed parts. The context manager closes the grader and releases the workdir's lock.
 
     In `cfg` every field that says 'method' has the method's own choice (`Method.applied_to`).
@@ -46,9 +47,6 @@ class Session:
     problems: dict[Split, list[PromptedProblem]]
     lock: WorkdirLock
     journal: Journal  # that of the process that trains; in others it keeps nothing
-
-    def __enter__(self) -> "Session":
-        return self
 
     def __exit__(self, *_: object) -> None:
         try:

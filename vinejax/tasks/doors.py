@@ -24,11 +24,10 @@ import copy
 import dataclasses
 
 from vinejax.core.settings import DataConfig
-from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
 from vinejax.tasks.base import Split
 from vinejax.tasks.environment import Observation, TurnTask
-from vinejax.tasks.generated import TOKENIZER, rng_of, share_of, split_of
+from vinejax.tasks.generated import CharacterTask, rng_of, share_of, split_of
 
 MOVES = 4
 LEAN = 0.7  # chance that a demonstration moves '>'
@@ -97,7 +96,7 @@ class Doors:
         return self.seen
 
 
-class DoorsTask(TurnTask):
+class DoorsTask(TurnTask, CharacterTask):
     """The task that the module's docstring describes; `tasks/base.py` documents the methods."""
 
     name = "doors"
@@ -123,12 +122,6 @@ class DoorsTask(TurnTask):
             found = env.step(action)
             text += action + found.text
         return text
-
-    def tokenizer(self) -> Tokenizer:
-        """The shipped character-level tokenizer, for a new model."""
-        from vinejax.model.hf.weights import load_tokenizer
-
-        return load_tokenizer(TOKENIZER)
 
 
 def make(data: DataConfig) -> DoorsTask:

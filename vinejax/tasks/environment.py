@@ -6,12 +6,11 @@ the environment alone.
 """
 
 import math
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vinejax.core.errors import UserError
-from vinejax.core.plugins import failure, finite_number, place_of, source_of
+from vinejax.core.plugins import called_within, failure, finite_number, place_of, source_of
 from vinejax.core.types import Problem, Turn
 
 
@@ -183,20 +182,8 @@ class Environment:
 
     def _in_time(self, name: str, *arguments: Any) -> Any:
         """The result of a method, called on a thread of its own: one that hangs can be left."""
-        results: list[Any] = []
-        errors: list[UserError] = []
-
-        def run() -> None:
-            try:
-                results.append(self._call(name, getattr(self._env, name), *arguments))
-            except UserError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run, name=f"environment {name}", daemon=True)
-        thread.start()
-        thread.join(self._timeout_s)
-        for error in errors:
-            raise error
+        call = self._call, name, getattr(self._env, name), *arguments
+        results, _ = called_within(self._timeout_s, f"environment {name}", *call)
         if not results:
             rule = f"`{name}` has not returned within env.timeout_s = {self._timeout_s:g} s"
             raise UserError(f"{self._where}: {rule}; raise it, or mend the environment")

@@ -125,6 +125,7 @@ class GameTask(TurnTask):
     extra: str  # of setup.py, that installs it
     example: str  # of `data.path`
     game: type[Game]
+    copies = True  # whether a copy of an episode may be as good as a repetition
     max_turns = 100
     reads = ("size", "template")
 
@@ -136,13 +137,13 @@ class GameTask(TurnTask):
         check_package(self.package, self.extra, data)
         if not data.path:
             raise ConfigError("data.path", f"name an environment, such as {self.example!r}", "''")
-        self._copies = True
+        self._copies = self.copies
         try:
             self.env().start(0)
         except Exception as error:
             rule = f"{self.package} does not start it: {failure(error, None)}".splitlines()[0]
             raise ConfigError("data.path", rule, repr(data.path)) from error
-        self._copies = self._agree()
+        self._copies = self.copies and self._agree()
 
     def env(self) -> Game:
         return self.game(self.path, self._copies)

@@ -10,7 +10,6 @@ Source: https://github.com/axon-rl/gem, 0.1.0.
 import importlib
 from typing import Any
 
-from vinejax.core.settings import DataConfig
 from vinejax.tasks.environment import Observation
 from vinejax.tasks.games import GameTask
 from vinejax.tasks.gymnasium import Stepped
@@ -44,5 +43,4 @@ class GemTask(GameTask):
     game = Gem
 
 
-def make(data: DataConfig) -> GemTask:
-    return GemTask(data)
+make = GemTask

@@ -54,7 +54,19 @@ def numbers_of_free_steps(
     return (data.free_steps,)
 
 
-class GeneratedTask:
+class CharacterTask:
+    """A task that ships a character-level tokenizer."""
+
+    vocabulary = TOKENIZER  # its folder
+
+    def tokenizer(self) -> Tokenizer:
+        """The shipped tokenizer, for a new model."""
+        from vinejax.model.hf.weights import load_tokenizer
+
+        return load_tokenizer(self.vocabulary)
+
+
+class GeneratedTask(CharacterTask):
     """The base of generated tasks: a subclass has a `name`, `draw`, `prompt` and `solution`.
 
     Every problem is generated. Its split is a hash of its question, so no two splits share a
@@ -62,7 +74,6 @@ class GeneratedTask:
     """
 
     name: str
-    vocabulary = TOKENIZER
 
     def __init__(self, free_steps: tuple[int, ...]):
         """`free_steps` are the numbers of free steps of the problems, in equal shares."""
@@ -104,9 +115,3 @@ class GeneratedTask:
     def reward(self, problem: Problem, response: str) -> float:
         """1 for the answer of the worked solution, else 0."""
         return float(self.answer(response) == self.answer(problem.answer))
-
-    def tokenizer(self) -> Tokenizer:
-        """The shipped character-level tokenizer, for a new model."""
-        from vinejax.model.hf.weights import load_tokenizer
-
-        return load_tokenizer(self.vocabulary)

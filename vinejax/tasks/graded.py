@@ -1,5 +1,6 @@
 """A task with the grader of the run: rewards of responses and of steps, and where steps end."""
 
+import contextlib
 import dataclasses
 import operator
 import os
@@ -100,7 +101,7 @@ def configure_code(task: Task, code: CodeConfig, grader: GraderConfig) -> None:
             raise ConfigError(f"code.{name}", rule, repr(value))
 
 
-class GradedTask:
+class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
     """A task with its grader: a context manager, usable from several threads, one call at a time.
 
     The grader's processes start with the first pair that needs one; a task that is not
@@ -134,9 +135,6 @@ class GradedTask:
         self._said_unjudged = False
         self._seconds = 0.0
         self._lock = threading.Lock()
-
-    def __enter__(self) -> "GradedTask":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -255,7 +253,7 @@ class GradedTask:
                 self._seconds += time.monotonic() - start
 
 
-class BackgroundGrading:
+class BackgroundGrading(contextlib.AbstractContextManager["BackgroundGrading"]):
     """Grades responses on a thread of its own as they come, while the caller goes on sampling.
 
     A context manager; leaving it waits for the batch that is being graded and drops the others.
@@ -268,9 +266,6 @@ class BackgroundGrading:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rewards")
         self._next: dict[str, list[tuple[int, Problem, str, list[int]]]] = {}  # by kind
         self._batches: list[tuple[list[int], Future[list[Reward]]]] = []
-
-    def __enter__(self) -> "BackgroundGrading":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)

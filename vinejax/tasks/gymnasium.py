@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from vinejax.core.settings import DataConfig
 from vinejax.tasks.environment import Observation
 from vinejax.tasks.games import Game, GameTask
 
@@ -88,5 +87,4 @@ class GymTask(GameTask):
     game = Gym
 
 
-def make(data: DataConfig) -> GymTask:
-    return GymTask(data)
+make = GymTask

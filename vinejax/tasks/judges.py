@@ -18,8 +18,8 @@ from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import (
     absence_of,
     failure,
-    find_function,
     finite_number,
+    function_of,
     listed,
     place_of,
     source_of,
@@ -51,12 +51,7 @@ def last_word(
 
 def check_judge(path: str) -> None:
     """Raises ConfigError, with file and line, unless `path` is that of a function."""
-    try:
-        function = find_function(path)
-    except Exception as error:
-        reason = failure(error, source_of(path.rpartition(".")[0]))
-        raise ConfigError("judge.function", reason, repr(path)) from error
-    if function is None:
+    if function_of("judge.function", path) is None:
         raise ConfigError("judge.function", f"{absence_of(path)}; name a function", repr(path))
 
 

@@ -15,7 +15,6 @@ import json
 import urllib.request
 from typing import Any
 
-from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.environment import Observation
 from vinejax.tasks.games import Game, GameTask
@@ -27,9 +26,6 @@ class Remote(Game):
     """A session of a server."""
 
     _session: Any = None
-
-    def __init__(self, name: str, copies: bool = False):
-        super().__init__(name, copies=False)
 
     def reset(self, problem: Problem, seed: int) -> str:
         return self.begin(problem.columns["seed"])
@@ -64,9 +60,7 @@ class OpenEnvTask(GameTask):
     package = extra = "openenv"
     example = "http://127.0.0.1:8000"
     game = Remote
-
-    def _agree(self) -> bool:
-        return False
+    copies = False
 
 
 @functools.cache
@@ -87,5 +81,4 @@ def text_of(observation: dict[str, Any]) -> str:
     return texts[0] if len(texts) == 1 else json.dumps(own, ensure_ascii=False)
 
 
-def make(data: DataConfig) -> OpenEnvTask:
-    return OpenEnvTask(data)
+make = OpenEnvTask

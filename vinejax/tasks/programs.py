@@ -15,11 +15,10 @@ import itertools
 import json
 
 from vinejax.core.settings import DataConfig
-from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
 from vinejax.tasks.base import Split
 from vinejax.tasks.code import Code
-from vinejax.tasks.generated import TOKENIZER, rng_of, split_of
+from vinejax.tasks.generated import CharacterTask, rng_of, split_of
 
 WORDS = {"plus": "+", "minus": "-", "times": "*"}
 NUMBERS = range(1, 10)
@@ -40,7 +39,7 @@ def answer_to(x: int, symbols: list[str], numbers: list[str]) -> int:
     return x
 
 
-class Programs(Code):
+class Programs(Code, CharacterTask):
     """The task that the module's docstring describes; `tasks/base.py` documents the methods."""
 
     name = "programs"
@@ -71,12 +70,6 @@ class Programs(Code):
             symbols[i] = others[rng.integers(2)] if rng.random() < WRONG else symbol
         return program(symbols, numbers)
 
-    def tokenizer(self) -> Tokenizer:
-        """The shipped character-level tokenizer, for a new model."""
-        from vinejax.model.hf.weights import load_tokenizer
-
-        return load_tokenizer(TOKENIZER)
-
 
 def _read(question: str) -> tuple[list[str], list[str]]:
     """The operators and numbers that a question asks for."""
@@ -84,5 +77,4 @@ def _read(question: str) -> tuple[list[str], list[str]]:
     return [WORDS[word] for word, _ in parts], [number for _, number in parts]
 
 
-def make(data: DataConfig) -> Programs:
-    return Programs(data)
+make = Programs

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import (
     failure,
-    find_function,
     finite_number,
+    function_of,
     listed,
     place_of,
     source_of,
@@ -326,12 +326,9 @@ def find_rewards(cfg: RewardConfig) -> list[RewardFunction]:
         if name in TAKEN or name in {function.name for function in functions}:
             rule = f"two metrics would be called reward/{name}; give the function another name"
             raise ConfigError(field, rule, repr(path))
-        functions.append(RewardFunction(name, path, weight, _function(path)))
+        function = None if path == TASK else function_at(field, path, TASK)
+        functions.append(RewardFunction(name, path, weight, function))
     return functions
-
-
-def _function(path: str) -> Callable[..., Any] | None:
-    return None if path == TASK else function_at("reward.functions", path, TASK)
 
 
 def function_at(field: str, path: str, other: str) -> Callable[..., Any]:
@@ -339,11 +336,7 @@ def function_at(field: str, path: str, other: str) -> Callable[..., Any]:
 
     Raises ConfigError for a path without a function, or whose module fails, with its line.
     """
-    try:
-        function = find_function(path)
-    except Exception as error:
-        reason = failure(error, source_of(path.rpartition(".")[0]))
-        raise ConfigError(field, reason, repr(path)) from error
+    function = function_of(field, path)
     if function is None or isinstance(function, types.ModuleType):
         rule = f"no such function; name one as 'my_rewards.accuracy', or {other!r}"
         raise ConfigError(field, rule, repr(path))

@@ -12,7 +12,6 @@ import importlib
 import re
 from typing import Any
 
-from vinejax.core.settings import DataConfig
 from vinejax.tasks.environment import Observation
 from vinejax.tasks.games import Game, GameTask
 
@@ -57,5 +56,4 @@ class ArenaTask(GameTask):
     game = Arena
 
 
-def make(data: DataConfig) -> ArenaTask:
-    return ArenaTask(data)
+make = ArenaTask

@@ -24,7 +24,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.base import Split
 from vinejax.tasks.environment import Observation
@@ -82,9 +81,6 @@ class Verifiers(Game):
     """An episode of an environment."""
 
     _loop: asyncio.AbstractEventLoop | None = None
-
-    def __init__(self, name: str, copies: bool = False):
-        super().__init__(name, copies=False)
 
     def start(self, seed: int) -> str:
         first = super().start(seed)
@@ -208,9 +204,7 @@ class VerifiersTask(GameTask):
     package = extra = "verifiers"
     example = "textarena game=Hangman-v0"
     game = Verifiers
-
-    def _agree(self) -> bool:
-        return False
+    copies = False
 
     def load(self, split: Split) -> list[Problem]:
         """Raises ConfigError if the taskset has too few tasks."""
@@ -227,5 +221,4 @@ class VerifiersTask(GameTask):
         return [Problem(f"{split}/{i}", "", "", {"seed": i}) for i in places]
 
 
-def make(data: DataConfig) -> VerifiersTask:
-    return VerifiersTask(data)
+make = VerifiersTask

@@ -114,16 +114,13 @@ class Pool:
         try:
             child = child or Child()
             return child.run(message, limit_s)
-        except (EOFError, TimeoutError):
+        except BaseException as error:
             if child:
                 child.end()
             child = None
+            if not isinstance(error, EOFError | TimeoutError):
+                raise
             return Outcome("lost", "", "the sandbox's own process ended")
-        except BaseException:
-            if child:
-                child.end()
-            child = None
-            raise
         finally:
             self._idle.put(child)
 
