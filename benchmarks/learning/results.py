@@ -30,10 +30,8 @@ HEAD = """# Results
 
 Does step credit pay? VinePPO's variants and baselines on tasks with known credit, each with the
 learning rate and KL coefficient that one shared sweep found for it. Made by
-`python benchmarks/learning/results.py` from `results.jsonl` and `seconds.jsonl` beside it; with
-`--rest` it prints the other tables: equal tokens, dose and response, means over tasks, settings
-tried besides, all trials of the sweep, seconds of an iteration, commits, commands and hours.
-[How to run it](../benchmarks/README.md#learning).
+`python benchmarks/learning/results.py` from `results.jsonl` and `seconds.jsonl` beside it; `--rest`
+prints all other tables. [How to run it](../benchmarks/README.md#learning).
 """
 
 
