@@ -208,7 +208,7 @@ def table(rounds: list[tuple[Timed, Timed]]) -> str:
     """Medians, and the median of the ratios TRL / ours of a round."""
     lines = [
         "| | sampling, s | updates, s | iteration, s | tokens | s per 1,000 tokens |",
-        "|---|" * 6,
+        "|---" * 6 + "|",
     ]
     rows = []
     for name, side in zip(("vinejax", "TRL"), zip(*rounds, strict=True), strict=True):
