@@ -14,7 +14,6 @@ from vinejax.plan.case import Case
 from vinejax.plan.cost import usable_slots
 from vinejax.plan.memory import PlannedPhase
 from vinejax.rollout.one_stream import obstacle, obstacle_on_hosts, wanted
-from vinejax.tasks.base import StepRewarded, load_task
 
 DRAWS = 8  # simulations, whose means are taken
 NONE = -1  # no problem
@@ -31,13 +30,15 @@ class StreamSteps(NamedTuple):
 
 
 def has_stream(case: Case, phases: list[PlannedPhase]) -> bool:
-    """Whether a run of this case would have one stream: as `one_stream.has_one_stream`."""
+    """Whether a run of this case would have one stream: as `one_stream.has_one_stream`.
+
+    A plan reads no data, so a task on several hosts is taken for one that rewards no steps.
+    """
     cfg = case.cfg
     by_kernel = phases[-1].sizes.storage.read_by_kernel
     if not (case.method.has_plain_values and wanted(cfg, by_kernel) and obstacle(cfg) is None):
         return False
-    has_steps = isinstance(load_task(cfg.data), StepRewarded)
-    return case.topology.hosts == 1 or obstacle_on_hosts(cfg, has_steps) is None
+    return case.topology.hosts == 1 or obstacle_on_hosts(cfg, has_steps=False) is None
 
 
 def stream_steps(case: Case, solutions: PlannedPhase, values: PlannedPhase) -> StreamSteps:
