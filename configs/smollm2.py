@@ -22,7 +22,7 @@ GRPO: 3.3), when all was compiled, which takes three minutes once (--config.roll
   grpo      3 epochs 2e-4   28 to 29    0.51 to 0.53 (at 0.8)       45.5% to 45.8% after 20
   grpo      1 epoch  3e-4   59 to 75    0.26 to 0.26                34.4% to 31.6% (20), 26.7% (40)
   vineppo   1 epoch  3e-4   37 to 40    0.26 to 0.25                34.4% to 28.6% after 20
-  grpo      1 epoch  1e-3   43 to 45    0.25 to 0.02                KL 2.4, reward below 0.1 from 20 on
+  grpo      1 epoch  1e-3   43 to 45    0.25 to 0.02                KL 2.4, reward < 0.1 from 20 on
   vineppo   1 epoch  1e-3   12 to 14    0.26 to 0.25                KL 0.03
 
 The starts are of configs/smollm2_sft.py with so many iterations. At 3e-4 the KL of a token is 0.03
