@@ -1,6 +1,7 @@
 """How tests are chosen and begun: jax's environment, --smoke, --full, --first, --types."""
 
 import gc
+from collections import Counter
 
 from helpers import compiling
 
@@ -105,7 +106,19 @@ def first_cases(items: list[pytest.Item]) -> list[pytest.Item]:
     return list(first.values())
 
 
+def make_later_cases_slow(items: list[pytest.Item]) -> None:
+    """Marks cases of tests with `first` as slow, but the first of them; `first(n)` keeps n."""
+    counts = Counter[str]()
+    for item in items:
+        if mark := item.get_closest_marker("first"):
+            test = item.nodeid.partition("[")[0]
+            counts[test] += 1
+            if counts[test] > (mark.args or [1])[0]:
+                item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    make_later_cases_slow(items)
     kept = items
     if is_fast_set(config):
         kept = [item for item in items if not item.get_closest_marker("slow")]

@@ -308,15 +308,12 @@ def test_mode_config_prints_what_the_run_would_use(folder: pathlib.Path, command
     assert [path.name for path in folder.iterdir()] == ["mine.py"]
 
 
-@pytest.mark.parametrize(
-    "program", [["-m", "vinejax"], ["-c", "from vinejax.main import run; run()"]]
-)
-def test_version(folder: pathlib.Path, program: list[str]):
+def test_version(folder: pathlib.Path, command: Command):
     """Also as the command `vinejax`, which calls `run`."""
-    done = subprocess.run(
-        [sys.executable, *program, "--version"], cwd=folder, capture_output=True, text=True
-    )
+    program = [sys.executable, "-m", "vinejax", "--version"]
+    done = subprocess.run(program, cwd=folder, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"vinejax {__version__}\n", "")
+    assert command("--version", setup="") == (0, done.stdout, "")
 
 
 def test_a_report_is_made_anew_for_one_run(folder: pathlib.Path, command: Command):

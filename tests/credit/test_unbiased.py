@@ -88,8 +88,9 @@ PRIORS = {
 }
 
 
-@pytest.mark.parametrize("allocation", ["uniform", "helpers.chain_cases.every_second"])
+@pytest.mark.first(2)
 @pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("allocation", ["helpers.chain_cases.every_second", "uniform"])
 def test_a_learned_value_may_be_wrong(prior: str, allocation: str):
     cfg = config(k=1, allocation=allocation, credit={"lam": 0.7, "filter": 0.3})
     found = measure(CHAIN, cfg, 1250, 4, 3, prior=PRIORS[prior])

@@ -1,6 +1,7 @@
 """What step credit is worth, and the setting that is chosen by it."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -48,6 +49,7 @@ def explored(size: int, seed: int, v_error: float = 0.1) -> Explored:
     )
 
 
+@functools.cache
 def seen(size: int, seed: int = 0, v_error: float = 0.1) -> Worth:
     return worth.updated(worth.fresh_worth(), explored(size, seed, v_error))
 

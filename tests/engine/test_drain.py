@@ -43,20 +43,19 @@ def moves(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def grow(model: Model, sampling: SampleConfig, **settings: Any) -> tuple[list[Grown], Engine]:
-    engine = Engine(model.decoder, sampling, model.tokenizer, **{"chunk": 3, **settings})
+    settings = {"chunk": 3, "skip_repeats": False} | settings
+    engine = Engine(model.decoder, sampling, model.tokenizer, **settings)
     return engine.grow(model.params, TRUNKS, BRANCHES, BUDGETS), engine
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["gqa", *(pytest.param(x, marks=pytest.mark.slow) for x in ("window", "mha", "mqa"))],
-)
+@pytest.mark.first
+@pytest.mark.parametrize("name", SAMPLED_MODELS)
 def test_a_drain_has_the_tokens_of_the_phase(name: str, tiny: Model, moves: list[Any]):
     fields, sampling = SAMPLED_MODELS[name]
-    model = random_model(tokenizer=tiny.tokenizer, context=128, **fields)
+    model = random_model(tokenizer=tiny.tokenizer, **fields)
     expected, _ = grow(model, sampling, slots=4)
     assert not moves, "few slots have no drain"
-    found, engine = grow(model, sampling, slots=8)
+    found, engine = grow(model, sampling, slots=8, skip_repeats=True)
     assert_same(found, expected)
     (state, moved), *more = moves
     assert not more and moved.shape == (1, 2) and state.slots.item.shape == (2,)

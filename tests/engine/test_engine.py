@@ -52,6 +52,7 @@ def base(tiny: Model) -> Engine:
 # --- against slow and obvious generation ---
 
 
+@pytest.mark.first(2)  # test_repeats.py and model/test_decoder.py have the others too
 def test_branches_are_what_whole_forward_passes_give(case):
     for branch, budget, found in zip(BRANCHES, BUDGETS, case.grown, strict=True):
         prefix = TRUNKS[branch.trunk][: branch.position]
@@ -65,6 +66,7 @@ def test_branches_are_what_whole_forward_passes_give(case):
     assert max(len(x.tokens) for x in case.grown) == WIDTH, "no item fills the ring"
 
 
+@pytest.mark.first(2)
 def test_the_sampler_s_logprobs_are_the_scorer_s(case):
     """The one function that every policy is read by agrees with the cached, branching decoder."""
     length = 48
@@ -85,6 +87,7 @@ def test_the_sampler_s_logprobs_are_the_scorer_s(case):
     np.testing.assert_allclose(scored, sampled, atol=1e-4)
 
 
+@pytest.mark.slow  # test_engine_edges.py goes on from each token of the same text
 def test_a_trained_model_writes_what_transformers_wrote(stories):
     golden = json.loads(data.path("stories260K/golden.json").read_text())
     ids = golden["greedy_ids_from_bos"]
@@ -123,17 +126,19 @@ def test_order_and_company_do_not_matter(base, tiny):
     assert_same(found[20:], together)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     "settings",
     [
         dict(slots=1, chunk=1),
-        dict(slots=1, window_rows=1, chunk=64),
         dict(slots=9, window_rows=2, chunk=3),
+        dict(slots=1, window_rows=1, chunk=64),
         dict(slots=64),
     ],
     ids=str,
 )
 def test_slots_window_and_chunk_do_not_matter(settings, base, tiny):
+    settings = settings | {"skip_repeats": False}
     engine = Engine(tiny.decoder, SampleConfig(), tiny.tokenizer, **settings)
     found = engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS)
     assert_same(found, base.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS))

@@ -32,30 +32,33 @@ BUDGETS = rng.integers(1, 17, 150).tolist()
 
 
 def engine_of(model: Model, **settings) -> Engine:
-    sampling = settings.pop("sampling", SampleConfig())
-    return Engine(model.decoder, sampling, model.tokenizer, **{"slots": 4, **settings})
+    """It searches for repeats only if told to: that is a program more for each size."""
+    settings = {"sample_config": SampleConfig(), "slots": 4, "skip_repeats": False} | settings
+    return Engine(model.decoder, tokenizer=model.tokenizer, **settings)
 
 
 @pytest.fixture(scope="module")
 def whole(tiny: Model) -> list[Grown]:
     """With all trunks resident."""
-    return engine_of(tiny, window_rows=32, slots=8).grow(tiny.params, TRUNKS, BRANCHES, BUDGETS)
+    engine = engine_of(tiny, window_rows=32, slots=8, skip_repeats=True)
+    return engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS)
 
 
 # --- a window smaller than the trunks ---
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("settings", "at_once"),
     [
         (dict(window_rows=1, chunk=2), 1),
         (dict(window_rows=3, slots=6, chunk=5), 3),
-        pytest.param(dict(window_rows=8, slots=16), 8, marks=pytest.mark.slow),
+        (dict(window_rows=8, slots=16), 8),
     ],
     ids=str,
 )
 def test_trunks_pass_through_a_window(settings, at_once, whole, tiny):
-    engine = engine_of(tiny, **settings)
+    engine = engine_of(tiny, skip_repeats=True, **settings)
     assert_same(engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS), whole)
     used = {branch.trunk for branch in BRANCHES}
     assert at_once < len(used)
@@ -99,7 +102,7 @@ def test_more_continuations_take_no_more_memory(tiny):
 def test_no_slot_waits_while_branches_do(tiny):
     """Budgets are the lengths, since nothing here ends by itself."""
     model = random_model(tokenizer=tiny.tokenizer, vocab_size=20, seed=5)
-    engine = engine_of(model, slots=8, chunk=8, skip_repeats=False)
+    engine = engine_of(model, slots=8, chunk=8)
     engine.eos_ids = ()
     lengths = np.minimum(np.random.default_rng(1).geometric(1 / 6, 40 * 12), 24).tolist()
     trunks = [[3, 5, 7] * 4 for _ in range(40)]
@@ -209,7 +212,7 @@ def test_a_prefill_computes_less_padding(tiny, monkeypatch):
     monkeypatch.setattr("vinejax.engine.phase.prefill", noted)
     scored = []
     for rows, batch in ((32, 8), (3, 1)):
-        engine = engine_of(tiny, window_rows=rows)
+        engine = engine_of(tiny, window_rows=rows, slots=8)
         stream = engine.stream(tiny.params, TRUNKS, BRANCHES, BUDGETS, scored=True)
         stream.in_order()
         scored.append(stream.trunk_logprobs)
@@ -239,12 +242,12 @@ def test_a_row_has_one_lane_where_no_trunk_has_two_branches(tiny):
 def test_trunks_are_scored_by_their_prefill(tiny):
     """Also those without branches; as the scorer does, at the sampling temperature."""
     sampling = SampleConfig(temperature=0.6, top_p=0.9)
-    engine = engine_of(tiny, sampling=sampling, window_rows=3)
+    engine = engine_of(tiny, sample_config=sampling, window_rows=3)
     some = [branch for branch in BRANCHES if branch.trunk % 3]
     stream = engine.stream(tiny.params, TRUNKS, some, 4, scored=True)
     grown, logprobs = stream.in_order(), stream.trunk_logprobs
-    assert_same(grown, engine_of(tiny, sampling=sampling).grow(tiny.params, TRUNKS, some, 4))
     assert engine.stats.prefill_tokens == sum(map(len, TRUNKS))
+    assert_same(grown, engine.grow(tiny.params, TRUNKS, some, 4))
     tokens, mask = np.zeros((25, 48), np.int32), np.zeros((25, 48), bool)
     for row, trunk in enumerate(TRUNKS):
         tokens[row, : len(trunk)], mask[row, 1 : len(trunk)] = trunk, True
@@ -258,8 +261,8 @@ def test_trunks_are_scored_by_their_prefill(tiny):
 
 
 def test_new_weights_are_used(tiny, whole):
-    engine = engine_of(tiny)
-    engine.grow(tiny.params, TRUNKS, BRANCHES[:5], 4)
+    engine = engine_of(tiny, chunk=2)
+    engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS)
     other = random_model(tokenizer=tiny.tokenizer, vocab_size=20, seed=9)
     changed = engine.grow(other.params, TRUNKS, BRANCHES, BUDGETS)
     assert [x.tokens for x in changed] != [x.tokens for x in whole]
@@ -285,15 +288,13 @@ def test_weights_that_changed_in_place_are_used(numpy, tiny):
 # --- frequencies ---
 
 
-@pytest.mark.parametrize(
-    ("top_p", "top_k"),
-    [(0.9, 6), *(pytest.param(*x, marks=pytest.mark.slow) for x in [(1.0, 0), (0.8, 0), (1.0, 4)])],
-)
+@pytest.mark.first
+@pytest.mark.parametrize(("top_p", "top_k"), [(0.9, 6), (1.0, 0), (0.8, 0), (1.0, 4)])
 def test_first_tokens_have_the_exact_frequencies(top_p, top_k, tiny):
     """Chi-square of 4,000 branches at one state; 99.9% of 19 degrees of freedom is 43.8."""
     n, trunk = 4000, TRUNKS[0]
     sampling = SampleConfig(temperature=0.8, top_p=top_p, top_k=top_k)
-    engine = engine_of(tiny, sampling=sampling, slots=64)
+    engine = engine_of(tiny, sample_config=sampling, slots=64)
     found = engine.grow(tiny.params, [trunk], [Branch(0, len(trunk), i) for i in range(n)], 1)
     logits = oracle.forward(tiny.decoder.cfg, tiny.params, trunk)[-1] / 0.8
     probs = np.exp(logits - logits.max())

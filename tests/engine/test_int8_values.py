@@ -23,14 +23,12 @@ BRANCHES = [Branch(i % 2, 1 + i % 2, seed) for i, seed in enumerate(range(24))]
 
 
 def grow(model: Model, params: Any, sampling: SampleConfig, **settings: Any) -> list[Grown]:
-    engine = Engine(model.decoder, sampling, model.tokenizer, slots=8)
+    engine = Engine(model.decoder, sampling, model.tokenizer, slots=8, skip_repeats=False)
     return engine.stream(params, TRUNKS, BRANCHES, 12, **settings).in_order()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["gqa", *(pytest.param(x, marks=pytest.mark.slow) for x in SAMPLED_MODELS if x != "gqa")],
-)
+@pytest.mark.first
+@pytest.mark.parametrize("name", SAMPLED_MODELS)
 def test_the_sampler_is_the_model_with_rounded_kernels(name: str, tiny: Model):
     fields, sampling = SAMPLED_MODELS[name]
     model = random_model(tokenizer=tiny.tokenizer, **fields)
@@ -69,7 +67,7 @@ def config(dtype: str) -> Config:
 def episodes_of(tiny: Model, dtype: str) -> tuple[list[Episode], list[Episode]]:
     """(solutions, the same with values) of one iteration."""
     cfg, graded = config(dtype), rewards_of(Task(lambda text: len(text) % 7 / 6))
-    engine = Engine(tiny.decoder, cfg.sample, tiny.tokenizer, slots=8)
+    engine = Engine(tiny.decoder, cfg.sample, tiny.tokenizer, slots=8, skip_repeats=False)
     episodes = sample_episodes(engine, tiny.params, graded, [PROBLEM], cfg, 3)
     return episodes, fill_values(engine, tiny.params, graded, [PROBLEM], episodes, cfg, 3)
 

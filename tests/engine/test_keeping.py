@@ -14,7 +14,7 @@ TRUNKS = [prompt + cases.answer(prompt) * 3 for prompt in cases.PROMPTS]
 
 def engine_of(tiny: Model, **settings: Any) -> Engine:
     sampling = SampleConfig(temperature=0.9, top_p=0.95)
-    settings = {"slots": 8, "chunk": 3, **settings}
+    settings = {"slots": 8, "chunk": 3, "skip_repeats": False, **settings}
     return Engine(tiny.decoder, sampling, tiny.tokenizer, **settings)
 
 
@@ -28,13 +28,10 @@ def of_solutions(tiny: Model) -> cases.Played:
     return made
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"window_rows": 3},
-        pytest.param({"attention": "kernel"}, marks=pytest.mark.slow),
-    ],
+    [{}, {"window_rows": 3}, {"attention": "kernel"}],
     ids=["rows for all", "three rows", "kernel"],
 )
 def test_each_token_is_prefilled_once(tiny: Model, of_solutions: cases.Played, settings: Any):
@@ -44,11 +41,8 @@ def test_each_token_is_prefilled_once(tiny: Model, of_solutions: cases.Played, s
     assert engine.stats.prefill_tokens < sum(map(len, found.tokens))
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [None, pytest.param(3, marks=pytest.mark.slow)],
-    ids=["rows for all", "three rows"],
-)
+@pytest.mark.first
+@pytest.mark.parametrize("rows", [None, 3], ids=["rows for all", "three rows"])
 def test_continuations_go_on_from_what_their_trunks_have(tiny: Model, rows: int | None):
     """Trunks are scored, and branches may repeat them: these are computed whole, and once.
 
@@ -57,7 +51,7 @@ def test_continuations_go_on_from_what_their_trunks_have(tiny: Model, rows: int 
     model = random_model(tokenizer=tiny.tokenizer, **SAMPLED_MODELS["window"][0])
     starts, counts, made = cases.states(TRUNKS), [], []
     for keeps in (False, True):
-        engine = engine_of(model, window_rows=rows)
+        engine = engine_of(model, window_rows=rows, skip_repeats=True)
         made.append(cases.played(engine, model.params, TRUNKS, starts, keeps, scored=True))
         counts.append(engine.stats.prefill_tokens)
         assert engine.stats.repeated_tokens

@@ -46,7 +46,8 @@ class Oracle:
         return waiting
 
 
-@pytest.mark.parametrize("num_pages", [BLOCKS, 7, SLOTS * BLOCKS])
+@pytest.mark.first(2)
+@pytest.mark.parametrize("num_pages", [BLOCKS, SLOTS * BLOCKS, 7])
 def test_pages_are_taken_and_given_back_as_the_rule_says(num_pages: int):
     """For 2,000 steps with branches of random lengths no page is held twice, and none is lost."""
     rng = np.random.default_rng(num_pages)

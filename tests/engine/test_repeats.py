@@ -115,8 +115,9 @@ def check(
 # --- which numbers draw a token ---
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
-    ("size", "platform"), [(5, "cpu"), (BLOCK, "cpu"), (3 * BLOCK - 7, "cpu"), (2 * BLOCK, "tpu")]
+    ("size", "platform"), [(5, "cpu"), (BLOCK, "cpu"), (2 * BLOCK, "tpu"), (3 * BLOCK - 7, "cpu")]
 )
 def test_a_token_is_drawn_by_the_numbers_with_which_the_inverse_cdf_gives_it(
     size: int, platform: str
@@ -177,10 +178,8 @@ def test_no_number_draws_by_logits_that_are_not_finite():
 # --- a phase ---
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["mha", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gqa", "window", "mqa"))],
-)
+@pytest.mark.first
+@pytest.mark.parametrize("name", ["mha", "gqa", "window", "mqa"])
 def test_tokens_are_those_of_decoding_everything(name: str, tiny: Model):
     """EOS, budgets and the trunks' ends within repeats; top-p and top-k; more branches than slots.
 
@@ -206,10 +205,9 @@ def test_stop_strings_within_repeats(small: Model):
     assert any(one.finish == "stop" and len(one.tokens) > 2 for one in found)
 
 
+@pytest.mark.slow  # test_engine_window.py has a window with repeats
 @pytest.mark.parametrize(
-    "settings",
-    [dict(window_rows=1, chunk=2), pytest.param(dict(slots=24, chunk=3), marks=pytest.mark.slow)],
-    ids=str,
+    "settings", [dict(window_rows=1, chunk=2), dict(slots=24, chunk=3)], ids=str
 )
 def test_windows_and_slots(settings: dict[str, Any], small: Model):
     """Trunks that are computed again later, and one that enters several rows at once."""
@@ -295,12 +293,10 @@ def test_the_number_of_a_token_counts_the_repeat():
 # --- bfloat16, in which prefill and decoding round differently ---
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "sampling",
-    [
-        SampleConfig(stop=("7", "=")),
-        pytest.param(SampleConfig(temperature=0.7, top_p=0.8, top_k=12), marks=pytest.mark.slow),
-    ],
+    [SampleConfig(stop=("7", "=")), SampleConfig(temperature=0.7, top_p=0.8, top_k=12)],
     ids=str,
 )
 def test_one_distribution_decides_each_place_of_a_trunk(

@@ -104,7 +104,7 @@ def give_table(monkeypatch: pytest.MonkeyPatch):
 def grow(model: Model, stop: tuple[str, ...] = (), **fields):
     """Twelve greedy stories from the BOS token alone and from a few words on."""
     sampling = SampleConfig(temperature=0.7, max_tokens=32, stop=stop, **fields)
-    engine = Engine(model.decoder, sampling, model.tokenizer, slots=4, chunk=8)
+    engine = Engine(model.decoder, sampling, model.tokenizer, slots=4, chunk=8, skip_repeats=False)
     trunk = [1, *model.tokenizer.encode("Once upon a time", add_special_tokens=False)]
     branches = [Branch(0, 1 + i % len(trunk), seed=i) for i in range(12)]
     return engine.grow(model.params, [trunk], branches), engine.stats

@@ -1,5 +1,8 @@
 """Fixtures of all tests: models, a finished run, and the budget of compiled programs of a file."""
 
+import fcntl
+import os
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -75,7 +78,18 @@ def stories() -> model_oracles.Model:
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> loop_cases.Run:
-    """A run of `loop_cases.config()` to its end, whose workdir no test may change."""
-    jax.clear_caches()  # compilations are counted, whatever ran before
-    workdir = tmp_path_factory.mktemp("finished") / "run"
-    return _not_counted(lambda: loop_cases.counted_run(workdir))
+    """A run of `loop_cases.config()` to its end, whose workdir no test may change.
+
+    Of several processes of pytest one makes it, for which the others wait.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    made = folder / "finished.pickle"
+    with open(folder / "finished.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            jax.clear_caches()  # compilations are counted, whatever ran before
+            run = _not_counted(lambda: loop_cases.counted_run(folder / "finished" / "run"))
+            made.write_bytes(pickle.dumps(jax.device_get(run)))
+    return pickle.loads(made.read_bytes())

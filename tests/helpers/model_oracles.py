@@ -30,12 +30,12 @@ ALL_BIASES: dict[str, Any] = dict(qkv_bias=True, out_bias=True, mlp_bias=True)
 # Fields of `random_model`, and how to sample from it: each kind of attention.
 SAMPLED_MODELS: dict[str, tuple[dict[str, Any], SampleConfig]] = {
     "gqa": (dict(), SampleConfig()),
-    "mha": (dict(num_kv_heads=4, **ALL_BIASES), SampleConfig(temperature=0.6, top_p=0.9)),
     # A query sees 6 positions in the first layer: less than trunk, suffix, or both together.
     "window": (
         dict(windows=(6, None), attention_softcap=3.0, logit_softcap=8.0, qk_norm=True, seed=4),
         SampleConfig(temperature=0.8),
     ),
+    "mha": (dict(num_kv_heads=4, **ALL_BIASES), SampleConfig(temperature=0.6, top_p=0.9)),
     "mqa": (dict(num_kv_heads=1, tied_head=True, seed=3), SampleConfig(temperature=0.6, top_k=5)),
 }
 

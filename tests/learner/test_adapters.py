@@ -39,7 +39,8 @@ def rows() -> Batch:
     return methods.batch()._replace(advantages=of_method.advantages, mask=of_method.mask)
 
 
-@pytest.mark.parametrize("microbatch", [None, 2])
+@pytest.mark.first
+@pytest.mark.parametrize("microbatch", [2, None])
 def test_the_gradient_is_that_of_the_merged_model(microbatch: int | None):
     cfg = methods.config("vineppo", ppo={"microbatch": microbatch})
     base, trained = cases.params(), adapters()

@@ -162,12 +162,8 @@ def test_episodes_of_a_row_do_not_see_each_other():
     assert not changed.any()
 
 
-SLOW = [name for name in methods.PROGRAMS if name not in ("vineppo", "opmd")]
-
-
-@pytest.mark.parametrize(
-    "method", [*("vineppo", "opmd"), *(pytest.param(x, marks=pytest.mark.slow) for x in SLOW)]
-)
+@pytest.mark.first(2)
+@pytest.mark.parametrize("method", dict.fromkeys(("vineppo", "opmd", *methods.PROGRAMS)))
 def test_packing_changes_no_gradient(method: str):
     expected, sums = methods.gradient_and_sums(method, 2)
     grads, packed = methods.gradient_and_sums(method, 2, packed=True)
@@ -196,9 +192,8 @@ def minibatch() -> Batch:
     return cases.with_arrays_of_chance(batch, rng)
 
 
-@pytest.mark.parametrize("fields", [REDUCTIONS[0], *(
-    pytest.param(x, marks=pytest.mark.slow) for x in REDUCTIONS[1:]
-)])  # fmt: skip
+@pytest.mark.first
+@pytest.mark.parametrize("fields", REDUCTIONS)
 def test_reductions_count_episodes(fields: dict[str, Any]):
     batch = minibatch()
     make = functools.partial(PolicyObjective, model=cases.model(), temperature=0.6, loss=clipped)

@@ -1,7 +1,5 @@
 """The gradient of every `ppo.loss` with weights, penalties, bonus and off-policy mask."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from vinejax.core.settings import Config
 from vinejax.methods import find_method
 
 
+@pytest.mark.first(2)  # a loss of tokens and one of solutions; tests/rl has all of them
 @pytest.mark.parametrize("name", loss_cases.NAMES)
 def test_gradients_in_packed_microbatches_are_those_of_plain_loops(name: str):
     objective = loss_cases.objective(name, cases.model(), microbatch=4)
@@ -25,14 +24,6 @@ def test_gradients_in_packed_microbatches_are_those_of_plain_loops(name: str):
     mask = np.asarray(loss_cases.rows().mask)
     assert 0 < sums.left_out < mask.sum() and sums.tokens == mask.sum()
     assert (0 < sums.clipped < mask.sum()) == (name != "sapo")
-
-
-@pytest.mark.slow  # the fast test has both parts
-@pytest.mark.parametrize("name", loss_cases.NAMES)
-def test_gradients_of_a_whole_minibatch_are_those_of_plain_loops(name: str):
-    objective = dataclasses.replace(loss_cases.objective(name, cases.model()), packed=False)
-    grads, _ = methods.grads_of(objective, cases.params(), loss_cases.rows())
-    cases.assert_close(grads, loss_cases.expected(name), cases.ROUNDING)
 
 
 DEVICES = """

@@ -198,13 +198,11 @@ def objective_of(name: str, **fields: Any) -> tuple[Objective, Any, Any]:
     return objectives[name](), cases.params(), minibatch()
 
 
-FAST = [("sequence", 1), ("token", 4)]
-SLOW = [("critic", 1), ("opmd", 4), ("likelihood", 1), ("sequence", 4)]
+OBJECTIVES = [("sequence", 1), ("token", 4), ("critic", 1), ("opmd", 4), ("likelihood", 1)]
 
 
-@pytest.mark.parametrize(
-    ("name", "size"), [*FAST, *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOW)]
-)
+@pytest.mark.first
+@pytest.mark.parametrize(("name", "size"), [*OBJECTIVES, ("sequence", 4)])
 def test_gradients_are_those_of_single_rows(name: str, size: int):
     objective, params, rows = objective_of(name, microbatch=size, packed=True, shared=True)
     packed = objective.pack(rows)

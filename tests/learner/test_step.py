@@ -171,13 +171,14 @@ def assert_sums(found: PolicySums, expected: PolicySums) -> None:
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-5, 1e-6), found, expected)
 
 
-def test_microbatches_change_nothing():
+@pytest.mark.first
+@pytest.mark.parametrize("size", [2, 1])
+def test_microbatches_change_nothing(size: int):
     batch, params = make_batch(), cases.params()
     whole, sums = grads_of(PLAIN, params, batch)  # one microbatch of 8
-    for size in (2, 1):
-        grads, stats = grads_of(dataclasses.replace(PLAIN, microbatch=size), params, batch)
-        cases.assert_close(grads, whole, cases.ROUNDING)
-        assert_sums(stats, sums)
+    grads, stats = grads_of(dataclasses.replace(PLAIN, microbatch=size), params, batch)
+    cases.assert_close(grads, whole, cases.ROUNDING)
+    assert_sums(stats, sums)
 
 
 def test_padding_changes_nothing():
@@ -210,7 +211,8 @@ def test_an_eos_that_is_also_the_pad_id_gets_its_gradient():
     assert np.linalg.norm(np.asarray(grads["head"])[:, eos]) > 0.1
 
 
-@pytest.mark.parametrize("temperature", [0.6, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.first
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
 def test_ratio_is_1_and_kl_0_before_the_first_update(temperature):
     objective = dataclasses.replace(PLAIN, temperature=temperature)
     params, episodes = cases.params(), cases.random_episodes(LENGTHS * 2)
@@ -238,7 +240,8 @@ def update(
     return update_step(objective, OPTIMIZER, state or fresh_state(cases.params()), batch)
 
 
-@pytest.mark.parametrize("shift_mean", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.first
+@pytest.mark.parametrize("shift_mean", [True, False])
 def test_whitening_of_minibatches_equals_whitening_by_hand(shift_mean):
     batch = make_batch()
     whitening = dataclasses.replace(PLAIN, whiten="minibatch", shift_mean=shift_mean)
@@ -269,7 +272,8 @@ def test_max_ratio_bounds_the_mean_of_the_minibatch():
     ]
 
 
-@pytest.mark.parametrize("loss", [opmd, pytest.param(reinforce, marks=pytest.mark.slow)])
+@pytest.mark.first
+@pytest.mark.parametrize("loss", [opmd, reinforce])
 def test_a_loss_without_a_ratio_is_not_bounded_by_it(loss):
     """AsymRE and OPMD are meant to go far from the policy that sampled."""
     objective = dataclasses.replace(PLAIN, loss=loss, own=OPMDConfig())

@@ -63,8 +63,9 @@ def by_head(
     return jnp.stack([jnp.stack([mixed(b, n) for n in range(N)], 1) for b in range(B)])
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("length", [1, 4, 5, 22, 40])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", [True, False])
 def test_blocks_of_queries_are_all_queries_at_once(
     length: int, packed: bool, monkeypatch: pytest.MonkeyPatch
 ):

@@ -133,7 +133,8 @@ def test_prefill_gives_no_mask(monkeypatch: pytest.MonkeyPatch, window: int | No
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("windows", [(), (6, 6)])
+@pytest.mark.first
+@pytest.mark.parametrize("windows", [(6, 6), ()])
 def test_a_model_on_unpacked_rows(monkeypatch: pytest.MonkeyPatch, windows: tuple[int, ...]):
     """Hidden states, and gradients of all weights, by lengths as by the mask."""
     monkeypatch.setattr(attention, "cudnn_attention", by_xla)

@@ -86,6 +86,7 @@ FEATURES = [
 ]
 
 
+@pytest.mark.slow  # it tests the fixtures
 @pytest.mark.parametrize("name, changed", FEATURES, ids=lambda x: str(x)[:40])
 def test_the_fixtures_show_each_feature(name, changed):
     model, params, _ = load_pretrained(MODELS / name)

@@ -268,6 +268,7 @@ save_pretrained(target, model, params, tokenizer)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_load_their_parts_and_save_the_whole(tmp_path, tiny):
     source, target = tmp_path / "source", tmp_path / "target"
     save_pretrained(source, *tiny)

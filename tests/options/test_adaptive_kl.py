@@ -56,28 +56,29 @@ def test_the_coefficient_follows_the_target():
     assert float(after) == pytest.approx(0.2 * (1 + error * 0.1), rel=1e-6)
 
 
-def test_a_coefficient_of_the_rows_is_that_of_the_objective():
-    """In the same program for all coefficients, packed or not, in microbatches."""
+@pytest.mark.first
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_coefficient_of_the_rows_is_that_of_the_objective(packed: bool):
+    """In the same program for all coefficients, in microbatches."""
     cfg = methods.config("grpo", kl={"coef": 0.3}, ppo={"microbatch": 4})
     batch = jax.device_get(methods.batch())
     batch = batch._replace(advantages=np.where(batch.mask, np.float32(0.5), 0))
-    for packed in (False, True):
-        plain = dataclasses.replace(policy_objective(cases.model(), cfg), packed=packed)
-        before = None
-        for coef in (0.3, 0.7):
-            expected, _ = grads_of(
-                dataclasses.replace(plain, kl_coef=coef), cases.params(), plain.pack(batch)
-            )
-            objective, rows = with_coefficient(plain, batch, coef)
-            params, rows = cases.params(), objective.pack(rows)
-            count = num_compiles()
-            found, _ = grads_of(objective, params, rows)
-            assert before is None or num_compiles() == count
-            cases.assert_close(found, expected, cases.ROUNDING)
-            if before is not None:
-                with pytest.raises(AssertionError):
-                    cases.assert_close(found, before, cases.ROUNDING)
-            before = found
+    plain = dataclasses.replace(policy_objective(cases.model(), cfg), packed=packed)
+    before = None
+    for coef in (0.3, 0.7):
+        expected, _ = grads_of(
+            dataclasses.replace(plain, kl_coef=coef), cases.params(), plain.pack(batch)
+        )
+        objective, rows = with_coefficient(plain, batch, coef)
+        params, rows = cases.params(), objective.pack(rows)
+        count = num_compiles()
+        found, _ = grads_of(objective, params, rows)
+        assert before is None or num_compiles() == count
+        cases.assert_close(found, expected, cases.ROUNDING)
+        if before is not None:
+            with pytest.raises(AssertionError):
+                cases.assert_close(found, before, cases.ROUNDING)
+        before = found
 
 
 def test_without_a_target_the_objective_stays():

@@ -41,6 +41,7 @@ def test_unpacked_rows_and_prefill_have_no_bias(tmp_path: Path):
     )
 
 
+@pytest.mark.slow  # model/test_cudnn.py has the mask
 def test_packed_rows_have_a_mask(tmp_path: Path):
     texts = lowered(tmp_path, 'model.attention="cudnn"')
     assert list(texts) == PROGRAMS

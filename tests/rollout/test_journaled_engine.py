@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ TRUNKS = [[4, 5, 6], [7, 8]]
 BRANCHES = [Branch(0, 3, 1), Branch(1, 2, 2, 1), Branch(0, 2, 3), Branch(1, 1, 4)]
 BUDGETS = [5, 0, 1, 6]
 SAMPLING = SampleConfig(temperature=0.9, stop=("7",))
+COMPUTED = mock.Mock(side_effect=RuntimeError("a call is computed"))
 
 
 def engine_of(tiny: Model, folder: Path, sampling: SampleConfig = SAMPLING) -> JournaledEngine:
@@ -81,18 +83,19 @@ def test_another_call_is_computed(
     tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ):
     call(engine_of(tiny, tmp_path), tiny)
-    calls = computes(monkeypatch)
-    call(engine_of(tiny, tmp_path), tiny, **changes)
-    assert len(calls) == 1
+    monkeypatch.setattr(Engine, "_grow", COMPUTED)
+    call(engine_of(tiny, tmp_path), tiny)
+    with pytest.raises(RuntimeError, match="a call is computed"):
+        call(engine_of(tiny, tmp_path), tiny, **changes)
 
 
 def test_another_temperature_is_computed(
     tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     call(engine_of(tiny, tmp_path), tiny)
-    calls = computes(monkeypatch)
-    call(engine_of(tiny, tmp_path, dataclasses.replace(SAMPLING, temperature=0.8)), tiny)
-    assert len(calls) == 1
+    monkeypatch.setattr(Engine, "_grow", COMPUTED)
+    with pytest.raises(RuntimeError, match="a call is computed"):
+        call(engine_of(tiny, tmp_path, dataclasses.replace(SAMPLING, temperature=0.8)), tiny)
 
 
 def test_a_call_that_was_not_read_to_its_end_leaves_nothing(tiny: Model, tmp_path: Path):

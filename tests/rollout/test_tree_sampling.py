@@ -48,7 +48,8 @@ def sampled() -> dict[str, list[Episode]]:
 def sample(cfg: Config, task: Any = None) -> list[Episode]:
     task, tokenizer = task or Lines(), cases.tokenizer()
     sampling = SampleConfig(temperature=TEMPERATURE, max_tokens=cfg.sample.max_tokens)
-    engine = Engine(cases.model(), sampling, tokenizer, slots=16, chunk=4)
+    settings: dict[str, Any] = {"slots": 16, "chunk": 4, "skip_repeats": False}
+    engine = Engine(cases.model(), sampling, tokenizer, **settings)
     problems = [(p, cases.encode(task.prompt(p))) for p in task.load("train")[:2]]
     graded = GradedTask(task, GraderConfig())
     return sample_trees(engine, cases.params(), graded, problems, cfg, iteration=1)

@@ -104,6 +104,7 @@ def same(a: list[Episode], b: list[Episode]) -> bool:
     )
 
 
+@pytest.mark.first  # tests above and below have replay and reuse
 @pytest.mark.parametrize(
     "task, values",
     [(DoorsTask(), {}), (cases.WithoutFork(), {}), (DoorsTask(), {"reuse": True})],

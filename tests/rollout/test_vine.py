@@ -1,6 +1,7 @@
 """Which states are valued, from which continuations, and what the advantages come to."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,7 +176,8 @@ def test_no_graded_continuation_has_a_stop_string_that_began_before_its_state(ti
     cfg = cases.config(
         values={"k": 4, "max_states": None}, sample={"max_tokens": MAX_TOKENS, "stop": stop}
     )
-    engine, task = Engine(tiny.decoder, cfg.sample, tiny.tokenizer, slots=8), Task()
+    settings: dict[str, Any] = {"slots": 8, "skip_repeats": False}
+    engine, task = Engine(tiny.decoder, cfg.sample, tiny.tokenizer, **settings), Task()
     episodes = sample_episodes(engine, tiny.params, rewards_of(task), [PROBLEM], cfg, 3)
     fill_values(engine, tiny.params, rewards_of(task), [PROBLEM], episodes, cfg, 3)
     assert len(task.graded) > 50

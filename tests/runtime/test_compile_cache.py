@@ -75,6 +75,7 @@ def test_the_next_process_finds_the_programs_in_the_users_cache(tmp_path: Path):
     assert line.startswith(f"programs: {kept} of {programs} found in {folder}, ")
 
 
+@pytest.mark.slow
 def test_without_a_cache_nothing_is_written(tmp_path: Path):
     for chosen in ("", "none"):
         (folder, programs, loaded, _), line = in_a_process(chosen, tmp_path)

@@ -166,6 +166,7 @@ def test_what_is_compared_has_something_to_differ_in(alone):
     assert any("####" not in text for text in texts) and any("####" in text for text in texts)
 
 
+@pytest.mark.slow
 def test_hosts_that_differ_are_told(tmp_path):
     """One of them has another seed."""
     started = []
@@ -181,6 +182,7 @@ def test_hosts_that_differ_are_told(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("here", "message"),
     [("1", "distributed.timeout_s = 2"), ("0", "not all of 2 hosts came within 2 s (distributed.")],

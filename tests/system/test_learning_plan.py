@@ -339,6 +339,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(x.relative_to(folder)): hashlib.sha256(x.read_bytes()).hexdigest() for x in files}
 
 
+@pytest.mark.slow  # the last test here has the committed measurements, to the byte
 def test_the_same_measurements_give_the_same_bytes(learning, small, records, measured, tmp_path):
     """Also if the lines of the files are in another order, and beside lines of other plans."""
     folder, docs = measured

@@ -44,9 +44,6 @@ def run(method: str, start: str, workdir: Path, **sections: Any) -> list[dict[st
     return cases.read_lines(workdir / "metrics.jsonl")
 
 
-SLOW = [m for m in METHODS if m not in ("restem", "dapo")]
-
-
 @pytest.mark.slow  # learner/test_policy_losses.py and rl/test_entropy_weights.py have its parts
 def test_an_iteration_with_another_loss_and_everything_beside_it(start: str, tmp_path: Path):
     """Two runs with the same samples; the figures of the likeliest tokens move nothing."""
@@ -77,10 +74,8 @@ def test_the_sampler_of_a_deep_model_in_bfloat16_is_a_little_off(tmp_path: Path)
     assert 0.5 < found["weight"] < 1.5 and found["weight"] != 1 and found["masked"] < 0.1
 
 
-@pytest.mark.parametrize(
-    "method",
-    [pytest.param(m, marks=[pytest.mark.slow] if m in SLOW else []) for m in METHODS],
-)
+@pytest.mark.first(2)
+@pytest.mark.parametrize("method", dict.fromkeys(("restem", "dapo", *METHODS)))
 def test_one_iteration(method: str, start: str, tmp_path: Path):
     lines = run(method, start, tmp_path)
     assert [line["stage"] for line in lines] == ["test", "eval", "train", "eval", "test"]
@@ -160,36 +155,6 @@ def test_a_critic_is_saved_and_restored_with_the_policy(start: str, tmp_path: Pa
     cases.assert_equal(found, expected)
 
 
-@pytest.mark.slow  # tests/methods/test_value_tracker.py restores one too
-def test_a_tracker_is_saved_and_restored_with_the_policy(start: str, tmp_path: Path):
-    """A run that was interrupted after two of three iterations ends as one that was not."""
-    sections: dict[str, Any] = {
-        **{"iterations": 3, "rollout": {"prompts": 8, "per_prompt": 1}},
-        "single_stream": {"start_samples": 2},
-    }
-    whole, half = tmp_path / "whole", tmp_path / "half"
-    lines = run("single_stream", start, whole, **sections)
-    first, *later = (line for line in lines if line["stage"] == "train")
-    assert first["tracker/new"] == 1 and first["tracker/drift"] == 0
-    assert all(line["tracker/new"] <= 0.5 and line["tracker/drift"] > 1e-4 for line in later)
-    # 24 solutions before the first 8: their tokens count, and they are not learnt from.
-    assert (
-        first["total/episodes"] == 8 and first["total/tokens"] > later[0]["rollout/decoded_tokens"]
-    )
-    shutil.copytree(whole, half)
-    shutil.rmtree(half / "checkpoints" / "3")
-    shutil.rmtree(half / "best", ignore_errors=True)
-    again = run("single_stream", start, half, **sections)
-    names = [name for name in lines[-3] if not name.startswith(("timing_s/", "perf/"))]
-    names.remove("rollout/compiles")
-    assert lines[-3]["stage"] == "train"
-    assert [again[-3][name] for name in names] == [lines[-3][name] for name in names]
-    found, _ = state_of(start, half, "single_stream", **sections)
-    expected, progress = state_of(start, whole, "single_stream", **sections)
-    assert progress.done == 3 and np.ptp(expected.kept.alpha + expected.kept.beta) > 0.1
-    cases.assert_equal(found, expected)
-
-
 PROBED = {"max_states": None, "positions": "after", "prior": "probe"}
 
 
@@ -240,6 +205,7 @@ def test_a_critic_is_warmed_up_alone(start: str, tmp_path: Path):
     assert state.policy.step == 0 and state.kept.step == 4
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("budget", "totals"),
     [
@@ -261,8 +227,9 @@ def test_a_run_stops_at_its_budget(budget: dict, totals: dict, start: str, tmp_p
     assert [x["stage"] for x in again] == [x["stage"] for x in lines]
 
 
-def test_nothing_right_is_nothing_learnt(start: str, tmp_path: Path, monkeypatch: Any):
+@pytest.mark.first
+@pytest.mark.parametrize("method", ["restem", "dpo_positive"])
+def test_nothing_right_is_nothing_learnt(method: str, start: str, tmp_path: Path, monkeypatch: Any):
     monkeypatch.setattr(cases.FewProblems, "reward", lambda *_: 0.0)
-    for method in ("restem", "dpo_positive"):
-        lines = run(method, start, tmp_path / method)
-        assert lines[2]["total/updates"] == 0 and lines[2]["step"] == 0
+    lines = run(method, start, tmp_path)
+    assert lines[2]["total/updates"] == 0 and lines[2]["step"] == 0

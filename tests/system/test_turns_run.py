@@ -87,13 +87,10 @@ def test_a_run_that_was_interrupted_samples_the_same_episodes(
     assert without_rounding(rows_of(tmp_path)) == without_rounding(rows_of(run))
 
 
+@pytest.mark.slow  # rollout/test_turn_trees.py and methods/test_turn_methods.py have its parts
 @pytest.mark.parametrize(
     "method",
-    [
-        pytest.param("salt", marks=pytest.mark.slow),
-        pytest.param("arpo", marks=pytest.mark.slow),
-        "aepo",
-    ],
+    ["salt", "arpo", "aepo"],
 )
 def test_methods_for_turns(method: str, run: Path, tmp_path: Path):
     """All solutions are sampled, and those that branch off others save tokens."""

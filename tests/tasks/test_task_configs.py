@@ -1,16 +1,16 @@
 """The commands in the docstrings of the generated tasks' configs: that the program takes them."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
 
-import pytest
 from helpers.paths import CONFIGS, REPO
 
-# Prints what the command asks for, instead of doing it.
+# Prints what each command asks for, instead of doing it.
 PROGRAM = """
-import sys, types
+import json, os, sys, types
 
 def record(mode):
     return lambda cfg, workdir: print(mode, cfg.data.task, cfg.data.free_steps, cfg.model.path)
@@ -20,29 +20,33 @@ for name, function, mode in (
 ):
     sys.modules[name] = types.ModuleType(name)
     setattr(sys.modules[name], function, record(mode))
-from vinejax import main
-main.run()
+from vinejax import command, main
+for arguments in json.loads(sys.argv[1]):
+    if not os.fork():
+        sys.argv[1:] = arguments
+        main.run()
+    assert os.wait()[1] == 0, arguments
 """
 
 
-@pytest.mark.parametrize(
-    "name, free_steps, of_the_start",
-    [("bifurcation", "12", "None"), ("free_order", "4", "None"), ("countdown", "1", "1")],
-)
-def test_the_docstring_says_how_to_run_it_and_how_its_start_was_made(
-    name: str, free_steps: str, of_the_start: str
-):
+def commands(name: str) -> list[list[str]]:
+    """The arguments of the commands in a config's docstring."""
     text = ast.get_docstring(ast.parse((CONFIGS / f"{name}.py").read_text("utf-8"))) or ""
     text = text.replace("\\\n", "").replace("[", "").replace("]", "")
-    commands = [line.split() for line in re.findall(r"python -m vinejax.main (.*)", text)]
-    assert len(commands) >= 2
-    for i, arguments in enumerate(commands):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, *arguments], cwd=REPO, capture_output=True, text=True
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        mode, task, number, *path = done.stdout.split()
-        expected = ("sft", of_the_start) if i else ("train", free_steps)
-        assert (mode, task, number) == (expected[0], f"vinejax.tasks.{name}", expected[1])
-        starts = [[f"configs/{name}_start"], [], ["runs/first/warmup"]]
-        assert path == starts[i]
+    return [line.split() for line in re.findall(r"python -m vinejax.main (.*)", text)]
+
+
+def test_the_docstrings_say_how_to_run_it_and_how_its_start_was_made():
+    names = {"bifurcation": ("12", "None"), "free_order": ("4", "None"), "countdown": ("1", "1")}
+    asked = [(name, i, x) for name in names for i, x in enumerate(commands(name))]
+    given = json.dumps([arguments for _, _, arguments in asked])
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, given], cwd=REPO, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for (name, i, _), line in zip(asked, done.stdout.splitlines(), strict=True):
+        mode, task, number, *path = line.split()
+        assert (mode, number) == ("sft" if i else "train", names[name][i > 0])
+        assert task == f"vinejax.tasks.{name}"
+        assert path == [[f"configs/{name}_start"], [], ["runs/first/warmup"]][i]
+    assert [sum(name == x for x, *_ in asked) >= 2 for name in names] == [True] * 3

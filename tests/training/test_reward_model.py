@@ -95,7 +95,8 @@ WIDE = {"width": MOST_HIDDEN + 32, "num_heads": 4, "head_dim": 72, "num_layers":
 CASES = {"narrow": {}, "wide": WIDE, "tied": {"tied_head": True}}
 
 
-@pytest.mark.parametrize("case", ["narrow", pytest.param("wide", marks=pytest.mark.slow), "tied"])
+@pytest.mark.first(2)
+@pytest.mark.parametrize("case", ["narrow", "tied", "wide"])
 def test_the_probe_as_a_reward_model(case: str, tmp_path: Path):
     """Its values are the probe's at the same states, with the mean label in the siblings' place."""
     cfg, model = start(tmp_path, "ppo_probe", **CASES[case])
