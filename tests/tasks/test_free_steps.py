@@ -1,6 +1,7 @@
 """The setting `data.free_steps`: which tasks read it, and that every other task refuses it."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from vinejax.tasks.base import WithFreeSteps, load_task
 
 READERS = ("bifurcation", "free_order", "countdown")
 MODULES = sorted(path.stem for path in (REPO / "vinejax" / "tasks").glob("*.py"))
-TASKS = [x for x in MODULES if "\ndef make(" in (REPO / f"vinejax/tasks/{x}.py").read_text()]
+MAKE = re.compile(r"^(def make\(|make = )", re.M)
+TASKS = [x for x in MODULES if MAKE.search((REPO / f"vinejax/tasks/{x}.py").read_text())]
 TASKS.remove("openenv")  # needs a server: test_openenv.py
 TASKS.remove("verifiers")  # needs a taskset: test_verifiers.py
 EXTRAS = {  # a path of each
