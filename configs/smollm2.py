@@ -16,7 +16,7 @@ Iterations of 256 solutions on an H100 that seven programs shared took 6.2 secon
 GRPO: 3.3), when all was compiled, which takes three minutes once (--config.rollout.prompts=32
 --config.rollout.slots=256 --config.ppo.minibatch=64 --config.ppo.microbatch=16
 --config.sft.batch=32 --config.eval.samples=2). Such runs, three seeds each, did not learn in what
-15 minutes of a GPU hold; all with a constant rate (2026-11-26, jax 0.11.2):
+15 minutes of a GPU hold; all with a constant rate, the first on an H200 (2026-11-26, jax 0.11.2):
 
   method    start    rate   iterations  reward, first and last 10   validation (temperature 0.35)
   grpo      3 epochs 2e-4   28 to 29    0.51 to 0.53 (at 0.8)       45.5% to 45.8% after 20

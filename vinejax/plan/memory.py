@@ -44,9 +44,8 @@ class PlannedPhase(NamedTuple):
     waves: int = 1  # calls, one after the other
     int8: bool = False  # the layers' kernels are in 8 bits
     drain: Sizes | None = None  # for the last branches of each wave, if they get fewer slots
-    busy: tuple[float, float] | None = (
-        None  # slots of a shard, before and in the drain: `stream.py`
-    )
+    # Busy slots of a shard, before the drain and in it, where `stream.py` has simulated them.
+    busy: tuple[float, float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

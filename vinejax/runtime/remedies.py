@@ -10,7 +10,7 @@ OF_FILES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), MAKE_ROOM)
 OF_FILES |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), PERMIT)
 LESS_MEMORY = (
     "out of memory{where}; lower rollout.slots or ppo.microbatch, and see that no other program"
-    " uses the device. The same command goes on"
+    " uses the device"
 )
 PROGRAM = re.compile(r"executable_name='(?:jit_)?([\w.]+)'")
 
