@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from records import Record, key_of
 from variants import (
     BASELINES,
+    DOSE_STARTS,
     LONGER,
     SIZES,
     TASKS,
@@ -226,11 +227,16 @@ def _dose_runs(
         return
     task = experiment.dose_task
     file = TASKS[task].config.partition(":")[0]
+    length = _length(experiment, experiment.dose_iterations)
     for seed in experiment.dose_seeds:
         for dose in experiment.doses:
             for variant in experiment.dose_variants:
                 trial = best[task, variant]
-                overrides = trial and _overrides(experiment, task, variant, trial)
+                overrides = trial and {
+                    **_settings(task, variant, trial),
+                    **length,
+                    **DOSE_STARTS.get(dose, {}),
+                }
                 yield Planned("dose", task, f"{file}:{dose}", variant, seed, overrides)
 
 

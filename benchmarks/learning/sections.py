@@ -278,7 +278,8 @@ def dose_response(found: Outcomes) -> list[str]:
     lines = ["## Dose and response", ""]
     lines += [
         f"Test accuracy on {experiment.dose_task} by its number of free steps, and its gain in",
-        "percentage points. The settings are those that the sweep found for the comparison.",
+        "percentage points. The settings are those that the sweep found for the comparison, in",
+        f"runs of {experiment.dose_iterations} iterations.",
         "",
     ]
     tested = [name for name in experiment.dose_variants if name not in BASELINES]
