@@ -24,6 +24,7 @@ from vinejax.credit_bench.estimators import Fixed, estimator_config
 from vinejax.credit_bench.gradients import inner_products, policy_gradients
 from vinejax.credit_bench.measure import measure_gradients
 from vinejax.credit_bench.reference import Reference
+from vinejax.credit_bench.worth import worth_of
 from vinejax.engine.engine import Engine
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
@@ -152,6 +153,7 @@ class Closed(NamedTuple):
     rloo: float
     exact: float
     sampled: float  # the noise of one continuation per state, to be added to `exact`
+    worth: float  # of credit by one continuation per state
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +166,7 @@ def closed(listed: Listed) -> Closed:
     gradient = policy_gradients(*given, solutions=1, temperature=1.0, passes=Passes(40))
     squared = float(inner_products(cases.model(), gradient, gradient)[0][0])
     of_tokens = np.zeros((len(rewards), 2 + LONGEST, LONGEST))
-    noise = np.zeros((len(rewards), LONGEST))
+    noise = np.zeros((len(rewards), LONGEST + 1))
     for i, y in enumerate(listed.responses):
         path = [listed.values[y[:t]] for t in range(len(y))] + [rewards[i]]
         of_tokens[i, 0, : len(y)] = 1
@@ -174,6 +176,8 @@ def closed(listed: Listed) -> Closed:
             of_tokens[i, 2 + t, max(t - 1, 0)] += t > 0
             noise[i, t] = value * (1 - value)
     norms = squared_norms(listed, of_tokens)
+    signal = float(chances @ (of_tokens[:, 1] ** 2).sum(axis=1))
+    of_steps = float(chances @ (noise[:, :-1] + noise[:, 1:]).sum(axis=1))
     whole, n, m = norms[:, 0], GROUP, float(chances @ rewards)
     # The U-statistic with kernel (R_a - R_b)(s_a - s_b) / 2, where E s = 0 and E[R s] = g.
     first = (chances @ ((rewards - m) ** 2 * whole) + 3 * squared) / 4 - squared
@@ -184,27 +188,38 @@ def closed(listed: Listed) -> Closed:
         squared=squared,
         rloo=float((4 * (n - 2) * first + 2 * both) / (n * (n - 1)) / squared),
         exact=float(chances @ norms[:, 1] - squared) / n / squared,
-        sampled=float(chances @ (noise * norms[:, 2:]).sum(axis=1)) / n / squared,
+        sampled=float(chances @ (noise[:, :-1] * norms[:, 2:]).sum(axis=1)) / n / squared,
+        worth=signal / (signal + of_steps),
     )
 
 
 @pytest.mark.slow
 def test_gradients_have_the_analytic_mean_and_variance(closed: Closed):
-    """Within four standard errors over the repeats, which are small enough to tell them apart."""
-    cfg = config(repeats=60)
-    configs = {name: estimator_config(cfg, name) for name in ("rloo", "vineppo_k1")}
-    values = dataclasses.replace(configs["vineppo_k1"].values, dedup=False)
-    configs["vineppo_k1"] = dataclasses.replace(configs["vineppo_k1"], values=values)
+    """Within four standard errors over the repeats, which are small enough to tell them apart.
+
+    The truth of the worth is of a few continuations: with those of `vineppo_k1` among them it
+    would come out too high.
+    """
+    cfg = config(repeats=60, exact=60, truth=8)
+    configs = {name: estimator_config(cfg, name) for name in ("rloo", "vineppo_k1", "exact")}
+    for name in ("vineppo_k1", "exact"):
+        values = dataclasses.replace(configs[name].values, dedup=False)
+        configs[name] = dataclasses.replace(configs[name], values=values)
     both = jax.tree.map(lambda x: jnp.concatenate([x, x]), closed.gradient)
     truth = Reference(both, closed.squared, error=0.0, solutions=1, reward=0.0)
     repeats, solutions = measure_gradients(fixed(), cfg, configs, truth, lambda line: None)
     expected = {"rloo": closed.rloo, "vineppo_k1": closed.exact + closed.sampled}
-    for name, own in repeats.items():
-        for of_repeats, mean in ((own.squares, 1 + expected[name]), (own.along, 1.0)):
+    for name, more in expected.items():
+        own = repeats[name]
+        for of_repeats, mean in ((own.squares, 1 + more), (own.along, 1.0)):
             scaled = np.array(of_repeats) / closed.squared
             error = scaled.std(ddof=1) / np.sqrt(len(scaled))
             print(f"{name}: {scaled.mean():.3f} ± {error:.3f}, in closed form {mean:.3f}")
             assert abs(scaled.mean() - mean) < 4 * error and error < 0.15 * mean
+    assert solutions.truth is not None
+    worth = worth_of(np.concatenate(repeats["vineppo_k1"].credit), solutions.truth)
+    print(f"worth {worth}, in closed form {closed.worth:.3f}")
+    assert worth.value == pytest.approx(closed.worth, abs=0.05)
     assert 1 < solutions.trained <= LONGEST and solutions.tokens >= solutions.trained
 
 

@@ -183,6 +183,7 @@ def at_every(count: int, stride: int) -> AllocationRule:
 
 
 everywhere = at_every(EXPLORED, 1)  # the allocation of explored solutions
+nowhere = at_every(0, 1)  # K = 0: the return less a learned value
 
 
 def two_returns(episodes: list[Episode], is_state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

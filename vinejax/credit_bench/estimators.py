@@ -34,7 +34,9 @@ from vinejax.session.session import Session
 
 RUN = "run"  # the estimator that the configuration itself sets
 EXACT = "exact"  # `bench.truth` continuations of every state
-ROLES = {"credit.lam": 0.7, "credit.filter": 0.5}
+# Of values by role: the noisier values are, the more of them an average should take.
+ROLES_K1 = {"values.k": 1, "credit.lam": 0.7, "credit.filter": 0.3}
+ROLES_K3 = {"values.k": 3, "credit.lam": 0.4, "credit.filter": 0.3}
 ESTIMATORS: dict[str, dict[str, Any]] = {
     RUN: {},
     "rloo": {"method": "rloo"},
@@ -53,10 +55,11 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
         "values.reuse": True,
         "values.backup": True,
     },
-    "role_k1": {**ROLES, "values.k": 1},
-    "role_k3": {**ROLES, "values.k": 3},
-    "probe_k1": {**ROLES, "values.k": 1, "values.prior": "probe"},
-    "probe_k3": {**ROLES, "values.k": 3, "values.prior": "probe"},
+    "role_k1": ROLES_K1,
+    "role_k3": ROLES_K3,
+    "probe_k0": {"values.prior": "probe", "values.allocation": "vinejax.credit.worth.nowhere"},
+    "probe_k1": {**ROLES_K1, "values.prior": "probe"},
+    "probe_k3": {**ROLES_K3, "values.prior": "probe"},
     "spo_chain": {"method": "spo_chain"},
     EXACT: {},
 }

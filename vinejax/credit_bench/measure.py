@@ -65,7 +65,12 @@ def measure_gradients(
     """
     # Solutions other than those that the policy was trained on.
     cfg = dataclasses.replace(cfg, seed=row_seed(cfg.seed, 0, "credit bench, solutions"))
-    configs = {name: dataclasses.replace(x, seed=cfg.seed) for name, x in configs.items()}
+    # With continuations that 'exact' shares with an estimator, their errors would count as signal.
+    own = row_seed(cfg.seed, 0, "credit bench, exact")
+    configs = {
+        name: dataclasses.replace(x, seed=own if name == EXACT else cfg.seed)
+        for name, x in configs.items()
+    }
     repeats = {name: Repeats() for name in configs}
     passes = fixed.passes(cfg)
     first: list[Episode] = []
