@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from records import Record, key_of
 from variants import (
     BASELINES,
-    DOSE_STARTS,
+    DOSE_START,
     LONGER,
     SIZES,
     TASKS,
@@ -232,11 +232,8 @@ def _dose_runs(
         for dose in experiment.doses:
             for variant in experiment.dose_variants:
                 trial = best[task, variant]
-                overrides = trial and {
-                    **_settings(task, variant, trial),
-                    **length,
-                    **DOSE_STARTS.get(dose, {}),
-                }
+                settings = trial and _settings(task, variant, trial)
+                overrides = settings and {**settings, **length, **DOSE_START}
                 yield Planned("dose", task, f"{file}:{dose}", variant, seed, overrides)
 
 

@@ -91,10 +91,8 @@ TRIES: dict[str, Fields] = {
     "episodes_64": {"rollout.prompts": 16, "ppo.minibatch": 64},
 }
 
-# A dose that the task's start was not trained on has a start of its own, made by
-#   python -m vinejax.main --config=configs/bifurcation.py:48 --mode=sft --workdir=runs/start_48 \\
-#       --config.model.path= --config.model.context=192
-DOSE_STARTS: Mapping[int, Fields] = {48: {"model.path": "runs/start_48/warmup"}}
+# Of all runs of a dose: a start that knows every one of them (wide_bifurcation.py).
+DOSE_START: Fields = {"model.path": "runs/dose_start/warmup"}
 
 
 class Trial(NamedTuple):
@@ -132,7 +130,7 @@ class Experiment:
     # found at the number in TASKS, in runs so short that no variant is at the ceiling.
     dose_task: str = "bifurcation"
     doses: tuple[int, ...] = (0, 6, 12, 24, 48)
-    dose_variants: tuple[str, ...] = ("vineppo", "grpo", "rloo")
+    dose_variants: tuple[str, ...] = ("recommended", "grpo", "rloo")
     dose_seeds: tuple[int, ...] = tuple(range(21, 26))
     dose_iterations: int = 12
     # At equal seconds, one variant against one baseline, with their settings of the sweep but for
@@ -164,7 +162,7 @@ CHEAP = Experiment(
     longer=("grpo_seconds_by_role",),
     higher=(3.0, 4.0, 6.0),
     rates_task=None,
-    dose_variants=("by_role", "worth", "grpo", "rloo"),
+    doses=(),
     try_task="free_order",
     try_variant="by_role",
 )
