@@ -21,14 +21,22 @@ def heads_for_the_kernel(monkeypatch: pytest.MonkeyPatch):
 
 
 def step_by_step(
-    solutions: np.ndarray, values: np.ndarray, shards: int, slots: int, drain: int, chunk: int
+    solutions: np.ndarray,
+    values: np.ndarray,
+    shards: int,
+    slots: int,
+    drain: int,
+    chunk: int,
+    lag: bool,
 ) -> StreamSteps:
     """The oracle: every token of every branch."""
     each = solutions.shape[1]
     of_shards: list[list[list[int]]] = [[] for _ in range(shards)]  # [tokens left, problem]
     for i, tokens in enumerate(solutions.ravel()):
-        of_shards[i * shards // solutions.size].append([int(tokens), i // each])
+        of_shards[i * shards // solutions.size].append([int(tokens), -1 if lag else i // each])
     left, due, fed = [each] * len(solutions), {}, set()
+    if lag:
+        due = dict.fromkeys(range(len(solutions)), 0)
     step = drained_at = worked = before = 0
     while any(of_shards) or len(fed) < len(solutions):
         for problem in sorted(p for p, at in due.items() if at == step and p not in fed):
@@ -53,16 +61,18 @@ def step_by_step(
     if not drained_at:
         drained_at, before = step, worked
     busy = before / shards / drained_at, (worked - before) / shards / max(step - drained_at, 1)
-    return StreamSteps(drained_at, step - drained_at, *busy, len(set(due.values())))
+    feeds = 0 if lag else len(set(due.values()))
+    return StreamSteps(drained_at, step - drained_at, *busy, feeds)
 
 
+@pytest.mark.parametrize("lag", [False, True])
 @pytest.mark.parametrize(
     ("shards", "slots", "drain"), [(1, 3, 0), (2, 4, 1), (3, 2, 2), (2, 50, 5)]
 )
-def test_a_stream_has_the_steps_of_its_tokens(shards: int, slots: int, drain: int):
+def test_a_stream_has_the_steps_of_its_tokens(shards: int, slots: int, drain: int, lag: bool):
     rng = np.random.default_rng(shards)
     solutions, values = rng.integers(1, 40, (4, 3)), rng.integers(1, 30, (4, 3, 2))
-    given = solutions, values, shards, slots, drain, 8
+    given = solutions, values, shards, slots, drain, 8, lag
     np.testing.assert_allclose(simulated(*given), step_by_step(*given))
 
 
@@ -77,6 +87,7 @@ def test_it_is_planned_where_it_runs(tmp_path: Path):
     assert not has(rollout__attention="xla")
     assert not has(rollout__one_stream="off") and has(rollout__slots=64, rollout__one_stream="on")
     assert not has(method="grpo") and not has(values__dtype="int8")
+    assert has(rollout__slots=64, rollout__lag=1)
     waits = {"values__waves": 2, "values__reuse": True}
     assert has(**waits)
     assert not has("v4:2x2x2", **waits) and has("v4:2x2x2")  # two hosts

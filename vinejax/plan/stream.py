@@ -1,7 +1,8 @@
 """Solutions and their continuations in one stream: its decode steps, by simulation.
 
 Lengths are exponential, as in `cost.decode_steps`. A problem's continuations enter when the last of
-its solutions has ended, each solution's where the fewest branches are; waves enter together.
+its solutions has ended, each solution's where the fewest branches are; waves enter together. With a
+lag the solutions are the next iteration's, and all wait from the start.
 """
 
 import heapq
@@ -35,6 +36,8 @@ def has_stream(case: Case, phases: list[PlannedPhase]) -> bool:
     A plan reads no data, so a task on several hosts is taken for one that rewards no steps.
     """
     cfg = case.cfg
+    if cfg.rollout.lag:
+        return True
     by_kernel = phases[-1].sizes.storage.read_by_kernel
     if not (case.method.has_plain_values and wanted(cfg, by_kernel) and obstacle(cfg) is None):
         return False
@@ -52,17 +55,24 @@ def stream_steps(case: Case, solutions: PlannedPhase, values: PlannedPhase) -> S
         first = rng.exponential(solutions.tokens, (problems, each))
         after = rng.exponential(values.tokens, (problems, each, count))
         lengths = np.ceil(np.minimum(first, most)), np.ceil(np.minimum(after, most))
-        found.append(simulated(*lengths, case.shards, slots, drain, values.sizes.chunk))
+        given = case.shards, slots, drain, values.sizes.chunk, cfg.rollout.lag > 0
+        found.append(simulated(*lengths, *given))
     return StreamSteps(*np.mean(found, axis=0).tolist())
 
 
 def simulated(
-    solutions: np.ndarray, values: np.ndarray, shards: int, slots: int, drain: int, chunk: int
+    solutions: np.ndarray,
+    values: np.ndarray,
+    shards: int,
+    slots: int,
+    drain: int,
+    chunk: int,
+    lag: bool = False,
 ) -> StreamSteps:
     """A stream of solutions of [P, N] tokens, and [P, N, K] of continuations of each.
 
     While it is fed a chunk has half of `chunk` steps, and what ended in one is known after the
-    next.
+    next. With a `lag` the continuations are of other solutions, and nothing is fed.
     """
     problems, each = solutions.shape
     waiting: list[deque[tuple[float, int]]] = [deque() for _ in range(shards)]  # (tokens, problem)
@@ -84,7 +94,11 @@ def simulated(
             busy[shard] += 1
 
     for i, tokens in enumerate(solutions.ravel()):
-        add(i * shards // solutions.size, np.array([tokens]), i // each)
+        add(i * shards // solutions.size, np.array([tokens]), NONE if lag else i // each)
+    if lag:
+        fed = problems
+        for lengths in values.reshape(-1, values.shape[-1]):
+            add(int(under_way.argmin()), lengths, NONE)
     for shard in range(shards):
         begin(shard, 0.0)
     while events:
@@ -105,10 +119,13 @@ def simulated(
                     heapq.heappush(events, ((now // half + 2) * half, shards, problem))
         if not drained_at and fed == problems and under_way.max() <= drain:
             drained_at = now
-    begins, ends = np.array(spans).T
+    return steps_of(np.array(spans), drained_at, shards, len(feeds))
+
+
+def steps_of(spans: np.ndarray, drained_at: float, shards: int, feeds: int) -> StreamSteps:
+    """The steps of branches that begin and end at `spans`, f64[branches, 2]."""
+    begins, ends = spans.T
     before = (np.minimum(ends, drained_at) - np.minimum(begins, drained_at)).sum() / shards
     after = (ends - begins).sum() / shards - before
     in_drain = ends.max() - drained_at
-    return StreamSteps(
-        drained_at, in_drain, before / drained_at, after / max(in_drain, 1.0), len(feeds)
-    )
+    return StreamSteps(drained_at, in_drain, before / drained_at, after / max(in_drain, 1.0), feeds)

@@ -258,15 +258,25 @@ class Sampler:
         A response is graded and split as a whole; steps that end within what is given are dropped,
         with their rewards.
         """
-        cfg, tokenizer = self.cfg, self.engine.tokenizer
+        cfg = self.cfg
         responses = self.grown_from(params, starts, cfg.sample.max_tokens, cfg.reward.truncated)
+        grown = list(itertools.chain.from_iterable(responses.groups))
+        parts = itertools.chain.from_iterable(responses.parts)
+        totals = responses.rewards.ravel().tolist()
+        return self.episodes_of(starts, grown, list(map(Reward, totals, parts)))
+
+    def episodes_of(
+        self, starts: list[Start], grown: Sequence[Grown], rewards: Sequence[Reward]
+    ) -> list[Episode]:
+        """The episodes of `episodes`, whose responses were sampled and graded."""
+        tokenizer, each = self.engine.tokenizer, iter(grown)
         drawn: list[tuple[Solution, int, Grown]] = []
-        for (problem, prompt, given, _), group in zip(starts, responses.groups, strict=True):
+        for problem, prompt, given, seeds in starts:
             before = response_text(tokenizer, prompt, given)
-            for grown in group:
-                text = whole_text(before, grown)
-                solution = Solution(problem, prompt, given + grown.tokens, text)
-                drawn.append((solution, len(given), grown))
+            for one in itertools.islice(each, len(seeds)):
+                text = whole_text(before, one)
+                solution = Solution(problem, prompt, given + one.tokens, text)
+                drawn.append((solution, len(given), one))
         steps = shared_work(
             {
                 i: _steps_after(given, *self.split(solution))
@@ -274,11 +284,9 @@ class Sampler:
                 if is_mine(i)
             }
         )
-        parts = list(itertools.chain.from_iterable(responses.parts))
-        rewards = responses.rewards.ravel().tolist()
         return [
-            episode_of(solution, given, grown, steps[i], rewards[i], parts[i])
-            for i, (solution, given, grown) in enumerate(drawn)
+            episode_of(*one, steps[i], *reward)
+            for i, (one, reward) in enumerate(zip(drawn, rewards, strict=True))
         ]
 
     def split(self, solution: Solution) -> Steps:

@@ -1,5 +1,6 @@
 """The context of one iteration: what all methods draw, count and record."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +64,7 @@ class Iteration:
         """The rest of the run's budget."""
         return left(self.cfg, self.spent)
 
-    @property
+    @functools.cached_property
     def sampler(self) -> Sampler:
         """The sampler of this iteration."""
         return self.session.sampler(self.number)
