@@ -56,16 +56,22 @@ def kinds(tree: Any) -> set[str]:
     return {str(x.sharding.memory_kind) for x in jax.tree.leaves(tree)}
 
 
+def whole_and_half(cfg: Any, folder: Path) -> tuple[Path, Path]:
+    """The workdirs of a run of four iterations, and of one that was interrupted after three."""
+    whole, half = folder / "whole", folder / "half"
+    loop.train(cfg, whole)
+    shutil.copytree(whole, half)
+    for name in ("checkpoints/4", "best"):
+        shutil.rmtree(half / name, ignore_errors=True)
+    return whole, half
+
+
 @pytest.mark.parametrize("offload", [False, True])
 def test_what_options_keep_is_saved_and_restored(offload: bool, start: str, tmp_path: Path):
     """A run that was interrupted after three of four iterations ends as one that was not."""
     own = {"offload": {"reference": offload, "optimizer": offload}, "checkpoint": {"keep": 4}}
     cfg = config("grpo", start, **TOGETHER | own)
-    whole, half = tmp_path / "whole", tmp_path / "half"
-    loop.train(cfg, whole)
-    shutil.copytree(whole, half)
-    for folder in ("checkpoints/4", "best"):
-        shutil.rmtree(half / folder, ignore_errors=True)
+    whole, half = whole_and_half(cfg, tmp_path)
     first, progress = state_of(cfg, half)
     assert progress.done == 3 and set(first.options) == {"curriculum", "adaptive_kl", "reference"}
     assert float(first.options["adaptive_kl"]) != 0.1
@@ -89,11 +95,7 @@ def test_a_lag_has_solutions_of_older_weights(start: str, tmp_path: Path):
     """Also in a run that was interrupted; the last iteration samples none for another."""
     rollout = {"lag": 1}
     cfg = config("vineppo", start, rollout=rollout, values={"k": 2}, checkpoint={"keep": 4})
-    whole, half = tmp_path / "whole", tmp_path / "half"
-    loop.train(cfg, whole)
-    shutil.copytree(whole, half)
-    for folder in ("checkpoints/4", "best"):
-        shutil.rmtree(half / folder, ignore_errors=True)
+    whole, half = whole_and_half(cfg, tmp_path)
     first, progress = state_of(cfg, half)
     waiting = first.options["lag"]
     with open_session(cfg, half) as session:
