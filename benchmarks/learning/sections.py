@@ -157,8 +157,9 @@ def equal_episodes(found: Outcomes) -> list[str]:
 
 
 def _start(found: Outcomes, task: str) -> float:
-    """Validation accuracy of what all runs of the task start from."""
-    runs = [run for run in found.used if run["config"] == TASKS[task].config]
+    """Validation accuracy of what all runs of the task but those of a dose start from."""
+    config = TASKS[task].config
+    runs = [run for run in found.used if run["config"] == config and run["part"] != "dose"]
     return statistics.fmean(run["curve"]["accuracy"][0] for run in runs)
 
 
