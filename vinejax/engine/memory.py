@@ -138,7 +138,8 @@ def sizes_of(
     wanted, lanes = shapes[0]
     if feed is not None:
         wanted = min(bucket(sum(rows for rows, _ in shapes)), 2 * slots)
-        lanes = max(lanes for _, lanes in shapes)
+        # XLA computes empty lanes, too; so a trunk of the first kind may have several rows instead.
+        lanes = max(lanes for _, lanes in (shapes if storage.read_by_kernel else shapes[1:]))
     columns = storage.align(part(settings.limits, max(kind.longest for kind in kinds)))
     width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
     chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
