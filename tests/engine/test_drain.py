@@ -67,6 +67,21 @@ def test_a_drain_has_the_tokens_of_the_phase(name: str, tiny: Model, moves: list
     assert 2 * engine.stats.decode_steps < engine.stats.slot_steps < 8 * engine.stats.decode_steps
 
 
+def test_a_drain_has_a_drain(tiny: Model, moves: list[Any], monkeypatch: pytest.MonkeyPatch):
+    """Of 16 slots 4 are left, then 1; only moved as far as the branches that are left need."""
+    monkeypatch.setattr(drain, "MIN_DRAINED", 4)
+    expected, _ = grow(tiny, SampleConfig(), slots=4)
+    moves.clear()
+    found, engine = grow(tiny, SampleConfig(), slots=16)
+    assert_same(found, expected)
+    assert [state.slots.item.shape[0] for state, _ in moves] == [4, 1]
+    assert engine.stats.slot_steps < 16 * engine.stats.decode_steps
+    moves.clear()
+    found, _ = grow(tiny, SampleConfig(), slots=16, chunk=40)
+    assert_same(found, expected)
+    assert len(moves) <= 2
+
+
 def test_a_drain_with_stop_strings_and_fewer_rows_than_trunks(tiny: Model, moves: list[Any]):
     """The automaton's states move too, and a drain begins only when no trunk waits for a row."""
     sampling = SampleConfig(stop=("1",))
@@ -118,20 +133,20 @@ def test_sizes(tiny: Model):
     settings = arrays.Settings(slots=128)
     demand = arrays.Demand(trunks=50, branches=900, longest=40, budget=24)
     whole, taken = arrays.sizes_of(tiny.decoder, mesh, "cpu", 2**30, settings, demand)
-    found = drain_sizes(tiny.decoder, mesh, 2**30, whole)
-    assert found is not None and found.lanes <= found.slots == 32 >= found.rows
+    found, further = drain_sizes(tiny.decoder, mesh, 2**30, whole)
+    assert found.lanes <= found.slots == 32 >= found.rows
+    assert further.lanes <= further.slots == 8 >= further.rows
     same = ("columns", "width", "queue", "chunk", "storage")
     assert all(getattr(found, name) == getattr(whole, name) for name in same)
     assert found.rows < whole.rows
     both = taken + arrays.phase_bytes(tiny.decoder, mesh, found)
-    assert drain_sizes(tiny.decoder, mesh, both, whole) == found
-    assert drain_sizes(tiny.decoder, mesh, both - 1, whole) is None, "no memory for both"
+    assert drain_sizes(tiny.decoder, mesh, both, whole) == (found, further)
+    assert drain_sizes(tiny.decoder, mesh, both - 1, whole) == (further,), "no memory for both"
     # A window of as few rows is not copied: only the ring of fewer slots comes on top.
     low = dataclasses.replace(whole, rows=4)
     ring = 32 * arrays.cache_bytes(tiny.decoder, mesh, low.width)
     enough = arrays.phase_bytes(tiny.decoder, mesh, low) + ring
-    found = drain_sizes(tiny.decoder, mesh, enough, low)
-    assert found is not None and found.rows == 4
-    assert drain_sizes(tiny.decoder, mesh, enough - 1, low) is None
+    assert [found.rows for found in drain_sizes(tiny.decoder, mesh, enough, low)] == [4, 4]
+    assert [found.slots for found in drain_sizes(tiny.decoder, mesh, enough - 1, low)] == [8]
     few = dataclasses.replace(whole, slots=95)
-    assert drain_sizes(tiny.decoder, mesh, 2**30, few) is None
+    assert not drain_sizes(tiny.decoder, mesh, 2**30, few)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.plan_cases import small
 
+from vinejax.engine.cache import Sizes
 from vinejax.engine.drain import SHARE
 from vinejax.engine.tpu.paged import PagedStorage
 from vinejax.plan.aot.iteration import KERNEL_SPEED, LATENCY_S, Stage, iteration_stages
@@ -23,6 +24,7 @@ from vinejax.plan.cost import (
     program_costs,
 )
 from vinejax.plan.memory import (
+    PlannedPhase,
     is_decode,
     memory_and_phases,
     program_phase,
@@ -33,6 +35,7 @@ from vinejax.plan.roofline import PlannedProgram, least_seconds, plan_program
 
 TPU = "v5e:2x4"
 SHARDS = 4  # of `small`
+DECODING = ("decode", "drain", "drain 2")  # calls of a phase whose drain has a drain
 
 
 def cycles(trip: float) -> dict[str, Any]:
@@ -51,70 +54,79 @@ def planned(case: Case, compiled: dict[str, Any]) -> dict[str, PlannedProgram]:
     }
 
 
+def in_shapes(phase: PlannedPhase, *shapes: Sizes) -> PlannedPhase:
+    """The phase with these sizes, then those of its drains."""
+    return phase._replace(sizes=shapes[0], shapes=shapes)
+
+
 @pytest.mark.parametrize(("branches", "slots"), [(40, 128), (300, 128), (2000, 96)])
 def test_decode_steps_are_those_of_a_simulation(tmp_path: Path, branches: int, slots: int):
     """Branches of exponential lengths, each taken by the first slot that is free; and the slots
     that are busy meanwhile."""
     case = small(tmp_path, fields={"sample.max_tokens": 10**6})
     rollout = memory_and_phases(case)[1][0]
-    sizes = dataclasses.replace(rollout.sizes, slots=slots)
-    drain = dataclasses.replace(sizes, slots=slots // SHARE)
-    phase = rollout._replace(branches=4 * branches, tokens=50.0, sizes=sizes, drain=drain)
-    rng, full, drained, after, whole = np.random.default_rng(0), [], [], [], []
+    shapes = [dataclasses.replace(rollout.sizes, slots=slots // SHARE**n) for n in range(3)]
+    phase = in_shapes(rollout, *shapes)._replace(branches=4 * branches, tokens=50.0)
+    rng, steps, worked = np.random.default_rng(0), [], []
     for _ in range(100):
         ends = np.zeros((SHARDS, slots))
         for of_shard in ends:
             for length in rng.exponential(50.0, branches):
                 of_shard[of_shard.argmin()] += length
-        # As many are left as the drain has slots, in the shard that has the most.
-        begin = np.sort(ends)[:, slots - drain.slots - 1].max()
-        full.append(begin)
-        drained.append(ends.max() - begin)
-        after.append(np.maximum(ends - begin, 0).sum() / SHARDS)  # steps of slots in the drain
-        whole.append(ends.sum() / SHARDS)
-    calls = calls_per_phase(case, phase)
-    assert calls["decode"] == pytest.approx(np.mean(full), rel=0.03)
-    assert calls["drain"] == pytest.approx(np.mean(drained), rel=0.05)
-    of_all_slots = (np.sum(whole) - np.sum(after)) / np.sum(full)
-    assert busy_slots(case, phase) == pytest.approx(of_all_slots, rel=0.03)
-    in_drain = busy_slots(case, phase._replace(sizes=drain))
-    assert in_drain == pytest.approx(np.sum(after) / np.sum(drained), rel=0.5)
-    without = calls_per_phase(case, phase._replace(drain=None))
+        # As many are left as a drain has slots, in the shard that has the most.
+        begins = [np.sort(ends)[:, slots - drain.slots - 1].max() for drain in shapes[1:]]
+        bounds = [0.0, *begins, ends.max()]
+        steps.append(np.diff(bounds))
+        worked.append(np.diff([np.minimum(ends, x).sum() / SHARDS for x in bounds]))
+    calls, means = calls_per_phase(case, phase), np.mean(steps, axis=0)
+    for name, mean, near in zip(DECODING, means, (0.03, 0.08, 0.08), strict=True):
+        assert calls[name] == pytest.approx(mean, rel=near), name
+    of_all = [busy_slots(case, phase.drained(n)) for n in range(3)]
+    for n, near in enumerate((0.03, 0.5, 0.5)):
+        assert of_all[n] == pytest.approx(
+            np.sum(worked, axis=0)[n] / np.sum(steps, axis=0)[n], rel=near
+        )
+    without = calls_per_phase(case, in_shapes(phase, shapes[0]))
     assert without.keys() == {"prefill", "decode"}
-    assert without["decode"] == pytest.approx(calls["decode"] + calls["drain"])
+    assert without["decode"] == pytest.approx(sum(calls[name] for name in DECODING))
 
 
 def test_the_last_branches_take_no_longer_than_the_longest_may(tmp_path: Path):
     case = small(tmp_path)
     phase = memory_and_phases(case)[1][0]._replace(branches=4 * 128, tokens=16.0)
-    sizes = dataclasses.replace(phase.sizes, slots=128)
-    drain = dataclasses.replace(sizes, slots=32)
-    for one in (phase._replace(sizes=sizes), phase._replace(sizes=sizes, drain=drain)):
-        calls = calls_per_phase(case, one)
-        assert calls["decode"] + calls.get("drain", 0) == case.cfg.sample.max_tokens == 32
+    shapes = [dataclasses.replace(phase.sizes, slots=slots) for slots in (128, 32, 8)]
+    for count in (1, 2, 3):
+        calls = calls_per_phase(case, in_shapes(phase, *shapes[:count]))
+        steps = sum(calls[name] for name in DECODING[:count])
+        assert steps == pytest.approx(case.cfg.sample.max_tokens) and steps == pytest.approx(32)
 
 
-def test_a_phase_of_many_slots_has_a_drain_whose_steps_cost_less(tmp_path: Path):
+def test_a_phase_of_many_slots_has_drains_whose_steps_cost_less(tmp_path: Path):
     case = small(tmp_path, TPU, {"rollout.slots": 4 * 128, "rollout.prompts": 400})
     _, phases = memory_and_phases(case)
     rollout = phases[0]
-    assert rollout.drain is not None and rollout.drain.slots == rollout.sizes.slots // SHARE
+    assert [sizes.slots for sizes in rollout.shapes] == [128, 32, 8]
     plan = Plan(case, phases, [], iteration_stages(case, phases, planned(case, {})), {}, [])
     written = json.loads(json.dumps(as_json(plan)))
-    assert written["phases"][0]["drain"]["slots"] == rollout.drain.slots
-    assert written["iteration"][0]["calls"]["drain"] == calls_per_phase(case, rollout)["drain"]
-    costs = decode_cost(case, rollout), decode_cost(case, rollout._replace(sizes=rollout.drain))
-    assert costs[1].bytes < costs[0].bytes
+    assert [sizes["slots"] for sizes in written["phases"][0]["shapes"]] == [128, 32, 8]
+    calls = written["iteration"][0]["calls"]
+    assert {name: calls[name] for name in DECODING}.items() <= calls_per_phase(
+        case, rollout
+    ).items()
+    costs = [decode_cost(case, rollout.drained(n)) for n in range(3)]
+    assert costs[2].bytes < costs[1].bytes < costs[0].bytes
     programs = planned(case, {})
     whole, plain = (
         iteration_stages(case, [one, phases[1]], programs)[0]
-        for one in (rollout, rollout._replace(drain=None))
+        for one in (rollout, in_shapes(rollout, rollout.sizes))
     )
-    saved = whole.calls["drain"] * (
-        max(least_seconds(case, costs[0], 0).values())
-        - max(least_seconds(case, costs[1], 0).values())
+    seconds = [max(least_seconds(case, cost, 0).values()) for cost in costs]
+    in_all = max(
+        least_seconds(case, decode_cost(case, in_shapes(rollout, rollout.sizes)), 0).values()
     )
-    assert saved > 0 and plain.seconds - whole.seconds == pytest.approx(saved)
+    decoding = sum(calls[name] * x for name, x in zip(DECODING, seconds, strict=True))
+    assert plain.seconds - whole.seconds == pytest.approx(plain.calls["decode"] * in_all - decoding)
+    assert plain.seconds > whole.seconds
 
 
 def test_an_estimate_takes_the_cycles_and_what_kernels_read(tmp_path: Path):
@@ -133,7 +145,7 @@ def test_an_estimate_takes_the_cycles_and_what_kernels_read(tmp_path: Path):
     for phase in phases:
         storage = PagedStorage(pages=phase.sizes.slots)
         sizes = dataclasses.replace(phase.sizes, storage=storage, columns=256, width=256)
-        with_kernel.append(phase._replace(sizes=sizes))
+        with_kernel.append(in_shapes(phase, sizes))
     found = iteration_stages(case, with_kernel, planned(case, cycles(3e9)))[1]
     reading = columns_bytes(case, with_kernel[1]) / (KERNEL_SPEED * chip.hbm_gb_s * 1e9)
     least = least_seconds(case, decode_cost(case, with_kernel[1]), 0)
@@ -147,10 +159,10 @@ def test_each_phase_and_drain_is_estimated_by_its_own_program(tmp_path: Path):
     """With cycles of their own, and with what they send."""
     case = small(tmp_path, TPU, {"rollout.slots": 4 * 128, "rollout.prompts": 400})
     held, phases = memory_and_phases(case)
-    names = ["decode", "drain", "decode, rollout", "drain, rollout"]
+    names = [name + suffix for suffix in ("", ", rollout") for name in DECODING]
     costs = program_costs(case, phases)
     assert [name for name in costs if is_decode(name)] == names
-    by_name = dict(zip(names, (4e9, 3e9, 2e9, 1e9), strict=True))
+    by_name = dict(zip(names, (6e9, 5e9, 4e9, 3e9, 2e9, 1e9), strict=True))
     sums = {"kind": "all-reduce", "shape": "f32[8]", "group": 2, "count": 1.0, "sent": 1e12,
             "in_loop": True, "source": "x", "rings": 1}  # fmt: skip
     programs = {}
@@ -161,15 +173,15 @@ def test_each_phase_and_drain_is_estimated_by_its_own_program(tmp_path: Path):
         phase = program_phase(name, phases)
         programs[name] = plan_program(case, held, phase, name, cost, compiled)
     shares = [programs[name].parts["suffix KV"] for name in names]
-    assert shares[1] == shares[0] / SHARE and shares[3] == shares[2] / SHARE
+    assert shares[1] == shares[0] / SHARE and shares[4] == shares[3] / SHARE
     chip = case.topology.chip
     stages = iteration_stages(case, phases, programs)
     for stage, suffix in zip(stages[:2], (", rollout", ""), strict=True):
-        seconds = stage.calls["decode"] * by_name["decode" + suffix] / (chip.clock_ghz * 1e9)
-        drained = by_name["drain" + suffix] / (chip.clock_ghz * 1e9)
+        seconds = sum(
+            stage.calls[name] * by_name[name + suffix] / (chip.clock_ghz * 1e9) for name in DECODING
+        )
         if suffix:  # the sums come after what they add up
-            drained += 1e12 / (chip.link_gb_s * 1e9 * 1 / chip.links)
-        seconds += stage.calls["drain"] * drained
+            seconds += stage.calls["drain"] * 1e12 / (chip.link_gb_s * 1e9 * 1 / chip.links)
         rest = stage.calls["prefill"] * programs["prefill"].cost.bytes / (chip.hbm_gb_s * 1e9)
         assert seconds < stage.estimate < seconds + 2 * rest + 1
 

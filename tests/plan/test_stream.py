@@ -25,7 +25,7 @@ def step_by_step(
     values: np.ndarray,
     shards: int,
     slots: int,
-    drain: int,
+    drains: list[int],
     chunk: int,
     lag: bool,
 ) -> StreamSteps:
@@ -37,15 +37,17 @@ def step_by_step(
     left, due, fed = [each] * len(solutions), {}, set()
     if lag:
         due = dict.fromkeys(range(len(solutions)), 0)
-    step = drained_at = worked = before = 0
+    step = worked = 0
+    begins = [(0, 0)]  # (step, tokens until then) at which each shape's steps begin
     while any(of_shards) or len(fed) < len(solutions):
         for problem in sorted(p for p, at in due.items() if at == step and p not in fed):
             fed.add(problem)
             for lengths in values[problem]:
                 place = int(np.argmin([len(branches) for branches in of_shards]))
                 of_shards[place] += [[int(tokens), -1] for tokens in lengths]
-        if not drained_at and len(fed) == len(solutions) and max(map(len, of_shards)) <= drain:
-            drained_at, before = step, worked
+        for drain in drains[len(begins) - 1 :]:
+            if len(fed) == len(solutions) and max(map(len, of_shards)) <= drain:
+                begins.append((step, worked))
         for branches in of_shards:
             for branch in branches[:slots]:
                 branch[0] -= 1
@@ -58,22 +60,24 @@ def step_by_step(
                     if not left[problem]:
                         due[problem] = (step // (chunk // 2) + 2) * (chunk // 2)
             branches[:] = [branch for branch in branches if branch[0]]
-    if not drained_at:
-        drained_at, before = step, worked
-    busy = before / shards / drained_at, (worked - before) / shards / max(step - drained_at, 1)
-    feeds = 0 if lag else len(set(due.values()))
-    return StreamSteps(drained_at, step - drained_at, *busy, feeds)
+    begins += [(step, worked)] * (len(drains) + 2 - len(begins))
+    steps, tokens = np.diff(begins, axis=0).T
+    busy = tokens / shards / np.maximum(steps, 1)
+    return StreamSteps(tuple(steps), tuple(busy), 0 if lag else len(set(due.values())))
 
 
 @pytest.mark.parametrize("lag", [False, True])
 @pytest.mark.parametrize(
-    ("shards", "slots", "drain"), [(1, 3, 0), (2, 4, 1), (3, 2, 2), (2, 50, 5)]
+    ("shards", "slots", "drains"), [(1, 3, []), (2, 4, [1]), (3, 2, [2]), (2, 50, [5, 2])]
 )
-def test_a_stream_has_the_steps_of_its_tokens(shards: int, slots: int, drain: int, lag: bool):
+def test_a_stream_has_the_steps_of_its_tokens(
+    shards: int, slots: int, drains: list[int], lag: bool
+):
     rng = np.random.default_rng(shards)
     solutions, values = rng.integers(1, 40, (4, 3)), rng.integers(1, 30, (4, 3, 2))
-    given = solutions, values, shards, slots, drain, 8, lag
-    np.testing.assert_allclose(simulated(*given), step_by_step(*given))
+    given = solutions, values, shards, slots, drains, 8, lag
+    for found, wanted in zip(simulated(*given), step_by_step(*given), strict=True):
+        np.testing.assert_allclose(found, wanted)
 
 
 def test_it_is_planned_where_it_runs(tmp_path: Path):
@@ -104,15 +108,16 @@ def test_values_take_what_solutions_alone_do_not(tmp_path: Path):
     }
     alone, values = iteration_stages(case, phases, programs)[:2]
     steps = stream_steps(case, *phases)
-    assert values.calls["decode"] == steps.in_all_slots and values.calls["drain"] == steps.in_drain
+    assert [values.calls[name] for name in ("decode", "drain", "drain 2")] == [*steps.steps]
     assert values.calls["prefill"] >= steps.feeds > 1
     tokens = sum(phase.branches * phase.tokens for phase in phases)
     mean = tokens / sum(phase.branches for phase in phases)
-    stream = phases[1]._replace(tokens=mean, busy=(steps.busy, steps.busy_in_drain))
+    stream = phases[1]._replace(tokens=mean, busy=steps.busy)
     costs = program_costs(case, phases) | {
         "prefill": prefill_cost(case, stream),
         "decode": decode_cost(case, stream),
-        "drain": decode_cost(case, stream._replace(sizes=stream.drain)),
+        "drain": decode_cost(case, stream.drained(1)),
+        "drain 2": decode_cost(case, stream.drained(2)),
     }
     whole = sum(
         count * max(least_seconds(case, costs[name], 0).values())

@@ -1,9 +1,10 @@
-"""The drain of a phase: its last branches go on in fewer slots and rows.
+"""The drains of a phase: its last branches go on in fewer slots and rows.
 
 A decode step costs the same with idle slots as with busy ones, and the last branches of a phase
 end one by one. When no more are left than a quarter of the slots, they and the rows that they read
-are moved together, and a smaller program decodes the rest. A window without more rows than that
-stays where it is, and so do pages. Tokens stay the same, as no draw depends on a slot.
+are moved together, and a smaller program decodes the rest, or all but its own last quarter. A
+window without more rows than that stays where it is, and so do pages. Tokens stay the same, as no
+draw depends on a slot.
 """
 
 import dataclasses
@@ -26,8 +27,9 @@ from vinejax.engine.window import Rows, Window
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import ROWS, AnyMesh, on_shards
 
-SHARE = 4  # slots of a phase / slots of its drain
+SHARE = 4  # slots of a phase / slots of its first drain, and so on
 MIN_SLOTS = 96  # with fewer slots a drain saves less than compiling its program costs
+MIN_DRAINED = 32  # slots of a drain that has a further one: the most branches end last
 
 
 class State(NamedTuple):
@@ -38,24 +40,28 @@ class State(NamedTuple):
     slots: Slots
 
 
-def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> Sizes | None:
-    """The shapes of a phase's drain; None if the phase has few slots or memory cannot hold both.
+def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> tuple[Sizes, ...]:
+    """The shapes of a phase's drains, the largest first; none for a phase of few slots.
 
-    `memory` is in bytes per device, of all keys and values.
+    A drain is left out if memory cannot hold it beside the phase: `memory` is in bytes per device,
+    of all keys and values.
     """
-    if sizes.slots < MIN_SLOTS:
-        return None
-    slots = sizes.slots // SHARE
-    rows = sizes.storage.drain_rows(sizes, slots)
-    drain = dataclasses.replace(
-        sizes,
-        slots=slots,
-        rows=rows,
-        lanes=min(sizes.lanes, slots),
-        batch=min(sizes.batch, rows),
-    )
-    copied = cache_bytes(model, mesh, sizes.storage.drain_columns(sizes, drain))
-    return drain if phase_bytes(model, mesh, sizes) + copied <= memory else None
+    drains: list[Sizes] = []
+    slots, least = sizes.slots, MIN_SLOTS
+    while slots >= least:
+        slots, least = slots // SHARE, MIN_DRAINED
+        rows = sizes.storage.drain_rows(sizes, slots)
+        drain = dataclasses.replace(
+            sizes,
+            slots=slots,
+            rows=rows,
+            lanes=min(sizes.lanes, slots),
+            batch=min(sizes.batch, rows),
+        )
+        copied = cache_bytes(model, mesh, sizes.storage.drain_columns(sizes, drain))
+        if phase_bytes(model, mesh, sizes) + copied <= memory:
+            drains.append(drain)
+    return tuple(drains)
 
 
 def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[State, jax.Array]:

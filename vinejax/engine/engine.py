@@ -265,7 +265,7 @@ class Engine:
         match = first_states(table, work)
         programs = Programs(
             config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
-            drain=drain_sizes(self.model, self.mesh, memory, sizes),
+            drains=drain_sizes(self.model, self.mesh, memory, sizes),
             temperature=self.sample_config.temperature,
             skips_repeats=self.skips_repeats,
             weights=self._decoding(params, int8),

@@ -41,7 +41,7 @@ class Programs(NamedTuple):
     """Arguments of the compiled programs that a phase does not change."""
 
     config: DecodeConfig
-    drain: Sizes | None  # shapes for the last branches (`drain.py`)
+    drains: tuple[Sizes, ...]  # shapes for the last branches (`drain.py`)
     temperature: float  # for the log-probabilities of trunks that are scored
     skips_repeats: bool  # see `repeats.py`
     weights: Weights
@@ -90,10 +90,8 @@ class Phase:
         self.work = work
         self._programs, self._stats, self._intake = programs, stats, intake
         self._model, self._mesh, self._sizes = config.model, config.mesh, config.sizes
-        self._drain = programs.drain  # set to None when the phase moves to the drain
-        # The shards move together, so with several of them no chunk ends early for the drain.
-        drained_at = programs.drain.slots if programs.drain and len(loads) == 1 else 0
-        self._config = dataclasses.replace(config, drained_at=drained_at)
+        self._drains = programs.drains  # those that may follow
+        self._config = self._in_sizes(config.sizes, len(loads))
         caches = empty_caches(self._model, self._mesh, self._sizes)
         self._window, self._rows, self._slots = caches
         self._waiting = [deque(loads_of_shard) for loads_of_shard in loads]
@@ -379,18 +377,29 @@ class Phase:
         return _Started(self._num_chunks - 1, self._repeats.take(), moved, trace)
 
     def _move_to_drain(self) -> jax.Array | None:
-        """Moves the branches that are left to the drain, once its slots can hold them."""
-        drain = self._drain
-        if drain is None or any(self._waiting) or self._intake.is_open:
+        """Moves the branches that are left to the smallest drain whose slots can hold them."""
+        if any(self._waiting) or self._intake.is_open:
             return None
-        if self._collector.not_ended.max() > drain.slots:
+        left = self._collector.not_ended.max()
+        fitting = [drain for drain in self._drains if left <= drain.slots]
+        if not fitting:
             return None
+        drain = fitting[-1]
         state = State(self._window, self._rows, self._slots)
-        state, moved = to_drain(self._mesh, self._sizes, drain, state)
+        state, moved = to_drain(self._mesh, self._config.sizes, drain, state)
         self._window, self._rows, self._slots = state
-        self._config = dataclasses.replace(self._config, sizes=drain, drained_at=0)
-        self._drain = None
+        self._drains = self._drains[self._drains.index(drain) + 1 :]
+        self._config = self._in_sizes(drain, len(self._waiting))
         return moved
+
+    def _in_sizes(self, sizes: Sizes, shards: int) -> DecodeConfig:
+        """The decode program of the phase, or of a drain, whose chunks end early for the next.
+
+        The shards move together, so with several of them no chunk ends early.
+        """
+        drained_at = self._drains[0].slots if self._drains and shards == 1 else 0
+        config = self._programs.config
+        return dataclasses.replace(config, sizes=sizes, drained_at=drained_at)
 
     def _collect(self, started: _Started) -> list[Drawn]:
         """The branches that ended in a chunk, by its trace."""

@@ -6,12 +6,12 @@ products; a compiler that fuses less moves more. XLA's own `cost_analysis` count
 once and is not used.
 """
 
+import itertools
 import math
 from statistics import NormalDist
 from typing import NamedTuple
 
 from vinejax.core.shapes import bucket
-from vinejax.engine.drain import SHARE
 from vinejax.engine.memory import cache_bytes
 from vinejax.learner.packing import passes_for
 from vinejax.model.lora import kernel_shapes
@@ -191,12 +191,10 @@ def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
 
 
 class DecodeSteps(NamedTuple):
-    """The decode steps of a wave on one shard, and the branches that end in them."""
+    """The decode steps of a wave on one shard; an entry for each of the phase's shapes."""
 
-    in_all_slots: float
-    in_drain: float
-    branches: float  # branches of the wave on the shard
-    drained: float  # branches among them that end in the drain
+    steps: tuple[float, ...]
+    begun: tuple[float, ...]  # branches that have not ended when the steps begin
 
 
 def usable_slots(phase: PlannedPhase) -> int:
@@ -205,29 +203,31 @@ def usable_slots(phase: PlannedPhase) -> int:
 
 
 def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
-    """The steps of each wave of a phase, in all slots and, if it has a drain, in the drain's slots.
+    """The steps of each wave of a phase, in all slots and in the slots of each drain.
 
     Shards step together: until the one with the most branches left moves to the drain, and on until
     the last of all branches ends. Lengths are taken as exponential, and the steps that a shard has
-    more than the mean until the drain as normal. Tokens that are decoded again, after a branch gave
+    more than the mean until a drain as normal. Tokens that are decoded again, after a branch gave
     its pages to a longer one, are not counted.
     """
     branches, mean = phase.branches / (case.shards * phase.waves), phase.tokens
-    busy = min(usable_slots(phase), math.ceil(branches))
-    last = min(phase.drain.slots, busy) if phase.drain else 0
+    busy = min(usable_slots(phase.drained(0)), math.ceil(branches))
     # All slots are busy while branches wait; then no slot takes another branch.
     waiting = max(branches - busy, 0)
     filled, spread = waiting * mean / busy, mean * math.sqrt(waiting) / busy
-    ends = mean * math.sqrt(sum(1 / n**2 for n in range(last + 1, busy + 1)))
-    behind = math.hypot(spread, ends) * most_of(case.shards)
-    until_drain = steps_until(mean, busy, last) + behind
     # The mean of the largest of many sums of a normal and an exponential number; of few shards
     # whose sums of lengths differ much, that of the normal ones counts.
     until_end = min(steps_until(mean, case.shards * busy, 0), case.cfg.sample.max_tokens)
     until_end += min(spread**2 / (2 * mean), spread * most_of(case.shards))
-    emptying = min(until_drain, until_end) if last else until_end
-    drained = last * math.exp(-behind / mean)  # the other shards have gone on meanwhile
-    return DecodeSteps(filled + emptying, until_end - emptying, branches, drained)
+    begins, begun = [-filled], [branches]
+    for drain in phase.shapes[1:]:
+        last = min(drain.slots, busy)
+        ends = mean * math.sqrt(sum(1 / n**2 for n in range(last + 1, busy + 1)))
+        behind = math.hypot(spread, ends) * most_of(case.shards)
+        begins.append(min(steps_until(mean, busy, last) + behind, until_end))
+        begun.append(last * math.exp(-behind / mean))  # the other shards have gone on meanwhile
+    spans = itertools.pairwise([*begins, until_end])
+    return DecodeSteps(tuple(end - begin for begin, end in spans), tuple(begun))
 
 
 def most_of(count: int) -> float:
@@ -236,35 +236,25 @@ def most_of(count: int) -> float:
 
 
 def busy_slots(case: Case, phase: PlannedPhase) -> float:
-    """Slots of a shard that are busy, on average over the steps of a phase.
-
-    If the phase has the sizes of its drain, the average is over the drain.
-    """
+    """Slots of a shard that are busy, on average over the steps in the sizes of the phase."""
+    n = phase.shapes.index(phase.sizes)
     if phase.busy is not None:
-        return phase.busy[phase.sizes == phase.drain]
-    if phase.sizes == phase.drain:
-        drained = min(phase.sizes.slots, phase.branches / (case.shards * phase.waves))
-        steps = steps_until(phase.tokens, case.shards * math.ceil(drained), 0)
-        steps = min(steps, case.cfg.sample.max_tokens)
-        # All but the slowest shard began to drain before it did.
-        drained *= math.exp(-most_of(case.shards) * math.sqrt((1 - 1 / SHARE) / drained))
-        tokens = drained * phase.tokens
-    else:
-        steps, _, branches, drained = decode_steps(case, phase)
-        tokens = (branches - drained) * phase.tokens
-    return min(tokens / steps, phase.sizes.slots) if steps else float(phase.sizes.slots)
+        return phase.busy[n]
+    steps, begun = decode_steps(case, phase)
+    tokens = (begun[n] - (*begun, 0.0)[n + 1]) * phase.tokens
+    return min(tokens / steps[n], phase.sizes.slots) if steps[n] else float(phase.sizes.slots)
 
 
 def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
     """The number of calls of each program in a phase of the engine; for decoding, of steps.
 
-    'decode' counts steps in all slots, 'drain' steps in the slots of the drain, if there is one.
+    'decode' counts steps in all slots, 'drain' steps in the slots of the first drain, and so on.
     """
     trunks_per_shard = math.ceil(phase.trunks / case.shards)
     prefills = phase.waves * math.ceil(trunks_per_shard / phase.sizes.batch)
-    steps = decode_steps(case, phase)
-    calls = {"prefill": prefills, "decode": phase.waves * steps.in_all_slots}
-    return calls | ({"drain": phase.waves * steps.in_drain} if phase.drain else {})
+    steps = decode_steps(case, phase).steps
+    decoding = {memory.call_name(n): phase.waves * count for n, count in enumerate(steps)}
+    return {"prefill": prefills, **decoding}
 
 
 def steps_until(mean: float, busy: int, left: int) -> float:

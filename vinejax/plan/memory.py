@@ -41,11 +41,14 @@ class PlannedPhase(NamedTuple):
     mean_trunk: float  # mean tokens of a trunk
     tokens: float  # mean tokens decoded per branch
     sizes: Sizes
+    shapes: tuple[Sizes, ...]  # in which it decodes: `sizes`, then those of its drains
     waves: int = 1  # calls, one after the other
     int8: bool = False  # the layers' kernels are in 8 bits
-    drain: Sizes | None = None  # for the last branches of each wave, if they get fewer slots
-    # Busy slots of a shard, before the drain and in it, where `stream.py` has simulated them.
-    busy: tuple[float, float] | None = None
+    busy: tuple[float, ...] | None = None  # slots of a shard, by shape, where `stream.py` knows
+
+    def drained(self, n: int) -> "PlannedPhase":
+        """The phase with the sizes of its n-th drain; of itself with 0."""
+        return self._replace(sizes=self.shapes[n])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,9 +184,9 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         demand = Demand(trunks, per_wave, longest, budget=cfg.sample.max_tokens)
         sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand)
         int8 = name == "values" and cfg.values.dtype == "int8"
-        drain = drain_sizes(case.model, case.mesh, room, sizes)
+        shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
         work = trunks, branches, longest, mean_trunk, tokens
-        phases.append(PlannedPhase(name, *work, sizes, waves, int8, drain))
+        phases.append(PlannedPhase(name, *work, sizes, shapes, waves, int8))
     return phases
 
 
@@ -234,23 +237,27 @@ def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:
     return phases[-1]
 
 
-def decode_name(slots: str, phase: PlannedPhase, phases: list[PlannedPhase]) -> str:
-    """The program that decodes a phase in all slots, 'decode', or in those of its 'drain'.
+def call_name(n: int) -> str:
+    """The calls of a phase that decode in its n-th shape: 'decode', 'drain', 'drain 2', ..."""
+    return "decode" if n == 0 else "drain" if n == 1 else f"drain {n}"
+
+
+def decode_name(n: int, phase: PlannedPhase, phases: list[PlannedPhase]) -> str:
+    """The program that decodes a phase in its n-th shape.
 
     The name of a phase that is not the main one follows: 'decode, rollout'.
     """
-    return slots if phase.name == main_phase(phases).name else f"{slots}, {phase.name}"
+    call = call_name(n)
+    return call if phase.name == main_phase(phases).name else f"{call}, {phase.name}"
 
 
 def decode_programs(phases: list[PlannedPhase]) -> dict[str, PlannedPhase]:
     """Maps the name of each program that decodes to a phase with the program's sizes."""
-    programs = {}
-    for phase in reversed(phases):
-        programs[decode_name("decode", phase, phases)] = phase
-        if phase.drain:
-            drain = phase._replace(sizes=phase.drain)
-            programs[decode_name("drain", phase, phases)] = drain
-    return programs
+    return {
+        decode_name(n, phase, phases): phase.drained(n)
+        for phase in reversed(phases)
+        for n in range(len(phase.shapes))
+    }
 
 
 def program_phase(program: str, phases: list[PlannedPhase]) -> PlannedPhase:
@@ -261,7 +268,7 @@ def program_phase(program: str, phases: list[PlannedPhase]) -> PlannedPhase:
 
 def is_decode(program: str) -> bool:
     """Whether a program of this name is one of `decode_programs`."""
-    return program.split(",")[0] in ("decode", "drain")
+    return program.split(",")[0] == call_name(0) or program.startswith(call_name(1))
 
 
 def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:

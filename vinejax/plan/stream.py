@@ -6,7 +6,9 @@ lag the solutions are the next iteration's, and all wait from the start.
 """
 
 import heapq
+import math
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,10 +25,8 @@ NONE = -1  # no problem
 class StreamSteps(NamedTuple):
     """Decode steps of a stream; all shards wait for the slowest."""
 
-    in_all_slots: float
-    in_drain: float  # after the last continuation began, in the drain's slots
-    busy: float  # slots of a shard, on average over the steps in all slots
-    busy_in_drain: float
+    steps: tuple[float, ...]  # in all slots, then in those of each drain
+    busy: tuple[float, ...]  # slots of a shard, on average over these steps
     feeds: float  # chunks after which continuations enter
 
 
@@ -49,15 +49,17 @@ def stream_steps(case: Case, solutions: PlannedPhase, values: PlannedPhase) -> S
     cfg, rng = case.cfg, np.random.default_rng(0)
     problems, each, most = cfg.rollout.prompts, cfg.rollout.per_prompt, cfg.sample.max_tokens
     count = round(values.branches / (problems * each))
-    slots, drain = usable_slots(values), values.drain.slots if values.drain else 0
+    slots, drains = usable_slots(values), [sizes.slots for sizes in values.shapes[1:]]
     found = []
     for _ in range(DRAWS):
         first = rng.exponential(solutions.tokens, (problems, each))
         after = rng.exponential(values.tokens, (problems, each, count))
         lengths = np.ceil(np.minimum(first, most)), np.ceil(np.minimum(after, most))
-        given = case.shards, slots, drain, values.sizes.chunk, cfg.rollout.lag > 0
+        given = case.shards, slots, drains, values.sizes.chunk, cfg.rollout.lag > 0
         found.append(simulated(*lengths, *given))
-    return StreamSteps(*np.mean(found, axis=0).tolist())
+    steps, busy, feeds = zip(*found, strict=True)
+    steps, busy = (tuple(np.mean(x, axis=0).tolist()) for x in (steps, busy))
+    return StreamSteps(steps, busy, float(np.mean(feeds)))
 
 
 def simulated(
@@ -65,7 +67,7 @@ def simulated(
     values: np.ndarray,
     shards: int,
     slots: int,
-    drain: int,
+    drains: Sequence[int],
     chunk: int,
     lag: bool = False,
 ) -> StreamSteps:
@@ -76,11 +78,13 @@ def simulated(
     """
     problems, each = solutions.shape
     waiting: list[deque[tuple[float, int]]] = [deque() for _ in range(shards)]  # (tokens, problem)
-    busy, under_way, left = np.zeros(shards, int), np.zeros(shards, int), [each] * problems
+    busy, under_way = np.zeros(shards, int), np.zeros(shards, int)
+    left = [*[each] * problems, math.inf]  # solutions of each problem, and of NONE
     # (step, shard, problem): a branch ends; or, with a number after all shards', a problem is fed.
     events: list[tuple[float, int, int]] = []
     spans: list[tuple[float, float]] = []  # of every branch: the steps at which it begins and ends
-    half, fed, feeds, drained_at = max(chunk // 2, 1), 0, set(), 0.0
+    half, fed, feeds = max(chunk // 2, 1), 0, set()
+    begins = [0.0]  # as for `steps_of`
 
     def add(shard: int, lengths: np.ndarray, problem: int) -> None:
         waiting[shard] += [(tokens, problem) for tokens in lengths.tolist()]
@@ -104,8 +108,7 @@ def simulated(
     while events:
         now, shard, problem = heapq.heappop(events)
         if shard == shards:
-            fed += 1
-            feeds.add(now)
+            fed, feeds = fed + 1, feeds | {now}
             for lengths in values[problem]:
                 add(place := int(under_way.argmin()), lengths, NONE)
                 begin(place, now)
@@ -113,19 +116,22 @@ def simulated(
             busy[shard] -= 1
             under_way[shard] -= 1
             begin(shard, now)
-            if problem != NONE:
-                left[problem] -= 1
-                if not left[problem]:
-                    heapq.heappush(events, ((now // half + 2) * half, shards, problem))
-        if not drained_at and fed == problems and under_way.max() <= drain:
-            drained_at = now
-    return steps_of(np.array(spans), drained_at, shards, len(feeds))
+            left[problem] -= 1
+            if not left[problem]:
+                heapq.heappush(events, ((now // half + 2) * half, shards, problem))
+        fullest = under_way.max() if fed == problems else math.inf
+        begins += [now for drain in drains[len(begins) - 1 :] if fullest <= drain]
+    return steps_of(np.array(spans), begins, shards, len(feeds))
 
 
-def steps_of(spans: np.ndarray, drained_at: float, shards: int, feeds: int) -> StreamSteps:
-    """The steps of branches that begin and end at `spans`, f64[branches, 2]."""
-    begins, ends = spans.T
-    before = (np.minimum(ends, drained_at) - np.minimum(begins, drained_at)).sum() / shards
-    after = (ends - begins).sum() / shards - before
-    in_drain = ends.max() - drained_at
-    return StreamSteps(drained_at, in_drain, before / drained_at, after / max(in_drain, 1.0), feeds)
+def steps_of(spans: np.ndarray, begins: list[float], shards: int, feeds: int) -> StreamSteps:
+    """The steps of branches that begin and end at `spans`, f64[branches, 2].
+
+    `begins` are the steps at which decoding in all slots begins, and in those of each drain.
+    """
+    begun, ended = spans.T
+    until = [*begins, float(ended.max())]
+    done = [(np.minimum(ended, x) - np.minimum(begun, x)).sum() / shards for x in until]
+    steps = np.diff(until)
+    busy = np.diff(done) / np.maximum(steps, 1.0)
+    return StreamSteps(tuple(steps.tolist()), tuple(busy.tolist()), feeds)

@@ -18,6 +18,7 @@ from vinejax.plan.cost import (
 )
 from vinejax.plan.memory import (
     PlannedPhase,
+    call_name,
     decode_name,
     main_phase,
     train_length,
@@ -97,12 +98,11 @@ def _engine_stage(
     sending = programs["prefill"].sending_seconds(case.topology.chip) * size
     least = least_seconds(case, prefill_cost(case, phase), sending)
     prefill = _call(case, programs["prefill"], least, size)
-    step = _step(case, phase, programs[decode_name("decode", phase, phases)])
-    phase_times = {**times, "prefill": prefill, "decode": step}
-    if phase.drain:
-        program = programs[decode_name("drain", phase, phases)]
-        phase_times["drain"] = _step(case, phase._replace(sizes=phase.drain), program)
-    return _stage(phase.name, calls, phase_times)
+    steps = {
+        call_name(n): _step(case, phase.drained(n), programs[decode_name(n, phase, phases)])
+        for n in range(len(phase.shapes))
+    }
+    return _stage(phase.name, calls, {**times, "prefill": prefill, **steps})
 
 
 def _beside(
@@ -120,10 +120,10 @@ def _beside(
     steps, of_values = stream_steps(case, solutions, values), calls_per_phase(case, values)
     tokens = sum(phase.branches * phase.tokens for phase in phases)
     mean = tokens / (solutions.branches + values.branches)
-    stream = values._replace(tokens=mean, busy=(steps.busy, steps.busy_in_drain))
+    stream = values._replace(tokens=mean, busy=steps.busy)
     prefills = calls_per_phase(case, solutions)["prefill"] + max(of_values["prefill"], steps.feeds)
-    calls = {"decode copy": 1.0, "prefill": prefills, "decode": steps.in_all_slots}
-    calls |= {"drain": steps.in_drain} if values.drain else {}
+    decoding = {call_name(n): count for n, count in enumerate(steps.steps)}
+    calls = {"decode copy": 1.0, "prefill": prefills, **decoding}
     whole = _engine_stage(case, stream, phases, programs, calls, times)
     less = {x: getattr(whole, x) - getattr(alone, x) for x in ("seconds", "estimate", "one_by_one")}
     return whole._replace(**less)
@@ -145,16 +145,19 @@ def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> Times:
     The estimate is the sum of the compiler's cycles, the reads of kernels and the transfers of
     collectives, which do not overlap: the next product waits for a collective's sum. The compiler's
     cycles include neither kernels, which are assumed to read at KERNEL_SPEED of the peak, nor
-    collectives.
+    collectives, nor waits for the weights, which few slots are multiplied with in less time than it
+    takes to read them.
     """
     chip, seconds = case.topology.chip, _computing(case, program)
     sending = program.sending_seconds(chip)
-    lower_bounds = least_seconds(case, decode_cost(case, phase), sending)
+    cost = decode_cost(case, phase)
+    lower_bounds = least_seconds(case, cost, sending)
     if not seconds:
         return Times(lower_bounds)
     read = columns_bytes(case, phase) if phase.sizes.storage.read_by_kernel else 0.0
-    kernels = read / (KERNEL_SPEED * chip.hbm_gb_s * 1e9)
-    step = seconds + kernels + sending + _latency(program)
+    peak = chip.hbm_gb_s * 1e9
+    seconds = max(seconds, (cost.bytes - read) / peak)
+    step = seconds + read / (KERNEL_SPEED * peak) + sending + _latency(program)
     return Times(lower_bounds, step, step)
 
 

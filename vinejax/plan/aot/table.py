@@ -155,8 +155,8 @@ def price_lines(plan: Plan) -> list[str]:
 
 
 def _phase_as_json(phase: PlannedPhase) -> dict[str, Any]:
-    drain = phase.drain and dataclasses.asdict(phase.drain)
-    return phase._asdict() | {"sizes": dataclasses.asdict(phase.sizes), "drain": drain}
+    shapes = [dataclasses.asdict(sizes) for sizes in phase.shapes]
+    return phase._asdict() | {"sizes": shapes[0], "shapes": shapes}
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
